@@ -1,1 +1,1 @@
-//! Ringtune: model.
+//! Stable Diffusion for textual inversion on libtorch.

@@ -1,0 +1,22 @@
+//! Compiles the .proto files with protox: no protoc on the machine is needed.
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost::Message as _;
+
+const FILES: [&str; 5] = ["artifact", "cluster", "job", "ring", "worker"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let files: Vec<String> = FILES.iter().map(|name| format!("ringtune/v1/{name}.proto")).collect();
+    println!("cargo::rerun-if-changed=proto");
+    let descriptors = protox::compile(&files, ["proto"])?;
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    // With the files' comments and imports: reflection serves these bytes.
+    fs::write(out.join("ringtune_descriptor.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure()
+        .build_transport(true)
+        .bytes(".ringtune.v1.RingChunk.payload")
+        .bytes(".ringtune.v1.UploadRequest.chunk")
+        .bytes(".ringtune.v1.DownloadResponse.chunk")
+        .compile_fds(descriptors)?;
+    Ok(())
+}
