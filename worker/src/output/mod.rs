@@ -1,0 +1,1 @@
+//! Owned by a slice that is still being written.
