@@ -2,4 +2,4 @@
 
 mod types;
 
-pub use types::{Gradient, LoadModel, Microbatch, ModelInfo, Moments, Pixels, Precision};
+pub use types::{Gradient, LoadModel, Microbatch, ModelInfo, Moments, Pixels, PredictionType, Precision};
