@@ -1,14 +1,14 @@
 """Says which of the toy checkpoint's shapes and colours a picture shows.
 
 The shape stands out from the ground, which is the colour of the picture's edge. Its colour is the one of the ten
-nearest to the middle of its pixels; its shape is that of the eight whose outline, scaled to the same box, overlaps
-best with it.
+nearest to the middle of its pixels; its shape is that of the eight whose outline, sharp or blunted, scaled to the same
+box, overlaps best with it.
 """
 import sys
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFilter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "fixtures"))
 
@@ -37,10 +37,16 @@ def in_box(mask):
     return np.asarray(scaled) > 127
 
 
+# Generated shapes have rounded corners and filled notches: blur in pixels of 64, and the level that is still shape.
+BLUNTING = [(0, 128)] + [(blur, level) for blur in (1.5, 2.5, 3.5) for level in (80, 128, 160)]
+
+
 def make_templates():
+    """Every shape's masks in its box: {name: [mask]}."""
     for shape in SHAPES:
         picture = draw(shape, (255, 255, 255), (0, 0, 0), 0.32, (0.5, 0.5), 64)
-        yield shape, in_box(foreground(np.asarray(picture, dtype=float))[0])
+        yield shape, [in_box(np.asarray(picture.filter(ImageFilter.GaussianBlur(blur)))[..., 0] >= level)
+                      for blur, level in BLUNTING]
 
 
 TEMPLATES = dict(make_templates())
@@ -58,7 +64,7 @@ def measure(image):
     result = {"shape": None, "colour": None, "ground": nearest(ground, GROUNDS), "overlap": 0.0}
     if box is None:
         return result
-    overlaps = {name: (box & t).sum() / (box | t).sum() for name, t in TEMPLATES.items()}
+    overlaps = {name: max((box & t).sum() / (box | t).sum() for t in masks) for name, masks in TEMPLATES.items()}
     best = max(overlaps, key=overlaps.get)
     colour = np.median(pixels[mask], axis=0)
     return {**result, "shape": best, "colour": nearest(colour, COLOURS), "overlap": round(float(overlaps[best]), 3)}
