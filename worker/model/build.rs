@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 1] = ["csrc/shim.cpp"];
+const SOURCES: [&str; 2] = ["csrc/shim.cpp", "csrc/attention.cpp"];
 
 fn main() -> Result<(), String> {
     println!("cargo::rerun-if-changed=csrc");

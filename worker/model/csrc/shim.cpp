@@ -1,3 +1,71 @@
+#include "shim.h"
+
 #include <ATen/Context.h>
-#include <ATen/ATen.h>
-extern "C" int ringtune_shim_version() { return 1; }
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/ops/from_blob.h>
+#include <torch/version.h>
+
+namespace ringtune {
+
+std::string &last_error() {
+    thread_local std::string message;
+    return message;
+}
+
+} // namespace ringtune
+
+using ringtune::guarded;
+
+extern "C" {
+
+const char *ringtune_last_error() { return ringtune::last_error().c_str(); }
+
+const char *ringtune_libtorch_version() { return TORCH_VERSION; }
+
+// A tensor over memory that Rust keeps alive: `release(owner)` is called once, when the last view is gone.
+at::Tensor *ringtune_from_blob(void *data, const int64_t *shape, size_t dimensions, int kind, void *owner,
+                               void (*release)(void *)) {
+    return guarded<at::Tensor *>(nullptr, [&] {
+        auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(kind)).device(at::kCPU);
+        auto tensor = at::from_blob(
+            data, at::IntArrayRef(shape, dimensions), [owner, release](void *) { release(owner); }, options);
+        return new at::Tensor(std::move(tensor));
+    });
+}
+
+// The same values in channels-last order ([N, C, H, W] stored as N, H, W, C); no copy if they already are.
+at::Tensor *ringtune_channels_last(const at::Tensor *tensor) {
+    return guarded<at::Tensor *>(
+        nullptr, [&] { return new at::Tensor(tensor->contiguous(at::MemoryFormat::ChannelsLast)); });
+}
+
+at::Tensor *ringtune_attention(const at::Tensor *query, const at::Tensor *key, const at::Tensor *value) {
+    return guarded<at::Tensor *>(nullptr,
+                                 [&] { return new at::Tensor(ringtune::attention(*query, *key, *value)); });
+}
+
+// Compute threads of the calling thread's operations.
+bool ringtune_set_threads(int threads) {
+    return guarded(false, [&] {
+        at::set_num_threads(threads);
+        return true;
+    });
+}
+
+// Process-wide and only before the first parallel work; a second call fails.
+bool ringtune_set_interop_threads(int threads) {
+    return guarded(false, [&] {
+        at::set_num_interop_threads(threads);
+        return true;
+    });
+}
+
+int ringtune_get_threads() { return at::get_num_threads(); }
+
+// Caller frees with ringtune_free_string. "AVX512", "AVX2", ...: the kernels ATen dispatches to.
+char *ringtune_cpu_capability() { return strdup(at::get_cpu_capability().c_str()); }
+
+void ringtune_free_string(char *text) { free(text); }
+
+} // extern "C"

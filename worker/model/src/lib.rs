@@ -1,1 +1,31 @@
-//! Stable Diffusion for textual inversion on libtorch.
+//! Stable Diffusion on libtorch, as far as textual inversion needs it: the only crate that names tch.
+//!
+//! The way in is [`Runtime::initialise`], then [`StableDiffusion::open`] and its methods; they take and return
+//! plain data ([`api`]). Every random draw is the caller's. The networks' blocks are public modules so that each
+//! can be checked against the reference implementation: open a [`weights::Weights`], take a
+//! [`weights::Scope`] of it, build the block, call `forward` with tensors.
+
+pub mod api;
+pub mod checkpoint;
+pub mod clip;
+pub mod config;
+pub mod ddim;
+pub mod error;
+mod generate;
+pub mod layers;
+mod native;
+pub mod resnet;
+pub mod runtime;
+pub mod schedule;
+mod stable_diffusion;
+mod textual_inversion;
+pub mod unet;
+pub mod vae;
+pub mod weights;
+
+pub use api::{
+    GenerateRequest, Gradient, Microbatch, ModelInfo, Moments, Pixels, Precision, PredictionType, RgbImage,
+};
+pub use error::{Error, Result};
+pub use runtime::{Runtime, RuntimeInfo};
+pub use stable_diffusion::{StableDiffusion, check_folder};

@@ -1,0 +1,32 @@
+// What Rust needs of libtorch beyond tch's bindings. Every function that can fail returns nullptr (or
+// false) and leaves a message for ringtune_last_error, so that no C++ exception crosses into Rust.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+
+namespace ringtune {
+
+// The message of this thread's last failed call.
+std::string &last_error();
+
+// Runs `body`; on an exception keeps its message and returns `failure`.
+template <typename Result, typename Body> Result guarded(Result failure, Body body) {
+    try {
+        return body();
+    } catch (const c10::Error &error) {
+        last_error() = error.what_without_backtrace();
+    } catch (const std::exception &error) {
+        last_error() = error.what();
+    } catch (...) {
+        last_error() = "an exception of unknown type";
+    }
+    return failure;
+}
+
+// Scaled dot-product attention with gradient; see attention.cpp.
+at::Tensor attention(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value);
+
+} // namespace ringtune

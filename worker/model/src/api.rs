@@ -1,0 +1,174 @@
+//! Plain data that crosses the crate's boundary: no libtorch type among them.
+
+/// The number format of a job's heavy arithmetic.
+///
+/// `Bf16` follows diffusers' textual_inversion.py with `mixed_precision="bf16"`: UNet and VAE weights and
+/// activations in bfloat16, the text encoder's matrix products in bfloat16 over fp32 weights, noising in
+/// bfloat16, the loss and the learned rows in fp32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// Everything in fp32.
+    Fp32,
+    /// bfloat16 where diffusers uses it.
+    Bf16,
+}
+
+impl Precision {
+    /// The name used in job files and numerics classes: "fp32" or "bf16".
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Fp32 => "fp32",
+            Precision::Bf16 => "bf16",
+        }
+    }
+}
+
+impl std::fmt::Display for Precision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What the UNet predicts, from scheduler_config.json's `prediction_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PredictionType {
+    /// The noise that was added (SD 1.x, SD 2 base).
+    Epsilon,
+    /// The velocity of Salimans & Ho 2022 (SD 2 and 2.1 at 768 px).
+    VPrediction,
+}
+
+impl PredictionType {
+    /// The name in scheduler_config.json.
+    pub fn name(self) -> &'static str {
+        match self {
+            PredictionType::Epsilon => "epsilon",
+            PredictionType::VPrediction => "v_prediction",
+        }
+    }
+}
+
+/// What a checkpoint's config files say that a job has to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelInfo {
+    /// Rows of the frozen token table; learned rows take the ids from here on.
+    pub vocab_size: usize,
+    /// Floats in one token row: the text encoder's hidden size.
+    pub text_width: usize,
+    /// Tokens in one prompt, padding included (77 in every SD).
+    pub max_text_length: usize,
+    /// Channels of a latent (4 in every SD 1.x and 2.x).
+    pub latent_channels: usize,
+    /// Pixels per latent position along one side (8 in SD): image sides are multiples of it.
+    pub vae_factor: usize,
+    /// What a posterior sample is multiplied with to make a latent.
+    pub scaling_factor: f64,
+    /// Timesteps are 0 .. this.
+    pub num_train_timesteps: usize,
+    /// What the UNet predicts.
+    pub prediction_type: PredictionType,
+    /// The side in pixels the UNet was made for (`sample_size` x factor), when its config says so.
+    pub native_resolution: Option<usize>,
+}
+
+/// One picture: `data` is [3, height, width], values in [-1, 1]; both sides multiples of the VAE's factor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pixels {
+    /// Rows.
+    pub height: usize,
+    /// Columns.
+    pub width: usize,
+    /// Channel by channel (red, green, blue), row by row.
+    pub data: Vec<f32>,
+}
+
+/// The posterior of one picture, fp32, unscaled: `mean` and `logvar` are each
+/// [channels, height, width] with height and width in latent positions; `logvar` is clamped to [-30, 20].
+///
+/// A latent is `(mean + exp(logvar / 2) * noise) * scaling_factor`.
+/// Source: Rombach et al. 2022, section 3.1; diffusers DiagonalGaussianDistribution.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Moments {
+    /// Latent channels.
+    pub channels: usize,
+    /// Latent rows.
+    pub height: usize,
+    /// Latent columns.
+    pub width: usize,
+    /// Means.
+    pub mean: Vec<f32>,
+    /// Log-variances.
+    pub logvar: Vec<f32>,
+}
+
+/// One microbatch of textual inversion, with every random draw made by the caller.
+///
+/// `latents` and `noise`: [batch, latent_channels, latent_height, latent_width]; `timesteps`: [batch];
+/// `input_ids`: [batch, max_text_length], each below vocab_size + num_vectors; `rows`: [num_vectors, text_width].
+/// Token id vocab_size + v takes learned row v, every other id the frozen table.
+#[derive(Debug, Clone, Copy)]
+pub struct Microbatch<'a> {
+    /// Samples.
+    pub batch: usize,
+    /// Latent rows: image height / VAE factor.
+    pub latent_height: usize,
+    /// Latent columns: image width / VAE factor.
+    pub latent_width: usize,
+    /// Clean latents, already multiplied with the scaling factor.
+    pub latents: &'a [f32],
+    /// Standard normal noise.
+    pub noise: &'a [f32],
+    /// Each in 0 .. num_train_timesteps.
+    pub timesteps: &'a [i64],
+    /// Token ids, padded to max_text_length.
+    pub input_ids: &'a [i64],
+    /// The learned rows, fp32.
+    pub rows: &'a [f32],
+}
+
+/// What one microbatch yields.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gradient {
+    /// Mean squared error over all elements of the microbatch, fp32.
+    pub loss: f32,
+    /// d loss / d rows, [num_vectors, text_width], fp32.
+    pub grad: Vec<f32>,
+    /// Whether the loss and every gradient element are finite.
+    pub finite: bool,
+    /// Seconds of the text encoder's and the UNet's forward pass.
+    pub forward_seconds: f64,
+    /// Seconds of the backward pass.
+    pub backward_seconds: f64,
+}
+
+/// One picture to sample with DDIM and classifier-free guidance.
+#[derive(Debug, Clone, Copy)]
+pub struct GenerateRequest<'a> {
+    /// Pixel rows, a multiple of the VAE's factor.
+    pub height: usize,
+    /// Pixel columns, a multiple of the VAE's factor.
+    pub width: usize,
+    /// Token ids of the prompt, [max_text_length].
+    pub prompt_ids: &'a [i64],
+    /// Token ids of the negative (usually empty) prompt, [max_text_length]; unused when guidance <= 1.
+    pub negative_ids: &'a [i64],
+    /// Learned rows, [num_vectors, text_width]; may be empty.
+    pub rows: &'a [f32],
+    /// Denoising steps, 1 ..= num_train_timesteps.
+    pub steps: usize,
+    /// Guidance scale; 1 or less means no guidance.
+    pub guidance: f64,
+    /// Standard normal noise to start from, [latent_channels, height / factor, width / factor].
+    pub noise: &'a [f32],
+}
+
+/// An 8-bit picture, row by row, three bytes (red, green, blue) a pixel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RgbImage {
+    /// Rows.
+    pub height: usize,
+    /// Columns.
+    pub width: usize,
+    /// height x width x 3 bytes.
+    pub data: Vec<u8>,
+}

@@ -1,0 +1,170 @@
+//! CLIP's text encoder (Radford et al. 2021; transformers CLIPTextModel).
+
+use tch::{Kind, Tensor};
+
+use crate::api::Precision;
+use crate::config::{Activation, TextConfig};
+use crate::error::Result;
+use crate::layers::{LayerNorm, Linear, LinearConfig};
+use crate::weights::Scope;
+
+/// Number formats as `torch.autocast` leaves them: matrix products in the job's precision; embeddings, norms
+/// and the residual stream in fp32.
+fn product_kind(precision: Precision) -> Kind {
+    match precision {
+        Precision::Fp32 => Kind::Float,
+        Precision::Bf16 => Kind::BFloat16,
+    }
+}
+
+/// Multi-head causal self-attention with biased projections.
+#[derive(Debug)]
+pub struct ClipAttention {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: Linear,
+    heads: i64,
+    kind: Kind,
+}
+
+impl ClipAttention {
+    /// Reads `q_proj`, `k_proj`, `v_proj`, `out_proj`.
+    pub fn new(scope: &Scope, config: &TextConfig, precision: Precision) -> Result<Self> {
+        let kind = product_kind(precision);
+        let linear = LinearConfig { inputs: config.hidden_size, outputs: config.hidden_size, bias: true };
+        let projection = |name| Linear::new(&scope.sub(name), linear, kind);
+        Ok(ClipAttention {
+            query: projection("q_proj")?,
+            key: projection("k_proj")?,
+            value: projection("v_proj")?,
+            output: projection("out_proj")?,
+            heads: config.heads,
+            kind,
+        })
+    }
+
+    /// `x`: [batch, tokens, width] fp32; returns the same shape in the products' kind.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (batch, tokens, width) = x.size3()?;
+        let x = x.f_to_kind(self.kind)?;
+        let split = |projection: &Linear| -> Result<Tensor> {
+            let shape = [batch, tokens, self.heads, width / self.heads];
+            Ok(projection.forward(&x)?.f_view(shape)?.f_transpose(1, 2)?)
+        };
+        let (query, key, value) = (split(&self.query)?, split(&self.key)?, split(&self.value)?);
+        let no_mask: Option<Tensor> = None;
+        let mixed =
+            Tensor::f_scaled_dot_product_attention(&query, &key, &value, no_mask, 0.0, true, None, false)?;
+        self.output.forward(&mixed.f_transpose(1, 2)?.f_reshape([batch, tokens, width])?)
+    }
+}
+
+/// norm, attention, +, norm, feed-forward, +.
+#[derive(Debug)]
+pub struct ClipLayer {
+    norm1: LayerNorm,
+    attention: ClipAttention,
+    norm2: LayerNorm,
+    expand: Linear,
+    contract: Linear,
+    activation: Activation,
+    kind: Kind,
+}
+
+impl ClipLayer {
+    /// Reads `layer_norm1`, `self_attn`, `layer_norm2`, `mlp.fc1`, `mlp.fc2`.
+    pub fn new(scope: &Scope, config: &TextConfig, precision: Precision) -> Result<Self> {
+        let kind = product_kind(precision);
+        let (width, inner) = (config.hidden_size, config.intermediate_size);
+        let norm = |name| LayerNorm::new(&scope.sub(name), width, config.layer_norm_epsilon, Kind::Float);
+        let mlp = scope.sub("mlp");
+        let expand = LinearConfig { inputs: width, outputs: inner, bias: true };
+        let contract = LinearConfig { inputs: inner, outputs: width, bias: true };
+        Ok(ClipLayer {
+            norm1: norm("layer_norm1")?,
+            attention: ClipAttention::new(&scope.sub("self_attn"), config, precision)?,
+            norm2: norm("layer_norm2")?,
+            expand: Linear::new(&mlp.sub("fc1"), expand, kind)?,
+            contract: Linear::new(&mlp.sub("fc2"), contract, kind)?,
+            activation: config.activation,
+            kind,
+        })
+    }
+
+    /// `x`: [batch, tokens, width] fp32; returns the same.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = x.f_add(&self.attention.forward(&self.norm1.forward(x)?)?)?;
+        let hidden = self.expand.forward(&self.norm2.forward(&x)?.f_to_kind(self.kind)?)?;
+        let hidden = match self.activation {
+            Activation::QuickGelu => hidden.f_mul(&hidden.f_mul_scalar(1.702)?.f_sigmoid()?)?,
+            Activation::Gelu => hidden.f_gelu("none")?,
+        };
+        Ok(x.f_add(&self.contract.forward(&hidden)?)?)
+    }
+}
+
+/// The whole encoder.
+#[derive(Debug)]
+pub struct TextEncoder {
+    token_table: Tensor,
+    position_table: Tensor,
+    layers: Vec<ClipLayer>,
+    final_norm: LayerNorm,
+    config: TextConfig,
+}
+
+impl TextEncoder {
+    /// Reads `embeddings`, `encoder.layers.N`, `final_layer_norm` (names without `text_model.`).
+    pub fn new(scope: &Scope, config: &TextConfig, precision: Precision) -> Result<Self> {
+        let embeddings = scope.sub("embeddings");
+        let table = [config.vocab_size, config.hidden_size];
+        let positions = [config.max_positions, config.hidden_size];
+        let layers = scope.sub("encoder").sub("layers");
+        Ok(TextEncoder {
+            // Kept as stored: only rows of it are ever read.
+            token_table: embeddings.sub("token_embedding").stored_tensor("weight", &table)?,
+            position_table: embeddings.sub("position_embedding").tensor("weight", &positions, Kind::Float)?,
+            layers: (0..config.layers)
+                .map(|index| ClipLayer::new(&layers.sub(index), config, precision))
+                .collect::<Result<_>>()?,
+            final_norm: LayerNorm::new(
+                &scope.sub("final_layer_norm"),
+                config.hidden_size,
+                config.layer_norm_epsilon,
+                Kind::Float,
+            )?,
+            config: config.clone(),
+        })
+    }
+
+    /// The configuration it was built from.
+    pub fn config(&self) -> &TextConfig {
+        &self.config
+    }
+
+    /// Rows of the frozen token table. `ids`: [..] int64, each in 0 .. vocab_size; returns [.., width] fp32.
+    pub fn embed(&self, ids: &Tensor) -> Result<Tensor> {
+        let rows = self.token_table.f_index_select(0, &ids.f_reshape([-1])?)?.f_to_kind(Kind::Float)?;
+        let mut shape = ids.size();
+        shape.push(self.config.hidden_size);
+        Ok(rows.f_view(&shape[..])?)
+    }
+
+    /// `embeddings`: [batch, tokens, width] fp32 token embeddings (positions are added here);
+    /// returns the last hidden state after the final norm, same shape, fp32.
+    pub fn forward(&self, embeddings: &Tensor) -> Result<Tensor> {
+        let (_, tokens, _) = embeddings.size3()?;
+        let mut x = embeddings.f_add(&self.position_table.f_narrow(0, 0, tokens)?)?;
+        for layer in &self.layers {
+            x = layer.forward(&x)?;
+        }
+        self.final_norm.forward(&x)
+    }
+}
+
+/// Legacy names: `text_model.` in front, and the `position_ids` buffer that old versions saved.
+pub fn rename(name: &str) -> Option<String> {
+    let name = name.strip_prefix("text_model.").unwrap_or(name);
+    (name != "embeddings.position_ids").then(|| name.to_string())
+}

@@ -1,0 +1,106 @@
+//! scheduler/scheduler_config.json, read as diffusers' DDPMScheduler and DDIMScheduler read it.
+
+use crate::api::PredictionType;
+use crate::config::Keys;
+use crate::error::Result;
+
+/// How the variances grow.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BetaSchedule {
+    /// Evenly from start to end.
+    Linear {
+        /// First variance.
+        start: f64,
+        /// Last variance.
+        end: f64,
+    },
+    /// Evenly between the square roots (SD).
+    ScaledLinear {
+        /// First variance.
+        start: f64,
+        /// Last variance.
+        end: f64,
+    },
+    /// Nichol & Dhariwal 2021's cosine schedule.
+    SquaredCosine,
+    /// Written out.
+    Trained(Vec<f64>),
+}
+
+/// Which timesteps a sampler with fewer steps visits (Lin et al. 2023, table 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimestepSpacing {
+    /// 0, r, 2r, …, plus the offset.
+    Leading,
+    /// T, T - r, …, minus 1.
+    Trailing,
+    /// Evenly from 0 to T - 1.
+    Linspace,
+}
+
+/// The noise schedule and what the DDIM sampler needs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SchedulerConfig {
+    /// Length of the schedule.
+    pub num_train_timesteps: usize,
+    /// Its variances.
+    pub betas: BetaSchedule,
+    /// Shift the schedule so that the last step is pure noise (Lin et al. 2023).
+    pub rescale_zero_snr: bool,
+    /// What the network predicts.
+    pub prediction: PredictionType,
+    /// Sampler: clamp the predicted picture to +- this.
+    pub clip_sample: Option<f64>,
+    /// Sampler: the last step ends at alpha 1 instead of the schedule's first.
+    pub set_alpha_to_one: bool,
+    /// Sampler: added to leading timesteps.
+    pub steps_offset: i64,
+    /// Sampler: which timesteps.
+    pub spacing: TimestepSpacing,
+}
+
+impl SchedulerConfig {
+    /// Reads the keys; absent ones take DDIMScheduler's defaults (clip_sample and set_alpha_to_one are true).
+    pub fn from_keys(keys: &Keys) -> Result<Self> {
+        let num_train_timesteps = keys.count("num_train_timesteps", Some(1000))?;
+        let (start, end) = (keys.positive("beta_start", 0.0001)?, keys.positive("beta_end", 0.02)?);
+        let schedules = ["linear", "scaled_linear", "squaredcos_cap_v2"];
+        let betas = match (keys.numbers("trained_betas")?, keys.word("beta_schedule", "linear", &schedules)?)
+        {
+            (Some(betas), _) if betas.len() as i64 != num_train_timesteps => {
+                return Err(keys.invalid(
+                    "trained_betas",
+                    format!("a list of num_train_timesteps = {num_train_timesteps}"),
+                ));
+            }
+            (Some(betas), _) => BetaSchedule::Trained(betas),
+            (None, "scaled_linear") => BetaSchedule::ScaledLinear { start, end },
+            (None, "squaredcos_cap_v2") => BetaSchedule::SquaredCosine,
+            (None, _) => BetaSchedule::Linear { start, end },
+        };
+        for (key, value) in [("beta_start", start), ("beta_end", end)] {
+            if value >= 1.0 {
+                return Err(keys.invalid(key, "a number between 0 and 1"));
+            }
+        }
+        let clip_range = keys.positive("clip_sample_range", 1.0)?;
+        keys.only("thresholding", &[serde_json::json!(false)])?;
+        Ok(SchedulerConfig {
+            num_train_timesteps: num_train_timesteps as usize,
+            betas,
+            rescale_zero_snr: keys.flag("rescale_betas_zero_snr", false)?,
+            prediction: match keys.word("prediction_type", "epsilon", &["epsilon", "v_prediction"])? {
+                "v_prediction" => PredictionType::VPrediction,
+                _ => PredictionType::Epsilon,
+            },
+            clip_sample: keys.flag("clip_sample", true)?.then_some(clip_range),
+            set_alpha_to_one: keys.flag("set_alpha_to_one", true)?,
+            steps_offset: keys.count_or_zero("steps_offset", 0)?,
+            spacing: match keys.word("timestep_spacing", "leading", &["leading", "trailing", "linspace"])? {
+                "trailing" => TimestepSpacing::Trailing,
+                "linspace" => TimestepSpacing::Linspace,
+                _ => TimestepSpacing::Leading,
+            },
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! What can go wrong between a checkpoint folder and a gradient.
+
+use std::path::PathBuf;
+
+/// Short for a result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Every failure names the file, key or tensor, what was found, and what is allowed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The folder is not a checkpoint in diffusers' layout.
+    #[error("{}: {reason}", folder.display())]
+    NotACheckpoint {
+        /// The folder that was given.
+        folder: PathBuf,
+        /// What it lacks.
+        reason: String,
+    },
+    /// A file could not be read.
+    #[error("{}: {source}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A JSON file does not parse or has the wrong shape.
+    #[error("{}: {reason}", file.display())]
+    Json {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A key of a config.json asks for something this crate does not do, or makes no sense.
+    #[error("{}: key '{key}' is {value}, allowed is {allowed}", file.display())]
+    Config {
+        /// The config.json or scheduler_config.json.
+        file: PathBuf,
+        /// The key.
+        key: String,
+        /// Its value, as JSON.
+        value: String,
+        /// What would be accepted.
+        allowed: String,
+    },
+    /// Weights are present only as Python pickles, which can run code and are not read.
+    #[error(
+        "{}: holds only pickled weights ({found}), which are refused because a pickle can run any code; convert \
+         them once with diffusers: StableDiffusionPipeline.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER, \
+         safe_serialization=True)",
+        folder.display()
+    )]
+    PickleOnly {
+        /// The component's folder.
+        folder: PathBuf,
+        /// The pickles found there.
+        found: String,
+    },
+    /// A safetensors file is cut short, or its header makes no sense.
+    #[error("{}: not a readable safetensors file: {reason}", file.display())]
+    BadSafetensors {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A tensor that config.json promises is not there.
+    #[error("{}: tensor '{tensor}' of shape {expected:?} is missing", file.display())]
+    MissingTensor {
+        /// The weights file or index.
+        file: PathBuf,
+        /// The tensor's name in the checkpoint.
+        tensor: String,
+        /// The shape config.json calls for.
+        expected: Vec<i64>,
+    },
+    /// Tensors that nothing in config.json calls for.
+    #[error("{}: {count} tensor(s) that config.json does not call for: {names}", file.display())]
+    ExtraTensors {
+        /// The weights file or index.
+        file: PathBuf,
+        /// How many.
+        count: usize,
+        /// The first few names with their shapes.
+        names: String,
+    },
+    /// A tensor's shape contradicts config.json.
+    #[error("{}: tensor '{tensor}' has shape {found:?}, config.json calls for {expected:?}", file.display())]
+    WrongShape {
+        /// The weights file.
+        file: PathBuf,
+        /// The tensor's name in the file.
+        tensor: String,
+        /// The shape in the file.
+        found: Vec<i64>,
+        /// The shape config.json calls for.
+        expected: Vec<i64>,
+    },
+    /// A tensor's element type is none of F32, F16, BF16.
+    #[error("{}: tensor '{tensor}' is stored as {found}, allowed is F32, F16 or BF16", file.display())]
+    WrongType {
+        /// The weights file.
+        file: PathBuf,
+        /// The tensor's name in the file.
+        tensor: String,
+        /// Its element type.
+        found: String,
+    },
+    /// A value passed to this crate does not fit the model.
+    #[error("{field} is {given}, allowed is {allowed}")]
+    Argument {
+        /// The field of the request.
+        field: &'static str,
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// libtorch refused an operation.
+    #[error("libtorch: {0}")]
+    Torch(#[from] tch::TchError),
+}
+
+impl Error {
+    pub(crate) fn argument(field: &'static str, given: impl ToString, allowed: impl ToString) -> Self {
+        Error::Argument { field, given: given.to_string(), allowed: allowed.to_string() }
+    }
+}

@@ -1,0 +1,95 @@
+//! Sampling a picture: DDIM with classifier-free guidance (Ho & Salimans 2022).
+
+use tch::Tensor;
+
+use crate::api::{GenerateRequest, RgbImage};
+use crate::ddim::DdimSampler;
+use crate::error::{Error, Result};
+use crate::stable_diffusion::{StableDiffusion, check_sides, kind_of, to_vec};
+
+impl StableDiffusion {
+    /// Samples one picture; `progress(done, steps)` is called after each step and may stop it by returning false,
+    /// which gives `Ok(None)`. Latents are kept in fp32 between steps.
+    ///
+    /// Source: diffusers StableDiffusionPipeline with DDIMScheduler, eta 0.
+    pub fn generate(
+        &mut self,
+        request: &GenerateRequest,
+        mut progress: impl FnMut(usize, usize) -> bool,
+    ) -> Result<Option<RgbImage>> {
+        // 1. The prompt, behind the negative prompt when there is guidance. [1 or 2, tokens, width]
+        let guided = request.guidance > 1.0;
+        let sampler = DdimSampler::new(&self.checkpoint.scheduler, request.steps)?;
+        let latent = self.check_request(request, guided)?;
+        let ids = if guided {
+            [request.negative_ids, request.prompt_ids].concat()
+        } else {
+            request.prompt_ids.to_vec()
+        };
+        let prompts = if guided { 2 } else { 1 };
+        let config = &self.checkpoint.text;
+        let embeddings = Tensor::f_from_slice(&self.embeddings(&ids, request.rows)?)?.f_view([
+            prompts,
+            config.max_positions,
+            config.hidden_size,
+        ])?;
+        let kind = kind_of(self.precision);
+        let text = self.text.forward(&embeddings)?.f_to_kind(kind)?;
+        // 2. Denoise.
+        let mut sample = request.noise.to_vec();
+        for (index, &timestep) in sampler.timesteps().iter().enumerate() {
+            let input = Tensor::f_from_slice(&sample)?.f_view(latent)?.f_repeat([prompts, 1, 1, 1])?;
+            let timesteps = Tensor::f_from_slice(&vec![timestep; prompts as usize])?;
+            let predicted = to_vec(&self.unet.forward(&input, &timesteps, &text)?)?;
+            let predicted = if guided { guide(&predicted, request.guidance as f32) } else { predicted };
+            sampler.step(&predicted, timestep, &mut sample);
+            if !progress(index + 1, request.steps) {
+                return Ok(None);
+            }
+        }
+        // 3. Decode. [1, 3, height, width] to bytes
+        let scaled: Vec<f32> =
+            sample.iter().map(|value| value / self.checkpoint.vae.scaling_factor as f32).collect();
+        let picture = self.decode(&Tensor::f_from_slice(&scaled)?.f_view(latent)?)?;
+        Ok(Some(to_rgb(&to_vec(&picture)?, request.height, request.width)))
+    }
+
+    fn check_request(&self, request: &GenerateRequest, guided: bool) -> Result<[i64; 4]> {
+        let info = self.info();
+        check_sides(request.height, request.width, info.vae_factor)?;
+        let (height, width) = (request.height / info.vae_factor, request.width / info.vae_factor);
+        let latent = info.latent_channels * height * width;
+        if request.noise.len() != latent {
+            return Err(Error::argument("noise", format!("{} floats", request.noise.len()), latent));
+        }
+        if !request.guidance.is_finite() {
+            return Err(Error::argument("guidance", request.guidance, "a finite number"));
+        }
+        let mut prompts = vec![("prompt_ids", request.prompt_ids)];
+        if guided {
+            prompts.push(("negative_ids", request.negative_ids));
+        }
+        for (field, ids) in prompts {
+            if ids.len() != info.max_text_length {
+                return Err(Error::argument(field, format!("{} ids", ids.len()), info.max_text_length));
+            }
+        }
+        Ok([1, info.latent_channels as i64, height as i64, width as i64])
+    }
+}
+
+/// `predicted`: without the prompt, then with it; returns without + scale · (with - without).
+fn guide(predicted: &[f32], scale: f32) -> Vec<f32> {
+    let (without, with) = predicted.split_at(predicted.len() / 2);
+    without.iter().zip(with).map(|(without, with)| without + scale * (with - without)).collect()
+}
+
+/// `picture`: [3, height, width] about [-1, 1]; rounds half to even, as numpy does for diffusers.
+fn to_rgb(picture: &[f32], height: usize, width: usize) -> RgbImage {
+    let plane = height * width;
+    let byte = |value: f32| ((value / 2.0 + 0.5).clamp(0.0, 1.0) * 255.0).round_ties_even() as u8;
+    let data = (0..plane)
+        .flat_map(|pixel| [0, 1, 2].map(|channel| byte(picture[channel * plane + pixel])))
+        .collect();
+    RgbImage { height, width, data }
+}

@@ -1,0 +1,135 @@
+//! The boundary to `csrc/`: what libtorch can do and tch does not reach.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use tch::{Kind, TchError, Tensor};
+use torch_sys::C_tensor;
+
+use crate::error::{Error, Result};
+
+unsafe extern "C" {
+    fn ringtune_last_error() -> *const c_char;
+    fn ringtune_libtorch_version() -> *const c_char;
+    fn ringtune_from_blob(
+        data: *mut c_void,
+        shape: *const i64,
+        dimensions: usize,
+        kind: c_int,
+        owner: *mut c_void,
+        release: extern "C" fn(*mut c_void),
+    ) -> *mut C_tensor;
+    fn ringtune_channels_last(tensor: *const C_tensor) -> *mut C_tensor;
+    fn ringtune_attention(
+        query: *const C_tensor,
+        key: *const C_tensor,
+        value: *const C_tensor,
+    ) -> *mut C_tensor;
+    fn ringtune_set_threads(threads: c_int) -> bool;
+    fn ringtune_set_interop_threads(threads: c_int) -> bool;
+    fn ringtune_get_threads() -> c_int;
+    fn ringtune_cpu_capability() -> *mut c_char;
+    fn ringtune_free_string(text: *mut c_char);
+}
+
+/// The message of the last failed shim call of this thread, as an error.
+fn last_error() -> Error {
+    // SAFETY: the shim returns a NUL-terminated string owned by this thread, alive until its next failed call.
+    let message = unsafe { CStr::from_ptr(ringtune_last_error()) };
+    Error::Torch(TchError::Torch(message.to_string_lossy().into_owned()))
+}
+
+/// Takes ownership of a tensor made by the shim; null means failure.
+fn tensor_from(pointer: *mut C_tensor) -> Result<Tensor> {
+    if pointer.is_null() {
+        return Err(last_error());
+    }
+    // SAFETY: a non-null result is a heap-allocated at::Tensor that nobody else owns.
+    Ok(unsafe { Tensor::from_ptr(pointer) })
+}
+
+/// libtorch's version the shim was compiled against, such as "2.13.0".
+pub(crate) fn libtorch_version() -> String {
+    // SAFETY: a static NUL-terminated string.
+    unsafe { CStr::from_ptr(ringtune_libtorch_version()) }.to_string_lossy().into_owned()
+}
+
+/// The instruction set ATen's own kernels dispatch to ("AVX512", "AVX2", "DEFAULT").
+pub(crate) fn cpu_capability() -> String {
+    // SAFETY: a fresh NUL-terminated string (or null when memory ran out), freed right after the copy.
+    unsafe {
+        let text = ringtune_cpu_capability();
+        if text.is_null() {
+            return "unknown".to_string();
+        }
+        let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
+        ringtune_free_string(text);
+        owned
+    }
+}
+
+/// A tensor over `data` without a copy; `owner` lives until the last view of the tensor is dropped.
+///
+/// # Safety
+/// `data` must be valid for reads of the whole tensor, aligned for `kind`, as long as `owner` is alive, and
+/// nobody may write to the tensor.
+pub(crate) unsafe fn tensor_over<Owner: Send + Sync>(
+    data: *const u8,
+    shape: &[i64],
+    kind: Kind,
+    owner: std::sync::Arc<Owner>,
+) -> Result<Tensor> {
+    extern "C" fn release<Owner>(owner: *mut c_void) {
+        // SAFETY: the pointer came from Arc::into_raw below, and libtorch calls a deleter exactly once.
+        drop(unsafe { std::sync::Arc::from_raw(owner as *const Owner) });
+    }
+    let kind = scalar_type(kind)?;
+    let owner = std::sync::Arc::into_raw(owner) as *mut c_void;
+    // SAFETY: the caller vouches for `data`; shape is a live slice; `owner` and `release` match in type.
+    let pointer = unsafe {
+        ringtune_from_blob(data as *mut c_void, shape.as_ptr(), shape.len(), kind, owner, release::<Owner>)
+    };
+    // On failure libtorch may or may not have taken the owner: leaking one reference is the safe side.
+    tensor_from(pointer)
+}
+
+/// c10::ScalarType of the kinds that weights come in.
+fn scalar_type(kind: Kind) -> Result<c_int> {
+    match kind {
+        Kind::Half => Ok(5),
+        Kind::Float => Ok(6),
+        Kind::BFloat16 => Ok(15),
+        other => Err(Error::argument("kind", format!("{other:?}"), "Half, Float or BFloat16")),
+    }
+}
+
+/// `tensor` ([N, C, H, W]) stored as N, H, W, C; no copy if it already is.
+pub(crate) fn channels_last(tensor: &Tensor) -> Result<Tensor> {
+    // SAFETY: a live tensor; the shim only reads it.
+    tensor_from(unsafe { ringtune_channels_last(tensor.as_ptr()) })
+}
+
+/// Softmax(query keyᵀ / sqrt(width)) value, with gradient.
+///
+/// `query`: [batch, queries, heads, width]; `key`, `value`: [batch, keys, heads, width]; returns query's shape.
+pub(crate) fn attention(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
+    // SAFETY: live tensors; the shim only reads them (autograd keeps its own references).
+    tensor_from(unsafe { ringtune_attention(query.as_ptr(), key.as_ptr(), value.as_ptr()) })
+}
+
+/// Sets the compute threads of operations started by the calling thread.
+pub(crate) fn set_threads(threads: i32) -> Result<()> {
+    // SAFETY: plain values.
+    if unsafe { ringtune_set_threads(threads) } { Ok(()) } else { Err(last_error()) }
+}
+
+/// Sets the inter-operation threads; fails after parallel work has begun or when called twice.
+pub(crate) fn set_interop_threads(threads: i32) -> Result<()> {
+    // SAFETY: plain values.
+    if unsafe { ringtune_set_interop_threads(threads) } { Ok(()) } else { Err(last_error()) }
+}
+
+/// The compute threads in use.
+pub(crate) fn threads() -> usize {
+    // SAFETY: no arguments.
+    usize::try_from(unsafe { ringtune_get_threads() }).unwrap_or(1)
+}

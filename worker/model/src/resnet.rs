@@ -1,0 +1,127 @@
+//! The residual block of the UNet and the VAE, and their changes of resolution.
+
+use tch::{Kind, Tensor};
+
+use crate::error::Result;
+use crate::layers::{Conv2d, Conv2dConfig, GroupNorm, GroupNormConfig, Linear, LinearConfig};
+use crate::weights::Scope;
+
+/// Shape of a residual block.
+#[derive(Debug, Clone, Copy)]
+pub struct ResnetConfig {
+    /// Channels in.
+    pub inputs: i64,
+    /// Channels out; where they differ from `inputs` the skip path has a 1x1 convolution.
+    pub outputs: i64,
+    /// Width of the time embedding, or `None` for the VAE, which has none.
+    pub time_width: Option<i64>,
+    /// Groups of both normalisations.
+    pub groups: i64,
+    /// Epsilon of both normalisations.
+    pub epsilon: f64,
+    /// What the sum is divided by (`output_scale_factor`).
+    pub output_scale: f64,
+}
+
+/// norm, SiLU, convolution, + time, norm, SiLU, convolution, + input.
+/// Source: diffusers ResnetBlock2D with `time_embedding_norm="default"`.
+#[derive(Debug)]
+pub struct ResnetBlock {
+    norm1: GroupNorm,
+    conv1: Conv2d,
+    time_projection: Option<Linear>,
+    norm2: GroupNorm,
+    conv2: Conv2d,
+    shortcut: Option<Conv2d>,
+    output_scale: f64,
+}
+
+impl ResnetBlock {
+    /// Reads `norm1`, `conv1`, `time_emb_proj`, `norm2`, `conv2`, `conv_shortcut`.
+    pub fn new(scope: &Scope, config: ResnetConfig, kind: Kind) -> Result<Self> {
+        let ResnetConfig { inputs, outputs, groups, epsilon, .. } = config;
+        let norm = |name, channels| {
+            GroupNorm::new(&scope.sub(name), GroupNormConfig { groups, channels, epsilon }, kind)
+        };
+        let time_projection = match config.time_width {
+            Some(width) => {
+                let linear = LinearConfig { inputs: width, outputs, bias: true };
+                Some(Linear::new(&scope.sub("time_emb_proj"), linear, kind)?)
+            }
+            None => None,
+        };
+        let shortcut = if inputs == outputs {
+            None
+        } else {
+            Some(Conv2d::new(&scope.sub("conv_shortcut"), Conv2dConfig::pointwise(inputs, outputs), kind)?)
+        };
+        Ok(ResnetBlock {
+            norm1: norm("norm1", inputs)?,
+            conv1: Conv2d::new(&scope.sub("conv1"), Conv2dConfig::same_3x3(inputs, outputs), kind)?,
+            time_projection,
+            norm2: norm("norm2", outputs)?,
+            conv2: Conv2d::new(&scope.sub("conv2"), Conv2dConfig::same_3x3(outputs, outputs), kind)?,
+            shortcut,
+            output_scale: config.output_scale,
+        })
+    }
+
+    /// `x`: [batch, inputs, height, width]; `time`: SiLU of the time embedding, [batch, time_width].
+    pub fn forward(&self, x: &Tensor, time: Option<&Tensor>) -> Result<Tensor> {
+        let mut hidden = self.conv1.forward(&self.norm1.forward_silu(x)?)?;
+        if let (Some(projection), Some(time)) = (&self.time_projection, time) {
+            let shift = projection.forward(time)?.f_unsqueeze(-1)?.f_unsqueeze(-1)?;
+            hidden = hidden.f_add(&shift)?;
+        }
+        let hidden = self.conv2.forward(&self.norm2.forward_silu(&hidden)?)?;
+        let sum = match &self.shortcut {
+            Some(shortcut) => shortcut.forward(x)?.f_add(&hidden)?,
+            None => x.f_add(&hidden)?,
+        };
+        if self.output_scale == 1.0 { Ok(sum) } else { Ok(sum.f_div_scalar(self.output_scale)?) }
+    }
+}
+
+/// Halves both sides with a 3x3 convolution of stride 2.
+#[derive(Debug)]
+pub struct Downsample {
+    conv: Conv2d,
+    /// Whether the zeros go only right and below (diffusers' `padding=0`, always so in the VAE).
+    uneven: bool,
+}
+
+impl Downsample {
+    /// Reads `conv`. `padding`: 1 (even) or 0 (zeros only right and below).
+    pub fn new(scope: &Scope, channels: i64, padding: i64, kind: Kind) -> Result<Self> {
+        let config = Conv2dConfig { stride: 2, padding, ..Conv2dConfig::same_3x3(channels, channels) };
+        Ok(Downsample { conv: Conv2d::new(&scope.sub("conv"), config, kind)?, uneven: padding == 0 })
+    }
+
+    /// `x`: [batch, channels, height, width]; returns about half the sides.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if self.uneven {
+            return self.conv.forward(&x.f_constant_pad_nd([0, 1, 0, 1])?);
+        }
+        self.conv.forward(x)
+    }
+}
+
+/// Grows to a given size (nearest neighbour), then a 3x3 convolution.
+#[derive(Debug)]
+pub struct Upsample {
+    conv: Conv2d,
+}
+
+impl Upsample {
+    /// Reads `conv`.
+    pub fn new(scope: &Scope, channels: i64, kind: Kind) -> Result<Self> {
+        Ok(Upsample {
+            conv: Conv2d::new(&scope.sub("conv"), Conv2dConfig::same_3x3(channels, channels), kind)?,
+        })
+    }
+
+    /// `x`: [batch, channels, height, width]; `size`: (height', width').
+    pub fn forward(&self, x: &Tensor, size: (i64, i64)) -> Result<Tensor> {
+        self.conv.forward(&x.f_upsample_nearest2d([size.0, size.1], None, None)?)
+    }
+}

@@ -1,0 +1,93 @@
+//! libtorch's process-wide settings and what it says of itself.
+
+use crate::error::{Error, Result};
+use crate::native;
+
+/// What decides the last bits of a result besides the model and the thread count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeInfo {
+    /// libtorch's version, such as "2.13.0".
+    pub libtorch_version: String,
+    /// The instruction set of ATen's kernels: "AVX512", "AVX2" or "DEFAULT".
+    pub cpu_capability: String,
+    /// The best matrix instructions oneDNN can use here: "amx_bf16", "avx512_bf16", "avx512", "avx2" or "sse".
+    pub matrix_instructions: String,
+    /// Whether bfloat16 products have instructions of their own (avx512_bf16 or amx_bf16).
+    pub has_bf16: bool,
+    /// Compute threads.
+    pub threads: usize,
+}
+
+/// libtorch, set up once.
+#[derive(Debug)]
+pub struct Runtime;
+
+impl Runtime {
+    /// Sets one inter-operation thread and `threads` compute threads. Call it first, on the thread that will
+    /// compute: OpenMP keeps the number per calling thread.
+    pub fn initialise(threads: usize) -> Result<RuntimeInfo> {
+        // Fails when it was set before, by a test or an earlier call: then it already is as it shall be.
+        let _already_set = native::set_interop_threads(1);
+        Self::set_threads(threads)?;
+        Ok(Self::info())
+    }
+
+    /// Changes the compute threads of the calling thread (a job's threads_per_rank).
+    pub fn set_threads(threads: usize) -> Result<()> {
+        match i32::try_from(threads) {
+            Ok(count) if (1..=4096).contains(&count) => native::set_threads(count),
+            _ => Err(Error::argument("threads", threads, "1 to 4096")),
+        }
+    }
+
+    /// The current settings.
+    pub fn info() -> RuntimeInfo {
+        RuntimeInfo {
+            libtorch_version: native::libtorch_version(),
+            cpu_capability: native::cpu_capability(),
+            matrix_instructions: matrix_instructions().to_string(),
+            has_bf16: has_bf16(),
+            threads: native::threads(),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_bf16() -> bool {
+    let leaf = core::arch::x86_64::__cpuid_count(7, 1);
+    let avx512_bf16 = leaf.eax & (1 << 5) != 0 && std::arch::is_x86_feature_detected!("avx512f");
+    avx512_bf16 || has_amx_bf16()
+}
+
+/// CPUID leaf 7 and whether the system saves the tile registers (XCR0 bits 17 and 18, seen in AVX-512's place).
+#[cfg(target_arch = "x86_64")]
+fn has_amx_bf16() -> bool {
+    let leaf = core::arch::x86_64::__cpuid_count(7, 0);
+    let (tile, bf16) = (leaf.edx & (1 << 24) != 0, leaf.edx & (1 << 22) != 0);
+    tile && bf16 && std::arch::is_x86_feature_detected!("avx512f")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn matrix_instructions() -> &'static str {
+    if has_amx_bf16() {
+        "amx_bf16"
+    } else if has_bf16() {
+        "avx512_bf16"
+    } else if std::arch::is_x86_feature_detected!("avx512bw") {
+        "avx512"
+    } else if std::arch::is_x86_feature_detected!("avx2") {
+        "avx2"
+    } else {
+        "sse"
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_bf16() -> bool {
+    false
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn matrix_instructions() -> &'static str {
+    "other"
+}

@@ -1,0 +1,178 @@
+//! A loaded checkpoint: everything a job asks of libtorch, in plain data.
+
+use std::path::Path;
+
+use tch::{Kind, Tensor};
+
+use crate::api::{ModelInfo, Moments, Pixels, Precision};
+use crate::checkpoint::Checkpoint;
+use crate::clip::TextEncoder;
+use crate::error::{Error, Result};
+use crate::schedule::NoiseSchedule;
+use crate::unet::UNet;
+use crate::vae::{VaeDecoder, VaeEncoder};
+
+/// A Stable Diffusion 1.x or 2.x checkpoint. Text encoder and UNet stay loaded; the VAE's halves are loaded
+/// when first used and freed with [`StableDiffusion::drop_vae`].
+///
+/// Not for several threads at once: keep it on the thread that computes.
+#[derive(Debug)]
+pub struct StableDiffusion {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) precision: Precision,
+    pub(crate) text: TextEncoder,
+    pub(crate) unet: UNet,
+    pub(crate) schedule: NoiseSchedule,
+    encoder: Option<VaeEncoder>,
+    decoder: Option<VaeDecoder>,
+}
+
+/// Checks a checkpoint folder as [`StableDiffusion::open`] would, by configuration and headers alone (no weights
+/// are read), and says what a job has to know.
+pub fn check_folder(folder: &Path) -> Result<ModelInfo> {
+    let checkpoint = Checkpoint::read(folder)?;
+    checkpoint.check_weights()?;
+    Ok(checkpoint.info())
+}
+
+impl StableDiffusion {
+    /// Opens a folder in diffusers' layout.
+    ///
+    /// Errors name the file and key or tensor: see [`Error`].
+    pub fn open(folder: &Path, precision: Precision) -> Result<Self> {
+        let checkpoint = Checkpoint::read(folder)?;
+        checkpoint.check_weights()?;
+        let text = TextEncoder::new(&checkpoint.text_weights()?.root(), &checkpoint.text, precision)?;
+        let unet = UNet::new(&checkpoint.unet_weights()?.root(), &checkpoint.unet, kind_of(precision))?;
+        let schedule = NoiseSchedule::new(&checkpoint.scheduler);
+        Ok(StableDiffusion { checkpoint, precision, text, unet, schedule, encoder: None, decoder: None })
+    }
+
+    /// What a job has to know of the checkpoint.
+    pub fn info(&self) -> ModelInfo {
+        self.checkpoint.info()
+    }
+
+    /// The precision it was opened with.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Row `id` of the frozen token table, [text_width], fp32: where a learned row starts from.
+    pub fn token_row(&self, id: i64) -> Result<Vec<f32>> {
+        self.check_token("token id", id, self.checkpoint.text.vocab_size)?;
+        to_vec(&self.text.embed(&Tensor::f_from_slice(&[id])?)?)
+    }
+
+    /// Encodes one picture. The VAE's encoder is loaded by the first call.
+    pub fn encode_image(&mut self, pixels: &Pixels) -> Result<Moments> {
+        let factor = self.checkpoint.vae.factor();
+        check_sides(pixels.height, pixels.width, factor)?;
+        let expected = 3 * pixels.height * pixels.width;
+        if pixels.data.len() != expected {
+            return Err(Error::argument("pixels.data", format!("{} floats", pixels.data.len()), expected));
+        }
+        let encoder = match self.encoder.take() {
+            Some(encoder) => encoder,
+            None => {
+                let weights = self.checkpoint.vae_weights()?;
+                VaeEncoder::new(&weights.root(), &self.checkpoint.vae, kind_of(self.precision))?
+            }
+        };
+        let encoder = self.encoder.insert(encoder);
+        let shape = [1, 3, pixels.height as i64, pixels.width as i64];
+        let (mean, logvar) = encoder.forward(&Tensor::f_from_slice(&pixels.data)?.f_view(shape)?)?;
+        let (_, channels, height, width) = mean.size4()?;
+        Ok(Moments {
+            channels: channels as usize,
+            height: height as usize,
+            width: width as usize,
+            mean: to_vec(&mean)?,
+            logvar: to_vec(&logvar)?,
+        })
+    }
+
+    /// The VAE's decoder, loaded by the first call.
+    pub(crate) fn decode(&mut self, latents: &Tensor) -> Result<Tensor> {
+        let decoder = match self.decoder.take() {
+            Some(decoder) => decoder,
+            None => {
+                let weights = self.checkpoint.vae_weights()?;
+                VaeDecoder::new(&weights.root(), &self.checkpoint.vae, kind_of(self.precision))?
+            }
+        };
+        self.decoder.insert(decoder).forward(latents)
+    }
+
+    /// Frees the VAE's weights; the next use loads them again.
+    pub fn drop_vae(&mut self) {
+        self.encoder = None;
+        self.decoder = None;
+    }
+
+    /// Token embeddings of `ids` ([batch, tokens], row by row), fp32, learned rows in place of the ids from
+    /// vocab_size on.
+    pub(crate) fn embeddings(&self, ids: &[i64], rows: &[f32]) -> Result<Vec<f32>> {
+        let width = self.checkpoint.text.hidden_size as usize;
+        let vocabulary = self.checkpoint.text.vocab_size;
+        if !rows.len().is_multiple_of(width) {
+            return Err(Error::argument(
+                "rows",
+                format!("{} floats", rows.len()),
+                format!("a multiple of {width}"),
+            ));
+        }
+        let limit = vocabulary + (rows.len() / width) as i64;
+        for &id in ids {
+            self.check_token("input_ids", id, limit)?;
+        }
+        let frozen: Vec<i64> = ids.iter().map(|&id| if id < vocabulary { id } else { 0 }).collect();
+        let mut embeddings = to_vec(&self.text.embed(&Tensor::f_from_slice(&frozen)?)?)?;
+        for (place, &id) in embeddings.chunks_exact_mut(width).zip(ids) {
+            if id >= vocabulary {
+                let start = (id - vocabulary) as usize * width;
+                place.copy_from_slice(&rows[start..start + width]);
+            }
+        }
+        Ok(embeddings)
+    }
+
+    fn check_token(&self, field: &'static str, id: i64, limit: i64) -> Result<()> {
+        if (0..limit).contains(&id) {
+            Ok(())
+        } else {
+            Err(Error::argument(field, id, format!("0 to {}", limit - 1)))
+        }
+    }
+}
+
+/// The kind of the UNet's and the VAE's weights and activations.
+pub(crate) fn kind_of(precision: Precision) -> Kind {
+    match precision {
+        Precision::Fp32 => Kind::Float,
+        Precision::Bf16 => Kind::BFloat16,
+    }
+}
+
+/// All values of a tensor, as fp32, in order of its dimensions.
+pub(crate) fn to_vec(tensor: &Tensor) -> Result<Vec<f32>> {
+    let flat = tensor.f_to_kind(Kind::Float)?.f_contiguous()?.f_view([-1])?;
+    let count = flat.size1()? as usize;
+    let mut values = vec![0f32; count];
+    flat.f_copy_data(&mut values, count)?;
+    Ok(values)
+}
+
+/// Both sides must be positive multiples of the VAE's factor.
+pub(crate) fn check_sides(height: usize, width: usize, factor: usize) -> Result<()> {
+    for (field, side) in [("height", height), ("width", width)] {
+        if side == 0 || !side.is_multiple_of(factor) || side > 16384 {
+            return Err(Error::argument(
+                field,
+                side,
+                format!("a multiple of {factor} from {factor} to 16384"),
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! One microbatch of textual inversion (Gal et al. 2023): loss and gradient of the learned rows.
+//!
+//! Source of the arithmetic: diffusers examples/textual_inversion/textual_inversion.py.
+
+use std::time::Instant;
+
+use tch::{Kind, Reduction, Tensor};
+
+use crate::api::{Gradient, Microbatch};
+use crate::error::{Error, Result};
+use crate::stable_diffusion::{StableDiffusion, kind_of, to_vec};
+
+impl StableDiffusion {
+    /// Loss and gradient of one microbatch. The only leaf of the computation are the token embeddings: no
+    /// gradient of any weight is ever made.
+    ///
+    /// The same input, thread count and machine give the same bits.
+    pub fn gradient(&self, microbatch: &Microbatch) -> Result<Gradient> {
+        self.check(microbatch)?;
+        let started = Instant::now();
+        let kind = kind_of(self.precision);
+        let batch = microbatch.batch as i64;
+        let config = &self.checkpoint.text;
+        // 1. Token embeddings, the leaf. [batch, tokens, width] fp32
+        let shape = [batch, config.max_positions, config.hidden_size];
+        let embeddings = self.embeddings(microbatch.input_ids, microbatch.rows)?;
+        let leaf = Tensor::f_from_slice(&embeddings)?.f_view(shape)?.f_set_requires_grad(true)?;
+        // 2. Text. [batch, tokens, width]
+        let text = self.text.forward(&leaf)?.f_to_kind(kind)?;
+        // 3. Noise and prediction, in the job's precision. [batch, channels, height, width]
+        let latent = [
+            batch,
+            self.checkpoint.vae.latent_channels,
+            microbatch.latent_height as i64,
+            microbatch.latent_width as i64,
+        ];
+        let latents = Tensor::f_from_slice(microbatch.latents)?.f_view(latent)?.f_to_kind(kind)?;
+        let noise = Tensor::f_from_slice(microbatch.noise)?.f_view(latent)?.f_to_kind(kind)?;
+        let noisy = self.schedule.add_noise(&latents, &noise, microbatch.timesteps)?;
+        let timesteps = Tensor::f_from_slice(microbatch.timesteps)?;
+        let predicted = self.unet.forward(&noisy, &timesteps, &text)?;
+        // 4. Loss, fp32.
+        let target = self.schedule.target(&latents, &noise, microbatch.timesteps)?.f_to_kind(Kind::Float)?;
+        let loss = predicted.f_to_kind(Kind::Float)?.f_mse_loss(&target, Reduction::Mean)?;
+        let loss_value = to_vec(&loss.f_view([1])?)?[0];
+        let forward_seconds = started.elapsed().as_secs_f64();
+        // 5. Backward to the leaf alone, then one row's uses added up in order of place.
+        let started = Instant::now();
+        let gradients = Tensor::f_run_backward(&[&loss], &[&leaf], false, false)?;
+        let leaf_gradient = to_vec(&gradients[0])?;
+        let grad = self.sum_rows(microbatch, &leaf_gradient);
+        let finite = loss_value.is_finite() && grad.iter().all(|value| value.is_finite());
+        let backward_seconds = started.elapsed().as_secs_f64();
+        Ok(Gradient { loss: loss_value, grad, finite, forward_seconds, backward_seconds })
+    }
+
+    fn sum_rows(&self, microbatch: &Microbatch, leaf_gradient: &[f32]) -> Vec<f32> {
+        let width = self.checkpoint.text.hidden_size as usize;
+        let vocabulary = self.checkpoint.text.vocab_size;
+        let mut rows = vec![0f32; microbatch.rows.len()];
+        for (place, &id) in leaf_gradient.chunks_exact(width).zip(microbatch.input_ids) {
+            if id >= vocabulary {
+                let start = (id - vocabulary) as usize * width;
+                for (sum, value) in rows[start..start + width].iter_mut().zip(place) {
+                    *sum += value;
+                }
+            }
+        }
+        rows
+    }
+
+    fn check(&self, microbatch: &Microbatch) -> Result<()> {
+        let info = self.info();
+        let batch = microbatch.batch;
+        if batch == 0 || batch > 4096 {
+            return Err(Error::argument("batch", batch, "1 to 4096"));
+        }
+        for (field, side) in
+            [("latent_height", microbatch.latent_height), ("latent_width", microbatch.latent_width)]
+        {
+            if side == 0 || side > 2048 {
+                return Err(Error::argument(field, side, "1 to 2048"));
+            }
+        }
+        let latent = batch * info.latent_channels * microbatch.latent_height * microbatch.latent_width;
+        for (field, found, expected) in [
+            ("latents", microbatch.latents.len(), latent),
+            ("noise", microbatch.noise.len(), latent),
+            ("timesteps", microbatch.timesteps.len(), batch),
+            ("input_ids", microbatch.input_ids.len(), batch * info.max_text_length),
+        ] {
+            if found != expected {
+                return Err(Error::argument(field, format!("{found} values"), expected));
+            }
+        }
+        if microbatch.rows.is_empty() {
+            return Err(Error::argument(
+                "rows",
+                "empty",
+                format!("num_vectors x {} floats", info.text_width),
+            ));
+        }
+        Ok(())
+    }
+}

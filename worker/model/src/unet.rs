@@ -1,0 +1,102 @@
+//! UNet2DConditionModel as SD 1.x and 2.x configure it (Rombach et al. 2022; diffusers' class of that name).
+
+mod blocks;
+mod time;
+mod transformer;
+
+pub use blocks::{DownBlock, MidBlock, UpBlock};
+pub use time::TimeEmbedding;
+pub use transformer::{CrossAttention, FeedForward, SpatialTransformer, TransformerLayer};
+
+use tch::{Kind, Tensor};
+
+use crate::config::UNetConfig;
+use crate::error::Result;
+use crate::layers::{Conv2d, Conv2dConfig, GroupNorm, GroupNormConfig};
+use crate::native;
+use crate::weights::Scope;
+
+/// The whole network; weights and activations in one kind.
+#[derive(Debug)]
+pub struct UNet {
+    conv_in: Conv2d,
+    time: TimeEmbedding,
+    down: Vec<DownBlock>,
+    mid: MidBlock,
+    up: Vec<UpBlock>,
+    norm_out: GroupNorm,
+    conv_out: Conv2d,
+    center_input: bool,
+    kind: Kind,
+}
+
+impl UNet {
+    /// Reads `conv_in`, `time_embedding`, `down_blocks.N`, `mid_block`, `up_blocks.N`, `conv_norm_out`, `conv_out`.
+    pub fn new(scope: &Scope, config: &UNetConfig, kind: Kind) -> Result<Self> {
+        let first = config.blocks[0].channels;
+        let border = |inputs, outputs, kernel| Conv2dConfig {
+            kernel,
+            padding: (kernel - 1) / 2,
+            ..Conv2dConfig::same_3x3(inputs, outputs)
+        };
+        let count = config.blocks.len();
+        let norm_out =
+            GroupNormConfig { groups: config.norm_groups, channels: first, epsilon: config.norm_epsilon };
+        Ok(UNet {
+            conv_in: Conv2d::new(
+                &scope.sub("conv_in"),
+                border(config.in_channels, first, config.conv_in_kernel),
+                kind,
+            )?,
+            time: TimeEmbedding::new(&scope.sub("time_embedding"), config, kind)?,
+            down: (0..count)
+                .map(|index| DownBlock::new(&scope.sub("down_blocks").sub(index), config, index, kind))
+                .collect::<Result<_>>()?,
+            mid: MidBlock::new(&scope.sub("mid_block"), config, kind)?,
+            up: (0..count)
+                .map(|index| UpBlock::new(&scope.sub("up_blocks").sub(index), config, index, kind))
+                .collect::<Result<_>>()?,
+            norm_out: GroupNorm::new(&scope.sub("conv_norm_out"), norm_out, kind)?,
+            conv_out: Conv2d::new(
+                &scope.sub("conv_out"),
+                border(first, config.out_channels, config.conv_out_kernel),
+                kind,
+            )?,
+            center_input: config.center_input_sample,
+            kind,
+        })
+    }
+
+    /// `sample`: [batch, in_channels, height, width], any sides; `timesteps`: [batch] int64;
+    /// `text`: [batch, tokens, cross_attention_width]. Returns [batch, out_channels, height, width] in the
+    /// network's kind.
+    pub fn forward(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Result<Tensor> {
+        // 1. Time: SiLU of the embedding, which is how every residual block takes it. [batch, 4 * channels]
+        let time = self.time.forward(timesteps)?.f_silu()?;
+        let text = text.f_to_kind(self.kind)?;
+        // 2. In.
+        let mut sample = sample.f_to_kind(self.kind)?;
+        if self.center_input {
+            sample = sample.f_mul_scalar(2.0)?.f_sub_scalar(1.0)?;
+        }
+        let mut x = self.conv_in.forward(&native::channels_last(&sample)?)?;
+        // 3. Down, keeping every intermediate for the way up.
+        let mut skips = vec![x.shallow_clone()];
+        for block in &self.down {
+            x = block.forward(&x, &time, &text, &mut skips)?;
+        }
+        // 4. Middle.
+        x = self.mid.forward(&x, &time, &text)?;
+        // 5. Up. The last skip of the next block says how far to upsample, so that odd sides fit.
+        for block in &self.up {
+            x = block.forward(&x, &time, &text, &mut skips)?;
+        }
+        // 6. Out.
+        self.conv_out.forward(&self.norm_out.forward_silu(&x)?)
+    }
+}
+
+/// UNet weights have no legacy names.
+pub fn rename(name: &str) -> Option<String> {
+    Some(name.to_string())
+}

@@ -1,0 +1,180 @@
+//! The UNet's three kinds of blocks. With transformers they are diffusers' CrossAttn… blocks, without the plain.
+
+use tch::{Kind, Tensor};
+
+use crate::config::UNetConfig;
+use crate::error::{Error, Result};
+use crate::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
+use crate::unet::transformer::SpatialTransformer;
+use crate::weights::Scope;
+
+fn resnet(config: &UNetConfig, inputs: i64, outputs: i64) -> ResnetConfig {
+    ResnetConfig {
+        inputs,
+        outputs,
+        time_width: Some(config.time_width()),
+        groups: config.norm_groups,
+        epsilon: config.norm_epsilon,
+        output_scale: 1.0,
+    }
+}
+
+/// One resolution on the way down.
+#[derive(Debug)]
+pub struct DownBlock {
+    resnets: Vec<ResnetBlock>,
+    transformers: Vec<SpatialTransformer>,
+    downsample: Option<Downsample>,
+}
+
+impl DownBlock {
+    /// Reads `resnets.N`, `attentions.N`, `downsamplers.0` of down block `index`.
+    pub fn new(scope: &Scope, config: &UNetConfig, index: usize, kind: Kind) -> Result<Self> {
+        let block = &config.blocks[index];
+        let mut inputs = config.blocks[index.saturating_sub(1)].channels;
+        let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
+        for layer in 0..block.layers {
+            let shape = resnet(config, inputs, block.channels);
+            resnets.push(ResnetBlock::new(&scope.sub("resnets").sub(layer), shape, kind)?);
+            inputs = block.channels;
+            if block.down_attention {
+                transformers.push(SpatialTransformer::new(
+                    &scope.sub("attentions").sub(layer),
+                    config,
+                    block,
+                    kind,
+                )?);
+            }
+        }
+        let downsample = if index + 1 < config.blocks.len() {
+            let scope = scope.sub("downsamplers").sub(0);
+            Some(Downsample::new(&scope, block.channels, config.downsample_padding, kind)?)
+        } else {
+            None
+        };
+        Ok(DownBlock { resnets, transformers, downsample })
+    }
+
+    /// `x`: [batch, inputs, height, width]; `time`: SiLU of the time embedding; `text`: [batch, tokens, width].
+    /// Pushes each intermediate result on `skips`; returns the last.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        time: &Tensor,
+        text: &Tensor,
+        skips: &mut Vec<Tensor>,
+    ) -> Result<Tensor> {
+        let mut x = x.shallow_clone();
+        for (layer, resnet) in self.resnets.iter().enumerate() {
+            x = resnet.forward(&x, Some(time))?;
+            if let Some(transformer) = self.transformers.get(layer) {
+                x = transformer.forward(&x, text)?;
+            }
+            skips.push(x.shallow_clone());
+        }
+        if let Some(downsample) = &self.downsample {
+            x = downsample.forward(&x)?;
+            skips.push(x.shallow_clone());
+        }
+        Ok(x)
+    }
+}
+
+/// The lowest resolution: residual block, transformer, residual block.
+#[derive(Debug)]
+pub struct MidBlock {
+    first: ResnetBlock,
+    transformer: SpatialTransformer,
+    second: ResnetBlock,
+}
+
+impl MidBlock {
+    /// Reads `resnets.0`, `attentions.0`, `resnets.1`.
+    pub fn new(scope: &Scope, config: &UNetConfig, kind: Kind) -> Result<Self> {
+        // This block looks at itself first even where the blocks around it look only at the text.
+        let mut block = config.blocks[config.blocks.len() - 1].clone();
+        block.only_cross_attention = false;
+        let mut shape = resnet(config, block.channels, block.channels);
+        shape.output_scale = config.mid_block_scale;
+        Ok(MidBlock {
+            first: ResnetBlock::new(&scope.sub("resnets").sub(0), shape, kind)?,
+            transformer: SpatialTransformer::new(&scope.sub("attentions").sub(0), config, &block, kind)?,
+            second: ResnetBlock::new(&scope.sub("resnets").sub(1), shape, kind)?,
+        })
+    }
+
+    /// `x`: [batch, channels, height, width]; returns the same shape.
+    pub fn forward(&self, x: &Tensor, time: &Tensor, text: &Tensor) -> Result<Tensor> {
+        let x = self.first.forward(x, Some(time))?;
+        self.second.forward(&self.transformer.forward(&x, text)?, Some(time))
+    }
+}
+
+/// One resolution on the way up.
+#[derive(Debug)]
+pub struct UpBlock {
+    resnets: Vec<ResnetBlock>,
+    transformers: Vec<SpatialTransformer>,
+    upsample: Option<Upsample>,
+}
+
+impl UpBlock {
+    /// Reads `resnets.N`, `attentions.N`, `upsamplers.0` of up block `index` (0 is the lowest resolution).
+    pub fn new(scope: &Scope, config: &UNetConfig, index: usize, kind: Kind) -> Result<Self> {
+        let depth = config.blocks.len() - 1 - index;
+        let block = &config.blocks[depth];
+        // The first layer takes what comes from below, the last one's skip comes from the resolution above.
+        let below = config.blocks[(depth + 1).min(config.blocks.len() - 1)].channels;
+        let above = config.blocks[depth.saturating_sub(1)].channels;
+        let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
+        for layer in 0..=block.layers {
+            let hidden = if layer == 0 { below } else { block.channels };
+            let skip = if layer == block.layers { above } else { block.channels };
+            let shape = resnet(config, hidden + skip, block.channels);
+            resnets.push(ResnetBlock::new(&scope.sub("resnets").sub(layer), shape, kind)?);
+            if block.up_attention {
+                transformers.push(SpatialTransformer::new(
+                    &scope.sub("attentions").sub(layer),
+                    config,
+                    block,
+                    kind,
+                )?);
+            }
+        }
+        let upsample = if depth > 0 {
+            Some(Upsample::new(&scope.sub("upsamplers").sub(0), block.channels, kind)?)
+        } else {
+            None
+        };
+        Ok(UpBlock { resnets, transformers, upsample })
+    }
+
+    /// `x`: [batch, channels below, height, width]. Pops one skip a layer, last first; upsamples to the size of
+    /// the skip that is then on top.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        time: &Tensor,
+        text: &Tensor,
+        skips: &mut Vec<Tensor>,
+    ) -> Result<Tensor> {
+        let mut x = x.shallow_clone();
+        for (layer, resnet) in self.resnets.iter().enumerate() {
+            let skip = skips.pop().ok_or_else(|| too_few_skips(layer))?;
+            x = resnet.forward(&Tensor::f_cat(&[&x, &skip], 1)?, Some(time))?;
+            if let Some(transformer) = self.transformers.get(layer) {
+                x = transformer.forward(&x, text)?;
+            }
+        }
+        if let Some(upsample) = &self.upsample {
+            let (_, _, height, width) =
+                skips.last().ok_or_else(|| too_few_skips(self.resnets.len()))?.size4()?;
+            x = upsample.forward(&x, (height, width))?;
+        }
+        Ok(x)
+    }
+}
+
+fn too_few_skips(layer: usize) -> Error {
+    Error::argument("skips", format!("used up at layer {layer}"), "one for each layer of every up block")
+}

@@ -1,0 +1,166 @@
+//! The transformer between the residual blocks: every position looks at all others and at the text.
+
+use tch::{Kind, Tensor};
+
+use crate::config::{BlockConfig, UNetConfig};
+use crate::error::Result;
+use crate::layers::{GroupNorm, GroupNormConfig, LayerNorm, Linear, LinearConfig, from_tokens, to_tokens};
+use crate::native;
+use crate::weights::Scope;
+
+/// Epsilon of the layer norms, and of the group norm before the projection, whatever `norm_eps` says.
+const LAYER_NORM_EPSILON: f64 = 1e-5;
+const GROUP_NORM_EPSILON: f64 = 1e-6;
+
+/// Multi-head attention; projections to queries, keys and values have no bias.
+/// Source: diffusers Attention with AttnProcessor2_0.
+#[derive(Debug)]
+pub struct CrossAttention {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: Linear,
+    heads: i64,
+}
+
+impl CrossAttention {
+    /// Reads `to_q`, `to_k`, `to_v`, `to_out.0`. `context_width`: width of what keys and values are made from.
+    pub fn new(scope: &Scope, channels: i64, heads: i64, context_width: i64, kind: Kind) -> Result<Self> {
+        let projection = |name, inputs, bias| {
+            Linear::new(&scope.sub(name), LinearConfig { inputs, outputs: channels, bias }, kind)
+        };
+        Ok(CrossAttention {
+            query: projection("to_q", channels, false)?,
+            key: projection("to_k", context_width, false)?,
+            value: projection("to_v", context_width, false)?,
+            output: projection("to_out.0", channels, true)?,
+            heads,
+        })
+    }
+
+    /// `x`: [batch, positions, channels]; `context`: [batch, keys, context_width]; returns x's shape.
+    pub fn forward(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
+        let (batch, positions, channels) = x.size3()?;
+        let (_, keys, _) = context.size3()?;
+        let width = channels / self.heads;
+        let query = self.query.forward(x)?.f_view([batch, positions, self.heads, width])?;
+        let key = self.key.forward(context)?.f_view([batch, keys, self.heads, width])?;
+        let value = self.value.forward(context)?.f_view([batch, keys, self.heads, width])?;
+        let mixed = native::attention(&query, &key, &value)?;
+        self.output.forward(&mixed.f_reshape([batch, positions, channels])?)
+    }
+}
+
+/// GEGLU (Shazeer 2020) and a projection back: 4 times the width inside.
+#[derive(Debug)]
+pub struct FeedForward {
+    expand: Linear,
+    contract: Linear,
+}
+
+impl FeedForward {
+    /// Reads `net.0.proj` (value and gate together) and `net.2`.
+    pub fn new(scope: &Scope, channels: i64, kind: Kind) -> Result<Self> {
+        let inner = 4 * channels;
+        let expand = LinearConfig { inputs: channels, outputs: 2 * inner, bias: true };
+        let contract = LinearConfig { inputs: inner, outputs: channels, bias: true };
+        let net = scope.sub("net");
+        Ok(FeedForward {
+            expand: Linear::new(&net.sub(0).sub("proj"), expand, kind)?,
+            contract: Linear::new(&net.sub(2), contract, kind)?,
+        })
+    }
+
+    /// `x`: [batch, positions, channels]; returns the same shape.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let halves = self.expand.forward(x)?.f_chunk(2, -1)?;
+        self.contract.forward(&halves[0].f_mul(&halves[1].f_gelu("none")?)?)
+    }
+}
+
+/// Self-attention, cross-attention, feed-forward, each behind a layer norm and added to its input.
+/// Source: diffusers BasicTransformerBlock.
+#[derive(Debug)]
+pub struct TransformerLayer {
+    norm1: LayerNorm,
+    self_attention: CrossAttention,
+    only_cross_attention: bool,
+    norm2: LayerNorm,
+    cross_attention: CrossAttention,
+    norm3: LayerNorm,
+    feed_forward: FeedForward,
+}
+
+impl TransformerLayer {
+    /// Reads `norm1`, `attn1`, `norm2`, `attn2`, `norm3`, `ff`.
+    pub fn new(scope: &Scope, config: &UNetConfig, block: &BlockConfig, kind: Kind) -> Result<Self> {
+        let (channels, heads, text) = (block.channels, block.heads, config.cross_attention_width);
+        let norm = |name| LayerNorm::new(&scope.sub(name), channels, LAYER_NORM_EPSILON, kind);
+        let own = if block.only_cross_attention { text } else { channels };
+        Ok(TransformerLayer {
+            norm1: norm("norm1")?,
+            self_attention: CrossAttention::new(&scope.sub("attn1"), channels, heads, own, kind)?,
+            only_cross_attention: block.only_cross_attention,
+            norm2: norm("norm2")?,
+            cross_attention: CrossAttention::new(&scope.sub("attn2"), channels, heads, text, kind)?,
+            norm3: norm("norm3")?,
+            feed_forward: FeedForward::new(&scope.sub("ff"), channels, kind)?,
+        })
+    }
+
+    /// `x`: [batch, positions, channels]; `text`: [batch, tokens, width]; returns x's shape.
+    pub fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
+        let hidden = self.norm1.forward(x)?;
+        let context = if self.only_cross_attention { text } else { &hidden };
+        let x = self.self_attention.forward(&hidden, context)?.f_add(x)?;
+        let x = self.cross_attention.forward(&self.norm2.forward(&x)?, text)?.f_add(&x)?;
+        Ok(self.feed_forward.forward(&self.norm3.forward(&x)?)?.f_add(&x)?)
+    }
+}
+
+/// Group norm, projection in, transformer layers, projection out, + input.
+/// Source: diffusers Transformer2DModel on continuous input.
+#[derive(Debug)]
+pub struct SpatialTransformer {
+    norm: GroupNorm,
+    project_in: Linear,
+    layers: Vec<TransformerLayer>,
+    project_out: Linear,
+}
+
+impl SpatialTransformer {
+    /// Reads `norm`, `proj_in` and `proj_out` (convolutions or linear layers), `transformer_blocks.N`.
+    pub fn new(scope: &Scope, config: &UNetConfig, block: &BlockConfig, kind: Kind) -> Result<Self> {
+        let channels = block.channels;
+        let norm = GroupNormConfig { groups: config.norm_groups, channels, epsilon: GROUP_NORM_EPSILON };
+        let linear = LinearConfig { inputs: channels, outputs: channels, bias: true };
+        let projection = |name| {
+            let scope = scope.sub(name);
+            if config.linear_projection {
+                Linear::new(&scope, linear, kind)
+            } else {
+                Linear::from_1x1_convolution(&scope, linear, kind)
+            }
+        };
+        let layers = scope.sub("transformer_blocks");
+        Ok(SpatialTransformer {
+            norm: GroupNorm::new(&scope.sub("norm"), norm, kind)?,
+            project_in: projection("proj_in")?,
+            layers: (0..block.transformer_layers)
+                .map(|index| TransformerLayer::new(&layers.sub(index), config, block, kind))
+                .collect::<Result<_>>()?,
+            project_out: projection("proj_out")?,
+        })
+    }
+
+    /// `x`: [batch, channels, height, width]; `text`: [batch, tokens, width]; returns x's shape.
+    pub fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
+        let (_, _, height, width) = x.size4()?;
+        let mut tokens = self.project_in.forward(&to_tokens(&self.norm.forward(x)?)?)?;
+        for layer in &self.layers {
+            tokens = layer.forward(&tokens, text)?;
+        }
+        let output = from_tokens(&self.project_out.forward(&tokens)?, height, width)?;
+        Ok(output.f_add(x)?)
+    }
+}

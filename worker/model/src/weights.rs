@@ -1,0 +1,306 @@
+//! Weights straight from safetensors files by memory map.
+//!
+//! A tensor whose stored type is the wanted one stays on the mapping: it costs no private memory and is shared
+//! with every other process that maps the file. Only what needs another type or layout is copied, once.
+//! A mapped file must not be cut short while it is in use (the operating system would stop the process).
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, SafeTensors};
+use tch::{Kind, Tensor};
+
+use crate::error::{Error, Result};
+use crate::native;
+
+/// Headers above this are refused before they are parsed. SD's largest is below 200 KB.
+const MAX_HEADER_BYTES: u64 = 64 << 20;
+
+/// How a file's tensor name maps to the name this crate asks for; `None` drops the tensor.
+pub type Rename = fn(&str) -> Option<String>;
+
+/// The tensors of one component (text encoder, UNet or VAE) of a checkpoint.
+pub struct Weights {
+    label: PathBuf,
+    entries: BTreeMap<String, Entry>,
+    taken: RefCell<BTreeSet<String>>,
+    /// Only check names and shapes: every tensor handed out is empty.
+    dry: bool,
+}
+
+struct Entry {
+    file: Arc<MappedFile>,
+    stored_name: String,
+    dtype: Dtype,
+    shape: Vec<i64>,
+    start: usize,
+}
+
+struct MappedFile {
+    path: PathBuf,
+    map: Mmap,
+}
+
+impl Weights {
+    /// Opens `folder`/`stem`.safetensors, or the shards of `folder`/`stem`.safetensors.index.json.
+    ///
+    /// Errors: no such file ([`Error::NotACheckpoint`], or [`Error::PickleOnly`] when there are only pickles), a
+    /// damaged file ([`Error::BadSafetensors`]).
+    pub fn open(folder: &Path, stem: &str, rename: Rename) -> Result<Self> {
+        let single = folder.join(format!("{stem}.safetensors"));
+        let index = folder.join(format!("{stem}.safetensors.index.json"));
+        if single.is_file() {
+            return Self::open_file(&single, rename);
+        }
+        if index.is_file() {
+            return Self::open_shards(folder, &index, rename);
+        }
+        Err(no_weights(folder, stem))
+    }
+
+    /// Opens one safetensors file.
+    pub fn open_file(path: &Path, rename: Rename) -> Result<Self> {
+        let mut weights = Self::empty(path);
+        weights.add_file(path, rename, |_| true)?;
+        Ok(weights)
+    }
+
+    fn open_shards(folder: &Path, index: &Path, rename: Rename) -> Result<Self> {
+        let bad = |reason: String| Error::Json { file: index.to_path_buf(), reason };
+        let text = std::fs::read_to_string(index)
+            .map_err(|source| Error::Io { file: index.to_path_buf(), source })?;
+        let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+        let map = value
+            .get("weight_map")
+            .and_then(|map| map.as_object())
+            .ok_or_else(|| bad("has no object 'weight_map' from tensor names to file names".to_string()))?;
+        let mut shards: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (tensor, file) in map {
+            let file = file
+                .as_str()
+                .filter(|name| Path::new(name).file_name().is_some_and(|last| last == *name))
+                .ok_or_else(|| {
+                    bad(format!("'{tensor}' maps to {file}, allowed is a file name of this folder"))
+                })?;
+            shards.entry(file).or_default().insert(tensor);
+        }
+        let mut weights = Self::empty(index);
+        for (file, tensors) in shards {
+            let found = weights.add_file(&folder.join(file), rename, |name| tensors.contains(name))?;
+            if let Some(missing) = tensors.iter().find(|name| !found.contains(**name)) {
+                return Err(bad(format!("tensor '{missing}' is not in {file}, where the index puts it")));
+            }
+        }
+        Ok(weights)
+    }
+
+    fn empty(label: &Path) -> Self {
+        Weights {
+            label: label.to_path_buf(),
+            entries: BTreeMap::new(),
+            taken: RefCell::new(BTreeSet::new()),
+            dry: false,
+        }
+    }
+
+    /// Maps one file and adds those of its tensors that `wanted` accepts; returns their stored names.
+    fn add_file(
+        &mut self,
+        path: &Path,
+        rename: Rename,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<BTreeSet<String>> {
+        let file = Arc::new(map_file(path)?);
+        let (header, metadata) =
+            SafeTensors::read_metadata(&file.map).map_err(|error| Error::BadSafetensors {
+                file: path.to_path_buf(),
+                reason: format!("{error} (is it cut short? it has {} bytes)", file.map.len()),
+            })?;
+        let mut found = BTreeSet::new();
+        for (name, info) in metadata.tensors() {
+            if !wanted(&name) {
+                continue;
+            }
+            found.insert(name.clone());
+            let Some(canonical) = rename(&name) else { continue };
+            let shape =
+                info.shape.iter().map(|&side| i64::try_from(side)).collect::<std::result::Result<_, _>>();
+            let entry = Entry {
+                file: file.clone(),
+                stored_name: name.clone(),
+                dtype: info.dtype,
+                shape: shape.map_err(|_| Error::BadSafetensors {
+                    file: path.to_path_buf(),
+                    reason: format!("tensor '{name}' has an impossible shape {:?}", info.shape),
+                })?,
+                start: 8 + header + info.data_offsets.0,
+            };
+            if let Some(other) = self.entries.insert(canonical, entry) {
+                return Err(Error::BadSafetensors {
+                    file: path.to_path_buf(),
+                    reason: format!(
+                        "tensors '{}' and '{name}' are the same one under two names",
+                        other.stored_name
+                    ),
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    /// From here on only names and shapes are checked, and every tensor handed out is empty.
+    pub(crate) fn into_dry(mut self) -> Self {
+        self.dry = true;
+        self
+    }
+
+    /// The scope of all names.
+    pub fn root(&self) -> Scope<'_> {
+        Scope { weights: self, prefix: String::new() }
+    }
+
+    /// Every tensor must have been asked for by now; [`Error::ExtraTensors`] names those that were not.
+    pub fn finish(&self) -> Result<()> {
+        let taken = self.taken.borrow();
+        let extra: Vec<&Entry> =
+            self.entries.iter().filter(|(name, _)| !taken.contains(*name)).map(|(_, entry)| entry).collect();
+        if extra.is_empty() {
+            return Ok(());
+        }
+        let mut names: Vec<String> =
+            extra.iter().take(5).map(|entry| format!("'{}' {:?}", entry.stored_name, entry.shape)).collect();
+        if extra.len() > names.len() {
+            names.push("…".to_string());
+        }
+        Err(Error::ExtraTensors { file: self.label.clone(), count: extra.len(), names: names.join(", ") })
+    }
+}
+
+/// A place in the tree of tensor names, such as `down_blocks.0.resnets.1`.
+#[derive(Clone)]
+pub struct Scope<'a> {
+    weights: &'a Weights,
+    prefix: String,
+}
+
+impl<'a> Scope<'a> {
+    /// The scope below this one: `scope.sub("resnets").sub(1)`.
+    pub fn sub(&self, name: impl std::fmt::Display) -> Scope<'a> {
+        Scope { weights: self.weights, prefix: self.name_of(name) }
+    }
+
+    fn name_of(&self, name: impl std::fmt::Display) -> String {
+        if self.prefix.is_empty() { name.to_string() } else { format!("{}.{name}", self.prefix) }
+    }
+
+    /// The tensor `name` of exactly `shape`, as `kind` (F32 and BF16 are used), contiguous.
+    ///
+    /// Without a copy when it is stored as `kind` and aligned. Never write to it: it may be the mapping.
+    pub fn tensor(&self, name: &str, shape: &[i64], kind: Kind) -> Result<Tensor> {
+        let entry = self.entry(name, shape)?;
+        if self.weights.dry {
+            return Ok(Tensor::new());
+        }
+        let stored = entry.stored_tensor()?;
+        // A copy for another kind; to_kind returns a view of the mapping when there is nothing to convert.
+        Ok(stored.f_to_kind(kind)?)
+    }
+
+    /// The tensor as it is stored (F32, F16 or BF16), for tables that are only looked up.
+    pub fn stored_tensor(&self, name: &str, shape: &[i64]) -> Result<Tensor> {
+        let entry = self.entry(name, shape)?;
+        if self.weights.dry { Ok(Tensor::new()) } else { entry.stored_tensor() }
+    }
+
+    /// Whether tensors are only checked, not loaded.
+    pub(crate) fn is_dry(&self) -> bool {
+        self.weights.dry
+    }
+
+    fn entry(&self, name: &str, shape: &[i64]) -> Result<&'a Entry> {
+        let full = self.name_of(name);
+        let entry = self.weights.entries.get(&full).ok_or_else(|| Error::MissingTensor {
+            file: self.weights.label.clone(),
+            tensor: full.clone(),
+            expected: shape.to_vec(),
+        })?;
+        if entry.shape != shape {
+            return Err(Error::WrongShape {
+                file: entry.file.path.clone(),
+                tensor: entry.stored_name.clone(),
+                found: entry.shape.clone(),
+                expected: shape.to_vec(),
+            });
+        }
+        entry.kind()?;
+        self.weights.taken.borrow_mut().insert(full);
+        Ok(entry)
+    }
+}
+
+impl Entry {
+    fn kind(&self) -> Result<Kind> {
+        match self.dtype {
+            Dtype::F32 => Ok(Kind::Float),
+            Dtype::F16 => Ok(Kind::Half),
+            Dtype::BF16 => Ok(Kind::BFloat16),
+            other => Err(Error::WrongType {
+                file: self.file.path.clone(),
+                tensor: self.stored_name.clone(),
+                found: format!("{other:?}"),
+            }),
+        }
+    }
+
+    fn stored_tensor(&self) -> Result<Tensor> {
+        let kind = self.kind()?;
+        let width = kind.elt_size_in_bytes();
+        let length = self.shape.iter().product::<i64>() as usize * width;
+        let bytes = &self.file.map[self.start..self.start + length];
+        if !(bytes.as_ptr() as usize).is_multiple_of(width) {
+            return Ok(Tensor::f_from_data_size(bytes, &self.shape, kind)?);
+        }
+        // SAFETY: the bytes lie in the mapping that the Arc keeps alive, they are aligned for the kind, and no
+        // layer writes to its weights.
+        unsafe { native::tensor_over(bytes.as_ptr(), &self.shape, kind, self.file.clone()) }
+    }
+}
+
+fn map_file(path: &Path) -> Result<MappedFile> {
+    let io = |source| Error::Io { file: path.to_path_buf(), source };
+    let bad = |reason: String| Error::BadSafetensors { file: path.to_path_buf(), reason };
+    let file = std::fs::File::open(path).map_err(io)?;
+    let length = file.metadata().map_err(io)?.len();
+    if length < 10 {
+        return Err(bad(format!("it has {length} bytes, fewer than any header")));
+    }
+    // SAFETY: the mapping is read-only; that nobody shortens the file meanwhile is this module's stated condition.
+    let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+    let mut prefix = [0; 8];
+    prefix.copy_from_slice(&map[..8]);
+    let header = u64::from_le_bytes(prefix);
+    if header > MAX_HEADER_BYTES || header > length - 8 {
+        return Err(bad(format!(
+            "its header claims {header} bytes; the file has {length} and at most {MAX_HEADER_BYTES} are allowed"
+        )));
+    }
+    Ok(MappedFile { path: path.to_path_buf(), map })
+}
+
+fn no_weights(folder: &Path, stem: &str) -> Error {
+    let pickles: Vec<String> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| [".bin", ".ckpt", ".pt", ".pth"].iter().any(|end| name.ends_with(end)))
+        .collect();
+    if pickles.is_empty() {
+        let reason = format!("holds neither {stem}.safetensors nor {stem}.safetensors.index.json");
+        return Error::NotACheckpoint { folder: folder.to_path_buf(), reason };
+    }
+    Error::PickleOnly { folder: folder.to_path_buf(), found: pickles.join(", ") }
+}
