@@ -1,1 +1,10 @@
-//! Ringtune: shared.
+//! What every part of Ringtune shares: ids, the job spec, settings, the ring and its
+//! all-reduce over a [`ring::Transport`], back-off and file helpers.
+//!
+//! Invariant: nothing here knows gRPC or libtorch.
+
+pub mod config;
+pub mod ids;
+pub mod spec;
+pub mod suggest;
+pub mod version;

@@ -1,0 +1,112 @@
+//! The options that are one of a few words: diffusers' own.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)+
+        }
+
+        impl $name {
+            /// All values, in the order in which they are listed to users.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// The value as it is written in job files and on the wire.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)+
+                }
+            }
+
+            /// All values as they are written, separated by commas.
+            pub fn allowed() -> String {
+                Self::ALL.iter().map(|value| value.as_str()).collect::<Vec<_>>().join(", ")
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(self.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NotAChoice;
+
+            fn from_str(text: &str) -> Result<Self, NotAChoice> {
+                Self::ALL.iter().copied().find(|value| value.as_str() == text).ok_or_else(|| NotAChoice {
+                    given: text.chars().take(100).collect(),
+                    allowed: Self::allowed(),
+                })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+    };
+}
+
+/// A word that is none of the choices.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("got {given:?}; allowed: {allowed}")]
+pub struct NotAChoice {
+    /// What was given, cut to 100 characters.
+    pub given: String,
+    /// The choices, separated by commas.
+    pub allowed: String,
+}
+
+choice! {
+    /// What a job does.
+    JobKind {
+        /// Learns the embedding of a new word from a few pictures (Gal et al. 2022).
+        TextualInversion = "textual_inversion",
+    }
+}
+
+choice! {
+    /// What the new word stands for.
+    LearnableProperty {
+        /// A thing: "a photo of a {}".
+        Object = "object",
+        /// A style: "a painting in the style of {}".
+        Style = "style",
+    }
+}
+
+choice! {
+    /// The schedule of the learning rate; diffusers' six.
+    LrScheduler {
+        /// The same all the time.
+        Constant = "constant",
+        /// Up over the warm-up, then down to 0 in a straight line.
+        Linear = "linear",
+        /// Up over the warm-up, then down to 0 along half a cosine.
+        Cosine = "cosine",
+        /// As cosine, with hard restarts (one cycle).
+        CosineWithRestarts = "cosine_with_restarts",
+        /// Up over the warm-up, then down to 1e-7 along a polynomial.
+        Polynomial = "polynomial",
+        /// Up over the warm-up, then the same all the time.
+        ConstantWithWarmup = "constant_with_warmup",
+    }
+}
+
+choice! {
+    /// What the ranks compute in.
+    MixedPrecision {
+        /// Everything in fp32.
+        No = "no",
+        /// The UNet in bf16.
+        Bf16 = "bf16",
+    }
+}

@@ -1,0 +1,84 @@
+//! A job before its defaults are filled in and its values are checked.
+
+use serde::{Deserialize, Serialize};
+
+/// A job as it was asked for: everything may be missing, nothing has been checked.
+///
+/// TOML files and the wire's messages both become one, so that defaults and limits are written
+/// down once, in [`super::JobSpec::from_draft`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct JobDraft {
+    /// Required.
+    pub kind: Option<String>,
+    /// See [`super::JobSpec::name`].
+    pub name: Option<String>,
+    /// `[model]`
+    pub model: ModelDraft,
+    /// `[data]`
+    pub data: DataDraft,
+    /// `[train]`
+    pub train: TrainDraft,
+    /// `[cluster]`
+    pub cluster: ClusterDraft,
+    /// `[debug]`
+    pub debug: DebugDraft,
+}
+
+/// `[model]`, unchecked; see [`super::ModelSpec`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in ModelSpec")]
+pub struct ModelDraft {
+    pub base: Option<String>,
+}
+
+/// `[data]`, unchecked; see [`super::DataSpec`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in DataSpec")]
+pub struct DataDraft {
+    pub images: Option<String>,
+}
+
+/// `[train]`, unchecked; see [`super::TrainSpec`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in TrainSpec")]
+pub struct TrainDraft {
+    pub placeholder_token: Option<String>,
+    pub initializer_token: Option<String>,
+    pub learnable_property: Option<String>,
+    pub num_vectors: Option<i64>,
+    pub resolution: Option<i64>,
+    pub train_batch_size: Option<i64>,
+    pub gradient_accumulation_steps: Option<i64>,
+    pub max_train_steps: Option<i64>,
+    pub learning_rate: Option<f64>,
+    pub scale_lr: Option<bool>,
+    pub lr_scheduler: Option<String>,
+    pub lr_warmup_steps: Option<i64>,
+    pub seed: Option<i64>,
+    pub mixed_precision: Option<String>,
+    pub center_crop: Option<bool>,
+    pub templates: Option<Vec<String>>,
+    pub save_steps: Option<i64>,
+}
+
+/// `[cluster]`, unchecked; see [`super::ClusterSpec`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in ClusterSpec")]
+pub struct ClusterDraft {
+    pub world_size: Option<i64>,
+    pub min_world_size: Option<i64>,
+    pub threads_per_rank: Option<i64>,
+}
+
+/// `[debug]`, unchecked; see [`super::DebugSpec`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in DebugSpec")]
+pub struct DebugDraft {
+    pub trace_dir: Option<String>,
+}

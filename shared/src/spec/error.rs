@@ -1,0 +1,55 @@
+//! What is wrong with a job.
+
+use std::fmt;
+
+/// One thing that is wrong with a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The field's full name, as in "train.num_vectors"; empty where the file itself is not TOML.
+    pub field: String,
+    /// What was given and what is allowed.
+    pub problem: String,
+    /// Where it stands in the job file, counted from 1; none for jobs that came another way, or
+    /// where something is missing.
+    pub line: Option<usize>,
+}
+
+impl Violation {
+    /// A violation that is tied to no line.
+    pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { field: field.into(), problem: problem.into(), line: None }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(formatter, "line {line}: ")?;
+        }
+        if !self.field.is_empty() {
+            write!(formatter, "{}: ", self.field)?;
+        }
+        formatter.write_str(&self.problem)
+    }
+}
+
+/// All that is wrong with a job; at least one violation. Displayed one a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecError {
+    /// In the order of the job file's lines, where these are known.
+    pub violations: Vec<Violation>,
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, violation) in self.violations.iter().enumerate() {
+            if index > 0 {
+                formatter.write_str("\n")?;
+            }
+            violation.fmt(formatter)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for SpecError {}

@@ -1,0 +1,158 @@
+//! The job spec: what a user asks for, with every default filled in and every value checked.
+//!
+//! A job comes as TOML (people) or over gRPC (programs). Both become a [`JobDraft`], in which
+//! everything may be missing, and [`JobSpec::from_draft`] alone fills in the defaults and checks
+//! the values. What a [`JobSpec`] holds has been checked, also when it was read from JSON.
+//!
+//! The training options have the names, values and defaults of diffusers'
+//! `examples/textual_inversion/textual_inversion.py`, with one exception: `seed`, which has no
+//! default there (every run differs), is 0 here, because a job must give the same result when it
+//! is run again.
+
+mod choices;
+mod draft;
+mod error;
+mod paths;
+mod read_toml;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+use serde::{Deserialize, Serialize};
+
+pub use choices::{JobKind, LearnableProperty, LrScheduler, MixedPrecision, NotAChoice};
+pub use draft::{ClusterDraft, DataDraft, DebugDraft, JobDraft, ModelDraft, TrainDraft};
+pub use error::{SpecError, Violation};
+pub use read_toml::parse_job_toml;
+pub use validate::limits;
+
+/// A job as it will be run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "JobDraft")]
+pub struct JobSpec {
+    /// What is done.
+    pub kind: JobKind,
+    /// A name for people; not unique. Default: the kind.
+    pub name: String,
+    /// The checkpoint that is built on.
+    pub model: ModelSpec,
+    /// What is learned from.
+    pub data: DataSpec,
+    /// How it is learned.
+    pub train: TrainSpec,
+    /// On how many ranks.
+    pub cluster: ClusterSpec,
+    /// For those who check the numbers.
+    pub debug: DebugSpec,
+}
+
+/// The checkpoint that is built on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ModelSpec {
+    /// A folder in diffusers layout, as every worker sees it.
+    pub base: String,
+}
+
+/// What is learned from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DataSpec {
+    /// `artifact://sha256/HEX` of an image manifest (see [`crate::manifest`]), or a folder as every
+    /// worker sees it.
+    pub images: String,
+}
+
+/// How it is learned. Names, values and defaults are diffusers', but for `seed`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrainSpec {
+    /// The new word, as it will be written in prompts.
+    pub placeholder_token: String,
+    /// The known word whose embedding the new one starts from.
+    pub initializer_token: String,
+    /// Which of the two lists of prompts is used where `templates` is empty.
+    pub learnable_property: LearnableProperty,
+    /// Rows learned for the placeholder. Default 1.
+    pub num_vectors: u32,
+    /// Side of the square training pictures, in pixels. Default 512.
+    pub resolution: u32,
+    /// Samples in a microbatch. Default 16.
+    pub train_batch_size: u32,
+    /// Microbatches that a rank of a full ring adds up in a step. Default 1.
+    pub gradient_accumulation_steps: u32,
+    /// Optimizer updates. Default 5000.
+    pub max_train_steps: u64,
+    /// Before `scale_lr` and the schedule. Default 1e-4.
+    pub learning_rate: f64,
+    /// Multiply the learning rate by the global batch. Default false.
+    pub scale_lr: bool,
+    /// The schedule of the learning rate. Default constant.
+    pub lr_scheduler: LrScheduler,
+    /// Steps over which the learning rate rises from 0, in the schedules that warm up. Default 500.
+    pub lr_warmup_steps: u64,
+    /// What all draws of the job are derived from. Default 0 (diffusers: none, every run differs).
+    pub seed: u64,
+    /// What the ranks are to compute in. Default no, that is fp32.
+    pub mixed_precision: MixedPrecision,
+    /// Cut the pictures to their central square instead of squashing them to one. Default false.
+    pub center_crop: bool,
+    /// Prompts with one `{}` for the token, instead of `learnable_property`'s; empty: those.
+    pub templates: Vec<String>,
+    /// An embedding is kept every so many steps; 0: only the last. Default 500.
+    pub save_steps: u64,
+}
+
+/// On how many ranks a job runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClusterSpec {
+    /// Ranks wanted; fixes the global batch. Default 1.
+    pub world_size: u32,
+    /// The smallest ring the job may run on; the result is the same. Default: `world_size`.
+    pub min_world_size: u32,
+    /// Compute threads of a rank; 0: decided at the first assignment, and kept. Default 0.
+    pub threads_per_rank: u32,
+}
+
+/// For those who check the numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DebugSpec {
+    /// A folder for each step's inputs, loss and gradients; empty: none are written.
+    pub trace_dir: String,
+}
+
+impl JobSpec {
+    /// Fills in the defaults and checks every value; names all that is wrong, not only the first.
+    pub fn from_draft(draft: JobDraft) -> Result<Self, SpecError> {
+        validate::validate(draft)
+    }
+
+    /// The job as a job file that [`parse_job_toml`] reads back to the same spec.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
+
+    /// M: microbatches in a step over all ranks, whatever the ring's size;
+    /// `world_size * gradient_accumulation_steps`.
+    pub fn global_microbatches(&self) -> u32 {
+        self.cluster.world_size.saturating_mul(self.train.gradient_accumulation_steps)
+    }
+
+    /// Samples in a step over all ranks: `global_microbatches * train_batch_size`.
+    pub fn global_batch(&self) -> u64 {
+        u64::from(self.global_microbatches()) * u64::from(self.train.train_batch_size)
+    }
+
+    /// The learning rate that the schedule starts from: with `scale_lr` it is multiplied by the
+    /// global batch, so by `world_size` and never by the ring's size.
+    pub fn effective_learning_rate(&self) -> f64 {
+        // At most 2^36 samples (see `limits`): exact in f64.
+        let scale = if self.train.scale_lr { self.global_batch() as f64 } else { 1.0 };
+        self.train.learning_rate * scale
+    }
+}
+
+impl TryFrom<JobDraft> for JobSpec {
+    type Error = SpecError;
+
+    fn try_from(draft: JobDraft) -> Result<Self, SpecError> {
+        Self::from_draft(draft)
+    }
+}

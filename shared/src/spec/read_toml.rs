@@ -1,0 +1,266 @@
+//! Job files: TOML, with the line of everything that is wrong.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{
+    ClusterDraft, DataDraft, DebugDraft, JobDraft, JobSpec, ModelDraft, SpecError, TrainDraft, Violation,
+};
+use crate::suggest;
+
+/// A job file may have this many bytes: enough for all templates at their limits.
+const LARGEST_FILE: usize = 4 << 20;
+
+/// Reads a job file and fills in the defaults.
+///
+/// Errors name all unknown keys, wrong types and impossible values at once, each with its line.
+pub fn parse_job_toml(text: &str) -> Result<JobSpec, SpecError> {
+    if text.len() > LARGEST_FILE {
+        let problem = format!("the job file has {} bytes; allowed: at most {LARGEST_FILE}", text.len());
+        return Err(SpecError { violations: vec![Violation::new("", problem)] });
+    }
+    let document = DeTable::parse(text).map_err(|error| {
+        let line = error.span().map(|span| line_of(text, span));
+        let problem = format!("not valid TOML: {}", error.message());
+        SpecError { violations: vec![Violation { field: String::new(), problem, line }] }
+    })?;
+
+    let mut reader = Reader { text, violations: Vec::new(), lines: HashMap::new() };
+    let draft = reader.job(document.get_ref());
+    let Reader { mut violations, lines, .. } = reader;
+    match JobSpec::from_draft(draft) {
+        Ok(spec) if violations.is_empty() => return Ok(spec),
+        Ok(_) => {}
+        Err(error) => {
+            for mut violation in error.violations {
+                // A field whose type is wrong came here as missing: one complaint is enough.
+                if violations.iter().any(|earlier| earlier.field == violation.field) {
+                    continue;
+                }
+                violation.line = lines.get(&violation.field).copied();
+                violations.push(violation);
+            }
+        }
+    }
+    violations.sort_by_key(|violation| violation.line.unwrap_or(usize::MAX));
+    Err(SpecError { violations })
+}
+
+/// The line, from 1, on which a span of bytes begins.
+fn line_of(text: &str, span: Range<usize>) -> usize {
+    1 + text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count()
+}
+
+struct Reader<'text> {
+    text: &'text str,
+    violations: Vec<Violation>,
+    /// Where each known field stands, by its full name.
+    lines: HashMap<String, usize>,
+}
+
+/// The known keys of one table are taken one by one; what is left over is unknown.
+struct Section<'document> {
+    name: &'static str,
+    table: Option<&'document DeTable<'document>>,
+    known: Vec<&'static str>,
+}
+
+/// Every key of a job file with its section, for "belongs to".
+const SECTION_OF_KEY: &[(&str, &str)] = &[
+    ("base", "model"),
+    ("images", "data"),
+    ("placeholder_token", "train"),
+    ("initializer_token", "train"),
+    ("learnable_property", "train"),
+    ("num_vectors", "train"),
+    ("resolution", "train"),
+    ("train_batch_size", "train"),
+    ("gradient_accumulation_steps", "train"),
+    ("max_train_steps", "train"),
+    ("learning_rate", "train"),
+    ("scale_lr", "train"),
+    ("lr_scheduler", "train"),
+    ("lr_warmup_steps", "train"),
+    ("seed", "train"),
+    ("mixed_precision", "train"),
+    ("center_crop", "train"),
+    ("templates", "train"),
+    ("save_steps", "train"),
+    ("world_size", "cluster"),
+    ("min_world_size", "cluster"),
+    ("threads_per_rank", "cluster"),
+    ("trace_dir", "debug"),
+];
+
+impl<'text> Reader<'text> {
+    fn job(&mut self, document: &DeTable<'_>) -> JobDraft {
+        let mut top = Section { name: "", table: Some(document), known: Vec::new() };
+        let kind = self.string(&mut top, "kind");
+        let name = self.string(&mut top, "name");
+
+        let mut section = self.section(&mut top, "model");
+        let model = ModelDraft { base: self.string(&mut section, "base") };
+        self.refuse_unknown(section);
+
+        let mut section = self.section(&mut top, "data");
+        let data = DataDraft { images: self.string(&mut section, "images") };
+        self.refuse_unknown(section);
+
+        let mut section = self.section(&mut top, "train");
+        let train = self.train(&mut section);
+        self.refuse_unknown(section);
+
+        let mut section = self.section(&mut top, "cluster");
+        let cluster = ClusterDraft {
+            world_size: self.integer(&mut section, "world_size"),
+            min_world_size: self.integer(&mut section, "min_world_size"),
+            threads_per_rank: self.integer(&mut section, "threads_per_rank"),
+        };
+        self.refuse_unknown(section);
+
+        let mut section = self.section(&mut top, "debug");
+        let debug = DebugDraft { trace_dir: self.string(&mut section, "trace_dir") };
+        self.refuse_unknown(section);
+
+        self.refuse_unknown(top);
+        JobDraft { kind, name, model, data, train, cluster, debug }
+    }
+
+    fn train(&mut self, section: &mut Section<'_>) -> TrainDraft {
+        TrainDraft {
+            placeholder_token: self.string(section, "placeholder_token"),
+            initializer_token: self.string(section, "initializer_token"),
+            learnable_property: self.string(section, "learnable_property"),
+            num_vectors: self.integer(section, "num_vectors"),
+            resolution: self.integer(section, "resolution"),
+            train_batch_size: self.integer(section, "train_batch_size"),
+            gradient_accumulation_steps: self.integer(section, "gradient_accumulation_steps"),
+            max_train_steps: self.integer(section, "max_train_steps"),
+            learning_rate: self.number(section, "learning_rate"),
+            scale_lr: self.boolean(section, "scale_lr"),
+            lr_scheduler: self.string(section, "lr_scheduler"),
+            lr_warmup_steps: self.integer(section, "lr_warmup_steps"),
+            seed: self.integer(section, "seed"),
+            mixed_precision: self.string(section, "mixed_precision"),
+            center_crop: self.boolean(section, "center_crop"),
+            templates: self.strings(section, "templates"),
+            save_steps: self.integer(section, "save_steps"),
+        }
+    }
+
+    fn section<'document>(&mut self, top: &mut Section<'document>, name: &'static str) -> Section<'document> {
+        let table = self
+            .take(top, name)
+            .and_then(|value| self.expect(name, value, "a table", value.get_ref().as_table()));
+        Section { name, table, known: Vec::new() }
+    }
+
+    fn string(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<String> {
+        let value = self.take(section, key)?;
+        self.expect(&section.full_name(key), value, "a text in quotes", value.get_ref().as_str())
+            .map(str::to_owned)
+    }
+
+    fn boolean(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<bool> {
+        let value = self.take(section, key)?;
+        self.expect(&section.full_name(key), value, "true or false", value.get_ref().as_bool())
+    }
+
+    fn integer(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<i64> {
+        let value = self.take(section, key)?;
+        let number = value
+            .get_ref()
+            .as_integer()
+            .and_then(|integer| i64::from_str_radix(integer.as_str(), integer.radix()).ok());
+        self.expect(&section.full_name(key), value, "a whole number of at most 63 bits", number)
+    }
+
+    fn number(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<f64> {
+        let value = self.take(section, key)?;
+        let number = match value.get_ref() {
+            DeValue::Float(float) => float.as_str().parse().ok(),
+            DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse().ok(),
+            _ => None,
+        };
+        self.expect(&section.full_name(key), value, "a number", number)
+    }
+
+    fn strings(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<Vec<String>> {
+        let value = self.take(section, key)?;
+        let field = section.full_name(key);
+        let entries = self.expect(&field, value, "a list of texts in quotes", value.get_ref().as_array())?;
+        let mut strings = Vec::with_capacity(entries.len());
+        for (index, entry) in entries.iter().enumerate() {
+            let field = format!("{field}[{index}]");
+            self.lines.insert(field.clone(), line_of(self.text, entry.span()));
+            let string = self.expect(&field, entry, "a text in quotes", entry.get_ref().as_str())?;
+            strings.push(string.to_owned());
+        }
+        Some(strings)
+    }
+
+    fn take<'document>(
+        &mut self,
+        section: &mut Section<'document>,
+        key: &'static str,
+    ) -> Option<&'document Spanned<DeValue<'document>>> {
+        section.known.push(key);
+        let value = section.table?.get(key)?;
+        self.lines.insert(section.full_name(key), line_of(self.text, value.span()));
+        Some(value)
+    }
+
+    /// The converted value; or, where it could not be converted, a violation.
+    fn expect<T>(
+        &mut self,
+        field: &str,
+        value: &Spanned<DeValue<'_>>,
+        wanted: &str,
+        converted: Option<T>,
+    ) -> Option<T> {
+        if converted.is_none() {
+            let given: String = self.text.get(value.span()).unwrap_or_default().chars().take(80).collect();
+            let kind = value.get_ref().type_str();
+            self.violations.push(Violation {
+                field: field.to_owned(),
+                problem: format!("got {given} ({kind}); allowed: {wanted}"),
+                line: Some(line_of(self.text, value.span())),
+            });
+        }
+        converted
+    }
+
+    fn refuse_unknown(&mut self, section: Section<'_>) {
+        let Some(table) = section.table else { return };
+        for (key, _) in table.iter() {
+            let name: &str = key.get_ref().borrow();
+            if section.known.contains(&name) {
+                continue;
+            }
+            let shown: String = name.chars().take(100).collect();
+            let elsewhere = SECTION_OF_KEY.iter().find(|(known, _)| *known == name);
+            let problem = if let Some(word) = suggest::nearest(name, section.known.iter().copied()) {
+                format!("unknown key; did you mean {word:?}?")
+            } else if let Some((_, home)) = elsewhere {
+                format!("unknown key here; it belongs to [{home}]")
+            } else {
+                format!("unknown key; allowed: {}", section.known.join(", "))
+            };
+            self.violations.push(Violation {
+                field: section.full_name(&shown),
+                problem,
+                line: Some(line_of(self.text, key.span())),
+            });
+        }
+    }
+}
+
+impl Section<'_> {
+    fn full_name(&self, key: &str) -> String {
+        if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
+    }
+}

@@ -1,0 +1,332 @@
+//! Defaults and limits of every field, written once.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use super::{
+    ClusterDraft, ClusterSpec, DataSpec, DebugSpec, JobDraft, JobKind, JobSpec, LearnableProperty,
+    LrScheduler, MixedPrecision, ModelSpec, SpecError, TrainDraft, TrainSpec, Violation,
+};
+use crate::ids::{CONTENT_URI_PREFIX, ContentHash};
+
+/// The largest values that are accepted: far above what is useful, low enough that no size
+/// computed from them overflows or exhausts a machine by accident.
+pub mod limits {
+    /// Rows learned for the placeholder.
+    pub const NUM_VECTORS: i64 = 64;
+    /// Pixels.
+    pub const RESOLUTION: i64 = 4096;
+    /// Samples in a microbatch.
+    pub const TRAIN_BATCH_SIZE: i64 = 1024;
+    /// Microbatches a rank adds up in a step of a full ring.
+    pub const GRADIENT_ACCUMULATION_STEPS: i64 = 1024;
+    /// Ranks.
+    pub const WORLD_SIZE: i64 = 1024;
+    /// Microbatches in a step over all ranks: each sends its own row around the ring.
+    pub const GLOBAL_MICROBATCHES: u32 = 65_536;
+    /// Compute threads of a rank.
+    pub const THREADS_PER_RANK: i64 = 1024;
+    /// Steps of any kind.
+    pub const STEPS: i64 = 10_000_000;
+    /// Before `scale_lr`.
+    pub const LEARNING_RATE: f64 = 1000.0;
+    /// Characters of names and tokens.
+    pub const NAME_CHARACTERS: usize = 200;
+    /// Characters of paths and URIs.
+    pub const PATH_CHARACTERS: usize = 4096;
+    /// Templates in a job.
+    pub const TEMPLATES: usize = 1000;
+    /// Characters of a template.
+    pub const TEMPLATE_CHARACTERS: usize = 512;
+}
+
+pub(super) fn validate(draft: JobDraft) -> Result<JobSpec, SpecError> {
+    let mut check = Check { violations: Vec::new() };
+
+    let kind = check.kind(draft.kind);
+    let name = check.name(draft.name, kind);
+    let model = ModelSpec { base: check.model_base(draft.model.base) };
+    let data = DataSpec { images: check.images(draft.data.images) };
+    let train = check.train(draft.train);
+    let cluster = check.cluster(draft.cluster);
+    let debug = DebugSpec { trace_dir: check.trace_dir(draft.debug.trace_dir) };
+
+    let spec = JobSpec { kind, name, model, data, train, cluster, debug };
+    check.across_fields(&spec);
+    if check.violations.is_empty() { Ok(spec) } else { Err(SpecError { violations: check.violations }) }
+}
+
+/// Collects violations; a value that is wrong is replaced by one that is right, so that the
+/// checks of the others go on.
+struct Check {
+    violations: Vec<Violation>,
+}
+
+impl Check {
+    fn refuse(&mut self, field: &str, problem: impl Into<String>) {
+        self.violations.push(Violation::new(field, problem));
+    }
+
+    fn kind(&mut self, given: Option<String>) -> JobKind {
+        let kind = JobKind::TextualInversion;
+        match given.as_deref() {
+            None | Some("") => self.refuse("kind", format!("missing; allowed: {}", JobKind::allowed())),
+            Some(later @ ("unet_finetune" | "gpt2_finetune" | "generate")) => {
+                self.refuse(
+                    "kind",
+                    format!("{later:?} is not supported yet; allowed: {}", JobKind::allowed()),
+                );
+            }
+            Some(_) => return self.choice("kind", given, kind),
+        }
+        kind
+    }
+
+    fn name(&mut self, given: Option<String>, kind: JobKind) -> String {
+        let Some(name) = given.filter(|name| !name.is_empty()) else { return kind.to_string() };
+        if let Err(problem) = printable(&name, limits::NAME_CHARACTERS) {
+            self.refuse("name", problem);
+        } else if name.trim() != name {
+            self.refuse("name", format!("got {name:?}; allowed: no space at either end"));
+        }
+        name
+    }
+
+    fn model_base(&mut self, given: Option<String>) -> String {
+        const FIELD: &str = "model.base";
+        const WANTED: &str = "a folder in diffusers layout";
+        let base = self.required(FIELD, given, WANTED);
+        if let Some(scheme) = scheme(&base) {
+            self.refuse(
+                FIELD,
+                format!("got {:?}; {scheme}:// is not supported yet: give {WANTED}", shortened(&base)),
+            );
+        }
+        base
+    }
+
+    fn images(&mut self, given: Option<String>) -> String {
+        const FIELD: &str = "data.images";
+        const WANTED: &str = "a folder of images";
+        let images = self.required(FIELD, given, WANTED);
+        if images.starts_with(CONTENT_URI_PREFIX) {
+            if let Err(error) = ContentHash::from_uri(&images) {
+                self.refuse(FIELD, error.to_string());
+            }
+        } else if let Some(scheme) = scheme(&images) {
+            let given = shortened(&images);
+            self.refuse(FIELD, format!("got {given:?}; {scheme}:// is not supported yet: give {WANTED}"));
+        }
+        images
+    }
+
+    fn trace_dir(&mut self, given: Option<String>) -> String {
+        let folder = given.unwrap_or_default();
+        if let Err(problem) = printable(&folder, limits::PATH_CHARACTERS) {
+            self.refuse("debug.trace_dir", problem);
+        } else if let Some(scheme) = scheme(&folder) {
+            self.refuse(
+                "debug.trace_dir",
+                format!("got {folder:?}; {scheme}:// is not supported: give a folder"),
+            );
+        }
+        folder
+    }
+
+    fn train(&mut self, draft: TrainDraft) -> TrainSpec {
+        let placeholder_token = self.token("train.placeholder_token", draft.placeholder_token);
+        let initializer_token = self.token("train.initializer_token", draft.initializer_token);
+        if !placeholder_token.is_empty() && placeholder_token == initializer_token {
+            let problem =
+                format!("got {placeholder_token:?}, which is the initializer_token too; give a new word");
+            self.refuse("train.placeholder_token", problem);
+        }
+        TrainSpec {
+            placeholder_token,
+            initializer_token,
+            learnable_property: self.choice(
+                "train.learnable_property",
+                draft.learnable_property,
+                LearnableProperty::Object,
+            ),
+            num_vectors: self.count("train.num_vectors", draft.num_vectors, 1, 1..=limits::NUM_VECTORS),
+            resolution: self.count("train.resolution", draft.resolution, 512, 1..=limits::RESOLUTION),
+            train_batch_size: self.count(
+                "train.train_batch_size",
+                draft.train_batch_size,
+                16,
+                1..=limits::TRAIN_BATCH_SIZE,
+            ),
+            gradient_accumulation_steps: self.count(
+                "train.gradient_accumulation_steps",
+                draft.gradient_accumulation_steps,
+                1,
+                1..=limits::GRADIENT_ACCUMULATION_STEPS,
+            ),
+            max_train_steps: self.count(
+                "train.max_train_steps",
+                draft.max_train_steps,
+                5000,
+                1..=limits::STEPS,
+            ),
+            learning_rate: self.learning_rate(draft.learning_rate),
+            scale_lr: draft.scale_lr.unwrap_or(false),
+            lr_scheduler: self.choice("train.lr_scheduler", draft.lr_scheduler, LrScheduler::Constant),
+            lr_warmup_steps: self.count(
+                "train.lr_warmup_steps",
+                draft.lr_warmup_steps,
+                500,
+                0..=limits::STEPS,
+            ),
+            seed: self.count("train.seed", draft.seed, 0, 0..=i64::MAX),
+            mixed_precision: self.choice("train.mixed_precision", draft.mixed_precision, MixedPrecision::No),
+            center_crop: draft.center_crop.unwrap_or(false),
+            templates: self.templates(draft.templates),
+            save_steps: self.count("train.save_steps", draft.save_steps, 500, 0..=limits::STEPS),
+        }
+    }
+
+    fn cluster(&mut self, draft: ClusterDraft) -> ClusterSpec {
+        let world_size = self.count("cluster.world_size", draft.world_size, 1, 1..=limits::WORLD_SIZE);
+        let min_world_size =
+            self.count("cluster.min_world_size", draft.min_world_size, world_size, 1..=limits::WORLD_SIZE);
+        let threads_per_rank =
+            self.count("cluster.threads_per_rank", draft.threads_per_rank, 0, 0..=limits::THREADS_PER_RANK);
+        ClusterSpec { world_size, min_world_size, threads_per_rank }
+    }
+
+    fn across_fields(&mut self, spec: &JobSpec) {
+        let ClusterSpec { world_size, min_world_size, .. } = spec.cluster;
+        let world_size_is_right =
+            !self.violations.iter().any(|violation| violation.field == "cluster.world_size");
+        if min_world_size > world_size && world_size_is_right {
+            self.refuse(
+                "cluster.min_world_size",
+                format!("got {min_world_size}; allowed: 1 to {world_size}, the job's world_size"),
+            );
+        }
+        let microbatches = spec.global_microbatches();
+        if microbatches > limits::GLOBAL_MICROBATCHES {
+            self.refuse(
+                "train.gradient_accumulation_steps",
+                format!(
+                    "got {} with world_size {world_size}, that is {microbatches} microbatches a step; allowed: {}",
+                    spec.train.gradient_accumulation_steps,
+                    limits::GLOBAL_MICROBATCHES
+                ),
+            );
+        }
+    }
+
+    /// A text that must be there; empty counts as missing.
+    fn required(&mut self, field: &str, given: Option<String>, wanted: &str) -> String {
+        let text = given.unwrap_or_default();
+        if text.is_empty() {
+            self.refuse(field, format!("missing; give {wanted}"));
+        } else if let Err(problem) = printable(&text, limits::PATH_CHARACTERS) {
+            self.refuse(field, problem);
+        }
+        text
+    }
+
+    /// A word of a prompt.
+    fn token(&mut self, field: &str, given: Option<String>) -> String {
+        let token = given.unwrap_or_default();
+        if token.is_empty() {
+            self.refuse(field, "missing; give one word without spaces");
+        } else if token.chars().any(char::is_whitespace) {
+            self.refuse(field, format!("got {:?}; allowed: one word without spaces", shortened(&token)));
+        } else if let Err(problem) = printable(&token, limits::NAME_CHARACTERS) {
+            self.refuse(field, problem);
+        }
+        token
+    }
+
+    fn choice<T: FromStr<Err: Display>>(&mut self, field: &str, given: Option<String>, default: T) -> T {
+        // The wire writes "not given" as an empty text where a field cannot be absent.
+        let Some(text) = given else { return default };
+        match text.parse() {
+            Ok(value) => value,
+            Err(error) => {
+                self.refuse(field, error.to_string());
+                default
+            }
+        }
+    }
+
+    /// A whole number. `allowed` lies within `T`, whatever it is.
+    fn count<T>(&mut self, field: &str, given: Option<i64>, default: T, allowed: RangeInclusive<i64>) -> T
+    where
+        T: TryFrom<i64>,
+    {
+        let Some(number) = given else { return default };
+        let fitting = if allowed.contains(&number) { T::try_from(number).ok() } else { None };
+        fitting.unwrap_or_else(|| {
+            self.refuse(field, format!("got {number}; allowed: {} to {}", allowed.start(), allowed.end()));
+            default
+        })
+    }
+
+    fn learning_rate(&mut self, given: Option<f64>) -> f64 {
+        const DEFAULT: f64 = 1e-4;
+        let Some(rate) = given else { return DEFAULT };
+        // Written so that NaN fails it.
+        if rate > 0.0 && rate <= limits::LEARNING_RATE {
+            return rate;
+        }
+        let allowed = format!("a number above 0, at most {}", limits::LEARNING_RATE);
+        self.refuse("train.learning_rate", format!("got {rate}; allowed: {allowed}"));
+        DEFAULT
+    }
+
+    /// diffusers fills a template in with Python's `template.format(word)`: exactly one `{}`, and a
+    /// brace anywhere else would fail or vanish there.
+    fn templates(&mut self, given: Option<Vec<String>>) -> Vec<String> {
+        const FIELD: &str = "train.templates";
+        let templates = given.unwrap_or_default();
+        if templates.len() > limits::TEMPLATES {
+            self.refuse(FIELD, format!("got {}; allowed: at most {}", templates.len(), limits::TEMPLATES));
+        }
+        for (index, template) in templates.iter().enumerate().take(limits::TEMPLATES) {
+            let field = format!("{FIELD}[{index}]");
+            if let Err(problem) = printable(template, limits::TEMPLATE_CHARACTERS) {
+                self.refuse(&field, problem);
+            } else if template.matches("{}").count() != 1 || template.matches(['{', '}']).count() != 2 {
+                let problem = format!(
+                    "got {template:?}; allowed: a prompt with exactly one {{}} for the token and no other brace"
+                );
+                self.refuse(&field, problem);
+            }
+        }
+        templates
+    }
+}
+
+fn printable(text: &str, limit: usize) -> Result<(), String> {
+    let length = text.chars().count();
+    if length > limit {
+        return Err(format!("got {length} characters ({:?}); allowed: at most {limit}", shortened(text)));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(format!("got {:?}; allowed: no control characters", shortened(text)));
+    }
+    Ok(())
+}
+
+/// The scheme of a URI: letters, digits, `+`, `-`, `.` before `://`.
+fn scheme(text: &str) -> Option<&str> {
+    let (scheme, _) = text.split_once("://")?;
+    let is_scheme = scheme.starts_with(|letter: char| letter.is_ascii_alphabetic())
+        && scheme.chars().all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter));
+    is_scheme.then_some(scheme)
+}
+
+/// For messages: a text as it is, or the beginning of a long one.
+fn shortened(text: &str) -> String {
+    const LONGEST: usize = 80;
+    if text.chars().count() <= LONGEST {
+        return text.to_owned();
+    }
+    text.chars().take(LONGEST).chain(['…']).collect()
+}
