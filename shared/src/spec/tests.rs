@@ -1,1 +1,441 @@
+use std::path::Path;
 
+use proptest::prelude::*;
+
+use super::*;
+
+const SMALLEST: &str = r#"
+kind = "textual_inversion"
+[model]
+base = "/models/sd"
+[data]
+images = "./pictures"
+[train]
+placeholder_token = "<cat-toy>"
+initializer_token = "toy"
+"#;
+
+/// The job file above with one more line in the given section.
+fn with(section: &str, line: &str) -> String {
+    if section.is_empty() {
+        format!("{line}\n{SMALLEST}")
+    } else if SMALLEST.contains(&format!("[{section}]")) {
+        SMALLEST.replace(&format!("[{section}]"), &format!("[{section}]\n{line}"))
+    } else {
+        format!("{SMALLEST}[{section}]\n{line}\n")
+    }
+}
+
+/// The one thing that is wrong with a job file.
+#[track_caller]
+fn violation(text: &str) -> Violation {
+    let error = parse_job_toml(text).expect_err("it was accepted");
+    assert_eq!(error.violations.len(), 1, "{error}");
+    error.violations.into_iter().next().unwrap()
+}
+
+#[test]
+fn what_is_left_out_takes_diffusers_defaults() {
+    let spec = parse_job_toml(SMALLEST).unwrap();
+    let expected = JobSpec {
+        kind: JobKind::TextualInversion,
+        name: "textual_inversion".into(),
+        model: ModelSpec { base: "/models/sd".into() },
+        data: DataSpec { images: "./pictures".into() },
+        train: TrainSpec {
+            placeholder_token: "<cat-toy>".into(),
+            initializer_token: "toy".into(),
+            learnable_property: LearnableProperty::Object,
+            num_vectors: 1,
+            resolution: 512,
+            train_batch_size: 16,
+            gradient_accumulation_steps: 1,
+            max_train_steps: 5000,
+            learning_rate: 1e-4,
+            scale_lr: false,
+            lr_scheduler: LrScheduler::Constant,
+            lr_warmup_steps: 500,
+            seed: 0,
+            mixed_precision: MixedPrecision::No,
+            center_crop: false,
+            templates: Vec::new(),
+            save_steps: 500,
+        },
+        cluster: ClusterSpec { world_size: 1, min_world_size: 1, threads_per_rank: 0 },
+        debug: DebugSpec { trace_dir: String::new() },
+    };
+    assert_eq!(spec, expected);
+}
+
+#[test]
+fn every_field_is_read() {
+    let text = r#"
+        kind = "textual_inversion"
+        name = "dicoo"
+        [model]
+        base = "sd"
+        [data]
+        images = "artifact://sha256/ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        [train]
+        placeholder_token = "<dicoo>"
+        initializer_token = "toy"
+        learnable_property = "style"
+        num_vectors = 2
+        resolution = 64
+        train_batch_size = 3
+        gradient_accumulation_steps = 5
+        max_train_steps = 200
+        learning_rate = 2.0e-3
+        scale_lr = true
+        lr_scheduler = "cosine_with_restarts"
+        lr_warmup_steps = 10
+        seed = 7
+        mixed_precision = "bf16"
+        center_crop = true
+        templates = ["a photo of {}", "{} on black"]
+        save_steps = 0
+        [cluster]
+        world_size = 4
+        min_world_size = 2
+        threads_per_rank = 8
+        [debug]
+        trace_dir = "trace"
+    "#;
+    let spec = parse_job_toml(text).unwrap();
+    assert_eq!(spec.train.lr_scheduler, LrScheduler::CosineWithRestarts);
+    assert_eq!(spec.train.learnable_property, LearnableProperty::Style);
+    assert_eq!(spec.train.mixed_precision, MixedPrecision::Bf16);
+    assert_eq!(spec.train.templates, ["a photo of {}", "{} on black"]);
+    assert_eq!((spec.train.save_steps, spec.train.seed, spec.train.max_train_steps), (0, 7, 200));
+    assert_eq!(spec.cluster, ClusterSpec { world_size: 4, min_world_size: 2, threads_per_rank: 8 });
+    assert_eq!(spec.debug.trace_dir, "trace");
+    assert_eq!(spec.global_microbatches(), 20);
+    assert_eq!(spec.global_batch(), 60);
+    assert_eq!(spec.effective_learning_rate(), 2.0e-3 * 60.0);
+    let unscaled = JobSpec { train: TrainSpec { scale_lr: false, ..spec.train.clone() }, ..spec.clone() };
+    assert_eq!(unscaled.effective_learning_rate(), 2.0e-3);
+    assert_eq!(parse_job_toml(&spec.to_toml().unwrap()).unwrap(), spec);
+}
+
+#[test]
+fn the_smallest_ring_defaults_to_the_wanted_one() {
+    let spec = parse_job_toml(&with("cluster", "world_size = 6")).unwrap();
+    assert_eq!(spec.cluster.min_world_size, 6);
+}
+
+#[test]
+fn unknown_keys_are_refused_with_line_and_likely_word() {
+    for (section, line, field, word) in [
+        ("train", "num_vector = 1", "train.num_vector", "num_vectors"),
+        ("train", "lr_sheduler = \"linear\"", "train.lr_sheduler", "lr_scheduler"),
+        ("cluster", "worldsize = 1", "cluster.worldsize", "world_size"),
+        ("", "nme = \"x\"", "nme", "name"),
+        ("trian", "seed = 1", "trian", "train"),
+        ("cluster", "seed = 1", "cluster.seed", "[train]"),
+        ("", "world_size = 2", "world_size", "[cluster]"),
+        ("model", "zzzzzzzz = 1", "model.zzzzzzzz", "base"),
+    ] {
+        let text = with(section, line);
+        let found = violation(&text);
+        assert_eq!(found.field, field);
+        assert!(found.problem.contains(word), "{found}");
+        let at = found.line.unwrap();
+        let last = field.rsplit('.').next().unwrap();
+        assert!(text.lines().nth(at - 1).unwrap().contains(last), "{found} in {text}");
+    }
+}
+
+#[test]
+fn wrong_types_are_refused_with_line_and_field() {
+    for (section, line, field) in [
+        ("train", "num_vectors = \"1\"", "train.num_vectors"),
+        ("train", "num_vectors = 1.0", "train.num_vectors"),
+        ("train", "learning_rate = \"1e-3\"", "train.learning_rate"),
+        ("train", "learning_rate = true", "train.learning_rate"),
+        ("train", "scale_lr = \"true\"", "train.scale_lr"),
+        ("train", "scale_lr = 1", "train.scale_lr"),
+        ("train", "lr_scheduler = 3", "train.lr_scheduler"),
+        ("train", "templates = \"a {}\"", "train.templates"),
+        ("train", "templates = [\"a {}\", 3]", "train.templates[1]"),
+        ("train", "seed = 9223372036854775808", "train.seed"),
+        ("train", "seed = 1979-05-27", "train.seed"),
+        ("cluster", "world_size = [1]", "cluster.world_size"),
+        ("", "name = 3", "name"),
+        ("", "debug = 3", "debug"),
+    ] {
+        let text = with(section, line);
+        let found = violation(&text);
+        assert_eq!(found.field, field);
+        assert_eq!(text.lines().position(|known| known == line).unwrap() + 1, found.line.unwrap(), "{found}");
+    }
+}
+
+#[test]
+fn a_section_of_the_wrong_type_is_one_complaint_and_the_missing_fields() {
+    let error = parse_job_toml("kind = \"textual_inversion\"\nmodel = 3\n").unwrap_err();
+    let fields: Vec<&str> = error.violations.iter().map(|violation| violation.field.as_str()).collect();
+    assert_eq!(
+        fields,
+        ["model", "model.base", "data.images", "train.placeholder_token", "train.initializer_token"]
+    );
+}
+
+#[test]
+fn impossible_numbers_are_refused_with_what_was_given() {
+    let over = "99999999999";
+    for (section, key, least, most) in [
+        ("train", "num_vectors", 1, 64),
+        ("train", "resolution", 1, 4096),
+        ("train", "train_batch_size", 1, 1024),
+        ("train", "gradient_accumulation_steps", 1, 1024),
+        ("train", "max_train_steps", 1, 10_000_000),
+        ("train", "lr_warmup_steps", 0, 10_000_000),
+        ("train", "save_steps", 0, 10_000_000),
+        ("cluster", "threads_per_rank", 0, 1024),
+    ] {
+        let field = format!("{section}.{key}");
+        for wrong in [(least - 1).to_string(), (-5).to_string(), (most + 1).to_string(), over.to_owned()] {
+            let found = violation(&with(section, &format!("{key} = {wrong}")));
+            assert_eq!(found.field, field);
+            assert!(found.problem.contains(&wrong) && found.line.is_some(), "{found}");
+        }
+        for right in [least, most] {
+            let text = with(section, &format!("{key} = {right}"));
+            assert!(parse_job_toml(&text).is_ok(), "{text}");
+        }
+    }
+    for wrong in ["0", "-1", "1025"] {
+        let found = violation(&with("cluster", &format!("world_size = {wrong}")));
+        assert_eq!(found.field, "cluster.world_size");
+    }
+    assert_eq!(violation(&with("train", "seed = -1")).field, "train.seed");
+    assert_eq!(
+        parse_job_toml(&with("train", "seed = 9223372036854775807")).unwrap().train.seed,
+        i64::MAX as u64
+    );
+}
+
+#[test]
+fn impossible_learning_rates_are_refused() {
+    for wrong in ["0", "0.0", "-0.0", "-1e-3", "nan", "inf", "-inf", "1e9", "1e400"] {
+        let found = violation(&with("train", &format!("learning_rate = {wrong}")));
+        assert_eq!(found.field, "train.learning_rate", "{wrong}");
+    }
+    assert_eq!(parse_job_toml(&with("train", "learning_rate = 1")).unwrap().train.learning_rate, 1.0);
+}
+
+#[test]
+fn the_smallest_ring_is_no_larger_than_the_wanted_one() {
+    let found = violation(&with("cluster", "world_size = 2\nmin_world_size = 3"));
+    assert_eq!(found.field, "cluster.min_world_size");
+    assert!(found.problem.contains("got 3") && found.problem.contains("1 to 2"), "{found}");
+    assert_eq!(violation(&with("cluster", "min_world_size = 0")).field, "cluster.min_world_size");
+    let text =
+        with("cluster", "world_size = 1024").replace("[train]", "[train]\ngradient_accumulation_steps = 65");
+    assert_eq!(violation(&text).field, "train.gradient_accumulation_steps");
+}
+
+#[test]
+fn words_that_are_no_choice_are_refused_with_the_choices() {
+    for (line, field, choice) in [
+        ("learnable_property = \"thing\"", "train.learnable_property", "object, style"),
+        ("lr_scheduler = \"Cosine\"", "train.lr_scheduler", "cosine_with_restarts"),
+        ("lr_scheduler = \"\"", "train.lr_scheduler", "constant_with_warmup"),
+        ("mixed_precision = \"fp16\"", "train.mixed_precision", "no, bf16"),
+    ] {
+        let found = violation(&with("train", line));
+        assert_eq!(found.field, field);
+        assert!(found.problem.contains(choice), "{found}");
+    }
+}
+
+#[test]
+fn kinds_that_are_not_there_are_refused() {
+    for (kind, says) in
+        [("gpt2_finetune", "not supported yet"), ("textual-inversion", "textual_inversion"), ("", "missing")]
+    {
+        let found = violation(&SMALLEST.replacen("textual_inversion", kind, 1));
+        assert_eq!(found.field, "kind");
+        assert!(found.problem.contains(says), "{found}");
+    }
+}
+
+#[test]
+fn templates_have_one_hole_as_diffusers_needs() {
+    for wrong in ["a photo", "{} and {}", "a {0}", "a {name} {}", "{{}}", "{} }", "{ }", "", "a\\n{}"] {
+        let found = violation(&with("train", &format!("templates = [\"a {{}}\", \"{wrong}\"]")));
+        assert_eq!(found.field, "train.templates[1]", "{wrong}");
+        assert!(found.line.is_some(), "{found}");
+    }
+    let long = format!("templates = [\"{} {{}}\"]", "x".repeat(510));
+    assert_eq!(violation(&with("train", &long)).field, "train.templates[0]");
+    let many = format!("templates = [{}]", "\"{}\",".repeat(1001));
+    assert_eq!(violation(&with("train", &many)).field, "train.templates");
+    assert!(parse_job_toml(&with("train", "templates = []")).unwrap().train.templates.is_empty());
+}
+
+#[test]
+fn tokens_are_single_words() {
+    for wrong in ["", " ", "two words", "tab\\there", "end ", "\\u0001", "\\u00a0x", &"x".repeat(201)] {
+        for (old, field) in [("<cat-toy>", "train.placeholder_token"), ("\"toy\"", "train.initializer_token")]
+        {
+            let new = if old.starts_with('"') { format!("\"{wrong}\"") } else { wrong.to_owned() };
+            assert_eq!(violation(&SMALLEST.replace(old, &new)).field, field, "{wrong:?}");
+        }
+    }
+    assert_eq!(violation(&SMALLEST.replace("<cat-toy>", "toy")).field, "train.placeholder_token");
+}
+
+#[test]
+fn places_that_are_not_folders_are_not_supported_yet() {
+    for (old, field, wrongs) in [
+        ("/models/sd", "model.base", ["hf://runwayml/stable-diffusion-v1-5", "s3://b/m", "https://x/y"]),
+        ("./pictures", "data.images", ["hf://datasets/x", "s3://bucket/pictures", "artifact://md5/00"]),
+    ] {
+        for wrong in wrongs {
+            let found = violation(&SMALLEST.replace(old, wrong));
+            assert_eq!(found.field, field);
+            assert!(found.problem.contains("not supported yet: give a folder"), "{found}");
+        }
+        assert_eq!(violation(&SMALLEST.replace(old, "")).field, field);
+        assert_eq!(violation(&SMALLEST.replace(old, "a\\u0000b")).field, field);
+        assert_eq!(violation(&SMALLEST.replace(old, &"x".repeat(4097))).field, field);
+    }
+    let short_hash = SMALLEST.replace("./pictures", "artifact://sha256/00");
+    assert_eq!(violation(&short_hash).field, "data.images");
+    assert!(
+        parse_job_toml(&SMALLEST.replace("/models/sd", "C:/a://b")).is_ok(),
+        "a colon in a path is no scheme"
+    );
+}
+
+#[test]
+fn names_are_printable() {
+    for wrong in ["x".repeat(201), "a\\u0007".to_owned(), " a".to_owned()] {
+        assert_eq!(violation(&with("", &format!("name = \"{wrong}\""))).field, "name");
+    }
+    assert_eq!(parse_job_toml(&with("", "name = \"\"")).unwrap().name, "textual_inversion");
+}
+
+#[test]
+fn all_that_is_wrong_is_said_at_once_in_the_order_of_the_lines() {
+    let text = with("train", "seed = -1\nscale_lr = 3\nnum_vektors = 2\nlearning_rate = nan");
+    let error = parse_job_toml(&text).unwrap_err();
+    let fields: Vec<&str> = error.violations.iter().map(|violation| violation.field.as_str()).collect();
+    assert_eq!(fields, ["train.seed", "train.scale_lr", "train.num_vektors", "train.learning_rate"]);
+    assert_eq!(error.to_string().lines().count(), 4);
+    let missing = parse_job_toml("").unwrap_err();
+    assert_eq!(missing.violations.len(), 5, "{missing}");
+}
+
+#[test]
+fn broken_toml_is_refused_with_its_line() {
+    for (text, line) in
+        [("kind = \"x\"\n\n[train\n", 3), ("a = 1\na = 2\n", 2), ("kind = \n", 1), ("\n\n\nx", 4)]
+    {
+        let found = violation(text);
+        assert_eq!((found.field.as_str(), found.line), ("", Some(line)), "{found}");
+    }
+    assert_eq!(violation(&"#".repeat(5 << 20)).field, "");
+    assert!(parse_job_toml(&"[".repeat(100_000)).is_err());
+    assert!(parse_job_toml(&format!("a = {}", "[".repeat(100_000))).is_err());
+}
+
+#[test]
+fn relative_paths_are_relative_to_the_job_file() {
+    let mut spec = parse_job_toml(&with("debug", "trace_dir = \"t/../u\"")).unwrap();
+    spec.resolve_paths(Path::new("/home/me/jobs")).unwrap();
+    assert_eq!(spec.model.base, "/models/sd");
+    assert_eq!(spec.data.images, "/home/me/jobs/pictures");
+    assert_eq!(spec.debug.trace_dir, "/home/me/jobs/t/../u");
+    let again = spec.clone();
+    spec.resolve_paths(Path::new("/elsewhere")).unwrap();
+    assert_eq!(spec, again);
+
+    let uri = crate::ids::ContentHash::of(b"x").uri();
+    let mut uploaded = parse_job_toml(&SMALLEST.replace("./pictures", &uri)).unwrap();
+    uploaded.resolve_paths(Path::new("/jobs")).unwrap();
+    assert_eq!((uploaded.data.images, uploaded.debug.trace_dir), (uri, String::new()));
+
+    let mut spec = parse_job_toml(SMALLEST).unwrap();
+    let error = spec.resolve_paths(Path::new("jobs")).unwrap_err();
+    assert_eq!(error.violations[0].field, "data.images");
+}
+
+#[test]
+fn json_is_checked_like_toml() {
+    let spec = parse_job_toml(SMALLEST).unwrap();
+    let json = serde_json::to_string(&spec).unwrap();
+    assert_eq!(serde_json::from_str::<JobSpec>(&json).unwrap(), spec);
+    assert!(
+        serde_json::from_str::<JobSpec>(&json.replace("\"num_vectors\":1", "\"num_vectors\":0")).is_err()
+    );
+    assert!(serde_json::from_str::<JobSpec>(&json.replace("num_vectors", "num_vektors")).is_err());
+}
+
+fn any_draft() -> impl Strategy<Value = JobDraft> {
+    let word = || "[a-z<>_\\\\\"é]{1,20}";
+    let tokens = (word(), word(), "[^\\p{Cc}{}]{0,40}", "[^\\p{Cc}:]{1,60}");
+    let numbers = (1..=64_i64, 1..=1024_i64, 0..=10_000_000_i64, 0..=i64::MAX, 1e-300..=1000.0_f64);
+    let sizes = (1..=1024_i64, 1..=64_i64, any::<[bool; 2]>(), 0..6_usize, 0..3_usize);
+    (tokens, numbers, sizes).prop_map(|(tokens, numbers, sizes)| {
+        let (placeholder, initializer, around, path) = tokens;
+        let (vectors, batch, steps, seed, learning_rate) = numbers;
+        let (world_size, accumulation, flags, scheduler, templates) = sizes;
+        JobDraft {
+            kind: Some("textual_inversion".into()),
+            name: Some(around.trim().into()),
+            model: ModelDraft { base: Some(path.clone()) },
+            data: DataDraft { images: Some(path.clone()) },
+            train: TrainDraft {
+                placeholder_token: Some(format!("<{placeholder}>1")),
+                initializer_token: Some(initializer),
+                learnable_property: Some("style".into()),
+                num_vectors: Some(vectors),
+                resolution: Some(batch),
+                train_batch_size: Some(batch),
+                gradient_accumulation_steps: Some(accumulation),
+                max_train_steps: Some(steps.max(1)),
+                learning_rate: Some(learning_rate),
+                scale_lr: Some(flags[0]),
+                lr_scheduler: Some(LrScheduler::ALL[scheduler].to_string()),
+                lr_warmup_steps: Some(steps),
+                seed: Some(seed),
+                mixed_precision: Some("bf16".into()),
+                center_crop: Some(flags[1]),
+                templates: Some(vec![format!("{around}{{}}"); templates]),
+                save_steps: Some(steps),
+            },
+            cluster: ClusterDraft {
+                world_size: Some(world_size),
+                min_world_size: Some(1),
+                threads_per_rank: Some(batch),
+            },
+            debug: DebugDraft { trace_dir: Some(path) },
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_job_is_the_same_after_toml_and_after_json(draft in any_draft()) {
+        let spec = JobSpec::from_draft(draft).unwrap();
+        prop_assert_eq!(&parse_job_toml(&spec.to_toml().unwrap()).unwrap(), &spec);
+        let json = serde_json::to_string(&spec).unwrap();
+        prop_assert_eq!(&serde_json::from_str::<JobSpec>(&json).unwrap(), &spec);
+    }
+
+    #[test]
+    fn garbage_is_an_error_and_never_a_panic(text in ".*") {
+        prop_assert!(parse_job_toml(&text).is_err());
+    }
+
+    #[test]
+    fn a_damaged_job_file_never_panics(at in 0..200_usize, damage in "[\\[\\]=\"'{}.,#\\n\\x00-\\x7fé]{0,4}", cut in 0..5_usize) {
+        let mut text: Vec<char> = SMALLEST.chars().collect();
+        let at = at.min(text.len());
+        let end = (at + cut).min(text.len());
+        text.splice(at..end, damage.chars());
+        let _ = parse_job_toml(&text.into_iter().collect::<String>());
+    }
+}
