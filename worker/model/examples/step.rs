@@ -1,0 +1,166 @@
+//! Times the textual-inversion step of a checkpoint: one JSON line a step, then the peak private memory.
+//!
+//! usage: step CHECKPOINT [--resolution 512] [--batch 1] [--steps 4] [--precision bf16] [--threads 0]
+//!
+//! Latents and noise are made up; `--threads 0` means one per core.
+#![allow(clippy::print_stdout)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ringtune_model::{Error, Microbatch, Precision, Runtime, StableDiffusion};
+
+struct Options {
+    checkpoint: PathBuf,
+    resolution: usize,
+    batch: usize,
+    steps: usize,
+    precision: Precision,
+    threads: usize,
+}
+
+fn parse_options() -> Result<Options, String> {
+    let mut options = Options {
+        checkpoint: PathBuf::new(),
+        resolution: 512,
+        batch: 1,
+        steps: 4,
+        precision: Precision::Bf16,
+        threads: 0,
+    };
+    let mut arguments = std::env::args().skip(1);
+    options.checkpoint = arguments.next().ok_or("usage: step CHECKPOINT [--resolution N] …")?.into();
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().ok_or(format!("{name} needs a value"))?;
+        let number = || value.parse::<usize>().map_err(|error| format!("{name} {value}: {error}"));
+        match name.as_str() {
+            "--resolution" => options.resolution = number()?,
+            "--batch" => options.batch = number()?,
+            "--steps" => options.steps = number()?,
+            "--threads" => options.threads = number()?,
+            "--precision" => {
+                options.precision = match value.as_str() {
+                    "bf16" => Precision::Bf16,
+                    "fp32" | "no" => Precision::Fp32,
+                    other => return Err(format!("--precision {other}: allowed is bf16 or fp32")),
+                }
+            }
+            other => return Err(format!("unknown option {other}")),
+        }
+    }
+    if options.threads == 0 {
+        options.threads = std::thread::available_parallelism().map_or(1, usize::from);
+    }
+    Ok(options)
+}
+
+/// A cheap counter-based stream of values with mean 0 and variance 1 (the sum of twelve uniforms).
+fn noise(stream: u64, count: usize) -> Vec<f32> {
+    let uniform = |index: u64| {
+        let mut x = (index ^ (stream << 56)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x ^= x >> 32;
+        x = x.wrapping_mul(0xd6e8_feb8_6659_fd93);
+        x ^= x >> 32;
+        (x >> 40) as f32 / (1u64 << 24) as f32
+    };
+    (0..count as u64).map(|index| (0..12).map(|part| uniform(index * 12 + part)).sum::<f32>() - 6.0).collect()
+}
+
+/// Private memory of this process now, in bytes: anonymous pages, no file mappings.
+fn private_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))
+        .and_then(|rest| rest.trim().strip_suffix("kB"))
+        .and_then(|kilobytes| kilobytes.trim().parse::<u64>().ok())
+        .unwrap_or(0)
+        * 1024
+}
+
+/// Samples private memory every few milliseconds until told to stop.
+struct PeakMemory {
+    peak: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    sampler: std::thread::JoinHandle<()>,
+}
+
+impl PeakMemory {
+    fn start() -> Self {
+        let (peak, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (theirs, until) = (peak.clone(), stop.clone());
+        let sampler = std::thread::spawn(move || {
+            while !until.load(Ordering::Relaxed) {
+                theirs.fetch_max(private_bytes(), Ordering::Relaxed);
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        });
+        PeakMemory { peak, stop, sampler }
+    }
+
+    fn finish(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.sampler.thread().unpark();
+        // A sampler that panicked has nothing more to say than what it has counted.
+        let _ended = self.sampler.join();
+        self.peak.load(Ordering::Relaxed)
+    }
+}
+
+fn run(options: &Options) -> Result<(), Error> {
+    let memory = PeakMemory::start();
+    let runtime = Runtime::initialise(options.threads)?;
+    let started = Instant::now();
+    let model = StableDiffusion::open(&options.checkpoint, options.precision)?;
+    let info = model.info();
+    println!(
+        "{{\"open_seconds\": {:.3}, \"threads\": {}, \"precision\": \"{}\", \"matrix_instructions\": \"{}\"}}",
+        started.elapsed().as_secs_f64(),
+        runtime.threads,
+        options.precision,
+        runtime.matrix_instructions
+    );
+    let side = options.resolution / info.vae_factor;
+    let count = options.batch * info.latent_channels * side * side;
+    let (latents, noises) = (noise(1, count), noise(2, count));
+    let rows = model.token_row(320)?;
+    let mut input_ids: Vec<i64> = (0..options.batch * info.max_text_length).map(|i| (i as i64 * 37) % 40000).collect();
+    input_ids.iter_mut().skip(4).step_by(info.max_text_length).for_each(|id| *id = info.vocab_size as i64);
+    for step in 1..=options.steps {
+        let timesteps: Vec<i64> = (0..options.batch).map(|i| ((step * 131 + i * 17) % 1000) as i64).collect();
+        let started = Instant::now();
+        let gradient = model.gradient(&Microbatch {
+            batch: options.batch,
+            latent_height: side,
+            latent_width: side,
+            latents: &latents,
+            noise: &noises,
+            timesteps: &timesteps,
+            input_ids: &input_ids,
+            rows: &rows,
+        })?;
+        println!(
+            "{{\"step\": {step}, \"forward_seconds\": {:.3}, \"backward_seconds\": {:.3}, \"step_seconds\": {:.3}, \
+             \"loss\": {}}}",
+            gradient.forward_seconds,
+            gradient.backward_seconds,
+            started.elapsed().as_secs_f64(),
+            gradient.loss
+        );
+    }
+    println!("{{\"peak_private_bytes\": {}}}", memory.finish());
+    Ok(())
+}
+
+fn main() -> std::process::ExitCode {
+    let outcome = parse_options().and_then(|options| run(&options).map_err(|error| error.to_string()));
+    match outcome {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(message) => {
+            println!("{{\"error\": {message:?}}}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
