@@ -20,9 +20,9 @@ UNET_BLOCKS = (
 )
 VAE_BLOCKS = (
     "ResnetBlock2D", "Attention", "Downsample2D", "Upsample2D", "DownEncoderBlock2D", "UNetMidBlock2D",
-    "UpDecoderBlock2D", "Encoder", "Decoder",
+    "UpDecoderBlock2D",
 )
-TEXT_BLOCKS = ("CLIPTextEmbeddings", "CLIPAttention", "CLIPMLP", "CLIPEncoderLayer", "CLIPEncoder")
+TEXT_BLOCKS = ("CLIPTextEmbeddings", "CLIPAttention", "CLIPMLP", "CLIPEncoderLayer")
 
 # The embedding of the raw number of a timestep is fp32 in both precisions, and has no weights.
 FP32_ONLY = ("Timesteps", "CLIPTextEmbeddings")

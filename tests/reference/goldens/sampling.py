@@ -14,6 +14,8 @@ def ddim_configs():
                        set_alpha_to_one=False, clip_sample=False)
         yield dict(prediction_type=prediction_type, timestep_spacing="leading", steps_offset=0,
                    set_alpha_to_one=True, clip_sample=True)
+    yield dict(prediction_type="v_prediction", timestep_spacing="trailing", steps_offset=0, set_alpha_to_one=False,
+               clip_sample=False, rescale_betas_zero_snr=True)
 
 
 def make_ddim_goldens(path):
@@ -22,7 +24,8 @@ def make_ddim_goldens(path):
     golden.metadata["cases"] = {}
     for config in ddim_configs():
         for steps in (20, 7):
-            case = f"{config['prediction_type']}-{config['timestep_spacing']}-offset-{config['steps_offset']}-steps-{steps}"
+            case = "-".join(str(config[key]) for key in ("prediction_type", "timestep_spacing", "steps_offset"))
+            case = f"{case}-steps-{steps}"
             scheduler = DDIMScheduler(**BETAS, **config)
             scheduler.set_timesteps(steps)
             outputs = torch.randn(steps, 1, 4, 3, 5, generator=seeded(40))

@@ -14,6 +14,9 @@ NOISE_SCHEDULES = {
     "scaled_linear": dict(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012, num_train_timesteps=1000),
     "squaredcos_cap_v2": dict(beta_schedule="squaredcos_cap_v2", num_train_timesteps=1000),
     "linear_100": dict(beta_schedule="linear", beta_start=0.001, beta_end=0.2, num_train_timesteps=100),
+    "zero_snr": dict(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012, num_train_timesteps=1000,
+                     rescale_betas_zero_snr=True),
+    "trained": dict(trained_betas=[0.01, 0.03, 0.02, 0.2, 0.4, 0.5, 0.3, 0.9], num_train_timesteps=8),
 }
 
 
@@ -25,7 +28,7 @@ def make_noise_schedule_goldens(path):
     for name, config in NOISE_SCHEDULES.items():
         scheduler = DDPMScheduler(**config)
         last = config["num_train_timesteps"] - 1
-        timesteps = torch.tensor([0, 1, 17, last // 2, last - 1, last])
+        timesteps = torch.tensor([0, 1, min(17, last), last // 2, last - 1, last])
         golden.put(f"{name}/alphas_cumprod", scheduler.alphas_cumprod)
         golden.put(f"{name}/timesteps", timesteps)
         for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):

@@ -60,47 +60,67 @@ impl ClipAttention {
     }
 }
 
-/// norm, attention, +, norm, feed-forward, +.
+/// Two biased layers with the checkpoint's activation between.
 #[derive(Debug)]
-pub struct ClipLayer {
-    norm1: LayerNorm,
-    attention: ClipAttention,
-    norm2: LayerNorm,
+pub struct ClipMlp {
     expand: Linear,
     contract: Linear,
     activation: Activation,
     kind: Kind,
 }
 
-impl ClipLayer {
-    /// Reads `layer_norm1`, `self_attn`, `layer_norm2`, `mlp.fc1`, `mlp.fc2`.
+impl ClipMlp {
+    /// Reads `fc1`, `fc2`.
     pub fn new(scope: &Scope, config: &TextConfig, precision: Precision) -> Result<Self> {
         let kind = product_kind(precision);
         let (width, inner) = (config.hidden_size, config.intermediate_size);
-        let norm = |name| LayerNorm::new(&scope.sub(name), width, config.layer_norm_epsilon, Kind::Float);
-        let mlp = scope.sub("mlp");
         let expand = LinearConfig { inputs: width, outputs: inner, bias: true };
         let contract = LinearConfig { inputs: inner, outputs: width, bias: true };
+        Ok(ClipMlp {
+            expand: Linear::new(&scope.sub("fc1"), expand, kind)?,
+            contract: Linear::new(&scope.sub("fc2"), contract, kind)?,
+            activation: config.activation,
+            kind,
+        })
+    }
+
+    /// `x`: [batch, tokens, width] fp32; returns the same shape in the products' kind.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let hidden = self.expand.forward(&x.f_to_kind(self.kind)?)?;
+        let hidden = match self.activation {
+            Activation::QuickGelu => hidden.f_mul(&hidden.f_mul_scalar(1.702)?.f_sigmoid()?)?,
+            Activation::Gelu => hidden.f_gelu("none")?,
+        };
+        self.contract.forward(&hidden)
+    }
+}
+
+/// norm, attention, +, norm, feed-forward, +.
+#[derive(Debug)]
+pub struct ClipLayer {
+    norm1: LayerNorm,
+    attention: ClipAttention,
+    norm2: LayerNorm,
+    mlp: ClipMlp,
+}
+
+impl ClipLayer {
+    /// Reads `layer_norm1`, `self_attn`, `layer_norm2`, `mlp`.
+    pub fn new(scope: &Scope, config: &TextConfig, precision: Precision) -> Result<Self> {
+        let (width, epsilon) = (config.hidden_size, config.layer_norm_epsilon);
+        let norm = |name| LayerNorm::new(&scope.sub(name), width, epsilon, Kind::Float);
         Ok(ClipLayer {
             norm1: norm("layer_norm1")?,
             attention: ClipAttention::new(&scope.sub("self_attn"), config, precision)?,
             norm2: norm("layer_norm2")?,
-            expand: Linear::new(&mlp.sub("fc1"), expand, kind)?,
-            contract: Linear::new(&mlp.sub("fc2"), contract, kind)?,
-            activation: config.activation,
-            kind,
+            mlp: ClipMlp::new(&scope.sub("mlp"), config, precision)?,
         })
     }
 
     /// `x`: [batch, tokens, width] fp32; returns the same.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = x.f_add(&self.attention.forward(&self.norm1.forward(x)?)?)?;
-        let hidden = self.expand.forward(&self.norm2.forward(&x)?.f_to_kind(self.kind)?)?;
-        let hidden = match self.activation {
-            Activation::QuickGelu => hidden.f_mul(&hidden.f_mul_scalar(1.702)?.f_sigmoid()?)?,
-            Activation::Gelu => hidden.f_gelu("none")?,
-        };
-        Ok(x.f_add(&self.contract.forward(&hidden)?)?)
+        Ok(x.f_add(&self.mlp.forward(&self.norm2.forward(&x)?)?)?)
     }
 }
 

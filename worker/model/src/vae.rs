@@ -4,8 +4,8 @@ mod decoder;
 mod encoder;
 mod mid;
 
-pub use decoder::VaeDecoder;
-pub use encoder::VaeEncoder;
+pub use decoder::{VaeDecoder, VaeUpBlock};
+pub use encoder::{VaeDownBlock, VaeEncoder};
 pub use mid::{VaeAttention, VaeMidBlock};
 
 use crate::config::VaeConfig;

@@ -10,17 +10,51 @@ use crate::resnet::{Downsample, ResnetBlock};
 use crate::vae::{EPSILON, VaeMidBlock, resnet};
 use crate::weights::Scope;
 
+/// One depth of the encoder: residual blocks, then (but for the last depth) half the sides.
+/// Source: diffusers DownEncoderBlock2D.
 #[derive(Debug)]
-struct DownBlock {
+pub struct VaeDownBlock {
     resnets: Vec<ResnetBlock>,
     downsample: Option<Downsample>,
+}
+
+impl VaeDownBlock {
+    /// Reads `resnets.N`, `downsamplers.0` of down block `index` (0 is the picture's resolution).
+    pub fn new(scope: &Scope, config: &VaeConfig, index: usize, kind: Kind) -> Result<Self> {
+        let channels = config.block_channels[index];
+        let mut inputs = config.block_channels[index.saturating_sub(1)];
+        let mut resnets = Vec::new();
+        for layer in 0..config.layers_per_block {
+            let shape = resnet(config, inputs, channels);
+            resnets.push(ResnetBlock::new(&scope.sub("resnets").sub(layer), shape, kind)?);
+            inputs = channels;
+        }
+        let downsample = if index + 1 < config.block_channels.len() {
+            Some(Downsample::new(&scope.sub("downsamplers").sub(0), channels, 0, kind)?)
+        } else {
+            None
+        };
+        Ok(VaeDownBlock { resnets, downsample })
+    }
+
+    /// `x`: [batch, inputs, height, width]; returns [batch, channels, height', width'].
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let mut x = x.shallow_clone();
+        for resnet in &self.resnets {
+            x = resnet.forward(&x, None)?;
+        }
+        match &self.downsample {
+            Some(downsample) => downsample.forward(&x),
+            None => Ok(x),
+        }
+    }
 }
 
 /// The encoder with the convolution behind it (`quant_conv`).
 #[derive(Debug)]
 pub struct VaeEncoder {
     conv_in: Conv2d,
-    blocks: Vec<DownBlock>,
+    blocks: Vec<VaeDownBlock>,
     mid: VaeMidBlock,
     norm_out: GroupNorm,
     conv_out: Conv2d,
@@ -35,23 +69,9 @@ impl VaeEncoder {
         let (first, last) =
             (config.block_channels[0], config.block_channels[config.block_channels.len() - 1]);
         let moments = 2 * config.latent_channels;
-        let mut blocks = Vec::new();
-        let mut inputs = first;
-        for (index, &channels) in config.block_channels.iter().enumerate() {
-            let block = scope.sub("down_blocks").sub(index);
-            let mut resnets = Vec::new();
-            for layer in 0..config.layers_per_block {
-                let shape = resnet(config, inputs, channels);
-                resnets.push(ResnetBlock::new(&block.sub("resnets").sub(layer), shape, kind)?);
-                inputs = channels;
-            }
-            let downsample = if index + 1 < config.block_channels.len() {
-                Some(Downsample::new(&block.sub("downsamplers").sub(0), channels, 0, kind)?)
-            } else {
-                None
-            };
-            blocks.push(DownBlock { resnets, downsample });
-        }
+        let blocks = (0..config.block_channels.len())
+            .map(|index| VaeDownBlock::new(&scope.sub("down_blocks").sub(index), config, index, kind))
+            .collect::<Result<_>>()?;
         let norm_out = GroupNormConfig { groups: config.norm_groups, channels: last, epsilon: EPSILON };
         let quant_conv = if config.quant_conv {
             Some(Conv2d::new(&root.sub("quant_conv"), Conv2dConfig::pointwise(moments, moments), kind)?)
@@ -80,12 +100,7 @@ impl VaeEncoder {
         // 1. Down.
         let mut x = self.conv_in.forward(&native::channels_last(&pixels.f_to_kind(self.kind)?)?)?;
         for block in &self.blocks {
-            for resnet in &block.resnets {
-                x = resnet.forward(&x, None)?;
-            }
-            if let Some(downsample) = &block.downsample {
-                x = downsample.forward(&x)?;
-            }
+            x = block.forward(&x)?;
         }
         // 2. Middle and out: [batch, 2 * latent channels, height / factor, width / factor].
         let x = self.norm_out.forward_silu(&self.mid.forward(&x)?)?;

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Our training step beside the one it replaces, taken in turns: see bench.py.
+# Sets up what it needs: the reference environment, our step's program, a
+# full-size SD 1.5 of random weights (4.3 GB in the cache), tcmalloc.
+set -euo pipefail
+
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+root="$(cd "$here/../.." && pwd)"
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/ringtune"
+export TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1
+
+python="$("$here/../reference/setup.sh" | tail -n 1)"
+(cd "$root" && cargo build --release -p ringtune-model --example step)
+
+# A checkpoint of the real size, made once for each content of its script.
+hash="$(sha256sum < "$here/../reference/make_sd.py" | cut -c1-16)"
+checkpoint="$cache/sd15-$hash"
+if [[ ! -d "$checkpoint" ]]; then
+    exec 7>"$cache/sd15.lock"
+    flock 7
+    if [[ ! -d "$checkpoint" ]]; then
+        echo "making a full-size SD 1.5 of random weights in $checkpoint (once)" >&2
+        rm -rf "$checkpoint.partial"
+        "$python" "$here/../reference/make_sd.py" "$checkpoint.partial" sd15 >&2 7>&-
+        mv "$checkpoint.partial" "$checkpoint"
+    fi
+    flock -u 7
+fi
+
+# For the tuned figure: the system's tcmalloc, or Debian's package unpacked in
+# the cache. Without either the figure is taken without it, and says so.
+find_tcmalloc() {
+    local found
+    found="$(ldconfig -p 2>/dev/null | sed -n 's|.*libtcmalloc_minimal\.so\.4 .*=> ||p' | head -n 1)"
+    if [[ -z "$found" ]]; then
+        found="$(find "$cache/tcmalloc" -name 'libtcmalloc_minimal.so.4' 2>/dev/null | head -n 1 || true)"
+    fi
+    echo "$found"
+}
+tcmalloc="$(find_tcmalloc)"
+if [[ -z "$tcmalloc" ]] && command -v apt-get dpkg-deb >/dev/null; then
+    unpack="$(mktemp -d)"
+    trap 'rm -rf "$unpack"' EXIT
+    if (cd "$unpack" && apt-get download libtcmalloc-minimal4 >/dev/null 2>&1); then
+        dpkg-deb -x "$unpack"/*.deb "$cache/tcmalloc"
+        tcmalloc="$(find_tcmalloc)"
+    fi
+fi
+
+"$python" "$here/bench.py" --checkpoint "$checkpoint" --ours "$root/target/release/examples/step" \
+    ${tcmalloc:+--tcmalloc "$tcmalloc"} "$@"

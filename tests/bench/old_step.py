@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Time the textual-inversion step of diffusers' own script on a checkpoint, part by part.
+
+usage: old_step.py CHECKPOINT [--resolution 512] [--batch 1] [--steps 4] [--threads N] [--channels-last]
+
+What Ringtune replaces: textual_inversion.py under accelerate with mixed_precision="bf16", its work for one step and
+nothing else (no data loading). The VAE encodes in every step, and AdamW and the restoring of the other rows go over
+the whole token table, as in the script. For the tuned figure add --channels-last and run it under
+LD_PRELOAD=libtcmalloc_minimal.so.4.
+
+Prints a JSON line a step with the seconds of its parts and `step_seconds`; last {"peak_resident_bytes"}.
+"""
+import os
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import argparse
+import json
+import resource
+import time
+
+import torch
+import torch.nn.functional as F
+from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
+from transformers import CLIPTextModel
+
+BF16 = torch.bfloat16
+
+
+class Script:
+    """The script's models and optimizer after `accelerator.prepare`."""
+
+    def __init__(self, options):
+        self.options = options
+        folder = options.checkpoint
+        self.unet = UNet2DConditionModel.from_pretrained(folder, subfolder="unet").to(BF16).requires_grad_(False)
+        self.vae = AutoencoderKL.from_pretrained(folder, subfolder="vae").to(BF16).requires_grad_(False)
+        if options.channels_last:
+            self.unet.to(memory_format=torch.channels_last)
+            self.vae.to(memory_format=torch.channels_last)
+        self.text = CLIPTextModel.from_pretrained(folder, subfolder="text_encoder", dtype=torch.float32).train()
+        for name, parameter in self.text.named_parameters():
+            parameter.requires_grad_("token_embedding" in name)
+        self.table = self.text.get_input_embeddings().weight
+        self.original = self.table.data.clone()
+        self.learned = self.table.shape[0] - 1
+        self.optimizer = torch.optim.AdamW([self.table], lr=1e-3)
+        self.noise_schedule = DDPMScheduler.from_pretrained(folder, subfolder="scheduler")
+        self.ids = torch.randint(0, 49000, (options.batch, 77))
+        self.ids[:, 4] = self.learned
+        self.pixels = torch.randn(options.batch, 3, options.resolution, options.resolution).to(BF16)
+
+    def step(self):
+        """One step; the seconds of its parts in order."""
+        marks = [("start", time.perf_counter())]
+        mark = lambda name: marks.append((name, time.perf_counter()))
+        with torch.no_grad():
+            latents = self.vae.encode(self.pixels).latent_dist.sample() * self.vae.config.scaling_factor
+        mark("vae_seconds")
+        noise = torch.randn_like(latents)
+        timesteps = torch.randint(0, self.noise_schedule.config.num_train_timesteps, (self.options.batch,))
+        noisy_latents = self.noise_schedule.add_noise(latents, noise, timesteps)
+        with torch.autocast("cpu", dtype=BF16):
+            hidden = self.text(self.ids)[0]
+        hidden = hidden.float().to(BF16)
+        mark("text_seconds")
+        predicted = self.unet(noisy_latents, timesteps, hidden).sample
+        mark("unet_seconds")
+        F.mse_loss(predicted.float(), noise.float(), reduction="mean").backward()
+        mark("backward_seconds")
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        others = torch.ones(self.table.shape[0], dtype=torch.bool)
+        others[self.learned] = False
+        with torch.no_grad():
+            self.table[others] = self.original[others]
+        mark("optimizer_seconds")
+        parts = {name: after - before for (_, before), (name, after) in zip(marks, marks[1:])}
+        return {**parts, "step_seconds": marks[-1][1] - marks[0][1]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkpoint")
+    parser.add_argument("--resolution", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--threads", type=int, help="default: torch's own")
+    parser.add_argument("--channels-last", action="store_true")
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    script = Script(options)
+    for _ in range(options.steps):
+        print(json.dumps({name: round(value, 4) for name, value in script.step().items()}), flush=True)
+    print(json.dumps({"peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+//! Every block, the three whole networks, the noise schedules, the samplers and the training step, against
+//! golden tensors that diffusers and transformers made of the same weights and inputs.
+//!
+//! fp32: relative error (L2 norm of the difference over L2 norm of the reference) at most 1e-4.
+//! bf16: distance from the reference's fp32 at most twice that of the reference's own bf16.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod blocks;
+mod ddim;
+mod pipeline;
+mod schedule;
+mod text;
+mod training_step;
+mod unet;
+mod vae;

@@ -1,0 +1,81 @@
+//! Loss and gradient of whole microbatches of textual inversion.
+
+use ringtune_model::{Gradient, Microbatch, Precision, Runtime, StableDiffusion};
+
+use crate::blocks::CHECKPOINTS;
+use crate::support::{GoldenFile, cosine, golden_folder, relative_error};
+
+/// Every case's name and our result for it.
+fn gradients(name: &str, golden: &GoldenFile, precision: Precision) -> Vec<(String, Gradient)> {
+    Runtime::initialise(1).unwrap();
+    let model = StableDiffusion::open(&golden_folder().join(name), precision).unwrap();
+    let cases = golden.metadata("cases").as_array().unwrap();
+    assert!(cases.len() >= 8, "{} cases", cases.len());
+    let result = |case: &str| {
+        let input = |key: &str| format!("{case}/in/{key}");
+        let latents = golden.get(&input("latents"));
+        let microbatch = Microbatch {
+            batch: latents.shape[0],
+            latent_height: latents.shape[2],
+            latent_width: latents.shape[3],
+            latents: golden.floats(&input("latents")),
+            noise: golden.floats(&input("noise")),
+            timesteps: golden.integers(&input("timesteps")),
+            input_ids: golden.integers(&input("input_ids")),
+            rows: golden.floats(&input("embeds")),
+        };
+        (case.to_string(), model.gradient(&microbatch).unwrap())
+    };
+    cases.iter().map(|case| result(case.as_str().unwrap())).collect()
+}
+
+#[test]
+fn fp32_loss_and_gradient_are_those_of_diffusers() {
+    for name in CHECKPOINTS {
+        let golden = GoldenFile::open(&format!("{name}-step.safetensors"));
+        for (case, ours) in gradients(name, &golden, Precision::Fp32) {
+            let (loss, grad) =
+                (golden.floats(&format!("{case}/fp32/loss")), golden.floats(&format!("{case}/fp32/grad")));
+            let loss_error = relative_error(&[ours.loss], loss);
+            let grad_error = relative_error(&ours.grad, grad);
+            assert!(ours.finite, "{name} {case}");
+            assert!(loss_error <= 1e-4, "{name} {case}: loss {} and {loss:?}", ours.loss);
+            assert!(grad_error <= 1e-4, "{name} {case}: gradient error {grad_error:.2e}");
+            assert!(cosine(&ours.grad, grad) >= 0.99999, "{name} {case}");
+        }
+    }
+}
+
+#[test]
+fn bf16_gradient_is_as_near_to_fp32_as_that_of_diffusers() {
+    for name in CHECKPOINTS {
+        let golden = GoldenFile::open(&format!("{name}-step.safetensors"));
+        let mut ratios = Vec::new();
+        for (case, ours) in gradients(name, &golden, Precision::Bf16) {
+            let exact = golden.floats(&format!("{case}/fp32/grad"));
+            let own = relative_error(golden.floats(&format!("{case}/bf16/grad")), exact);
+            let error = relative_error(&ours.grad, exact);
+            println!("{name} {case}: error {error:.4}, diffusers {own:.4}, ratio {:.2}", error / own);
+            assert!(cosine(&ours.grad, exact) >= 0.999, "{name} {case}: {}", cosine(&ours.grad, exact));
+            let loss_error = relative_error(&[ours.loss], golden.floats(&format!("{case}/fp32/loss")));
+            assert!(loss_error <= 1e-2, "{name} {case}: loss error {loss_error:.2e}");
+            ratios.push(error / own);
+        }
+        ratios.sort_by(f64::total_cmp);
+        let (median, worst) = (ratios[ratios.len() / 2], ratios[ratios.len() - 1]);
+        assert!(median <= 1.3, "{name}: median ratio {median:.2} of {ratios:.2?}");
+        assert!(worst <= 2.0, "{name}: worst ratio {worst:.2} of {ratios:.2?}");
+    }
+}
+
+#[test]
+fn the_same_input_gives_the_same_bits() {
+    let golden = GoldenFile::open("tiny15-step.safetensors");
+    for precision in [Precision::Fp32, Precision::Bf16] {
+        let bits = |gradients: Vec<(String, Gradient)>| -> Vec<u32> {
+            gradients.iter().flat_map(|(_, one)| one.grad.iter().map(|value| value.to_bits())).collect()
+        };
+        let first = bits(gradients("tiny15", &golden, precision));
+        assert_eq!(first, bits(gradients("tiny15", &golden, precision)), "{precision}");
+    }
+}
