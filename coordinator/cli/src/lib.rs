@@ -1,1 +1,59 @@
-//! Ringtune: cli.
+//! The `ringtune` command: a client of the coordinator, plus `run` and `up`, which start the daemons
+//! on this machine.
+//!
+//! Data goes to stdout, progress and errors to stderr. Exit codes: 0 success, 1 the job failed, 2 the
+//! command line or the job file cannot be used, 3 the coordinator cannot be reached.
+
+use std::{io::Write as _, process::ExitCode, time::Duration};
+
+use clap::Parser as _;
+
+pub mod arguments;
+pub mod client;
+pub mod cluster;
+pub mod commands;
+pub mod error;
+pub mod images;
+pub mod interrupt;
+pub mod job_file;
+pub mod output;
+pub mod progress;
+
+use arguments::Arguments;
+use error::Error;
+use interrupt::Interrupts;
+
+/// Runs the command of this process's command line.
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // clap's own exit code of a wrong command line is 2; of --help and --version 0.
+        Err(error) => {
+            let code = u8::try_from(error.exit_code()).unwrap_or(2);
+            return if error.print().is_ok() { ExitCode::from(code) } else { ExitCode::FAILURE };
+        }
+    };
+    match run_to_end(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            // When stderr is gone too there is nobody left to tell.
+            let _ = writeln!(std::io::stderr(), "error: {error}");
+            ExitCode::from(error.exit_status() as u8)
+        }
+    }
+}
+
+fn run_to_end(arguments: Arguments) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let interrupts = Interrupts::install()?;
+        tokio::select! {
+            outcome = commands::dispatch(arguments.command, &interrupts) => outcome,
+            // Dropping the command's future kills the daemons it started.
+            () = interrupts.second() => Err(Error::Interrupted("stopped at once, as asked".to_owned())),
+        }
+    });
+    runtime.shutdown_timeout(Duration::from_millis(500));
+    outcome
+}

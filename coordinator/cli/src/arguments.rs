@@ -1,0 +1,263 @@
+//! The command line.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use uuid::Uuid;
+
+use crate::client::CoordinatorUrl;
+
+const EXAMPLES: &str = "\
+Examples:
+  Train on this machine, with as many workers as the job's world_size:
+      ringtune run dicoo.toml
+  See the job with every default filled in, without running it:
+      ringtune run --print-job dicoo.toml
+  Keep a small cluster on this machine and give it jobs:
+      ringtune up --workers 2
+      ringtune submit --watch dicoo.toml
+  Work with a coordinator elsewhere:
+      export RINGTUNE_COORDINATOR=http://head-node:7070
+      JOB=$(ringtune submit dicoo.toml)
+      ringtune watch $JOB
+      ringtune fetch $JOB -o results
+  Make pictures with what was learned:
+      ringtune generate --help
+
+Exit codes: 0 success, 1 the job failed, 2 wrong usage, 3 the coordinator cannot be reached.
+Data goes to stdout, progress to stderr. NO_COLOR is respected.";
+
+/// Trains textual-inversion embeddings of Stable Diffusion on CPUs: one job, any number of workers.
+#[derive(Debug, Parser)]
+#[command(name = "ringtune", version, after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a job on this machine from start to end, leaving no process behind
+    Run(RunArguments),
+    /// Start a coordinator and workers on this machine and keep them until Ctrl-C
+    Up(UpArguments),
+    /// Give a job to a coordinator; prints its job id
+    Submit(SubmitArguments),
+    /// List jobs, newest first
+    List(ListArguments),
+    /// Show one job
+    Status(JobArguments),
+    /// Follow a job until it ends; exits with the job's outcome
+    Watch(JobArguments),
+    /// Stop a job; its artifacts so far are kept
+    Cancel(CancelArguments),
+    /// List the workers
+    Workers(WorkersArguments),
+    /// Save a job's artifacts
+    Fetch(FetchArguments),
+    /// Make images from a checkpoint plus learned embeddings (runs `ringtune-worker generate`)
+    #[command(disable_help_flag = true)]
+    Generate(PassedOnArguments),
+    /// Check whether this machine is fit for a worker (runs `ringtune-worker doctor`)
+    #[command(disable_help_flag = true)]
+    Doctor(PassedOnArguments),
+}
+
+/// How to print data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum OutputFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `--output`, of every command that prints data.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct OutputArguments {
+    /// Print data as text, or as one JSON object a line
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text, value_name = "FORMAT")]
+    pub output: OutputFormat,
+}
+
+/// Which coordinator to talk to.
+#[derive(Debug, Clone, Args)]
+pub struct CoordinatorArguments {
+    /// The coordinator's address
+    #[arg(long, env = "RINGTUNE_COORDINATOR", default_value = "http://127.0.0.1:7070", value_name = "URL")]
+    pub coordinator: CoordinatorUrl,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ringtune run dicoo.toml                    artifacts go to ringtune-out/<name of the job>
+  ringtune run dicoo.toml --workers 2 -o out
+  ringtune run dicoo.toml --print-job        only check the job and show it in full
+
+Ctrl-C cancels the job and saves what it has; a second Ctrl-C exits at once.")]
+pub struct RunArguments {
+    /// The job file
+    #[arg(value_name = "JOB.toml")]
+    pub job: PathBuf,
+    /// Workers to start; at least the job's min_world_size [default: the job's world_size]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<u32>,
+    /// Where to save the artifacts [default: ringtune-out/NAME]
+    #[arg(short = 'o', long = "output-dir", value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Only check the job file and print the job with every default filled in
+    #[arg(long)]
+    pub print_job: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
+/// Arguments of `up`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The coordinator listens on 127.0.0.1:7070 (HTTP 7071), the first worker on 7080 and 7081; a port that is
+taken is replaced by a free one, which is printed. Jobs and logs are kept in
+${XDG_STATE_HOME:-~/.local/state}/ringtune/up. Ctrl-C stops everything.")]
+pub struct UpArguments {
+    /// Workers to start
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub workers: u32,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
+/// Arguments of `submit`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  JOB=$(ringtune submit dicoo.toml)          prints the job id
+  ringtune submit --watch dicoo.toml         stays until the job ends; exits with its outcome
+
+The images are uploaded to the coordinator. The model folder is read by the workers: its path must be
+the same on each of them.")]
+pub struct SubmitArguments {
+    /// The job file
+    #[arg(value_name = "JOB.toml")]
+    pub job: PathBuf,
+    /// Follow the job until it ends
+    #[arg(long)]
+    pub watch: bool,
+    /// Makes a repeated submission of the same job safe: the same id gives the same job
+    #[arg(long, value_name = "ID")]
+    pub request_id: Option<String>,
+    /// Which coordinator.
+    #[command(flatten)]
+    pub coordinator: CoordinatorArguments,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
+/// Arguments of `list`.
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    /// Only jobs in this state (may be repeated): queued, preparing, running, succeeded, failed, cancelled
+    #[arg(long, value_name = "STATE", value_parser = crate::output::parse_job_state)]
+    pub state: Vec<ringtune_proto::v1::JobState>,
+    /// At most this many jobs
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+    /// Which coordinator.
+    #[command(flatten)]
+    pub coordinator: CoordinatorArguments,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
+/// Arguments of the commands that take one job: `status`, `watch`.
+#[derive(Debug, Args)]
+pub struct JobArguments {
+    /// The job id, as `ringtune submit` printed it
+    #[arg(value_name = "JOB")]
+    pub job: Uuid,
+    /// Which coordinator.
+    #[command(flatten)]
+    pub coordinator: CoordinatorArguments,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
+/// Arguments of `cancel`.
+#[derive(Debug, Args)]
+pub struct CancelArguments {
+    /// Which job, and how to print.
+    #[command(flatten)]
+    pub job: JobArguments,
+    /// Kept with the job
+    #[arg(long, value_name = "TEXT", default_value = "cancelled by the user")]
+    pub reason: String,
+}
+
+/// Arguments of `workers`.
+#[derive(Debug, Args)]
+pub struct WorkersArguments {
+    /// Which coordinator.
+    #[command(flatten)]
+    pub coordinator: CoordinatorArguments,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
+/// Arguments of `fetch`.
+#[derive(Debug, Args)]
+pub struct FetchArguments {
+    /// Which job, and how to print.
+    #[command(flatten)]
+    pub job: JobArguments,
+    /// Where to save the artifacts [default: ringtune-out/NAME]
+    #[arg(short = 'o', long = "output-dir", value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Only this artifact (may be repeated)
+    #[arg(long, value_name = "NAME")]
+    pub name: Vec<String>,
+}
+
+/// Arguments that another program takes.
+#[derive(Debug, Args)]
+pub struct PassedOnArguments {
+    /// Passed on to ringtune-worker; try --help
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    pub arguments: Vec<OsString>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn generate_passes_everything_on() {
+        let arguments =
+            Arguments::try_parse_from(["ringtune", "generate", "--help", "-o", "x", "--output", "y"])
+                .expect("parses");
+        let Command::Generate(passed_on) = arguments.command else { panic!("not generate") };
+        assert_eq!(passed_on.arguments, ["--help", "-o", "x", "--output", "y"]);
+    }
+
+    #[test]
+    fn a_job_id_must_be_a_uuid() {
+        let error = Arguments::try_parse_from(["ringtune", "status", "dicoo"]).expect_err("refused");
+        assert_eq!(error.exit_code(), 2);
+    }
+}

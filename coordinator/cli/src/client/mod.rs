@@ -1,0 +1,331 @@
+//! A thin client of the coordinator: typed calls that are repeated while it cannot be reached.
+
+mod download;
+mod upload;
+mod url;
+mod watch;
+
+use std::{future::Future, time::Duration};
+
+use backon::{ExponentialBuilder, Retryable as _};
+use ringtune_proto::v1::{
+    self, artifact_service_client::ArtifactServiceClient, cluster_service_client::ClusterServiceClient,
+    job_service_client::JobServiceClient,
+};
+use tonic::{
+    Code, Request, Response, Status,
+    transport::{Channel, Endpoint},
+};
+use tonic_types::StatusExt as _;
+use uuid::Uuid;
+
+pub use download::SavedArtifact;
+pub use upload::Content;
+pub use url::{CoordinatorUrl, InvalidUrl};
+pub use watch::{Watch, WatchNews};
+
+/// How long one unary call may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a connection may take to come up.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a call is repeated when the coordinator cannot be reached.
+const REPEATS: usize = 4;
+/// Artifacts and workers asked for in one page.
+const PAGE_SIZE: i32 = 500;
+
+/// A call that did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nothing answered.
+    #[error(
+        "cannot reach the coordinator at {url}: {problem}\n  is it running? `ringtune up` starts one here; \
+         --coordinator URL or RINGTUNE_COORDINATOR names another"
+    )]
+    Unreachable {
+        /// Who was called.
+        url: String,
+        /// What the transport said.
+        problem: String,
+    },
+    /// The coordinator said no.
+    #[error("cannot {doing}: {}", describe(status))]
+    Refused {
+        /// For example "submit the job".
+        doing: &'static str,
+        /// Its answer, with its details.
+        status: Box<Status>,
+    },
+    /// The coordinator's answer makes no sense.
+    #[error("cannot {doing}: the coordinator at {url} answered with {problem}")]
+    Nonsense {
+        /// For example "submit the job".
+        doing: &'static str,
+        /// Who was called.
+        url: String,
+        /// What is wrong with the answer.
+        problem: String,
+    },
+    /// A file of this machine could not be read or written.
+    #[error("{doing} {}: {source}", path.display())]
+    File {
+        /// For example "cannot write".
+        doing: &'static str,
+        /// The file or folder.
+        path: std::path::PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl ClientError {
+    /// The gRPC code that tells the kinds of failure apart; none for a file.
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Self::Unreachable { .. } => Some(Code::Unavailable),
+            Self::Refused { status, .. } => Some(status.code()),
+            Self::Nonsense { .. } => Some(Code::Internal),
+            Self::File { .. } => None,
+        }
+    }
+}
+
+/// A connection to one coordinator. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Client {
+    url: String,
+    channel: Channel,
+}
+
+impl Client {
+    /// A client that connects with its first call.
+    pub fn new(url: &CoordinatorUrl) -> Self {
+        let channel = Endpoint::from(url.uri().clone())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .keep_alive_timeout(Duration::from_secs(20))
+            .connect_lazy();
+        Self { url: url.to_string(), channel }
+    }
+
+    /// Creates a job; safe to repeat with the same `request_id`.
+    pub async fn create_job(&self, spec: v1::JobSpec, request_id: &str) -> Result<v1::Job, ClientError> {
+        let doing = "submit the job";
+        let request = v1::CreateJobRequest { spec: Some(spec), request_id: request_id.to_owned() };
+        let answer = self
+            .call(doing, || {
+                let (mut jobs, request) = (self.jobs(), unary(request.clone()));
+                async move { jobs.create_job(request).await }
+            })
+            .await?;
+        self.present(doing, answer.job)
+    }
+
+    /// Reads one job.
+    pub async fn get_job(&self, job: Uuid) -> Result<v1::Job, ClientError> {
+        let doing = "read the job";
+        let answer = self
+            .call(doing, || {
+                let mut jobs = self.jobs();
+                async move { jobs.get_job(unary(v1::GetJobRequest { job_id: job.to_string() })).await }
+            })
+            .await?;
+        self.present(doing, answer.job)
+    }
+
+    /// The newest jobs in these states (none: in any), at most `limit`.
+    pub async fn list_jobs(
+        &self,
+        states: &[v1::JobState],
+        limit: usize,
+    ) -> Result<Vec<v1::Job>, ClientError> {
+        let mut jobs = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let wanted = limit.saturating_sub(jobs.len()).min(PAGE_SIZE as usize);
+            let request = v1::ListJobsRequest {
+                page_size: i32::try_from(wanted).unwrap_or(PAGE_SIZE),
+                page_token,
+                states: states.iter().map(|state| *state as i32).collect(),
+            };
+            let page = self
+                .call("list the jobs", || {
+                    let (mut jobs, request) = (self.jobs(), unary(request.clone()));
+                    async move { jobs.list_jobs(request).await }
+                })
+                .await?;
+            jobs.extend(page.jobs);
+            if page.next_page_token.is_empty() || jobs.len() >= limit {
+                jobs.truncate(limit);
+                return Ok(jobs);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// Asks a job to stop.
+    pub async fn cancel_job(&self, job: Uuid, reason: &str) -> Result<v1::Job, ClientError> {
+        let doing = "cancel the job";
+        let request = v1::CancelJobRequest { job_id: job.to_string(), reason: reason.to_owned() };
+        let answer = self
+            .call(doing, || {
+                let (mut jobs, request) = (self.jobs(), unary(request.clone()));
+                async move { jobs.cancel_job(request).await }
+            })
+            .await?;
+        self.present(doing, answer.job)
+    }
+
+    /// All workers that the coordinator knows.
+    pub async fn list_workers(&self) -> Result<Vec<v1::Worker>, ClientError> {
+        let mut workers = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = v1::ListWorkersRequest { page_size: PAGE_SIZE, page_token };
+            let page = self
+                .call("list the workers", || {
+                    let request = unary(request.clone());
+                    let mut cluster = ClusterServiceClient::new(self.channel.clone());
+                    async move { cluster.list_workers(request).await }
+                })
+                .await?;
+            workers.extend(page.workers);
+            if page.next_page_token.is_empty() {
+                return Ok(workers);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// All artifacts of a job.
+    pub async fn list_artifacts(&self, job: Uuid) -> Result<Vec<v1::Artifact>, ClientError> {
+        let mut artifacts = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request =
+                v1::ListArtifactsRequest { job_id: job.to_string(), page_size: PAGE_SIZE, page_token };
+            let page = self
+                .call("list the artifacts", || {
+                    let (mut client, request) = (self.artifacts(), unary(request.clone()));
+                    async move { client.list_artifacts(request).await }
+                })
+                .await?;
+            artifacts.extend(page.artifacts);
+            if page.next_page_token.is_empty() {
+                return Ok(artifacts);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    fn jobs(&self) -> JobServiceClient<Channel> {
+        JobServiceClient::new(self.channel.clone())
+    }
+
+    fn artifacts(&self) -> ArtifactServiceClient<Channel> {
+        ArtifactServiceClient::new(self.channel.clone())
+    }
+
+    /// Calls until there is an answer, a refusal, or patience is at its end.
+    async fn call<T, Answer>(
+        &self,
+        doing: &'static str,
+        attempt: impl FnMut() -> Answer,
+    ) -> Result<T, ClientError>
+    where
+        Answer: Future<Output = Result<Response<T>, Status>>,
+    {
+        let answer = attempt.retry(backoff().with_max_times(REPEATS)).when(is_transient).await;
+        answer.map(Response::into_inner).map_err(|status| self.failure(doing, status))
+    }
+
+    fn failure(&self, doing: &'static str, status: Status) -> ClientError {
+        if is_transient(&status) || status.code() == Code::DeadlineExceeded {
+            ClientError::Unreachable { url: self.url.clone(), problem: transport_problem(&status) }
+        } else {
+            ClientError::Refused { doing, status: Box::new(status) }
+        }
+    }
+
+    fn nonsense(&self, doing: &'static str, problem: impl Into<String>) -> ClientError {
+        ClientError::Nonsense { doing, url: self.url.clone(), problem: problem.into() }
+    }
+
+    fn present(&self, doing: &'static str, job: Option<v1::Job>) -> Result<v1::Job, ClientError> {
+        job.ok_or_else(|| self.nonsense(doing, "an answer without a job"))
+    }
+}
+
+fn backoff() -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_jitter()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(Duration::from_secs(2))
+}
+
+fn unary<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(CALL_TIMEOUT);
+    request
+}
+
+/// Whether the call may succeed when repeated: the transport failed, not the coordinator's judgement.
+fn is_transient(status: &Status) -> bool {
+    use std::error::Error as _;
+    status.code() == Code::Unavailable
+        // A connection that breaks in mid-call: tonic makes the status from the transport's error.
+        || (matches!(status.code(), Code::Unknown | Code::Internal | Code::Cancelled) && status.source().is_some())
+}
+
+/// The innermost cause is the one that people understand ("connection refused").
+fn transport_problem(status: &Status) -> String {
+    use std::error::Error as _;
+    let mut cause: Option<&dyn std::error::Error> = status.source();
+    let mut text = status.message().to_owned();
+    while let Some(inner) = cause {
+        text = inner.to_string();
+        cause = inner.source();
+    }
+    text
+}
+
+/// A refusal with the fields that it names, one a line.
+fn describe(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    if text.is_empty() {
+        text = format!("the coordinator answered {:?}", status.code());
+    }
+    if let Some(bad_request) = status.get_details_bad_request() {
+        for violation in bad_request.field_violations {
+            text.push_str(&format!("\n  {}: {}", violation.field, violation.description));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::{BadRequest, ErrorDetails};
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_each_bad_field() {
+        let details = ErrorDetails::with_bad_request(vec![
+            tonic_types::FieldViolation::new("train.num_vectors", "0 is not allowed"),
+            tonic_types::FieldViolation::new("name", "is missing"),
+        ]);
+        let _: &Option<&BadRequest> = &details.bad_request();
+        let status = Status::with_error_details(Code::InvalidArgument, "2 fields are wrong", details);
+        let text = describe(&status);
+        assert_eq!(text, "2 fields are wrong\n  train.num_vectors: 0 is not allowed\n  name: is missing");
+    }
+
+    #[test]
+    fn a_judgement_is_final_and_a_broken_connection_is_not() {
+        assert!(is_transient(&Status::unavailable("shutting down")));
+        assert!(!is_transient(&Status::internal("the database is corrupt")));
+        let broken = Status::from_error(Box::new(std::io::Error::from(std::io::ErrorKind::ConnectionReset)));
+        assert!(is_transient(&broken), "{broken:?}");
+    }
+}

@@ -1,0 +1,85 @@
+//! Saving a job's artifacts.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use uuid::Uuid;
+
+use crate::{
+    arguments::FetchArguments,
+    client::{Client, SavedArtifact},
+    error::Error,
+    output::{ArtifactObject, Output, remark},
+};
+
+/// `ringtune fetch`.
+pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
+    let output = Output::new(arguments.job.output.output);
+    let client = Client::new(&arguments.job.coordinator.coordinator);
+    let job = client.get_job(arguments.job.job).await?;
+    let folder = prepare_folder(arguments.output_dir, &job.name)?;
+    let saved = save_artifacts(&client, arguments.job.job, &folder, &arguments.name, output).await?;
+    if saved.is_empty() {
+        remark("the job has no artifacts yet");
+    }
+    Ok(())
+}
+
+/// Makes the folder for a job's artifacts: `chosen`, or one with the job's name.
+pub(super) fn prepare_folder(chosen: Option<PathBuf>, job_name: &str) -> Result<PathBuf, Error> {
+    let folder = chosen.unwrap_or_else(|| Path::new("ringtune-out").join(folder_name(job_name)));
+    match fs::create_dir_all(&folder) {
+        Ok(()) => Ok(folder),
+        Err(source) => Err(Error::File { doing: "cannot make the output folder", path: folder, source }),
+    }
+}
+
+/// Saves a job's artifacts (those of `names`, or all) in `folder` and prints where they are.
+pub(super) async fn save_artifacts(
+    client: &Client,
+    job: Uuid,
+    folder: &Path,
+    names: &[String],
+    output: Output,
+) -> Result<Vec<SavedArtifact>, Error> {
+    let artifacts = client.list_artifacts(job).await?;
+    if let Some(missing) = names.iter().find(|name| artifacts.iter().all(|artifact| artifact.name != **name))
+    {
+        let known: Vec<&str> = artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
+        return Err(Error::Usage(format!(
+            "the job has no artifact {missing:?}; it has: {}",
+            known.join(", ")
+        )));
+    }
+    let mut saved = Vec::with_capacity(artifacts.len());
+    for artifact in artifacts.iter().filter(|artifact| names.is_empty() || names.contains(&artifact.name)) {
+        let file = client.download(artifact, folder).await?;
+        output.data(&file.path.display().to_string(), &ArtifactObject::new(&artifact.job_id, &file))?;
+        saved.push(file);
+    }
+    Ok(saved)
+}
+
+/// A job's name as the name of a folder: nothing in it that a path could mean.
+fn folder_name(job_name: &str) -> String {
+    let kept: String =
+        job_name.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    let name = kept.trim_start_matches(['.', '-']);
+    if name.is_empty() { "job".to_owned() } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stays_one_folder() {
+        assert_eq!(folder_name("green star"), "green-star");
+        assert_eq!(folder_name("../../etc"), "etc");
+        assert_eq!(folder_name("a/b"), "a-b");
+        assert_eq!(folder_name("…"), "job");
+        assert_eq!(folder_name("v1.5_x"), "v1.5_x");
+    }
+}

@@ -1,0 +1,178 @@
+//! Following a job to its end: progress, interrupts, and the daemons that must stay alive meanwhile.
+
+use std::time::Duration;
+
+use ringtune_proto::v1::{self, JobState, job_event::Event};
+use uuid::Uuid;
+
+use crate::{
+    client::{Client, Watch, WatchNews},
+    cluster::{Ended, LocalCluster},
+    error::Error,
+    interrupt::Interrupts,
+    output::{EventObject, Output, is_final, job_state_name},
+    progress::Display,
+};
+
+/// How long a cancelled job may take to end: the coordinator itself allows its ranks 30 s.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What the first Ctrl-C means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnInterrupt {
+    /// The job is cancelled and followed to its end.
+    Cancel,
+    /// The job goes on without us.
+    Detach,
+}
+
+/// What to follow, and how.
+#[derive(Debug)]
+pub(super) struct Follow<'a> {
+    pub(super) client: &'a Client,
+    pub(super) job_id: Uuid,
+    pub(super) total_steps: u64,
+    pub(super) output: Output,
+    pub(super) on_interrupt: OnInterrupt,
+    /// The daemons that the job runs on, when they are ours.
+    pub(super) cluster: Option<&'a mut LocalCluster>,
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub(super) state: JobState,
+    pub(super) reason: String,
+}
+
+impl Outcome {
+    /// Success, or the failure to end the command with.
+    pub(super) fn into_result(self, job_id: Uuid) -> Result<(), Error> {
+        if self.state == JobState::Succeeded {
+            return Ok(());
+        }
+        let mut text = format!("job {job_id} {}", job_state_name(self.state).to_lowercase());
+        if !self.reason.is_empty() {
+            text.push_str(&format!(": {}", self.reason));
+        }
+        Err(Error::JobEnded(text))
+    }
+}
+
+/// Something that happens while a job is followed.
+enum Happening {
+    News(Option<WatchNews>),
+    Interrupted,
+    DaemonEnded(Ended),
+    CancelTimedOut,
+}
+
+impl Follow<'_> {
+    /// Shows the job's progress until it ends.
+    pub(super) async fn until_the_end(mut self, interrupts: &Interrupts) -> Result<Outcome, Error> {
+        let mut display = Display::new(self.total_steps);
+        let outcome = self.follow(&mut display, interrupts).await;
+        display.finish();
+        outcome
+    }
+
+    async fn follow(&mut self, display: &mut Display, interrupts: &Interrupts) -> Result<Outcome, Error> {
+        let mut watch = self.client.watch(self.job_id);
+        let mut outcome = None;
+        let mut cancelled_at = None;
+        loop {
+            match self.next_happening(&mut watch, interrupts, cancelled_at).await? {
+                Happening::News(Some(WatchNews::Event(event))) => {
+                    self.output.json(&EventObject::from(event.as_ref()))?;
+                    display.event(&event);
+                    outcome = outcome_of(&event).or(outcome);
+                }
+                Happening::News(Some(WatchNews::Away(problem))) => {
+                    display.remark(&format!("lost the coordinator ({problem}); trying again"));
+                }
+                Happening::News(Some(WatchNews::Back)) => display.remark("the coordinator is back"),
+                Happening::News(None) => {
+                    return Ok(
+                        outcome.unwrap_or(Outcome { state: JobState::Unspecified, reason: String::new() })
+                    );
+                }
+                Happening::Interrupted if self.on_interrupt == OnInterrupt::Detach => {
+                    return Err(Error::Interrupted(format!(
+                        "stopped watching; the job goes on: ringtune watch {0}, ringtune cancel {0}",
+                        self.job_id
+                    )));
+                }
+                Happening::Interrupted => {
+                    display.remark("cancelling the job; Ctrl-C again exits at once");
+                    cancelled_at = Some(tokio::time::Instant::now());
+                    self.client.cancel_job(self.job_id, "cancelled with Ctrl-C").await?;
+                }
+                Happening::DaemonEnded(ended) if ended.is_coordinator => {
+                    return Err(ended.into_error().into());
+                }
+                // The coordinator will see it too and end the job; until then its files can be saved.
+                Happening::DaemonEnded(ended) => display.remark(&format!("error: {}", ended.into_error())),
+                Happening::CancelTimedOut => {
+                    return Err(Error::Interrupted(format!(
+                        "the job did not stop within {} s",
+                        CANCEL_TIMEOUT.as_secs()
+                    )));
+                }
+            }
+        }
+    }
+
+    async fn next_happening(
+        &mut self,
+        watch: &mut Watch,
+        interrupts: &Interrupts,
+        cancelled_at: Option<tokio::time::Instant>,
+    ) -> Result<Happening, Error> {
+        let daemon_ends = async {
+            match &mut self.cluster {
+                Some(cluster) => cluster.next_exit().await,
+                None => std::future::pending().await,
+            }
+        };
+        let cancel_timeout = async {
+            match cancelled_at {
+                Some(time) => tokio::time::sleep_until(time + CANCEL_TIMEOUT).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // In this order: what the job did is shown before what happened to its daemons.
+            biased;
+            news = watch.next() => Ok(Happening::News(news?)),
+            () = interrupts.first(), if cancelled_at.is_none() => Ok(Happening::Interrupted),
+            ended = daemon_ends => Ok(Happening::DaemonEnded(ended)),
+            () = cancel_timeout => Ok(Happening::CancelTimedOut),
+        }
+    }
+}
+
+fn outcome_of(event: &v1::JobEvent) -> Option<Outcome> {
+    match &event.event {
+        Some(Event::StateChange(change)) if is_final(change.to()) => {
+            Some(Outcome { state: change.to(), reason: change.reason.clone() })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_success_is_success() {
+        let outcome = |state, reason: &str| Outcome { state, reason: reason.to_owned() };
+        assert!(outcome(JobState::Succeeded, "").into_result(Uuid::nil()).is_ok());
+        let failed = outcome(JobState::Failed, "rank 1 on x: no model_index.json").into_result(Uuid::nil());
+        assert!(
+            failed.expect_err("failed").to_string().ends_with("failed: rank 1 on x: no model_index.json")
+        );
+        assert!(outcome(JobState::Cancelled, "").into_result(Uuid::nil()).is_err());
+        assert!(outcome(JobState::Unspecified, "").into_result(Uuid::nil()).is_err());
+    }
+}

@@ -1,0 +1,28 @@
+//! The subcommands.
+
+mod daemon_tools;
+mod fetch;
+mod follow;
+mod queries;
+mod run;
+mod submit;
+mod up;
+
+use crate::{arguments::Command, error::Error, interrupt::Interrupts};
+
+/// Runs a subcommand to its end.
+pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), Error> {
+    match command {
+        Command::Run(arguments) => run::run(arguments, interrupts).await,
+        Command::Up(arguments) => up::up(arguments, interrupts).await,
+        Command::Submit(arguments) => submit::submit(arguments, interrupts).await,
+        Command::List(arguments) => queries::list(arguments).await,
+        Command::Status(arguments) => queries::status(arguments).await,
+        Command::Watch(arguments) => submit::watch(arguments, interrupts).await,
+        Command::Cancel(arguments) => queries::cancel(arguments).await,
+        Command::Workers(arguments) => queries::workers(arguments).await,
+        Command::Fetch(arguments) => fetch::fetch(arguments).await,
+        Command::Generate(arguments) => daemon_tools::generate(arguments),
+        Command::Doctor(arguments) => daemon_tools::doctor(arguments),
+    }
+}

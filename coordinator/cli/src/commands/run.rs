@@ -1,0 +1,159 @@
+//! `ringtune run`: a job from its file to its artifacts, on daemons that live no longer than it.
+
+use std::path::{Path, PathBuf};
+
+use ringtune_shared::spec::JobSpec;
+use uuid::Uuid;
+
+use super::{
+    fetch::{prepare_folder, save_artifacts},
+    follow::{Follow, OnInterrupt, Outcome},
+    submit::{CheckedJob, job_id, total_steps},
+};
+use crate::{
+    arguments::RunArguments,
+    cluster::{ClusterPlan, LocalCluster, Ports, RunFolder},
+    error::Error,
+    interrupt::Interrupts,
+    job_file::JobFile,
+    output::{JobObject, Output, remark},
+};
+
+/// More workers on one machine than anyone wants.
+const MOST_WORKERS: u32 = 256;
+
+/// Runs the job; the result is the job's outcome.
+pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Result<(), Error> {
+    let output = Output::new(arguments.output.output);
+
+    // 1. Everything that can be wrong is found before anything starts.
+    let file = JobFile::read(&arguments.job)?;
+    let workers = workers_to_start(&file.spec, arguments.workers)?;
+    if arguments.print_job {
+        return print_job(&file.spec, output);
+    }
+    let checked = CheckedJob::check(file)?;
+    let artifacts_folder = prepare_folder(arguments.output_dir, &checked.file.spec.name)?;
+
+    // 2. The daemons.
+    let state = RunFolder::create()?;
+    let plan = ClusterPlan { folder: state.path().to_owned(), workers, ports: Ports::Free };
+    remark(&format!("starting a coordinator and {workers} {}", plural(workers, "worker")));
+    let mut cluster = tokio::select! {
+        cluster = LocalCluster::start(&plan) => cluster?,
+        () = interrupts.first() => return Err(stopped_early()),
+    };
+
+    // 3. The job, and whatever comes of it, the end of the daemons.
+    let outcome = run_job(&mut cluster, &checked, artifacts_folder, output, interrupts).await;
+    if let Err(Error::JobEnded(_)) = &outcome
+        && !interrupted_already(interrupts).await
+    {
+        remark(&format!("the ends of the daemons' logs:\n{}", cluster.log_tails()));
+    }
+    cluster.stop().await;
+    outcome
+}
+
+async fn run_job(
+    cluster: &mut LocalCluster,
+    checked: &CheckedJob,
+    artifacts_folder: PathBuf,
+    output: Output,
+    interrupts: &Interrupts,
+) -> Result<(), Error> {
+    let client = cluster.client()?;
+    let workers = cluster.workers().len();
+
+    // 1. Until the job is there, an interrupt just stops everything.
+    let submit = async {
+        let joined =
+            |count| remark(&format!("{count} of {workers} {} joined", plural(workers as u32, "worker")));
+        cluster.wait_for_workers(&client, joined).await?;
+        checked.submit(&client, &Uuid::new_v4().to_string()).await
+    };
+    let job = tokio::select! {
+        job = submit => job?,
+        () = interrupts.first() => return Err(stopped_early()),
+    };
+    output.json(&JobObject::from(&job))?;
+    let job_id = job_id(&job)?;
+    remark(&format!("job {job_id}"));
+
+    // 2. From now on it cancels the job, whose artifacts are still saved.
+    let follow = Follow {
+        client: &client,
+        job_id,
+        total_steps: total_steps(&job),
+        output,
+        on_interrupt: OnInterrupt::Cancel,
+        cluster: Some(cluster),
+    };
+    let outcome = follow.until_the_end(interrupts).await?;
+    let saved = save_artifacts(&client, job_id, &artifacts_folder, &[], output).await;
+    finish(outcome, job_id, &artifacts_folder, saved.map(|saved| saved.len()))
+}
+
+/// The job's own failure matters more than one to save its artifacts.
+fn finish(outcome: Outcome, job_id: Uuid, folder: &Path, saved: Result<usize, Error>) -> Result<(), Error> {
+    match (outcome.into_result(job_id), saved) {
+        (ended, Ok(count)) => {
+            if count > 0 {
+                remark(&format!("saved {count} {} in {}", plural(count as u32, "file"), folder.display()));
+            }
+            ended
+        }
+        (Ok(()), Err(error)) => Err(error),
+        (Err(ended), Err(error)) => {
+            remark(&format!("error: {error}"));
+            Err(ended)
+        }
+    }
+}
+
+fn workers_to_start(spec: &JobSpec, asked: Option<u32>) -> Result<u32, Error> {
+    let workers = asked.unwrap_or(spec.cluster.world_size);
+    let least = spec.cluster.min_world_size;
+    if workers < least {
+        return Err(Error::Usage(format!(
+            "--workers {workers} is fewer than the job's cluster.min_world_size = {least}; \
+             use --workers {least} or more, or lower min_world_size in the job file"
+        )));
+    }
+    if workers > MOST_WORKERS {
+        return Err(Error::Usage(format!(
+            "{workers} workers on one machine are too many; use --workers with a number from {least} to {MOST_WORKERS}"
+        )));
+    }
+    if workers > spec.cluster.world_size {
+        remark(&format!(
+            "warning: --workers {workers} is more than the job's world_size = {}; the others stay idle",
+            spec.cluster.world_size
+        ));
+    }
+    Ok(workers)
+}
+
+fn print_job(spec: &JobSpec, output: Output) -> Result<(), Error> {
+    let text = spec
+        .to_toml()
+        .map_err(|error| Error::Usage(format!("this job cannot be written as TOML: {error}")))?;
+    Ok(output.data(text.trim_end(), spec)?)
+}
+
+fn stopped_early() -> Error {
+    Error::Interrupted("stopped before the job was submitted".to_owned())
+}
+
+/// Whether there was an interrupt, without waiting for one.
+async fn interrupted_already(interrupts: &Interrupts) -> bool {
+    tokio::select! {
+        biased;
+        () = interrupts.first() => true,
+        () = std::future::ready(()) => false,
+    }
+}
+
+fn plural(count: u32, noun: &str) -> String {
+    if count == 1 { noun.to_owned() } else { format!("{noun}s") }
+}

@@ -1,0 +1,84 @@
+//! `ringtune up`: a coordinator and workers on this machine until Ctrl-C.
+
+use serde::Serialize;
+
+use crate::{
+    arguments::UpArguments,
+    cluster::{ClusterPlan, KeptFolder, LocalCluster, Ports},
+    error::Error,
+    interrupt::Interrupts,
+    output::{Output, remark},
+};
+
+#[derive(Serialize)]
+struct UpObject {
+    r#type: &'static str,
+    coordinator: String,
+    http: String,
+    workers: Vec<WorkerAddress>,
+}
+
+#[derive(Serialize)]
+struct WorkerAddress {
+    worker_id: String,
+    grpc: String,
+    http: String,
+}
+
+/// Starts everything and waits for Ctrl-C, or for a daemon to fail.
+pub(super) async fn up(arguments: UpArguments, interrupts: &Interrupts) -> Result<(), Error> {
+    let output = Output::new(arguments.output.output);
+    let folder = KeptFolder::open()?;
+    let plan =
+        ClusterPlan { folder: folder.path().to_owned(), workers: arguments.workers, ports: Ports::Default };
+    remark(&format!(
+        "starting a coordinator and {} workers; state and logs in {}",
+        plan.workers,
+        plan.folder.display()
+    ));
+    let mut cluster = tokio::select! {
+        cluster = LocalCluster::start(&plan) => cluster?,
+        () = interrupts.first() => return Ok(()),
+    };
+    let outcome = stay_up(&mut cluster, output, interrupts).await;
+    remark("stopping");
+    cluster.stop().await;
+    outcome
+}
+
+async fn stay_up(cluster: &mut LocalCluster, output: Output, interrupts: &Interrupts) -> Result<(), Error> {
+    let client = cluster.client()?;
+    tokio::select! {
+        joined = cluster.wait_for_workers(&client, |_| ()) => joined?,
+        () = interrupts.first() => return Ok(()),
+    }
+    let coordinator = cluster.coordinator();
+    let object = UpObject {
+        r#type: "up",
+        coordinator: format!("http://{}", coordinator.grpc),
+        http: format!("http://{}", coordinator.http),
+        workers: cluster
+            .workers()
+            .map(|worker| WorkerAddress {
+                worker_id: worker.id.clone(),
+                grpc: worker.grpc.clone(),
+                http: worker.http.clone(),
+            })
+            .collect(),
+    };
+    let text = format!(
+        "coordinator {} (metrics {}/metrics), {} workers",
+        object.coordinator,
+        object.http,
+        object.workers.len()
+    );
+    output.data(&text, &object)?;
+    if !coordinator.grpc.ends_with(":7070") {
+        remark(&format!("the default port is taken: export RINGTUNE_COORDINATOR={}", object.coordinator));
+    }
+    remark("give it a job with `ringtune submit --watch JOB.toml`; Ctrl-C stops it");
+    tokio::select! {
+        () = interrupts.first() => Ok(()),
+        ended = cluster.next_exit() => Err(ended.into_error().into()),
+    }
+}

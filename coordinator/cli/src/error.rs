@@ -1,0 +1,83 @@
+//! What can go wrong in the command, and the exit code that each failure means.
+
+use std::{io, path::PathBuf};
+
+use tonic::Code;
+
+use crate::{client::ClientError, cluster::ClusterError, images::ImageFolderError, job_file::JobFileError};
+
+/// A failed command. Its text says what was wrong, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The command line asks for something impossible.
+    #[error("{0}")]
+    Usage(String),
+    /// The job file cannot be used.
+    #[error(transparent)]
+    JobFile(#[from] JobFileError),
+    /// The image folder cannot be used.
+    #[error(transparent)]
+    Images(#[from] ImageFolderError),
+    /// The coordinator did not do what was asked, or could not be reached.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A daemon started by `run` or `up` failed.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The job ended, but not well.
+    #[error("{0}")]
+    JobEnded(String),
+    /// A file or folder of this machine.
+    #[error("{doing} {}: {source}", path.display())]
+    File {
+        /// For example "cannot write".
+        doing: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Nobody reads the output any more, or it cannot be written.
+    #[error("cannot write the output: {0}")]
+    Output(#[from] io::Error),
+    /// The user ended the command.
+    #[error("{0}")]
+    Interrupted(String),
+}
+
+/// The exit codes: 0 is success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// The job failed or was cancelled, or the command failed while it worked.
+    Failed = 1,
+    /// The command line, the job file or the image folder cannot be used.
+    Usage = 2,
+    /// The coordinator cannot be reached.
+    Unreachable = 3,
+}
+
+impl Error {
+    /// The exit code for this failure.
+    pub fn exit_status(&self) -> ExitStatus {
+        match self {
+            Self::Usage(_) | Self::JobFile(_) | Self::Images(_) => ExitStatus::Usage,
+            Self::Client(error) => match error.code() {
+                Some(Code::InvalidArgument | Code::NotFound | Code::AlreadyExists | Code::OutOfRange) => {
+                    ExitStatus::Usage
+                }
+                Some(Code::Unavailable | Code::DeadlineExceeded) => ExitStatus::Unreachable,
+                _ => ExitStatus::Failed,
+            },
+            Self::Cluster(_)
+            | Self::JobEnded(_)
+            | Self::File { .. }
+            | Self::Output(_)
+            | Self::Interrupted(_) => ExitStatus::Failed,
+        }
+    }
+
+    /// Whether the reader of our output went away (`ringtune list | head -1`), which is no failure.
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}

@@ -1,0 +1,142 @@
+//! The job file: read, checked, and its paths made absolute.
+
+use std::{
+    fmt::Write as _,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use ringtune_shared::{
+    ids::CONTENT_URI_PREFIX,
+    spec::{self, JobSpec, SpecError},
+};
+
+/// A job file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JobFileError {
+    /// It cannot be read.
+    #[error("cannot read the job file {}: {source}", path.display())]
+    Unreadable {
+        /// The job file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It says something that is not allowed.
+    #[error("{}", list_violations(path, source))]
+    Invalid {
+        /// The job file.
+        path: PathBuf,
+        /// Everything that is wrong with it.
+        source: SpecError,
+    },
+}
+
+fn list_violations(path: &Path, error: &SpecError) -> String {
+    let count = error.violations.len();
+    let mut text = match count {
+        1 => format!("the job file {} has a mistake:", path.display()),
+        _ => format!("the job file {} has {count} mistakes:", path.display()),
+    };
+    for violation in &error.violations {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n  {violation}");
+    }
+    text
+}
+
+/// Where a job's images are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageSource {
+    /// A folder of this machine, to be uploaded.
+    Folder(PathBuf),
+    /// At the coordinator already.
+    Uploaded,
+}
+
+/// A job as its file describes it.
+#[derive(Debug, Clone)]
+pub struct JobFile {
+    /// The job with every default filled in, and its paths absolute.
+    pub spec: JobSpec,
+    /// Where its images are.
+    pub images: ImageSource,
+}
+
+impl JobFile {
+    /// Reads and checks a job file; all mistakes are reported at once.
+    pub fn read(path: &Path) -> Result<Self, JobFileError> {
+        let unreadable = |source| JobFileError::Unreadable { path: path.to_owned(), source };
+        let text = fs::read_to_string(path).map_err(unreadable)?;
+        let absolute = std::path::absolute(path).map_err(unreadable)?;
+        let folder = absolute.parent().unwrap_or(Path::new("/"));
+        spec::parse_job_toml(&text)
+            .and_then(|spec| Self::resolve(spec, folder))
+            .map_err(|source| JobFileError::Invalid { path: path.to_owned(), source })
+    }
+
+    /// Makes the paths of `spec` absolute; they are relative to `folder`.
+    fn resolve(mut spec: JobSpec, folder: &Path) -> Result<Self, SpecError> {
+        spec.resolve_paths(folder)?;
+        let images = if spec.data.images.starts_with(CONTENT_URI_PREFIX) {
+            ImageSource::Uploaded
+        } else {
+            ImageSource::Folder(PathBuf::from(&spec.data.images))
+        };
+        Ok(Self { spec, images })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = r#"
+        kind = "textual_inversion"
+        name = "star"
+        [model]
+        base = "./toy-sd"
+        [data]
+        images = "pictures"
+        [train]
+        placeholder_token = "<star>"
+        initializer_token = "star"
+        [debug]
+        trace_dir = "trace"
+    "#;
+
+    #[test]
+    fn paths_are_relative_to_the_job_file() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("job.toml");
+        fs::write(&path, JOB).expect("written");
+        let job = JobFile::read(&path).expect("valid");
+        let within = |name: &str| folder.path().join(name).display().to_string();
+        assert_eq!(job.spec.model.base, within("toy-sd"));
+        assert_eq!(job.spec.debug.trace_dir, within("trace"));
+        assert_eq!(job.images, ImageSource::Folder(folder.path().join("pictures")));
+    }
+
+    #[test]
+    fn uploaded_images_keep_their_address() {
+        let uri = format!("artifact://sha256/{}", "0".repeat(64));
+        let spec = spec::parse_job_toml(&JOB.replace("pictures", &uri)).expect("valid");
+        let job = JobFile::resolve(spec, Path::new("/jobs")).expect("resolved");
+        assert_eq!((job.images, job.spec.data.images), (ImageSource::Uploaded, uri));
+    }
+
+    #[test]
+    fn every_mistake_is_listed_with_its_field() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("job.toml");
+        fs::write(
+            &path,
+            format!("{JOB}\n[train.x]\n").replace("[debug]", "num_vectors = 0\nrezolution = 64\n[debug]"),
+        )
+        .expect("written");
+        let text = JobFile::read(&path).expect_err("invalid").to_string();
+        for part in ["train.num_vectors", "train.rezolution", "job.toml"] {
+            assert!(text.contains(part), "{part} is missing in: {text}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The `ringtune` command.
+
+fn main() -> std::process::ExitCode {
+    ringtune_cli::main()
+}

@@ -1,0 +1,324 @@
+//! What the commands print: text for people, or one JSON object a line.
+
+use std::io::{self, Write as _};
+
+use prost_types::Timestamp;
+use ringtune_proto::v1::{self, JobState, WorkerState, job_event::Event};
+use serde::Serialize;
+
+use crate::{arguments::OutputFormat, client::SavedArtifact};
+
+/// Writes data to stdout and remarks to stderr.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    format: OutputFormat,
+}
+
+impl Output {
+    /// An output of that format.
+    pub fn new(format: OutputFormat) -> Self {
+        Self { format }
+    }
+
+    /// Whether data is printed as JSON.
+    pub fn is_json(self) -> bool {
+        self.format == OutputFormat::Json
+    }
+
+    /// Prints one piece of data: `text` for people, `object` as a line of JSON.
+    pub fn data(self, text: &str, object: &impl Serialize) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        match self.format {
+            OutputFormat::Text => writeln!(stdout, "{text}")?,
+            OutputFormat::Json => {
+                serde_json::to_writer(&mut stdout, object)?;
+                writeln!(stdout)?;
+            }
+        }
+        stdout.flush()
+    }
+
+    /// Prints `object` as a line of JSON, and nothing in text mode.
+    pub fn json(self, object: &impl Serialize) -> io::Result<()> {
+        if self.is_json() { self.data("", object) } else { Ok(()) }
+    }
+}
+
+/// A remark for people, on stderr. A closed stderr is no reason to stop working.
+pub fn remark(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// A job state without the prefix that proto enums carry: `SUCCEEDED`.
+pub fn job_state_name(state: JobState) -> &'static str {
+    let name = state.as_str_name();
+    name.strip_prefix("JOB_STATE_").unwrap_or(name)
+}
+
+/// Parses what [`job_state_name`] prints, in upper or lower case.
+pub fn parse_job_state(name: &str) -> Result<JobState, String> {
+    JobState::from_str_name(&format!("JOB_STATE_{}", name.to_ascii_uppercase()))
+        .filter(|state| *state != JobState::Unspecified)
+        .ok_or_else(|| {
+            "the states are queued, preparing, running, paused, succeeded, failed and cancelled".to_owned()
+        })
+}
+
+/// Whether a job in this state stays in it for ever.
+pub fn is_final(state: JobState) -> bool {
+    matches!(state, JobState::Succeeded | JobState::Failed | JobState::Cancelled)
+}
+
+/// A worker state without its prefix: `IDLE`.
+pub fn worker_state_name(state: WorkerState) -> &'static str {
+    let name = state.as_str_name();
+    name.strip_prefix("WORKER_STATE_").unwrap_or(name)
+}
+
+/// A time in RFC 3339, UTC; empty when there is none.
+pub fn time_text(time: Option<&Timestamp>) -> String {
+    time.map(ToString::to_string).unwrap_or_default()
+}
+
+/// A job as a line of JSON.
+#[derive(Debug, Serialize)]
+pub struct JobObject {
+    r#type: &'static str,
+    job_id: String,
+    name: String,
+    state: &'static str,
+    state_reason: String,
+    step: i64,
+    total_steps: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss: Option<f64>,
+    precision: String,
+    epoch: u64,
+    worker_ids: Vec<String>,
+    create_time: String,
+    start_time: String,
+    end_time: String,
+}
+
+impl From<&v1::Job> for JobObject {
+    fn from(job: &v1::Job) -> Self {
+        Self {
+            r#type: "job",
+            job_id: job.job_id.clone(),
+            name: job.name.clone(),
+            state: job_state_name(job.state()),
+            state_reason: job.state_reason.clone(),
+            step: job.step,
+            total_steps: job.total_steps,
+            loss: job.loss,
+            precision: job.precision.clone(),
+            epoch: job.epoch,
+            worker_ids: job.worker_ids.clone(),
+            create_time: time_text(job.create_time.as_ref()),
+            start_time: time_text(job.start_time.as_ref()),
+            end_time: time_text(job.end_time.as_ref()),
+        }
+    }
+}
+
+/// A worker as a line of JSON.
+#[derive(Debug, Serialize)]
+pub struct WorkerObject {
+    r#type: &'static str,
+    worker_id: String,
+    host_name: String,
+    address: String,
+    state: &'static str,
+    job_id: String,
+    rank: i32,
+    version: String,
+    libtorch_version: String,
+    cpu_model: String,
+    cpu_flags: Vec<String>,
+    cores: i32,
+    threads: i32,
+    numa_nodes: i32,
+    memory_bytes: i64,
+    numerics_class: String,
+    bf16: bool,
+    connect_time: String,
+    last_heartbeat_time: String,
+}
+
+impl From<&v1::Worker> for WorkerObject {
+    fn from(worker: &v1::Worker) -> Self {
+        let capabilities = worker.capabilities.clone().unwrap_or_default();
+        Self {
+            r#type: "worker",
+            worker_id: worker.worker_id.clone(),
+            host_name: worker.host_name.clone(),
+            address: worker.address.clone(),
+            state: worker_state_name(worker.state()),
+            job_id: worker.job_id.clone(),
+            rank: worker.rank,
+            version: capabilities.version,
+            libtorch_version: capabilities.libtorch_version,
+            cpu_model: capabilities.cpu_model,
+            cpu_flags: capabilities.cpu_flags,
+            cores: capabilities.cores,
+            threads: capabilities.threads,
+            numa_nodes: capabilities.numa_nodes,
+            memory_bytes: capabilities.memory_bytes,
+            numerics_class: capabilities.numerics_class,
+            bf16: capabilities.bf16,
+            connect_time: time_text(worker.connect_time.as_ref()),
+            last_heartbeat_time: time_text(worker.last_heartbeat_time.as_ref()),
+        }
+    }
+}
+
+/// A saved artifact as a line of JSON.
+#[derive(Debug, Serialize)]
+pub struct ArtifactObject {
+    r#type: &'static str,
+    job_id: String,
+    name: String,
+    path: String,
+    sha256: String,
+    size: u64,
+}
+
+impl ArtifactObject {
+    /// An artifact of `job_id`, saved on this machine.
+    pub fn new(job_id: &str, saved: &SavedArtifact) -> Self {
+        Self {
+            r#type: "artifact",
+            job_id: job_id.to_owned(),
+            name: saved.name.clone(),
+            path: saved.path.display().to_string(),
+            sha256: saved.sha256.clone(),
+            size: saved.size,
+        }
+    }
+}
+
+/// An event of a job as a line of JSON.
+#[derive(Debug, Serialize)]
+pub struct EventObject {
+    r#type: &'static str,
+    job_id: String,
+    sequence: u64,
+    time: String,
+    #[serde(flatten)]
+    event: EventDetails,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum EventDetails {
+    StateChange {
+        from: &'static str,
+        state: &'static str,
+        reason: String,
+    },
+    Step {
+        step: i64,
+        loss: f64,
+        learning_rate: f64,
+        step_seconds: f64,
+        compute_seconds: f64,
+        exchange_seconds: f64,
+        wait_seconds: f64,
+        skipped: bool,
+        world_size: i32,
+    },
+    Progress {
+        rank: i32,
+        stage: String,
+        done: i64,
+        total: i64,
+    },
+    Artifact {
+        name: String,
+        uri: String,
+        size: i64,
+    },
+    Log {
+        level: String,
+        rank: i32,
+        message: String,
+    },
+    /// Of a newer coordinator than this command.
+    Unknown,
+}
+
+impl From<&v1::JobEvent> for EventObject {
+    fn from(event: &v1::JobEvent) -> Self {
+        let details = match event.event.clone() {
+            Some(Event::StateChange(change)) => EventDetails::StateChange {
+                from: job_state_name(change.from()),
+                state: job_state_name(change.to()),
+                reason: change.reason,
+            },
+            Some(Event::Step(step)) => EventDetails::Step {
+                step: step.step,
+                loss: step.loss,
+                learning_rate: step.learning_rate,
+                step_seconds: step.step_seconds,
+                compute_seconds: step.compute_seconds,
+                exchange_seconds: step.exchange_seconds,
+                wait_seconds: step.wait_seconds,
+                skipped: step.skipped,
+                world_size: step.world_size,
+            },
+            Some(Event::Progress(progress)) => EventDetails::Progress {
+                rank: progress.rank,
+                stage: progress.stage,
+                done: progress.done,
+                total: progress.total,
+            },
+            Some(Event::Artifact(artifact)) => {
+                EventDetails::Artifact { name: artifact.name, uri: artifact.uri, size: artifact.size }
+            }
+            Some(Event::Log(line)) => {
+                EventDetails::Log { level: line.level, rank: line.rank, message: line.message }
+            }
+            None => EventDetails::Unknown,
+        };
+        Self {
+            r#type: "event",
+            job_id: event.job_id.clone(),
+            sequence: event.sequence,
+            time: time_text(event.time.as_ref()),
+            event: details,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_one_object_with_its_id_and_state() {
+        let job = v1::Job { job_id: "x".into(), state: JobState::Queued as i32, ..v1::Job::default() };
+        let line = serde_json::to_value(JobObject::from(&job)).expect("serializes");
+        assert_eq!(line["job_id"], "x");
+        assert_eq!(line["state"], "QUEUED");
+        assert!(line.get("loss").is_none());
+    }
+
+    #[test]
+    fn an_event_is_one_flat_object() {
+        let step = v1::StepReport { step: 3, loss: f64::NAN, skipped: true, ..v1::StepReport::default() };
+        let event = v1::JobEvent { sequence: 9, event: Some(Event::Step(step)), ..v1::JobEvent::default() };
+        let line = serde_json::to_value(EventObject::from(&event)).expect("serializes");
+        assert_eq!(
+            (&line["event"], &line["step"], &line["sequence"]),
+            (&"step".into(), &3.into(), &9.into())
+        );
+        assert!(line["loss"].is_null(), "JSON has no NaN");
+    }
+
+    #[test]
+    fn state_names_go_both_ways() {
+        assert_eq!(parse_job_state("running"), Ok(JobState::Running));
+        assert_eq!(job_state_name(JobState::Cancelled), "CANCELLED");
+        assert!(parse_job_state("unspecified").is_err());
+    }
+}

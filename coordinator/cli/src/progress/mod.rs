@@ -1,0 +1,229 @@
+//! A job's progress, from its events. Pure: no clock, no terminal.
+
+mod display;
+mod text;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use prost_types::Timestamp;
+use ringtune_proto::v1::{self, job_event::Event};
+
+pub use display::Display;
+
+use crate::output::job_state_name;
+use text::{duration_text, rate_text};
+
+/// Steps that the shown speed is an average of.
+const STEPS_AVERAGED: usize = 20;
+/// Plain lines: about this many a job, and one after this many seconds at the latest.
+const LINES_PER_JOB: u64 = 20;
+const SECONDS_PER_LINE: i64 = 10;
+
+/// What an event means to somebody who looks on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Update {
+    /// Something worth a line of its own.
+    Remark(String),
+    /// The ranks prepare: where they are.
+    Preparing(String),
+    /// A step was done; `due` when a plain line should say so.
+    Step {
+        /// Enough has happened since the last plain line.
+        due: bool,
+    },
+}
+
+/// How far a job is.
+#[derive(Debug, Clone, Default)]
+pub struct JobProgress {
+    total_steps: u64,
+    step: u64,
+    loss: Option<f64>,
+    recent_step_seconds: VecDeque<f64>,
+    stages: BTreeMap<i32, String>,
+    last_line: Option<LastLine>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LastLine {
+    step: u64,
+    second: i64,
+}
+
+impl JobProgress {
+    /// A job of that many steps of which nothing is known yet.
+    pub fn new(total_steps: u64) -> Self {
+        Self { total_steps, ..Self::default() }
+    }
+
+    /// The last step done; 0 before the first.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The steps that the job has in all.
+    pub fn total_steps(&self) -> u64 {
+        self.total_steps
+    }
+
+    /// Takes the next event in. None when there is nothing to show.
+    pub fn apply(&mut self, event: &v1::JobEvent) -> Option<Update> {
+        match event.event.as_ref()? {
+            Event::StateChange(change) => {
+                let mut text = job_state_name(change.to()).to_lowercase();
+                if !change.reason.is_empty() {
+                    text = format!("{text}: {}", change.reason);
+                }
+                Some(Update::Remark(text))
+            }
+            Event::Step(step) => Some(self.apply_step(step, event.time.as_ref())),
+            Event::Progress(progress) => self.apply_preparation(progress),
+            Event::Artifact(artifact) => {
+                Some(Update::Remark(format!("kept {} ({} bytes)", artifact.name, artifact.size)))
+            }
+            Event::Log(line) => {
+                let who =
+                    if line.rank < 0 { "coordinator".to_owned() } else { format!("rank {}", line.rank) };
+                let level = if line.level == "info" { String::new() } else { format!("{}: ", line.level) };
+                Some(Update::Remark(format!("{who}: {level}{}", line.message)))
+            }
+        }
+    }
+
+    /// Loss, speed and time left, in one line without the step count.
+    pub fn numbers(&self) -> String {
+        let mut parts = Vec::new();
+        if let Some(loss) = self.loss {
+            parts.push(format!("loss {loss:.4}"));
+        }
+        if let Some(seconds) = self.seconds_per_step() {
+            parts.push(rate_text(seconds));
+            let left = self.total_steps.saturating_sub(self.step);
+            parts.push(format!("ETA {}", duration_text(seconds * left as f64)));
+        }
+        parts.join("  ")
+    }
+
+    /// The line of a step for terminals without a bar, and for log files.
+    pub fn line(&self) -> String {
+        format!("step {}/{}  {}", self.step, self.total_steps, self.numbers())
+    }
+
+    fn seconds_per_step(&self) -> Option<f64> {
+        let count = self.recent_step_seconds.len();
+        (count > 0).then(|| self.recent_step_seconds.iter().sum::<f64>() / count as f64)
+    }
+
+    fn apply_step(&mut self, step: &v1::StepReport, time: Option<&Timestamp>) -> Update {
+        self.step = u64::try_from(step.step).unwrap_or(0);
+        if !step.skipped {
+            self.loss = Some(step.loss);
+        }
+        if step.step_seconds.is_finite() && step.step_seconds >= 0.0 {
+            self.recent_step_seconds.push_back(step.step_seconds);
+        }
+        if self.recent_step_seconds.len() > STEPS_AVERAGED {
+            self.recent_step_seconds.pop_front();
+        }
+        let second = time.map_or(0, |time| time.seconds);
+        let every = (self.total_steps / LINES_PER_JOB).max(1);
+        let due = self.step >= self.total_steps
+            || self.last_line.is_none_or(|last| {
+                self.step / every > last.step / every || second - last.second >= SECONDS_PER_LINE
+            });
+        if due {
+            self.last_line = Some(LastLine { step: self.step, second });
+        }
+        Update::Step { due }
+    }
+
+    fn apply_preparation(&mut self, progress: &v1::RankProgress) -> Option<Update> {
+        let stage = if progress.total > 0 && progress.done < progress.total {
+            format!("{} {}/{}", progress.stage, progress.done, progress.total)
+        } else {
+            progress.stage.clone()
+        };
+        let before = self.stages.insert(progress.rank, stage.clone());
+        (before.as_ref() != Some(&stage)).then(|| {
+            let ranks: Vec<String> =
+                self.stages.iter().map(|(rank, stage)| format!("rank {rank} {stage}")).collect();
+            Update::Preparing(format!("preparing: {}", ranks.join(", ")))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(number: i64, second: i64) -> v1::JobEvent {
+        v1::JobEvent {
+            time: Some(Timestamp { seconds: second, nanos: 0 }),
+            event: Some(Event::Step(v1::StepReport {
+                step: number,
+                loss: 0.5,
+                step_seconds: 0.25,
+                ..v1::StepReport::default()
+            })),
+            ..v1::JobEvent::default()
+        }
+    }
+
+    #[test]
+    fn a_line_is_due_at_the_first_step_the_last_and_each_twentieth_of_the_job() {
+        let mut progress = JobProgress::new(300);
+        let due: Vec<i64> =
+            (1..=300).filter(|s| progress.apply(&step(*s, 0)) == Some(Update::Step { due: true })).collect();
+        assert_eq!(due.len(), 21);
+        assert_eq!((due[0], due[1], due[20]), (1, 15, 300));
+    }
+
+    #[test]
+    fn slow_steps_are_reported_by_time() {
+        let mut progress = JobProgress::new(100_000);
+        let due: Vec<i64> = (1..=6)
+            .filter(|s| progress.apply(&step(*s, *s * 4)) == Some(Update::Step { due: true }))
+            .collect();
+        assert_eq!(due, [1, 4]);
+    }
+
+    #[test]
+    fn the_time_left_follows_from_the_recent_steps() {
+        let mut progress = JobProgress::new(41);
+        progress.apply(&step(1, 0));
+        assert_eq!(progress.line(), "step 1/41  loss 0.5000  4.0 steps/s  ETA 0:10");
+    }
+
+    #[test]
+    fn a_skipped_step_keeps_the_last_loss() {
+        let mut progress = JobProgress::new(2);
+        progress.apply(&step(1, 0));
+        let mut skipped = step(2, 0);
+        if let Some(Event::Step(report)) = &mut skipped.event {
+            report.skipped = true;
+            report.loss = f64::NAN;
+        }
+        progress.apply(&skipped);
+        assert!(progress.line().starts_with("step 2/2  loss 0.5000"), "{}", progress.line());
+    }
+
+    #[test]
+    fn preparation_is_shown_when_it_changes() {
+        let mut progress = JobProgress::new(1);
+        let mut event = v1::JobEvent {
+            event: Some(Event::Progress(v1::RankProgress {
+                rank: 1,
+                stage: "encode".into(),
+                done: 1,
+                total: 6,
+            })),
+            ..v1::JobEvent::default()
+        };
+        assert_eq!(progress.apply(&event), Some(Update::Preparing("preparing: rank 1 encode 1/6".into())));
+        assert_eq!(progress.apply(&event), None);
+        event.event =
+            Some(Event::Progress(v1::RankProgress { rank: 0, stage: "load".into(), done: 0, total: 0 }));
+        let shown = progress.apply(&event);
+        assert_eq!(shown, Some(Update::Preparing("preparing: rank 0 load, rank 1 encode 1/6".into())));
+    }
+}
