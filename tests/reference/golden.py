@@ -25,6 +25,10 @@ CHECKPOINT-pipeline.safetensors    pictures by DDIM with classifier-free guidanc
     metadata "cases": {case: {prompt, guidance_scale, steps}}. Keys: CASE/{input_ids, negative_input_ids, noise,
     latents (final, scaled), pixels (decoded, before the clamp to [-1, 1])}.
 CHECKPOINT-trace/                  six steps of two microbatches in the trace format, fp32 (replay_trace.py's own test)
+attention.safetensors              the UNet's attention in full-size widths and lengths, with gradients
+    metadata "cases": {case: {channels, heads, context_width}}. Keys: CASE/in/{x, context (cross-attention only),
+    out_grad}, CASE/{fp32,bf16}/{out, grad_x, grad_context}. Weights as CASE.to_q.weight … in
+attention-weights.safetensors
 noise_schedules.safetensors
     metadata "schedules": {name: the scheduler's config}. Keys: latents, noise [6, 4, 5, 3]; NAME/{alphas_cumprod [T],
     timesteps [6]}, NAME/{fp32,bf16}/{add_noise, get_velocity}.
@@ -51,7 +55,7 @@ import diffusers
 import torch
 import transformers
 
-from goldens import blocks, data, sampling, trace, training, write_json
+from goldens import attention, blocks, data, sampling, trace, training, write_json
 from make_sd import make_checkpoint
 
 TOY = Path(__file__).resolve().parent.parent / "fixtures/toy-sd"
@@ -67,6 +71,7 @@ def make_goldens(out):
         training.make_step_goldens(folder, out / f"{name}-step.safetensors")
         sampling.make_pipeline_goldens(folder, out / f"{name}-pipeline.safetensors")
         trace.write_reference_trace(folder, out / f"{name}-trace")
+    attention.make_attention_goldens(out / "attention.safetensors", out / "attention-weights.safetensors")
     training.make_noise_schedule_goldens(out / "noise_schedules.safetensors")
     training.make_posterior_goldens(out / "posterior.safetensors")
     training.make_adamw_goldens(out / "adamw.safetensors")

@@ -14,6 +14,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attention;
 mod blocks;
 mod ddim;
 mod pipeline;
