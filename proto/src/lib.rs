@@ -1,6 +1,8 @@
 //! The gRPC API of Ringtune: generated types, the descriptor set that reflection serves,
 //! and the conversions between wire and domain types.
 
+pub mod convert;
+
 /// Package `ringtune.v1`: messages, clients and servers as generated from `proto/`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub)]
 pub mod v1 {

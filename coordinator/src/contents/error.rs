@@ -1,0 +1,98 @@
+//! What the content store can fail with.
+
+use std::{io, path::PathBuf};
+
+use ringtune_shared::{files::FileError, ids::ContentHash};
+
+/// Each names the content or the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Nothing of this hash is kept.
+    #[error("{0} is not here")]
+    NotFound(ContentHash),
+    /// An upload does not go on where the last one ended.
+    #[error("offset is {given}, but {committed} bytes of this content are here: go on from there")]
+    Offset {
+        /// As given.
+        given: u64,
+        /// What is safe here.
+        committed: u64,
+    },
+    /// More bytes came than the header said.
+    #[error("more than the {size} bytes that the header named were sent")]
+    TooLong {
+        /// As the header named it.
+        size: u64,
+    },
+    /// The bytes are not those that were named.
+    #[error("the content's SHA-256 is {found}, the header named {expected}; what was sent is dropped")]
+    HashMismatch {
+        /// As the header named it.
+        expected: ContentHash,
+        /// As it is.
+        found: ContentHash,
+    },
+    /// What is here under this hash has another length.
+    #[error("size is {given}, but this content has {actual} bytes")]
+    Size {
+        /// As given.
+        given: u64,
+        /// As it is.
+        actual: u64,
+    },
+    /// A content is larger than is allowed.
+    #[error("size is {given}, at most {limit} bytes are allowed")]
+    TooLarge {
+        /// As given.
+        given: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A range begins behind the end.
+    #[error("offset is {offset}, the content has {size} bytes")]
+    Range {
+        /// As given.
+        offset: u64,
+        /// The content's.
+        size: u64,
+    },
+    /// Somebody else uploads the same content now.
+    #[error("{0} is being uploaded by somebody else now")]
+    Busy(ContentHash),
+    /// As many uploads are under way as may be.
+    #[error("{limit} uploads are under way, which is the limit")]
+    TooManyUploads {
+        /// The limit.
+        limit: usize,
+    },
+    /// The disk has no room.
+    #[error("the disk that holds {} is full", .0.display())]
+    DiskFull(PathBuf),
+    /// Anything else that the file system says.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// "read", "write" …
+        action: &'static str,
+        /// What.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Sorts a full disk out from the other failures.
+    pub(super) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull(path.into()),
+            _ => Self::Io { action, path: path.into(), source },
+        }
+    }
+}
+
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        Self::io(error.action, error.path)(error.cause)
+    }
+}

@@ -1,0 +1,153 @@
+//! What the core decides: first what is to be stored, then what is to be done.
+
+use std::sync::Arc;
+
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::spec::{JobSpec, MixedPrecision};
+
+use super::input::SessionId;
+use super::job::Job;
+use super::record::{ArtifactRecord, JobEvent, StepRecord};
+
+/// The outcome of one input. No action may be taken before all writes are safe.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// To be stored, in this order, all or nothing.
+    pub writes: Vec<Write>,
+    /// To be done once that is safe.
+    pub actions: Vec<Action>,
+    /// The job that a request was about, as it is after this input.
+    pub job: Option<Arc<Job>>,
+}
+
+/// A change of what is stored.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Write {
+    /// A new job.
+    InsertJob(Arc<Job>),
+    /// A job's row, but for what never changes (spec, number, request, creation).
+    UpdateJob(Arc<Job>),
+    /// The next event of a job.
+    AppendEvent(JobEvent),
+    /// The next step of a job.
+    AppendStep(JobId, StepRecord),
+    /// A file of a job; one of the same name is replaced.
+    PutArtifact(ArtifactRecord),
+}
+
+/// Something to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Say something to a worker. If it cannot be said, the session ends.
+    Send(SessionId, Down),
+    /// End a session; the text says why.
+    Close(SessionId, String),
+}
+
+/// What a worker is told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Down {
+    /// Its hello is accepted.
+    Welcome,
+    /// Take a rank.
+    Assignment(Box<Assignment>),
+    /// All ranks are ready.
+    StartTraining(JobId, Epoch),
+    /// Let a rank go.
+    StopRank {
+        /// The job.
+        job: JobId,
+        /// The ring's epoch.
+        epoch: Epoch,
+        /// Why.
+        reason: String,
+        /// Rank 0 uploads what it has before it reports Stopped.
+        keep_artifacts: bool,
+    },
+    /// Steps up to this one are stored.
+    StepsStored(JobId, u64),
+}
+
+/// A rank, and all that its worker must know of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Assignment {
+    /// The job.
+    pub job: JobId,
+    /// The ring's epoch.
+    pub epoch: Epoch,
+    /// The ring: workers and their addresses in rank order.
+    pub members: Vec<(WorkerId, String)>,
+    /// The place of the worker that is told.
+    pub rank: u32,
+    /// What is to be done.
+    pub spec: Arc<JobSpec>,
+    /// Compute threads of each rank.
+    pub threads_per_rank: u32,
+    /// What the ranks compute in.
+    pub precision: MixedPrecision,
+    /// Of all members.
+    pub numerics_class: String,
+}
+
+/// Why an input was not accepted. The state is as it was before.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The queue is at its limit.
+    #[error("{limit} jobs are queued, which is the limit: cancel one or wait until one starts")]
+    QueueFull {
+        /// The limit.
+        limit: usize,
+    },
+    /// As many workers are connected as may be.
+    #[error("{limit} workers are known, which is the limit")]
+    TooManyWorkers {
+        /// The limit.
+        limit: usize,
+    },
+    /// The job has as many files as it may have.
+    #[error("the job has {limit} artifacts, which is the limit")]
+    TooManyArtifacts {
+        /// The limit.
+        limit: u64,
+    },
+    /// No such job is queued or active.
+    #[error("job {0} is not queued or active")]
+    NotActive(JobId),
+    /// The request id names a job that was asked for with another spec.
+    #[error("request_id {request_id:?} was used for job {job} with another spec")]
+    RequestReused {
+        /// As given.
+        request_id: String,
+        /// The job it names.
+        job: JobId,
+    },
+    /// The worker speaks another protocol.
+    #[error("the worker speaks protocol {theirs}, this coordinator {ours}: install the same version on both")]
+    OtherProtocol {
+        /// The worker's.
+        theirs: u32,
+        /// The coordinator's.
+        ours: u32,
+    },
+    /// The worker's version does not fit.
+    #[error(
+        "the worker is version {theirs:?}, this coordinator {ours:?}: major and minor number must be equal"
+    )]
+    OtherVersion {
+        /// The worker's.
+        theirs: String,
+        /// The coordinator's.
+        ours: String,
+    },
+    /// A newer start of the same worker is known.
+    #[error("incarnation {newest} of this worker is known, which is newer than {given}")]
+    OlderIncarnation {
+        /// As given.
+        given: u64,
+        /// The newest one.
+        newest: u64,
+    },
+    /// The session is not the worker's newest one.
+    #[error("the session was replaced or is over")]
+    StaleSession,
+}

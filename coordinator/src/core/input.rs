@@ -1,0 +1,121 @@
+//! What the core is told.
+
+use std::sync::Arc;
+
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::spec::JobSpec;
+
+use super::job::{Phase, RequestKey};
+use super::record::{ArtifactRecord, Progress, StepRecord};
+use super::worker::Capabilities;
+
+/// One stream between a worker and the coordinator; never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// Who says something, and on which session: words from an older session are dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sender {
+    /// The worker.
+    pub worker: WorkerId,
+    /// The session it speaks on.
+    pub session: SessionId,
+}
+
+/// Everything that can happen.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// A user asks for a job.
+    CreateJob(NewJob),
+    /// A user wants a job to stop.
+    CancelJob {
+        /// The job.
+        job: JobId,
+        /// As the user gave it; may be empty.
+        reason: String,
+    },
+    /// A file is complete and belongs to a job.
+    KeepArtifact(ArtifactRecord),
+    /// A worker opened a session.
+    Hello {
+        /// The new session.
+        session: SessionId,
+        /// What it says of itself.
+        hello: Hello,
+    },
+    /// A session ended, from whichever side.
+    SessionEnded(Sender),
+    /// A sign of life, with all ranks the worker holds.
+    Heartbeat(Sender, Vec<HeldRank>),
+    /// A rank went into another phase or made progress.
+    RankReport(Sender, RankReport),
+    /// Rank 0 did a step.
+    RankStep(Sender, JobId, Epoch, StepRecord),
+    /// A line for the job's log.
+    RankLog {
+        /// Who.
+        sender: Sender,
+        /// Of which job.
+        job: JobId,
+        /// "info", "warn" or "error".
+        level: String,
+        /// The line.
+        message: String,
+    },
+    /// Time went by.
+    Tick,
+}
+
+/// A job that passed validation.
+#[derive(Debug, Clone)]
+pub struct NewJob {
+    /// A fresh id.
+    pub id: JobId,
+    /// Every default filled in.
+    pub spec: Arc<JobSpec>,
+    /// The client's name for this request.
+    pub request: Option<RequestKey>,
+}
+
+/// A worker's first words.
+#[derive(Debug, Clone)]
+pub struct Hello {
+    /// From its state folder.
+    pub worker: WorkerId,
+    /// Counts the starts of its daemon.
+    pub incarnation: u64,
+    /// For people.
+    pub host_name: String,
+    /// host:port of its RingService.
+    pub address: String,
+    /// What it can do.
+    pub capabilities: Arc<Capabilities>,
+    /// Ranks it holds.
+    pub held: Vec<HeldRank>,
+    /// Of the WorkerService.
+    pub protocol: u32,
+}
+
+/// A rank that a worker says it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldRank {
+    /// The job.
+    pub job: JobId,
+    /// The ring's epoch.
+    pub epoch: Epoch,
+    /// The rank.
+    pub rank: u32,
+    /// How far it is.
+    pub phase: Phase,
+    /// Why it failed or stopped.
+    pub reason: String,
+}
+
+/// News of one rank.
+#[derive(Debug, Clone)]
+pub struct RankReport {
+    /// Which rank, and its phase now.
+    pub held: HeldRank,
+    /// How far it is within Preparing.
+    pub progress: Option<Progress>,
+}

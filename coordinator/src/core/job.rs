@@ -1,0 +1,235 @@
+//! A job and the ring it runs on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
+use ringtune_shared::spec::{JobSpec, MixedPrecision};
+use serde::{Deserialize, Serialize};
+
+use super::time::Time;
+
+/// The life of a job.
+///
+/// | from      | to        | when                                                              |
+/// |-----------|-----------|-------------------------------------------------------------------|
+/// | (none)    | Queued    | CreateJob                                                         |
+/// | Queued    | Preparing | enough free workers of one numerics class: epoch 1 is formed      |
+/// | Queued    | Cancelled | CancelJob                                                         |
+/// | Preparing | Running   | every rank is ready                                               |
+/// | Preparing | Failed    | a rank failed, or its worker is gone                              |
+/// | Preparing | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
+/// | Running   | Succeeded | every rank finished                                               |
+/// | Running   | Failed    | a rank failed, or its worker is gone                              |
+/// | Running   | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
+///
+/// Succeeded, Failed and Cancelled are final: a job in one of them never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// Waits for enough free workers.
+    Queued,
+    /// Ranks fetch the data, load the model, encode the images.
+    Preparing,
+    /// Ranks train.
+    Running,
+    /// Every step is done and the artifacts are kept.
+    Succeeded,
+    /// Ended by an error.
+    Failed,
+    /// Ended on request.
+    Cancelled,
+}
+
+impl JobState {
+    /// Every state, in the order of a life.
+    pub const ALL: [Self; 6] =
+        [Self::Queued, Self::Preparing, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
+
+    /// Whether a job in this state never changes again.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
+    }
+
+    /// Whether the table above has this transition.
+    pub fn may_become(self, to: Self) -> bool {
+        use JobState::{Cancelled, Failed, Preparing, Queued, Running, Succeeded};
+        matches!(
+            (self, to),
+            (Queued, Preparing | Cancelled)
+                | (Preparing, Running | Failed | Cancelled)
+                | (Running, Succeeded | Failed | Cancelled)
+        )
+    }
+
+    /// The name, as stored and as shown in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Preparing => "preparing",
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Reads what [`JobState::as_str`] gives.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+/// What a user asked for, and what became of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// The name of the job.
+    pub id: JobId,
+    /// Counts the jobs of this coordinator; the queue's order.
+    pub number: u64,
+    /// What is to be done, every default filled in.
+    pub spec: Arc<JobSpec>,
+    /// The client's name for the request, if it gave one.
+    pub request: Option<RequestKey>,
+    /// Where it is in its life.
+    pub state: JobState,
+    /// Why it is in this state.
+    pub reason: String,
+    /// When it was created.
+    pub created: Time,
+    /// When it first left the queue.
+    pub started: Option<Time>,
+    /// When it ended.
+    pub ended: Option<Time>,
+    /// Steps done.
+    pub step: u64,
+    /// The loss of the last step.
+    pub loss: Option<f64>,
+    /// The sequence number of the newest event.
+    pub last_sequence: u64,
+    /// Files kept so far, counting a replaced one again.
+    pub artifacts: u64,
+    /// Its ring, while it is Preparing or Running.
+    pub ring: Option<Ring>,
+    /// What the ranks compute in, once decided; kept after the end.
+    pub precision: Option<MixedPrecision>,
+    /// It is being cancelled.
+    pub cancel: Option<Cancel>,
+    /// All ranks finished but steps are missing: the end is put off until then.
+    pub finish_by: Option<Time>,
+}
+
+/// What makes a repeated CreateJob find its job again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestKey {
+    /// Chosen by the client.
+    pub id: String,
+    /// The hash of the spec as sent.
+    pub fingerprint: ContentHash,
+}
+
+/// A cancellation under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancel {
+    /// As the user gave it.
+    pub reason: String,
+    /// When the ranks' time to stop by themselves is over.
+    pub deadline: Time,
+}
+
+/// One membership of a job's ring and what was decided with it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ring {
+    /// From 1.
+    pub epoch: Epoch,
+    /// In rank order.
+    pub members: Vec<Member>,
+    /// Compute threads of each rank.
+    pub threads_per_rank: u32,
+    /// The one class of all members.
+    pub numerics_class: String,
+    /// Until then members may be away: set after a restart of the coordinator.
+    #[serde(skip)]
+    pub patience: Time,
+}
+
+/// A rank of a ring.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Who has the rank.
+    pub worker: WorkerId,
+    /// Which start of its daemon; another one has lost the rank.
+    pub incarnation: u64,
+    /// host:port, where its neighbours reach it.
+    pub address: String,
+    /// For messages.
+    pub host_name: String,
+    /// How far it is. Not stored: the worker tells it again when it is back.
+    #[serde(skip)]
+    pub phase: Phase,
+    /// When its worker last said that it holds the rank.
+    #[serde(skip)]
+    pub last_held: Time,
+}
+
+/// How far a rank is.
+///
+/// `Assigned -> Preparing -> Ready -> Training -> Finished`, and from any of them to
+/// `Failed` or `Stopped`. The last three are final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Phase {
+    /// Nothing heard of it yet.
+    #[default]
+    Assigned,
+    /// Fetches, loads, encodes.
+    Preparing,
+    /// Waits for StartTraining.
+    Ready,
+    /// Trains.
+    Training,
+    /// Done, artifacts kept.
+    Finished,
+    /// Ended by an error.
+    Failed,
+    /// Ended on request.
+    Stopped,
+}
+
+impl Phase {
+    /// Whether the rank does no more work.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Finished | Self::Failed | Self::Stopped)
+    }
+}
+
+impl Ring {
+    /// The rank of `worker` in this ring.
+    pub fn rank_of(&self, worker: WorkerId) -> Option<usize> {
+        self.members.iter().position(|member| member.worker == worker)
+    }
+
+    /// Whether every rank is in a phase that `wanted` accepts.
+    pub fn all(&self, wanted: impl Fn(Phase) -> bool) -> bool {
+        self.members.iter().all(|member| wanted(member.phase))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn final_states_have_no_way_out_and_others_have_one() {
+        for from in JobState::ALL {
+            let exits = JobState::ALL.into_iter().filter(|to| from.may_become(*to)).count();
+            assert_eq!(exits == 0, from.is_terminal(), "{from}");
+            assert_eq!(JobState::from_name(from.as_str()), Some(from));
+        }
+    }
+}

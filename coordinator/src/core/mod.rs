@@ -1,0 +1,22 @@
+//! The decisions: jobs, workers and rings as pure functions of `(state, input, now)`.
+//!
+//! Invariant: nothing here does I/O, reads a clock or draws a random number. Ids and times
+//! come in with the input; what is to be done comes out as [`Effects`], writes first.
+
+mod cluster;
+mod effect;
+mod input;
+mod job;
+mod record;
+pub mod scheduler;
+mod time;
+mod turn;
+mod worker;
+
+pub use cluster::{Cluster, Options, Recovered};
+pub use effect::{Action, Assignment, Down, Effects, Refusal, Write};
+pub use input::{HeldRank, Hello, Input, NewJob, RankReport, Sender, SessionId};
+pub use job::{Cancel, Job, JobState, Member, Phase, RequestKey, Ring};
+pub use record::{ArtifactRecord, EventBody, JobEvent, Progress, StepRecord};
+pub use time::Time;
+pub use worker::{Capabilities, Worker, WorkerState};

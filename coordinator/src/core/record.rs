@@ -1,0 +1,173 @@
+//! What a job leaves behind: events, steps and artifacts.
+
+use ringtune_shared::ids::{ContentHash, JobId};
+use serde::{Deserialize, Serialize};
+
+use super::job::JobState;
+use super::time::Time;
+
+/// Something that happened to a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobEvent {
+    /// The job.
+    pub job: JobId,
+    /// Counts up from 1 without gaps.
+    pub sequence: u64,
+    /// When.
+    pub time: Time,
+    /// What.
+    pub body: EventBody,
+}
+
+/// The kinds of events.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventBody {
+    /// The job went into another state; the first event has no `from`.
+    StateChange {
+        /// The state before.
+        from: Option<JobState>,
+        /// The state after.
+        to: JobState,
+        /// Why.
+        reason: String,
+    },
+    /// An optimizer update.
+    Step(StepRecord),
+    /// A rank got further with its preparation.
+    Progress(Progress),
+    /// A file was kept.
+    Artifact(ArtifactRecord),
+    /// A line for people.
+    Log {
+        /// "info", "warn" or "error".
+        level: String,
+        /// The rank that says so; none: the coordinator.
+        rank: Option<u32>,
+        /// The line.
+        message: String,
+    },
+}
+
+impl EventBody {
+    /// A line from the coordinator itself.
+    pub fn note(level: &str, message: impl Into<String>) -> Self {
+        Self::Log { level: level.to_owned(), rank: None, message: message.into() }
+    }
+
+    /// The state in which this event ended the job, if it did.
+    pub fn ending(&self) -> Option<JobState> {
+        match self {
+            Self::StateChange { to, .. } if to.is_terminal() => Some(*to),
+            _ => None,
+        }
+    }
+}
+
+/// One optimizer update, as measured by rank 0. Times in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// From 1.
+    pub step: u64,
+    /// Mean over the global batch; not finite in a skipped step.
+    #[serde(with = "any_float")]
+    pub loss: f64,
+    /// The schedule's value at `step - 1`.
+    #[serde(with = "any_float")]
+    pub learning_rate: f64,
+    /// The whole step.
+    #[serde(with = "any_float")]
+    pub step_seconds: f64,
+    /// Forward and backward.
+    #[serde(with = "any_float")]
+    pub compute_seconds: f64,
+    /// Bytes on their way around the ring.
+    #[serde(with = "any_float")]
+    pub exchange_seconds: f64,
+    /// Waiting for other ranks.
+    #[serde(with = "any_float")]
+    pub wait_seconds: f64,
+    /// The gradient was not finite: the update was left out.
+    pub skipped: bool,
+    /// Ranks in the ring at this step.
+    pub world_size: u32,
+}
+
+/// How far a rank is with its preparation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The rank.
+    pub rank: u32,
+    /// "fetch", "load", "encode" or "ready".
+    pub stage: String,
+    /// Done so far, in the stage's own unit.
+    pub done: u64,
+    /// Of so many; 0: unknown.
+    pub total: u64,
+}
+
+/// A file kept with a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArtifactRecord {
+    /// The job.
+    pub job: JobId,
+    /// A plain file name.
+    pub name: String,
+    /// The content.
+    pub hash: ContentHash,
+    /// Bytes.
+    pub size: u64,
+    /// As the uploader named it; may be empty.
+    pub media_type: String,
+    /// When it was kept.
+    pub created: Time,
+}
+
+/// JSON has no NaN and no infinity: they are written as the strings "NaN", "inf" and "-inf".
+mod any_float {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(f64),
+        Name(String),
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+    pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        if value.is_finite() { serializer.serialize_f64(*value) } else { serializer.collect_str(value) }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        match Written::deserialize(deserializer)? {
+            Written::Number(value) => Ok(value),
+            Written::Name(name) => name.parse().map_err(D::Error::custom),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_json_lacks_are_read_back() {
+        for loss in [0.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let step = StepRecord {
+                step: 1,
+                loss,
+                learning_rate: 1e-3,
+                step_seconds: 0.5,
+                compute_seconds: 0.25,
+                exchange_seconds: 0.0,
+                wait_seconds: 0.0,
+                skipped: false,
+                world_size: 2,
+            };
+            let written = serde_json::to_string(&EventBody::Step(step)).unwrap();
+            let EventBody::Step(read) = serde_json::from_str(&written).unwrap() else { panic!("{written}") };
+            assert_eq!(read.loss.to_bits(), loss.to_bits(), "{written}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Which workers a job gets: a function of the job's wishes and of the free workers.
+
+use std::collections::BTreeMap;
+
+use ringtune_shared::ids::WorkerId;
+use ringtune_shared::spec::MixedPrecision;
+
+/// What a job wishes for, and what there is.
+#[derive(Debug, Clone)]
+pub struct Problem<'a> {
+    /// Ranks wanted.
+    pub world_size: u32,
+    /// The fewest ranks it may start on; at most `world_size`.
+    pub min_world_size: u32,
+    /// What it wants to compute in.
+    pub precision: MixedPrecision,
+    /// Threads of a rank; 0: decide.
+    pub threads_per_rank: u32,
+    /// Workers that are connected and have nothing to do.
+    pub free: &'a [Candidate],
+}
+
+/// A worker that could take a rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its id.
+    pub worker: WorkerId,
+    /// For the order of ranks: neighbours on one host come together.
+    pub host_name: String,
+    /// Workers of one class agree to the bit.
+    pub numerics_class: String,
+    /// It multiplies bf16 in hardware.
+    pub bf16: bool,
+    /// Threads a rank gets here when the job leaves it open.
+    pub threads: u32,
+}
+
+/// The answer to a [`Problem`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Form this ring.
+    Place(Placement),
+    /// Not now; the text says what is missing.
+    Wait(String),
+}
+
+/// A ring to be formed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// In rank order; of one numerics class.
+    pub members: Vec<WorkerId>,
+    /// The class.
+    pub numerics_class: String,
+    /// bf16 only where it is wanted and every member has it.
+    pub precision: MixedPrecision,
+    /// At least 1.
+    pub threads_per_rank: u32,
+    /// What a user should know of this decision: fewer ranks, another precision.
+    pub notes: Vec<String>,
+}
+
+/// Chooses `min(world_size, free)` workers of one numerics class, the class with most free workers
+/// first, if that makes at least `min_world_size`.
+///
+/// The same problem always gets the same answer, whatever the order of `free`.
+pub fn place(problem: &Problem<'_>) -> Decision {
+    // 1. The class with most free workers; of equal ones the first by name.
+    let mut classes: BTreeMap<&str, Vec<&Candidate>> = BTreeMap::new();
+    for candidate in problem.free {
+        classes.entry(&candidate.numerics_class).or_default().push(candidate);
+    }
+    let largest = classes.iter().min_by_key(|(name, members)| (usize::MAX - members.len(), **name));
+    let largest_size = largest.map_or(0, |(_, members)| members.len());
+    if largest_size < problem.min_world_size as usize {
+        return Decision::Wait(waiting(problem, classes.len(), largest_size));
+    }
+    let Some((class, candidates)) = largest else {
+        return Decision::Wait(waiting(problem, 0, 0));
+    };
+
+    // 2. Its workers in rank order: those of one host are neighbours.
+    let mut chosen = candidates.clone();
+    chosen.sort_by(|one, other| (&one.host_name, one.worker).cmp(&(&other.host_name, other.worker)));
+    chosen.truncate(problem.world_size as usize);
+
+    // 3. What all of them can do.
+    let mut notes = Vec::new();
+    if chosen.len() < problem.world_size as usize {
+        notes.push(format!(
+            "{} of the {} wanted ranks; the result is the same",
+            chosen.len(),
+            problem.world_size
+        ));
+    }
+    let mut precision = problem.precision;
+    if precision == MixedPrecision::Bf16 && !chosen.iter().all(|candidate| candidate.bf16) {
+        precision = MixedPrecision::No;
+        notes.push("computes in fp32: a worker's processor has no bf16".to_owned());
+    }
+    let smallest = chosen.iter().map(|candidate| candidate.threads).min().unwrap_or(1);
+    let threads_per_rank = if problem.threads_per_rank == 0 { smallest } else { problem.threads_per_rank };
+    Decision::Place(Placement {
+        members: chosen.iter().map(|candidate| candidate.worker).collect(),
+        numerics_class: (*class).to_owned(),
+        precision,
+        threads_per_rank: threads_per_rank.max(1),
+        notes,
+    })
+}
+
+fn waiting(problem: &Problem<'_>, classes: usize, largest: usize) -> String {
+    let (free, needed) = (problem.free.len(), problem.min_world_size);
+    if classes > 1 && free >= needed as usize {
+        format!(
+            "waiting for workers: {free} free in {classes} numerics classes, at most {largest} of one; \
+             {needed} of one class needed"
+        )
+    } else {
+        format!("waiting for workers: {free} free, {needed} needed")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn candidate(class: u8, host: u8, bf16: bool, threads: u32) -> Candidate {
+        Candidate {
+            worker: WorkerId::new(),
+            host_name: format!("host-{host}"),
+            numerics_class: format!("class-{class}"),
+            bf16,
+            threads,
+        }
+    }
+
+    fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
+        let one = (0u8..4, 0u8..3, any::<bool>(), 0u32..9);
+        prop::collection::vec(one, 0..12).prop_map(|all| {
+            all.into_iter().map(|(class, host, bf16, threads)| candidate(class, host, bf16, threads)).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_placement_keeps_its_promises(
+            free in candidates(), (world, min) in (1u32..10).prop_flat_map(|world| (Just(world), 1..=world)),
+            bf16 in any::<bool>(), threads_per_rank in 0u32..5, shift in 0usize..12,
+        ) {
+            let precision = if bf16 { MixedPrecision::Bf16 } else { MixedPrecision::No };
+            let problem = Problem {
+                world_size: world, min_world_size: min, precision, threads_per_rank, free: &free,
+            };
+            let decision = place(&problem);
+            let largest = (0u8..4)
+                .map(|class| free.iter().filter(|one| one.numerics_class == format!("class-{class}")).count())
+                .max().unwrap_or(0);
+            match &decision {
+                Decision::Wait(reason) => {
+                    prop_assert!(largest < min as usize);
+                    prop_assert!(reason.starts_with("waiting for workers: "));
+                }
+                Decision::Place(placement) => {
+                    prop_assert_eq!(placement.members.len(), largest.min(world as usize));
+                    prop_assert!(placement.members.len() >= min as usize);
+                    let members: Vec<&Candidate> = placement.members.iter()
+                        .map(|id| free.iter().find(|one| one.worker == *id).unwrap()).collect();
+                    let distinct: std::collections::BTreeSet<_> = placement.members.iter().collect();
+                    prop_assert_eq!(distinct.len(), members.len());
+                    prop_assert!(members.iter().all(|one| one.numerics_class == placement.numerics_class));
+                    prop_assert!(members.is_sorted_by_key(|one| (&one.host_name, one.worker)));
+                    let all_bf16 = members.iter().all(|one| one.bf16);
+                    prop_assert_eq!(placement.precision == MixedPrecision::Bf16, bf16 && all_bf16);
+                    let least = members.iter().map(|one| one.threads).min().unwrap_or(0).max(1);
+                    let wanted = if threads_per_rank == 0 { least } else { threads_per_rank };
+                    prop_assert_eq!(placement.threads_per_rank, wanted);
+                }
+            }
+            let mut turned = free.clone();
+            let by = shift % free.len().max(1);
+            turned.rotate_left(by);
+            prop_assert_eq!(place(&Problem { free: &turned, ..problem }), decision);
+        }
+    }
+
+    #[test]
+    fn a_waiting_job_is_told_what_is_missing() {
+        let two_classes = [candidate(0, 0, true, 1), candidate(1, 1, true, 1)];
+        let problem = |free, min_world_size| Problem {
+            world_size: 3,
+            min_world_size,
+            precision: MixedPrecision::No,
+            threads_per_rank: 0,
+            free,
+        };
+        let reason = |free, min| match place(&problem(free, min)) {
+            Decision::Wait(reason) => reason,
+            Decision::Place(placement) => panic!("{placement:?}"),
+        };
+        assert_eq!(reason(&two_classes[..1], 2), "waiting for workers: 1 free, 2 needed");
+        assert!(reason(&two_classes, 2).contains("2 numerics classes, at most 1 of one; 2 of one class needed"));
+    }
+}

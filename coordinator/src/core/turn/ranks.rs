@@ -1,0 +1,163 @@
+//! What ranks say, and what follows for their jobs.
+
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+
+use super::Turn;
+use crate::core::effect::{Down, Refusal, Write};
+use crate::core::input::{HeldRank, RankReport, Sender};
+use crate::core::job::{Job, JobState, Phase};
+use crate::core::record::{EventBody, StepRecord};
+
+impl Turn<'_> {
+    /// A rank went on.
+    pub(super) fn rank_report(&mut self, sender: Sender, report: RankReport) -> Result<(), Refusal> {
+        self.heard(sender)?;
+        let held = report.held;
+        if !self.holds(sender.worker, &held) {
+            self.release_unknown(sender.worker, &held);
+            return Ok(());
+        }
+        if let Some(progress) = report.progress {
+            let stage = self.cut(&progress.stage);
+            let progress = crate::core::Progress { rank: held.rank, stage, ..progress };
+            self.record(held.job, EventBody::Progress(progress));
+        }
+        self.observe(sender.worker, &held);
+        Ok(())
+    }
+
+    /// Rank 0 did a step. One that is known already is answered but not stored again.
+    pub(super) fn rank_step(
+        &mut self,
+        sender: Sender,
+        id: JobId,
+        epoch: Epoch,
+        step: StepRecord,
+    ) -> Result<(), Refusal> {
+        self.heard(sender)?;
+        let Some(job) = self.cluster.jobs.get(&id) else { return Ok(()) };
+        let from_rank_0 = job.ring.as_ref().is_some_and(|ring| {
+            ring.epoch == epoch && ring.members.first().is_some_and(|first| first.worker == sender.worker)
+        });
+        if !from_rank_0 || step.step > job.spec.train.max_train_steps {
+            return Ok(());
+        }
+        if step.step > job.step {
+            if let Some(job) = self.job_mut(id) {
+                job.step = step.step;
+                job.loss = Some(step.loss);
+            }
+            self.effects.writes.push(Write::AppendStep(id, step));
+            self.record(id, EventBody::Step(step));
+        }
+        let stored = self.cluster.jobs.get(&id).map_or(step.step, |job| job.step);
+        self.tell(sender.worker, Down::StepsStored(id, stored));
+        self.advance(id);
+        Ok(())
+    }
+
+    /// A rank has a line for its job's log.
+    pub(super) fn rank_log(
+        &mut self,
+        sender: Sender,
+        id: JobId,
+        level: String,
+        message: &str,
+    ) -> Result<(), Refusal> {
+        self.heard(sender)?;
+        let ring = self.cluster.jobs.get(&id).and_then(|job| job.ring.as_ref());
+        if let Some(rank) = ring.and_then(|ring| ring.rank_of(sender.worker)) {
+            let message = self.cut(message);
+            self.record(id, EventBody::Log { level, rank: u32::try_from(rank).ok(), message });
+        }
+        Ok(())
+    }
+
+    /// Whether the ring as it is now gave this rank to this worker.
+    pub(super) fn holds(&self, worker: WorkerId, held: &HeldRank) -> bool {
+        let ring = self.cluster.jobs.get(&held.job).and_then(|job| job.ring.as_ref());
+        ring.is_some_and(|ring| {
+            ring.epoch == held.epoch && ring.rank_of(worker) == usize::try_from(held.rank).ok()
+        })
+    }
+
+    /// Lets go of a rank that no ring knows, unless its worker was told before.
+    pub(super) fn release_unknown(&mut self, worker: WorkerId, held: &HeldRank) {
+        let told = |known: &std::sync::Arc<crate::core::Worker>| {
+            known.releasing.contains(&(held.job, held.epoch))
+        };
+        if !self.cluster.workers.get(&worker).is_some_and(told) {
+            self.release(worker, held.job, held.epoch, "the coordinator has no such rank");
+        }
+    }
+
+    /// Takes in a rank's phase as its worker tells it.
+    pub(super) fn observe(&mut self, worker: WorkerId, held: &HeldRank) {
+        let now = self.now;
+        let Some(known) = self.cluster.jobs.get_mut(&held.job) else { return };
+        // The phase is not stored: the row need not be written.
+        let job = std::sync::Arc::make_mut(known);
+        let cancelling = job.cancel.is_some();
+        let Some(ring) = &mut job.ring else { return };
+        let Some(member) = ring.members.iter_mut().find(|member| member.worker == worker) else { return };
+        member.last_held = now;
+        if held.phase <= member.phase || member.phase.is_terminal() {
+            return;
+        }
+        member.phase = held.phase;
+        let host = member.host_name.clone();
+        match held.phase {
+            Phase::Failed | Phase::Stopped if !cancelling => {
+                let stopped = if held.phase == Phase::Stopped { "stopped: " } else { "" };
+                let reason = format!("rank {} on {host}: {stopped}{}", held.rank, held.reason);
+                self.end_job(held.job, JobState::Failed, &reason);
+            }
+            Phase::Failed => {
+                let message = self.cut(&format!("rank {} on {host}: {}", held.rank, held.reason));
+                self.record(held.job, EventBody::note("warn", message));
+                self.advance(held.job);
+            }
+            _ => self.advance(held.job),
+        }
+    }
+
+    /// Moves a job on where its ranks' phases allow it.
+    pub(super) fn advance(&mut self, id: JobId) {
+        let Some(job) = self.cluster.jobs.get(&id) else { return };
+        let Some(ring) = job.ring.clone() else { return };
+        if let Some(cancel) = &job.cancel {
+            if ring.all(Phase::is_terminal) {
+                let reason = cancel.reason.clone();
+                self.end_job(id, JobState::Cancelled, &reason);
+            }
+            return;
+        }
+        if job.state == JobState::Preparing && ring.all(|phase| phase >= Phase::Ready) {
+            self.set_state(id, JobState::Running, format!("training on {} rank(s)", ring.members.len()));
+            for member in &ring.members {
+                self.tell(member.worker, Down::StartTraining(id, ring.epoch));
+            }
+        }
+        if ring.all(|phase| phase == Phase::Finished) {
+            self.succeed(id);
+        }
+    }
+
+    /// Ends a job whose ranks all finished, once its last step is stored.
+    fn succeed(&mut self, id: JobId) {
+        let finish_by = self.now.plus(self.cluster.options.finish);
+        let Some(job) = self.cluster.jobs.get(&id) else { return };
+        if all_steps_stored(job) {
+            let reason = format!("{} steps done", job.step);
+            self.end_job(id, JobState::Succeeded, &reason);
+        } else if job.finish_by.is_none()
+            && let Some(job) = self.job_mut(id)
+        {
+            job.finish_by = Some(finish_by);
+        }
+    }
+}
+
+fn all_steps_stored(job: &Job) -> bool {
+    job.step >= job.spec.train.max_train_steps
+}

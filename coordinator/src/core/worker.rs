@@ -1,0 +1,93 @@
+//! A worker, as the coordinator knows it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+
+use super::input::SessionId;
+use super::time::Time;
+
+/// What a node can do, as it says in its hello.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Capabilities {
+    /// Of the worker, "major.minor.patch".
+    pub version: String,
+    /// Of the libtorch it runs on.
+    pub libtorch_version: String,
+    /// The processor's model name.
+    pub cpu_model: String,
+    /// amx_bf16, avx512_bf16, avx2 and their like.
+    pub cpu_flags: Vec<String>,
+    /// Cores that it may use.
+    pub cores: u32,
+    /// NUMA nodes.
+    pub numa_nodes: u32,
+    /// Main memory in bytes.
+    pub memory_bytes: u64,
+    /// Workers of one class agree to the bit.
+    pub numerics_class: String,
+    /// It multiplies bf16 in hardware.
+    pub bf16: bool,
+    /// Threads that a rank gets when the job leaves it open.
+    pub threads: u32,
+}
+
+/// How a worker is seen by users.
+///
+/// | from | to   | when                                             |
+/// |------|------|--------------------------------------------------|
+/// | (none) | Idle | Hello                                          |
+/// | Idle | Busy | it is given a rank                               |
+/// | Busy | Idle | it says that it let the rank go                  |
+/// | Idle, Busy | Lost | its session ended or fell silent           |
+/// | Lost | Idle, Busy | Hello of this or a newer incarnation       |
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WorkerState {
+    /// Connected and free.
+    Idle,
+    /// Connected; has a rank or is letting one go.
+    Busy,
+    /// Its session broke.
+    Lost,
+}
+
+/// A worker that said hello since the coordinator started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Worker {
+    /// Kept in its state folder.
+    pub id: WorkerId,
+    /// Counts the starts of its daemon.
+    pub incarnation: u64,
+    /// Its session, while it has one.
+    pub session: Option<SessionId>,
+    /// For people.
+    pub host_name: String,
+    /// host:port of its RingService.
+    pub address: String,
+    /// What it can do.
+    pub capabilities: Arc<Capabilities>,
+    /// When this session began.
+    pub connected: Time,
+    /// When it was last heard.
+    pub last_sign: Time,
+    /// When its session was lost.
+    pub lost: Option<Time>,
+    /// The job whose ring it is in, and its rank there.
+    pub rank: Option<(JobId, u32)>,
+    /// Ranks it was told to let go and may still hold.
+    pub releasing: BTreeSet<(JobId, Epoch)>,
+}
+
+impl Worker {
+    /// How users see it.
+    pub fn state(&self) -> WorkerState {
+        if self.session.is_none() {
+            WorkerState::Lost
+        } else if self.rank.is_some() || !self.releasing.is_empty() {
+            WorkerState::Busy
+        } else {
+            WorkerState::Idle
+        }
+    }
+}

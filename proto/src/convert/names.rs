@@ -1,0 +1,43 @@
+//! States as people and scripts write them: the enum's name without its prefix.
+
+use crate::v1::{JobState, WorkerState};
+
+/// QUEUED, PREPARING, RUNNING, PAUSED, SUCCEEDED, FAILED or CANCELLED.
+pub fn job_state_name(state: JobState) -> &'static str {
+    let name = state.as_str_name();
+    name.strip_prefix("JOB_STATE_").unwrap_or(name)
+}
+
+/// Reads what [`job_state_name`] writes, in upper or lower case.
+pub fn job_state_from_name(name: &str) -> Option<JobState> {
+    JobState::from_str_name(&format!("JOB_STATE_{}", name.to_ascii_uppercase()))
+        .filter(|state| *state != JobState::Unspecified)
+}
+
+/// IDLE, BUSY or LOST.
+pub fn worker_state_name(state: WorkerState) -> &'static str {
+    let name = state.as_str_name();
+    name.strip_prefix("WORKER_STATE_").unwrap_or(name)
+}
+
+/// Whether a job in this state never changes again.
+pub fn is_terminal(state: JobState) -> bool {
+    matches!(state, JobState::Succeeded | JobState::Failed | JobState::Cancelled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_no_prefix_and_are_read_back() {
+        assert_eq!(job_state_name(JobState::Queued), "QUEUED");
+        assert_eq!(worker_state_name(WorkerState::Idle), "IDLE");
+        for state in [JobState::Queued, JobState::Preparing, JobState::Running, JobState::Cancelled] {
+            assert_eq!(job_state_from_name(job_state_name(state)), Some(state));
+        }
+        assert_eq!(job_state_from_name("running"), Some(JobState::Running));
+        assert_eq!(job_state_from_name("unspecified"), None);
+        assert_eq!(job_state_from_name("x"), None);
+    }
+}

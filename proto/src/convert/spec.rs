@@ -1,0 +1,145 @@
+//! The job spec. An empty text and an absent number on the wire both mean "not given".
+
+use ringtune_shared::spec::{
+    ClusterDraft, DataDraft, DebugDraft, JobDraft, JobSpec, ModelDraft, SpecError, TrainDraft,
+};
+
+use crate::v1;
+
+/// The draft of a spec as it was sent; defaults and checks are [`JobSpec::from_draft`]'s.
+pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
+    let train = wire.train.unwrap_or_default();
+    let cluster = wire.cluster.unwrap_or_default();
+    JobDraft {
+        kind: given(wire.kind),
+        name: given(wire.name),
+        model: ModelDraft { base: wire.model.and_then(|model| given(model.base)) },
+        data: DataDraft { images: wire.data.and_then(|data| given(data.images)) },
+        train: TrainDraft {
+            placeholder_token: given(train.placeholder_token),
+            initializer_token: given(train.initializer_token),
+            learnable_property: train.learnable_property,
+            num_vectors: train.num_vectors,
+            resolution: train.resolution,
+            train_batch_size: train.train_batch_size,
+            gradient_accumulation_steps: train.gradient_accumulation_steps,
+            max_train_steps: train.max_train_steps,
+            learning_rate: train.learning_rate,
+            scale_lr: train.scale_lr,
+            lr_scheduler: train.lr_scheduler,
+            lr_warmup_steps: train.lr_warmup_steps,
+            seed: train.seed,
+            mixed_precision: train.mixed_precision,
+            center_crop: train.center_crop,
+            templates: (!train.templates.is_empty()).then_some(train.templates),
+            save_steps: train.save_steps,
+        },
+        cluster: ClusterDraft {
+            world_size: cluster.world_size,
+            min_world_size: cluster.min_world_size,
+            threads_per_rank: cluster.threads_per_rank,
+        },
+        debug: DebugDraft { trace_dir: wire.debug.and_then(|debug| given(debug.trace_dir)) },
+    }
+}
+
+/// The spec of a message, defaults filled in and checked.
+///
+/// # Errors
+/// All fields that are wrong, by their full names.
+pub fn spec_from_wire(wire: v1::JobSpec) -> Result<JobSpec, SpecError> {
+    JobSpec::from_draft(draft_from_wire(wire))
+}
+
+/// A resolved spec as a message: every field is set.
+pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
+    let train = &spec.train;
+    v1::JobSpec {
+        kind: spec.kind.as_str().to_owned(),
+        name: spec.name.clone(),
+        model: Some(v1::ModelSpec { base: spec.model.base.clone() }),
+        data: Some(v1::DataSpec { images: spec.data.images.clone() }),
+        train: Some(v1::TrainSpec {
+            placeholder_token: train.placeholder_token.clone(),
+            initializer_token: train.initializer_token.clone(),
+            learnable_property: Some(train.learnable_property.as_str().to_owned()),
+            num_vectors: Some(i64::from(train.num_vectors)),
+            resolution: Some(i64::from(train.resolution)),
+            train_batch_size: Some(i64::from(train.train_batch_size)),
+            gradient_accumulation_steps: Some(i64::from(train.gradient_accumulation_steps)),
+            max_train_steps: Some(signed(train.max_train_steps)),
+            learning_rate: Some(train.learning_rate),
+            scale_lr: Some(train.scale_lr),
+            lr_scheduler: Some(train.lr_scheduler.as_str().to_owned()),
+            lr_warmup_steps: Some(signed(train.lr_warmup_steps)),
+            seed: Some(signed(train.seed)),
+            mixed_precision: Some(train.mixed_precision.as_str().to_owned()),
+            center_crop: Some(train.center_crop),
+            templates: train.templates.clone(),
+            save_steps: Some(signed(train.save_steps)),
+        }),
+        cluster: Some(v1::ClusterSpec {
+            world_size: Some(i64::from(spec.cluster.world_size)),
+            min_world_size: Some(i64::from(spec.cluster.min_world_size)),
+            threads_per_rank: Some(i64::from(spec.cluster.threads_per_rank)),
+        }),
+        debug: Some(v1::DebugSpec { trace_dir: spec.debug.trace_dir.clone() }),
+    }
+}
+
+fn given(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// A checked spec's numbers came from `i64` and fit again.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent() -> v1::JobSpec {
+        v1::JobSpec {
+            kind: "textual_inversion".to_owned(),
+            model: Some(v1::ModelSpec { base: "/models/sd".to_owned() }),
+            data: Some(v1::DataSpec { images: "/images".to_owned() }),
+            train: Some(v1::TrainSpec {
+                placeholder_token: "<star>".to_owned(),
+                initializer_token: "star".to_owned(),
+                learning_rate: Some(0.02),
+                seed: Some(i64::MAX),
+                templates: vec!["a photo of a {}".to_owned()],
+                ..Default::default()
+            }),
+            cluster: Some(v1::ClusterSpec { world_size: Some(3), ..Default::default() }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_resolved_spec_goes_over_the_wire_unchanged() {
+        let spec = spec_from_wire(sent()).unwrap();
+        assert_eq!(spec.cluster.min_world_size, 3);
+        assert_eq!(spec.train.max_train_steps, 5000);
+        let wire = spec_to_wire(&spec);
+        assert_eq!(spec_from_wire(wire.clone()).unwrap(), spec);
+        assert_eq!(spec_to_wire(&spec), wire);
+    }
+
+    #[test]
+    fn what_is_missing_or_impossible_is_named() {
+        let mut wrong = sent();
+        wrong.model = None;
+        if let Some(train) = &mut wrong.train {
+            train.placeholder_token.clear();
+            train.num_vectors = Some(-1);
+        }
+        let error = spec_from_wire(wrong).unwrap_err();
+        let fields: Vec<&str> = error.violations.iter().map(|one| one.field.as_str()).collect();
+        for field in ["model.base", "train.placeholder_token", "train.num_vectors"] {
+            assert!(fields.contains(&field), "{field} is not in {fields:?}");
+        }
+    }
+}
