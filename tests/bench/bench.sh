@@ -7,7 +7,7 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 root="$(cd "$here/../.." && pwd)"
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/ringtune"
-export TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1
+export TRANSFORMERS_VERBOSITY=error DIFFUSERS_VERBOSITY=error HF_HUB_OFFLINE=1
 
 python="$("$here/../reference/setup.sh" | tail -n 1)"
 (cd "$root" && cargo build --release -p ringtune-model --example step)

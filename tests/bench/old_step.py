@@ -13,6 +13,7 @@ Prints a JSON line a step with the seconds of its parts and `step_seconds`; last
 import os
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
 
 import argparse
 import json

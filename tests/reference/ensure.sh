@@ -8,7 +8,7 @@
 # it gets its name when it is complete.
 set -euo pipefail
 
-export TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1
+export TRANSFORMERS_VERBOSITY=error DIFFUSERS_VERBOSITY=error HF_HUB_OFFLINE=1
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/ringtune"
 

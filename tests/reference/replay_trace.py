@@ -22,6 +22,7 @@ Run it with the python that setup.sh prints.
 import os
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
 
 import argparse
 import json
