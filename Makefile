@@ -1,0 +1,40 @@
+# A thin front for people; the work is in cargo and in the scripts named here.
+CARGO ?= cargo
+# nextest runs each test in a process of its own and knows the groups of .config/nextest.toml.
+NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test lint bench
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: ## Check the tools that are needed and put libtorch in the cache (once, about 550 MB)
+	@deploy/setup.sh
+
+build: setup ## Build ringtune, ringtune-coordinator and ringtune-worker into target/release
+	$(CARGO) build --release
+
+demo: build ## Teach a small checkpoint the concept "green star" with two workers, and draw what it learned
+	@deploy/demo.sh
+
+test: build ## Run all tests: quick ones first, then the end-to-end ones with real processes
+	@tests/reference/ensure.sh >/dev/null
+ifeq ($(NEXTEST),yes)
+	$(CARGO) nextest run --release --workspace --no-fail-fast -E 'not package(ringtune-tests)'
+	$(CARGO) nextest run --release --no-fail-fast -p ringtune-tests
+else
+	@echo "note: cargo-nextest is not installed, using cargo test (cargo install --locked cargo-nextest)" >&2
+	$(CARGO) test --release --workspace --exclude ringtune-tests --lib --bins --tests
+	$(CARGO) test --release -p ringtune-tests --lib --tests -- --test-threads=1
+endif
+	$(CARGO) test --release --workspace --doc
+
+lint: setup ## Check format, lints and (where cargo-deny is installed) licences and advisories
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
+	else echo "note: cargo-deny is not installed, deny.toml was not checked" >&2; fi
+
+bench: build ## Time our training step beside the one it replaces, in turns
+	@tests/bench/bench.sh
