@@ -66,7 +66,8 @@ impl Upload {
         if offset != committed {
             return Err(Error::Offset { given: offset, committed });
         }
-        let file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("open", path))?;
+        let file =
+            OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("open", path))?;
         self.file = Some(file);
         self.committed = committed;
         Ok(())
