@@ -3,8 +3,11 @@
 //!
 //! Invariant: nothing here knows gRPC or libtorch.
 
+pub mod backoff;
 pub mod config;
+pub mod files;
 pub mod ids;
+pub mod manifest;
 pub mod spec;
 pub mod suggest;
 pub mod version;

@@ -1,0 +1,161 @@
+//! Files that are either whole or not there, and names that are only names.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+/// The ending of the names under which files are written before they are whole.
+pub const TEMPORARY_SUFFIX: &str = ".tmp";
+
+/// A file that could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {}: {cause}", path.display())]
+pub struct FileError {
+    /// What was tried: "create", "write", "sync", "rename".
+    pub action: &'static str,
+    /// With which file or folder.
+    pub path: PathBuf,
+    /// Why it failed.
+    pub cause: io::Error,
+}
+
+impl FileError {
+    fn at<'path>(action: &'static str, path: &'path Path) -> impl FnOnce(io::Error) -> FileError + 'path {
+        move |cause| FileError { action, path: path.to_owned(), cause }
+    }
+}
+
+/// Writes a file so that, whatever happens, `path` holds its old content or all of the new one.
+///
+/// A temporary name in the same folder, fsync, rename, fsync of the folder. The folder must exist.
+/// When it fails (a full disk, say) the temporary file is removed. Blocks.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let temporary = temporary_path_beside(path);
+    let written = write_and_sync(&temporary, bytes).and_then(|()| rename_durably(&temporary, path));
+    if written.is_err() {
+        // The first failure is the one to report; what is left of the file is of no use.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// A fresh name in the same folder for a file that will become `path`.
+pub fn temporary_path_beside(path: &Path) -> PathBuf {
+    // Not made from the file's own name, which may already be as long as a name can be.
+    path.with_file_name(format!(".{}{TEMPORARY_SUFFIX}", Uuid::new_v4().simple()))
+}
+
+/// Renames a file whose content is already synced, and syncs the folder, so that the new name
+/// survives a crash. Both paths lie in one folder. Blocks.
+pub fn rename_durably(from: &Path, to: &Path) -> Result<(), FileError> {
+    fs::rename(from, to).map_err(FileError::at("rename a temporary file to", to))?;
+    let folder = match to.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(FileError::at("sync the folder", folder))
+}
+
+fn write_and_sync(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).open(path).map_err(FileError::at("create", path))?;
+    file.write_all(bytes).map_err(FileError::at("write", path))?;
+    file.sync_all().map_err(FileError::at("sync", path))
+}
+
+/// A text that is no name of a file in a folder.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is not a file name: {problem}")]
+pub struct FileNameError {
+    /// What was given, cut to 100 characters.
+    pub given: String,
+    /// What is wrong with it.
+    pub problem: &'static str,
+}
+
+/// The most bytes that a file name may have, as on Linux's file systems.
+pub const LONGEST_FILE_NAME: usize = 255;
+
+/// Checks that a name from elsewhere, put after a folder, can only name a file in that folder.
+pub fn check_file_name(name: &str) -> Result<(), FileNameError> {
+    let problem = if name.is_empty() {
+        "it is empty"
+    } else if name == "." || name == ".." {
+        "it names a folder"
+    } else if name.contains(['/', '\\']) {
+        "it has a path separator"
+    } else if name.chars().any(char::is_control) {
+        "it has a control character"
+    } else if name.len() > LONGEST_FILE_NAME {
+        "it has more than 255 bytes"
+    } else {
+        return Ok(());
+    };
+    Err(FileNameError { given: name.chars().take(100).collect(), problem })
+}
+
+/// Whether [`check_file_name`] accepts the name.
+pub fn safe_file_name(name: &str) -> bool {
+    check_file_name(name).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names_in(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_replaced_and_nothing_else_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x".repeat(LONGEST_FILE_NAME));
+        write_atomically(&path, b"one").unwrap();
+        write_atomically(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(names_in(folder.path()).len(), 1);
+    }
+
+    #[test]
+    fn a_failure_leaves_the_old_content_and_no_temporary_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = folder.path().join("taken");
+        fs::create_dir(&taken).unwrap();
+        fs::write(taken.join("inside"), b"").unwrap();
+        let error = write_atomically(&taken, b"content").unwrap_err();
+        assert_eq!(error.path, taken);
+        assert_eq!(names_in(folder.path()), ["taken"]);
+        let error = write_atomically(&folder.path().join("missing/file"), b"").unwrap_err();
+        assert_eq!((error.action, error.cause.kind()), ("create", io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn a_full_disk_is_reported_with_its_cause() {
+        // /dev/full takes no byte.
+        let full = Path::new("/dev/full");
+        let mut file = OpenOptions::new().write(true).open(full).unwrap();
+        let error = file.write_all(b"x").map_err(FileError::at("write", full)).unwrap_err();
+        assert_eq!(error.cause.kind(), io::ErrorKind::StorageFull);
+        assert!(error.to_string().starts_with("cannot write /dev/full: "), "{error}");
+    }
+
+    #[test]
+    fn only_plain_names_are_safe() {
+        for right in ["a", "a.png", ".hidden", "…", "a b", "-", "..."] {
+            assert!(safe_file_name(right), "{right}");
+        }
+        let long = "é".repeat(128);
+        for wrong in ["", ".", "..", "a/b", "/a", "a\\b", "a\0", "a\nb", "\u{7f}", "\u{85}", long.as_str()] {
+            assert!(!safe_file_name(wrong), "{wrong:?}");
+        }
+        assert!(safe_file_name(&"x".repeat(255)) && !safe_file_name(&"x".repeat(256)));
+    }
+}

@@ -1,0 +1,232 @@
+//! The manifest of an uploaded image folder: which files it has, by name and content.
+//!
+//! The CLI uploads every image and then the manifest; a job's `data.images` is the manifest's
+//! content URI; the workers fetch the manifest and then what it names. As JSON:
+//! `{"version":1,"files":[{"name":"a.png","sha256":"…","size":123}]}`, files sorted by name.
+
+use serde::{Deserialize, Serialize};
+
+use crate::files::{FileNameError, check_file_name};
+use crate::ids::ContentHash;
+
+/// The only version there is.
+pub const MANIFEST_VERSION: u32 = 1;
+/// Files in a manifest.
+pub const MOST_FILES: usize = 10_000;
+/// Bytes of one image file.
+pub const LARGEST_IMAGE_FILE: u64 = 64 << 20;
+/// Bytes of a manifest itself: all files with the longest names fit.
+pub const LARGEST_MANIFEST: usize = 8 << 20;
+/// The endings, in any case, by which an image file is known.
+pub const IMAGE_EXTENSIONS: [&str; 4] = ["jpeg", "jpg", "png", "webp"];
+
+/// The files of an image folder, sorted by name; what it holds has been checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Manifest {
+    version: u32,
+    files: Vec<ManifestFile>,
+}
+
+/// One image file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ManifestFile {
+    /// A plain file name ending in one of [`IMAGE_EXTENSIONS`].
+    pub name: String,
+    /// The hash of its content.
+    pub sha256: ContentHash,
+    /// Bytes, at least 1 and at most [`LARGEST_IMAGE_FILE`].
+    pub size: u64,
+}
+
+/// A manifest that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// It is larger than [`LARGEST_MANIFEST`].
+    #[error("the image manifest has {0} bytes; allowed: at most {LARGEST_MANIFEST}")]
+    TooLarge(usize),
+    /// It is not JSON of the right form.
+    #[error("not an image manifest: {0}")]
+    Form(String),
+    /// It is from another time.
+    #[error("the image manifest has version {0}; supported: {MANIFEST_VERSION}")]
+    Version(u32),
+    /// It names no file, or too many.
+    #[error("the image manifest names {0} files; allowed: 1 to {MOST_FILES}")]
+    FileCount(usize),
+    /// A name is not a plain file name.
+    #[error("image manifest: {0}")]
+    FileName(#[from] FileNameError),
+    /// A file is not an image by its name.
+    #[error("image manifest: {0:?} is no image by its name; allowed: .jpeg, .jpg, .png, .webp")]
+    NotAnImage(String),
+    /// A file is empty or too large.
+    #[error("image manifest: {name:?} has {size} bytes; allowed: 1 to {LARGEST_IMAGE_FILE}")]
+    FileSize {
+        /// The file.
+        name: String,
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// The names are not in order, or one is there twice.
+    #[error("image manifest: {0:?} is there twice or not in order")]
+    Order(String),
+}
+
+/// Whether a file is an image by its name.
+pub fn is_image_name(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(stem, extension)| {
+        !stem.is_empty() && IMAGE_EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
+    })
+}
+
+impl Manifest {
+    /// A manifest of these files, in any order.
+    pub fn new(mut files: Vec<ManifestFile>) -> Result<Self, ManifestError> {
+        files.sort_by(|one, other| one.name.cmp(&other.name));
+        Self::checked(files)
+    }
+
+    /// Reads what [`Manifest::to_json`] writes; nothing in it is trusted.
+    pub fn parse(json: &[u8]) -> Result<Self, ManifestError> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Whole {
+            #[serde(rename = "version")]
+            _version: u32,
+            files: Vec<ManifestFile>,
+        }
+        if json.len() > LARGEST_MANIFEST {
+            return Err(ManifestError::TooLarge(json.len()));
+        }
+        let form = |error: serde_json::Error| ManifestError::Form(error.to_string());
+        // First the version alone: another one may have another form.
+        let Version { version } = serde_json::from_slice(json).map_err(form)?;
+        if version != MANIFEST_VERSION {
+            return Err(ManifestError::Version(version));
+        }
+        let Whole { files, .. } = serde_json::from_slice(json).map_err(form)?;
+        Self::checked(files)
+    }
+
+    /// The files, sorted by name.
+    pub fn files(&self) -> &[ManifestFile] {
+        &self.files
+    }
+
+    /// Its bytes: equal folders give equal bytes.
+    pub fn to_json(&self) -> Result<Vec<u8>, ManifestError> {
+        serde_json::to_vec(self).map_err(|error| ManifestError::Form(error.to_string()))
+    }
+
+    fn checked(files: Vec<ManifestFile>) -> Result<Self, ManifestError> {
+        if files.is_empty() || files.len() > MOST_FILES {
+            return Err(ManifestError::FileCount(files.len()));
+        }
+        for file in &files {
+            check_file_name(&file.name)?;
+            if !is_image_name(&file.name) {
+                return Err(ManifestError::NotAnImage(file.name.clone()));
+            }
+            if file.size == 0 || file.size > LARGEST_IMAGE_FILE {
+                return Err(ManifestError::FileSize { name: file.name.clone(), size: file.size });
+            }
+        }
+        if let Some(pair) = files.windows(2).find(|pair| pair[0].name >= pair[1].name) {
+            return Err(ManifestError::Order(pair[1].name.clone()));
+        }
+        Ok(Self { version: MANIFEST_VERSION, files })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn file(name: &str) -> ManifestFile {
+        ManifestFile { name: name.into(), sha256: ContentHash::of(name.as_bytes()), size: 3 }
+    }
+
+    #[test]
+    fn a_manifest_is_read_back_and_its_bytes_do_not_depend_on_the_order() {
+        let one = Manifest::new(vec![file("b.PNG"), file("a.jpeg")]).unwrap();
+        let other = Manifest::new(vec![file("a.jpeg"), file("b.PNG")]).unwrap();
+        let json = one.to_json().unwrap();
+        assert_eq!(json, other.to_json().unwrap());
+        assert_eq!(Manifest::parse(&json).unwrap(), one);
+        let hash = ContentHash::of(b"a.jpeg");
+        let begin = format!(r#"{{"version":1,"files":[{{"name":"a.jpeg","sha256":"{hash}","size":3}}"#);
+        assert!(json.starts_with(begin.as_bytes()), "{}", String::from_utf8_lossy(&json));
+    }
+
+    #[test]
+    fn wrong_manifests_are_refused() {
+        assert_eq!(Manifest::new(Vec::new()), Err(ManifestError::FileCount(0)));
+        assert_eq!(
+            Manifest::new((0..=MOST_FILES).map(|index| file(&format!("{index}.png"))).collect()),
+            Err(ManifestError::FileCount(MOST_FILES + 1))
+        );
+        assert_eq!(
+            Manifest::new(vec![file("a.png"), file("a.png")]),
+            Err(ManifestError::Order("a.png".into()))
+        );
+        assert!(matches!(Manifest::new(vec![file("../a.png")]), Err(ManifestError::FileName(_))));
+        assert_eq!(Manifest::new(vec![file("a.gif")]), Err(ManifestError::NotAnImage("a.gif".into())));
+        for size in [0, LARGEST_IMAGE_FILE + 1] {
+            let files = vec![ManifestFile { size, ..file("a.png") }];
+            assert_eq!(Manifest::new(files), Err(ManifestError::FileSize { name: "a.png".into(), size }));
+        }
+    }
+
+    #[test]
+    fn wrong_json_is_refused() {
+        let hash = ContentHash::of(b"x");
+        let entry = |name: &str| format!(r#"{{"name":"{name}","sha256":"{hash}","size":1}}"#);
+        let whole = |files: &str| format!(r#"{{"version":1,"files":[{files}]}}"#);
+        let parse = |json: &str| Manifest::parse(json.as_bytes());
+        assert!(parse(&whole(&entry("a.png"))).is_ok());
+        let unordered = whole(&format!("{},{}", entry("b.png"), entry("a.png")));
+        assert_eq!(parse(&unordered), Err(ManifestError::Order("a.png".into())));
+        assert_eq!(parse(r#"{"version":2,"other":0}"#), Err(ManifestError::Version(2)));
+        for wrong in [
+            "",
+            "[]",
+            "{}",
+            r#"{"version":1}"#,
+            &whole(&entry("a.png")).replace("\"size\":1", "\"size\":-1"),
+            &whole(&entry("a.png")).replace("\"size\":1", "\"size\":1,\"more\":1"),
+            &whole(&entry("a.png")).replace("}]}", "}],\"more\":1}"),
+            &whole(&entry("a.png")).replace(&hash.to_string(), &hash.to_string().to_uppercase()),
+        ] {
+            assert!(matches!(parse(wrong), Err(ManifestError::Form(_))), "{wrong}");
+        }
+        let large = vec![b' '; LARGEST_MANIFEST + 1];
+        assert_eq!(Manifest::parse(&large), Err(ManifestError::TooLarge(large.len())));
+    }
+
+    #[test]
+    fn the_largest_allowed_folder_fits_a_manifest() {
+        let files = (0..MOST_FILES).map(|index| file(&format!("{index:0>251}.png"))).collect();
+        let json = Manifest::new(files).unwrap().to_json().unwrap();
+        assert!(json.len() <= LARGEST_MANIFEST, "{}", json.len());
+    }
+
+    #[test]
+    fn images_are_known_by_their_ending() {
+        assert!(["a.png", "a.b.JPG", "é.webp", "a.JpEg"].into_iter().all(is_image_name));
+        assert!(!["png", ".png", "a.gif", "a.png.txt", "a.", ""].into_iter().any(is_image_name));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_and_never_a_panic(bytes in any::<Vec<u8>>()) {
+            prop_assert!(Manifest::parse(&bytes).is_err());
+        }
+    }
+}
