@@ -6,18 +6,16 @@ use std::{
 };
 
 use bytes::Bytes;
-use ringtune_shared::ids::ContentHash;
-use serde::Serialize;
+use ringtune_shared::{
+    ids::ContentHash,
+    manifest::{LARGEST_IMAGE_FILE, MOST_FILES, Manifest, ManifestError, ManifestFile, is_image_name},
+};
 
-use crate::client::{Client, Content};
+use crate::{
+    client::{Client, ClientError, Content},
+    error::Error,
+};
 
-/// The media type of each file extension that counts as an image.
-const IMAGE_TYPES: [(&str, &str); 4] =
-    [("jpg", "image/jpeg"), ("jpeg", "image/jpeg"), ("png", "image/png"), ("webp", "image/webp")];
-/// More images than anyone wants for one concept.
-const MOST_IMAGES: usize = 10_000;
-/// Bytes of one image.
-const LARGEST_IMAGE: u64 = 64 << 20;
 /// Stray files that are named one by one.
 const STRAY_FILES_NAMED: usize = 10;
 
@@ -44,27 +42,24 @@ pub enum ImageFolderError {
         stray: Vec<String>,
     },
     /// Too many images.
-    #[error("data.images: the folder {} holds {count} images; at most {MOST_IMAGES} are allowed", folder.display())]
+    #[error("data.images: the folder {} holds {count} images; at most {MOST_FILES} are allowed", folder.display())]
     TooMany {
         /// The folder.
         folder: PathBuf,
         /// How many.
         count: usize,
     },
-    /// One image is too large.
-    #[error("data.images: {} has {size} bytes; an image may have at most {LARGEST_IMAGE}", path.display())]
-    TooLarge {
+    /// One image is empty or too large.
+    #[error("data.images: {} has {size} bytes; allowed: 1 to {LARGEST_IMAGE_FILE}", path.display())]
+    Size {
         /// The image.
         path: PathBuf,
         /// Its bytes.
         size: u64,
     },
-    /// A name that cannot travel.
-    #[error("data.images: the file name {} is not valid UTF-8; rename it", path.display())]
-    Name {
-        /// The image.
-        path: PathBuf,
-    },
+    /// The images have changed since they were listed, or have names that cannot travel.
+    #[error("data.images: {0}")]
+    Manifest(#[from] ManifestError),
 }
 
 fn only_stray(stray: &[String]) -> String {
@@ -84,28 +79,8 @@ fn names(names: &[String]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageFolder {
     folder: PathBuf,
-    images: Vec<Image>,
+    images: Vec<String>,
     stray: Vec<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Image {
-    name: String,
-    media_type: &'static str,
-}
-
-/// The file that stands for a folder of images: which file has which content.
-#[derive(Debug, Serialize)]
-struct Manifest {
-    version: u32,
-    files: Vec<ManifestFile>,
-}
-
-#[derive(Debug, Serialize)]
-struct ManifestFile {
-    name: String,
-    sha256: String,
-    size: u64,
 }
 
 impl ImageFolder {
@@ -115,27 +90,22 @@ impl ImageFolder {
         let (mut images, mut stray) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(folder).map_err(unreadable)? {
             let path = entry.map_err(unreadable)?.path();
-            let shown = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             // Follows links: a link to a picture is a picture.
-            let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file);
-            let (Some(metadata), Some(media_type)) = (metadata, media_type(&path)) else {
-                stray.push(shown);
-                continue;
-            };
-            if metadata.len() > LARGEST_IMAGE {
-                return Err(ImageFolderError::TooLarge { path, size: metadata.len() });
+            match fs::metadata(&path).ok().filter(fs::Metadata::is_file) {
+                Some(metadata) if is_image_name(&name) => match metadata.len() {
+                    1..=LARGEST_IMAGE_FILE => images.push(name),
+                    size => return Err(ImageFolderError::Size { path, size }),
+                },
+                _ => stray.push(name),
             }
-            let Some(name) = path.file_name().and_then(|name| name.to_str()).map(str::to_owned) else {
-                return Err(ImageFolderError::Name { path });
-            };
-            images.push(Image { name, media_type });
         }
-        images.sort_by(|left, right| left.name.cmp(&right.name));
+        images.sort();
         stray.sort();
         let folder = folder.to_owned();
         match images.len() {
             0 => Err(ImageFolderError::NoImages { folder, stray }),
-            count if count > MOST_IMAGES => Err(ImageFolderError::TooMany { folder, count }),
+            count if count > MOST_FILES => Err(ImageFolderError::TooMany { folder, count }),
             _ => Ok(Self { folder, images, stray }),
         }
     }
@@ -155,36 +125,31 @@ impl ImageFolder {
     }
 
     /// Uploads every image and then the manifest; returns the manifest's address.
-    ///
-    /// `uploaded` is told how many images are there after each one.
-    pub async fn upload(
-        &self,
-        client: &Client,
-        mut uploaded: impl FnMut(usize),
-    ) -> Result<String, crate::error::Error> {
+    pub async fn upload(&self, client: &Client) -> Result<String, Error> {
         let mut files = Vec::with_capacity(self.images.len());
-        for (index, image) in self.images.iter().enumerate() {
-            let path = self.folder.join(&image.name);
+        for name in &self.images {
+            let path = self.folder.join(name);
             let bytes = match tokio::fs::read(&path).await {
                 Ok(bytes) => Bytes::from(bytes),
-                Err(source) => return Err(crate::error::Error::File { doing: "cannot read", path, source }),
+                Err(source) => return Err(ClientError::File { doing: "cannot read", path, source }.into()),
             };
-            files.push(ManifestFile {
-                name: image.name.clone(),
-                sha256: ContentHash::of(&bytes).to_string(),
-                size: bytes.len() as u64,
-            });
-            client.upload(&Content { bytes, media_type: image.media_type }).await?;
-            uploaded(index + 1);
+            let (sha256, size) = (ContentHash::of(&bytes), bytes.len() as u64);
+            client.upload(&Content { bytes, sha256, media_type: media_type(name) }).await?;
+            files.push(ManifestFile { name: name.clone(), sha256, size });
         }
-        let manifest = serde_json::to_vec(&Manifest { version: 1, files }).map_err(io::Error::from)?;
-        Ok(client.upload(&Content { bytes: manifest.into(), media_type: "application/json" }).await?)
+        let manifest = Manifest::new(files).and_then(|manifest| manifest.to_json());
+        let bytes = Bytes::from(manifest.map_err(ImageFolderError::from)?);
+        let sha256 = ContentHash::of(&bytes);
+        Ok(client.upload(&Content { bytes, sha256, media_type: "application/json" }).await?)
     }
 }
 
-fn media_type(path: &Path) -> Option<&'static str> {
-    let extension = path.extension()?.to_str()?.to_ascii_lowercase();
-    IMAGE_TYPES.iter().find(|(known, _)| *known == extension).map(|(_, media_type)| *media_type)
+fn media_type(name: &str) -> &'static str {
+    match name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase()).as_deref() {
+        Some("png") => "image/png",
+        Some("webp") => "image/webp",
+        _ => "image/jpeg",
+    }
 }
 
 #[cfg(test)]
@@ -204,8 +169,7 @@ mod tests {
         let folder = folder_of(&["b.PNG", "a.jpeg", "notes.txt", "c.webp", "Thumbs.db"]);
         fs::create_dir(folder.path().join("d.png")).expect("a folder that looks like a picture");
         let scanned = ImageFolder::scan(folder.path()).expect("scanned");
-        let found: Vec<&str> = scanned.images.iter().map(|image| image.name.as_str()).collect();
-        assert_eq!(found, ["a.jpeg", "b.PNG", "c.webp"]);
+        assert_eq!(scanned.images, ["a.jpeg", "b.PNG", "c.webp"]);
         assert_eq!(scanned.stray, ["Thumbs.db", "d.png", "notes.txt"]);
         assert!(scanned.stray_files_warning().is_some_and(|text| text.contains("notes.txt")));
     }
@@ -224,12 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_beyond_the_limit_is_refused_by_name() {
-        let folder = folder_of(&["a.png"]);
-        let large = fs::File::create(folder.path().join("big.png")).expect("created");
-        large.set_len(LARGEST_IMAGE + 1).expect("sparse");
-        let error = ImageFolder::scan(folder.path()).expect_err("too large");
-        assert!(error.to_string().contains("big.png"), "{error}");
+    fn empty_and_huge_pictures_are_refused_by_name() {
+        for size in [0, LARGEST_IMAGE_FILE + 1] {
+            let folder = folder_of(&["a.png"]);
+            let odd = fs::File::create(folder.path().join("odd.png")).expect("created");
+            odd.set_len(size).expect("sparse");
+            let error = ImageFolder::scan(folder.path()).expect_err("wrong size");
+            assert!(error.to_string().contains("odd.png"), "{error}");
+        }
     }
 
     #[test]

@@ -3,7 +3,10 @@
 use std::io::{self, Write as _};
 
 use prost_types::Timestamp;
-use ringtune_proto::v1::{self, JobState, WorkerState, job_event::Event};
+use ringtune_proto::{
+    convert::{job_state_from_name, job_state_name, worker_state_name},
+    v1::{self, JobState, job_event::Event},
+};
 use serde::Serialize;
 
 use crate::{arguments::OutputFormat, client::SavedArtifact};
@@ -49,30 +52,11 @@ pub fn remark(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// A job state without the prefix that proto enums carry: `SUCCEEDED`.
-pub fn job_state_name(state: JobState) -> &'static str {
-    let name = state.as_str_name();
-    name.strip_prefix("JOB_STATE_").unwrap_or(name)
-}
-
-/// Parses what [`job_state_name`] prints, in upper or lower case.
+/// Parses a job state as users write it, in upper or lower case.
 pub fn parse_job_state(name: &str) -> Result<JobState, String> {
-    JobState::from_str_name(&format!("JOB_STATE_{}", name.to_ascii_uppercase()))
-        .filter(|state| *state != JobState::Unspecified)
-        .ok_or_else(|| {
-            "the states are queued, preparing, running, paused, succeeded, failed and cancelled".to_owned()
-        })
-}
-
-/// Whether a job in this state stays in it for ever.
-pub fn is_final(state: JobState) -> bool {
-    matches!(state, JobState::Succeeded | JobState::Failed | JobState::Cancelled)
-}
-
-/// A worker state without its prefix: `IDLE`.
-pub fn worker_state_name(state: WorkerState) -> &'static str {
-    let name = state.as_str_name();
-    name.strip_prefix("WORKER_STATE_").unwrap_or(name)
+    job_state_from_name(name).ok_or_else(|| {
+        "the states are queued, preparing, running, paused, succeeded, failed and cancelled".to_owned()
+    })
 }
 
 /// A time in RFC 3339, UTC; empty when there is none.
@@ -313,12 +297,5 @@ mod tests {
             (&"step".into(), &3.into(), &9.into())
         );
         assert!(line["loss"].is_null(), "JSON has no NaN");
-    }
-
-    #[test]
-    fn state_names_go_both_ways() {
-        assert_eq!(parse_job_state("running"), Ok(JobState::Running));
-        assert_eq!(job_state_name(JobState::Cancelled), "CANCELLED");
-        assert!(parse_job_state("unspecified").is_err());
     }
 }

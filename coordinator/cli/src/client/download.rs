@@ -9,6 +9,7 @@ use std::{
 
 use backon::BackoffBuilder as _;
 use ringtune_proto::v1;
+use ringtune_shared::files::{TEMPORARY_SUFFIX, safe_file_name};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncWriteExt as _;
 use tonic::{Request, Status};
@@ -37,7 +38,7 @@ impl Client {
         folder: &Path,
     ) -> Result<SavedArtifact, ClientError> {
         let doing = "download an artifact";
-        if !is_plain_file_name(&artifact.name) {
+        if !safe_file_name(&artifact.name) {
             return Err(self.nonsense(doing, format!("the file name {:?}", artifact.name)));
         }
         let path = folder.join(&artifact.name);
@@ -45,8 +46,8 @@ impl Client {
 
         // 1. Into a temporary file of the same folder, so that the rename stays within one file system.
         let temporary = tempfile::Builder::new()
-            .prefix(&format!(".{}.", artifact.name))
-            .suffix(".part")
+            .prefix(".ringtune-")
+            .suffix(TEMPORARY_SUFFIX)
             .permissions(Permissions::from_mode(0o666)) // less the user's umask, as for any new file
             .tempfile_in(folder)
             .map_err(cannot_write)?;
@@ -113,23 +114,5 @@ enum ReceiveError {
 impl From<Status> for ReceiveError {
     fn from(status: Status) -> Self {
         Self::Status(Box::new(status))
-    }
-}
-
-/// A name that stays within its folder and is not hidden.
-fn is_plain_file_name(name: &str) -> bool {
-    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_plain_file_name;
-
-    #[test]
-    fn names_that_leave_the_folder_are_refused() {
-        for name in ["", ".", "..", "../a", "/etc/passwd", "a/b", ".bashrc", "a\0"] {
-            assert!(!is_plain_file_name(name), "{name:?}");
-        }
-        assert!(is_plain_file_name("learned_embeds-steps-100.safetensors"));
     }
 }

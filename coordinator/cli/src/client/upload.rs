@@ -17,6 +17,8 @@ const CHUNK_BYTES: usize = 512 * 1024;
 pub struct Content {
     /// All of it.
     pub bytes: Bytes,
+    /// Its hash.
+    pub sha256: ContentHash,
     /// For example "image/png".
     pub media_type: &'static str,
 }
@@ -27,7 +29,7 @@ impl Client {
     /// What the coordinator has already is not sent again.
     pub async fn upload(&self, content: &Content) -> Result<String, ClientError> {
         let doing = "upload a file";
-        let sha256 = ContentHash::of(&content.bytes).to_string();
+        let sha256 = content.sha256.to_string();
         let mut delays = backoff().with_max_times(REPEATS).build();
         let mut committed = None;
         loop {

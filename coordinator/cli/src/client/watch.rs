@@ -3,12 +3,14 @@
 use std::time::{Duration, Instant};
 
 use backon::BackoffBuilder as _;
-use ringtune_proto::v1::{self, job_event::Event};
+use ringtune_proto::{
+    convert::is_terminal,
+    v1::{self, job_event::Event},
+};
 use tonic::{Request, Status, Streaming};
 use uuid::Uuid;
 
 use super::{Client, ClientError, backoff, is_transient};
-use crate::output::is_final;
 
 /// How long a coordinator may be away before a watcher gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -115,5 +117,5 @@ enum News {
 }
 
 fn ends_the_job(event: &v1::JobEvent) -> bool {
-    matches!(&event.event, Some(Event::StateChange(change)) if is_final(change.to()))
+    matches!(&event.event, Some(Event::StateChange(change)) if is_terminal(change.to()))
 }

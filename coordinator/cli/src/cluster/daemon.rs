@@ -60,6 +60,8 @@ impl DaemonCommand {
             command.argument("--listen", "127.0.0.1:0");
             command.argument("--http-listen", "127.0.0.1:0");
         }
+        // The log is shown to people.
+        command.argument("--log-format", "human");
         for flag in ["--lifeline", "--announce", "--free-ports"] {
             command.flag(flag);
         }

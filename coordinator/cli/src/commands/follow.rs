@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use ringtune_proto::v1::{self, JobState, job_event::Event};
+use ringtune_proto::{
+    convert::{is_terminal, job_state_name},
+    v1::{self, JobState, job_event::Event},
+};
 use uuid::Uuid;
 
 use crate::{
@@ -10,7 +13,7 @@ use crate::{
     cluster::{Ended, LocalCluster},
     error::Error,
     interrupt::Interrupts,
-    output::{EventObject, Output, is_final, job_state_name},
+    output::{EventObject, Output},
     progress::Display,
 };
 
@@ -153,7 +156,7 @@ impl Follow<'_> {
 
 fn outcome_of(event: &v1::JobEvent) -> Option<Outcome> {
     match &event.event {
-        Some(Event::StateChange(change)) if is_final(change.to()) => {
+        Some(Event::StateChange(change)) if is_terminal(change.to()) => {
             Some(Outcome { state: change.to(), reason: change.reason.clone() })
         }
         _ => None,

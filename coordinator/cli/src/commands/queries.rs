@@ -1,13 +1,16 @@
 //! The commands that ask one question: `list`, `status`, `cancel`, `workers`.
 
 use comfy_table::{CellAlignment, Table, presets};
-use ringtune_proto::v1::{self, JobState};
+use ringtune_proto::{
+    convert::{job_state_name, worker_state_name},
+    v1::{self, JobState},
+};
 
 use crate::{
     arguments::{CancelArguments, JobArguments, ListArguments, WorkersArguments},
     client::Client,
     error::Error,
-    output::{JobObject, Output, WorkerObject, job_state_name, remark, time_text, worker_state_name},
+    output::{JobObject, Output, WorkerObject, remark, time_text},
 };
 
 const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;

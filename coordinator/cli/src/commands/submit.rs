@@ -1,6 +1,9 @@
 //! `submit` and `watch`, and the way of a job file to the coordinator that `run` takes too.
 
-use ringtune_proto::v1;
+use ringtune_proto::{
+    convert::{job_state_name, spec_to_wire},
+    v1,
+};
 use uuid::Uuid;
 
 use super::follow::{Follow, OnInterrupt};
@@ -11,7 +14,7 @@ use crate::{
     images::ImageFolder,
     interrupt::Interrupts,
     job_file::{ImageSource, JobFile},
-    output::{JobObject, Output, job_state_name, remark},
+    output::{JobObject, Output, remark},
 };
 
 /// A job whose file and images have been checked.
@@ -38,18 +41,10 @@ impl CheckedJob {
     pub(super) async fn submit(&self, client: &Client, request_id: &str) -> Result<v1::Job, Error> {
         let mut spec = self.file.spec.clone();
         if let Some(images) = &self.images {
-            spec.data.images = images.upload(client, |_| ()).await?;
+            spec.data.images = images.upload(client).await?;
             remark(&format!("uploaded {} images", images.count()));
         }
-        Ok(client
-            .create_job(
-                {
-                    let _ = &mut spec;
-                    v1::JobSpec::default()
-                },
-                request_id,
-            )
-            .await?)
+        Ok(client.create_job(spec_to_wire(&spec), request_id).await?)
     }
 }
 

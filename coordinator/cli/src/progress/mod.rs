@@ -6,11 +6,13 @@ mod text;
 use std::collections::{BTreeMap, VecDeque};
 
 use prost_types::Timestamp;
-use ringtune_proto::v1::{self, job_event::Event};
+use ringtune_proto::{
+    convert::job_state_name,
+    v1::{self, job_event::Event},
+};
 
 pub use display::Display;
 
-use crate::output::job_state_name;
 use text::{duration_text, rate_text};
 
 /// Steps that the shown speed is an average of.

@@ -1,0 +1,170 @@
+//! The command as a program: what it refuses before anything starts, and with which exit code.
+
+#![allow(clippy::expect_used, reason = "a test may end with a panic")]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+const JOB: &str = r#"
+kind = "textual_inversion"
+name = "star"
+[model]
+base = "toy-sd"
+[data]
+images = "pictures"
+[train]
+placeholder_token = "<star>"
+initializer_token = "star"
+resolution = 64
+[cluster]
+world_size = 4
+min_world_size = 2
+"#;
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    /// A folder with job.toml and one picture.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        fs::create_dir(folder.path().join("pictures")).expect("made");
+        fs::write(folder.path().join("pictures/a.png"), "not looked into").expect("written");
+        let folder = Self(folder);
+        folder.write_job(JOB);
+        folder
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write_job(&self, text: &str) {
+        fs::write(self.path().join("job.toml"), text).expect("written");
+    }
+
+    fn ringtune(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_ringtune"))
+            .args(arguments)
+            .current_dir(self.path())
+            .env("XDG_STATE_HOME", self.path().join("state"))
+            .env_remove("RINGTUNE_COORDINATOR")
+            .output()
+            .expect("the command starts")
+    }
+
+    /// The command must refuse its input as wrong usage, and name all of `parts`.
+    fn refused(&self, arguments: &[&str], parts: &[&str]) {
+        let output = self.ringtune(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "data was printed");
+        for part in parts {
+            assert!(stderr.contains(part), "{part:?} is missing in: {stderr}");
+        }
+        assert!(!self.path().join("state").exists(), "something was started");
+        assert!(!self.path().join("ringtune-out").exists(), "an output folder was made");
+    }
+}
+
+#[test]
+fn the_job_is_printed_with_every_default_and_can_be_read_again() {
+    let folder = Folder::new();
+    let printed = folder.ringtune(&["run", "--print-job", "job.toml"]);
+    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    let text = String::from_utf8(printed.stdout).expect("UTF-8");
+    for line in
+        ["lr_scheduler = \"constant\"", "lr_warmup_steps = 500", "scale_lr = false", "min_world_size = 2"]
+    {
+        assert!(text.contains(line), "{line} is missing in: {text}");
+    }
+    let model = folder.path().join("toy-sd");
+    assert!(text.contains(&*model.to_string_lossy()), "the model's path is not absolute: {text}");
+    folder.write_job(&text);
+    let again = folder.ringtune(&["run", "--print-job", "job.toml"]);
+    assert_eq!(String::from_utf8_lossy(&again.stdout), text);
+    let json = folder.ringtune(&["run", "--print-job", "--output", "json", "job.toml"]);
+    assert_eq!(json.stdout.iter().filter(|byte| **byte == b'\n').count(), 1, "one object a line");
+}
+
+#[test]
+fn every_mistake_of_a_job_file_is_named_at_once() {
+    let folder = Folder::new();
+    folder.write_job(&JOB.replace(
+        "resolution = 64",
+        "resolution = 0\nrezolution = 64\nmax_train_steps = -3\nlearning_rate = \"fast\"\nlr_scheduler = \"none\"",
+    ));
+    let fields =
+        ["resolution", "rezolution", "max_train_steps", "-3", "learning_rate", "lr_scheduler", "cosine"];
+    folder.refused(&["run", "job.toml"], &fields);
+    folder.refused(&["run", "--print-job", "job.toml"], &fields);
+    folder.refused(&["submit", "job.toml"], &fields);
+}
+
+#[test]
+fn a_file_that_is_no_toml_or_is_missing_is_named() {
+    let folder = Folder::new();
+    folder.write_job("kind = ");
+    folder.refused(&["run", "job.toml"], &["job.toml"]);
+    folder.refused(&["run", "other.toml"], &["other.toml"]);
+}
+
+#[test]
+fn image_folders_that_cannot_be_used_are_named() {
+    let folder = Folder::new();
+    let pictures = folder.path().join("pictures");
+    fs::rename(pictures.join("a.png"), pictures.join("a.gif")).expect("renamed");
+    folder.refused(&["run", "job.toml"], &["data.images", "a.gif"]);
+    fs::remove_file(pictures.join("a.gif")).expect("removed");
+    folder.refused(&["run", "job.toml"], &["data.images", "empty"]);
+    fs::remove_dir(&pictures).expect("removed");
+    folder.refused(&["run", "job.toml"], &["data.images", "pictures"]);
+    folder.refused(&["submit", "job.toml"], &["data.images", "pictures"]);
+}
+
+#[test]
+fn fewer_workers_than_the_smallest_ring_are_refused() {
+    let folder = Folder::new();
+    folder.refused(&["run", "job.toml", "--workers", "1"], &["--workers 1", "min_world_size = 2"]);
+    folder.refused(&["run", "job.toml", "--workers", "0"], &["--workers 0"]);
+    folder.refused(&["run", "job.toml", "--workers", "100000"], &["100000"]);
+}
+
+#[test]
+fn what_does_not_exist_is_wrong_usage() {
+    let folder = Folder::new();
+    folder.refused(&["pause", "x"], &["pause"]);
+    folder.refused(&["status", "not-a-uuid"], &["not-a-uuid"]);
+    folder.refused(&["list", "--coordinator", "https://node"], &["TLS"]);
+}
+
+#[test]
+fn a_coordinator_that_is_not_there_has_an_exit_code_of_its_own() {
+    let folder = Folder::new();
+    // A port that was free a moment ago.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = listener.local_addr().expect("address").to_string();
+    drop(listener);
+    for arguments in [vec!["list"], vec!["workers"], vec!["submit", "job.toml"]] {
+        let output = folder.ringtune(&[&arguments[..], &["--coordinator", &address]].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(&address) && stderr.contains("ringtune up"), "{stderr}");
+    }
+}
+
+#[test]
+fn help_teaches_by_example() {
+    let folder = Folder::new();
+    let help = folder.ringtune(&["--help"]);
+    let text = String::from_utf8_lossy(&help.stdout);
+    assert!(help.status.success());
+    for command in
+        ["run", "up", "submit", "list", "status", "watch", "cancel", "workers", "fetch", "generate", "doctor"]
+    {
+        assert!(text.contains(&format!("\n  {command} ")), "{command} is missing in: {text}");
+    }
+    assert!(text.contains("ringtune run dicoo.toml") && text.contains("Exit codes"), "{text}");
+}
