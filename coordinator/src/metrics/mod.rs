@@ -1,0 +1,184 @@
+//! What the coordinator counts, for Prometheus.
+//!
+//! Names follow Prometheus' own rules: base units, `_total` for counters. Labels have few values: RPC methods are
+//! those of the API (any other path counts as "other"), never ids.
+
+mod layer;
+
+use prometheus::{
+    Encoder as _, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+pub use layer::{CountedBody, CountedService, Layer};
+
+use crate::core::{JobState, WorkerState};
+
+/// Seconds; from a heartbeat's handling to a long upload.
+const RPC_BUCKETS: [f64; 9] = [0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0];
+
+/// All metrics of one coordinator; clones share them.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registry: Registry,
+    rpcs: IntCounterVec,
+    rpc_seconds: HistogramVec,
+    jobs: IntGaugeVec,
+    workers: IntGaugeVec,
+    /// Optimizer steps that ranks reported.
+    pub steps: IntCounter,
+    /// Bytes of contents that came in.
+    pub uploaded_bytes: IntCounter,
+}
+
+impl Metrics {
+    /// Fresh metrics in a registry of their own, with those of the process.
+    ///
+    /// # Errors
+    /// None in practice: only a name that is used twice or is no metric name.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let metrics = Self {
+            rpcs: IntCounterVec::new(
+                Opts::new("ringtune_rpcs_total", "gRPC calls that ended, by method and status code"),
+                &["method", "code"],
+            )?,
+            rpc_seconds: HistogramVec::new(
+                HistogramOpts::new("ringtune_rpc_seconds", "How long gRPC calls took, streams included")
+                    .buckets(RPC_BUCKETS.to_vec()),
+                &["method"],
+            )?,
+            jobs: IntGaugeVec::new(Opts::new("ringtune_jobs", "Jobs by state"), &["state"])?,
+            workers: IntGaugeVec::new(Opts::new("ringtune_workers", "Workers by state"), &["state"])?,
+            steps: IntCounter::new("ringtune_steps_total", "Optimizer steps reported by rank 0")?,
+            uploaded_bytes: IntCounter::new("ringtune_uploaded_bytes_total", "Bytes of uploads received")?,
+            registry,
+        };
+        let registry = &metrics.registry;
+        registry.register(Box::new(metrics.rpcs.clone()))?;
+        registry.register(Box::new(metrics.rpc_seconds.clone()))?;
+        registry.register(Box::new(metrics.jobs.clone()))?;
+        registry.register(Box::new(metrics.workers.clone()))?;
+        registry.register(Box::new(metrics.steps.clone()))?;
+        registry.register(Box::new(metrics.uploaded_bytes.clone()))?;
+        #[cfg(target_os = "linux")]
+        registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        Ok(metrics)
+    }
+
+    /// How many jobs are in `state` now.
+    pub fn set_jobs(&self, state: JobState, count: usize) {
+        let name = format!("{state:?}").to_ascii_lowercase();
+        self.jobs.with_label_values(&[&name]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// How many workers are in `state` now.
+    pub fn set_workers(&self, state: WorkerState, count: usize) {
+        let name = format!("{state:?}").to_ascii_lowercase();
+        self.workers.with_label_values(&[&name]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// One call ended. `path`: as in the request, "/ringtune.v1.JobService/GetJob".
+    fn rpc_ended(&self, path: &str, code: i32, seconds: f64) {
+        let method = method_of(path);
+        self.rpcs.with_label_values(&[method, code_name(code)]).inc();
+        self.rpc_seconds.with_label_values(&[method]).observe(seconds);
+    }
+
+    /// The text that Prometheus reads.
+    ///
+    /// # Errors
+    /// None in practice: only a metric without a value type.
+    pub fn text(&self) -> Result<String, prometheus::Error> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
+    }
+}
+
+/// "JobService/GetJob" for a method that may be ours, "other" for what anybody can make up.
+fn method_of(path: &str) -> &str {
+    const SERVICES: [&str; 4] = ["JobService", "ClusterService", "ArtifactService", "WorkerService"];
+    let Some(method) = path.strip_prefix("/ringtune.v1.") else { return "other" };
+    let known = method
+        .split_once('/')
+        .is_some_and(|(service, name)| SERVICES.contains(&service) && METHODS.contains(&name));
+    if known { method } else { "other" }
+}
+
+/// Every method of the four services.
+const METHODS: [&str; 17] = [
+    "CreateJob",
+    "GetJob",
+    "ListJobs",
+    "CancelJob",
+    "PauseJob",
+    "ResumeJob",
+    "DeleteJob",
+    "WatchJob",
+    "ListSteps",
+    "ListWorkers",
+    "GetWorker",
+    "DrainWorker",
+    "GetCluster",
+    "Upload",
+    "Download",
+    "ListArtifacts",
+    "Session",
+];
+
+/// gRPC's own name of a status code.
+fn code_name(code: i32) -> &'static str {
+    const NAMES: [&str; 17] = [
+        "OK",
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
+    ];
+    usize::try_from(code).ok().and_then(|code| NAMES.get(code)).copied().unwrap_or("UNKNOWN")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_anybody_can_make_up_is_one_label() {
+        assert_eq!(method_of("/ringtune.v1.JobService/GetJob"), "JobService/GetJob");
+        for made_up in ["/ringtune.v1.JobService/x9", "/x/GetJob", "", "/ringtune.v1.Other/GetJob"] {
+            assert_eq!(method_of(made_up), "other", "{made_up}");
+        }
+    }
+
+    #[test]
+    fn every_method_of_the_api_is_known() {
+        let text = String::from_utf8_lossy(ringtune_proto::FILE_DESCRIPTOR_SET);
+        for method in METHODS {
+            assert!(text.contains(method), "{method} is not in the API");
+        }
+    }
+
+    #[test]
+    fn values_show_in_the_text() {
+        let metrics = Metrics::new().unwrap();
+        metrics.set_jobs(JobState::Running, 3);
+        metrics.rpc_ended("/ringtune.v1.JobService/GetJob", 5, 0.01);
+        let text = metrics.text().unwrap();
+        assert!(text.contains(r#"ringtune_jobs{state="running"} 3"#), "{text}");
+        let counted = r#"ringtune_rpcs_total{code="NOT_FOUND",method="JobService/GetJob"} 1"#;
+        assert!(text.contains(counted), "{text}");
+    }
+}
