@@ -1,8 +1,123 @@
+// Attention as libtorch sees it: an autograd function around attention_kernels.h, and the choice of what
+// runs it.
+
+#include "attention_kernels.h"
 #include "shim.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/native/CPUBlas.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+#include <cstring>
 
 namespace ringtune {
 
-at::Tensor attention(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value) {
+namespace {
+
+using flash::Backend;
+using flash::Bf16;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+void gemm_brgemm(int64_t m, int64_t n, int64_t k, const Bf16 *a, int64_t lda, const Bf16 *b, int64_t ldb, float *c,
+                 int64_t ldc, bool accumulate) {
+    at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, accumulate, reinterpret_cast<const at::BFloat16 *>(a),
+                                reinterpret_cast<const at::BFloat16 *>(b), c, true);
+}
+
+void on_threads(int64_t tasks, const std::function<void(int64_t, int64_t)> &body) {
+    at::parallel_for(0, tasks, 1, body);
+}
+
+// oneDNN's product uses AMX, and is chosen where that is; ours is faster without.
+Backend backend_of(AttentionKernel kernel) {
+    if (kernel == AttentionKernel::Amx) {
+        return {gemm_brgemm, [] { at::native::cpublas::brgemm_release(true); }, on_threads};
+    }
+    return {flash::gemm_avx512, [] {}, on_threads};
+}
+
+template <typename Element> flash::View<Element> view(const at::Tensor &tensor) {
+    auto *data = tensor.defined() ? static_cast<Element *>(tensor.data_ptr()) : nullptr;
+    if (data == nullptr) {
+        return {nullptr, 0, 0, 0};
+    }
+    return {data, tensor.stride(0), tensor.stride(1), tensor.stride(2)};
+}
+
+flash::Shape shape_of(const at::Tensor &query, const at::Tensor &key) {
+    const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(query.size(3))));
+    return {query.size(0), query.size(2), query.size(1), key.size(1), query.size(3), scale};
+}
+
+at::Tensor with_contiguous_width(const at::Tensor &tensor) {
+    return tensor.stride(3) == 1 ? tensor : tensor.contiguous();
+}
+
+struct TiledAttention : torch::autograd::Function<TiledAttention> {
+    static Variable forward(AutogradContext *context, const Variable &query_in, const Variable &key_in,
+                            const Variable &value_in, int64_t kernel) {
+        const auto query = with_contiguous_width(query_in);
+        const auto key = with_contiguous_width(key_in);
+        const auto value = with_contiguous_width(value_in);
+        auto output = at::empty(query.sizes(), query.options().memory_format(at::MemoryFormat::Contiguous));
+        auto log_sum_exp = at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat));
+        flash::forward(shape_of(query, key), backend_of(static_cast<AttentionKernel>(kernel)),
+                           view<const Bf16>(query), view<const Bf16>(key), view<const Bf16>(value),
+                           view<Bf16>(output), log_sum_exp.data_ptr<float>());
+        context->save_for_backward({query, key, value, output, log_sum_exp});
+        context->saved_data["kernel"] = kernel;
+        return output;
+    }
+
+    static variable_list backward(AutogradContext *context, const variable_list &gradients) {
+        const auto saved = context->get_saved_variables();
+        const auto grad_output = with_contiguous_width(gradients[0]);
+        variable_list results(4);
+        for (size_t input = 0; input < 3; ++input) {
+            if (context->needs_input_grad(input)) {
+                results[input] = at::empty(saved[input].sizes(),
+                                           saved[input].options().memory_format(at::MemoryFormat::Contiguous));
+            }
+        }
+        const auto kernel = static_cast<AttentionKernel>(context->saved_data["kernel"].toInt());
+        flash::backward(shape_of(saved[0], saved[1]), backend_of(kernel), view<const Bf16>(saved[0]),
+                            view<const Bf16>(saved[1]), view<const Bf16>(saved[2]), view<const Bf16>(saved[3]),
+                            saved[4].data_ptr<float>(), view<const Bf16>(grad_output),
+                            {view<Bf16>(results[0]), view<Bf16>(results[1]), view<Bf16>(results[2])});
+        return results;
+    }
+};
+
+bool fits_tiled(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value) {
+    const auto bf16_on_cpu = [](const at::Tensor &tensor) {
+        return tensor.device().is_cpu() && tensor.scalar_type() == at::kBFloat16 && tensor.numel() > 0;
+    };
+    return bf16_on_cpu(query) && bf16_on_cpu(key) && bf16_on_cpu(value);
+}
+
+} // namespace
+
+AttentionKernel attention_kernel() {
+    if (!flash::supported()) {
+        return AttentionKernel::Libtorch;
+    }
+    // True where the processor has AMX: see ATen/native/CPUBlas.cpp.
+    return at::native::cpublas::could_pack(at::kBFloat16) ? AttentionKernel::Amx : AttentionKernel::Avx512;
+}
+
+at::Tensor attention(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value,
+                     AttentionKernel kernel) {
+    TORCH_CHECK(query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && key.sizes() == value.sizes() &&
+                    query.size(0) == key.size(0) && query.size(2) == key.size(2) && query.size(3) == key.size(3),
+                "attention takes query [batch, queries, heads, width] and key and value [batch, keys, heads, width], "
+                "not ",
+                query.sizes(), ", ", key.sizes(), " and ", value.sizes());
+    if (kernel != AttentionKernel::Libtorch && fits_tiled(query, key, value)) {
+        return TiledAttention::apply(query, key, value, static_cast<int64_t>(kernel));
+    }
     return at::scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
         .transpose(1, 2);
 }

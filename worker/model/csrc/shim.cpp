@@ -40,10 +40,14 @@ at::Tensor *ringtune_channels_last(const at::Tensor *tensor) {
         nullptr, [&] { return new at::Tensor(tensor->contiguous(at::MemoryFormat::ChannelsLast)); });
 }
 
-at::Tensor *ringtune_attention(const at::Tensor *query, const at::Tensor *key, const at::Tensor *value) {
-    return guarded<at::Tensor *>(nullptr,
-                                 [&] { return new at::Tensor(ringtune::attention(*query, *key, *value)); });
+at::Tensor *ringtune_attention(const at::Tensor *query, const at::Tensor *key, const at::Tensor *value, int kernel) {
+    return guarded<at::Tensor *>(nullptr, [&] {
+        return new at::Tensor(
+            ringtune::attention(*query, *key, *value, static_cast<ringtune::AttentionKernel>(kernel)));
+    });
 }
+
+int ringtune_attention_kernel() { return static_cast<int>(ringtune::attention_kernel()); }
 
 // Compute threads of the calling thread's operations.
 bool ringtune_set_threads(int threads) {

@@ -26,7 +26,16 @@ template <typename Result, typename Body> Result guarded(Result failure, Body bo
     return failure;
 }
 
-// Scaled dot-product attention with gradient; see attention.cpp.
-at::Tensor attention(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value);
+// What attention in bf16 runs on: libtorch's own kernels, the tiled ones with vdpbf16ps, or the tiled ones with
+// oneDNN's product on AMX.
+enum class AttentionKernel : int { Libtorch = 0, Avx512 = 1, Amx = 2 };
+
+// The fastest that this processor can do.
+AttentionKernel attention_kernel();
+
+// softmax(query keyT / sqrt(width)) value, with gradient: query [batch, queries, heads, width], key and value
+// [batch, keys, heads, width].
+at::Tensor attention(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value,
+                     AttentionKernel kernel);
 
 } // namespace ringtune

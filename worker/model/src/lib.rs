@@ -6,6 +6,7 @@
 //! [`weights::Scope`] of it, build the block, call `forward` with tensors.
 
 pub mod api;
+pub mod attention;
 pub mod checkpoint;
 pub mod clip;
 pub mod config;

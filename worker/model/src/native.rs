@@ -23,7 +23,9 @@ unsafe extern "C" {
         query: *const C_tensor,
         key: *const C_tensor,
         value: *const C_tensor,
+        kernel: c_int,
     ) -> *mut C_tensor;
+    fn ringtune_attention_kernel() -> c_int;
     fn ringtune_set_threads(threads: c_int) -> bool;
     fn ringtune_set_interop_threads(threads: c_int) -> bool;
     fn ringtune_get_threads() -> c_int;
@@ -108,12 +110,17 @@ pub(crate) fn channels_last(tensor: &Tensor) -> Result<Tensor> {
     tensor_from(unsafe { ringtune_channels_last(tensor.as_ptr()) })
 }
 
-/// Softmax(query keyᵀ / sqrt(width)) value, with gradient.
-///
-/// `query`: [batch, queries, heads, width]; `key`, `value`: [batch, keys, heads, width]; returns query's shape.
-pub(crate) fn attention(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
-    // SAFETY: live tensors; the shim only reads them (autograd keeps its own references).
-    tensor_from(unsafe { ringtune_attention(query.as_ptr(), key.as_ptr(), value.as_ptr()) })
+/// See [`crate::attention::scaled_dot_product`]; `kernel` is a number of csrc/shim.h's `AttentionKernel`.
+pub(crate) fn attention(query: &Tensor, key: &Tensor, value: &Tensor, kernel: i32) -> Result<Tensor> {
+    // SAFETY: live tensors; the shim checks their shapes and only reads them (autograd keeps its own
+    // references).
+    tensor_from(unsafe { ringtune_attention(query.as_ptr(), key.as_ptr(), value.as_ptr(), kernel) })
+}
+
+/// The number of the fastest attention kernel that this processor has.
+pub(crate) fn attention_kernel() -> i32 {
+    // SAFETY: no arguments; asks for the processor's features.
+    unsafe { ringtune_attention_kernel() }
 }
 
 /// Sets the compute threads of operations started by the calling thread.

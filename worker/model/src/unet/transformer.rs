@@ -2,10 +2,10 @@
 
 use tch::{Kind, Tensor};
 
+use crate::attention;
 use crate::config::{BlockConfig, UNetConfig};
 use crate::error::Result;
 use crate::layers::{GroupNorm, GroupNormConfig, LayerNorm, Linear, LinearConfig, from_tokens, to_tokens};
-use crate::native;
 use crate::weights::Scope;
 
 /// Epsilon of the layer norms, and of the group norm before the projection, whatever `norm_eps` says.
@@ -46,7 +46,7 @@ impl CrossAttention {
         let query = self.query.forward(x)?.f_view([batch, positions, self.heads, width])?;
         let key = self.key.forward(context)?.f_view([batch, keys, self.heads, width])?;
         let value = self.value.forward(context)?.f_view([batch, keys, self.heads, width])?;
-        let mixed = native::attention(&query, &key, &value)?;
+        let mixed = attention::scaled_dot_product(&query, &key, &value)?;
         self.output.forward(&mixed.f_reshape([batch, positions, channels])?)
     }
 }

@@ -2,10 +2,10 @@
 
 use tch::{Kind, Tensor};
 
+use crate::attention;
 use crate::config::VaeConfig;
 use crate::error::Result;
 use crate::layers::{GroupNorm, GroupNormConfig, Linear, LinearConfig, from_tokens, to_tokens};
-use crate::native;
 use crate::resnet::ResnetBlock;
 use crate::vae::{EPSILON, resnet};
 use crate::weights::Scope;
@@ -42,8 +42,11 @@ impl VaeAttention {
         let tokens = to_tokens(&self.norm.forward(x)?)?;
         let one_head =
             |projection: &Linear| -> Result<Tensor> { Ok(projection.forward(&tokens)?.f_unsqueeze(2)?) };
-        let mixed =
-            native::attention(&one_head(&self.query)?, &one_head(&self.key)?, &one_head(&self.value)?)?;
+        let mixed = attention::scaled_dot_product(
+            &one_head(&self.query)?,
+            &one_head(&self.key)?,
+            &one_head(&self.value)?,
+        )?;
         let output = self.output.forward(&mixed.f_squeeze_dim(2)?)?;
         Ok(x.f_add(&from_tokens(&output, height, width)?)?)
     }

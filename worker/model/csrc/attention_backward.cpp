@@ -1,0 +1,368 @@
+// For one head, with P the probabilities, O the output and G its gradient (all [queries, ...]):
+//   dV = PT G,  dP = G VT,  dS = P * (dP - rowsum(O * G)),  dQ = scale dS K,  dK = scale dST Q.
+// Blocks of P and dS are computed once and used by all three sums. The sums over queries (dK, dV) and over
+// keys (dQ) cannot both belong to one thread; so each task takes a stretch of one head's keys (or, where the
+// keys are few, of its queries) and leaves partial sums, which a last pass adds up in the tasks' order.
+
+#include "attention_blocks.h"
+
+namespace ringtune::flash {
+
+namespace {
+
+// Scores lie as [queries][keys].
+constexpr int64_t QUERY_BLOCK = 64;
+constexpr int64_t KEY_BLOCK = 192;
+// Into how many tasks a head is split: enough for many cores, few enough for the memory of the partial sums.
+constexpr int64_t STRETCHES = 4;
+
+// Which sums are wanted, and how a head is split.
+struct Plan {
+    Shape shape;
+    int64_t heads;        // of the whole batch
+    int64_t even_width;   // of left operands' rows
+    int64_t padded_width; // of right operands and of dQ
+    bool want_query;
+    bool want_key;
+    bool want_value;
+    int64_t query_blocks;
+    int64_t key_blocks;
+    int64_t query_stretch; // blocks in one
+    int64_t key_stretch;
+    int64_t query_stretches;
+    int64_t key_stretches;
+};
+
+Plan plan_for(const Shape &shape, const Gradients &gradients) {
+    Plan plan{};
+    plan.shape = shape;
+    plan.heads = shape.batches * shape.heads;
+    plan.even_width = round_up(shape.width, 2);
+    plan.padded_width = round_up(shape.width, LANES);
+    plan.want_query = gradients.query.data != nullptr;
+    plan.want_key = gradients.key.data != nullptr;
+    plan.want_value = gradients.value.data != nullptr;
+    plan.query_blocks = divide_up(shape.queries, QUERY_BLOCK);
+    plan.key_blocks = divide_up(shape.keys, KEY_BLOCK);
+    plan.key_stretch = divide_up(plan.key_blocks, STRETCHES);
+    plan.key_stretches = divide_up(plan.key_blocks, plan.key_stretch);
+    plan.query_stretch = plan.key_stretches > 1 ? plan.query_blocks : divide_up(plan.query_blocks, STRETCHES);
+    plan.query_stretches = divide_up(plan.query_blocks, plan.query_stretch);
+    return plan;
+}
+
+// The operands of all heads, block by block, each in the layouts its products want (null where not wanted).
+struct Packed {
+    Buffer<Bf16> query_rows;         // S:  [QUERY_BLOCK][even_width]
+    Buffer<Bf16> gradient_rows;      // dP: [QUERY_BLOCK][even_width]
+    Buffer<Bf16> query_columns;      // dK: [width][QUERY_BLOCK]
+    Buffer<Bf16> gradient_columns;   // dV: [width][QUERY_BLOCK]
+    Buffer<Bf16> key_width_pairs;    // S:  [even_width/2][KEY_BLOCK][2]
+    Buffer<Bf16> value_width_pairs;  // dP: [even_width/2][KEY_BLOCK][2]
+    Buffer<Bf16> key_token_pairs;    // dQ: [KEY_BLOCK/2][padded_width][2]
+    Buffer<float> log_sum_exp;       // [QUERY_BLOCK], in base 2; huge past the end, so that P is 0 there
+    Buffer<float> output_dot;        // [QUERY_BLOCK], rowsum(O * G)
+};
+
+RINGTUNE_AVX512 float dot(const Bf16 *left, const Bf16 *right, int64_t width) {
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t column = 0; column < width; column += LANES) {
+        const __mmask16 mask = width - column >= LANES ? 0xFFFF : (1u << (width - column)) - 1;
+        const __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, left + column));
+        const __m512i b = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, right + column));
+        sum = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)),
+                              _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), sum);
+    }
+    return _mm512_reduce_add_ps(sum);
+}
+
+// The arguments of a backward pass.
+struct Operands {
+    Input query;
+    Input key;
+    Input value;
+    Input output;
+    const float *log_sum_exp;
+    Input grad_output;
+};
+
+void pack_queries(const Plan &plan, const Operands &operands, int64_t task, Packed &packed) {
+    const Shape &shape = plan.shape;
+    const int64_t head = task / plan.query_blocks;
+    const Block block = block_at(task % plan.query_blocks, QUERY_BLOCK, shape.queries);
+    const auto query = rows_of(operands.query, shape, head);
+    const auto gradient = rows_of(operands.grad_output, shape, head);
+    const auto output = rows_of(operands.output, shape, head);
+    pack_rows(query, block, shape.width, &packed.query_rows[task * QUERY_BLOCK * plan.even_width]);
+    pack_rows(gradient, block, shape.width, &packed.gradient_rows[task * QUERY_BLOCK * plan.even_width]);
+    if (plan.want_key) {
+        pack_columns(query, block, shape.width, &packed.query_columns[task * QUERY_BLOCK * shape.width]);
+    }
+    if (plan.want_value) {
+        pack_columns(gradient, block, shape.width, &packed.gradient_columns[task * QUERY_BLOCK * shape.width]);
+    }
+    for (int64_t token = 0; token < QUERY_BLOCK; ++token) {
+        const bool inside = token < block.count;
+        packed.log_sum_exp[task * QUERY_BLOCK + token] =
+            inside ? operands.log_sum_exp[head * shape.queries + block.first + token] : -LOWEST_SCORE;
+        packed.output_dot[task * QUERY_BLOCK + token] =
+            inside ? dot(output.row(block.first + token), gradient.row(block.first + token), shape.width) : 0.0f;
+    }
+}
+
+void pack_keys(const Plan &plan, const Operands &operands, int64_t task, Packed &packed) {
+    const Shape &shape = plan.shape;
+    const int64_t head = task / plan.key_blocks;
+    const Block block = block_at(task % plan.key_blocks, KEY_BLOCK, shape.keys);
+    const auto key = rows_of(operands.key, shape, head);
+    const auto value = rows_of(operands.value, shape, head);
+    pack_width_pairs(key, block, shape.width, &packed.key_width_pairs[task * KEY_BLOCK * plan.even_width]);
+    pack_width_pairs(value, block, shape.width, &packed.value_width_pairs[task * KEY_BLOCK * plan.even_width]);
+    if (plan.want_query) {
+        pack_token_pairs(key, block, shape.width, &packed.key_token_pairs[task * KEY_BLOCK * plan.padded_width]);
+    }
+}
+
+Packed pack(const Plan &plan, const Backend &backend, const Operands &operands) {
+    const int64_t query_tasks = plan.heads * plan.query_blocks;
+    const int64_t key_tasks = plan.heads * plan.key_blocks;
+    const int64_t query_tokens = query_tasks * QUERY_BLOCK;
+    const int64_t key_tokens = key_tasks * KEY_BLOCK;
+    Packed packed;
+    packed.query_rows = allocate<Bf16>(query_tokens * plan.even_width);
+    packed.gradient_rows = allocate<Bf16>(query_tokens * plan.even_width);
+    packed.query_columns = allocate<Bf16>(plan.want_key ? query_tokens * plan.shape.width : 0);
+    packed.gradient_columns = allocate<Bf16>(plan.want_value ? query_tokens * plan.shape.width : 0);
+    packed.key_width_pairs = allocate<Bf16>(key_tokens * plan.even_width);
+    packed.value_width_pairs = allocate<Bf16>(key_tokens * plan.even_width);
+    packed.key_token_pairs = allocate<Bf16>(plan.want_query ? key_tokens * plan.padded_width : 0);
+    packed.log_sum_exp = allocate<float>(query_tokens);
+    packed.output_dot = allocate<float>(query_tokens);
+    backend.parallel_for(query_tasks + key_tasks, [&](int64_t begin, int64_t end) {
+        for (int64_t task = begin; task < end; ++task) {
+            if (task < query_tasks) {
+                pack_queries(plan, operands, task, packed);
+            } else {
+                pack_keys(plan, operands, task - query_tasks, packed);
+            }
+        }
+    });
+    return packed;
+}
+
+// Partial sums, block by block: dQ of each stretch of keys, dK and dV of each stretch of queries.
+struct Partial {
+    Buffer<float> query; // [key_stretches][heads][query_blocks][QUERY_BLOCK][padded_width]
+    Buffer<float> key;   // [query_stretches][heads][key_blocks][width][KEY_BLOCK]
+    Buffer<float> value; // as key
+};
+
+// What a thread works in: one block of queries against one block of keys.
+struct Scratch {
+    Buffer<float> scores;             // [QUERY_BLOCK][KEY_BLOCK]
+    Buffer<float> score_gradients;    // [QUERY_BLOCK][KEY_BLOCK]
+    Buffer<Bf16> probability_pairs;   // [QUERY_BLOCK/2][KEY_BLOCK][2]
+    Buffer<Bf16> gradient_pairs;      // [QUERY_BLOCK/2][KEY_BLOCK][2]
+    Buffer<Bf16> gradient_rows;       // [QUERY_BLOCK][KEY_BLOCK]
+
+    Scratch()
+        : scores(allocate<float>(QUERY_BLOCK * KEY_BLOCK)), score_gradients(allocate<float>(QUERY_BLOCK * KEY_BLOCK)),
+          probability_pairs(allocate<Bf16>(QUERY_BLOCK * KEY_BLOCK)),
+          gradient_pairs(allocate<Bf16>(QUERY_BLOCK * KEY_BLOCK)),
+          gradient_rows(allocate<Bf16>(QUERY_BLOCK * KEY_BLOCK)) {}
+};
+
+// From scores and dP to the bf16 operands P and dS; `queries` even, `keys` a multiple of 16.
+RINGTUNE_AVX512 void softmax_gradient(Scratch &scratch, int64_t queries, int64_t keys, const float *log_sum_exp,
+                                      const float *output_dot, float scale) {
+    const __m512 factor = _mm512_set1_ps(scale);
+    for (int64_t query = 0; query < queries; query += 2) {
+        const __m512 first_log = _mm512_set1_ps(log_sum_exp[query]);
+        const __m512 second_log = _mm512_set1_ps(log_sum_exp[query + 1]);
+        const __m512 first_dot = _mm512_set1_ps(output_dot[query]);
+        const __m512 second_dot = _mm512_set1_ps(output_dot[query + 1]);
+        const float *scores = &scratch.scores[query * KEY_BLOCK];
+        const float *gradients = &scratch.score_gradients[query * KEY_BLOCK];
+        for (int64_t key = 0; key < keys; key += LANES) {
+            const __m512 first = exp2_of(_mm512_fmsub_ps(_mm512_load_ps(scores + key), factor, first_log));
+            const __m512 second =
+                exp2_of(_mm512_fmsub_ps(_mm512_load_ps(scores + KEY_BLOCK + key), factor, second_log));
+            const __m512 first_gradient =
+                _mm512_mul_ps(first, _mm512_sub_ps(_mm512_load_ps(gradients + key), first_dot));
+            const __m512 second_gradient =
+                _mm512_mul_ps(second, _mm512_sub_ps(_mm512_load_ps(gradients + KEY_BLOCK + key), second_dot));
+            const __m512i rows = to_bf16(first_gradient, second_gradient);
+            _mm512_store_si512(&scratch.probability_pairs[query * KEY_BLOCK + key * 2],
+                               paired(to_bf16(first, second)));
+            _mm512_store_si512(&scratch.gradient_pairs[query * KEY_BLOCK + key * 2], paired(rows));
+            _mm256_store_si256(reinterpret_cast<__m256i *>(&scratch.gradient_rows[query * KEY_BLOCK + key]),
+                               _mm512_castsi512_si256(rows));
+            _mm256_store_si256(reinterpret_cast<__m256i *>(&scratch.gradient_rows[(query + 1) * KEY_BLOCK + key]),
+                               _mm512_extracti64x4_epi64(rows, 1));
+        }
+    }
+}
+
+// One block of queries against one block of keys: adds to the partial sums, or begins them.
+struct Pair {
+    int64_t query_at; // the blocks' places among those of all heads
+    int64_t key_at;
+    int64_t queries;
+    int64_t keys;
+    float *grad_query;
+    float *grad_key;
+    float *grad_value;
+    bool first_query;
+    bool first_key;
+};
+
+void accumulate(const Plan &plan, const Backend &backend, const Packed &packed, const Pair &pair, Scratch &scratch) {
+    const int64_t width = plan.shape.width;
+    const int64_t queries = round_up(pair.queries, 2);
+    const int64_t keys = round_up(pair.keys, LANES);
+    const int64_t rows_at = pair.query_at * QUERY_BLOCK * plan.even_width;
+    const int64_t columns_at = pair.query_at * QUERY_BLOCK * width;
+    const int64_t width_pairs_at = pair.key_at * KEY_BLOCK * plan.even_width;
+    // 1. Scores, and the gradient of the probabilities.
+    backend.gemm(queries, keys, plan.even_width, &packed.query_rows[rows_at], plan.even_width,
+                 &packed.key_width_pairs[width_pairs_at], KEY_BLOCK, &scratch.scores[0], KEY_BLOCK, false);
+    for (int64_t query = 0; query < queries && pair.keys < keys; ++query) {
+        std::fill(&scratch.scores[query * KEY_BLOCK + pair.keys], &scratch.scores[query * KEY_BLOCK] + keys,
+                  LOWEST_SCORE);
+    }
+    backend.gemm(queries, keys, plan.even_width, &packed.gradient_rows[rows_at], plan.even_width,
+                 &packed.value_width_pairs[width_pairs_at], KEY_BLOCK, &scratch.score_gradients[0], KEY_BLOCK, false);
+    // 2. Probabilities, and the gradient of the scores.
+    softmax_gradient(scratch, queries, keys, &packed.log_sum_exp[pair.query_at * QUERY_BLOCK],
+                     &packed.output_dot[pair.query_at * QUERY_BLOCK], plan.shape.scale * LOG2_E);
+    // 3. The sums.
+    if (plan.want_value) {
+        backend.gemm(width, keys, queries, &packed.gradient_columns[columns_at], QUERY_BLOCK,
+                     &scratch.probability_pairs[0], KEY_BLOCK, pair.grad_value, KEY_BLOCK, !pair.first_query);
+    }
+    if (plan.want_key) {
+        backend.gemm(width, keys, queries, &packed.query_columns[columns_at], QUERY_BLOCK,
+                     &scratch.gradient_pairs[0], KEY_BLOCK, pair.grad_key, KEY_BLOCK, !pair.first_query);
+    }
+    if (plan.want_query) {
+        backend.gemm(queries, plan.padded_width, keys, &scratch.gradient_rows[0], KEY_BLOCK,
+                     &packed.key_token_pairs[pair.key_at * KEY_BLOCK * plan.padded_width], plan.padded_width,
+                     pair.grad_query, plan.padded_width, !pair.first_key);
+    }
+}
+
+// All pairs of blocks of one stretch of queries and one of keys.
+void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &packed, Partial &partial, int64_t task,
+                        Scratch &scratch) {
+    const int64_t query_part = task % plan.query_stretches;
+    const int64_t key_part = task / plan.query_stretches % plan.key_stretches;
+    const int64_t head = task / plan.query_stretches / plan.key_stretches;
+    const int64_t first_query = query_part * plan.query_stretch;
+    const int64_t first_key = key_part * plan.key_stretch;
+    const int64_t query_end = std::min(first_query + plan.query_stretch, plan.query_blocks);
+    const int64_t key_end = std::min(first_key + plan.key_stretch, plan.key_blocks);
+    const int64_t key_elements = plan.shape.width * KEY_BLOCK;
+    const int64_t query_elements = QUERY_BLOCK * plan.padded_width;
+    for (int64_t key = first_key; key < key_end; ++key) {
+        for (int64_t query = first_query; query < query_end; ++query) {
+            const int64_t query_at = head * plan.query_blocks + query;
+            const int64_t key_at = head * plan.key_blocks + key;
+            const int64_t key_sum = (query_part * plan.heads * plan.key_blocks + key_at) * key_elements;
+            const int64_t query_sum = (key_part * plan.heads * plan.query_blocks + query_at) * query_elements;
+            accumulate(plan, backend, packed,
+                       Pair{
+                           .query_at = query_at,
+                           .key_at = key_at,
+                           .queries = block_at(query, QUERY_BLOCK, plan.shape.queries).count,
+                           .keys = block_at(key, KEY_BLOCK, plan.shape.keys).count,
+                           .grad_query = plan.want_query ? &partial.query[query_sum] : nullptr,
+                           .grad_key = plan.want_key ? &partial.key[key_sum] : nullptr,
+                           .grad_value = plan.want_value ? &partial.value[key_sum] : nullptr,
+                           .first_query = query == first_query,
+                           .first_key = key == first_key,
+                       },
+                       scratch);
+        }
+    }
+}
+
+// parts[0] += parts[1] + ..., in this order.
+void add_up(float *parts, int64_t elements, int64_t count, int64_t distance) {
+    for (int64_t part = 1; part < count; ++part) {
+        for (int64_t element = 0; element < elements; ++element) {
+            parts[element] += parts[part * distance + element];
+        }
+    }
+}
+
+RINGTUNE_AVX512 void store_rows(const float *source, int64_t source_stride, float factor, Rows<Bf16> target,
+                                Block block, int64_t width) {
+    for (int64_t token = 0; token < block.count; ++token) {
+        Bf16 *row = target.row(block.first + token);
+        for (int64_t column = 0; column < width; column += LANES) {
+            const __mmask16 mask = width - column >= LANES ? 0xFFFF : (1u << (width - column)) - 1;
+            const __m512 values = _mm512_loadu_ps(source + token * source_stride + column);
+            const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(values, _mm512_set1_ps(factor)));
+            _mm256_mask_storeu_epi16(row + column, mask, rounded);
+        }
+    }
+}
+
+// Adds the partial sums up and writes the gradients.
+void finish(const Plan &plan, const Backend &backend, Partial &partial, const Gradients &gradients) {
+    const Shape &shape = plan.shape;
+    const int64_t query_tasks = plan.want_query ? plan.heads * plan.query_blocks : 0;
+    const int64_t key_tasks = plan.heads * plan.key_blocks;
+    const int64_t query_elements = QUERY_BLOCK * plan.padded_width;
+    const int64_t key_elements = shape.width * KEY_BLOCK;
+    backend.parallel_for(query_tasks + key_tasks, [&](int64_t begin, int64_t end) {
+        const Buffer<Bf16> transposing = allocate<Bf16>(shape.width * LANES);
+        const auto finish_keys = [&](float *sums, int64_t task, const Output &target, float factor) {
+            add_up(sums + task * key_elements, key_elements, plan.query_stretches, key_tasks * key_elements);
+            store_transposed(sums + task * key_elements, KEY_BLOCK, nullptr, factor, &transposing[0],
+                             rows_of(target, shape, task / plan.key_blocks),
+                             block_at(task % plan.key_blocks, KEY_BLOCK, shape.keys), shape.width);
+        };
+        for (int64_t task = begin; task < end; ++task) {
+            if (task < query_tasks) {
+                float *sums = &partial.query[task * query_elements];
+                add_up(sums, query_elements, plan.key_stretches, query_tasks * query_elements);
+                store_rows(sums, plan.padded_width, shape.scale,
+                           rows_of(gradients.query, shape, task / plan.query_blocks),
+                           block_at(task % plan.query_blocks, QUERY_BLOCK, shape.queries), shape.width);
+                continue;
+            }
+            if (plan.want_key) {
+                finish_keys(&partial.key[0], task - query_tasks, gradients.key, shape.scale);
+            }
+            if (plan.want_value) {
+                finish_keys(&partial.value[0], task - query_tasks, gradients.value, 1.0f);
+            }
+        }
+    });
+}
+
+} // namespace
+
+void backward(const Shape &shape, const Backend &backend, Input query, Input key, Input value, Input output,
+              const float *log_sum_exp, Input grad_output, Gradients gradients) {
+    const Plan plan = plan_for(shape, gradients);
+    const Packed packed = pack(plan, backend, Operands{query, key, value, output, log_sum_exp, grad_output});
+    const int64_t query_sums = plan.key_stretches * plan.heads * plan.query_blocks * QUERY_BLOCK * plan.padded_width;
+    const int64_t key_sums = plan.query_stretches * plan.heads * plan.key_blocks * KEY_BLOCK * shape.width;
+    Partial partial;
+    partial.query = allocate<float>(plan.want_query ? query_sums : 0);
+    partial.key = allocate<float>(plan.want_key ? key_sums : 0);
+    partial.value = allocate<float>(plan.want_value ? key_sums : 0);
+    const int64_t tasks = plan.heads * plan.key_stretches * plan.query_stretches;
+    backend.parallel_for(tasks, [&](int64_t begin, int64_t end) {
+        Scratch scratch;
+        for (int64_t task = begin; task < end; ++task) {
+            accumulate_stretch(plan, backend, packed, partial, task, scratch);
+        }
+        backend.release();
+    });
+    finish(plan, backend, partial, gradients);
+}
+
+} // namespace ringtune::flash

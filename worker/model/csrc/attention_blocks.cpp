@@ -1,0 +1,77 @@
+#include "attention_blocks.h"
+
+namespace ringtune::flash {
+
+void pack_rows(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed) {
+    const int64_t stride = round_up(width, 2);
+    for (int64_t token = 0; token < block.block; ++token) {
+        Bf16 *target = packed + token * stride;
+        const int64_t filled = token < block.count ? width : 0;
+        if (filled > 0) {
+            std::memcpy(target, source.row(block.first + token), filled * sizeof(Bf16));
+        }
+        std::fill(target + filled, target + stride, Bf16{0});
+    }
+}
+
+void pack_columns(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed) {
+    if (block.count < block.block) {
+        std::fill(packed, packed + width * block.block, Bf16{0});
+    }
+    for (int64_t token = 0; token < block.count; ++token) {
+        const Bf16 *row = source.row(block.first + token);
+        for (int64_t column = 0; column < width; ++column) {
+            packed[column * block.block + token] = row[column];
+        }
+    }
+}
+
+void pack_width_pairs(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed) {
+    if (block.count < block.block) {
+        std::fill(packed, packed + round_up(width, 2) * block.block, Bf16{0});
+    }
+    for (int64_t token = 0; token < block.count; ++token) {
+        const Bf16 *row = source.row(block.first + token);
+        for (int64_t pair = 0; pair < width / 2; ++pair) {
+            std::memcpy(packed + (pair * block.block + token) * 2, row + pair * 2, 2 * sizeof(Bf16));
+        }
+        if (width % 2 == 1) {
+            Bf16 *last = packed + (width / 2 * block.block + token) * 2;
+            last[0] = row[width - 1];
+            last[1] = 0;
+        }
+    }
+}
+
+void pack_token_pairs(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed) {
+    const int64_t columns = round_up(width, LANES);
+    std::fill(packed, packed + block.block * columns, Bf16{0});
+    for (int64_t token = 0; token < block.count; ++token) {
+        const Bf16 *row = source.row(block.first + token);
+        Bf16 *target = packed + token / 2 * columns * 2 + token % 2;
+        for (int64_t column = 0; column < width; ++column) {
+            target[column * 2] = row[column];
+        }
+    }
+}
+
+RINGTUNE_AVX512 void store_transposed(const float *source, int64_t source_stride, const float *factor, float common,
+                                      Bf16 *scratch, Rows<Bf16> target, Block block, int64_t width) {
+    for (int64_t token = 0; token < block.count; token += LANES) {
+        const __m512 factors = factor == nullptr ? _mm512_set1_ps(common) : _mm512_loadu_ps(factor + token);
+        for (int64_t column = 0; column < width; ++column) {
+            const __m512 values = _mm512_mul_ps(_mm512_loadu_ps(source + column * source_stride + token), factors);
+            _mm256_storeu_si256(reinterpret_cast<__m256i *>(scratch + column * LANES),
+                                (__m256i)_mm512_cvtneps_pbh(values));
+        }
+        const int64_t count = std::min(LANES, block.count - token);
+        for (int64_t lane = 0; lane < count; ++lane) {
+            Bf16 *row = target.row(block.first + token + lane);
+            for (int64_t column = 0; column < width; ++column) {
+                row[column] = scratch[column * LANES + lane];
+            }
+        }
+    }
+}
+
+} // namespace ringtune::flash

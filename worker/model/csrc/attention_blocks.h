@@ -1,0 +1,105 @@
+// Pieces that attention's forward and backward pass share: buffers, blocks of tokens in the layouts that
+// the matrix product wants, and a few AVX-512 helpers.
+#pragma once
+
+#include "attention_kernels.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+
+// Set for each function, not for the file, so that nothing else of this library needs such a processor.
+#define RINGTUNE_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
+
+namespace ringtune::flash {
+
+constexpr int64_t LANES = 16;
+constexpr float LOG2_E = 1.44269504088896340736f;
+// A score whose exponential is zero, and finite, so that no inf - inf arises.
+constexpr float LOWEST_SCORE = -1e30f;
+
+inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+inline int64_t divide_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
+
+struct Free {
+    void operator()(void *memory) const { std::free(memory); }
+};
+template <typename Element> using Buffer = std::unique_ptr<Element[], Free>;
+
+// Uninitialised memory on a cache line's boundary.
+template <typename Element> Buffer<Element> allocate(int64_t elements) {
+    void *memory = std::aligned_alloc(64, round_up(elements * static_cast<int64_t>(sizeof(Element)), 64));
+    if (memory == nullptr && elements > 0) {
+        throw std::bad_alloc();
+    }
+    return Buffer<Element>(static_cast<Element *>(memory));
+}
+
+// The rows of one batch item and head.
+template <typename Element> struct Rows {
+    Element *data;
+    int64_t stride;
+
+    Element *row(int64_t token) const { return data + token * stride; }
+};
+
+template <typename Element> Rows<Element> rows_of(const View<Element> &view, const Shape &shape, int64_t head) {
+    return {view.data + head / shape.heads * view.batch_stride + head % shape.heads * view.head_stride,
+            view.token_stride};
+}
+
+// Tokens [first, first + count) of a sequence of blocks of `block` tokens; what lies past the end is zero.
+struct Block {
+    int64_t first;
+    int64_t count;
+    int64_t block;
+};
+
+inline Block block_at(int64_t index, int64_t block, int64_t tokens) {
+    return {index * block, std::min(block, tokens - index * block), block};
+}
+
+// [block][width rounded up to even]: a left operand, token by token.
+void pack_rows(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed);
+// [width][block]: a left operand, transposed.
+void pack_columns(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed);
+// [width/2][block][2]: a right operand whose product adds up over the width.
+void pack_width_pairs(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed);
+// [block/2][width rounded up to 16][2]: a right operand whose product adds up over the tokens.
+void pack_token_pairs(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed);
+
+// target[token][column] = bf16(source[column][token] * factor[token]), `source`: [width][block]; `factor` may be
+// null (one factor for all, `common`). `scratch`: 16 bf16 for each column.
+void store_transposed(const float *source, int64_t source_stride, const float *factor, float common, Bf16 *scratch,
+                      Rows<Bf16> target, Block block, int64_t width);
+
+// 2^x with a relative error below 2e-7: 0 far below, infinity far above, NaN for NaN. The polynomial is the
+// best of degree 5 for 2^f, f in [0, 1), that is exact at 0.
+RINGTUNE_AVX512 static inline __m512 exp2_of(__m512 x) {
+    const __m512 fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    __m512 power = _mm512_set1_ps(0.001867130137036807f);
+    power = _mm512_fmadd_ps(power, fraction, _mm512_set1_ps(0.009017030135627324f));
+    power = _mm512_fmadd_ps(power, fraction, _mm512_set1_ps(0.055799913287692515f));
+    power = _mm512_fmadd_ps(power, fraction, _mm512_set1_ps(0.24016445008077486f));
+    power = _mm512_fmadd_ps(power, fraction, _mm512_set1_ps(0.6931513118146004f));
+    power = _mm512_fmadd_ps(power, fraction, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(power, x);
+}
+
+// Two rows as bf16, `first` in the lower half.
+RINGTUNE_AVX512 static inline __m512i to_bf16(__m512 first, __m512 second) {
+    return (__m512i)_mm512_cvtne2ps_pbh(second, first);
+}
+
+// The halves of `rows` in turns: the pairs of two rows that a right operand is made of.
+RINGTUNE_AVX512 static inline __m512i paired(__m512i rows) {
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
+                                           6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(order, rows);
+}
+
+} // namespace ringtune::flash

@@ -1,0 +1,146 @@
+#include "attention_blocks.h"
+
+#include <cmath>
+
+namespace ringtune::flash {
+
+namespace {
+
+// Scores lie transposed, [keys][queries]: maxima and sums of a query then run down a vector's lane.
+constexpr int64_t QUERY_BLOCK = 96;
+constexpr int64_t KEY_BLOCK = 128;
+
+// Keys and values of one head, block by block.
+struct PackedKeys {
+    int64_t blocks;
+    int64_t key_elements;   // of one block, [KEY_BLOCK][width rounded up to even]
+    int64_t value_elements; // of one block, [width][KEY_BLOCK]
+    Buffer<Bf16> keys;
+    Buffer<Bf16> values;
+};
+
+PackedKeys pack(const Shape &shape, const Backend &backend, Input key, Input value) {
+    const int64_t heads = shape.batches * shape.heads;
+    PackedKeys packed;
+    packed.blocks = divide_up(shape.keys, KEY_BLOCK);
+    packed.key_elements = KEY_BLOCK * round_up(shape.width, 2);
+    packed.value_elements = KEY_BLOCK * shape.width;
+    packed.keys = allocate<Bf16>(heads * packed.blocks * packed.key_elements);
+    packed.values = allocate<Bf16>(heads * packed.blocks * packed.value_elements);
+    backend.parallel_for(heads * packed.blocks, [&](int64_t begin, int64_t end) {
+        for (int64_t task = begin; task < end; ++task) {
+            const int64_t head = task / packed.blocks;
+            const Block block = block_at(task % packed.blocks, KEY_BLOCK, shape.keys);
+            pack_rows(rows_of(key, shape, head), block, shape.width, &packed.keys[task * packed.key_elements]);
+            pack_columns(rows_of(value, shape, head), block, shape.width,
+                         &packed.values[task * packed.value_elements]);
+        }
+    });
+    return packed;
+}
+
+// What a thread works in: one block of queries against one block of keys.
+struct Scratch {
+    Buffer<Bf16> query;         // [width/2][QUERY_BLOCK][2]
+    Buffer<float> scores;       // [KEY_BLOCK][QUERY_BLOCK]
+    Buffer<Bf16> probabilities; // [KEY_BLOCK/2][QUERY_BLOCK][2]
+    Buffer<float> output;       // [width][QUERY_BLOCK]
+    Buffer<Bf16> transposing;   // [width][LANES]
+    alignas(64) float maximum[QUERY_BLOCK]; // of the scores so far, times log2(e)
+    alignas(64) float sum[QUERY_BLOCK];     // of 2^(score - maximum)
+
+    explicit Scratch(int64_t width)
+        : query(allocate<Bf16>(round_up(width, 2) * QUERY_BLOCK)), scores(allocate<float>(KEY_BLOCK * QUERY_BLOCK)),
+          probabilities(allocate<Bf16>(KEY_BLOCK * QUERY_BLOCK)), output(allocate<float>(width * QUERY_BLOCK)),
+          transposing(allocate<Bf16>(width * LANES)) {}
+};
+
+// Scores of `keys` (an even count) become probabilities relative to the maximum so far; a maximum that grew
+// scales down what was added up before it.
+RINGTUNE_AVX512 void online_softmax(Scratch &scratch, int64_t keys, int64_t width, float scale) {
+    const __m512 factor = _mm512_set1_ps(scale);
+    for (int64_t query = 0; query < QUERY_BLOCK; query += LANES) {
+        const float *scores = scratch.scores.get() + query;
+        // 1. The new maximum.
+        __m512 even = _mm512_set1_ps(LOWEST_SCORE);
+        __m512 odd = even;
+        for (int64_t key = 0; key < keys; key += 2) {
+            even = _mm512_max_ps(even, _mm512_load_ps(scores + key * QUERY_BLOCK));
+            odd = _mm512_max_ps(odd, _mm512_load_ps(scores + (key + 1) * QUERY_BLOCK));
+        }
+        const __m512 before = _mm512_load_ps(scratch.maximum + query);
+        const __m512 maximum = _mm512_max_ps(before, _mm512_mul_ps(_mm512_max_ps(even, odd), factor));
+        const __m512 correction = exp2_of(_mm512_sub_ps(before, maximum));
+        _mm512_store_ps(scratch.maximum + query, maximum);
+        // 2. The probabilities, two keys at a time.
+        __m512 sum = _mm512_mul_ps(_mm512_load_ps(scratch.sum + query), correction);
+        __m512 odd_sum = _mm512_setzero_ps();
+        for (int64_t key = 0; key < keys; key += 2) {
+            const __m512 first =
+                exp2_of(_mm512_fmsub_ps(_mm512_load_ps(scores + key * QUERY_BLOCK), factor, maximum));
+            const __m512 second =
+                exp2_of(_mm512_fmsub_ps(_mm512_load_ps(scores + (key + 1) * QUERY_BLOCK), factor, maximum));
+            sum = _mm512_add_ps(sum, first);
+            odd_sum = _mm512_add_ps(odd_sum, second);
+            _mm512_store_si512(&scratch.probabilities[(key / 2 * QUERY_BLOCK + query) * 2],
+                               paired(to_bf16(first, second)));
+        }
+        _mm512_store_ps(scratch.sum + query, _mm512_add_ps(sum, odd_sum));
+        // 3. The output so far.
+        if (_mm512_cmp_ps_mask(correction, _mm512_set1_ps(1.0f), _CMP_NEQ_UQ) != 0) {
+            for (int64_t column = 0; column < width; ++column) {
+                float *output = &scratch.output[column * QUERY_BLOCK + query];
+                _mm512_store_ps(output, _mm512_mul_ps(_mm512_load_ps(output), correction));
+            }
+        }
+    }
+}
+
+// Attention of one block of queries to all keys of its head; the result stays in the scratch.
+void attend(const Shape &shape, const Backend &backend, const PackedKeys &packed, int64_t head, Scratch &scratch) {
+    const int64_t even_width = round_up(shape.width, 2);
+    std::fill(scratch.maximum, scratch.maximum + QUERY_BLOCK, LOWEST_SCORE);
+    std::fill(scratch.sum, scratch.sum + QUERY_BLOCK, 0.0f);
+    std::fill(&scratch.output[0], &scratch.output[0] + shape.width * QUERY_BLOCK, 0.0f);
+    for (int64_t index = 0; index < packed.blocks; ++index) {
+        const int64_t count = block_at(index, KEY_BLOCK, shape.keys).count;
+        const int64_t even_count = round_up(count, 2);
+        const int64_t at = head * packed.blocks + index;
+        backend.gemm(count, QUERY_BLOCK, even_width, &packed.keys[at * packed.key_elements], even_width,
+                     &scratch.query[0], QUERY_BLOCK, &scratch.scores[0], QUERY_BLOCK, false);
+        std::fill(&scratch.scores[0] + count * QUERY_BLOCK, &scratch.scores[0] + even_count * QUERY_BLOCK,
+                  LOWEST_SCORE);
+        online_softmax(scratch, even_count, shape.width, shape.scale * LOG2_E);
+        backend.gemm(shape.width, QUERY_BLOCK, even_count, &packed.values[at * packed.value_elements], KEY_BLOCK,
+                     &scratch.probabilities[0], QUERY_BLOCK, &scratch.output[0], QUERY_BLOCK, true);
+    }
+}
+
+} // namespace
+
+void forward(const Shape &shape, const Backend &backend, Input query, Input key, Input value, Output output,
+             float *log_sum_exp) {
+    const PackedKeys packed = pack(shape, backend, key, value);
+    const int64_t query_blocks = divide_up(shape.queries, QUERY_BLOCK);
+    backend.parallel_for(shape.batches * shape.heads * query_blocks, [&](int64_t begin, int64_t end) {
+        Scratch scratch(shape.width);
+        for (int64_t task = begin; task < end; ++task) {
+            const int64_t head = task / query_blocks;
+            const Block block = block_at(task % query_blocks, QUERY_BLOCK, shape.queries);
+            pack_width_pairs(rows_of(query, shape, head), block, shape.width, &scratch.query[0]);
+            attend(shape, backend, packed, head, scratch);
+            for (int64_t token = 0; token < block.block; ++token) {
+                if (token < block.count) {
+                    log_sum_exp[head * shape.queries + block.first + token] =
+                        scratch.maximum[token] + std::log2(scratch.sum[token]);
+                }
+                scratch.sum[token] = 1.0f / scratch.sum[token];
+            }
+            store_transposed(&scratch.output[0], QUERY_BLOCK, scratch.sum, 1.0f, &scratch.transposing[0],
+                             rows_of(output, shape, head), block, shape.width);
+        }
+        backend.release();
+    });
+}
+
+} // namespace ringtune::flash

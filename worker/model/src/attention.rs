@@ -1,0 +1,66 @@
+//! Softmax attention with gradient. In bf16 on a processor with AVX-512 BF16 it runs on this crate's own tiled
+//! kernels (`csrc/attention_*.cpp`), which take a third of the time of libtorch's; otherwise on libtorch's.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use tch::Tensor;
+
+use crate::error::Result;
+use crate::native;
+
+/// What attention in bf16 runs on. The values are those of csrc/shim.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum AttentionKernel {
+    /// libtorch's scaled_dot_product_attention.
+    Libtorch = 0,
+    /// Our tiles, multiplied by AVX-512's bf16 dot products.
+    Avx512 = 1,
+    /// Our tiles, multiplied by oneDNN on AMX.
+    Amx = 2,
+}
+
+impl AttentionKernel {
+    /// The fastest that this processor has.
+    pub fn best() -> Self {
+        static BEST: OnceLock<AttentionKernel> = OnceLock::new();
+        *BEST.get_or_init(|| match native::attention_kernel() {
+            1 => Self::Avx512,
+            2 => Self::Amx,
+            _ => Self::Libtorch,
+        })
+    }
+}
+
+impl fmt::Display for AttentionKernel {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Libtorch => "libtorch",
+            Self::Avx512 => "tiled, AVX-512 BF16",
+            Self::Amx => "tiled, AMX",
+        })
+    }
+}
+
+/// softmax(query keyᵀ / sqrt(width)) value, with gradient.
+///
+/// `query`: [batch, queries, heads, width]; `key`, `value`: [batch, keys, heads, width]; all of one kind, in any
+/// strides (no copy is made if the width is contiguous). Returns query's shape. Fails on other shapes.
+/// The bits of the result do not depend on the number of threads where bf16 runs on our tiles.
+pub fn scaled_dot_product(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
+    scaled_dot_product_on(AttentionKernel::best(), query, key, value)
+}
+
+fn scaled_dot_product_on(
+    kernel: AttentionKernel,
+    query: &Tensor,
+    key: &Tensor,
+    value: &Tensor,
+) -> Result<Tensor> {
+    native::attention(query, key, value, kernel as i32)
+}
+
+#[cfg(test)]
+#[path = "attention_tests.rs"]
+mod tests;
