@@ -1,1 +1,17 @@
-//! Owned by a slice that is still being written.
+//! What a job is trained on: pictures as the VAE takes them, prompts as the text encoder takes them.
+//!
+//! Everything here is a plain function of files and arguments, and the same on every processor: decoding, the
+//! resize (the same bits as Pillow's), the tokenizer (the same ids as transformers').
+
+pub mod error;
+pub mod images;
+pub mod pixels;
+pub mod prompts;
+mod resample;
+pub mod templates;
+pub mod tokenizer;
+
+pub use error::Error;
+pub use images::{ImageFile, ImageSet};
+pub use prompts::Prompts;
+pub use tokenizer::{ClipTokenizer, Placeholders};

@@ -1,0 +1,127 @@
+//! What can be wrong with a job's pictures and words.
+
+use std::path::PathBuf;
+
+/// Each message names the file or the field, what was found, and what is allowed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// data.images is not a folder that can be listed.
+    #[error("image folder {}: {source}", folder.display())]
+    ImageFolder {
+        /// The folder as it was given.
+        folder: PathBuf,
+        /// Why it cannot be listed.
+        source: std::io::Error,
+    },
+    /// data.images has no picture in it.
+    #[error("image folder {} has no .jpg, .jpeg, .png or .webp file in it{}", folder.display(), describe_skipped(skipped))]
+    NoImages {
+        /// The folder as it was given.
+        folder: PathBuf,
+        /// What is there instead.
+        skipped: Vec<String>,
+    },
+    /// More pictures than a job may have.
+    #[error("image folder {} has {found} pictures; at most {allowed} are allowed", folder.display())]
+    TooManyImages {
+        /// The folder as it was given.
+        folder: PathBuf,
+        /// Pictures in it.
+        found: usize,
+        /// The limit.
+        allowed: usize,
+    },
+    /// A picture file above the limit.
+    #[error("image {name} has {bytes} bytes; at most {allowed} are allowed")]
+    ImageTooLarge {
+        /// File name.
+        name: String,
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        allowed: u64,
+    },
+    /// A picture file that cannot be read from disk.
+    #[error("image {name}: {source}")]
+    ReadImage {
+        /// File name.
+        name: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Pictures that no manifest may hold.
+    #[error(transparent)]
+    Manifest(#[from] ringtune_shared::manifest::ManifestError),
+    /// A picture file whose content is no JPEG, PNG or WebP picture, or a broken or enormous one.
+    #[error("image {name} cannot be decoded: {source}")]
+    UndecodableImage {
+        /// File name.
+        name: String,
+        /// What the decoder says.
+        source: image::ImageError,
+    },
+    /// The checkpoint's tokenizer folder lacks a file or holds a broken one.
+    #[error("tokenizer file {}: {problem}", file.display())]
+    TokenizerFile {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The tokenizer library refused a text.
+    #[error("the tokenizer cannot encode {text:?}: {problem}")]
+    Encode {
+        /// The text.
+        text: String,
+        /// What the library says.
+        problem: String,
+    },
+    /// train.placeholder_token names a token that the vocabulary has.
+    #[error(
+        "train.placeholder_token: the tokenizer already contains the token {token:?}; choose one that is not in \
+         its vocabulary, such as \"<{token}>\""
+    )]
+    PlaceholderTaken {
+        /// The token, or one of its numbered followers.
+        token: String,
+    },
+    /// train.placeholder_token cannot stand for a token of its own.
+    #[error("train.placeholder_token: {token:?} cannot be a token: {problem}")]
+    PlaceholderUnusable {
+        /// The token.
+        token: String,
+        /// Why.
+        problem: String,
+    },
+    /// train.initializer_token is not one token of the vocabulary.
+    #[error(
+        "train.initializer_token must be a single token of the checkpoint's vocabulary; {given:?} is {} {:?}",
+        tokens.len(), tokens
+    )]
+    InitializerNotOneToken {
+        /// The text as it was given.
+        given: String,
+        /// The tokens that it is made of.
+        tokens: Vec<String>,
+    },
+    /// A prompt template in which the learned token does not appear as it should.
+    #[error("train.templates: {template:?}: {problem}")]
+    Template {
+        /// The template, with its `{{}}`.
+        template: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+fn describe_skipped(skipped: &[String]) -> String {
+    const NAMED: usize = 5;
+    if skipped.is_empty() {
+        return " (it is empty)".to_string();
+    }
+    let names = skipped.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match skipped.len().checked_sub(NAMED) {
+        Some(more) if more > 0 => format!(", only {names} and {more} more"),
+        _ => format!(", only {names}"),
+    }
+}

@@ -1,0 +1,265 @@
+//! The pictures of a job: which files of a folder are pictures, and a file's pixels as 8-bit RGB.
+
+use std::{
+    io::Cursor,
+    path::{Path, PathBuf},
+};
+
+use image::{DynamicImage, ImageDecoder, ImageReader, Limits, RgbImage};
+use ringtune_shared::{
+    ids::ContentHash,
+    manifest::{LARGEST_IMAGE_FILE, MOST_FILES, Manifest, ManifestFile, is_image_name},
+};
+
+use super::Error;
+
+/// Pixels along one side of a picture.
+const MOST_SIDE: u32 = 32_768;
+/// Bytes of a decoded picture and of what its decoder needs: a few kilobytes of file can ask for gigabytes.
+const MOST_DECODED_BYTES: u64 = 512 << 20;
+
+/// One picture file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageFile {
+    /// The name to show: a plain file name.
+    pub name: String,
+    /// Where its bytes are.
+    pub path: PathBuf,
+}
+
+/// The pictures of a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageSet {
+    /// At least one, sorted by name (as bytes): their order is part of a job's result.
+    pub images: Vec<ImageFile>,
+    /// Names in the folder that are no pictures, sorted, folders with a `/` at the end.
+    pub skipped: Vec<String>,
+}
+
+/// Lists the pictures of `folder`: jpg, jpeg, png and webp files in any case of letters, without descending.
+///
+/// # Errors
+/// The folder cannot be listed, holds no picture or too many.
+pub fn scan(folder: &Path) -> Result<ImageSet, Error> {
+    let failed = |source| Error::ImageFolder { folder: folder.to_path_buf(), source };
+    let mut set = ImageSet { images: Vec::new(), skipped: Vec::new() };
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let path = entry.path();
+        // Follows links: a folder of links to pictures is a folder of pictures.
+        let is_file = path.is_file();
+        match entry.file_name().to_str() {
+            Some(name) if is_file && is_image_name(name) => {
+                set.images.push(ImageFile { name: name.to_string(), path });
+            }
+            _ => {
+                let slash = if path.is_dir() { "/" } else { "" };
+                set.skipped.push(format!("{}{slash}", entry.file_name().to_string_lossy()));
+            }
+        }
+    }
+    set.images.sort_by(|a, b| a.name.cmp(&b.name));
+    set.skipped.sort();
+    if set.images.is_empty() {
+        return Err(Error::NoImages { folder: folder.to_path_buf(), skipped: set.skipped });
+    }
+    if set.images.len() > MOST_FILES {
+        let found = set.images.len();
+        return Err(Error::TooManyImages { folder: folder.to_path_buf(), found, allowed: MOST_FILES });
+    }
+    Ok(set)
+}
+
+impl ImageSet {
+    /// The manifest of these files, the same as of an upload of them: its content hash says which data a job
+    /// learned from, however it came to the worker. Reads all files.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is one that no manifest may hold (too large, or empty).
+    pub fn manifest(&self) -> Result<Manifest, Error> {
+        let entry = |file: &ImageFile| {
+            let bytes = file.read()?;
+            let (name, sha256) = (file.name.clone(), ContentHash::of(&bytes));
+            Ok(ManifestFile { name, sha256, size: bytes.len() as u64 })
+        };
+        let files = self.images.iter().map(entry).collect::<Result<_, Error>>()?;
+        Ok(Manifest::new(files)?)
+    }
+}
+
+impl ImageFile {
+    /// Reads and decodes the file: see [`decode`].
+    ///
+    /// # Errors
+    /// It cannot be read, is larger than [`LARGEST_IMAGE_FILE`], or cannot be decoded.
+    pub fn decode(&self) -> Result<RgbImage, Error> {
+        decode(&self.name, &self.read()?)
+    }
+
+    fn read(&self) -> Result<Vec<u8>, Error> {
+        let failed = |source| Error::ReadImage { name: self.name.clone(), source };
+        let bytes = std::fs::metadata(&self.path).map_err(failed)?.len();
+        if bytes > LARGEST_IMAGE_FILE {
+            return Err(Error::ImageTooLarge { name: self.name.clone(), bytes, allowed: LARGEST_IMAGE_FILE });
+        }
+        std::fs::read(&self.path).map_err(failed)
+    }
+}
+
+/// Decodes the bytes of a JPEG, PNG or WebP picture (told from the bytes, not from the name; the first picture of
+/// an animation), turned as its EXIF orientation says, as 8-bit RGB.
+///
+/// Other modes become RGB as in Pillow's `convert("RGB")`: gray is repeated, palettes are looked up, transparency
+/// is dropped without blending. 16-bit samples keep their high byte (as Pillow does for colour).
+///
+/// # Errors
+/// Not such a picture, a broken one, or one that is too large when decoded.
+pub fn decode(name: &str, bytes: &[u8]) -> Result<RgbImage, Error> {
+    decode_turned(bytes).map_err(|source| Error::UndecodableImage { name: name.to_string(), source })
+}
+
+fn decode_turned(bytes: &[u8]) -> image::ImageResult<RgbImage> {
+    let mut limits = Limits::no_limits();
+    limits.max_image_width = Some(MOST_SIDE);
+    limits.max_image_height = Some(MOST_SIDE);
+    limits.max_alloc = Some(MOST_DECODED_BYTES);
+    let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
+    reader.limits(limits.clone());
+    let mut decoder = reader.into_decoder()?;
+    // into_decoder counts only what the decoder itself allocates, not the picture that it fills.
+    limits.reserve(decoder.total_bytes())?;
+    let orientation = decoder.orientation()?;
+    let mut picture = DynamicImage::from_decoder(decoder)?;
+    picture.apply_orientation(orientation);
+    Ok(to_rgb8(picture))
+}
+
+fn to_rgb8(picture: DynamicImage) -> RgbImage {
+    let (width, height) = (picture.width(), picture.height());
+    match picture {
+        DynamicImage::ImageRgb16(_) | DynamicImage::ImageRgba16(_) => {
+            let wide = picture.into_rgb16();
+            RgbImage::from_fn(width, height, |x, y| image::Rgb(wide.get_pixel(x, y).0.map(high_byte)))
+        }
+        DynamicImage::ImageLuma16(_) | DynamicImage::ImageLumaA16(_) => {
+            let wide = picture.into_luma16();
+            RgbImage::from_fn(width, height, |x, y| image::Rgb([high_byte(wide.get_pixel(x, y).0[0]); 3]))
+        }
+        other => other.into_rgb8(),
+    }
+}
+
+fn high_byte(sample: u16) -> u8 {
+    sample.to_be_bytes()[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use image::{ImageFormat, Rgb};
+
+    use super::*;
+
+    fn bytes_of(picture: &DynamicImage, format: ImageFormat) -> Vec<u8> {
+        let mut bytes = Cursor::new(Vec::new());
+        picture.write_to(&mut bytes, format).unwrap();
+        bytes.into_inner()
+    }
+
+    #[test]
+    fn pictures_are_sorted_and_stray_files_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b.PNG", "a.jpeg", "notes.txt", "c.webp", "noending", ".hidden.jpg"] {
+            std::fs::write(folder.path().join(name), b"x").unwrap();
+        }
+        std::fs::create_dir(folder.path().join("folder.png")).unwrap();
+        let set = scan(folder.path()).unwrap();
+        let names: Vec<_> = set.images.iter().map(|image| image.name.as_str()).collect();
+        assert_eq!(names, [".hidden.jpg", "a.jpeg", "b.PNG", "c.webp"]);
+        assert_eq!(set.skipped, ["folder.png/", "noending", "notes.txt"]);
+    }
+
+    #[test]
+    fn the_manifest_is_that_of_the_contents() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("b.png"), b"two").unwrap();
+        std::fs::write(folder.path().join("a.png"), b"three").unwrap();
+        let entry = |name: &str, bytes: &[u8]| ManifestFile {
+            name: name.to_string(),
+            sha256: ContentHash::of(bytes),
+            size: bytes.len() as u64,
+        };
+        let expected = Manifest::new(vec![entry("a.png", b"three"), entry("b.png", b"two")]).unwrap();
+        assert_eq!(scan(folder.path()).unwrap().manifest().unwrap(), expected);
+        std::fs::write(folder.path().join("a.png"), b"").unwrap();
+        assert!(matches!(scan(folder.path()).unwrap().manifest(), Err(Error::Manifest(_))));
+    }
+
+    #[test]
+    fn missing_empty_and_stray_folders_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(scan(&folder.path().join("absent")), Err(Error::ImageFolder { .. })));
+        let empty = scan(folder.path());
+        assert!(matches!(empty, Err(Error::NoImages { ref skipped, .. }) if skipped.is_empty()));
+        std::fs::write(folder.path().join("notes.txt"), b"x").unwrap();
+        let stray = scan(folder.path());
+        assert!(matches!(stray, Err(Error::NoImages { ref skipped, .. }) if skipped == &["notes.txt"]));
+    }
+
+    #[test]
+    fn an_undecodable_file_is_named() {
+        let broken = decode("broken.png", b"not a picture");
+        assert!(matches!(broken, Err(Error::UndecodableImage { ref name, .. }) if name == "broken.png"));
+        let whole = bytes_of(&DynamicImage::new_rgb8(40, 40), ImageFormat::Png);
+        assert!(matches!(decode("cut.png", &whole[..whole.len() / 2]), Err(Error::UndecodableImage { .. })));
+    }
+
+    #[test]
+    fn a_small_file_cannot_ask_for_gigabytes() {
+        // 32768 x 32768 gray pixels of zero compress to about a megabyte; a header of that size is enough here.
+        let mut png = bytes_of(&DynamicImage::new_luma8(1, 1), ImageFormat::Png);
+        png[16..20].copy_from_slice(&32_768u32.to_be_bytes());
+        png[20..24].copy_from_slice(&32_768u32.to_be_bytes());
+        let checksum = png_checksum(&png[12..29]);
+        png[29..33].copy_from_slice(&checksum.to_be_bytes());
+        let refused = decode("bomb.png", &png);
+        assert!(
+            matches!(refused, Err(Error::UndecodableImage { source: image::ImageError::Limits(_), .. })),
+            "{refused:?}"
+        );
+    }
+
+    fn png_checksum(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(u32::MAX, |sum, byte| {
+            (0..8)
+                .fold(sum ^ u32::from(*byte), |c, _| if c & 1 == 1 { (c >> 1) ^ 0xedb8_8320 } else { c >> 1 })
+        })
+    }
+
+    #[test]
+    fn sixteen_bits_keep_the_high_byte_and_transparency_is_dropped() {
+        let deep = image::ImageBuffer::from_pixel(2, 1, Rgb([0x12ffu16, 0x80ff, 0xff00]));
+        let decoded =
+            decode("deep.png", &bytes_of(&DynamicImage::ImageRgb16(deep), ImageFormat::Png)).unwrap();
+        assert_eq!(decoded.get_pixel(1, 0), &Rgb([0x12, 0x80, 0xff]));
+        let gray = image::ImageBuffer::from_pixel(1, 1, image::Luma([0x7fffu16]));
+        let decoded =
+            decode("gray.png", &bytes_of(&DynamicImage::ImageLuma16(gray), ImageFormat::Png)).unwrap();
+        assert_eq!(decoded.get_pixel(0, 0), &Rgb([0x7f; 3]));
+        let clear = image::ImageBuffer::from_pixel(1, 1, image::Rgba([9u8, 8, 7, 0]));
+        let decoded =
+            decode("clear.png", &bytes_of(&DynamicImage::ImageRgba8(clear), ImageFormat::Png)).unwrap();
+        assert_eq!(decoded.get_pixel(0, 0), &Rgb([9, 8, 7]));
+    }
+
+    #[test]
+    fn a_wrong_ending_does_not_matter_but_the_size_limit_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("really-a-png.jpg");
+        std::fs::write(&path, bytes_of(&DynamicImage::new_rgb8(3, 2), ImageFormat::Png)).unwrap();
+        let file = ImageFile { name: "really-a-png.jpg".to_string(), path };
+        assert_eq!(file.decode().unwrap().dimensions(), (3, 2));
+        let large = std::fs::OpenOptions::new().write(true).open(&file.path).unwrap();
+        large.set_len(LARGEST_IMAGE_FILE + 1).unwrap();
+        assert!(matches!(file.decode(), Err(Error::ImageTooLarge { .. })));
+    }
+}

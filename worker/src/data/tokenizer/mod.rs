@@ -1,0 +1,95 @@
+//! A checkpoint's own tokenizer: the same ids as transformers' `CLIPTokenizer` on the same folder.
+
+mod files;
+mod placeholders;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use tokenizers::Tokenizer;
+
+pub use placeholders::Placeholders;
+
+use super::Error;
+
+/// CLIP's byte-pair encoding with the checkpoint's vocabulary, special tokens and padding.
+#[derive(Clone, Debug)]
+pub struct ClipTokenizer {
+    tokenizer: Tokenizer,
+    /// Token ids in every prompt.
+    length: usize,
+    begin: u32,
+    end: u32,
+    padding: u32,
+}
+
+impl ClipTokenizer {
+    /// Opens a checkpoint's `tokenizer` folder: tokenizer.json where there is one, else vocab.json + merges.txt;
+    /// special and added tokens from tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+    ///
+    /// `max_length`: the text encoder's `max_position_embeddings` (77 in Stable Diffusion), at least 2. A smaller
+    /// `model_max_length` in tokenizer_config.json wins, as in the training script.
+    ///
+    /// # Errors
+    /// A file is missing or broken: the error names it.
+    pub fn open(folder: &Path, max_length: usize) -> Result<Self, Error> {
+        let opened = files::open(folder)?;
+        Ok(Self {
+            tokenizer: opened.tokenizer,
+            length: opened.model_max_length.map_or(max_length, |length| length.min(max_length)).max(2),
+            begin: opened.begin,
+            end: opened.end,
+            padding: opened.padding,
+        })
+    }
+
+    /// Tokens in the vocabulary, added ones included: the first id that a new token gets.
+    pub fn vocabulary_size(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
+    /// Token ids in every prompt: 77 in Stable Diffusion.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The ids of a prompt, [length]: begin, at most length - 2 tokens, end, padding.
+    ///
+    /// # Errors
+    /// The tokenizer library refuses the text.
+    pub fn encode(&self, prompt: &str) -> Result<Vec<i64>, Error> {
+        let tokens = self.token_ids(prompt)?;
+        let kept = tokens.into_iter().take(self.length - 2);
+        let mut ids = vec![i64::from(self.begin)];
+        ids.extend(kept.map(i64::from));
+        ids.push(i64::from(self.end));
+        ids.resize(self.length, i64::from(self.padding));
+        Ok(ids)
+    }
+
+    /// The id of `train.initializer_token`, whose row of the token table the learned rows start from.
+    ///
+    /// # Errors
+    /// It is not exactly one token: the error lists the tokens it is made of.
+    pub fn initializer_id(&self, word: &str) -> Result<i64, Error> {
+        let ids = self.token_ids(word)?;
+        match ids.as_slice() {
+            [id] => Ok(i64::from(*id)),
+            several => {
+                let text = |id: &u32| self.tokenizer.id_to_token(*id).unwrap_or_else(|| format!("#{id}"));
+                let tokens = several.iter().map(text).collect();
+                Err(Error::InitializerNotOneToken { given: word.to_string(), tokens })
+            }
+        }
+    }
+
+    /// A prompt's tokens: no begin, end or padding, nothing cut.
+    fn token_ids(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let encoding = self
+            .tokenizer
+            .encode(text, false)
+            .map_err(|error| Error::Encode { text: text.to_string(), problem: error.to_string() })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+}

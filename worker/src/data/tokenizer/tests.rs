@@ -1,0 +1,145 @@
+use std::path::PathBuf;
+
+use super::*;
+use crate::data::{Prompts, templates};
+
+const TOY_VOCABULARY_SIZE: i64 = 49_408;
+const LENGTH: usize = 77;
+
+fn toy_folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/toy-sd/tokenizer")
+}
+
+fn toy() -> ClipTokenizer {
+    ClipTokenizer::open(&toy_folder(), LENGTH).unwrap()
+}
+
+fn copy_of_toy() -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for name in ["vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json"] {
+        std::fs::copy(toy_folder().join(name), copy.path().join(name)).unwrap();
+    }
+    copy
+}
+
+/// The tokens of a prompt, without begin, end and padding.
+fn words(ids: &[i64], padding: i64) -> Vec<i64> {
+    assert_eq!(ids.len(), LENGTH);
+    assert_eq!(ids[0], 49_406);
+    let end = ids.iter().position(|id| *id == 49_407).unwrap();
+    assert!(ids[end + 1..].iter().all(|id| *id == padding));
+    ids[1..end].to_vec()
+}
+
+#[test]
+fn known_prompts_have_clips_ids() {
+    let tokenizer = toy();
+    assert_eq!(tokenizer.vocabulary_size() as i64, TOY_VOCABULARY_SIZE);
+    let ids = |prompt: &str| words(&tokenizer.encode(prompt).unwrap(), 49_407);
+    assert_eq!(ids("A  photo\tof"), [320, 1125, 539]);
+    assert_eq!(ids(""), [0i64; 0]);
+    assert_eq!(ids(&"word ".repeat(200)), [2653; LENGTH - 2]);
+}
+
+#[test]
+fn placeholders_count_up_and_are_found_before_words_are_split() {
+    let mut tokenizer = toy();
+    let added = tokenizer.add_placeholders("<dicoo>", 3).unwrap();
+    assert_eq!(added.tokens, ["<dicoo>", "<dicoo>_1", "<dicoo>_2"]);
+    assert_eq!(added.ids, [TOY_VOCABULARY_SIZE, TOY_VOCABULARY_SIZE + 1, TOY_VOCABULARY_SIZE + 2]);
+    assert_eq!(added.text(), "<dicoo> <dicoo>_1 <dicoo>_2");
+    let ids = words(&tokenizer.encode("x<dicoo>_2y, <dicoo>").unwrap(), 49_407);
+    assert_eq!(ids, [343, 49_410, 344, 267, 49_408]);
+}
+
+#[test]
+fn a_taken_placeholder_is_refused_and_changes_nothing() {
+    let mut tokenizer = toy();
+    // A piece of words, a word, a special token.
+    for taken in ["star", "toy", "<|endoftext|>"] {
+        assert!(
+            matches!(tokenizer.add_placeholders(taken, 2), Err(Error::PlaceholderTaken { .. })),
+            "{taken}"
+        );
+    }
+    for unusable in ["", " ", " <a> "] {
+        assert!(tokenizer.add_placeholders(unusable, 1).is_err(), "{unusable:?}");
+    }
+    assert_eq!(tokenizer.vocabulary_size() as i64, TOY_VOCABULARY_SIZE);
+    tokenizer.add_placeholders("<a>", 1).unwrap();
+    assert!(matches!(tokenizer.add_placeholders("<a>", 1), Err(Error::PlaceholderTaken { .. })));
+}
+
+#[test]
+fn an_initializer_is_one_token() {
+    let tokenizer = toy();
+    assert_eq!(tokenizer.initializer_id("toy").unwrap(), 5988);
+    match tokenizer.initializer_id("green star") {
+        Err(Error::InitializerNotOneToken { tokens, .. }) => assert_eq!(tokens, ["green</w>", "star</w>"]),
+        other => panic!("{other:?}"),
+    }
+    let none = tokenizer.initializer_id(" ");
+    assert!(matches!(none, Err(Error::InitializerNotOneToken { ref tokens, .. }) if tokens.is_empty()));
+}
+
+#[test]
+fn special_tokens_map_sets_the_padding_of_older_folders() {
+    let copy = copy_of_toy();
+    std::fs::write(copy.path().join("special_tokens_map.json"), r#"{"pad_token": "!"}"#).unwrap();
+    let tokenizer = ClipTokenizer::open(copy.path(), LENGTH).unwrap();
+    assert_eq!(words(&tokenizer.encode("toy").unwrap(), 0), [5988]);
+}
+
+#[test]
+fn tokens_that_an_earlier_run_added_keep_their_ids() {
+    let copy = copy_of_toy();
+    std::fs::write(copy.path().join("added_tokens.json"), r#"{"<b>": 49409, "<a>": 49408}"#).unwrap();
+    let mut tokenizer = ClipTokenizer::open(copy.path(), LENGTH).unwrap();
+    assert_eq!(words(&tokenizer.encode("<b> <a>").unwrap(), 49_407), [49_409, 49_408]);
+    assert_eq!(tokenizer.add_placeholders("<c>", 1).unwrap().ids, [49_410]);
+    std::fs::write(copy.path().join("added_tokens.json"), r#"{"<b>": 50000}"#).unwrap();
+    assert!(matches!(ClipTokenizer::open(copy.path(), LENGTH), Err(Error::TokenizerFile { .. })));
+}
+
+#[test]
+fn missing_and_broken_files_are_named() {
+    for name in ["vocab.json", "merges.txt"] {
+        let copy = copy_of_toy();
+        std::fs::remove_file(copy.path().join(name)).unwrap();
+        match ClipTokenizer::open(copy.path(), LENGTH) {
+            Err(Error::TokenizerFile { file, .. }) => assert!(file.ends_with(name)),
+            other => panic!("{other:?}"),
+        }
+    }
+    for name in ["vocab.json", "tokenizer.json", "tokenizer_config.json"] {
+        let copy = copy_of_toy();
+        std::fs::write(copy.path().join(name), "{").unwrap();
+        match ClipTokenizer::open(copy.path(), LENGTH) {
+            Err(Error::TokenizerFile { file, .. }) => assert!(file.ends_with(name)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn both_template_lists_hold_the_token_once_a_prompt() {
+    let mut tokenizer = toy();
+    let added = tokenizer.add_placeholders("<a>", 2).unwrap();
+    let objects = Prompts::encode(&tokenizer, &added, &templates::OBJECT).unwrap();
+    assert_eq!(objects.count(), 27);
+    assert_eq!(objects.ids(0), tokenizer.encode("a photo of a <a> <a>_1").unwrap());
+    assert_eq!(Prompts::encode(&tokenizer, &added, &templates::STYLE).unwrap().count(), 19);
+}
+
+#[test]
+fn templates_that_lose_or_hold_the_token_are_refused() {
+    let mut tokenizer = toy();
+    let added = tokenizer.add_placeholders("Photograph5", 1).unwrap();
+    let refused = |template: &str| {
+        matches!(Prompts::encode(&tokenizer, &added, &[template]), Err(Error::Template { .. }))
+    };
+    assert!(!refused("a {}"));
+    assert!(refused("a photo"));
+    assert!(refused("a photograph5 of {}"));
+    assert!(refused(&format!("{}{{}}", "word ".repeat(80))));
+}
