@@ -1,1 +1,63 @@
-//! Owned by a slice that is still being written.
+//! The arithmetic of a training step outside the network: which inputs a microbatch has, how gradients become one,
+//! and what the optimizer makes of it.
+//!
+//! Pure functions and small values: no clock, no file, no libtorch, the same bits on every processor.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use ringtune_shared::spec::LrScheduler;
+//! # use ringtune_worker::{data::{ClipTokenizer, Prompts, templates}, engine::Moments};
+//! use ringtune_worker::train::{
+//!     AdamWOptions, BatchOptions, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder, MicrobatchResult,
+//!     TrainState, TrainingSet, reduce_rows,
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/toy-sd/tokenizer");
+//! # let mut tokenizer = ClipTokenizer::open(folder.as_ref(), 77)?;
+//! # let placeholders = tokenizer.add_placeholders("<a>", 1)?;
+//! # let prompts = Prompts::encode(&tokenizer, &placeholders, &templates::OBJECT)?;
+//! # let moments = Moments { channels: 1, height: 1, width: 2, mean: vec![0.5; 2], logvar: vec![-1.0; 2] };
+//! # let image = EncodedImage { plain: moments.clone(), flipped: moments };
+//! // Once per job: the images' moments from the engine, the prompts from the tokenizer.
+//! let options = BatchOptions { seed: 7, microbatches: 4, batch: 2, scaling_factor: 0.18215, num_train_timesteps: 1000 };
+//! let mut builder = MicrobatchBuilder::new(TrainingSet { images: vec![image], prompts }, options)?;
+//! let curve = LrOptions { curve: LrScheduler::Constant, base: 5e-3, warmup_steps: 0, total_steps: 3 };
+//! let schedule = LrSchedule::new(curve)?;
+//! let mut state = TrainState::new(vec![0.0; 768], AdamWOptions::default());
+//!
+//! // Steps count from 1. A rank computes its own block of the microbatches 0..4; the ring gathers all rows.
+//! for step in 1..=3 {
+//!     let mut rows = Vec::new();
+//!     for microbatch in 0..4 {
+//!         let inputs = builder.build(step, microbatch, Arc::clone(state.rows()));
+//!         assert_eq!(inputs.input_ids.len(), 2 * 77);
+//!         // let result = engine.gradient(&inputs)?;
+//!         let result = MicrobatchResult { loss: 0.1, gradient: vec![1e-3; 768], compute_seconds: 0.5 };
+//!         rows.push(result.into_row());
+//!     }
+//!     let reduced = reduce_rows(&rows, 768).ok_or("the ring lost a row")?;
+//!     state.apply(step, &reduced, schedule.at(step))?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod adamw;
+pub mod draws;
+mod error;
+mod image_order;
+pub mod lr;
+pub mod microbatch;
+mod philox;
+pub mod reduce;
+pub mod state;
+
+pub use adamw::{AdamW, AdamWOptions};
+pub use draws::Draws;
+pub use error::Error;
+pub use image_order::ImageOrder;
+pub use lr::{LrOptions, LrSchedule};
+pub use microbatch::{BatchOptions, EncodedImage, MicrobatchBuilder, TrainingSet};
+pub use reduce::{MicrobatchResult, ReducedStep, ordered_mean, reduce_rows, row_length};
+pub use state::{StepOutcome, TrainState};

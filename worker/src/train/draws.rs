@@ -1,0 +1,269 @@
+//! Everything random in a job, as a pure function of (seed, purpose, step, sample).
+//!
+//! No generator has a state, so any worker can make any sample's draws at any time, and a job's numbers do not
+//! depend on who computes what. **The layout is fixed**: another implementation that follows it gets the same bits.
+//!
+//! - A stream is the sequence of words w\[0\], w\[1\], … with w\[4k..4k+4\] = Philox4x32-10 of
+//!   key = (seed's low word, seed's high word) and
+//!   counter = (k, sample, step's low word, step's next 24 bits | purpose << 24).
+//!   Purposes: 1 flip, 2 template, 3 timestep, 4 noise, 5 latent, 6 image order (its step is the epoch, its sample 0),
+//!   7 generated pictures (its step is 0, its sample the picture's number).
+//! - A flip is the highest bit of w\[0\].
+//! - A number below n takes 64 bits x at a time (w\[2j\] the low half, w\[2j+1\] the high) and is the high half of
+//!   the 128-bit product x·n; while the low half is below 2^64 mod n, the next x is taken instead (Lemire 2019).
+//! - Normals come in pairs (Box-Muller), in 64-bit floating point, rounded to 32: with u = (w\[2j\] + 0.5)·2^-32,
+//!   v = w\[2j+1\]·2^-32 and r = sqrt(-2 ln u): r·cos(2πv), r·sin(2πv). ln, cos and sin are musl's (crate libm), not
+//!   the system's, whose last bits differ.
+//! - The order of N images in an epoch: 0..N, then for i = N-1 down to 1 swap i with a number below i + 1, all from
+//!   one stream.
+
+use std::f64::consts::TAU;
+
+use super::philox::philox4x32;
+
+/// What a draw is for: each purpose is a stream of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Flip = 1,
+    Template = 2,
+    Timestep = 3,
+    Noise = 4,
+    Latent = 5,
+    ImageOrder = 6,
+    Picture = 7,
+}
+
+/// All draws of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draws {
+    seed: u64,
+}
+
+impl Draws {
+    /// `seed`: train.seed.
+    pub fn new(seed: u64) -> Self {
+        Self { seed }
+    }
+
+    /// Whether the sample's image is mirrored: true half of the time.
+    pub fn flip(&self, step: u64, sample: u32) -> bool {
+        self.stream(Purpose::Flip, step, sample).word() >> 31 == 1
+    }
+
+    /// The sample's prompt template: below `count`, which is at least 1.
+    pub fn template(&self, step: u64, sample: u32, count: usize) -> usize {
+        self.stream(Purpose::Template, step, sample).below(count as u64) as usize
+    }
+
+    /// The sample's timestep: below `num_train_timesteps`, which is at least 1.
+    pub fn timestep(&self, step: u64, sample: u32, num_train_timesteps: usize) -> i64 {
+        self.stream(Purpose::Timestep, step, sample).below(num_train_timesteps as u64) as i64
+    }
+
+    /// The noise that is added to the sample's latent: standard normals.
+    pub fn noise(&self, step: u64, sample: u32, length: usize) -> Vec<f32> {
+        self.stream(Purpose::Noise, step, sample).normals(length)
+    }
+
+    /// The draw from the posterior of the sample's image: standard normals.
+    pub fn latent(&self, step: u64, sample: u32, length: usize) -> Vec<f32> {
+        self.stream(Purpose::Latent, step, sample).normals(length)
+    }
+
+    /// The order in which epoch `epoch` (from 0) shows `count` images: a permutation of 0..count.
+    pub fn image_order(&self, epoch: u64, count: usize) -> Vec<usize> {
+        let mut stream = self.stream(Purpose::ImageOrder, epoch, 0);
+        let mut order: Vec<usize> = (0..count).collect();
+        for last in (1..count).rev() {
+            order.swap(last, stream.below(last as u64 + 1) as usize);
+        }
+        order
+    }
+
+    /// The noise that generated picture number `picture` (from 0) starts from: standard normals.
+    pub fn picture_noise(&self, picture: u32, length: usize) -> Vec<f32> {
+        self.stream(Purpose::Picture, 0, picture).normals(length)
+    }
+
+    fn stream(&self, purpose: Purpose, step: u64, sample: u32) -> Stream {
+        let high = ((step >> 32) as u32 & 0x00ff_ffff) | (purpose as u32) << 24;
+        Stream {
+            key: [self.seed as u32, (self.seed >> 32) as u32],
+            sample,
+            step: [step as u32, high],
+            next: 0,
+            block: [0; 4],
+        }
+    }
+}
+
+/// A position in one stream of words.
+struct Stream {
+    key: [u32; 2],
+    sample: u32,
+    step: [u32; 2],
+    /// Index of the next word.
+    next: u64,
+    /// The block that word `next - 1` is in.
+    block: [u32; 4],
+}
+
+impl Stream {
+    fn word(&mut self) -> u32 {
+        let place = (self.next % 4) as usize;
+        if place == 0 {
+            let number = (self.next / 4) as u32;
+            self.block = philox4x32(self.key, [number, self.sample, self.step[0], self.step[1]]);
+        }
+        self.next += 1;
+        self.block[place]
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        let bound = bound.max(1);
+        let rejected = bound.wrapping_neg() % bound;
+        loop {
+            let x = u64::from(self.word()) | u64::from(self.word()) << 32;
+            let product = u128::from(x) * u128::from(bound);
+            if product as u64 >= rejected {
+                return (product >> 64) as u64;
+            }
+        }
+    }
+
+    fn normals(&mut self, length: usize) -> Vec<f32> {
+        const UNIT: f64 = 1.0 / 4_294_967_296.0;
+        let mut normals = Vec::with_capacity(length + 1);
+        while normals.len() < length {
+            let u = (f64::from(self.word()) + 0.5) * UNIT;
+            let angle = f64::from(self.word()) * UNIT * TAU;
+            let radius = libm::sqrt(-2.0 * libm::log(u));
+            normals.push((radius * libm::cos(angle)) as f32);
+            normals.push((radius * libm::sin(angle)) as f32);
+        }
+        normals.truncate(length);
+        normals
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// These numbers never change: a job of an older version has to come out the same. They were made by another
+    /// implementation (in Python) of the layout above.
+    #[test]
+    fn frozen_bits() {
+        let draws = Draws::new(0x0123_4567_89ab_cdef);
+        let bits = |normals: Vec<f32>| normals.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        assert_eq!((0..16).map(|i| u32::from(draws.flip(1, i)) << i).sum::<u32>(), 0x9b4a);
+        assert_eq!(
+            (0..8).map(|i| draws.template(2, i, 27)).collect::<Vec<_>>(),
+            [4, 24, 20, 14, 18, 12, 7, 14]
+        );
+        assert_eq!(
+            (0..8).map(|i| draws.timestep(3, i, 1000)).collect::<Vec<_>>(),
+            [672, 708, 236, 586, 221, 460, 539, 286]
+        );
+        let noise = [0x3d95_ed68, 0xbe65_7e42, 0xbee5_4233, 0x3e26_6f00, 0x3eea_61be];
+        assert_eq!(bits(draws.noise(4, 5, 5)), noise);
+        assert_eq!(bits(draws.latent(1 << 40, u32::MAX, 3)), [0xbf17_b3bb, 0x3e87_27ff, 0xbfb1_a679]);
+        assert_eq!(bits(draws.picture_noise(1, 2)), [0x3fc8_0eb7, 0xbf1c_3275]);
+        assert_eq!(draws.image_order(7, 10), [0, 9, 1, 5, 8, 4, 3, 2, 7, 6]);
+    }
+
+    #[test]
+    fn every_purpose_step_and_sample_has_its_own_stream() {
+        let mut seen = BTreeSet::new();
+        for seed in [0, 1, 1 << 32] {
+            for purpose in [Purpose::Flip, Purpose::Noise, Purpose::Latent, Purpose::ImageOrder] {
+                for step in [0, 1, 2, 1 << 32, 1 << 55] {
+                    for sample in [0, 1, u32::MAX] {
+                        let mut stream = Draws::new(seed).stream(purpose, step, sample);
+                        seen.insert([(); 5].map(|()| stream.word()));
+                    }
+                }
+            }
+        }
+        assert_eq!(seen.len(), 3 * 4 * 5 * 3);
+    }
+
+    #[test]
+    fn longer_draws_begin_with_the_shorter_ones() {
+        let draws = Draws::new(5);
+        let long = draws.noise(1, 2, 1001);
+        for length in [0, 1, 2, 3, 4, 1000] {
+            assert_eq!(draws.noise(1, 2, length), long[..length]);
+        }
+    }
+
+    #[test]
+    fn normals_have_the_moments_of_normals() {
+        let draws = Draws::new(9);
+        let values: Vec<f64> = (0..64).flat_map(|i| draws.noise(1, i, 4096)).map(f64::from).collect();
+        let n = values.len() as f64;
+        let moment = |power: i32| values.iter().map(|value| value.powi(power)).sum::<f64>() / n;
+        // Five standard errors of each moment's estimate.
+        for (power, expected, deviation) in
+            [(1, 0.0, 1.0), (2, 1.0, 2.0f64.sqrt()), (3, 0.0, 15.0f64.sqrt()), (4, 3.0, 96.0f64.sqrt())]
+        {
+            let error = (moment(power) - expected).abs();
+            assert!(error < 5.0 * deviation / n.sqrt(), "moment {power} is off by {error}");
+        }
+        let beyond = values.iter().filter(|value| value.abs() > 1.959_964).count() as f64 / n;
+        assert!((beyond - 0.05).abs() < 0.003, "{beyond}");
+        // The two of a pair, and neighbouring samples, do not go together.
+        let together = |a: &[f32], b: &[f32]| {
+            a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>() / (a.len() as f64).sqrt()
+        };
+        let (one, two) = (draws.noise(1, 0, 1 << 16), draws.noise(1, 1, 1 << 16));
+        assert!(together(&one, &two).abs() < 5.0);
+        assert!(together(&one, &one[1..]).abs() < 5.0);
+        assert!(together(&one, &draws.latent(1, 0, 1 << 16)).abs() < 5.0);
+    }
+
+    #[test]
+    fn flips_templates_and_timesteps_are_even() {
+        let draws = Draws::new(11);
+        let samples = 40_000u32;
+        let flips = (0..samples).filter(|i| draws.flip(3, *i)).count() as f64;
+        assert!((flips - 20_000.0).abs() < 5.0 * 100.0, "{flips}");
+        let mut counts = [0f64; 27];
+        (0..samples).for_each(|i| counts[draws.template(3, i, 27)] += 1.0);
+        let expected = f64::from(samples) / 27.0;
+        let chi_squared: f64 = counts.iter().map(|count| (count - expected).powi(2) / expected).sum();
+        // 26 degrees of freedom: mean 26, standard deviation 7.2.
+        assert!(chi_squared < 26.0 + 5.0 * 7.2, "{chi_squared}");
+        let timesteps: BTreeSet<i64> = (0..samples).map(|i| draws.timestep(3, i, 1000)).collect();
+        assert_eq!((timesteps.len(), timesteps.first(), timesteps.last()), (1000, Some(&0), Some(&999)));
+    }
+
+    #[test]
+    fn all_orders_of_three_images_are_equally_likely() {
+        let draws = Draws::new(13);
+        let mut counts = std::collections::BTreeMap::new();
+        (0..6000).for_each(|epoch| *counts.entry(draws.image_order(epoch, 3)).or_insert(0.0) += 1.0);
+        assert_eq!(counts.len(), 6);
+        let chi_squared: f64 = counts.values().map(|count: &f64| (count - 1000.0).powi(2) / 1000.0).sum();
+        assert!(chi_squared < 5.0 + 5.0 * 3.2, "{chi_squared}");
+    }
+
+    proptest! {
+        #[test]
+        fn an_epoch_shows_every_image_once(seed in any::<u64>(), epoch in any::<u32>(), count in 0usize..200) {
+            let mut order = Draws::new(seed).image_order(u64::from(epoch), count);
+            order.sort_unstable();
+            prop_assert_eq!(order, (0..count).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn numbers_stay_below_their_bound(seed in any::<u64>(), step in any::<u64>(), bound in 1u64..=u64::MAX) {
+            let mut stream = Draws::new(seed).stream(Purpose::Timestep, step, 0);
+            prop_assert!((0..8).all(|_| stream.below(bound) < bound));
+        }
+    }
+}

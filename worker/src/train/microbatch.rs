@@ -1,0 +1,216 @@
+//! The inputs of a microbatch, from what was encoded once and what is drawn for its samples.
+
+use std::sync::Arc;
+
+use super::{Draws, Error, ImageOrder};
+use crate::{
+    data::Prompts,
+    engine::{Microbatch, Moments},
+};
+
+/// The posterior of one image, unscaled, as the engine's VAE gave it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EncodedImage {
+    /// Of the image as it is.
+    pub plain: Moments,
+    /// Of its mirror image.
+    pub flipped: Moments,
+}
+
+impl EncodedImage {
+    /// A scaled sample of the posterior, [channels, height, width] flat: (mean + deviation x draw) x scaling factor,
+    /// for a standard normal draw of the same shape.
+    /// Source: diffusers, DiagonalGaussianDistribution.sample.
+    pub fn latent(&self, flip: bool, draw: &[f32], scaling_factor: f64) -> Vec<f32> {
+        let moments = if flip { &self.flipped } else { &self.plain };
+        let scaling_factor = scaling_factor as f32;
+        // In 64 bits by libm, which has the same bits everywhere.
+        let deviation = |logvar: f32| libm::exp(0.5 * f64::from(logvar)) as f32;
+        let parameters = moments.mean.iter().zip(&moments.logvar);
+        parameters
+            .zip(draw)
+            .map(|((mean, logvar), draw)| (mean + deviation(*logvar) * draw) * scaling_factor)
+            .collect()
+    }
+}
+
+/// What a job learns from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainingSet {
+    /// At least one, in the order of their names, all of one shape.
+    pub images: Vec<EncodedImage>,
+    /// At least one.
+    pub prompts: Prompts,
+}
+
+/// The job's numbers that say which inputs a microbatch has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BatchOptions {
+    /// train.seed.
+    pub seed: u64,
+    /// M: microbatches in a step, over all ranks; at least 1.
+    pub microbatches: u32,
+    /// b: samples in a microbatch; at least 1.
+    pub batch: u32,
+    /// The VAE's, from its config.json.
+    pub scaling_factor: f64,
+    /// The noise schedule's, at least 1.
+    pub num_train_timesteps: usize,
+}
+
+/// Makes any microbatch of any step of a job.
+#[derive(Clone, Debug)]
+pub struct MicrobatchBuilder {
+    options: BatchOptions,
+    draws: Draws,
+    order: ImageOrder,
+    set: TrainingSet,
+    /// Channels, height, width of a latent.
+    shape: [usize; 3],
+}
+
+impl MicrobatchBuilder {
+    /// # Errors
+    /// No image, no prompt, a number below 1, or images whose moments differ in shape or have too few numbers.
+    pub fn new(set: TrainingSet, options: BatchOptions) -> Result<Self, Error> {
+        let unusable = |problem: &str| Error::TrainingSet { problem: problem.to_string() };
+        let first = set.images.first().ok_or_else(|| unusable("it has no image"))?;
+        if set.prompts.count() == 0 {
+            return Err(unusable("it has no prompt"));
+        }
+        let samples = u64::from(options.microbatches) * u64::from(options.batch);
+        if samples == 0 || samples > u64::from(u32::MAX) || options.num_train_timesteps == 0 {
+            return Err(unusable(
+                "microbatches, batch and num_train_timesteps must be at least 1, samples below 2^32",
+            ));
+        }
+        let shape = shape_of(&first.plain);
+        let fits = |moments: &Moments| {
+            let length: usize = shape.iter().product();
+            shape_of(moments) == shape && moments.mean.len() == length && moments.logvar.len() == length
+        };
+        if !set.images.iter().all(|image| fits(&image.plain) && fits(&image.flipped)) {
+            return Err(unusable("its images' moments differ in shape"));
+        }
+        let draws = Draws::new(options.seed);
+        let order = ImageOrder::new(draws, set.images.len(), samples);
+        Ok(Self { options, draws, order, set, shape })
+    }
+
+    /// Microbatch `microbatch` (from 0, below M) of step `step` (from 1), with the learned rows as they are before
+    /// that step.
+    pub fn build(&mut self, step: u64, microbatch: u32, rows: Arc<Vec<f32>>) -> Microbatch {
+        let BatchOptions { batch, scaling_factor, num_train_timesteps, .. } = self.options;
+        let [latent_channels, latent_height, latent_width] = self.shape;
+        let length = latent_channels * latent_height * latent_width;
+        let mut inputs = Microbatch {
+            batch: batch as usize,
+            latent_channels,
+            latent_height,
+            latent_width,
+            latents: Vec::with_capacity(batch as usize * length),
+            noise: Vec::with_capacity(batch as usize * length),
+            timesteps: Vec::with_capacity(batch as usize),
+            input_ids: Vec::new(),
+            rows,
+        };
+        for sample in microbatch * batch..(microbatch + 1) * batch {
+            let image = &self.set.images[self.order.image_of(step, sample)];
+            let flip = self.draws.flip(step, sample);
+            let draw = self.draws.latent(step, sample, length);
+            inputs.latents.extend(image.latent(flip, &draw, scaling_factor));
+            inputs.noise.extend(self.draws.noise(step, sample, length));
+            inputs.timesteps.push(self.draws.timestep(step, sample, num_train_timesteps));
+            let template = self.draws.template(step, sample, self.set.prompts.count());
+            inputs.input_ids.extend_from_slice(self.set.prompts.ids(template));
+        }
+        inputs
+    }
+}
+
+fn shape_of(moments: &Moments) -> [usize; 3] {
+    [moments.channels, moments.height, moments.width]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{ClipTokenizer, templates};
+
+    const OPTIONS: BatchOptions =
+        BatchOptions { seed: 3, microbatches: 3, batch: 2, scaling_factor: 0.5, num_train_timesteps: 10 };
+
+    fn moments(mean: f32, logvar: f32) -> Moments {
+        Moments { channels: 2, height: 1, width: 3, mean: vec![mean; 6], logvar: vec![logvar; 6] }
+    }
+
+    /// Images whose mean says which image it is, with next to no deviation; mirrored ones are negative.
+    fn set(images: usize) -> TrainingSet {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/toy-sd/tokenizer");
+        let mut tokenizer = ClipTokenizer::open(folder.as_ref(), 77).unwrap();
+        let placeholders = tokenizer.add_placeholders("<a>", 1).unwrap();
+        let image = |number: usize| EncodedImage {
+            plain: moments(number as f32 + 1.0, -60.0),
+            flipped: moments(-(number as f32) - 1.0, -60.0),
+        };
+        TrainingSet {
+            images: (0..images).map(image).collect(),
+            prompts: Prompts::encode(&tokenizer, &placeholders, &templates::OBJECT).unwrap(),
+        }
+    }
+
+    #[test]
+    fn inputs_are_what_the_draws_say() {
+        let mut builder = MicrobatchBuilder::new(set(4), OPTIONS).unwrap();
+        let draws = Draws::new(3);
+        let mut order = ImageOrder::new(draws, 4, 6);
+        let rows = Arc::new(vec![1.0f32; 5]);
+        let inputs = builder.build(2, 1, Arc::clone(&rows));
+        assert_eq!((inputs.batch, inputs.latent_channels), (2, 2));
+        assert_eq!((inputs.latent_height, inputs.latent_width), (1, 3));
+        assert_eq!(inputs.rows, rows);
+        for (place, sample) in [2u32, 3].into_iter().enumerate() {
+            let sign = if draws.flip(2, sample) { -1.0 } else { 1.0 };
+            let expected = sign * (order.image_of(2, sample) as f32 + 1.0) * 0.5;
+            assert!(inputs.latents[place * 6..][..6].iter().all(|latent| (latent - expected).abs() < 1e-6));
+            assert_eq!(inputs.noise[place * 6..][..6], draws.noise(2, sample, 6));
+            assert_eq!(inputs.timesteps[place], draws.timestep(2, sample, 10));
+            let template = draws.template(2, sample, 27);
+            assert_eq!(inputs.input_ids[place * 77..][..77], *set(1).prompts.ids(template));
+        }
+    }
+
+    #[test]
+    fn a_sample_of_the_posterior_has_its_deviation() {
+        let image = EncodedImage { plain: moments(1.0, 2.0), flipped: moments(1.0, 2.0) };
+        let one = TrainingSet { images: vec![image], ..set(1) };
+        let mut builder = MicrobatchBuilder::new(one, OPTIONS).unwrap();
+        let inputs = builder.build(1, 0, Arc::default());
+        let draw = Draws::new(3).latent(1, 0, 6);
+        for (latent, draw) in inputs.latents.iter().zip(&draw) {
+            assert_eq!(*latent, (1.0 + 1f64.exp() as f32 * draw) * 0.5);
+        }
+    }
+
+    #[test]
+    fn microbatches_of_a_step_are_the_same_however_they_are_cut() {
+        let mut pairs = MicrobatchBuilder::new(set(4), OPTIONS).unwrap();
+        let whole_options = BatchOptions { microbatches: 1, batch: 6, ..OPTIONS };
+        let whole = MicrobatchBuilder::new(set(4), whole_options).unwrap().build(5, 0, Arc::default());
+        let parts: Vec<_> = [2, 0, 1].map(|m| pairs.build(5, m, Arc::default())).into();
+        let joined: Vec<f32> = [1, 2, 0].iter().flat_map(|p: &usize| parts[*p].latents.clone()).collect();
+        assert_eq!(whole.latents, joined);
+    }
+
+    #[test]
+    fn unusable_sets_are_refused() {
+        let refused =
+            |set, options| matches!(MicrobatchBuilder::new(set, options), Err(Error::TrainingSet { .. }));
+        assert!(refused(set(0), OPTIONS));
+        assert!(refused(set(1), BatchOptions { batch: 0, ..OPTIONS }));
+        assert!(refused(set(1), BatchOptions { num_train_timesteps: 0, ..OPTIONS }));
+        let mut uneven = set(2);
+        uneven.images[1].flipped.mean.pop();
+        assert!(refused(uneven, OPTIONS));
+    }
+}

@@ -1,0 +1,114 @@
+//! What training changes: the learned rows and the optimizer's state.
+
+use std::sync::Arc;
+
+use super::{AdamW, AdamWOptions, Error, ReducedStep};
+
+/// Steps that are not finite, one after the other, that a job survives is one less.
+const MOST_SKIPPED_IN_A_ROW: u32 = 10;
+
+/// The same on every rank after every step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainState {
+    rows: Arc<Vec<f32>>,
+    optimizer: AdamW,
+    skipped_in_a_row: u32,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepOutcome {
+    /// The rows moved.
+    Applied,
+    /// The loss or the gradient was not finite: the step and its learning rate are used up, nothing moved, and the
+    /// optimizer does not count it.
+    Skipped,
+}
+
+impl TrainState {
+    /// `rows`: [num_vectors, text_width] flat, each the initializer's row of the token table.
+    pub fn new(rows: Vec<f32>, options: AdamWOptions) -> Self {
+        let optimizer = AdamW::new(options, rows.len());
+        Self { rows: Arc::new(rows), optimizer, skipped_in_a_row: 0 }
+    }
+
+    /// The learned rows, [num_vectors, text_width] flat.
+    pub fn rows(&self) -> &Arc<Vec<f32>> {
+        &self.rows
+    }
+
+    /// Takes step `step` with the learning rate that its schedule gives it.
+    ///
+    /// # Errors
+    /// The gradient has another length than the rows, or this is the tenth step in a row that is not finite.
+    pub fn apply(
+        &mut self,
+        step: u64,
+        reduced: &ReducedStep,
+        learning_rate: f64,
+    ) -> Result<StepOutcome, Error> {
+        if reduced.gradient.len() != self.rows.len() {
+            return Err(Error::GradientLength { found: reduced.gradient.len(), expected: self.rows.len() });
+        }
+        if reduced.finite {
+            self.skipped_in_a_row = 0;
+            let rows: &mut Vec<f32> = Arc::make_mut(&mut self.rows);
+            self.optimizer.step(rows, &reduced.gradient, learning_rate);
+            return Ok(StepOutcome::Applied);
+        }
+        self.skipped_in_a_row += 1;
+        if self.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW {
+            return Err(Error::NotFinite { step, in_a_row: self.skipped_in_a_row, loss: reduced.loss });
+        }
+        Ok(StepOutcome::Skipped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reduced(gradient: f32) -> ReducedStep {
+        ReducedStep {
+            loss: 1.0,
+            gradient: vec![gradient; 2],
+            finite: gradient.is_finite(),
+            compute_seconds: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_skipped_step_moves_nothing() {
+        let mut skipping = TrainState::new(vec![1.0, 2.0], AdamWOptions::default());
+        let mut plain = skipping.clone();
+        let before = Arc::clone(skipping.rows());
+        assert_eq!(skipping.apply(1, &reduced(f32::NAN), 0.1), Ok(StepOutcome::Skipped));
+        assert_eq!(skipping.rows(), &before);
+        assert_eq!(skipping.apply(2, &reduced(0.5), 0.1), Ok(StepOutcome::Applied));
+        plain.apply(2, &reduced(0.5), 0.1).unwrap();
+        assert_eq!(skipping, plain);
+        // A copy that a microbatch still holds is not changed under it.
+        assert_eq!(*before, [1.0, 2.0]);
+    }
+
+    #[test]
+    fn ten_in_a_row_fail_and_nine_do_not() {
+        let mut state = TrainState::new(vec![0.0; 2], AdamWOptions::default());
+        for round in 0..2 {
+            for step in 1..10 {
+                assert_eq!(state.apply(step, &reduced(f32::INFINITY), 0.1), Ok(StepOutcome::Skipped));
+            }
+            if round == 0 {
+                state.apply(10, &reduced(1.0), 0.1).unwrap();
+            }
+        }
+        let tenth = state.apply(20, &reduced(f32::NAN), 0.1);
+        assert!(matches!(tenth, Err(Error::NotFinite { step: 20, in_a_row: 10, .. })));
+    }
+
+    #[test]
+    fn a_gradient_of_another_length_is_refused() {
+        let mut state = TrainState::new(vec![0.0; 3], AdamWOptions::default());
+        assert!(matches!(state.apply(1, &reduced(1.0), 0.1), Err(Error::GradientLength { .. })));
+    }
+}
