@@ -1,0 +1,116 @@
+//! `metrics.csv`: one line a step.
+
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use super::Error;
+
+/// The file's name.
+pub const FILE_NAME: &str = "metrics.csv";
+const HEADER: &str = "step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds";
+
+/// One line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepMetrics {
+    /// From 1.
+    pub step: u64,
+    /// Mean over the global batch; NaN or infinite in a skipped step.
+    pub loss: f32,
+    /// The learning rate that the step was taken with.
+    pub lr: f64,
+    /// From the step's begin to its end, on rank 0.
+    pub step_seconds: f64,
+    /// Of it, in the engine.
+    pub compute_seconds: f64,
+    /// Of it, sending and receiving.
+    pub exchange_seconds: f64,
+    /// Of it, waiting for the neighbours.
+    pub wait_seconds: f64,
+}
+
+/// A metrics.csv that grows. Every line is handed to the system at once, so that a file cut short by a crash holds
+/// whole steps.
+#[derive(Debug)]
+pub struct MetricsCsv {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl MetricsCsv {
+    /// Starts a new file, over one that was there.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn create(path: &Path) -> Result<Self, Error> {
+        let file = File::create(path).map_err(|error| Error::writing(path, error))?;
+        let mut csv = Self { path: path.to_path_buf(), file: BufWriter::new(file) };
+        csv.line(HEADER)?;
+        Ok(csv)
+    }
+
+    /// Adds a step: numbers in their shortest exact spelling, seconds in microseconds.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn append(&mut self, metrics: &StepMetrics) -> Result<(), Error> {
+        let StepMetrics { step, loss, lr, step_seconds, compute_seconds, exchange_seconds, wait_seconds } =
+            metrics;
+        self.line(&format!(
+            "{step},{loss},{lr},{step_seconds:.6},{compute_seconds:.6},{exchange_seconds:.6},{wait_seconds:.6}"
+        ))
+    }
+
+    /// Ends the file and puts it on the disk.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn finish(self) -> Result<(), Error> {
+        let file = self.file.into_inner().map_err(|error| Error::writing(&self.path, error.into_error()))?;
+        file.sync_all().map_err(|error| Error::writing(&self.path, error))
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), Error> {
+        let written = writeln!(self.file, "{line}").and_then(|()| self.file.flush());
+        written.map_err(|error| Error::writing(&self.path, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_and_a_line_a_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE_NAME);
+        let mut csv = MetricsCsv::create(&path).unwrap();
+        let first = StepMetrics {
+            step: 1,
+            loss: 0.1,
+            lr: 2e-7,
+            step_seconds: 1.5,
+            compute_seconds: 1.25,
+            exchange_seconds: 0.0,
+            wait_seconds: 1e-6,
+        };
+        csv.append(&first).unwrap();
+        csv.append(&StepMetrics { step: 2, loss: f32::NAN, ..first }).unwrap();
+        // Whole before the end.
+        let expected = "step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds\n\
+            1,0.1,0.0000002,1.500000,1.250000,0.000000,0.000001\n\
+            2,NaN,0.0000002,1.500000,1.250000,0.000000,0.000001\n";
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+        csv.finish().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+    }
+
+    /// Linux's /dev/full takes nothing.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_told() {
+        assert!(matches!(MetricsCsv::create(Path::new("/dev/full")), Err(Error::DiskFull { .. })));
+    }
+}
