@@ -1,0 +1,197 @@
+//! Data and optimizer against goldens made with transformers, Pillow, torch and diffusers
+//! (tests/reference/golden.py says what each file holds).
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where something is missing")]
+
+#[path = "../model/tests/support/mod.rs"]
+mod support;
+
+use std::path::PathBuf;
+
+use ringtune_shared::spec::LrScheduler;
+use ringtune_worker::{
+    data::{ClipTokenizer, Error, images, pixels},
+    engine::Moments,
+    train::{AdamW, AdamWOptions, EncodedImage, LrOptions, LrSchedule},
+};
+use serde_json::Value;
+use support::{GoldenFile, Values, golden_folder, relative_error, toy_checkpoint};
+
+/// Where decoders may differ: JPEG leaves the inverse transform's rounding open.
+const MOST_JPEG_DIFFERENCE: u8 = 3;
+
+fn json(name: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(golden_folder().join(name)).expect(name);
+    serde_json::from_str(&text).expect(name)
+}
+
+fn tokenizer_folder(checkpoint: &str) -> PathBuf {
+    let folder = if checkpoint == "toy-sd" { toy_checkpoint() } else { golden_folder().join(checkpoint) };
+    folder.join("tokenizer")
+}
+
+fn texts(value: &Value) -> Vec<&str> {
+    value.as_array().expect("a list").iter().map(|text| text.as_str().expect("text")).collect()
+}
+
+fn ids(value: &Value) -> Vec<i64> {
+    value.as_array().expect("a list").iter().map(|id| id.as_i64().expect("an id")).collect()
+}
+
+#[test]
+fn token_ids_equal_those_of_transformers() {
+    let cases = json("tokens.json");
+    assert!(cases.len() >= 3);
+    for case in &cases {
+        let checkpoint = case["checkpoint"].as_str().expect("a name");
+        let mut tokenizer = ClipTokenizer::open(&tokenizer_folder(checkpoint), 77).expect("a tokenizer");
+        let unchanged = tokenizer.clone();
+        let tokens = texts(&case["placeholder_tokens"]);
+        if let Some(first) = tokens.first() {
+            let added = tokenizer.add_placeholders(first, tokens.len()).expect("new tokens");
+            assert_eq!(added.tokens, tokens);
+            assert_eq!(added.ids, ids(&case["placeholder_ids"]));
+        }
+        for prompt in case["prompts"].as_array().expect("prompts") {
+            let text = prompt["text"].as_str().expect("text");
+            let encoded = tokenizer.encode(text).expect("ids");
+            assert_eq!(encoded, ids(&prompt["input_ids"]), "{checkpoint}, {tokens:?}: {text:?}");
+        }
+        for word in case["words"].as_array().expect("words") {
+            check_initializer(&unchanged, word, tokens.is_empty());
+        }
+    }
+}
+
+/// Initializers are looked up before the placeholders are added, so only cases without any have the same ids.
+fn check_initializer(tokenizer: &ClipTokenizer, case: &Value, comparable: bool) {
+    let word = case["word"].as_str().expect("a word");
+    match (tokenizer.initializer_id(word), ids(&case["ids"]).as_slice()) {
+        _ if !comparable => {}
+        (Ok(id), [expected]) => assert_eq!(id, *expected, "{word:?}"),
+        (Err(Error::InitializerNotOneToken { tokens, .. }), several) => {
+            assert_eq!(tokens.len(), several.len(), "{word:?}");
+            assert_ne!(tokens.len(), 1);
+        }
+        (other, expected) => panic!("{word:?}: {other:?}, expected {expected:?}"),
+    }
+}
+
+#[test]
+fn pictures_equal_those_of_the_training_script() {
+    let golden = GoldenFile::open("pictures.safetensors");
+    let set = images::scan(&golden_folder().join("pictures")).expect("pictures");
+    assert!(set.images.len() >= 15);
+    for file in &set.images {
+        let picture = file.decode().expect("a picture");
+        let decoded = golden.get(&format!("{}/decoded", file.name));
+        let (height, width) = (picture.height() as usize, picture.width() as usize);
+        assert_eq!(decoded.shape, [height, width, 3], "{}", file.name);
+        let Values::Bytes(expected) = &decoded.values else { panic!("{}: not bytes", file.name) };
+        let differences = picture.as_raw().iter().zip(expected).map(|(ours, theirs)| ours.abs_diff(*theirs));
+        let worst = differences.max().unwrap_or(0);
+        let is_jpeg = file.name.ends_with(".jpg");
+        let allowed = if is_jpeg { MOST_JPEG_DIFFERENCE } else { 0 };
+        assert!(worst <= allowed, "{} is decoded {worst} levels off", file.name);
+
+        for key in golden.keys_below(&file.name) {
+            let Some((side, center_crop, flip)) = parse_case(key) else { continue };
+            let prepared = pixels::prepare(&picture, side, center_crop, flip);
+            assert_eq!((prepared.height, prepared.width), (side as usize, side as usize));
+            let expected = golden.floats(&format!("{}/{key}", file.name));
+            if is_jpeg {
+                // Within a level or two more than the decoders differ by: the filter can overshoot.
+                let allowed = f32::from(MOST_JPEG_DIFFERENCE + 2) / 127.5;
+                let close = |(ours, theirs): (&f32, &f32)| (ours - theirs).abs() <= allowed;
+                assert!(prepared.data.iter().zip(expected).all(close), "{}: {key}", file.name);
+            } else {
+                // Bit for bit.
+                assert!(prepared.data == expected, "{}: {key} differs", file.name);
+            }
+        }
+    }
+}
+
+/// "size-64-crop-0-flip-1"
+fn parse_case(key: &str) -> Option<(u32, bool, bool)> {
+    let mut parts = key.strip_prefix("size-")?.split('-');
+    let side = parts.next()?.parse().ok()?;
+    let (center_crop, flip) = (parts.nth(1)? == "1", parts.nth(1)? == "1");
+    Some((side, center_crop, flip))
+}
+
+#[test]
+fn adamw_follows_torch() {
+    let golden = GoldenFile::open("adamw.safetensors");
+    let number = |value: &Value| value.as_f64().expect("a number");
+    for (name, case) in golden.metadata("cases").as_object().expect("cases") {
+        let options = AdamWOptions {
+            beta1: number(&case["betas"][0]),
+            beta2: number(&case["betas"][1]),
+            epsilon: number(&case["eps"]),
+            weight_decay: number(&case["weight_decay"]),
+        };
+        let learning_rates: Vec<f64> = case["lrs"].as_array().expect("rates").iter().map(number).collect();
+        let length = golden.floats("grads").len() / learning_rates.len();
+        let key = format!("{name}/weights");
+        let mut trajectory = golden.floats(&key).chunks_exact(length);
+        let mut weights = trajectory.next().expect("a start").to_vec();
+        let mut optimizer = AdamW::new(options, length);
+        let mut steps = 0;
+        let gradients = golden.floats("grads").chunks_exact(length);
+        for ((gradient, expected), learning_rate) in gradients.zip(trajectory).zip(learning_rates) {
+            optimizer.step(&mut weights, gradient, learning_rate);
+            steps += 1;
+            // Never set back to the reference: what differs would add up.
+            let error = relative_error(&weights, expected);
+            assert!(error <= 1e-6, "{name}, step {steps}: {error}");
+        }
+        assert_eq!(optimizer.count(), steps);
+        assert!(steps >= 20);
+    }
+}
+
+#[test]
+fn learning_rates_equal_those_of_diffusers() {
+    let cases = json("lr_schedules.json");
+    assert!(cases.len() >= 6 * 3);
+    for case in &cases {
+        let name = case["lr_scheduler"].as_str().expect("a name");
+        let options = LrOptions {
+            curve: name.parse::<LrScheduler>().expect("a schedule that the job spec has"),
+            base: case["learning_rate"].as_f64().expect("a rate"),
+            warmup_steps: case["lr_warmup_steps"].as_u64().expect("steps"),
+            total_steps: case["max_train_steps"].as_u64().expect("steps"),
+        };
+        let schedule = LrSchedule::new(options).expect("a schedule");
+        for (step, expected) in (1..).zip(case["lr"].as_array().expect("rates")) {
+            let (ours, expected) = (schedule.at(step), expected.as_f64().expect("a rate"));
+            let difference = (ours - expected).abs();
+            assert!(
+                difference <= 1e-14 * options.base,
+                "{name}, {options:?}, step {step}: {ours}, {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_posterior_sample_is_that_of_diffusers() {
+    let golden = GoldenFile::open("posterior.safetensors");
+    let shape = &golden.get("mean").shape;
+    let length = shape[1] * shape[2] * shape[3];
+    for image in 0..shape[0] {
+        let part = |key: &str| golden.floats(key)[image * length..][..length].to_vec();
+        let moments = Moments {
+            channels: shape[1],
+            height: shape[2],
+            width: shape[3],
+            mean: part("mean"),
+            logvar: part("logvar"),
+        };
+        let encoded = EncodedImage { plain: moments.clone(), flipped: moments };
+        let sample = encoded.latent(false, &part("noise"), 1.0);
+        let error = relative_error(&sample, &part("sample"));
+        assert!(error <= 1e-6, "image {image}: {error}");
+    }
+}
