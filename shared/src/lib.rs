@@ -5,9 +5,11 @@
 
 pub mod backoff;
 pub mod config;
+pub mod daemon;
 pub mod files;
 pub mod ids;
 pub mod manifest;
+pub mod ring;
 pub mod spec;
 pub mod suggest;
 pub mod version;

@@ -1,0 +1,85 @@
+//! Logs: to stderr, for people on a terminal, as JSON otherwise.
+
+use std::io::IsTerminal as _;
+
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::{EnvFilter, util::SubscriberInitExt as _};
+
+/// `[log]` of both daemons.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogSettings {
+    /// "auto" (human on a terminal, JSON otherwise), "human" or "json".
+    pub format: LogFormat,
+    /// A tracing filter such as `info,ringtune_worker=debug`.
+    pub filter: String,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { format: LogFormat::Auto, filter: "info".to_owned() }
+    }
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Human on a terminal, JSON otherwise.
+    #[default]
+    Auto,
+    /// Lines for people.
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogFormat {
+    /// The word in the settings file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Human => "human",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LoggingError {
+    /// The filter does not parse.
+    #[error("log.filter: {given:?} is not a filter such as \"info,ringtune_worker=debug\": {source}")]
+    Filter {
+        /// As given.
+        given: String,
+        /// Where it stopped making sense.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// Something else in the process has set it up before.
+    #[error("logging is set up already")]
+    Twice,
+}
+
+/// Sets up the process's logs, once.
+///
+/// # Errors
+/// A filter that does not parse; a second call.
+pub fn start(settings: &LogSettings) -> Result<(), LoggingError> {
+    let filter = EnvFilter::try_new(&settings.filter)
+        .map_err(|source| LoggingError::Filter { given: settings.filter.clone(), source })?;
+    let terminal = std::io::stderr().is_terminal();
+    let human = match settings.format {
+        LogFormat::Auto => terminal,
+        LogFormat::Human => true,
+        LogFormat::Json => false,
+    };
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if human {
+        // Colours only where they mean something, and never against NO_COLOR.
+        let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        lines.with_ansi(colours).finish().try_init().map_err(|_| LoggingError::Twice)
+    } else {
+        lines.json().flatten_event(true).finish().try_init().map_err(|_| LoggingError::Twice)
+    }
+}

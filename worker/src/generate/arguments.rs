@@ -1,0 +1,59 @@
+//! The command line of `generate`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Pictures from a checkpoint, with learned embeddings.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  \
+    One picture, with a learned token:\n    \
+    ringtune generate --model ./sd15 --embeds out/learned_embeds.safetensors \\\n      \
+    --prompt 'a photo of a <dicoo> on the beach' -o beach.png\n  \
+    A sheet: the training pictures, then eight samples of each prompt:\n    \
+    ringtune generate --model ./sd15 --embeds out/learned_embeds.safetensors --count 8 \\\n      \
+    --training-images ./dicoo --prompt 'a photo of a toy' --prompt 'a photo of a <dicoo>' --sheet -o sheet.png")]
+pub struct GenerateArguments {
+    /// Checkpoint folder in diffusers layout
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// learned_embeds.safetensors of a job; may be given several times
+    #[arg(long, value_name = "FILE")]
+    pub embeds: Vec<PathBuf>,
+    /// What to draw; may be given several times
+    #[arg(long, required = true, value_name = "TEXT")]
+    pub prompt: Vec<String>,
+    /// What not to draw
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    pub negative_prompt: String,
+    /// Denoising steps (DDIM)
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub steps: u32,
+    /// Guidance scale; 1 or less turns guidance off
+    #[arg(long, default_value_t = 7.5)]
+    pub guidance: f64,
+    /// Seed of the first noise: the same seed gives the same picture
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Pictures of each prompt
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub count: u32,
+    /// Width and height in pixels [default: what the checkpoint was made for]
+    #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub size: Option<u32>,
+    /// bf16, or no for fp32 [default: bf16 where the CPU has it]
+    #[arg(long, value_name = "PRECISION", value_parser = ["bf16", "no"])]
+    pub mixed_precision: Option<String>,
+    /// Compute threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// One picture holding all, a row a prompt
+    #[arg(long)]
+    pub sheet: bool,
+    /// With --sheet: a first row with the pictures of this folder
+    #[arg(long, requires = "sheet", value_name = "DIR")]
+    pub training_images: Option<PathBuf>,
+    /// A .png file (one picture, or a sheet), or a folder for several
+    #[arg(short, long, value_name = "PATH")]
+    pub output: PathBuf,
+}

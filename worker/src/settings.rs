@@ -1,0 +1,246 @@
+//! The worker's settings: defaults, then a file, then `RINGTUNE__SECTION__KEY`, then flags.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+pub use ringtune_shared::daemon::logging::{LogFormat, LogSettings};
+use serde::{Deserialize, Serialize};
+
+/// All sections. Unknown keys are refused.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Whom to dial.
+    pub coordinator: CoordinatorSettings,
+    /// Where the neighbours in a ring reach this worker.
+    pub grpc: GrpcSettings,
+    /// Where metrics and health are read.
+    pub http: HttpSettings,
+    /// The ring.
+    pub ring: RingSettings,
+    /// Files of the worker.
+    pub storage: StorageSettings,
+    /// The processor.
+    pub compute: ComputeSettings,
+    /// For those who check the numbers.
+    pub debug: DebugSettings,
+    /// Logs.
+    pub log: LogSettings,
+    /// What keeps strangers out.
+    pub security: SecuritySettings,
+}
+
+/// `[coordinator]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CoordinatorSettings {
+    /// `http://HOST:PORT` of its gRPC port.
+    pub url: String,
+}
+
+/// `[grpc]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GrpcSettings {
+    /// `ADDRESS:PORT`; port 0 takes any free one.
+    pub listen: SocketAddr,
+}
+
+/// `[http]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpSettings {
+    /// `ADDRESS:PORT`; port 0 takes any free one.
+    pub listen: SocketAddr,
+}
+
+/// `[ring]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RingSettings {
+    /// `HOST` or `HOST:PORT` that neighbours dial; empty: found out.
+    pub advertise_address: String,
+    /// Advertise this network interface's address; empty: found out.
+    pub interface: String,
+    /// A neighbour without a sign of life for so long is lost.
+    pub peer_timeout_seconds: f64,
+}
+
+/// `[storage]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StorageSettings {
+    /// The worker's identity, cache and work files. One worker per folder.
+    pub state_dir: PathBuf,
+    /// Bytes that the cache of fetched files may take.
+    pub cache_bytes: u64,
+}
+
+/// `[compute]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ComputeSettings {
+    /// Threads that a rank gets when its job leaves it open; 0: one a physical core.
+    pub threads: usize,
+}
+
+/// `[debug]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DebugSettings {
+    /// A job's `debug.trace_dir` is written; otherwise such a job is refused.
+    pub allow_trace_dir: bool,
+}
+
+/// `[security]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SecuritySettings {
+    /// Listen beyond loopback although nothing is encrypted or authenticated yet.
+    pub insecure: bool,
+}
+
+impl Default for CoordinatorSettings {
+    fn default() -> Self {
+        Self { url: "http://127.0.0.1:7070".to_owned() }
+    }
+}
+
+impl Default for GrpcSettings {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 7080)) }
+    }
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 7081)) }
+    }
+}
+
+impl Default for RingSettings {
+    fn default() -> Self {
+        Self { advertise_address: String::new(), interface: String::new(), peer_timeout_seconds: 30.0 }
+    }
+}
+
+impl Default for StorageSettings {
+    fn default() -> Self {
+        Self { state_dir: PathBuf::from("/var/lib/ringtune-worker"), cache_bytes: 8 << 30 }
+    }
+}
+
+/// A setting whose value cannot be used.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SettingsError {
+    /// Names the key, what was given and what is allowed.
+    #[error("{key}: {given:?} is not allowed; {allowed}")]
+    Value {
+        /// `section.key`.
+        key: &'static str,
+        /// As given.
+        given: String,
+        /// What would do.
+        allowed: String,
+    },
+    /// Nothing protects the port.
+    #[error(
+        "{key}: {given} is reachable from other machines and nothing is encrypted or authenticated yet; \
+         listen on loopback, or say --insecure where the network is trusted"
+    )]
+    Insecure {
+        /// `section.key`.
+        key: &'static str,
+        /// The address.
+        given: SocketAddr,
+    },
+}
+
+impl Settings {
+    /// Refuses what types alone do not: values out of range, and listening to the world by accident.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let value = |key, given: &dyn ToString, allowed: &str| SettingsError::Value {
+            key,
+            given: given.to_string(),
+            allowed: allowed.to_owned(),
+        };
+        let url = &self.coordinator.url;
+        let authority = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+        if !authority.is_some_and(|host| host.contains(':') && !host.contains('/') && !host.ends_with(':')) {
+            return Err(value("coordinator.url", url, "it is http://HOST:PORT, such as http://127.0.0.1:7070"));
+        }
+        let timeout = self.ring.peer_timeout_seconds;
+        if !(0.1..=86_400.0).contains(&timeout) {
+            return Err(value("ring.peer_timeout_seconds", &timeout, "it is between 0.1 and 86400"));
+        }
+        if !self.ring.interface.is_empty() && !self.ring.advertise_address.is_empty() {
+            return Err(value(
+                "ring.interface",
+                &self.ring.interface,
+                "ring.advertise_address is given too; give one of them",
+            ));
+        }
+        if self.compute.threads > 4096 {
+            return Err(value("compute.threads", &self.compute.threads, "it is at most 4096; 0 decides"));
+        }
+        if self.storage.state_dir.as_os_str().is_empty() {
+            return Err(value("storage.state_dir", &"", "it is a folder"));
+        }
+        for (key, given) in [("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)] {
+            if !given.ip().is_loopback() && !self.security.insecure {
+                return Err(SettingsError::Insecure { key, given });
+            }
+        }
+        Ok(())
+    }
+
+    /// After this long without a sign of life a neighbour counts as lost.
+    pub fn peer_timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.ring.peer_timeout_seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_key(change: impl FnOnce(&mut Settings)) -> &'static str {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        match settings.validate() {
+            Err(SettingsError::Value { key, .. } | SettingsError::Insecure { key, .. }) => key,
+            Ok(()) => "none",
+        }
+    }
+
+    #[test]
+    fn impossible_values_are_refused_by_name() {
+        assert_eq!(error_key(|_| ()), "none");
+        for url in ["", "127.0.0.1:7070", "http://host", "https://host:1", "http://host:", "http://h:1/path"] {
+            assert_eq!(error_key(|s| s.coordinator.url = url.to_owned()), "coordinator.url", "{url}");
+        }
+        assert_eq!(error_key(|s| s.ring.peer_timeout_seconds = f64::NAN), "ring.peer_timeout_seconds");
+        assert_eq!(error_key(|s| s.ring.peer_timeout_seconds = 0.0), "ring.peer_timeout_seconds");
+        assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
+        assert_eq!(
+            error_key(|s| {
+                s.ring.interface = "eth0".to_owned();
+                s.ring.advertise_address = "a:1".to_owned();
+            }),
+            "ring.interface"
+        );
+    }
+
+    #[test]
+    fn listening_beyond_loopback_needs_insecure() {
+        let everywhere: SocketAddr = "0.0.0.0:7080".parse().unwrap();
+        assert_eq!(error_key(|s| s.grpc.listen = everywhere), "grpc.listen");
+        assert_eq!(error_key(|s| s.http.listen = everywhere), "http.listen");
+        assert_eq!(
+            error_key(|s| {
+                s.grpc.listen = everywhere;
+                s.security.insecure = true;
+            }),
+            "none"
+        );
+    }
+}
