@@ -1,0 +1,192 @@
+//! The motion that all collectives share: at hop 0 a rank sends what it has, and at hop h + 1 what
+//! came in at hop h.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::frame;
+use super::link::Status;
+use super::member::Links;
+use super::{Exchange, Frame, Ring, RingError};
+
+/// What a collective does with the numbers that travel.
+pub(super) trait Motion {
+    /// Hops of the collective.
+    fn hops(&self) -> usize;
+
+    /// Where in the buffer the message lies that this rank sends at `hop`.
+    fn sent_at(&self, hop: usize) -> Range<usize>;
+
+    /// Where in the buffer the message belongs that this rank receives at `hop`; the same place
+    /// that it sends from at `hop + 1`.
+    fn received_at(&self, hop: usize) -> Range<usize>;
+
+    /// The numbers at a place in the buffer.
+    fn read(&self, place: Range<usize>) -> &[f32];
+
+    /// Takes in what came at `hop` for a place in the buffer: as many numbers as the place has.
+    fn take_in(&mut self, hop: usize, place: Range<usize>, payload: &[u8]);
+}
+
+/// One segment: its hop, its number within the message, and its place in the buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Segment {
+    hop: usize,
+    number: usize,
+    place: Range<usize>,
+}
+
+/// The segments of one hop's message, in order; none where the message is empty.
+fn segments(hop: usize, message: Range<usize>, segment_floats: usize) -> impl Iterator<Item = Segment> {
+    let end = message.end;
+    message.step_by(segment_floats).enumerate().map(move |(number, start)| Segment {
+        hop,
+        number,
+        place: start..end.min(start + segment_floats),
+    })
+}
+
+impl Ring {
+    /// Runs a collective from its first frame to its last.
+    pub(super) async fn run(&mut self, motion: &mut dyn Motion) -> Result<(), RingError> {
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+        self.collective += 1;
+        let began = Instant::now();
+        if self.place.world_size == 1 {
+            self.last_exchange = Exchange::default();
+            return Ok(());
+        }
+        // Taken out for the time of the collective: a future that is dropped half-way drops them
+        // too, which breaks the ring for the neighbours, and leaves none for the next collective.
+        let Some(mut links) = self.links.take() else { return Err(self.failed_with(RingError::Cancelled)) };
+        let moved = self.move_all(&mut links, motion, began).await;
+        self.links = Some(links);
+        match moved {
+            Ok(wait) => {
+                self.last_exchange = Exchange { total: began.elapsed(), wait };
+                Ok(())
+            }
+            Err(error) => Err(self.failed_with(error)),
+        }
+    }
+
+    /// Sends and receives every segment; gives how long it took until the first one came.
+    async fn move_all(
+        &self,
+        links: &mut Links,
+        motion: &mut dyn Motion,
+        began: Instant,
+    ) -> Result<Duration, RingError> {
+        let cut = self.segment_floats;
+        let hops = motion.hops();
+        let mut wait = None;
+
+        // 1. What comes in, in this order and no other; what goes out, first this rank's own.
+        let mut expected: VecDeque<usize> =
+            (0..hops).filter(|hop| !motion.received_at(*hop).is_empty()).collect();
+        let mut message = next_message(&mut expected, motion, cut);
+        let mut to_send: VecDeque<Segment> =
+            if hops > 0 { segments(0, motion.sent_at(0), cut).collect() } else { VecDeque::new() };
+        let previous_has_left = *links.status.borrow_and_update() == Status::PreviousLeft;
+        let mut leaving_deadline = previous_has_left.then(|| Instant::now() + links.peer_timeout);
+
+        // 2. Always take in, whatever the sending waits for.
+        while !message.is_empty() || !to_send.is_empty() {
+            let patience = leaving_deadline.unwrap_or(began);
+            tokio::select! {
+                biased;
+                changed = links.status.changed() => {
+                    changed.map_err(|_| RingError::Cancelled)?;
+                    match &*links.status.borrow_and_update() {
+                        Status::Open => {}
+                        Status::PreviousLeft => leaving_deadline = Some(Instant::now() + links.peer_timeout),
+                        Status::Failed(error) => return Err(error.clone()),
+                    }
+                }
+                frame = links.incoming.recv(), if !message.is_empty() => {
+                    let (Some(frame), Some(segment)) = (frame, message.pop_front()) else {
+                        return Err(self.previous_is_gone(links));
+                    };
+                    wait.get_or_insert_with(|| began.elapsed());
+                    self.check(&frame, &segment)?;
+                    motion.take_in(segment.hop, segment.place.clone(), &frame.payload);
+                    if segment.hop + 1 < hops {
+                        to_send.push_back(Segment { hop: segment.hop + 1, ..segment });
+                    }
+                    if message.is_empty() {
+                        message = next_message(&mut expected, motion, cut);
+                    }
+                }
+                permit = links.outgoing.reserve(), if !to_send.is_empty() => {
+                    let Ok(permit) = permit else { return Err(self.next_is_gone()) };
+                    if let Some(segment) = to_send.pop_front() {
+                        permit.send(self.frame(&segment, motion.read(segment.place.clone())));
+                    }
+                    leaving_deadline = leaving_deadline.map(|_| Instant::now() + links.peer_timeout);
+                }
+                // The previous rank is done, so all ranks are in this collective, and the next one
+                // has nothing to do but take in. If it does not, nobody is left to notice but us.
+                () = sleep_until(patience), if leaving_deadline.is_some() => {
+                    return Err(RingError::Stalled { rank: self.place.next(), silent: links.peer_timeout });
+                }
+            }
+        }
+        Ok(wait.unwrap_or_default())
+    }
+
+    fn frame(&self, segment: &Segment, numbers: &[f32]) -> Frame {
+        Frame {
+            job: self.place.job,
+            epoch: self.place.epoch,
+            collective: self.collective,
+            // Both fit: hops are at most twice the ranks, segments are checked when a run begins.
+            hop: u32::try_from(segment.hop).unwrap_or(u32::MAX),
+            segment: u32::try_from(segment.number).unwrap_or(u32::MAX),
+            payload: frame::encode(numbers),
+        }
+    }
+
+    /// Job and epoch were checked when the frame came in; the rest is known only here.
+    fn check(&self, frame: &Frame, segment: &Segment) -> Result<(), RingError> {
+        let got = (frame.collective, frame.hop as usize, frame.segment as usize, frame.payload.len());
+        let expected = (self.collective, segment.hop, segment.number, segment.place.len() * 4);
+        if got == expected {
+            return Ok(());
+        }
+        let problem = format!(
+            "it sent (collective, hop, segment, bytes) {got:?}, but {expected:?} was to come; \
+             do all ranks have the same job, ring and segment size?"
+        );
+        Err(RingError::Protocol { rank: self.place.previous(), problem })
+    }
+
+    fn previous_is_gone(&self, links: &Links) -> RingError {
+        match &*links.status.borrow() {
+            Status::Failed(error) => error.clone(),
+            Status::Open | Status::PreviousLeft => RingError::PeerLost {
+                rank: self.place.previous(),
+                reason: "it left the ring before the exchange was over".into(),
+            },
+        }
+    }
+
+    fn next_is_gone(&self) -> RingError {
+        self.failure().unwrap_or_else(|| RingError::PeerLost {
+            rank: self.place.next(),
+            reason: "nothing can be sent to it any more".into(),
+        })
+    }
+}
+
+/// The segments of the next message that is not empty.
+fn next_message(expected: &mut VecDeque<usize>, motion: &dyn Motion, cut: usize) -> VecDeque<Segment> {
+    match expected.pop_front() {
+        Some(hop) => segments(hop, motion.received_at(hop), cut).collect(),
+        None => VecDeque::new(),
+    }
+}

@@ -1,0 +1,148 @@
+//! The two tasks that keep a rank in touch with its neighbours, whatever it is doing itself.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::{Frame, LinkBroken, Place, ReceiveHalf, RingError, SendHalf, Signal};
+
+/// How a ring is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Status {
+    /// Both neighbours are there.
+    Open,
+    /// The previous rank is done and has said so.
+    PreviousLeft,
+    /// It is over.
+    Failed(RingError),
+}
+
+/// Makes a ring fail, unless it has failed before. Both tasks then end and break the connections,
+/// so that the neighbours learn of it.
+pub(super) fn fail(status: &watch::Sender<Status>, error: RingError) {
+    status.send_if_modified(|status| {
+        let first = !matches!(status, Status::Failed(_));
+        if first {
+            *status = Status::Failed(error);
+        }
+        first
+    });
+}
+
+/// Waits until a ring fails. Never ends for one that is dropped unfailed.
+pub(super) async fn failed(mut status: watch::Receiver<Status>) -> RingError {
+    let found =
+        status.wait_for(|status| matches!(status, Status::Failed(_))).await.map(|status| status.clone());
+    match found {
+        Ok(Status::Failed(error)) => error,
+        _ => std::future::pending().await,
+    }
+}
+
+/// Sends what the collectives hand over; between frames, pulses. Ends cleanly once the queue is
+/// closed and empty.
+pub(super) async fn send_frames(
+    mut half: Box<dyn SendHalf>,
+    mut frames: mpsc::Receiver<Frame>,
+    place: Place,
+    pulse_interval: Duration,
+    status: watch::Sender<Status>,
+) {
+    let work = async {
+        loop {
+            let signal = tokio::select! {
+                biased;
+                frame = frames.recv() => match frame {
+                    Some(frame) => Signal::Frame(frame),
+                    None => return half.finish().await,
+                },
+                () = sleep(pulse_interval) => Signal::Pulse { job: place.job, epoch: place.epoch },
+            };
+            half.send(signal).await?;
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = failed(status.subscribe()) => {}
+        sent = work => if let Err(LinkBroken(reason)) = sent {
+            fail(&status, RingError::PeerLost { rank: place.next(), reason });
+        },
+    }
+}
+
+/// Takes in what the previous rank sends, listens for its signs of life, and hands frames over to
+/// the collectives.
+pub(super) async fn receive_frames(
+    mut half: Box<dyn ReceiveHalf>,
+    frames: mpsc::Sender<Frame>,
+    place: Place,
+    (peer_timeout, pulse_interval): (Duration, Duration),
+    status: watch::Sender<Status>,
+) {
+    let work = async {
+        // Frames that the collectives have no room for yet keep this from listening; they are
+        // themselves signs of life, and silence is measured again once there is room.
+        while let Some(signal) = hear(&mut *half, place, peer_timeout, pulse_interval).await? {
+            check_membership(&signal, place)?;
+            if let Signal::Frame(frame) = signal
+                && frames.send(frame).await.is_err()
+            {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let received = tokio::select! {
+        biased;
+        _ = failed(status.subscribe()) => return,
+        received = work => received,
+    };
+    match received {
+        Ok(()) => {
+            status.send_if_modified(|status| {
+                let open = *status == Status::Open;
+                if open {
+                    *status = Status::PreviousLeft;
+                }
+                open
+            });
+        }
+        Err(error) => fail(&status, error),
+    }
+}
+
+/// The next signal, unless there is none for `peer_timeout` and, after that, another
+/// `pulse_interval`: a process that was itself frozen finds the deadline passed when it wakes, and
+/// must first look at what has come meanwhile.
+async fn hear(
+    half: &mut dyn ReceiveHalf,
+    place: Place,
+    peer_timeout: Duration,
+    pulse_interval: Duration,
+) -> Result<Option<Signal>, RingError> {
+    for patience in [peer_timeout, pulse_interval] {
+        if let Ok(heard) = timeout(patience, half.receive()).await {
+            return heard
+                .map_err(|LinkBroken(reason)| RingError::PeerLost { rank: place.previous(), reason });
+        }
+    }
+    Err(RingError::Stalled { rank: place.previous(), silent: peer_timeout })
+}
+
+fn check_membership(signal: &Signal, place: Place) -> Result<(), RingError> {
+    let rank = place.previous();
+    if signal.job() != place.job {
+        let problem = format!("it speaks for job {} in the ring of job {}", signal.job(), place.job);
+        return Err(RingError::Protocol { rank, problem });
+    }
+    let (got, current) = (signal.epoch(), place.epoch);
+    if got < current {
+        return Err(RingError::StaleEpoch { rank, got, current });
+    }
+    if got > current {
+        let problem = format!("it speaks for epoch {got}, but the ring is at epoch {current}");
+        return Err(RingError::Protocol { rank, problem });
+    }
+    Ok(())
+}

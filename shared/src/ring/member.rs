@@ -1,0 +1,254 @@
+//! A rank's hold on its ring.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+use super::link::{self, Status};
+use super::{Frame, RingError, Transport};
+use crate::ids::{Epoch, JobId};
+
+/// A rank's place in a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The job.
+    pub job: JobId,
+    /// The ring's epoch.
+    pub epoch: Epoch,
+    /// This rank, below `world_size`.
+    pub rank: usize,
+    /// Ranks in the ring, at least 1.
+    pub world_size: usize,
+}
+
+impl Place {
+    /// The rank that this one sends to.
+    pub fn next(&self) -> usize {
+        (self.rank + 1) % self.world_size.max(1)
+    }
+
+    /// The rank that this one receives from.
+    pub fn previous(&self) -> usize {
+        (self.rank + self.world_size.saturating_sub(1)) % self.world_size.max(1)
+    }
+}
+
+/// How a ring works. All ranks must have the same `segment_floats`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RingConfig {
+    /// Numbers in a segment, 1 to 262144 (1 MiB). Default 65536 (256 KiB).
+    pub segment_floats: usize,
+    /// Frames that wait to be sent and frames that wait to be used, at least 2 each. Default 4.
+    pub frames_in_flight: usize,
+    /// Between pulses while there is nothing to send. Default 1 s.
+    pub pulse_interval: Duration,
+    /// How long a neighbour may give no sign of life; at least two pulse intervals. Default 15 s.
+    pub peer_timeout: Duration,
+}
+
+impl Default for RingConfig {
+    fn default() -> Self {
+        Self {
+            segment_floats: 1 << 16,
+            frames_in_flight: 4,
+            pulse_interval: Duration::from_secs(1),
+            peer_timeout: Duration::from_secs(15),
+        }
+    }
+}
+
+impl RingConfig {
+    const LARGEST_SEGMENT: usize = 1 << 18;
+
+    fn check(&self) -> Result<(), RingError> {
+        let wrong = if self.segment_floats == 0 || self.segment_floats > Self::LARGEST_SEGMENT {
+            format!("segment_floats: got {}; allowed: 1 to {}", self.segment_floats, Self::LARGEST_SEGMENT)
+        } else if self.frames_in_flight < 2 {
+            format!("frames_in_flight: got {}; allowed: at least 2", self.frames_in_flight)
+        } else if self.pulse_interval.is_zero() || self.peer_timeout < self.pulse_interval * 2 {
+            format!(
+                "peer_timeout: got {:?} with pulses every {:?}; allowed: at least two pulses",
+                self.peer_timeout, self.pulse_interval
+            )
+        } else {
+            return Ok(());
+        };
+        Err(RingError::Misuse(wrong))
+    }
+}
+
+/// How long the last collective took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Exchange {
+    /// All of it.
+    pub total: Duration,
+    /// The part before the first frame came: what this rank waited for slower ones.
+    pub wait: Duration,
+}
+
+/// A rank's hold on its ring, for one epoch.
+///
+/// All ranks must call the same collectives in the same order. Once one has failed, or its future
+/// was dropped half-way, the ring is of no use any more. Dropping the ring breaks it for the
+/// neighbours too; [`Ring::close`] leaves it in peace.
+pub struct Ring {
+    pub(super) place: Place,
+    pub(super) segment_floats: usize,
+    /// Collectives begun.
+    pub(super) collective: u64,
+    pub(super) last_exchange: Exchange,
+    /// Absent in a ring of one.
+    pub(super) links: Option<Links>,
+    status: watch::Sender<Status>,
+}
+
+/// The ends of the queues to and from the two tasks, and the tasks.
+pub(super) struct Links {
+    pub(super) outgoing: mpsc::Sender<Frame>,
+    pub(super) incoming: mpsc::Receiver<Frame>,
+    pub(super) status: watch::Receiver<Status>,
+    pub(super) peer_timeout: Duration,
+    sending: JoinHandle<()>,
+    receiving: JoinHandle<()>,
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.sending.abort();
+        self.receiving.abort();
+    }
+}
+
+/// Makes a ring fail from elsewhere.
+#[derive(Clone)]
+pub struct Canceller {
+    status: watch::Sender<Status>,
+}
+
+impl Canceller {
+    /// Ends the collective that is under way, and all later ones, with [`RingError::Cancelled`].
+    pub fn cancel(&self) {
+        link::fail(&self.status, RingError::Cancelled);
+    }
+
+    /// Waits until the ring has failed, for whatever reason. Never ends while it has not.
+    pub async fn failed(&self) -> RingError {
+        link::failed(self.status.subscribe()).await
+    }
+}
+
+impl Ring {
+    /// Takes a place in a ring of several ranks. Pulses begin at once.
+    ///
+    /// Must be called within a tokio runtime.
+    pub fn start(place: Place, transport: Box<dyn Transport>, config: RingConfig) -> Result<Self, RingError> {
+        config.check()?;
+        if place.rank >= place.world_size {
+            let problem = format!("there is no rank {} in a ring of {}", place.rank, place.world_size);
+            return Err(RingError::Misuse(problem));
+        }
+        if place.world_size == 1 {
+            return Ok(Self::alone(place.job, place.epoch));
+        }
+        let (status, status_seen) = watch::channel(Status::Open);
+        let (outgoing, to_send) = mpsc::channel(config.frames_in_flight);
+        let (received, incoming) = mpsc::channel(config.frames_in_flight);
+        let (send_half, receive_half) = transport.split();
+        let sending =
+            tokio::spawn(link::send_frames(send_half, to_send, place, config.pulse_interval, status.clone()));
+        let receiving = tokio::spawn(link::receive_frames(
+            receive_half,
+            received,
+            place,
+            (config.peer_timeout, config.pulse_interval),
+            status.clone(),
+        ));
+        let links = Links {
+            outgoing,
+            incoming,
+            status: status_seen,
+            peer_timeout: config.peer_timeout,
+            sending,
+            receiving,
+        };
+        Ok(Self {
+            place,
+            segment_floats: config.segment_floats,
+            collective: 0,
+            last_exchange: Exchange::default(),
+            links: Some(links),
+            status,
+        })
+    }
+
+    /// A ring of one: its collectives are copies.
+    pub fn alone(job: JobId, epoch: Epoch) -> Self {
+        Self {
+            place: Place { job, epoch, rank: 0, world_size: 1 },
+            segment_floats: RingConfig::default().segment_floats,
+            collective: 0,
+            last_exchange: Exchange::default(),
+            links: None,
+            status: watch::channel(Status::Open).0,
+        }
+    }
+
+    /// Where this rank stands.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// How long the last collective took.
+    pub fn last_exchange(&self) -> Exchange {
+        self.last_exchange
+    }
+
+    /// A handle that ends the ring, or waits for its end, from elsewhere.
+    pub fn canceller(&self) -> Canceller {
+        Canceller { status: self.status.clone() }
+    }
+
+    /// The error that the ring has failed with, if it has.
+    pub fn failure(&self) -> Option<RingError> {
+        match &*self.status.borrow() {
+            Status::Failed(error) => Some(error.clone()),
+            Status::Open | Status::PreviousLeft => None,
+        }
+    }
+
+    /// Makes the ring fail and gives back the error that it failed with first.
+    pub(super) fn failed_with(&self, error: RingError) -> RingError {
+        link::fail(&self.status, error.clone());
+        self.failure().unwrap_or(error)
+    }
+
+    /// Leaves the ring in peace, after the last collective: what was sent still arrives, and the
+    /// neighbours do not take it for a failure. Waits for the previous rank to leave as well, so
+    /// that its last pulses find somebody; all in all for at most `peer_timeout`.
+    pub async fn close(mut self) -> Result<(), RingError> {
+        if self.place.world_size == 1 {
+            return Ok(());
+        }
+        let Some(mut links) = self.links.take() else { return Err(self.failed_with(RingError::Cancelled)) };
+        let deadline = Instant::now() + links.peer_timeout;
+
+        // 1. A queue without a sender ends the sending task, which says good-bye.
+        let (nowhere, _) = mpsc::channel(1);
+        drop(std::mem::replace(&mut links.outgoing, nowhere));
+        if timeout_at(deadline, &mut links.sending).await.is_err() {
+            let stalled = RingError::Stalled { rank: self.place.next(), silent: links.peer_timeout };
+            return Err(self.failed_with(stalled));
+        }
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+
+        // 2. All of this rank's is where it belongs. Whatever happens from here on is not its
+        //    concern; it only stays to listen for a while.
+        let previous_leaves = async { while links.incoming.recv().await.is_some() {} };
+        let _ = timeout_at(deadline, previous_leaves).await;
+        Ok(())
+    }
+}

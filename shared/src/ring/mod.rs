@@ -1,0 +1,59 @@
+//! The ring: how the ranks of a job put their gradients together.
+//!
+//! # In prose first
+//!
+//! The **members** of a job's ring stand in a circle, in the order of their **ranks** 0 to n-1.
+//! Rank r talks to its two neighbours only: it sends to the **next** rank, (r + 1) mod n, and
+//! receives from the **previous** one, (r - 1) mod n. A connection with both neighbours is a
+//! [`Transport`]; it is made anew for every **epoch**, that is for every membership of the ring.
+//!
+//! What all ranks do together is a **collective**; an epoch's collectives are counted from 1, and
+//! all ranks do the same ones in the same order. A collective is a number of **hops**. In a hop
+//! every rank sends one **message** to the next rank and receives one from the previous rank. A
+//! message is cut into **segments**, so that the ring is busy everywhere at once: a segment that
+//! has come in at hop h goes out again at hop h + 1 while the rest of its message is still on its
+//! way. A segment travels in a **frame**, which says where it belongs: (job, epoch, collective,
+//! hop, segment). Both sides know from sizes alone which frame comes next; any other one is an
+//! error, and one of an older epoch is told apart, for it comes from a rank that was frozen while
+//! the ring went on without it.
+//!
+//! A ring is a cycle: if every rank waited until the next one has room before taking in what the
+//! previous one sends, all would wait for ever. So a rank always takes in, whatever its own
+//! sending waits for, and all queues are bounded.
+//!
+//! Two collectives are enough:
+//! - [`Ring::gather_rows`]: every rank has a **block** of rows, one row a microbatch; after n - 1
+//!   hops, in which blocks are handed on, every rank has all rows, in the order of the
+//!   microbatches. Nothing is added up on the way, so that the sum a rank then makes in that order
+//!   does not depend on the ring's size. For small gradients.
+//! - [`Ring::all_reduce`]: a buffer is cut into n **chunks**. In the first n - 1 hops chunk c
+//!   starts at rank c and is handed on, every rank adding its own; rank c - 1 then holds the sum
+//!   (reduce-scatter). In the next n - 1 hops the sums are handed on (all-gather). 2(n-1)/n of the
+//!   buffer goes over each connection, which is the least possible, and the order of additions
+//!   depends on nothing but n, so that all ranks hold the same bits. For large gradients.
+//!
+//! # Signs of life
+//!
+//! Between its frames a rank sends **pulses**, also while it computes. Every frame and every pulse
+//! is a sign of life. A rank that hears nothing from the previous one for `peer_timeout` fails with
+//! [`RingError::Stalled`]; one that pulses may take as long as it likes. A rank whose ring has
+//! failed, for whatever reason, breaks both its connections, so that its neighbours fail too and
+//! theirs after them: nobody waits for ever. A rank that is done says so ([`Ring::close`]), which
+//! is not a failure.
+
+mod collectives;
+pub mod conformance;
+mod error;
+mod frame;
+mod hops;
+mod link;
+mod member;
+pub mod memory;
+mod plan;
+mod transport;
+
+pub use error::RingError;
+pub use frame::{Frame, Signal};
+pub use member::{Canceller, Exchange, Place, Ring, RingConfig};
+pub use plan::{Member, PlanError, RingView, block_of};
+pub use transport::{LinkBroken, ReceiveHalf, SendHalf, Transport};
