@@ -126,7 +126,8 @@ fn run(options: &Options) -> Result<(), Error> {
     let count = options.batch * info.latent_channels * side * side;
     let (latents, noises) = (noise(1, count), noise(2, count));
     let rows = model.token_row(320)?;
-    let mut input_ids: Vec<i64> = (0..options.batch * info.max_text_length).map(|i| (i as i64 * 37) % 40000).collect();
+    let mut input_ids: Vec<i64> =
+        (0..options.batch * info.max_text_length).map(|i| (i as i64 * 37) % 40000).collect();
     input_ids.iter_mut().skip(4).step_by(info.max_text_length).for_each(|id| *id = info.vocab_size as i64);
     for step in 1..=options.steps {
         let timesteps: Vec<i64> = (0..options.batch).map(|i| ((step * 131 + i * 17) % 1000) as i64).collect();
