@@ -13,7 +13,7 @@ use super::member::Links;
 use super::{Exchange, Frame, Ring, RingError};
 
 /// What a collective does with the numbers that travel.
-pub(super) trait Motion {
+pub(super) trait Motion: Send {
     /// Hops of the collective.
     fn hops(&self) -> usize;
 
