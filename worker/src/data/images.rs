@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use image::{DynamicImage, ImageDecoder, ImageReader, Limits, RgbImage};
+use image::{
+    DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, RgbImage,
+    error::{DecodingError, ImageFormatHint},
+};
 use ringtune_shared::{
     ids::ContentHash,
     manifest::{LARGEST_IMAGE_FILE, MOST_FILES, Manifest, ManifestFile, is_image_name},
@@ -124,6 +127,11 @@ fn decode_turned(bytes: &[u8]) -> image::ImageResult<RgbImage> {
     limits.max_image_height = Some(MOST_SIDE);
     limits.max_alloc = Some(MOST_DECODED_BYTES);
     let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
+    if reader.format() == Some(ImageFormat::Jpeg) && !jpeg_is_whole(bytes) {
+        let hint = ImageFormatHint::Exact(ImageFormat::Jpeg);
+        let problem = DecodingError::new(hint, "the file ends before the picture does");
+        return Err(ImageError::Decoding(problem));
+    }
     reader.limits(limits.clone());
     let mut decoder = reader.into_decoder()?;
     // into_decoder counts only what the decoder itself allocates, not the picture that it fills.
@@ -132,6 +140,28 @@ fn decode_turned(bytes: &[u8]) -> image::ImageResult<RgbImage> {
     let mut picture = DynamicImage::from_decoder(decoder)?;
     picture.apply_orientation(orientation);
     Ok(to_rgb8(picture))
+}
+
+/// Whether the end-of-image marker is there: the decoder fills the rest of a cut file with gray instead of failing.
+/// Source: ITU-T T.81, B.1.1.
+fn jpeg_is_whole(bytes: &[u8]) -> bool {
+    const END_OF_IMAGE: u8 = 0xd9;
+    let mut rest = bytes;
+    loop {
+        // Between markers are their segments, which have a length, and compressed data, in which 0 follows 0xff.
+        let Some(start) = rest.iter().position(|byte| *byte == 0xff) else { return false };
+        rest = &rest[start + 1..];
+        match rest {
+            [END_OF_IMAGE, ..] => return true,
+            // A zero in compressed data, padding, or a marker without a segment.
+            [0x00 | 0x01 | 0xd0..=0xd8 | 0xff, ..] => {}
+            [_, high, low, ..] => {
+                let length = usize::from(u16::from_be_bytes([*high, *low]));
+                rest = rest.get(1 + length..).unwrap_or_default();
+            }
+            _ => return false,
+        }
+    }
 }
 
 fn to_rgb8(picture: DynamicImage) -> RgbImage {
@@ -155,7 +185,7 @@ fn high_byte(sample: u16) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use image::{ImageFormat, Rgb};
+    use image::Rgb;
 
     use super::*;
 
@@ -209,8 +239,17 @@ mod tests {
     fn an_undecodable_file_is_named() {
         let broken = decode("broken.png", b"not a picture");
         assert!(matches!(broken, Err(Error::UndecodableImage { ref name, .. }) if name == "broken.png"));
-        let whole = bytes_of(&DynamicImage::new_rgb8(40, 40), ImageFormat::Png);
-        assert!(matches!(decode("cut.png", &whole[..whole.len() / 2]), Err(Error::UndecodableImage { .. })));
+        let picture = RgbImage::from_fn(64, 64, |x, y| Rgb([(x * y) as u8, x as u8, y as u8]));
+        for format in [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP] {
+            let mut bytes = bytes_of(&picture.clone().into(), format);
+            for length in [bytes.len() * 9 / 10, bytes.len() / 2, 30] {
+                let cut = decode("cut", &bytes[..length]);
+                assert!(matches!(cut, Err(Error::UndecodableImage { .. })), "{format:?} cut to {length}");
+            }
+            // What comes after the picture does not matter: some cameras append to their files.
+            bytes.extend([0xff; 100]);
+            assert!(decode("longer", &bytes).is_ok(), "{format:?}");
+        }
     }
 
     #[test]
@@ -223,7 +262,7 @@ mod tests {
         png[29..33].copy_from_slice(&checksum.to_be_bytes());
         let refused = decode("bomb.png", &png);
         assert!(
-            matches!(refused, Err(Error::UndecodableImage { source: image::ImageError::Limits(_), .. })),
+            matches!(refused, Err(Error::UndecodableImage { source: ImageError::Limits(_), .. })),
             "{refused:?}"
         );
     }
