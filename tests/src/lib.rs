@@ -1,1 +1,17 @@
-//! Ringtune: tests.
+//! What the end-to-end tests share: real processes of the built programs, in a sandbox of their own.
+//!
+//! The programs are taken from the target folder that the tests themselves were built into: `cargo build
+//! --release` comes first (`make test` does it).
+
+pub mod cluster;
+pub mod job;
+pub mod places;
+pub mod process;
+pub mod reference;
+pub mod sandbox;
+pub mod wait;
+
+pub use cluster::{Cluster, Daemon};
+pub use job::Job;
+pub use process::Finished;
+pub use sandbox::Sandbox;

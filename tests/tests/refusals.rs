@@ -1,0 +1,229 @@
+//! What a coordinator and its workers refuse, and say why.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use bytes::Bytes;
+use ringtune_proto::{
+    WORKER_PROTOCOL,
+    v1::{self, JobState, session_request, upload_request::Part},
+};
+use ringtune_shared::ids::ContentHash;
+use ringtune_tests::{Cluster, Daemon, Job, Sandbox, job::text, places};
+use tonic::Code;
+
+/// Submits a job that cannot work; it must fail before its first step and name all of `parts`.
+async fn fails(cluster: &Cluster<'_>, sandbox: &Sandbox, job: Job, parts: &[&str]) -> Result<()> {
+    let file = sandbox.write_job("bad.toml", &job)?;
+    let watched = cluster.finish(&["submit", "--watch", "--output", "json", &text(&file)]).await?;
+    let what = format!("the job that should fail for {parts:?}");
+    let watched = watched.expect_code(1).context(what.clone())?.expect_said(parts).context(what)?;
+    ensure!(!watched.stdout.contains("\"event\":\"step\""), "it made steps: {}", watched.stdout);
+    Ok(())
+}
+
+/// A copy of the toy checkpoint that may be spoiled.
+fn checkpoint_copy(sandbox: &Sandbox, name: &str) -> Result<std::path::PathBuf> {
+    let target = sandbox.path(name);
+    copy_folder(&places::toy_checkpoint(), &target)?;
+    Ok(target)
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let path = entry?.path();
+        let target = to.join(path.file_name().context("a name")?);
+        if path.is_dir() { copy_folder(&path, &target)? } else { fs::copy(&path, &target).map(|_| ())? }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn jobs_that_cannot_work_fail_before_the_first_step_with_the_reason() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let cluster = Cluster::start(&sandbox, 1).await?;
+    let job = Job::toy;
+
+    // 1. Words.
+    fails(&cluster, &sandbox, job()?.set("train.placeholder_token", "star"), &["placeholder_token", "star"])
+        .await?;
+    fails(
+        &cluster,
+        &sandbox,
+        job()?.set("train.initializer_token", "green star"),
+        &["initializer_token", "green star"],
+    )
+    .await?;
+
+    // 2. Sizes: the toy VAE's factor is 4.
+    fails(&cluster, &sandbox, job()?.set("train.resolution", 62), &["resolution", "62", "4"]).await?;
+
+    // 3. Checkpoints.
+    let missing = text(&sandbox.path("no-such-model"));
+    fails(&cluster, &sandbox, job()?.set("model.base", missing), &["no-such-model"]).await?;
+    let bare = checkpoint_copy(&sandbox, "without-index")?;
+    fs::remove_file(bare.join("model_index.json"))?;
+    fails(&cluster, &sandbox, job()?.set("model.base", text(&bare)), &["model_index.json"]).await?;
+    let cut = checkpoint_copy(&sandbox, "truncated")?;
+    let weights = cut.join("unet/diffusion_pytorch_model.safetensors");
+    fs::File::options().write(true).open(&weights)?.set_len(100_000)?;
+    fails(&cluster, &sandbox, job()?.set("model.base", text(&cut)), &["diffusion_pytorch_model.safetensors"])
+        .await?;
+    let pickle = checkpoint_copy(&sandbox, "pickle")?;
+    let unet = pickle.join("unet");
+    fs::rename(unet.join("diffusion_pytorch_model.safetensors"), unet.join("diffusion_pytorch_model.bin"))?;
+    fails(&cluster, &sandbox, job()?.set("model.base", text(&pickle)), &["unet", "safetensors"]).await?;
+    let misshapen = checkpoint_copy(&sandbox, "misshapen")?;
+    let config = misshapen.join("unet/config.json");
+    let narrower =
+        fs::read_to_string(&config)?.replace("\"cross_attention_dim\": 64", "\"cross_attention_dim\": 32");
+    fs::write(&config, narrower)?;
+    fails(&cluster, &sandbox, job()?.set("model.base", text(&misshapen)), &["to_k.weight"]).await?;
+
+    // 4. Pictures.
+    let pictures = sandbox.path("pictures");
+    copy_folder(&places::green_star(), &pictures)?;
+    fs::write(pictures.join("broken.png"), "no picture")?;
+    fails(&cluster, &sandbox, job()?.set("data.images", text(&pictures)), &["broken.png"]).await?;
+
+    // 5. A trace where the worker's own settings do not allow one.
+    fails(&cluster, &sandbox, job()?.set("debug.trace_dir", "trace"), &["trace_dir"]).await?;
+
+    // The worker is none the worse for it. Stray files are skipped, and named.
+    fs::rename(pictures.join("broken.png"), pictures.join("notes.txt"))?;
+    let good = sandbox.write_job("good.toml", &job()?.set("data.images", text(&pictures)))?;
+    cluster
+        .finish(&["submit", "--watch", &text(&good)])
+        .await?
+        .expect_code(0)?
+        .expect_said(&["notes.txt"])?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_job_for_more_workers_than_there_are_waits_and_says_so() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let cluster = Cluster::start(&sandbox, 1).await?;
+    let file = sandbox.write_job("job.toml", &Job::toy()?.set("cluster.world_size", 3))?;
+    let job_id = cluster.submit(&file).await?;
+    let status = cluster.finish(&["status", &job_id, "--output", "json"]).await?.expect_code(0)?;
+    let job = &status.json_lines()?[0];
+    ensure!(job["job_id"] == job_id.as_str() && job["state"] == "QUEUED", "{job}");
+    let reason = job["state_reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains('1') && reason.contains('3'), "the reason does not say how many: {reason:?}");
+    cluster.finish(&["cancel", &job_id]).await?.expect_code(0)?;
+    ensure!(cluster.job(&job_id).await?.state() == JobState::Cancelled);
+    cluster.finish(&["watch", &job_id]).await?.expect_code(1)?.expect_said(&["cancelled"])?;
+    Ok(())
+}
+
+/// The first answer to a worker that says hello, or why there is none.
+async fn say_hello(
+    cluster: &Cluster<'_>,
+    protocol: u32,
+    version: &str,
+) -> Result<v1::SessionResponse, tonic::Status> {
+    let hello = v1::Hello {
+        worker_id: uuid::Uuid::new_v4().to_string(),
+        incarnation: 1,
+        host_name: "test".to_owned(),
+        address: "127.0.0.1:1".to_owned(),
+        protocol,
+        capabilities: Some(v1::Capabilities {
+            version: version.to_owned(),
+            cores: 1,
+            threads: 1,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let request = v1::SessionRequest { message: Some(session_request::Message::Hello(hello)) };
+    let mut client = cluster.as_worker().await.map_err(|error| tonic::Status::unknown(error.to_string()))?;
+    // The stream of requests stays open, as a worker's does.
+    let requests = tokio_stream::StreamExt::chain(tokio_stream::once(request), tokio_stream::pending());
+    let mut answers = client.session(requests).await?.into_inner();
+    answers.message().await?.ok_or_else(|| tonic::Status::unknown("the session ended"))
+}
+
+#[tokio::test]
+async fn a_worker_of_another_version_is_refused_with_both_versions() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let cluster = Cluster::start(&sandbox, 0).await?;
+    let ours = env!("CARGO_PKG_VERSION");
+    for (protocol, version, parts) in [
+        (WORKER_PROTOCOL + 8, ours, [WORKER_PROTOCOL.to_string(), (WORKER_PROTOCOL + 8).to_string()]),
+        (WORKER_PROTOCOL, "99.7.0", [ours.to_owned(), "99.7.0".to_owned()]),
+    ] {
+        let Err(status) = say_hello(&cluster, protocol, version).await else { bail!("{version} was taken") };
+        ensure!(status.code() == Code::FailedPrecondition, "{status:?}");
+        ensure!(parts.iter().all(|part| status.message().contains(part)), "{parts:?}: {}", status.message());
+    }
+    say_hello(&cluster, WORKER_PROTOCOL, ours).await.context("our own version")?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_second_worker_on_the_same_state_folder_is_refused() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let cluster = Cluster::start(&sandbox, 1).await?;
+    let url = format!("http://{}", cluster.coordinator.grpc);
+    let state = text(&sandbox.path("worker-1"));
+    let arguments = [
+        "--coordinator",
+        &url,
+        "--state-dir",
+        &state,
+        "--listen",
+        "127.0.0.1:0",
+        "--http-listen",
+        "127.0.0.1:0",
+    ];
+    let second = Daemon::start(&sandbox, "second", "ringtune-worker", &arguments).await;
+    let Err(error) = second else { bail!("a second worker started") };
+    ensure!(error.to_string().contains(&state), "the folder is not named: {error}");
+    ensure!(cluster.list_workers().await?.len() == 1);
+    Ok(())
+}
+
+async fn upload(
+    cluster: &Cluster<'_>,
+    sha256: String,
+    bytes: Vec<u8>,
+) -> Result<v1::UploadResponse, tonic::Status> {
+    let size = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
+    let header = v1::UploadHeader { sha256, size, ..Default::default() };
+    let parts = [Part::Header(header), Part::Chunk(Bytes::from(bytes))];
+    let requests = parts.map(|part| v1::UploadRequest { part: Some(part) });
+    let mut client = cluster.artifacts().await.map_err(|error| tonic::Status::unknown(error.to_string()))?;
+    Ok(client.upload(tokio_stream::iter(requests)).await?.into_inner())
+}
+
+#[tokio::test]
+async fn contents_that_do_not_match_their_hash_are_refused() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let cluster = Cluster::start(&sandbox, 0).await?;
+    let hash = ContentHash::of(b"right");
+    let Err(status) = upload(&cluster, hash.to_string(), b"wrong".to_vec()).await else {
+        bail!("it was taken")
+    };
+    ensure!(
+        matches!(status.code(), Code::InvalidArgument | Code::DataLoss | Code::FailedPrecondition),
+        "{status:?}"
+    );
+    // The wrong bytes are not kept: the right ones can come after them.
+    let answer = upload(&cluster, hash.to_string(), b"right".to_vec()).await?;
+    ensure!(answer.complete && answer.uri == hash.uri(), "{answer:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn messages_over_the_limit_are_refused() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let cluster = Cluster::start(&sandbox, 0).await?;
+    let spec = v1::JobSpec { name: "x".repeat(5 << 20), ..Default::default() };
+    let request = v1::CreateJobRequest { spec: Some(spec), request_id: String::new() };
+    let Err(status) = cluster.jobs().await?.create_job(request).await else { bail!("it was taken") };
+    ensure!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status:?}");
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! The learned embedding does not depend on how many workers trained it.
+
+use std::{collections::BTreeMap, fs};
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_tests::{Job, Sandbox};
+use safetensors::{Dtype, SafeTensors};
+
+/// A job whose global batch any number of workers up to six can share.
+fn job(precision: &str) -> Result<Job> {
+    Ok(Job::toy()?
+        .set("cluster.world_size", 6)
+        .set("cluster.min_world_size", 1)
+        .set("train.train_batch_size", 1)
+        .set("train.num_vectors", 2)
+        .set("train.mixed_precision", precision))
+}
+
+/// Runs the job file on that many workers and returns the learned embedding's file.
+async fn learn(sandbox: &Sandbox, job: &str, workers: u32) -> Result<Vec<u8>> {
+    let out = sandbox.path(&format!("out-{job}-{workers}"));
+    let workers = workers.to_string();
+    let run = sandbox.finish(&["run", job, "--workers", &workers, "-o", &out.to_string_lossy()]).await?;
+    run.expect_code(0)?;
+    fs::read(out.join("learned_embeds.safetensors")).context("the learned embedding")
+}
+
+async fn workers_do_not_matter(precision: &str) -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    sandbox.write_job("job.toml", &job(precision)?)?;
+    let one = learn(&sandbox, "job.toml", 1).await?;
+    for workers in [2, 3] {
+        let other = learn(&sandbox, "job.toml", workers).await?;
+        ensure!(one == other, "{workers} workers learn something else than one");
+    }
+    // The comparison can fail: another seed gives another embedding.
+    sandbox.write_job("other.toml", &job(precision)?.set("train.seed", 8))?;
+    ensure!(one != learn(&sandbox, "other.toml", 2).await?, "the seed does not matter");
+    sandbox.expect_no_process().await
+}
+
+#[tokio::test]
+async fn one_two_and_three_workers_write_the_same_bytes_in_fp32() -> Result<()> {
+    workers_do_not_matter("no").await
+}
+
+#[tokio::test]
+async fn one_two_and_three_workers_write_the_same_bytes_in_bf16() -> Result<()> {
+    workers_do_not_matter("bf16").await
+}
+
+#[tokio::test]
+async fn a_run_leaves_its_artifacts_and_nothing_else() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let job = Job::toy()?.set("train.num_vectors", 2).set("train.save_steps", 2).set("cluster.world_size", 2);
+    sandbox.write_job("job.toml", &job)?;
+    let run = sandbox.finish(&["run", "job.toml", "-o", "out", "--output", "json"]).await?.expect_code(0)?;
+
+    // 1. What was said: one object a line, the job's first, its last event success.
+    let lines = run.json_lines()?;
+    let first = &lines[0];
+    ensure!(first["type"] == "job" && first["job_id"].as_str().is_some_and(|id| id.len() == 36), "{first}");
+    let states: Vec<&str> = lines
+        .iter()
+        .filter(|line| line["event"] == "state_change")
+        .filter_map(|line| line["state"].as_str())
+        .collect();
+    ensure!(states.ends_with(&["PREPARING", "RUNNING", "SUCCEEDED"]), "{states:?}");
+    let steps: Vec<i64> = lines
+        .iter()
+        .filter(|line| line["event"] == "step")
+        .filter_map(|line| line["step"].as_i64())
+        .collect();
+    ensure!(steps == [1, 2, 3], "{steps:?}");
+
+    // 2. The files.
+    let mut names: Vec<String> = fs::read_dir(sandbox.path("out"))?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    names.sort();
+    ensure!(
+        names
+            == [
+                "job.log",
+                "job.toml",
+                "learned_embeds-steps-2.safetensors",
+                "learned_embeds.safetensors",
+                "metrics.csv"
+            ],
+        "{names:?}"
+    );
+    let bytes = fs::read(sandbox.path("out/learned_embeds.safetensors"))?;
+    let tensors = SafeTensors::deserialize(&bytes)?;
+    ensure!(tensors.names() == ["<green-star>"], "{:?}", tensors.names());
+    let rows = tensors.tensor("<green-star>")?;
+    ensure!(rows.dtype() == Dtype::F32 && rows.shape() == [2, 64], "{:?} {:?}", rows.dtype(), rows.shape());
+    let (_, header) = SafeTensors::read_metadata(&bytes)?;
+    let metadata: BTreeMap<String, String> =
+        header.metadata().clone().context("metadata")?.into_iter().collect();
+    ensure!(metadata.keys().collect::<Vec<_>>() == ["format", "ringtune"], "{metadata:?}");
+    serde_json::from_str::<serde_json::Value>(&metadata["ringtune"])?;
+    let metrics = fs::read_to_string(sandbox.path("out/metrics.csv"))?;
+    ensure!(
+        metrics.lines().next()
+            == Some("step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds"),
+        "{metrics}"
+    );
+    ensure!(metrics.lines().count() == 4, "{metrics}");
+
+    // 3. Nothing is left of the run itself.
+    sandbox.expect_no_process().await?;
+    let runs = fs::read_dir(sandbox.path("state/ringtune/runs"))?
+        .filter_map(Result::ok)
+        .filter(|entry| entry.path().is_dir())
+        .count();
+    ensure!(runs == 0, "{runs} run folders are left");
+    Ok(())
+}

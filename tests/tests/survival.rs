@@ -1,0 +1,212 @@
+//! Processes that are killed, interrupted, or run out of disk.
+
+use std::{fs, process::Stdio, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_proto::v1::{self, JobState};
+use ringtune_tests::{
+    Cluster, Job, Sandbox,
+    process::{finish, finish_child, send_signal},
+    wait::{SOON, until},
+};
+use rustix::process::Signal;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::Child,
+};
+
+/// More steps than any test waits for.
+fn endless_job() -> Result<Job> {
+    Ok(Job::toy()?.set("train.max_train_steps", 1_000_000).set("cluster.world_size", 2))
+}
+
+/// Starts `ringtune run` on an endless job and waits until it has made a step.
+async fn start_endless_run(sandbox: &Sandbox) -> Result<Child> {
+    sandbox.write_job("job.toml", &endless_job()?)?;
+    let mut command = sandbox.ringtune(&["run", "job.toml", "-o", "out", "--output", "json"])?;
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(child.stdout.as_mut().context("stdout")?).lines();
+    let step = async {
+        while let Some(line) = lines.next_line().await? {
+            if line.contains("\"event\":\"step\"") {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("it ended before its first step")
+    };
+    let made_a_step = tokio::time::timeout(SOON, step).await.context("no step in time")?;
+    if let Err(error) = made_a_step {
+        return Err(error.context(finish_child(child).await?.stderr));
+    }
+    Ok(child)
+}
+
+#[tokio::test]
+async fn a_killed_run_leaves_no_process_behind() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut run = start_endless_run(&sandbox).await?;
+    ensure!(sandbox.processes()?.len() >= 3, "a coordinator and two workers: {:?}", sandbox.processes()?);
+    run.kill().await?;
+    sandbox.expect_no_process().await?;
+
+    // Its state folder is left, and the next run removes it.
+    let runs = || -> Result<usize> {
+        let entries = fs::read_dir(sandbox.path("state/ringtune/runs"))?.filter_map(Result::ok);
+        Ok(entries.filter(|entry| entry.path().is_dir()).count())
+    };
+    ensure!(runs()? == 1);
+    sandbox.write_job("short.toml", &Job::toy()?)?;
+    sandbox.finish(&["run", "short.toml", "-o", "out"]).await?.expect_code(0)?;
+    ensure!(runs()? == 0, "{} run folders are left", runs()?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn ctrl_c_cancels_the_job_and_keeps_its_artifacts() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let run = start_endless_run(&sandbox).await?;
+    send_signal(&run, Signal::INT)?;
+    finish_child(run).await?.expect_code(1)?.expect_said(&["cancelled"])?;
+    for name in ["learned_embeds.safetensors", "metrics.csv", "job.toml", "job.log"] {
+        ensure!(sandbox.path("out").join(name).is_file(), "{name} was not kept");
+    }
+    sandbox.expect_no_process().await
+}
+
+#[tokio::test]
+async fn a_second_ctrl_c_exits_at_once() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let run = start_endless_run(&sandbox).await?;
+    send_signal(&run, Signal::INT)?;
+    // Two signals of a kind that are pending at one time are one: the first must have been seen.
+    let mut run = run;
+    let mut said = BufReader::new(run.stderr.take().context("stderr")?).lines();
+    while let Some(line) = said.next_line().await? {
+        if line.contains("Ctrl-C again") {
+            break;
+        }
+    }
+    send_signal(&run, Signal::INT)?;
+    let status = tokio::time::timeout(Duration::from_secs(10), run.wait()).await.context("it went on")??;
+    ensure!(status.code() == Some(1), "{status}");
+    sandbox.expect_no_process().await
+}
+
+#[tokio::test]
+async fn a_job_outlives_the_death_of_its_coordinator() -> Result<()> {
+    const STEPS: i64 = 400;
+    let sandbox = Sandbox::new()?;
+    let mut cluster = Cluster::start(&sandbox, 2).await?;
+    let job = Job::toy()?.set("train.max_train_steps", STEPS).set("cluster.world_size", 2);
+    let job_id = cluster.submit(&sandbox.write_job("job.toml", &job)?).await?;
+    let watcher = cluster
+        .ringtune(&["watch", &job_id, "--output", "json"])?
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    cluster.wait_for_step(&job_id, 5).await?;
+
+    cluster = cluster.replace_coordinator().await?;
+
+    // 1. It is listed with its true state and its history.
+    let job = cluster.job(&job_id).await?;
+    ensure!(job.state() == JobState::Running, "{:?}: {}", job.state(), job.state_reason);
+    ensure!(job.step >= 5, "step {}", job.step);
+    let listed = cluster.finish(&["list"]).await?.expect_code(0)?;
+    ensure!(listed.stdout.contains(&job_id), "{}", listed.stdout);
+
+    // 2. It ends; its history has every step once.
+    let ended = cluster.wait_for_end(&job_id).await?;
+    match ended.state() {
+        JobState::Succeeded => {
+            let request =
+                v1::ListStepsRequest { job_id: job_id.clone(), page_size: 10_000, ..Default::default() };
+            let steps = cluster.jobs().await?.list_steps(request).await?.into_inner().steps;
+            let numbers: Vec<i64> = steps.iter().map(|step| step.step).collect();
+            ensure!(numbers == (1..=STEPS).collect::<Vec<_>>(), "{numbers:?}");
+            cluster.finish(&["fetch", &job_id, "-o", "out"]).await?.expect_code(0)?;
+            ensure!(sandbox.path("out/learned_embeds.safetensors").is_file());
+        }
+        JobState::Failed => ensure!(!ended.state_reason.is_empty(), "failed without a reason"),
+        other => anyhow::bail!("ended as {other:?}"),
+    }
+
+    // 3. A watcher that was there all the time saw every event once, up to the end.
+    let watched = finish_child(watcher).await?;
+    ensure!(watched.code == Some(i32::from(ended.state() != JobState::Succeeded)), "{}", watched.stderr);
+    let sequences: Vec<u64> =
+        watched.json_lines()?.iter().filter_map(|line| line["sequence"].as_u64()).collect();
+    ensure!(sequences == (1..=ended.last_sequence).collect::<Vec<_>>(), "{sequences:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lost_worker_ends_the_job_with_the_reason() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut cluster = Cluster::start(&sandbox, 2).await?;
+    let job_id = cluster.submit(&sandbox.write_job("job.toml", &endless_job()?)?).await?;
+    cluster.wait_for_step(&job_id, 2).await?;
+    cluster.workers.remove(1).kill().await?;
+    let job = cluster.wait_for_end(&job_id).await?;
+    ensure!(job.state() == JobState::Failed, "{:?}", job.state());
+    ensure!(!job.state_reason.is_empty());
+    // The other worker is free for the next job.
+    let free = || async {
+        let workers = cluster.list_workers().await?;
+        Ok(workers.iter().any(|worker| worker.state() == v1::WorkerState::Idle).then_some(()))
+    };
+    until("a worker is free", SOON, free).await?;
+    let next = sandbox.write_job("next.toml", &Job::toy()?)?;
+    cluster.finish(&["submit", "--watch", &next.to_string_lossy()]).await?.expect_code(0)?;
+    Ok(())
+}
+
+/// Whether this machine lets us mount file systems of our own.
+async fn may_mount() -> bool {
+    let mut command = tokio::process::Command::new("unshare");
+    command.args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]);
+    finish(&mut command).await.is_ok_and(|tried| tried.code == Some(0))
+}
+
+/// Runs a short job with a small file system mounted at a folder of the sandbox.
+async fn run_on_a_small_disk(
+    sandbox: &Sandbox,
+    folder: &str,
+    size: &str,
+) -> Result<ringtune_tests::Finished> {
+    let job = Job::toy()?.set("train.num_vectors", 16).set("train.max_train_steps", 40);
+    sandbox.write_job("job.toml", &job)?;
+    fs::create_dir_all(sandbox.path(folder))?;
+    let script = format!(
+        "mount -t tmpfs -o size={size} none {folder} && {{ \"$0\" run job.toml -o out; code=$?; ls -A out >&2; exit $code; }}"
+    );
+    let ringtune = ringtune_tests::places::program("ringtune")?;
+    let mut command = tokio::process::Command::new("unshare");
+    command
+        .args(["-m", "sh", "-c", &script])
+        .arg(ringtune)
+        .current_dir(sandbox.folder())
+        .env("XDG_STATE_HOME", sandbox.path("state"));
+    finish(&mut command).await
+}
+
+#[tokio::test]
+async fn a_full_disk_is_an_error_that_names_the_file_and_leaves_no_half() -> Result<()> {
+    if !may_mount().await {
+        eprintln!("SKIPPED: mounting a small file system needs root");
+        return Ok(());
+    }
+    // Where the artifacts are saved: one page, and they are several.
+    let sandbox = Sandbox::new()?;
+    let run = run_on_a_small_disk(&sandbox, "out", "4k").await?.expect_code(1)?;
+    let run = run.expect_said(&["cannot write", "No space left on device"])?;
+    ensure!(!run.stderr.contains(".tmp"), "a half-written file is left: {}", run.stderr);
+    sandbox.expect_no_process().await?;
+
+    // Where the daemons keep their state.
+    let sandbox = Sandbox::new()?;
+    let run = run_on_a_small_disk(&sandbox, "state", "160k").await?;
+    ensure!(run.code == Some(1), "exit code {:?}: {}", run.code, run.stderr);
+    sandbox.expect_no_process().await
+}

@@ -1,0 +1,188 @@
+//! The dependency law, and the shape of the source files.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_tests::places;
+use toml::Table;
+
+/// No source file is longer: what grows beyond it wants to be two.
+const LONGEST_FILE: usize = 500;
+/// The crate folders.
+const CRATES: [&str; 7] =
+    ["proto", "shared", "coordinator", "coordinator/cli", "worker", "worker/model", "tests"];
+
+/// The names of a crate's dependencies, of every kind.
+fn dependencies(folder: &str) -> Result<BTreeSet<String>> {
+    let manifest = places::repository().join(folder).join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).with_context(|| manifest.display().to_string())?;
+    let table: Table = toml::from_str(&text)?;
+    let kinds = ["dependencies", "dev-dependencies", "build-dependencies"];
+    let names = kinds.iter().filter_map(|kind| table.get(*kind)?.as_table()).flat_map(Table::keys);
+    Ok(names.cloned().collect())
+}
+
+/// The crates of the workspace that a crate reaches, itself included.
+fn reachable(folder: &'static str) -> Result<BTreeSet<&'static str>> {
+    let folders: BTreeMap<String, &'static str> =
+        CRATES.iter().map(|folder| (package_name(folder), *folder)).collect();
+    let (mut found, mut open) = (BTreeSet::new(), vec![folder]);
+    while let Some(next) = open.pop() {
+        if found.insert(next) {
+            open.extend(dependencies(next)?.iter().filter_map(|name| folders.get(name.as_str()).copied()));
+        }
+    }
+    Ok(found)
+}
+
+fn package_name(folder: &str) -> String {
+    format!("ringtune-{}", folder.rsplit('/').next().unwrap_or(folder))
+}
+
+/// The Rust files below a folder of the repository, not those of crates within crates.
+fn rust_files(folder: &str) -> Result<Vec<PathBuf>> {
+    let (mut files, mut open) = (Vec::new(), vec![places::repository().join(folder)]);
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(&next).with_context(|| next.display().to_string())? {
+            let path = entry?.path();
+            if path.is_dir() && !path.join("Cargo.toml").exists() {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    ensure!(!files.is_empty(), "{folder} has no Rust files");
+    Ok(files)
+}
+
+/// The part of a file before its unit tests, without comments.
+fn live_code(path: &Path) -> Result<String> {
+    let text = fs::read_to_string(path)?;
+    let live = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    Ok(live.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n"))
+}
+
+#[test]
+fn shared_knows_neither_grpc_nor_libtorch() -> Result<()> {
+    for name in dependencies("shared")? {
+        let forbidden = name.contains("tonic")
+            || name.contains("prost")
+            || name.contains("tch")
+            || name.contains("torch");
+        ensure!(!forbidden, "shared depends on {name}");
+        ensure!(!name.starts_with("ringtune-"), "shared depends on {name}: it is what the others share");
+    }
+    Ok(())
+}
+
+#[test]
+fn only_the_model_crate_names_libtorch() -> Result<()> {
+    for folder in CRATES {
+        let names = dependencies(folder)?;
+        let torch: Vec<&String> =
+            names.iter().filter(|name| *name == "tch" || *name == "torch-sys").collect();
+        ensure!(torch.is_empty() == (folder != "worker/model"), "{folder} names {torch:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_coordinator_and_the_command_never_link_libtorch() -> Result<()> {
+    for folder in ["coordinator", "coordinator/cli", "tests"] {
+        let reached = reachable(folder)?;
+        ensure!(
+            !reached.contains("worker/model") && !reached.contains("worker"),
+            "{folder} reaches {reached:?}"
+        );
+    }
+    ensure!(reachable("worker")?.contains("worker/model"), "the search finds nothing");
+    Ok(())
+}
+
+#[test]
+fn the_built_coordinator_and_command_load_no_libtorch() -> Result<()> {
+    let names_libtorch = |program: &str| -> Result<bool> {
+        let library = b"libtorch.so";
+        Ok(fs::read(places::program(program)?)?.windows(library.len()).any(|window| window == library))
+    };
+    ensure!(names_libtorch("ringtune-worker")?, "the search finds nothing");
+    for program in ["ringtune", "ringtune-coordinator"] {
+        ensure!(!names_libtorch(program)?, "{program} links libtorch");
+    }
+    Ok(())
+}
+
+#[test]
+fn core_modules_do_no_io_and_read_no_clock() -> Result<()> {
+    let forbidden = [
+        "std::fs",
+        "std::net",
+        "std::io",
+        "std::env",
+        "tokio",
+        "SystemTime",
+        "Instant::now",
+        "sqlx",
+        "tonic",
+        "async fn",
+    ];
+    for path in rust_files("coordinator/src/core")? {
+        let code = live_code(&path)?;
+        for word in forbidden {
+            ensure!(!code.contains(word), "{} names {word}", path.display());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_dependency_has_its_version_and_features_in_the_workspace() -> Result<()> {
+    for folder in CRATES {
+        let text = fs::read_to_string(places::repository().join(folder).join("Cargo.toml"))?;
+        let table: Table = toml::from_str(&text)?;
+        for kind in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            for (name, value) in table.get(kind).and_then(|value| value.as_table()).into_iter().flatten() {
+                let settings = value
+                    .as_table()
+                    .with_context(|| format!("{folder}: {name} is not `workspace = true`"))?;
+                let only_workspace = settings.len() == 1 && settings.contains_key("workspace");
+                ensure!(only_workspace, "{folder}: {name} has settings of its own");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn files_are_short_and_say_what_they_are() -> Result<()> {
+    for folder in CRATES {
+        for path in rust_files(folder)? {
+            let text = fs::read_to_string(&path)?;
+            let lines = text.lines().count();
+            ensure!(lines <= LONGEST_FILE, "{} has {lines} lines", path.display());
+            // The tests of a module, in a file of their own, are described by their names.
+            let is_tests = path.file_stem().is_some_and(|stem| stem == "tests");
+            ensure!(is_tests || text.starts_with("//!"), "{} does not begin with //!", path.display());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_unfinished_is_on_a_live_path() -> Result<()> {
+    let words = ["todo!(", "unimplemented!(", "dbg!("];
+    for folder in CRATES {
+        for path in rust_files(folder)?.iter().filter(|path| !path.ends_with("tests/tidy.rs")) {
+            let code = live_code(path)?;
+            for word in words {
+                ensure!(!code.contains(word), "{} has {word}", path.display());
+            }
+        }
+    }
+    Ok(())
+}
