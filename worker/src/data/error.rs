@@ -49,9 +49,6 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// Pictures that no manifest may hold.
-    #[error(transparent)]
-    Manifest(#[from] ringtune_shared::manifest::ManifestError),
     /// A picture file whose content is no JPEG, PNG or WebP picture, or a broken or enormous one.
     #[error("image {name} cannot be decoded: {source}")]
     UndecodableImage {

@@ -9,10 +9,7 @@ use image::{
     DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, RgbImage,
     error::{DecodingError, ImageFormatHint},
 };
-use ringtune_shared::{
-    ids::ContentHash,
-    manifest::{LARGEST_IMAGE_FILE, MOST_FILES, Manifest, ManifestFile, is_image_name},
-};
+use ringtune_shared::manifest::{LARGEST_IMAGE_FILE, MOST_FILES, is_image_name};
 
 use super::Error;
 
@@ -73,39 +70,18 @@ pub fn scan(folder: &Path) -> Result<ImageSet, Error> {
     Ok(set)
 }
 
-impl ImageSet {
-    /// The manifest of these files, the same as of an upload of them: its content hash says which data a job
-    /// learned from, however it came to the worker. Reads all files.
-    ///
-    /// # Errors
-    /// A file cannot be read, or is one that no manifest may hold (too large, or empty).
-    pub fn manifest(&self) -> Result<Manifest, Error> {
-        let entry = |file: &ImageFile| {
-            let bytes = file.read()?;
-            let (name, sha256) = (file.name.clone(), ContentHash::of(&bytes));
-            Ok(ManifestFile { name, sha256, size: bytes.len() as u64 })
-        };
-        let files = self.images.iter().map(entry).collect::<Result<_, Error>>()?;
-        Ok(Manifest::new(files)?)
-    }
-}
-
 impl ImageFile {
     /// Reads and decodes the file: see [`decode`].
     ///
     /// # Errors
     /// It cannot be read, is larger than [`LARGEST_IMAGE_FILE`], or cannot be decoded.
     pub fn decode(&self) -> Result<RgbImage, Error> {
-        decode(&self.name, &self.read()?)
-    }
-
-    fn read(&self) -> Result<Vec<u8>, Error> {
         let failed = |source| Error::ReadImage { name: self.name.clone(), source };
         let bytes = std::fs::metadata(&self.path).map_err(failed)?.len();
         if bytes > LARGEST_IMAGE_FILE {
             return Err(Error::ImageTooLarge { name: self.name.clone(), bytes, allowed: LARGEST_IMAGE_FILE });
         }
-        std::fs::read(&self.path).map_err(failed)
+        decode(&self.name, &std::fs::read(&self.path).map_err(failed)?)
     }
 }
 
@@ -206,22 +182,6 @@ mod tests {
         let names: Vec<_> = set.images.iter().map(|image| image.name.as_str()).collect();
         assert_eq!(names, [".hidden.jpg", "a.jpeg", "b.PNG", "c.webp"]);
         assert_eq!(set.skipped, ["folder.png/", "noending", "notes.txt"]);
-    }
-
-    #[test]
-    fn the_manifest_is_that_of_the_contents() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("b.png"), b"two").unwrap();
-        std::fs::write(folder.path().join("a.png"), b"three").unwrap();
-        let entry = |name: &str, bytes: &[u8]| ManifestFile {
-            name: name.to_string(),
-            sha256: ContentHash::of(bytes),
-            size: bytes.len() as u64,
-        };
-        let expected = Manifest::new(vec![entry("a.png", b"three"), entry("b.png", b"two")]).unwrap();
-        assert_eq!(scan(folder.path()).unwrap().manifest().unwrap(), expected);
-        std::fs::write(folder.path().join("a.png"), b"").unwrap();
-        assert!(matches!(scan(folder.path()).unwrap().manifest(), Err(Error::Manifest(_))));
     }
 
     #[test]
