@@ -139,7 +139,9 @@ mod tests {
     fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
         let one = (0u8..4, 0u8..3, any::<bool>(), 0u32..9);
         prop::collection::vec(one, 0..12).prop_map(|all| {
-            all.into_iter().map(|(class, host, bf16, threads)| candidate(class, host, bf16, threads)).collect()
+            all.into_iter()
+                .map(|(class, host, bf16, threads)| candidate(class, host, bf16, threads))
+                .collect()
         })
     }
 
@@ -200,6 +202,8 @@ mod tests {
             Decision::Place(placement) => panic!("{placement:?}"),
         };
         assert_eq!(reason(&two_classes[..1], 2), "waiting for workers: 1 free, 2 needed");
-        assert!(reason(&two_classes, 2).contains("2 numerics classes, at most 1 of one; 2 of one class needed"));
+        assert!(
+            reason(&two_classes, 2).contains("2 numerics classes, at most 1 of one; 2 of one class needed")
+        );
     }
 }

@@ -83,9 +83,8 @@ impl Turn<'_> {
 
     /// Lets go of a rank that no ring knows, unless its worker was told before.
     pub(super) fn release_unknown(&mut self, worker: WorkerId, held: &HeldRank) {
-        let told = |known: &std::sync::Arc<crate::core::Worker>| {
-            known.releasing.contains(&(held.job, held.epoch))
-        };
+        let told =
+            |known: &std::sync::Arc<crate::core::Worker>| known.releasing.contains(&(held.job, held.epoch));
         if !self.cluster.workers.get(&worker).is_some_and(told) {
             self.release(worker, held.job, held.epoch, "the coordinator has no such rank");
         }

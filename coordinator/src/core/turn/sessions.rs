@@ -42,19 +42,20 @@ impl Turn<'_> {
         self.cluster.workers.insert(id, Arc::new(worker));
         self.effects.actions.push(Action::Send(session, Down::Welcome));
 
-        // 2. The rank that a ring gave it: does it still hold it?
+        // 2. Ranks that no ring knows: let them go, even if it was told so on an older session, and
+        // before it is given another one.
+        for held in &hello.held {
+            if !self.holds(id, held) {
+                self.release(id, held.job, held.epoch, "the coordinator has no such rank");
+            }
+        }
+
+        // 3. The rank that a ring gave it: does it still hold it?
         if let Some((job, rank)) = self.ring_of(id) {
             if let Some(worker) = self.worker_mut(id) {
                 worker.rank = Some((job, rank));
             }
             self.member_is_back(job, rank, id, hello.incarnation, &hello.held);
-        }
-
-        // 3. Ranks that no ring knows: let them go, even if it was told so on an older session.
-        for held in &hello.held {
-            if !self.holds(id, held) {
-                self.release(id, held.job, held.epoch, "the coordinator has no such rank");
-            }
         }
         self.cluster.placement_due = true;
         Ok(())

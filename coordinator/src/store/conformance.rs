@@ -1,0 +1,200 @@
+//! What every [`Store`] must do, as one suite for all of them. Panics where one does not.
+#![expect(clippy::expect_used, clippy::missing_panics_doc, reason = "a test suite reports by panicking")]
+
+use std::sync::Arc;
+
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
+use ringtune_shared::spec::{DataDraft, JobDraft, JobSpec, MixedPrecision, ModelDraft, TrainDraft};
+
+use super::Store;
+use crate::core::{
+    ArtifactRecord, Cancel, EventBody, Job, JobEvent, JobState, Member, Phase, RequestKey, Ring, StepRecord,
+    Time, Write,
+};
+
+/// What [`run`] left in the store.
+#[derive(Debug)]
+pub struct Written {
+    /// Oldest first.
+    pub jobs: Vec<Job>,
+}
+
+/// A small job as CreateJob would make it, without its first event.
+pub fn queued_job(number: u64) -> Arc<Job> {
+    let spec = JobSpec::from_draft(JobDraft {
+        kind: Some("textual_inversion".to_owned()),
+        name: Some(format!("job {number}")),
+        model: ModelDraft { base: Some("/models/sd".to_owned()) },
+        data: DataDraft { images: Some(format!("/images/{}", number % 2)) },
+        train: TrainDraft {
+            placeholder_token: Some("<star>".to_owned()),
+            initializer_token: Some("star".to_owned()),
+            ..TrainDraft::default()
+        },
+        ..JobDraft::default()
+    });
+    Arc::new(Job {
+        id: JobId::new(),
+        number,
+        spec: Arc::new(spec.expect("a valid spec")),
+        request: None,
+        state: JobState::Queued,
+        reason: String::new(),
+        created: Time(1_700_000_000_123),
+        started: None,
+        ended: None,
+        step: 0,
+        loss: None,
+        last_sequence: 0,
+        artifacts: 0,
+        ring: None,
+        precision: None,
+        cancel: None,
+        finish_by: None,
+    })
+}
+
+/// Writes and reads everything that a store has, on an empty store.
+pub async fn run(store: &dyn Store) -> Written {
+    let first = jobs_are_kept(store).await;
+    events_and_steps_are_kept_in_order(store, first.id).await;
+    a_commit_is_all_or_nothing(store, first.id).await;
+    let other = artifacts_outlive_only_their_jobs(store, first.id).await;
+    let jobs = vec![first, other];
+    let written = Written { jobs };
+    check_written(store, &written).await;
+    written
+}
+
+/// Checks that what [`run`] left is there.
+pub async fn check_written(store: &dyn Store, written: &Written) {
+    for job in &written.jobs {
+        assert_eq!(store.job(job.id).await.expect("job").as_ref(), Some(job));
+    }
+    let mut listed = store.jobs(&[], None, 100).await.expect("jobs");
+    listed.reverse();
+    assert_eq!(listed, written.jobs);
+    let recovered = store.recover().await.expect("recover");
+    let open = written.jobs.iter().filter(|job| !job.state.is_terminal()).count();
+    assert_eq!((recovered.jobs.len(), recovered.last_number), (open, 3), "a deleted job's number came back");
+}
+
+async fn jobs_are_kept(store: &dyn Store) -> Job {
+    let mut job = (*queued_job(1)).clone();
+    let fingerprint = ContentHash::of(b"spec");
+    job.request = Some(RequestKey { id: "request".to_owned(), fingerprint });
+    store.commit(&[Write::InsertJob(Arc::new(job.clone()))]).await.expect("insert");
+    assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
+    assert_eq!(store.job(JobId::new()).await.expect("job"), None);
+    let request = store.request("request").await.expect("request");
+    assert_eq!(request, job.request.clone().map(|request| (job.id, request)));
+    assert_eq!(store.request("other").await.expect("request"), None);
+
+    job.state = JobState::Running;
+    job.reason = "training".to_owned();
+    job.started = Some(Time(5));
+    job.step = 7;
+    job.loss = Some(0.125);
+    job.precision = Some(MixedPrecision::Bf16);
+    job.cancel = Some(Cancel { reason: "enough".to_owned(), deadline: Time(9) });
+    job.finish_by = Some(Time(11));
+    job.ring = Some(Ring {
+        epoch: Epoch(3),
+        members: vec![Member {
+            worker: WorkerId::new(),
+            incarnation: 4,
+            address: "127.0.0.1:7080".to_owned(),
+            host_name: "host".to_owned(),
+            phase: Phase::default(),
+            last_held: Time::default(),
+        }],
+        threads_per_rank: 2,
+        numerics_class: "class".to_owned(),
+        patience: Time::default(),
+    });
+    store.commit(&[Write::UpdateJob(Arc::new(job.clone()))]).await.expect("update");
+    assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
+    job
+}
+
+fn event(job: JobId, sequence: u64) -> JobEvent {
+    JobEvent { job, sequence, time: Time(1), body: EventBody::note("info", format!("event {sequence}")) }
+}
+
+fn step(number: u64) -> StepRecord {
+    StepRecord {
+        step: number,
+        loss: 0.1,
+        learning_rate: 1e-4,
+        step_seconds: 1.0,
+        compute_seconds: 0.5,
+        exchange_seconds: 0.25,
+        wait_seconds: 0.25,
+        skipped: false,
+        world_size: 2,
+    }
+}
+
+async fn events_and_steps_are_kept_in_order(store: &dyn Store, job: JobId) {
+    let mut writes: Vec<Write> = (1..=20).map(|sequence| Write::AppendEvent(event(job, sequence))).collect();
+    writes.extend((1..=20).map(|number| Write::AppendStep(job, step(number))));
+    store.commit(&writes).await.expect("append");
+    let sequences = |events: Vec<JobEvent>| events.iter().map(|event| event.sequence).collect::<Vec<_>>();
+    assert_eq!(sequences(store.events(job, 0, 3).await.expect("events")), [1, 2, 3]);
+    assert_eq!(sequences(store.events(job, 18, 10).await.expect("events")), [19, 20]);
+    assert_eq!(store.events(job, 4, 1).await.expect("events"), [event(job, 5)]);
+    assert!(store.events(JobId::new(), 0, 10).await.expect("events").is_empty());
+    assert_eq!(store.steps(job, 19, 10).await.expect("steps"), [step(20)]);
+    assert_eq!(store.steps(job, 0, 2).await.expect("steps"), [step(1), step(2)]);
+}
+
+async fn a_commit_is_all_or_nothing(store: &dyn Store, job: JobId) {
+    let twice = [Write::AppendEvent(event(job, 21)), Write::AppendEvent(event(job, 20))];
+    assert!(store.commit(&twice).await.is_err(), "an event was stored twice");
+    assert!(store.events(job, 20, 10).await.expect("events").is_empty(), "half a commit was kept");
+    store.commit(&[]).await.expect("an empty commit");
+}
+
+async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> Job {
+    let (second, third) = (queued_job(2), queued_job(3));
+    let artifact = |job: JobId, name: &str, content: &[u8]| ArtifactRecord {
+        job,
+        name: name.to_owned(),
+        hash: ContentHash::of(content),
+        size: content.len() as u64,
+        media_type: String::new(),
+        created: Time(3),
+    };
+    let (shared, replaced) = (artifact(third.id, "a", b"shared"), artifact(third.id, "b", b"new"));
+    store
+        .commit(&[
+            Write::InsertJob(second.clone()),
+            Write::InsertJob(third.clone()),
+            Write::PutArtifact(artifact(first, "Z", b"shared")),
+            Write::PutArtifact(shared.clone()),
+            Write::PutArtifact(artifact(third.id, "b", b"old")),
+            Write::PutArtifact(replaced.clone()),
+        ])
+        .await
+        .expect("artifacts");
+    let list = store.artifacts(third.id, "", 10).await.expect("list");
+    assert_eq!(list, [shared, replaced.clone()]);
+    assert_eq!(store.artifacts(third.id, "a", 10).await.expect("list"), [replaced.clone()]);
+    assert_eq!(store.artifact(third.id, "b").await.expect("one"), Some(replaced.clone()));
+    assert_eq!(store.artifact(third.id, "c").await.expect("one"), None);
+    let found = store.artifact_of_content(replaced.hash).await.expect("content");
+    assert_eq!(found, Some(replaced.clone()));
+
+    let below = store.jobs(&[JobState::Queued], Some(3), 10).await.expect("jobs");
+    assert_eq!(below, [(*second).clone()]);
+    assert_eq!(store.jobs(&[], None, 2).await.expect("jobs").len(), 2);
+    assert_eq!(store.image_sources().await.expect("sources").len(), 2);
+    assert_eq!(store.count_jobs().await.expect("counts")[&JobState::Queued], 2);
+
+    // The content that job 1 also has is not free.
+    assert_eq!(store.delete_job(third.id).await.expect("delete"), [replaced.hash]);
+    assert_eq!(store.job(third.id).await.expect("job"), None);
+    assert!(store.artifacts(third.id, "", 10).await.expect("list").is_empty());
+    assert!(store.delete_job(third.id).await.expect("delete again").is_empty());
+    (*second).clone()
+}

@@ -1,0 +1,195 @@
+//! The store in memory: for tests of what stands on a store.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use ringtune_shared::ids::{ContentHash, JobId};
+
+use super::{Error, Store};
+use crate::core::{
+    ArtifactRecord, Job, JobEvent, JobState, Phase, Recovered, RequestKey, StepRecord, Time, Write,
+};
+
+/// Forgets everything when dropped. Can be told to fail.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    tables: Mutex<Tables>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    jobs: BTreeMap<JobId, Job>,
+    events: BTreeMap<JobId, Vec<JobEvent>>,
+    steps: BTreeMap<JobId, Vec<StepRecord>>,
+    artifacts: BTreeMap<(JobId, String), ArtifactRecord>,
+    last_number: u64,
+    full: bool,
+}
+
+impl MemoryStore {
+    /// From now on commits fail with [`Error::Full`], or no longer.
+    pub fn set_full(&self, full: bool) {
+        self.tables().full = full;
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn limited<T>(items: impl Iterator<Item = T>, limit: u32) -> Vec<T> {
+    items.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
+}
+
+/// A job as it comes back from a disk: what is not stored is at its default.
+fn stored(job: &Job) -> Job {
+    let mut job = job.clone();
+    if let Some(ring) = &mut job.ring {
+        ring.patience = Time::default();
+        for member in &mut ring.members {
+            member.phase = Phase::default();
+            member.last_held = Time::default();
+        }
+    }
+    job
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn commit(&self, writes: &[Write]) -> Result<(), Error> {
+        let mut tables = self.tables();
+        if tables.full && !writes.is_empty() {
+            return Err(Error::Full);
+        }
+        let event_exists = |tables: &Tables, event: &JobEvent| {
+            tables.events.get(&event.job).is_some_and(|all| all.iter().any(|one| one.sequence == event.sequence))
+        };
+        for write in writes {
+            // All or nothing: what a key refuses is found before anything is changed.
+            let taken = match write {
+                Write::InsertJob(job) => tables.jobs.contains_key(&job.id),
+                Write::AppendEvent(event) => event_exists(&tables, event),
+                _ => false,
+            };
+            if taken {
+                return Err(Error::Database("UNIQUE constraint failed".to_owned()));
+            }
+        }
+        for write in writes {
+            match write {
+                Write::InsertJob(job) => {
+                    tables.last_number = tables.last_number.max(job.number);
+                    tables.jobs.insert(job.id, stored(job));
+                }
+                Write::UpdateJob(job) => {
+                    tables.jobs.insert(job.id, stored(job));
+                }
+                Write::AppendEvent(event) => {
+                    tables.events.entry(event.job).or_default().push(event.clone());
+                }
+                Write::AppendStep(job, step) => tables.steps.entry(*job).or_default().push(*step),
+                Write::PutArtifact(artifact) => {
+                    let key = (artifact.job, artifact.name.clone());
+                    tables.artifacts.insert(key, artifact.clone());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn recover(&self) -> Result<Recovered, Error> {
+        let tables = self.tables();
+        let jobs = tables.jobs.values().filter(|job| !job.state.is_terminal()).cloned().collect();
+        Ok(Recovered { jobs, last_number: tables.last_number })
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>, Error> {
+        Ok(self.tables().jobs.get(&id).cloned())
+    }
+
+    async fn request(&self, request_id: &str) -> Result<Option<(JobId, RequestKey)>, Error> {
+        let tables = self.tables();
+        let mut keys = tables.jobs.values().filter_map(|job| Some((job.id, job.request.clone()?)));
+        Ok(keys.find(|(_, key)| key.id == request_id))
+    }
+
+    async fn jobs(&self, states: &[JobState], below: Option<u64>, limit: u32) -> Result<Vec<Job>, Error> {
+        let tables = self.tables();
+        let wanted = |job: &&Job| {
+            below.is_none_or(|below| job.number < below) && (states.is_empty() || states.contains(&job.state))
+        };
+        let mut jobs: Vec<Job> = tables.jobs.values().filter(wanted).cloned().collect();
+        jobs.sort_by_key(|job| std::cmp::Reverse(job.number));
+        Ok(limited(jobs.into_iter(), limit))
+    }
+
+    async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, Error> {
+        let tables = self.tables();
+        let events = tables.events.get(&job).into_iter().flatten();
+        Ok(limited(events.filter(|event| event.sequence > after).cloned(), limit))
+    }
+
+    async fn steps(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<StepRecord>, Error> {
+        let tables = self.tables();
+        let steps = tables.steps.get(&job).into_iter().flatten();
+        Ok(limited(steps.filter(|step| step.step > after).copied(), limit))
+    }
+
+    async fn artifacts(&self, job: JobId, after: &str, limit: u32) -> Result<Vec<ArtifactRecord>, Error> {
+        let tables = self.tables();
+        let all = tables.artifacts.values();
+        Ok(limited(all.filter(|one| one.job == job && one.name.as_str() > after).cloned(), limit))
+    }
+
+    async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, Error> {
+        Ok(self.tables().artifacts.get(&(job, name.to_owned())).cloned())
+    }
+
+    async fn artifact_of_content(&self, hash: ContentHash) -> Result<Option<ArtifactRecord>, Error> {
+        Ok(self.tables().artifacts.values().find(|artifact| artifact.hash == hash).cloned())
+    }
+
+    async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, Error> {
+        let mut tables = self.tables();
+        tables.jobs.remove(&id);
+        tables.events.remove(&id);
+        tables.steps.remove(&id);
+        let mut mine: Vec<ContentHash> =
+            tables.artifacts.values().filter(|one| one.job == id).map(|one| one.hash).collect();
+        tables.artifacts.retain(|_, artifact| artifact.job != id);
+        mine.sort_unstable();
+        mine.dedup();
+        mine.retain(|hash| !tables.artifacts.values().any(|other| other.hash == *hash));
+        Ok(mine)
+    }
+
+    async fn image_sources(&self) -> Result<Vec<String>, Error> {
+        let mut sources: Vec<String> =
+            self.tables().jobs.values().map(|job| job.spec.data.images.clone()).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        Ok(sources)
+    }
+
+    async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, Error> {
+        let mut counts = BTreeMap::new();
+        for job in self.tables().jobs.values() {
+            *counts.entry(job.state).or_default() += 1;
+        }
+        Ok(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::conformance;
+
+    #[tokio::test]
+    async fn conforms() {
+        let store = MemoryStore::default();
+        let written = conformance::run(&store).await;
+        conformance::check_written(&store, &written).await;
+    }
+}

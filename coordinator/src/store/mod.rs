@@ -1,0 +1,91 @@
+//! What survives a restart: jobs with their events, steps and artifacts.
+//!
+//! Invariant: what [`Store::commit`] returned from is on disk; a commit that failed left nothing.
+
+pub mod conformance;
+mod memory;
+mod rows;
+mod sqlite;
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use ringtune_shared::ids::{ContentHash, JobId};
+
+use crate::core::{ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write};
+
+pub use memory::MemoryStore;
+pub use sqlite::SqliteStore;
+
+/// What a store can fail with.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The disk has no room.
+    #[error("the disk that holds the database is full")]
+    Full,
+    /// The database refuses, is locked for too long, or cannot be reached.
+    #[error("database: {0}")]
+    Database(String),
+    /// A row holds something that this version cannot read.
+    #[error("database: {what} cannot be read: {problem}")]
+    Damaged {
+        /// Which row and column.
+        what: String,
+        /// Why.
+        problem: String,
+    },
+    /// The database was written by a newer version.
+    #[error("the database has schema {found}, this coordinator knows up to {known}: install a newer one")]
+    Newer {
+        /// As found.
+        found: i64,
+        /// The newest one known.
+        known: i64,
+    },
+}
+
+/// Jobs and all that belongs to them.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Stores all of `writes` in their order, or nothing. Durable once it returns.
+    async fn commit(&self, writes: &[Write]) -> Result<(), Error>;
+
+    /// Every job that has not ended, for a start.
+    async fn recover(&self) -> Result<Recovered, Error>;
+
+    /// One job.
+    async fn job(&self, id: JobId) -> Result<Option<Job>, Error>;
+
+    /// The job that a request id made.
+    async fn request(&self, request_id: &str) -> Result<Option<(JobId, RequestKey)>, Error>;
+
+    /// Jobs with a smaller number than `below` (none: all), newest first, at most `limit`; only those
+    /// in `states` unless that is empty.
+    async fn jobs(&self, states: &[JobState], below: Option<u64>, limit: u32) -> Result<Vec<Job>, Error>;
+
+    /// A job's events with a greater sequence number, in order, at most `limit`.
+    async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, Error>;
+
+    /// A job's steps after `after`, in order, at most `limit`.
+    async fn steps(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<StepRecord>, Error>;
+
+    /// A job's artifacts whose names come after `after`, in the order of their names' bytes, at most
+    /// `limit`.
+    async fn artifacts(&self, job: JobId, after: &str, limit: u32) -> Result<Vec<ArtifactRecord>, Error>;
+
+    /// One artifact of a job.
+    async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, Error>;
+
+    /// Any artifact with this content.
+    async fn artifact_of_content(&self, hash: ContentHash) -> Result<Option<ArtifactRecord>, Error>;
+
+    /// Forgets a job and all that belongs to it; returns the contents that no artifact of another job
+    /// refers to. A job that is not there has none.
+    async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, Error>;
+
+    /// `data.images` of every job there is.
+    async fn image_sources(&self) -> Result<Vec<String>, Error>;
+
+    /// How many jobs are in each state; states without jobs may be left out.
+    async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, Error>;
+}

@@ -1,0 +1,465 @@
+//! The simulated world: a store that keeps rows, workers that do what daemons do, and chance.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use ringtune_coordinator::core::{
+    Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, EventBody, HeldRank, Hello, Input, Job,
+    JobEvent, JobState, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, StepRecord, Time,
+    WorkerState, Write,
+};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
+use ringtune_shared::spec::{ClusterDraft, DataDraft, JobDraft, JobSpec, ModelDraft, TrainDraft};
+
+const STEPS: u64 = 4;
+const WORKERS: usize = 5;
+
+/// A small generator (splitmix64) so that a seed means the same for ever.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((bits ^ (bits >> 31)) % limit as u64).unwrap()
+    }
+}
+
+/// What survives a restart of the coordinator.
+#[derive(Default)]
+struct Disk {
+    jobs: BTreeMap<JobId, Job>,
+    events: BTreeMap<JobId, Vec<JobEvent>>,
+    steps: BTreeMap<JobId, Vec<StepRecord>>,
+}
+
+/// A rank as a worker holds it.
+#[derive(Clone)]
+struct Rank {
+    held: HeldRank,
+    step: u64,
+}
+
+/// A worker daemon.
+struct Daemon {
+    id: WorkerId,
+    incarnation: u64,
+    session: Option<SessionId>,
+    inbox: VecDeque<Down>,
+    ranks: Vec<Rank>,
+}
+
+pub(crate) struct World {
+    chance: Chance,
+    now: Time,
+    cluster: Cluster,
+    disk: Disk,
+    daemons: Vec<Daemon>,
+    sessions: u64,
+    names: u64,
+    /// The disk fails now and then.
+    disk_fails: bool,
+}
+
+fn options() -> Options {
+    Options { queued_jobs: 6, ..Options::default() }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let daemons = (0..WORKERS).map(|index| Daemon {
+            id: WorkerId(uuid_of(1000 + index as u64)),
+            incarnation: 1,
+            session: None,
+            inbox: VecDeque::new(),
+            ranks: Vec::new(),
+        });
+        Self {
+            chance: Chance(seed),
+            now: Time(1_000_000),
+            cluster: Cluster::recover(options(), Recovered::default(), Time(1_000_000)),
+            disk: Disk::default(),
+            daemons: daemons.collect(),
+            sessions: 0,
+            names: 0,
+            disk_fails: true,
+        }
+    }
+
+    /// One thing that can happen.
+    pub(crate) fn random_event(&mut self) {
+        let who = self.chance.below(WORKERS);
+        match self.chance.below(100) {
+            0..6 => self.create(),
+            6..9 => self.cancel(),
+            9..20 => self.connect(who),
+            20..23 => self.hang_up(who, true),
+            23..25 => self.hang_up(who, false),
+            25..27 => self.restart_daemon(who),
+            27..28 => self.restart_coordinator(),
+            28..60 => self.read_inbox(who),
+            60..82 => self.work(who, true),
+            82..90 => self.heartbeat(who),
+            90..93 => self.keep_artifact(),
+            93..99 => self.pass(700),
+            _ => self.pass(20_000),
+        }
+    }
+
+    /// From here on everybody behaves: every job that can end must end.
+    pub(crate) fn settle(&mut self) {
+        self.disk_fails = false;
+        for _ in 0..400 {
+            for who in 0..WORKERS {
+                self.connect(who);
+                self.read_inbox(who);
+                self.work(who, false);
+                self.heartbeat(who);
+            }
+            self.pass(500);
+            self.check();
+        }
+        let left: Vec<_> = self.cluster.jobs().map(|job| (job.id, job.state, job.reason.clone())).collect();
+        let stuck: Vec<_> = left.iter().filter(|(_, _, reason)| !reason.contains("9 needed")).collect();
+        assert!(stuck.is_empty(), "never ended: {stuck:?}");
+        assert_eq!(self.cluster.count_workers(WorkerState::Idle), WORKERS, "ranks were not let go");
+    }
+
+    pub(crate) fn summary(&self) -> String {
+        let ends = self.disk.jobs.values().map(|job| format!("{} {} {}", job.state, job.step, job.reason));
+        format!("{:?} {:?}", self.now, ends.collect::<Vec<_>>())
+    }
+
+    fn create(&mut self) {
+        self.names += 1;
+        // Some jobs want more than there is.
+        let world = [1, 1, 2, 3, 5, 9][self.chance.below(6)];
+        let least = if self.chance.below(2) == 0 { 1 } else { world };
+        let id = JobId(uuid_of(self.names));
+        let new = NewJob { id, spec: Arc::new(spec(world, least)), request: None };
+        if self.apply(Input::CreateJob(new)) {
+            assert!(self.disk.jobs.contains_key(&id), "an accepted job is not stored");
+        }
+    }
+
+    fn random_job(&mut self) -> Option<JobId> {
+        let count = self.disk.jobs.len();
+        if count == 0 { None } else { self.disk.jobs.keys().nth(self.chance.below(count)).copied() }
+    }
+
+    fn cancel(&mut self) {
+        if let Some(job) = self.random_job() {
+            self.apply(Input::CancelJob { job, reason: String::new() });
+        }
+    }
+
+    fn keep_artifact(&mut self) {
+        if let Some(job) = self.random_job() {
+            let hash = ContentHash([7; 32]);
+            let name = "a".to_owned();
+            let file =
+                ArtifactRecord { job, name, hash, size: 1, media_type: String::new(), created: self.now };
+            self.apply(Input::KeepArtifact(file));
+        }
+    }
+
+    fn connect(&mut self, who: usize) {
+        if self.daemons[who].session.is_some() {
+            return;
+        }
+        self.sessions += 1;
+        let session = SessionId(self.sessions);
+        let daemon = &mut self.daemons[who];
+        daemon.inbox.clear();
+        daemon.session = Some(session);
+        let capabilities = Capabilities {
+            version: ringtune_shared::version::VERSION.to_owned(),
+            numerics_class: "one".to_owned(),
+            threads: 1,
+            ..Capabilities::default()
+        };
+        let hello = Hello {
+            worker: daemon.id,
+            incarnation: daemon.incarnation,
+            host_name: format!("host-{who}"),
+            address: format!("127.0.0.1:{who}"),
+            capabilities: Arc::new(capabilities),
+            held: daemon.ranks.iter().map(|rank| rank.held.clone()).collect(),
+            protocol: 1,
+        };
+        if !self.apply(Input::Hello { session, hello }) {
+            self.daemons[who].session = None;
+        }
+    }
+
+    /// A broken connection: the coordinator sees it now, or only when it hears nothing any more.
+    fn hang_up(&mut self, who: usize, seen: bool) {
+        let Some(session) = self.daemons[who].session.take() else { return };
+        self.daemons[who].inbox.clear();
+        let worker = self.daemons[who].id;
+        if seen {
+            // The service tries again when its disk failed.
+            while !self.apply(Input::SessionEnded(Sender { worker, session })) {}
+        }
+    }
+
+    fn restart_daemon(&mut self, who: usize) {
+        self.hang_up(who, false);
+        self.daemons[who].incarnation += 1;
+        self.daemons[who].ranks.clear();
+    }
+
+    fn restart_coordinator(&mut self) {
+        let jobs: Vec<Job> =
+            self.disk.jobs.values().filter(|job| !job.state.is_terminal()).cloned().collect();
+        let last_number = self.disk.jobs.values().map(|job| job.number).max().unwrap_or(0);
+        self.cluster = Cluster::recover(options(), Recovered { jobs, last_number }, self.now);
+        for daemon in &mut self.daemons {
+            daemon.session = None;
+            daemon.inbox.clear();
+        }
+    }
+
+    fn read_inbox(&mut self, who: usize) {
+        let daemon = &mut self.daemons[who];
+        match daemon.inbox.pop_front() {
+            Some(Down::Assignment(given)) => {
+                assert!(daemon.ranks.is_empty(), "a worker got a rank while it held another");
+                assert_eq!(given.members[given.rank as usize].0, daemon.id);
+                let held = HeldRank {
+                    job: given.job,
+                    epoch: given.epoch,
+                    rank: given.rank,
+                    phase: Phase::Preparing,
+                    reason: String::new(),
+                };
+                daemon.ranks.push(Rank { held, step: 0 });
+            }
+            Some(Down::StartTraining(job, epoch)) => {
+                for rank in daemon.ranks.iter_mut().filter(|rank| rank.is(job, epoch)) {
+                    if rank.held.phase == Phase::Ready {
+                        rank.held.phase = Phase::Training;
+                    }
+                }
+            }
+            Some(Down::StopRank { job, epoch, keep_artifacts, .. }) => {
+                if keep_artifacts {
+                    for rank in daemon.ranks.iter_mut().filter(|rank| rank.is(job, epoch)) {
+                        if !rank.held.phase.is_terminal() {
+                            rank.held.phase = Phase::Stopped;
+                        }
+                    }
+                } else {
+                    daemon.ranks.retain(|rank| !rank.is(job, epoch));
+                }
+            }
+            Some(Down::Welcome | Down::StepsStored(..)) | None => {}
+        }
+    }
+
+    /// A rank goes on, and says so if it is connected. It also goes on when it is not.
+    fn work(&mut self, who: usize, may_fail: bool) {
+        let fails = may_fail && self.chance.below(60) == 0;
+        let daemon = &mut self.daemons[who];
+        let sender = daemon.session.map(|session| Sender { worker: daemon.id, session });
+        let Some(rank) = daemon.ranks.first_mut() else { return };
+        let mut step = None;
+        rank.held.phase = match rank.held.phase {
+            phase if phase.is_terminal() => phase,
+            _ if fails => Phase::Failed,
+            Phase::Preparing => Phase::Ready,
+            Phase::Training if rank.step >= STEPS => Phase::Finished,
+            Phase::Training => {
+                rank.step += 1;
+                step = Some(rank.step);
+                Phase::Training
+            }
+            phase => phase,
+        };
+        let rank = rank.clone();
+        let Some(sender) = sender else { return };
+        if let (Some(step), 0) = (step, rank.held.rank) {
+            self.say(who, Input::RankStep(sender, rank.held.job, rank.held.epoch, step_record(step)));
+        }
+        if self.daemons[who].session.is_some() {
+            self.say(who, Input::RankReport(sender, RankReport { held: rank.held, progress: None }));
+        }
+    }
+
+    fn heartbeat(&mut self, who: usize) {
+        let daemon = &self.daemons[who];
+        let Some(session) = daemon.session else { return };
+        let held = daemon.ranks.iter().map(|rank| rank.held.clone()).collect();
+        self.say(who, Input::Heartbeat(Sender { worker: daemon.id, session }, held));
+    }
+
+    /// What a worker said and the coordinator could not take ends the session, as in the service.
+    fn say(&mut self, who: usize, input: Input) {
+        if !self.apply(input) {
+            self.hang_up(who, true);
+        }
+    }
+
+    fn pass(&mut self, milliseconds: i64) {
+        self.now = self.now.plus(milliseconds);
+        self.apply(Input::Tick);
+    }
+
+    /// Applies an input as the service does: on a copy, which counts once it is stored.
+    fn apply(&mut self, input: Input) -> bool {
+        let mut next = self.cluster.clone();
+        let before: Vec<Arc<Job>> = next.jobs().cloned().collect();
+        match next.apply(input, self.now) {
+            Err(_) => {
+                assert!(before.iter().eq(next.jobs()), "a refusal changed the state");
+                false
+            }
+            Ok(_) if self.disk_fails && self.chance.below(200) == 0 => false,
+            Ok(effects) => {
+                self.cluster = next;
+                self.store(&effects);
+                self.act(effects.actions);
+                true
+            }
+        }
+    }
+
+    fn store(&mut self, effects: &Effects) {
+        for write in &effects.writes {
+            match write {
+                Write::InsertJob(job) => assert!(self.disk.jobs.insert(job.id, row(job)).is_none()),
+                Write::UpdateJob(job) => {
+                    let before = self.disk.jobs.insert(job.id, row(job)).expect("updated before inserted");
+                    assert!(!before.state.is_terminal(), "an ended job changed: {before:?} {job:?}");
+                    let kept = before.state == job.state || before.state.may_become(job.state);
+                    let quick = before.state == JobState::Preparing && job.state == JobState::Succeeded;
+                    assert!(kept || quick, "{} -> {}", before.state, job.state);
+                }
+                Write::AppendEvent(event) => {
+                    let events = self.disk.events.entry(event.job).or_default();
+                    assert_eq!(event.sequence, events.len() as u64 + 1, "a gap in the events");
+                    events.push(event.clone());
+                }
+                Write::AppendStep(job, step) => {
+                    let steps = self.disk.steps.entry(*job).or_default();
+                    assert!(steps.last().is_none_or(|last| last.step < step.step), "a step came twice");
+                    steps.push(*step);
+                }
+                Write::PutArtifact(_) => {}
+            }
+        }
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            let (Action::Send(session, _) | Action::Close(session, _)) = &action;
+            let Some(daemon) = self.daemons.iter_mut().find(|one| one.session == Some(*session)) else {
+                continue;
+            };
+            match action {
+                Action::Send(_, message) => daemon.inbox.push_back(message),
+                Action::Close(..) => {
+                    daemon.session = None;
+                    daemon.inbox.clear();
+                }
+            }
+        }
+    }
+
+    /// What must be true between any two inputs.
+    pub(crate) fn check(&self) {
+        let mut members = BTreeSet::new();
+        for job in self.cluster.jobs() {
+            assert!(!job.state.is_terminal());
+            assert_eq!(job.ring.is_some(), job.state != JobState::Queued, "{job:?}");
+            if let Some(ring) = &job.ring {
+                assert!(ring.epoch >= Epoch::FIRST);
+                let size = ring.members.len();
+                assert!(size >= job.spec.cluster.min_world_size as usize);
+                assert!(size <= job.spec.cluster.world_size as usize);
+                for member in &ring.members {
+                    assert!(members.insert(member.worker), "{} is in two rings", member.worker);
+                }
+            }
+            assert_eq!(row(job), self.disk.jobs[&job.id], "the row is not what the core holds");
+        }
+        for (id, job) in &self.disk.jobs {
+            assert_eq!(job.state.is_terminal(), self.cluster.job(*id).is_none(), "lost: {job:?}");
+            let events = &self.disk.events[id];
+            assert_eq!(events.len() as u64, job.last_sequence);
+            let told = events.iter().rev().find_map(|event| match &event.body {
+                EventBody::StateChange { to, .. } => Some(*to),
+                _ => None,
+            });
+            assert_eq!(told, Some(job.state), "the history tells another state");
+            let steps = self.disk.steps.get(id).map_or(0, |steps| steps.last().map_or(0, |last| last.step));
+            assert_eq!(steps, job.step);
+            if job.state.is_terminal() {
+                assert!(job.ring.is_none() && job.ended.is_some() && job.cancel.is_none());
+            }
+        }
+    }
+}
+
+impl Rank {
+    fn is(&self, job: JobId, epoch: Epoch) -> bool {
+        self.held.job == job && self.held.epoch == epoch
+    }
+}
+
+/// What of a job is stored: the phases of its ranks are not.
+fn row(job: &Job) -> Job {
+    let mut row = job.clone();
+    if let Some(ring) = &mut row.ring {
+        ring.patience = Time::default();
+        for member in &mut ring.members {
+            member.phase = Phase::Assigned;
+            member.last_held = Time::default();
+        }
+    }
+    if let Some(cancel) = &mut row.cancel {
+        cancel.deadline = Time::default();
+    }
+    row
+}
+
+fn uuid_of(number: u64) -> uuid::Uuid {
+    uuid::Uuid::from_u128(u128::from(number))
+}
+
+fn step_record(step: u64) -> StepRecord {
+    StepRecord {
+        step,
+        loss: 0.5,
+        learning_rate: 1e-3,
+        step_seconds: 1.0,
+        compute_seconds: 0.8,
+        exchange_seconds: 0.1,
+        wait_seconds: 0.1,
+        skipped: false,
+        world_size: 1,
+    }
+}
+
+fn spec(world_size: i64, min_world_size: i64) -> JobSpec {
+    JobSpec::from_draft(JobDraft {
+        kind: Some("textual_inversion".to_owned()),
+        model: ModelDraft { base: Some("/models/sd".to_owned()) },
+        data: DataDraft { images: Some("/images".to_owned()) },
+        train: TrainDraft {
+            placeholder_token: Some("<star>".to_owned()),
+            initializer_token: Some("star".to_owned()),
+            max_train_steps: Some(i64::try_from(STEPS).unwrap()),
+            ..TrainDraft::default()
+        },
+        cluster: ClusterDraft {
+            world_size: Some(world_size),
+            min_world_size: Some(min_world_size),
+            ..ClusterDraft::default()
+        },
+        ..JobDraft::default()
+    })
+    .unwrap()
+}
