@@ -15,6 +15,7 @@ pub mod error;
 mod generate;
 pub mod layers;
 mod native;
+mod probe;
 pub mod resnet;
 pub mod runtime;
 pub mod schedule;
@@ -28,5 +29,6 @@ pub use api::{
     GenerateRequest, Gradient, Microbatch, ModelInfo, Moments, Pixels, Precision, PredictionType, RgbImage,
 };
 pub use error::{Error, Result};
+pub use probe::probe;
 pub use runtime::{Runtime, RuntimeInfo};
 pub use stable_diffusion::{StableDiffusion, check_folder};
