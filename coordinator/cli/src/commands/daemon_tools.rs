@@ -4,6 +4,7 @@ use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
 use crate::{
     arguments::PassedOnArguments,
+    client::CoordinatorUrl,
     cluster::{WORKER, find_program},
     error::Error,
 };
@@ -15,18 +16,20 @@ pub(super) fn generate(arguments: PassedOnArguments) -> Result<(), Error> {
 
 /// Becomes `ringtune-worker doctor`, which checks the coordinator of RINGTUNE_COORDINATOR if there is one.
 pub(super) fn doctor(arguments: PassedOnArguments) -> Result<(), Error> {
-    let coordinator = std::env::var_os("RINGTUNE_COORDINATOR");
-    become_worker("doctor", with_coordinator(arguments.arguments, coordinator))
+    let coordinator = std::env::var("RINGTUNE_COORDINATOR").ok().filter(|url| !url.is_empty());
+    become_worker("doctor", with_coordinator(arguments.arguments, coordinator.as_deref())?)
 }
 
 /// The worker does not read RINGTUNE_COORDINATOR: it gets a flag, unless it has one already.
-fn with_coordinator(mut arguments: Vec<OsString>, coordinator: Option<OsString>) -> Vec<OsString> {
+fn with_coordinator(mut arguments: Vec<OsString>, coordinator: Option<&str>) -> Result<Vec<OsString>, Error> {
     let given = arguments.iter().any(|argument| argument.to_string_lossy().starts_with("--coordinator"));
-    if let Some(url) = coordinator.filter(|url| !given && !url.is_empty()) {
+    if let Some(url) = coordinator.filter(|_| !given) {
+        let url: CoordinatorUrl =
+            url.parse().map_err(|error| Error::Usage(format!("RINGTUNE_COORDINATOR: {error}")))?;
         arguments.push("--coordinator".into());
-        arguments.push(url);
+        arguments.push(url.to_string().into());
     }
-    arguments
+    Ok(arguments)
 }
 
 /// Replaces this process; returns only when that fails.
@@ -42,9 +45,10 @@ mod tests {
 
     #[test]
     fn the_environment_does_not_override_a_flag() {
-        let url = || Some("http://node:7070".into());
-        assert_eq!(with_coordinator(Vec::new(), url()), ["--coordinator", "http://node:7070"]);
-        assert_eq!(with_coordinator(vec!["--coordinator=x".into()], url()), ["--coordinator=x"]);
-        assert!(with_coordinator(Vec::new(), Some("".into())).is_empty());
+        let with = |arguments: Vec<OsString>| with_coordinator(arguments, Some("node"));
+        assert_eq!(with(Vec::new()).expect("valid"), ["--coordinator", "http://node:7070"]);
+        assert_eq!(with(vec!["--coordinator=x".into()]).expect("valid"), ["--coordinator=x"]);
+        assert!(with_coordinator(Vec::new(), None).expect("valid").is_empty());
+        assert!(with_coordinator(Vec::new(), Some("https://node")).is_err());
     }
 }
