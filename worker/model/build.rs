@@ -6,13 +6,16 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 9] = [
     "csrc/shim.cpp",
+    "csrc/fused.cpp",
+    "csrc/fused_kernels.cpp",
     "csrc/attention.cpp",
     "csrc/attention_backward.cpp",
     "csrc/attention_blocks.cpp",
     "csrc/attention_forward.cpp",
     "csrc/attention_gemm.cpp",
+    "csrc/convolution.cpp",
 ];
 
 fn main() -> Result<(), String> {

@@ -49,6 +49,21 @@ at::Tensor *ringtune_attention(const at::Tensor *query, const at::Tensor *key, c
 
 int ringtune_attention_kernel() { return static_cast<int>(ringtune::attention_kernel()); }
 
+at::Tensor *ringtune_pack_convolution(const at::Tensor *weight, const int64_t *input_size, size_t dimensions,
+                                      bool backward) {
+    return guarded<at::Tensor *>(nullptr, [&] {
+        return new at::Tensor(
+            ringtune::pack_convolution(*weight, at::IntArrayRef(input_size, dimensions), backward));
+    });
+}
+
+at::Tensor *ringtune_packed_convolution(const at::Tensor *input, const at::Tensor *forward_weight,
+                                        const at::Tensor *backward_weight, const at::Tensor *bias) {
+    return guarded<at::Tensor *>(nullptr, [&] {
+        return new at::Tensor(ringtune::packed_convolution(*input, *forward_weight, *backward_weight, *bias));
+    });
+}
+
 // Compute threads of the calling thread's operations.
 bool ringtune_set_threads(int threads) {
     return guarded(false, [&] {

@@ -38,4 +38,12 @@ AttentionKernel attention_kernel();
 at::Tensor attention(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value,
                      AttentionKernel kernel);
 
+// bf16 weights [outputs, inputs, k, k] (k odd) in oneDNN's order for inputs of this size; with `backward`, for the
+// gradient's way back.
+at::Tensor pack_convolution(const at::Tensor &weight, at::IntArrayRef input_size, bool backward);
+
+// The convolution that keeps the size, with gradient for the input only; see convolution.cpp.
+at::Tensor packed_convolution(const at::Tensor &input, const at::Tensor &forward_weight,
+                              const at::Tensor &backward_weight, const at::Tensor &bias);
+
 } // namespace ringtune

@@ -1,5 +1,7 @@
 //! The layers all three networks are built from, with frozen weights.
 
+use std::cell::RefCell;
+
 use tch::{Kind, Tensor};
 
 use crate::error::Result;
@@ -76,14 +78,28 @@ impl Conv2dConfig {
     }
 }
 
-/// A convolution whose weights are stored channels-last, as its inputs are.
+/// Frozen weights [outputs, inputs, kernel, kernel], in the order that is fastest for what they are used for.
+#[derive(Debug)]
+enum ConvolutionWeights {
+    /// Channels-last, as the inputs are.
+    ChannelsLast(Tensor),
+    /// In oneDNN's order, for the way forward and for the gradient's way back.
+    Packed { forward: Tensor, backward: Tensor },
+}
+
+/// A convolution with frozen weights.
 #[derive(Debug)]
 pub struct Conv2d {
-    weight: Tensor,
+    weights: RefCell<ConvolutionWeights>,
     bias: Tensor,
     stride: i64,
     padding: i64,
+    /// Whether the weights can be packed: only a convolution that keeps the size is its own gradient's shape.
+    packable: bool,
 }
+
+/// Up to so many pixels in a batch, putting the weights in order takes a noticeable part of a convolution.
+const MOST_PIXELS_FOR_PACKING: i64 = 1024;
 
 impl Conv2d {
     /// Reads `weight` [outputs, inputs, kernel, kernel] and `bias` [outputs].
@@ -94,13 +110,51 @@ impl Conv2d {
             weight = native::channels_last(&weight)?;
         }
         let bias = scope.tensor("bias", &[config.outputs], kind)?;
-        Ok(Conv2d { weight, bias, stride: config.stride, padding: config.padding })
+        let keeps_size = config.stride == 1 && config.kernel % 2 == 1 && config.padding == config.kernel / 2;
+        Ok(Conv2d {
+            weights: RefCell::new(ConvolutionWeights::ChannelsLast(weight)),
+            bias,
+            stride: config.stride,
+            padding: config.padding,
+            packable: keeps_size && kind == Kind::BFloat16,
+        })
     }
 
     /// `x`: [batch, inputs, height, width]; returns [batch, outputs, height', width'].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
-        Ok(x.f_conv2d(&self.weight, Some(&self.bias), stride, padding, [1, 1], 1)?)
+        if self.packable && x.requires_grad() {
+            self.pack(&x.size())?;
+        }
+        match &*self.weights.borrow() {
+            ConvolutionWeights::ChannelsLast(weight) => {
+                let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
+                Ok(x.f_conv2d(weight, Some(&self.bias), stride, padding, [1, 1], 1)?)
+            }
+            ConvolutionWeights::Packed { forward, backward } => {
+                native::packed_convolution(x, forward, backward, &self.bias)
+            }
+        }
+    }
+
+    /// Packs the weights once, at the first training step on a small enough picture. What is packed for one
+    /// size is right for every size, and takes the place of the plain weights.
+    fn pack(&self, input_size: &[i64]) -> Result<()> {
+        let [batch, _, height, width] = input_size else { return Ok(()) };
+        if batch * height * width > MOST_PIXELS_FOR_PACKING {
+            return Ok(());
+        }
+        let packed = match &*self.weights.borrow() {
+            ConvolutionWeights::ChannelsLast(weight) => {
+                let output_size = [*batch, weight.size4()?.0, *height, *width];
+                ConvolutionWeights::Packed {
+                    forward: native::pack_convolution(weight, input_size, false)?,
+                    backward: native::pack_convolution(weight, &output_size, true)?,
+                }
+            }
+            ConvolutionWeights::Packed { .. } => return Ok(()),
+        };
+        self.weights.replace(packed);
+        Ok(())
     }
 }
 
@@ -132,14 +186,25 @@ impl GroupNorm {
         Ok(GroupNorm { weight, bias, groups: config.groups, epsilon: config.epsilon })
     }
 
-    /// `x`: [batch, channels, ..]; returns the same shape.
+    /// `x`: [batch, channels, height, width]; returns the same shape, channels-last.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.f_group_norm(self.groups, Some(&self.weight), Some(&self.bias), self.epsilon, false)?)
+        native::group_norm(x, None, self.arguments(false))
     }
 
     /// Normalises, then applies x · sigmoid(x).
     pub fn forward_silu(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.forward(x)?.f_silu()?)
+        native::group_norm(x, None, self.arguments(true))
+    }
+
+    /// Adds `added` ([batch, channels], which gets no gradient) to every position, normalises, then applies
+    /// x · sigmoid(x).
+    pub fn forward_added_silu(&self, x: &Tensor, added: &Tensor) -> Result<Tensor> {
+        native::group_norm(x, Some(added), self.arguments(true))
+    }
+
+    fn arguments(&self, silu: bool) -> native::GroupNormArguments<'_> {
+        let GroupNorm { weight, bias, groups, epsilon } = self;
+        native::GroupNormArguments { weight, bias, groups: *groups, epsilon: *epsilon, silu }
     }
 }
 

@@ -26,6 +26,28 @@ unsafe extern "C" {
         kernel: c_int,
     ) -> *mut C_tensor;
     fn ringtune_attention_kernel() -> c_int;
+    fn ringtune_group_norm(
+        x: *const C_tensor,
+        added: *const C_tensor,
+        groups: i64,
+        weight: *const C_tensor,
+        bias: *const C_tensor,
+        epsilon: f64,
+        silu: bool,
+    ) -> *mut C_tensor;
+    fn ringtune_geglu(x: *const C_tensor) -> *mut C_tensor;
+    fn ringtune_pack_convolution(
+        weight: *const C_tensor,
+        input_size: *const i64,
+        dimensions: usize,
+        backward: bool,
+    ) -> *mut C_tensor;
+    fn ringtune_packed_convolution(
+        input: *const C_tensor,
+        forward_weight: *const C_tensor,
+        backward_weight: *const C_tensor,
+        bias: *const C_tensor,
+    ) -> *mut C_tensor;
     fn ringtune_set_threads(threads: c_int) -> bool;
     fn ringtune_set_interop_threads(threads: c_int) -> bool;
     fn ringtune_get_threads() -> c_int;
@@ -121,6 +143,65 @@ pub(crate) fn attention(query: &Tensor, key: &Tensor, value: &Tensor, kernel: i3
 pub(crate) fn attention_kernel() -> i32 {
     // SAFETY: no arguments; asks for the processor's features.
     unsafe { ringtune_attention_kernel() }
+}
+
+/// Convolution weights in oneDNN's order; see csrc/shim.h.
+pub(crate) fn pack_convolution(weight: &Tensor, input_size: &[i64], backward: bool) -> Result<Tensor> {
+    // SAFETY: a live tensor that the shim only reads, and a live slice.
+    tensor_from(unsafe {
+        ringtune_pack_convolution(weight.as_ptr(), input_size.as_ptr(), input_size.len(), backward)
+    })
+}
+
+/// The convolution with weights from [`pack_convolution`], with gradient for the input only.
+pub(crate) fn packed_convolution(
+    input: &Tensor,
+    forward_weight: &Tensor,
+    backward_weight: &Tensor,
+    bias: &Tensor,
+) -> Result<Tensor> {
+    // SAFETY: live tensors; the shim only reads them (autograd keeps its own references).
+    tensor_from(unsafe {
+        ringtune_packed_convolution(
+            input.as_ptr(),
+            forward_weight.as_ptr(),
+            backward_weight.as_ptr(),
+            bias.as_ptr(),
+        )
+    })
+}
+
+/// How [`group_norm`] normalises.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GroupNormArguments<'a> {
+    /// Scale, [channels].
+    pub(crate) weight: &'a Tensor,
+    /// Shift, [channels].
+    pub(crate) bias: &'a Tensor,
+    /// Groups of channels that share mean and variance.
+    pub(crate) groups: i64,
+    /// Added to the variance.
+    pub(crate) epsilon: f64,
+    /// Whether x · sigmoid(x) follows.
+    pub(crate) silu: bool,
+}
+
+/// Group normalisation of `x` + `added`, with gradient for `x` alone.
+///
+/// `x`: [batch, channels, height, width]; `added`: [batch, channels]; the weights must need no gradient.
+pub(crate) fn group_norm(x: &Tensor, added: Option<&Tensor>, norm: GroupNormArguments) -> Result<Tensor> {
+    let added = added.map_or(std::ptr::null(), Tensor::as_ptr);
+    let (weight, bias) = (norm.weight.as_ptr(), norm.bias.as_ptr());
+    // SAFETY: live tensors (or null for none); the shim only reads them.
+    tensor_from(unsafe {
+        ringtune_group_norm(x.as_ptr(), added, norm.groups, weight, bias, norm.epsilon, norm.silu)
+    })
+}
+
+/// The first half of the last dimension times the GELU of the second, with gradient.
+pub(crate) fn geglu(x: &Tensor) -> Result<Tensor> {
+    // SAFETY: a live tensor; the shim only reads it.
+    tensor_from(unsafe { ringtune_geglu(x.as_ptr()) })
 }
 
 /// Sets the compute threads of operations started by the calling thread.

@@ -68,12 +68,14 @@ impl ResnetBlock {
 
     /// `x`: [batch, inputs, height, width]; `time`: SiLU of the time embedding, [batch, time_width].
     pub fn forward(&self, x: &Tensor, time: Option<&Tensor>) -> Result<Tensor> {
-        let mut hidden = self.conv1.forward(&self.norm1.forward_silu(x)?)?;
-        if let (Some(projection), Some(time)) = (&self.time_projection, time) {
-            let shift = projection.forward(time)?.f_unsqueeze(-1)?.f_unsqueeze(-1)?;
-            hidden = hidden.f_add(&shift)?;
-        }
-        let hidden = self.conv2.forward(&self.norm2.forward_silu(&hidden)?)?;
+        let hidden = self.conv1.forward(&self.norm1.forward_silu(x)?)?;
+        let hidden = match (&self.time_projection, time) {
+            (Some(projection), Some(time)) => {
+                self.norm2.forward_added_silu(&hidden, &projection.forward(time)?)?
+            }
+            _ => self.norm2.forward_silu(&hidden)?,
+        };
+        let hidden = self.conv2.forward(&hidden)?;
         let sum = match &self.shortcut {
             Some(shortcut) => shortcut.forward(x)?.f_add(&hidden)?,
             None => x.f_add(&hidden)?,

@@ -6,6 +6,7 @@ use crate::attention;
 use crate::config::{BlockConfig, UNetConfig};
 use crate::error::Result;
 use crate::layers::{GroupNorm, GroupNormConfig, LayerNorm, Linear, LinearConfig, from_tokens, to_tokens};
+use crate::native;
 use crate::weights::Scope;
 
 /// Epsilon of the layer norms, and of the group norm before the projection, whatever `norm_eps` says.
@@ -73,8 +74,7 @@ impl FeedForward {
 
     /// `x`: [batch, positions, channels]; returns the same shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let halves = self.expand.forward(x)?.f_chunk(2, -1)?;
-        self.contract.forward(&halves[0].f_mul(&halves[1].f_gelu("none")?)?)
+        self.contract.forward(&native::geglu(&self.expand.forward(x)?)?)
     }
 }
 

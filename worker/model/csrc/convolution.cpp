@@ -1,0 +1,63 @@
+// A convolution with frozen weights in oneDNN's own order. libtorch's convolution puts the weights into that
+// order at every call, forward and backward; where weights are large and pictures small this takes longer than
+// the convolution.
+
+#include "shim.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/mkldnn_reorder_conv2d_weight.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace ringtune {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+constexpr int64_t ONE[2] = {1, 1};
+
+// oneDNN's convolution of a dense input with packed weights; channels-last in and out.
+at::Tensor convolve(const at::Tensor &input, const at::Tensor &packed, const std::optional<at::Tensor> &bias) {
+    using Signature = at::Tensor(const at::Tensor &, const at::Tensor &, const std::optional<at::Tensor> &,
+                                 at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, int64_t, std::string_view,
+                                 c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+    static const auto operation = c10::Dispatcher::singleton()
+                                      .findSchemaOrThrow("mkldnn::_convolution_pointwise", "")
+                                      .typed<Signature>();
+    const int64_t padding[2] = {packed.size(2) / 2, packed.size(3) / 2};
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return operation.call(input, packed, bias, padding, ONE, ONE, 1, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+struct PackedConvolution : torch::autograd::Function<PackedConvolution> {
+    static Variable forward(AutogradContext *context, const Variable &input, const Variable &forward_weight,
+                            const Variable &backward_weight, const Variable &bias) {
+        context->saved_data["weight"] = backward_weight;
+        return convolve(input, forward_weight, bias);
+    }
+
+    static variable_list backward(AutogradContext *context, const variable_list &gradients) {
+        return {convolve(gradients[0], context->saved_data["weight"].toTensor(), std::nullopt), {}, {}, {}};
+    }
+};
+
+} // namespace
+
+at::Tensor pack_convolution(const at::Tensor &weight, at::IntArrayRef input_size, bool backward) {
+    at::NoGradGuard no_gradient;
+    // The gradient of a convolution that keeps the size is the convolution with the weights turned by 180 degrees
+    // and inputs and outputs exchanged.
+    const auto ordered = (backward ? weight.flip({2, 3}).transpose(0, 1) : weight).contiguous();
+    const int64_t padding[2] = {weight.size(2) / 2, weight.size(3) / 2};
+    return at::mkldnn_reorder_conv2d_weight(ordered.to_mkldnn(), padding, ONE, ONE, 1,
+                                            at::OptionalIntArrayRef(input_size));
+}
+
+at::Tensor packed_convolution(const at::Tensor &input, const at::Tensor &forward_weight,
+                              const at::Tensor &backward_weight, const at::Tensor &bias) {
+    return PackedConvolution::apply(input, forward_weight, backward_weight, bias);
+}
+
+} // namespace ringtune

@@ -1,0 +1,38 @@
+// Elementwise work of the residual blocks and transformers in one pass instead of several, for bf16 on processors
+// with AVX-512 BF16 (flash::supported()). Plain pointers, no libtorch. Everything between reading and
+// writing bf16 is fp32. Each function works on one stretch of rows; whoever calls divides the rows.
+#pragma once
+
+#include <cstdint>
+
+namespace ringtune::fused {
+
+using Bf16 = uint16_t;
+
+// Rows of one picture in channels-last order: row r has `channels` values at data + r * channels.
+struct Rows {
+    int64_t count;
+    int64_t channels;
+};
+
+// sums[c] = sum of x over the rows, squares[c] = sum of x * x.
+void channel_moments(Rows rows, const Bf16 *x, float *sums, float *squares);
+
+// y = act(x * scale[c] + shift[c]), where act is SiLU or nothing.
+void scale_shift(Rows rows, bool silu, const Bf16 *x, const float *scale, const float *shift, Bf16 *y);
+
+// With g the gradient before the activation: sums[c] = sum of g, products[c] = sum of g * x over the rows.
+void gradient_moments(Rows rows, bool silu, const Bf16 *x, const float *scale, const float *shift,
+                      const Bf16 *gradient, float *sums, float *products);
+
+// result = g * scale[c] + x * slope[c] + offset[c].
+void scale_shift_backward(Rows rows, bool silu, const Bf16 *x, const float *scale, const float *shift,
+                          const Bf16 *gradient, const float *slope, const float *offset, Bf16 *result);
+
+// y[r, i] = x[r, i] * gelu(x[r, width + i]), exact GELU; x has rows of 2 * width.
+void geglu(int64_t rows, int64_t width, const Bf16 *x, Bf16 *y);
+
+// The gradient of geglu, [rows, 2 * width].
+void geglu_backward(int64_t rows, int64_t width, const Bf16 *x, const Bf16 *gradient, Bf16 *result);
+
+} // namespace ringtune::fused
