@@ -2,7 +2,20 @@
 //! (on one thread, behind the [`engine::Engine`] trait) and exchanges gradients with its ring
 //! neighbours over gRPC.
 
+pub mod advertise;
+pub mod arguments;
+pub mod capabilities;
+pub mod daemon;
 pub mod data;
+pub mod doctor;
 pub mod engine;
+pub mod generate;
+pub mod http;
+pub mod node;
 pub mod output;
+pub mod ring;
+pub mod runner;
+pub mod session;
+pub mod settings;
+pub mod state_folder;
 pub mod train;

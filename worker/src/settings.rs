@@ -166,7 +166,11 @@ impl Settings {
         let url = &self.coordinator.url;
         let authority = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
         if !authority.is_some_and(|host| host.contains(':') && !host.contains('/') && !host.ends_with(':')) {
-            return Err(value("coordinator.url", url, "it is http://HOST:PORT, such as http://127.0.0.1:7070"));
+            return Err(value(
+                "coordinator.url",
+                url,
+                "it is http://HOST:PORT, such as http://127.0.0.1:7070",
+            ));
         }
         let timeout = self.ring.peer_timeout_seconds;
         if !(0.1..=86_400.0).contains(&timeout) {
@@ -215,7 +219,8 @@ mod tests {
     #[test]
     fn impossible_values_are_refused_by_name() {
         assert_eq!(error_key(|_| ()), "none");
-        for url in ["", "127.0.0.1:7070", "http://host", "https://host:1", "http://host:", "http://h:1/path"] {
+        for url in ["", "127.0.0.1:7070", "http://host", "https://host:1", "http://host:", "http://h:1/path"]
+        {
             assert_eq!(error_key(|s| s.coordinator.url = url.to_owned()), "coordinator.url", "{url}");
         }
         assert_eq!(error_key(|s| s.ring.peer_timeout_seconds = f64::NAN), "ring.peer_timeout_seconds");

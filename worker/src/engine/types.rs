@@ -3,7 +3,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-pub use ringtune_model::{Gradient, ModelInfo, Moments, Pixels, Precision, PredictionType};
+pub use ringtune_model::{Gradient, ModelInfo, Moments, Pixels, Precision, PredictionType, RgbImage};
 
 /// Which checkpoint to load, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,54 @@ impl Microbatch {
             timesteps: &self.timesteps,
             input_ids: &self.input_ids,
             rows: &self.rows,
+        }
+    }
+}
+
+/// What computes in this process. The parts of a worker's numerics class that the engine knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineIdentity {
+    /// "2.13.0", or "none" for the fake.
+    pub library_version: String,
+    /// The instruction set that the library's kernels pick here: "AVX512", "AVX2" …
+    pub instruction_set: String,
+    /// Hash of a small fixed computation, in hexadecimal: equal where the arithmetic is equal.
+    pub probe: String,
+}
+
+/// One picture to sample: the model library's request, owned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImageRequest {
+    /// Pixel rows, a multiple of the VAE's factor.
+    pub height: usize,
+    /// Pixel columns, a multiple of the VAE's factor.
+    pub width: usize,
+    /// Token ids of the prompt, [max_text_length].
+    pub prompt_ids: Vec<i64>,
+    /// Token ids of the negative prompt, [max_text_length].
+    pub negative_ids: Vec<i64>,
+    /// Learned rows, [num_vectors, text_width]; may be empty.
+    pub rows: Vec<f32>,
+    /// Denoising steps.
+    pub steps: usize,
+    /// Guidance scale; 1 or less means none.
+    pub guidance: f64,
+    /// Standard normal noise, [latent_channels, height / factor, width / factor].
+    pub noise: Vec<f32>,
+}
+
+impl ImageRequest {
+    /// The same, as the model library borrows it.
+    pub fn view(&self) -> ringtune_model::GenerateRequest<'_> {
+        ringtune_model::GenerateRequest {
+            height: self.height,
+            width: self.width,
+            prompt_ids: &self.prompt_ids,
+            negative_ids: &self.negative_ids,
+            rows: &self.rows,
+            steps: self.steps,
+            guidance: self.guidance,
+            noise: &self.noise,
         }
     }
 }

@@ -14,7 +14,7 @@ const MOST_VECTORS: usize = 64;
 
 /// Embeddings that a tokenizer has been taught, in the order of their ids.
 #[derive(Debug, Default)]
-pub struct Embeddings {
+pub(super) struct Embeddings {
     known: Vec<Placeholders>,
     /// [all vectors, text_width], the row of the lowest id first.
     pub rows: Vec<f32>,
@@ -28,7 +28,7 @@ impl Embeddings {
     /// # Errors
     /// A file that is not what a job writes, or made for a text encoder of another width; a token that the
     /// vocabulary has.
-    pub fn open(
+    pub(super) fn open(
         files: &[impl AsRef<Path>],
         width: usize,
         tokenizer: &mut ClipTokenizer,
@@ -44,7 +44,7 @@ impl Embeddings {
 
     /// The prompt with every token of several vectors written out, as diffusers' `maybe_convert_prompt` does:
     /// "a <cat>" becomes "a <cat> <cat>_1".
-    pub fn expand(&self, prompt: &str) -> String {
+    pub(super) fn expand(&self, prompt: &str) -> String {
         let several = self.known.iter().filter(|placeholders| placeholders.tokens.len() > 1);
         several.fold(prompt.to_owned(), |prompt, placeholders| {
             prompt.replace(&placeholders.tokens[0], &placeholders.text())
@@ -69,7 +69,8 @@ fn read(file: &Path, width: usize) -> Result<(String, Vec<f32>), Error> {
         [columns] if columns == width => 1,
         [vectors, columns] if columns == width && (1..=MOST_VECTORS).contains(&vectors) => vectors,
         ref other => {
-            let allowed = format!("[1 to {MOST_VECTORS}, {width}] is what this checkpoint's text encoder takes");
+            let allowed =
+                format!("[1 to {MOST_VECTORS}, {width}] is what this checkpoint's text encoder takes");
             return Err(wrong(format!("'{token}' has shape {other:?}: {allowed}")));
         }
     };

@@ -59,8 +59,11 @@ struct Canvas(RgbImage);
 impl Canvas {
     fn write(&mut self, label: &str, left: u32, top: u32) {
         let most = (self.0.width().saturating_sub(left) / CHARACTER_WIDTH) as usize;
-        let plain: String =
-            label.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).take(most).collect();
+        let plain: String = label
+            .chars()
+            .map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' })
+            .take(most)
+            .collect();
         let style = MonoTextStyle::new(&FONT_7X13, Rgb888::BLACK);
         let place = Point::new(left as i32, top as i32 + 3);
         // The canvas cannot fail.

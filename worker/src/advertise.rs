@@ -1,0 +1,115 @@
+//! The address that this worker's ring neighbours dial.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use crate::settings::Settings;
+
+/// Why no address could be found.
+#[derive(Debug, thiserror::Error)]
+pub enum AdvertiseError {
+    /// Not HOST or HOST:PORT.
+    #[error("ring.advertise_address: {given:?} is not HOST or HOST:PORT")]
+    Malformed {
+        /// As given.
+        given: String,
+    },
+    /// This machine has no such interface, or it has no address.
+    #[error("ring.interface: {given:?} has no address; interfaces with one: {known}")]
+    UnknownInterface {
+        /// As given.
+        given: String,
+        /// The others, with their addresses.
+        known: String,
+    },
+    /// The system did not list its interfaces.
+    #[error("cannot list the network interfaces: {0}")]
+    Interfaces(std::io::Error),
+}
+
+/// Decides what to advertise, in this order: `ring.advertise_address`; the address of `ring.interface`;
+/// the address this worker listens on, when it is one and not all; the local address of the route to the
+/// coordinator; loopback. `listening` is where the gRPC port is bound.
+///
+/// Blocks on name resolution: call it off the runtime's threads.
+pub fn advertised_address(settings: &Settings, listening: SocketAddr) -> Result<String, AdvertiseError> {
+    let port = listening.port();
+    if !settings.ring.advertise_address.is_empty() {
+        return with_port(&settings.ring.advertise_address, port);
+    }
+    if !settings.ring.interface.is_empty() {
+        return Ok(SocketAddr::new(interface_address(&settings.ring.interface)?, port).to_string());
+    }
+    if !listening.ip().is_unspecified() {
+        return Ok(listening.to_string());
+    }
+    let authority = settings.coordinator.url.trim_start_matches("http://").trim_end_matches('/');
+    let local = route_to(authority).unwrap_or(IpAddr::from([127, 0, 0, 1]));
+    Ok(SocketAddr::new(local, port).to_string())
+}
+
+fn with_port(given: &str, port: u16) -> Result<String, AdvertiseError> {
+    let malformed = || AdvertiseError::Malformed { given: given.to_owned() };
+    if let Ok(ip) = given.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, port).to_string());
+    }
+    let bad_host = |host: &str| host.is_empty() || host.contains(['/', ' ', '@']);
+    match given.rsplit_once(':') {
+        None if !bad_host(given) => Ok(format!("{given}:{port}")),
+        Some((host, port)) if !bad_host(host) && port.parse::<u16>().is_ok_and(|p| p > 0) => {
+            Ok(given.to_owned())
+        }
+        _ => Err(malformed()),
+    }
+}
+
+fn interface_address(name: &str) -> Result<IpAddr, AdvertiseError> {
+    let interfaces = if_addrs::get_if_addrs().map_err(AdvertiseError::Interfaces)?;
+    let mut of_this_name: Vec<IpAddr> =
+        interfaces.iter().filter(|entry| entry.name == name).map(|entry| entry.ip()).collect();
+    of_this_name.sort();
+    of_this_name.first().copied().ok_or_else(|| AdvertiseError::UnknownInterface {
+        given: name.to_owned(),
+        known: interfaces.iter().map(|e| format!("{} {}", e.name, e.ip())).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// Connecting a datagram socket sends nothing: it asks the system for the route.
+fn route_to(authority: &str) -> Option<IpAddr> {
+    let target = std::net::ToSocketAddrs::to_socket_addrs(authority).ok()?.next()?;
+    let any: IpAddr = if target.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(target).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn advertise(change: impl FnOnce(&mut Settings), listening: &str) -> Result<String, AdvertiseError> {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        advertised_address(&settings, listening.parse().unwrap())
+    }
+
+    #[test]
+    fn an_explicit_address_wins_and_takes_our_port_when_it_has_none() {
+        let explicit = |text: &str| advertise(|s| s.ring.advertise_address = text.to_owned(), "0.0.0.0:7080");
+        assert_eq!(explicit("10.0.0.7").unwrap(), "10.0.0.7:7080");
+        assert_eq!(explicit("node-3").unwrap(), "node-3:7080");
+        assert_eq!(explicit("node-3:9").unwrap(), "node-3:9");
+        assert_eq!(explicit("fd00::7").unwrap(), "[fd00::7]:7080");
+        for bad in ["node:port", "node:0", ":7", "http://node", "a b"] {
+            assert!(matches!(explicit(bad), Err(AdvertiseError::Malformed { .. })), "{bad}");
+        }
+    }
+
+    #[test]
+    fn without_one_the_listening_address_or_the_route_decides() {
+        assert_eq!(advertise(|_| (), "127.0.0.1:81").unwrap(), "127.0.0.1:81");
+        assert_eq!(advertise(|_| (), "0.0.0.0:82").unwrap(), "127.0.0.1:82");
+        let interface = |name: &str| advertise(|s| s.ring.interface = name.to_owned(), "0.0.0.0:83");
+        assert_eq!(interface("lo").unwrap(), "127.0.0.1:83");
+        assert!(matches!(interface("nothing9"), Err(AdvertiseError::UnknownInterface { .. })));
+    }
+}

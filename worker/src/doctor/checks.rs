@@ -1,0 +1,238 @@
+//! The checks, each with what was found and what would help.
+
+use std::time::Duration;
+
+use ringtune_proto::v1::{self, cluster_service_client::ClusterServiceClient};
+use ringtune_shared::version::{VERSION, compatible};
+use serde::Serialize;
+use tonic::transport::Endpoint;
+
+use crate::{
+    capabilities::default_threads,
+    engine::{EngineError, EngineHandle, TorchEngine},
+    node::Node,
+    session::error_chain,
+};
+
+/// Stable Diffusion 1.5 at 512 pixels in bf16 takes less than this.
+const COMFORTABLE_MEMORY: u64 = 8 << 30;
+/// With less not even that is possible.
+const LEAST_MEMORY: u64 = 4 << 30;
+
+/// How a check went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Good,
+    /// It works, but slowly or not for every job.
+    Warn,
+    /// It does not work.
+    Bad,
+}
+
+impl Verdict {
+    /// As the table shows it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Good => "ok",
+            Self::Warn => "warn",
+            Self::Bad => "FAIL",
+        }
+    }
+}
+
+/// One check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: &'static str,
+    /// How it went.
+    pub verdict: Verdict,
+    /// What is there.
+    pub found: String,
+    /// What would help; empty when nothing is wrong.
+    pub advice: String,
+}
+
+impl Check {
+    fn new(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, verdict: Verdict::Good, found: found.into(), advice: String::new() }
+    }
+
+    fn unless(self, good: bool, verdict: Verdict, advice: &str) -> Self {
+        if good { self } else { Self { verdict, advice: advice.to_owned(), ..self } }
+    }
+}
+
+/// Processor, memory, memory nodes.
+pub(super) fn of_node() -> Vec<Check> {
+    node_checks(&Node::detect())
+}
+
+fn node_checks(node: &Node) -> Vec<Check> {
+    let cpu = &node.cpu;
+    let yes_no = |flag: &str| if cpu.has(flag) { "yes" } else { "no" };
+    let amx = format!("amx_bf16 {}, amx_tile {}", yes_no("amx_bf16"), yes_no("amx_tile"));
+    let bf16 = format!("avx512_bf16 {}, amx_bf16 {}", yes_no("avx512_bf16"), yes_no("amx_bf16"));
+    let gibibytes = format!("{:.1} GiB", node.memory_bytes as f64 / f64::from(1u32 << 30));
+    vec![
+        Check::new("host", &node.host_name),
+        Check::new("processor", &cpu.model).unless(
+            cpu.has("avx2"),
+            Verdict::Bad,
+            "it has no avx2, which libtorch's kernels need",
+        ),
+        Check::new("AMX", amx).unless(
+            cpu.has("amx_bf16") && cpu.has("amx_tile"),
+            Verdict::Warn,
+            "without AMX (4th generation Xeon and later) steps are several times slower",
+        ),
+        Check::new("bf16", bf16).unless(
+            cpu.has_bf16(),
+            Verdict::Warn,
+            "mixed_precision = \"bf16\" falls back to fp32 for jobs that include this machine",
+        ),
+        Check::new("cores", format!("{} physical, {} logical may be used", cpu.physical_cores, cpu.allowed)),
+        Check::new("threads", format!("{} a rank, unless --threads says otherwise", default_threads(node, 0))),
+        memory(node.memory_bytes, gibibytes),
+        Check::new("NUMA", format!("{} node(s)", node.numa_nodes)).unless(
+            node.numa_nodes <= 1,
+            Verdict::Warn,
+            "start one worker a node (numactl --cpunodebind N --membind N), each with its own --state-dir and ports",
+        ),
+    ]
+}
+
+fn memory(bytes: u64, shown: String) -> Check {
+    let check = Check::new("memory", shown);
+    if bytes < LEAST_MEMORY {
+        return check.unless(false, Verdict::Bad, "Stable Diffusion 1.5 at 512 pixels needs about 6 GiB");
+    }
+    check.unless(
+        bytes >= COMFORTABLE_MEMORY,
+        Verdict::Warn,
+        "Stable Diffusion 1.5 at 512 pixels needs about 6 GiB: smaller checkpoints fit",
+    )
+}
+
+/// libtorch: that it starts, which it is, where it is.
+pub(super) async fn of_engine() -> Vec<Check> {
+    let threads = default_threads(&Node::detect(), 0);
+    let started = tokio::task::spawn_blocking(move || EngineHandle::start(move || TorchEngine::new(threads)))
+        .await
+        .unwrap_or(Err(EngineError::Gone));
+    let identity = match started {
+        Ok(engine) => engine.identity().await,
+        Err(error) => Err(error),
+    };
+    match identity {
+        Ok(identity) => vec![
+            Check::new("libtorch", format!("{}, {}", identity.library_version, identity.instruction_set)),
+            Check::new("libtorch folder", libtorch_folder()),
+            Check::new("probe", identity.probe),
+        ],
+        Err(error) => {
+            let advice = "run deploy/install-libtorch.sh and build again";
+            vec![Check::new("libtorch", error.to_string()).unless(false, Verdict::Bad, advice)]
+        }
+    }
+}
+
+/// Where the loader found it, from this process's own memory map.
+fn libtorch_folder() -> String {
+    std::fs::read_to_string("/proc/self/maps")
+        .ok()
+        .and_then(|maps| {
+            let line = maps.lines().find(|line| line.contains("/libtorch_cpu.so"))?;
+            let path = &line[line.find('/')?..];
+            Some(path.rsplit_once('/')?.0.to_owned())
+        })
+        .unwrap_or_else(|| "linked into this program".to_owned())
+}
+
+/// That the coordinator answers, and that its version fits.
+pub(super) async fn of_coordinator(url: &str) -> Check {
+    let limit = Duration::from_secs(5);
+    let asked = async {
+        let channel = Endpoint::from_shared(url.to_owned())
+            .map_err(|error| error_chain(&error))?
+            .connect_timeout(limit)
+            .connect()
+            .await
+            .map_err(|error| error_chain(&error))?;
+        ClusterServiceClient::new(channel)
+            .get_cluster(v1::GetClusterRequest {})
+            .await
+            .map(|answer| answer.into_inner())
+            .map_err(|status| format!("{}: {}", status.code(), status.message()))
+    };
+    let answer = tokio::time::timeout(limit * 2, asked).await.unwrap_or_else(|_| Err("no answer".to_owned()));
+    match answer {
+        Ok(cluster) => {
+            let found = format!(
+                "{url}, version {}, workers: {} idle, {} busy, {} lost",
+                cluster.version, cluster.workers_idle, cluster.workers_busy, cluster.workers_lost
+            );
+            Check::new("coordinator", found).unless(
+                compatible(&cluster.version, VERSION),
+                Verdict::Bad,
+                &format!("this worker is {VERSION}: major and minor must be equal"),
+            )
+        }
+        Err(reason) => Check::new("coordinator", format!("{url}: {reason}")).unless(
+            false,
+            Verdict::Bad,
+            "is it running, does it listen on that address, does a firewall let it through?",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Cpu;
+
+    fn node(flags: &[&str], gibibytes: u64) -> Node {
+        Node {
+            host_name: "n".to_owned(),
+            cpu: Cpu {
+                model: "m".to_owned(),
+                flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+                allowed: 2,
+                physical_cores: 2,
+            },
+            memory_bytes: gibibytes << 30,
+            numa_nodes: 1,
+        }
+    }
+
+    fn worst(node: &Node) -> Vec<(&'static str, Verdict)> {
+        node_checks(node)
+            .into_iter()
+            .filter(|check| check.verdict != Verdict::Good)
+            .map(|check| (check.name, check.verdict))
+            .collect()
+    }
+
+    #[test]
+    fn a_modern_node_is_fit() {
+        assert!(worst(&node(&["avx2", "avx512_bf16", "amx_tile", "amx_bf16"], 64)).is_empty());
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let warnings = [("AMX", Verdict::Warn), ("bf16", Verdict::Warn)];
+        assert_eq!(worst(&node(&["avx2"], 64)), warnings);
+        assert_eq!(worst(&node(&["avx2", "avx512_bf16"], 64)), warnings[..1]);
+        assert!(worst(&node(&[], 64)).contains(&("processor", Verdict::Bad)));
+        assert!(worst(&node(&["avx2"], 2)).contains(&("memory", Verdict::Bad)));
+        assert!(worst(&node(&["avx2"], 6)).contains(&("memory", Verdict::Warn)));
+    }
+
+    #[tokio::test]
+    async fn a_coordinator_that_is_not_there_is_a_failure() {
+        let check = of_coordinator("http://127.0.0.1:1").await;
+        assert_eq!((check.name, check.verdict), ("coordinator", Verdict::Bad));
+    }
+}

@@ -1,0 +1,95 @@
+//! `doctor`: is this machine fit to be a worker?
+
+mod checks;
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use clap::{Args, ValueEnum};
+use comfy_table::{Table, presets::NOTHING};
+use serde::Serialize;
+
+pub use checks::{Check, Verdict};
+
+/// Says whether this machine is fit to be a worker: processor, memory, libtorch, and the way to a coordinator.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Exit codes: 0 fit (warnings included), 1 not fit, 2 wrong usage.")]
+pub struct DoctorArguments {
+    /// A coordinator that should be reachable from here
+    #[arg(long, value_name = "URL")]
+    pub coordinator: Option<String>,
+    /// A table for people, or one JSON object
+    #[arg(long, value_enum, default_value_t = DoctorOutput::Human)]
+    pub output: DoctorOutput,
+}
+
+/// How the outcome is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DoctorOutput {
+    /// A table.
+    #[default]
+    Human,
+    /// One JSON object on one line.
+    Json,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    fit: bool,
+    checks: &'a [Check],
+}
+
+/// Makes all checks and writes the outcome to stdout. Returns whether the machine is fit.
+///
+/// # Errors
+/// stdout cannot be written.
+pub async fn run(arguments: &DoctorArguments) -> io::Result<bool> {
+    let mut checks = checks::of_node();
+    checks.extend(checks::of_engine().await);
+    if let Some(url) = &arguments.coordinator {
+        checks.push(checks::of_coordinator(url).await);
+    }
+    let fit = checks.iter().all(|check| check.verdict != Verdict::Bad);
+    let text = match arguments.output {
+        DoctorOutput::Json => {
+            serde_json::to_string(&Report { fit, checks: &checks }).map_err(io::Error::other)?
+        }
+        DoctorOutput::Human => table(fit, &checks),
+    };
+    writeln!(io::stdout(), "{text}")?;
+    Ok(fit)
+}
+
+fn table(fit: bool, checks: &[Check]) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    if !io::stdout().is_terminal() {
+        table.force_no_tty();
+    }
+    for check in checks {
+        table.add_row([check.verdict.word(), check.name, check.found.as_str()]);
+        if !check.advice.is_empty() {
+            table.add_row(["", "", check.advice.as_str()]);
+        }
+    }
+    let outcome =
+        if fit { "This machine is fit to be a worker." } else { "This machine is not fit to be a worker." };
+    format!("{table}\n\n{outcome}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_shows_what_was_found_and_what_to_do() {
+        let check = |verdict, advice: &str| Check {
+            name: "memory",
+            verdict,
+            found: "2.0 GiB".to_owned(),
+            advice: advice.to_owned(),
+        };
+        let text = table(false, &[check(Verdict::Bad, "give it more"), check(Verdict::Good, "")]);
+        assert!(text.contains("memory") && text.contains("2.0 GiB") && text.contains("give it more"));
+        assert!(text.contains("not fit"));
+    }
+}

@@ -1,0 +1,146 @@
+//! An engine of a few lines of arithmetic: equal inputs give equal outputs, and a script says where to fail.
+//! Everything around the engine is tested with it.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use super::{
+    Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo, Moments,
+    Pixels, Precision, PredictionType, RgbImage,
+};
+
+/// Where a [`FakeEngine`] is to fail. Gradients are counted from 1.
+#[derive(Clone, Debug, Default)]
+pub struct FakeScript {
+    /// `load` answers this error.
+    pub fail_load: Option<String>,
+    /// The gradient at which to answer an error.
+    pub fail_on_gradient: Option<u64>,
+    /// The gradient at which to panic.
+    pub panic_on_gradient: Option<u64>,
+    /// Gradients from the first to the last of these are not finite.
+    pub not_finite: Option<(u64, u64)>,
+    /// How long one gradient takes.
+    pub gradient_takes: Duration,
+}
+
+/// Deterministic and fast; see the module.
+#[derive(Debug)]
+pub struct FakeEngine {
+    script: FakeScript,
+    loaded: Option<LoadModel>,
+    gradients: u64,
+}
+
+impl FakeEngine {
+    /// Floats of a token row.
+    pub const TEXT_WIDTH: usize = 8;
+    /// Pixels per latent side.
+    pub const VAE_FACTOR: usize = 4;
+    /// Rows of the token table; CLIP's own number, so that real tokenizers fit.
+    pub const VOCABULARY: usize = 49_408;
+
+    /// An engine that follows `script`.
+    pub fn new(script: FakeScript) -> Self {
+        Self { script, loaded: None, gradients: 0 }
+    }
+
+    /// A load request that the fake takes.
+    pub fn any_model() -> LoadModel {
+        LoadModel { folder: PathBuf::from("any"), precision: Precision::Fp32, threads: 1 }
+    }
+
+    /// A small valid microbatch.
+    pub fn any_microbatch() -> Microbatch {
+        Microbatch {
+            batch: 1,
+            latent_channels: 4,
+            latent_height: 1,
+            latent_width: 1,
+            latents: vec![0.5; 4],
+            noise: vec![-0.25; 4],
+            timesteps: vec![10],
+            input_ids: vec![0; 77],
+            rows: Arc::new(vec![0.125; Self::TEXT_WIDTH]),
+        }
+    }
+
+    fn loaded(&self) -> Result<&LoadModel, EngineError> {
+        self.loaded.as_ref().ok_or(EngineError::NothingLoaded)
+    }
+}
+
+impl Engine for FakeEngine {
+    fn identity(&mut self) -> Result<EngineIdentity, EngineError> {
+        Ok(EngineIdentity {
+            library_version: "none".to_owned(),
+            instruction_set: "fake".to_owned(),
+            probe: "0".repeat(16),
+        })
+    }
+
+    fn load(&mut self, request: &LoadModel) -> Result<ModelInfo, EngineError> {
+        if let Some(reason) = &self.script.fail_load {
+            return Err(EngineError::Scripted(reason.clone()));
+        }
+        self.loaded = Some(request.clone());
+        Ok(ModelInfo {
+            vocab_size: Self::VOCABULARY,
+            text_width: Self::TEXT_WIDTH,
+            max_text_length: 77,
+            latent_channels: 4,
+            vae_factor: Self::VAE_FACTOR,
+            scaling_factor: 0.5,
+            num_train_timesteps: 1000,
+            prediction_type: PredictionType::Epsilon,
+            native_resolution: None,
+        })
+    }
+
+    fn token_row(&mut self, id: i64) -> Result<Vec<f32>, EngineError> {
+        self.loaded()?;
+        Ok((0..Self::TEXT_WIDTH).map(|column| ((id as usize % 97) * 31 + column) as f32 / 3007.0).collect())
+    }
+
+    fn encode_image(&mut self, pixels: &Pixels) -> Result<Moments, EngineError> {
+        self.loaded()?;
+        let (height, width) = (pixels.height / Self::VAE_FACTOR, pixels.width / Self::VAE_FACTOR);
+        let positions = height * width;
+        let step = (pixels.data.len() / (4 * positions).max(1)).max(1);
+        let mean = (0..4 * positions).map(|index| pixels.data[index * step % pixels.data.len()]).collect();
+        Ok(Moments { channels: 4, height, width, mean, logvar: vec![-2.0; 4 * positions] })
+    }
+
+    fn drop_vae(&mut self) {}
+
+    fn gradient(&mut self, microbatch: &Microbatch) -> Result<Gradient, EngineError> {
+        self.loaded()?;
+        self.gradients += 1;
+        let count = self.gradients;
+        if self.script.fail_on_gradient == Some(count) {
+            return Err(EngineError::Scripted(format!("gradient {count} fails as scripted")));
+        }
+        assert!(self.script.panic_on_gradient != Some(count), "gradient {count} panics as scripted");
+        if !self.script.gradient_takes.is_zero() {
+            // The engine's own thread stands in for a long computation.
+            #[allow(clippy::disallowed_methods)]
+            std::thread::sleep(self.script.gradient_takes);
+        }
+        let finite = !self.script.not_finite.is_some_and(|(first, last)| (first..=last).contains(&count));
+        let inputs: f32 =
+            microbatch.latents.iter().zip(&microbatch.noise).map(|(x, e)| x * 0.7 + e * 0.3).sum();
+        let times: f32 = microbatch.timesteps.iter().map(|&t| t as f32 / 1000.0).sum();
+        let words: f32 = microbatch.input_ids.iter().map(|&id| (id % 13) as f32 / 13.0).sum();
+        let pull = (inputs + times + words) / (microbatch.batch * 8) as f32;
+        let grad: Vec<f32> =
+            microbatch.rows.iter().enumerate().map(|(i, row)| row - pull * (1.0 + i as f32 / 16.0)).collect();
+        let loss = if finite { grad.iter().map(|g| g * g).sum::<f32>() } else { f32::NAN };
+        Ok(Gradient { loss, grad, finite, forward_seconds: 0.0, backward_seconds: 0.0 })
+    }
+
+    fn generate(&mut self, request: &ImageRequest) -> Result<RgbImage, EngineError> {
+        self.loaded()?;
+        let bytes = request.height * request.width * 3;
+        let tone = |index: usize| ((request.noise[index % request.noise.len()] * 32.0) as i32 + 128) as u8;
+        Ok(RgbImage { height: request.height, width: request.width, data: (0..bytes).map(tone).collect() })
+    }
+}

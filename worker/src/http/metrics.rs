@@ -1,0 +1,113 @@
+//! The worker's metrics. One registry a worker, so that several can live in one test process.
+
+use prometheus::{
+    Encoder as _, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder,
+};
+
+/// A metric could not be made or shown.
+#[derive(Debug, thiserror::Error)]
+#[error("metrics: {0}")]
+pub struct MetricsError(#[from] prometheus::Error);
+
+/// What a worker counts and measures. All names begin with `ringtune_worker_`.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Seconds from the beginning of a step to its end.
+    pub step_seconds: Histogram,
+    /// Seconds of a step in the engine.
+    pub compute_seconds: Histogram,
+    /// Seconds of a step in which gradients travel, waiting for slower ranks included.
+    pub exchange_seconds: Histogram,
+    /// Steps finished since the worker started.
+    pub steps: IntCounter,
+    /// Steps skipped because a number was not finite.
+    pub skipped_steps: IntCounter,
+    /// The loss of the last step.
+    pub loss: Gauge,
+    /// The step that was finished last.
+    pub step: IntGauge,
+    /// The rank it holds; -1: none.
+    pub rank: IntGauge,
+    /// 1 while the session with the coordinator stands.
+    pub session_up: IntGauge,
+    /// Sessions with the coordinator since the worker started.
+    pub sessions: IntCounter,
+    /// Payload bytes sent to the next rank.
+    pub exchange_sent_bytes: IntCounter,
+    /// Payload bytes received from the previous rank.
+    pub exchange_received_bytes: IntCounter,
+}
+
+impl Metrics {
+    /// Makes and registers all of them, and those of the process.
+    pub fn new() -> Result<Self, MetricsError> {
+        let registry = Registry::new();
+        let histogram = |name: &str, help: &str| -> Result<Histogram, MetricsError> {
+            let buckets = prometheus::exponential_buckets(0.001, 2.0, 18)?;
+            let metric = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok(metric)
+        };
+        let counter = |name: &str, help: &str| -> Result<IntCounter, MetricsError> {
+            let metric = IntCounter::new(name, help)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok(metric)
+        };
+        let gauge = |name: &str, help: &str| -> Result<IntGauge, MetricsError> {
+            let metric = IntGauge::new(name, help)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok(metric)
+        };
+        let loss = Gauge::new("ringtune_worker_loss", "Loss of the last step")?;
+        registry.register(Box::new(loss.clone()))?;
+        registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        let metrics = Self {
+            step_seconds: histogram("ringtune_worker_step_seconds", "Seconds of a step")?,
+            compute_seconds: histogram("ringtune_worker_compute_seconds", "Seconds of a step in the engine")?,
+            exchange_seconds: histogram(
+                "ringtune_worker_exchange_seconds",
+                "Seconds of a step in the exchange, waiting included",
+            )?,
+            steps: counter("ringtune_worker_steps_total", "Steps finished")?,
+            skipped_steps: counter("ringtune_worker_skipped_steps_total", "Steps with a number not finite")?,
+            loss,
+            step: gauge("ringtune_worker_step", "The step finished last")?,
+            rank: gauge("ringtune_worker_rank", "The rank held, -1 without one")?,
+            session_up: gauge("ringtune_worker_session_up", "1 while the coordinator is connected")?,
+            sessions: counter("ringtune_worker_sessions_total", "Sessions with the coordinator")?,
+            exchange_sent_bytes: counter(
+                "ringtune_worker_exchange_sent_bytes_total",
+                "Payload sent in rings",
+            )?,
+            exchange_received_bytes: counter(
+                "ringtune_worker_exchange_received_bytes_total",
+                "Payload received in rings",
+            )?,
+            registry,
+        };
+        metrics.rank.set(-1);
+        Ok(metrics)
+    }
+
+    /// All of them in Prometheus' text format.
+    pub fn render(&self) -> Result<String, MetricsError> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_workers_of_one_process_have_their_own_numbers() {
+        let (one, other) = (Metrics::new().unwrap(), Metrics::new().unwrap());
+        one.steps.inc_by(3);
+        assert!(one.render().unwrap().contains("ringtune_worker_steps_total 3"));
+        assert!(other.render().unwrap().contains("ringtune_worker_steps_total 0"));
+        assert!(other.render().unwrap().contains("ringtune_worker_rank -1"));
+    }
+}

@@ -1,0 +1,99 @@
+//! The processor: its model, its flags, and how much of it this process may use.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use super::{control_group_values, parse_list};
+
+/// The flags that decide which kernels run and how fast, in the order they are reported.
+const FLAGS_THAT_MATTER: [&str; 9] =
+    ["avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"];
+
+/// The processor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpu {
+    /// The model's name as /proc/cpuinfo has it.
+    pub model: String,
+    /// Those of [`FLAGS_THAT_MATTER`] that it has.
+    pub flags: Vec<String>,
+    /// Logical processors allowed by affinity and quota; at least 1.
+    pub allowed: usize,
+    /// Physical cores among them; at least 1.
+    pub physical_cores: usize,
+}
+
+impl Cpu {
+    pub(super) fn read(root: &Path) -> Self {
+        let info = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
+        let field = |name: &str| {
+            info.lines()
+                .filter_map(|line| line.split_once(':'))
+                .find(|(key, _)| key.trim() == name)
+                .map(|(_, value)| value.trim().to_owned())
+                .unwrap_or_default()
+        };
+        let all_flags = field("flags");
+        let has: BTreeSet<&str> = all_flags.split_whitespace().collect();
+        let flags =
+            FLAGS_THAT_MATTER.iter().filter(|flag| has.contains(**flag)).map(|f| (*f).to_owned()).collect();
+        let model =
+            Some(field("model name")).filter(|m| !m.is_empty()).unwrap_or_else(|| "unknown".to_owned());
+
+        let processors = allowed_processors(root);
+        let quota = quota(root).unwrap_or(usize::MAX);
+        let cores: BTreeSet<String> = processors.iter().map(|cpu| siblings(root, *cpu)).collect();
+        Self {
+            model,
+            flags,
+            allowed: processors.len().min(quota).max(1),
+            physical_cores: cores.len().min(quota).max(1),
+        }
+    }
+
+    /// The processor has this one of the flags that matter.
+    pub fn has(&self, flag: &str) -> bool {
+        self.flags.iter().any(|have| have == flag)
+    }
+
+    /// It multiplies bf16 in hardware.
+    pub fn has_bf16(&self) -> bool {
+        self.has("avx512_bf16") || self.has("amx_bf16")
+    }
+
+    /// The best instruction set that matters for a job's numbers, for the numerics class.
+    pub fn instruction_set(&self) -> &'static str {
+        ["amx_bf16", "avx512_bf16", "avx512f", "avx2"]
+            .into_iter()
+            .find(|flag| self.has(flag))
+            .unwrap_or("base")
+    }
+}
+
+fn allowed_processors(root: &Path) -> Vec<usize> {
+    fs::read_to_string(root.join("proc/self/status"))
+        .ok()
+        .and_then(|status| {
+            status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:").map(parse_list))
+        })
+        .filter(|list| !list.is_empty())
+        .unwrap_or_else(|| vec![0])
+}
+
+/// Whole processors that the control group's quota pays for, rounded up.
+fn quota(root: &Path) -> Option<usize> {
+    control_group_values(root, "cpu.max")
+        .iter()
+        .filter_map(|line| {
+            let (quota, period) = line.split_once(' ')?;
+            let (quota, period) =
+                (quota.parse::<u64>().ok()?, period.parse::<u64>().ok().filter(|p| *p > 0)?);
+            usize::try_from(quota.div_ceil(period)).ok()
+        })
+        .min()
+}
+
+/// Names the physical core that a processor belongs to, by the processors that share it.
+fn siblings(root: &Path, cpu: usize) -> String {
+    fs::read_to_string(root.join(format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")))
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_else(|_| cpu.to_string())
+}

@@ -1,0 +1,88 @@
+//! A connected rank: its microbatches, and the exchange of their rows.
+
+use std::ops::Range;
+
+use ringtune_shared::ring::{Ring, RingError, block_of};
+
+use super::{Error, Seat};
+
+/// A rank in its ring.
+pub struct RankRing {
+    ring: Ring,
+    rows: usize,
+    /// Holds the place until the end.
+    _seat: Seat,
+}
+
+/// What an exchange gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gathered {
+    /// One row a microbatch of the global batch, in their order.
+    pub rows: Vec<Vec<f32>>,
+    /// Sending and receiving.
+    pub exchange_seconds: f64,
+    /// Before that: waiting for slower ranks.
+    pub wait_seconds: f64,
+}
+
+impl std::fmt::Debug for RankRing {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("RankRing")
+            .field("place", &self.ring.place())
+            .field("rows", &self.rows)
+            .finish()
+    }
+}
+
+impl RankRing {
+    pub(super) fn new(ring: Ring, rows: usize, seat: Seat) -> Self {
+        Self { ring, rows, _seat: seat }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.ring.place().rank
+    }
+
+    /// Ranks in the ring.
+    pub fn world_size(&self) -> usize {
+        self.ring.place().world_size
+    }
+
+    /// The microbatches of every step that fall to this rank.
+    pub fn microbatches(&self) -> Range<u32> {
+        let block = block_of(self.rank(), self.world_size(), self.rows);
+        // At most world_size x gradient_accumulation_steps, both far below 2^32.
+        block.start as u32..block.end as u32
+    }
+
+    /// Whose microbatch this is.
+    pub fn rank_of(&self, microbatch: usize) -> usize {
+        (0..self.world_size())
+            .find(|rank| block_of(*rank, self.world_size(), self.rows).contains(&microbatch))
+            .unwrap_or(0)
+    }
+
+    /// Exchanges this rank's rows (one a microbatch of [`RankRing::microbatches`], all equally long) for
+    /// everybody's.
+    pub async fn gather(&mut self, own: Vec<Vec<f32>>) -> Result<Gathered, Error> {
+        let width = own.first().map_or(0, Vec::len);
+        if width == 0 || own.iter().any(|row| row.len() != width) {
+            return Err(Error::Ring(RingError::Misuse("rows of different or no length".to_owned())));
+        }
+        let gathered = self.ring.gather_rows(&own.concat(), width, self.rows).await?;
+        let exchange = self.ring.last_exchange();
+        let wait_seconds = exchange.wait.as_secs_f64();
+        Ok(Gathered {
+            rows: gathered.chunks_exact(width).map(<[f32]>::to_vec).collect(),
+            exchange_seconds: exchange.total.as_secs_f64() - wait_seconds,
+            wait_seconds,
+        })
+    }
+
+    /// Leaves after the last exchange, without harm to slower neighbours.
+    pub async fn close(self) -> Result<(), Error> {
+        Ok(self.ring.close().await?)
+    }
+}

@@ -1,0 +1,219 @@
+//! The two halves of a rank's connection: a stream that it opens to the next rank, and one that the previous rank
+//! opened here. Bulk goes from client to server only, one stream a connection.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use ringtune_proto::v1::{
+    self, ExchangeRequest, exchange_request::Part, ring_service_client::RingServiceClient,
+};
+use ringtune_shared::{
+    ids::{Epoch, JobId},
+    ring::{Frame, LinkBroken, Place, ReceiveHalf, SendHalf, Signal, Transport},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming, transport::Endpoint};
+
+use crate::{http::Metrics, session::error_chain};
+
+/// Largest HTTP/2 frame: hyper writes one at a time, and 16 KiB, the default, costs 16 times the system calls.
+pub(crate) const MOST_FRAME_BYTES: u32 = 1 << 20;
+/// Bytes on the way of one stream and one connection: there is one stream a connection.
+pub(crate) const WINDOW_BYTES: u32 = 4 << 20;
+/// Messages between the ring and the connection.
+const QUEUED_MESSAGES: usize = 2;
+
+/// A connected rank's transport.
+#[derive(Debug)]
+pub struct GrpcTransport {
+    outgoing: Outgoing,
+    incoming: IncomingStream,
+}
+
+impl GrpcTransport {
+    /// Puts a dialled and an accepted stream together.
+    pub(super) fn new(outgoing: Outgoing, incoming: IncomingStream) -> Self {
+        Self { outgoing, incoming }
+    }
+}
+
+impl Transport for GrpcTransport {
+    fn split(self: Box<Self>) -> (Box<dyn SendHalf>, Box<dyn ReceiveHalf>) {
+        (Box::new(self.outgoing), Box::new(self.incoming))
+    }
+}
+
+/// The stream to the next rank.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    /// Gone once finished.
+    messages: Option<mpsc::Sender<ExchangeRequest>>,
+    call: JoinHandle<Result<(), Status>>,
+    metrics: Arc<Metrics>,
+}
+
+/// Opens a stream to the rank after `place` at `address`, host:port. The answer to its opening comes only with the
+/// first failed send: the next rank answers when the stream has ended.
+pub(super) async fn dial(address: &str, place: Place, metrics: Arc<Metrics>) -> Result<Outgoing, String> {
+    let channel = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| error_chain(&error))?
+        .connect_timeout(Duration::from_secs(10))
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .max_frame_size(MOST_FRAME_BYTES)
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .connect()
+        .await
+        .map_err(|error| error_chain(&error))?;
+    let (messages, queue) = mpsc::channel(QUEUED_MESSAGES);
+    let open = v1::RingOpen {
+        job_id: place.job.to_string(),
+        epoch: place.epoch.0,
+        rank: i32::try_from(place.rank).unwrap_or(i32::MAX),
+        world_size: i32::try_from(place.world_size).unwrap_or(i32::MAX),
+    };
+    // There is room: the queue is new.
+    messages.send(request(Part::Open(open))).await.map_err(|error| error.to_string())?;
+    let call = tokio::spawn(async move {
+        RingServiceClient::new(channel).exchange(ReceiverStream::new(queue)).await.map(|_| ())
+    });
+    Ok(Outgoing { messages: Some(messages), call, metrics })
+}
+
+fn request(part: Part) -> ExchangeRequest {
+    ExchangeRequest { part: Some(part) }
+}
+
+impl Outgoing {
+    async fn push(&mut self, message: ExchangeRequest) -> Result<(), LinkBroken> {
+        let Some(messages) = &self.messages else {
+            return Err(LinkBroken("it was finished before".to_owned()));
+        };
+        tokio::select! {
+            // The call ends first only when the next rank refused or is gone.
+            answer = &mut self.call => {
+                self.messages = None;
+                Err(LinkBroken(match answer {
+                    Ok(Ok(())) => "it ended the stream".to_owned(),
+                    Ok(Err(status)) => format!("{}: {}", status.code(), status.message()),
+                    Err(error) => error.to_string(),
+                }))
+            }
+            sent = messages.send(message) => {
+                sent.map_err(|_| LinkBroken("the stream is closed".to_owned()))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl SendHalf for Outgoing {
+    async fn send(&mut self, signal: Signal) -> Result<(), LinkBroken> {
+        let part = match signal {
+            Signal::Frame(frame) => {
+                self.metrics.exchange_sent_bytes.inc_by(frame.payload.len() as u64);
+                Part::Chunk(v1::RingChunk {
+                    epoch: frame.epoch.0,
+                    collective: frame.collective,
+                    hop: frame.hop,
+                    segment: frame.segment,
+                    payload: frame.payload,
+                })
+            }
+            Signal::Pulse { epoch, .. } => Part::Pulse(v1::RingPulse { epoch: epoch.0 }),
+        };
+        self.push(request(part)).await
+    }
+
+    async fn finish(&mut self) -> Result<(), LinkBroken> {
+        if self.messages.is_none() {
+            return Ok(());
+        }
+        self.push(request(Part::Close(v1::RingClose {}))).await?;
+        // The stream ends behind the close; the call goes on by itself until all of it has left.
+        self.messages = None;
+        Ok(())
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        // Without a close before it, the stream's end tells the next rank that it is broken.
+        if self.messages.take().is_some() {
+            self.call.abort();
+        }
+    }
+}
+
+/// The stream from the previous rank, as its handler hands it over.
+#[derive(Debug)]
+pub struct IncomingStream {
+    job: JobId,
+    messages: Streaming<ExchangeRequest>,
+    finished: bool,
+    /// Tells the handler how the stream ended; dropping it says "given up".
+    done: Option<oneshot::Sender<()>>,
+    metrics: Arc<Metrics>,
+}
+
+impl IncomingStream {
+    /// A stream whose opening has been read, and what tells the handler that it may answer.
+    pub(super) fn new(
+        job: JobId,
+        messages: Streaming<ExchangeRequest>,
+        metrics: Arc<Metrics>,
+    ) -> (Self, oneshot::Receiver<()>) {
+        let (done, ended) = oneshot::channel();
+        (Self { job, messages, finished: false, done: Some(done), metrics }, ended)
+    }
+
+    fn signal(&self, part: Option<Part>) -> Result<Option<Signal>, LinkBroken> {
+        match part {
+            Some(Part::Chunk(chunk)) => {
+                self.metrics.exchange_received_bytes.inc_by(chunk.payload.len() as u64);
+                Ok(Some(Signal::Frame(Frame {
+                    job: self.job,
+                    epoch: Epoch(chunk.epoch),
+                    collective: chunk.collective,
+                    hop: chunk.hop,
+                    segment: chunk.segment,
+                    payload: chunk.payload,
+                })))
+            }
+            Some(Part::Pulse(pulse)) => Ok(Some(Signal::Pulse { job: self.job, epoch: Epoch(pulse.epoch) })),
+            Some(Part::Close(_)) => Ok(None),
+            Some(Part::Open(_)) => Err(LinkBroken("it opened its stream twice".to_owned())),
+            None => Err(LinkBroken("it sent a message that this version does not know".to_owned())),
+        }
+    }
+}
+
+#[async_trait]
+impl ReceiveHalf for IncomingStream {
+    async fn receive(&mut self) -> Result<Option<Signal>, LinkBroken> {
+        if self.finished {
+            return Ok(None);
+        }
+        match self.messages.message().await {
+            Ok(Some(message)) => {
+                let signal = self.signal(message.part)?;
+                if signal.is_none() {
+                    self.finished = true;
+                    if let Some(done) = self.done.take() {
+                        // A handler that was cancelled needs no answer.
+                        let _ = done.send(());
+                    }
+                }
+                Ok(signal)
+            }
+            Ok(None) => Err(LinkBroken("its stream ended without a good-bye".to_owned())),
+            Err(status) => Err(LinkBroken(format!("{}: {}", status.code(), status.message()))),
+        }
+    }
+}

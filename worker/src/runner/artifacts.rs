@@ -1,0 +1,240 @@
+//! Files to and from the coordinator, by content. What fails because the coordinator is away is tried again.
+
+use std::{
+    future::Future,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient};
+use ringtune_shared::{
+    backoff::Backoff,
+    ids::{ContentHash, ContentHasher, JobId},
+};
+use tokio::{
+    fs::File,
+    io::{AsyncReadExt as _, AsyncSeekExt as _},
+    sync::mpsc,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::{
+    Code, Status,
+    transport::{Channel, Endpoint},
+};
+use tracing::warn;
+
+use super::RankError;
+use crate::session::link_random;
+
+/// Bytes of one message of an upload.
+const CHUNK_BYTES: usize = 512 << 10;
+/// Messages between the disk and the network.
+const QUEUED_CHUNKS: usize = 4;
+/// An upload or download that takes longer is tried again, from where it was.
+const TRANSFER_LIMIT: Duration = Duration::from_secs(600);
+
+/// The coordinator's ArtifactService. Cheap to clone; connects when first used.
+#[derive(Clone, Debug)]
+pub struct ArtifactClient {
+    service: ArtifactServiceClient<Channel>,
+    backoff: Backoff,
+}
+
+impl ArtifactClient {
+    /// A client of the coordinator at `url`, `http://HOST:PORT`.
+    pub fn new(url: &str) -> Result<Self, tonic::transport::Error> {
+        let channel = Endpoint::from_shared(url.to_owned())?
+            .connect_timeout(Duration::from_secs(10))
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .keep_alive_timeout(Duration::from_secs(20))
+            .connect_lazy();
+        Ok(Self { service: ArtifactServiceClient::new(channel), backoff: Backoff::RECONNECT })
+    }
+
+    /// The whole content of `hash`, of at most `limit` bytes, checked.
+    pub async fn download(&self, hash: ContentHash, limit: u64) -> Result<Vec<u8>, RankError> {
+        let uri = hash.uri();
+        let mut retries = Retries::of(&uri, self.backoff);
+        let content = loop {
+            match within_limit(self.download_once(&uri, limit)).await {
+                Ok(content) => break content,
+                Err(status) => retries.wait_after(status).await?,
+            }
+        };
+        let wrong = |problem| RankError::WrongContent { uri: uri.clone(), problem };
+        if content.len() as u64 > limit {
+            return Err(wrong(format!("more than the {limit} bytes that it should have")));
+        }
+        let found = ContentHash::of(&content);
+        if found != hash {
+            return Err(wrong(format!("{} bytes with the hash {found}", content.len())));
+        }
+        Ok(content)
+    }
+
+    /// Stops reading as soon as there is more than there may be.
+    async fn download_once(&self, uri: &str, limit: u64) -> Result<Vec<u8>, Status> {
+        let request = v1::DownloadRequest { uri: uri.to_owned(), ..Default::default() };
+        let mut stream = self.service.clone().download(request).await?.into_inner();
+        let mut content = Vec::new();
+        while let Some(part) = stream.message().await? {
+            content.extend_from_slice(&part.chunk);
+            if content.len() as u64 > limit {
+                break;
+            }
+        }
+        Ok(content)
+    }
+
+    /// Keeps a file with a job under its own name. An upload that breaks goes on where it was.
+    pub async fn upload(&self, job: JobId, file: &Path) -> Result<(), RankError> {
+        let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let (hash, size) = hash_file(file.to_owned()).await?;
+        let header = v1::UploadHeader {
+            sha256: hash.to_string(),
+            size: i64::try_from(size).unwrap_or(i64::MAX),
+            offset: 0,
+            job_id: job.to_string(),
+            name: name.clone(),
+            media_type: media_type(&name).to_owned(),
+        };
+        let mut retries = Retries::of(&name, self.backoff);
+        loop {
+            match within_limit(self.upload_once(file, header.clone())).await {
+                Ok(()) => return Ok(()),
+                Err(status) => retries.wait_after(status).await?,
+            }
+        }
+    }
+
+    async fn upload_once(&self, file: &Path, header: v1::UploadHeader) -> Result<(), Status> {
+        // 1. How much is there already?
+        let ask = tokio_stream::iter([part(v1::upload_request::Part::Header(header.clone()))]);
+        let there = self.service.clone().upload(ask).await?.into_inner();
+        if there.complete {
+            return Ok(());
+        }
+        // 2. The rest.
+        let (size, offset) = (header.size, there.committed_size);
+        let header = v1::UploadHeader { offset, ..header };
+        let (sender, receiver) = mpsc::channel(QUEUED_CHUNKS);
+        let from = u64::try_from(offset).unwrap_or(0);
+        let reading = AbortOnDropHandle::new(tokio::spawn(send_file(file.to_owned(), from, header, sender)));
+        let answer = self.service.clone().upload(ReceiverStream::new(receiver)).await;
+        drop(reading);
+        match answer?.into_inner() {
+            done if done.complete => Ok(()),
+            partial => {
+                Err(Status::unavailable(format!("{} of {size} bytes arrived", partial.committed_size)))
+            }
+        }
+    }
+}
+
+async fn within_limit<T>(transfer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    let late = || Status::deadline_exceeded(format!("not done within {} s", TRANSFER_LIMIT.as_secs()));
+    tokio::time::timeout(TRANSFER_LIMIT, transfer).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Failed tries of one transfer.
+struct Retries<'a> {
+    what: &'a str,
+    backoff: Backoff,
+    attempt: u32,
+}
+
+impl<'a> Retries<'a> {
+    fn of(what: &'a str, backoff: Backoff) -> Self {
+        Self { what, backoff, attempt: 0 }
+    }
+
+    /// Waits before the next try, unless the coordinator's answer says that it would fail as well.
+    async fn wait_after(&mut self, status: Status) -> Result<(), RankError> {
+        if is_final(status.code()) {
+            return Err(RankError::refused(self.what, &status));
+        }
+        let wait = self.backoff.delay(self.attempt, link_random());
+        let (what, reason) = (self.what, status.message());
+        warn!(what, code = %status.code(), reason, "transfer failed; again in {wait:?}");
+        self.attempt = self.attempt.saturating_add(1);
+        tokio::time::sleep(wait).await;
+        Ok(())
+    }
+}
+
+/// Codes that mean the same answer next time. The rest may be a coordinator that restarts.
+fn is_final(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented
+            | Code::DataLoss
+            | Code::Unauthenticated
+    )
+}
+
+fn part(part: v1::upload_request::Part) -> v1::UploadRequest {
+    v1::UploadRequest { part: Some(part) }
+}
+
+async fn send_file(
+    file: PathBuf,
+    from: u64,
+    header: v1::UploadHeader,
+    sender: mpsc::Sender<v1::UploadRequest>,
+) -> std::io::Result<()> {
+    use v1::upload_request::Part;
+    let gone = |_| std::io::ErrorKind::BrokenPipe;
+    sender.send(part(Part::Header(header))).await.map_err(gone)?;
+    let mut reader = File::open(&file).await?;
+    reader.seek(std::io::SeekFrom::Start(from)).await?;
+    loop {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let count = reader.read(&mut chunk).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        chunk.truncate(count);
+        sender.send(part(Part::Chunk(Bytes::from(chunk)))).await.map_err(gone)?;
+    }
+}
+
+/// The hash and size of a file of any length.
+pub(super) async fn hash_file(file: PathBuf) -> Result<(ContentHash, u64), RankError> {
+    tokio::task::spawn_blocking(move || hash_file_blocking(&file)).await?
+}
+
+/// The same, for a thread that may block.
+pub(super) fn hash_file_blocking(file: &Path) -> Result<(ContentHash, u64), RankError> {
+    use std::io::Read as _;
+    let failed = |source| RankError::Io { path: file.to_owned(), source };
+    let mut reader = std::fs::File::open(file).map_err(failed)?;
+    let mut hasher = ContentHasher::new();
+    let mut buffer = vec![0; 1 << 20];
+    let mut size = 0;
+    loop {
+        let count = reader.read(&mut buffer).map_err(failed)?;
+        if count == 0 {
+            return Ok((hasher.finish(), size));
+        }
+        hasher.update(&buffer[..count]);
+        size += count as u64;
+    }
+}
+
+fn media_type(name: &str) -> &'static str {
+    match name.rsplit_once('.').map(|(_, ending)| ending) {
+        Some("csv") => "text/csv",
+        Some("toml") => "application/toml",
+        Some("log") => "text/plain; charset=utf-8",
+        _ => "application/octet-stream",
+    }
+}

@@ -1,0 +1,114 @@
+//! Files fetched by content, kept for the next job, up to a bound.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use ringtune_shared::{files::write_atomically, ids::ContentHash};
+use tracing::warn;
+
+use super::RankError;
+
+/// A folder of files named by their hash. What was used longest ago goes first when it is full.
+#[derive(Clone, Debug)]
+pub struct ContentCache {
+    folder: PathBuf,
+    most_bytes: u64,
+}
+
+impl ContentCache {
+    /// A cache in `folder`, which is made if need be, of about `most_bytes`.
+    pub fn open(folder: PathBuf, most_bytes: u64) -> Result<Self, RankError> {
+        fs::create_dir_all(&folder).map_err(|source| RankError::Io { path: folder.clone(), source })?;
+        Ok(Self { folder, most_bytes })
+    }
+
+    /// Where a content is or would be.
+    pub fn path(&self, hash: ContentHash) -> PathBuf {
+        self.folder.join(hash.to_string())
+    }
+
+    /// The content, if it is there and whole. A damaged file is removed. Blocks.
+    pub fn read(&self, hash: ContentHash) -> Option<Vec<u8>> {
+        let path = self.path(hash);
+        let content = fs::read(&path).ok()?;
+        if ContentHash::of(&content) != hash {
+            warn!(file = %path.display(), "a damaged file in the cache: fetching it again");
+            let _ = fs::remove_file(&path);
+            return None;
+        }
+        // Shows that it was used; without it the file is merely let go of earlier.
+        let _ = fs::File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        Some(content)
+    }
+
+    /// Keeps a content whose hash was checked. Blocks.
+    pub fn write(&self, hash: ContentHash, content: &[u8]) -> Result<(), RankError> {
+        Ok(write_atomically(&self.path(hash), content)?)
+    }
+
+    /// Removes what was used longest ago until the rest fits, but nothing in `needed`. Blocks.
+    pub fn trim(&self, needed: &[ContentHash]) {
+        let needed: std::collections::HashSet<PathBuf> = needed.iter().map(|hash| self.path(*hash)).collect();
+        let mut files = list(&self.folder);
+        files.sort();
+        let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+        for (_, bytes, path) in files {
+            if total <= self.most_bytes {
+                break;
+            }
+            if !needed.contains(&path) && fs::remove_file(&path).is_ok() {
+                total -= bytes;
+            }
+        }
+    }
+}
+
+fn list(folder: &Path) -> Vec<(SystemTime, u64, PathBuf)> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let about = entry.metadata().ok().filter(|about| about.is_file())?;
+            Some((about.modified().unwrap_or(SystemTime::UNIX_EPOCH), about.len(), entry.path()))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_is_damaged_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = ContentCache::open(folder.path().join("cache"), 100).unwrap();
+        let hash = ContentHash::of(b"abc");
+        assert_eq!(cache.read(hash), None);
+        cache.write(hash, b"abc").unwrap();
+        assert_eq!(cache.read(hash).as_deref(), Some(&b"abc"[..]));
+        fs::write(cache.path(hash), b"abd").unwrap();
+        assert_eq!(cache.read(hash), None);
+        assert!(!cache.path(hash).exists());
+    }
+
+    #[test]
+    fn the_longest_unused_goes_first_and_the_needed_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = ContentCache::open(folder.path().to_owned(), 25).unwrap();
+        let contents: Vec<[u8; 10]> = (0..4u8).map(|n| [n; 10]).collect();
+        let hashes: Vec<ContentHash> = contents.iter().map(|content| ContentHash::of(content)).collect();
+        for (age, (hash, content)) in hashes.iter().zip(&contents).enumerate() {
+            cache.write(*hash, content).unwrap();
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1000 + age as u64);
+            fs::File::open(cache.path(*hash)).unwrap().set_modified(time).unwrap();
+        }
+        cache.trim(&hashes[..1]);
+        let left: Vec<bool> = hashes.iter().map(|hash| cache.path(*hash).exists()).collect();
+        assert_eq!(left, [true, false, false, true]);
+    }
+}

@@ -1,0 +1,95 @@
+//! Why a rank's work ends early. The text reaches the user as the job's reason.
+
+use std::path::PathBuf;
+
+use ringtune_shared::{files::FileError, ids::IdError, manifest::ManifestError};
+use tonic::{Code, Status};
+
+use crate::{data, engine::EngineError, output, ring, train};
+
+/// Each names the job's field, the file or the neighbour it is about.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RankError {
+    /// Images, tokenizer, tokens.
+    #[error(transparent)]
+    Data(#[from] data::Error),
+    /// The checkpoint, or libtorch.
+    #[error("model.base: {0}")]
+    Engine(#[from] EngineError),
+    /// Batches, learning rate, numbers that are not finite.
+    #[error(transparent)]
+    Train(#[from] train::Error),
+    /// Files of the job.
+    #[error(transparent)]
+    Output(#[from] output::Error),
+    /// Files of the worker.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The neighbours.
+    #[error("ring: {0}")]
+    Ring(#[from] ring::Error),
+    /// The manifest of the images.
+    #[error("data.images: {0}")]
+    Manifest(#[from] ManifestError),
+    /// Not a content URI.
+    #[error("data.images: {0}")]
+    ImagesUri(#[from] IdError),
+    /// A field that only a worker can check.
+    #[error("{field}: {problem}")]
+    Field {
+        /// `section.key` of the job.
+        field: &'static str,
+        /// What was given and what is allowed.
+        problem: String,
+    },
+    /// Ranks that would not compute the same.
+    #[error("rank {rank} has another {what} than rank 0: the job's result would depend on who computes what")]
+    Disagreement {
+        /// Whose.
+        rank: usize,
+        /// "model.base" and the like.
+        what: &'static str,
+    },
+    /// Reading or writing a file.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The coordinator gave a file that is not what was asked for.
+    #[error("{uri}: the coordinator sent {problem}")]
+    WrongContent {
+        /// What was asked for.
+        uri: String,
+        /// What came.
+        problem: String,
+    },
+    /// The coordinator refused, and would again.
+    #[error("{what}: the coordinator answered {code}: {message}")]
+    Refused {
+        /// What was asked.
+        what: String,
+        /// gRPC code.
+        code: Code,
+        /// The coordinator's words.
+        message: String,
+    },
+    /// A task of this worker died.
+    #[error("a part of the worker ended unexpectedly: {0}")]
+    Task(#[from] tokio::task::JoinError),
+    /// The job could not be written down.
+    #[error("job.toml: {0}")]
+    JobFile(String),
+    /// Asked to end: not a failure.
+    #[error("stopped on request")]
+    Stopped,
+}
+
+impl RankError {
+    pub(super) fn refused(what: &str, status: &Status) -> Self {
+        Self::Refused { what: what.to_owned(), code: status.code(), message: status.message().to_owned() }
+    }
+}

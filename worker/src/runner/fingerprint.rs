@@ -1,0 +1,129 @@
+//! What a checkpoint is, by content: the hash of the files that decide what a job computes on it.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use ringtune_shared::ids::{ContentHash, ContentHasher};
+
+use super::{RankError, artifacts::hash_file_blocking};
+
+/// Component folders, and the stem of their weights' file names.
+const WEIGHTS: [(&str, &str); 3] =
+    [("text_encoder", "model"), ("unet", "diffusion_pytorch_model"), ("vae", "diffusion_pytorch_model")];
+/// Small files that decide as much.
+const SMALL_FILES: [&str; 9] = [
+    "scheduler/scheduler_config.json",
+    "text_encoder/config.json",
+    "tokenizer/merges.txt",
+    "tokenizer/special_tokens_map.json",
+    "tokenizer/tokenizer.json",
+    "tokenizer/tokenizer_config.json",
+    "tokenizer/vocab.json",
+    "unet/config.json",
+    "vae/config.json",
+];
+
+/// Hashes checkpoints, each file once as long as it does not change.
+#[derive(Debug, Default)]
+pub struct Fingerprints {
+    known: Mutex<HashMap<PathBuf, (u64, Option<SystemTime>, ContentHash)>>,
+}
+
+impl Fingerprints {
+    /// The hash of a checkpoint's names and contents; of absent files nothing. Blocks: gigabytes are read.
+    pub fn of_model(&self, folder: &Path) -> Result<ContentHash, RankError> {
+        let mut hasher = ContentHasher::new();
+        for name in model_files(folder) {
+            let hash = self.of_file(&folder.join(&name))?;
+            hasher.update(format!("{name}\0{hash}\n").as_bytes());
+        }
+        Ok(hasher.finish())
+    }
+
+    fn of_file(&self, path: &Path) -> Result<ContentHash, RankError> {
+        let failed = |source| RankError::Io { path: path.to_owned(), source };
+        let about = fs::metadata(path).map_err(failed)?;
+        let (bytes, changed) = (about.len(), about.modified().ok());
+        let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known_bytes, known_changed, hash)) = lock().get(path)
+            && (*known_bytes, *known_changed) == (bytes, changed)
+        {
+            return Ok(*hash);
+        }
+        let (hash, _) = hash_file_blocking(path)?;
+        lock().insert(path.to_owned(), (bytes, changed, hash));
+        Ok(hash)
+    }
+}
+
+/// Paths below the folder, sorted. Variants (`.fp16.`, `.non_ema.`) and pickles lie beside them in many
+/// checkpoints; they are not what is loaded.
+fn model_files(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = SMALL_FILES
+        .iter()
+        .filter(|name| folder.join(name).is_file())
+        .map(|name| (*name).to_owned())
+        .collect();
+    for (component, stem) in WEIGHTS {
+        let Ok(entries) = fs::read_dir(folder.join(component)) else { continue };
+        let weights = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| is_weights(name, stem));
+        names.extend(weights.map(|name| format!("{component}/{name}")));
+    }
+    names.sort();
+    names
+}
+
+/// `STEM.safetensors` or a shard, `STEM-00001-of-00002.safetensors`.
+fn is_weights(name: &str, stem: &str) -> bool {
+    let middle = name.strip_prefix(stem).and_then(|rest| rest.strip_suffix(".safetensors"));
+    middle.is_some_and(|middle| middle.is_empty() || (middle.starts_with('-') && middle.contains("-of-")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_follows_what_is_loaded_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("unet/config.json", "{}");
+        write("unet/diffusion_pytorch_model.safetensors", "weights");
+        let hash = || Fingerprints::default().of_model(folder.path()).unwrap();
+        let first = hash();
+        write("unet/diffusion_pytorch_model.fp16.safetensors", "others");
+        write("unet/diffusion_pytorch_model.bin", "pickle");
+        write("README.md", "words");
+        assert_eq!(hash(), first);
+        write("unet/diffusion_pytorch_model.safetensors", "weightz");
+        assert_ne!(hash(), first);
+        let second = hash();
+        write("vae/diffusion_pytorch_model-00001-of-00002.safetensors", "shard");
+        assert_ne!(hash(), second);
+    }
+
+    #[test]
+    fn a_changed_file_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("unet")).unwrap();
+        let file = folder.path().join("unet/config.json");
+        fs::write(&file, "{}").unwrap();
+        let fingerprints = Fingerprints::default();
+        let first = fingerprints.of_model(folder.path()).unwrap();
+        assert_eq!(fingerprints.of_model(folder.path()).unwrap(), first);
+        fs::write(&file, "{\"a\":1}").unwrap();
+        assert_ne!(fingerprints.of_model(folder.path()).unwrap(), first);
+    }
+}

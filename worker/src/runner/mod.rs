@@ -1,0 +1,60 @@
+//! One rank's work, from assignment to its last word: prepare, wait for the others, train, upload.
+
+mod artifacts;
+mod cache;
+mod error;
+mod files;
+mod fingerprint;
+mod images;
+mod journal;
+mod prepare;
+mod task;
+mod train;
+mod uploads;
+
+use std::{path::PathBuf, sync::Arc};
+
+use tokio::sync::mpsc;
+
+pub use artifacts::ArtifactClient;
+pub use cache::ContentCache;
+pub use error::RankError;
+pub use fingerprint::Fingerprints;
+
+use crate::{
+    engine::EngineHandle,
+    http::Metrics,
+    ring::Rings,
+    session::{Assignment, RankControl, RankEvent, RankKey, RankLauncher},
+};
+
+/// What every rank's work on this worker shares. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// libtorch's thread.
+    pub engine: EngineHandle,
+    /// The coordinator's files.
+    pub artifacts: ArtifactClient,
+    /// Files fetched before.
+    pub cache: ContentCache,
+    /// Hashes of checkpoints.
+    pub fingerprints: Arc<Fingerprints>,
+    /// Where neighbours' streams arrive.
+    pub rings: Rings,
+    /// Steps, losses, bytes.
+    pub metrics: Arc<Metrics>,
+    /// Where ranks write before they upload.
+    pub work_folder: PathBuf,
+    /// This worker's configuration lets jobs write traces.
+    pub allow_trace_dir: bool,
+    /// "libtorch 2.13.0, …", for the log.
+    pub about: String,
+}
+
+impl RankLauncher for Context {
+    fn launch(&self, assignment: Assignment, events: mpsc::Sender<(RankKey, RankEvent)>) -> RankControl {
+        let (control, orders) = RankControl::new();
+        tokio::spawn(task::run(assignment, self.clone(), orders, events));
+        control
+    }
+}

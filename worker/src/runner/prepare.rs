@@ -1,0 +1,181 @@
+//! Everything before step 1: pictures, checkpoint, tokens, and the posterior of every picture.
+
+use std::{path::PathBuf, sync::Arc};
+
+use ringtune_shared::{
+    ids::ContentHash,
+    spec::{JobSpec, LearnableProperty},
+};
+
+use super::{Context, RankError, images, images::Pictures, journal::Journal};
+use crate::{
+    data::{ClipTokenizer, Placeholders, Prompts, images::ImageFile, pixels, templates},
+    engine::{EngineHandle, LoadModel, ModelInfo},
+    session::{Assignment, Progress, RankEvent},
+    train::{
+        AdamWOptions, BatchOptions, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder, TrainState,
+        TrainingSet,
+    },
+};
+
+/// What the steps start from.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// Makes any microbatch of any step.
+    pub(super) builder: MicrobatchBuilder,
+    /// The learning rate of each step.
+    pub(super) schedule: LrSchedule,
+    /// The learned rows and the optimizer.
+    pub(super) state: TrainState,
+    /// By content.
+    pub(super) model_hash: ContentHash,
+    /// By content.
+    pub(super) data_hash: ContentHash,
+}
+
+/// Prepares a rank. Every failure names the job's field or the file.
+pub(super) async fn prepare(
+    assignment: &Assignment,
+    context: &Context,
+    journal: &Journal,
+) -> Result<Prepared, RankError> {
+    let spec = &assignment.spec;
+    let progress = |stage, done, total| journal.event(RankEvent::Progress(Progress { stage, done, total }));
+    // 1. The pictures.
+    let pictures =
+        images::materialise(&spec.data.images, &context.artifacts, &context.cache, journal).await?;
+    journal.info(format!("data: {} pictures, {}", pictures.files.len(), pictures.hash)).await;
+    // 2. The checkpoint; its hash is taken beside.
+    progress("load", 0, 1).await;
+    let folder = PathBuf::from(spec.model.base.strip_prefix("file://").unwrap_or(&spec.model.base));
+    let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), folder.clone());
+    let load =
+        LoadModel { folder: folder.clone(), precision: assignment.precision, threads: assignment.threads };
+    let model = context.engine.load(load).await?;
+    let hashing = tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed));
+    progress("load", 1, 1).await;
+    check_resolution(spec, &model)?;
+    // 3. Words.
+    let (owned, info, words_folder) = (spec.clone(), model.clone(), folder.join("tokenizer"));
+    let words = tokio::task::spawn_blocking(move || words(&owned, &info, words_folder)).await??;
+    let row = context.engine.token_row(words.initializer).await?;
+    // 4. Posteriors, once for the whole job.
+    let images = encode_all(spec, &pictures, &context.engine, journal).await?;
+    context.engine.drop_vae().await?;
+    let model_hash = hashing.await??;
+    journal.info(format!("model: {} ({model_hash})", describe(&model))).await;
+    // 5. The pure parts of training.
+    let options = BatchOptions {
+        seed: spec.train.seed,
+        microbatches: spec.global_microbatches(),
+        batch: spec.train.train_batch_size,
+        scaling_factor: model.scaling_factor,
+        num_train_timesteps: model.num_train_timesteps,
+    };
+    let builder = MicrobatchBuilder::new(TrainingSet { images, prompts: words.prompts }, options)?;
+    let schedule = LrSchedule::new(LrOptions {
+        curve: spec.train.lr_scheduler,
+        base: spec.effective_learning_rate(),
+        warmup_steps: spec.train.lr_warmup_steps,
+        total_steps: spec.train.max_train_steps,
+    })?;
+    let state = TrainState::new(row.repeat(spec.train.num_vectors as usize), AdamWOptions::default());
+    Ok(Prepared { builder, schedule, state, model_hash, data_hash: pictures.hash })
+}
+
+fn describe(model: &ModelInfo) -> String {
+    format!(
+        "text width {}, vocabulary {}, latents {} channels at 1/{}, {} timesteps, {}",
+        model.text_width,
+        model.vocab_size,
+        model.latent_channels,
+        model.vae_factor,
+        model.num_train_timesteps,
+        model.prediction_type.name()
+    )
+}
+
+fn check_resolution(spec: &JobSpec, model: &ModelInfo) -> Result<(), RankError> {
+    let (resolution, factor) = (spec.train.resolution as usize, model.vae_factor);
+    if resolution.is_multiple_of(factor) {
+        return Ok(());
+    }
+    let below = resolution / factor * factor;
+    let near = if below == 0 { factor.to_string() } else { format!("{below} or {}", below + factor) };
+    Err(RankError::Field {
+        field: "train.resolution",
+        problem: format!(
+            "{resolution} is not a multiple of this checkpoint's VAE factor {factor}; near: {near}"
+        ),
+    })
+}
+
+struct Words {
+    prompts: Prompts,
+    initializer: i64,
+}
+
+fn words(spec: &JobSpec, model: &ModelInfo, folder: PathBuf) -> Result<Words, RankError> {
+    let train = &spec.train;
+    let mut tokenizer = ClipTokenizer::open(&folder, model.max_text_length)?;
+    if tokenizer.vocabulary_size() != model.vocab_size || tokenizer.length() != model.max_text_length {
+        return Err(RankError::Field {
+            field: "model.base",
+            problem: format!(
+                "its tokenizer has {} tokens and prompts of {}, its text encoder {} and {}",
+                tokenizer.vocabulary_size(),
+                tokenizer.length(),
+                model.vocab_size,
+                model.max_text_length
+            ),
+        });
+    }
+    // The initializer is looked up before the placeholders are there: it can never be one of them.
+    let initializer = tokenizer.initializer_id(&train.initializer_token)?;
+    let placeholders: Placeholders =
+        tokenizer.add_placeholders(&train.placeholder_token, train.num_vectors as usize)?;
+    let prompts = if train.templates.is_empty() {
+        let templates: &[&str] = match train.learnable_property {
+            LearnableProperty::Object => &templates::OBJECT,
+            LearnableProperty::Style => &templates::STYLE,
+        };
+        Prompts::encode(&tokenizer, &placeholders, templates)?
+    } else {
+        Prompts::encode(&tokenizer, &placeholders, &train.templates)?
+    };
+    Ok(Words { prompts, initializer })
+}
+
+async fn encode_all(
+    spec: &JobSpec,
+    pictures: &Pictures,
+    engine: &EngineHandle,
+    journal: &Journal,
+) -> Result<Vec<EncodedImage>, RankError> {
+    let total = pictures.files.len() as u64;
+    let mut encoded = Vec::with_capacity(pictures.files.len());
+    for (done, file) in pictures.files.iter().enumerate() {
+        let progress = Progress { stage: "encode", done: done as u64, total };
+        journal.event(RankEvent::Progress(progress)).await;
+        encoded.push(encode_one(spec, file.clone(), engine).await?);
+    }
+    journal.event(RankEvent::Progress(Progress { stage: "encode", done: total, total })).await;
+    Ok(encoded)
+}
+
+async fn encode_one(
+    spec: &JobSpec,
+    file: ImageFile,
+    engine: &EngineHandle,
+) -> Result<EncodedImage, RankError> {
+    let (resolution, center_crop) = (spec.train.resolution, spec.train.center_crop);
+    let [plain, flipped] = tokio::task::spawn_blocking(move || {
+        let picture = file.decode()?;
+        Ok::<_, RankError>([false, true].map(|flip| pixels::prepare(&picture, resolution, center_crop, flip)))
+    })
+    .await??;
+    Ok(EncodedImage {
+        plain: engine.encode_image(plain).await?,
+        flipped: engine.encode_image(flipped).await?,
+    })
+}

@@ -1,0 +1,253 @@
+//! The phases of one rank's work.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use ringtune_shared::version::VERSION;
+use tokio::{
+    sync::{mpsc, watch},
+    time::timeout,
+};
+
+use super::{
+    Context, RankError,
+    files::{JobFiles, make_work_folder},
+    journal::{Journal, LOG_FILE},
+    prepare::{Prepared, prepare},
+    train::Training,
+};
+use crate::{
+    ring::Seat,
+    session::{Assignment, EndOrder, RankEvent, RankKey, RankOrders},
+};
+
+/// A neighbour that fails tells the coordinator why, and the coordinator ends us. Only when that does not come is
+/// "my neighbour is gone" the best reason there is.
+const WAIT_FOR_A_BETTER_REASON: Duration = Duration::from_secs(3);
+/// For what a failed job leaves.
+const LAST_UPLOAD: Duration = Duration::from_secs(10);
+
+/// Does the work and says how it ended; nothing else is ever the last word.
+pub(super) async fn run(
+    assignment: Assignment,
+    context: Context,
+    orders: watch::Receiver<RankOrders>,
+    events: mpsc::Sender<(RankKey, RankEvent)>,
+) {
+    let key = assignment.key();
+    let rank = assignment.rank;
+    let folder = context.work_folder.join(format!("{}-{}", key.job, key.epoch));
+    let made = folder.clone();
+    let folder_made = match tokio::task::spawn_blocking(move || make_work_folder(&made)).await {
+        Ok(made) => made,
+        Err(error) => Err(RankError::Task(error)),
+    };
+    let log = (rank == 0 && folder_made.is_ok()).then(|| folder.join(LOG_FILE));
+    let journal = Journal::new(key, rank, log, events);
+    let work = Work { assignment, context, journal: journal.clone(), folder: folder.clone() };
+    // In a task of its own, so that a panic is a reason too. Dropped with this one.
+    let working = tokio::spawn(async move {
+        folder_made?;
+        work.run(orders).await
+    });
+    let outcome = match tokio_util::task::AbortOnDropHandle::new(working).await {
+        Ok(outcome) => outcome,
+        Err(error) => Err(RankError::Task(error)),
+    };
+    let last_word = match outcome {
+        Ok(()) => RankEvent::Finished,
+        Err(RankError::Stopped) => RankEvent::Stopped,
+        Err(error) => RankEvent::Failed(error.to_string()),
+    };
+    // A temporary folder that stays is found and removed by the next start.
+    let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder)).await;
+    journal.event(last_word).await;
+}
+
+/// What a rank has when its training ends, however it ends.
+#[derive(Default)]
+struct InProgress {
+    training: Option<Training>,
+    learned: Option<Arc<Vec<f32>>>,
+}
+
+struct Work {
+    assignment: Assignment,
+    context: Context,
+    journal: Journal,
+    folder: PathBuf,
+}
+
+impl Work {
+    async fn run(self, mut orders: watch::Receiver<RankOrders>) -> Result<(), RankError> {
+        let journal = &self.journal;
+        self.introduce().await;
+        self.check_trace()?;
+        // 1. A place in the ring, so that a neighbour that is ready first finds it. It is given up last, after
+        //    the reason for leaving has been said.
+        let seat = self.context.rings.take_seat(&self.assignment)?;
+        // 2. Prepare, and wait for the others.
+        let prepared = tokio::select! {
+            prepared = prepare(&self.assignment, &self.context, journal) => match prepared {
+                Ok(prepared) => prepared,
+                Err(error) => {
+                    journal.error(format!("preparation failed: {error}")).await;
+                    return Err(error);
+                }
+            },
+            _ = ended(&mut orders) => return Err(RankError::Stopped),
+        };
+        journal.event(RankEvent::Ready).await;
+        match orders.wait_for(|orders| orders.train || orders.end.is_some()).await {
+            Ok(orders) if orders.end.is_none() => (),
+            _ => return Err(RankError::Stopped),
+        }
+        // 3. Train, and leave something whatever happens.
+        let mut files = self.begin_files(&prepared).await?;
+        let mut progress = InProgress::default();
+        let trained = self.train(seat, prepared, &mut files, &mut progress, &mut orders).await;
+        if let (Ok(()), Some(training)) = (&trained, progress.training.take()) {
+            training.leave().await;
+        }
+        // What is left of the ring is dropped behind the last word: a neighbour that loses it has no better reason
+        // to give than that.
+        self.finish(trained, files, progress.learned.take(), orders).await
+    }
+
+    async fn introduce(&self) {
+        let Assignment { ring, rank, spec, threads, precision, numerics_class } = &self.assignment;
+        let wanted = spec.train.mixed_precision.as_str();
+        let (journal, members) = (&self.journal, ring.members.len());
+        journal.info(format!("ringtune-worker {VERSION}, {}", self.context.about)).await;
+        journal
+            .info(format!(
+                "rank {rank} of {members}, epoch {}, {threads} threads, class {numerics_class}",
+                ring.epoch
+            ))
+            .await;
+        journal.info(format!("computing in {precision} (the job asked for \"{wanted}\")")).await;
+    }
+
+    fn check_trace(&self) -> Result<(), RankError> {
+        let folder = &self.assignment.spec.debug.trace_dir;
+        let field = |problem: &str| {
+            Err(RankError::Field { field: "debug.trace_dir", problem: format!("{folder:?}: {problem}") })
+        };
+        match folder.as_str() {
+            "" => Ok(()),
+            _ if !self.context.allow_trace_dir => {
+                field("this worker writes no traces unless debug.allow_trace_dir is set in its configuration")
+            }
+            relative if !std::path::Path::new(relative).is_absolute() => field("it must be an absolute path"),
+            _ => Ok(()),
+        }
+    }
+
+    async fn begin_files(&self, prepared: &Prepared) -> Result<Option<JobFiles>, RankError> {
+        if self.assignment.rank != 0 {
+            return Ok(None);
+        }
+        Ok(Some(JobFiles::create(&self.folder, &self.assignment, prepared, self.context.artifacts.clone())?))
+    }
+
+    async fn train(
+        &self,
+        seat: Seat,
+        prepared: Prepared,
+        files: &mut Option<JobFiles>,
+        progress: &mut InProgress,
+        orders: &mut watch::Receiver<RankOrders>,
+    ) -> Result<(), RankError> {
+        let ring = tokio::select! {
+            ring = seat.connect() => ring?,
+            _ = ended(orders) => return Err(RankError::Stopped),
+        };
+        let training = Training::begin(&self.assignment, prepared, &self.context, ring)?;
+        let training = progress.training.insert(training);
+        tokio::select! {
+            agreed = training.agree() => agreed?,
+            _ = ended(orders) => return Err(RankError::Stopped),
+        }
+        let total = self.assignment.spec.train.max_train_steps;
+        let save_steps = self.assignment.spec.train.save_steps;
+        self.journal.info(format!("training: {total} steps")).await;
+        for step in 1..=total {
+            let summary = tokio::select! {
+                summary = training.step(step) => summary?,
+                _ = ended(orders) => return Err(RankError::Stopped),
+            };
+            progress.learned = Some(training.rows());
+            if summary.skipped {
+                self.journal.warn(format!("step {step} skipped: loss or gradient not finite")).await;
+            }
+            if let Some(files) = files {
+                files.record(&summary)?;
+                if save_steps > 0 && step % save_steps == 0 && step < total {
+                    files.save_step(step, training.rows()).await?;
+                }
+            }
+            self.journal.event(RankEvent::Step(summary)).await;
+        }
+        Ok(())
+    }
+
+    /// Uploads what the outcome calls for.
+    async fn finish(
+        &self,
+        trained: Result<(), RankError>,
+        files: Option<JobFiles>,
+        learned: Option<Arc<Vec<f32>>>,
+        mut orders: watch::Receiver<RankOrders>,
+    ) -> Result<(), RankError> {
+        let journal = &self.journal;
+        match trained {
+            Ok(()) => {
+                journal.info("training is done").await;
+                let Some(mut files) = files else { return Ok(()) };
+                tokio::select! {
+                    uploaded = files.finish(learned) => uploaded,
+                    _ = ended(&mut orders) => Err(RankError::Stopped),
+                }
+            }
+            Err(RankError::Stopped) => {
+                journal.info("stopped on request").await;
+                let keep = orders.borrow().end.is_some_and(|end| end.keep_artifacts);
+                if let (true, Some(mut files)) = (keep, files) {
+                    tokio::select! {
+                        uploaded = files.finish(learned) => {
+                            if let Err(error) = uploaded {
+                                journal.warn(format!("artifacts could not be kept: {error}")).await;
+                            }
+                        }
+                        _ = dropped(&mut orders) => (),
+                    }
+                }
+                Err(RankError::Stopped)
+            }
+            Err(error) => {
+                journal.error(error.to_string()).await;
+                if let RankError::Ring(_) = error
+                    && timeout(WAIT_FOR_A_BETTER_REASON, ended(&mut orders)).await.is_ok()
+                {
+                    return Err(RankError::Stopped);
+                }
+                if let Some(mut files) = files {
+                    let _ = timeout(LAST_UPLOAD, files.finish(learned)).await;
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Completes when the rank is to end, or when nobody holds its control any more.
+async fn ended(orders: &mut watch::Receiver<RankOrders>) -> Option<EndOrder> {
+    match orders.wait_for(|orders| orders.end.is_some()).await {
+        Ok(orders) => orders.end,
+        Err(_) => None,
+    }
+}
+
+/// Completes when the rank is to end without keeping anything.
+async fn dropped(orders: &mut watch::Receiver<RankOrders>) {
+    let _ = orders.wait_for(|orders| orders.end.is_some_and(|end| !end.keep_artifacts)).await;
+}

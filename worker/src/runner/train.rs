@@ -1,0 +1,194 @@
+//! The steps of one rank.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use ringtune_shared::{ids::ContentHash, version::VERSION};
+use tracing::debug;
+
+use super::{Context, RankError, prepare::Prepared};
+use crate::{
+    engine::{EngineHandle, Gradient, Microbatch},
+    http::Metrics,
+    output::{TraceFolder, trace::TracedResult, trace::TracedStep},
+    ring::RankRing,
+    session::{Assignment, StepSummary},
+    train::{
+        LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, StepOutcome, TrainState, reduce_rows,
+    },
+};
+
+/// One rank in the middle of its job. Dropping a step half-way leaves the state of the step before.
+#[derive(Debug)]
+pub(super) struct Training {
+    engine: EngineHandle,
+    metrics: Arc<Metrics>,
+    ring: RankRing,
+    builder: Arc<Mutex<MicrobatchBuilder>>,
+    schedule: LrSchedule,
+    state: TrainState,
+    trace: Option<TraceFolder>,
+    /// What all ranks must have in common.
+    common: [ContentHash; 3],
+}
+
+impl Training {
+    /// Puts a prepared rank in its ring.
+    pub(super) fn begin(
+        assignment: &Assignment,
+        prepared: Prepared,
+        context: &Context,
+        ring: RankRing,
+    ) -> Result<Self, RankError> {
+        let trace = match assignment.spec.debug.trace_dir.as_str() {
+            "" => None,
+            folder => {
+                Some(TraceFolder::create(Path::new(folder), assignment.spec.train.num_vectors as usize)?)
+            }
+        };
+        Ok(Self {
+            engine: context.engine.clone(),
+            metrics: Arc::clone(&context.metrics),
+            ring,
+            builder: Arc::new(Mutex::new(prepared.builder)),
+            schedule: prepared.schedule,
+            state: prepared.state,
+            trace,
+            common: [prepared.model_hash, prepared.data_hash, ContentHash::of(VERSION.as_bytes())],
+        })
+    }
+
+    /// One exchange before step 1, to make sure that all ranks work on the same thing: a folder that holds another
+    /// checkpoint on one machine would spoil the result without anybody noticing.
+    pub(super) async fn agree(&mut self) -> Result<(), RankError> {
+        // Hashes travel as bytes, one float each.
+        let row: Vec<f32> = self.common.iter().flat_map(|hash| hash.0).map(f32::from).collect();
+        let own = self.ring.microbatches().map(|_| row.clone()).collect();
+        let gathered = self.ring.gather(own).await?;
+        let first = gathered.rows.first().cloned().unwrap_or_default();
+        for (microbatch, other) in gathered.rows.iter().enumerate() {
+            let (ours, theirs) = (first.chunks(32), other.chunks(32));
+            if let Some(what) = ours.zip(theirs).position(|(one, other)| one != other) {
+                let rank = self.ring.rank_of(microbatch);
+                return Err(RankError::Disagreement { rank, what: COMMON[what.min(COMMON.len() - 1)] });
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves the ring after the last step. All that this rank had to give is given: a neighbour that goes wrong
+    /// from here on is not its concern.
+    pub(super) async fn leave(self) {
+        if let Err(error) = self.ring.close().await {
+            debug!(%error, "the ring broke after the last step");
+        }
+    }
+
+    /// The learned rows after the last finished step.
+    pub(super) fn rows(&self) -> Arc<Vec<f32>> {
+        Arc::clone(self.state.rows())
+    }
+
+    /// Takes step `step`, from 1, together with all other ranks.
+    pub(super) async fn step(&mut self, step: u64) -> Result<StepSummary, RankError> {
+        let started = Instant::now();
+        let before = self.rows();
+        // 1. This rank's microbatches, one after the other.
+        let mut own = Vec::new();
+        let mut compute_seconds = 0.0;
+        for microbatch in self.ring.microbatches() {
+            let inputs = self.build(step, microbatch).await?;
+            let traced = self.trace.is_some().then(|| inputs.clone());
+            let gradient = self.engine.gradient(inputs).await?;
+            let seconds = gradient.forward_seconds + gradient.backward_seconds;
+            compute_seconds += seconds;
+            if let Some(inputs) = traced {
+                self.trace_microbatch(step, microbatch, inputs, &gradient).await?;
+            }
+            let result = MicrobatchResult {
+                loss: gradient.loss,
+                gradient: gradient.grad,
+                compute_seconds: seconds as f32,
+            };
+            own.push(result.into_row());
+        }
+        // 2. Everybody's, in microbatch order.
+        let gathered = self.ring.gather(own).await?;
+        // 3. The same update on every rank.
+        let learning_rate = self.schedule.at(step);
+        let reduced = reduce_rows(&gathered.rows, before.len())
+            .ok_or_else(|| RankError::Ring(crate::ring::Error::Rows))?;
+        let outcome = self.state.apply(step, &reduced, learning_rate)?;
+        if self.ring.rank() == 0 {
+            self.trace_step(step, before, &reduced, learning_rate).await?;
+        }
+        let summary = StepSummary {
+            step,
+            loss: reduced.loss,
+            learning_rate,
+            step_seconds: started.elapsed().as_secs_f64(),
+            compute_seconds,
+            exchange_seconds: gathered.exchange_seconds,
+            wait_seconds: gathered.wait_seconds,
+            skipped: outcome == StepOutcome::Skipped,
+            world_size: self.ring.world_size(),
+        };
+        self.measure(&summary);
+        Ok(summary)
+    }
+
+    /// Drawing normal numbers is computing: off the runtime's threads.
+    async fn build(&self, step: u64, microbatch: u32) -> Result<Microbatch, RankError> {
+        let (builder, rows) = (Arc::clone(&self.builder), self.rows());
+        let build =
+            move || builder.lock().unwrap_or_else(PoisonError::into_inner).build(step, microbatch, rows);
+        Ok(tokio::task::spawn_blocking(build).await?)
+    }
+
+    async fn trace_microbatch(
+        &self,
+        step: u64,
+        microbatch: u32,
+        inputs: Microbatch,
+        gradient: &Gradient,
+    ) -> Result<(), RankError> {
+        let Some(trace) = self.trace.clone() else { return Ok(()) };
+        let (loss, grad) = (gradient.loss, gradient.grad.clone());
+        let write =
+            move || trace.write_microbatch(step, microbatch, &inputs, TracedResult { loss, gradient: &grad });
+        Ok(tokio::task::spawn_blocking(write).await??)
+    }
+
+    async fn trace_step(
+        &self,
+        step: u64,
+        before: Arc<Vec<f32>>,
+        reduced: &ReducedStep,
+        lr: f64,
+    ) -> Result<(), RankError> {
+        let Some(trace) = self.trace.clone() else { return Ok(()) };
+        let (after, gradient) = (self.rows(), reduced.gradient.clone());
+        let write = move || {
+            let traced = TracedStep { embeds_before: &before, embeds_after: &after, gradient: &gradient, lr };
+            trace.write_step(step, traced)
+        };
+        Ok(tokio::task::spawn_blocking(write).await??)
+    }
+
+    fn measure(&self, step: &StepSummary) {
+        let metrics = &self.metrics;
+        metrics.step_seconds.observe(step.step_seconds);
+        metrics.compute_seconds.observe(step.compute_seconds);
+        metrics.exchange_seconds.observe(step.exchange_seconds + step.wait_seconds);
+        metrics.steps.inc();
+        metrics.skipped_steps.inc_by(u64::from(step.skipped));
+        metrics.loss.set(f64::from(step.loss));
+        metrics.step.set(i64::try_from(step.step).unwrap_or(i64::MAX));
+    }
+}
+
+/// What all ranks must have in common, besides what the coordinator hands them.
+const COMMON: [&str; 3] = ["model (model.base)", "set of pictures (data.images)", "version"];

@@ -1,0 +1,227 @@
+//! One connection after the other to the coordinator's WorkerService: dial, hello, welcome, then messages both
+//! ways until it breaks; and again, with growing waits, for ever.
+
+use std::time::Duration;
+
+use ringtune_proto::{
+    WORKER_PROTOCOL,
+    v1::{self, worker_service_client::WorkerServiceClient},
+};
+use ringtune_shared::{backoff::Backoff, ids::WorkerId, version};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status, Streaming, transport::Endpoint};
+use tracing::{debug, error, info, warn};
+
+/// A session that stood this long was a good one: the next wait is short again.
+const GOOD_SESSION: Duration = Duration::from_secs(10);
+/// Between tries at a coordinator that this worker's version does not fit.
+const WAIT_AFTER_MISMATCH: Duration = Duration::from_secs(30);
+/// For the connection, and again for the welcome.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Messages on their way up, and down.
+const QUEUED_MESSAGES: usize = 256;
+
+/// Whom to dial, and what to say first.
+#[derive(Clone, Debug)]
+pub struct LinkOptions {
+    /// `http://HOST:PORT`.
+    pub url: String,
+    /// Who calls.
+    pub worker: WorkerId,
+    /// Which start of the daemon this is.
+    pub incarnation: u64,
+    /// For people.
+    pub host_name: String,
+    /// `host:port` of this worker's RingService, as neighbours reach it.
+    pub address: String,
+    /// What this node can do.
+    pub capabilities: v1::Capabilities,
+    /// Waits between tries.
+    pub backoff: Backoff,
+}
+
+/// What the link tells the session's loop.
+pub(super) enum LinkEvent {
+    /// Welcome. Messages go up through `up`; heartbeats are due this often.
+    Up { up: mpsc::Sender<v1::SessionRequest>, heartbeat: Duration },
+    /// The coordinator said something.
+    Message(v1::SessionResponse),
+    /// The connection is gone.
+    Down,
+}
+
+/// Why a session ended, and when to try again.
+enum Ended {
+    /// Try again after the usual wait.
+    Broken(String),
+    /// The versions do not fit, or another start of this worker has taken over: little hope.
+    Refused(String),
+}
+
+/// Keeps a session going until `end`. `held` is what the next hello shows.
+pub(super) async fn keep(
+    options: LinkOptions,
+    held: watch::Receiver<Vec<v1::HeldRank>>,
+    events: mpsc::Sender<LinkEvent>,
+    end: CancellationToken,
+) {
+    let mut attempt = 0u32;
+    loop {
+        let started = tokio::time::Instant::now();
+        let ended = tokio::select! {
+            ended = one_session(&options, &held, &events) => ended,
+            () = end.cancelled() => return,
+        };
+        if events.send(LinkEvent::Down).await.is_err() {
+            return;
+        }
+        if started.elapsed() >= GOOD_SESSION {
+            attempt = 0;
+        }
+        let wait = match ended {
+            Ended::Broken(reason) => {
+                let wait = options.backoff.delay(attempt, random());
+                warn!(
+                    coordinator = options.url,
+                    reason,
+                    "no session; next try in {:.1} s",
+                    wait.as_secs_f64()
+                );
+                wait
+            }
+            Ended::Refused(reason) => {
+                error!(coordinator = options.url, reason, version = version::VERSION, "refused");
+                WAIT_AFTER_MISMATCH
+            }
+        };
+        attempt = attempt.saturating_add(1);
+        tokio::select! {
+            () = tokio::time::sleep(wait) => (),
+            () = end.cancelled() => return,
+        }
+    }
+}
+
+async fn one_session(
+    options: &LinkOptions,
+    held: &watch::Receiver<Vec<v1::HeldRank>>,
+    events: &mpsc::Sender<LinkEvent>,
+) -> Ended {
+    let held = held.borrow().clone();
+    let (up, welcome, mut down) = match open(options, held).await {
+        Ok(opened) => opened,
+        Err(ended) => return ended,
+    };
+    info!(
+        coordinator = options.url,
+        version = welcome.coordinator_version,
+        worker = %options.worker,
+        incarnation = options.incarnation,
+        "session opened"
+    );
+    let heartbeat = Duration::from_secs_f64(welcome.heartbeat_seconds.clamp(0.05, 60.0));
+    if events.send(LinkEvent::Up { up, heartbeat }).await.is_err() {
+        return Ended::Broken("this worker is ending".to_owned());
+    }
+    loop {
+        match down.message().await {
+            Ok(Some(message)) => {
+                debug!(?message, "from the coordinator");
+                if events.send(LinkEvent::Message(message)).await.is_err() {
+                    return Ended::Broken("this worker is ending".to_owned());
+                }
+            }
+            Ok(None) => return Ended::Broken("the coordinator closed the session".to_owned()),
+            Err(status) => return ended(&status),
+        }
+    }
+}
+
+type Opened = (mpsc::Sender<v1::SessionRequest>, v1::Welcome, Streaming<v1::SessionResponse>);
+
+async fn open(options: &LinkOptions, held: Vec<v1::HeldRank>) -> Result<Opened, Ended> {
+    let broken = |reason: String| Ended::Broken(reason);
+    // 1. A connection that notices a dead peer by itself.
+    let channel = Endpoint::from_shared(options.url.clone())
+        .map_err(|error| broken(error_chain(&error)))?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(5))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .keep_alive_while_idle(true)
+        .connect()
+        .await
+        .map_err(|error| broken(error_chain(&error)))?;
+    // 2. Hello goes first.
+    let (up, outgoing) = mpsc::channel(QUEUED_MESSAGES);
+    let hello = v1::Hello {
+        worker_id: options.worker.to_string(),
+        incarnation: options.incarnation,
+        host_name: options.host_name.clone(),
+        address: options.address.clone(),
+        capabilities: Some(options.capabilities.clone()),
+        held,
+        protocol: WORKER_PROTOCOL,
+    };
+    let hello = v1::SessionRequest { message: Some(v1::session_request::Message::Hello(hello)) };
+    up.send(hello).await.map_err(|_| broken("the stream closed before hello".to_owned()))?;
+    // 3. Welcome comes first, and in time.
+    let opening = async {
+        let mut down = WorkerServiceClient::new(channel)
+            .session(ReceiverStream::new(outgoing))
+            .await
+            .map_err(|status| ended(&status))?
+            .into_inner();
+        let first = down.message().await.map_err(|status| ended(&status))?;
+        match first.and_then(|first| first.message) {
+            Some(v1::session_response::Message::Welcome(welcome)) => Ok((welcome, down)),
+            _ => Err(broken("the coordinator did not begin with a welcome".to_owned())),
+        }
+    };
+    let (welcome, down) = tokio::time::timeout(CONNECT_TIMEOUT, opening)
+        .await
+        .map_err(|_| broken(format!("no welcome within {} s", CONNECT_TIMEOUT.as_secs())))??;
+    if !version::compatible(&welcome.coordinator_version, version::VERSION) {
+        return Err(Ended::Refused(format!(
+            "this worker is {}, the coordinator is {}: major and minor must be equal",
+            version::VERSION,
+            welcome.coordinator_version
+        )));
+    }
+    Ok((up, welcome, down))
+}
+
+fn ended(status: &Status) -> Ended {
+    let reason = format!("{}: {}", status.code(), status.message());
+    match status.code() {
+        Code::FailedPrecondition
+        | Code::InvalidArgument
+        | Code::Unimplemented
+        | Code::PermissionDenied
+        | Code::Unauthenticated
+        | Code::AlreadyExists => Ended::Refused(reason),
+        _ => Ended::Broken(reason),
+    }
+}
+
+/// tonic's own message is "transport error"; what happened is in its sources.
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Any number, each as likely: for waits that differ between workers.
+pub(crate) fn random() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().1.rotate_left(16)
+}

@@ -1,0 +1,13 @@
+//! The worker's side of its session with the coordinator: a pure state machine ([`state`]) and a thin loop
+//! around it ([`run`]), which dials for ever.
+
+mod link;
+mod service;
+pub mod state;
+pub mod types;
+mod wire;
+
+pub use link::LinkOptions;
+pub(crate) use link::{error_chain, random as link_random};
+pub use service::{EndOrder, RankControl, RankLauncher, RankOrders, SessionOptions, run};
+pub use types::{Assignment, Level, Phase, Progress, RankEvent, RankKey, StepSummary};

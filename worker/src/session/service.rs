@@ -1,0 +1,236 @@
+//! The thin loop around the session's state: it moves events in and effects out, and decides nothing.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use ringtune_proto::v1;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Interval, MissedTickBehavior, interval, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, warn};
+
+use super::{
+    link::{self, LinkEvent, LinkOptions},
+    state::{Effect, Event, Session},
+    types::{Assignment, RankEvent, RankKey},
+    wire,
+};
+use crate::http::Metrics;
+
+/// Events of ranks on their way to the loop.
+const QUEUED_EVENTS: usize = 256;
+/// Messages that wait for a coordinator that does not read; then the session is given up.
+const MOST_WAITING: usize = 500_000;
+/// How long the last words may take on their way out.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Begins a rank's work.
+pub trait RankLauncher: Send {
+    /// The work says how it goes through `events`, and listens to the returned control. Does not block.
+    fn launch(&self, assignment: Assignment, events: mpsc::Sender<(RankKey, RankEvent)>) -> RankControl;
+}
+
+/// What a rank's work was told so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankOrders {
+    /// All ranks are ready.
+    pub train: bool,
+    /// End; whether to upload what there is first.
+    pub end: Option<EndOrder>,
+}
+
+/// How to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndOrder {
+    /// Upload what there is first.
+    pub keep_artifacts: bool,
+}
+
+/// Tells a rank's work what to do. Dropping it ends the work.
+#[derive(Debug)]
+pub struct RankControl {
+    orders: watch::Sender<RankOrders>,
+}
+
+impl RankControl {
+    /// The control, and the end that the work listens to.
+    pub fn new() -> (Self, watch::Receiver<RankOrders>) {
+        let (orders, receiver) = watch::channel(RankOrders::default());
+        (Self { orders }, receiver)
+    }
+}
+
+/// What the loop needs to know.
+#[derive(Debug)]
+pub struct SessionOptions {
+    /// The coordinator, and who calls it.
+    pub link: LinkOptions,
+    /// Where the session shows.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Keeps the session with the coordinator, and the ranks that it hands out, until `end`; then stops the running
+/// rank, says so, and returns. The caller bounds how long that may take.
+pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: CancellationToken) {
+    let (held_sender, held_receiver) = watch::channel(Vec::new());
+    let (link_sender, mut link_events) = mpsc::channel(QUEUED_EVENTS);
+    let (rank_sender, mut rank_events) = mpsc::channel(QUEUED_EVENTS);
+    let link_end = CancellationToken::new();
+    let _link_guard = link_end.clone().drop_guard();
+    let link = tokio::spawn(link::keep(options.link, held_receiver, link_sender, link_end));
+    let mut this = Loop {
+        session: Session::default(),
+        held: held_sender,
+        launcher,
+        rank_sender,
+        controls: BTreeMap::new(),
+        up: None,
+        heartbeat: None,
+        outbox: VecDeque::new(),
+        metrics: options.metrics,
+    };
+    let mut draining = false;
+    loop {
+        if draining && this.session.is_idle() && (this.outbox.is_empty() || this.up.is_none()) {
+            break;
+        }
+        tokio::select! {
+            Some(event) = link_events.recv() => this.link_event(event),
+            Some((key, event)) = rank_events.recv() => this.apply(Event::Rank(key, event)),
+            () = tick(&mut this.heartbeat) => this.beat(),
+            permit = ready_to_send(this.up.as_ref()), if !this.outbox.is_empty() => this.send_next(permit),
+            () = end.cancelled(), if !draining => {
+                draining = true;
+                this.apply(Event::Drain);
+            }
+        }
+    }
+    // The stream ends here; what was said last still has to leave.
+    this.up = None;
+    let _ = timeout(GOODBYE, async {
+        while let Some(event) = link_events.recv().await {
+            if matches!(event, LinkEvent::Down) {
+                break;
+            }
+        }
+    })
+    .await;
+    link.abort();
+}
+
+/// Everything the loop owns.
+struct Loop<L> {
+    session: Session,
+    held: watch::Sender<Vec<v1::HeldRank>>,
+    launcher: L,
+    rank_sender: mpsc::Sender<(RankKey, RankEvent)>,
+    controls: BTreeMap<RankKey, RankControl>,
+    up: Option<mpsc::Sender<v1::SessionRequest>>,
+    heartbeat: Option<Interval>,
+    outbox: VecDeque<v1::SessionRequest>,
+    metrics: Arc<Metrics>,
+}
+
+impl<L: RankLauncher> Loop<L> {
+    fn link_event(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Up { up, heartbeat } => {
+                let mut beats = interval(heartbeat);
+                beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                self.heartbeat = Some(beats);
+                self.up = Some(up);
+                self.outbox.clear();
+                self.metrics.session_up.set(1);
+                self.metrics.sessions.inc();
+                self.apply(Event::Connected);
+            }
+            LinkEvent::Message(message) => match wire::event(message) {
+                Ok(Some(event)) => self.apply(event),
+                Ok(None) => (),
+                Err(error) => error!(%error, "a message that makes no sense"),
+            },
+            LinkEvent::Down => self.disconnected(),
+        }
+    }
+
+    fn send_next(&mut self, permit: Option<mpsc::OwnedPermit<v1::SessionRequest>>) {
+        match (permit, self.outbox.pop_front()) {
+            (Some(permit), Some(message)) => {
+                permit.send(message);
+            }
+            (Some(_), None) => (),
+            (None, _) => self.disconnected(),
+        }
+    }
+
+    fn disconnected(&mut self) {
+        self.up = None;
+        self.heartbeat = None;
+        self.outbox.clear();
+        self.metrics.session_up.set(0);
+        self.apply(Event::Disconnected);
+    }
+
+    fn beat(&mut self) {
+        let held = wire::held_ranks(&self.session.held());
+        let heartbeat = v1::session_request::Message::Heartbeat(v1::Heartbeat { held });
+        self.outbox.push_back(v1::SessionRequest { message: Some(heartbeat) });
+    }
+
+    fn apply(&mut self, event: Event) {
+        for effect in self.session.apply(event) {
+            match effect {
+                Effect::Send(message) => self.outbox.push_back(wire::request(&message)),
+                Effect::Start(assignment) => {
+                    let key = assignment.key();
+                    let control = self.launcher.launch(*assignment, self.rank_sender.clone());
+                    self.controls.insert(key, control);
+                }
+                Effect::Train(key) => self.order(key, |orders| orders.train = true),
+                Effect::End { key, keep_artifacts } => {
+                    self.order(key, |orders| orders.end = Some(EndOrder { keep_artifacts }));
+                }
+            }
+        }
+        if self.outbox.len() > MOST_WAITING {
+            warn!("the coordinator does not read: closing the session");
+            self.disconnected();
+        }
+        let running = self.session.running();
+        self.metrics.rank.set(running.map_or(-1, |held| held.rank as i64));
+        let running = running.map(|held| held.key);
+        self.controls.retain(|key, _| Some(*key) == running);
+        let _ = self.held.send_replace(wire::held_ranks(&self.session.held_for_hello()));
+    }
+
+    fn order(&self, key: RankKey, change: impl FnOnce(&mut RankOrders)) {
+        if let Some(control) = self.controls.get(&key) {
+            control.orders.send_modify(change);
+        }
+    }
+}
+
+/// The next heartbeat; never, without a session.
+async fn tick(heartbeat: &mut Option<Interval>) {
+    match heartbeat {
+        Some(beats) => {
+            beats.tick().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Room for one message; `None` when the session is gone; never, without one.
+async fn ready_to_send(
+    up: Option<&mpsc::Sender<v1::SessionRequest>>,
+) -> Option<mpsc::OwnedPermit<v1::SessionRequest>> {
+    match up {
+        Some(up) => up.clone().reserve_owned().await.ok(),
+        None => std::future::pending().await,
+    }
+}

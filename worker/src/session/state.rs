@@ -1,0 +1,374 @@
+//! What a worker holds and what it says, as a pure function: `(state, event) -> effects`. No clock, no channel.
+//!
+//! ```text
+//!                 Assigned            Ready            StartTraining           Finished
+//!   (nothing) ──────────────> Preparing ───> Ready ──────────────> Training ───────────> Finished ─┐
+//!                                 │            │                       │                           │ Stop:
+//!                                 └────────────┴── Failed / Stopped ───┴──> Failed / Stopped ──────┴──> (nothing)
+//! ```
+//! One rank's work runs at a time. Ended ranks stay held, and are repeated in every hello and heartbeat, until the
+//! coordinator lets them go; so nothing that happened while it was away is lost.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::types::{Assignment, Level, Phase, Progress, RankEvent, RankKey, StepSummary};
+
+/// Step reports kept for a coordinator that is away; the oldest go first. metrics.csv has them all.
+const MOST_UNSTORED_STEPS: usize = 200_000;
+/// Ended ranks held for a coordinator that never lets go of them.
+const MOST_HELD: usize = 64;
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The coordinator said welcome.
+    Connected,
+    /// The session is gone.
+    Disconnected,
+    /// Take a rank.
+    Assigned(Box<Assignment>),
+    /// An assignment that this worker cannot read.
+    Unreadable {
+        /// Which.
+        key: RankKey,
+        /// The place in the ring, as far as it could be read.
+        rank: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// All ranks are ready.
+    StartTraining(RankKey),
+    /// End a rank, or let go of an ended one.
+    Stop {
+        /// Which.
+        key: RankKey,
+        /// Upload what there is first.
+        keep_artifacts: bool,
+    },
+    /// Steps up to this one are safe at the coordinator.
+    StepsStored(ringtune_shared::ids::JobId, u64),
+    /// A rank's work says so.
+    Rank(RankKey, RankEvent),
+    /// The worker is to end: stop what runs and say so.
+    Drain,
+}
+
+/// What to do about it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Say it to the coordinator. Only while connected.
+    Send(Message),
+    /// Begin a rank's work.
+    Start(Box<Assignment>),
+    /// Let it train.
+    Train(RankKey),
+    /// End it; it answers with `Stopped`, `Failed` or `Finished`.
+    End {
+        /// Which.
+        key: RankKey,
+        /// Upload what there is first.
+        keep_artifacts: bool,
+    },
+}
+
+/// What a worker says to its coordinator between hello and goodbye.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// A phase, or progress within Preparing.
+    Report {
+        /// The rank, as it is held now.
+        held: HeldRank,
+        /// Within Preparing.
+        progress: Option<Progress>,
+    },
+    /// A finished step.
+    Step(RankKey, StepSummary),
+    /// A line for the job's history.
+    Log(RankKey, usize, Level, String),
+}
+
+/// A rank as hello, heartbeats and reports show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldRank {
+    /// The job and the epoch.
+    pub key: RankKey,
+    /// The place in the ring.
+    pub rank: usize,
+    /// How far it is.
+    pub phase: Phase,
+    /// The last step done.
+    pub step: u64,
+    /// Why it failed.
+    pub reason: String,
+}
+
+#[derive(Debug)]
+struct Held {
+    shown: HeldRank,
+    /// Waits for the rank before it to end.
+    waiting: Option<Box<Assignment>>,
+    /// Asked to end: whether to keep artifacts.
+    ending: Option<bool>,
+    unstored: VecDeque<StepSummary>,
+}
+
+impl Held {
+    fn new(key: RankKey, rank: usize) -> Self {
+        let shown = HeldRank { key, rank, phase: Phase::Preparing, step: 0, reason: String::new() };
+        Self { shown, waiting: None, ending: None, unstored: VecDeque::new() }
+    }
+}
+
+/// Everything a worker holds.
+#[derive(Debug, Default)]
+pub struct Session {
+    connected: bool,
+    draining: bool,
+    held: BTreeMap<RankKey, Held>,
+    /// The one rank whose work runs.
+    running: Option<RankKey>,
+}
+
+impl Session {
+    /// What a hello shows. A rank whose steps are not all stored yet is not shown as ended: it ends, for the
+    /// coordinator, after the steps that follow the hello.
+    pub fn held_for_hello(&self) -> Vec<HeldRank> {
+        let shown = |held: &Held| {
+            let mut shown = held.shown.clone();
+            if shown.phase.is_terminal() && !held.unstored.is_empty() {
+                shown.phase = Phase::Training;
+            }
+            shown
+        };
+        self.held.values().map(shown).collect()
+    }
+
+    /// What a heartbeat shows.
+    pub fn held(&self) -> Vec<HeldRank> {
+        self.held.values().map(|held| held.shown.clone()).collect()
+    }
+
+    /// The rank whose work runs now.
+    pub fn running(&self) -> Option<&HeldRank> {
+        self.running.and_then(|key| self.held.get(&key)).map(|held| &held.shown)
+    }
+
+    /// Nothing runs and nothing waits to.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_none() && self.held.values().all(|held| held.shown.phase.is_terminal())
+    }
+
+    /// Takes an event in; returns what to do, in order.
+    pub fn apply(&mut self, event: Event) -> Vec<Effect> {
+        let effects = match event {
+            Event::Connected => self.connect(),
+            Event::Disconnected => {
+                self.connected = false;
+                Vec::new()
+            }
+            Event::Assigned(assignment) => self.assign(assignment),
+            Event::Unreadable { key, rank, reason } => self.refuse(key, rank, reason),
+            Event::StartTraining(key) => self.start_training(key),
+            Event::Stop { key, keep_artifacts } => self.stop(key, keep_artifacts),
+            Event::StepsStored(job, step) => {
+                for (_, held) in self.held.iter_mut().filter(|(key, _)| key.job == job) {
+                    while held.unstored.front().is_some_and(|first| first.step <= step) {
+                        held.unstored.pop_front();
+                    }
+                }
+                Vec::new()
+            }
+            Event::Rank(key, event) => self.rank_event(key, event),
+            Event::Drain => {
+                self.draining = true;
+                let queued: Vec<RankKey> = self
+                    .held
+                    .iter()
+                    .filter(|(_, held)| held.waiting.is_some())
+                    .map(|(key, _)| *key)
+                    .collect();
+                let mut effects: Vec<Effect> =
+                    queued.into_iter().flat_map(|key| self.end(key, Phase::Failed, SHUTTING_DOWN)).collect();
+                effects.extend(self.running.map(|key| Effect::End { key, keep_artifacts: false }));
+                effects
+            }
+        };
+        if self.connected {
+            return effects;
+        }
+        effects.into_iter().filter(|effect| !matches!(effect, Effect::Send(_))).collect()
+    }
+
+    /// Says everything again that the coordinator may have missed: steps first, phases after them.
+    fn connect(&mut self) -> Vec<Effect> {
+        self.connected = true;
+        let mut effects = Vec::new();
+        for (key, held) in &self.held {
+            effects.extend(held.unstored.iter().map(|step| Effect::Send(Message::Step(*key, *step))));
+            effects.push(report(held, None));
+        }
+        effects
+    }
+
+    fn assign(&mut self, assignment: Box<Assignment>) -> Vec<Effect> {
+        let key = assignment.key();
+        // 1. Known already (said again after a reconnect), or out of date.
+        if let Some(held) = self.held.get(&key) {
+            return vec![report(held, None)];
+        }
+        if self.held.keys().any(|held| held.job == key.job && held.epoch > key.epoch) {
+            return Vec::new();
+        }
+        // 2. No rank fits beside a running one that nobody asked to end.
+        let refusal = match self.running {
+            _ if self.draining => Some(SHUTTING_DOWN.to_owned()),
+            Some(running)
+                if running.job != key.job && self.held.get(&running).is_some_and(|h| h.ending.is_none()) =>
+            {
+                Some(format!("this worker holds a rank of job {} already", running.job))
+            }
+            _ => None,
+        };
+        if let Some(reason) = refusal {
+            return self.refuse(key, assignment.rank, reason);
+        }
+        // 3. Take it, now or when the running one has ended. A newer epoch of the same job replaces the older.
+        let mut held = Held::new(key, assignment.rank);
+        let mut effects = vec![report(&held, None)];
+        match self.running {
+            None => {
+                self.running = Some(key);
+                effects.push(Effect::Start(assignment));
+            }
+            Some(running) => {
+                held.waiting = Some(assignment);
+                if let Some(old) = self.held.get_mut(&running)
+                    && old.ending.is_none()
+                {
+                    old.ending = Some(false);
+                    effects.push(Effect::End { key: running, keep_artifacts: false });
+                }
+            }
+        }
+        self.hold(key, held);
+        effects
+    }
+
+    /// Holds a rank that failed before it began, unless it is known already.
+    fn refuse(&mut self, key: RankKey, rank: usize, reason: String) -> Vec<Effect> {
+        if let Some(held) = self.held.get(&key) {
+            return vec![report(held, None)];
+        }
+        let mut held = Held::new(key, rank);
+        held.shown.phase = Phase::Failed;
+        held.shown.reason = reason;
+        let effects = vec![report(&held, None)];
+        self.hold(key, held);
+        effects
+    }
+
+    fn hold(&mut self, key: RankKey, held: Held) {
+        if self.held.len() >= MOST_HELD
+            && let Some(oldest) =
+                self.held.iter().find(|(_, held)| held.shown.phase.is_terminal()).map(|(key, _)| *key)
+        {
+            self.held.remove(&oldest);
+        }
+        self.held.insert(key, held);
+    }
+
+    fn start_training(&mut self, key: RankKey) -> Vec<Effect> {
+        match self.held.get_mut(&key) {
+            Some(held) if held.shown.phase == Phase::Ready => {
+                held.shown.phase = Phase::Training;
+                vec![Effect::Train(key), report(held, None)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn stop(&mut self, key: RankKey, keep_artifacts: bool) -> Vec<Effect> {
+        let Some(held) = self.held.get_mut(&key) else { return Vec::new() };
+        if held.shown.phase.is_terminal() {
+            self.held.remove(&key);
+            return Vec::new();
+        }
+        if held.waiting.is_some() {
+            if keep_artifacts {
+                return self.end(key, Phase::Stopped, "");
+            }
+            self.held.remove(&key);
+            return Vec::new();
+        }
+        // Dropping the work outweighs keeping it; asking again changes nothing.
+        if held.ending == Some(false) || held.ending == Some(keep_artifacts) {
+            return Vec::new();
+        }
+        held.ending = Some(keep_artifacts);
+        vec![Effect::End { key, keep_artifacts }]
+    }
+
+    fn rank_event(&mut self, key: RankKey, event: RankEvent) -> Vec<Effect> {
+        let Some(held) = self.held.get_mut(&key) else {
+            return Vec::new();
+        };
+        match event {
+            RankEvent::Progress(progress) => vec![report(held, Some(progress))],
+            RankEvent::Ready => {
+                held.shown.phase = Phase::Ready;
+                vec![report(held, None)]
+            }
+            RankEvent::Step(step) => {
+                held.shown.step = step.step;
+                if held.shown.rank != 0 {
+                    return Vec::new();
+                }
+                if held.unstored.len() >= MOST_UNSTORED_STEPS {
+                    held.unstored.pop_front();
+                }
+                held.unstored.push_back(step);
+                vec![Effect::Send(Message::Step(key, step))]
+            }
+            RankEvent::Log(level, line) => {
+                vec![Effect::Send(Message::Log(key, held.shown.rank, level, line))]
+            }
+            RankEvent::Finished => self.end(key, Phase::Finished, ""),
+            RankEvent::Failed(reason) => self.end(key, Phase::Failed, &reason),
+            RankEvent::Stopped if self.draining => self.end(key, Phase::Failed, SHUTTING_DOWN),
+            RankEvent::Stopped => self.end(key, Phase::Stopped, ""),
+        }
+    }
+
+    /// A rank's work has ended (or never began): hold the outcome, or let go if nobody wants it; begin the next.
+    fn end(&mut self, key: RankKey, phase: Phase, reason: &str) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if let Some(held) = self.held.get_mut(&key) {
+            held.waiting = None;
+            held.shown.phase = phase;
+            held.shown.reason = reason.to_owned();
+            if held.ending == Some(false) && !self.draining {
+                self.held.remove(&key);
+            } else {
+                effects.push(report(held, None));
+            }
+        }
+        if self.running == Some(key) {
+            self.running = None;
+            let next = self.held.iter_mut().find_map(|(key, held)| Some((*key, held.waiting.take()?)));
+            if let Some((next, assignment)) = next {
+                self.running = Some(next);
+                effects.push(Effect::Start(assignment));
+            }
+        }
+        effects
+    }
+}
+
+const SHUTTING_DOWN: &str = "the worker is shutting down";
+
+fn report(held: &Held, progress: Option<Progress>) -> Effect {
+    Effect::Send(Message::Report { held: held.shown.clone(), progress })
+}
+
+#[cfg(test)]
+mod tests;

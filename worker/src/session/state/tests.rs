@@ -1,0 +1,281 @@
+use proptest::prelude::*;
+use ringtune_shared::{
+    ids::{Epoch, JobId, WorkerId},
+    ring::{Member, RingView},
+    spec::parse_job_toml,
+};
+
+use super::*;
+use crate::engine::Precision;
+
+fn job(number: u64) -> JobId {
+    JobId(uuid::Uuid::from_u128(u128::from(number) + 1))
+}
+
+fn key(number: u64, epoch: u64) -> RankKey {
+    RankKey { job: job(number), epoch: Epoch(epoch) }
+}
+
+fn assignment(key: RankKey, rank: usize) -> Box<Assignment> {
+    let toml = "kind = \"textual_inversion\"\nname = \"n\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n\
+        [train]\nplaceholder_token = \"<a>\"\ninitializer_token = \"b\"\n";
+    let member = |number: usize| Member { worker: WorkerId::new(), address: format!("h:{}", number + 1) };
+    Box::new(Assignment {
+        ring: RingView { job: key.job, epoch: key.epoch, members: (0..=rank).map(member).collect() },
+        rank,
+        spec: parse_job_toml(toml).unwrap(),
+        threads: 1,
+        precision: Precision::Fp32,
+        numerics_class: String::new(),
+    })
+}
+
+fn step(step: u64) -> StepSummary {
+    StepSummary {
+        step,
+        loss: 0.5,
+        learning_rate: 1e-3,
+        step_seconds: 0.0,
+        compute_seconds: 0.0,
+        exchange_seconds: 0.0,
+        wait_seconds: 0.0,
+        skipped: false,
+        world_size: 1,
+    }
+}
+
+fn connected() -> Session {
+    let mut session = Session::default();
+    session.apply(Event::Connected);
+    session
+}
+
+fn training(session: &mut Session, key: RankKey, rank: usize) {
+    session.apply(Event::Assigned(assignment(key, rank)));
+    session.apply(Event::Rank(key, RankEvent::Ready));
+    assert!(session.apply(Event::StartTraining(key)).contains(&Effect::Train(key)));
+}
+
+fn phases(effects: &[Effect]) -> Vec<Phase> {
+    effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Send(Message::Report { held, .. }) => Some(held.phase),
+            _ => None,
+        })
+        .collect()
+}
+
+fn steps(effects: &[Effect]) -> Vec<u64> {
+    effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Send(Message::Step(_, step)) => Some(step.step),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_rank_goes_through_its_phases_and_is_let_go() {
+    let mut session = connected();
+    let effects = session.apply(Event::Assigned(assignment(key(1, 1), 0)));
+    assert!(matches!(effects[1], Effect::Start(_)));
+    assert_eq!(phases(&session.apply(Event::Rank(key(1, 1), RankEvent::Ready))), [Phase::Ready]);
+    // Only a ready rank trains, and only once.
+    assert_eq!(phases(&session.apply(Event::StartTraining(key(1, 1)))), [Phase::Training]);
+    assert!(session.apply(Event::StartTraining(key(1, 1))).is_empty());
+    assert_eq!(steps(&session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(1))))), [1]);
+    assert_eq!(phases(&session.apply(Event::Rank(key(1, 1), RankEvent::Finished))), [Phase::Finished]);
+    assert_eq!(session.held()[0].phase, Phase::Finished);
+    assert!(session.is_idle());
+    session.apply(Event::Stop { key: key(1, 1), keep_artifacts: false });
+    assert!(session.held().is_empty());
+}
+
+#[test]
+fn what_happened_while_the_coordinator_was_away_is_said_when_it_is_back() {
+    let mut session = connected();
+    training(&mut session, key(1, 1), 0);
+    session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(1))));
+    session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(2))));
+    session.apply(Event::StepsStored(job(1), 1));
+    session.apply(Event::Disconnected);
+    for event in [RankEvent::Step(step(3)), RankEvent::Finished] {
+        assert!(session.apply(Event::Rank(key(1, 1), event)).is_empty());
+    }
+    // The hello must not let the coordinator end the job before it has the steps.
+    assert_eq!(session.held_for_hello()[0].phase, Phase::Training);
+    let effects = session.apply(Event::Connected);
+    assert_eq!((steps(&effects), phases(&effects)), (vec![2, 3], vec![Phase::Finished]));
+    session.apply(Event::StepsStored(job(1), 3));
+    assert_eq!(session.held_for_hello()[0].phase, Phase::Finished);
+}
+
+#[test]
+fn only_rank_0_sends_steps_but_all_show_how_far_they_are() {
+    let mut session = connected();
+    training(&mut session, key(1, 1), 1);
+    assert!(session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(7)))).is_empty());
+    assert_eq!(session.held()[0].step, 7);
+}
+
+#[test]
+fn a_cancelled_rank_is_held_until_it_is_let_go_and_a_dropped_one_is_not() {
+    for keep_artifacts in [true, false] {
+        let mut session = connected();
+        training(&mut session, key(1, 1), 0);
+        let stop = Event::Stop { key: key(1, 1), keep_artifacts };
+        let end = vec![Effect::End { key: key(1, 1), keep_artifacts }];
+        assert_eq!(session.apply(stop.clone()), end);
+        assert!(session.apply(stop).is_empty(), "asking twice changes nothing");
+        session.apply(Event::Rank(key(1, 1), RankEvent::Stopped));
+        assert_eq!(session.held().len(), usize::from(keep_artifacts));
+        session.apply(Event::Stop { key: key(1, 1), keep_artifacts: false });
+        assert!(session.held().is_empty());
+    }
+}
+
+#[test]
+fn dropping_overrules_keeping() {
+    let mut session = connected();
+    training(&mut session, key(1, 1), 0);
+    session.apply(Event::Stop { key: key(1, 1), keep_artifacts: true });
+    let effects = session.apply(Event::Stop { key: key(1, 1), keep_artifacts: false });
+    assert_eq!(effects, [Effect::End { key: key(1, 1), keep_artifacts: false }]);
+    assert!(session.apply(Event::Stop { key: key(1, 1), keep_artifacts: true }).is_empty());
+}
+
+#[test]
+fn a_rank_beside_a_running_one_is_refused_unless_that_one_is_ending() {
+    let mut session = connected();
+    training(&mut session, key(1, 1), 0);
+    let effects = session.apply(Event::Assigned(assignment(key(2, 1), 0)));
+    assert_eq!(phases(&effects), [Phase::Failed]);
+    session.apply(Event::Stop { key: key(1, 1), keep_artifacts: false });
+    let effects = session.apply(Event::Assigned(assignment(key(3, 1), 0)));
+    assert_eq!(phases(&effects), [Phase::Preparing], "it waits");
+    let effects = session.apply(Event::Rank(key(1, 1), RankEvent::Stopped));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Start(next) if next.key() == key(3, 1))));
+}
+
+#[test]
+fn a_newer_epoch_replaces_an_older_one_and_never_the_other_way_round() {
+    let mut session = connected();
+    training(&mut session, key(1, 2), 0);
+    assert!(session.apply(Event::Assigned(assignment(key(1, 1), 0))).is_empty());
+    let effects = session.apply(Event::Assigned(assignment(key(1, 3), 0)));
+    assert!(effects.contains(&Effect::End { key: key(1, 2), keep_artifacts: false }));
+    let effects = session.apply(Event::Rank(key(1, 2), RankEvent::Stopped));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Start(next) if next.key() == key(1, 3))));
+    assert_eq!(session.held().iter().map(|held| held.key).collect::<Vec<_>>(), [key(1, 3)]);
+}
+
+#[test]
+fn a_worker_that_ends_fails_its_rank_with_the_reason() {
+    let mut session = connected();
+    training(&mut session, key(1, 1), 0);
+    let effects = session.apply(Event::Drain);
+    assert_eq!(effects, [Effect::End { key: key(1, 1), keep_artifacts: false }]);
+    assert!(!session.is_idle());
+    let effects = session.apply(Event::Rank(key(1, 1), RankEvent::Stopped));
+    assert_eq!(phases(&effects), [Phase::Failed]);
+    assert!(session.is_idle());
+    let effects = session.apply(Event::Assigned(assignment(key(2, 1), 0)));
+    assert_eq!(phases(&effects), [Phase::Failed]);
+}
+
+#[test]
+fn an_assignment_that_cannot_be_read_is_answered() {
+    let mut session = connected();
+    let reason = "spec: train.resolution".to_owned();
+    let effects = session.apply(Event::Unreadable { key: key(1, 1), rank: 2, reason: reason.clone() });
+    assert!(matches!(&effects[..], [Effect::Send(Message::Report { held, .. })]
+        if held.phase == Phase::Failed && held.reason == reason && held.rank == 2));
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    Connect,
+    Disconnect,
+    Assign(u64, u64, usize),
+    Start(u64, u64),
+    Stop(u64, u64, bool),
+    Stored(u64, u64),
+    /// The running rank's work says its next word: 0 ready, 1 step, 2 finished, 3 failed, 4 stopped.
+    Work(u8),
+}
+
+fn moves() -> impl Strategy<Value = Move> {
+    let (jobs, epochs) = (0..3u64, 1..4u64);
+    prop_oneof![
+        Just(Move::Connect),
+        Just(Move::Disconnect),
+        (jobs.clone(), epochs.clone(), 0..2usize).prop_map(|(j, e, r)| Move::Assign(j, e, r)),
+        (jobs.clone(), epochs.clone()).prop_map(|(j, e)| Move::Start(j, e)),
+        (jobs.clone(), epochs, any::<bool>()).prop_map(|(j, e, k)| Move::Stop(j, e, k)),
+        (jobs, 0..20u64).prop_map(|(j, s)| Move::Stored(j, s)),
+        3 => (0..5u8).prop_map(Move::Work),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever comes in whatever order: one rank's work at a time, started once and only for a held rank; an
+    /// ending is asked for only of what runs; nothing is said without a session; and in the end everything can be
+    /// let go.
+    #[test]
+    fn whatever_comes(moves in prop::collection::vec(moves(), 0..60)) {
+        let mut session = Session::default();
+        let (mut up, mut running, mut started, mut count) = (false, None::<RankKey>, Vec::new(), 0);
+        for next in moves {
+            let event = match next {
+                Move::Connect => { up = true; Event::Connected }
+                Move::Disconnect => { up = false; Event::Disconnected }
+                Move::Assign(j, e, rank) => Event::Assigned(assignment(key(j, e), rank)),
+                Move::Start(j, e) => Event::StartTraining(key(j, e)),
+                Move::Stop(j, e, keep_artifacts) => Event::Stop { key: key(j, e), keep_artifacts },
+                Move::Stored(j, s) => Event::StepsStored(job(j), s),
+                Move::Work(word) => {
+                    let Some(key) = running else { continue };
+                    count += 1;
+                    let event = match word {
+                        0 => RankEvent::Ready,
+                        1 => RankEvent::Step(step(count)),
+                        2 => RankEvent::Finished,
+                        3 => RankEvent::Failed("f".to_owned()),
+                        _ => RankEvent::Stopped,
+                    };
+                    if word >= 2 { running = None; }
+                    Event::Rank(key, event)
+                }
+            };
+            for effect in session.apply(event) {
+                match effect {
+                    Effect::Send(_) => prop_assert!(up),
+                    Effect::Start(assignment) => {
+                        prop_assert_eq!(running, None);
+                        running = Some(assignment.key());
+                        started.push(assignment.key());
+                    }
+                    Effect::Train(key) | Effect::End { key, .. } => prop_assert_eq!(running, Some(key)),
+                }
+            }
+            prop_assert_eq!(session.running().map(|held| held.key), running);
+            prop_assert!(session.held().iter().all(|held| started.contains(&held.key)
+                || held.phase != Phase::Training && held.phase != Phase::Finished && held.phase != Phase::Ready));
+        }
+        // Let go of everything.
+        for _ in 0..4 {
+            let held: Vec<RankKey> = session.held().iter().map(|held| held.key).collect();
+            for key in held {
+                session.apply(Event::Stop { key, keep_artifacts: false });
+            }
+            if let Some(running) = session.running().map(|held| held.key) {
+                session.apply(Event::Rank(running, RankEvent::Stopped));
+            }
+        }
+        prop_assert!(session.held().is_empty() && session.is_idle());
+    }
+}

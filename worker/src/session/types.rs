@@ -1,0 +1,149 @@
+//! The words of a session, in the domain's own types.
+
+use std::fmt;
+
+use ringtune_shared::{
+    ids::{Epoch, JobId},
+    ring::RingView,
+    spec::JobSpec,
+};
+
+use crate::engine::Precision;
+
+/// Names one rank's work on this worker: a job, in one membership of its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RankKey {
+    /// The job.
+    pub job: JobId,
+    /// The ring's epoch.
+    pub epoch: Epoch,
+}
+
+impl fmt::Display for RankKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "job {} epoch {}", self.job, self.epoch)
+    }
+}
+
+/// A rank to take: what the coordinator decided for all of them, and which of them this is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assignment {
+    /// The members in rank order.
+    pub ring: RingView,
+    /// This worker's place among them.
+    pub rank: usize,
+    /// The job, with every default filled in.
+    pub spec: JobSpec,
+    /// Compute threads of every rank; at least 1.
+    pub threads: usize,
+    /// What every rank computes in.
+    pub precision: Precision,
+    /// The class that all members have.
+    pub numerics_class: String,
+}
+
+impl Assignment {
+    /// The job and the epoch.
+    pub fn key(&self) -> RankKey {
+        RankKey { job: self.ring.job, epoch: self.ring.epoch }
+    }
+}
+
+/// How far a rank is. Preparing -> Ready -> Training -> Finished; Failed and Stopped from any of the first three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Fetches, loads and encodes.
+    Preparing,
+    /// Waits for the others.
+    Ready,
+    /// Trains.
+    Training,
+    /// Done, its artifacts are at the coordinator.
+    Finished,
+    /// Ended with a reason.
+    Failed,
+    /// Ended on request.
+    Stopped,
+}
+
+impl Phase {
+    /// Nothing runs any more; the rank is held only so that the coordinator hears of it.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Finished | Self::Failed | Self::Stopped)
+    }
+}
+
+/// A part of preparation and how far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// "fetch", "load" or "encode".
+    pub stage: &'static str,
+    /// Of `total`.
+    pub done: u64,
+    /// Images, or 1.
+    pub total: u64,
+}
+
+/// One finished step, as the coordinator stores it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepSummary {
+    /// From 1.
+    pub step: u64,
+    /// Mean over the global batch.
+    pub loss: f32,
+    /// The step's.
+    pub learning_rate: f64,
+    /// From the step's beginning to its end.
+    pub step_seconds: f64,
+    /// Of it, in the engine.
+    pub compute_seconds: f64,
+    /// Of it, sending and receiving.
+    pub exchange_seconds: f64,
+    /// Of it, waiting for the previous rank.
+    pub wait_seconds: f64,
+    /// Left out, because a number was not finite.
+    pub skipped: bool,
+    /// Ranks in the ring.
+    pub world_size: usize,
+}
+
+/// How important a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Worth knowing.
+    Info,
+    /// Worth a look.
+    Warn,
+    /// Why it ended.
+    Error,
+}
+
+impl Level {
+    /// The word on the wire and in job.log.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// What a rank's work says of itself, in order. The last three end it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RankEvent {
+    /// Preparation goes on.
+    Progress(Progress),
+    /// Prepared: waits to be told to train.
+    Ready,
+    /// A step is done. Rank 0's are stored at the coordinator.
+    Step(StepSummary),
+    /// A line for the job's history.
+    Log(Level, String),
+    /// All is done and uploaded.
+    Finished,
+    /// Ended, with the reason.
+    Failed(String),
+    /// Ended as asked.
+    Stopped,
+}

@@ -1,0 +1,186 @@
+//! Between the session's words and the wire's.
+
+use ringtune_proto::{convert::spec_from_wire, v1};
+use ringtune_shared::{
+    ids::{Epoch, JobId},
+    ring::{Member, RingView},
+};
+
+use super::{
+    state::{Event, HeldRank, Message},
+    types::{Assignment, Phase, Progress, RankKey, StepSummary},
+};
+use crate::engine::Precision;
+
+/// A message from the coordinator that makes no sense. It is logged and passed over.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the coordinator's {message}: {field}: {problem}")]
+pub(super) struct WireError {
+    message: &'static str,
+    field: &'static str,
+    problem: String,
+}
+
+fn wrong(message: &'static str, field: &'static str) -> impl Fn(&dyn ToString) -> WireError {
+    move |problem| WireError { message, field, problem: problem.to_string() }
+}
+
+/// Reads what the coordinator said; `None` for what a session has no event for (a second welcome).
+pub(super) fn event(response: v1::SessionResponse) -> Result<Option<Event>, WireError> {
+    use v1::session_response::Message as Down;
+    let Some(message) = response.message else {
+        return Err(wrong("message", "message")(&"empty; this worker may be older than the coordinator"));
+    };
+    let key = |message, job: &str, epoch| -> Result<RankKey, WireError> {
+        Ok(RankKey { job: job_id(message, job)?, epoch: Epoch(epoch) })
+    };
+    Ok(match message {
+        Down::Welcome(_) => None,
+        // One whose rank can be told is answered with a failure.
+        Down::Assignment(assignment) => Some(match rank_of(&assignment) {
+            None => Event::Assigned(Box::new(self::assignment(assignment)?)),
+            Some((key, rank)) => match self::assignment(assignment) {
+                Ok(assignment) => Event::Assigned(Box::new(assignment)),
+                Err(error) => Event::Unreadable { key, rank, reason: error.to_string() },
+            },
+        }),
+        Down::StartTraining(start) => {
+            Some(Event::StartTraining(key("StartTraining", &start.job_id, start.epoch)?))
+        }
+        Down::StopRank(stop) => Some(Event::Stop {
+            key: key("StopRank", &stop.job_id, stop.epoch)?,
+            keep_artifacts: stop.keep_artifacts,
+        }),
+        Down::StepsStored(stored) => Some(Event::StepsStored(
+            job_id("StepsStored", &stored.job_id)?,
+            u64::try_from(stored.step).map_err(|_| wrong("StepsStored", "step")(&stored.step))?,
+        )),
+    })
+}
+
+fn job_id(message: &'static str, text: &str) -> Result<JobId, WireError> {
+    text.parse().map_err(|error| wrong(message, "job_id")(&error))
+}
+
+fn rank_of(wire: &v1::Assignment) -> Option<(RankKey, usize)> {
+    let ring = wire.ring.as_ref()?;
+    let key = RankKey { job: ring.job_id.parse().ok()?, epoch: Epoch(ring.epoch) };
+    Some((key, usize::try_from(wire.rank).ok()?))
+}
+
+fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
+    let wrong = |field| wrong("Assignment", field);
+    let ring = wire.ring.ok_or_else(|| wrong("ring")(&"absent"))?;
+    let members: Vec<Member> = ring
+        .members
+        .into_iter()
+        .map(|member| {
+            let worker = member.worker_id.parse().map_err(|error| wrong("ring.members.worker_id")(&error))?;
+            Ok(Member { worker, address: member.address })
+        })
+        .collect::<Result<_, WireError>>()?;
+    let rank = usize::try_from(wire.rank)
+        .ok()
+        .filter(|rank| *rank < members.len())
+        .ok_or_else(|| wrong("rank")(&format!("{} of {} members", wire.rank, members.len())))?;
+    let threads = usize::try_from(wire.threads_per_rank)
+        .ok()
+        .filter(|threads| *threads >= 1)
+        .ok_or_else(|| wrong("threads_per_rank")(&wire.threads_per_rank))?;
+    let precision = match wire.precision.as_str() {
+        "bf16" => Precision::Bf16,
+        "no" => Precision::Fp32,
+        other => return Err(wrong("precision")(&format!("{other:?}; allowed: \"bf16\", \"no\""))),
+    };
+    let spec = spec_from_wire(wire.spec.ok_or_else(|| wrong("spec")(&"absent"))?)
+        .map_err(|error| wrong("spec")(&error))?;
+    Ok(Assignment {
+        ring: RingView { job: job_id("Assignment", &ring.job_id)?, epoch: Epoch(ring.epoch), members },
+        rank,
+        spec,
+        threads,
+        precision,
+        numerics_class: wire.numerics_class,
+    })
+}
+
+/// A message up the stream.
+pub(super) fn request(message: &Message) -> v1::SessionRequest {
+    use v1::session_request::Message as Up;
+    let message = match message {
+        Message::Report { held, progress } => Up::RankReport(v1::RankReport {
+            job_id: held.key.job.to_string(),
+            epoch: held.key.epoch.0,
+            rank: rank_number(held.rank),
+            phase: phase(held.phase).into(),
+            progress: progress.as_ref().map(|progress| rank_progress(held.rank, progress)),
+            reason: held.reason.clone(),
+        }),
+        Message::Step(key, step) => Up::RankStep(v1::RankStep {
+            job_id: key.job.to_string(),
+            epoch: key.epoch.0,
+            step: Some(step_report(step)),
+        }),
+        Message::Log(key, rank, level, line) => Up::RankLog(v1::RankLog {
+            job_id: key.job.to_string(),
+            line: Some(v1::LogLine {
+                level: level.as_str().to_owned(),
+                rank: rank_number(*rank),
+                message: line.clone(),
+            }),
+        }),
+    };
+    v1::SessionRequest { message: Some(message) }
+}
+
+/// The ranks of a hello or heartbeat.
+pub(super) fn held_ranks(held: &[HeldRank]) -> Vec<v1::HeldRank> {
+    held.iter()
+        .map(|held| v1::HeldRank {
+            job_id: held.key.job.to_string(),
+            epoch: held.key.epoch.0,
+            rank: rank_number(held.rank),
+            phase: phase(held.phase).into(),
+            step: i64::try_from(held.step).unwrap_or(i64::MAX),
+            reason: held.reason.clone(),
+        })
+        .collect()
+}
+
+fn rank_number(rank: usize) -> i32 {
+    i32::try_from(rank).unwrap_or(i32::MAX)
+}
+
+fn rank_progress(rank: usize, progress: &Progress) -> v1::RankProgress {
+    v1::RankProgress {
+        rank: rank_number(rank),
+        stage: progress.stage.to_owned(),
+        done: i64::try_from(progress.done).unwrap_or(i64::MAX),
+        total: i64::try_from(progress.total).unwrap_or(i64::MAX),
+    }
+}
+
+fn step_report(step: &StepSummary) -> v1::StepReport {
+    v1::StepReport {
+        step: i64::try_from(step.step).unwrap_or(i64::MAX),
+        loss: f64::from(step.loss),
+        learning_rate: step.learning_rate,
+        step_seconds: step.step_seconds,
+        compute_seconds: step.compute_seconds,
+        exchange_seconds: step.exchange_seconds,
+        wait_seconds: step.wait_seconds,
+        skipped: step.skipped,
+        world_size: rank_number(step.world_size),
+    }
+}
+
+fn phase(phase: Phase) -> v1::RankPhase {
+    match phase {
+        Phase::Preparing => v1::RankPhase::Preparing,
+        Phase::Ready => v1::RankPhase::Ready,
+        Phase::Training => v1::RankPhase::Training,
+        Phase::Finished => v1::RankPhase::Finished,
+        Phase::Failed => v1::RankPhase::Failed,
+        Phase::Stopped => v1::RankPhase::Stopped,
+    }
+}

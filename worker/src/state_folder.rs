@@ -1,0 +1,172 @@
+//! The worker's state folder: who it is, how often it has started, and its files. One worker per folder.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    path::{Path, PathBuf},
+};
+
+use ringtune_shared::{
+    files::{FileError, write_atomically},
+    ids::WorkerId,
+};
+
+/// Why a state folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateFolderError {
+    /// Another worker holds the lock.
+    #[error(
+        "another worker runs on the state folder {}; give this one its own with --state-dir", folder.display()
+    )]
+    Taken {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// Reading or writing failed.
+    #[error("state folder: {}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error("state folder: {0}")]
+    Write(#[from] FileError),
+    /// A file holds something that this worker never wrote.
+    #[error("state folder: {}: {content:?} is not {expected}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        content: String,
+        /// What it should hold.
+        expected: &'static str,
+    },
+}
+
+/// An open, locked state folder. The lock goes with the process, however it ends.
+#[derive(Debug)]
+pub struct StateFolder {
+    folder: PathBuf,
+    worker: WorkerId,
+    incarnation: u64,
+    _lock: File,
+}
+
+impl StateFolder {
+    /// Makes the folder if need be, locks it, reads or makes the worker's id, and counts this start.
+    /// The count is on disk before this returns.
+    pub fn open(folder: &Path) -> Result<Self, StateFolderError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| StateFolderError::Io { path, source }
+        };
+        // 1. Ours alone.
+        std::fs::create_dir_all(folder).map_err(failed(folder))?;
+        let lock_path = folder.join("lock");
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock_path)
+            .map_err(failed(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => (),
+            Err(TryLockError::WouldBlock) => {
+                return Err(StateFolderError::Taken { folder: folder.to_owned() });
+            }
+            Err(TryLockError::Error(source)) => return Err(failed(&lock_path)(source)),
+        }
+        // 2. Who we are: made once, then kept.
+        let id_path = folder.join("worker-id");
+        let worker = match read(&id_path)? {
+            Some(text) => parse(&id_path, &text, "a UUID")?,
+            None => {
+                let worker = WorkerId::new();
+                write_atomically(&id_path, format!("{worker}\n").as_bytes())?;
+                worker
+            }
+        };
+        // 3. Which start this is: the coordinator lets the newest win.
+        let count_path = folder.join("incarnation");
+        let before: u64 = match read(&count_path)? {
+            Some(text) => parse(&count_path, &text, "a number")?,
+            None => 0,
+        };
+        let incarnation = before.saturating_add(1);
+        write_atomically(&count_path, format!("{incarnation}\n").as_bytes())?;
+        Ok(Self { folder: folder.to_owned(), worker, incarnation, _lock: lock })
+    }
+
+    /// The worker's lasting id.
+    pub fn worker(&self) -> WorkerId {
+        self.worker
+    }
+
+    /// Which start of the daemon on this folder this is, from 1.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Where fetched files are kept.
+    pub fn cache_folder(&self) -> PathBuf {
+        self.folder.join("cache")
+    }
+
+    /// Where ranks write before they upload. What an earlier start left there is of no use.
+    pub fn work_folder(&self) -> PathBuf {
+        self.folder.join("work")
+    }
+}
+
+fn read(path: &Path) -> Result<Option<String>, StateFolderError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(StateFolderError::Io { path: path.to_owned(), source }),
+    }
+}
+
+fn parse<T: std::str::FromStr>(
+    path: &Path,
+    text: &str,
+    expected: &'static str,
+) -> Result<T, StateFolderError> {
+    text.trim().parse().map_err(|_| StateFolderError::Damaged {
+        path: path.to_owned(),
+        content: text.chars().take(80).collect(),
+        expected,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_stays_and_each_start_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = StateFolder::open(folder.path()).unwrap();
+        let (worker, incarnation) = (first.worker(), first.incarnation());
+        assert_eq!(incarnation, 1);
+        drop(first);
+        let second = StateFolder::open(folder.path()).unwrap();
+        assert_eq!((second.worker(), second.incarnation()), (worker, 2));
+    }
+
+    #[test]
+    fn a_second_worker_on_the_folder_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let _first = StateFolder::open(folder.path()).unwrap();
+        assert!(matches!(StateFolder::open(folder.path()), Err(StateFolderError::Taken { .. })));
+    }
+
+    #[test]
+    fn a_damaged_identity_is_named_and_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("worker-id"), "nobody").unwrap();
+        let error = StateFolder::open(folder.path()).unwrap_err();
+        assert!(matches!(error, StateFolderError::Damaged { path, .. } if path.ends_with("worker-id")));
+    }
+}
