@@ -17,7 +17,7 @@ pub struct Frame {
     pub hop: u32,
     /// Which segment of the hop's message, from 0.
     pub segment: u32,
-    /// Numbers in fp32, little-endian; at least one.
+    /// Numbers in fp32, little-endian; none only where the whole message is empty.
     pub payload: Bytes,
 }
 

@@ -39,14 +39,15 @@ struct Segment {
     place: Range<usize>,
 }
 
-/// The segments of one hop's message, in order; none where the message is empty.
-fn segments(hop: usize, message: Range<usize>, segment_floats: usize) -> impl Iterator<Item = Segment> {
-    let end = message.end;
-    message.step_by(segment_floats).enumerate().map(move |(number, start)| Segment {
-        hop,
-        number,
-        place: start..end.min(start + segment_floats),
-    })
+/// The segments of one hop's message, in order. An empty message is one empty segment: so whoever
+/// has received all of a collective knows that every rank has begun it.
+fn segments(hop: usize, message: Range<usize>, segment_floats: usize) -> VecDeque<Segment> {
+    let count = message.len().div_ceil(segment_floats).max(1);
+    let segment = |number| {
+        let start = message.start + number * segment_floats;
+        Segment { hop, number, place: start..message.end.min(start + segment_floats) }
+    };
+    (0..count).map(segment).collect()
 }
 
 impl Ring {
@@ -82,44 +83,40 @@ impl Ring {
         motion: &mut dyn Motion,
         began: Instant,
     ) -> Result<Duration, RingError> {
-        let cut = self.segment_floats;
         let hops = motion.hops();
-        let mut wait = None;
+        let cut = self.segment_floats;
 
         // 1. What comes in, in this order and no other; what goes out, first this rank's own.
-        let mut expected: VecDeque<usize> =
-            (0..hops).filter(|hop| !motion.received_at(*hop).is_empty()).collect();
-        let mut message = next_message(&mut expected, motion, cut);
-        let mut to_send: VecDeque<Segment> =
-            if hops > 0 { segments(0, motion.sent_at(0), cut).collect() } else { VecDeque::new() };
-        let previous_has_left = *links.status.borrow_and_update() == Status::PreviousLeft;
-        let mut leaving_deadline = previous_has_left.then(|| Instant::now() + links.peer_timeout);
+        let mut hop = 0;
+        let mut to_receive = segments(hop, motion.received_at(hop), cut);
+        let mut to_send = segments(0, motion.sent_at(0), cut);
+        let mut wait = None;
+        let mut moved = began;
 
         // 2. Always take in, whatever the sending waits for.
-        while !message.is_empty() || !to_send.is_empty() {
-            let patience = leaving_deadline.unwrap_or(began);
+        while !to_receive.is_empty() || !to_send.is_empty() {
             tokio::select! {
                 biased;
                 changed = links.status.changed() => {
                     changed.map_err(|_| RingError::Cancelled)?;
-                    match &*links.status.borrow_and_update() {
-                        Status::Open => {}
-                        Status::PreviousLeft => leaving_deadline = Some(Instant::now() + links.peer_timeout),
-                        Status::Failed(error) => return Err(error.clone()),
+                    if let Status::Failed(error) = &*links.status.borrow_and_update() {
+                        return Err(error.clone());
                     }
                 }
-                frame = links.incoming.recv(), if !message.is_empty() => {
-                    let (Some(frame), Some(segment)) = (frame, message.pop_front()) else {
-                        return Err(self.previous_is_gone(links));
+                frame = links.incoming.recv(), if !to_receive.is_empty() => {
+                    let (Some(frame), Some(segment)) = (frame, to_receive.pop_front()) else {
+                        return Err(self.previous_is_gone());
                     };
                     wait.get_or_insert_with(|| began.elapsed());
+                    moved = Instant::now();
                     self.check(&frame, &segment)?;
                     motion.take_in(segment.hop, segment.place.clone(), &frame.payload);
                     if segment.hop + 1 < hops {
                         to_send.push_back(Segment { hop: segment.hop + 1, ..segment });
                     }
-                    if message.is_empty() {
-                        message = next_message(&mut expected, motion, cut);
+                    if to_receive.is_empty() && hop + 1 < hops {
+                        hop += 1;
+                        to_receive = segments(hop, motion.received_at(hop), cut);
                     }
                 }
                 permit = links.outgoing.reserve(), if !to_send.is_empty() => {
@@ -127,11 +124,12 @@ impl Ring {
                     if let Some(segment) = to_send.pop_front() {
                         permit.send(self.frame(&segment, motion.read(segment.place.clone())));
                     }
-                    leaving_deadline = leaving_deadline.map(|_| Instant::now() + links.peer_timeout);
+                    moved = Instant::now();
                 }
-                // The previous rank is done, so all ranks are in this collective, and the next one
-                // has nothing to do but take in. If it does not, nobody is left to notice but us.
-                () = sleep_until(patience), if leaving_deadline.is_some() => {
+                // All has come, so all ranks have begun, and the next one has nothing to do but take
+                // in. If it does not, nobody else may be able to tell: the previous rank may be
+                // done, or ahead and shut out by the full queue.
+                () = sleep_until(moved + links.peer_timeout), if to_receive.is_empty() => {
                     return Err(RingError::Stalled { rank: self.place.next(), silent: links.peer_timeout });
                 }
             }
@@ -165,14 +163,11 @@ impl Ring {
         Err(RingError::Protocol { rank: self.place.previous(), problem })
     }
 
-    fn previous_is_gone(&self, links: &Links) -> RingError {
-        match &*links.status.borrow() {
-            Status::Failed(error) => error.clone(),
-            Status::Open | Status::PreviousLeft => RingError::PeerLost {
-                rank: self.place.previous(),
-                reason: "it left the ring before the exchange was over".into(),
-            },
-        }
+    fn previous_is_gone(&self) -> RingError {
+        self.failure().unwrap_or_else(|| RingError::PeerLost {
+            rank: self.place.previous(),
+            reason: "it left the ring before the exchange was over".into(),
+        })
     }
 
     fn next_is_gone(&self) -> RingError {
@@ -180,13 +175,5 @@ impl Ring {
             rank: self.place.next(),
             reason: "nothing can be sent to it any more".into(),
         })
-    }
-}
-
-/// The segments of the next message that is not empty.
-fn next_message(expected: &mut VecDeque<usize>, motion: &dyn Motion, cut: usize) -> VecDeque<Segment> {
-    match expected.pop_front() {
-        Some(hop) => segments(hop, motion.received_at(hop), cut).collect(),
-        None => VecDeque::new(),
     }
 }

@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::{Frame, LinkBroken, Place, ReceiveHalf, RingError, SendHalf, Signal};
 
 /// How a ring is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Status {
-    /// Both neighbours are there.
+    /// Nothing has gone wrong so far.
     Open,
-    /// The previous rank is done and has said so.
-    PreviousLeft,
     /// It is over.
     Failed(RingError),
 }
@@ -42,6 +40,10 @@ pub(super) async fn failed(mut status: watch::Receiver<Status>) -> RingError {
 
 /// Sends what the collectives hand over; between frames, pulses. Ends cleanly once the queue is
 /// closed and empty.
+///
+/// A next rank that is gone is a failure only when there is a frame for it: it may have all it
+/// needed and have left while this rank still takes in. If it died instead, the ranks after it
+/// notice, and then this one through the ring.
 pub(super) async fn send_frames(
     mut half: Box<dyn SendHalf>,
     mut frames: mpsc::Receiver<Frame>,
@@ -51,15 +53,24 @@ pub(super) async fn send_frames(
 ) {
     let work = async {
         loop {
-            let signal = tokio::select! {
-                biased;
-                frame = frames.recv() => match frame {
-                    Some(frame) => Signal::Frame(frame),
-                    None => return half.finish().await,
-                },
-                () = sleep(pulse_interval) => Signal::Pulse { job: place.job, epoch: place.epoch },
+            let next_frame = timeout(pulse_interval, frames.recv()).await;
+            let sent = match next_frame {
+                Ok(Some(frame)) => half.send(Signal::Frame(frame)).await,
+                Ok(None) => {
+                    // This rank is done; whether the next one still listens is not its concern.
+                    let _ = half.finish().await;
+                    return Ok(());
+                }
+                Err(_) => {
+                    let pulse = Signal::Pulse { job: place.job, epoch: place.epoch };
+                    match half.send(pulse).await {
+                        Err(gone) if frames.recv().await.is_some() => Err(gone),
+                        Err(_) => return Ok(()),
+                        Ok(()) => Ok(()),
+                    }
+                }
             };
-            half.send(signal).await?;
+            sent?;
         }
     };
     tokio::select! {
@@ -98,17 +109,10 @@ pub(super) async fn receive_frames(
         _ = failed(status.subscribe()) => return,
         received = work => received,
     };
-    match received {
-        Ok(()) => {
-            status.send_if_modified(|status| {
-                let open = *status == Status::Open;
-                if open {
-                    *status = Status::PreviousLeft;
-                }
-                open
-            });
-        }
-        Err(error) => fail(&status, error),
+    // A previous rank that is done ends this task and with it the queue: a failure only for a
+    // collective that still waits for frames.
+    if let Err(error) = received {
+        fail(&status, error);
     }
 }
 

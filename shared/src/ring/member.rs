@@ -134,6 +134,9 @@ impl Canceller {
     }
 
     /// Waits until the ring has failed, for whatever reason. Never ends while it has not.
+    ///
+    /// A rank that is in no collective learns that a neighbour is gone as long as there is room for
+    /// the frames that come before; at the latest it learns it in its next collective.
     pub async fn failed(&self) -> RingError {
         link::failed(self.status.subscribe()).await
     }
@@ -214,7 +217,7 @@ impl Ring {
     pub fn failure(&self) -> Option<RingError> {
         match &*self.status.borrow() {
             Status::Failed(error) => Some(error.clone()),
-            Status::Open | Status::PreviousLeft => None,
+            Status::Open => None,
         }
     }
 
@@ -225,8 +228,8 @@ impl Ring {
     }
 
     /// Leaves the ring in peace, after the last collective: what was sent still arrives, and the
-    /// neighbours do not take it for a failure. Waits for the previous rank to leave as well, so
-    /// that its last pulses find somebody; all in all for at most `peer_timeout`.
+    /// neighbours do not take it for a failure. Then waits for the previous rank to leave as well,
+    /// so that connections end in order; all in all for at most `peer_timeout`.
     pub async fn close(mut self) -> Result<(), RingError> {
         if self.place.world_size == 1 {
             return Ok(());

@@ -17,6 +17,9 @@
 //! error, and one of an older epoch is told apart, for it comes from a rank that was frozen while
 //! the ring went on without it.
 //!
+//! Every message, even an empty one, is at least one frame. So a collective ends nowhere before all
+//! ranks have begun it.
+//!
 //! A ring is a cycle: if every rank waited until the next one has room before taking in what the
 //! previous one sends, all would wait for ever. So a rank always takes in, whatever its own
 //! sending waits for, and all queues are bounded.
@@ -39,7 +42,8 @@
 //! [`RingError::Stalled`]; one that pulses may take as long as it likes. A rank whose ring has
 //! failed, for whatever reason, breaks both its connections, so that its neighbours fail too and
 //! theirs after them: nobody waits for ever. A rank that is done says so ([`Ring::close`]), which
-//! is not a failure.
+//! is not a failure. And a rank that has received all of a collective, but for `peer_timeout` cannot
+//! get rid of what it has to send, knows that the next rank has stalled.
 
 mod collectives;
 pub mod conformance;

@@ -22,7 +22,8 @@ pub trait SendHalf: Send {
     /// Sends a signal; waits while there is no room for it.
     async fn send(&mut self, signal: Signal) -> Result<(), LinkBroken>;
 
-    /// Says that no more will come. All that was sent arrives before it.
+    /// Says that no more will come. All that was sent arrives before it. An error is not taken for
+    /// a failure: the next rank may have left before.
     async fn finish(&mut self) -> Result<(), LinkBroken>;
 }
 

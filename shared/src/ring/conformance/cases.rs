@@ -1,0 +1,347 @@
+//! The suite's cases, in the order in which they are run.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::harness::{Case, EPOCH, Outcome};
+use super::{Failure, Fault, SuiteConfig, TransportFactory, reference};
+use crate::ids::{Epoch, JobId};
+use crate::ring::{Frame, Ring, RingConfig, RingError};
+
+/// Numbers in the buffers of the cases with faults: enough for several segments in every hop.
+const SIZE: usize = 500;
+const SEGMENT: usize = 20;
+
+/// Both collectives, one after the other on one ring, for all sizes of everything; and all ranks
+/// leave in peace.
+pub(super) async fn results_are_right_to_the_bit(
+    factory: &dyn TransportFactory,
+    config: &SuiteConfig,
+) -> Result<(), Failure> {
+    for &world_size in &config.world_sizes {
+        for &segment_floats in &config.segments {
+            let sizes = config.sizes.iter().copied();
+            for size in sizes.filter(|size| size / segment_floats <= config.most_segments) {
+                let mut case =
+                    Case::new(format!("right results for {size} numbers"), factory, config, world_size);
+                case.ring.segment_floats = segment_floats;
+                let expected = reference::reduced(world_size, size);
+                let problems = case.run(move |ring| both_collectives(ring, size, expected.clone())).await?;
+                for (rank, Outcome { result, .. }) in problems.into_iter().enumerate() {
+                    match result {
+                        Ok(None) => {}
+                        Ok(Some(problem)) => return Err(case.failure(format!("rank {rank}: {problem}"))),
+                        Err(error) => return Err(case.failure(format!("rank {rank}: {error}"))),
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn both_collectives(
+    mut ring: Ring,
+    size: usize,
+    expected: Vec<f32>,
+) -> Result<Option<String>, RingError> {
+    let place = ring.place();
+    let mut buffer = reference::buffer(place.rank, size);
+    ring.all_reduce(&mut buffer).await?;
+    if let Some(difference) = reference::difference(&buffer, &expected) {
+        return Ok(Some(format!("all_reduce: {difference}")));
+    }
+    for rows in [0, 1, place.world_size, 2 * place.world_size + 1] {
+        let width = size / rows.max(1);
+        let own = reference::own_rows(place.rank, place.world_size, width, rows);
+        let gathered = ring.gather_rows(&own, width, rows).await?;
+        if let Some(difference) = reference::difference(&gathered, &reference::rows(width, rows)) {
+            return Ok(Some(format!("gather_rows of {rows} rows of {width}: {difference}")));
+        }
+    }
+    // Once more: the ring is as good as new.
+    let mut buffer = reference::buffer(place.rank, size);
+    ring.all_reduce(&mut buffer).await?;
+    let difference = reference::difference(&buffer, &expected);
+    ring.close().await?;
+    Ok(difference.map(|difference| format!("the last all_reduce: {difference}")))
+}
+
+/// A rank that comes three deadlines late, but lives, is no failure.
+pub(super) async fn a_slow_rank_that_pulses_is_waited_for(
+    factory: &dyn TransportFactory,
+    config: &SuiteConfig,
+) -> Result<(), Failure> {
+    for world_size in several(config) {
+        let mut case = faulty_case("a slow rank", factory, config, world_size);
+        let late = (config.ring.peer_timeout + config.ring.pulse_interval) * 3;
+        case.patience += late;
+        let slow = world_size - 1;
+        let expected = reference::reduced(world_size, SIZE);
+        let outcomes = case
+            .run(move |mut ring| {
+                let expected = expected.clone();
+                async move {
+                    let mut differences = Vec::new();
+                    let mut waited = Duration::ZERO;
+                    for _ in 0..2 {
+                        if ring.place().rank == slow {
+                            sleep(late).await;
+                        }
+                        let mut buffer = reference::buffer(ring.place().rank, SIZE);
+                        ring.all_reduce(&mut buffer).await?;
+                        waited = waited.max(ring.last_exchange().wait);
+                        differences.extend(reference::difference(&buffer, &expected));
+                    }
+                    ring.close().await?;
+                    Ok((differences, waited))
+                }
+            })
+            .await?;
+        for (rank, Outcome { result, .. }) in outcomes.into_iter().enumerate() {
+            match result {
+                Err(error) => return Err(case.failure(format!("rank {rank}: {error}"))),
+                Ok((differences, _)) if !differences.is_empty() => {
+                    return Err(case.failure(format!("rank {rank}: {}", differences.join("; "))));
+                }
+                // The one after the slow rank hears nothing before it comes.
+                Ok((_, waited)) if rank == 0 && waited < late / 2 => {
+                    return Err(
+                        case.failure(format!("rank 0 waited {waited:?} for one that is {late:?} late"))
+                    );
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A rank whose connections break, at any frame, fails all ranks at once.
+pub(super) async fn a_rank_that_dies_is_noticed(
+    factory: &dyn TransportFactory,
+    config: &SuiteConfig,
+) -> Result<(), Failure> {
+    for world_size in several(config) {
+        for after in [0, 1, frames_of_a_rank(world_size) / 2] {
+            let mut case = faulty_case("a rank dies", factory, config, world_size);
+            case.fault = Some((world_size / 2, Fault::Die { after }));
+            let outcomes = case.run(repeat_for_ever).await?;
+            let lost = |error: &RingError| matches!(error, RingError::PeerLost { .. });
+            all_fail(&case, &outcomes, lost)?;
+        }
+    }
+    Ok(())
+}
+
+/// A rank that falls silent is noticed by the deadline, by the next one first; the others learn of
+/// it through the ring.
+pub(super) async fn a_rank_that_stalls_is_noticed(
+    factory: &dyn TransportFactory,
+    config: &SuiteConfig,
+) -> Result<(), Failure> {
+    for world_size in several(config) {
+        for after in [0, 1, frames_of_a_rank(world_size) / 2] {
+            let mut case = faulty_case("a rank stalls", factory, config, world_size);
+            let stalled = world_size / 2;
+            case.fault = Some((stalled, Fault::Freeze { after }));
+            let outcomes = case.run(repeat_for_ever).await?;
+            let lost_or_stalled =
+                |error: &RingError| matches!(error, RingError::PeerLost { .. } | RingError::Stalled { .. });
+            all_fail(&case, &outcomes, lost_or_stalled)?;
+            let next = (stalled + 1) % world_size;
+            let noticed = &outcomes[next].result;
+            if !matches!(noticed, Err(RingError::Stalled { rank, .. }) if *rank == stalled) {
+                return Err(case.failure(format!("rank {next} was to see rank {stalled} stall: {noticed:?}")));
+            }
+            let bound = config.ring.peer_timeout + config.ring.pulse_interval + config.slack;
+            for (rank, outcome) in outcomes.iter().enumerate() {
+                if outcome.after > bound {
+                    let problem = format!("rank {rank} took {:?}, more than {bound:?}", outcome.after);
+                    return Err(case.failure(problem));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A rank that was frozen while the ring went on to a new epoch spoils nothing.
+pub(super) async fn an_older_epoch_is_refused(
+    factory: &dyn TransportFactory,
+    config: &SuiteConfig,
+) -> Result<(), Failure> {
+    for world_size in several(config) {
+        let stale = world_size - 1;
+        let older = Epoch(EPOCH.0 - 1);
+        let mut case = faulty_case("an older epoch", factory, config, world_size);
+        case.fault = Some((stale, Fault::SpeakFor(older)));
+        let outcomes = case.run(repeat_for_ever).await?;
+        let expected = RingError::StaleEpoch { rank: stale, got: older, current: EPOCH };
+        refused_by_next(&case, &outcomes, stale, |error| *error == expected)?;
+    }
+    Ok(())
+}
+
+/// A newer epoch, another job, and frames that are doubled, left out or of another length.
+pub(super) async fn what_does_not_belong_is_refused(
+    factory: &dyn TransportFactory,
+    config: &SuiteConfig,
+) -> Result<(), Failure> {
+    type Change = fn(&mut Frame);
+    let changes: [(&str, Change); 8] = [
+        ("another job", |frame| frame.job = JobId::new()),
+        ("a collective that is over", |frame| frame.collective -= 1),
+        ("a collective to come", |frame| frame.collective += 1),
+        ("a hop too far", |frame| frame.hop += 1),
+        ("a segment too far", |frame| frame.segment += 1),
+        ("a number too few", |frame| frame.payload.truncate(frame.payload.len() - 4)),
+        ("half a number", |frame| frame.payload.truncate(frame.payload.len() - 2)),
+        ("no numbers", |frame| frame.payload.clear()),
+    ];
+    let world_size = 3;
+    let wrong = 1;
+    let mut faults = vec![("a newer epoch", Fault::SpeakFor(Epoch(EPOCH.0 + 1)))];
+    for (name, how) in changes {
+        faults.push((name, Fault::Change { frame: 0, how }));
+        faults.push((name, Fault::Change { frame: 17, how }));
+    }
+    for (name, fault) in faults {
+        let mut case = faulty_case(name, factory, config, world_size);
+        case.fault = Some((wrong, fault));
+        let outcomes = case.run(repeat_for_ever).await?;
+        let refused = |error: &RingError| matches!(error, RingError::Protocol { rank, .. } if *rank == wrong);
+        refused_by_next(&case, &outcomes, wrong, refused)?;
+    }
+    Ok(())
+}
+
+/// A rank that says good-bye while the others still need it.
+pub(super) async fn a_rank_that_leaves_early_is_missed(
+    factory: &dyn TransportFactory,
+    config: &SuiteConfig,
+) -> Result<(), Failure> {
+    for world_size in several(config) {
+        let case = faulty_case("a rank leaves early", factory, config, world_size);
+        let outcomes = case
+            .run(|ring| async move {
+                if ring.place().rank == 0 {
+                    // Whether its own leaving succeeds is of no interest: the others break the ring.
+                    let _ = ring.close().await;
+                    return Err(RingError::Cancelled);
+                }
+                repeat_for_ever(ring).await
+            })
+            .await?;
+        all_fail(&case, &outcomes[1..], |error| matches!(error, RingError::PeerLost { .. }))?;
+    }
+    Ok(())
+}
+
+/// A rank that is told to stop in the middle of an exchange stops at once, and so do the others.
+pub(super) async fn a_rank_that_is_cancelled_ends_the_ring(
+    factory: &dyn TransportFactory,
+    config: &SuiteConfig,
+) -> Result<(), Failure> {
+    const CANCELLED_AFTER: Duration = Duration::from_millis(50);
+    for world_size in several(config) {
+        let case = faulty_case("a rank is cancelled", factory, config, world_size);
+        let began = Instant::now();
+        let outcomes = case
+            .run(|ring| async move {
+                let canceller = ring.canceller();
+                match ring.place().rank {
+                    // Rank 0 is cancelled while it waits, directly or not, for rank 1.
+                    0 => {
+                        let cancelling = tokio::spawn(async move {
+                            sleep(CANCELLED_AFTER).await;
+                            canceller.cancel();
+                        });
+                        let result = repeat_for_ever(ring).await;
+                        let _ = cancelling.await;
+                        result
+                    }
+                    1 => {
+                        sleep(CANCELLED_AFTER * 4).await;
+                        repeat_for_ever(ring).await
+                    }
+                    _ => repeat_for_ever(ring).await,
+                }
+            })
+            .await?;
+        all_fail(&case, &outcomes, |error| {
+            matches!(error, RingError::PeerLost { .. } | RingError::Cancelled)
+        })?;
+        if !matches!(outcomes[0].result, Err(RingError::Cancelled)) {
+            return Err(case.failure(format!("rank 0 was cancelled, but has {:?}", outcomes[0].result)));
+        }
+        if began.elapsed() > config.ring.peer_timeout + config.slack {
+            return Err(case.failure(format!("it took {:?}", began.elapsed())));
+        }
+    }
+    Ok(())
+}
+
+/// The suite's ring sizes of more than one rank.
+fn several(config: &SuiteConfig) -> impl Iterator<Item = usize> {
+    config.world_sizes.iter().copied().filter(|world_size| *world_size > 1)
+}
+
+fn faulty_case<'suite>(
+    name: &str,
+    factory: &'suite dyn TransportFactory,
+    config: &SuiteConfig,
+    world_size: usize,
+) -> Case<'suite> {
+    let mut case = Case::new(name.to_owned(), factory, config, world_size);
+    case.ring = RingConfig { segment_floats: SEGMENT, ..case.ring };
+    case
+}
+
+/// Frames that a rank sends in one all-reduce of the cases with faults, about.
+fn frames_of_a_rank(world_size: usize) -> usize {
+    2 * (world_size - 1) * (SIZE / world_size).div_ceil(SEGMENT)
+}
+
+/// One exchange after the other until the ring fails, which the cases with faults make sure of.
+async fn repeat_for_ever(mut ring: Ring) -> Result<(), RingError> {
+    loop {
+        let mut buffer = reference::buffer(ring.place().rank, SIZE);
+        if let Err(error) = ring.all_reduce(&mut buffer).await {
+            // A failed ring stays failed, in the same way.
+            let again = ring.gather_rows(&[], 0, 0).await;
+            return if again == Err(error.clone()) { Err(error) } else { Ok(()) };
+        }
+    }
+}
+
+fn all_fail(
+    case: &Case<'_>,
+    outcomes: &[Outcome<()>],
+    expected: impl Fn(&RingError) -> bool,
+) -> Result<(), Failure> {
+    for outcome in outcomes {
+        match &outcome.result {
+            Ok(()) => return Err(case.failure("a failed ring gave another error when it was used again")),
+            Err(error) if expected(error) => {}
+            Err(error) => return Err(case.failure(format!("unexpected error: {error:?}"))),
+        }
+    }
+    Ok(())
+}
+
+/// The rank after the wrong one refuses; the others learn of it by their connections.
+fn refused_by_next(
+    case: &Case<'_>,
+    outcomes: &[Outcome<()>],
+    wrong: usize,
+    refused: impl Fn(&RingError) -> bool,
+) -> Result<(), Failure> {
+    let next = (wrong + 1) % outcomes.len();
+    all_fail(case, outcomes, |error| refused(error) || matches!(error, RingError::PeerLost { .. }))?;
+    match &outcomes[next].result {
+        Err(error) if refused(error) => Ok(()),
+        other => Err(case.failure(format!("rank {next} was to refuse: {other:?}"))),
+    }
+}

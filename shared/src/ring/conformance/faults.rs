@@ -1,0 +1,205 @@
+//! Transports that fail on purpose.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use crate::ids::Epoch;
+use crate::ring::{Frame, LinkBroken, ReceiveHalf, SendHalf, Signal, Transport};
+
+/// What a rank does wrong, counted in the frames that it has sent.
+#[derive(Debug, Clone, Copy)]
+pub enum Fault {
+    /// Both connections break after so many frames.
+    Die {
+        /// Frames sent before.
+        after: usize,
+    },
+    /// After so many frames nothing moves any more, in either direction, and no connection breaks:
+    /// a frozen process, a cut cable.
+    Freeze {
+        /// Frames sent before.
+        after: usize,
+    },
+    /// Everything it sends is of this epoch.
+    SpeakFor(Epoch),
+    /// One frame is changed on its way.
+    Change {
+        /// Which one.
+        frame: usize,
+        /// How.
+        how: fn(&mut Frame),
+    },
+}
+
+/// A transport with a fault.
+pub struct Faulty {
+    inner: Box<dyn Transport>,
+    fault: Fault,
+    graveyard: Graveyard,
+}
+
+/// Keeps the connections of frozen ranks open until the case is over.
+#[derive(Clone, Default)]
+pub struct Graveyard {
+    halves: Arc<Mutex<Vec<Half>>>,
+}
+
+#[expect(dead_code, reason = "held only so that it is not dropped")]
+enum Half {
+    Send(Box<dyn SendHalf>),
+    Receive(Box<dyn ReceiveHalf>),
+}
+
+impl Graveyard {
+    fn bury(&self, half: Half) {
+        self.halves.lock().unwrap_or_else(PoisonError::into_inner).push(half);
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Well,
+    Dead,
+    Frozen,
+}
+
+struct FaultySendHalf {
+    /// None once dead.
+    inner: Option<Box<dyn SendHalf>>,
+    fault: Fault,
+    frames: usize,
+    health: watch::Sender<Health>,
+    graveyard: Graveyard,
+}
+
+struct FaultyReceiveHalf {
+    inner: Option<Box<dyn ReceiveHalf>>,
+    health: watch::Receiver<Health>,
+    graveyard: Graveyard,
+}
+
+impl Faulty {
+    /// Gives a transport a fault.
+    pub fn boxed(inner: Box<dyn Transport>, fault: Fault, graveyard: &Graveyard) -> Box<dyn Transport> {
+        Box::new(Self { inner, fault, graveyard: graveyard.clone() })
+    }
+}
+
+impl Transport for Faulty {
+    fn split(self: Box<Self>) -> (Box<dyn SendHalf>, Box<dyn ReceiveHalf>) {
+        let (send, receive) = self.inner.split();
+        let (health, health_seen) = watch::channel(Health::Well);
+        let graveyard = self.graveyard;
+        let mut send = FaultySendHalf {
+            inner: Some(send),
+            fault: self.fault,
+            frames: 0,
+            health,
+            graveyard: graveyard.clone(),
+        };
+        send.break_if_due();
+        (Box::new(send), Box::new(FaultyReceiveHalf { inner: Some(receive), health: health_seen, graveyard }))
+    }
+}
+
+impl FaultySendHalf {
+    fn break_if_due(&mut self) {
+        match self.fault {
+            Fault::Die { after } if self.frames >= after => {
+                self.inner = None;
+                self.health.send_replace(Health::Dead);
+            }
+            Fault::Freeze { after } if self.frames >= after => {
+                self.health.send_replace(Health::Frozen);
+            }
+            _ => {}
+        }
+    }
+
+    fn changed(&self, mut signal: Signal) -> Signal {
+        match (self.fault, &mut signal) {
+            (Fault::SpeakFor(other), Signal::Frame(Frame { epoch, .. }) | Signal::Pulse { epoch, .. }) => {
+                *epoch = other
+            }
+            (Fault::Change { frame: due, how }, Signal::Frame(frame)) if due == self.frames => how(frame),
+            _ => {}
+        }
+        signal
+    }
+}
+
+#[async_trait]
+impl SendHalf for FaultySendHalf {
+    async fn send(&mut self, signal: Signal) -> Result<(), LinkBroken> {
+        if *self.health.borrow() == Health::Frozen {
+            return std::future::pending().await;
+        }
+        let is_frame = matches!(signal, Signal::Frame(_));
+        let signal = self.changed(signal);
+        let Some(inner) = &mut self.inner else { return Err(LinkBroken("it died as it was told".into())) };
+        inner.send(signal).await?;
+        self.frames += usize::from(is_frame);
+        self.break_if_due();
+        Ok(())
+    }
+
+    async fn finish(&mut self) -> Result<(), LinkBroken> {
+        if *self.health.borrow() == Health::Frozen {
+            return std::future::pending().await;
+        }
+        match &mut self.inner {
+            Some(inner) => inner.finish().await,
+            None => Err(LinkBroken("it died as it was told".into())),
+        }
+    }
+}
+
+#[async_trait]
+impl ReceiveHalf for FaultyReceiveHalf {
+    async fn receive(&mut self) -> Result<Option<Signal>, LinkBroken> {
+        let mut health = self.health.clone();
+        // Asked of the state and not of its changes: this future may be dropped and made anew.
+        let broken = async {
+            let found = health.wait_for(|health| *health != Health::Well).await.map(|health| *health);
+            match found {
+                Ok(health) => health,
+                // The sending half is gone, and with it this rank's ring.
+                Err(_) => std::future::pending().await,
+            }
+        };
+        let Some(inner) = &mut self.inner else { return Err(LinkBroken("it died as it was told".into())) };
+        tokio::select! {
+            biased;
+            health = broken => match health {
+                Health::Dead => {
+                    self.inner = None;
+                    Err(LinkBroken("it died as it was told".into()))
+                }
+                Health::Frozen | Health::Well => std::future::pending().await,
+            },
+            received = inner.receive() => received,
+        }
+    }
+}
+
+impl Drop for FaultySendHalf {
+    fn drop(&mut self) {
+        if *self.health.borrow() == Health::Frozen
+            && let Some(inner) = self.inner.take()
+        {
+            self.graveyard.bury(Half::Send(inner));
+        }
+    }
+}
+
+impl Drop for FaultyReceiveHalf {
+    fn drop(&mut self) {
+        if *self.health.borrow() == Health::Frozen
+            && let Some(inner) = self.inner.take()
+        {
+            self.graveyard.bury(Half::Receive(inner));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What the collectives must give, computed in one place and one after the other.
+
+use crate::ring::block_of;
+
+/// Number `index` of what `rank` contributes: of very different magnitudes and both signs, so that
+/// another order of additions gives other bits.
+pub(super) fn contribution(rank: usize, index: usize) -> f32 {
+    let mixed = mix((rank as u64) << 40 ^ index as u64);
+    match mixed % 61 {
+        0 => 0.0,
+        1 => -0.0,
+        2 => f32::MIN_POSITIVE / 4.0,
+        _ => {
+            let fraction = ((mixed >> 32) as f32 / (1_u64 << 32) as f32) - 0.5;
+            fraction * 2.0_f32.powi((mixed % 41) as i32 - 20)
+        }
+    }
+}
+
+/// SplitMix64's output function (Steele, Lea and Flood 2014).
+pub(super) fn mix(seed: u64) -> u64 {
+    let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// What a rank brings to an all-reduce.
+pub(super) fn buffer(rank: usize, size: usize) -> Vec<f32> {
+    (0..size).map(|index| contribution(rank, index)).collect()
+}
+
+/// The sum of all ranks' buffers, each chunk in the order c, c + 1, …, c - 1.
+pub(super) fn reduced(world_size: usize, size: usize) -> Vec<f32> {
+    let mut sums = Vec::with_capacity(size);
+    for chunk in 0..world_size {
+        for index in block_of(chunk, world_size, size) {
+            let mut sum = contribution(chunk, index);
+            for later in 1..world_size {
+                sum += contribution((chunk + later) % world_size, index);
+            }
+            sums.push(sum);
+        }
+    }
+    sums
+}
+
+/// All rows of a gather. A row belongs to its microbatch, whichever rank computes it; one of its
+/// numbers is a NaN with a mark, which must arrive as it is.
+pub(super) fn rows(width: usize, rows: usize) -> Vec<f32> {
+    (0..rows * width)
+        .map(|index| if index % 53 == 7 { f32::from_bits(0x7fc0_0bad) } else { contribution(99, index) })
+        .collect()
+}
+
+/// The rows that a rank contributes.
+pub(super) fn own_rows(rank: usize, world_size: usize, width: usize, count: usize) -> Vec<f32> {
+    let block = block_of(rank, world_size, count);
+    rows(width, count)[block.start * width..block.end * width].to_vec()
+}
+
+/// Where two lists of numbers differ in their bits, if they do.
+pub(super) fn difference(got: &[f32], expected: &[f32]) -> Option<String> {
+    if got.len() != expected.len() {
+        return Some(format!("got {} numbers, expected {}", got.len(), expected.len()));
+    }
+    let at = got.iter().zip(expected).position(|(got, expected)| got.to_bits() != expected.to_bits())?;
+    Some(format!("number {at}: got {:?}, expected {:?}", got[at], expected[at]))
+}
