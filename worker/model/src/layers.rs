@@ -98,9 +98,6 @@ pub struct Conv2d {
     packable: bool,
 }
 
-/// Up to so many pixels in a batch, putting the weights in order takes a noticeable part of a convolution.
-const MOST_PIXELS_FOR_PACKING: i64 = 1024;
-
 impl Conv2d {
     /// Reads `weight` [outputs, inputs, kernel, kernel] and `bias` [outputs].
     pub fn new(scope: &Scope, config: Conv2dConfig, kind: Kind) -> Result<Self> {
@@ -136,22 +133,19 @@ impl Conv2d {
         }
     }
 
-    /// Packs the weights once, at the first training step on a small enough picture. What is packed for one
-    /// size is right for every size, and takes the place of the plain weights.
+    /// Packs the weights at the first training step. What is packed for one size is right for every size and
+    /// takes the place of the plain weights. A gradient always goes through packed weights, so that its bits
+    /// do not depend on what a loaded model did before.
     fn pack(&self, input_size: &[i64]) -> Result<()> {
-        let [batch, _, height, width] = input_size else { return Ok(()) };
-        if batch * height * width > MOST_PIXELS_FOR_PACKING {
-            return Ok(());
-        }
-        let packed = match &*self.weights.borrow() {
-            ConvolutionWeights::ChannelsLast(weight) => {
+        let packed = match (&*self.weights.borrow(), input_size) {
+            (ConvolutionWeights::ChannelsLast(weight), [batch, _, height, width]) => {
                 let output_size = [*batch, weight.size4()?.0, *height, *width];
                 ConvolutionWeights::Packed {
                     forward: native::pack_convolution(weight, input_size, false)?,
                     backward: native::pack_convolution(weight, &output_size, true)?,
                 }
             }
-            ConvolutionWeights::Packed { .. } => return Ok(()),
+            _ => return Ok(()),
         };
         self.weights.replace(packed);
         Ok(())
@@ -242,3 +236,7 @@ pub fn from_tokens(x: &Tensor, height: i64, width: i64) -> Result<Tensor> {
     let (batch, _, channels) = x.size3()?;
     Ok(x.f_reshape([batch, height, width, channels])?.f_permute([0, 3, 1, 2])?)
 }
+
+#[cfg(test)]
+#[path = "layers_tests.rs"]
+mod tests;
