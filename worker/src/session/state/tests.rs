@@ -215,7 +215,8 @@ fn moves() -> impl Strategy<Value = Move> {
         (jobs.clone(), epochs.clone()).prop_map(|(j, e)| Move::Start(j, e)),
         (jobs.clone(), epochs, any::<bool>()).prop_map(|(j, e, k)| Move::Stop(j, e, k)),
         (jobs, 0..20u64).prop_map(|(j, s)| Move::Stored(j, s)),
-        3 => (0..5u8).prop_map(Move::Work),
+        (0..5u8).prop_map(Move::Work),
+        (0..5u8).prop_map(Move::Work),
     ]
 }
 
