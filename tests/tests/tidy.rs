@@ -107,7 +107,7 @@ fn the_coordinator_and_the_command_never_link_libtorch() -> Result<()> {
 #[test]
 fn the_built_coordinator_and_command_load_no_libtorch() -> Result<()> {
     let names_libtorch = |program: &str| -> Result<bool> {
-        let library = b"libtorch.so";
+        let library = b"libtorch_cpu.so";
         Ok(fs::read(places::program(program)?)?.windows(library.len()).any(|window| window == library))
     };
     ensure!(names_libtorch("ringtune-worker")?, "the search finds nothing");
