@@ -6,8 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "csrc/shim.cpp",
+    "csrc/allocator.cpp",
     "csrc/fused.cpp",
     "csrc/fused_kernels.cpp",
     "csrc/attention.cpp",

@@ -48,6 +48,8 @@ unsafe extern "C" {
         backward_weight: *const C_tensor,
         bias: *const C_tensor,
     ) -> *mut C_tensor;
+    fn ringtune_install_allocator() -> bool;
+    fn ringtune_release_memory() -> bool;
     fn ringtune_set_threads(threads: c_int) -> bool;
     fn ringtune_set_interop_threads(threads: c_int) -> bool;
     fn ringtune_get_threads() -> c_int;
@@ -202,6 +204,18 @@ pub(crate) fn group_norm(x: &Tensor, added: Option<&Tensor>, norm: GroupNormArgu
 pub(crate) fn geglu(x: &Tensor) -> Result<Tensor> {
     // SAFETY: a live tensor; the shim only reads it.
     tensor_from(unsafe { ringtune_geglu(x.as_ptr()) })
+}
+
+/// From here on libtorch keeps freed blocks of a megabyte and more for the next tensor of that size.
+pub(crate) fn install_allocator() -> Result<()> {
+    // SAFETY: no arguments; blocks of the allocator before know their own way back.
+    if unsafe { ringtune_install_allocator() } { Ok(()) } else { Err(last_error()) }
+}
+
+/// Gives what libtorch keeps back to the system.
+pub(crate) fn release_memory() -> Result<()> {
+    // SAFETY: no arguments; only blocks that no tensor uses are unmapped.
+    if unsafe { ringtune_release_memory() } { Ok(()) } else { Err(last_error()) }
 }
 
 /// Sets the compute threads of operations started by the calling thread.

@@ -23,11 +23,12 @@ pub struct RuntimeInfo {
 pub struct Runtime;
 
 impl Runtime {
-    /// Sets one inter-operation thread and `threads` compute threads. Call it first, on the thread that will
-    /// compute: OpenMP keeps the number per calling thread.
+    /// Sets one inter-operation thread, `threads` compute threads, and an allocator that keeps large blocks for
+    /// the next step. Call it first, on the thread that will compute: OpenMP keeps the number per calling thread.
     pub fn initialise(threads: usize) -> Result<RuntimeInfo> {
         // Fails when it was set before, by a test or an earlier call: then it already is as it shall be.
         let _already_set = native::set_interop_threads(1);
+        native::install_allocator()?;
         Self::set_threads(threads)?;
         Ok(Self::info())
     }

@@ -8,6 +8,7 @@ use crate::api::{ModelInfo, Moments, Pixels, Precision};
 use crate::checkpoint::Checkpoint;
 use crate::clip::TextEncoder;
 use crate::error::{Error, Result};
+use crate::native;
 use crate::schedule::NoiseSchedule;
 use crate::unet::UNet;
 use crate::vae::{VaeDecoder, VaeEncoder};
@@ -45,6 +46,7 @@ impl StableDiffusion {
         let text = TextEncoder::new(&checkpoint.text_weights()?.root(), &checkpoint.text, precision)?;
         let unet = UNet::new(&checkpoint.unet_weights()?.root(), &checkpoint.unet, kind_of(precision))?;
         let schedule = NoiseSchedule::new(&checkpoint.scheduler);
+        native::release_memory()?;
         Ok(StableDiffusion { checkpoint, precision, text, unet, schedule, encoder: None, decoder: None })
     }
 
@@ -108,6 +110,8 @@ impl StableDiffusion {
     pub fn drop_vae(&mut self) {
         self.encoder = None;
         self.decoder = None;
+        // What cannot be given back stays for the next tensors: nothing to report.
+        let _kept = native::release_memory();
     }
 
     /// Token embeddings of `ids` ([batch, tokens], row by row), fp32, learned rows in place of the ids from
