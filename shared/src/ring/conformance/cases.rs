@@ -127,7 +127,7 @@ pub(super) async fn a_rank_that_dies_is_noticed(
         for after in [0, 1, frames_of_a_rank(world_size) / 2] {
             let mut case = faulty_case("a rank dies", factory, config, world_size);
             case.fault = Some((world_size / 2, Fault::Die { after }));
-            let outcomes = case.run(repeat_for_ever).await?;
+            let outcomes = case.run(repeat_until_failure).await?;
             let lost = |error: &RingError| matches!(error, RingError::PeerLost { .. });
             all_fail(&case, &outcomes, lost)?;
         }
@@ -146,7 +146,7 @@ pub(super) async fn a_rank_that_stalls_is_noticed(
             let mut case = faulty_case("a rank stalls", factory, config, world_size);
             let stalled = world_size / 2;
             case.fault = Some((stalled, Fault::Freeze { after }));
-            let outcomes = case.run(repeat_for_ever).await?;
+            let outcomes = case.run(repeat_until_failure).await?;
             let lost_or_stalled =
                 |error: &RingError| matches!(error, RingError::PeerLost { .. } | RingError::Stalled { .. });
             all_fail(&case, &outcomes, lost_or_stalled)?;
@@ -177,7 +177,7 @@ pub(super) async fn an_older_epoch_is_refused(
         let older = Epoch(EPOCH.0 - 1);
         let mut case = faulty_case("an older epoch", factory, config, world_size);
         case.fault = Some((stale, Fault::SpeakFor(older)));
-        let outcomes = case.run(repeat_for_ever).await?;
+        let outcomes = case.run(repeat_until_failure).await?;
         let expected = RingError::StaleEpoch { rank: stale, got: older, current: EPOCH };
         refused_by_next(&case, &outcomes, stale, |error| *error == expected)?;
     }
@@ -210,7 +210,7 @@ pub(super) async fn what_does_not_belong_is_refused(
     for (name, fault) in faults {
         let mut case = faulty_case(name, factory, config, world_size);
         case.fault = Some((wrong, fault));
-        let outcomes = case.run(repeat_for_ever).await?;
+        let outcomes = case.run(repeat_until_failure).await?;
         let refused = |error: &RingError| matches!(error, RingError::Protocol { rank, .. } if *rank == wrong);
         refused_by_next(&case, &outcomes, wrong, refused)?;
     }
@@ -231,7 +231,7 @@ pub(super) async fn a_rank_that_leaves_early_is_missed(
                     let _ = ring.close().await;
                     return Err(RingError::Cancelled);
                 }
-                repeat_for_ever(ring).await
+                repeat_until_failure(ring).await
             })
             .await?;
         all_fail(&case, &outcomes[1..], |error| matches!(error, RingError::PeerLost { .. }))?;
@@ -258,15 +258,15 @@ pub(super) async fn a_rank_that_is_cancelled_ends_the_ring(
                             sleep(CANCELLED_AFTER).await;
                             canceller.cancel();
                         });
-                        let result = repeat_for_ever(ring).await;
+                        let result = repeat_until_failure(ring).await;
                         let _ = cancelling.await;
                         result
                     }
                     1 => {
                         sleep(CANCELLED_AFTER * 4).await;
-                        repeat_for_ever(ring).await
+                        repeat_until_failure(ring).await
                     }
-                    _ => repeat_for_ever(ring).await,
+                    _ => repeat_until_failure(ring).await,
                 }
             })
             .await?;
@@ -304,16 +304,17 @@ fn frames_of_a_rank(world_size: usize) -> usize {
     2 * (world_size - 1) * (SIZE / world_size).div_ceil(SEGMENT)
 }
 
-/// One exchange after the other until the ring fails, which the cases with faults make sure of.
-async fn repeat_for_ever(mut ring: Ring) -> Result<(), RingError> {
-    loop {
+/// One exchange after the other until the ring fails, which the cases with faults make sure of long
+/// before the last one. `Ok` if it does not fail, or not in the same way when it is used again.
+async fn repeat_until_failure(mut ring: Ring) -> Result<(), RingError> {
+    for _ in 0..1000 {
         let mut buffer = reference::buffer(ring.place().rank, SIZE);
         if let Err(error) = ring.all_reduce(&mut buffer).await {
-            // A failed ring stays failed, in the same way.
             let again = ring.gather_rows(&[], 0, 0).await;
             return if again == Err(error.clone()) { Err(error) } else { Ok(()) };
         }
     }
+    Ok(())
 }
 
 fn all_fail(
@@ -323,7 +324,9 @@ fn all_fail(
 ) -> Result<(), Failure> {
     for outcome in outcomes {
         match &outcome.result {
-            Ok(()) => return Err(case.failure("a failed ring gave another error when it was used again")),
+            Ok(()) => {
+                return Err(case.failure("the ring did not fail, or in another way when it was used again"));
+            }
             Err(error) if expected(error) => {}
             Err(error) => return Err(case.failure(format!("unexpected error: {error:?}"))),
         }
