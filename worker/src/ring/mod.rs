@@ -16,3 +16,6 @@ pub use registry::{RingOptions, Rings, Seat};
 pub use service::RingServer;
 pub use transport::{GrpcTransport, IncomingStream};
 pub(crate) use transport::{MOST_FRAME_BYTES, WINDOW_BYTES};
+
+#[cfg(test)]
+mod tests;

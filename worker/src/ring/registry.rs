@@ -71,14 +71,17 @@ impl Rings {
     /// Takes the assignment's place; streams for it are accepted from now on. An older epoch of the same job
     /// loses its place.
     pub fn take_seat(&self, assignment: &Assignment) -> Result<Seat, Error> {
-        let view = assignment.ring.clone();
+        let rows = assignment.spec.global_microbatches() as usize;
+        self.take_place(assignment.ring.clone(), assignment.rank, rows)
+    }
+
+    /// The same from its parts. `rows`: microbatches of a step, over all ranks.
+    pub(super) fn take_place(&self, view: RingView, rank: usize, rows: usize) -> Result<Seat, Error> {
         view.check()?;
-        view.next_of(assignment.rank)?;
-        let place =
-            Place { job: view.job, epoch: view.epoch, rank: assignment.rank, world_size: view.world_size() };
+        view.next_of(rank)?;
+        let place = Place { job: view.job, epoch: view.epoch, rank, world_size: view.world_size() };
         let (streams, incoming) = mpsc::channel(1);
         self.places().insert(place.job, Registered { place, streams });
-        let rows = assignment.spec.global_microbatches() as usize;
         Ok(Seat { rings: self.clone(), view, place, rows, incoming })
     }
 
@@ -141,44 +144,45 @@ impl Seat {
     pub async fn connect(mut self) -> Result<RankRing, Error> {
         let place = self.place;
         if place.world_size == 1 {
-            let ring = Ring::alone(place.job, place.epoch);
-            return Ok(RankRing::new(ring, self.rows, self));
+            return Ok(RankRing::new(Ring::alone(place.job, place.epoch), self.rows, self));
         }
-        let options = &self.rings.shared.options;
-        let (limit, peer_timeout) = (options.connect_timeout, options.peer_timeout);
-        let (next, previous) = (place.next(), place.previous());
+        let transport = Box::new(self.transport().await?);
+        let peer_timeout = self.rings.shared.options.peer_timeout;
+        let config = RingConfig {
+            pulse_interval: Duration::from_secs(1).min(peer_timeout / 4),
+            peer_timeout,
+            ..RingConfig::default()
+        };
+        Ok(RankRing::new(Ring::start(place, transport, config)?, self.rows, self))
+    }
+
+    /// The streams to and from the neighbours. Both at once: a ring is a cycle, and somebody has to be first.
+    pub(super) async fn transport(&mut self) -> Result<GrpcTransport, Error> {
+        let place = self.place;
+        let limit = self.rings.shared.options.connect_timeout;
         let next_address = self.view.next_of(place.rank)?.address.clone();
         let previous_address = self.view.previous_of(place.rank)?.address.clone();
-        // Both at once: a ring is a cycle, and somebody has to be first.
         let metrics = self.rings.metrics();
         let dial = async {
             let unreachable =
-                |reason| Error::Unreachable { rank: next, address: next_address.clone(), reason };
-            match timeout(limit, transport::dial(&next_address, place, metrics.clone())).await {
+                |reason| Error::Unreachable { rank: place.next(), address: next_address.clone(), reason };
+            match timeout(limit, transport::dial(&next_address, place, metrics)).await {
                 Ok(dialled) => dialled.map_err(unreachable),
                 Err(_) => Err(unreachable(format!("no connection within {} s", limit.as_secs_f64()))),
             }
         };
-        let incoming = &mut self.incoming;
         let listen = async {
-            match timeout(limit, incoming.recv()).await {
+            match timeout(limit, self.incoming.recv()).await {
                 Ok(Some(stream)) => Ok(stream),
                 Ok(None) => Err(Error::Replaced),
                 Err(_) => Err(Error::NotCalled {
-                    rank: previous,
+                    rank: place.previous(),
                     address: previous_address,
                     seconds: limit.as_secs_f64(),
                 }),
             }
         };
         let (outgoing, stream): (Outgoing, IncomingStream) = tokio::try_join!(dial, listen)?;
-        let transport = Box::new(GrpcTransport::new(outgoing, stream));
-        let config = RingConfig {
-            pulse_interval: Duration::from_secs(1).min(peer_timeout / 4),
-            peer_timeout,
-            ..RingConfig::default()
-        };
-        let ring = Ring::start(place, transport, config)?;
-        Ok(RankRing::new(ring, self.rows, self))
+        Ok(GrpcTransport::new(outgoing, stream))
     }
 }

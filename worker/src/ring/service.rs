@@ -57,7 +57,7 @@ impl RingService for RingServer {
         };
         let seat = self.rings.find(opening)?;
         // 2. Hand it over, and answer when it has ended.
-        let (stream, ended) = IncomingStream::new(opening.job, messages, self.rings.metrics());
+        let (stream, ended) = IncomingStream::new(messages, self.rings.metrics());
         seat.try_send(stream).map_err(|_| {
             Status::failed_precondition("this rank has a stream from the previous one already")
         })?;

@@ -119,6 +119,7 @@ impl SendHalf for Outgoing {
             Signal::Frame(frame) => {
                 self.metrics.exchange_sent_bytes.inc_by(frame.payload.len() as u64);
                 Part::Chunk(v1::RingChunk {
+                    job_id: frame.job.to_string(),
                     epoch: frame.epoch.0,
                     collective: frame.collective,
                     hop: frame.hop,
@@ -126,7 +127,9 @@ impl SendHalf for Outgoing {
                     payload: frame.payload,
                 })
             }
-            Signal::Pulse { epoch, .. } => Part::Pulse(v1::RingPulse { epoch: epoch.0 }),
+            Signal::Pulse { job, epoch } => {
+                Part::Pulse(v1::RingPulse { job_id: job.to_string(), epoch: epoch.0 })
+            }
         };
         self.push(request(part)).await
     }
@@ -154,7 +157,6 @@ impl Drop for Outgoing {
 /// The stream from the previous rank, as its handler hands it over.
 #[derive(Debug)]
 pub struct IncomingStream {
-    job: JobId,
     messages: Streaming<ExchangeRequest>,
     finished: bool,
     /// Tells the handler how the stream ended; dropping it says "given up".
@@ -165,12 +167,11 @@ pub struct IncomingStream {
 impl IncomingStream {
     /// A stream whose opening has been read, and what tells the handler that it may answer.
     pub(super) fn new(
-        job: JobId,
         messages: Streaming<ExchangeRequest>,
         metrics: Arc<Metrics>,
     ) -> (Self, oneshot::Receiver<()>) {
         let (done, ended) = oneshot::channel();
-        (Self { job, messages, finished: false, done: Some(done), metrics }, ended)
+        (Self { messages, finished: false, done: Some(done), metrics }, ended)
     }
 
     fn signal(&self, part: Option<Part>) -> Result<Option<Signal>, LinkBroken> {
@@ -178,7 +179,7 @@ impl IncomingStream {
             Some(Part::Chunk(chunk)) => {
                 self.metrics.exchange_received_bytes.inc_by(chunk.payload.len() as u64);
                 Ok(Some(Signal::Frame(Frame {
-                    job: self.job,
+                    job: job_of(&chunk.job_id)?,
                     epoch: Epoch(chunk.epoch),
                     collective: chunk.collective,
                     hop: chunk.hop,
@@ -186,12 +187,18 @@ impl IncomingStream {
                     payload: chunk.payload,
                 })))
             }
-            Some(Part::Pulse(pulse)) => Ok(Some(Signal::Pulse { job: self.job, epoch: Epoch(pulse.epoch) })),
+            Some(Part::Pulse(pulse)) => {
+                Ok(Some(Signal::Pulse { job: job_of(&pulse.job_id)?, epoch: Epoch(pulse.epoch) }))
+            }
             Some(Part::Close(_)) => Ok(None),
             Some(Part::Open(_)) => Err(LinkBroken("it opened its stream twice".to_owned())),
             None => Err(LinkBroken("it sent a message that this version does not know".to_owned())),
         }
     }
+}
+
+fn job_of(text: &str) -> Result<JobId, LinkBroken> {
+    text.parse().map_err(|error| LinkBroken(format!("job_id: {error}")))
 }
 
 #[async_trait]
