@@ -66,12 +66,10 @@ async fn stay_up(cluster: &mut LocalCluster, output: Output, interrupts: &Interr
             })
             .collect(),
     };
-    let text = format!(
-        "coordinator {} (metrics {}/metrics), {} workers",
-        object.coordinator,
-        object.http,
-        object.workers.len()
-    );
+    let mut text = format!("coordinator {}  metrics {}/metrics", object.coordinator, object.http);
+    for worker in &object.workers {
+        text.push_str(&format!("\nworker      {}  metrics http://{}/metrics", worker.grpc, worker.http));
+    }
     output.data(&text, &object)?;
     if !coordinator.grpc.ends_with(":7070") {
         remark(&format!("the default port is taken: export RINGTUNE_COORDINATOR={}", object.coordinator));
