@@ -11,7 +11,10 @@ use crate::{data, engine::EngineError, output, ring, train};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankError {
-    /// Images, tokenizer, tokens.
+    /// The folder of images.
+    #[error("data.images: {0}")]
+    Images(#[source] data::Error),
+    /// One image, tokenizer, tokens.
     #[error(transparent)]
     Data(#[from] data::Error),
     /// The checkpoint, or libtorch.

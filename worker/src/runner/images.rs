@@ -45,7 +45,7 @@ pub(super) async fn materialise(
 }
 
 fn read_folder(folder: &std::path::Path) -> Result<(Pictures, Vec<String>), RankError> {
-    let set = images::scan(folder)?;
+    let set = images::scan(folder).map_err(RankError::Images)?;
     let mut entries = Vec::with_capacity(set.images.len());
     for image in &set.images {
         let (sha256, size) = hash_file_blocking(&image.path)?;

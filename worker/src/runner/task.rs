@@ -163,9 +163,16 @@ impl Work {
         };
         let training = Training::begin(&self.assignment, prepared, &self.context, ring)?;
         let training = progress.training.insert(training);
-        tokio::select! {
-            agreed = training.agree() => agreed?,
-            _ = ended(orders) => return Err(RankError::Stopped),
+        let agreed = tokio::select! {
+            agreed = training.agree() => agreed,
+            _ = ended(orders) => Err(RankError::Stopped),
+        };
+        if let Err(error) = agreed {
+            // All ranks see a disagreement; none is to take another's leaving for the reason.
+            if let (RankError::Disagreement { .. }, Some(training)) = (&error, progress.training.take()) {
+                training.leave().await;
+            }
+            return Err(error);
         }
         let total = self.assignment.spec.train.max_train_steps;
         let save_steps = self.assignment.spec.train.save_steps;

@@ -27,7 +27,7 @@ const QUEUED_EVENTS: usize = 256;
 /// Messages that wait for a coordinator that does not read; then the session is given up.
 const MOST_WAITING: usize = 500_000;
 /// How long the last words may take on their way out.
-const GOODBYE: Duration = Duration::from_secs(2);
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Begins a rank's work.
 pub trait RankLauncher: Send {

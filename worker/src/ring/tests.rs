@@ -1,0 +1,146 @@
+//! Rings over real loopback connections.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use ringtune_shared::{
+    ids::{Epoch, JobId, WorkerId},
+    ring::{
+        Member, RingConfig, RingView, Transport,
+        conformance::{Failure, NewRing, SuiteConfig, TransportFactory, run_all},
+    },
+};
+use tokio::{net::TcpListener, task::JoinSet};
+use tonic::transport::{Server, server::TcpIncoming};
+
+use super::{Error, RingOptions, RingServer, Rings};
+use crate::http::Metrics;
+
+/// A worker's RingService on a port of its own. The server ends with the test's runtime.
+async fn listening(options: RingOptions) -> (Rings, SocketAddr) {
+    let rings = Rings::new(options, Arc::new(Metrics::new().unwrap()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::builder()
+        .max_frame_size(super::MOST_FRAME_BYTES)
+        .initial_stream_window_size(super::WINDOW_BYTES)
+        .initial_connection_window_size(super::WINDOW_BYTES)
+        .add_service(RingServer::service(rings.clone()))
+        .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
+    tokio::spawn(server);
+    (rings, address)
+}
+
+fn view(job: JobId, epoch: Epoch, addresses: impl IntoIterator<Item = SocketAddr>) -> RingView {
+    let member = |address: SocketAddr| Member { worker: WorkerId::new(), address: address.to_string() };
+    RingView { job, epoch, members: addresses.into_iter().map(member).collect() }
+}
+
+fn quick(peer_timeout: Duration) -> RingOptions {
+    RingOptions { peer_timeout, connect_timeout: Duration::from_secs(20) }
+}
+
+/// Workers that keep their ports for all rings of the suite, as daemons do.
+struct Workers(Vec<(Rings, SocketAddr)>);
+
+#[async_trait]
+impl TransportFactory for Workers {
+    async fn connect(&self, ring: NewRing) -> Result<Vec<Box<dyn Transport>>, Failure> {
+        let failure = |error: Error| Failure::new("connecting", error.to_string());
+        let members = &self.0[..ring.world_size];
+        let view = view(ring.job, ring.epoch, members.iter().map(|(_, address)| *address));
+        let mut seats = Vec::new();
+        for (rank, (rings, _)) in members.iter().enumerate() {
+            seats.push(rings.take_place(view.clone(), rank, 1).map_err(failure)?);
+        }
+        let mut connecting = JoinSet::new();
+        for (rank, mut seat) in seats.into_iter().enumerate() {
+            connecting.spawn(async move { (rank, seat.transport().await) });
+        }
+        let mut connected = connecting.join_all().await;
+        connected.sort_by_key(|(rank, _)| *rank);
+        let boxed = |transport| Box::new(transport) as Box<dyn Transport>;
+        connected.into_iter().map(|(_, transport)| transport.map(boxed).map_err(failure)).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grpc_passes_the_suite_that_every_transport_must_pass() {
+    let mut workers = Vec::new();
+    for _ in 0..7 {
+        workers.push(listening(RingOptions::default()).await);
+    }
+    let config = SuiteConfig {
+        sizes: vec![0, 1, 2, 5, 1000, 100_003],
+        segments: vec![1, 4096, 65_536],
+        most_segments: 300,
+        ring: RingConfig {
+            pulse_interval: Duration::from_millis(100),
+            peer_timeout: Duration::from_millis(1000),
+            ..RingConfig::default()
+        },
+        ..SuiteConfig::default()
+    };
+    run_all(&Workers(workers), &config).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranks_gather_all_rows_and_leave_in_peace() {
+    let rows = 5;
+    let mut workers = Vec::new();
+    for _ in 0..3 {
+        workers.push(listening(quick(Duration::from_secs(20))).await);
+    }
+    let view = view(JobId::new(), Epoch::FIRST, workers.iter().map(|(_, address)| *address));
+    let mut ranks = JoinSet::new();
+    for (rank, (rings, _)) in workers.iter().enumerate() {
+        let seat = rings.take_place(view.clone(), rank, rows).unwrap();
+        ranks.spawn(async move {
+            let mut ring = seat.connect().await.unwrap();
+            let row = |microbatch| vec![microbatch as f32, 0.5];
+            let own = ring.microbatches().map(row).collect();
+            let gathered = ring.gather(own).await.unwrap();
+            assert_eq!(gathered.rows, (0..rows as u32).map(row).collect::<Vec<_>>());
+            assert_eq!((0..rows).map(|m| ring.rank_of(m)).collect::<Vec<_>>(), [0, 0, 1, 1, 2]);
+            ring.close().await.unwrap();
+        });
+    }
+    ranks.join_all().await;
+}
+
+#[tokio::test]
+async fn a_neighbour_that_is_not_there_is_named_by_the_deadline() {
+    let (rings, address) =
+        listening(RingOptions { connect_timeout: Duration::from_millis(300), ..RingOptions::default() })
+            .await;
+    // The other one listens, but takes no seat and never calls.
+    let (_other, other_address) = listening(RingOptions::default()).await;
+    let seat = rings.take_place(view(JobId::new(), Epoch::FIRST, [address, other_address]), 0, 2).unwrap();
+    assert!(matches!(seat.connect().await, Err(Error::NotCalled { rank: 1, .. })));
+    let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let seat = rings.take_place(view(JobId::new(), Epoch::FIRST, [address, nowhere]), 0, 2).unwrap();
+    assert!(matches!(seat.connect().await, Err(Error::Unreachable { rank: 1, .. })));
+}
+
+#[tokio::test]
+async fn streams_for_other_places_are_refused() {
+    use super::registry::Opening;
+    let (rings, address) = listening(RingOptions::default()).await;
+    let job = JobId::new();
+    let other: SocketAddr = "127.0.0.1:2".parse().unwrap();
+    let seat = rings.take_place(view(job, Epoch(3), [address, other]), 0, 2).unwrap();
+    let good = Opening { job, epoch: Epoch(3), rank: 1, world_size: 2 };
+    assert!(rings.find(good).is_ok());
+    for (opening, code) in [
+        (Opening { job: JobId::new(), ..good }, tonic::Code::NotFound),
+        (Opening { epoch: Epoch(2), ..good }, tonic::Code::FailedPrecondition),
+        (Opening { epoch: Epoch(4), ..good }, tonic::Code::FailedPrecondition),
+        (Opening { rank: 0, ..good }, tonic::Code::FailedPrecondition),
+        (Opening { rank: -1, ..good }, tonic::Code::FailedPrecondition),
+        (Opening { world_size: 3, ..good }, tonic::Code::FailedPrecondition),
+    ] {
+        assert_eq!(rings.find(opening).unwrap_err().code(), code, "{opening:?}");
+    }
+    drop(seat);
+    assert_eq!(rings.find(good).unwrap_err().code(), tonic::Code::NotFound);
+}

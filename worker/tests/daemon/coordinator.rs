@@ -1,0 +1,326 @@
+//! A coordinator without a will: tests accept its sessions and say what it says.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use bytes::Bytes;
+use ringtune_proto::{
+    convert::spec_to_wire,
+    v1::{
+        self,
+        artifact_service_server::{ArtifactService, ArtifactServiceServer},
+        session_request::Message as Up,
+        session_response::Message as Down,
+        worker_service_server::{WorkerService, WorkerServiceServer},
+    },
+};
+use ringtune_shared::{
+    ids::{ContentHash, JobId},
+    manifest::{Manifest, ManifestFile},
+    spec::JobSpec,
+    version::VERSION,
+};
+use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Server, server::TcpIncoming},
+};
+
+/// Contents by hash, and the files of jobs by name.
+#[derive(Default)]
+pub struct Files {
+    contents: HashMap<ContentHash, Vec<u8>>,
+    kept: BTreeMap<(String, String), Vec<u8>>,
+}
+
+#[derive(Clone)]
+struct Services {
+    files: Arc<Mutex<Files>>,
+    sessions: mpsc::Sender<Session>,
+    version: String,
+}
+
+pub struct Coordinator {
+    pub address: SocketAddr,
+    files: Arc<Mutex<Files>>,
+    sessions: mpsc::Receiver<Session>,
+    server: JoinHandle<()>,
+}
+
+/// One worker's session.
+pub struct Session {
+    pub hello: v1::Hello,
+    up: Streaming<v1::SessionRequest>,
+    down: mpsc::Sender<Result<v1::SessionResponse, Status>>,
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Coordinator {
+    pub async fn start() -> Self {
+        Self::start_as(VERSION, SocketAddr::from(([127, 0, 0, 1], 0)), Arc::default()).await
+    }
+
+    pub async fn of_version(version: &str) -> Self {
+        Self::start_as(version, SocketAddr::from(([127, 0, 0, 1], 0)), Arc::default()).await
+    }
+
+    /// As a crash and a restart look to workers: every connection breaks; files are still there.
+    pub async fn restart(self) -> Self {
+        let (address, files) = (self.address, Arc::clone(&self.files));
+        self.stop().await;
+        Self::start_as(VERSION, address, files).await
+    }
+
+    /// Everything of it is gone when this returns.
+    pub async fn stop(mut self) {
+        self.server.abort();
+        let _ = (&mut self.server).await;
+    }
+
+    async fn start_as(version: &str, address: SocketAddr, files: Arc<Mutex<Files>>) -> Self {
+        let listener = loop {
+            // The port of a coordinator that was just stopped may take a moment to come free.
+            match TcpListener::bind(address).await {
+                Ok(listener) => break listener,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        let address = listener.local_addr().unwrap();
+        let (sender, sessions) = mpsc::channel(16);
+        let services = Services { files: Arc::clone(&files), sessions: sender, version: version.to_owned() };
+        let server = Server::builder()
+            .add_service(WorkerServiceServer::new(services.clone()))
+            .add_service(ArtifactServiceServer::new(services));
+        // In a runtime of its own, so that stopping it breaks every connection, as a killed process does.
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let listener = listener.into_std().unwrap();
+        let thread = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let incoming = TcpIncoming::from(TcpListener::from_std(listener).unwrap());
+                tokio::select! {
+                    served = server.serve_with_incoming(incoming) => served.unwrap(),
+                    _ = stopped => (),
+                }
+            });
+            runtime.shutdown_background();
+        });
+        let server = tokio::spawn(async move {
+            let guard = StopOnDrop(Some(stop), Some(thread));
+            std::future::pending::<()>().await;
+            drop(guard);
+        });
+        Self { address, files, sessions, server }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The next worker that says hello; it has been welcomed.
+    pub async fn accept(&mut self) -> Session {
+        self.sessions.recv().await.unwrap()
+    }
+
+    /// Makes an image folder available; returns data.images.
+    pub fn add_images(&self, images: &[(&str, Vec<u8>)]) -> String {
+        let mut files = self.files.lock().unwrap();
+        let mut entries = Vec::new();
+        for (name, content) in images {
+            let sha256 = ContentHash::of(content);
+            entries.push(ManifestFile { name: (*name).to_owned(), sha256, size: content.len() as u64 });
+            files.contents.insert(sha256, content.clone());
+        }
+        let manifest = Manifest::new(entries).unwrap().to_json().unwrap();
+        let hash = ContentHash::of(&manifest);
+        files.contents.insert(hash, manifest);
+        hash.uri()
+    }
+
+    /// Replaces a content by another one: what a damaged disk would give.
+    pub fn spoil(&self, uri: &str) {
+        let hash = ContentHash::from_uri(uri).unwrap();
+        self.files.lock().unwrap().contents.insert(hash, b"spoilt".to_vec());
+    }
+
+    /// A file that was uploaded for a job.
+    pub fn kept(&self, job: JobId, name: &str) -> Option<Vec<u8>> {
+        self.files.lock().unwrap().kept.get(&(job.to_string(), name.to_owned())).cloned()
+    }
+
+    pub fn kept_names(&self, job: JobId) -> Vec<String> {
+        let files = self.files.lock().unwrap();
+        files.kept.keys().filter(|(of, _)| *of == job.to_string()).map(|(_, name)| name.clone()).collect()
+    }
+}
+
+struct StopOnDrop(Option<tokio::sync::oneshot::Sender<()>>, Option<JoinHandle<()>>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        drop(self.0.take());
+        self.1.take();
+    }
+}
+
+/// A rank to hand out.
+pub struct Rank<'a> {
+    pub job: JobId,
+    pub epoch: u64,
+    pub members: &'a [v1::RingMember],
+    pub rank: usize,
+    pub spec: &'a JobSpec,
+}
+
+impl Session {
+    pub fn member(&self) -> v1::RingMember {
+        v1::RingMember { worker_id: self.hello.worker_id.clone(), address: self.hello.address.clone() }
+    }
+
+    pub async fn say(&self, message: Down) {
+        self.down.send(Ok(v1::SessionResponse { message: Some(message) })).await.unwrap();
+    }
+
+    pub async fn assign(&self, rank: Rank<'_>) {
+        self.say(Down::Assignment(v1::Assignment {
+            ring: Some(v1::RingView {
+                job_id: rank.job.to_string(),
+                epoch: rank.epoch,
+                members: rank.members.to_vec(),
+            }),
+            rank: rank.rank as i32,
+            spec: Some(spec_to_wire(rank.spec)),
+            threads_per_rank: 1,
+            precision: "no".to_owned(),
+            numerics_class: "test".to_owned(),
+        }))
+        .await;
+    }
+
+    pub async fn start(&self, job: JobId) {
+        self.say(Down::StartTraining(v1::StartTraining { job_id: job.to_string(), epoch: 1 })).await;
+    }
+
+    pub async fn stop(&self, job: JobId, keep_artifacts: bool) {
+        let reason = "test".to_owned();
+        let stop = v1::StopRank { job_id: job.to_string(), epoch: 1, reason, keep_artifacts };
+        self.say(Down::StopRank(stop)).await;
+    }
+
+    pub async fn stored(&self, job: JobId, step: i64) {
+        self.say(Down::StepsStored(v1::StepsStored { job_id: job.to_string(), step })).await;
+    }
+
+    /// The next message of any kind; `None` when the session has ended.
+    pub async fn next(&mut self) -> Option<Up> {
+        self.up.message().await.ok().flatten().map(|request| request.message.unwrap())
+    }
+
+    /// Reads on until the rank reports this phase; returns the report and the steps on the way.
+    pub async fn until(&mut self, phase: v1::RankPhase) -> (v1::RankReport, Vec<v1::StepReport>) {
+        let mut steps = Vec::new();
+        loop {
+            match self.next().await.expect("the session ended") {
+                Up::RankReport(report) if report.phase() == phase => return (report, steps),
+                Up::RankReport(report) if report.phase() == v1::RankPhase::Failed => {
+                    panic!("the rank failed: {}", report.reason)
+                }
+                Up::RankStep(step) => steps.push(step.step.unwrap()),
+                _ => (),
+            }
+        }
+    }
+
+    /// Reads on until a heartbeat shows that nothing is held.
+    pub async fn until_free(&mut self) {
+        loop {
+            if let Up::Heartbeat(beat) = self.next().await.expect("the session ended")
+                && beat.held.is_empty()
+            {
+                return;
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl WorkerService for Services {
+    type SessionStream = ReceiverStream<Result<v1::SessionResponse, Status>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let mut up = request.into_inner();
+        let (down, stream) = mpsc::channel(64);
+        let first = up.message().await?.and_then(|first| first.message);
+        let Some(Up::Hello(hello)) = first else { return Err(Status::invalid_argument("no hello")) };
+        let welcome = v1::Welcome {
+            coordinator_version: self.version.clone(),
+            heartbeat_seconds: 0.1,
+            session_timeout_seconds: 5.0,
+        };
+        let welcome = v1::SessionResponse { message: Some(Down::Welcome(welcome)) };
+        down.send(Ok(welcome)).await.unwrap();
+        let _ = self.sessions.send(Session { hello, up, down }).await;
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+#[tonic::async_trait]
+impl ArtifactService for Services {
+    type DownloadStream = tokio_stream::Iter<std::vec::IntoIter<Result<v1::DownloadResponse, Status>>>;
+
+    async fn upload(
+        &self,
+        request: Request<Streaming<v1::UploadRequest>>,
+    ) -> Result<Response<v1::UploadResponse>, Status> {
+        use v1::upload_request::Part;
+        let mut stream = request.into_inner();
+        let (mut header, mut content) = (None, Vec::new());
+        while let Some(message) = stream.next().await {
+            match message?.part.unwrap() {
+                Part::Header(first) => header = Some(first),
+                Part::Chunk(chunk) => content.extend_from_slice(&chunk),
+            }
+        }
+        let header = header.unwrap();
+        let complete = content.len() as i64 == header.size;
+        if complete {
+            assert_eq!(ContentHash::of(&content).to_string(), header.sha256);
+            self.files.lock().unwrap().kept.insert((header.job_id, header.name), content);
+        }
+        let response = v1::UploadResponse { committed_size: 0, complete, uri: String::new() };
+        Ok(Response::new(response))
+    }
+
+    async fn download(
+        &self,
+        request: Request<v1::DownloadRequest>,
+    ) -> Result<Response<Self::DownloadStream>, Status> {
+        let hash = ContentHash::from_uri(&request.into_inner().uri).unwrap();
+        let files = self.files.lock().unwrap();
+        let content = files.contents.get(&hash).ok_or_else(|| Status::not_found("no such content"))?;
+        let parts: Vec<_> = content
+            .chunks(1000)
+            .map(|chunk| Ok(v1::DownloadResponse { artifact: None, chunk: Bytes::copy_from_slice(chunk) }))
+            .collect();
+        Ok(Response::new(tokio_stream::iter(parts)))
+    }
+
+    async fn list_artifacts(
+        &self,
+        _: Request<v1::ListArtifactsRequest>,
+    ) -> Result<Response<v1::ListArtifactsResponse>, Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+}

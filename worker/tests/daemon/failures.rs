@@ -1,0 +1,144 @@
+//! Every failure ends the rank with a reason that names what is wrong; the worker lives on.
+
+use ringtune_proto::v1::RankPhase;
+use ringtune_shared::{ids::JobId, spec::JobSpec};
+use ringtune_worker::engine::FakeScript;
+use tokio::time::timeout;
+
+use crate::{
+    coordinator::{Coordinator, Rank},
+    worker::{LIMIT, Worker, fixture, job},
+};
+
+/// Runs a job that must fail; returns the reason. Then a good one must get ready on the same worker.
+async fn reason_of(script: FakeScript, change: impl FnOnce(&Coordinator, &mut JobSpec)) -> String {
+    timeout(LIMIT, async {
+        let mut coordinator = Coordinator::start().await;
+        let fails_to_load = script.fail_load.is_some();
+        let worker = Worker::start(&coordinator, script);
+        let mut session = coordinator.accept().await;
+        let mut spec = job(&coordinator, 30, 1);
+        let good = spec.clone();
+        change(&coordinator, &mut spec);
+        let members = [session.member()];
+        let id = JobId::new();
+        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
+        session.start(id).await;
+        let report = loop {
+            use ringtune_proto::v1::session_request::Message as Up;
+            match session.next().await.unwrap() {
+                Up::RankReport(report) if report.phase() == RankPhase::Ready => session.start(id).await,
+                Up::RankReport(report) if report.phase() == RankPhase::Failed => break report,
+                Up::RankReport(report) => assert_ne!(report.phase(), RankPhase::Finished),
+                _ => (),
+            }
+        };
+        session.stop(id, false).await;
+        if !fails_to_load {
+            let good_images = job(&coordinator, 1, 1).data;
+            let good = JobSpec { data: good_images, ..good };
+            let next = JobId::new();
+            session.assign(Rank { job: next, epoch: 1, members: &members, rank: 0, spec: &good }).await;
+            session.until(RankPhase::Ready).await;
+        }
+        worker.end().await.unwrap();
+        report.reason
+    })
+    .await
+    .unwrap()
+}
+
+async fn assert_reason(script: FakeScript, change: impl FnOnce(&Coordinator, &mut JobSpec), words: &[&str]) {
+    let reason = reason_of(script, change).await;
+    for word in words {
+        assert!(reason.contains(word), "{word:?} is missing of {reason:?}");
+    }
+}
+
+fn plain() -> FakeScript {
+    FakeScript::default()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checkpoint_that_does_not_load() {
+    let script = FakeScript { fail_load: Some("tensor 'conv_in.weight' is missing".to_owned()), ..plain() };
+    assert_reason(script, |_, _| (), &["model.base", "conv_in.weight"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resolution_that_does_not_fit_the_vae() {
+    assert_reason(plain(), |_, spec| spec.train.resolution = 18, &["train.resolution", "18", "16 or 20"])
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_placeholder_that_is_in_the_vocabulary() {
+    let change = |_: &Coordinator, spec: &mut JobSpec| spec.train.placeholder_token = "star</w>".to_owned();
+    assert_reason(plain(), change, &["train.placeholder_token", "star"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_initializer_that_is_several_tokens() {
+    let change = |_: &Coordinator, spec: &mut JobSpec| spec.train.initializer_token = "green star".to_owned();
+    assert_reason(plain(), change, &["train.initializer_token", "green star"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_that_cannot_be_decoded() {
+    let change = |coordinator: &Coordinator, spec: &mut JobSpec| {
+        spec.data.images = coordinator.add_images(&[("broken.png", b"not a picture".to_vec())]);
+    };
+    assert_reason(plain(), change, &["broken.png"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn content_that_is_not_what_its_hash_says() {
+    let change = |coordinator: &Coordinator, spec: &mut JobSpec| coordinator.spoil(&spec.data.images);
+    assert_reason(plain(), change, &["artifact://sha256/", "hash"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn content_that_the_coordinator_does_not_have() {
+    let change = |_: &Coordinator, spec: &mut JobSpec| {
+        spec.data.images = format!("artifact://sha256/{}", "0".repeat(64));
+    };
+    assert_reason(plain(), change, &["artifact://sha256/000", "no such content"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_without_pictures() {
+    let change = |_: &Coordinator, spec: &mut JobSpec| {
+        spec.data.images = fixture("toy-sd/tokenizer").display().to_string();
+    };
+    assert_reason(plain(), change, &["data.images"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_that_is_not_there() {
+    let change = |_: &Coordinator, spec: &mut JobSpec| spec.data.images = "/nowhere/at/all".to_owned();
+    assert_reason(plain(), change, &["data.images", "/nowhere/at/all"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trace_that_this_worker_does_not_allow() {
+    let change = |_: &Coordinator, spec: &mut JobSpec| spec.debug.trace_dir = "/tmp/trace".to_owned();
+    assert_reason(plain(), change, &["debug.trace_dir", "allow_trace_dir"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_fails_in_the_middle() {
+    let script = FakeScript { fail_on_gradient: Some(7), ..plain() };
+    assert_reason(script, |_, _| (), &["gradient 7"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_panics_in_the_middle() {
+    let script = FakeScript { panic_on_gradient: Some(7), ..plain() };
+    assert_reason(script, |_, _| (), &["gradient 7 panics"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_that_are_not_finite_ten_times_in_a_row() {
+    let script = FakeScript { not_finite: Some((5, 14)), ..plain() };
+    assert_reason(script, |_, _| (), &["step 14", "not finite", "10"]).await;
+}

@@ -1,0 +1,140 @@
+//! A rank's whole life on one worker.
+
+use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
+use ringtune_shared::ids::JobId;
+use ringtune_worker::engine::FakeScript;
+use safetensors::SafeTensors;
+use tokio::time::timeout;
+
+use crate::{
+    coordinator::{Coordinator, Rank},
+    worker::{LIMIT, Worker, job},
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_is_prepared_trained_and_uploaded() {
+    timeout(LIMIT, async {
+        let mut coordinator = Coordinator::start().await;
+        let worker = Worker::start(&coordinator, FakeScript::default());
+        let mut session = coordinator.accept().await;
+        let capabilities = session.hello.capabilities.clone().unwrap();
+        assert!(capabilities.numerics_class.starts_with("libtorch-none/") && capabilities.threads >= 1);
+        assert!(session.hello.held.is_empty() && session.hello.incarnation == 1);
+
+        let (id, spec) = (JobId::new(), job(&coordinator, 5, 2));
+        let members = [session.member()];
+        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
+        // 1. Preparation says how far it is.
+        let mut stages = Vec::new();
+        loop {
+            match session.next().await.unwrap() {
+                Up::RankReport(report) if report.phase() == RankPhase::Ready => break,
+                Up::RankReport(report) => stages.extend(report.progress.map(|p| (p.stage, p.done, p.total))),
+                _ => (),
+            }
+        }
+        assert!(stages.contains(&("fetch".to_owned(), 3, 3)), "{stages:?}");
+        assert!(stages.contains(&("load".to_owned(), 1, 1)) && stages.contains(&("encode".to_owned(), 3, 3)));
+        // 2. Every step is reported once, in order.
+        session.start(id).await;
+        let (_, steps) = session.until(RankPhase::Finished).await;
+        assert_eq!(steps.iter().map(|step| step.step).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        assert!(steps.iter().all(|step| step.loss.is_finite() && step.world_size == 1 && !step.skipped));
+        // 3. Everything is there before the rank says that it is done.
+        assert_eq!(
+            coordinator.kept_names(id),
+            [
+                "job.log",
+                "job.toml",
+                "learned_embeds-steps-2.safetensors",
+                "learned_embeds-steps-4.safetensors",
+                "learned_embeds.safetensors",
+                "metrics.csv"
+            ]
+        );
+        let embeds = coordinator.kept(id, "learned_embeds.safetensors").unwrap();
+        let tensors = SafeTensors::deserialize(&embeds).unwrap();
+        assert_eq!(tensors.tensor("<thing>").unwrap().shape(), [2, 8]);
+        let metrics = String::from_utf8(coordinator.kept(id, "metrics.csv").unwrap()).unwrap();
+        assert_eq!(metrics.lines().count(), 6);
+        let log = String::from_utf8(coordinator.kept(id, "job.log").unwrap()).unwrap();
+        assert!(log.contains("rank 0 of 1") && log.contains("training is done"), "{log}");
+        // 4. The rank is held until it is let go.
+        session.stop(id, false).await;
+        session.until_free().await;
+        worker.end().await.unwrap();
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_job_leaves_what_it_has() {
+    timeout(LIMIT, async {
+        let mut coordinator = Coordinator::start().await;
+        let worker = Worker::start(&coordinator, FakeScript::default());
+        let mut session = coordinator.accept().await;
+        let (id, spec) = (JobId::new(), job(&coordinator, 1_000_000, 1));
+        let members = [session.member()];
+        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
+        session.until(RankPhase::Ready).await;
+        session.start(id).await;
+        while !matches!(session.next().await.unwrap(), Up::RankStep(_)) {}
+        session.stop(id, true).await;
+        session.until(RankPhase::Stopped).await;
+        let names = coordinator.kept_names(id);
+        for name in ["learned_embeds.safetensors", "metrics.csv", "job.toml", "job.log"] {
+            assert!(names.iter().any(|kept| kept == name), "{name} is missing of {names:?}");
+        }
+        session.stop(id, false).await;
+        session.until_free().await;
+        // The worker takes the next job.
+        let (next, spec) = (JobId::new(), job(&coordinator, 1, 1));
+        session.assign(Rank { job: next, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
+        session.until(RankPhase::Ready).await;
+        worker.end().await.unwrap();
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rank_that_nobody_wants_any_more_leaves_nothing() {
+    timeout(LIMIT, async {
+        let mut coordinator = Coordinator::start().await;
+        let worker = Worker::start(&coordinator, FakeScript::default());
+        let mut session = coordinator.accept().await;
+        let (id, spec) = (JobId::new(), job(&coordinator, 1_000_000, 1));
+        let members = [session.member()];
+        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
+        session.until(RankPhase::Ready).await;
+        session.stop(id, false).await;
+        session.until_free().await;
+        assert!(coordinator.kept_names(id).is_empty());
+        assert_eq!(std::fs::read_dir(worker.state.path().join("work")).unwrap().count(), 0);
+        worker.end().await.unwrap();
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_told_to_end_says_so_of_its_rank() {
+    timeout(LIMIT, async {
+        let mut coordinator = Coordinator::start().await;
+        let worker = Worker::start(&coordinator, FakeScript::default());
+        let mut session = coordinator.accept().await;
+        let (id, spec) = (JobId::new(), job(&coordinator, 1_000_000, 1));
+        let members = [session.member()];
+        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
+        session.until(RankPhase::Ready).await;
+        session.start(id).await;
+        while !matches!(session.next().await.unwrap(), Up::RankStep(_)) {}
+        worker.shutdown.soft.cancel();
+        let (report, _) = session.until(RankPhase::Failed).await;
+        assert!(report.reason.contains("shutting down"), "{}", report.reason);
+        worker.end().await.unwrap();
+    })
+    .await
+    .unwrap();
+}

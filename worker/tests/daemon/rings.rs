@@ -1,0 +1,143 @@
+//! Several workers in one ring.
+
+use ringtune_proto::v1::{self, RankPhase};
+use ringtune_shared::ids::JobId;
+use ringtune_worker::engine::FakeScript;
+use tokio::time::timeout;
+
+use crate::{
+    coordinator::{Coordinator, Rank, Session},
+    worker::{LIMIT, Worker, job},
+};
+
+struct Ring {
+    coordinator: Coordinator,
+    workers: Vec<Worker>,
+    sessions: Vec<Session>,
+    members: Vec<v1::RingMember>,
+}
+
+async fn ring(scripts: Vec<FakeScript>) -> Ring {
+    let mut coordinator = Coordinator::start().await;
+    let (mut workers, mut sessions) = (Vec::new(), Vec::new());
+    for script in scripts {
+        workers.push(Worker::start(&coordinator, script));
+        sessions.push(coordinator.accept().await);
+    }
+    let members = sessions.iter().map(Session::member).collect();
+    Ring { coordinator, workers, sessions, members }
+}
+
+/// Assigns and starts a job on all of them.
+async fn begin(ring: &mut Ring, id: JobId, spec: &ringtune_shared::spec::JobSpec) {
+    for (rank, session) in ring.sessions.iter().enumerate() {
+        session.assign(Rank { job: id, epoch: 1, members: &ring.members, rank, spec }).await;
+    }
+    for session in &mut ring.sessions {
+        session.until(RankPhase::Ready).await;
+    }
+    for session in &ring.sessions {
+        session.start(id).await;
+    }
+}
+
+async fn learned(workers: usize) -> Vec<u8> {
+    let mut ring = ring(vec![FakeScript::default(); workers]).await;
+    let (id, spec) = (JobId::new(), job(&ring.coordinator, 12, 4));
+    begin(&mut ring, id, &spec).await;
+    let mut steps = Vec::new();
+    for session in &mut ring.sessions {
+        let (report, reported) = session.until(RankPhase::Finished).await;
+        assert!(report.rank == 0 || reported.is_empty(), "only rank 0 reports steps");
+        steps.extend(reported);
+    }
+    assert_eq!(steps.len(), 12);
+    assert!(steps.iter().all(|step| step.world_size as usize == workers));
+    let embeds = ring.coordinator.kept(id, "learned_embeds.safetensors").unwrap();
+    for worker in ring.workers {
+        worker.end().await.unwrap();
+    }
+    embeds
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_two_three_and_four_workers_learn_the_same_bytes() {
+    timeout(LIMIT, async {
+        let alone = learned(1).await;
+        for workers in [2, 3, 4] {
+            assert!(learned(workers).await == alone, "{workers} workers learn something else than one");
+        }
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rank_that_fails_says_why_and_the_others_wait_to_be_ended() {
+    timeout(LIMIT, async {
+        let fails = FakeScript { fail_on_gradient: Some(3), ..FakeScript::default() };
+        let mut ring = ring(vec![FakeScript::default(), fails, FakeScript::default()]).await;
+        let (id, spec) = (JobId::new(), job(&ring.coordinator, 1000, 3));
+        begin(&mut ring, id, &spec).await;
+        let (report, _) = ring.sessions[1].until(RankPhase::Failed).await;
+        assert!(report.reason.contains("gradient 3"), "{}", report.reason);
+        // What a coordinator does then; nobody blames a neighbour meanwhile.
+        for session in &mut ring.sessions {
+            session.stop(id, false).await;
+            session.until_free().await;
+        }
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_disappears_ends_the_ring_with_its_rank_named() {
+    timeout(LIMIT, async {
+        let mut ring = ring(vec![FakeScript::default(); 3]).await;
+        let (id, spec) = (JobId::new(), job(&ring.coordinator, 1_000_000, 3));
+        begin(&mut ring, id, &spec).await;
+        loop {
+            use ringtune_proto::v1::session_request::Message as Up;
+            if matches!(ring.sessions[0].next().await.unwrap(), Up::RankStep(_)) {
+                break;
+            }
+        }
+        // Hard, as the second signal: nothing is said any more.
+        ring.workers[1].shutdown.hard.cancel();
+        let (report, _) = ring.sessions[2].until(RankPhase::Failed).await;
+        assert!(report.reason.contains("rank"), "{}", report.reason);
+        ring.sessions[0].until(RankPhase::Failed).await;
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranks_with_different_pictures_do_not_start() {
+    timeout(LIMIT, async {
+        let mut ring = ring(vec![FakeScript::default(); 2]).await;
+        let id = JobId::new();
+        let spec = job(&ring.coordinator, 5, 2);
+        let mut other = spec.clone();
+        let picture = crate::worker::pictures(1).remove(0).1;
+        other.data.images = ring.coordinator.add_images(&[("other.png", picture)]);
+        for (rank, spec) in [&spec, &other].into_iter().enumerate() {
+            ring.sessions[rank].assign(Rank { job: id, epoch: 1, members: &ring.members, rank, spec }).await;
+        }
+        for session in &mut ring.sessions {
+            session.until(RankPhase::Ready).await;
+        }
+        for session in &ring.sessions {
+            session.start(id).await;
+        }
+        let (report, _) = ring.sessions[0].until(RankPhase::Failed).await;
+        assert!(
+            report.reason.contains("data.images") && report.reason.contains("rank 1"),
+            "{}",
+            report.reason
+        );
+    })
+    .await
+    .unwrap();
+}

@@ -1,0 +1,140 @@
+//! What a worker does when its coordinator goes away, comes back, or is another one than it should be.
+
+use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
+use ringtune_shared::ids::JobId;
+use ringtune_worker::{
+    daemon::{Error, Launch, run_with},
+    engine::{EngineHandle, FakeEngine, FakeScript},
+    state_folder::StateFolderError,
+};
+use tokio::time::timeout;
+
+use crate::{
+    coordinator::{Coordinator, Rank},
+    worker::{LIMIT, Worker, job, settings},
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn training_goes_on_while_the_coordinator_is_away() {
+    timeout(LIMIT, async {
+        let mut coordinator = Coordinator::start().await;
+        let worker = Worker::start(&coordinator, FakeScript::default());
+        let mut session = coordinator.accept().await;
+        let (id, spec) = (JobId::new(), job(&coordinator, 40, 1));
+        let members = [session.member()];
+        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
+        session.until(RankPhase::Ready).await;
+        session.start(id).await;
+        // 1. Three steps are safe when the coordinator dies.
+        let mut seen = 0;
+        while seen < 3 {
+            if let Up::RankStep(step) = session.next().await.unwrap() {
+                seen = step.step.unwrap().step;
+            }
+        }
+        session.stored(id, 3).await;
+        drop(session);
+        let mut coordinator = coordinator.restart().await;
+        // 2. The same start of the same worker comes back with the rank, and says all that is not safe.
+        let mut session = coordinator.accept().await;
+        assert_eq!((session.hello.incarnation, session.hello.held.len()), (1, 1));
+        assert_eq!(session.hello.held[0].phase(), RankPhase::Training);
+        let (_, steps) = session.until(RankPhase::Finished).await;
+        let numbers: Vec<i64> = steps.iter().map(|step| step.step).collect();
+        assert!(numbers[0] <= 4 && numbers.last() == Some(&40), "{numbers:?}");
+        assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+        // 3. The artifacts found the new one.
+        assert!(coordinator.kept(id, "learned_embeds.safetensors").is_some());
+        worker.end().await.unwrap();
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ended_rank_is_said_again_until_it_is_let_go() {
+    timeout(LIMIT, async {
+        let mut coordinator = Coordinator::start().await;
+        let worker = Worker::start(&coordinator, FakeScript::default());
+        let mut session = coordinator.accept().await;
+        let (id, spec) = (JobId::new(), job(&coordinator, 2, 1));
+        let members = [session.member()];
+        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
+        session.until(RankPhase::Ready).await;
+        session.start(id).await;
+        session.until(RankPhase::Finished).await;
+        session.stored(id, 2).await;
+        loop {
+            if let Up::Heartbeat(beat) = session.next().await.unwrap() {
+                assert_eq!(beat.held[0].phase(), RankPhase::Finished);
+                break;
+            }
+        }
+        drop(session);
+        let mut coordinator = coordinator.restart().await;
+        let mut session = coordinator.accept().await;
+        assert_eq!(session.hello.held[0].phase(), RankPhase::Finished);
+        session.stop(id, false).await;
+        session.until_free().await;
+        worker.end().await.unwrap();
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_coordinator_of_another_version_is_not_worked_for() {
+    timeout(LIMIT, async {
+        let mut coordinator = Coordinator::of_version("99.0.0").await;
+        let worker = Worker::start(&coordinator, FakeScript::default());
+        let mut session = coordinator.accept().await;
+        assert!(session.next().await.is_none(), "the worker stays in a session of another version");
+        worker.end().await.unwrap();
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_worker_on_a_state_folder_is_refused_and_a_restart_counts() {
+    timeout(LIMIT, async {
+        let mut coordinator = Coordinator::start().await;
+        let worker = Worker::start(&coordinator, FakeScript::default());
+        let first = coordinator.accept().await.hello;
+        let settings = settings(&coordinator, &worker.state);
+        let start = || {
+            run_with(settings.clone(), Launch::default(), worker.shutdown.clone(), || {
+                EngineHandle::start(|| Ok(FakeEngine::new(FakeScript::default())))
+            })
+        };
+        let second = start().await;
+        assert!(matches!(&second, Err(error @ Error::StateFolder(StateFolderError::Taken { .. })) if error.is_usage()));
+        worker.shutdown.soft.cancel();
+        let state = tempfile::tempdir().unwrap();
+        for name in ["worker-id", "incarnation"] {
+            std::fs::copy(worker.state.path().join(name), state.path().join(name)).unwrap();
+        }
+        let again = Worker::start_with(&coordinator, FakeScript::default(), |settings| {
+            settings.storage.state_dir = state.path().to_owned();
+        });
+        let hello = coordinator.accept().await.hello;
+        assert_eq!((hello.worker_id, hello.incarnation), (first.worker_id, first.incarnation + 1));
+        again.end().await.unwrap();
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_waits_for_a_coordinator_that_is_not_there_and_still_ends_at_once() {
+    timeout(LIMIT, async {
+        let coordinator = Coordinator::start().await;
+        let worker = Worker::start_with(&coordinator, FakeScript::default(), |settings| {
+            settings.coordinator.url = "http://127.0.0.1:1".to_owned();
+        });
+        tokio::task::yield_now().await;
+        worker.end().await.unwrap();
+    })
+    .await
+    .unwrap();
+}
