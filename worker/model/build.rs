@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "csrc/shim.cpp",
     "csrc/allocator.cpp",
     "csrc/fused.cpp",
@@ -17,6 +17,7 @@ const SOURCES: [&str; 10] = [
     "csrc/attention_forward.cpp",
     "csrc/attention_gemm.cpp",
     "csrc/convolution.cpp",
+    "csrc/residual.cpp",
 ];
 
 fn main() -> Result<(), String> {

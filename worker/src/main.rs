@@ -15,10 +15,6 @@ use ringtune_worker::{
 };
 use tokio::runtime::{Builder, Runtime};
 
-/// Keeps the big blocks that libtorch frees and asks for again in every step.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 

@@ -31,6 +31,22 @@ at::Tensor convolve(const at::Tensor &input, const at::Tensor &packed, const std
     return operation.call(input, packed, bias, padding, ONE, ONE, 1, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
 
+// The same plus `residual`, which has the output's shape; rounded once.
+at::Tensor convolve_and_add(const at::Tensor &input, const at::Tensor &residual, const at::Tensor &packed,
+                            const at::Tensor &bias) {
+    using Signature = at::Tensor(const at::Tensor &, const at::Tensor &, const at::Tensor &,
+                                 const std::optional<at::Tensor> &, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef,
+                                 int64_t, std::string_view, std::optional<at::Scalar>, std::optional<std::string_view>,
+                                 c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+    static const auto operation = c10::Dispatcher::singleton()
+                                      .findSchemaOrThrow("mkldnn::_convolution_pointwise", "binary")
+                                      .typed<Signature>();
+    const int64_t padding[2] = {packed.size(2) / 2, packed.size(3) / 2};
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return operation.call(input, residual.contiguous(at::MemoryFormat::ChannelsLast), packed, bias, padding, ONE, ONE, 1,
+                          "add", at::Scalar(1.0), std::nullopt, c10::List<std::optional<at::Scalar>>(), std::nullopt);
+}
+
 struct PackedConvolution : torch::autograd::Function<PackedConvolution> {
     static Variable forward(AutogradContext *context, const Variable &input, const Variable &forward_weight,
                             const Variable &backward_weight, const Variable &bias) {
@@ -40,6 +56,25 @@ struct PackedConvolution : torch::autograd::Function<PackedConvolution> {
 
     static variable_list backward(AutogradContext *context, const variable_list &gradients) {
         return {convolve(gradients[0], context->saved_data["weight"].toTensor(), std::nullopt), {}, {}, {}};
+    }
+};
+
+struct PackedConvolutionAdd : torch::autograd::Function<PackedConvolutionAdd> {
+    static Variable forward(AutogradContext *context, const Variable &input, const Variable &residual,
+                            const Variable &forward_weight, const Variable &backward_weight, const Variable &bias) {
+        context->saved_data["weight"] = backward_weight;
+        return convolve_and_add(input, residual, forward_weight, bias);
+    }
+
+    static variable_list backward(AutogradContext *context, const variable_list &gradients) {
+        variable_list results(5);
+        if (context->needs_input_grad(0)) {
+            results[0] = convolve(gradients[0], context->saved_data["weight"].toTensor(), std::nullopt);
+        }
+        if (context->needs_input_grad(1)) {
+            results[1] = gradients[0];
+        }
+        return results;
     }
 };
 
@@ -60,4 +95,19 @@ at::Tensor packed_convolution(const at::Tensor &input, const at::Tensor &forward
     return PackedConvolution::apply(input, forward_weight, backward_weight, bias);
 }
 
+at::Tensor packed_convolution_add(const at::Tensor &input, const at::Tensor &forward_weight,
+                                  const at::Tensor &backward_weight, const at::Tensor &bias,
+                                  const at::Tensor &residual) {
+    return PackedConvolutionAdd::apply(input, residual, forward_weight, backward_weight, bias);
+}
+
 } // namespace ringtune
+
+extern "C" at::Tensor *ringtune_packed_convolution_add(const at::Tensor *input, const at::Tensor *forward_weight,
+                                                       const at::Tensor *backward_weight, const at::Tensor *bias,
+                                                       const at::Tensor *residual) {
+    return ringtune::guarded<at::Tensor *>(nullptr, [&] {
+        return new at::Tensor(
+            ringtune::packed_convolution_add(*input, *forward_weight, *backward_weight, *bias, *residual));
+    });
+}

@@ -47,16 +47,19 @@ impl ClipAttention {
     /// `x`: [batch, tokens, width] fp32; returns the same shape in the products' kind.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (batch, tokens, width) = x.size3()?;
-        let x = x.f_to_kind(self.kind)?;
+        // Each with a cast of its own, so that the gradients of the fp32 input add up in fp32; and the little
+        // arithmetic between the matrix products is fp32.
         let split = |projection: &Linear| -> Result<Tensor> {
             let shape = [batch, tokens, self.heads, width / self.heads];
-            Ok(projection.forward(&x)?.f_view(shape)?.f_transpose(1, 2)?)
+            let projected = projection.forward(&x.f_to_kind(self.kind)?)?.f_to_kind(Kind::Float)?;
+            Ok(projected.f_view(shape)?.f_transpose(1, 2)?)
         };
         let (query, key, value) = (split(&self.query)?, split(&self.key)?, split(&self.value)?);
         let no_mask: Option<Tensor> = None;
         let mixed =
             Tensor::f_scaled_dot_product_attention(&query, &key, &value, no_mask, 0.0, true, None, false)?;
-        self.output.forward(&mixed.f_transpose(1, 2)?.f_reshape([batch, tokens, width])?)
+        let mixed = mixed.f_transpose(1, 2)?.f_reshape([batch, tokens, width])?;
+        self.output.forward(&mixed.f_to_kind(self.kind)?)
     }
 }
 
@@ -86,12 +89,12 @@ impl ClipMlp {
 
     /// `x`: [batch, tokens, width] fp32; returns the same shape in the products' kind.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let hidden = self.expand.forward(&x.f_to_kind(self.kind)?)?;
+        let hidden = self.expand.forward(&x.f_to_kind(self.kind)?)?.f_to_kind(Kind::Float)?;
         let hidden = match self.activation {
             Activation::QuickGelu => hidden.f_mul(&hidden.f_mul_scalar(1.702)?.f_sigmoid()?)?,
             Activation::Gelu => hidden.f_gelu("none")?,
         };
-        self.contract.forward(&hidden)
+        self.contract.forward(&hidden.f_to_kind(self.kind)?)
     }
 }
 

@@ -49,6 +49,11 @@ impl Linear {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Ok(x.f_linear(&self.weight, self.bias.as_ref())?)
     }
+
+    /// `forward(x)` + `residual` ([.., outputs]), rounded once.
+    pub fn forward_added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        native::linear_add(x, &self.weight, self.bias.as_ref(), residual)
+    }
 }
 
 /// Shape of a square two-dimensional convolution with bias.
@@ -131,6 +136,17 @@ impl Conv2d {
                 native::packed_convolution(x, forward, backward, &self.bias)
             }
         }
+    }
+
+    /// `forward(x)` + `residual`, which has the result's shape; in training rounded once.
+    pub fn forward_added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        if self.packable && x.requires_grad() {
+            self.pack(&x.size())?;
+        }
+        if let ConvolutionWeights::Packed { forward, backward } = &*self.weights.borrow() {
+            return native::packed_convolution_add(x, forward, backward, &self.bias, residual);
+        }
+        Ok(self.forward(x)?.f_add(residual)?)
     }
 
     /// Packs the weights at the first training step. What is packed for one size is right for every size and

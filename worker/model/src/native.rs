@@ -48,6 +48,19 @@ unsafe extern "C" {
         backward_weight: *const C_tensor,
         bias: *const C_tensor,
     ) -> *mut C_tensor;
+    fn ringtune_linear_add(
+        input: *const C_tensor,
+        weight: *const C_tensor,
+        bias: *const C_tensor,
+        residual: *const C_tensor,
+    ) -> *mut C_tensor;
+    fn ringtune_packed_convolution_add(
+        input: *const C_tensor,
+        forward_weight: *const C_tensor,
+        backward_weight: *const C_tensor,
+        bias: *const C_tensor,
+        residual: *const C_tensor,
+    ) -> *mut C_tensor;
     fn ringtune_install_allocator() -> bool;
     fn ringtune_release_memory() -> bool;
     fn ringtune_set_threads(threads: c_int) -> bool;
@@ -204,6 +217,38 @@ pub(crate) fn group_norm(x: &Tensor, added: Option<&Tensor>, norm: GroupNormArgu
 pub(crate) fn geglu(x: &Tensor) -> Result<Tensor> {
     // SAFETY: a live tensor; the shim only reads it.
     tensor_from(unsafe { ringtune_geglu(x.as_ptr()) })
+}
+
+/// `input` Wᵀ + bias + `residual`, with gradient for `input` and `residual`; in bf16 rounded once.
+pub(crate) fn linear_add(
+    input: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    residual: &Tensor,
+) -> Result<Tensor> {
+    let bias = bias.map_or(std::ptr::null(), Tensor::as_ptr);
+    // SAFETY: live tensors (or null for none); the shim only reads them.
+    tensor_from(unsafe { ringtune_linear_add(input.as_ptr(), weight.as_ptr(), bias, residual.as_ptr()) })
+}
+
+/// [`packed_convolution`] plus `residual`, which gets a gradient too; rounded once.
+pub(crate) fn packed_convolution_add(
+    input: &Tensor,
+    forward_weight: &Tensor,
+    backward_weight: &Tensor,
+    bias: &Tensor,
+    residual: &Tensor,
+) -> Result<Tensor> {
+    // SAFETY: live tensors; the shim only reads them.
+    tensor_from(unsafe {
+        ringtune_packed_convolution_add(
+            input.as_ptr(),
+            forward_weight.as_ptr(),
+            backward_weight.as_ptr(),
+            bias.as_ptr(),
+            residual.as_ptr(),
+        )
+    })
 }
 
 /// From here on libtorch keeps freed blocks of a megabyte and more for the next tensor of that size.

@@ -75,10 +75,9 @@ impl ResnetBlock {
             }
             _ => self.norm2.forward_silu(&hidden)?,
         };
-        let hidden = self.conv2.forward(&hidden)?;
         let sum = match &self.shortcut {
-            Some(shortcut) => shortcut.forward(x)?.f_add(&hidden)?,
-            None => x.f_add(&hidden)?,
+            Some(shortcut) => self.conv2.forward_added(&hidden, &shortcut.forward(x)?)?,
+            None => self.conv2.forward_added(&hidden, x)?,
         };
         if self.output_scale == 1.0 { Ok(sum) } else { Ok(sum.f_div_scalar(self.output_scale)?) }
     }

@@ -25,8 +25,8 @@ impl StableDiffusion {
         let shape = [batch, config.max_positions, config.hidden_size];
         let embeddings = self.embeddings(microbatch.input_ids, microbatch.rows)?;
         let leaf = Tensor::f_from_slice(&embeddings)?.f_view(shape)?.f_set_requires_grad(true)?;
-        // 2. Text. [batch, tokens, width]
-        let text = self.text.forward(&leaf)?.f_to_kind(kind)?;
+        // 2. Text, which every layer rounds to the job's precision for itself. [batch, tokens, width] fp32
+        let text = self.text.forward(&leaf)?;
         // 3. Noise and prediction, in the job's precision. [batch, channels, height, width]
         let latent = [
             batch,

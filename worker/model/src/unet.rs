@@ -68,12 +68,11 @@ impl UNet {
     }
 
     /// `sample`: [batch, in_channels, height, width], any sides; `timesteps`: [batch] int64;
-    /// `text`: [batch, tokens, cross_attention_width]. Returns [batch, out_channels, height, width] in the
-    /// network's kind.
+    /// `text`: [batch, tokens, cross_attention_width], its gradient adds up in its own kind.
+    /// Returns [batch, out_channels, height, width] in the network's kind.
     pub fn forward(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Result<Tensor> {
         // 1. Time: SiLU of the embedding, which is how every residual block takes it. [batch, 4 * channels]
         let time = self.time.forward(timesteps)?.f_silu()?;
-        let text = text.f_to_kind(self.kind)?;
         // 2. In.
         let mut sample = sample.f_to_kind(self.kind)?;
         if self.center_input {
@@ -83,13 +82,13 @@ impl UNet {
         // 3. Down, keeping every intermediate for the way up.
         let mut skips = vec![x.shallow_clone()];
         for block in &self.down {
-            x = block.forward(&x, &time, &text, &mut skips)?;
+            x = block.forward(&x, &time, text, &mut skips)?;
         }
         // 4. Middle.
-        x = self.mid.forward(&x, &time, &text)?;
+        x = self.mid.forward(&x, &time, text)?;
         // 5. Up. The last skip of the next block says how far to upsample, so that odd sides fit.
         for block in &self.up {
-            x = block.forward(&x, &time, &text, &mut skips)?;
+            x = block.forward(&x, &time, text, &mut skips)?;
         }
         // 6. Out.
         self.conv_out.forward(&self.norm_out.forward_silu(&x)?)

@@ -51,10 +51,14 @@ impl TorchEngine {
 impl Engine for TorchEngine {
     fn identity(&mut self) -> Result<EngineIdentity, EngineError> {
         let info = Runtime::info();
+        // On one thread, so that workers with different defaults can be of one class: a job fixes the number.
+        Runtime::set_threads(1)?;
+        let probe = ringtune_model::probe();
+        Runtime::set_threads(info.threads)?;
         Ok(EngineIdentity {
             library_version: info.libtorch_version,
             instruction_set: format!("{}+{}", info.cpu_capability, info.matrix_instructions),
-            probe: ringtune_model::probe()?,
+            probe: probe?,
         })
     }
 

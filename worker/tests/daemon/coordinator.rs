@@ -191,6 +191,10 @@ impl Session {
     }
 
     pub async fn assign(&self, rank: Rank<'_>) {
+        self.assign_in(rank, "no").await;
+    }
+
+    pub async fn assign_in(&self, rank: Rank<'_>, precision: &str) {
         self.say(Down::Assignment(v1::Assignment {
             ring: Some(v1::RingView {
                 job_id: rank.job.to_string(),
@@ -200,7 +204,7 @@ impl Session {
             rank: rank.rank as i32,
             spec: Some(spec_to_wire(rank.spec)),
             threads_per_rank: 1,
-            precision: "no".to_owned(),
+            precision: precision.to_owned(),
             numerics_class: "test".to_owned(),
         }))
         .await;

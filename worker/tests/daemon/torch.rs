@@ -1,55 +1,109 @@
 //! The same with libtorch, on the toy checkpoint.
 
 use ringtune_proto::v1::RankPhase;
-use ringtune_shared::{daemon::lifecycle::Shutdown, ids::JobId};
+use ringtune_shared::{daemon::lifecycle::Shutdown, ids::JobId, spec::JobSpec};
 use ringtune_worker::{
     daemon::{Launch, run_with},
     engine::{EngineHandle, TorchEngine},
 };
 use safetensors::SafeTensors;
+use tempfile::TempDir;
 use tokio::time::timeout;
 
 use crate::{
-    coordinator::{Coordinator, Rank},
+    coordinator::{Coordinator, Rank, Session},
     worker::{LIMIT, fixture, job, settings},
 };
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_toy_checkpoint_trains() {
-    timeout(LIMIT, async {
-        let mut coordinator = Coordinator::start().await;
+struct Cluster {
+    coordinator: Coordinator,
+    sessions: Vec<Session>,
+    shutdown: Shutdown,
+    _state: Vec<TempDir>,
+}
+
+async fn cluster(workers: usize) -> Cluster {
+    let mut coordinator = Coordinator::start().await;
+    let shutdown = Shutdown::default();
+    let (mut sessions, mut folders) = (Vec::new(), Vec::new());
+    for _ in 0..workers {
         let state = tempfile::tempdir().unwrap();
-        let shutdown = Shutdown::default();
-        let running = tokio::spawn(run_with(
-            settings(&coordinator, &state),
-            Launch::default(),
-            shutdown.clone(),
-            || EngineHandle::start(|| TorchEngine::new(1)),
-        ));
-        let mut session = coordinator.accept().await;
-        assert_eq!(session.hello.capabilities.as_ref().unwrap().libtorch_version, "2.13.0");
-        let mut spec = job(&coordinator, 3, 1);
+        tokio::spawn(run_with(settings(&coordinator, &state), Launch::default(), shutdown.clone(), || {
+            EngineHandle::start(|| TorchEngine::new(1))
+        }));
+        folders.push(state);
+        sessions.push(coordinator.accept().await);
+    }
+    Cluster { coordinator, sessions, shutdown, _state: folders }
+}
+
+impl Cluster {
+    fn job(&self, steps: u64, world_size: u32) -> JobSpec {
+        let mut spec = job(&self.coordinator, steps, world_size);
         spec.train.resolution = 64;
         spec.data.images = fixture("concepts/green-star").display().to_string();
-        let members = [session.member()];
-        // Twice: the second finds the checkpoint loaded, and learns the same.
-        let mut learned = Vec::new();
-        for _ in 0..2 {
-            let id = JobId::new();
-            session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
+        spec
+    }
+
+    async fn learn(&mut self, spec: &JobSpec, precision: &str) -> Vec<u8> {
+        let id = JobId::new();
+        let members: Vec<_> = self.sessions.iter().map(Session::member).collect();
+        for (rank, session) in self.sessions.iter().enumerate() {
+            let rank = Rank { job: id, epoch: 1, members: &members, rank, spec };
+            session.assign_in(rank, precision).await;
+        }
+        for session in &mut self.sessions {
             session.until(RankPhase::Ready).await;
+        }
+        for session in &self.sessions {
             session.start(id).await;
+        }
+        for session in &mut self.sessions {
             let (_, steps) = session.until(RankPhase::Finished).await;
             assert!(steps.iter().all(|step| step.loss > 0.0 && step.loss < 10.0), "{steps:?}");
-            learned.push(coordinator.kept(id, "learned_embeds.safetensors").unwrap());
+        }
+        for session in &mut self.sessions {
             session.stop(id, false).await;
             session.until_free().await;
         }
-        assert!(learned[0] == learned[1]);
-        let tensors = SafeTensors::deserialize(&learned[0]).unwrap();
-        assert_eq!(tensors.tensor("<thing>").unwrap().shape()[0], 2);
-        shutdown.soft.cancel();
-        running.await.unwrap().unwrap();
+        self.coordinator.kept(id, "learned_embeds.safetensors").unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_toy_checkpoint_trains_and_stays_loaded() {
+    timeout(LIMIT, async {
+        let mut cluster = cluster(1).await;
+        let capabilities = cluster.sessions[0].hello.capabilities.clone().unwrap();
+        assert_eq!(capabilities.libtorch_version, "2.13.0");
+        let spec = cluster.job(3, 1);
+        // The second finds the checkpoint loaded, and learns the same.
+        let first = cluster.learn(&spec, "no").await;
+        assert!(cluster.learn(&spec, "no").await == first);
+        let tensors = SafeTensors::deserialize(&first).unwrap();
+        assert_eq!(tensors.tensor("<thing>").unwrap().shape(), [2, 64]);
+        cluster.shutdown.soft.cancel();
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_number_of_workers_learns_the_same_bytes_in_both_precisions() {
+    timeout(LIMIT, async {
+        let mut learned = [Vec::new(), Vec::new()];
+        for workers in 1..=3 {
+            let mut cluster = cluster(workers).await;
+            let spec = cluster.job(3, 6);
+            for (precision, learned) in ["no", "bf16"].into_iter().zip(&mut learned) {
+                learned.push(cluster.learn(&spec, precision).await);
+            }
+            cluster.shutdown.soft.cancel();
+        }
+        for files in &learned {
+            assert!(files.iter().all(|file| *file == files[0]));
+        }
+        assert!(learned[0][0] != learned[1][0]);
     })
     .await
     .unwrap();

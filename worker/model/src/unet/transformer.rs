@@ -22,6 +22,7 @@ pub struct CrossAttention {
     value: Linear,
     output: Linear,
     heads: i64,
+    kind: Kind,
 }
 
 impl CrossAttention {
@@ -36,19 +37,33 @@ impl CrossAttention {
             value: projection("to_v", context_width, false)?,
             output: projection("to_out.0", channels, true)?,
             heads,
+            kind,
         })
     }
 
-    /// `x`: [batch, positions, channels]; `context`: [batch, keys, context_width]; returns x's shape.
+    /// `x`: [batch, positions, channels]; `context`: [batch, keys, context_width], in the layer's kind or fp32;
+    /// returns x's shape.
     pub fn forward(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
+        self.output.forward(&self.mix(x, context)?)
+    }
+
+    /// `forward(x, context)` + `residual` (x's shape), rounded once.
+    pub fn forward_added(&self, x: &Tensor, context: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.output.forward_added(&self.mix(x, context)?, residual)
+    }
+
+    fn mix(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
         let (batch, positions, channels) = x.size3()?;
         let (_, keys, _) = context.size3()?;
         let width = channels / self.heads;
         let query = self.query.forward(x)?.f_view([batch, positions, self.heads, width])?;
-        let key = self.key.forward(context)?.f_view([batch, keys, self.heads, width])?;
-        let value = self.value.forward(context)?.f_view([batch, keys, self.heads, width])?;
+        // Each with a cast of its own, so that the gradients of a context in fp32 add up in fp32.
+        let key =
+            self.key.forward(&context.f_to_kind(self.kind)?)?.f_view([batch, keys, self.heads, width])?;
+        let value =
+            self.value.forward(&context.f_to_kind(self.kind)?)?.f_view([batch, keys, self.heads, width])?;
         let mixed = attention::scaled_dot_product(&query, &key, &value)?;
-        self.output.forward(&mixed.f_reshape([batch, positions, channels])?)
+        Ok(mixed.f_reshape([batch, positions, channels])?)
     }
 }
 
@@ -75,6 +90,11 @@ impl FeedForward {
     /// `x`: [batch, positions, channels]; returns the same shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.contract.forward(&native::geglu(&self.expand.forward(x)?)?)
+    }
+
+    /// `forward(x)` + `residual` (x's shape), rounded once.
+    pub fn forward_added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.contract.forward_added(&native::geglu(&self.expand.forward(x)?)?, residual)
     }
 }
 
@@ -112,9 +132,9 @@ impl TransformerLayer {
     pub fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
         let hidden = self.norm1.forward(x)?;
         let context = if self.only_cross_attention { text } else { &hidden };
-        let x = self.self_attention.forward(&hidden, context)?.f_add(x)?;
-        let x = self.cross_attention.forward(&self.norm2.forward(&x)?, text)?.f_add(&x)?;
-        Ok(self.feed_forward.forward(&self.norm3.forward(&x)?)?.f_add(&x)?)
+        let x = self.self_attention.forward_added(&hidden, context, x)?;
+        let x = self.cross_attention.forward_added(&self.norm2.forward(&x)?, text, &x)?;
+        self.feed_forward.forward_added(&self.norm3.forward(&x)?, &x)
     }
 }
 
@@ -160,7 +180,7 @@ impl SpatialTransformer {
         for layer in &self.layers {
             tokens = layer.forward(&tokens, text)?;
         }
-        let output = from_tokens(&self.project_out.forward(&tokens)?, height, width)?;
-        Ok(output.f_add(x)?)
+        let output = self.project_out.forward_added(&tokens, &to_tokens(x)?)?;
+        from_tokens(&output, height, width)
     }
 }
