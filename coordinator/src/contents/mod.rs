@@ -148,6 +148,41 @@ impl Contents {
         }
     }
 
+    /// Marks a content as used now, so that [`Contents::older`] leaves it out.
+    ///
+    /// # Errors
+    /// It is not here; the file system's.
+    pub fn touch(&self, hash: &ContentHash) -> Result<(), Error> {
+        let path = self.shared.whole(hash);
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(Error::NotFound(*hash)),
+            opened => opened.map_err(Error::io("open", path.clone()))?,
+        };
+        file.set_modified(SystemTime::now()).map_err(Error::io("touch", path))
+    }
+
+    /// Contents that came, or were marked as used, at least `age` before `now`.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn older(&self, now: SystemTime, age: Duration) -> Result<Vec<ContentHash>, Error> {
+        let root = self.shared.root.join("sha256");
+        let mut old = Vec::new();
+        for folder in fs::read_dir(&root).map_err(Error::io("read", root.clone()))? {
+            let folder = folder.map_err(Error::io("read", root.clone()))?.path();
+            for entry in fs::read_dir(&folder).map_err(Error::io("read", folder.clone()))? {
+                let entry = entry.map_err(Error::io("read", folder.clone()))?;
+                let hash = entry.file_name().to_str().and_then(|name| name.parse::<ContentHash>().ok());
+                let modified = entry.metadata().and_then(|metadata| metadata.modified());
+                let modified = modified.map_err(Error::io("read", entry.path()))?;
+                if now.duration_since(modified).is_ok_and(|idle| idle >= age) {
+                    old.extend(hash);
+                }
+            }
+        }
+        Ok(old)
+    }
+
     /// Drops uploads that broke off and were not touched for `age`. Returns how many.
     ///
     /// # Errors
@@ -242,6 +277,18 @@ mod tests {
         contents.remove(&hash).unwrap();
         contents.remove(&hash).unwrap();
         assert_eq!(contents.committed(&hash).unwrap(), Committed { size: 0, complete: false });
+    }
+
+    #[test]
+    fn only_contents_that_nobody_touched_are_old() {
+        let (_folder, contents) = store();
+        let (idle, used) = (put(&contents, b"idle"), put(&contents, b"used"));
+        let later = SystemTime::now() + Duration::from_secs(100);
+        let path = contents.shared.whole(&idle);
+        File::open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        contents.touch(&used).unwrap();
+        assert_eq!(contents.older(later, Duration::from_secs(1000)).unwrap(), [idle]);
+        assert!(matches!(contents.touch(&ContentHash::of(b"x")), Err(Error::NotFound(_))));
     }
 
     #[test]

@@ -1,5 +1,166 @@
-//! The gRPC services: parse, send a command, await the answer.
+//! The gRPC services: thin handlers that parse, ask the [`Handle`], and answer.
+//!
+//! Invariant: ids and numbers from outside are parsed here, once; errors become statuses in
+//! `status.rs` alone; calls are counted, bounded and traced by layers, not by handlers.
 
-pub mod pages;
-pub mod status;
-pub mod to_wire;
+mod artifacts;
+mod cluster;
+mod inbound;
+mod jobs;
+mod limits;
+mod outbound;
+mod pages;
+mod references;
+mod status;
+mod workers;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ringtune_proto::v1::{
+    self, artifact_service_server::ArtifactServiceServer, cluster_service_server::ClusterServiceServer,
+    job_service_server::JobServiceServer, worker_service_server::WorkerServiceServer,
+};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tower_http::trace::TraceLayer;
+use tracing::warn;
+
+use crate::contents::Contents;
+use crate::metrics::{Layer as MetricsLayer, Metrics};
+use crate::service::Handle;
+use references::References;
+use status::FailedRequest;
+
+/// WatchJob streams that may be open at a time.
+const WATCHES: usize = 1024;
+/// Downloads that may be under way at a time.
+const DOWNLOADS: usize = 256;
+/// An upload that sends nothing for so long loses its place.
+const UPLOAD_IDLE: Duration = Duration::from_secs(60);
+/// Between two looks for files that nobody wants.
+const SWEEP: Duration = Duration::from_secs(3600);
+
+/// HTTP/2: a DATA frame; hyper writes one a system call.
+const FRAME: u32 = 1 << 20;
+/// HTTP/2: bytes on their way in one stream, and in one connection.
+const WINDOWS: (u32, u32) = (4 << 20, 16 << 20);
+/// HTTP/2: a ping after so long without traffic, and how long its answer may take.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
+
+/// What the services are made from.
+pub struct Options {
+    /// The state.
+    pub handle: Handle,
+    /// The files.
+    pub contents: Contents,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// What each worker is told first.
+    pub welcome: v1::Welcome,
+    /// How long a call with a single answer may take.
+    pub call_limit: Duration,
+    /// Calls under way on one connection.
+    pub calls_per_connection: usize,
+    /// Ends all streams when cancelled; then no new calls are taken.
+    pub shutdown: CancellationToken,
+}
+
+/// What the handlers share.
+struct Api {
+    handle: Handle,
+    contents: Contents,
+    images: Arc<References>,
+    metrics: Metrics,
+    welcome: v1::Welcome,
+    watches: Arc<Semaphore>,
+    downloads: Arc<Semaphore>,
+    shutdown: CancellationToken,
+}
+
+/// Why the server could not be set up or broke.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API's own description is not readable.
+    #[error("reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The listener's or HTTP/2's.
+    #[error("gRPC: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+/// Serves until `shutdown` is cancelled and the calls under way then have ended. That may take as long
+/// as the slowest client: the caller bounds it.
+///
+/// # Errors
+/// See [`Error`].
+pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error> {
+    let Options { handle, contents, metrics, welcome, call_limit, calls_per_connection, shutdown } = options;
+    let images = Arc::new(References::new(handle.clone(), contents.clone()));
+    let sweeper = tokio::spawn(sweep(images.clone()));
+    let api = Arc::new(Api {
+        handle,
+        contents,
+        images,
+        metrics: metrics.clone(),
+        welcome,
+        watches: Arc::new(Semaphore::new(WATCHES)),
+        downloads: Arc::new(Semaphore::new(DOWNLOADS)),
+        shutdown: shutdown.clone(),
+    });
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<JobServiceServer<jobs::Jobs>>().await;
+    health.set_serving::<ClusterServiceServer<cluster::Cluster>>().await;
+    health.set_serving::<ArtifactServiceServer<artifacts::Artifacts>>().await;
+    health.set_serving::<WorkerServiceServer<workers::Workers>>().await;
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(ringtune_proto::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let calls = u32::try_from(calls_per_connection).unwrap_or(u32::MAX);
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(KEEPALIVE.0));
+    let served = Server::builder()
+        .concurrency_limit_per_connection(calls_per_connection)
+        .load_shed(true)
+        .max_concurrent_streams(calls)
+        .max_frame_size(FRAME)
+        .initial_stream_window_size(WINDOWS.0)
+        .initial_connection_window_size(WINDOWS.1)
+        .http2_keepalive_interval(Some(KEEPALIVE.0))
+        .http2_keepalive_timeout(Some(KEEPALIVE.1))
+        .layer(TraceLayer::new_for_grpc())
+        .layer(MetricsLayer(metrics))
+        .layer(limits::CallLimitLayer(call_limit))
+        .add_service(health_service)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?)
+        .add_service(JobServiceServer::new(jobs::Jobs(api.clone())))
+        .add_service(ClusterServiceServer::new(cluster::Cluster(api.clone())))
+        .add_service(ArtifactServiceServer::new(artifacts::Artifacts(api.clone())))
+        .add_service(WorkerServiceServer::new(workers::Workers(api)))
+        .serve_with_incoming_shutdown(incoming, shutdown.cancelled_owned())
+        .await;
+    sweeper.abort();
+    Ok(served?)
+}
+
+/// Looks for files that nobody wants, for ever.
+async fn sweep(references: Arc<References>) {
+    let mut ticker = tokio::time::interval(SWEEP);
+    loop {
+        ticker.tick().await;
+        if let Err(failed) = references.sweep(SystemTime::now()).await {
+            warn!(status = %Status::from(failed), "could not look for unwanted files");
+        }
+    }
+}
+
+/// Runs file I/O on a thread that may block.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, FailedRequest> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Status::internal("a file operation was broken off").into())
+}

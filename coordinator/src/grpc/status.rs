@@ -1,158 +1,186 @@
-//! Every error of the coordinator as a gRPC status with rich details: the one place where this is decided.
+//! The one place where errors become gRPC statuses, with google.rpc details.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use ringtune_proto::convert::FieldError;
 use ringtune_shared::spec::SpecError;
 use tonic::{Code, Status};
-use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
+use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 
-use crate::{contents, core::Refusal, store};
+use crate::core::Refusal;
+use crate::{contents, service, store};
 
-/// After how long trying again has a chance.
-const SOON: Duration = Duration::from_secs(1);
+/// The domain of our ErrorInfo reasons.
+const DOMAIN: &str = "ringtune.v1";
+/// When a full queue, disk or table is worth another try.
+const RETRY: Duration = Duration::from_secs(5);
 
-/// Fields of a request that are not what they should be: INVALID_ARGUMENT with a BadRequest.
-pub fn bad_fields(errors: impl IntoIterator<Item = FieldError>) -> Status {
-    let violations: Vec<FieldViolation> =
-        errors.into_iter().map(|error| FieldViolation::new(error.field, error.problem)).collect();
-    let lines: Vec<String> = violations
-        .iter()
-        .map(|violation| format!("{}: {}", violation.field, violation.description))
-        .collect();
-    Status::with_error_details(
-        Code::InvalidArgument,
-        lines.join("; "),
-        ErrorDetails::with_bad_request(violations),
-    )
+/// One field of a request is wrong.
+pub(super) fn bad_field(error: &FieldError) -> Status {
+    bad_request(vec![FieldViolation::new(error.field.clone(), error.problem.clone())])
 }
 
-/// One such field.
-pub fn bad_field(error: FieldError) -> Status {
-    bad_fields([error])
+/// Fields of a job spec are wrong; named as in the request, "spec.train.num_vectors".
+pub(super) fn bad_spec(error: SpecError) -> Status {
+    let named = |violation: ringtune_shared::spec::Violation| {
+        let field = if violation.field.is_empty() { String::new() } else { format!("spec.{}", violation.field) };
+        FieldViolation::new(field, violation.problem)
+    };
+    bad_request(error.violations.into_iter().map(named).collect())
 }
 
-/// A job's spec that cannot be run; fields are named from the spec on, as in "spec.train.num_vectors".
-pub fn bad_spec(error: SpecError) -> Status {
-    let field = |name: String| if name.is_empty() { "spec".to_owned() } else { format!("spec.{name}") };
-    bad_fields(error.violations.into_iter().map(|found| FieldError::new(field(found.field), found.problem)))
+/// INVALID_ARGUMENT with every violation, in the details and in words.
+pub(super) fn bad_request(violations: Vec<FieldViolation>) -> Status {
+    let words: Vec<String> =
+        violations.iter().map(|violation| format!("{}: {}", violation.field, violation.description)).collect();
+    let details = ErrorDetails::with_bad_request(violations);
+    Status::with_error_details(Code::InvalidArgument, words.join("\n"), details)
 }
 
-/// Something that was asked for by name and is not there.
-pub fn not_found(kind: &str, name: &str) -> Status {
-    Status::with_error_details(
-        Code::NotFound,
-        format!("there is no {kind} {name}"),
-        ErrorDetails::with_resource_info(kind, name, "", "it does not exist, or was deleted"),
-    )
+/// The coordinator stops; another try finds its successor.
+pub(super) fn shutting_down() -> Status {
+    retry_later(Code::Unavailable, "the coordinator is shutting down", Duration::from_secs(1))
 }
 
-/// What is in the API but not in this version.
-pub fn not_there_yet(method: &str) -> Status {
-    Status::unimplemented(format!("{method} is not in this version"))
+/// As many calls of this kind are under way as may be.
+pub(super) fn too_many(what: &str, limit: usize) -> Status {
+    retry_later(Code::ResourceExhausted, &format!("{limit} {what} are under way, which is the limit"), RETRY)
 }
 
-fn try_again(code: Code, message: String) -> Status {
-    Status::with_error_details(code, message, ErrorDetails::with_retry_info(Some(SOON)))
+/// Another try may help.
+pub(super) fn retry_later(code: Code, message: &str, delay: Duration) -> Status {
+    Status::with_error_details(code, message, ErrorDetails::with_retry_info(Some(delay)))
 }
 
-impl From<Refusal> for StatusOf {
-    fn from(refusal: Refusal) -> Self {
-        let message = refusal.to_string();
-        Self(match refusal {
-            Refusal::QueueFull { .. } | Refusal::TooManyWorkers { .. } => {
-                try_again(Code::ResourceExhausted, message)
-            }
-            Refusal::TooManyArtifacts { .. } => Status::resource_exhausted(message),
-            Refusal::RequestReused { .. } => Status::already_exists(message),
-            Refusal::NotActive(job) => Status::with_error_details(
-                Code::FailedPrecondition,
-                message,
-                ErrorDetails::with_precondition_failure_violation(
-                    "STATE",
-                    job.to_string(),
-                    "the job has ended",
-                ),
-            ),
-            Refusal::OtherProtocol { .. }
-            | Refusal::OtherVersion { .. }
-            | Refusal::OlderIncarnation { .. } => Status::failed_precondition(message),
-            Refusal::StaleSession => Status::aborted(message),
-        })
+fn missing(kind: &str, name: &str, message: String) -> Status {
+    let details = ErrorDetails::with_resource_info(kind, name, "", message.clone());
+    Status::with_error_details(Code::NotFound, message, details)
+}
+
+fn precondition(kind: &str, subject: String, message: String) -> Status {
+    let details = ErrorDetails::with_precondition_failure_violation(kind, subject, message.clone());
+    Status::with_error_details(Code::FailedPrecondition, message, details)
+}
+
+fn quota(subject: &str, message: String) -> Status {
+    let mut details = ErrorDetails::with_quota_failure_violation(subject, message.clone());
+    details.set_retry_info(Some(RETRY));
+    Status::with_error_details(Code::ResourceExhausted, message, details)
+}
+
+impl From<service::Error> for FailedRequest {
+    fn from(error: service::Error) -> Self {
+        Self(service_status(&error))
     }
 }
 
-impl From<store::Error> for StatusOf {
-    fn from(error: store::Error) -> Self {
-        let message = error.to_string();
-        Self(match error {
-            store::Error::Full => Status::resource_exhausted(message),
-            store::Error::Database(_) => try_again(Code::Unavailable, message),
-            store::Error::Damaged { .. } => Status::data_loss(message),
-            store::Error::Newer { .. } => Status::failed_precondition(message),
-        })
-    }
-}
-
-impl From<contents::Error> for StatusOf {
+impl From<contents::Error> for FailedRequest {
     fn from(error: contents::Error) -> Self {
-        use contents::Error;
-        let message = error.to_string();
-        let field = |name: &str| bad_field(FieldError::new(name, message.clone()));
-        Self(match error {
-            Error::NotFound(hash) => not_found("artifact", &hash.uri()),
-            Error::HashMismatch { .. } => field("header.sha256"),
-            Error::Size { .. } | Error::TooLarge { .. } => field("header.size"),
-            Error::TooLong { .. } => field("chunk"),
-            Error::Range { .. } => Status::with_error_details(
-                Code::OutOfRange,
-                message.clone(),
-                ErrorDetails::with_bad_request_violation("offset", message),
-            ),
-            // The client asks with a header alone how much is here, and goes on from there.
-            Error::Offset { .. } => Status::with_error_details(
-                Code::OutOfRange,
-                message.clone(),
-                ErrorDetails::with_bad_request_violation("header.offset", message),
-            ),
-            Error::Busy(_) | Error::TooManyUploads { .. } => try_again(Code::Unavailable, message),
-            Error::DiskFull(_) => Status::resource_exhausted(message),
-            Error::Io { .. } => Status::internal(message),
-        })
+        Self(contents_status(&error))
     }
 }
 
-/// A status made from one of the coordinator's errors; `?` needs a type of our own between the two.
-#[derive(Debug)]
-pub struct StatusOf(pub Status);
-
-/// The status of an error of the coordinator.
-pub fn of(error: impl Into<StatusOf>) -> Status {
-    error.into().0
+impl From<store::Error> for FailedRequest {
+    fn from(error: store::Error) -> Self {
+        Self(store_status(&error))
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use ringtune_shared::ids::ContentHash;
-
-    use super::*;
-
-    #[test]
-    fn every_bad_field_is_named_in_the_details() {
-        let status = bad_fields([FieldError::new("job_id", "a"), FieldError::new("page_size", "b")]);
-        assert_eq!(status.code(), Code::InvalidArgument);
-        let details = status.get_details_bad_request().unwrap();
-        let fields: Vec<_> = details.field_violations.iter().map(|found| found.field.as_str()).collect();
-        assert_eq!(fields, ["job_id", "page_size"]);
+impl From<FieldError> for FailedRequest {
+    fn from(error: FieldError) -> Self {
+        Self(bad_field(&error))
     }
+}
 
-    #[test]
-    fn where_a_retry_helps_it_says_so() {
-        let busy = of(contents::Error::Busy(ContentHash::of(b"x")));
-        assert_eq!(busy.code(), Code::Unavailable);
-        assert!(busy.get_details_retry_info().is_some());
-        let full = of(contents::Error::DiskFull("/x".into()));
-        assert_eq!(full.code(), Code::ResourceExhausted);
-        assert!(full.get_details_retry_info().is_none());
+impl From<Status> for FailedRequest {
+    fn from(status: Status) -> Self {
+        Self(status)
+    }
+}
+
+impl From<FailedRequest> for Status {
+    fn from(failed: FailedRequest) -> Self {
+        failed.0
+    }
+}
+
+/// What `?` turns every component's error into, on its way to a [`Status`].
+pub(super) struct FailedRequest(Status);
+
+fn service_status(error: &service::Error) -> Status {
+    use service::Error as E;
+    let message = error.to_string();
+    match error {
+        E::Refused(refusal) => refusal_status(refusal),
+        E::Store(error) => store_status(error),
+        E::NoSuchJob(id) => missing("ringtune.v1.Job", &id.to_string(), message),
+        E::NoSuchWorker(id) => missing("ringtune.v1.Worker", &id.to_string(), message),
+        E::NoSuchArtifact { name, .. } => missing("ringtune.v1.Artifact", name, message),
+        E::AlreadyEnded { job, .. } => precondition("JOB_ENDED", job.to_string(), message),
+        E::NotEnded { job, .. } => precondition("JOB_NOT_ENDED", job.to_string(), message),
+        E::ShuttingDown => shutting_down(),
+    }
+}
+
+fn refusal_status(refusal: &Refusal) -> Status {
+    let message = refusal.to_string();
+    match refusal {
+        Refusal::QueueFull { .. } => quota("queued jobs", message),
+        Refusal::TooManyWorkers { .. } => quota("workers", message),
+        Refusal::TooManyArtifacts { .. } => quota("artifacts of a job", message),
+        Refusal::NotActive(job) => precondition("JOB_NOT_ACTIVE", job.to_string(), message),
+        Refusal::RequestReused { job, .. } => {
+            let details =
+                ErrorDetails::with_resource_info("ringtune.v1.Job", job.to_string(), "", message.clone());
+            Status::with_error_details(Code::AlreadyExists, message, details)
+        }
+        Refusal::OtherProtocol { .. } => precondition("PROTOCOL", "hello.protocol".to_owned(), message),
+        Refusal::OtherVersion { .. } => {
+            precondition("VERSION", "hello.capabilities.version".to_owned(), message)
+        }
+        Refusal::OlderIncarnation { .. } => {
+            precondition("INCARNATION", "hello.incarnation".to_owned(), message)
+        }
+        Refusal::StaleSession => Status::aborted(message),
+    }
+}
+
+fn store_status(error: &store::Error) -> Status {
+    let message = format!("the coordinator's store failed: {error}");
+    match error {
+        store::Error::Full => quota("disk of the coordinator", message),
+        store::Error::Database(_) => retry_later(Code::Unavailable, &message, RETRY),
+        store::Error::Damaged { .. } | store::Error::Newer { .. } => Status::data_loss(message),
+    }
+}
+
+fn contents_status(error: &contents::Error) -> Status {
+    use contents::Error as E;
+    let message = error.to_string();
+    match error {
+        E::NotFound(hash) => missing("ringtune.v1.Artifact", &hash.uri(), message),
+        E::Offset { committed, .. } => {
+            let metadata = HashMap::from([("committed_size".to_owned(), committed.to_string())]);
+            let mut details = ErrorDetails::with_error_info("UPLOAD_OFFSET", DOMAIN, metadata);
+            details.add_precondition_failure_violation("UPLOAD_OFFSET", "header.offset", message.clone());
+            Status::with_error_details(Code::FailedPrecondition, message, details)
+        }
+        E::TooLong { .. } => bad_field(&FieldError::new("chunk", message)),
+        E::HashMismatch { .. } => bad_field(&FieldError::new("header.sha256", message)),
+        E::Size { .. } => bad_field(&FieldError::new("header.size", message)),
+        E::TooLarge { .. } => {
+            let details = ErrorDetails::with_quota_failure_violation("size of an upload", message.clone());
+            Status::with_error_details(Code::ResourceExhausted, message, details)
+        }
+        E::Range { .. } => Status::out_of_range(message),
+        E::Busy(_) => retry_later(Code::Aborted, &message, Duration::from_secs(1)),
+        E::TooManyUploads { .. } => quota("uploads under way", message),
+        // The path is the coordinator's own affair; that the disk is full is the caller's too.
+        E::DiskFull(_) => quota("disk of the coordinator", "the coordinator's disk is full".to_owned()),
+        E::Io { .. } => {
+            tracing::error!(%error, "file error");
+            Status::internal("the coordinator cannot read or write its files; its log says more")
+        }
     }
 }

@@ -63,7 +63,10 @@ impl Store for MemoryStore {
             return Err(Error::Full);
         }
         let event_exists = |tables: &Tables, event: &JobEvent| {
-            tables.events.get(&event.job).is_some_and(|all| all.iter().any(|one| one.sequence == event.sequence))
+            tables
+                .events
+                .get(&event.job)
+                .is_some_and(|all| all.iter().any(|one| one.sequence == event.sequence))
         };
         for write in writes {
             // All or nothing: what a key refuses is found before anything is changed.

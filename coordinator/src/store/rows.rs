@@ -35,8 +35,7 @@ where
     T: std::str::FromStr,
     T::Err: std::fmt::Display,
 {
-    text.parse()
-        .map_err(|error: T::Err| Error::Damaged { what: what.to_owned(), problem: error.to_string() })
+    text.parse().map_err(|error: T::Err| Error::Damaged { what: what.to_owned(), problem: error.to_string() })
 }
 
 fn counter(row: &SqliteRow, column: &str) -> Result<u64, Error> {
@@ -115,6 +114,10 @@ impl From<sqlx::Error> for Error {
         // SQLITE_FULL; the primary code is the low byte of an extended one.
         const FULL: i32 = 13;
         let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
-        if code.is_some_and(|code| code & 0xff == FULL) { Self::Full } else { Self::Database(error.to_string()) }
+        if code.is_some_and(|code| code & 0xff == FULL) {
+            Self::Full
+        } else {
+            Self::Database(error.to_string())
+        }
     }
 }

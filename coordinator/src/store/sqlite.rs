@@ -109,7 +109,8 @@ impl Store for SqliteStore {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>, Error> {
         let query = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job_id = ?");
-        let row = sqlx::query(AssertSqlSafe(query)).bind(id.to_string()).fetch_optional(&self.readers).await?;
+        let row =
+            sqlx::query(AssertSqlSafe(query)).bind(id.to_string()).fetch_optional(&self.readers).await?;
         row.as_ref().map(rows::job).transpose()
     }
 

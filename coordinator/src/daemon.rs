@@ -1,0 +1,197 @@
+//! The daemon: puts the parts together, in the order in which they can fail, and ends them.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use ringtune_proto::{WORKER_PROTOCOL, v1};
+use ringtune_shared::{
+    daemon::{
+        lifecycle::{DRAIN_LIMIT, Shutdown},
+        listen::{self, ListenError},
+    },
+    version::VERSION,
+};
+use tokio::{
+    net::TcpListener,
+    task::{JoinError, JoinHandle},
+};
+use tracing::{info, warn};
+
+use crate::{
+    contents::{self, Contents, Limits},
+    core, grpc, http,
+    metrics::Metrics,
+    service,
+    settings::{Settings, SettingsError},
+    state_folder::{StateFolder, StateFolderError},
+    store::{self, SqliteStore},
+};
+
+/// Why a coordinator does not start, or ends.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Values out of range.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The state folder.
+    #[error(transparent)]
+    StateFolder(#[from] StateFolderError),
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The folder of contents.
+    #[error(transparent)]
+    Contents(#[from] contents::Error),
+    /// The ports.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The metrics' registry.
+    #[error("metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The gRPC server.
+    #[error(transparent)]
+    Grpc(#[from] grpc::Error),
+    /// The HTTP server.
+    #[error("HTTP: {0}")]
+    Http(#[source] io::Error),
+    /// Signals, stdin or stdout.
+    #[error("the surroundings of the process: {0}")]
+    Process(#[source] io::Error),
+    /// A part of the coordinator died.
+    #[error("a part of the coordinator ended unexpectedly: {0}")]
+    Task(#[from] JoinError),
+}
+
+impl Error {
+    /// The user has to change a flag or a setting: exit code 2.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Settings(_) | Self::StateFolder(StateFolderError::Taken { .. }))
+    }
+}
+
+/// How the daemon was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Launch {
+    /// Where a port is taken, take a free one.
+    pub free_ports: bool,
+    /// Tell on stdout where it listens.
+    pub announce: bool,
+}
+
+/// Runs a coordinator until `shutdown`; then gives calls under way a bounded time.
+///
+/// # Errors
+/// See [`Error`].
+pub async fn run(settings: Settings, launch: Launch, shutdown: Shutdown) -> Result<(), Error> {
+    // 1. What can be refused at once.
+    settings.validate()?;
+    let state_dir = settings.storage.state_dir.clone();
+    let state = tokio::task::spawn_blocking(move || StateFolder::open(&state_dir)).await??;
+    let grpc_listener = listen::bind("grpc.listen", settings.grpc.listen, launch.free_ports).await?;
+    let http_listener = listen::bind("http.listen", settings.http.listen, launch.free_ports).await?;
+    let (grpc_address, http_address) = (address_of(&grpc_listener)?, address_of(&http_listener)?);
+    // 2. What was kept.
+    let metrics = Metrics::new()?;
+    let store = Arc::new(SqliteStore::open(&state.database()).await?);
+    let limits = Limits { content_bytes: settings.limits.upload_bytes, uploads: settings.limits.uploads };
+    let folder = state.contents();
+    let contents = tokio::task::spawn_blocking(move || Contents::open(&folder, limits)).await??;
+    // 3. The state, and its servers.
+    let options = options(&settings);
+    let (handle, state_loop) =
+        service::start(service::Settings { options, store, metrics: metrics.clone() }).await?;
+    let readiness = http::Readiness::default();
+    let end = shutdown.soft.clone();
+    let http_server = tokio::spawn(http::serve(
+        http_listener,
+        metrics.clone(),
+        readiness.clone(),
+        end.clone().cancelled_owned(),
+    ));
+    let grpc_server = tokio::spawn(grpc::serve(
+        grpc_listener,
+        grpc::Options {
+            handle,
+            contents,
+            metrics,
+            welcome: welcome(&settings),
+            call_limit: Duration::from_secs_f64(settings.limits.call_seconds),
+            calls_per_connection: settings.limits.calls_per_connection,
+            shutdown: end,
+        },
+    ));
+    readiness.set(true);
+    if launch.announce {
+        listen::announce(grpc_address, http_address, "").map_err(Error::Process)?;
+    }
+    info!(grpc = %grpc_address, http = %http_address, version = VERSION, "listening");
+    // 4. Until the end.
+    ended(Servers { grpc: grpc_server, http: http_server, state_loop }, &readiness, &shutdown).await
+}
+
+struct Servers {
+    grpc: JoinHandle<Result<(), grpc::Error>>,
+    http: JoinHandle<io::Result<()>>,
+    state_loop: JoinHandle<()>,
+}
+
+/// Waits for the servers, after the first signal for a bounded time, after the second not at all.
+async fn ended(servers: Servers, readiness: &http::Readiness, shutdown: &Shutdown) -> Result<(), Error> {
+    let bound = async {
+        shutdown.soft.cancelled().await;
+        readiness.set(false);
+        tokio::time::sleep(DRAIN_LIMIT).await;
+        warn!("calls were still under way after {} s", DRAIN_LIMIT.as_secs());
+    };
+    let served = async {
+        // Each ends by itself only when it is broken; then the other has no use either.
+        tokio::select! {
+            result = servers.grpc => {
+                result??;
+                // The last handle went with the gRPC server, so that the loop ends once it has stored everything.
+                servers.state_loop.await?;
+                Ok(())
+            }
+            result = broken_http(servers.http, shutdown) => result,
+        }
+    };
+    tokio::select! {
+        result = served => result,
+        () = bound => Ok(()),
+        () = shutdown.hard.cancelled() => Ok(()),
+    }
+}
+
+/// An HTTP server that ends after the first signal did what it was asked to.
+async fn broken_http(server: JoinHandle<io::Result<()>>, shutdown: &Shutdown) -> Result<(), Error> {
+    let result = server.await?.map_err(Error::Http);
+    if result.is_ok() && shutdown.soft.is_cancelled() {
+        std::future::pending::<()>().await;
+    }
+    result
+}
+
+fn address_of(listener: &TcpListener) -> Result<SocketAddr, Error> {
+    listener.local_addr().map_err(Error::Process)
+}
+
+fn options(settings: &Settings) -> core::Options {
+    // Settings are between 0.01 and 86400 seconds.
+    let milliseconds = |seconds: f64| (seconds * 1000.0) as i64;
+    core::Options {
+        protocol: WORKER_PROTOCOL,
+        session_timeout: milliseconds(settings.session.timeout_seconds),
+        recovery: milliseconds(settings.session.recovery_seconds),
+        queued_jobs: settings.limits.queued_jobs,
+        workers: settings.limits.workers,
+        ..core::Options::default()
+    }
+}
+
+fn welcome(settings: &Settings) -> v1::Welcome {
+    v1::Welcome {
+        coordinator_version: VERSION.to_owned(),
+        heartbeat_seconds: settings.session.heartbeat_seconds,
+        session_timeout_seconds: settings.session.timeout_seconds,
+    }
+}

@@ -1,0 +1,281 @@
+//! ArtifactService.
+
+use std::sync::Arc;
+
+use futures::Stream;
+use ringtune_proto::convert::{FieldError, parse, unsigned};
+use ringtune_proto::v1::{
+    self, artifact_service_server::ArtifactService, upload_request::Part,
+};
+use ringtune_shared::files::check_file_name;
+use ringtune_shared::ids::{ContentHash, JobId};
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::jobs::job_id;
+use super::status::{FailedRequest, shutting_down, too_many};
+use super::{Api, blocking, outbound, pages};
+use crate::contents::{Committed, Range, Upload};
+use crate::core::{ArtifactRecord, Time};
+use crate::service::Error;
+
+/// Artifacts on a page, by default and at most.
+const ARTIFACTS: (u32, u32) = (100, 500);
+/// Bytes of an uploaded chunk at most.
+const LARGEST_CHUNK: usize = 1 << 20;
+/// Bytes of a downloaded chunk.
+const DOWNLOAD_CHUNK: usize = 512 << 10;
+/// Characters of a media type.
+const LONGEST_MEDIA_TYPE: usize = 200;
+
+#[derive(Clone)]
+pub(super) struct Artifacts(pub(super) Arc<Api>);
+
+type ChunkStream = std::pin::Pin<Box<dyn Stream<Item = Result<v1::DownloadResponse, Status>> + Send>>;
+
+/// A checked UploadHeader.
+struct Header {
+    hash: ContentHash,
+    size: u64,
+    offset: u64,
+    /// The job to list the file with, and its name there.
+    place: Option<(JobId, String)>,
+    media_type: String,
+}
+
+#[tonic::async_trait]
+impl ArtifactService for Artifacts {
+    type DownloadStream = ChunkStream;
+
+    async fn upload(
+        &self,
+        request: Request<Streaming<v1::UploadRequest>>,
+    ) -> Result<Response<v1::UploadResponse>, Status> {
+        let mut parts = request.into_inner();
+        let Some(Part::Header(header)) = self.next_part(&mut parts).await? else {
+            return Err(FailedRequest::from(FieldError::new("header", "must be the first part")).into());
+        };
+        let header = Header::read(header).map_err(FailedRequest::from)?;
+        if let Some((job, _)) = &header.place {
+            self.check_active(*job).await?;
+        }
+        let committed = match self.next_part(&mut parts).await? {
+            None => self.question(&header).await?,
+            Some(part) => self.receive(&header, part, &mut parts).await?,
+        };
+        if committed.complete {
+            self.keep(&header).await?;
+        }
+        Ok(Response::new(v1::UploadResponse {
+            committed_size: i64::try_from(committed.size).unwrap_or(i64::MAX),
+            complete: committed.complete,
+            uri: if committed.complete { header.hash.uri() } else { String::new() },
+        }))
+    }
+
+    async fn download(
+        &self,
+        request: Request<v1::DownloadRequest>,
+    ) -> Result<Response<Self::DownloadStream>, Status> {
+        let limit = super::DOWNLOADS;
+        let permit = self.0.downloads.clone().try_acquire_owned().map_err(|_| too_many("downloads", limit))?;
+        let (artifact, range) = self.open(request.into_inner()).await?;
+        let download =
+            Download { range, artifact: Some(artifact), shutdown: self.0.shutdown.clone(), _permit: permit };
+        Ok(Response::new(Box::pin(futures::stream::unfold(Some(download), Download::next))))
+    }
+
+    async fn list_artifacts(
+        &self,
+        request: Request<v1::ListArtifactsRequest>,
+    ) -> Result<Response<v1::ListArtifactsResponse>, Status> {
+        Ok(Response::new(self.page(request.into_inner()).await?))
+    }
+}
+
+impl Artifacts {
+    /// The next part of an upload; none at its end. A client that falls silent does not keep its place.
+    async fn next_part(&self, parts: &mut Streaming<v1::UploadRequest>) -> Result<Option<Part>, Status> {
+        let message = tokio::select! {
+            message = tokio::time::timeout(super::UPLOAD_IDLE, parts.message()) => message,
+            () = self.0.shutdown.cancelled() => return Err(shutting_down()),
+        };
+        match message.map_err(|_| Status::deadline_exceeded("nothing came for too long; what came is kept"))?? {
+            None => Ok(None),
+            Some(v1::UploadRequest { part: Some(part) }) => Ok(Some(part)),
+            Some(v1::UploadRequest { part: None }) => {
+                Err(FailedRequest::from(FieldError::new("part", "is missing")).into())
+            }
+        }
+    }
+
+    async fn check_active(&self, job: JobId) -> Result<(), FailedRequest> {
+        if self.0.handle.cluster().job(job).is_some() {
+            return Ok(());
+        }
+        // It ended, or there never was one.
+        let job = self.0.handle.job(job).await?;
+        Err(Error::AlreadyEnded { job: job.id, state: job.state }.into())
+    }
+
+    /// A header alone: how much is there? All bytes of an upload that only lacks its check count too.
+    async fn question(&self, header: &Header) -> Result<Committed, FailedRequest> {
+        let (contents, hash, size) = (self.0.contents.clone(), header.hash, header.size);
+        let answer = move || {
+            let committed = contents.committed(&hash)?;
+            match committed.complete || committed.size == size {
+                // The size is compared, too.
+                true => contents.upload(hash, size, committed.size)?.close(),
+                false => Ok(committed),
+            }
+        };
+        Ok(blocking(answer).await??)
+    }
+
+    async fn receive(
+        &self,
+        header: &Header,
+        first: Part,
+        parts: &mut Streaming<v1::UploadRequest>,
+    ) -> Result<Committed, Status> {
+        let (contents, hash) = (self.0.contents.clone(), header.hash);
+        let (size, offset) = (header.size, header.offset);
+        let opened = blocking(move || contents.upload(hash, size, offset)).await?;
+        let mut upload = opened.map_err(FailedRequest::from)?;
+        let mut part = Some(first);
+        while let Some(next) = part {
+            upload = self.write(upload, next).await?;
+            // Dropped on an error, the upload keeps what came.
+            part = self.next_part(parts).await?;
+        }
+        Ok(blocking(move || upload.close()).await?.map_err(FailedRequest::from)?)
+    }
+
+    async fn write(&self, mut upload: Upload, part: Part) -> Result<Upload, FailedRequest> {
+        let Part::Chunk(chunk) = part else {
+            return Err(FieldError::new("header", "came twice; allowed: first and once").into());
+        };
+        if chunk.len() > LARGEST_CHUNK {
+            let problem = format!("{} bytes; allowed: at most {LARGEST_CHUNK}", chunk.len());
+            return Err(FieldError::new("chunk", problem).into());
+        }
+        self.0.metrics.uploaded_bytes.inc_by(chunk.len() as u64);
+        let written = move || {
+            upload.write(&chunk)?;
+            Ok::<_, crate::contents::Error>(upload)
+        };
+        Ok(blocking(written).await??)
+    }
+
+    /// Lists a complete file with its job, if it names one.
+    async fn keep(&self, header: &Header) -> Result<(), FailedRequest> {
+        let Some((job, name)) = header.place.clone() else { return Ok(()) };
+        let record = ArtifactRecord {
+            job,
+            name,
+            hash: header.hash,
+            size: header.size,
+            media_type: header.media_type.clone(),
+            // The core puts the time in.
+            created: Time::default(),
+        };
+        self.0.images.keep(record).await
+    }
+
+    async fn open(&self, request: v1::DownloadRequest) -> Result<(v1::Artifact, Range), FailedRequest> {
+        let offset = unsigned("offset", request.offset)?;
+        let length: u64 = unsigned("length", request.length)?;
+        let store = self.0.handle.store();
+        let (hash, listed) = if request.uri.is_empty() {
+            let job = self.0.handle.job(job_id(&request.job_id)?).await?.id;
+            let name = request.name;
+            let artifact = store.artifact(job, &name).await?.ok_or(Error::NoSuchArtifact { job, name })?;
+            (artifact.hash, Some(artifact))
+        } else {
+            let hash = ContentHash::from_uri(&request.uri)
+                .map_err(|error| FieldError::new("uri", error.to_string()))?;
+            (hash, store.artifact_of_content(hash).await?)
+        };
+        let contents = self.0.contents.clone();
+        let length = (length > 0).then_some(length);
+        let range = blocking(move || contents.read(&hash, offset, length)).await??;
+        let unlisted = v1::Artifact {
+            uri: hash.uri(),
+            sha256: hash.to_string(),
+            size: i64::try_from(range.content_size).unwrap_or(i64::MAX),
+            ..v1::Artifact::default()
+        };
+        Ok((listed.map_or(unlisted, |record| outbound::artifact(&record)), range))
+    }
+
+    async fn page(&self, request: v1::ListArtifactsRequest) -> Result<v1::ListArtifactsResponse, FailedRequest> {
+        let job = self.0.handle.job(job_id(&request.job_id)?).await?.id;
+        let size = pages::size(request.page_size, ARTIFACTS.0, ARTIFACTS.1)?;
+        let list = format!("artifacts {job}");
+        let after = pages::last(&list, &request.page_token)?.unwrap_or_default();
+        let mut artifacts = self.0.handle.store().artifacts(job, &after, size + 1).await?;
+        let more = artifacts.len() > size as usize;
+        artifacts.truncate(size as usize);
+        let last = artifacts.last().filter(|_| more);
+        Ok(v1::ListArtifactsResponse {
+            next_page_token: last.map(|artifact| pages::token(&list, &artifact.name)).unwrap_or_default(),
+            artifacts: artifacts.iter().map(outbound::artifact).collect(),
+        })
+    }
+}
+
+impl Header {
+    fn read(wire: v1::UploadHeader) -> Result<Self, FieldError> {
+        let hash = parse("header.sha256", &wire.sha256)?;
+        let size = unsigned("header.size", wire.size)?;
+        let offset = unsigned("header.offset", wire.offset)?;
+        let place = match (wire.job_id.is_empty(), wire.name.is_empty()) {
+            (true, true) => None,
+            (false, false) => {
+                check_file_name(&wire.name)
+                    .map_err(|error| FieldError::new("header.name", error.to_string()))?;
+                Some((parse("header.job_id", &wire.job_id)?, wire.name))
+            }
+            (true, false) => return Err(FieldError::new("header.job_id", "is missing; name is given")),
+            (false, true) => return Err(FieldError::new("header.name", "is missing; job_id is given")),
+        };
+        if wire.media_type.len() > LONGEST_MEDIA_TYPE {
+            let problem = format!("{} bytes; allowed: at most {LONGEST_MEDIA_TYPE}", wire.media_type.len());
+            return Err(FieldError::new("header.media_type", problem));
+        }
+        Ok(Self { hash, size, offset, place, media_type: wire.media_type })
+    }
+}
+
+/// A file on its way out: read when the client wants more, so that a slow one holds no thread.
+struct Download {
+    range: Range,
+    /// Goes with the first message.
+    artifact: Option<v1::Artifact>,
+    shutdown: tokio_util::sync::CancellationToken,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Download {
+    async fn next(this: Option<Self>) -> Option<(Result<v1::DownloadResponse, Status>, Option<Self>)> {
+        let mut this = this?;
+        if this.shutdown.is_cancelled() {
+            return Some((Err(shutting_down()), None));
+        }
+        let read = move || {
+            let chunk = this.range.next_chunk(DOWNLOAD_CHUNK)?;
+            Ok::<_, crate::contents::Error>((this, chunk))
+        };
+        let failed = |failed: FailedRequest| Some((Err(Status::from(failed)), None));
+        let (mut this, chunk) = match blocking(read).await {
+            Ok(Ok(read)) => read,
+            Ok(Err(error)) => return failed(error.into()),
+            Err(error) => return failed(error),
+        };
+        let artifact = this.artifact.take();
+        if chunk.is_empty() && artifact.is_none() {
+            return None;
+        }
+        Some((Ok(v1::DownloadResponse { artifact, chunk: chunk.into() }), Some(this)))
+    }
+}

@@ -1,0 +1,88 @@
+//! ClusterService.
+
+use std::sync::Arc;
+
+use ringtune_proto::convert::{FieldError, parse};
+use ringtune_proto::v1::{self, cluster_service_server::ClusterService};
+use ringtune_shared::ids::WorkerId;
+use tonic::{Request, Response, Status};
+
+use super::status::FailedRequest;
+use super::{Api, outbound, pages};
+use crate::core::{JobState, WorkerState};
+use crate::service::Error;
+
+/// Workers on a page, by default and at most.
+const WORKERS: (u32, u32) = (100, 500);
+
+#[derive(Clone)]
+pub(super) struct Cluster(pub(super) Arc<Api>);
+
+#[tonic::async_trait]
+impl ClusterService for Cluster {
+    async fn list_workers(
+        &self,
+        request: Request<v1::ListWorkersRequest>,
+    ) -> Result<Response<v1::ListWorkersResponse>, Status> {
+        Ok(Response::new(self.page_of_workers(&request.into_inner())?))
+    }
+
+    async fn get_worker(
+        &self,
+        request: Request<v1::GetWorkerRequest>,
+    ) -> Result<Response<v1::GetWorkerResponse>, Status> {
+        let id: WorkerId =
+            parse("worker_id", &request.into_inner().worker_id).map_err(FailedRequest::from)?;
+        let cluster = self.0.handle.cluster();
+        let worker = cluster.worker(id).ok_or(Error::NoSuchWorker(id)).map_err(FailedRequest::from)?;
+        Ok(Response::new(v1::GetWorkerResponse { worker: Some(outbound::worker(worker)) }))
+    }
+
+    async fn drain_worker(
+        &self,
+        _request: Request<v1::DrainWorkerRequest>,
+    ) -> Result<Response<v1::DrainWorkerResponse>, Status> {
+        Err(Status::unimplemented("this version cannot drain workers"))
+    }
+
+    async fn get_cluster(
+        &self,
+        _request: Request<v1::GetClusterRequest>,
+    ) -> Result<Response<v1::GetClusterResponse>, Status> {
+        let cluster = self.0.handle.cluster();
+        let workers = |state| i32::try_from(cluster.count_workers(state)).unwrap_or(i32::MAX);
+        let jobs = |state| i32::try_from(cluster.count_jobs(state)).unwrap_or(i32::MAX);
+        Ok(Response::new(v1::GetClusterResponse {
+            version: ringtune_shared::version::VERSION.to_owned(),
+            workers_idle: workers(WorkerState::Idle),
+            workers_busy: workers(WorkerState::Busy),
+            workers_lost: workers(WorkerState::Lost),
+            jobs_queued: jobs(JobState::Queued),
+            jobs_active: jobs(JobState::Preparing).saturating_add(jobs(JobState::Running)),
+            start_time: Some(outbound::time(self.0.handle.started())),
+        }))
+    }
+}
+
+impl Cluster {
+    fn page_of_workers(
+        &self,
+        request: &v1::ListWorkersRequest,
+    ) -> Result<v1::ListWorkersResponse, FailedRequest> {
+        let size = pages::size(request.page_size, WORKERS.0, WORKERS.1)? as usize;
+        let refused = |_| FieldError::new("page_token", "not a next_page_token that this list gave");
+        let after: Option<WorkerId> = pages::last("workers", &request.page_token)?
+            .map(|text| text.parse().map_err(refused))
+            .transpose()?;
+        let cluster = self.0.handle.cluster();
+        let mut rest = cluster.workers().filter(|worker| after.is_none_or(|after| worker.id > after));
+        let workers: Vec<_> = rest.by_ref().take(size).collect();
+        let last = workers.last().filter(|_| rest.next().is_some());
+        Ok(v1::ListWorkersResponse {
+            next_page_token: last
+                .map(|worker| pages::token("workers", &worker.id.to_string()))
+                .unwrap_or_default(),
+            workers: workers.iter().map(|worker| outbound::worker(worker)).collect(),
+        })
+    }
+}

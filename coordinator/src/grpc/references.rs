@@ -1,0 +1,145 @@
+//! Which contents are still wanted: those that a job lists, and those that a job's images are.
+
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime};
+
+use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
+use tokio::sync::RwLock;
+use tonic_types::FieldViolation;
+use tracing::info;
+
+use super::blocking;
+use super::status::FailedRequest;
+use crate::contents::{self, Contents};
+use crate::core::ArtifactRecord;
+use crate::service::Handle;
+
+/// The field of a request that names a job's images.
+const FIELD: &str = "spec.data.images";
+/// Uploads that broke off, and contents that no job wants, are kept for so long.
+const KEEP: Duration = Duration::from_secs(24 * 3600);
+
+/// Ties contents to jobs, and lets go of those that are tied to none.
+pub(super) struct References {
+    handle: Handle,
+    contents: Contents,
+    /// Held shared while a content is tied to a job, alone while contents are let go: none goes between.
+    gate: RwLock<()>,
+}
+
+impl References {
+    pub(super) fn new(handle: Handle, contents: Contents) -> Self {
+        Self { handle, contents, gate: RwLock::new(()) }
+    }
+
+    /// Lists a file with its job, if the file is still there.
+    pub(super) async fn keep(&self, record: ArtifactRecord) -> Result<(), FailedRequest> {
+        let _tying = self.gate.read().await;
+        let (contents, hash) = (self.contents.clone(), record.hash);
+        let committed = blocking(move || contents.committed(&hash)).await??;
+        if !committed.complete {
+            return Err(contents::Error::NotFound(hash).into());
+        }
+        Ok(self.handle.keep_artifact(record).await?)
+    }
+
+    /// Checks that a job's images are all here: the manifest, and every file that it names.
+    ///
+    /// They count as used from now on: the sweep leaves them for another day.
+    pub(super) async fn check(&self, uri: &str) -> Result<(), Vec<FieldViolation>> {
+        let refuse = |problem: String| vec![FieldViolation::new(FIELD, problem)];
+        let hash = ContentHash::from_uri(uri).map_err(|error| refuse(error.to_string()))?;
+        let contents = self.contents.clone();
+        let _tying = self.gate.read().await;
+        let checked = blocking(move || missing_images(&contents, hash)).await;
+        match checked.unwrap_or_else(|_| Err("the check was broken off".to_owned())) {
+            Ok(()) => Ok(()),
+            Err(problem) => Err(refuse(problem)),
+        }
+    }
+
+    /// Forgets a job, and removes the files that were its alone.
+    pub(super) async fn delete_job(&self, id: JobId) -> Result<(), FailedRequest> {
+        let _alone = self.gate.write().await;
+        let free = self.handle.delete_job(id).await?;
+        if free.is_empty() {
+            return Ok(());
+        }
+        let sources = self.handle.store().image_sources().await?;
+        let contents = self.contents.clone();
+        let remove = move || {
+            let images = image_contents(&contents, &sources);
+            free.iter().filter(|hash| !images.contains(*hash)).try_for_each(|hash| contents.remove(hash))
+        };
+        Ok(blocking(remove).await??)
+    }
+
+    /// Removes uploads that broke off and contents that no job wants, once they are a day old.
+    pub(super) async fn sweep(&self, now: SystemTime) -> Result<(), FailedRequest> {
+        let contents = self.contents.clone();
+        let (dropped, old) =
+            blocking(move || Ok::<_, contents::Error>((contents.drop_abandoned(now, KEEP)?, contents.older(now, KEEP)?)))
+                .await??;
+        let _alone = self.gate.write().await;
+        let store = self.handle.store();
+        let sources = store.image_sources().await?;
+        let mut unlisted = Vec::new();
+        for hash in old {
+            if store.artifact_of_content(hash).await?.is_none() {
+                unlisted.push(hash);
+            }
+        }
+        let contents = self.contents.clone();
+        let remove = move || {
+            let images = image_contents(&contents, &sources);
+            let unwanted: Vec<ContentHash> =
+                unlisted.into_iter().filter(|hash| !images.contains(hash)).collect();
+            unwanted.iter().try_for_each(|hash| contents.remove(hash))?;
+            Ok::<usize, contents::Error>(unwanted.len())
+        };
+        let removed = blocking(remove).await??;
+        if dropped + removed > 0 {
+            info!(uploads = dropped, contents = removed, "removed files that nobody wants");
+        }
+        Ok(())
+    }
+}
+
+/// What of a manifest's images is not here, in words. Blocks.
+fn missing_images(contents: &Contents, hash: ContentHash) -> Result<(), String> {
+    let manifest = manifest(contents, hash)?;
+    for file in manifest.files() {
+        let committed = contents.committed(&file.sha256).map_err(|error| error.to_string())?;
+        if !committed.complete || committed.size != file.size {
+            return Err(format!("{:?} ({}) is not uploaded yet", file.name, file.sha256));
+        }
+        contents.touch(&file.sha256).map_err(|error| error.to_string())?;
+    }
+    contents.touch(&hash).map_err(|error| error.to_string())
+}
+
+fn manifest(contents: &Contents, hash: ContentHash) -> Result<Manifest, String> {
+    let mut range = contents.read(&hash, 0, None).map_err(|error| match error {
+        contents::Error::NotFound(hash) => format!("{} is not uploaded yet", hash.uri()),
+        other => other.to_string(),
+    })?;
+    if range.content_size > LARGEST_MANIFEST as u64 {
+        return Err(format!("{} has {} bytes: no image manifest", hash.uri(), range.content_size));
+    }
+    let json = range.next_chunk(LARGEST_MANIFEST).map_err(|error| error.to_string())?;
+    Manifest::parse(&json).map_err(|error| error.to_string())
+}
+
+/// All contents that the images of jobs are. Blocks.
+fn image_contents(contents: &Contents, sources: &[String]) -> HashSet<ContentHash> {
+    let mut wanted = HashSet::new();
+    for hash in sources.iter().filter_map(|source| ContentHash::from_uri(source).ok()) {
+        wanted.insert(hash);
+        // A manifest that cannot be read names nothing that could be kept.
+        if let Ok(manifest) = manifest(contents, hash) {
+            wanted.extend(manifest.files().iter().map(|file| file.sha256));
+        }
+    }
+    wanted
+}

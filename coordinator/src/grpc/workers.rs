@@ -1,0 +1,135 @@
+//! WorkerService: one stream up and one down for each worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::Stream;
+use ringtune_proto::convert::FieldError;
+use ringtune_proto::v1::{self, worker_service_server::WorkerService};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::status::{FailedRequest, bad_field, shutting_down};
+use super::{Api, inbound, outbound};
+use crate::core::Sender;
+use crate::service::{Handle, Out};
+
+/// Messages that may wait for a worker to read them; one more ends its session.
+const WAITING: usize = 1024;
+/// A stream without a hello is dropped after so long.
+const HELLO_LIMIT: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+pub(super) struct Workers(pub(super) Arc<Api>);
+
+type DownStream = std::pin::Pin<Box<dyn Stream<Item = Result<v1::SessionResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl WorkerService for Workers {
+    type SessionStream = DownStream;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let mut up = request.into_inner();
+        let first = tokio::time::timeout(HELLO_LIMIT, up.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("no hello came"))??;
+        let Some(v1::SessionRequest { message: Some(v1::session_request::Message::Hello(hello)) }) = first else {
+            return Err(bad_field(&FieldError::new("hello", "must be the first message")));
+        };
+        let hello = inbound::hello(hello).map_err(FailedRequest::from)?;
+        let (out, told) = mpsc::channel(WAITING);
+        let sender = self.0.handle.hello(hello, out).await.map_err(FailedRequest::from)?;
+
+        // Whichever direction ends first ends the other one.
+        let over = CancellationToken::new();
+        let (fail, failed) = oneshot::channel();
+        let reader = Reader { handle: self.0.handle.clone(), sender, over: over.clone(), fail };
+        tokio::spawn(reader.run(up));
+        let writer = Writer {
+            told,
+            failed: Some(failed),
+            welcome: self.0.welcome.clone(),
+            shutdown: self.0.shutdown.clone(),
+            _over: over.drop_guard(),
+        };
+        Ok(Response::new(writer.into_stream()))
+    }
+}
+
+/// Passes on what the worker says until one side has enough.
+struct Reader {
+    handle: Handle,
+    sender: Sender,
+    over: CancellationToken,
+    fail: oneshot::Sender<Status>,
+}
+
+impl Reader {
+    async fn run(self, up: Streaming<v1::SessionRequest>) {
+        let failure = tokio::select! {
+            failure = read(&self.handle, self.sender, up) => failure,
+            () = self.over.cancelled() => None,
+        };
+        if let Some(status) = failure {
+            // Nobody to tell when the other direction is gone as well.
+            let _ = self.fail.send(status);
+        }
+        self.handle.session_ended(self.sender).await;
+    }
+}
+
+/// Returns what the worker did wrong; none where it only went.
+async fn read(handle: &Handle, sender: Sender, mut up: Streaming<v1::SessionRequest>) -> Option<Status> {
+    while let Ok(Some(message)) = up.message().await {
+        match inbound::words(sender, message) {
+            Ok(input) => handle.said(sender, input).await.ok()?,
+            Err(error) => return Some(bad_field(&error)),
+        }
+    }
+    None
+}
+
+/// The stream down. Dropped with the connection, which stops the reader.
+struct Writer {
+    told: mpsc::Receiver<Out>,
+    failed: Option<oneshot::Receiver<Status>>,
+    welcome: v1::Welcome,
+    shutdown: CancellationToken,
+    _over: DropGuard,
+}
+
+impl Writer {
+    fn into_stream(self) -> DownStream {
+        Box::pin(futures::stream::unfold(Some(self), |writer| async {
+            let mut writer = writer?;
+            match writer.next().await {
+                Some(Ok(message)) => Some((Ok(message), Some(writer))),
+                // After a status nothing more is read from the stream.
+                Some(Err(status)) => Some((Err(status), None)),
+                None => None,
+            }
+        }))
+    }
+
+    async fn next(&mut self) -> Option<Result<v1::SessionResponse, Status>> {
+        let failed = async {
+            match self.failed.as_mut() {
+                Some(failed) => failed.await.ok(),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // What the loop decided goes out before the stream ends.
+            biased;
+            out = self.told.recv() => match out? {
+                Out::Message(message) => Some(Ok(outbound::down(message, &self.welcome))),
+                Out::End(reason) => Some(Err(Status::aborted(reason))),
+            },
+            status = failed => status.map(Err),
+            () = self.shutdown.cancelled() => Some(Err(shutting_down())),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What a request can fail with.
+
+use std::sync::Arc;
+
+use ringtune_shared::ids::{JobId, WorkerId};
+
+use crate::core::{JobState, Refusal};
+use crate::store;
+
+/// Why a request was not done.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The core refused it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// It could not be stored or read.
+    #[error(transparent)]
+    Store(Arc<store::Error>),
+    /// There is no such job.
+    #[error("there is no job {0}")]
+    NoSuchJob(JobId),
+    /// There is no such worker.
+    #[error("there is no worker {0}")]
+    NoSuchWorker(WorkerId),
+    /// The job has no file of this name.
+    #[error("job {job} has no artifact {name:?}")]
+    NoSuchArtifact {
+        /// The job.
+        job: JobId,
+        /// As given.
+        name: String,
+    },
+    /// The job has ended: nothing about it changes any more.
+    #[error("job {job} has already {state}")]
+    AlreadyEnded {
+        /// The job.
+        job: JobId,
+        /// How it ended.
+        state: JobState,
+    },
+    /// The job has not ended.
+    #[error("job {job} is {state}: cancel it first")]
+    NotEnded {
+        /// The job.
+        job: JobId,
+        /// Where it is.
+        state: JobState,
+    },
+    /// The coordinator stops.
+    #[error("the coordinator is shutting down")]
+    ShuttingDown,
+}
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        Self::Store(Arc::new(error))
+    }
+}
