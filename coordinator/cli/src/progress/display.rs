@@ -32,8 +32,9 @@ impl Display {
         match (update, &self.bar) {
             (None, _) => (),
             (Some(Update::Remark(text)), _) => self.remark(&text),
-            (Some(Update::Preparing(text)), Some(bar)) => bar.set_message(text),
-            (Some(Update::Preparing(text)), None) => remark(&text),
+            (Some(Update::Preparing { text, .. }), Some(bar)) => bar.set_message(text),
+            (Some(Update::Preparing { text, new_stage: true }), None) => remark(&text),
+            (Some(Update::Preparing { .. }), None) => (),
             (Some(Update::Step { .. }), Some(bar)) => {
                 bar.set_position(self.progress.step());
                 bar.set_message(self.progress.numbers());

@@ -26,8 +26,13 @@ const SECONDS_PER_LINE: i64 = 10;
 pub enum Update {
     /// Something worth a line of its own.
     Remark(String),
-    /// The ranks prepare: where they are.
-    Preparing(String),
+    /// The ranks prepare.
+    Preparing {
+        /// Where each of them is.
+        text: String,
+        /// A rank has come to another stage.
+        new_stage: bool,
+    },
     /// A step was done; `due` when a plain line should say so.
     Step {
         /// Enough has happened since the last plain line.
@@ -42,7 +47,7 @@ pub struct JobProgress {
     step: u64,
     loss: Option<f64>,
     recent_step_seconds: VecDeque<f64>,
-    stages: BTreeMap<i32, String>,
+    stages: BTreeMap<i32, Stage>,
     last_line: Option<LastLine>,
 }
 
@@ -140,17 +145,35 @@ impl JobProgress {
     }
 
     fn apply_preparation(&mut self, progress: &v1::RankProgress) -> Option<Update> {
-        let stage = if progress.total > 0 && progress.done < progress.total {
-            format!("{} {}/{}", progress.stage, progress.done, progress.total)
-        } else {
-            progress.stage.clone()
-        };
-        let before = self.stages.insert(progress.rank, stage.clone());
-        (before.as_ref() != Some(&stage)).then(|| {
-            let ranks: Vec<String> =
-                self.stages.iter().map(|(rank, stage)| format!("rank {rank} {stage}")).collect();
-            Update::Preparing(format!("preparing: {}", ranks.join(", ")))
+        let now = Stage { name: progress.stage.clone(), done: progress.done, total: progress.total };
+        let before = self.stages.insert(progress.rank, now.clone());
+        if before.as_ref() == Some(&now) {
+            return None;
+        }
+        let ranks: Vec<String> =
+            self.stages.iter().map(|(rank, stage)| format!("rank {rank} {}", stage.text())).collect();
+        Some(Update::Preparing {
+            text: format!("preparing: {}", ranks.join(", ")),
+            new_stage: before.is_none_or(|before| before.name != now.name),
         })
+    }
+}
+
+/// What a rank does before step 1, and how far it is with that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stage {
+    name: String,
+    done: i64,
+    total: i64,
+}
+
+impl Stage {
+    fn text(&self) -> String {
+        if self.done < self.total {
+            format!("{} {}/{}", self.name, self.done, self.total)
+        } else {
+            self.name.clone()
+        }
     }
 }
 
@@ -221,11 +244,15 @@ mod tests {
             })),
             ..v1::JobEvent::default()
         };
-        assert_eq!(progress.apply(&event), Some(Update::Preparing("preparing: rank 1 encode 1/6".into())));
+        let shown = |text: &str, new_stage| Some(Update::Preparing { text: text.to_owned(), new_stage });
+        assert_eq!(progress.apply(&event), shown("preparing: rank 1 encode 1/6", true));
         assert_eq!(progress.apply(&event), None);
-        event.event =
-            Some(Event::Progress(v1::RankProgress { rank: 0, stage: "load".into(), done: 0, total: 0 }));
-        let shown = progress.apply(&event);
-        assert_eq!(shown, Some(Update::Preparing("preparing: rank 0 load, rank 1 encode 1/6".into())));
+        let report = |rank, stage: &str, done, total| {
+            Some(Event::Progress(v1::RankProgress { rank, stage: stage.to_owned(), done, total }))
+        };
+        event.event = report(1, "encode", 6, 6);
+        assert_eq!(progress.apply(&event), shown("preparing: rank 1 encode", false));
+        event.event = report(0, "load", 0, 0);
+        assert_eq!(progress.apply(&event), shown("preparing: rank 0 load, rank 1 encode", true));
     }
 }
