@@ -10,7 +10,7 @@ pub mod sheet;
 
 use std::{
     io::{Cursor, Write as _},
-    path::{Path, PathBuf},
+    path::Path,
     time::Instant,
 };
 
@@ -89,7 +89,7 @@ fn requests(arguments: &GenerateArguments, info: &ModelInfo) -> Result<Vec<Image
     let mut tokenizer = ClipTokenizer::open(&arguments.model.join("tokenizer"), info.max_text_length)?;
     let embeddings = Embeddings::open(&arguments.embeds, info.text_width, &mut tokenizer)?;
     let side = arguments.size.map_or(info.native_resolution.unwrap_or(512), |size| size as usize);
-    if side % info.vae_factor != 0 {
+    if !side.is_multiple_of(info.vae_factor) {
         let allowed = format!("is {side}, allowed are multiples of the VAE's factor {}", info.vae_factor);
         return Err(Error::Option { option: "--size", problem: allowed });
     }
@@ -147,11 +147,11 @@ fn write_all(
     Ok(())
 }
 
-fn write_png(file: &PathBuf, picture: &RgbImage) -> Result<(), Error> {
+fn write_png(file: &Path, picture: &RgbImage) -> Result<(), Error> {
     let mut bytes = Cursor::new(Vec::new());
     picture
         .write_to(&mut bytes, ImageFormat::Png)
-        .map_err(|source| Error::Encode { file: file.clone(), source })?;
+        .map_err(|source| Error::Encode { file: file.to_path_buf(), source })?;
     if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder)
             .map_err(|source| Error::Write { file: folder.to_path_buf(), source })?;

@@ -32,7 +32,7 @@ pub(super) struct JobFiles {
 pub(super) fn make_work_folder(folder: &Path) -> Result<(), RankError> {
     let failed = |source| RankError::Io { path: folder.to_owned(), source };
     match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
         _ => fs::create_dir_all(folder).map_err(failed),
     }
 }

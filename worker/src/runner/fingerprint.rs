@@ -31,8 +31,11 @@ const SMALL_FILES: [&str; 9] = [
 /// Hashes checkpoints, each file once as long as it does not change.
 #[derive(Debug, Default)]
 pub struct Fingerprints {
-    known: Mutex<HashMap<PathBuf, (u64, Option<SystemTime>, ContentHash)>>,
+    known: Mutex<HashMap<PathBuf, Known>>,
 }
+
+/// A file's size and time of change when it was hashed, and the hash.
+type Known = (u64, Option<SystemTime>, ContentHash);
 
 impl Fingerprints {
     /// The hash of a checkpoint's names and contents; of absent files nothing. Blocks: gigabytes are read.

@@ -47,7 +47,7 @@ pub(super) enum LinkEvent {
     /// Welcome. Messages go up through `up`; heartbeats are due this often.
     Up { up: mpsc::Sender<v1::SessionRequest>, heartbeat: Duration },
     /// The coordinator said something.
-    Message(v1::SessionResponse),
+    Message(Box<v1::SessionResponse>),
     /// The connection is gone.
     Down,
 }
@@ -129,7 +129,7 @@ async fn one_session(
         match down.message().await {
             Ok(Some(message)) => {
                 debug!(?message, "from the coordinator");
-                if events.send(LinkEvent::Message(message)).await.is_err() {
+                if events.send(LinkEvent::Message(Box::new(message))).await.is_err() {
                     return Ended::Broken("this worker is ending".to_owned());
                 }
             }

@@ -149,7 +149,7 @@ impl<L: RankLauncher> Loop<L> {
                 self.metrics.sessions.inc();
                 self.apply(Event::Connected);
             }
-            LinkEvent::Message(message) => match wire::event(message) {
+            LinkEvent::Message(message) => match wire::event(*message) {
                 Ok(Some(event)) => self.apply(event),
                 Ok(None) => (),
                 Err(error) => error!(%error, "a message that makes no sense"),

@@ -1,6 +1,6 @@
 //! Whole workers in this process, over real gRPC, with a coordinator that does what the test says.
 
-#![allow(missing_docs, unreachable_pub)]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 mod coordinator;
 mod failures;
