@@ -64,6 +64,9 @@ pub enum Error {
     /// stdin or stdout.
     #[error("the parent process cannot be told: {0}")]
     Announce(#[source] io::Error),
+    /// A second signal.
+    #[error("ended at once by a second signal")]
+    Forced,
     /// A part of the worker died.
     #[error("a part of the worker ended unexpectedly: {0}")]
     Task(#[from] JoinError),
@@ -156,10 +159,15 @@ pub async fn run_with(
     // 6. libtorch is not to be pulled from under its own feet: give a running step the time that is left.
     let engine_ended = engine.ended();
     drop(engine);
-    if !shutdown.hard.is_cancelled() && timeout(DRAIN_LIMIT, engine_ended.cancelled()).await.is_err() {
-        warn!("the engine is still in the middle of a step");
+    tokio::select! {
+        waited = timeout(DRAIN_LIMIT, engine_ended.cancelled()) => {
+            if waited.is_err() {
+                warn!("the engine is still in the middle of a step");
+            }
+            ended
+        }
+        () = shutdown.hard.cancelled() => Err(Error::Forced),
     }
-    ended
 }
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, Error> {

@@ -50,6 +50,7 @@ fn many(ck: &str, path: &str) {
             .unwrap();
         let rg = f(&s, &format!("{k}.fp32.grad"));
         let bg = f(&s, &format!("{k}.bf16.grad"));
+        if std::env::var("V").is_ok() { println!("{k} t {:?} norm {:.2e} ours {:.4} ref {:.4} cos {:.5} refcos {:.5}", t, rg.iter().map(|x| (x * x) as f64).sum::<f64>().sqrt(), rel(&g.grad, &rg), rel(&bg, &rg), cos(&g.grad, &rg), cos(&bg, &rg)); }
         r.push(rel(&g.grad, &rg) / rel(&bg, &rg));
         c = c.min(cos(&g.grad, &rg));
     }

@@ -1,0 +1,197 @@
+//! The program as its users and parents meet it: exit codes, what it says where, and how it ends.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+};
+
+use ringtune_shared::ids::WorkerId;
+
+fn worker() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringtune-worker"));
+    command.env_clear().stdin(Stdio::null());
+    command
+}
+
+fn daemon(state: &Path) -> Command {
+    let mut command = worker();
+    command
+        .args([
+            "--coordinator",
+            "http://127.0.0.1:1",
+            "--listen",
+            "127.0.0.1:0",
+            "--http-listen",
+            "127.0.0.1:0",
+        ])
+        .arg("--state-dir")
+        .arg(state);
+    command
+}
+
+/// A child that does not outlive a failed test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a daemon that announces itself and ends with its stdin; returns what it announced.
+fn announced(mut command: Command) -> (Running, serde_json::Value) {
+    let mut child = command
+        .args(["--announce", "--lifeline"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    (Running(child), serde_json::from_str(&line).unwrap())
+}
+
+fn fails(output: &Output, code: i32, words: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word:?} is missing of {text:?}");
+    }
+    assert!(output.stdout.is_empty(), "errors belong on stderr");
+}
+
+#[test]
+fn wrong_settings_are_exit_code_2_and_named() {
+    let state = tempfile::tempdir().unwrap();
+    let file = state.path().join("worker.toml");
+    std::fs::write(&file, "[coordinator]\nurll = \"http://h:1\"\n").unwrap();
+    let config = daemon(state.path()).arg("--config").arg(&file).output().unwrap();
+    fails(&config, 2, &["coordinator.urll", "did you mean"]);
+    let environment = daemon(state.path()).env("RINGTUNE__COMPUTE__THREAD", "1").output().unwrap();
+    fails(&environment, 2, &["RINGTUNE__COMPUTE__THREAD"]);
+    fails(&daemon(state.path()).args(["--threads", "many"]).output().unwrap(), 2, &["--threads", "many"]);
+    fails(&worker().args(["--coordinator", "ftp://x"]).output().unwrap(), 2, &["coordinator.url", "ftp://x"]);
+    let everywhere = worker().args(["--listen", "0.0.0.0:0"]).output().unwrap();
+    fails(&everywhere, 2, &["grpc.listen", "0.0.0.0:0", "--insecure"]);
+}
+
+#[test]
+fn a_parent_hears_where_the_worker_listens_and_takes_it_along() {
+    let state = tempfile::tempdir().unwrap();
+    // Both ports are taken: free ones are used instead.
+    let taken = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [grpc, http] = [0, 1].map(|index| taken[index].local_addr().unwrap().to_string());
+    let mut command = worker();
+    command
+        .args(["--coordinator", "http://127.0.0.1:1", "--free-ports"])
+        .args(["--listen", &grpc, "--http-listen", &http, "--state-dir"])
+        .arg(state.path());
+    let (mut child, line) = announced(command);
+    assert_eq!(line["event"], "listening");
+    assert!(line["id"].as_str().unwrap().parse::<WorkerId>().is_ok());
+    assert!(line["grpc"] != grpc.as_str() && line["http"] != http.as_str());
+    // It serves there.
+    let ask = |path: &str| {
+        let mut stream = TcpStream::connect(line["http"].as_str().unwrap()).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(ask("/healthz").starts_with("HTTP/1.1 200"));
+    let metrics = ask("/metrics");
+    for name in ["step_seconds", "loss", "rank", "session_up", "exchange_sent_bytes_total"] {
+        assert!(metrics.contains(&format!("ringtune_worker_{name}")), "{name}");
+    }
+    // The parent goes, however it goes: its end of the pipe closes.
+    drop(child.0.stdin.take());
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_taken_port_and_a_taken_state_folder_are_told() {
+    let state = tempfile::tempdir().unwrap();
+    let (first, line) = announced(daemon(state.path()));
+    fails(
+        &daemon(state.path()).output().unwrap(),
+        2,
+        &["another worker", &state.path().display().to_string(), "--state-dir"],
+    );
+    let other = tempfile::tempdir().unwrap();
+    let port = line["grpc"].as_str().unwrap();
+    let taken = worker()
+        .args(["--coordinator", "http://127.0.0.1:1", "--http-listen", "127.0.0.1:0", "--listen", port])
+        .arg("--state-dir")
+        .arg(other.path())
+        .output()
+        .unwrap();
+    fails(&taken, 1, &["grpc.listen", port]);
+    drop(first);
+    // A killed worker leaves no lock behind.
+    let (_second, again) = announced(daemon(state.path()));
+    assert_eq!(again["id"], line["id"]);
+}
+
+#[test]
+fn logs_are_json_where_nobody_looks() {
+    let state = tempfile::tempdir().unwrap();
+    let (mut child, _) = announced(daemon(state.path()));
+    drop(child.0.stdin.take());
+    let mut log = String::new();
+    child.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().any(|line| line["message"] == "worker" && line["libtorch"] == "2.13.0"), "{log}");
+}
+
+#[test]
+fn doctor_reports_for_people_and_programs() {
+    let human = worker().arg("doctor").output().unwrap();
+    let text = String::from_utf8(human.stdout).unwrap();
+    for word in ["processor", "memory", "NUMA", "libtorch", "2.13.0", "fit"] {
+        assert!(text.contains(word), "{word:?} is missing of {text}");
+    }
+    let json = worker()
+        .args(["doctor", "--output", "json", "--coordinator", "http://127.0.0.1:1"])
+        .output()
+        .unwrap();
+    assert_eq!(json.status.code(), Some(1), "a coordinator that is not there");
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(report["fit"], false);
+    let checks = report["checks"].as_array().unwrap();
+    assert!(checks.iter().any(|check| check["name"] == "coordinator" && check["verdict"] == "bad"));
+}
+
+#[test]
+fn generate_draws_and_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/toy-sd");
+    let generate = |output: &Path, more: &[&str]| {
+        worker()
+            .args(["generate", "--prompt", "a photo of a star", "--steps", "2", "--threads", "1"])
+            .arg("--model")
+            .arg(&model)
+            .arg("-o")
+            .arg(output)
+            .args(more)
+            .output()
+            .unwrap()
+    };
+    let file = folder.path().join("one.png");
+    let output = generate(&file, &["--size", "32"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let picture = image::open(&file).unwrap();
+    assert_eq!((picture.width(), picture.height()), (32, 32));
+    fails(&generate(&file, &["--size", "33"]), 2, &["--size", "33"]);
+    fails(&generate(&file, &["--count", "2"]), 2, &["--output"]);
+    let embeds = folder.path().join("none.safetensors");
+    let embeds = embeds.to_str().unwrap();
+    fails(&generate(&file, &["--embeds", embeds]), 1, &["--embeds", "none.safetensors"]);
+    assert!(generate(&folder.path().join("many"), &["--count", "2", "--size", "32"]).status.success());
+    assert_eq!(std::fs::read_dir(folder.path().join("many")).unwrap().count(), 2);
+}
