@@ -215,34 +215,53 @@ impl Work {
                     _ = ended(&mut orders) => Err(RankError::Stopped),
                 }
             }
-            Err(RankError::Stopped) => {
-                journal.info("stopped on request").await;
-                let keep = orders.borrow().end.is_some_and(|end| end.keep_artifacts);
-                if let (true, Some(mut files)) = (keep, files) {
-                    tokio::select! {
-                        uploaded = files.finish(learned) => {
-                            if let Err(error) = uploaded {
-                                journal.warn(format!("artifacts could not be kept: {error}")).await;
-                            }
-                        }
-                        _ = dropped(&mut orders) => (),
+            Err(RankError::Stopped) => self.stop(files, learned, orders).await,
+            // A neighbour that was told to stop a moment before us has left the ring already.
+            Err(RankError::Ring(error)) => {
+                match timeout(WAIT_FOR_A_BETTER_REASON, ended(&mut orders)).await {
+                    Ok(_) => self.stop(files, learned, orders).await,
+                    Err(_) => self.fail(RankError::Ring(error), files, learned).await,
+                }
+            }
+            Err(error) => self.fail(error, files, learned).await,
+        }
+    }
+
+    /// Ends as asked to; keeps the artifacts if that was asked for too.
+    async fn stop(
+        &self,
+        files: Option<JobFiles>,
+        learned: Option<Arc<Vec<f32>>>,
+        mut orders: watch::Receiver<RankOrders>,
+    ) -> Result<(), RankError> {
+        self.journal.info("stopped on request").await;
+        let keep = orders.borrow().end.is_some_and(|end| end.keep_artifacts);
+        if let (true, Some(mut files)) = (keep, files) {
+            tokio::select! {
+                uploaded = files.finish(learned) => {
+                    if let Err(error) = uploaded {
+                        self.journal.warn(format!("artifacts could not be kept: {error}")).await;
                     }
                 }
-                Err(RankError::Stopped)
-            }
-            Err(error) => {
-                journal.error(error.to_string()).await;
-                if let RankError::Ring(_) = error
-                    && timeout(WAIT_FOR_A_BETTER_REASON, ended(&mut orders)).await.is_ok()
-                {
-                    return Err(RankError::Stopped);
-                }
-                if let Some(mut files) = files {
-                    let _ = timeout(LAST_UPLOAD, files.finish(learned)).await;
-                }
-                Err(error)
+                _ = dropped(&mut orders) => (),
             }
         }
+        Err(RankError::Stopped)
+    }
+
+    /// Says what went wrong, and leaves what there is.
+    async fn fail(
+        &self,
+        error: RankError,
+        files: Option<JobFiles>,
+        learned: Option<Arc<Vec<f32>>>,
+    ) -> Result<(), RankError> {
+        self.journal.error(error.to_string()).await;
+        if let Some(mut files) = files {
+            // What cannot be kept in time is lost; the job has failed for another reason.
+            let _ = timeout(LAST_UPLOAD, files.finish(learned)).await;
+        }
+        Err(error)
     }
 }
 
