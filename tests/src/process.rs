@@ -69,10 +69,10 @@ pub async fn finish_child(child: Child) -> Result<Finished> {
 
 /// Sends a signal to a running child.
 pub fn send_signal(child: &Child, signal: Signal) -> Result<()> {
-    let id = child
-        .id()
-        .and_then(|id| i32::try_from(id).ok())
-        .and_then(Pid::from_raw)
-        .context("it ended already")?;
-    Ok(kill_process(id, signal)?)
+    signal_process(child.id().and_then(|id| i32::try_from(id).ok()).context("it ended already")?, signal)
+}
+
+/// Sends a signal to a process.
+pub fn signal_process(id: i32, signal: Signal) -> Result<()> {
+    Ok(kill_process(Pid::from_raw(id).context("a process id")?, signal)?)
 }

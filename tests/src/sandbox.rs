@@ -21,6 +21,15 @@ pub struct Sandbox {
     folder: TempDir,
 }
 
+/// A running process.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Its id.
+    pub id: i32,
+    /// Its command line.
+    pub command: String,
+}
+
 impl Sandbox {
     /// An empty one.
     pub fn new() -> Result<Self> {
@@ -64,16 +73,20 @@ impl Sandbox {
         finish(&mut self.ringtune(arguments)?).await
     }
 
-    /// The command lines of all processes that were started for this sandbox.
-    pub fn processes(&self) -> Result<Vec<String>> {
-        let marker = self.folder().to_string_lossy().into_owned();
+    /// The processes that were started for this sandbox: they name it, or they work in it.
+    pub fn processes(&self) -> Result<Vec<Process>> {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc")? {
-            // Processes end while we look, and a zombie's command line is empty.
-            let Ok(line) = fs::read(entry?.path().join("cmdline")) else { continue };
-            let line = String::from_utf8_lossy(&line).replace('\0', " ");
-            if line.contains(&marker) {
-                found.push(line);
+            let entry = entry?;
+            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            // Processes end while we look. One that is ending has lost its command line first, then its
+            // open files, and then its working folder.
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&line).replace('\0', " ");
+            let works_here =
+                fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(self.folder()));
+            if works_here || command.contains(&*self.folder().to_string_lossy()) {
+                found.push(Process { id, command });
             }
         }
         Ok(found)

@@ -46,8 +46,13 @@ async fn jobs_that_cannot_work_fail_before_the_first_step_with_the_reason() -> R
     let job = Job::toy;
 
     // 1. Words.
-    fails(&cluster, &sandbox, job()?.set("train.placeholder_token", "star"), &["placeholder_token", "star"])
-        .await?;
+    fails(
+        &cluster,
+        &sandbox,
+        job()?.set("train.placeholder_token", "circle"),
+        &["placeholder_token", "circle"],
+    )
+    .await?;
     fails(
         &cluster,
         &sandbox,

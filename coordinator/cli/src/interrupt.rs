@@ -1,11 +1,18 @@
 //! Ctrl-C and SIGTERM: the first asks a command to end well, the second ends it at once.
 
-use std::io;
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
+
+/// Signals closer together than this are one wish: some programs signal their child and then its whole
+/// process group.
+const SAME_WISH: Duration = Duration::from_millis(200);
 
 /// Counts the interrupts that this process has received.
 #[derive(Debug, Clone)]
@@ -20,13 +27,18 @@ impl Interrupts {
         let mut terminate = signal(SignalKind::terminate())?;
         let (sender, count) = watch::channel(0);
         tokio::spawn(async move {
+            let mut last: Option<Instant> = None;
             loop {
                 tokio::select! {
                     _ = interrupt.recv() => (),
                     _ = terminate.recv() => (),
                     () = sender.closed() => return,
                 }
-                sender.send_modify(|count| *count += 1);
+                let now = Instant::now();
+                if last.is_none_or(|last| now.duration_since(last) > SAME_WISH) {
+                    sender.send_modify(|count| *count += 1);
+                }
+                last = Some(now);
             }
         });
         Ok(Self { count })
