@@ -115,7 +115,7 @@ at::Tensor attention(const at::Tensor &query, const at::Tensor &key, const at::T
                 "attention takes query [batch, queries, heads, width] and key and value [batch, keys, heads, width], "
                 "not ",
                 query.sizes(), ", ", key.sizes(), " and ", value.sizes());
-    if (!getenv("A_ATT") && kernel != AttentionKernel::Libtorch && fits_tiled(query, key, value)) {
+    if (kernel != AttentionKernel::Libtorch && fits_tiled(query, key, value)) {
         return TiledAttention::apply(query, key, value, static_cast<int64_t>(kernel));
     }
     return at::scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))

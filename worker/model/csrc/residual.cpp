@@ -46,7 +46,7 @@ struct LinearAdd : torch::autograd::Function<LinearAdd> {
 // input [.., inputs] times weightT [inputs, outputs] + bias + residual [.., outputs]. Weights get no gradient.
 at::Tensor linear_add(const at::Tensor &input, const at::Tensor &weight, const std::optional<at::Tensor> &bias,
                       const at::Tensor &residual) {
-    if (!getenv("A_RES") && input.scalar_type() == at::kBFloat16 && residual.scalar_type() == at::kBFloat16 && input.numel() > 0) {
+    if (input.scalar_type() == at::kBFloat16 && residual.scalar_type() == at::kBFloat16 && input.numel() > 0) {
         return LinearAdd::apply(input, residual, weight, bias);
     }
     return at::linear(input, weight, bias) + residual;

@@ -51,7 +51,7 @@ impl ClipAttention {
         // arithmetic between the matrix products is fp32.
         let split = |projection: &Linear| -> Result<Tensor> {
             let shape = [batch, tokens, self.heads, width / self.heads];
-            let projected = projection.forward(&x.f_to_kind(self.kind)?)?.f_to_kind(if std::env::var("A_TXT").is_ok() { self.kind } else { Kind::Float })?;
+            let projected = projection.forward(&x.f_to_kind(self.kind)?)?.f_to_kind(Kind::Float)?;
             Ok(projected.f_view(shape)?.f_transpose(1, 2)?)
         };
         let (query, key, value) = (split(&self.query)?, split(&self.key)?, split(&self.value)?);
@@ -89,7 +89,7 @@ impl ClipMlp {
 
     /// `x`: [batch, tokens, width] fp32; returns the same shape in the products' kind.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let hidden = self.expand.forward(&x.f_to_kind(self.kind)?)?.f_to_kind(if std::env::var("A_TXT").is_ok() { self.kind } else { Kind::Float })?;
+        let hidden = self.expand.forward(&x.f_to_kind(self.kind)?)?.f_to_kind(Kind::Float)?;
         let hidden = match self.activation {
             Activation::QuickGelu => hidden.f_mul(&hidden.f_mul_scalar(1.702)?.f_sigmoid()?)?,
             Activation::Gelu => hidden.f_gelu("none")?,

@@ -143,7 +143,7 @@ impl Conv2d {
         if self.packable && x.requires_grad() {
             self.pack(&x.size())?;
         }
-        if std::env::var("A_RES").is_err() && let ConvolutionWeights::Packed { forward, backward } = &*self.weights.borrow() {
+        if let ConvolutionWeights::Packed { forward, backward } = &*self.weights.borrow() {
             return native::packed_convolution_add(x, forward, backward, &self.bias, residual);
         }
         Ok(self.forward(x)?.f_add(residual)?)

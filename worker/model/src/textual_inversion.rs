@@ -26,7 +26,7 @@ impl StableDiffusion {
         let embeddings = self.embeddings(microbatch.input_ids, microbatch.rows)?;
         let leaf = Tensor::f_from_slice(&embeddings)?.f_view(shape)?.f_set_requires_grad(true)?;
         // 2. Text, which every layer rounds to the job's precision for itself. [batch, tokens, width] fp32
-        let text = self.text.forward(&leaf)?; let text = if std::env::var("A_CTX").is_ok() { text.f_to_kind(kind)? } else { text };
+        let text = self.text.forward(&leaf)?;
         // 3. Noise and prediction, in the job's precision. [batch, channels, height, width]
         let latent = [
             batch,
