@@ -60,12 +60,13 @@ enum Ended {
     Refused(String),
 }
 
-/// Keeps a session going until `end`. `held` is what the next hello shows.
+/// Keeps a session going until `end`, or until the one that stands has ended once `last` is cancelled. `held` is
+/// what the next hello shows.
 pub(super) async fn keep(
     options: LinkOptions,
     held: watch::Receiver<Vec<v1::HeldRank>>,
     events: mpsc::Sender<LinkEvent>,
-    end: CancellationToken,
+    (last, end): (CancellationToken, CancellationToken),
 ) {
     let mut attempt = 0u32;
     loop {
@@ -74,7 +75,7 @@ pub(super) async fn keep(
             ended = one_session(&options, &held, &events) => ended,
             () = end.cancelled() => return,
         };
-        if events.send(LinkEvent::Down).await.is_err() {
+        if events.send(LinkEvent::Down).await.is_err() || last.is_cancelled() {
             return;
         }
         if started.elapsed() >= GOOD_SESSION {

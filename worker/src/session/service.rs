@@ -80,9 +80,10 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
     let (held_sender, held_receiver) = watch::channel(Vec::new());
     let (link_sender, mut link_events) = mpsc::channel(QUEUED_EVENTS);
     let (rank_sender, mut rank_events) = mpsc::channel(QUEUED_EVENTS);
-    let link_end = CancellationToken::new();
+    let (last_session, link_end) = (CancellationToken::new(), CancellationToken::new());
     let _link_guard = link_end.clone().drop_guard();
-    let link = tokio::spawn(link::keep(options.link, held_receiver, link_sender, link_end));
+    let ends = (last_session.clone(), link_end);
+    let link = tokio::spawn(link::keep(options.link, held_receiver, link_sender, ends));
     let mut this = Loop {
         session: Session::default(),
         held: held_sender,
@@ -111,6 +112,7 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
         }
     }
     // The stream ends here; what was said last still has to leave.
+    last_session.cancel();
     this.up = None;
     let _ = timeout(GOODBYE, async {
         while let Some(event) = link_events.recv().await {

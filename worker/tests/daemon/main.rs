@@ -6,6 +6,7 @@ mod coordinator;
 mod failures;
 mod jobs;
 mod rings;
+mod services;
 mod sessions;
 mod torch;
 mod worker;
