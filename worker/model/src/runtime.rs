@@ -60,12 +60,18 @@ fn has_bf16() -> bool {
     avx512_bf16 || has_amx_bf16()
 }
 
-/// CPUID leaf 7 and whether the system saves the tile registers (XCR0 bits 17 and 18, seen in AVX-512's place).
+/// The tile instructions, and a system that saves the tile registers (bits 17 and 18 of XCR0).
 #[cfg(target_arch = "x86_64")]
 fn has_amx_bf16() -> bool {
+    const TILE_STATE: u64 = 0b11 << 17;
     let leaf = core::arch::x86_64::__cpuid_count(7, 0);
     let (tile, bf16) = (leaf.edx & (1 << 24) != 0, leaf.edx & (1 << 22) != 0);
-    tile && bf16 && std::arch::is_x86_feature_detected!("avx512f")
+    if !(tile && bf16 && std::arch::is_x86_feature_detected!("xsave")) {
+        return false;
+    }
+    // SAFETY: XGETBV exists where the system uses XSAVE, which the detection above has asked for.
+    let saved = unsafe { core::arch::x86_64::_xgetbv(0) };
+    saved & TILE_STATE == TILE_STATE
 }
 
 #[cfg(target_arch = "x86_64")]
