@@ -9,7 +9,7 @@ use ringtune_shared::ids::{ContentHash, JobId};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{AssertSqlSafe, Row, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Row, SqliteConnection};
 
 use super::rows::{self, JOB_COLUMNS, integer, to_json};
 use super::{Error, Store};
@@ -77,24 +77,36 @@ async fn bring_up_to_date(writer: &SqlitePool) -> Result<(), Error> {
     Ok(())
 }
 
+/// All of it or nothing.
+async fn write_all(connection: &mut SqliteConnection, writes: &[Write]) -> Result<(), Error> {
+    let mut transaction = connection.begin().await?;
+    for write in writes {
+        match write {
+            Write::InsertJob(job) => insert_job(&mut transaction, job).await?,
+            Write::UpdateJob(job) => update_job(&mut transaction, job).await?,
+            Write::AppendEvent(event) => append_event(&mut transaction, event).await?,
+            Write::AppendStep(job, step) => append_step(&mut transaction, *job, step).await?,
+            Write::PutArtifact(artifact) => put_artifact(&mut transaction, artifact).await?,
+        }
+    }
+    transaction.commit().await?;
+    Ok(())
+}
+
 #[async_trait]
 impl Store for SqliteStore {
     async fn commit(&self, writes: &[Write]) -> Result<(), Error> {
         if writes.is_empty() {
             return Ok(());
         }
-        let mut transaction = self.writer.begin().await?;
-        for write in writes {
-            match write {
-                Write::InsertJob(job) => insert_job(&mut transaction, job).await?,
-                Write::UpdateJob(job) => update_job(&mut transaction, job).await?,
-                Write::AppendEvent(event) => append_event(&mut transaction, event).await?,
-                Write::AppendStep(job, step) => append_step(&mut transaction, *job, step).await?,
-                Write::PutArtifact(artifact) => put_artifact(&mut transaction, artifact).await?,
-            }
+        let mut connection = self.writer.acquire().await?;
+        let stored = write_all(&mut connection, writes).await;
+        if stored.is_err() {
+            // SQLite may have rolled back by itself, which sqlx does not notice: what this connection would
+            // store next would be nested in a transaction that nobody commits.
+            connection.close_on_drop();
         }
-        transaction.commit().await?;
-        Ok(())
+        stored
     }
 
     async fn recover(&self) -> Result<Recovered, Error> {
@@ -318,17 +330,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_database_says_so_and_keeps_what_it_had() {
+    async fn a_full_database_says_so_and_keeps_what_it_had_and_what_comes_later() {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(&folder.path().join("coordinator.db")).await.unwrap();
         let job = conformance::queued_job(1);
         store.commit(&[Write::InsertJob(job.clone())]).await.unwrap();
-        // SQLite answers SQLITE_FULL where a file may not grow, as on a full disk.
-        sqlx::raw_sql("PRAGMA max_page_count = 1").execute(&store.writer).await.unwrap();
-        let long = EventBody::note("info", "x".repeat(1 << 20));
-        let event = JobEvent { job: job.id, sequence: 1, time: job.created, body: long };
-        assert!(matches!(store.commit(&[Write::AppendEvent(event)]).await, Err(Error::Full)));
+        let event = |text: String| JobEvent {
+            job: job.id,
+            sequence: 1,
+            time: job.created,
+            body: EventBody::note("info", text),
+        };
+        for _ in 0..3 {
+            // SQLite answers SQLITE_FULL where a file may not grow, as on a full disk.
+            sqlx::raw_sql("PRAGMA max_page_count = 1").execute(&store.writer).await.unwrap();
+            let long = event("x".repeat(1 << 20));
+            assert!(matches!(store.commit(&[Write::AppendEvent(long)]).await, Err(Error::Full)));
+        }
         assert_eq!(store.job(job.id).await.unwrap().as_ref(), Some(&*job));
         assert!(store.events(job.id, 0, 10).await.unwrap().is_empty());
+        // There is room again: what is stored now is there for other connections too.
+        let short = event("short".to_owned());
+        store.commit(&[Write::AppendEvent(short.clone())]).await.unwrap();
+        assert_eq!(store.events(job.id, 0, 10).await.unwrap(), [short]);
     }
 }
