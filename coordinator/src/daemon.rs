@@ -78,55 +78,94 @@ pub struct Launch {
     pub announce: bool,
 }
 
+/// A coordinator that listens.
+pub struct Daemon {
+    grpc_address: SocketAddr,
+    http_address: SocketAddr,
+    servers: Servers,
+    readiness: http::Readiness,
+    shutdown: Shutdown,
+    /// Its lock goes last.
+    _state: StateFolder,
+}
+
 /// Runs a coordinator until `shutdown`; then gives calls under way a bounded time.
 ///
 /// # Errors
 /// See [`Error`].
 pub async fn run(settings: Settings, launch: Launch, shutdown: Shutdown) -> Result<(), Error> {
-    // 1. What can be refused at once.
-    settings.validate()?;
-    let state_dir = settings.storage.state_dir.clone();
-    let state = tokio::task::spawn_blocking(move || StateFolder::open(&state_dir)).await??;
-    let grpc_listener = listen::bind("grpc.listen", settings.grpc.listen, launch.free_ports).await?;
-    let http_listener = listen::bind("http.listen", settings.http.listen, launch.free_ports).await?;
-    let (grpc_address, http_address) = (address_of(&grpc_listener)?, address_of(&http_listener)?);
-    // 2. What was kept.
-    let metrics = Metrics::new()?;
-    let store = Arc::new(SqliteStore::open(&state.database()).await?);
-    let limits = Limits { content_bytes: settings.limits.upload_bytes, uploads: settings.limits.uploads };
-    let folder = state.contents();
-    let contents = tokio::task::spawn_blocking(move || Contents::open(&folder, limits)).await??;
-    // 3. The state, and its servers.
-    let options = options(&settings);
-    let (handle, state_loop) =
-        service::start(service::Settings { options, store, metrics: metrics.clone() }).await?;
-    let readiness = http::Readiness::default();
-    let end = shutdown.soft.clone();
-    let http_server = tokio::spawn(http::serve(
-        http_listener,
-        metrics.clone(),
-        readiness.clone(),
-        end.clone().cancelled_owned(),
-    ));
-    let grpc_server = tokio::spawn(grpc::serve(
-        grpc_listener,
-        grpc::Options {
-            handle,
-            contents,
-            metrics,
-            welcome: welcome(&settings),
-            call_limit: Duration::from_secs_f64(settings.limits.call_seconds),
-            calls_per_connection: settings.limits.calls_per_connection,
-            shutdown: end,
-        },
-    ));
-    readiness.set(true);
-    if launch.announce {
-        listen::announce(grpc_address, http_address, "").map_err(Error::Process)?;
+    Daemon::start(settings, launch, shutdown).await?.ended().await
+}
+
+impl Daemon {
+    /// Starts a coordinator, which serves from then on.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn start(settings: Settings, launch: Launch, shutdown: Shutdown) -> Result<Self, Error> {
+        // 1. What can be refused at once.
+        settings.validate()?;
+        let state_dir = settings.storage.state_dir.clone();
+        let state = tokio::task::spawn_blocking(move || StateFolder::open(&state_dir)).await??;
+        let grpc_listener = listen::bind("grpc.listen", settings.grpc.listen, launch.free_ports).await?;
+        let http_listener = listen::bind("http.listen", settings.http.listen, launch.free_ports).await?;
+        let (grpc_address, http_address) = (address_of(&grpc_listener)?, address_of(&http_listener)?);
+        // 2. What was kept.
+        let metrics = Metrics::new()?;
+        let store = Arc::new(SqliteStore::open(&state.database()).await?);
+        let limits = Limits { content_bytes: settings.limits.upload_bytes, uploads: settings.limits.uploads };
+        let folder = state.contents();
+        let contents = tokio::task::spawn_blocking(move || Contents::open(&folder, limits)).await??;
+        // 3. The state, and its servers.
+        let options = options(&settings);
+        let (handle, state_loop) =
+            service::start(service::Settings { options, store, metrics: metrics.clone() }).await?;
+        let readiness = http::Readiness::default();
+        let end = shutdown.soft.clone();
+        let http_server = tokio::spawn(http::serve(
+            http_listener,
+            metrics.clone(),
+            readiness.clone(),
+            end.clone().cancelled_owned(),
+        ));
+        let grpc_server = tokio::spawn(grpc::serve(
+            grpc_listener,
+            grpc::Options {
+                handle,
+                contents,
+                metrics,
+                welcome: welcome(&settings),
+                call_limit: Duration::from_secs_f64(settings.limits.call_seconds),
+                calls_per_connection: settings.limits.calls_per_connection,
+                shutdown: end,
+            },
+        ));
+        readiness.set(true);
+        if launch.announce {
+            listen::announce(grpc_address, http_address, "").map_err(Error::Process)?;
+        }
+        info!(grpc = %grpc_address, http = %http_address, version = VERSION, "listening");
+        let servers = Servers { grpc: grpc_server, http: http_server, state_loop };
+        Ok(Self { grpc_address, http_address, servers, readiness, shutdown, _state: state })
     }
-    info!(grpc = %grpc_address, http = %http_address, version = VERSION, "listening");
-    // 4. Until the end.
-    ended(Servers { grpc: grpc_server, http: http_server, state_loop }, &readiness, &shutdown).await
+
+    /// Where clients and workers call.
+    pub fn grpc_address(&self) -> SocketAddr {
+        self.grpc_address
+    }
+
+    /// Where metrics and health are read.
+    pub fn http_address(&self) -> SocketAddr {
+        self.http_address
+    }
+
+    /// Waits until the shutdown that it was started with, and for what was under way then.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn ended(self) -> Result<(), Error> {
+        ended(self.servers, &self.readiness, &self.shutdown).await
+    }
 }
 
 struct Servers {

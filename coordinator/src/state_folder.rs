@@ -47,12 +47,8 @@ impl StateFolder {
         };
         std::fs::create_dir_all(folder).map_err(failed(folder))?;
         let path = folder.join("lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(failed(&path))?;
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed(&path))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { folder: folder.to_owned(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(StateFolderError::Taken { folder: folder.to_owned() }),

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use futures::Stream;
 use ringtune_proto::convert::{FieldError, parse, unsigned};
-use ringtune_proto::v1::{
-    self, artifact_service_server::ArtifactService, upload_request::Part,
-};
+use ringtune_proto::v1::{self, artifact_service_server::ArtifactService, upload_request::Part};
 use ringtune_shared::files::check_file_name;
 use ringtune_shared::ids::{ContentHash, JobId};
 use tokio::sync::OwnedSemaphorePermit;
@@ -78,7 +76,8 @@ impl ArtifactService for Artifacts {
         request: Request<v1::DownloadRequest>,
     ) -> Result<Response<Self::DownloadStream>, Status> {
         let limit = super::DOWNLOADS;
-        let permit = self.0.downloads.clone().try_acquire_owned().map_err(|_| too_many("downloads", limit))?;
+        let permit =
+            self.0.downloads.clone().try_acquire_owned().map_err(|_| too_many("downloads", limit))?;
         let (artifact, range) = self.open(request.into_inner()).await?;
         let download =
             Download { range, artifact: Some(artifact), shutdown: self.0.shutdown.clone(), _permit: permit };
@@ -100,7 +99,9 @@ impl Artifacts {
             message = tokio::time::timeout(super::UPLOAD_IDLE, parts.message()) => message,
             () = self.0.shutdown.cancelled() => return Err(shutting_down()),
         };
-        match message.map_err(|_| Status::deadline_exceeded("nothing came for too long; what came is kept"))?? {
+        match message
+            .map_err(|_| Status::deadline_exceeded("nothing came for too long; what came is kept"))??
+        {
             None => Ok(None),
             Some(v1::UploadRequest { part: Some(part) }) => Ok(Some(part)),
             Some(v1::UploadRequest { part: None }) => {
@@ -208,7 +209,10 @@ impl Artifacts {
         Ok((listed.map_or(unlisted, |record| outbound::artifact(&record)), range))
     }
 
-    async fn page(&self, request: v1::ListArtifactsRequest) -> Result<v1::ListArtifactsResponse, FailedRequest> {
+    async fn page(
+        &self,
+        request: v1::ListArtifactsRequest,
+    ) -> Result<v1::ListArtifactsResponse, FailedRequest> {
         let job = self.0.handle.job(job_id(&request.job_id)?).await?.id;
         let size = pages::size(request.page_size, ARTIFACTS.0, ARTIFACTS.1)?;
         let list = format!("artifacts {job}");

@@ -6,9 +6,7 @@ use ringtune_proto::convert::{FieldError, parse, unsigned};
 use ringtune_proto::v1;
 use ringtune_shared::ids::Epoch;
 
-use crate::core::{
-    Capabilities, HeldRank, Hello, Input, Phase, Progress, RankReport, Sender, StepRecord,
-};
+use crate::core::{Capabilities, HeldRank, Hello, Input, Phase, Progress, RankReport, Sender, StepRecord};
 
 /// Ranks that one worker may say it holds.
 const MOST_HELD: usize = 64;
@@ -49,7 +47,12 @@ pub(super) fn words(sender: Sender, wire: v1::SessionRequest) -> Result<Input, F
                 level @ ("info" | "warn" | "error") => level.to_owned(),
                 other => return Err(not_among("rank_log.line.level", other, "info, warn, error")),
             };
-            Ok(Input::RankLog { sender, job: parse("rank_log.job_id", &log.job_id)?, level, message: line.message })
+            Ok(Input::RankLog {
+                sender,
+                job: parse("rank_log.job_id", &log.job_id)?,
+                level,
+                message: line.message,
+            })
         }
         Some(Message::Hello(_)) => Err(FieldError::new("hello", "came twice; allowed: first and once")),
         None => Err(FieldError::new("message", "is missing or of a newer protocol")),

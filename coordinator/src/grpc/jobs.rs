@@ -134,9 +134,13 @@ impl Jobs {
         Ok(self.0.handle.job(job_id(text)?).await?)
     }
 
-    async fn page_of_jobs(&self, request: v1::ListJobsRequest) -> Result<v1::ListJobsResponse, FailedRequest> {
+    async fn page_of_jobs(
+        &self,
+        request: v1::ListJobsRequest,
+    ) -> Result<v1::ListJobsResponse, FailedRequest> {
         let size = pages::size(request.page_size, JOBS.0, JOBS.1)?;
-        let mut states = request.states.iter().map(|state| listed_state(*state)).collect::<Result<Vec<_>, _>>()?;
+        let mut states =
+            request.states.iter().map(|state| listed_state(*state)).collect::<Result<Vec<_>, _>>()?;
         states.sort_unstable();
         states.dedup();
         let list = format!("jobs {states:?}");
@@ -157,7 +161,10 @@ impl Jobs {
         })
     }
 
-    async fn page_of_steps(&self, request: v1::ListStepsRequest) -> Result<v1::ListStepsResponse, FailedRequest> {
+    async fn page_of_steps(
+        &self,
+        request: v1::ListStepsRequest,
+    ) -> Result<v1::ListStepsResponse, FailedRequest> {
         let job = self.job(&request.job_id).await?.id;
         let size = pages::size(request.page_size, STEPS.0, STEPS.1)?;
         let list = format!("steps {job} {}", request.after_step);

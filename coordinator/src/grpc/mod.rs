@@ -162,5 +162,7 @@ async fn sweep(references: Arc<References>) {
 
 /// Runs file I/O on a thread that may block.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, FailedRequest> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| Status::internal("a file operation was broken off").into())
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| Status::internal("a file operation was broken off").into())
 }

@@ -4,8 +4,8 @@ use ringtune_proto::convert::{spec_to_wire, timestamp};
 use ringtune_proto::v1;
 
 use crate::core::{
-    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Job, JobEvent, JobState, StepRecord, Time, Worker,
-    WorkerState,
+    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Job, JobEvent, JobState, StepRecord, Time,
+    Worker, WorkerState,
 };
 
 pub(super) fn time(time: Time) -> prost_types::Timestamp {
@@ -152,9 +152,12 @@ pub(super) fn down(message: Down, welcome: &v1::Welcome) -> v1::SessionResponse 
         Down::StartTraining(job, epoch) => {
             Message::StartTraining(v1::StartTraining { job_id: job.to_string(), epoch: epoch.0 })
         }
-        Down::StopRank { job, epoch, reason, keep_artifacts } => {
-            Message::StopRank(v1::StopRank { job_id: job.to_string(), epoch: epoch.0, reason, keep_artifacts })
-        }
+        Down::StopRank { job, epoch, reason, keep_artifacts } => Message::StopRank(v1::StopRank {
+            job_id: job.to_string(),
+            epoch: epoch.0,
+            reason,
+            keep_artifacts,
+        }),
         Down::StepsStored(job, step) => {
             Message::StepsStored(v1::StepsStored { job_id: job.to_string(), step: signed(step) })
         }

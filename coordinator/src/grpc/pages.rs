@@ -10,7 +10,9 @@ pub(super) fn size(given: i32, default: u32, most: u32) -> Result<u32, FieldErro
     match u32::try_from(given) {
         Ok(0) => Ok(default),
         Ok(size) => Ok(size.min(most)),
-        Err(_) => Err(FieldError::new("page_size", format!("got {given}; allowed: 0 (for {default}) to {most}"))),
+        Err(_) => {
+            Err(FieldError::new("page_size", format!("got {given}; allowed: 0 (for {default}) to {most}")))
+        }
     }
 }
 

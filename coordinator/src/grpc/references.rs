@@ -78,9 +78,10 @@ impl References {
     /// Removes uploads that broke off and contents that no job wants, once they are a day old.
     pub(super) async fn sweep(&self, now: SystemTime) -> Result<(), FailedRequest> {
         let contents = self.contents.clone();
-        let (dropped, old) =
-            blocking(move || Ok::<_, contents::Error>((contents.drop_abandoned(now, KEEP)?, contents.older(now, KEEP)?)))
-                .await??;
+        let (dropped, old) = blocking(move || {
+            Ok::<_, contents::Error>((contents.drop_abandoned(now, KEEP)?, contents.older(now, KEEP)?))
+        })
+        .await??;
         let _alone = self.gate.write().await;
         let store = self.handle.store();
         let sources = store.image_sources().await?;

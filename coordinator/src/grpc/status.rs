@@ -24,7 +24,8 @@ pub(super) fn bad_field(error: &FieldError) -> Status {
 /// Fields of a job spec are wrong; named as in the request, "spec.train.num_vectors".
 pub(super) fn bad_spec(error: SpecError) -> Status {
     let named = |violation: ringtune_shared::spec::Violation| {
-        let field = if violation.field.is_empty() { String::new() } else { format!("spec.{}", violation.field) };
+        let field =
+            if violation.field.is_empty() { String::new() } else { format!("spec.{}", violation.field) };
         FieldViolation::new(field, violation.problem)
     };
     bad_request(error.violations.into_iter().map(named).collect())
@@ -32,8 +33,10 @@ pub(super) fn bad_spec(error: SpecError) -> Status {
 
 /// INVALID_ARGUMENT with every violation, in the details and in words.
 pub(super) fn bad_request(violations: Vec<FieldViolation>) -> Status {
-    let words: Vec<String> =
-        violations.iter().map(|violation| format!("{}: {}", violation.field, violation.description)).collect();
+    let words: Vec<String> = violations
+        .iter()
+        .map(|violation| format!("{}: {}", violation.field, violation.description))
+        .collect();
     let details = ErrorDetails::with_bad_request(violations);
     Status::with_error_details(Code::InvalidArgument, words.join("\n"), details)
 }

@@ -36,7 +36,8 @@ impl WorkerService for Workers {
         let mut up = request.into_inner();
         let first = tokio::time::timeout(HELLO_LIMIT, up.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no hello came"))??;
-        let Some(v1::SessionRequest { message: Some(v1::session_request::Message::Hello(hello)) }) = first else {
+        let Some(v1::SessionRequest { message: Some(v1::session_request::Message::Hello(hello)) }) = first
+        else {
             return Err(bad_field(&FieldError::new("hello", "must be the first message")));
         };
         let hello = inbound::hello(hello).map_err(FailedRequest::from)?;
@@ -46,7 +47,8 @@ impl WorkerService for Workers {
         // Whichever direction ends first ends the other one.
         let over = CancellationToken::new();
         let (fail, failed) = oneshot::channel();
-        let reader = Reader { handle: self.0.handle.clone(), sender, over: over.clone(), fail };
+        let (handle, shutdown) = (self.0.handle.clone(), self.0.shutdown.clone());
+        let reader = Reader { handle, sender, over: over.clone(), shutdown, fail };
         tokio::spawn(reader.run(up));
         let writer = Writer {
             told,
@@ -64,6 +66,7 @@ struct Reader {
     handle: Handle,
     sender: Sender,
     over: CancellationToken,
+    shutdown: CancellationToken,
     fail: oneshot::Sender<Status>,
 }
 
@@ -77,7 +80,10 @@ impl Reader {
             // Nobody to tell when the other direction is gone as well.
             let _ = self.fail.send(status);
         }
-        self.handle.session_ended(self.sender).await;
+        // That this coordinator ends is no news of the worker: its jobs' histories are not to say so.
+        if !self.shutdown.is_cancelled() {
+            self.handle.session_ended(self.sender).await;
+        }
     }
 }
 

@@ -80,7 +80,7 @@ struct Loop {
     store: Arc<dyn Store>,
     watchers: Watchers,
     sessions: HashMap<SessionId, mpsc::Sender<Out>>,
-    /// Sessions that are over, which the state does not know yet because the store failed.
+    /// Sessions that are over, which the state does not know yet.
     unheard: Vec<Sender>,
     /// Jobs that ended, by how.
     ended: BTreeMap<JobState, u64>,
@@ -306,8 +306,11 @@ impl Loop {
                 let sent = self.sessions.get(&session).map(|out| out.try_send(Out::Message(message)));
                 if matches!(sent, Some(Err(_))) {
                     warn!(?session, "a worker does not read what it is told: closing its session");
-                    // Its stream's end comes back as SessionEnded.
                     self.sessions.remove(&session);
+                    // Its stream's end comes back as SessionEnded, but where the call was dropped before
+                    // there was a stream.
+                    let worker = self.state.workers().find(|worker| worker.session == Some(session));
+                    self.unheard.extend(worker.map(|worker| Sender { worker: worker.id, session }));
                 }
             }
             Action::Close(session, reason) => self.end_session(session, reason),

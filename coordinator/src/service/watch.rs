@@ -70,12 +70,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(
-        store: Arc<dyn Store>,
-        subscription: Subscription,
-        job: JobId,
-        after: u64,
-    ) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, subscription: Subscription, job: JobId, after: u64) -> Self {
         Self { store, subscription, job, after, read: VecDeque::new(), over: false }
     }
 

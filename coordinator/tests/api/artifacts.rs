@@ -1,0 +1,180 @@
+//! Uploads and downloads.
+
+use ringtune_coordinator::core::Options;
+use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient, upload_request::Part};
+use ringtune_shared::ids::ContentHash;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use crate::support::{Coordinator, create, spec};
+
+fn header(content: &[u8], offset: usize) -> v1::UploadHeader {
+    v1::UploadHeader {
+        sha256: ContentHash::of(content).to_string(),
+        size: i64::try_from(content.len()).unwrap(),
+        offset: i64::try_from(offset).unwrap(),
+        ..Default::default()
+    }
+}
+
+async fn upload(
+    artifacts: &mut ArtifactServiceClient<Channel>,
+    header: v1::UploadHeader,
+    chunks: &[&[u8]],
+) -> Result<v1::UploadResponse, Status> {
+    let chunks = chunks.iter().map(|chunk| Part::Chunk(chunk.to_vec().into()));
+    let parts: Vec<v1::UploadRequest> = std::iter::once(Part::Header(header))
+        .chain(chunks)
+        .map(|part| v1::UploadRequest { part: Some(part) })
+        .collect();
+    Ok(artifacts.upload(tokio_stream::iter(parts)).await?.into_inner())
+}
+
+async fn download(
+    artifacts: &mut ArtifactServiceClient<Channel>,
+    request: v1::DownloadRequest,
+) -> Result<(v1::Artifact, Vec<u8>), Status> {
+    let mut stream = artifacts.download(request).await?.into_inner();
+    let (mut artifact, mut content) = (None, Vec::new());
+    while let Some(message) = stream.message().await? {
+        assert!(message.chunk.len() <= 1 << 20);
+        artifact = artifact.or(message.artifact);
+        content.extend(message.chunk);
+    }
+    Ok((artifact.unwrap(), content))
+}
+
+fn by_uri(uri: &str) -> v1::DownloadRequest {
+    v1::DownloadRequest { uri: uri.to_owned(), ..Default::default() }
+}
+
+#[tokio::test]
+async fn an_upload_goes_on_where_it_broke_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
+    let mut artifacts = coordinator.artifacts().await;
+    let content: Vec<u8> = (0..3_000_000_u32).map(|number| number.to_le_bytes()[0]).collect();
+    let mebi = 1 << 20;
+    let first = upload(&mut artifacts, header(&content, 0), &[&content[..mebi]]).await.unwrap();
+    assert_eq!((first.committed_size, first.complete), (1 << 20, false));
+    let asked = upload(&mut artifacts, header(&content, 0), &[]).await.unwrap();
+    assert_eq!(asked, first);
+    let wrong = upload(&mut artifacts, header(&content, 5), &[&content[5..10]]).await.unwrap_err();
+    assert_eq!(wrong.code(), Code::FailedPrecondition);
+    assert_eq!(wrong.get_details_error_info().unwrap().metadata["committed_size"], "1048576");
+    let rest = [&content[mebi..2 * mebi], &content[2 * mebi..]];
+    let last = upload(&mut artifacts, header(&content, mebi), &rest).await.unwrap();
+    assert!(last.complete);
+    assert_eq!(upload(&mut artifacts, header(&content, 0), &[]).await.unwrap(), last);
+
+    let (artifact, whole) = download(&mut artifacts, by_uri(&last.uri)).await.unwrap();
+    assert_eq!((artifact.size, whole.len()), (3_000_000, 3_000_000));
+    assert!(whole == content);
+    let range = v1::DownloadRequest { offset: 10, length: 7, ..by_uri(&last.uri) };
+    assert_eq!(download(&mut artifacts, range).await.unwrap().1, content[10..17]);
+    let behind = v1::DownloadRequest { offset: 3_000_001, ..by_uri(&last.uri) };
+    assert_eq!(download(&mut artifacts, behind).await.unwrap_err().code(), Code::OutOfRange);
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_not_as_named_is_refused_and_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
+    let mut artifacts = coordinator.artifacts().await;
+    let mut refused = async |header: v1::UploadHeader, chunks: &[&[u8]]| {
+        let status = upload(&mut artifacts, header, chunks).await.unwrap_err();
+        let details = status.get_details_bad_request();
+        (status.code(), details.map(|details| details.field_violations[0].field.clone()).unwrap_or_default())
+    };
+    let bad = |field: &str| (Code::InvalidArgument, field.to_owned());
+    assert_eq!(refused(header(b"right", 0), &[b"wrong"]).await, bad("header.sha256"));
+    assert_eq!(refused(header(b"right", 0), &[b"right and more"]).await, bad("chunk"));
+    assert_eq!(refused(header(b"right", 0), &[&vec![0; (1 << 20) + 1]]).await, bad("chunk"));
+    assert_eq!(refused(v1::UploadHeader { size: -1, ..header(b"x", 0) }, &[]).await, bad("header.size"));
+    let upper = v1::UploadHeader { sha256: "A".repeat(64), ..header(b"x", 0) };
+    assert_eq!(refused(upper, &[]).await, bad("header.sha256"));
+    let job_id = ringtune_shared::ids::JobId::new().to_string();
+    let nameless = v1::UploadHeader { job_id: job_id.clone(), ..header(b"x", 0) };
+    assert_eq!(refused(nameless, &[]).await, bad("header.name"));
+    for name in ["../x", "a/b", "..", "a\0b"] {
+        let outside = v1::UploadHeader { job_id: job_id.clone(), name: name.to_owned(), ..header(b"x", 0) };
+        assert_eq!(refused(outside, &[b"x"]).await, bad("header.name"), "{name:?}");
+    }
+    let nowhere = v1::UploadHeader { job_id, name: "a".to_owned(), ..header(b"x", 0) };
+    assert_eq!(refused(nowhere, &[b"x"]).await.0, Code::NotFound);
+    let huge = v1::UploadHeader { size: 1 << 40, ..header(b"x", 0) };
+    assert_eq!(refused(huge, &[b"x"]).await.0, Code::ResourceExhausted);
+    let asked = upload(&mut artifacts, header(b"right", 0), &[]).await.unwrap();
+    assert_eq!((asked.committed_size, asked.complete), (0, false));
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_jobs_files_are_listed_and_go_with_the_last_job_that_has_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
+    let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+    let (one, other) = (create(&mut jobs, spec()).await.job_id, create(&mut jobs, spec()).await.job_id);
+    let kept = |job_id: &str, name: &str, content: &[u8]| v1::UploadHeader {
+        job_id: job_id.to_owned(),
+        name: name.to_owned(),
+        media_type: "text/csv".to_owned(),
+        ..header(content, 0)
+    };
+    upload(&mut artifacts, kept(&one, "metrics.csv", b"step,loss"), &[b"step,loss"]).await.unwrap();
+    upload(&mut artifacts, kept(&one, "job.log", b"own"), &[b"own"]).await.unwrap();
+    upload(&mut artifacts, kept(&other, "metrics.csv", b"step,loss"), &[]).await.unwrap();
+    let request = v1::ListArtifactsRequest { job_id: one.clone(), page_size: 1, ..Default::default() };
+    let page = artifacts.list_artifacts(request.clone()).await.unwrap().into_inner();
+    assert_eq!(page.artifacts[0].name, "job.log");
+    let request = v1::ListArtifactsRequest { page_token: page.next_page_token, ..request };
+    let rest = artifacts.list_artifacts(request).await.unwrap().into_inner();
+    assert_eq!((rest.artifacts[0].name.as_str(), rest.next_page_token.as_str()), ("metrics.csv", ""));
+    let by_name =
+        v1::DownloadRequest { job_id: one.clone(), name: "metrics.csv".to_owned(), ..Default::default() };
+    let (artifact, content) = download(&mut artifacts, by_name).await.unwrap();
+    assert_eq!((artifact.media_type.as_str(), content.as_slice()), ("text/csv", &b"step,loss"[..]));
+
+    let cancel = v1::CancelJobRequest { job_id: one.clone(), ..Default::default() };
+    jobs.cancel_job(cancel).await.unwrap();
+    let late = upload(&mut artifacts, kept(&one, "late", b"late"), &[b"late"]).await.unwrap_err();
+    assert_eq!(late.code(), Code::FailedPrecondition);
+    jobs.delete_job(v1::DeleteJobRequest { job_id: one }).await.unwrap();
+    let own = by_uri(&ContentHash::of(b"own").uri());
+    assert_eq!(download(&mut artifacts, own).await.unwrap_err().code(), Code::NotFound);
+    let shared = by_uri(&ContentHash::of(b"step,loss").uri());
+    assert_eq!(download(&mut artifacts, shared).await.unwrap().0.job_id, other);
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_jobs_images_must_be_here_and_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
+    let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+    let image = b"not really a picture";
+    let hash = ContentHash::of(image);
+    let manifest =
+        format!(r#"{{"version":1,"files":[{{"name":"a.png","sha256":"{hash}","size":{}}}]}}"#, image.len());
+    let manifest = manifest.as_bytes();
+    let uri = upload(&mut artifacts, header(manifest, 0), &[manifest]).await.unwrap().uri;
+    let wanted = v1::JobSpec { data: Some(v1::DataSpec { images: uri }), ..spec() };
+    let request = v1::CreateJobRequest { spec: Some(wanted.clone()), ..Default::default() };
+    let status = jobs.create_job(request).await.unwrap_err();
+    let details = status.get_details_bad_request().unwrap();
+    assert_eq!(details.field_violations[0].field, "spec.data.images");
+    assert!(details.field_violations[0].description.contains("a.png"));
+
+    upload(&mut artifacts, header(image, 0), &[image]).await.unwrap();
+    create(&mut jobs, wanted).await;
+    // Another job that happens to list the image as its file is deleted: the image stays.
+    let other = create(&mut jobs, spec()).await.job_id;
+    let listed = v1::UploadHeader { job_id: other.clone(), name: "a".to_owned(), ..header(image, 0) };
+    upload(&mut artifacts, listed, &[]).await.unwrap();
+    jobs.cancel_job(v1::CancelJobRequest { job_id: other.clone(), ..Default::default() }).await.unwrap();
+    jobs.delete_job(v1::DeleteJobRequest { job_id: other }).await.unwrap();
+    assert_eq!(download(&mut artifacts, by_uri(&hash.uri())).await.unwrap().1, image);
+    coordinator.stop().await;
+}

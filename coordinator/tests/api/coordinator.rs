@@ -1,0 +1,68 @@
+//! A coordinator in this process, and clients of it.
+
+use std::path::Path;
+
+use ringtune_coordinator::{
+    daemon::{Daemon, Error, Launch},
+    settings::Settings,
+};
+use ringtune_proto::v1::{
+    artifact_service_client::ArtifactServiceClient, cluster_service_client::ClusterServiceClient,
+    job_service_client::JobServiceClient, worker_service_client::WorkerServiceClient,
+};
+use ringtune_shared::daemon::lifecycle::Shutdown;
+use tokio::task::JoinHandle;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::soon;
+
+/// A running coordinator and one connection to it.
+pub(crate) struct Coordinator {
+    pub(crate) channel: Channel,
+    pub(crate) http: std::net::SocketAddr,
+    shutdown: Shutdown,
+    ended: JoinHandle<Result<(), Error>>,
+}
+
+impl Coordinator {
+    pub(crate) async fn start(state: &Path) -> Self {
+        Self::start_with(state, |_| ()).await
+    }
+
+    /// With settings that differ from the defaults of tests: sessions that silence does not end.
+    pub(crate) async fn start_with(state: &Path, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings::default();
+        settings.grpc.listen = ([127, 0, 0, 1], 0).into();
+        settings.http.listen = ([127, 0, 0, 1], 0).into();
+        settings.storage.state_dir = state.to_owned();
+        settings.session.timeout_seconds = 600.0;
+        change(&mut settings);
+        let shutdown = Shutdown::default();
+        let daemon = Daemon::start(settings, Launch::default(), shutdown.clone()).await.unwrap();
+        let http = daemon.http_address();
+        let channel = Endpoint::from_shared(format!("http://{}", daemon.grpc_address())).unwrap();
+        Self { channel: channel.connect_lazy(), http, shutdown, ended: tokio::spawn(daemon.ended()) }
+    }
+
+    /// Ends it as a first signal does.
+    pub(crate) async fn stop(self) {
+        self.shutdown.soft.cancel();
+        soon("the coordinator's end", self.ended).await.unwrap().unwrap();
+    }
+
+    pub(crate) fn jobs(&self) -> JobServiceClient<Channel> {
+        JobServiceClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn artifacts(&self) -> ArtifactServiceClient<Channel> {
+        ArtifactServiceClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn cluster(&self) -> ClusterServiceClient<Channel> {
+        ClusterServiceClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn workers(&self) -> WorkerServiceClient<Channel> {
+        WorkerServiceClient::new(self.channel.clone())
+    }
+}

@@ -1,0 +1,113 @@
+//! What tests ask of JobService.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ringtune_proto::v1::{self, JobState, job_event::Event};
+use tonic::Streaming;
+
+use crate::{coordinator::Coordinator, soon};
+
+/// Steps of every job here.
+pub(crate) const STEPS: i64 = 5;
+
+pub(crate) fn spec(world_size: i64) -> v1::JobSpec {
+    v1::JobSpec {
+        kind: "textual_inversion".to_owned(),
+        name: "a job".to_owned(),
+        model: Some(v1::ModelSpec { base: "/models/sd".to_owned() }),
+        data: Some(v1::DataSpec { images: "/images".to_owned() }),
+        train: Some(v1::TrainSpec {
+            placeholder_token: "<star>".to_owned(),
+            initializer_token: "star".to_owned(),
+            max_train_steps: Some(STEPS),
+            ..v1::TrainSpec::default()
+        }),
+        cluster: Some(v1::ClusterSpec { world_size: Some(world_size), ..v1::ClusterSpec::default() }),
+        debug: None,
+    }
+}
+
+impl Coordinator {
+    pub(crate) async fn create(&self, world_size: i64) -> v1::Job {
+        static REQUESTS: AtomicU64 = AtomicU64::new(0);
+        let request_id = format!("test-{}", REQUESTS.fetch_add(1, Ordering::Relaxed));
+        let request = v1::CreateJobRequest { spec: Some(spec(world_size)), request_id };
+        self.jobs().create_job(request).await.unwrap().into_inner().job.unwrap()
+    }
+
+    pub(crate) async fn job(&self, id: &str) -> v1::Job {
+        let request = v1::GetJobRequest { job_id: id.to_owned() };
+        self.jobs().get_job(request).await.unwrap().into_inner().job.unwrap()
+    }
+
+    pub(crate) async fn cancel(&self, id: &str) -> Result<v1::Job, tonic::Status> {
+        let request = v1::CancelJobRequest { job_id: id.to_owned(), reason: "enough".to_owned() };
+        Ok(self.jobs().cancel_job(request).await?.into_inner().job.unwrap())
+    }
+
+    pub(crate) async fn watch(&self, id: &str, after_sequence: u64) -> Watch {
+        let request = v1::WatchJobRequest { job_id: id.to_owned(), after_sequence };
+        let events = self.jobs().watch_job(request).await.unwrap().into_inner();
+        Watch { events, last: after_sequence }
+    }
+
+    /// Waits for a job's end.
+    pub(crate) async fn end(&self, id: &str) -> v1::Job {
+        self.watch(id, 0).await.rest().await;
+        self.job(id).await
+    }
+}
+
+/// The events of a job; every one must carry the number that follows.
+pub(crate) struct Watch {
+    events: Streaming<v1::JobEvent>,
+    last: u64,
+}
+
+impl Watch {
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        let event = soon("an event", self.events.message()).await.unwrap()?;
+        assert_eq!(event.sequence, self.last + 1, "a gap before {event:?}");
+        assert!(event.time.is_some() && !event.job_id.is_empty());
+        self.last = event.sequence;
+        Some(event.event.unwrap())
+    }
+
+    /// All events until the stream ends.
+    pub(crate) async fn rest(mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            events.push(event);
+        }
+        events
+    }
+
+    /// Passes over events until the job is in a state.
+    pub(crate) async fn until(&mut self, state: JobState) {
+        while let Some(event) = self.next().await {
+            if matches!(event, Event::StateChange(change) if change.to() == state) {
+                return;
+            }
+        }
+        panic!("the job ended before it was {state:?}");
+    }
+
+    /// Passes over events until a line of the log holds a text; returns the line.
+    pub(crate) async fn until_log(&mut self, text: &str) -> String {
+        while let Some(event) = self.next().await {
+            match event {
+                Event::Log(line) if line.message.contains(text) => return line.message,
+                _ => {}
+            }
+        }
+        panic!("no line said {text:?}");
+    }
+}
+
+pub(crate) fn states(events: &[Event]) -> Vec<JobState> {
+    let state = |event: &Event| match event {
+        Event::StateChange(change) => Some(change.to()),
+        _ => None,
+    };
+    events.iter().filter_map(state).collect()
+}

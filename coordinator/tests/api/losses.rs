@@ -1,0 +1,69 @@
+//! Jobs whose workers go: lost, restarted, or back in time.
+
+use ringtune_proto::v1::JobState;
+use tonic::Code;
+
+use crate::{coordinator::Coordinator, worker::Worker};
+
+#[tokio::test]
+async fn a_worker_that_comes_back_in_time_goes_on() {
+    let state = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(state.path()).await;
+    let mut worker = Worker::start(&coordinator, "host-a").await;
+    let job = coordinator.create(1).await;
+    worker.prepare().await;
+    worker.step(1).await;
+    let mut live = coordinator.watch(&job.job_id, 0).await;
+    let gone = worker.hang_up();
+    let line = live.until_log("connection lost").await;
+    assert_eq!(line, "rank 0 on host-a: connection lost; waiting 600 s for it");
+    let mut worker = Worker::come_back(&coordinator, gone).await;
+    worker.finish().await;
+    live.until(JobState::Succeeded).await;
+    worker.stopped(false).await;
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_stays_away_fails_its_job() {
+    let state = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start_with(state.path(), |settings| {
+        settings.session.heartbeat_seconds = 0.5;
+        settings.session.timeout_seconds = 2.0;
+    })
+    .await;
+    let mut worker = Worker::start(&coordinator, "host-a").await;
+    let job = coordinator.create(1).await;
+    worker.prepare().await;
+    let gone = worker.hang_up();
+    let ended = coordinator.end(&job.job_id).await;
+    assert_eq!(ended.state(), JobState::Failed);
+    assert_eq!(ended.state_reason, "worker lost: rank 0 on host-a did not come back within 2 s");
+    let mut worker = Worker::come_back(&coordinator, gone).await;
+    worker.stopped(false).await;
+    // It falls silent, its connection does not break.
+    let silent = worker.end().await;
+    assert_eq!((silent.code(), silent.message()), (Code::Aborted, "nothing heard for 2 s"));
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_restarted_has_lost_its_rank() {
+    let state = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(state.path()).await;
+    let mut worker = Worker::start(&coordinator, "host-a").await;
+    let job = coordinator.create(1).await;
+    worker.prepare().await;
+    let mut hello = worker.hello.clone();
+    hello.incarnation = 2;
+    let _restarted = Worker::open(&coordinator, hello.clone()).await.unwrap();
+    let ended = coordinator.end(&job.job_id).await;
+    assert_eq!(ended.state(), JobState::Failed);
+    assert_eq!(ended.state_reason, "worker restarted: rank 0 on host-a is lost");
+    // Its old session is over, and its old self is not heard any more.
+    assert_eq!(worker.end().await.code(), Code::Aborted);
+    hello.incarnation = 1;
+    let refused = Worker::open(&coordinator, hello).await.err().unwrap();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    coordinator.stop().await;
+}

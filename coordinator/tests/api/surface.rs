@@ -1,0 +1,155 @@
+//! What the ports offer: reflection, health, HTTP, and what this version does not do.
+
+use std::collections::BTreeSet;
+
+use ringtune_proto::v1;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tonic::Code;
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+};
+
+use crate::{
+    coordinator::Coordinator,
+    soon,
+    worker::{Worker, hello},
+};
+
+const SERVICES: [&str; 4] = [
+    "ringtune.v1.ArtifactService",
+    "ringtune.v1.ClusterService",
+    "ringtune.v1.JobService",
+    "ringtune.v1.WorkerService",
+];
+
+#[tokio::test]
+async fn reflection_describes_and_health_reports_every_service() {
+    let state = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(state.path()).await;
+    let ask = |request| {
+        let mut client = ServerReflectionClient::new(coordinator.channel.clone());
+        let request = ServerReflectionRequest { host: String::new(), message_request: Some(request) };
+        async move {
+            let answers = client.server_reflection_info(tokio_stream::once(request)).await.unwrap();
+            let answer = soon("reflection", answers.into_inner().message()).await.unwrap().unwrap();
+            answer.message_response.unwrap()
+        }
+    };
+    let listed = ask(MessageRequest::ListServices(String::new())).await;
+    let MessageResponse::ListServicesResponse(listed) = listed else { panic!("{listed:?}") };
+    let names: BTreeSet<String> = listed.service.into_iter().map(|service| service.name).collect();
+    let mut health = HealthClient::new(coordinator.channel.clone());
+    for service in SERVICES {
+        assert!(names.contains(service), "{service} is not among {names:?}");
+        let answer = ask(MessageRequest::FileContainingSymbol(service.to_owned())).await;
+        assert!(matches!(answer, MessageResponse::FileDescriptorResponse(_)), "{answer:?}");
+        let check = HealthCheckRequest { service: service.to_owned() };
+        let status = health.check(check).await.unwrap().into_inner().status();
+        assert_eq!(status, ServingStatus::Serving, "{service}");
+    }
+    let whole = health.check(HealthCheckRequest::default()).await.unwrap().into_inner().status();
+    assert_eq!(whole, ServingStatus::Serving);
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn what_this_version_cannot_do_is_unimplemented() {
+    let state = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(state.path()).await;
+    let job_id = coordinator.create(1).await.job_id;
+    let mut jobs = coordinator.jobs();
+    let pause = jobs.pause_job(v1::PauseJobRequest { job_id: job_id.clone() }).await.unwrap_err();
+    assert_eq!(pause.code(), Code::Unimplemented);
+    let resume = jobs.resume_job(v1::ResumeJobRequest { job_id }).await.unwrap_err();
+    assert_eq!(resume.code(), Code::Unimplemented);
+    let drain = coordinator.cluster().drain_worker(v1::DrainWorkerRequest::default()).await.unwrap_err();
+    assert_eq!(drain.code(), Code::Unimplemented);
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_does_not_fit_is_refused_with_both_versions() {
+    let state = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(state.path()).await;
+    let mut other = hello("host-a");
+    other.protocol = 99;
+    let refused = Worker::open(&coordinator, other).await.err().unwrap();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let ours = ringtune_proto::WORKER_PROTOCOL.to_string();
+    assert!(refused.message().contains("99") && refused.message().contains(&ours), "{refused:?}");
+
+    let mut other = hello("host-a");
+    other.capabilities.as_mut().unwrap().version = "99.1.0".to_owned();
+    let refused = Worker::open(&coordinator, other).await.err().unwrap();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let ours = ringtune_shared::version::VERSION;
+    assert!(refused.message().contains("99.1.0") && refused.message().contains(ours), "{refused:?}");
+
+    let mut nobody = hello("host-a");
+    nobody.worker_id = "me".to_owned();
+    let refused = Worker::open(&coordinator, nobody).await.err().unwrap();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn the_cluster_is_listed() {
+    let state = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(state.path()).await;
+    let mut workers = Vec::new();
+    for host in ["host-a", "host-b", "host-c"] {
+        workers.push(Worker::start(&coordinator, host).await);
+    }
+    coordinator.create(2).await;
+    coordinator.create(9).await;
+    let mut cluster = coordinator.cluster();
+    let summary = cluster.get_cluster(v1::GetClusterRequest {}).await.unwrap().into_inner();
+    assert_eq!((summary.workers_idle, summary.workers_busy, summary.workers_lost), (1, 2, 0));
+    assert_eq!((summary.jobs_queued, summary.jobs_active), (1, 1));
+    let mut found = BTreeSet::new();
+    let mut page_token = String::new();
+    loop {
+        let request = v1::ListWorkersRequest { page_size: 2, page_token };
+        let page = cluster.list_workers(request).await.unwrap().into_inner();
+        found.extend(page.workers.into_iter().map(|worker| worker.worker_id));
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(found, workers.iter().map(|worker| worker.hello.worker_id.clone()).collect());
+    for worker in &workers {
+        let request = v1::GetWorkerRequest { worker_id: worker.hello.worker_id.clone() };
+        let known = cluster.get_worker(request).await.unwrap().into_inner().worker.unwrap();
+        assert_eq!(known.host_name, worker.hello.host_name);
+        assert_eq!(known.capabilities, worker.hello.capabilities);
+        assert_eq!(known.job_id.is_empty(), known.state() == v1::WorkerState::Idle);
+    }
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn the_http_port_answers_probes_and_counts_calls() {
+    let state = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(state.path()).await;
+    coordinator.create(1).await;
+    for (path, wanted) in [
+        ("/healthz", "ok"),
+        ("/readyz", "200"),
+        ("/metrics", "ringtune_rpcs_total{code=\"OK\",method=\"ringtune.v1.JobService/CreateJob\"} 1"),
+        ("/metrics", "ringtune_jobs{state=\"queued\"} 1"),
+        ("/nothing", "404"),
+    ] {
+        let mut stream = tokio::net::TcpStream::connect(coordinator.http).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        soon("an HTTP answer", stream.read_to_string(&mut answer)).await.unwrap();
+        assert!(answer.contains(wanted), "{path}: {answer}");
+    }
+    coordinator.stop().await;
+}

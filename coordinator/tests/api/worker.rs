@@ -1,0 +1,169 @@
+//! A worker without a will: it says what a test wants it to, and holds one rank.
+
+use ringtune_proto::{
+    WORKER_PROTOCOL,
+    v1::{self, RankPhase, session_request::Message as Up, session_response::Message as Down},
+};
+use ringtune_shared::{ids::WorkerId, version::VERSION};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use crate::{coordinator::Coordinator, jobs::STEPS, soon};
+
+pub(crate) struct Worker {
+    pub(crate) hello: v1::Hello,
+    /// What it holds, as it would say it.
+    pub(crate) held: v1::HeldRank,
+    up: mpsc::Sender<v1::SessionRequest>,
+    down: Streaming<v1::SessionResponse>,
+}
+
+pub(crate) fn hello(host: &str) -> v1::Hello {
+    v1::Hello {
+        worker_id: WorkerId::new().to_string(),
+        incarnation: 1,
+        host_name: host.to_owned(),
+        address: "127.0.0.1:7072".to_owned(),
+        capabilities: Some(v1::Capabilities {
+            version: VERSION.to_owned(),
+            numerics_class: "one".to_owned(),
+            threads: 2,
+            ..v1::Capabilities::default()
+        }),
+        held: Vec::new(),
+        protocol: WORKER_PROTOCOL,
+    }
+}
+
+impl Worker {
+    /// A new worker that was welcomed.
+    pub(crate) async fn start(coordinator: &Coordinator, host: &str) -> Self {
+        Self::open(coordinator, hello(host)).await.unwrap()
+    }
+
+    pub(crate) async fn open(coordinator: &Coordinator, hello: v1::Hello) -> Result<Self, Status> {
+        let (up, words) = mpsc::channel(64);
+        up.send(v1::SessionRequest { message: Some(Up::Hello(hello.clone())) }).await.unwrap();
+        let mut workers = coordinator.workers();
+        let down = soon("a session", workers.session(ReceiverStream::new(words))).await?.into_inner();
+        let held = hello.held.first().cloned().unwrap_or_default();
+        let mut worker = Self { hello, held, up, down };
+        match worker.hear().await? {
+            Down::Welcome(welcome) => assert_eq!(welcome.coordinator_version, VERSION),
+            other => panic!("the first word was {other:?}"),
+        }
+        Ok(worker)
+    }
+
+    /// The connection breaks.
+    pub(crate) fn hang_up(self) -> (v1::Hello, v1::HeldRank) {
+        (self.hello, self.held)
+    }
+
+    /// The same daemon says hello again, with its rank, to this coordinator or the next.
+    pub(crate) async fn come_back(coordinator: &Coordinator, gone: (v1::Hello, v1::HeldRank)) -> Self {
+        let (hello, held) = gone;
+        Self::open(coordinator, v1::Hello { held: vec![held], ..hello }).await.unwrap()
+    }
+
+    pub(crate) async fn hear(&mut self) -> Result<Down, Status> {
+        let heard = soon("the coordinator's word", self.down.message()).await?;
+        Ok(heard.expect("the session ended").message.unwrap())
+    }
+
+    /// The status with which the session ends.
+    pub(crate) async fn end(&mut self) -> Status {
+        loop {
+            if let Err(status) = self.hear().await {
+                return status;
+            }
+        }
+    }
+
+    pub(crate) async fn say(&self, message: Up) {
+        self.up.send(v1::SessionRequest { message: Some(message) }).await.unwrap();
+    }
+
+    /// Takes the rank that it is given next.
+    pub(crate) async fn take_rank(&mut self) -> v1::Assignment {
+        let Down::Assignment(assignment) = self.hear().await.unwrap() else { panic!("no assignment") };
+        let ring = assignment.ring.clone().unwrap();
+        assert_eq!(
+            ring.members[assignment.rank as usize].worker_id, self.hello.worker_id,
+            "somebody else's rank"
+        );
+        self.held = v1::HeldRank {
+            job_id: ring.job_id,
+            epoch: ring.epoch,
+            rank: assignment.rank,
+            phase: RankPhase::Preparing.into(),
+            ..v1::HeldRank::default()
+        };
+        assignment
+    }
+
+    pub(crate) async fn report(&mut self, phase: RankPhase, reason: &str) {
+        self.held.phase = phase.into();
+        self.held.reason = reason.to_owned();
+        let v1::HeldRank { job_id, epoch, rank, phase, reason, .. } = self.held.clone();
+        let report = v1::RankReport { job_id, epoch, rank, phase, progress: None, reason };
+        self.say(Up::RankReport(report)).await;
+    }
+
+    /// From its assignment to the word that training starts.
+    pub(crate) async fn prepare(&mut self) {
+        self.take_rank().await;
+        self.report(RankPhase::Ready, "").await;
+        self.train().await;
+    }
+
+    /// Waits for the word that training starts.
+    pub(crate) async fn train(&mut self) {
+        let Down::StartTraining(start) = self.hear().await.unwrap() else { panic!("no start") };
+        assert_eq!((start.job_id.as_str(), start.epoch), (self.held.job_id.as_str(), self.held.epoch));
+        self.report(RankPhase::Training, "").await;
+    }
+
+    /// Reports a step and waits until it is stored.
+    pub(crate) async fn step(&mut self, step: i64) {
+        self.say_step(step).await;
+        let Down::StepsStored(stored) = self.hear().await.unwrap() else { panic!("not stored") };
+        assert_eq!((stored.job_id.as_str(), stored.step), (self.held.job_id.as_str(), step));
+        self.held.step = step;
+    }
+
+    pub(crate) async fn say_step(&self, step: i64) {
+        let report = v1::StepReport {
+            step,
+            loss: 1.0 / step as f64,
+            learning_rate: 1e-4,
+            step_seconds: 0.5,
+            world_size: 1,
+            ..v1::StepReport::default()
+        };
+        let (job_id, epoch) = (self.held.job_id.clone(), self.held.epoch);
+        self.say(Up::RankStep(v1::RankStep { job_id, epoch, step: Some(report) })).await;
+    }
+
+    /// The remaining steps, and the end.
+    pub(crate) async fn finish(&mut self) {
+        for step in self.held.step + 1..=STEPS {
+            self.step(step).await;
+        }
+        self.report(RankPhase::Finished, "").await;
+    }
+
+    /// Waits until it is told to let its rank go, or (`keep_artifacts`) to stop; returns the reason.
+    pub(crate) async fn stopped(&mut self, keep_artifacts: bool) -> String {
+        let Down::StopRank(stop) = self.hear().await.unwrap() else { panic!("not told to stop") };
+        assert_eq!((stop.job_id.as_str(), stop.epoch), (self.held.job_id.as_str(), self.held.epoch));
+        assert_eq!(stop.keep_artifacts, keep_artifacts);
+        stop.reason
+    }
+
+    /// Says that it lives, and what it holds.
+    pub(crate) async fn heartbeat(&self, held: Vec<v1::HeldRank>) {
+        self.say(Up::Heartbeat(v1::Heartbeat { held })).await;
+    }
+}
