@@ -24,13 +24,14 @@ use crate::{http::Metrics, session::Assignment};
 pub struct RingOptions {
     /// A neighbour without a sign of life for so long is lost.
     pub peer_timeout: Duration,
-    /// How long the neighbours may take to connect.
+    /// How long the neighbours may take to connect: a coordinator that restarts between telling one rank and
+    /// telling the next takes its time.
     pub connect_timeout: Duration,
 }
 
 impl Default for RingOptions {
     fn default() -> Self {
-        Self { peer_timeout: Duration::from_secs(30), connect_timeout: Duration::from_secs(30) }
+        Self { peer_timeout: Duration::from_secs(30), connect_timeout: Duration::from_secs(120) }
     }
 }
 
