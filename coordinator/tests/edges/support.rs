@@ -11,8 +11,8 @@ use ringtune_coordinator::metrics::Metrics;
 use ringtune_coordinator::store::{SqliteStore, Store};
 use ringtune_coordinator::{grpc, service};
 use ringtune_proto::v1::{
-    self, artifact_service_client::ArtifactServiceClient, cluster_service_client::ClusterServiceClient,
-    job_service_client::JobServiceClient, session_request::Message as Up, session_response::Message as Down,
+    self, artifact_service_client::ArtifactServiceClient, job_service_client::JobServiceClient,
+    session_request::Message as Up, session_response::Message as Down,
     worker_service_client::WorkerServiceClient,
 };
 use ringtune_shared::ids::WorkerId;
@@ -81,10 +81,6 @@ impl Coordinator {
 
     pub(crate) async fn jobs(&self) -> JobServiceClient<Channel> {
         JobServiceClient::new(self.channel().await)
-    }
-
-    pub(crate) async fn cluster(&self) -> ClusterServiceClient<Channel> {
-        ClusterServiceClient::new(self.channel().await)
     }
 
     pub(crate) async fn artifacts(&self) -> ArtifactServiceClient<Channel> {
@@ -163,13 +159,6 @@ impl Worker {
         }
     }
 
-    pub(crate) async fn stop_rank(&mut self) -> v1::StopRank {
-        match self.next().await {
-            Down::StopRank(stop) => stop,
-            other => panic!("expected StopRank, got {other:?}"),
-        }
-    }
-
     pub(crate) async fn start_training(&mut self) {
         match self.next().await {
             Down::StartTraining(_) => {}
@@ -213,11 +202,6 @@ impl Worker {
         self.start_training().await;
         self.report(&assignment, v1::RankPhase::Training, "").await;
         assignment
-    }
-
-    /// Says that it holds nothing any more.
-    pub(crate) async fn let_go(&self) {
-        self.say(Up::Heartbeat(v1::Heartbeat::default())).await;
     }
 }
 

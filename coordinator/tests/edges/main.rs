@@ -1,0 +1,10 @@
+//! The coordinator where things meet or go wrong: slow watchers, sessions that are replaced or fall
+//! silent, a store that is full, files of several jobs, the end of the process.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test reports by panicking")]
+
+mod endings;
+mod files;
+mod sessions;
+mod storage;
+mod support;
+mod watching;
