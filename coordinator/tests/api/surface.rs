@@ -140,7 +140,7 @@ async fn the_http_port_answers_probes_and_counts_calls() {
     for (path, wanted) in [
         ("/healthz", "ok"),
         ("/readyz", "200"),
-        ("/metrics", "ringtune_rpcs_total{code=\"OK\",method=\"ringtune.v1.JobService/CreateJob\"} 1"),
+        ("/metrics", "ringtune_rpcs_total{code=\"OK\",method=\"JobService/CreateJob\"} 1"),
         ("/metrics", "ringtune_jobs{state=\"queued\"} 1"),
         ("/nothing", "404"),
     ] {
