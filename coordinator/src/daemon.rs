@@ -57,6 +57,9 @@ pub enum Error {
     /// Signals, stdin or stdout.
     #[error("the surroundings of the process: {0}")]
     Process(#[source] io::Error),
+    /// The store failed for too long.
+    #[error("nothing could be stored for too long (a full disk? the log says why); what was stored is safe")]
+    CannotStore,
     /// A part of the coordinator died.
     #[error("a part of the coordinator ended unexpectedly: {0}")]
     Task(#[from] JoinError),
@@ -175,7 +178,7 @@ struct Servers {
 }
 
 /// Waits for the servers, after the first signal for a bounded time, after the second not at all.
-async fn ended(servers: Servers, readiness: &http::Readiness, shutdown: &Shutdown) -> Result<(), Error> {
+async fn ended(mut servers: Servers, readiness: &http::Readiness, shutdown: &Shutdown) -> Result<(), Error> {
     let bound = async {
         shutdown.soft.cancelled().await;
         readiness.set(false);
@@ -185,11 +188,16 @@ async fn ended(servers: Servers, readiness: &http::Readiness, shutdown: &Shutdow
     let served = async {
         // Each ends by itself only when it is broken; then the other has no use either.
         tokio::select! {
-            result = servers.grpc => {
+            result = &mut servers.grpc => {
                 result??;
                 // The last handle went with the gRPC server, so that the loop ends once it has stored everything.
                 servers.state_loop.await?;
                 Ok(())
+            }
+            result = &mut servers.state_loop => {
+                result?;
+                // The gRPC server's handles are its own: without a shutdown only the store ends the loop.
+                if shutdown.soft.is_cancelled() { Ok(()) } else { Err(Error::CannotStore) }
             }
             result = broken_http(servers.http, shutdown) => result,
         }

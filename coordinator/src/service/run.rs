@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringtune_shared::ids::{ContentHash, JobId};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{debug, error, info, warn};
 
 use super::batch::Batch;
@@ -27,6 +27,9 @@ use crate::store::{self, Store};
 const BATCH: usize = 256;
 /// Commands that may wait; then callers do.
 const WAITING: usize = 1024;
+/// How long the store may fail without a break. Then the loop ends, rather than be there and do nothing: training
+/// goes on without it, and a restart finds everything that was stored.
+const STORE_PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks at the deadlines.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -40,7 +43,8 @@ pub struct Settings {
     pub metrics: Metrics,
 }
 
-/// Reads the state back and starts the loop; it ends when the last handle is gone.
+/// Reads the state back and starts the loop; it ends when the last handle is gone, or when the store does not
+/// recover.
 ///
 /// # Errors
 /// The store's.
@@ -67,6 +71,7 @@ pub async fn start(settings: Settings) -> Result<(Handle, JoinHandle<()>), store
         ended,
         metrics,
         clock,
+        failing_since: None,
     };
     let sessions = Arc::new(AtomicU64::new(1));
     let handle = Handle { commands, snapshot: newest, store, watchers, sessions, clock };
@@ -86,6 +91,8 @@ struct Loop {
     ended: BTreeMap<JobState, u64>,
     metrics: Metrics,
     clock: Clock,
+    /// Since when no commit has succeeded.
+    failing_since: Option<Instant>,
 }
 
 impl Loop {
@@ -108,6 +115,10 @@ impl Loop {
                 batch = self.take(batch, command).await;
             }
             self.commit(batch).await;
+            if self.failing_since.is_some_and(|since| since.elapsed() > STORE_PATIENCE) {
+                error!("nothing could be stored for {} s: ending", STORE_PATIENCE.as_secs());
+                return;
+            }
         }
     }
 
@@ -268,8 +279,12 @@ impl Loop {
         let writes = batch.coalesced_writes();
         if let Err(error) = self.store.commit(&writes).await {
             error!(%error, writes = writes.len(), "cannot store: nothing was changed");
+            self.failing_since.get_or_insert_with(Instant::now);
             self.give_up(batch, error);
             return;
+        }
+        if !writes.is_empty() {
+            self.failing_since = None;
         }
         // 1. The copy is the state.
         self.state = Arc::new(batch.next);

@@ -74,7 +74,11 @@ pub fn start(settings: &LogSettings) -> Result<(), LoggingError> {
         LogFormat::Human => true,
         LogFormat::Json => false,
     };
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A line that cannot be written (a full disk) is lost: a complaint about it would go the same way, and panic.
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     if human {
         // Colours only where they mean something, and never against NO_COLOR.
         let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
