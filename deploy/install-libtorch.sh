@@ -162,6 +162,8 @@ main() {
         *) fail "unknown argument '$1' (--path and --help are known)" ;;
     esac
     if [[ -n "${LIBTORCH:-}" ]]; then
+        [[ -e "${LIBTORCH_LIB:-$LIBTORCH}/lib/libtorch_cpu.so" ]] ||
+            fail "LIBTORCH is set to $LIBTORCH, which has no lib/libtorch_cpu.so; correct it, or unset it and run this again"
         if [[ "${1:-}" == --path ]]; then printf '%s\n' "$LIBTORCH"; else say "LIBTORCH is set to $LIBTORCH: using it, nothing to install"; fi
         return
     fi

@@ -1,8 +1,9 @@
 //! Times the textual-inversion step of a checkpoint: one JSON line a step, then the peak private memory.
 //!
-//! usage: step CHECKPOINT [--resolution 512] [--batch 1] [--steps 4] [--precision bf16] [--threads 0]
+//! usage: step CHECKPOINT [--resolution 512] [--batch 1] [--steps 4] [--precision bf16] [--threads 0] [--encode 0]
 //!
-//! Latents and noise are made up; `--threads 0` means one per core.
+//! Latents and noise are made up; `--threads 0` means one per core; `--encode N` first encodes N made-up pictures,
+//! as a job does before its first step.
 #![allow(clippy::print_stdout)]
 
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ringtune_model::{Error, Microbatch, Precision, Runtime, StableDiffusion};
+use ringtune_model::{Error, Microbatch, Pixels, Precision, Runtime, StableDiffusion};
 
 struct Options {
     checkpoint: PathBuf,
@@ -19,6 +20,7 @@ struct Options {
     steps: usize,
     precision: Precision,
     threads: usize,
+    encode: usize,
 }
 
 fn parse_options() -> Result<Options, String> {
@@ -29,6 +31,7 @@ fn parse_options() -> Result<Options, String> {
         steps: 4,
         precision: Precision::Bf16,
         threads: 0,
+        encode: 0,
     };
     let mut arguments = std::env::args().skip(1);
     options.checkpoint = arguments.next().ok_or("usage: step CHECKPOINT [--resolution N] …")?.into();
@@ -40,6 +43,7 @@ fn parse_options() -> Result<Options, String> {
             "--batch" => options.batch = number()?,
             "--steps" => options.steps = number()?,
             "--threads" => options.threads = number()?,
+            "--encode" => options.encode = number()?,
             "--precision" => {
                 options.precision = match value.as_str() {
                     "bf16" => Precision::Bf16,
@@ -113,7 +117,7 @@ fn run(options: &Options) -> Result<(), Error> {
     let memory = PeakMemory::start();
     let runtime = Runtime::initialise(options.threads)?;
     let started = Instant::now();
-    let model = StableDiffusion::open(&options.checkpoint, options.precision)?;
+    let mut model = StableDiffusion::open(&options.checkpoint, options.precision)?;
     let info = model.info();
     println!(
         "{{\"open_seconds\": {:.3}, \"threads\": {}, \"precision\": \"{}\", \"matrix_instructions\": \"{}\"}}",
@@ -122,6 +126,13 @@ fn run(options: &Options) -> Result<(), Error> {
         options.precision,
         runtime.matrix_instructions
     );
+    for picture in 1..=options.encode {
+        let started = Instant::now();
+        let (height, width) = (options.resolution, options.resolution);
+        model.encode_image(&Pixels { height, width, data: noise(3, 3 * height * width) })?;
+        println!("{{\"picture\": {picture}, \"encode_seconds\": {:.3}}}", started.elapsed().as_secs_f64());
+    }
+    model.drop_vae();
     let side = options.resolution / info.vae_factor;
     let count = options.batch * info.latent_channels * side * side;
     let (latents, noises) = (noise(1, count), noise(2, count));
