@@ -65,6 +65,9 @@ impl Coordinator {
             shutdown: shutdown.clone(),
         };
         let server = tokio::spawn(grpc::serve(listener, options));
+        let state_loop = tokio::spawn(async {
+            let _ = state_loop.await;
+        });
         Self { address, shutdown, server, state_loop }
     }
 
