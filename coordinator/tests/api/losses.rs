@@ -1,9 +1,18 @@
 //! Jobs whose workers go: lost, restarted, or back in time.
 
+use std::{sync::Arc, time::Duration};
+
+use ringtune_coordinator::{
+    core::{Capabilities, Hello, Options, WorkerState},
+    metrics::Metrics,
+    service,
+    store::MemoryStore,
+};
 use ringtune_proto::v1::JobState;
+use ringtune_shared::{ids::WorkerId, version::VERSION};
 use tonic::Code;
 
-use crate::{coordinator::Coordinator, worker::Worker};
+use crate::{coordinator::Coordinator, soon, worker::Worker};
 
 #[tokio::test]
 async fn a_worker_that_comes_back_in_time_goes_on() {
@@ -66,4 +75,34 @@ async fn a_worker_that_restarted_has_lost_its_rank() {
     let refused = Worker::open(&coordinator, hello).await.err().unwrap();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     coordinator.stop().await;
+}
+
+/// A call that is given up after its hello and before its answer leaves nobody to tell of its end.
+#[tokio::test]
+async fn a_session_that_never_came_about_is_lost_at_once() {
+    let settings = service::Settings {
+        options: Options { session_timeout: 600_000, ..Options::default() },
+        store: Arc::new(MemoryStore::default()),
+        metrics: Metrics::new().unwrap(),
+    };
+    let (handle, _loop) = service::start(settings).await.unwrap();
+    let capabilities = Capabilities { version: VERSION.to_owned(), ..Capabilities::default() };
+    let hello = Hello {
+        worker: WorkerId::new(),
+        incarnation: 1,
+        host_name: "host-a".to_owned(),
+        address: String::new(),
+        capabilities: Arc::new(capabilities),
+        held: Vec::new(),
+        protocol: Options::default().protocol,
+    };
+    let (out, told) = tokio::sync::mpsc::channel(1);
+    drop(told);
+    let sender = handle.hello(hello, out).await.unwrap();
+    let lost = async {
+        while handle.cluster().worker(sender.worker).unwrap().state() != WorkerState::Lost {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon("the worker to be lost", lost).await;
 }
