@@ -367,3 +367,21 @@ fn defaults_are_those_of_diffusers_and_unknown_keys_are_ignored() {
     assert_eq!(info.prediction_type.name(), "epsilon");
     assert_eq!(info.native_resolution, None);
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
+
+    /// A header with some bytes changed is read or refused, but never brings the process down.
+    #[test]
+    fn a_damaged_header_never_panics(changes in proptest::collection::vec((0usize..4000, proptest::num::u8::ANY), 1..6)) {
+        let folder = Folder::new();
+        let mut bytes = std::fs::read(folder.at(UNET)).unwrap();
+        for (place, byte) in changes {
+            bytes[place] = byte;
+        }
+        std::fs::write(folder.at(UNET), bytes).unwrap();
+        if let Err(error) = StableDiffusion::open(&folder.path, Precision::Fp32) {
+            assert!(error.to_string().contains("unet"), "{error}");
+        }
+    }
+}
