@@ -280,3 +280,7 @@ pub(crate) fn threads() -> usize {
     // SAFETY: no arguments.
     usize::try_from(unsafe { ringtune_get_threads() }).unwrap_or(1)
 }
+
+#[cfg(test)]
+#[path = "native_tests.rs"]
+mod tests;
