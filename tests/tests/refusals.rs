@@ -56,8 +56,8 @@ async fn jobs_that_cannot_work_fail_before_the_first_step_with_the_reason() -> R
     fails(
         &cluster,
         &sandbox,
-        job()?.set("train.initializer_token", "green star"),
-        &["initializer_token", "green star"],
+        job()?.set("train.initializer_token", "xqzzyx"),
+        &["initializer_token", "xqzzyx"],
     )
     .await?;
 
@@ -78,13 +78,14 @@ async fn jobs_that_cannot_work_fail_before_the_first_step_with_the_reason() -> R
     let pickle = checkpoint_copy(&sandbox, "pickle")?;
     let unet = pickle.join("unet");
     fs::rename(unet.join("diffusion_pytorch_model.safetensors"), unet.join("diffusion_pytorch_model.bin"))?;
-    fails(&cluster, &sandbox, job()?.set("model.base", text(&pickle)), &["unet", "safetensors"]).await?;
+    fails(&cluster, &sandbox, job()?.set("model.base", text(&pickle)), &["unet", "pickle"]).await?;
     let misshapen = checkpoint_copy(&sandbox, "misshapen")?;
-    let config = misshapen.join("unet/config.json");
+    let config = misshapen.join("text_encoder/config.json");
     let narrower =
-        fs::read_to_string(&config)?.replace("\"cross_attention_dim\": 64", "\"cross_attention_dim\": 32");
+        fs::read_to_string(&config)?.replace("\"intermediate_size\": 256", "\"intermediate_size\": 128");
     fs::write(&config, narrower)?;
-    fails(&cluster, &sandbox, job()?.set("model.base", text(&misshapen)), &["to_k.weight"]).await?;
+    fails(&cluster, &sandbox, job()?.set("model.base", text(&misshapen)), &["mlp.fc1.weight", "128", "256"])
+        .await?;
 
     // 4. Pictures.
     let pictures = sandbox.path("pictures");

@@ -215,9 +215,17 @@ async fn a_full_disk_is_an_error_that_names_the_file_and_leaves_no_half() -> Res
     ensure!(!run.stderr.contains(".tmp"), "a half-written file is left: {}", run.stderr);
     sandbox.expect_no_process().await?;
 
-    // Where the daemons keep their state.
-    let sandbox = Sandbox::new()?;
-    let run = run_on_a_small_disk(&sandbox, "state", "160k").await?;
-    ensure!(run.code == Some(1), "exit code {:?}: {}", run.code, run.stderr);
-    sandbox.expect_no_process().await
+    // Where the daemons keep their state: too small for the job's first record, and for its history.
+    for size in ["160k", "520k"] {
+        let sandbox = Sandbox::new()?;
+        let run = run_on_a_small_disk(&sandbox, "state", size).await?;
+        ensure!(run.code == Some(1), "{size}: exit code {:?}: {}", run.code, run.stderr);
+        ensure!(
+            run.stderr.contains("full") || run.stderr.contains("No space left"),
+            "{size}: {}",
+            run.stderr
+        );
+        sandbox.expect_no_process().await?;
+    }
+    Ok(())
 }
