@@ -46,7 +46,7 @@ impl FakeEngine {
 
     /// A load request that the fake takes.
     pub fn any_model() -> LoadModel {
-        LoadModel { folder: PathBuf::from("any"), precision: Precision::Fp32, threads: 1 }
+        LoadModel { folder: PathBuf::from("any"), precision: Precision::Fp32, threads: 1, training: None }
     }
 
     /// A small valid microbatch.

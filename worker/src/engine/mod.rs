@@ -16,7 +16,7 @@ pub use thread::EngineHandle;
 pub use torch::TorchEngine;
 pub use types::{
     EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo, Moments, Pixels, Precision,
-    PredictionType, RgbImage,
+    PredictionType, RgbImage, TrainingSize,
 };
 
 /// Computes moments, gradients and images on a loaded checkpoint. Equal inputs give equal bits on workers
@@ -25,8 +25,8 @@ pub trait Engine: Send {
     /// What computes here, with the outcome of a small fixed probe step.
     fn identity(&mut self) -> Result<EngineIdentity, EngineError>;
 
-    /// Loads a checkpoint, or keeps the loaded one when folder and precision are the same and the files on
-    /// disk are unchanged; only the number of threads is set then.
+    /// Loads a checkpoint, or keeps the loaded one when the request is the same and the files on disk are
+    /// unchanged.
     fn load(&mut self, request: &LoadModel) -> Result<ModelInfo, EngineError>;
 
     /// The token table's row of token `id`: text_width floats.

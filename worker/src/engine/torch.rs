@@ -65,12 +65,10 @@ impl Engine for TorchEngine {
     fn load(&mut self, request: &LoadModel) -> Result<ModelInfo, EngineError> {
         Runtime::set_threads(request.threads)?;
         let files = stamps(&request.folder);
-        if let Some(loaded) = &mut self.loaded
-            && loaded.request.folder == request.folder
-            && loaded.request.precision == request.precision
+        if let Some(loaded) = &self.loaded
+            && loaded.request == *request
             && loaded.files == files
         {
-            loaded.request.threads = request.threads;
             return Ok(loaded.model.info());
         }
         // The old one goes first: two checkpoints may not fit into memory.

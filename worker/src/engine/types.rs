@@ -14,6 +14,18 @@ pub struct LoadModel {
     pub precision: Precision,
     /// Threads within one libtorch operation; at least 1.
     pub threads: usize,
+    /// What it is to be trained with; none: pictures only.
+    pub training: Option<TrainingSize>,
+}
+
+/// What decides, with the number of threads, how the engine lays out frozen weights at the first step. A model that
+/// was laid out for other sizes is loaded again, so that a job's bits never depend on the job before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainingSize {
+    /// Samples in a microbatch.
+    pub batch: usize,
+    /// Pixels of a side.
+    pub resolution: usize,
 }
 
 /// The inputs of one forward and backward pass: the model library's microbatch, owned.

@@ -47,7 +47,9 @@ pub async fn run(
     };
     let threads = arguments.threads.map_or(default_threads, |threads| threads as usize);
     say(&format!("loading {} ({threads} threads, {precision})", arguments.model.display()));
-    let info = engine.load(LoadModel { folder: arguments.model.clone(), precision, threads }).await?;
+    let info = engine
+        .load(LoadModel { folder: arguments.model.clone(), precision, threads, training: None })
+        .await?;
     let requests = requests(arguments, &info)?;
     let total = requests.len();
     let mut pictures = Vec::with_capacity(total);

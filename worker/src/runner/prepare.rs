@@ -10,7 +10,7 @@ use ringtune_shared::{
 use super::{Context, RankError, images, images::Pictures, journal::Journal};
 use crate::{
     data::{ClipTokenizer, Placeholders, Prompts, images::ImageFile, pixels, templates},
-    engine::{EngineHandle, LoadModel, ModelInfo},
+    engine::{EngineHandle, LoadModel, ModelInfo, TrainingSize},
     session::{Assignment, Progress, RankEvent},
     train::{
         AdamWOptions, BatchOptions, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder, TrainState,
@@ -49,8 +49,16 @@ pub(super) async fn prepare(
     progress("load", 0, 1).await;
     let folder = PathBuf::from(spec.model.base.strip_prefix("file://").unwrap_or(&spec.model.base));
     let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), folder.clone());
-    let load =
-        LoadModel { folder: folder.clone(), precision: assignment.precision, threads: assignment.threads };
+    let training = TrainingSize {
+        batch: spec.train.train_batch_size as usize,
+        resolution: spec.train.resolution as usize,
+    };
+    let load = LoadModel {
+        folder: folder.clone(),
+        precision: assignment.precision,
+        threads: assignment.threads,
+        training: Some(training),
+    };
     let model = context.engine.load(load).await?;
     let hashing = tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed));
     progress("load", 1, 1).await;
