@@ -8,7 +8,8 @@
 # it gets its name when it is complete.
 set -euo pipefail
 
-export TRANSFORMERS_VERBOSITY=error DIFFUSERS_VERBOSITY=error HF_HUB_OFFLINE=1
+# OpenMP threads that spin while they wait take the cores from whatever else runs.
+export TRANSFORMERS_VERBOSITY=error DIFFUSERS_VERBOSITY=error HF_HUB_OFFLINE=1 GOMP_SPINCOUNT=0
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/ringtune"
 

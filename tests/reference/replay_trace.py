@@ -26,6 +26,8 @@ import os
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+# Read when torch loads OpenMP: threads that spin while they wait take the cores from whatever else runs.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 import argparse
 import json
