@@ -1,9 +1,7 @@
 //! The coordinator's command line.
 
-use std::{net::SocketAddr, path::PathBuf};
-
 use clap::Parser;
-use ringtune_shared::{config::Sources, daemon::logging::LogFormat};
+use ringtune_shared::{config::Sources, daemon::arguments::CommonArguments};
 
 /// Keeps jobs, hands ranks to workers, and serves the API.
 ///
@@ -20,58 +18,30 @@ use ringtune_shared::{config::Sources, daemon::logging::LogFormat};
         ringtune-coordinator --listen 0.0.0.0:7070 --http-listen 0.0.0.0:7071 --insecure\n\n\
         Then, on every node: ringtune-worker --coordinator http://THIS-HOST:7070\n\
         SIGTERM and Ctrl-C end it within 10 seconds; a second signal at once. Jobs go on where they were after a \
-        restart."
+        restart.",
+    mut_arg("state_dir", |flag| flag.help("Folder for jobs, history and artifacts [default: /var/lib/ringtune]")),
+    mut_arg("listen", |flag| flag.help(
+        "Where clients and workers call; port 0: any free one [default: 127.0.0.1:7070]"
+    )),
+    mut_arg("http_listen", |flag| flag.help("Where /metrics, /healthz and /readyz are [default: 127.0.0.1:7071]"))
 )]
 pub struct Arguments {
-    /// Settings file (TOML)
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Folder for jobs, history and artifacts [default: /var/lib/ringtune]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
-    /// Where clients and workers call; port 0: any free one [default: 127.0.0.1:7070]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub listen: Option<SocketAddr>,
-    /// Where /metrics, /healthz and /readyz are [default: 127.0.0.1:7071]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub http_listen: Option<SocketAddr>,
-    /// How log lines look on stderr [default: human on a terminal, JSON otherwise]
-    #[arg(long, value_name = "FORMAT")]
-    pub log_format: Option<LogFormat>,
-    /// Listen beyond loopback, although nothing is encrypted or authenticated yet
-    #[arg(long)]
-    pub insecure: bool,
-    /// End when stdin ends
-    #[arg(long, hide = true)]
-    pub lifeline: bool,
-    /// Print one JSON line on stdout once listening
-    #[arg(long, hide = true)]
-    pub announce: bool,
-    /// Take a free port where the given one is taken
-    #[arg(long, hide = true)]
-    pub free_ports: bool,
+    /// The flags of every daemon
+    #[command(flatten)]
+    pub common: CommonArguments,
 }
 
 impl Arguments {
     /// Where the settings come from, these flags last.
     pub fn sources(&self, environment: Vec<(String, String)>) -> Sources {
-        let given = [
-            (
-                "storage.state_dir",
-                self.state_dir.as_ref().map(|folder| folder.to_string_lossy().into_owned()),
-            ),
-            ("grpc.listen", self.listen.map(|address| address.to_string())),
-            ("http.listen", self.http_listen.map(|address| address.to_string())),
-            ("log.format", self.log_format.map(|format| format.as_str().to_owned())),
-            ("security.insecure", self.insecure.then(|| "true".to_owned())),
-        ];
-        let overrides = given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-        Sources { file: self.config.clone(), environment, overrides }
+        Sources { file: self.common.config.clone(), environment, overrides: self.common.overrides() }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use crate::settings::Settings;
 

@@ -6,7 +6,9 @@ use ringtune_proto::{WORKER_PROTOCOL, v1};
 use ringtune_shared::{
     daemon::{
         lifecycle::{DRAIN_LIMIT, Shutdown},
-        listen::{self, ListenError},
+        listen::{self, Launch, ListenError},
+        settings::SettingsError,
+        state_lock::StateLockError,
     },
     version::VERSION,
 };
@@ -21,8 +23,8 @@ use crate::{
     core, grpc, http,
     metrics::Metrics,
     service,
-    settings::{Settings, SettingsError},
-    state_folder::{StateFolder, StateFolderError},
+    settings::Settings,
+    state_folder::StateFolder,
     store::{self, SqliteStore},
 };
 
@@ -35,7 +37,7 @@ pub enum Error {
     Settings(#[from] SettingsError),
     /// The state folder.
     #[error(transparent)]
-    StateFolder(#[from] StateFolderError),
+    StateFolder(#[from] StateLockError),
     /// The database.
     #[error(transparent)]
     Store(#[from] store::Error),
@@ -68,17 +70,8 @@ pub enum Error {
 impl Error {
     /// The user has to change a flag or a setting: exit code 2.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Settings(_) | Self::StateFolder(StateFolderError::Taken { .. }))
+        matches!(self, Self::Settings(_) | Self::StateFolder(StateLockError::Taken { .. }))
     }
-}
-
-/// How the daemon was started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Launch {
-    /// Where a port is taken, take a free one.
-    pub free_ports: bool,
-    /// Tell on stdout where it listens.
-    pub announce: bool,
 }
 
 /// A coordinator that listens.

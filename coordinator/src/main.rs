@@ -3,11 +3,7 @@
 use std::{io::Write as _, process::ExitCode};
 
 use clap::Parser as _;
-use ringtune_coordinator::{
-    arguments::Arguments,
-    daemon::{self, Launch},
-    settings::Settings,
-};
+use ringtune_coordinator::{arguments::Arguments, daemon, settings::Settings};
 use ringtune_shared::{
     config::{ConfigError, load, process_environment},
     daemon::{lifecycle::Shutdown, logging},
@@ -29,13 +25,12 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(FAILED, &format!("cannot start: {error}")),
     };
-    let launch = Launch { free_ports: arguments.free_ports, announce: arguments.announce };
     let ended = runtime.block_on(async {
         let shutdown = Shutdown::on_signals().map_err(daemon::Error::Process)?;
-        if arguments.lifeline {
+        if arguments.common.lifeline {
             shutdown.end_with_stdin().map_err(daemon::Error::Process)?;
         }
-        daemon::run(settings, launch, shutdown).await
+        daemon::run(settings, arguments.common.launch(), shutdown).await
     });
     // A file operation that hangs is not waited for.
     runtime.shutdown_background();

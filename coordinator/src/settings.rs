@@ -1,18 +1,21 @@
 //! The coordinator's settings: defaults, then a file, then `RINGTUNE__SECTION__KEY`, then flags.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::path::PathBuf;
 
-use ringtune_shared::daemon::logging::LogSettings;
+use ringtune_shared::daemon::{
+    logging::LogSettings,
+    settings::{ListenSettings, SecuritySettings, SettingsError, check_state_dir},
+};
 use serde::{Deserialize, Serialize};
 
 /// All sections. Unknown keys are refused.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Where clients and workers call.
-    pub grpc: GrpcSettings,
+    pub grpc: ListenSettings,
     /// Where metrics and health are read.
-    pub http: HttpSettings,
+    pub http: ListenSettings,
     /// The database and the files.
     pub storage: StorageSettings,
     /// Workers' sessions.
@@ -23,22 +26,6 @@ pub struct Settings {
     pub log: LogSettings,
     /// What keeps strangers out.
     pub security: SecuritySettings,
-}
-
-/// `[grpc]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GrpcSettings {
-    /// `ADDRESS:PORT`; port 0 takes any free one.
-    pub listen: SocketAddr,
-}
-
-/// `[http]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct HttpSettings {
-    /// `ADDRESS:PORT`; port 0 takes any free one.
-    pub listen: SocketAddr,
 }
 
 /// `[storage]`
@@ -79,23 +66,17 @@ pub struct LimitSettings {
     pub call_seconds: f64,
 }
 
-/// `[security]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SecuritySettings {
-    /// Listen beyond loopback although nothing is encrypted or authenticated yet.
-    pub insecure: bool,
-}
-
-impl Default for GrpcSettings {
+impl Default for Settings {
     fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 7070)) }
-    }
-}
-
-impl Default for HttpSettings {
-    fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 7071)) }
+        Self {
+            grpc: ListenSettings::on_loopback(7070),
+            http: ListenSettings::on_loopback(7071),
+            storage: StorageSettings::default(),
+            session: SessionSettings::default(),
+            limits: LimitSettings::default(),
+            log: LogSettings::default(),
+            security: SecuritySettings::default(),
+        }
     }
 }
 
@@ -124,43 +105,12 @@ impl Default for LimitSettings {
     }
 }
 
-/// A setting whose value cannot be used.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum SettingsError {
-    /// Names the key, what was given and what is allowed.
-    #[error("{key}: {given} is not allowed; {allowed}")]
-    Value {
-        /// `section.key`.
-        key: &'static str,
-        /// As given.
-        given: String,
-        /// What would do.
-        allowed: String,
-    },
-    /// Nothing protects the port.
-    #[error(
-        "{key}: {given} is reachable from other machines and nothing is encrypted or authenticated yet; \
-         listen on loopback, or say --insecure where the network is trusted"
-    )]
-    Insecure {
-        /// `section.key`.
-        key: &'static str,
-        /// The address.
-        given: SocketAddr,
-    },
-}
-
 impl Settings {
     /// Refuses what types alone do not: values out of range, and listening to the world by accident.
     ///
     /// # Errors
     /// The first setting that cannot be used, by name.
     pub fn validate(&self) -> Result<(), SettingsError> {
-        let value = |key, given: String, allowed: &str| SettingsError::Value {
-            key,
-            given,
-            allowed: allowed.to_owned(),
-        };
         let seconds = [
             ("session.heartbeat_seconds", self.session.heartbeat_seconds),
             ("session.timeout_seconds", self.session.timeout_seconds),
@@ -169,12 +119,15 @@ impl Settings {
         ];
         for (key, given) in seconds {
             if !(0.01..=86_400.0).contains(&given) {
-                return Err(value(key, given.to_string(), "it is between 0.01 and 86400"));
+                return Err(SettingsError::number(key, given, "it is between 0.01 and 86400"));
             }
         }
         if self.session.timeout_seconds < 2.0 * self.session.heartbeat_seconds {
-            let given = self.session.timeout_seconds.to_string();
-            return Err(value("session.timeout_seconds", given, "it is at least twice heartbeat_seconds"));
+            return Err(SettingsError::number(
+                "session.timeout_seconds",
+                self.session.timeout_seconds,
+                "it is at least twice heartbeat_seconds",
+            ));
         }
         let counts = [
             ("limits.queued_jobs", self.limits.queued_jobs),
@@ -184,21 +137,14 @@ impl Settings {
         ];
         for (key, given) in counts {
             if !(1..=1_000_000).contains(&given) {
-                return Err(value(key, given.to_string(), "it is between 1 and 1000000"));
+                return Err(SettingsError::number(key, given, "it is between 1 and 1000000"));
             }
         }
         if self.limits.upload_bytes == 0 {
-            return Err(value("limits.upload_bytes", "0".to_owned(), "it is at least 1"));
+            return Err(SettingsError::number("limits.upload_bytes", 0, "it is at least 1"));
         }
-        if self.storage.state_dir.as_os_str().is_empty() {
-            return Err(value("storage.state_dir", "\"\"".to_owned(), "it is a folder"));
-        }
-        for (key, given) in [("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)] {
-            if !given.ip().is_loopback() && !self.security.insecure {
-                return Err(SettingsError::Insecure { key, given });
-            }
-        }
-        Ok(())
+        check_state_dir(&self.storage.state_dir)?;
+        self.security.check(&[("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)])
     }
 }
 
@@ -209,10 +155,7 @@ mod tests {
     fn error_key(change: impl FnOnce(&mut Settings)) -> &'static str {
         let mut settings = Settings::default();
         change(&mut settings);
-        match settings.validate() {
-            Err(SettingsError::Value { key, .. } | SettingsError::Insecure { key, .. }) => key,
-            Ok(()) => "none",
-        }
+        settings.validate().map_or_else(|error| error.key(), |()| "none")
     }
 
     #[test]
@@ -227,14 +170,8 @@ mod tests {
     }
 
     #[test]
-    fn listening_beyond_loopback_needs_insecure() {
-        let everywhere: SocketAddr = "[::]:7070".parse().unwrap();
-        assert_eq!(error_key(|s| s.grpc.listen = everywhere), "grpc.listen");
-        assert_eq!(error_key(|s| s.http.listen = everywhere), "http.listen");
-        let trusted = |s: &mut Settings| {
-            s.grpc.listen = everywhere;
-            s.security.insecure = true;
-        };
-        assert_eq!(error_key(trusted), "none");
+    fn both_ports_are_kept_from_strangers() {
+        assert_eq!(error_key(|s| s.grpc.listen.set_ip([0, 0, 0, 0].into())), "grpc.listen");
+        assert_eq!(error_key(|s| s.http.listen.set_ip([0, 0, 0, 0].into())), "http.listen");
     }
 }

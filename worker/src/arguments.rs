@@ -1,11 +1,9 @@
 //! The command line.
 
-use std::{net::SocketAddr, path::PathBuf};
-
 use clap::{Args, Parser, Subcommand};
 use ringtune_shared::{
     config::{ConfigError, Sources, load, process_environment},
-    daemon::logging::LogFormat,
+    daemon::arguments::{CommonArguments, given},
 };
 
 use crate::{doctor::DoctorArguments, generate::GenerateArguments, settings::Settings};
@@ -45,22 +43,24 @@ pub enum Command {
 
 /// Flags of the daemon. Those that set a setting override every other source.
 #[derive(Args, Clone, Debug, Default)]
+#[command(
+    mut_arg("state_dir", |flag| flag.help(
+        "The worker's identity and cache; one worker a folder [default: /var/lib/ringtune-worker]"
+    )),
+    mut_arg("listen", |flag| flag.help(
+        "Where ring neighbours connect [default: 127.0.0.1:7080; port 0: any free one]"
+    )),
+    mut_arg("http_listen", |flag| flag.help(
+        "Where metrics and health are read [default: 127.0.0.1:7081; port 0: any free one]"
+    ))
+)]
 pub struct DaemonArguments {
-    /// Settings file
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
     /// The coordinator's gRPC port [default: http://127.0.0.1:7070]
     #[arg(long, value_name = "URL")]
     pub coordinator: Option<String>,
-    /// The worker's identity and cache; one worker a folder [default: /var/lib/ringtune-worker]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
-    /// Where ring neighbours connect [default: 127.0.0.1:7080; port 0: any free one]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub listen: Option<SocketAddr>,
-    /// Where metrics and health are read [default: 127.0.0.1:7081; port 0: any free one]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub http_listen: Option<SocketAddr>,
+    /// The flags of every daemon
+    #[command(flatten)]
+    pub common: CommonArguments,
     /// What ring neighbours dial [default: the local address of the route to the coordinator]
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "interface")]
     pub advertise_address: Option<String>,
@@ -73,59 +73,41 @@ pub struct DaemonArguments {
     /// Let jobs write their debug.trace_dir on this machine
     #[arg(long)]
     pub allow_trace_dir: bool,
-    /// Listen beyond loopback although nothing is encrypted or authenticated yet
-    #[arg(long)]
-    pub insecure: bool,
-    /// How log lines look [default: auto, which is human on a terminal and json otherwise]
-    #[arg(long, value_name = "FORMAT")]
-    pub log_format: Option<LogFormat>,
     /// Which log lines there are, such as info,ringtune_worker=debug [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log_filter: Option<String>,
-    /// End when stdin ends
-    #[arg(long, hide = true)]
-    pub lifeline: bool,
-    /// Tell on stdout where this worker listens
-    #[arg(long, hide = true)]
-    pub announce: bool,
-    /// Where a port is taken, take a free one
-    #[arg(long, hide = true)]
-    pub free_ports: bool,
 }
 
 impl DaemonArguments {
     /// The settings from all sources.
     pub fn settings(&self) -> Result<Settings, ConfigError> {
         load(Sources {
-            file: self.config.clone(),
+            file: self.common.config.clone(),
             environment: process_environment()?,
             overrides: self.overrides(),
         })
     }
 
     fn overrides(&self) -> Vec<(&'static str, String)> {
-        let flag = |given: bool| given.then(|| "true".to_owned());
-        let path = |path: &PathBuf| path.to_string_lossy().into_owned();
-        let all = [
+        let mut overrides = self.common.overrides();
+        overrides.extend(given([
             ("coordinator.url", self.coordinator.clone()),
-            ("storage.state_dir", self.state_dir.as_ref().map(path)),
-            ("grpc.listen", self.listen.map(|address| address.to_string())),
-            ("http.listen", self.http_listen.map(|address| address.to_string())),
             ("ring.advertise_address", self.advertise_address.clone()),
             ("ring.interface", self.interface.clone()),
             ("compute.threads", self.threads.map(|threads| threads.to_string())),
-            ("debug.allow_trace_dir", flag(self.allow_trace_dir)),
-            ("security.insecure", flag(self.insecure)),
-            ("log.format", self.log_format.map(|format| format.as_str().to_owned())),
+            ("debug.allow_trace_dir", self.allow_trace_dir.then(|| "true".to_owned())),
             ("log.filter", self.log_filter.clone()),
-        ];
-        all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        ]));
+        overrides
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use clap::CommandFactory as _;
+    use ringtune_shared::daemon::logging::LogFormat;
 
     use super::*;
 

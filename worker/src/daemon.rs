@@ -6,7 +6,9 @@ use ringtune_shared::{
     backoff::Backoff,
     daemon::{
         lifecycle::{DRAIN_LIMIT, Shutdown},
-        listen::{self, ListenError},
+        listen::{self, Launch, ListenError},
+        settings::SettingsError,
+        state_lock::StateLockError,
     },
 };
 use tokio::{net::TcpListener, task::JoinError, time::timeout};
@@ -23,7 +25,7 @@ use crate::{
     ring::{self, RingOptions, RingServer, Rings},
     runner::{ArtifactClient, ContentCache, Context, Fingerprints, RankError},
     session::{self, LinkOptions, SessionOptions},
-    settings::{Settings, SettingsError},
+    settings::Settings,
     state_folder::{StateFolder, StateFolderError},
 };
 
@@ -79,18 +81,9 @@ impl Error {
             self,
             Self::Settings(_)
                 | Self::Advertise(AdvertiseError::Malformed { .. } | AdvertiseError::UnknownInterface { .. })
-                | Self::StateFolder(StateFolderError::Taken { .. })
+                | Self::StateFolder(StateFolderError::Lock(StateLockError::Taken { .. }))
         )
     }
-}
-
-/// How the daemon was started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Launch {
-    /// Where a port is taken, take a free one.
-    pub free_ports: bool,
-    /// Tell on stdout where it listens.
-    pub announce: bool,
 }
 
 /// Runs a worker on libtorch until `shutdown`.

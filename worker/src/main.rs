@@ -7,8 +7,7 @@ use ringtune_shared::daemon::{lifecycle::Shutdown, logging};
 use ringtune_worker::{
     arguments::{Arguments, Command, DaemonArguments},
     capabilities::default_threads,
-    daemon::{self, Launch},
-    doctor,
+    daemon, doctor,
     engine::{EngineHandle, Precision, TorchEngine},
     generate::{self, GenerateArguments},
     node::Node,
@@ -46,13 +45,12 @@ fn run_daemon(runtime: &Runtime, arguments: &DaemonArguments) -> ExitCode {
     if let Err(error) = logging::start(&settings.log) {
         return fail(USAGE, &error.to_string());
     }
-    let launch = Launch { free_ports: arguments.free_ports, announce: arguments.announce };
     let ended = runtime.block_on(async {
         let shutdown = Shutdown::on_signals().map_err(daemon::Error::Announce)?;
-        if arguments.lifeline {
+        if arguments.common.lifeline {
             shutdown.end_with_stdin().map_err(daemon::Error::Announce)?;
         }
-        daemon::run(settings, launch, shutdown).await
+        daemon::run(settings, arguments.common.launch(), shutdown).await
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,20 +1,23 @@
 //! The worker's settings: defaults, then a file, then `RINGTUNE__SECTION__KEY`, then flags.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-pub use ringtune_shared::daemon::logging::{LogFormat, LogSettings};
+use ringtune_shared::daemon::{
+    logging::LogSettings,
+    settings::{ListenSettings, SecuritySettings, SettingsError, check_state_dir},
+};
 use serde::{Deserialize, Serialize};
 
 /// All sections. Unknown keys are refused.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Whom to dial.
     pub coordinator: CoordinatorSettings,
     /// Where the neighbours in a ring reach this worker.
-    pub grpc: GrpcSettings,
+    pub grpc: ListenSettings,
     /// Where metrics and health are read.
-    pub http: HttpSettings,
+    pub http: ListenSettings,
     /// The ring.
     pub ring: RingSettings,
     /// Files of the worker.
@@ -35,22 +38,6 @@ pub struct Settings {
 pub struct CoordinatorSettings {
     /// `http://HOST:PORT` of its gRPC port.
     pub url: String,
-}
-
-/// `[grpc]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GrpcSettings {
-    /// `ADDRESS:PORT`; port 0 takes any free one.
-    pub listen: SocketAddr,
-}
-
-/// `[http]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct HttpSettings {
-    /// `ADDRESS:PORT`; port 0 takes any free one.
-    pub listen: SocketAddr,
 }
 
 /// `[ring]`
@@ -91,29 +78,25 @@ pub struct DebugSettings {
     pub allow_trace_dir: bool,
 }
 
-/// `[security]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SecuritySettings {
-    /// Listen beyond loopback although nothing is encrypted or authenticated yet.
-    pub insecure: bool,
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            grpc: ListenSettings::on_loopback(7080),
+            http: ListenSettings::on_loopback(7081),
+            coordinator: CoordinatorSettings::default(),
+            ring: RingSettings::default(),
+            storage: StorageSettings::default(),
+            compute: ComputeSettings::default(),
+            debug: DebugSettings::default(),
+            log: LogSettings::default(),
+            security: SecuritySettings::default(),
+        }
+    }
 }
 
 impl Default for CoordinatorSettings {
     fn default() -> Self {
         Self { url: "http://127.0.0.1:7070".to_owned() }
-    }
-}
-
-impl Default for GrpcSettings {
-    fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 7080)) }
-    }
-}
-
-impl Default for HttpSettings {
-    fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 7081)) }
     }
 }
 
@@ -129,44 +112,13 @@ impl Default for StorageSettings {
     }
 }
 
-/// A setting whose value cannot be used.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum SettingsError {
-    /// Names the key, what was given and what is allowed.
-    #[error("{key}: {given:?} is not allowed; {allowed}")]
-    Value {
-        /// `section.key`.
-        key: &'static str,
-        /// As given.
-        given: String,
-        /// What would do.
-        allowed: String,
-    },
-    /// Nothing protects the port.
-    #[error(
-        "{key}: {given} is reachable from other machines and nothing is encrypted or authenticated yet; \
-         listen on loopback, or say --insecure where the network is trusted"
-    )]
-    Insecure {
-        /// `section.key`.
-        key: &'static str,
-        /// The address.
-        given: SocketAddr,
-    },
-}
-
 impl Settings {
     /// Refuses what types alone do not: values out of range, and listening to the world by accident.
     pub fn validate(&self) -> Result<(), SettingsError> {
-        let value = |key, given: &dyn ToString, allowed: &str| SettingsError::Value {
-            key,
-            given: given.to_string(),
-            allowed: allowed.to_owned(),
-        };
         let url = &self.coordinator.url;
         let authority = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
         if !authority.is_some_and(|host| host.contains(':') && !host.contains('/') && !host.ends_with(':')) {
-            return Err(value(
+            return Err(SettingsError::text(
                 "coordinator.url",
                 url,
                 "it is http://HOST:PORT, such as http://127.0.0.1:7070",
@@ -174,27 +126,28 @@ impl Settings {
         }
         let timeout = self.ring.peer_timeout_seconds;
         if !(0.1..=86_400.0).contains(&timeout) {
-            return Err(value("ring.peer_timeout_seconds", &timeout, "it is between 0.1 and 86400"));
+            return Err(SettingsError::number(
+                "ring.peer_timeout_seconds",
+                timeout,
+                "it is between 0.1 and 86400",
+            ));
         }
         if !self.ring.interface.is_empty() && !self.ring.advertise_address.is_empty() {
-            return Err(value(
+            return Err(SettingsError::text(
                 "ring.interface",
                 &self.ring.interface,
                 "ring.advertise_address is given too; give one of them",
             ));
         }
         if self.compute.threads > 4096 {
-            return Err(value("compute.threads", &self.compute.threads, "it is at most 4096; 0 decides"));
+            return Err(SettingsError::number(
+                "compute.threads",
+                self.compute.threads,
+                "it is at most 4096; 0 decides",
+            ));
         }
-        if self.storage.state_dir.as_os_str().is_empty() {
-            return Err(value("storage.state_dir", &"", "it is a folder"));
-        }
-        for (key, given) in [("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)] {
-            if !given.ip().is_loopback() && !self.security.insecure {
-                return Err(SettingsError::Insecure { key, given });
-            }
-        }
-        Ok(())
+        check_state_dir(&self.storage.state_dir)?;
+        self.security.check(&[("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)])
     }
 
     /// After this long without a sign of life a neighbour counts as lost.
@@ -210,10 +163,7 @@ mod tests {
     fn error_key(change: impl FnOnce(&mut Settings)) -> &'static str {
         let mut settings = Settings::default();
         change(&mut settings);
-        match settings.validate() {
-            Err(SettingsError::Value { key, .. } | SettingsError::Insecure { key, .. }) => key,
-            Ok(()) => "none",
-        }
+        settings.validate().map_or_else(|error| error.key(), |()| "none")
     }
 
     #[test]
@@ -236,16 +186,8 @@ mod tests {
     }
 
     #[test]
-    fn listening_beyond_loopback_needs_insecure() {
-        let everywhere: SocketAddr = "0.0.0.0:7080".parse().unwrap();
-        assert_eq!(error_key(|s| s.grpc.listen = everywhere), "grpc.listen");
-        assert_eq!(error_key(|s| s.http.listen = everywhere), "http.listen");
-        assert_eq!(
-            error_key(|s| {
-                s.grpc.listen = everywhere;
-                s.security.insecure = true;
-            }),
-            "none"
-        );
+    fn both_ports_are_kept_from_strangers() {
+        assert_eq!(error_key(|s| s.grpc.listen.set_ip([0, 0, 0, 0].into())), "grpc.listen");
+        assert_eq!(error_key(|s| s.http.listen.set_ip([0, 0, 0, 0].into())), "http.listen");
     }
 }

@@ -1,12 +1,12 @@
 //! The worker's state folder: who it is, how often it has started, and its files. One worker per folder.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
     io,
     path::{Path, PathBuf},
 };
 
 use ringtune_shared::{
+    daemon::state_lock::{StateLock, StateLockError},
     files::{FileError, write_atomically},
     ids::WorkerId,
 };
@@ -14,15 +14,10 @@ use ringtune_shared::{
 /// Why a state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateFolderError {
-    /// Another worker holds the lock.
-    #[error(
-        "another worker runs on the state folder {}; give this one its own with --state-dir", folder.display()
-    )]
-    Taken {
-        /// The folder.
-        folder: PathBuf,
-    },
-    /// Reading or writing failed.
+    /// Another worker holds the folder, or it cannot be made or locked.
+    #[error(transparent)]
+    Lock(#[from] StateLockError),
+    /// A file cannot be read.
     #[error("state folder: {}: {source}", path.display())]
     Io {
         /// The file or folder.
@@ -51,33 +46,15 @@ pub struct StateFolder {
     folder: PathBuf,
     worker: WorkerId,
     incarnation: u64,
-    _lock: File,
+    _lock: StateLock,
 }
 
 impl StateFolder {
     /// Makes the folder if need be, locks it, reads or makes the worker's id, and counts this start.
     /// The count is on disk before this returns.
     pub fn open(folder: &Path) -> Result<Self, StateFolderError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| StateFolderError::Io { path, source }
-        };
         // 1. Ours alone.
-        std::fs::create_dir_all(folder).map_err(failed(folder))?;
-        let lock_path = folder.join("lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .map_err(failed(&lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => (),
-            Err(TryLockError::WouldBlock) => {
-                return Err(StateFolderError::Taken { folder: folder.to_owned() });
-            }
-            Err(TryLockError::Error(source)) => return Err(failed(&lock_path)(source)),
-        }
+        let lock = StateLock::take(folder, "worker")?;
         // 2. Who we are: made once, then kept.
         let id_path = folder.join("worker-id");
         let worker = match read(&id_path)? {
@@ -159,7 +136,10 @@ mod tests {
     fn a_second_worker_on_the_folder_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let _first = StateFolder::open(folder.path()).unwrap();
-        assert!(matches!(StateFolder::open(folder.path()), Err(StateFolderError::Taken { .. })));
+        assert!(matches!(
+            StateFolder::open(folder.path()),
+            Err(StateFolderError::Lock(StateLockError::Taken { .. }))
+        ));
     }
 
     #[test]

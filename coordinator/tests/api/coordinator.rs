@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use ringtune_coordinator::{
-    daemon::{Daemon, Error, Launch},
+    daemon::{Daemon, Error},
     settings::Settings,
 };
 use ringtune_proto::v1::{
     artifact_service_client::ArtifactServiceClient, cluster_service_client::ClusterServiceClient,
     job_service_client::JobServiceClient, worker_service_client::WorkerServiceClient,
 };
-use ringtune_shared::daemon::lifecycle::Shutdown;
+use ringtune_shared::daemon::{lifecycle::Shutdown, listen::Launch};
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 

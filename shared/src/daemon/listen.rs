@@ -8,6 +8,15 @@ use std::{
 use tokio::net::TcpListener;
 use tracing::info;
 
+/// How a daemon was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Launch {
+    /// Where a port is taken, take a free one.
+    pub free_ports: bool,
+    /// Tell on stdout where it listens.
+    pub announce: bool,
+}
+
 /// A port that could not be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: cannot listen on {address}: {source}{hint}")]

@@ -1,5 +1,8 @@
-//! What both daemons do at their edges: signals and lifelines, logs, ports.
+//! What both daemons do at their edges: flags and settings, signals and lifelines, logs, ports, the state folder.
 
+pub mod arguments;
 pub mod lifecycle;
 pub mod listen;
 pub mod logging;
+pub mod settings;
+pub mod state_lock;

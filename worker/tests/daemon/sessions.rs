@@ -1,9 +1,12 @@
 //! What a worker does when its coordinator goes away, comes back, or is another one than it should be.
 
 use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
-use ringtune_shared::ids::JobId;
+use ringtune_shared::{
+    daemon::{listen::Launch, state_lock::StateLockError},
+    ids::JobId,
+};
 use ringtune_worker::{
-    daemon::{Error, Launch, run_with},
+    daemon::{Error, run_with},
     engine::{EngineHandle, FakeEngine, FakeScript},
     state_folder::StateFolderError,
 };
@@ -108,7 +111,7 @@ async fn a_second_worker_on_a_state_folder_is_refused_and_a_restart_counts() {
             })
         };
         let second = start().await;
-        assert!(matches!(&second, Err(error @ Error::StateFolder(StateFolderError::Taken { .. })) if error.is_usage()));
+        assert!(matches!(&second, Err(error @ Error::StateFolder(StateFolderError::Lock(StateLockError::Taken { .. }))) if error.is_usage()));
         worker.shutdown.soft.cancel();
         let state = tempfile::tempdir().unwrap();
         for name in ["worker-id", "incarnation"] {

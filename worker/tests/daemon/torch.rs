@@ -1,9 +1,13 @@
 //! The same with libtorch, on the toy checkpoint.
 
 use ringtune_proto::v1::RankPhase;
-use ringtune_shared::{daemon::lifecycle::Shutdown, ids::JobId, spec::JobSpec};
+use ringtune_shared::{
+    daemon::{lifecycle::Shutdown, listen::Launch},
+    ids::JobId,
+    spec::JobSpec,
+};
 use ringtune_worker::{
-    daemon::{Launch, run_with},
+    daemon::run_with,
     engine::{EngineHandle, TorchEngine},
 };
 use safetensors::SafeTensors;

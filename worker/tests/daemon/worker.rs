@@ -4,11 +4,11 @@ use std::{io::Cursor, path::PathBuf, time::Duration};
 
 use image::{ImageFormat, Rgb, RgbImage};
 use ringtune_shared::{
-    daemon::lifecycle::Shutdown,
+    daemon::{lifecycle::Shutdown, listen::Launch},
     spec::{JobSpec, parse_job_toml},
 };
 use ringtune_worker::{
-    daemon::{Error, Launch, run_with},
+    daemon::{Error, run_with},
     engine::{EngineHandle, FakeEngine, FakeScript},
     settings::Settings,
 };

@@ -1,0 +1,106 @@
+//! Flags of both daemons. A daemon flattens them into its own and says what its defaults are:
+//! `#[command(mut_arg("listen", |flag| flag.help("…")))]`.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::Args;
+
+use super::{listen::Launch, logging::LogFormat};
+
+/// Flags that every daemon has. Those that set a setting override every other source.
+#[derive(Args, Clone, Debug, Default)]
+pub struct CommonArguments {
+    /// Settings file (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Folder for what the daemon keeps; one daemon a folder
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Where others call; port 0: any free one
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Where metrics and health are read; port 0: any free one
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub http_listen: Option<SocketAddr>,
+    /// Listen beyond loopback, although nothing is encrypted or authenticated yet
+    #[arg(long)]
+    pub insecure: bool,
+    /// How log lines look on stderr [default: auto, which is human on a terminal and json otherwise]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+    /// End when stdin ends
+    #[arg(long, hide = true)]
+    pub lifeline: bool,
+    /// Print one JSON line on stdout once listening
+    #[arg(long, hide = true)]
+    pub announce: bool,
+    /// Take a free port where the given one is taken
+    #[arg(long, hide = true)]
+    pub free_ports: bool,
+}
+
+impl CommonArguments {
+    /// The settings that were given, by their full names, for [`crate::config::Sources::overrides`].
+    pub fn overrides(&self) -> Vec<(&'static str, String)> {
+        given([
+            (
+                "storage.state_dir",
+                self.state_dir.as_ref().map(|folder| folder.to_string_lossy().into_owned()),
+            ),
+            ("grpc.listen", self.listen.map(|address| address.to_string())),
+            ("http.listen", self.http_listen.map(|address| address.to_string())),
+            ("security.insecure", self.insecure.then(|| "true".to_owned())),
+            ("log.format", self.log_format.map(|format| format.as_str().to_owned())),
+        ])
+    }
+
+    /// How the daemon is started.
+    pub fn launch(&self) -> Launch {
+        Launch { free_ports: self.free_ports, announce: self.announce }
+    }
+}
+
+/// Those settings of a list that have a value.
+pub fn given<const N: usize>(all: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {
+    all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    #[command(mut_arg("listen", |flag| flag.help("Where neighbours connect")))]
+    struct Daemon {
+        #[command(flatten)]
+        common: CommonArguments,
+    }
+
+    #[test]
+    fn every_flag_reaches_its_setting() {
+        let line = "daemon --config /c.toml --state-dir /s --listen 127.0.0.1:5 --http-listen [::1]:6 --insecure \
+            --log-format json --lifeline --announce";
+        let common = Daemon::try_parse_from(line.split_whitespace()).unwrap().common;
+        let overrides = [
+            ("storage.state_dir", "/s"),
+            ("grpc.listen", "127.0.0.1:5"),
+            ("http.listen", "[::1]:6"),
+            ("security.insecure", "true"),
+            ("log.format", "json"),
+        ];
+        assert_eq!(common.overrides(), overrides.map(|(name, value)| (name, value.to_owned())));
+        assert_eq!(common.config, Some(PathBuf::from("/c.toml")));
+        assert!(common.lifeline);
+        assert_eq!(common.launch(), Launch { free_ports: false, announce: true });
+        assert!(CommonArguments::default().overrides().is_empty());
+    }
+
+    #[test]
+    fn a_daemon_says_its_own_defaults() {
+        let help = Daemon::command().render_help().to_string();
+        assert!(help.contains("Where neighbours connect") && !help.contains("Where others call"), "{help}");
+        assert!(!help.contains("--free-ports"), "{help}");
+    }
+}
