@@ -151,8 +151,8 @@ fn logs_are_json_where_nobody_looks() {
 
 #[test]
 fn doctor_reports_for_people_and_programs() {
-    let human = worker().arg("doctor").output().unwrap();
-    let text = String::from_utf8(human.stdout).unwrap();
+    let text = worker().args(["doctor", "--output", "text"]).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
     for word in ["processor", "memory", "NUMA", "libtorch", "2.13.0", "fit"] {
         assert!(text.contains(word), "{word:?} is missing of {text}");
     }

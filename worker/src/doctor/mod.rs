@@ -18,16 +18,17 @@ pub struct DoctorArguments {
     #[arg(long, value_name = "URL")]
     pub coordinator: Option<String>,
     /// A table for people, or one JSON object
-    #[arg(long, value_enum, default_value_t = DoctorOutput::Human)]
+    #[arg(long, value_enum, default_value_t = DoctorOutput::Text)]
     pub output: DoctorOutput,
 }
 
 /// How the outcome is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum DoctorOutput {
-    /// A table.
+    /// A table. It was called `human` once.
     #[default]
-    Human,
+    #[value(alias = "human")]
+    Text,
     /// One JSON object on one line.
     Json,
 }
@@ -53,7 +54,7 @@ pub async fn run(arguments: &DoctorArguments) -> io::Result<bool> {
         DoctorOutput::Json => {
             serde_json::to_string(&Report { fit, checks: &checks }).map_err(io::Error::other)?
         }
-        DoctorOutput::Human => table(fit, &checks),
+        DoctorOutput::Text => table(fit, &checks),
     };
     writeln!(io::stdout(), "{text}")?;
     Ok(fit)
@@ -79,6 +80,14 @@ fn table(fit: bool, checks: &[Check]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_outputs_are_called_as_everywhere_else() {
+        let named = |word| DoctorOutput::from_str(word, false);
+        assert_eq!((named("text"), named("json")), (Ok(DoctorOutput::Text), Ok(DoctorOutput::Json)));
+        assert_eq!(named("human"), Ok(DoctorOutput::Text), "scripts that say so go on working");
+        assert!(named("table").is_err());
+    }
 
     #[test]
     fn the_table_shows_what_was_found_and_what_to_do() {
