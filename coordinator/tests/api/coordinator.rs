@@ -11,6 +11,7 @@ use ringtune_proto::v1::{
     job_service_client::JobServiceClient, worker_service_client::WorkerServiceClient,
 };
 use ringtune_shared::daemon::{lifecycle::Shutdown, listen::Launch};
+use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 
@@ -22,9 +23,23 @@ pub(crate) struct Coordinator {
     pub(crate) http: std::net::SocketAddr,
     shutdown: Shutdown,
     ended: JoinHandle<Result<(), Error>>,
+    /// Where it is the only coordinator that there will be on its state folder.
+    own_state: Option<TempDir>,
 }
 
 impl Coordinator {
+    /// On a state folder of its own.
+    pub(crate) async fn fresh() -> Self {
+        Self::fresh_with(|_| ()).await
+    }
+
+    pub(crate) async fn fresh_with(change: impl FnOnce(&mut Settings)) -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let coordinator = Self::start_with(state.path(), change).await;
+        Self { own_state: Some(state), ..coordinator }
+    }
+
+    /// On a state folder that others have had or will have.
     pub(crate) async fn start(state: &Path) -> Self {
         Self::start_with(state, |_| ()).await
     }
@@ -41,13 +56,15 @@ impl Coordinator {
         let daemon = Daemon::start(settings, Launch::default(), shutdown.clone()).await.unwrap();
         let http = daemon.http_address();
         let channel = Endpoint::from_shared(format!("http://{}", daemon.grpc_address())).unwrap();
-        Self { channel: channel.connect_lazy(), http, shutdown, ended: tokio::spawn(daemon.ended()) }
+        let ended = tokio::spawn(daemon.ended());
+        Self { channel: channel.connect_lazy(), http, shutdown, ended, own_state: None }
     }
 
     /// Ends it as a first signal does.
     pub(crate) async fn stop(self) {
         self.shutdown.soft.cancel();
         soon("the coordinator's end", self.ended).await.unwrap().unwrap();
+        drop(self.own_state);
     }
 
     pub(crate) fn jobs(&self) -> JobServiceClient<Channel> {

@@ -10,13 +10,12 @@ use crate::{
     coordinator::Coordinator,
     jobs::{STEPS, states},
     uploads::{chunk, header},
-    worker::Worker,
+    worker::{Worker, training},
 };
 
 #[tokio::test]
 async fn a_job_goes_from_the_queue_to_its_artifacts() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     let mut worker = Worker::start(&coordinator, "host-a").await;
     let job = coordinator.create(1).await;
     let id = job.job_id.as_str();
@@ -127,8 +126,7 @@ async fn check_artifacts(coordinator: &Coordinator, id: &str) {
 
 #[tokio::test]
 async fn a_queued_job_says_what_it_waits_for_and_is_cancelled_at_once() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     let _worker = Worker::start(&coordinator, "host-a").await;
     let job = coordinator.create(2).await;
     assert_eq!(job.state(), JobState::Queued);
@@ -144,11 +142,7 @@ async fn a_queued_job_says_what_it_waits_for_and_is_cancelled_at_once() {
 
 #[tokio::test]
 async fn a_running_job_is_cancelled_once_its_ranks_have_stopped() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
-    let mut worker = Worker::start(&coordinator, "host-a").await;
-    let job = coordinator.create(1).await;
-    worker.prepare().await;
+    let (coordinator, mut worker, job) = training(|_| ()).await;
     worker.step(1).await;
     let asked = coordinator.cancel(&job.job_id).await.unwrap();
     assert_eq!((asked.state(), asked.state_reason.as_str()), (JobState::Running, "cancelling: enough"));
@@ -169,8 +163,7 @@ async fn a_running_job_is_cancelled_once_its_ranks_have_stopped() {
 
 #[tokio::test]
 async fn a_rank_that_fails_ends_its_job_and_lets_the_other_one_go() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     let mut workers =
         [Worker::start(&coordinator, "host-a").await, Worker::start(&coordinator, "host-b").await];
     let job = coordinator.create(2).await;
@@ -202,8 +195,7 @@ async fn a_rank_that_fails_ends_its_job_and_lets_the_other_one_go() {
 
 #[tokio::test]
 async fn a_worker_lets_go_of_a_rank_that_nobody_knows() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     let mut hello = crate::worker::hello("host-a");
     let job_id = ringtune_shared::ids::JobId::new().to_string();
     let phase = RankPhase::Training.into();

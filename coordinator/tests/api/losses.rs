@@ -12,15 +12,14 @@ use ringtune_proto::v1::JobState;
 use ringtune_shared::{ids::WorkerId, version::VERSION};
 use tonic::Code;
 
-use crate::{coordinator::Coordinator, soon, worker::Worker};
+use crate::{
+    soon,
+    worker::{Worker, training},
+};
 
 #[tokio::test]
 async fn a_worker_that_comes_back_in_time_goes_on() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
-    let mut worker = Worker::start(&coordinator, "host-a").await;
-    let job = coordinator.create(1).await;
-    worker.prepare().await;
+    let (coordinator, mut worker, job) = training(|_| ()).await;
     worker.step(1).await;
     let mut live = coordinator.watch(&job.job_id, 0).await;
     let gone = worker.hang_up();
@@ -35,15 +34,11 @@ async fn a_worker_that_comes_back_in_time_goes_on() {
 
 #[tokio::test]
 async fn a_worker_that_stays_away_fails_its_job() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start_with(state.path(), |settings| {
+    let (coordinator, worker, job) = training(|settings| {
         settings.session.heartbeat_seconds = 0.5;
         settings.session.timeout_seconds = 2.0;
     })
     .await;
-    let mut worker = Worker::start(&coordinator, "host-a").await;
-    let job = coordinator.create(1).await;
-    worker.prepare().await;
     let gone = worker.hang_up();
     let ended = coordinator.end(&job.job_id).await;
     assert_eq!(ended.state(), JobState::Failed);
@@ -58,11 +53,7 @@ async fn a_worker_that_stays_away_fails_its_job() {
 
 #[tokio::test]
 async fn a_worker_that_restarted_has_lost_its_rank() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
-    let mut worker = Worker::start(&coordinator, "host-a").await;
-    let job = coordinator.create(1).await;
-    worker.prepare().await;
+    let (coordinator, mut worker, job) = training(|_| ()).await;
     let mut hello = worker.hello.clone();
     hello.incarnation = 2;
     let _restarted = Worker::open(&coordinator, hello.clone()).await.unwrap();

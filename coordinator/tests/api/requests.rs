@@ -24,8 +24,7 @@ async fn create(coordinator: &Coordinator, spec: v1::JobSpec, request_id: &str) 
 
 #[tokio::test]
 async fn a_bad_spec_is_refused_with_every_field() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     let mut bad = spec(0);
     bad.model = Some(v1::ModelSpec { base: "hf://runwayml/stable-diffusion".to_owned() });
     let train = bad.train.as_mut().unwrap();
@@ -71,8 +70,7 @@ async fn a_repeated_request_makes_one_job() {
 
 #[tokio::test]
 async fn a_full_queue_takes_no_more() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start_with(state.path(), |settings| settings.limits.queued_jobs = 1).await;
+    let coordinator = Coordinator::fresh_with(|settings| settings.limits.queued_jobs = 1).await;
     coordinator.create(1).await;
     let refused = create(&coordinator, spec(1), "").await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
@@ -82,8 +80,7 @@ async fn a_full_queue_takes_no_more() {
 
 #[tokio::test]
 async fn jobs_are_listed_newest_first_in_pages_and_deleted_once_ended() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     let mut ids = Vec::new();
     for _ in 0..3 {
         ids.insert(0, coordinator.create(1).await.job_id);
@@ -121,8 +118,7 @@ async fn jobs_are_listed_newest_first_in_pages_and_deleted_once_ended() {
 
 #[tokio::test]
 async fn what_is_not_there_is_not_found() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     let job_id = JobId::new().to_string();
     let mut jobs = coordinator.jobs();
     let get = jobs.get_job(v1::GetJobRequest { job_id: job_id.clone() }).await.unwrap_err();

@@ -28,8 +28,7 @@ const SERVICES: [&str; 4] = [
 
 #[tokio::test]
 async fn reflection_describes_and_health_reports_every_service() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     let ask = |request| {
         let mut client = ServerReflectionClient::new(coordinator.channel.clone());
         let request = ServerReflectionRequest { host: String::new(), message_request: Some(request) };
@@ -58,8 +57,7 @@ async fn reflection_describes_and_health_reports_every_service() {
 
 #[tokio::test]
 async fn what_this_version_cannot_do_is_unimplemented() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     let job_id = coordinator.create(1).await.job_id;
     let mut jobs = coordinator.jobs();
     let pause = jobs.pause_job(v1::PauseJobRequest { job_id: job_id.clone() }).await.unwrap_err();
@@ -73,8 +71,7 @@ async fn what_this_version_cannot_do_is_unimplemented() {
 
 #[tokio::test]
 async fn a_worker_that_does_not_fit_is_refused_with_both_versions() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     let mut other = hello("host-a");
     other.protocol = 99;
     let refused = Worker::open(&coordinator, other).await.err().unwrap();
@@ -98,8 +95,7 @@ async fn a_worker_that_does_not_fit_is_refused_with_both_versions() {
 
 #[tokio::test]
 async fn the_cluster_is_listed() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     let mut workers = Vec::new();
     for host in ["host-a", "host-b", "host-c"] {
         workers.push(Worker::start(&coordinator, host).await);
@@ -134,8 +130,7 @@ async fn the_cluster_is_listed() {
 
 #[tokio::test]
 async fn the_http_port_answers_probes_and_counts_calls() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     coordinator.create(1).await;
     for (path, wanted) in [
         ("/healthz", "ok"),

@@ -81,8 +81,7 @@ async fn an_upload_that_ends_early_goes_on_where_it_was() {
 
 #[tokio::test]
 async fn an_upload_whose_stream_breaks_keeps_what_came() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     let content = vec![7; 1_500_000];
     let (parts, stream) = mpsc::channel(4);
     parts.send(part(Part::Header(header(&content)))).await.unwrap();
@@ -119,9 +118,7 @@ async fn an_upload_whose_stream_breaks_keeps_what_came() {
 
 #[tokio::test]
 async fn what_does_not_fit_its_header_is_refused() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator =
-        Coordinator::start_with(state.path(), |settings| settings.limits.upload_bytes = 16 << 20).await;
+    let coordinator = Coordinator::fresh_with(|settings| settings.limits.upload_bytes = 16 << 20).await;
     let field = |status: Status| {
         assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
         status.get_details_bad_request().unwrap().field_violations[0].field.clone()
@@ -153,8 +150,7 @@ async fn what_does_not_fit_its_header_is_refused() {
 
 #[tokio::test]
 async fn ranges_are_downloaded() {
-    let state = tempfile::tempdir().unwrap();
-    let coordinator = Coordinator::start(state.path()).await;
+    let coordinator = Coordinator::fresh().await;
     // More than one message each way.
     let content: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
     let parts = content.chunks(1 << 20).map(chunk).collect();

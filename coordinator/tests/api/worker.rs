@@ -1,5 +1,6 @@
 //! A worker without a will: it says what a test wants it to, and holds one rank.
 
+use ringtune_coordinator::settings::Settings;
 use ringtune_proto::{
     WORKER_PROTOCOL,
     v1::{self, RankPhase, session_request::Message as Up, session_response::Message as Down},
@@ -34,6 +35,15 @@ pub(crate) fn hello(host: &str) -> v1::Hello {
         held: Vec::new(),
         protocol: WORKER_PROTOCOL,
     }
+}
+
+/// A coordinator on a state folder of its own, and a worker on host-a that trains the only rank of a job.
+pub(crate) async fn training(change: impl FnOnce(&mut Settings)) -> (Coordinator, Worker, v1::Job) {
+    let coordinator = Coordinator::fresh_with(change).await;
+    let mut worker = Worker::start(&coordinator, "host-a").await;
+    let job = coordinator.create(1).await;
+    worker.prepare().await;
+    (coordinator, worker, job)
 }
 
 impl Worker {

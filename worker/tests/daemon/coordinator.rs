@@ -194,6 +194,11 @@ impl Session {
         self.assign_in(rank, "no").await;
     }
 
+    /// The only rank of a job's ring.
+    pub async fn assign_alone(&self, job: JobId, spec: &JobSpec) {
+        self.assign(Rank { job, epoch: 1, members: &[self.member()], rank: 0, spec }).await;
+    }
+
     pub async fn assign_in(&self, rank: Rank<'_>, precision: &str) {
         self.say(Down::Assignment(v1::Assignment {
             ring: Some(v1::RingView {
@@ -212,6 +217,12 @@ impl Session {
 
     pub async fn start(&self, job: JobId) {
         self.say(Down::StartTraining(v1::StartTraining { job_id: job.to_string(), epoch: 1 })).await;
+    }
+
+    /// Starts training once the rank is prepared.
+    pub async fn start_when_ready(&mut self, job: JobId) {
+        self.until(v1::RankPhase::Ready).await;
+        self.start(job).await;
     }
 
     pub async fn stop(&self, job: JobId, keep_artifacts: bool) {
@@ -240,6 +251,21 @@ impl Session {
                 }
                 Up::RankStep(step) => steps.push(step.step.unwrap()),
                 _ => (),
+            }
+        }
+    }
+
+    /// Lets the rank go and reads on until nothing is held.
+    pub async fn let_go(&mut self, job: JobId) {
+        self.stop(job, false).await;
+        self.until_free().await;
+    }
+
+    /// Reads on until a step is done; returns its number.
+    pub async fn until_step(&mut self) -> i64 {
+        loop {
+            if let Up::RankStep(step) = self.next().await.expect("the session ended") {
+                return step.step.unwrap().step;
             }
         }
     }

@@ -3,26 +3,22 @@
 use ringtune_proto::v1::RankPhase;
 use ringtune_shared::{ids::JobId, spec::JobSpec};
 use ringtune_worker::engine::FakeScript;
-use tokio::time::timeout;
 
 use crate::{
-    coordinator::{Coordinator, Rank},
-    worker::{LIMIT, Worker, fixture, job},
+    coordinator::Coordinator,
+    worker::{Alone, fixture, in_time, job},
 };
 
 /// Runs a job that must fail; returns the reason. Then a good one must get ready on the same worker.
 async fn reason_of(script: FakeScript, change: impl FnOnce(&Coordinator, &mut JobSpec)) -> String {
-    timeout(LIMIT, async {
-        let mut coordinator = Coordinator::start().await;
+    in_time(async {
         let fails_to_load = script.fail_load.is_some();
-        let worker = Worker::start(&coordinator, script);
-        let mut session = coordinator.accept().await;
+        let Alone { coordinator, worker, mut session } = Alone::start(script).await;
         let mut spec = job(&coordinator, 30, 1);
         let good = spec.clone();
         change(&coordinator, &mut spec);
-        let members = [session.member()];
         let id = JobId::new();
-        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
+        session.assign_alone(id, &spec).await;
         session.start(id).await;
         let report = loop {
             use ringtune_proto::v1::session_request::Message as Up;
@@ -37,15 +33,13 @@ async fn reason_of(script: FakeScript, change: impl FnOnce(&Coordinator, &mut Jo
         if !fails_to_load {
             let good_images = job(&coordinator, 1, 1).data;
             let good = JobSpec { data: good_images, ..good };
-            let next = JobId::new();
-            session.assign(Rank { job: next, epoch: 1, members: &members, rank: 0, spec: &good }).await;
+            session.assign_alone(JobId::new(), &good).await;
             session.until(RankPhase::Ready).await;
         }
         worker.end().await.unwrap();
         report.reason
     })
     .await
-    .unwrap()
 }
 
 async fn assert_reason(script: FakeScript, change: impl FnOnce(&Coordinator, &mut JobSpec), words: &[&str]) {

@@ -2,28 +2,17 @@
 
 use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
 use ringtune_shared::ids::JobId;
-use ringtune_worker::engine::FakeScript;
 use safetensors::SafeTensors;
-use tokio::time::timeout;
 
-use crate::{
-    coordinator::{Coordinator, Rank},
-    worker::{LIMIT, Worker, job},
-};
+use crate::worker::{Alone, in_time, job};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_is_prepared_trained_and_uploaded() {
-    timeout(LIMIT, async {
-        let mut coordinator = Coordinator::start().await;
-        let worker = Worker::start(&coordinator, FakeScript::default());
-        let mut session = coordinator.accept().await;
+    in_time(async {
+        let (Alone { coordinator, worker, mut session }, id) = Alone::with_job(5, 2).await;
         let capabilities = session.hello.capabilities.clone().unwrap();
         assert!(capabilities.numerics_class.starts_with("libtorch-none/") && capabilities.threads >= 1);
         assert!(session.hello.held.is_empty() && session.hello.incarnation == 1);
-
-        let (id, spec) = (JobId::new(), job(&coordinator, 5, 2));
-        let members = [session.member()];
-        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
         // 1. Preparation says how far it is.
         let mut stages = Vec::new();
         loop {
@@ -60,81 +49,57 @@ async fn a_job_is_prepared_trained_and_uploaded() {
         let log = String::from_utf8(coordinator.kept(id, "job.log").unwrap()).unwrap();
         assert!(log.contains("rank 0 of 1") && log.contains("training is done"), "{log}");
         // 4. The rank is held until it is let go.
-        session.stop(id, false).await;
-        session.until_free().await;
+        session.let_go(id).await;
         worker.end().await.unwrap();
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_job_leaves_what_it_has() {
-    timeout(LIMIT, async {
-        let mut coordinator = Coordinator::start().await;
-        let worker = Worker::start(&coordinator, FakeScript::default());
-        let mut session = coordinator.accept().await;
-        let (id, spec) = (JobId::new(), job(&coordinator, 1_000_000, 1));
-        let members = [session.member()];
-        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
-        session.until(RankPhase::Ready).await;
-        session.start(id).await;
-        while !matches!(session.next().await.unwrap(), Up::RankStep(_)) {}
+    in_time(async {
+        let (Alone { coordinator, worker, mut session }, id) = Alone::with_job(1_000_000, 1).await;
+        session.start_when_ready(id).await;
+        session.until_step().await;
         session.stop(id, true).await;
         session.until(RankPhase::Stopped).await;
         let names = coordinator.kept_names(id);
         for name in ["learned_embeds.safetensors", "metrics.csv", "job.toml", "job.log"] {
             assert!(names.iter().any(|kept| kept == name), "{name} is missing of {names:?}");
         }
-        session.stop(id, false).await;
-        session.until_free().await;
+        session.let_go(id).await;
         // The worker takes the next job.
-        let (next, spec) = (JobId::new(), job(&coordinator, 1, 1));
-        session.assign(Rank { job: next, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
+        session.assign_alone(JobId::new(), &job(&coordinator, 1, 1)).await;
         session.until(RankPhase::Ready).await;
         worker.end().await.unwrap();
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rank_that_nobody_wants_any_more_leaves_nothing() {
-    timeout(LIMIT, async {
-        let mut coordinator = Coordinator::start().await;
-        let worker = Worker::start(&coordinator, FakeScript::default());
-        let mut session = coordinator.accept().await;
-        let (id, spec) = (JobId::new(), job(&coordinator, 1_000_000, 1));
-        let members = [session.member()];
-        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
+    in_time(async {
+        let (Alone { coordinator, worker, mut session }, id) = Alone::with_job(1_000_000, 1).await;
         session.until(RankPhase::Ready).await;
-        session.stop(id, false).await;
-        session.until_free().await;
+        session.let_go(id).await;
         assert!(coordinator.kept_names(id).is_empty());
         assert_eq!(std::fs::read_dir(worker.state.path().join("work")).unwrap().count(), 0);
         worker.end().await.unwrap();
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_is_told_to_end_says_so_of_its_rank() {
-    timeout(LIMIT, async {
-        let mut coordinator = Coordinator::start().await;
-        let worker = Worker::start(&coordinator, FakeScript::default());
-        let mut session = coordinator.accept().await;
-        let (id, spec) = (JobId::new(), job(&coordinator, 1_000_000, 1));
-        let members = [session.member()];
-        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
-        session.until(RankPhase::Ready).await;
-        session.start(id).await;
-        while !matches!(session.next().await.unwrap(), Up::RankStep(_)) {}
+    in_time(async {
+        let (Alone { coordinator: _coordinator, worker, mut session }, id) =
+            Alone::with_job(1_000_000, 1).await;
+        session.start_when_ready(id).await;
+        session.until_step().await;
         worker.shutdown.soft.cancel();
         let (report, _) = session.until(RankPhase::Failed).await;
         assert!(report.reason.contains("shutting down"), "{}", report.reason);
         worker.end().await.unwrap();
     })
-    .await
-    .unwrap();
+    .await;
 }

@@ -3,11 +3,10 @@
 use ringtune_proto::v1::{self, RankPhase};
 use ringtune_shared::ids::JobId;
 use ringtune_worker::engine::FakeScript;
-use tokio::time::timeout;
 
 use crate::{
     coordinator::{Coordinator, Rank, Session},
-    worker::{LIMIT, Worker, job},
+    worker::{Worker, in_time, job},
 };
 
 struct Ring {
@@ -62,19 +61,18 @@ async fn learned(workers: usize) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_two_three_and_four_workers_learn_the_same_bytes() {
-    timeout(LIMIT, async {
+    in_time(async {
         let alone = learned(1).await;
         for workers in [2, 3, 4] {
             assert!(learned(workers).await == alone, "{workers} workers learn something else than one");
         }
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rank_that_fails_says_why_and_the_others_wait_to_be_ended() {
-    timeout(LIMIT, async {
+    in_time(async {
         let fails = FakeScript { fail_on_gradient: Some(3), ..FakeScript::default() };
         let mut ring = ring(vec![FakeScript::default(), fails, FakeScript::default()]).await;
         let (id, spec) = (JobId::new(), job(&ring.coordinator, 1000, 3));
@@ -83,39 +81,31 @@ async fn a_rank_that_fails_says_why_and_the_others_wait_to_be_ended() {
         assert!(report.reason.contains("gradient 3"), "{}", report.reason);
         // What a coordinator does then; nobody blames a neighbour meanwhile.
         for session in &mut ring.sessions {
-            session.stop(id, false).await;
-            session.until_free().await;
+            session.let_go(id).await;
         }
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_disappears_ends_the_ring_with_its_rank_named() {
-    timeout(LIMIT, async {
+    in_time(async {
         let mut ring = ring(vec![FakeScript::default(); 3]).await;
         let (id, spec) = (JobId::new(), job(&ring.coordinator, 1_000_000, 3));
         begin(&mut ring, id, &spec).await;
-        loop {
-            use ringtune_proto::v1::session_request::Message as Up;
-            if matches!(ring.sessions[0].next().await.unwrap(), Up::RankStep(_)) {
-                break;
-            }
-        }
+        ring.sessions[0].until_step().await;
         // Hard, as the second signal: nothing is said any more.
         ring.workers[1].shutdown.hard.cancel();
         let (report, _) = ring.sessions[2].until(RankPhase::Failed).await;
         assert!(report.reason.contains("rank"), "{}", report.reason);
         ring.sessions[0].until(RankPhase::Failed).await;
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranks_with_different_pictures_do_not_start() {
-    timeout(LIMIT, async {
+    in_time(async {
         let mut ring = ring(vec![FakeScript::default(); 2]).await;
         let id = JobId::new();
         let spec = job(&ring.coordinator, 5, 2);
@@ -138,6 +128,5 @@ async fn ranks_with_different_pictures_do_not_start() {
             report.reason
         );
     })
-    .await
-    .unwrap();
+    .await;
 }

@@ -1,39 +1,27 @@
 //! What a worker does when its coordinator goes away, comes back, or is another one than it should be.
 
 use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
-use ringtune_shared::{
-    daemon::{listen::Launch, state_lock::StateLockError},
-    ids::JobId,
-};
+use ringtune_shared::daemon::{listen::Launch, state_lock::StateLockError};
 use ringtune_worker::{
     daemon::{Error, run_with},
     engine::{EngineHandle, FakeEngine, FakeScript},
     state_folder::StateFolderError,
 };
-use tokio::time::timeout;
 
 use crate::{
-    coordinator::{Coordinator, Rank},
-    worker::{LIMIT, Worker, job, settings},
+    coordinator::Coordinator,
+    worker::{Alone, Worker, in_time, settings},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn training_goes_on_while_the_coordinator_is_away() {
-    timeout(LIMIT, async {
-        let mut coordinator = Coordinator::start().await;
-        let worker = Worker::start(&coordinator, FakeScript::default());
-        let mut session = coordinator.accept().await;
-        let (id, spec) = (JobId::new(), job(&coordinator, 40, 1));
-        let members = [session.member()];
-        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
-        session.until(RankPhase::Ready).await;
-        session.start(id).await;
+    in_time(async {
+        let (Alone { coordinator, worker, mut session }, id) = Alone::with_job(40, 1).await;
+        session.start_when_ready(id).await;
         // 1. Three steps are safe when the coordinator dies.
         let mut seen = 0;
         while seen < 3 {
-            if let Up::RankStep(step) = session.next().await.unwrap() {
-                seen = step.step.unwrap().step;
-            }
+            seen = session.until_step().await;
         }
         session.stored(id, 3).await;
         drop(session);
@@ -50,21 +38,14 @@ async fn training_goes_on_while_the_coordinator_is_away() {
         assert!(coordinator.kept(id, "learned_embeds.safetensors").is_some());
         worker.end().await.unwrap();
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ended_rank_is_said_again_until_it_is_let_go() {
-    timeout(LIMIT, async {
-        let mut coordinator = Coordinator::start().await;
-        let worker = Worker::start(&coordinator, FakeScript::default());
-        let mut session = coordinator.accept().await;
-        let (id, spec) = (JobId::new(), job(&coordinator, 2, 1));
-        let members = [session.member()];
-        session.assign(Rank { job: id, epoch: 1, members: &members, rank: 0, spec: &spec }).await;
-        session.until(RankPhase::Ready).await;
-        session.start(id).await;
+    in_time(async {
+        let (Alone { coordinator, worker, mut session }, id) = Alone::with_job(2, 1).await;
+        session.start_when_ready(id).await;
         session.until(RankPhase::Finished).await;
         session.stored(id, 2).await;
         loop {
@@ -77,30 +58,27 @@ async fn an_ended_rank_is_said_again_until_it_is_let_go() {
         let mut coordinator = coordinator.restart().await;
         let mut session = coordinator.accept().await;
         assert_eq!(session.hello.held[0].phase(), RankPhase::Finished);
-        session.stop(id, false).await;
-        session.until_free().await;
+        session.let_go(id).await;
         worker.end().await.unwrap();
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_coordinator_of_another_version_is_not_worked_for() {
-    timeout(LIMIT, async {
+    in_time(async {
         let mut coordinator = Coordinator::of_version("99.0.0").await;
         let worker = Worker::start(&coordinator, FakeScript::default());
         let mut session = coordinator.accept().await;
         assert!(session.next().await.is_none(), "the worker stays in a session of another version");
         worker.end().await.unwrap();
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_worker_on_a_state_folder_is_refused_and_a_restart_counts() {
-    timeout(LIMIT, async {
+    in_time(async {
         let mut coordinator = Coordinator::start().await;
         let worker = Worker::start(&coordinator, FakeScript::default());
         let first = coordinator.accept().await.hello;
@@ -124,13 +102,12 @@ async fn a_second_worker_on_a_state_folder_is_refused_and_a_restart_counts() {
         assert_eq!((hello.worker_id, hello.incarnation), (first.worker_id, first.incarnation + 1));
         again.end().await.unwrap();
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_waits_for_a_coordinator_that_is_not_there_and_still_ends_at_once() {
-    timeout(LIMIT, async {
+    in_time(async {
         let coordinator = Coordinator::start().await;
         let worker = Worker::start_with(&coordinator, FakeScript::default(), |settings| {
             settings.coordinator.url = "http://127.0.0.1:1".to_owned();
@@ -138,6 +115,5 @@ async fn a_worker_waits_for_a_coordinator_that_is_not_there_and_still_ends_at_on
         tokio::task::yield_now().await;
         worker.end().await.unwrap();
     })
-    .await
-    .unwrap();
+    .await;
 }

@@ -5,6 +5,7 @@ use std::{io::Cursor, path::PathBuf, time::Duration};
 use image::{ImageFormat, Rgb, RgbImage};
 use ringtune_shared::{
     daemon::{lifecycle::Shutdown, listen::Launch},
+    ids::JobId,
     spec::{JobSpec, parse_job_toml},
 };
 use ringtune_worker::{
@@ -13,12 +14,17 @@ use ringtune_worker::{
     settings::Settings,
 };
 use tempfile::TempDir;
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::timeout};
 
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, Session};
 
 /// A test that takes longer hangs.
-pub const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Bounds a test.
+pub async fn in_time<T>(test: impl Future<Output = T>) -> T {
+    timeout(LIMIT, test).await.expect("the test hangs")
+}
 
 pub struct Worker {
     pub shutdown: Shutdown,
@@ -66,6 +72,30 @@ impl Worker {
     pub async fn end(mut self) -> Result<(), Error> {
         self.shutdown.soft.cancel();
         (&mut self.running).await.unwrap()
+    }
+}
+
+/// A worker in a session with its coordinator.
+pub struct Alone {
+    pub coordinator: Coordinator,
+    pub worker: Worker,
+    pub session: Session,
+}
+
+impl Alone {
+    pub async fn start(script: FakeScript) -> Self {
+        let mut coordinator = Coordinator::start().await;
+        let worker = Worker::start(&coordinator, script);
+        let session = coordinator.accept().await;
+        Self { coordinator, worker, session }
+    }
+
+    /// With the only rank of a job of so many steps, which it prepares. `world_size` is what the job asks for.
+    pub async fn with_job(steps: u64, world_size: u32) -> (Self, JobId) {
+        let alone = Self::start(FakeScript::default()).await;
+        let id = JobId::new();
+        alone.session.assign_alone(id, &job(&alone.coordinator, steps, world_size)).await;
+        (alone, id)
     }
 }
 
