@@ -25,6 +25,8 @@ pub struct Options {
     pub recovery: i64,
     /// So long ranks have to stop by themselves when a job is cancelled.
     pub cancel: i64,
+    /// After a rank lost its neighbour, so long another rank has to say why.
+    pub root_cause: i64,
     /// So long the last steps may come after all ranks finished.
     pub finish: i64,
     /// A lost worker without a rank is forgotten after so long.
@@ -47,6 +49,7 @@ impl Default for Options {
             session_timeout: 15_000,
             recovery: 60_000,
             cancel: 30_000,
+            root_cause: 5_000,
             finish: 10_000,
             forget_worker: 600_000,
             queued_jobs: 1000,

@@ -109,6 +109,8 @@ pub struct HeldRank {
     pub phase: Phase,
     /// Why it failed or stopped.
     pub reason: String,
+    /// It failed only because a neighbour was lost: another rank may know why.
+    pub neighbour_lost: bool,
 }
 
 /// News of one rank.

@@ -157,6 +157,20 @@ pub struct Ring {
     /// Until then members may be away: set after a restart of the coordinator.
     #[serde(skip)]
     pub patience: Time,
+    /// A rank lost its neighbour. Not stored: the worker tells it again when it is back.
+    #[serde(skip)]
+    pub broken: Option<Broken>,
+}
+
+/// A ring in which a rank failed because it lost a neighbour, while nobody has said why yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// Until then another rank's reason counts more.
+    pub fail_by: Time,
+    /// The lowest rank that lost its neighbour.
+    pub rank: u32,
+    /// What that rank said.
+    pub reason: String,
 }
 
 /// A rank of a ring.

@@ -76,6 +76,7 @@ fn rank_report(wire: v1::RankReport) -> Result<RankReport, FieldError> {
         rank,
         phase: phase("rank_report.phase", wire.phase)?,
         reason: wire.reason,
+        neighbour_lost: wire.neighbour_lost,
     };
     Ok(RankReport { held, progress })
 }
@@ -108,6 +109,7 @@ fn held_ranks(field: &str, wire: Vec<v1::HeldRank>) -> Result<Vec<HeldRank>, Fie
             rank: unsigned(&format!("{field}.rank"), held.rank.into())?,
             phase: phase(&format!("{field}.phase"), held.phase)?,
             reason: held.reason,
+            neighbour_lost: held.neighbour_lost,
         })
     });
     held.collect()

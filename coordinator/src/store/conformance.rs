@@ -111,6 +111,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
         threads_per_rank: 2,
         numerics_class: "class".to_owned(),
         patience: Time::default(),
+        broken: None,
     });
     store.commit(&[Write::UpdateJob(Arc::new(job.clone()))]).await.expect("update");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));

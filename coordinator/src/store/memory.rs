@@ -47,6 +47,7 @@ fn stored(job: &Job) -> Job {
     let mut job = job.clone();
     if let Some(ring) = &mut job.ring {
         ring.patience = Time::default();
+        ring.broken = None;
         for member in &mut ring.members {
             member.phase = Phase::default();
             member.last_held = Time::default();

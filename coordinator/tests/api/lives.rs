@@ -35,7 +35,7 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
             rank: 0,
             phase: RankPhase::Preparing.into(),
             progress: Some(progress.clone()),
-            reason: String::new(),
+            ..v1::RankReport::default()
         }))
         .await;
     worker.report(RankPhase::Ready, "").await;

@@ -116,8 +116,8 @@ impl Worker {
     pub(crate) async fn report(&mut self, phase: RankPhase, reason: &str) {
         self.held.phase = phase.into();
         self.held.reason = reason.to_owned();
-        let v1::HeldRank { job_id, epoch, rank, phase, reason, .. } = self.held.clone();
-        let report = v1::RankReport { job_id, epoch, rank, phase, progress: None, reason };
+        let v1::HeldRank { job_id, epoch, rank, phase, reason, neighbour_lost, .. } = self.held.clone();
+        let report = v1::RankReport { job_id, epoch, rank, phase, progress: None, reason, neighbour_lost };
         self.say(Up::RankReport(report)).await;
     }
 

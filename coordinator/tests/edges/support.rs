@@ -183,8 +183,8 @@ impl Worker {
             epoch: ring.epoch,
             rank: assignment.rank,
             phase: phase.into(),
-            progress: None,
             reason: reason.to_owned(),
+            ..v1::RankReport::default()
         }))
         .await;
     }
@@ -216,8 +216,7 @@ pub(crate) fn held(assignment: &v1::Assignment, phase: v1::RankPhase) -> v1::Hel
         epoch: ring.epoch,
         rank: assignment.rank,
         phase: phase.into(),
-        step: 0,
-        reason: String::new(),
+        ..v1::HeldRank::default()
     }
 }
 

@@ -234,6 +234,7 @@ impl World {
                     rank: given.rank,
                     phase: Phase::Preparing,
                     reason: String::new(),
+                    neighbour_lost: false,
                 };
                 daemon.ranks.push(Rank { held, step: 0 });
             }
@@ -262,6 +263,7 @@ impl World {
     /// A rank goes on, and says so if it is connected. It also goes on when it is not.
     fn work(&mut self, who: usize, may_fail: bool) {
         let fails = may_fail && self.chance.below(60) == 0;
+        let neighbour_lost = fails && self.chance.below(2) == 0;
         let daemon = &mut self.daemons[who];
         let sender = daemon.session.map(|session| Sender { worker: daemon.id, session });
         let Some(rank) = daemon.ranks.first_mut() else { return };
@@ -278,6 +280,7 @@ impl World {
             }
             phase => phase,
         };
+        rank.held.neighbour_lost |= neighbour_lost && rank.held.phase == Phase::Failed;
         let rank = rank.clone();
         let Some(sender) = sender else { return };
         if let (Some(step), 0) = (step, rank.held.rank) {
@@ -414,6 +417,7 @@ fn row(job: &Job) -> Job {
     let mut row = job.clone();
     if let Some(ring) = &mut row.ring {
         ring.patience = Time::default();
+        ring.broken = None;
         for member in &mut ring.members {
             member.phase = Phase::Assigned;
             member.last_held = Time::default();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ringtune_shared::{files::FileError, ids::IdError, manifest::ManifestError};
+use ringtune_shared::{files::FileError, ids::IdError, manifest::ManifestError, ring::RingError};
 use tonic::{Code, Status};
 
 use crate::{data, engine::EngineError, output, ring, train};
@@ -92,6 +92,17 @@ pub enum RankError {
 }
 
 impl RankError {
+    /// Whether all that is known is that a neighbour is gone: it, or another rank, may know why.
+    pub(super) fn is_loss_of_a_neighbour(&self) -> bool {
+        let Self::Ring(error) = self else { return false };
+        matches!(
+            error,
+            ring::Error::Ring(RingError::PeerLost { .. } | RingError::Stalled { .. })
+                | ring::Error::Unreachable { .. }
+                | ring::Error::NotCalled { .. }
+        )
+    }
+
     pub(super) fn refused(what: &str, status: &Status) -> Self {
         Self::Refused { what: what.to_owned(), code: status.code(), message: status.message().to_owned() }
     }

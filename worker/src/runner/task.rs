@@ -56,6 +56,7 @@ pub(super) async fn run(
     let last_word = match outcome {
         Ok(()) => RankEvent::Finished,
         Err(RankError::Stopped) => RankEvent::Stopped,
+        Err(error) if error.is_loss_of_a_neighbour() => RankEvent::NeighbourLost(error.to_string()),
         Err(error) => RankEvent::Failed(error.to_string()),
     };
     // A temporary folder that stays is found and removed by the next start.

@@ -100,6 +100,8 @@ pub struct HeldRank {
     pub step: u64,
     /// Why it failed.
     pub reason: String,
+    /// It failed only because a neighbour was lost.
+    pub neighbour_lost: bool,
 }
 
 #[derive(Debug)]
@@ -114,7 +116,8 @@ struct Held {
 
 impl Held {
     fn new(key: RankKey, rank: usize) -> Self {
-        let shown = HeldRank { key, rank, phase: Phase::Preparing, step: 0, reason: String::new() };
+        let (reason, neighbour_lost) = (String::new(), false);
+        let shown = HeldRank { key, rank, phase: Phase::Preparing, step: 0, reason, neighbour_lost };
         Self { shown, waiting: None, ending: None, unstored: VecDeque::new() }
     }
 }
@@ -334,6 +337,10 @@ impl Session {
             }
             RankEvent::Finished => self.end(key, Phase::Finished, ""),
             RankEvent::Failed(reason) => self.end(key, Phase::Failed, &reason),
+            RankEvent::NeighbourLost(reason) => {
+                held.shown.neighbour_lost = true;
+                self.end(key, Phase::Failed, &reason)
+            }
             RankEvent::Stopped if self.draining => self.end(key, Phase::Failed, SHUTTING_DOWN),
             RankEvent::Stopped => self.end(key, Phase::Stopped, ""),
         }

@@ -129,7 +129,7 @@ impl Level {
     }
 }
 
-/// What a rank's work says of itself, in order. The last three end it.
+/// What a rank's work says of itself, in order. The last four end it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RankEvent {
     /// Preparation goes on.
@@ -144,6 +144,8 @@ pub enum RankEvent {
     Finished,
     /// Ended, with the reason.
     Failed(String),
+    /// Ended, and all that can be said is that a neighbour was lost: another rank may know why.
+    NeighbourLost(String),
     /// Ended as asked.
     Stopped,
 }

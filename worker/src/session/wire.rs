@@ -115,6 +115,7 @@ pub(super) fn request(message: &Message) -> v1::SessionRequest {
             phase: phase(held.phase).into(),
             progress: progress.as_ref().map(|progress| rank_progress(held.rank, progress)),
             reason: held.reason.clone(),
+            neighbour_lost: held.neighbour_lost,
         }),
         Message::Step(key, step) => Up::RankStep(v1::RankStep {
             job_id: key.job.to_string(),
@@ -143,6 +144,7 @@ pub(super) fn held_ranks(held: &[HeldRank]) -> Vec<v1::HeldRank> {
             phase: phase(held.phase).into(),
             step: i64::try_from(held.step).unwrap_or(i64::MAX),
             reason: held.reason.clone(),
+            neighbour_lost: held.neighbour_lost,
         })
         .collect()
 }

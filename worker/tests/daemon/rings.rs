@@ -78,7 +78,7 @@ async fn a_rank_that_fails_says_why_and_the_others_wait_to_be_ended() {
         let (id, spec) = (JobId::new(), job(&ring.coordinator, 1000, 3));
         begin(&mut ring, id, &spec).await;
         let (report, _) = ring.sessions[1].until(RankPhase::Failed).await;
-        assert!(report.reason.contains("gradient 3"), "{}", report.reason);
+        assert!(report.reason.contains("gradient 3") && !report.neighbour_lost, "{report:?}");
         // What a coordinator does then; nobody blames a neighbour meanwhile.
         for session in &mut ring.sessions {
             session.let_go(id).await;
@@ -97,7 +97,7 @@ async fn a_worker_that_disappears_ends_the_ring_with_its_rank_named() {
         // Hard, as the second signal: nothing is said any more.
         ring.workers[1].shutdown.hard.cancel();
         let (report, _) = ring.sessions[2].until(RankPhase::Failed).await;
-        assert!(report.reason.contains("rank"), "{}", report.reason);
+        assert!(report.reason.contains("rank") && report.neighbour_lost, "{report:?}");
         ring.sessions[0].until(RankPhase::Failed).await;
     })
     .await;

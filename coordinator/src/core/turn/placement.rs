@@ -118,6 +118,7 @@ impl Turn<'_> {
                 threads_per_rank: placement.threads_per_rank,
                 numerics_class: placement.numerics_class,
                 patience: Time::default(),
+                broken: None,
             });
         }
         self.set_state(id, JobState::Preparing, reason);

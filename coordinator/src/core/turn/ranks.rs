@@ -5,7 +5,7 @@ use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use super::Turn;
 use crate::core::effect::{Down, Refusal, Write};
 use crate::core::input::{HeldRank, RankReport, Sender};
-use crate::core::job::{Job, JobState, Phase};
+use crate::core::job::{Broken, Job, JobState, Phase};
 use crate::core::record::{EventBody, StepRecord};
 
 impl Turn<'_> {
@@ -109,7 +109,11 @@ impl Turn<'_> {
             Phase::Failed | Phase::Stopped if !cancelling => {
                 let stopped = if held.phase == Phase::Stopped { "stopped: " } else { "" };
                 let reason = format!("rank {} on {host}: {stopped}{}", held.rank, held.reason);
-                self.end_job(held.job, JobState::Failed, &reason);
+                if held.neighbour_lost {
+                    self.ring_broke(held, reason);
+                } else {
+                    self.end_job(held.job, JobState::Failed, &reason);
+                }
             }
             Phase::Failed => {
                 let message = self.cut(&format!("rank {} on {host}: {}", held.rank, held.reason));
@@ -118,6 +122,43 @@ impl Turn<'_> {
             }
             _ => self.advance(held.job),
         }
+    }
+
+    /// A rank lost its neighbour. That one, or another rank, may say why a moment later: whichever report comes
+    /// first, the cause is to be the job's reason, and otherwise what the lowest rank said.
+    fn ring_broke(&mut self, held: &HeldRank, reason: String) {
+        let fail_by = self.now.plus(self.cluster.options.root_cause);
+        let note = self.cut(&reason);
+        self.record(held.job, EventBody::note("warn", note));
+        let Some(ring) = self.job_mut(held.job).and_then(|job| job.ring.as_mut()) else { return };
+        let broken = ring.broken.get_or_insert(Broken { fail_by, rank: held.rank, reason: reason.clone() });
+        if held.rank < broken.rank {
+            (broken.rank, broken.reason) = (held.rank, reason);
+        }
+        self.advance(held.job);
+    }
+
+    /// Fails a job whose ring broke once no rank can give a better reason any more, or its time to do so is over.
+    /// Whether it did.
+    pub(super) fn fail_broken(&mut self, id: JobId) -> bool {
+        let Some(ring) = self.cluster.jobs.get(&id).and_then(|job| job.ring.as_ref()) else { return false };
+        let Some(broken) = &ring.broken else { return false };
+        if self.now < broken.fail_by && !ring.all(Phase::is_terminal) {
+            return false;
+        }
+        // A worker that is away with its rank is what the others lost.
+        let away = ring.members.iter().enumerate().find(|(_, member)| {
+            let worker = self.cluster.workers.get(&member.worker);
+            !member.phase.is_terminal() && worker.is_none_or(|worker| worker.session.is_none())
+        });
+        let reason = match away {
+            Some((rank, member)) => {
+                format!("worker lost: rank {rank} on {}; {}", member.host_name, broken.reason)
+            }
+            None => broken.reason.clone(),
+        };
+        self.end_job(id, JobState::Failed, &reason);
+        true
     }
 
     /// Moves a job on where its ranks' phases allow it.
@@ -129,6 +170,10 @@ impl Turn<'_> {
                 let reason = cancel.reason.clone();
                 self.end_job(id, JobState::Cancelled, &reason);
             }
+            return;
+        }
+        if ring.broken.is_some() {
+            self.fail_broken(id);
             return;
         }
         if job.state == JobState::Preparing && ring.all(|phase| phase >= Phase::Ready) {
@@ -160,3 +205,6 @@ impl Turn<'_> {
 fn all_steps_stored(job: &Job) -> bool {
     job.step >= job.spec.train.max_train_steps
 }
+
+#[cfg(test)]
+mod tests;

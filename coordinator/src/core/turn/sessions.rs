@@ -108,8 +108,8 @@ impl Turn<'_> {
                 self.tell(worker, Down::StartTraining(job, epoch));
             }
         } else if cancelling.is_some() {
-            let stopped =
-                HeldRank { job, epoch, rank, phase: Phase::Stopped, reason: "the rank is gone".to_owned() };
+            let reason = "the rank is gone".to_owned();
+            let stopped = HeldRank { job, epoch, rank, phase: Phase::Stopped, reason, neighbour_lost: false };
             self.observe(worker, &stopped);
         } else if restarted {
             let reason = format!("worker restarted: rank {rank} on {host} is lost");

@@ -54,6 +54,8 @@ impl Turn<'_> {
             }
         } else if let Some(reason) = self.lost_rank(&job, ring) {
             self.end_job(id, JobState::Failed, &reason);
+        } else if self.fail_broken(id) {
+            // Said with its reason.
         } else if job.finish_by.is_some_and(|deadline| deadline <= self.now) {
             let missing = format!("only the reports of {} steps came", job.step);
             self.record(id, EventBody::note("warn", missing));

@@ -246,6 +246,7 @@ proptest! {
                         1 => RankEvent::Step(step(count)),
                         2 => RankEvent::Finished,
                         3 => RankEvent::Failed("f".to_owned()),
+                        4 => RankEvent::NeighbourLost("n".to_owned()),
                         _ => RankEvent::Stopped,
                     };
                     if word >= 2 { running = None; }

@@ -1,0 +1,154 @@
+use std::sync::Arc;
+
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::spec::parse_job_toml;
+
+use crate::core::{
+    Capabilities, Cluster, Effects, HeldRank, Hello, Input, JobState, NewJob, Options, Phase, RankReport,
+    Recovered, Sender, SessionId, Time, Write,
+};
+
+/// A job whose ranks all train, each on a host of its own.
+struct Ring {
+    cluster: Cluster,
+    job: JobId,
+    members: Vec<Sender>,
+    now: Time,
+    /// The final state and reason, once there is one.
+    ended: Option<(JobState, String)>,
+}
+
+impl Ring {
+    fn training(size: u32) -> Self {
+        let mut ring = Self {
+            cluster: Cluster::recover(Options::default(), Recovered::default(), Time(0)),
+            job: JobId::new(),
+            members: Vec::new(),
+            now: Time(1),
+            ended: None,
+        };
+        for number in 0..u64::from(size) {
+            let hello = Hello {
+                worker: WorkerId::new(),
+                incarnation: 1,
+                host_name: format!("host-{number}"),
+                address: format!("127.0.0.1:{number}"),
+                capabilities: Arc::new(Capabilities {
+                    version: Options::default().version,
+                    threads: 1,
+                    ..Capabilities::default()
+                }),
+                held: Vec::new(),
+                protocol: 1,
+            };
+            ring.apply(Input::Hello { session: SessionId(number), hello });
+        }
+        let spec = parse_job_toml(&format!(
+            "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
+             [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n\
+             [cluster]\nworld_size = {size}\nmin_world_size = {size}\n"
+        ))
+        .unwrap();
+        ring.apply(Input::CreateJob(NewJob { id: ring.job, spec: Arc::new(spec), request: None }));
+        let members = &ring.cluster.job(ring.job).unwrap().ring.as_ref().unwrap().members;
+        let sender =
+            |worker| Sender { worker, session: ring.cluster.worker(worker).unwrap().session.unwrap() };
+        ring.members = members.iter().map(|member| sender(member.worker)).collect();
+        for phase in [Phase::Ready, Phase::Training] {
+            (0..size).for_each(|rank| ring.report(rank, phase, "", false));
+        }
+        assert_eq!(ring.cluster.job(ring.job).unwrap().state, JobState::Running);
+        ring
+    }
+
+    fn apply(&mut self, input: Input) {
+        let Effects { writes, .. } = self.cluster.apply(input, self.now).unwrap();
+        for write in writes {
+            if let Write::UpdateJob(job) = write
+                && job.state.is_terminal()
+            {
+                self.ended = Some((job.state, job.reason.clone()));
+            }
+        }
+    }
+
+    fn report(&mut self, rank: u32, phase: Phase, reason: &str, neighbour_lost: bool) {
+        let (job, reason) = (self.job, reason.to_owned());
+        let held = HeldRank { job, epoch: Epoch::FIRST, rank, phase, reason, neighbour_lost };
+        let sender = self.members[rank as usize];
+        self.apply(Input::RankReport(sender, RankReport { held, progress: None }));
+    }
+
+    fn loses_its_neighbour(&mut self, rank: u32) {
+        self.report(rank, Phase::Failed, "a neighbour was lost", true);
+    }
+
+    fn pass(&mut self, milliseconds: i64) {
+        self.now = self.now.plus(milliseconds);
+        self.apply(Input::Tick);
+    }
+
+    fn host(&self, rank: usize) -> String {
+        self.cluster.worker(self.members[rank].worker).unwrap().host_name.clone()
+    }
+
+    fn failed_with(&self, rank: usize, words: &str) {
+        let reason = format!("rank {rank} on {}: {words}", self.host(rank));
+        assert_eq!(self.ended, Some((JobState::Failed, reason)));
+    }
+}
+
+#[test]
+fn the_cause_is_the_reason_whichever_report_comes_first() {
+    for first in ["cause", "loss"] {
+        let mut ring = Ring::training(3);
+        if first == "loss" {
+            ring.loses_its_neighbour(0);
+            ring.loses_its_neighbour(2);
+            ring.pass(Options::default().root_cause - 1);
+            assert_eq!(ring.ended, None, "nobody has said why yet");
+        }
+        ring.report(1, Phase::Failed, "no space left", false);
+        ring.failed_with(1, "no space left");
+    }
+}
+
+#[test]
+fn a_loss_that_nobody_explains_fails_the_job_in_time() {
+    for order in [[0, 2], [2, 0]] {
+        let mut ring = Ring::training(3);
+        order.into_iter().for_each(|rank| ring.loses_its_neighbour(rank));
+        ring.pass(Options::default().root_cause);
+        ring.failed_with(0, "a neighbour was lost");
+    }
+}
+
+#[test]
+fn nothing_is_waited_for_once_all_ranks_have_ended() {
+    let mut ring = Ring::training(2);
+    ring.loses_its_neighbour(1);
+    assert_eq!(ring.ended, None);
+    ring.loses_its_neighbour(0);
+    ring.failed_with(0, "a neighbour was lost");
+}
+
+#[test]
+fn a_worker_that_is_away_is_named_as_lost() {
+    let mut ring = Ring::training(2);
+    let gone = ring.members[1];
+    ring.apply(Input::SessionEnded(gone));
+    ring.loses_its_neighbour(0);
+    ring.pass(Options::default().root_cause);
+    let wanted =
+        format!("worker lost: rank 1 on {}; rank 0 on {}: a neighbour was lost", ring.host(1), ring.host(0));
+    assert_eq!(ring.ended, Some((JobState::Failed, wanted)));
+}
+
+#[test]
+fn a_broken_ring_is_still_cancelled() {
+    let mut ring = Ring::training(2);
+    ring.loses_its_neighbour(0);
+    ring.apply(Input::CancelJob { job: ring.job, reason: "enough".to_owned() });
+    ring.report(1, Phase::Stopped, "", false);
+    assert_eq!(ring.ended, Some((JobState::Cancelled, "enough".to_owned())));
+}
