@@ -247,8 +247,9 @@ at::Tensor group_norm(const Tensor &x, const Tensor &added, int64_t groups, cons
         }
         return GroupNormFunction::apply(x, state);
     }
-    Tensor input = added.defined() ? x + added.unsqueeze(-1).unsqueeze(-1) : x;
-    Tensor y = at::group_norm(input, groups, weight, bias, epsilon);
+    // What is added may be more exact than x; the sum is then normalised before it is rounded.
+    const Tensor input = added.defined() ? x + added.unsqueeze(-1).unsqueeze(-1) : x;
+    const Tensor y = at::group_norm(input, groups, weight, bias, epsilon).to(x.scalar_type());
     return silu ? at::silu(y) : y;
 }
 

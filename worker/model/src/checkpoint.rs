@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tch::Kind;
 
-use crate::api::{ModelInfo, Precision};
+use crate::api::ModelInfo;
 use crate::clip::{self, TextEncoder};
 use crate::config::{Keys, SchedulerConfig, TextConfig, UNetConfig, VaeConfig};
 use crate::error::{Error, Result};
@@ -60,7 +60,7 @@ impl Checkpoint {
     /// Checks names, shapes and types of every tensor by the files' headers, without reading weights.
     pub fn check_weights(&self) -> Result<()> {
         let text = self.text_weights()?.into_dry();
-        TextEncoder::new(&text.root(), &self.text, Precision::Fp32)?;
+        TextEncoder::new(&text.root(), &self.text)?;
         text.finish()?;
         let unet = self.unet_weights()?.into_dry();
         UNet::new(&unet.root(), &self.unet, Kind::Float)?;

@@ -1,21 +1,15 @@
-//! CLIP's text encoder (Radford et al. 2021; transformers CLIPTextModel).
+//! CLIP's text encoder (Radford et al. 2021; transformers CLIPTextModel), always in fp32.
+//!
+//! The gradient of every learned row comes through here, all samples' through the same weights, so that errors do
+//! not average out: in bf16, as `torch.autocast` would have it, this small network would cause as much of the
+//! gradient's error as the whole UNet, for a twentieth of the step's time.
 
 use tch::{Kind, Tensor};
 
-use crate::api::Precision;
 use crate::config::{Activation, TextConfig};
 use crate::error::Result;
 use crate::layers::{LayerNorm, Linear, LinearConfig};
 use crate::weights::Scope;
-
-/// Number formats as `torch.autocast` leaves them: matrix products in the job's precision; embeddings, norms
-/// and the residual stream in fp32.
-fn product_kind(precision: Precision) -> Kind {
-    match precision {
-        Precision::Fp32 => Kind::Float,
-        Precision::Bf16 => Kind::BFloat16,
-    }
-}
 
 /// Multi-head causal self-attention with biased projections.
 #[derive(Debug)]
@@ -25,41 +19,35 @@ pub struct ClipAttention {
     value: Linear,
     output: Linear,
     heads: i64,
-    kind: Kind,
 }
 
 impl ClipAttention {
     /// Reads `q_proj`, `k_proj`, `v_proj`, `out_proj`.
-    pub fn new(scope: &Scope, config: &TextConfig, precision: Precision) -> Result<Self> {
-        let kind = product_kind(precision);
+    pub fn new(scope: &Scope, config: &TextConfig) -> Result<Self> {
         let linear = LinearConfig { inputs: config.hidden_size, outputs: config.hidden_size, bias: true };
-        let projection = |name| Linear::new(&scope.sub(name), linear, kind);
+        let projection = |name| Linear::new(&scope.sub(name), linear, Kind::Float);
         Ok(ClipAttention {
             query: projection("q_proj")?,
             key: projection("k_proj")?,
             value: projection("v_proj")?,
             output: projection("out_proj")?,
             heads: config.heads,
-            kind,
         })
     }
 
-    /// `x`: [batch, tokens, width] fp32; returns the same shape in the products' kind.
+    /// `x`: [batch, tokens, width]; returns the same shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (batch, tokens, width) = x.size3()?;
-        // Each with a cast of its own, so that the gradients of the fp32 input add up in fp32; and the little
-        // arithmetic between the matrix products is fp32.
         let split = |projection: &Linear| -> Result<Tensor> {
             let shape = [batch, tokens, self.heads, width / self.heads];
-            let projected = projection.forward(&x.f_to_kind(self.kind)?)?.f_to_kind(Kind::Float)?;
-            Ok(projected.f_view(shape)?.f_transpose(1, 2)?)
+            Ok(projection.forward(x)?.f_view(shape)?.f_transpose(1, 2)?)
         };
         let (query, key, value) = (split(&self.query)?, split(&self.key)?, split(&self.value)?);
         let no_mask: Option<Tensor> = None;
         let mixed =
             Tensor::f_scaled_dot_product_attention(&query, &key, &value, no_mask, 0.0, true, None, false)?;
         let mixed = mixed.f_transpose(1, 2)?.f_reshape([batch, tokens, width])?;
-        self.output.forward(&mixed.f_to_kind(self.kind)?)
+        self.output.forward(&mixed)
     }
 }
 
@@ -69,32 +57,29 @@ pub struct ClipMlp {
     expand: Linear,
     contract: Linear,
     activation: Activation,
-    kind: Kind,
 }
 
 impl ClipMlp {
     /// Reads `fc1`, `fc2`.
-    pub fn new(scope: &Scope, config: &TextConfig, precision: Precision) -> Result<Self> {
-        let kind = product_kind(precision);
+    pub fn new(scope: &Scope, config: &TextConfig) -> Result<Self> {
         let (width, inner) = (config.hidden_size, config.intermediate_size);
         let expand = LinearConfig { inputs: width, outputs: inner, bias: true };
         let contract = LinearConfig { inputs: inner, outputs: width, bias: true };
         Ok(ClipMlp {
-            expand: Linear::new(&scope.sub("fc1"), expand, kind)?,
-            contract: Linear::new(&scope.sub("fc2"), contract, kind)?,
+            expand: Linear::new(&scope.sub("fc1"), expand, Kind::Float)?,
+            contract: Linear::new(&scope.sub("fc2"), contract, Kind::Float)?,
             activation: config.activation,
-            kind,
         })
     }
 
-    /// `x`: [batch, tokens, width] fp32; returns the same shape in the products' kind.
+    /// `x`: [batch, tokens, width]; returns the same shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let hidden = self.expand.forward(&x.f_to_kind(self.kind)?)?.f_to_kind(Kind::Float)?;
+        let hidden = self.expand.forward(x)?;
         let hidden = match self.activation {
             Activation::QuickGelu => hidden.f_mul(&hidden.f_mul_scalar(1.702)?.f_sigmoid()?)?,
             Activation::Gelu => hidden.f_gelu("none")?,
         };
-        self.contract.forward(&hidden.f_to_kind(self.kind)?)
+        self.contract.forward(&hidden)
     }
 }
 
@@ -109,18 +94,18 @@ pub struct ClipLayer {
 
 impl ClipLayer {
     /// Reads `layer_norm1`, `self_attn`, `layer_norm2`, `mlp`.
-    pub fn new(scope: &Scope, config: &TextConfig, precision: Precision) -> Result<Self> {
+    pub fn new(scope: &Scope, config: &TextConfig) -> Result<Self> {
         let (width, epsilon) = (config.hidden_size, config.layer_norm_epsilon);
-        let norm = |name| LayerNorm::new(&scope.sub(name), width, epsilon, Kind::Float);
+        let norm = |name| LayerNorm::new(&scope.sub(name), width, epsilon);
         Ok(ClipLayer {
             norm1: norm("layer_norm1")?,
-            attention: ClipAttention::new(&scope.sub("self_attn"), config, precision)?,
+            attention: ClipAttention::new(&scope.sub("self_attn"), config)?,
             norm2: norm("layer_norm2")?,
-            mlp: ClipMlp::new(&scope.sub("mlp"), config, precision)?,
+            mlp: ClipMlp::new(&scope.sub("mlp"), config)?,
         })
     }
 
-    /// `x`: [batch, tokens, width] fp32; returns the same.
+    /// `x`: [batch, tokens, width]; returns the same.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = x.f_add(&self.attention.forward(&self.norm1.forward(x)?)?)?;
         Ok(x.f_add(&self.mlp.forward(&self.norm2.forward(&x)?)?)?)
@@ -139,7 +124,7 @@ pub struct TextEncoder {
 
 impl TextEncoder {
     /// Reads `embeddings`, `encoder.layers.N`, `final_layer_norm` (names without `text_model.`).
-    pub fn new(scope: &Scope, config: &TextConfig, precision: Precision) -> Result<Self> {
+    pub fn new(scope: &Scope, config: &TextConfig) -> Result<Self> {
         let embeddings = scope.sub("embeddings");
         let table = [config.vocab_size, config.hidden_size];
         let positions = [config.max_positions, config.hidden_size];
@@ -149,13 +134,12 @@ impl TextEncoder {
             token_table: embeddings.sub("token_embedding").stored_tensor("weight", &table)?,
             position_table: embeddings.sub("position_embedding").tensor("weight", &positions, Kind::Float)?,
             layers: (0..config.layers)
-                .map(|index| ClipLayer::new(&layers.sub(index), config, precision))
+                .map(|index| ClipLayer::new(&layers.sub(index), config))
                 .collect::<Result<_>>()?,
             final_norm: LayerNorm::new(
                 &scope.sub("final_layer_norm"),
                 config.hidden_size,
                 config.layer_norm_epsilon,
-                Kind::Float,
             )?,
             config: config.clone(),
         })

@@ -179,7 +179,8 @@ pub struct GroupNormConfig {
     pub epsilon: f64,
 }
 
-/// Group normalisation (Wu & He 2018) with scale and shift per channel; statistics in fp32.
+/// Group normalisation (Wu & He 2018) with scale and shift per channel. Statistics, scale and shift are fp32
+/// whatever the input is: scales are near 1, where bf16 has steps of 1/128, and each error touches a whole channel.
 #[derive(Debug)]
 pub struct GroupNorm {
     weight: Tensor,
@@ -190,9 +191,9 @@ pub struct GroupNorm {
 
 impl GroupNorm {
     /// Reads `weight` and `bias`, each [channels].
-    pub fn new(scope: &Scope, config: GroupNormConfig, kind: Kind) -> Result<Self> {
-        let weight = scope.tensor("weight", &[config.channels], kind)?;
-        let bias = scope.tensor("bias", &[config.channels], kind)?;
+    pub fn new(scope: &Scope, config: GroupNormConfig) -> Result<Self> {
+        let weight = scope.tensor("weight", &[config.channels], Kind::Float)?;
+        let bias = scope.tensor("bias", &[config.channels], Kind::Float)?;
         Ok(GroupNorm { weight, bias, groups: config.groups, epsilon: config.epsilon })
     }
 
@@ -218,7 +219,7 @@ impl GroupNorm {
     }
 }
 
-/// Layer normalisation over the last dimension; statistics in fp32.
+/// Layer normalisation over the last dimension; statistics, scale and shift in fp32, as in [`GroupNorm`].
 #[derive(Debug)]
 pub struct LayerNorm {
     weight: Tensor,
@@ -229,9 +230,9 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     /// Reads `weight` and `bias`, each [width].
-    pub fn new(scope: &Scope, width: i64, epsilon: f64, kind: Kind) -> Result<Self> {
-        let weight = scope.tensor("weight", &[width], kind)?;
-        let bias = scope.tensor("bias", &[width], kind)?;
+    pub fn new(scope: &Scope, width: i64, epsilon: f64) -> Result<Self> {
+        let weight = scope.tensor("weight", &[width], Kind::Float)?;
+        let bias = scope.tensor("bias", &[width], Kind::Float)?;
         Ok(LayerNorm { weight, bias, width, epsilon })
     }
 

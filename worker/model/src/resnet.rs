@@ -40,13 +40,12 @@ impl ResnetBlock {
     /// Reads `norm1`, `conv1`, `time_emb_proj`, `norm2`, `conv2`, `conv_shortcut`.
     pub fn new(scope: &Scope, config: ResnetConfig, kind: Kind) -> Result<Self> {
         let ResnetConfig { inputs, outputs, groups, epsilon, .. } = config;
-        let norm = |name, channels| {
-            GroupNorm::new(&scope.sub(name), GroupNormConfig { groups, channels, epsilon }, kind)
-        };
+        let norm =
+            |name, channels| GroupNorm::new(&scope.sub(name), GroupNormConfig { groups, channels, epsilon });
         let time_projection = match config.time_width {
             Some(width) => {
                 let linear = LinearConfig { inputs: width, outputs, bias: true };
-                Some(Linear::new(&scope.sub("time_emb_proj"), linear, kind)?)
+                Some(Linear::new(&scope.sub("time_emb_proj"), linear, Kind::Float)?)
             }
             None => None,
         };
@@ -66,7 +65,8 @@ impl ResnetBlock {
         })
     }
 
-    /// `x`: [batch, inputs, height, width]; `time`: SiLU of the time embedding, [batch, time_width].
+    /// `x`: [batch, inputs, height, width]; `time`: SiLU of the time embedding,
+    /// [batch, time_width] fp32.
     pub fn forward(&self, x: &Tensor, time: Option<&Tensor>) -> Result<Tensor> {
         let hidden = self.conv1.forward(&self.norm1.forward_silu(x)?)?;
         let hidden = match (&self.time_projection, time) {

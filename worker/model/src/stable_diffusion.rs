@@ -43,7 +43,7 @@ impl StableDiffusion {
     pub fn open(folder: &Path, precision: Precision) -> Result<Self> {
         let checkpoint = Checkpoint::read(folder)?;
         checkpoint.check_weights()?;
-        let text = TextEncoder::new(&checkpoint.text_weights()?.root(), &checkpoint.text, precision)?;
+        let text = TextEncoder::new(&checkpoint.text_weights()?.root(), &checkpoint.text)?;
         let unet = UNet::new(&checkpoint.unet_weights()?.root(), &checkpoint.unet, kind_of(precision))?;
         let schedule = NoiseSchedule::new(&checkpoint.scheduler);
         native::release_memory()?;

@@ -4,11 +4,11 @@
 
 use std::time::Instant;
 
-use tch::{Kind, Reduction, Tensor};
+use tch::{Reduction, Tensor};
 
 use crate::api::{Gradient, Microbatch};
 use crate::error::{Error, Result};
-use crate::stable_diffusion::{StableDiffusion, kind_of, to_vec};
+use crate::stable_diffusion::{StableDiffusion, to_vec};
 
 impl StableDiffusion {
     /// Loss and gradient of one microbatch. The only leaf of the computation are the token embeddings: no
@@ -18,7 +18,6 @@ impl StableDiffusion {
     pub fn gradient(&self, microbatch: &Microbatch) -> Result<Gradient> {
         self.check(microbatch)?;
         let started = Instant::now();
-        let kind = kind_of(self.precision);
         let batch = microbatch.batch as i64;
         let config = &self.checkpoint.text;
         // 1. Token embeddings, the leaf. [batch, tokens, width] fp32
@@ -27,21 +26,21 @@ impl StableDiffusion {
         let leaf = Tensor::f_from_slice(&embeddings)?.f_view(shape)?.f_set_requires_grad(true)?;
         // 2. Text, which every layer rounds to the job's precision for itself. [batch, tokens, width] fp32
         let text = self.text.forward(&leaf)?;
-        // 3. Noise and prediction, in the job's precision. [batch, channels, height, width]
+        // 3. Noise and prediction. [batch, channels, height, width] fp32
         let latent = [
             batch,
             self.checkpoint.vae.latent_channels,
             microbatch.latent_height as i64,
             microbatch.latent_width as i64,
         ];
-        let latents = Tensor::f_from_slice(microbatch.latents)?.f_view(latent)?.f_to_kind(kind)?;
-        let noise = Tensor::f_from_slice(microbatch.noise)?.f_view(latent)?.f_to_kind(kind)?;
+        let latents = Tensor::f_from_slice(microbatch.latents)?.f_view(latent)?;
+        let noise = Tensor::f_from_slice(microbatch.noise)?.f_view(latent)?;
         let noisy = self.schedule.add_noise(&latents, &noise, microbatch.timesteps)?;
         let timesteps = Tensor::f_from_slice(microbatch.timesteps)?;
         let predicted = self.unet.forward(&noisy, &timesteps, &text)?;
-        // 4. Loss, fp32.
-        let target = self.schedule.target(&latents, &noise, microbatch.timesteps)?.f_to_kind(Kind::Float)?;
-        let loss = predicted.f_to_kind(Kind::Float)?.f_mse_loss(&target, Reduction::Mean)?;
+        // 4. Loss.
+        let target = self.schedule.target(&latents, &noise, microbatch.timesteps)?;
+        let loss = predicted.f_mse_loss(&target, Reduction::Mean)?;
         let loss_value = to_vec(&loss.f_view([1])?)?[0];
         let forward_seconds = started.elapsed().as_secs_f64();
         // 5. Backward to the leaf alone, then one row's uses added up in order of place.

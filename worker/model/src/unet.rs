@@ -16,7 +16,8 @@ use crate::layers::{Conv2d, Conv2dConfig, GroupNorm, GroupNormConfig};
 use crate::native;
 use crate::weights::Scope;
 
-/// The whole network; weights and activations in one kind.
+/// The whole network; matrix products and activations in one kind, but for the edges: the time embedding and the
+/// first and last convolution, whose few channels cost nothing, are fp32.
 #[derive(Debug)]
 pub struct UNet {
     conv_in: Conv2d,
@@ -46,9 +47,9 @@ impl UNet {
             conv_in: Conv2d::new(
                 &scope.sub("conv_in"),
                 border(config.in_channels, first, config.conv_in_kernel),
-                kind,
+                Kind::Float,
             )?,
-            time: TimeEmbedding::new(&scope.sub("time_embedding"), config, kind)?,
+            time: TimeEmbedding::new(&scope.sub("time_embedding"), config)?,
             down: (0..count)
                 .map(|index| DownBlock::new(&scope.sub("down_blocks").sub(index), config, index, kind))
                 .collect::<Result<_>>()?,
@@ -56,11 +57,11 @@ impl UNet {
             up: (0..count)
                 .map(|index| UpBlock::new(&scope.sub("up_blocks").sub(index), config, index, kind))
                 .collect::<Result<_>>()?,
-            norm_out: GroupNorm::new(&scope.sub("conv_norm_out"), norm_out, kind)?,
+            norm_out: GroupNorm::new(&scope.sub("conv_norm_out"), norm_out)?,
             conv_out: Conv2d::new(
                 &scope.sub("conv_out"),
                 border(first, config.out_channels, config.conv_out_kernel),
-                kind,
+                Kind::Float,
             )?,
             center_input: config.center_input_sample,
             kind,
@@ -69,16 +70,16 @@ impl UNet {
 
     /// `sample`: [batch, in_channels, height, width], any sides; `timesteps`: [batch] int64;
     /// `text`: [batch, tokens, cross_attention_width], its gradient adds up in its own kind.
-    /// Returns [batch, out_channels, height, width] in the network's kind.
+    /// Returns [batch, out_channels, height, width] fp32.
     pub fn forward(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Result<Tensor> {
         // 1. Time: SiLU of the embedding, which is how every residual block takes it. [batch, 4 * channels]
         let time = self.time.forward(timesteps)?.f_silu()?;
         // 2. In.
-        let mut sample = sample.f_to_kind(self.kind)?;
+        let mut sample = sample.f_to_kind(Kind::Float)?;
         if self.center_input {
             sample = sample.f_mul_scalar(2.0)?.f_sub_scalar(1.0)?;
         }
-        let mut x = self.conv_in.forward(&native::channels_last(&sample)?)?;
+        let mut x = self.conv_in.forward(&native::channels_last(&sample)?)?.f_to_kind(self.kind)?;
         // 3. Down, keeping every intermediate for the way up.
         let mut skips = vec![x.shallow_clone()];
         for block in &self.down {
@@ -91,7 +92,7 @@ impl UNet {
             x = block.forward(&x, &time, text, &mut skips)?;
         }
         // 6. Out.
-        self.conv_out.forward(&self.norm_out.forward_silu(&x)?)
+        self.conv_out.forward(&self.norm_out.forward_silu(&x)?.f_to_kind(Kind::Float)?)
     }
 }
 

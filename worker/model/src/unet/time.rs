@@ -7,7 +7,8 @@ use crate::error::Result;
 use crate::layers::{Linear, LinearConfig};
 use crate::weights::Scope;
 
-/// Sinusoids of the timestep (Vaswani et al. 2017), then two linear layers with SiLU between.
+/// Sinusoids of the timestep (Vaswani et al. 2017), then two linear layers with SiLU between; always fp32, for it
+/// costs nothing beside the network, and its error would reach every position.
 /// Source: diffusers get_timestep_embedding and TimestepEmbedding.
 #[derive(Debug)]
 pub struct TimeEmbedding {
@@ -16,22 +17,20 @@ pub struct TimeEmbedding {
     channels: i64,
     cosine_first: bool,
     freq_shift: f64,
-    kind: Kind,
 }
 
 impl TimeEmbedding {
     /// Reads `linear_1`, `linear_2`.
-    pub fn new(scope: &Scope, config: &UNetConfig, kind: Kind) -> Result<Self> {
+    pub fn new(scope: &Scope, config: &UNetConfig) -> Result<Self> {
         let (channels, width) = (config.blocks[0].channels, config.time_width());
         let first = LinearConfig { inputs: channels, outputs: width, bias: true };
         let second = LinearConfig { inputs: width, outputs: width, bias: true };
         Ok(TimeEmbedding {
-            first: Linear::new(&scope.sub("linear_1"), first, kind)?,
-            second: Linear::new(&scope.sub("linear_2"), second, kind)?,
+            first: Linear::new(&scope.sub("linear_1"), first, Kind::Float)?,
+            second: Linear::new(&scope.sub("linear_2"), second, Kind::Float)?,
             channels,
             cosine_first: config.flip_sin_to_cos,
             freq_shift: config.freq_shift,
-            kind,
         })
     }
 
@@ -49,9 +48,8 @@ impl TimeEmbedding {
         if self.channels % 2 == 1 { Ok(embedding.f_constant_pad_nd([0, 1])?) } else { Ok(embedding) }
     }
 
-    /// `timesteps`: [batch] int64; returns [batch, 4 * channels].
+    /// `timesteps`: [batch] int64; returns [batch, 4 * channels] fp32.
     pub fn forward(&self, timesteps: &Tensor) -> Result<Tensor> {
-        let sinusoids = self.sinusoids(timesteps)?.f_to_kind(self.kind)?;
-        self.second.forward(&self.first.forward(&sinusoids)?.f_silu()?)
+        self.second.forward(&self.first.forward(&self.sinusoids(timesteps)?)?.f_silu()?)
     }
 }

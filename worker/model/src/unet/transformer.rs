@@ -115,7 +115,7 @@ impl TransformerLayer {
     /// Reads `norm1`, `attn1`, `norm2`, `attn2`, `norm3`, `ff`.
     pub fn new(scope: &Scope, config: &UNetConfig, block: &BlockConfig, kind: Kind) -> Result<Self> {
         let (channels, heads, text) = (block.channels, block.heads, config.cross_attention_width);
-        let norm = |name| LayerNorm::new(&scope.sub(name), channels, LAYER_NORM_EPSILON, kind);
+        let norm = |name| LayerNorm::new(&scope.sub(name), channels, LAYER_NORM_EPSILON);
         let own = if block.only_cross_attention { text } else { channels };
         Ok(TransformerLayer {
             norm1: norm("norm1")?,
@@ -164,7 +164,7 @@ impl SpatialTransformer {
         };
         let layers = scope.sub("transformer_blocks");
         Ok(SpatialTransformer {
-            norm: GroupNorm::new(&scope.sub("norm"), norm, kind)?,
+            norm: GroupNorm::new(&scope.sub("norm"), norm)?,
             project_in: projection("proj_in")?,
             layers: (0..block.transformer_layers)
                 .map(|index| TransformerLayer::new(&layers.sub(index), config, block, kind))

@@ -88,7 +88,7 @@ impl VaeDecoder {
             conv_in: Conv2d::new(&scope.sub("conv_in"), Conv2dConfig::same_3x3(latent, last), kind)?,
             mid: VaeMidBlock::new(&scope.sub("mid_block"), config, last, kind)?,
             blocks,
-            norm_out: GroupNorm::new(&scope.sub("conv_norm_out"), norm_out, kind)?,
+            norm_out: GroupNorm::new(&scope.sub("conv_norm_out"), norm_out)?,
             conv_out: Conv2d::new(&scope.sub("conv_out"), picture, kind)?,
             kind,
         })

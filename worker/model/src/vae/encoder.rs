@@ -83,7 +83,7 @@ impl VaeEncoder {
             conv_in: Conv2d::new(&scope.sub("conv_in"), picture, kind)?,
             blocks,
             mid: VaeMidBlock::new(&scope.sub("mid_block"), config, last, kind)?,
-            norm_out: GroupNorm::new(&scope.sub("conv_norm_out"), norm_out, kind)?,
+            norm_out: GroupNorm::new(&scope.sub("conv_norm_out"), norm_out)?,
             conv_out: Conv2d::new(&scope.sub("conv_out"), Conv2dConfig::same_3x3(last, moments), kind)?,
             quant_conv,
             kind,

@@ -28,7 +28,7 @@ impl VaeAttention {
         let linear = LinearConfig { inputs: channels, outputs: channels, bias: true };
         let projection = |name| Linear::new(&scope.sub(name), linear, kind);
         Ok(VaeAttention {
-            norm: GroupNorm::new(&scope.sub("group_norm"), norm, kind)?,
+            norm: GroupNorm::new(&scope.sub("group_norm"), norm)?,
             query: projection("to_q")?,
             key: projection("to_k")?,
             value: projection("to_v")?,

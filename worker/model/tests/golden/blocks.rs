@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ringtune_model::checkpoint::Checkpoint;
-use ringtune_model::{Precision, Runtime};
+use ringtune_model::Runtime;
 use tch::{Kind, Tensor};
 
 use crate::support::{Golden, GoldenFile, Values, golden_folder, relative_error};
@@ -38,10 +38,8 @@ pub(crate) struct Inputs<'a> {
     file: &'a GoldenFile,
     /// The case they belong to.
     pub(crate) case: &'a Case,
-    /// The kind that weights and activations have in this run (for UNet and VAE).
+    /// The kind that weights and activations of UNet and VAE have in this run.
     pub(crate) kind: Kind,
-    /// The precision of this run.
-    pub(crate) precision: Precision,
 }
 
 impl Inputs<'_> {
@@ -119,8 +117,8 @@ pub(crate) fn check_cases(
     for case in &cases {
         *counts.entry(case.kind.clone()).or_insert(0) += 1;
         let worst = worst.entry(&case.kind).or_insert((0.0, 0.0));
-        for (precision, kind) in [(Precision::Fp32, Kind::Float), (Precision::Bf16, Kind::BFloat16)] {
-            let inputs = Inputs { file: &file, case, kind, precision };
+        for kind in [Kind::Float, Kind::BFloat16] {
+            let inputs = Inputs { file: &file, case, kind };
             let outputs = run(&inputs).unwrap_or_else(|| panic!("no test of {case:?}"));
             let expected = file.keys_below(&format!("{}/fp32", case.case));
             let mut found: Vec<&str> = outputs.iter().map(|(name, _)| name.as_str()).collect();
@@ -131,7 +129,7 @@ pub(crate) fn check_cases(
                 let shape = inputs.output_shape(name);
                 assert_eq!(output.size(), shape, "shape of {name} of {case:?}");
                 let error = relative_error(&to_floats(output), reference);
-                if precision == Precision::Fp32 {
+                if kind == Kind::Float {
                     worst.0 = worst.0.max(error);
                     if error > MAX_FP32_ERROR {
                         failures.push(format!("{} {} {name}: fp32 error {error:.2e}", case.case, case.kind));

@@ -8,32 +8,32 @@ use tch::Kind;
 use crate::blocks::{CHECKPOINTS, Inputs, Outputs, assert_covers, check_cases, open_checkpoint, out};
 
 fn run(checkpoint: &Checkpoint, weights: &Weights, inputs: &Inputs) -> Option<Outputs> {
-    let (root, config, precision) = (weights.root(), &checkpoint.text, inputs.precision);
+    let (root, config) = (weights.root(), &checkpoint.text);
     let scope = root.sub(&inputs.case.path);
     match inputs.case.kind.as_str() {
         "CLIPAttention" => {
-            let attention = ClipAttention::new(&scope, config, precision).unwrap();
+            let attention = ClipAttention::new(&scope, config).unwrap();
             let output = attention.forward(&inputs.recorded("hidden_states")).unwrap();
             Some(vec![("out.0".to_string(), output)])
         }
         "CLIPMLP" => {
-            let mlp = ClipMlp::new(&scope, config, precision).unwrap();
+            let mlp = ClipMlp::new(&scope, config).unwrap();
             out(mlp.forward(&inputs.recorded("hidden_states")))
         }
         "CLIPEncoderLayer" => {
-            let layer = ClipLayer::new(&scope, config, precision).unwrap();
+            let layer = ClipLayer::new(&scope, config).unwrap();
             out(layer.forward(&inputs.recorded("hidden_states")))
         }
         // The encoder adds positions to what `embed` gives when it starts.
         "CLIPTextEmbeddings" => {
-            let encoder = TextEncoder::new(&root, config, precision).unwrap();
+            let encoder = TextEncoder::new(&root, config).unwrap();
             let tokens = encoder.embed(&inputs.recorded("input_ids")).unwrap();
             let shape = [config.max_positions, config.hidden_size];
             let positions = scope.sub("position_embedding").tensor("weight", &shape, Kind::Float).unwrap();
             out(Ok(tokens + positions))
         }
         "model" => {
-            let encoder = TextEncoder::new(&root, config, precision).unwrap();
+            let encoder = TextEncoder::new(&root, config).unwrap();
             out(encoder.forward(&encoder.embed(&inputs.recorded("input_ids")).unwrap()))
         }
         _ => None,

@@ -29,7 +29,7 @@ fn block_of<'a>(config: &'a UNetConfig, path: &str) -> &'a BlockConfig {
 
 /// The time embedding as the residual blocks take it here: diffusers applies SiLU in each of them.
 fn time(inputs: &Inputs) -> Tensor {
-    inputs.tensor("temb").silu()
+    inputs.recorded("temb").silu()
 }
 
 /// The text, or a place-holder for blocks without cross-attention.
@@ -54,13 +54,13 @@ fn run_layer(config: &UNetConfig, weights: &Weights, inputs: &Inputs) -> Option<
     let hidden = || inputs.tensor("hidden_states");
     match inputs.case.kind.as_str() {
         "Timesteps" => {
-            let embedding = TimeEmbedding::new(&weights.root().sub("time_embedding"), config, kind).unwrap();
+            let embedding = TimeEmbedding::new(&weights.root().sub("time_embedding"), config).unwrap();
             out(embedding.sinusoids(&inputs.recorded("timesteps")))
         }
         "TimestepEmbedding" => {
             let run = inputs.case.case.split('/').next().unwrap();
             let timesteps = inputs.elsewhere(&format!("{run}/whole/in/timesteps"));
-            out(TimeEmbedding::new(&scope, config, kind).unwrap().forward(&timesteps))
+            out(TimeEmbedding::new(&scope, config).unwrap().forward(&timesteps))
         }
         "ResnetBlock2D" => {
             let x = inputs.tensor("input_tensor");
