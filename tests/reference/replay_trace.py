@@ -11,11 +11,10 @@ Checked, for every step and microbatch (the bounds are options):
   trace       steps 1, 2, …, each with microbatches 0, 1, …, shapes and number formats; `embeds_before` is the step
               before's `embeds_after`, bit for bit; `grad_reduced` is the mean of the microbatches' `grad`
   precision no    loss and gradient: relative error <= 1e-4; gradient's cosine >= 0.99999
-  precision bf16  each step's mean gradient against that of diffusers' fp32: cosine >= 0.999; and the ratio of its
-              distance from that to the distance of diffusers' own bf16: median <= 1.3, worst <= 2. The median over
-              single microbatches likewise; loss within 1e-2. (The worst microbatch is reported, not judged:
-              rounding errors of a single sample are luck, and diffusers in another memory layout is up to 1.8 times
-              as far off in one and half as far in the next.)
+  precision bf16  every microbatch's gradient against that of diffusers' fp32: cosine >= 0.999. The ratio of its
+              distance from that to the distance of diffusers' own bf16: median <= 1.3, and worst <= 2 for the steps'
+              mean gradients. (For a single microbatch the worst may be 3: where diffusers' own rounding errors happen
+              to cancel, the ratio is large though our error is usual.) Loss within 1e-2
   optimizer   torch.optim.AdamW, given the traced gradients and learning rates from step 1 on and set to each step's
               `embeds_before`, comes to `embeds_after`: relative error <= 1e-4
 
@@ -146,18 +145,16 @@ def compare_optimizer(trace, adamw):
         yield measures
 
 
-def step_gradients(microbatches):
-    """For each step: its mean gradient's cosine with fp32's, and the ratio of our distance from fp32 to that of
-    diffusers' own bf16."""
+def step_ratios(microbatches):
+    """For each step: the ratio of its mean gradient's distance from fp32 to that of diffusers' own bf16."""
     by_step = {}
     for row in microbatches:
         by_step.setdefault(row["step"], []).append(row.pop("gradients"))
-    cosines, ratios = [], []
+    ratios = []
     for step in by_step.values():
         ours, own, exact = (torch.stack(side).double().mean(dim=0) for side in zip(*step))
-        cosines.append(cosine(ours, exact))
         ratios.append((ours - exact).norm().item() / max((own - exact).norm().item(), 1e-12))
-    return cosines, ratios
+    return ratios
 
 
 def judge(microbatches, steps, options):
@@ -182,9 +179,8 @@ def judge(microbatches, steps, options):
         "embeds_error": summary["embeds_error_worst"] <= options.max_embeds_error,
     }
     if options.precision == "bf16":
-        cosines, ratios = step_gradients(microbatches)
+        ratios = step_ratios(microbatches)
         summary |= {
-            "step_cosine_worst": math.nan if any(map(math.isnan, cosines)) else min(cosines),
             "ratio_median": statistics.median(ratios),
             "ratio_worst": math.nan if any(map(math.isnan, ratios)) else max(ratios),
             "microbatch_ratio_median": statistics.median(row["ratio"] for row in microbatches),
@@ -196,10 +192,11 @@ def judge(microbatches, steps, options):
         }
         bounds |= {
             "loss_error": summary["loss_error_worst"] <= options.max_bf16_loss_error,
-            "step_cosine": summary["step_cosine_worst"] >= options.min_bf16_cosine,
+            "grad_cosine": summary["grad_cosine_worst"] >= options.min_bf16_cosine,
             "ratio_median": summary["ratio_median"] <= options.max_ratio_median,
             "ratio_worst": summary["ratio_worst"] <= options.max_ratio_worst,
             "microbatch_ratio_median": summary["microbatch_ratio_median"] <= options.max_ratio_median,
+            "microbatch_ratio_worst": summary["microbatch_ratio_worst"] <= options.max_microbatch_ratio_worst,
         }
     else:
         bounds |= {
@@ -228,6 +225,7 @@ def main():
     parser.add_argument("--min-bf16-cosine", type=float, default=0.999)
     parser.add_argument("--max-ratio-median", type=float, default=1.3)
     parser.add_argument("--max-ratio-worst", type=float, default=2.0)
+    parser.add_argument("--max-microbatch-ratio-worst", type=float, default=3.0)
     parser.add_argument("--details", action="store_true", help="a JSON line for each microbatch and step as well")
     options = parser.parse_args()
 

@@ -2,7 +2,7 @@
 
 use tch::{Kind, Tensor};
 
-use crate::config::UNetConfig;
+use crate::config::{BlockConfig, UNetConfig};
 use crate::error::{Error, Result};
 use crate::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
 use crate::unet::transformer::SpatialTransformer;
@@ -19,6 +19,28 @@ fn resnet(config: &UNetConfig, inputs: i64, outputs: i64) -> ResnetConfig {
     }
 }
 
+/// Residual blocks with these channels in, each followed by a transformer if `attention` says so.
+/// Reads `resnets.N`, `attentions.N`.
+fn layers(
+    scope: &Scope,
+    config: &UNetConfig,
+    block: &BlockConfig,
+    attention: bool,
+    inputs: &[i64],
+    kind: Kind,
+) -> Result<(Vec<ResnetBlock>, Vec<SpatialTransformer>)> {
+    let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
+    for (layer, &inputs) in inputs.iter().enumerate() {
+        let shape = resnet(config, inputs, block.channels);
+        resnets.push(ResnetBlock::new(&scope.sub("resnets").sub(layer), shape, kind)?);
+        if attention {
+            let scope = scope.sub("attentions").sub(layer);
+            transformers.push(SpatialTransformer::new(&scope, config, block, kind)?);
+        }
+    }
+    Ok((resnets, transformers))
+}
+
 /// One resolution on the way down.
 #[derive(Debug)]
 pub struct DownBlock {
@@ -31,21 +53,10 @@ impl DownBlock {
     /// Reads `resnets.N`, `attentions.N`, `downsamplers.0` of down block `index`.
     pub fn new(scope: &Scope, config: &UNetConfig, index: usize, kind: Kind) -> Result<Self> {
         let block = &config.blocks[index];
-        let mut inputs = config.blocks[index.saturating_sub(1)].channels;
-        let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
-        for layer in 0..block.layers {
-            let shape = resnet(config, inputs, block.channels);
-            resnets.push(ResnetBlock::new(&scope.sub("resnets").sub(layer), shape, kind)?);
-            inputs = block.channels;
-            if block.down_attention {
-                transformers.push(SpatialTransformer::new(
-                    &scope.sub("attentions").sub(layer),
-                    config,
-                    block,
-                    kind,
-                )?);
-            }
-        }
+        let before = config.blocks[index.saturating_sub(1)].channels;
+        let inputs: Vec<i64> =
+            (0..block.layers).map(|layer| if layer == 0 { before } else { block.channels }).collect();
+        let (resnets, transformers) = layers(scope, config, block, block.down_attention, &inputs, kind)?;
         let downsample = if index + 1 < config.blocks.len() {
             let scope = scope.sub("downsamplers").sub(0);
             Some(Downsample::new(&scope, block.channels, config.downsample_padding, kind)?)
@@ -126,21 +137,14 @@ impl UpBlock {
         // The first layer takes what comes from below, the last one's skip comes from the resolution above.
         let below = config.blocks[(depth + 1).min(config.blocks.len() - 1)].channels;
         let above = config.blocks[depth.saturating_sub(1)].channels;
-        let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
-        for layer in 0..=block.layers {
-            let hidden = if layer == 0 { below } else { block.channels };
-            let skip = if layer == block.layers { above } else { block.channels };
-            let shape = resnet(config, hidden + skip, block.channels);
-            resnets.push(ResnetBlock::new(&scope.sub("resnets").sub(layer), shape, kind)?);
-            if block.up_attention {
-                transformers.push(SpatialTransformer::new(
-                    &scope.sub("attentions").sub(layer),
-                    config,
-                    block,
-                    kind,
-                )?);
-            }
-        }
+        let inputs: Vec<i64> = (0..=block.layers)
+            .map(|layer| {
+                let hidden = if layer == 0 { below } else { block.channels };
+                let skip = if layer == block.layers { above } else { block.channels };
+                hidden + skip
+            })
+            .collect();
+        let (resnets, transformers) = layers(scope, config, block, block.up_attention, &inputs, kind)?;
         let upsample = if depth > 0 {
             Some(Upsample::new(&scope.sub("upsamplers").sub(0), block.channels, kind)?)
         } else {

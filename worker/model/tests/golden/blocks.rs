@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ringtune_model::checkpoint::Checkpoint;
 use ringtune_model::Runtime;
+use ringtune_model::checkpoint::Checkpoint;
 use tch::{Kind, Tensor};
 
 use crate::support::{Golden, GoldenFile, Values, golden_folder, relative_error};

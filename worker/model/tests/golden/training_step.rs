@@ -50,7 +50,7 @@ fn fp32_loss_and_gradient_are_those_of_diffusers() {
 fn bf16_gradient_is_as_near_to_fp32_as_that_of_diffusers() {
     for name in CHECKPOINTS {
         let golden = GoldenFile::open(&format!("{name}-step.safetensors"));
-        let (mut ratios, mut errors, mut own_errors) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ratios = Vec::new();
         for (case, ours) in gradients(name, &golden, Precision::Bf16) {
             let exact = golden.floats(&format!("{case}/fp32/grad"));
             let own = relative_error(golden.floats(&format!("{case}/bf16/grad")), exact);
@@ -60,18 +60,12 @@ fn bf16_gradient_is_as_near_to_fp32_as_that_of_diffusers() {
             let loss_error = relative_error(&[ours.loss], golden.floats(&format!("{case}/fp32/loss")));
             assert!(loss_error <= 1e-2, "{name} {case}: loss error {loss_error:.2e}");
             ratios.push(error / own);
-            errors.push(error);
-            own_errors.push(own);
         }
         ratios.sort_by(f64::total_cmp);
         let median = ratios[ratios.len() / 2];
         assert!(median <= 1.3, "{name}: median ratio {median:.2} of {ratios:.2?}");
-        // Rounding errors of one sample's gradient are luck: in another memory layout diffusers itself is up to
-        // 1.8 times as far off in one sample and half as far in the next. So the worst of ours is held against
-        // what is usual for diffusers, not against its luck in the same sample.
-        let usual = (own_errors.iter().map(|own| own * own).sum::<f64>() / own_errors.len() as f64).sqrt();
-        let worst = errors.iter().fold(0.0, |worst: f64, error| worst.max(*error)) / usual;
-        assert!(worst <= 2.0, "{name}: worst ratio {worst:.2} of {errors:.4?}, usual is {usual:.4}");
+        let worst = ratios[ratios.len() - 1];
+        assert!(worst <= 2.0, "{name}: worst ratio {worst:.2} of {ratios:.2?}");
     }
 }
 
