@@ -13,6 +13,7 @@ pub mod generate;
 pub mod http;
 pub mod node;
 pub mod output;
+pub mod patience;
 pub mod ring;
 pub mod runner;
 pub mod session;

@@ -11,6 +11,7 @@ use ringtune_worker::{
     engine::{EngineHandle, Precision, TorchEngine},
     generate::{self, GenerateArguments},
     node::Node,
+    patience,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -19,6 +20,10 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Err(error) = patience::ensure() {
+        // Only slower on busy cores.
+        let _ = writeln!(std::io::stderr(), "ringtune-worker: set GOMP_SPINCOUNT=0 by hand: {error}");
+    }
     // Networks and files: two threads are plenty beside those that compute.
     let runtime = match Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,

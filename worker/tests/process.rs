@@ -195,3 +195,17 @@ fn generate_draws_and_refuses() {
     assert!(generate(&folder.path().join("many"), &["--count", "2", "--size", "32"]).status.success());
     assert_eq!(std::fs::read_dir(folder.path().join("many")).unwrap().count(), 2);
 }
+
+#[test]
+fn openmp_threads_sleep_while_they_wait_unless_told_otherwise() {
+    let variables = |command: Command| {
+        let (running, _) = announced(command);
+        let text = std::fs::read_to_string(format!("/proc/{}/environ", running.0.id())).unwrap();
+        text.split_terminator('\0').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let state = tempfile::tempdir().unwrap();
+    assert_eq!(variables(daemon(state.path())), ["GOMP_SPINCOUNT=0"]);
+    let mut told = daemon(state.path());
+    told.env("OMP_WAIT_POLICY", "active");
+    assert_eq!(variables(told), ["OMP_WAIT_POLICY=active"], "left as it was");
+}

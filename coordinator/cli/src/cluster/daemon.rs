@@ -102,7 +102,6 @@ impl Daemon {
         let DaemonCommand { label, program, arguments, log } = command;
         let mut child = Command::new(&program)
             .args(arguments)
-            .envs(patient_threads())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(create_locked(&log)?)
@@ -223,15 +222,6 @@ fn read_end(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// OpenMP's threads spin while they wait for each other, which is ruinous where several workers, or a worker and
-/// anything else, share the cores, and gains nothing where they do not (measured: 2.0 s a step either way on an idle
-/// machine, 2 to 5 s against 6 to 29 s on a busy one). libgomp reads this before `main`, so the parent has to set it.
-/// What the user chose is left alone.
-fn patient_threads() -> Option<(&'static str, &'static str)> {
-    let chosen = ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"].iter().any(|name| std::env::var_os(name).is_some());
-    (!chosen).then_some(("GOMP_SPINCOUNT", "0"))
 }
 
 #[cfg(test)]
