@@ -33,6 +33,14 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
             center_crop: train.center_crop,
             templates: (!train.templates.is_empty()).then_some(train.templates),
             save_steps: train.save_steps,
+            adam_beta1: train.adam_beta1,
+            adam_beta2: train.adam_beta2,
+            adam_weight_decay: train.adam_weight_decay,
+            adam_epsilon: train.adam_epsilon,
+            lr_num_cycles: train.lr_num_cycles,
+            max_grad_norm: train.max_grad_norm,
+            snr_gamma: train.snr_gamma,
+            noise_offset: train.noise_offset,
         },
         cluster: ClusterDraft {
             world_size: cluster.world_size,
@@ -77,6 +85,14 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
             center_crop: Some(train.center_crop),
             templates: train.templates.clone(),
             save_steps: Some(signed(train.save_steps)),
+            adam_beta1: Some(train.adam_beta1),
+            adam_beta2: Some(train.adam_beta2),
+            adam_weight_decay: Some(train.adam_weight_decay),
+            adam_epsilon: Some(train.adam_epsilon),
+            lr_num_cycles: Some(signed(train.lr_num_cycles)),
+            max_grad_norm: Some(train.max_grad_norm),
+            snr_gamma: Some(train.snr_gamma),
+            noise_offset: Some(train.noise_offset),
         }),
         cluster: Some(v1::ClusterSpec {
             world_size: Some(i64::from(spec.cluster.world_size)),
@@ -111,6 +127,14 @@ mod tests {
                 learning_rate: Some(0.02),
                 seed: Some(i64::MAX),
                 templates: vec!["a photo of a {}".to_owned()],
+                adam_beta1: Some(0.8),
+                adam_beta2: Some(0.9),
+                adam_weight_decay: Some(0.1),
+                adam_epsilon: Some(1e-6),
+                lr_num_cycles: Some(2),
+                max_grad_norm: Some(0.5),
+                snr_gamma: Some(5.0),
+                noise_offset: Some(0.1),
                 ..Default::default()
             }),
             cluster: Some(v1::ClusterSpec { world_size: Some(3), ..Default::default() }),
@@ -123,6 +147,10 @@ mod tests {
         let spec = spec_from_wire(sent()).unwrap();
         assert_eq!(spec.cluster.min_world_size, 3);
         assert_eq!(spec.train.max_train_steps, 5000);
+        assert_eq!((spec.train.adam_beta1, spec.train.adam_beta2), (0.8, 0.9));
+        assert_eq!((spec.train.adam_weight_decay, spec.train.adam_epsilon), (0.1, 1e-6));
+        assert_eq!((spec.train.lr_num_cycles, spec.train.max_grad_norm), (2, 0.5));
+        assert_eq!((spec.train.snr_gamma, spec.train.noise_offset), (5.0, 0.1));
         let wire = spec_to_wire(&spec);
         assert_eq!(spec_from_wire(wire.clone()).unwrap(), spec);
         assert_eq!(spec_to_wire(&spec), wire);

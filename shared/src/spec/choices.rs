@@ -92,7 +92,7 @@ choice! {
         Linear = "linear",
         /// Up over the warm-up, then down to 0 along half a cosine.
         Cosine = "cosine",
-        /// As cosine, with hard restarts (one cycle).
+        /// As cosine, with hard restarts: `lr_num_cycles` times.
         CosineWithRestarts = "cosine_with_restarts",
         /// Up over the warm-up, then down to 1e-7 along a polynomial.
         Polynomial = "polynomial",

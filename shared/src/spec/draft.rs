@@ -63,6 +63,14 @@ pub struct TrainDraft {
     pub center_crop: Option<bool>,
     pub templates: Option<Vec<String>>,
     pub save_steps: Option<i64>,
+    pub adam_beta1: Option<f64>,
+    pub adam_beta2: Option<f64>,
+    pub adam_weight_decay: Option<f64>,
+    pub adam_epsilon: Option<f64>,
+    pub lr_num_cycles: Option<i64>,
+    pub max_grad_norm: Option<f64>,
+    pub snr_gamma: Option<f64>,
+    pub noise_offset: Option<f64>,
 }
 
 /// `[cluster]`, unchecked; see [`super::ClusterSpec`].

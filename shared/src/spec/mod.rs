@@ -7,7 +7,7 @@
 //! The training options have the names, values and defaults of diffusers'
 //! `examples/textual_inversion/textual_inversion.py`, with one exception: `seed`, which has no
 //! default there (every run differs), is 0 here, because a job must give the same result when it
-//! is run again.
+//! is run again. Three options that it lacks are those of its `train_text_to_image.py`.
 
 mod choices;
 mod draft;
@@ -61,7 +61,8 @@ pub struct DataSpec {
     pub images: String,
 }
 
-/// How it is learned. Names, values and defaults are diffusers', but for `seed`.
+/// How it is learned. Names, values and defaults are diffusers', but for `seed`; `max_grad_norm`, `snr_gamma` and
+/// `noise_offset` are those of its `train_text_to_image.py`, and off where not given.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrainSpec {
     /// The new word, as it will be written in prompts.
@@ -98,6 +99,22 @@ pub struct TrainSpec {
     pub templates: Vec<String>,
     /// An embedding is kept every so many steps; 0: only the last. Default 500.
     pub save_steps: u64,
+    /// How much of the gradients' running mean AdamW keeps. Default 0.9.
+    pub adam_beta1: f64,
+    /// How much of the squared gradients' running mean AdamW keeps. Default 0.999.
+    pub adam_beta2: f64,
+    /// Share of the weights, times the learning rate, that AdamW takes away in a step. Default 0.01.
+    pub adam_weight_decay: f64,
+    /// Added to AdamW's denominator. Default 1e-8.
+    pub adam_epsilon: f64,
+    /// Times that the schedule `cosine_with_restarts` falls to 0. Default 1.
+    pub lr_num_cycles: u64,
+    /// A step's gradient that is longer than this is shortened to it; 0: never. Default 0.
+    pub max_grad_norm: f64,
+    /// Gamma of the min-SNR loss weights (Hang et al. 2023); 0: all samples weigh the same. Default 0.
+    pub snr_gamma: f64,
+    /// Share of one more normal draw for each sample and channel in its noise; 0: none. Default 0.
+    pub noise_offset: f64,
 }
 
 /// On how many ranks a job runs.

@@ -1,3 +1,5 @@
+mod train_numbers;
+
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -60,6 +62,14 @@ fn what_is_left_out_takes_diffusers_defaults() {
             center_crop: false,
             templates: Vec::new(),
             save_steps: 500,
+            adam_beta1: 0.9,
+            adam_beta2: 0.999,
+            adam_weight_decay: 0.01,
+            adam_epsilon: 1e-8,
+            lr_num_cycles: 1,
+            max_grad_norm: 0.0,
+            snr_gamma: 0.0,
+            noise_offset: 0.0,
         },
         cluster: ClusterSpec { world_size: 1, min_world_size: 1, threads_per_rank: 0 },
         debug: DebugSpec { trace_dir: String::new() },
@@ -405,6 +415,14 @@ fn any_draft() -> impl Strategy<Value = JobDraft> {
                 center_crop: Some(flags[1]),
                 templates: Some(vec![format!("{around}{{}}"); templates]),
                 save_steps: Some(steps),
+                adam_beta1: Some(learning_rate / 1001.0),
+                adam_beta2: Some(learning_rate / 2000.0),
+                adam_weight_decay: Some(learning_rate),
+                adam_epsilon: Some(learning_rate),
+                lr_num_cycles: Some(steps.max(1)),
+                max_grad_norm: Some(learning_rate),
+                snr_gamma: Some(learning_rate),
+                noise_offset: Some(learning_rate / 10.0),
             },
             cluster: ClusterDraft {
                 world_size: Some(world_size),

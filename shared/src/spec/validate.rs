@@ -31,6 +31,14 @@ pub mod limits {
     pub const STEPS: i64 = 10_000_000;
     /// Before `scale_lr`.
     pub const LEARNING_RATE: f64 = 1000.0;
+    /// Of AdamW's numbers that are not a share.
+    pub const ADAM: f64 = 1000.0;
+    /// Length of a step's gradient.
+    pub const GRAD_NORM: f64 = 1e6;
+    /// Gamma of the min-SNR weights: far above the ratios of any schedule in use.
+    pub const SNR_GAMMA: f64 = 1e6;
+    /// Standard deviations of the noise.
+    pub const NOISE_OFFSET: f64 = 100.0;
     /// Characters of names and tokens.
     pub const NAME_CHARACTERS: usize = 200;
     /// Characters of paths and URIs.
@@ -184,6 +192,19 @@ impl Check {
             center_crop: draft.center_crop.unwrap_or(false),
             templates: self.templates(draft.templates),
             save_steps: self.count("train.save_steps", draft.save_steps, 500, 0..=limits::STEPS),
+            adam_beta1: self.share("train.adam_beta1", draft.adam_beta1, 0.9),
+            adam_beta2: self.share("train.adam_beta2", draft.adam_beta2, 0.999),
+            adam_weight_decay: self.number(
+                "train.adam_weight_decay",
+                draft.adam_weight_decay,
+                1e-2,
+                limits::ADAM,
+            ),
+            adam_epsilon: self.number("train.adam_epsilon", draft.adam_epsilon, 1e-8, limits::ADAM),
+            lr_num_cycles: self.count("train.lr_num_cycles", draft.lr_num_cycles, 1, 1..=limits::STEPS),
+            max_grad_norm: self.number("train.max_grad_norm", draft.max_grad_norm, 0.0, limits::GRAD_NORM),
+            snr_gamma: self.number("train.snr_gamma", draft.snr_gamma, 0.0, limits::SNR_GAMMA),
+            noise_offset: self.number("train.noise_offset", draft.noise_offset, 0.0, limits::NOISE_OFFSET),
         }
     }
 
@@ -278,6 +299,27 @@ impl Check {
         let allowed = format!("a number above 0, at most {}", limits::LEARNING_RATE);
         self.refuse("train.learning_rate", format!("got {rate}; allowed: {allowed}"));
         DEFAULT
+    }
+
+    /// A number from 0 to `most`. A zero comes out without a sign, so that equal jobs are written equally.
+    fn number(&mut self, field: &str, given: Option<f64>, default: f64, most: f64) -> f64 {
+        let Some(number) = given else { return default };
+        // NaN is in no range.
+        if (0.0..=most).contains(&number) {
+            return number.abs();
+        }
+        self.refuse(field, format!("got {number}; allowed: 0 to {most}"));
+        default
+    }
+
+    /// A number from 0 up to, but not, 1.
+    fn share(&mut self, field: &str, given: Option<f64>, default: f64) -> f64 {
+        let Some(number) = given else { return default };
+        if (0.0..1.0).contains(&number) {
+            return number.abs();
+        }
+        self.refuse(field, format!("got {number}; allowed: 0 to 1, without 1"));
+        default
     }
 
     /// diffusers fills a template in with Python's `template.format(word)`: exactly one `{}`, and a
