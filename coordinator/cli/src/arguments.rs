@@ -121,9 +121,9 @@ pub struct RunArguments {
 /// Arguments of `up`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The coordinator listens on 127.0.0.1:7070 (HTTP 7071), the first worker on 7080 and 7081; a port that is
-taken is replaced by a free one, which is printed. Jobs and logs are kept in
-${XDG_STATE_HOME:-~/.local/state}/ringtune/up. Ctrl-C stops everything.")]
+The coordinator listens on 127.0.0.1:7070 (HTTP 7071), the first worker on 7080 and 7081;
+a port that is taken is replaced by a free one, which is printed. Jobs and logs are kept
+in ${XDG_STATE_HOME:-~/.local/state}/ringtune/up. Ctrl-C stops everything.")]
 pub struct UpArguments {
     /// Workers to start
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -140,8 +140,8 @@ Examples:
   JOB=$(ringtune submit dicoo.toml)          prints the job id
   ringtune submit --watch dicoo.toml         stays until the job ends; exits with its outcome
 
-The images are uploaded to the coordinator. The model folder is read by the workers: its path must be
-the same on each of them.")]
+The images are uploaded to the coordinator. The model folder is read by the workers:
+its path must be the same on each of them.")]
 pub struct SubmitArguments {
     /// The job file
     #[arg(value_name = "JOB.toml")]

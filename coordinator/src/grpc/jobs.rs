@@ -38,6 +38,7 @@ impl JobService for Jobs {
         let wire = request.spec.unwrap_or_default();
         let key = request_key(request.request_id, &wire).map_err(FailedRequest::from)?;
         let spec = Arc::new(spec_from_wire(wire).map_err(bad_spec)?);
+        spec.check_paths().map_err(bad_spec)?;
         if spec.data.images.starts_with(ringtune_shared::ids::CONTENT_URI_PREFIX) {
             self.0.images.check(&spec.data.images).await.map_err(bad_request)?;
         }

@@ -43,6 +43,11 @@ async fn a_bad_spec_is_refused_with_every_field() {
     let mut absent = spec(1);
     absent.data = Some(v1::DataSpec { images: ContentHash::of(b"never uploaded").uri() });
     assert_eq!(fields(&create(&coordinator, absent, "").await.unwrap_err()), ["spec.data.images"]);
+    let mut relative = spec(1);
+    relative.model = Some(v1::ModelSpec { base: "../sd".to_owned() });
+    let refused = create(&coordinator, relative, "").await.unwrap_err();
+    assert_eq!(fields(&refused), ["spec.model.base"]);
+    assert!(refused.message().contains("absolute"), "{refused}");
     coordinator.stop().await;
 }
 

@@ -13,22 +13,38 @@ impl JobSpec {
     /// names the field that needed it.
     pub fn resolve_paths(&mut self, base: &Path) -> Result<(), SpecError> {
         let mut violations = Vec::new();
-        let images_are_uploaded = self.data.images.starts_with(CONTENT_URI_PREFIX);
-        let paths = [
-            ("model.base", &mut self.model.base, false),
-            ("data.images", &mut self.data.images, images_are_uploaded),
-            ("debug.trace_dir", &mut self.debug.trace_dir, false),
-        ];
-        for (field, path, keep) in paths {
-            if keep || path.is_empty() {
-                continue;
-            }
+        for (field, path) in self.paths_mut() {
             match absolute(base, path) {
                 Ok(resolved) => *path = resolved,
                 Err(problem) => violations.push(Violation::new(field, problem)),
             }
         }
         if violations.is_empty() { Ok(()) } else { Err(SpecError { violations }) }
+    }
+
+    /// Refuses relative paths, of which a daemon cannot know what they are relative to.
+    pub fn check_paths(&self) -> Result<(), SpecError> {
+        let mut spec = self.clone();
+        let relative = |(_, path): &(&str, &mut String)| !Path::new(path.as_str()).is_absolute();
+        let violation = |(field, path): (&'static str, &mut String)| {
+            Violation::new(field, format!("{path:?} is relative; give an absolute path"))
+        };
+        let violations: Vec<Violation> =
+            spec.paths_mut().into_iter().filter(relative).map(violation).collect();
+        if violations.is_empty() { Ok(()) } else { Err(SpecError { violations }) }
+    }
+
+    /// The paths that the job gives, by their fields' names.
+    fn paths_mut(&mut self) -> Vec<(&'static str, &mut String)> {
+        let is_path = |path: &str| !path.is_empty() && !path.starts_with(CONTENT_URI_PREFIX);
+        [
+            ("model.base", &mut self.model.base),
+            ("data.images", &mut self.data.images),
+            ("debug.trace_dir", &mut self.debug.trace_dir),
+        ]
+        .into_iter()
+        .filter(|(_, path)| is_path(path))
+        .collect()
     }
 }
 
@@ -43,4 +59,28 @@ fn absolute(base: &Path, path: &str) -> Result<String, String> {
         .into_os_string()
         .into_string()
         .map_err(|path| format!("{path:?} is not valid UTF-8; move the files or give an absolute path"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::parse_job_toml;
+
+    #[test]
+    fn relative_paths_are_refused_by_name() {
+        let job = |base: &str, images: &str| {
+            parse_job_toml(&format!(
+                "kind = \"textual_inversion\"\n[model]\nbase = {base:?}\n[data]\nimages = {images:?}\n\
+                 [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n"
+            ))
+            .unwrap()
+        };
+        let uploaded = format!("{CONTENT_URI_PREFIX}{}", "0".repeat(64));
+        assert_eq!(job("/models/sd", "/images").check_paths(), Ok(()));
+        assert_eq!(job("/models/sd", &uploaded).check_paths(), Ok(()));
+        let error = job("../sd", "images").check_paths().unwrap_err();
+        let fields: Vec<&str> = error.violations.iter().map(|violation| violation.field.as_str()).collect();
+        assert_eq!(fields, ["model.base", "data.images"]);
+        assert!(error.to_string().contains("\"../sd\" is relative"), "{error}");
+    }
 }

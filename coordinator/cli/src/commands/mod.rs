@@ -26,3 +26,8 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Doctor(arguments) => daemon_tools::doctor(arguments),
     }
 }
+
+/// The noun as it stands behind this number.
+fn plural(count: u32, noun: &str) -> String {
+    if count == 1 { noun.to_owned() } else { format!("{noun}s") }
+}

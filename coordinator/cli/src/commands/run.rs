@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::{
     fetch::{prepare_folder, save_artifacts},
     follow::{Follow, OnInterrupt, Outcome},
+    plural,
     submit::{CheckedJob, job_id, total_steps},
 };
 use crate::{
@@ -152,8 +153,4 @@ async fn interrupted_already(interrupts: &Interrupts) -> bool {
         () = interrupts.first() => true,
         () = std::future::ready(()) => false,
     }
-}
-
-fn plural(count: u32, noun: &str) -> String {
-    if count == 1 { noun.to_owned() } else { format!("{noun}s") }
 }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::plural;
 use crate::{
     arguments::UpArguments,
     cluster::{ClusterPlan, KeptFolder, LocalCluster, Ports},
@@ -32,8 +33,9 @@ pub(super) async fn up(arguments: UpArguments, interrupts: &Interrupts) -> Resul
     let plan =
         ClusterPlan { folder: folder.path().to_owned(), workers: arguments.workers, ports: Ports::Default };
     remark(&format!(
-        "starting a coordinator and {} workers; state and logs in {}",
+        "starting a coordinator and {} {}; state and logs in {}",
         plan.workers,
+        plural(plan.workers, "worker"),
         plan.folder.display()
     ));
     let mut cluster = tokio::select! {
