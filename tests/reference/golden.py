@@ -21,9 +21,10 @@ CHECKPOINT-unet.safetensors        … of the UNet
 CHECKPOINT-step.safetensors        loss and gradient of whole microbatches
     metadata "cases": a JSON list of names. Keys: CASE/in/{embeds [n, width], latents, noise, timesteps, input_ids}
     (placeholder ids count up from the vocabulary's size), CASE/{fp32,bf16}/{loss [1], grad [n, width]}.
-CHECKPOINT-pipeline.safetensors    pictures by DDIM with classifier-free guidance, fp32
-    metadata "cases": {case: {prompt, guidance_scale, steps}}. Keys: CASE/{input_ids, negative_input_ids, noise,
-    latents (final, scaled), pixels (decoded, before the clamp to [-1, 1])}.
+CHECKPOINT-pipeline.safetensors    pictures by every sampler with classifier-free guidance, fp32
+    metadata "cases": {case: {sampler, prompt, guidance_scale, steps}}. Keys: CASE/{input_ids, negative_input_ids, noise,
+    step_noise (of a sampler that takes some, [steps, …]), latents (final, scaled), pixels (decoded, before the clamp
+    to [-1, 1])}.
 CHECKPOINT-trace/                  six steps of two microbatches in the trace format, fp32 (replay_trace.py's own test)
 attention.safetensors              the UNet's attention in full-size widths and lengths, with gradients
     metadata "cases": {case: {channels, heads, context_width}}. Keys: CASE/in/{x, context (cross-attention only),
@@ -33,8 +34,10 @@ noise_schedules.safetensors
     metadata "schedules": {name: the scheduler's config}. Keys: latents, noise [6, 4, 5, 3]; NAME/{alphas_cumprod [T],
     timesteps [6]}, NAME/{fp32,bf16}/{add_noise, get_velocity}.
 posterior.safetensors              moments [2, 8, 3, 5] -> mean, logvar (clamped); noise -> sample (unscaled)
-ddim.safetensors                   the scheduler alone
-    metadata "cases": {case: config and steps}. Keys: CASE/{timesteps [n], model_outputs [n, …], latents [n+1, …]}.
+samplers.safetensors               the samplers alone: whole walks from noise, fp32
+    metadata "cases": {case: {sampler, config, steps}}. Keys: CASE/{timesteps [n] (as floats), noise, step_noise (of a
+    sampler that takes some, [n, …]), model_inputs [n, …], model_outputs [n, …], latents [n+1, …]}; n can be above
+    steps.
 adamw.safetensors                  50 steps of torch.optim.AdamW
     metadata "cases": {case: {betas, weight_decay, eps, lrs [50]}}. Keys: grads [50, 3, 32],
     CASE/weights [51, 3, 32] (before the first step, then after each).
@@ -55,7 +58,7 @@ import diffusers
 import torch
 import transformers
 
-from goldens import attention, blocks, data, sampling, trace, training, write_json
+from goldens import attention, blocks, data, samplers, sampling, trace, training, write_json
 from make_sd import make_checkpoint
 
 TOY = Path(__file__).resolve().parent.parent / "fixtures/toy-sd"
@@ -76,7 +79,7 @@ def make_goldens(out):
     training.make_posterior_goldens(out / "posterior.safetensors")
     training.make_adamw_goldens(out / "adamw.safetensors")
     training.make_lr_schedule_goldens(out / "lr_schedules.json")
-    sampling.make_ddim_goldens(out / "ddim.safetensors")
+    samplers.make_sampler_goldens(out / "samplers.safetensors")
     data.make_token_goldens({**checkpoints, "toy-sd": TOY}, out / "tokens.json")
     data.make_picture_goldens(out / "pictures", out / "pictures.safetensors")
 

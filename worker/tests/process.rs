@@ -197,6 +197,67 @@ fn generate_draws_and_refuses() {
 }
 
 #[test]
+fn generate_draws_with_every_scheduler() {
+    let folder = tempfile::tempdir().unwrap();
+    let toy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/toy-sd");
+    let generate = |model: &Path, output: &Path, more: &[&str]| {
+        worker()
+            .args(["generate", "--prompt", "a photo of a star", "--steps", "4", "--threads", "1"])
+            .args(["--size", "32", "--mixed-precision", "no"])
+            .arg("--model")
+            .arg(model)
+            .arg("-o")
+            .arg(output)
+            .args(more)
+            .output()
+            .unwrap()
+    };
+    let draw = |model: &Path, more: &[&str]| {
+        let file = folder.path().join("one.png");
+        let output = generate(model, &file, more);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{more:?}: {told}");
+        (image::open(&file).unwrap().to_rgb8(), told)
+    };
+    // 1. Every name draws, its own picture, and the same one again for the same seed.
+    let names = ["ddim", "pndm", "euler", "euler_a", "dpm++_2m", "dpm++_2m_karras", "lms"];
+    let pictures = names.map(|name| draw(&toy, &["--scheduler", name]).0);
+    for (index, name) in names.into_iter().enumerate() {
+        assert_eq!(pictures[index], draw(&toy, &["--scheduler", name]).0, "{name} twice");
+        assert!(!pictures[..index].contains(&pictures[index]), "{name} draws what another one draws");
+    }
+    let other_seed = draw(&toy, &["--scheduler", "euler_a", "--seed", "1"]).0;
+    assert_ne!(other_seed, pictures[3]);
+    // 2. The default is the checkpoint's own, or DDIM where it is not known, which is said.
+    let (own, told) = draw(&toy, &[]);
+    assert!(own == pictures[1] && told.contains("pndm"), "{told}");
+    let unknown = folder.path().join("unknown");
+    copy_folder(&toy, &unknown);
+    let config = unknown.join("scheduler/scheduler_config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("PNDMScheduler", "UniPCMultistepScheduler")).unwrap();
+    let (instead, told) = draw(&unknown, &[]);
+    assert!(told.contains("UniPCMultistepScheduler") && told.contains("ddim"), "{told}");
+    assert_eq!(instead, pictures[0]);
+    // 3. An unknown name is refused with those that are known.
+    let refused = generate(&toy, &folder.path().join("none.png"), &["--scheduler", "heun"]);
+    fails(&refused, 2, &["--scheduler", "heun", "dpm++_2m_karras", "euler_a", "lms"]);
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
 fn openmp_threads_sleep_while_they_wait_unless_told_otherwise() {
     let variables = |command: Command| {
         let (running, _) = announced(command);

@@ -1,5 +1,7 @@
 //! Plain data that crosses the crate's boundary: no libtorch type among them.
 
+use crate::samplers::SamplerKind;
+
 /// The number format of a job's heavy arithmetic.
 ///
 /// `Bf16` follows diffusers' textual_inversion.py with `mixed_precision="bf16"`: UNet and VAE weights and
@@ -67,6 +69,10 @@ pub struct ModelInfo {
     pub num_train_timesteps: usize,
     /// What the UNet predicts.
     pub prediction_type: PredictionType,
+    /// The sampler of its scheduler's class; DDIM where no sampler here is of that class.
+    pub sampler: SamplerKind,
+    /// That class, where no sampler here is of it.
+    pub unknown_scheduler: Option<String>,
     /// The side in pixels the UNet was made for (`sample_size` x factor), when its config says so.
     pub native_resolution: Option<usize>,
 }
@@ -141,7 +147,7 @@ pub struct Gradient {
     pub backward_seconds: f64,
 }
 
-/// One picture to sample with DDIM and classifier-free guidance.
+/// One picture to sample with classifier-free guidance.
 #[derive(Debug, Clone, Copy)]
 pub struct GenerateRequest<'a> {
     /// Pixel rows, a multiple of the VAE's factor.
@@ -154,12 +160,17 @@ pub struct GenerateRequest<'a> {
     pub negative_ids: &'a [i64],
     /// Learned rows, [num_vectors, text_width]; may be empty.
     pub rows: &'a [f32],
+    /// How to get from noise to latents.
+    pub sampler: SamplerKind,
     /// Denoising steps, 1 ..= num_train_timesteps.
     pub steps: usize,
     /// Guidance scale; 1 or less means no guidance.
     pub guidance: f64,
     /// Standard normal noise to start from, [latent_channels, height / factor, width / factor].
     pub noise: &'a [f32],
+    /// Standard normal noise for the steps of a sampler that takes some:
+    /// [[`SamplerKind::step_noises`] of `steps`, the shape of `noise`].
+    pub step_noise: &'a [f32],
 }
 
 /// An 8-bit picture, row by row, three bytes (red, green, blue) a pixel.

@@ -6,8 +6,9 @@ use tch::Kind;
 
 use crate::api::ModelInfo;
 use crate::clip::{self, TextEncoder};
-use crate::config::{Keys, SchedulerConfig, TextConfig, UNetConfig, VaeConfig};
+use crate::config::{Keys, SamplerConfig, SchedulerConfig, TextConfig, UNetConfig, VaeConfig};
 use crate::error::{Error, Result};
+use crate::samplers::SamplerKind;
 use crate::unet::{self, UNet};
 use crate::vae::{self, VaeDecoder, VaeEncoder};
 use crate::weights::Weights;
@@ -25,8 +26,10 @@ pub struct Checkpoint {
     pub unet: UNetConfig,
     /// vae/config.json.
     pub vae: VaeConfig,
-    /// scheduler/scheduler_config.json.
+    /// What scheduler/scheduler_config.json says for training.
     pub scheduler: SchedulerConfig,
+    /// All that it says.
+    scheduler_keys: Keys,
 }
 
 impl Checkpoint {
@@ -35,12 +38,14 @@ impl Checkpoint {
         check_model_index(folder)?;
         let keys = |component: &str, file: &str| Keys::read(&folder.join(component).join(file));
         let unet_keys = keys("unet", "config.json")?;
+        let scheduler_keys = keys("scheduler", "scheduler_config.json")?;
         let checkpoint = Checkpoint {
             folder: folder.to_path_buf(),
             text: TextConfig::from_keys(&keys("text_encoder", "config.json")?)?,
             unet: UNetConfig::from_keys(&unet_keys)?,
             vae: VaeConfig::from_keys(&keys("vae", "config.json")?)?,
-            scheduler: SchedulerConfig::from_keys(&keys("scheduler", "scheduler_config.json")?)?,
+            scheduler: SchedulerConfig::from_keys(&scheduler_keys)?,
+            scheduler_keys,
         };
         let latent = checkpoint.vae.latent_channels;
         if checkpoint.unet.cross_attention_width != checkpoint.text.hidden_size {
@@ -86,9 +91,28 @@ impl Checkpoint {
         Weights::open(&self.folder.join("vae"), DIFFUSERS_STEM, vae::rename)
     }
 
+    /// What scheduler/scheduler_config.json says for a sampler.
+    ///
+    /// Errors: a key whose value that sampler does not do. Training does not need it, so it is not read before.
+    pub fn sampler(&self, kind: SamplerKind) -> Result<SamplerConfig> {
+        SamplerConfig::from_keys(&self.scheduler_keys, kind)
+    }
+
+    /// The sampler of the checkpoint's own scheduler class, DDIM where there is none; then also that class's name.
+    fn own_sampler(&self) -> (SamplerKind, Option<String>) {
+        let text = |key| self.scheduler_keys.get(key).and_then(|value| value.as_str());
+        let class = text("_class_name").unwrap_or("without a name");
+        let karras = self.scheduler_keys.flag("use_karras_sigmas", false).unwrap_or(false);
+        match SamplerKind::of_class(class, karras) {
+            Some(kind) => (kind, None),
+            None => (SamplerKind::Ddim, Some(class.to_string())),
+        }
+    }
+
     /// What a job has to know.
     pub fn info(&self) -> ModelInfo {
         let factor = self.vae.factor();
+        let (sampler, unknown_scheduler) = self.own_sampler();
         ModelInfo {
             vocab_size: self.text.vocab_size as usize,
             text_width: self.text.hidden_size as usize,
@@ -98,6 +122,8 @@ impl Checkpoint {
             scaling_factor: self.vae.scaling_factor,
             num_train_timesteps: self.scheduler.num_train_timesteps,
             prediction_type: self.scheduler.prediction,
+            sampler,
+            unknown_scheduler,
             native_resolution: self.unet.sample_size.map(|side| side as usize * factor),
         }
     }

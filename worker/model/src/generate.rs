@@ -1,17 +1,17 @@
-//! Sampling a picture: DDIM with classifier-free guidance (Ho & Salimans 2022).
+//! Sampling a picture with classifier-free guidance (Ho & Salimans 2022).
 
 use tch::Tensor;
 
 use crate::api::{GenerateRequest, RgbImage};
-use crate::ddim::DdimSampler;
 use crate::error::{Error, Result};
+use crate::samplers::Sampler;
 use crate::stable_diffusion::{StableDiffusion, check_sides, kind_of, to_vec};
 
 impl StableDiffusion {
-    /// Samples one picture; `progress(done, steps)` is called after each step and may stop it by returning false,
-    /// which gives `Ok(None)`. Latents are kept in fp32 between steps.
+    /// Samples one picture; `progress(done, all)` is called after each of the network's predictions (a step or a part
+    /// of one) and may stop it by returning false, which gives `Ok(None)`. Latents are kept in fp32 between steps.
     ///
-    /// Source: diffusers StableDiffusionPipeline with DDIMScheduler, eta 0.
+    /// Source: diffusers StableDiffusionPipeline with the sampler's class as its scheduler.
     pub fn generate(
         &mut self,
         request: &GenerateRequest,
@@ -19,7 +19,7 @@ impl StableDiffusion {
     ) -> Result<Option<RgbImage>> {
         // 1. The prompt, behind the negative prompt when there is guidance. [1 or 2, tokens, width]
         let guided = request.guidance > 1.0;
-        let sampler = DdimSampler::new(&self.checkpoint.scheduler, request.steps)?;
+        let mut sampler = Sampler::new(&self.checkpoint.sampler(request.sampler)?, request.steps)?;
         let latent = self.check_request(request, guided)?;
         let ids = if guided {
             [request.negative_ids, request.prompt_ids].concat()
@@ -36,14 +36,17 @@ impl StableDiffusion {
         let kind = kind_of(self.precision);
         let text = self.text.forward(&embeddings)?.f_to_kind(kind)?;
         // 2. Denoise.
-        let mut sample = request.noise.to_vec();
-        for (index, &timestep) in sampler.timesteps().iter().enumerate() {
-            let input = Tensor::f_from_slice(&sample)?.f_view(latent)?.f_repeat([prompts, 1, 1, 1])?;
+        let mut sample = sampler.start(request.noise);
+        let all_timesteps = sampler.timesteps().to_vec();
+        let mut step_noises = request.step_noise.chunks_exact(sample.len());
+        for (index, &timestep) in all_timesteps.iter().enumerate() {
+            let seen = sampler.model_input(&sample);
+            let input = Tensor::f_from_slice(&seen)?.f_view(latent)?.f_repeat([prompts, 1, 1, 1])?;
             let timesteps = Tensor::f_from_slice(&vec![timestep; prompts as usize])?;
             let predicted = to_vec(&self.unet.forward(&input, &timesteps, &text)?)?;
             let predicted = if guided { guide(&predicted, request.guidance as f32) } else { predicted };
-            sampler.step(&predicted, timestep, &mut sample);
-            if !progress(index + 1, request.steps) {
+            sampler.step(&predicted, step_noises.next().unwrap_or_default(), &mut sample)?;
+            if !progress(index + 1, all_timesteps.len()) {
                 return Ok(None);
             }
         }
@@ -61,6 +64,14 @@ impl StableDiffusion {
         let latent = info.latent_channels * height * width;
         if request.noise.len() != latent {
             return Err(Error::argument("noise", format!("{} floats", request.noise.len()), latent));
+        }
+        let step_noise = latent * request.sampler.step_noises(request.steps);
+        if request.step_noise.len() != step_noise {
+            return Err(Error::argument(
+                "step_noise",
+                format!("{} floats", request.step_noise.len()),
+                step_noise,
+            ));
         }
         if !request.guidance.is_finite() {
             return Err(Error::argument("guidance", request.guidance, "a finite number"));

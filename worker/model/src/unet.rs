@@ -68,7 +68,7 @@ impl UNet {
         })
     }
 
-    /// `sample`: [batch, in_channels, height, width], any sides; `timesteps`: [batch] int64;
+    /// `sample`: [batch, in_channels, height, width], any sides; `timesteps`: [batch], any kind;
     /// `text`: [batch, tokens, cross_attention_width], its gradient adds up in its own kind.
     /// Returns [batch, out_channels, height, width] fp32.
     pub fn forward(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Result<Tensor> {

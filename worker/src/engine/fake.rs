@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
     Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo, Moments,
-    Pixels, Precision, PredictionType, RgbImage,
+    Pixels, Precision, PredictionType, RgbImage, SamplerKind,
 };
 
 /// Where a [`FakeEngine`] is to fail. Gradients are counted from 1.
@@ -92,6 +92,8 @@ impl Engine for FakeEngine {
             scaling_factor: 0.5,
             num_train_timesteps: 1000,
             prediction_type: PredictionType::Epsilon,
+            sampler: SamplerKind::Ddim,
+            unknown_scheduler: None,
             native_resolution: None,
         })
     }

@@ -16,7 +16,7 @@ pub use thread::EngineHandle;
 pub use torch::TorchEngine;
 pub use types::{
     EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo, Moments, Pixels, Precision,
-    PredictionType, RgbImage, TrainingSize,
+    PredictionType, RgbImage, SamplerKind, TrainingSize,
 };
 
 /// Computes moments, gradients and images on a loaded checkpoint. Equal inputs give equal bits on workers
@@ -41,6 +41,6 @@ pub trait Engine: Send {
     /// Loss of a microbatch and its gradient with respect to the learned rows.
     fn gradient(&mut self, microbatch: &Microbatch) -> Result<Gradient, EngineError>;
 
-    /// One picture, by DDIM with classifier-free guidance.
+    /// One picture, with classifier-free guidance.
     fn generate(&mut self, request: &ImageRequest) -> Result<RgbImage, EngineError>;
 }

@@ -3,7 +3,9 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-pub use ringtune_model::{Gradient, ModelInfo, Moments, Pixels, Precision, PredictionType, RgbImage};
+pub use ringtune_model::{
+    Gradient, ModelInfo, Moments, Pixels, Precision, PredictionType, RgbImage, SamplerKind,
+};
 
 /// Which checkpoint to load, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,12 +93,16 @@ pub struct ImageRequest {
     pub negative_ids: Vec<i64>,
     /// Learned rows, [num_vectors, text_width]; may be empty.
     pub rows: Vec<f32>,
+    /// How to get from noise to latents.
+    pub sampler: SamplerKind,
     /// Denoising steps.
     pub steps: usize,
     /// Guidance scale; 1 or less means none.
     pub guidance: f64,
     /// Standard normal noise, [latent_channels, height / factor, width / factor].
     pub noise: Vec<f32>,
+    /// Standard normal noise for the steps of a sampler that takes some: [its `step_noises`, the shape of `noise`].
+    pub step_noise: Vec<f32>,
 }
 
 impl ImageRequest {
@@ -108,9 +114,11 @@ impl ImageRequest {
             prompt_ids: &self.prompt_ids,
             negative_ids: &self.negative_ids,
             rows: &self.rows,
+            sampler: self.sampler,
             steps: self.steps,
             guidance: self.guidance,
             noise: &self.noise,
+            step_noise: &self.step_noise,
         }
     }
 }

@@ -2,7 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+
+use crate::engine::SamplerKind;
 
 /// Pictures from a checkpoint, with learned embeddings.
 #[derive(Args, Clone, Debug)]
@@ -26,7 +31,10 @@ pub struct GenerateArguments {
     /// What not to draw
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub negative_prompt: String,
-    /// Denoising steps (DDIM)
+    /// How to get from noise to a picture [default: the checkpoint's own scheduler]
+    #[arg(long, value_name = "NAME", value_parser = sampler_by_name())]
+    pub scheduler: Option<SamplerKind>,
+    /// Denoising steps
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub steps: u32,
     /// Guidance scale; 1 or less turns guidance off
@@ -56,4 +64,9 @@ pub struct GenerateArguments {
     /// A .png file (one picture, or a sheet), or a folder for several
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
+}
+
+fn sampler_by_name() -> impl TypedValueParser<Value = SamplerKind> {
+    let names = PossibleValuesParser::new(SamplerKind::ALL.map(SamplerKind::name));
+    names.try_map(|name| SamplerKind::from_name(&name).ok_or("is not the name of a scheduler"))
 }

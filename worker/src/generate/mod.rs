@@ -1,7 +1,8 @@
-//! `generate`: pictures from a checkpoint and learned embeddings, by DDIM.
+//! `generate`: pictures from a checkpoint and learned embeddings.
 //!
 //! The picture of prompt p and number n starts from noise that depends on the seed and n alone, so that prompts
-//! can be compared, and a run can be extended by raising the count.
+//! can be compared, and a run can be extended by raising the count. A sampler that takes noise in its steps gets what
+//! comes next in the same stream, so that its pictures too are the same for the same seed and number of steps.
 
 mod arguments;
 mod embeddings;
@@ -21,7 +22,7 @@ pub use error::Error;
 
 use crate::{
     data::{ClipTokenizer, images},
-    engine::{EngineHandle, ImageRequest, LoadModel, ModelInfo, Precision},
+    engine::{EngineHandle, ImageRequest, LoadModel, ModelInfo, Precision, SamplerKind},
     train::Draws,
 };
 use embeddings::Embeddings;
@@ -50,11 +51,14 @@ pub async fn run(
     let info = engine
         .load(LoadModel { folder: arguments.model.clone(), precision, threads, training: None })
         .await?;
-    let requests = requests(arguments, &info)?;
+    let sampler = sampler(arguments, &info);
+    let requests = requests(arguments, &info, sampler)?;
     let total = requests.len();
     let mut pictures = Vec::with_capacity(total);
-    for (number, request) in requests.into_iter().enumerate() {
+    let draws = Draws::new(arguments.seed);
+    for (number, mut request) in requests.into_iter().enumerate() {
         let start = Instant::now();
+        draw_noise(&mut request, &draws, number as u32 % arguments.count, &info);
         pictures.push(to_image(engine.generate(request).await?, &arguments.output)?);
         say(&format!("picture {} of {total} in {:.1} s", number + 1, start.elapsed().as_secs_f64()));
     }
@@ -86,8 +90,33 @@ fn training_row(folder: &Path) -> Result<sheet::Row, Error> {
     Ok(sheet::Row { label: format!("training images ({})", set.images.len()), pictures })
 }
 
-/// One request a picture: all of the first prompt, then all of the second …
-fn requests(arguments: &GenerateArguments, info: &ModelInfo) -> Result<Vec<ImageRequest>, Error> {
+/// What was asked for, or the checkpoint's own. Says which, for pictures of two samplers differ.
+fn sampler(arguments: &GenerateArguments, info: &ModelInfo) -> SamplerKind {
+    let sampler = arguments.scheduler.unwrap_or(info.sampler);
+    match (&info.unknown_scheduler, arguments.scheduler) {
+        (Some(class), None) => say(&format!(
+            "the checkpoint's scheduler, {class}, is not known here: {sampler} is used instead (see --scheduler)"
+        )),
+        _ => say(&format!("scheduler {sampler}, {} steps", arguments.steps)),
+    }
+    sampler
+}
+
+/// Puts the noise of picture number `number` in. Only when its turn comes: that of many pictures is large.
+fn draw_noise(request: &mut ImageRequest, draws: &Draws, number: u32, info: &ModelInfo) {
+    let latent =
+        info.latent_channels * (request.height / info.vae_factor) * (request.width / info.vae_factor);
+    let all = latent * (1 + request.sampler.step_noises(request.steps));
+    request.noise = draws.picture_noise(number, all);
+    request.step_noise = request.noise.split_off(latent);
+}
+
+/// One request a picture, still without noise: all of the first prompt, then all of the second …
+fn requests(
+    arguments: &GenerateArguments,
+    info: &ModelInfo,
+    sampler: SamplerKind,
+) -> Result<Vec<ImageRequest>, Error> {
     let mut tokenizer = ClipTokenizer::open(&arguments.model.join("tokenizer"), info.max_text_length)?;
     let embeddings = Embeddings::open(&arguments.embeds, info.text_width, &mut tokenizer)?;
     let side = arguments.size.map_or(info.native_resolution.unwrap_or(512), |size| size as usize);
@@ -95,21 +124,21 @@ fn requests(arguments: &GenerateArguments, info: &ModelInfo) -> Result<Vec<Image
         let allowed = format!("is {side}, allowed are multiples of the VAE's factor {}", info.vae_factor);
         return Err(Error::Option { option: "--size", problem: allowed });
     }
-    let latents = info.latent_channels * (side / info.vae_factor) * (side / info.vae_factor);
-    let draws = Draws::new(arguments.seed);
     let negative_ids = tokenizer.encode(&embeddings.expand(&arguments.negative_prompt))?;
     let mut requests = Vec::new();
     for prompt in &arguments.prompt {
         let prompt_ids = tokenizer.encode(&embeddings.expand(prompt))?;
-        requests.extend((0..arguments.count).map(|number| ImageRequest {
+        requests.extend((0..arguments.count).map(|_| ImageRequest {
             height: side,
             width: side,
             prompt_ids: prompt_ids.clone(),
             negative_ids: negative_ids.clone(),
             rows: embeddings.rows.clone(),
+            sampler,
             steps: arguments.steps as usize,
             guidance: arguments.guidance,
-            noise: draws.picture_noise(number, latents),
+            noise: Vec::new(),
+            step_noise: Vec::new(),
         }));
     }
     Ok(requests)

@@ -28,7 +28,11 @@ impl Keys {
             return Err(json(format!("has {length} bytes, at most {MAX_FILE_BYTES} are allowed")));
         }
         let text = std::fs::read_to_string(file).map_err(io)?;
-        match serde_json::from_str(&text) {
+        let parsed = serde_json::from_str(&text).or_else(|error| {
+            // Python also writes numbers that JSON does not have: DPM-Solver's lambda_min_clipped is -Infinity.
+            serde_json::from_str(&quote_infinities(&text)).map_err(|_| error)
+        });
+        match parsed {
             Ok(Value::Object(map)) => Ok(Keys { file: file.to_path_buf(), map }),
             Ok(_) => Err(json("is not a JSON object".to_string())),
             Err(error) => Err(json(error.to_string())),
@@ -180,10 +184,56 @@ impl Keys {
     }
 }
 
+/// The same text with -Infinity, Infinity and NaN as strings, where they stand outside of strings.
+fn quote_infinities(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 16);
+    let (mut rest, mut inside) = (text, false);
+    while let Some(first) = rest.chars().next() {
+        let word =
+            ["-Infinity", "Infinity", "NaN"].into_iter().find(|word| !inside && rest.starts_with(word));
+        let taken = match (word, first) {
+            (Some(word), _) => word.len(),
+            (None, '"') => {
+                inside = !inside;
+                1
+            }
+            // An escaped quotation mark does not end its string.
+            (None, '\\') if inside => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
+            (None, other) => other.len_utf8(),
+        };
+        match word {
+            Some(word) => quoted.extend(["\"", word, "\""]),
+            None => quoted.push_str(&rest[..taken]),
+        }
+        rest = &rest[taken..];
+    }
+    quoted
+}
+
 /// Equality that takes 1 and 1.0 for the same number.
 fn same(left: &Value, right: &Value) -> bool {
     match (left.as_f64(), right.as_f64()) {
         (Some(left), Some(right)) => left == right,
         _ => left == right,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn the_numbers_that_python_adds_to_json_are_read_as_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.json");
+        std::fs::write(&file, r#"{"a": -Infinity, "b\\": "NaN \" Infinity, ä", "c": [NaN, 1]}"#).unwrap();
+        let keys = Keys::read(&file).unwrap();
+        assert_eq!(keys.get("a"), Some(&Value::from("-Infinity")));
+        assert_eq!(keys.get("b\\"), Some(&Value::from("NaN \" Infinity, ä")));
+        assert!(keys.number("a", 0.0).is_err() && keys.numbers("c").is_err());
+        std::fs::write(&file, r#"{"a": -Infinite}"#).unwrap();
+        assert!(matches!(Keys::read(&file), Err(Error::Json { .. })));
     }
 }

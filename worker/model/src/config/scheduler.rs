@@ -1,4 +1,4 @@
-//! scheduler/scheduler_config.json, read as diffusers' DDPMScheduler and DDIMScheduler read it.
+//! The part of scheduler/scheduler_config.json that training and every sampler share, read as diffusers does.
 
 use crate::api::PredictionType;
 use crate::config::Keys;
@@ -38,7 +38,7 @@ pub enum TimestepSpacing {
     Linspace,
 }
 
-/// The noise schedule and what the DDIM sampler needs.
+/// The noise schedule and what the network predicts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SchedulerConfig {
     /// Length of the schedule.
@@ -49,18 +49,10 @@ pub struct SchedulerConfig {
     pub rescale_zero_snr: bool,
     /// What the network predicts.
     pub prediction: PredictionType,
-    /// Sampler: clamp the predicted picture to +- this.
-    pub clip_sample: Option<f64>,
-    /// Sampler: the last step ends at alpha 1 instead of the schedule's first.
-    pub set_alpha_to_one: bool,
-    /// Sampler: added to leading timesteps.
-    pub steps_offset: i64,
-    /// Sampler: which timesteps.
-    pub spacing: TimestepSpacing,
 }
 
 impl SchedulerConfig {
-    /// Reads the keys; absent ones take DDIMScheduler's defaults (clip_sample and set_alpha_to_one are true).
+    /// Reads the keys; absent ones take the defaults that all of diffusers' classes have.
     pub fn from_keys(keys: &Keys) -> Result<Self> {
         let num_train_timesteps = keys.count("num_train_timesteps", Some(1000))?;
         let (start, end) = (keys.positive("beta_start", 0.0001)?, keys.positive("beta_end", 0.02)?);
@@ -83,8 +75,6 @@ impl SchedulerConfig {
                 return Err(keys.invalid(key, "a number between 0 and 1"));
             }
         }
-        let clip_range = keys.positive("clip_sample_range", 1.0)?;
-        keys.only("thresholding", &[serde_json::json!(false)])?;
         Ok(SchedulerConfig {
             num_train_timesteps: num_train_timesteps as usize,
             betas,
@@ -92,14 +82,6 @@ impl SchedulerConfig {
             prediction: match keys.word("prediction_type", "epsilon", &["epsilon", "v_prediction"])? {
                 "v_prediction" => PredictionType::VPrediction,
                 _ => PredictionType::Epsilon,
-            },
-            clip_sample: keys.flag("clip_sample", true)?.then_some(clip_range),
-            set_alpha_to_one: keys.flag("set_alpha_to_one", true)?,
-            steps_offset: keys.count_or_zero("steps_offset", 0)?,
-            spacing: match keys.word("timestep_spacing", "leading", &["leading", "trailing", "linspace"])? {
-                "trailing" => TimestepSpacing::Trailing,
-                "linspace" => TimestepSpacing::Linspace,
-                _ => TimestepSpacing::Leading,
             },
         })
     }

@@ -34,7 +34,7 @@ impl TimeEmbedding {
         })
     }
 
-    /// `timesteps`: [batch] int64; returns [batch, channels] fp32.
+    /// `timesteps`: [batch], any kind; returns [batch, channels] fp32.
     pub fn sinusoids(&self, timesteps: &Tensor) -> Result<Tensor> {
         let half = self.channels / 2;
         let exponents = Tensor::f_arange(half, (Kind::Float, Device::Cpu))?
@@ -48,7 +48,7 @@ impl TimeEmbedding {
         if self.channels % 2 == 1 { Ok(embedding.f_constant_pad_nd([0, 1])?) } else { Ok(embedding) }
     }
 
-    /// `timesteps`: [batch] int64; returns [batch, 4 * channels] fp32.
+    /// `timesteps`: [batch], any kind; returns [batch, 4 * channels] fp32.
     pub fn forward(&self, timesteps: &Tensor) -> Result<Tensor> {
         self.second.forward(&self.first.forward(&self.sinusoids(timesteps)?)?.f_silu()?)
     }

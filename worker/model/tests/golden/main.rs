@@ -16,8 +16,8 @@ mod support;
 
 mod attention;
 mod blocks;
-mod ddim;
 mod pipeline;
+mod samplers;
 mod schedule;
 mod text;
 mod training_step;

@@ -1,6 +1,6 @@
-//! Whole pictures: prompt, DDIM with classifier-free guidance, decoder; and the encoding of pictures.
+//! Whole pictures: prompt, every sampler with classifier-free guidance, decoder; and the encoding of pictures.
 
-use ringtune_model::{GenerateRequest, Pixels, Precision, Runtime, StableDiffusion};
+use ringtune_model::{GenerateRequest, Pixels, Precision, Runtime, SamplerKind, StableDiffusion};
 
 use crate::blocks::CHECKPOINTS;
 use crate::support::{GoldenFile, golden_folder, relative_error};
@@ -28,9 +28,14 @@ fn check_pictures(name: &str) {
             prompt_ids: golden.integers(&format!("{case}/input_ids")),
             negative_ids: golden.integers(&format!("{case}/negative_input_ids")),
             rows: &[],
+            sampler: SamplerKind::from_name(options["sampler"].as_str().unwrap()).unwrap(),
             steps: options["steps"].as_u64().unwrap() as usize,
             guidance: options["guidance_scale"].as_f64().unwrap(),
             noise: golden.floats(&format!("{case}/noise")),
+            step_noise: match golden.find(&format!("{case}/step_noise")) {
+                Some(_) => golden.floats(&format!("{case}/step_noise")),
+                None => &[],
+            },
         };
         let picture = model.generate(&request, |_, _| true).unwrap().unwrap();
         let expected = to_bytes(golden.floats(&format!("{case}/pixels")));

@@ -1,0 +1,131 @@
+//! The samplers alone: given what a network predicted, the same walk from noise as diffusers'.
+
+use ringtune_model::config::{Keys, SamplerConfig};
+use ringtune_model::samplers::Sampler;
+use ringtune_model::{Error, SamplerKind};
+use serde_json::{Value, json};
+
+use crate::support::{GoldenFile, relative_error};
+
+fn keys(config: &Value) -> Keys {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("scheduler_config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    Keys::read(&path).unwrap()
+}
+
+fn sampler(name: &str, config: &Value, steps: usize) -> Result<Sampler, Error> {
+    Sampler::new(&SamplerConfig::from_keys(&keys(config), SamplerKind::from_name(name).unwrap())?, steps)
+}
+
+/// Walks as the case says and compares what the network sees before, and what the latents are after, every step.
+fn check_walk(golden: &GoldenFile, case: &str, options: &Value) -> f64 {
+    let steps = options["steps"].as_u64().unwrap() as usize;
+    let mut sampler = sampler(options["sampler"].as_str().unwrap(), &options["config"], steps).unwrap();
+    let floats = |what: &str| golden.floats(&format!("{case}/{what}"));
+    let timesteps = sampler.timesteps().to_vec();
+    assert_eq!(timesteps.len(), floats("timesteps").len(), "{case}");
+    for (ours, theirs) in timesteps.iter().zip(floats("timesteps")) {
+        // Those of Karras' levels are logarithms, and not whole.
+        assert!((ours - theirs).abs() <= 1e-3, "{case}: {timesteps:?}, diffusers {:?}", floats("timesteps"));
+    }
+    let (noise, latents) = (floats("noise"), floats("latents"));
+    let size = noise.len();
+    let takes_noise = golden.find(&format!("{case}/step_noise")).is_some();
+    let mut sample = sampler.start(noise);
+    let mut worst = relative_error(&sample, &latents[..size]);
+    for step in 0..timesteps.len() {
+        let part = |what: &'static str, index: usize| &floats(what)[index * size..][..size];
+        let seen = relative_error(&sampler.model_input(&sample), part("model_inputs", step));
+        let draws = if takes_noise { part("step_noise", step) } else { &[] };
+        sampler.step(part("model_outputs", step), draws, &mut sample).unwrap();
+        let error = relative_error(&sample, part("latents", step + 1));
+        assert!(seen <= 2e-5 && error <= 2e-5, "{case} at step {step}: {seen:.2e} before, {error:.2e} after");
+        worst = worst.max(error);
+    }
+    let after_the_end = sampler.step(&sample.clone(), noise, &mut sample);
+    assert!(matches!(after_the_end, Err(Error::Argument { field: "step", .. })), "{case}");
+    worst
+}
+
+#[test]
+fn every_sampler_walks_as_diffusers_does() {
+    let golden = GoldenFile::open("samplers.safetensors");
+    let cases = golden.metadata("cases").as_object().unwrap();
+    for kind in SamplerKind::ALL {
+        let of_kind: Vec<_> = cases.iter().filter(|(_, case)| case["sampler"] == kind.name()).collect();
+        assert!(of_kind.len() >= 16, "{kind}: {} cases", of_kind.len());
+        let errors = of_kind.iter().map(|(case, options)| check_walk(&golden, case, options));
+        println!("{kind}: {} cases, worst error {:.1e}", of_kind.len(), errors.fold(0.0, f64::max));
+    }
+}
+
+#[test]
+fn a_checkpoints_class_decides_its_sampler() {
+    let golden = GoldenFile::open("samplers.safetensors");
+    let cases = golden.metadata("cases").as_object().unwrap();
+    for (case, options) in cases {
+        let Some(class) = options["config"]["_class_name"].as_str() else { continue };
+        let is_karras = options["config"]["use_karras_sigmas"] == true;
+        let kind = SamplerKind::of_class(class, is_karras).unwrap();
+        assert_eq!(kind.name(), options["sampler"], "{case}");
+    }
+    assert_eq!(SamplerKind::of_class("UniPCMultistepScheduler", false), None);
+}
+
+#[test]
+fn what_a_sampler_does_not_do_is_refused_by_name() {
+    let cases = [
+        ("ddim", "thresholding", json!(true)),
+        ("euler", "timestep_type", json!("continuous")),
+        ("euler", "interpolation_type", json!("log_linear")),
+        ("euler", "use_beta_sigmas", json!(true)),
+        ("lms", "use_exponential_sigmas", json!(true)),
+        ("dpm++_2m", "algorithm_type", json!("sde-dpmsolver++")),
+        ("dpm++_2m", "solver_order", json!(3)),
+        ("dpm++_2m", "solver_type", json!("logarithmic")),
+        ("dpm++_2m_karras", "use_lu_lambdas", json!(true)),
+        ("dpm++_2m", "final_sigmas_type", json!("one")),
+        ("dpm++_2m", "lambda_min_clipped", json!("low")),
+        ("pndm", "timestep_spacing", json!("even")),
+        ("pndm", "skip_prk_steps", json!(1)),
+        ("euler_a", "steps_offset", json!(-1)),
+    ];
+    for (name, key, value) in cases {
+        let refused = sampler(name, &json!({ key: value }), 20).map(|_| ()).unwrap_err();
+        assert!(
+            matches!(&refused, Error::Config { key: named, .. } if named == key),
+            "{name} {key}: {refused}"
+        );
+        // The same key means nothing to a class that does not have it.
+        let other = if name == "pndm" || key == "steps_offset" { continue } else { "pndm" };
+        assert!(sampler(other, &json!({ key: value, "skip_prk_steps": true }), 20).is_ok(), "{key}");
+    }
+}
+
+#[test]
+fn numbers_of_steps_that_make_no_walk_are_refused() {
+    for kind in SamplerKind::ALL {
+        for steps in [0, 1001] {
+            let refused = sampler(kind.name(), &json!({}), steps).map(|_| ());
+            assert!(matches!(refused, Err(Error::Argument { field: "steps", .. })), "{kind} {steps}");
+        }
+    }
+    // Runge-Kutta steps need four; DPM-Solver's leading timesteps would all be the same.
+    let leading = json!({"timestep_spacing": "leading"});
+    for (name, steps) in [("pndm", 3), ("dpm++_2m", 1000)] {
+        let refused = sampler(name, &leading, steps).map(|_| ());
+        assert!(matches!(refused, Err(Error::Argument { field: "steps", .. })), "{name} {steps}");
+    }
+    assert!(sampler("pndm", &leading, 4).is_ok() && sampler("dpm++_2m", &leading, 499).is_ok());
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let mut ancestral = sampler("euler_a", &json!({}), 5).unwrap();
+    let mut sample = [0.5; 4];
+    let mut try_with = |predicted: &[f32], noise: &[f32]| ancestral.step(predicted, noise, &mut sample);
+    assert!(matches!(try_with(&[0.0; 3], &[0.0; 4]), Err(Error::Argument { field: "predicted", .. })));
+    assert!(matches!(try_with(&[0.0; 4], &[]), Err(Error::Argument { field: "step_noise", .. })));
+    assert!(try_with(&[0.0; 4], &[0.0; 4]).is_ok());
+}
