@@ -20,7 +20,8 @@ CHECKPOINT-unet.safetensors        … of the UNet
     encoder_hidden_states} -> out.
 CHECKPOINT-step.safetensors        loss and gradient of whole microbatches
     metadata "cases": a JSON list of names. Keys: CASE/in/{embeds [n, width], latents, noise, timesteps, input_ids}
-    (placeholder ids count up from the vocabulary's size), CASE/{fp32,bf16}/{loss [1], grad [n, width]}.
+    (placeholder ids count up from the vocabulary's size), CASE/{fp32,bf16,fp32-snr}/{loss [1], grad [n, width]}, the
+    last with min-SNR weights of the gamma in metadata "snr_gamma".
 CHECKPOINT-pipeline.safetensors    pictures by every sampler with classifier-free guidance, fp32
     metadata "cases": {case: {sampler, prompt, guidance_scale, steps}}. Keys: CASE/{input_ids, negative_input_ids, noise,
     step_noise (of a sampler that takes some, [steps, …]), latents (final, scaled), pixels (decoded, before the clamp
@@ -32,7 +33,7 @@ attention.safetensors              the UNet's attention in full-size widths and 
 attention-weights.safetensors
 noise_schedules.safetensors
     metadata "schedules": {name: the scheduler's config}. Keys: latents, noise [6, 4, 5, 3]; NAME/{alphas_cumprod [T],
-    timesteps [6]}, NAME/{fp32,bf16}/{add_noise, get_velocity}.
+    timesteps [6]}, NAME/{fp32,bf16}/{add_noise, get_velocity}, NAME/{epsilon,v_prediction}/min_snr_{5,1} [6].
 posterior.safetensors              moments [2, 8, 3, 5] -> mean, logvar (clamped); noise -> sample (unscaled)
 samplers.safetensors               the samplers alone: whole walks from noise, fp32
     metadata "cases": {case: {sampler, config, steps}}. Keys: CASE/{timesteps [n] (as floats), noise, step_noise (of a
@@ -41,8 +42,8 @@ samplers.safetensors               the samplers alone: whole walks from noise, f
 adamw.safetensors                  50 steps of torch.optim.AdamW
     metadata "cases": {case: {betas, weight_decay, eps, lrs [50]}}. Keys: grads [50, 3, 32],
     CASE/weights [51, 3, 32] (before the first step, then after each).
-lr_schedules.json                  a list of {lr_scheduler, learning_rate, lr_warmup_steps, max_train_steps, lr};
-    lr[s - 1] is what optimizer step s is taken with
+lr_schedules.json                  a list of {lr_scheduler, learning_rate, lr_warmup_steps, max_train_steps,
+    lr_num_cycles, lr}; lr[s - 1] is what optimizer step s is taken with
 tokens.json                        a list of {checkpoint (tiny15, tiny2 or toy-sd), placeholder_tokens, tokens_added,
     placeholder_ids, prompts: [{text, input_ids [77]}], words: [{word, ids (no special tokens)}]}
 pictures/, pictures.safetensors    picture files; Keys: FILE/decoded [h, w, 3] u8 (orientation applied, RGB),

@@ -16,7 +16,9 @@ Checked, for every step and microbatch (the bounds are options):
               mean gradients. (For a single microbatch the worst may be 3: where diffusers' own rounding errors happen
               to cancel, the ratio is large though our error is usual.) Loss within 1e-2
   optimizer   torch.optim.AdamW, given the traced gradients and learning rates from step 1 on and set to each step's
-              `embeds_before`, comes to `embeds_after`: relative error <= 1e-4
+              `embeds_before`, comes to `embeds_after`: relative error <= 1e-4. With --max-grad-norm it is given what
+              torch.nn.utils.clip_grad_norm_ makes of `grad_reduced`, which is traced before that
+  noise       with --noise-offset: its channels' means spread as wide as that makes them, within 15%
 
 Prints a JSON summary; exit code 0 when all of it holds, 1 when not, 2 when the trace cannot be read.
 Run it with the python that setup.sh prints.
@@ -94,7 +96,7 @@ def read_trace(folder, first_steps):
     return trace
 
 
-def compare_microbatches(trace, checkpoint, precision):
+def compare_microbatches(trace, checkpoint, precision, snr_gamma):
     """One dictionary of measures for each microbatch."""
     num_vectors = trace[0][0]["embeds_before"].shape[0]
     fp32 = Reference(checkpoint, num_vectors, "no")
@@ -102,14 +104,14 @@ def compare_microbatches(trace, checkpoint, precision):
     for number, (step, microbatches) in enumerate(trace, start=1):
         for index, traced in enumerate(microbatches):
             inputs = {n: traced[n] for n in ("latents", "noise", "timesteps", "input_ids")}
-            loss, grad = fp32.microbatch(step["embeds_before"], **inputs)
+            loss, grad = fp32.microbatch(step["embeds_before"], **inputs, snr_gamma=snr_gamma)
             measures = {
                 "step": number, "microbatch": index, "loss": loss.item(),
                 "loss_error": relative_error(traced["loss"], loss),
                 "grad_error": relative_error(traced["grad"], grad), "grad_cosine": cosine(traced["grad"], grad),
             }
             if bf16:
-                own_loss, own_grad = bf16.microbatch(step["embeds_before"], **inputs)
+                own_loss, own_grad = bf16.microbatch(step["embeds_before"], **inputs, snr_gamma=snr_gamma)
                 measures["reference_bf16_error"] = relative_error(own_grad, grad)
                 measures["reference_bf16_cosine"] = cosine(own_grad, grad)
                 measures["reference_bf16_loss_error"] = relative_error(own_loss, loss)
@@ -119,7 +121,7 @@ def compare_microbatches(trace, checkpoint, precision):
             yield measures
 
 
-def compare_optimizer(trace, adamw):
+def compare_optimizer(trace, adamw, max_grad_norm):
     """The step before's state held, the mean gradient, and torch's AdamW from each traced state."""
     embeds = trace[0][0]["embeds_before"].clone().requires_grad_(True)
     optimizer = torch.optim.AdamW([embeds], lr=1.0, **adamw)
@@ -137,12 +139,22 @@ def compare_optimizer(trace, adamw):
         if torch.isfinite(step["grad_reduced"]).all():
             optimizer.param_groups[0]["lr"] = step["lr"].item()
             embeds.grad = step["grad_reduced"].clone()
+            if max_grad_norm:
+                norm = torch.nn.utils.clip_grad_norm_([embeds], max_grad_norm)
+                measures["clipped"] = bool(norm > max_grad_norm)
             optimizer.step()
         measures["embeds_error"] = relative_error(step["embeds_after"], embeds.detach())
         moved = embeds.detach() - step["embeds_before"]
         measures["update_error"] = relative_error(step["embeds_after"] - step["embeds_before"], moved)
         previous = step["embeds_after"]
         yield measures
+
+
+def noise_spread_ratio(trace, noise_offset):
+    """The standard deviation of the noise's means over each sample's channels, over what the offset makes it."""
+    noise = torch.cat([traced["noise"] for _, microbatches in trace for traced in microbatches]).double()
+    expected = math.sqrt(noise_offset**2 + 1 / (noise.shape[2] * noise.shape[3]))
+    return noise.mean(dim=(2, 3)).std().item() / expected
 
 
 def step_ratios(microbatches):
@@ -157,7 +169,7 @@ def step_ratios(microbatches):
     return ratios
 
 
-def judge(microbatches, steps, options):
+def judge(microbatches, steps, noise_spread_ratio, options):
     """The summary, and the names of the bounds that do not hold."""
     def worst(rows, key, pick=max):
         values = [row[key] for row in rows]
@@ -204,6 +216,13 @@ def judge(microbatches, steps, options):
             "grad_error": summary["grad_error_worst"] <= options.max_error,
             "grad_cosine": summary["grad_cosine_worst"] >= options.min_cosine,
         }
+    if options.max_grad_norm:
+        summary["clipped_steps"] = sum(row.get("clipped", False) for row in steps)
+    if options.noise_offset:
+        summary["noise_spread_ratio"] = noise_spread_ratio
+        bounds["noise_spread"] = abs(noise_spread_ratio - 1) <= 0.15
+    if options.max_update_error is not None:
+        bounds["update_error"] = summary["update_error_worst"] <= options.max_update_error
     # A comparison with NaN is false, so that a NaN anywhere fails its bound.
     return summary, [name for name, holds in bounds.items() if not holds]
 
@@ -218,6 +237,10 @@ def main():
     parser.add_argument("--weight-decay", type=float, default=ADAMW["weight_decay"])
     parser.add_argument("--betas", type=float, nargs=2, default=ADAMW["betas"])
     parser.add_argument("--epsilon", type=float, default=ADAMW["eps"])
+    parser.add_argument("--snr-gamma", type=float, default=0.0, help="the job's snr_gamma")
+    parser.add_argument("--max-grad-norm", type=float, default=0.0, help="the job's max_grad_norm")
+    parser.add_argument("--noise-offset", type=float, default=0.0, help="the job's noise_offset")
+    parser.add_argument("--max-update-error", type=float, help="relative error of embeds_after - embeds_before")
     parser.add_argument("--max-error", type=float, default=1e-4)
     parser.add_argument("--min-cosine", type=float, default=0.99999)
     parser.add_argument("--max-embeds-error", type=float, default=1e-4)
@@ -238,9 +261,10 @@ def main():
         print(f"error: {error}", file=sys.stderr)
         return 2
     adamw = dict(betas=tuple(options.betas), weight_decay=options.weight_decay, eps=options.epsilon)
-    microbatches = list(compare_microbatches(trace, options.checkpoint, options.precision))
-    steps = list(compare_optimizer(trace, adamw))
-    summary, failed = judge(microbatches, steps, options)  # Takes the gradients out of the rows.
+    microbatches = list(compare_microbatches(trace, options.checkpoint, options.precision, options.snr_gamma))
+    steps = list(compare_optimizer(trace, adamw, options.max_grad_norm))
+    spread = noise_spread_ratio(trace, options.noise_offset)
+    summary, failed = judge(microbatches, steps, spread, options)  # Takes the gradients out of the rows.
     if options.details:
         for row in microbatches + steps:
             print(json.dumps(row))

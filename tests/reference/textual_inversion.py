@@ -2,6 +2,7 @@
 
 The arithmetic is that of the script under accelerate: with mixed precision "bf16" the UNet's weights are bf16, the
 text encoder's fp32 under autocast, latents and noise are bf16 before the noising, and the loss is taken in fp32.
+With a gamma the loss is that of diffusers' train_text_to_image.py with --snr_gamma.
 """
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,10 +10,23 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from diffusers import DDPMScheduler, UNet2DConditionModel
+from diffusers.training_utils import compute_snr
 from transformers import CLIPTextModel
 
 # The script's defaults: --adam_beta1, --adam_beta2, --adam_weight_decay, --adam_epsilon.
 ADAMW = dict(betas=(0.9, 0.999), weight_decay=1e-2, eps=1e-8)
+
+
+def min_snr_weights(scheduler, timesteps, gamma):
+    """train_text_to_image.py's mse_loss_weights, [b]."""
+    snr = compute_snr(scheduler, timesteps)
+    weights = torch.stack([snr, gamma * torch.ones_like(timesteps)], dim=1).min(dim=1)[0]
+    if scheduler.config.prediction_type == "v_prediction":
+        return weights / (snr + 1)
+    weights = weights / snr
+    # 0 / 0, where a schedule ends in pure noise: the script's own weight before it was left out there.
+    weights[snr == 0] = 1.0
+    return weights
 
 
 class Reference:
@@ -43,7 +57,7 @@ class Reference:
         # accelerate hands a prepared model's outputs back in fp32.
         return hidden.float().to(self.weight_dtype)
 
-    def microbatch(self, embeds, latents, noise, timesteps, input_ids):
+    def microbatch(self, embeds, latents, noise, timesteps, input_ids, snr_gamma=0.0):
         """Loss (a float tensor of one value) and its gradient [num_vectors, width] at the rows `embeds`, in fp32."""
         with torch.no_grad():
             self.token_table[self.placeholders] = embeds
@@ -56,6 +70,11 @@ class Reference:
         else:
             assert self.scheduler.config.prediction_type == "epsilon", self.scheduler.config.prediction_type
             target = noise
-        loss = F.mse_loss(prediction.float(), target.float(), reduction="mean")
+        if snr_gamma:
+            loss = F.mse_loss(prediction.float(), target.float(), reduction="none")
+            weights = min_snr_weights(self.scheduler, timesteps, snr_gamma)
+            loss = (loss.mean(dim=list(range(1, len(loss.shape)))) * weights).mean()
+        else:
+            loss = F.mse_loss(prediction.float(), target.float(), reduction="mean")
         loss.backward()
         return loss.detach().reshape(1), self.token_table.grad[self.placeholders].clone()

@@ -1,14 +1,19 @@
 //! The whole of a job against diffusers: its trace replayed, and its result used.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{Job, Sandbox, job::text, places, reference};
+use serde_json::Value;
 
-/// Runs 20 steps on a tiny checkpoint with two workers, and lets diffusers compute them again.
-async fn replay(preset: &str, precision: &str, num_vectors: u32) -> Result<()> {
-    let checkpoint = text(&reference::tiny_checkpoint(preset).await?);
-    let sandbox = Sandbox::new()?;
+/// Runs 20 steps on a tiny checkpoint with two workers, with a trace. `options`: more of `[train]`.
+async fn train(
+    sandbox: &Sandbox,
+    checkpoint: &str,
+    precision: &str,
+    num_vectors: u32,
+    options: &[(&str, toml::Value)],
+) -> Result<()> {
     let job = Job::toy()?
-        .set("model.base", checkpoint.clone())
+        .set("model.base", checkpoint)
         .set("train.train_batch_size", 2)
         .set("train.max_train_steps", 20)
         .set("train.learning_rate", 0.005)
@@ -19,17 +24,73 @@ async fn replay(preset: &str, precision: &str, num_vectors: u32) -> Result<()> {
         .set("train.mixed_precision", precision)
         .set("cluster.world_size", 2)
         .set("debug.trace_dir", "trace");
+    let job = options.iter().fold(job, |job, (key, value)| job.set(&format!("train.{key}"), value.clone()));
     sandbox.write_job("job.toml", &job)?;
     sandbox.finish(&["run", "job.toml", "-o", "out"]).await?.expect_code(0)?;
+    Ok(())
+}
+
+/// Runs the job, and lets diffusers compute its 20 steps again.
+async fn replay(preset: &str, precision: &str, num_vectors: u32) -> Result<()> {
+    let checkpoint = text(&reference::tiny_checkpoint(preset).await?);
+    let sandbox = Sandbox::new()?;
+    train(&sandbox, &checkpoint, precision, num_vectors, &[]).await?;
     let vectors = num_vectors.to_string();
+    let arguments = ["--precision", precision, "--vectors", &vectors];
+    let summary = replayed(&sandbox, &checkpoint, &arguments).await?;
+    ensure!(summary["ok"] == true && summary["steps"] == 20, "{summary}");
+    Ok(())
+}
+
+/// What the replay of the job's trace says at its end.
+async fn replayed(sandbox: &Sandbox, checkpoint: &str, arguments: &[&str]) -> Result<Value> {
     let trace = text(&sandbox.path("trace"));
-    let replayed = reference::run_script(
-        "replay_trace.py",
-        &[&trace, &checkpoint, "--precision", precision, "--vectors", &vectors],
-    )
-    .await?
-    .expect_code(0)?;
-    ensure!(replayed.stdout.contains("\"steps\": 20"), "not all steps were compared: {}", replayed.stdout);
+    let all: Vec<&str> = [&trace, checkpoint].into_iter().chain(arguments.iter().copied()).collect();
+    let finished = reference::run_script("replay_trace.py", &all).await?;
+    let last = finished.stdout.lines().last().with_context(|| format!("it says nothing: {finished:?}"))?;
+    serde_json::from_str(last).with_context(|| format!("its last line: {last}"))
+}
+
+/// Every option of the optimizer, the schedule, the loss and the noise set to something else than its default.
+/// `max_grad_norm` clips some of the steps, and not all.
+async fn replay_all_options(preset: &str, max_grad_norm: f64) -> Result<()> {
+    let checkpoint = text(&reference::tiny_checkpoint(preset).await?);
+    let sandbox = Sandbox::new()?;
+    let options: [(&str, toml::Value); 10] = [
+        ("adam_beta1", 0.8.into()),
+        ("adam_beta2", 0.95.into()),
+        ("adam_weight_decay", 0.1.into()),
+        ("adam_epsilon", 1e-5.into()),
+        ("lr_scheduler", "cosine_with_restarts".into()),
+        ("lr_num_cycles", 3.into()),
+        ("center_crop", true.into()),
+        ("max_grad_norm", max_grad_norm.into()),
+        ("snr_gamma", 1.5.into()),
+        ("noise_offset", 0.5.into()),
+    ];
+    train(&sandbox, &checkpoint, "no", 2, &options).await?;
+    let norm = max_grad_norm.to_string();
+    let optimizer = ["--betas", "0.8", "0.95", "--weight-decay", "0.1", "--epsilon", "1e-5"];
+    let rest = [
+        "--max-grad-norm",
+        &norm,
+        "--snr-gamma",
+        "1.5",
+        "--noise-offset",
+        "0.5",
+        "--max-update-error",
+        "1e-3",
+    ];
+    let summary = replayed(&sandbox, &checkpoint, &[&optimizer[..], &rest].concat()).await?;
+    ensure!(summary["ok"] == true && summary["steps"] == 20, "{summary}");
+    let clipped = summary["clipped_steps"].as_u64();
+    ensure!(clipped.is_some_and(|clipped| 0 < clipped && clipped < 20), "no clipping to compare: {summary}");
+    // The comparison can fail: the same trace is nothing like a run without the options.
+    let plain =
+        replayed(&sandbox, &checkpoint, &["--max-update-error", "1e-3", "--first-steps", "5"]).await?;
+    for bound in ["loss_error", "grad_error", "embeds_error", "update_error"] {
+        ensure!(plain["failed"].as_array().is_some_and(|failed| failed.contains(&bound.into())), "{plain}");
+    }
     Ok(())
 }
 
@@ -51,6 +112,16 @@ async fn a_stable_diffusion_2_trace_is_diffusers_own_in_fp32() -> Result<()> {
 #[tokio::test]
 async fn a_stable_diffusion_2_trace_is_diffusers_own_in_bf16() -> Result<()> {
     replay("tiny2", "bf16", 1).await
+}
+
+#[tokio::test]
+async fn a_stable_diffusion_1_job_with_every_option_set_is_diffusers_own() -> Result<()> {
+    replay_all_options("tiny15", 0.09).await
+}
+
+#[tokio::test]
+async fn a_stable_diffusion_2_job_with_every_option_set_is_diffusers_own() -> Result<()> {
+    replay_all_options("tiny2", 0.02).await
 }
 
 #[tokio::test]

@@ -162,6 +162,7 @@ fn learning_rates_equal_those_of_diffusers() {
             base: case["learning_rate"].as_f64().expect("a rate"),
             warmup_steps: case["lr_warmup_steps"].as_u64().expect("steps"),
             total_steps: case["max_train_steps"].as_u64().expect("steps"),
+            cycles: case["lr_num_cycles"].as_u64().expect("cycles"),
         };
         let schedule = LrSchedule::new(options).expect("a schedule");
         for (step, expected) in (1..).zip(case["lr"].as_array().expect("rates")) {

@@ -5,7 +5,7 @@ from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from diffusers.optimization import get_scheduler
 from transformers import CLIPTextModel, CLIPTokenizer
 
-from textual_inversion import ADAMW, Reference
+from textual_inversion import ADAMW, Reference, min_snr_weights
 
 from . import GoldenFile, seeded, write_json
 
@@ -35,6 +35,11 @@ def make_noise_schedule_goldens(path):
             arguments = latents.to(dtype), noise.to(dtype), timesteps
             golden.put(f"{name}/{precision}/add_noise", scheduler.add_noise(*arguments))
             golden.put(f"{name}/{precision}/get_velocity", scheduler.get_velocity(*arguments))
+        for prediction_type in ("epsilon", "v_prediction"):
+            scheduler.register_to_config(prediction_type=prediction_type)
+            for gamma in (5, 1):
+                weights = min_snr_weights(scheduler, timesteps, gamma)
+                golden.put(f"{name}/{prediction_type}/min_snr_{gamma}", weights)
     golden.metadata["schedules"] = NOISE_SCHEDULES
     golden.save(path)
 
@@ -85,12 +90,12 @@ def make_adamw_goldens(path):
     golden.save(path)
 
 
-def learning_rates(name, base, warmup_steps, total_steps, steps):
+def learning_rates(name, base, warmup_steps, total_steps, steps, cycles):
     """What each of the optimizer's steps 1..steps is taken with."""
     weight = torch.zeros(1, requires_grad=True)
     optimizer = torch.optim.AdamW([weight], lr=base)
     schedule = get_scheduler(
-        name, optimizer=optimizer, num_warmup_steps=warmup_steps, num_training_steps=total_steps, num_cycles=1)
+        name, optimizer=optimizer, num_warmup_steps=warmup_steps, num_training_steps=total_steps, num_cycles=cycles)
     values = [optimizer.param_groups[0]["lr"]]
     while len(values) < steps:
         optimizer.step()
@@ -103,10 +108,12 @@ def make_lr_schedule_goldens(path):
     names = ("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup")
     cases = []
     for name in names:
-        for base, warmup_steps, total_steps in ((5e-4, 0, 40), (2e-3, 7, 40), (1e-2, 500, 30), (3e-3, 1, 1)):
-            values = learning_rates(name, base, warmup_steps, total_steps, total_steps)
+        for base, warmup_steps, total_steps, cycles in (
+            (5e-4, 0, 40, 1), (2e-3, 7, 40, 1), (1e-2, 500, 30, 1), (3e-3, 1, 1, 1), (2e-3, 7, 40, 3), (5e-4, 0, 20, 50),
+        ):
+            values = learning_rates(name, base, warmup_steps, total_steps, total_steps, cycles)
             cases.append(dict(lr_scheduler=name, learning_rate=base, lr_warmup_steps=warmup_steps,
-                              max_train_steps=total_steps, lr=values))
+                              max_train_steps=total_steps, lr_num_cycles=cycles, lr=values))
     write_json(path, cases)
 
 
@@ -134,6 +141,7 @@ def random_microbatch(checkpoint, num_vectors, batch, side, seed):
 def make_step_goldens(checkpoint, path):
     golden = GoldenFile()
     golden.metadata["cases"] = []
+    golden.metadata["snr_gamma"] = 1
     for num_vectors, batch, side in ((1, 1, (8, 8)), (1, 3, (8, 8)), (3, 2, (7, 5)), (2, 1, (16, 16))):
         references = {p: Reference(checkpoint, num_vectors, p) for p in ("no", "bf16")}
         for seed in (100, 101):
@@ -145,4 +153,6 @@ def make_step_goldens(checkpoint, path):
                 loss, grad = reference.microbatch(**inputs)
                 name = "bf16" if precision == "bf16" else "fp32"
                 golden.put_all(f"{case}/{name}", {"loss": loss, "grad": grad})
+            loss, grad = references["no"].microbatch(**inputs, snr_gamma=golden.metadata["snr_gamma"])
+            golden.put_all(f"{case}/fp32-snr", {"loss": loss, "grad": grad})
     golden.save(path)

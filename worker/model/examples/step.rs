@@ -152,6 +152,7 @@ fn run(options: &Options) -> Result<(), Error> {
             timesteps: &timesteps,
             input_ids: &input_ids,
             rows: &rows,
+            snr_gamma: None,
         })?;
         println!(
             "{{\"step\": {step}, \"forward_seconds\": {:.3}, \"backward_seconds\": {:.3}, \"step_seconds\": {:.3}, \

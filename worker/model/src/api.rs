@@ -130,12 +130,14 @@ pub struct Microbatch<'a> {
     pub input_ids: &'a [i64],
     /// The learned rows, fp32.
     pub rows: &'a [f32],
+    /// Gamma of the min-SNR loss weights (see [`crate::min_snr`]), above 0; none: all samples weigh the same.
+    pub snr_gamma: Option<f64>,
 }
 
 /// What one microbatch yields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gradient {
-    /// Mean squared error over all elements of the microbatch, fp32.
+    /// Mean squared error over all elements of the microbatch, each sample's by its weight, fp32.
     pub loss: f32,
     /// d loss / d rows, [num_vectors, text_width], fp32.
     pub grad: Vec<f32>,

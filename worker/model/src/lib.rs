@@ -13,6 +13,7 @@ pub mod config;
 pub mod error;
 mod generate;
 pub mod layers;
+pub mod min_snr;
 mod native;
 mod probe;
 pub mod resnet;

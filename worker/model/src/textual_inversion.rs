@@ -8,6 +8,7 @@ use tch::{Reduction, Tensor};
 
 use crate::api::{Gradient, Microbatch};
 use crate::error::{Error, Result};
+use crate::min_snr;
 use crate::stable_diffusion::{StableDiffusion, to_vec};
 
 impl StableDiffusion {
@@ -40,7 +41,13 @@ impl StableDiffusion {
         let predicted = self.unet.forward(&noisy, &timesteps, &text)?;
         // 4. Loss.
         let target = self.schedule.target(&latents, &noise, microbatch.timesteps)?;
-        let loss = predicted.f_mse_loss(&target, Reduction::Mean)?;
+        let loss = match microbatch.snr_gamma {
+            None => predicted.f_mse_loss(&target, Reduction::Mean)?,
+            Some(gamma) => {
+                let weights = min_snr::weights(&self.schedule, microbatch.timesteps, gamma)?;
+                weighted_loss(&predicted, &target, &weights)?
+            }
+        };
         let loss_value = to_vec(&loss.f_view([1])?)?[0];
         let forward_seconds = started.elapsed().as_secs_f64();
         // 5. Backward to the leaf alone, then one row's uses added up in order of place.
@@ -101,4 +108,13 @@ impl StableDiffusion {
         }
         Ok(())
     }
+}
+
+/// The mean over the samples of each one's mean squared error times its weight, [] in fp32; `predicted` and `target`:
+/// [batch, channels, height, width], `weights`: [batch].
+/// Source: diffusers examples/text_to_image/train_text_to_image.py, with --snr_gamma.
+fn weighted_loss(predicted: &Tensor, target: &Tensor, weights: &[f32]) -> Result<Tensor> {
+    let errors = predicted.f_mse_loss(target, Reduction::None)?;
+    let samples = errors.f_mean_dim(&[1i64, 2, 3][..], false, None)?;
+    Ok(samples.f_mul(&Tensor::f_from_slice(weights)?)?.f_mean(None)?)
 }

@@ -61,6 +61,7 @@ impl FakeEngine {
             timesteps: vec![10],
             input_ids: vec![0; 77],
             rows: Arc::new(vec![0.125; Self::TEXT_WIDTH]),
+            snr_gamma: None,
         }
     }
 

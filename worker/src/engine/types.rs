@@ -51,6 +51,8 @@ pub struct Microbatch {
     pub input_ids: Vec<i64>,
     /// [num_vectors, text_width], the learned rows: shared with the other microbatches of the step.
     pub rows: Arc<Vec<f32>>,
+    /// Gamma of the min-SNR loss weights; none: all samples weigh the same.
+    pub snr_gamma: Option<f64>,
 }
 
 impl Microbatch {
@@ -65,6 +67,7 @@ impl Microbatch {
             timesteps: &self.timesteps,
             input_ids: &self.input_ids,
             rows: &self.rows,
+            snr_gamma: self.snr_gamma,
         }
     }
 }

@@ -121,6 +121,7 @@ mod tests {
             timesteps: vec![0, 999],
             input_ids: vec![7; 2 * 77],
             rows: Arc::new(vec![0.0; 6]),
+            snr_gamma: None,
         };
         trace.write_microbatch(12, 3, &inputs, TracedResult { loss: 0.5, gradient: &[1.0; 6] }).unwrap();
         let latent = vec![2, 4, 3, 5];

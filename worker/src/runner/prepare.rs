@@ -79,6 +79,8 @@ pub(super) async fn prepare(
         batch: spec.train.train_batch_size,
         scaling_factor: model.scaling_factor,
         num_train_timesteps: model.num_train_timesteps,
+        noise_offset: spec.train.noise_offset,
+        snr_gamma: above_zero(spec.train.snr_gamma),
     };
     let builder = MicrobatchBuilder::new(TrainingSet { images, prompts: words.prompts }, options)?;
     let schedule = LrSchedule::new(LrOptions {
@@ -86,9 +88,22 @@ pub(super) async fn prepare(
         base: spec.effective_learning_rate(),
         warmup_steps: spec.train.lr_warmup_steps,
         total_steps: spec.train.max_train_steps,
+        cycles: spec.train.lr_num_cycles,
     })?;
-    let state = TrainState::new(row.repeat(spec.train.num_vectors as usize), AdamWOptions::default());
+    let adamw = AdamWOptions {
+        beta1: spec.train.adam_beta1,
+        beta2: spec.train.adam_beta2,
+        epsilon: spec.train.adam_epsilon,
+        weight_decay: spec.train.adam_weight_decay,
+    };
+    let state = TrainState::new(row.repeat(spec.train.num_vectors as usize), adamw)
+        .with_max_grad_norm(above_zero(spec.train.max_grad_norm));
     Ok(Prepared { builder, schedule, state, model_hash, data_hash: pictures.hash })
+}
+
+/// Options that 0 switches off.
+fn above_zero(number: f64) -> Option<f64> {
+    (number > 0.0).then_some(number)
 }
 
 fn describe(model: &ModelInfo) -> String {

@@ -7,7 +7,7 @@
 //!   key = (seed's low word, seed's high word) and
 //!   counter = (k, sample, step's low word, step's next 24 bits | purpose << 24).
 //!   Purposes: 1 flip, 2 template, 3 timestep, 4 noise, 5 latent, 6 image order (its step is the epoch, its sample 0),
-//!   7 generated pictures (its step is 0, its sample the picture's number).
+//!   7 generated pictures (its step is 0, its sample the picture's number), 8 noise offset.
 //! - A flip is the highest bit of w\[0\].
 //! - A number below n takes 64 bits x at a time (w\[2j\] the low half, w\[2j+1\] the high) and is the high half of
 //!   the 128-bit product x·n; while the low half is below 2^64 mod n, the next x is taken instead (Lemire 2019).
@@ -31,6 +31,7 @@ enum Purpose {
     Latent = 5,
     ImageOrder = 6,
     Picture = 7,
+    NoiseOffset = 8,
 }
 
 /// All draws of a job.
@@ -63,6 +64,11 @@ impl Draws {
     /// The noise that is added to the sample's latent: standard normals.
     pub fn noise(&self, step: u64, sample: u32, length: usize) -> Vec<f32> {
         self.stream(Purpose::Noise, step, sample).normals(length)
+    }
+
+    /// What train.noise_offset is multiplied with: a standard normal for each of the sample's channels.
+    pub fn noise_offset(&self, step: u64, sample: u32, channels: usize) -> Vec<f32> {
+        self.stream(Purpose::NoiseOffset, step, sample).normals(channels)
     }
 
     /// The draw from the posterior of the sample's image: standard normals.
@@ -173,6 +179,8 @@ mod tests {
         assert_eq!(bits(draws.noise(4, 5, 5)), noise);
         assert_eq!(bits(draws.latent(1 << 40, u32::MAX, 3)), [0xbf17_b3bb, 0x3e87_27ff, 0xbfb1_a679]);
         assert_eq!(bits(draws.picture_noise(1, 2)), [0x3fc8_0eb7, 0xbf1c_3275]);
+        let offset = [0xbfa5_f30c, 0xbe5a_1162, 0x3e8e_8abd, 0x3eea_f407];
+        assert_eq!(bits(draws.noise_offset(4, 5, 4)), offset);
         assert_eq!(draws.image_order(7, 10), [0, 9, 1, 5, 8, 4, 3, 2, 7, 6]);
     }
 
@@ -180,7 +188,9 @@ mod tests {
     fn every_purpose_step_and_sample_has_its_own_stream() {
         let mut seen = BTreeSet::new();
         for seed in [0, 1, 1 << 32] {
-            for purpose in [Purpose::Flip, Purpose::Noise, Purpose::Latent, Purpose::ImageOrder] {
+            for purpose in
+                [Purpose::Flip, Purpose::Noise, Purpose::Latent, Purpose::ImageOrder, Purpose::NoiseOffset]
+            {
                 for step in [0, 1, 2, 1 << 32, 1 << 55] {
                     for sample in [0, 1, u32::MAX] {
                         let mut stream = Draws::new(seed).stream(purpose, step, sample);
@@ -189,7 +199,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(seen.len(), 3 * 4 * 5 * 3);
+        assert_eq!(seen.len(), 3 * 5 * 5 * 3);
     }
 
     #[test]

@@ -8,8 +8,6 @@ use super::Error;
 
 /// Where the polynomial schedule ends (diffusers' default), of power 1.
 const POLYNOMIAL_END: f64 = 1e-7;
-/// Hard restarts of cosine_with_restarts: the training script's default, which has no key in the job.
-const CYCLES: f64 = 1.0;
 
 /// A job's schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,6 +20,8 @@ pub struct LrOptions {
     pub warmup_steps: u64,
     /// train.max_train_steps.
     pub total_steps: u64,
+    /// train.lr_num_cycles: how often cosine_with_restarts falls to 0; the other curves ignore it, as in diffusers.
+    pub cycles: u64,
 }
 
 /// The learning rate of each step of a job.
@@ -49,7 +49,7 @@ impl LrSchedule {
     }
 
     fn factor(&self, position: u64) -> f64 {
-        let LrOptions { curve, base, warmup_steps, total_steps } = self.options;
+        let LrOptions { curve, base, warmup_steps, total_steps, cycles } = self.options;
         if curve == LrScheduler::Constant {
             return 1.0;
         }
@@ -63,7 +63,7 @@ impl LrSchedule {
             LrScheduler::Linear => total_steps.saturating_sub(position) as f64 / decay_steps,
             LrScheduler::Cosine => half_cosine(done),
             LrScheduler::CosineWithRestarts if done >= 1.0 => 0.0,
-            LrScheduler::CosineWithRestarts => half_cosine((CYCLES * done) % 1.0),
+            LrScheduler::CosineWithRestarts => half_cosine((cycles as f64 * done) % 1.0),
             LrScheduler::Polynomial if position > total_steps => POLYNOMIAL_END / base,
             LrScheduler::Polynomial => ((base - POLYNOMIAL_END) * (1.0 - done) + POLYNOMIAL_END) / base,
         }
@@ -91,7 +91,7 @@ mod tests {
     ];
 
     fn schedule(curve: LrScheduler, warmup_steps: u64, total_steps: u64) -> LrSchedule {
-        LrSchedule::new(LrOptions { curve, base: 2e-3, warmup_steps, total_steps }).unwrap()
+        LrSchedule::new(LrOptions { curve, base: 2e-3, warmup_steps, total_steps, cycles: 1 }).unwrap()
     }
 
     #[test]
@@ -115,9 +115,28 @@ mod tests {
     }
 
     #[test]
+    fn every_cycle_starts_at_the_base_again() {
+        let curve = LrScheduler::CosineWithRestarts;
+        let options = LrOptions { curve, base: 2e-3, warmup_steps: 4, total_steps: 34, cycles: 3 };
+        let schedule = LrSchedule::new(options).unwrap();
+        for cycle in 0..3 {
+            let first = 5 + 10 * cycle;
+            assert!((schedule.at(first) - 2e-3).abs() < 1e-15, "{cycle}");
+            assert!((schedule.at(first + 5) - 1e-3).abs() < 1e-15, "{cycle}");
+            assert!(schedule.at(first + 9) < 1e-4, "{cycle}");
+        }
+        let others = CURVES.into_iter().filter(|other| *other != curve);
+        for curve in others {
+            let (once, thrice) = (LrOptions { curve, cycles: 1, ..options }, LrOptions { curve, ..options });
+            let [once, thrice] = [once, thrice].map(|options| LrSchedule::new(options).unwrap());
+            assert!((1..=34).all(|step| once.at(step) == thrice.at(step)), "{curve:?}");
+        }
+    }
+
+    #[test]
     fn a_polynomial_has_to_fall() {
-        let options =
-            LrOptions { curve: LrScheduler::Polynomial, base: 1e-7, warmup_steps: 0, total_steps: 9 };
+        let curve = LrScheduler::Polynomial;
+        let options = LrOptions { curve, base: 1e-7, warmup_steps: 0, total_steps: 9, cycles: 1 };
         assert!(matches!(LrSchedule::new(options), Err(Error::LearningRateBelowEnd { .. })));
         assert!(LrSchedule::new(LrOptions { curve: LrScheduler::Linear, ..options }).is_ok());
     }

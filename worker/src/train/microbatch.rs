@@ -56,6 +56,10 @@ pub struct BatchOptions {
     pub scaling_factor: f64,
     /// The noise schedule's, at least 1.
     pub num_train_timesteps: usize,
+    /// train.noise_offset; 0: none.
+    pub noise_offset: f64,
+    /// train.snr_gamma; none: all samples weigh the same.
+    pub snr_gamma: Option<f64>,
 }
 
 /// Makes any microbatch of any step of a job.
@@ -100,7 +104,7 @@ impl MicrobatchBuilder {
     /// Microbatch `microbatch` (from 0, below M) of step `step` (from 1), with the learned rows as they are before
     /// that step.
     pub fn build(&mut self, step: u64, microbatch: u32, rows: Arc<Vec<f32>>) -> Microbatch {
-        let BatchOptions { batch, scaling_factor, num_train_timesteps, .. } = self.options;
+        let BatchOptions { batch, scaling_factor, num_train_timesteps, snr_gamma, .. } = self.options;
         let [latent_channels, latent_height, latent_width] = self.shape;
         let length = latent_channels * latent_height * latent_width;
         let mut inputs = Microbatch {
@@ -113,18 +117,35 @@ impl MicrobatchBuilder {
             timesteps: Vec::with_capacity(batch as usize),
             input_ids: Vec::new(),
             rows,
+            snr_gamma,
         };
         for sample in microbatch * batch..(microbatch + 1) * batch {
             let image = &self.set.images[self.order.image_of(step, sample)];
             let flip = self.draws.flip(step, sample);
             let draw = self.draws.latent(step, sample, length);
             inputs.latents.extend(image.latent(flip, &draw, scaling_factor));
-            inputs.noise.extend(self.draws.noise(step, sample, length));
+            inputs.noise.extend(self.noise(step, sample));
             inputs.timesteps.push(self.draws.timestep(step, sample, num_train_timesteps));
             let template = self.draws.template(step, sample, self.set.prompts.count());
             inputs.input_ids.extend_from_slice(self.set.prompts.ids(template));
         }
         inputs
+    }
+
+    /// The sample's noise, with one offset for each channel where the job asks for it.
+    /// Source: diffusers, train_text_to_image.py; <https://www.crosslabs.org/blog/diffusion-with-offset-noise>.
+    fn noise(&self, step: u64, sample: u32) -> Vec<f32> {
+        let [channels, height, width] = self.shape;
+        let mut noise = self.draws.noise(step, sample, channels * height * width);
+        if self.options.noise_offset != 0.0 {
+            let scale = self.options.noise_offset as f32;
+            let offsets = self.draws.noise_offset(step, sample, channels);
+            for (channel, offset) in noise.chunks_mut((height * width).max(1)).zip(offsets) {
+                let offset = scale * offset;
+                channel.iter_mut().for_each(|value| *value += offset);
+            }
+        }
+        noise
     }
 }
 
@@ -137,8 +158,15 @@ mod tests {
     use super::*;
     use crate::data::{ClipTokenizer, templates};
 
-    const OPTIONS: BatchOptions =
-        BatchOptions { seed: 3, microbatches: 3, batch: 2, scaling_factor: 0.5, num_train_timesteps: 10 };
+    const OPTIONS: BatchOptions = BatchOptions {
+        seed: 3,
+        microbatches: 3,
+        batch: 2,
+        scaling_factor: 0.5,
+        num_train_timesteps: 10,
+        noise_offset: 0.0,
+        snr_gamma: None,
+    };
 
     fn moments(mean: f32, logvar: f32) -> Moments {
         Moments { channels: 2, height: 1, width: 3, mean: vec![mean; 6], logvar: vec![logvar; 6] }
@@ -190,6 +218,23 @@ mod tests {
         for (latent, draw) in inputs.latents.iter().zip(&draw) {
             assert_eq!(*latent, (1.0 + 1f64.exp() as f32 * draw) * 0.5);
         }
+    }
+
+    #[test]
+    fn an_offset_moves_each_channel_of_the_noise_and_nothing_else() {
+        let plain = MicrobatchBuilder::new(set(4), OPTIONS).unwrap().build(2, 1, Arc::default());
+        let options = BatchOptions { noise_offset: 0.1, snr_gamma: Some(5.0), ..OPTIONS };
+        let moved = MicrobatchBuilder::new(set(4), options).unwrap().build(2, 1, Arc::default());
+        let draws = Draws::new(3);
+        for (place, sample) in [2u32, 3].into_iter().enumerate() {
+            let noise = draws.noise(2, sample, 6);
+            let offsets = draws.noise_offset(2, sample, 2);
+            assert_ne!(offsets[0], offsets[1]);
+            let expected: Vec<f32> = (0..6).map(|i| noise[i] + 0.1f32 * offsets[i / 3]).collect();
+            assert_eq!(moved.noise[place * 6..][..6], expected);
+        }
+        assert_eq!((plain.snr_gamma, moved.snr_gamma), (None, Some(5.0)));
+        assert_eq!(crate::engine::Microbatch { noise: plain.noise.clone(), snr_gamma: None, ..moved }, plain);
     }
 
     #[test]

@@ -20,9 +20,12 @@
 //! # let moments = Moments { channels: 1, height: 1, width: 2, mean: vec![0.5; 2], logvar: vec![-1.0; 2] };
 //! # let image = EncodedImage { plain: moments.clone(), flipped: moments };
 //! // Once per job: the images' moments from the engine, the prompts from the tokenizer.
-//! let options = BatchOptions { seed: 7, microbatches: 4, batch: 2, scaling_factor: 0.18215, num_train_timesteps: 1000 };
+//! let options = BatchOptions {
+//!     seed: 7, microbatches: 4, batch: 2, scaling_factor: 0.18215, num_train_timesteps: 1000,
+//!     noise_offset: 0.0, snr_gamma: None,
+//! };
 //! let mut builder = MicrobatchBuilder::new(TrainingSet { images: vec![image], prompts }, options)?;
-//! let curve = LrOptions { curve: LrScheduler::Constant, base: 5e-3, warmup_steps: 0, total_steps: 3 };
+//! let curve = LrOptions { curve: LrScheduler::Constant, base: 5e-3, warmup_steps: 0, total_steps: 3, cycles: 1 };
 //! let schedule = LrSchedule::new(curve)?;
 //! let mut state = TrainState::new(vec![0.0; 768], AdamWOptions::default());
 //!
@@ -44,6 +47,7 @@
 //! ```
 
 pub mod adamw;
+pub mod clip;
 pub mod draws;
 mod error;
 mod image_order;

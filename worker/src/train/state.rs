@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AdamW, AdamWOptions, Error, ReducedStep};
+use super::{AdamW, AdamWOptions, Error, ReducedStep, clip::clipped};
 
 /// Steps that are not finite, one after the other, that a job survives is one less.
 const MOST_SKIPPED_IN_A_ROW: u32 = 10;
@@ -12,6 +12,7 @@ const MOST_SKIPPED_IN_A_ROW: u32 = 10;
 pub struct TrainState {
     rows: Arc<Vec<f32>>,
     optimizer: AdamW,
+    max_grad_norm: Option<f64>,
     skipped_in_a_row: u32,
 }
 
@@ -29,7 +30,12 @@ impl TrainState {
     /// `rows`: [num_vectors, text_width] flat, each the initializer's row of the token table.
     pub fn new(rows: Vec<f32>, options: AdamWOptions) -> Self {
         let optimizer = AdamW::new(options, rows.len());
-        Self { rows: Arc::new(rows), optimizer, skipped_in_a_row: 0 }
+        Self { rows: Arc::new(rows), optimizer, max_grad_norm: None, skipped_in_a_row: 0 }
+    }
+
+    /// The same, with gradients clipped to this norm before the optimizer sees them. None: as they are.
+    pub fn with_max_grad_norm(self, max_grad_norm: Option<f64>) -> Self {
+        Self { max_grad_norm, ..self }
     }
 
     /// The learned rows, [num_vectors, text_width] flat.
@@ -53,7 +59,10 @@ impl TrainState {
         if reduced.finite {
             self.skipped_in_a_row = 0;
             let rows: &mut Vec<f32> = Arc::make_mut(&mut self.rows);
-            self.optimizer.step(rows, &reduced.gradient, learning_rate);
+            match self.max_grad_norm {
+                None => self.optimizer.step(rows, &reduced.gradient, learning_rate),
+                Some(most) => self.optimizer.step(rows, &clipped(&reduced.gradient, most), learning_rate),
+            }
             return Ok(StepOutcome::Applied);
         }
         self.skipped_in_a_row += 1;
@@ -89,6 +98,26 @@ mod tests {
         assert_eq!(skipping, plain);
         // A copy that a microbatch still holds is not changed under it.
         assert_eq!(*before, [1.0, 2.0]);
+    }
+
+    #[test]
+    fn the_optimizer_sees_the_clipped_gradient() {
+        let plain = TrainState::new(vec![1.0, 2.0], AdamWOptions::default());
+        let (mut clipping, mut generous) =
+            (plain.clone().with_max_grad_norm(Some(0.5)), plain.clone().with_max_grad_norm(Some(50.0)));
+        let (mut plain, mut halved) = (plain.clone(), plain);
+        // Two steps: the first is the learning rate against the sign, however long the gradient is.
+        for (step, gradient) in [(1, 3.0f32), (2, 0.1)] {
+            clipping.apply(step, &reduced(gradient), 0.1).unwrap();
+            generous.apply(step, &reduced(gradient), 0.1).unwrap();
+            plain.apply(step, &reduced(gradient), 0.1).unwrap();
+            let short = if step == 1 { clipped(&[3.0; 2], 0.5)[0] } else { gradient };
+            halved.apply(step, &reduced(short), 0.1).unwrap();
+        }
+        assert_eq!(clipping.rows(), halved.rows());
+        assert_eq!(generous.rows(), plain.rows());
+        assert_ne!(clipping.rows(), plain.rows());
+        assert_eq!(clipping.apply(3, &reduced(f32::NAN), 0.1), Ok(StepOutcome::Skipped));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Noise schedules: their alphas, the forward process, and what the network should predict.
 
 use ringtune_model::config::{Keys, SchedulerConfig};
+use ringtune_model::min_snr;
 use ringtune_model::schedule::NoiseSchedule;
 use tch::{Kind, Tensor};
 
@@ -73,5 +74,38 @@ fn epsilon_prediction_aims_at_the_noise() {
     for (name, schedule) in schedules(&golden, "epsilon") {
         let timesteps = golden.integers(&format!("{name}/timesteps"));
         assert_eq!(schedule.target(&latents, &noise, timesteps).unwrap(), noise, "{name}");
+    }
+}
+
+#[test]
+fn min_snr_weights_are_those_of_diffusers_in_every_schedule() {
+    let golden = GoldenFile::open("noise_schedules.safetensors");
+    for prediction in ["epsilon", "v_prediction"] {
+        for (name, schedule) in schedules(&golden, prediction) {
+            let timesteps = golden.integers(&format!("{name}/timesteps"));
+            for gamma in [5.0, 1.0] {
+                let expected = golden.floats(&format!("{name}/{prediction}/min_snr_{gamma}"));
+                let weights = min_snr::weights(&schedule, timesteps, gamma).unwrap();
+                for ((ours, theirs), timestep) in weights.iter().zip(expected).zip(timesteps) {
+                    // The alphas at the end of a schedule of zero terminal SNR are differences of nearly nothing.
+                    let bound = 1e-4 * theirs + 1e-9;
+                    let what = format!("{name} {prediction} {gamma} at {timestep}");
+                    assert!((ours - theirs).abs() <= bound, "{what}: {ours}, diffusers {theirs}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn min_snr_refuses_what_is_no_gamma_and_no_timestep() {
+    let golden = GoldenFile::open("noise_schedules.safetensors");
+    for (_, schedule) in schedules(&golden, "epsilon") {
+        for gamma in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(min_snr::weights(&schedule, &[0], gamma).is_err(), "{gamma}");
+        }
+        for timestep in [-1, schedule.alphas_cumprod().len() as i64] {
+            assert!(min_snr::weights(&schedule, &[0, timestep], 5.0).is_err(), "{timestep}");
+        }
     }
 }

@@ -7,6 +7,16 @@ use crate::support::{GoldenFile, cosine, golden_folder, relative_error};
 
 /// Every case's name and our result for it.
 fn gradients(name: &str, golden: &GoldenFile, precision: Precision) -> Vec<(String, Gradient)> {
+    weighted_gradients(name, golden, precision, None)
+}
+
+/// The same, with min-SNR weights where a gamma is given.
+fn weighted_gradients(
+    name: &str,
+    golden: &GoldenFile,
+    precision: Precision,
+    snr_gamma: Option<f64>,
+) -> Vec<(String, Gradient)> {
     Runtime::initialise(1).unwrap();
     let model = StableDiffusion::open(&golden_folder().join(name), precision).unwrap();
     let cases = golden.metadata("cases").as_array().unwrap();
@@ -23,19 +33,20 @@ fn gradients(name: &str, golden: &GoldenFile, precision: Precision) -> Vec<(Stri
             timesteps: golden.integers(&input("timesteps")),
             input_ids: golden.integers(&input("input_ids")),
             rows: golden.floats(&input("embeds")),
+            snr_gamma,
         };
         (case.to_string(), model.gradient(&microbatch).unwrap())
     };
     cases.iter().map(|case| result(case.as_str().unwrap())).collect()
 }
 
-#[test]
-fn fp32_loss_and_gradient_are_those_of_diffusers() {
+/// `key`: where the goldens of each case are.
+fn fp32_follows_diffusers(key: &str, snr_gamma: Option<f64>) {
     for name in CHECKPOINTS {
         let golden = GoldenFile::open(&format!("{name}-step.safetensors"));
-        for (case, ours) in gradients(name, &golden, Precision::Fp32) {
+        for (case, ours) in weighted_gradients(name, &golden, Precision::Fp32, snr_gamma) {
             let (loss, grad) =
-                (golden.floats(&format!("{case}/fp32/loss")), golden.floats(&format!("{case}/fp32/grad")));
+                (golden.floats(&format!("{case}/{key}/loss")), golden.floats(&format!("{case}/{key}/grad")));
             let loss_error = relative_error(&[ours.loss], loss);
             let grad_error = relative_error(&ours.grad, grad);
             assert!(ours.finite, "{name} {case}");
@@ -44,6 +55,23 @@ fn fp32_loss_and_gradient_are_those_of_diffusers() {
             assert!(cosine(&ours.grad, grad) >= 0.99999, "{name} {case}");
         }
     }
+}
+
+#[test]
+fn fp32_loss_and_gradient_are_those_of_diffusers() {
+    fp32_follows_diffusers("fp32", None);
+}
+
+#[test]
+fn min_snr_loss_and_gradient_are_those_of_diffusers() {
+    let golden = GoldenFile::open("tiny15-step.safetensors");
+    fp32_follows_diffusers("fp32-snr", golden.metadata("snr_gamma").as_f64());
+    // The comparison can fail: the weights matter.
+    let (plain, weighted) = (gradients("tiny15", &golden, Precision::Fp32), "fp32-snr/grad");
+    let moved = |(case, one): &(String, Gradient)| {
+        relative_error(&one.grad, golden.floats(&format!("{case}/{weighted}"))) > 1e-2
+    };
+    assert!(plain.iter().any(moved));
 }
 
 #[test]
