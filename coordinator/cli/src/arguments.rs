@@ -98,12 +98,17 @@ Examples:
   ringtune run dicoo.toml                    artifacts go to ringtune-out/<name of the job>
   ringtune run dicoo.toml --workers 2 -o out
   ringtune run dicoo.toml --print-job        only check the job and show it in full
+  ringtune run --from-diffusers-args "accelerate launch textual_inversion.py …"
 
 Ctrl-C cancels the job and saves what it has; a second Ctrl-C exits at once.")]
 pub struct RunArguments {
     /// The job file
-    #[arg(value_name = "JOB.toml")]
-    pub job: PathBuf,
+    #[arg(value_name = "JOB.toml", required_unless_present = "from_diffusers_args")]
+    pub job: Option<PathBuf>,
+    /// Instead of a job file: a command line of diffusers' textual_inversion.py, in quotes; --print-job shows the
+    /// job file that it stands for
+    #[arg(long, value_name = "LINE", conflicts_with = "job", allow_hyphen_values = true)]
+    pub from_diffusers_args: Option<String>,
     /// Workers to start; at least the job's min_world_size [default: the job's world_size]
     #[arg(long, value_name = "N")]
     pub workers: Option<u32>,

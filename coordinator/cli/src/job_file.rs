@@ -11,6 +11,8 @@ use ringtune_shared::{
     spec::{self, JobSpec, SpecError},
 };
 
+use crate::diffusers_arguments::{self, Translated};
+
 /// A job file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JobFileError {
@@ -22,6 +24,12 @@ pub enum JobFileError {
         /// What the system said.
         source: io::Error,
     },
+    /// A command line of diffusers' script that is no job.
+    #[error("--from-diffusers-args: {0}")]
+    Untranslatable(String),
+    /// A command line of diffusers' script whose job is not allowed.
+    #[error("--from-diffusers-args: the job of this command line is not valid:\n{0}")]
+    InvalidCommandLine(SpecError),
     /// It says something that is not allowed.
     #[error("{}", list_violations(path, source))]
     Invalid {
@@ -75,6 +83,24 @@ impl JobFile {
             .map_err(|source| JobFileError::Invalid { path: path.to_owned(), source })
     }
 
+    /// The job that a command line of diffusers' script stands for, its paths relative to the current folder; and
+    /// what the command line says beside it.
+    pub fn from_diffusers(line: &str) -> Result<(Self, Translated), JobFileError> {
+        let translated = diffusers_arguments::translate(line).map_err(|problems| {
+            JobFileError::Untranslatable(if problems.contains('\n') {
+                format!("\n{problems}")
+            } else {
+                problems
+            })
+        })?;
+        let folder = std::env::current_dir()
+            .map_err(|source| JobFileError::Unreadable { path: PathBuf::from("."), source })?;
+        let file = spec::parse_job_toml(&translated.job)
+            .and_then(|spec| Self::resolve(spec, &folder))
+            .map_err(without_lines)?;
+        Ok((file, translated))
+    }
+
     /// Makes the paths of `spec` absolute; they are relative to `folder`.
     fn resolve(mut spec: JobSpec, folder: &Path) -> Result<Self, SpecError> {
         spec.resolve_paths(folder)?;
@@ -85,6 +111,12 @@ impl JobFile {
         };
         Ok(Self { spec, images })
     }
+}
+
+/// Lines of a file that nobody wrote help nobody.
+fn without_lines(mut error: SpecError) -> JobFileError {
+    error.violations.iter_mut().for_each(|violation| violation.line = None);
+    JobFileError::InvalidCommandLine(error)
 }
 
 #[cfg(test)]

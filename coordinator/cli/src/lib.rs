@@ -12,6 +12,7 @@ pub mod arguments;
 pub mod client;
 pub mod cluster;
 pub mod commands;
+pub mod diffusers_arguments;
 pub mod error;
 pub mod images;
 pub mod interrupt;

@@ -168,3 +168,24 @@ fn help_teaches_by_example() {
     }
     assert!(text.contains("ringtune run dicoo.toml") && text.contains("Exit codes"), "{text}");
 }
+
+#[test]
+fn a_command_line_of_diffusers_script_is_a_job() {
+    let folder = Folder::new();
+    let line = "accelerate launch --num_processes=4 textual_inversion.py --pretrained_model_name_or_path toy-sd \
+                --train_data_dir=pictures --placeholder_token '<star>' --initializer_token star --resolution 64 \
+                --report_to wandb";
+    let job = folder.ringtune(&["run", "--print-job", "--from-diffusers-args", line]);
+    assert!(job.status.success());
+    assert!(String::from_utf8_lossy(&job.stderr).contains("--report_to is left out"));
+    // What it prints is the job file: a file of it stands for the same job.
+    folder.write_job(&String::from_utf8_lossy(&job.stdout));
+    assert_eq!(folder.ringtune(&["run", "--print-job", "job.toml"]).stdout, job.stdout);
+    assert!(String::from_utf8_lossy(&job.stdout).contains("world_size = 4"));
+
+    folder.refused(&["run", "--from-diffusers-args", "--resolution big --foo"], &["--resolution", "--foo"]);
+    let few = "--resolution 100 --num_vectors 0";
+    folder.refused(&["run", "--from-diffusers-args", few], &["train.num_vectors", "train.placeholder_token"]);
+    folder.refused(&["run", "job.toml", "--from-diffusers-args", line], &["JOB.toml", "cannot be used with"]);
+    folder.refused(&["run"], &["JOB.toml"]);
+}

@@ -28,13 +28,13 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     let output = Output::new(arguments.output.output);
 
     // 1. Everything that can be wrong is found before anything starts.
-    let file = JobFile::read(&arguments.job)?;
+    let (file, output_dir) = job_of(&arguments)?;
     let workers = workers_to_start(&file.spec, arguments.workers)?;
     if arguments.print_job {
         return print_job(&file.spec, output);
     }
     let checked = CheckedJob::check(file)?;
-    let artifacts_folder = prepare_folder(arguments.output_dir, &checked.file.spec.name)?;
+    let artifacts_folder = prepare_folder(output_dir, &checked.file.spec.name)?;
 
     // 2. The daemons.
     let state = RunFolder::create()?;
@@ -54,6 +54,20 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     }
     cluster.stop().await;
     outcome
+}
+
+/// The job, from its file or from a command line, and the folder for its artifacts if one is given.
+fn job_of(arguments: &RunArguments) -> Result<(JobFile, Option<PathBuf>), Error> {
+    let output_dir = arguments.output_dir.clone();
+    if let Some(line) = &arguments.from_diffusers_args {
+        let (file, translated) = JobFile::from_diffusers(line)?;
+        translated.remarks.iter().for_each(|line| remark(line));
+        return Ok((file, output_dir.or(translated.output_dir.map(PathBuf::from))));
+    }
+    match &arguments.job {
+        Some(path) => Ok((JobFile::read(path)?, output_dir)),
+        None => Err(Error::Usage("which job? give a job file".to_owned())),
+    }
 }
 
 async fn run_job(

@@ -1,0 +1,333 @@
+//! A command line of diffusers' `textual_inversion.py`, as a job file.
+//!
+//! Source: the options of `examples/textual_inversion/textual_inversion.py` and of `accelerate launch`. Most have
+//! their name in the job file; the others are either without effect on the result here, which is said, or refused.
+
+use std::collections::BTreeMap;
+
+use ringtune_shared::suggest;
+
+/// What kind of value an option takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Text,
+    Number,
+    /// Nothing: it is true where it stands.
+    Nothing,
+}
+
+use Takes::{Nothing, Number, Text};
+
+/// Options that a job file has: name there and here.
+const KNOWN: &[(&str, Takes, &str, &str)] = &[
+    ("pretrained_model_name_or_path", Text, "model", "base"),
+    ("train_data_dir", Text, "data", "images"),
+    ("placeholder_token", Text, "train", "placeholder_token"),
+    ("initializer_token", Text, "train", "initializer_token"),
+    ("learnable_property", Text, "train", "learnable_property"),
+    ("num_vectors", Number, "train", "num_vectors"),
+    ("seed", Number, "train", "seed"),
+    ("resolution", Number, "train", "resolution"),
+    ("center_crop", Nothing, "train", "center_crop"),
+    ("train_batch_size", Number, "train", "train_batch_size"),
+    ("max_train_steps", Number, "train", "max_train_steps"),
+    ("gradient_accumulation_steps", Number, "train", "gradient_accumulation_steps"),
+    ("learning_rate", Number, "train", "learning_rate"),
+    ("scale_lr", Nothing, "train", "scale_lr"),
+    ("lr_scheduler", Text, "train", "lr_scheduler"),
+    ("lr_warmup_steps", Number, "train", "lr_warmup_steps"),
+    ("lr_num_cycles", Number, "train", "lr_num_cycles"),
+    ("adam_beta1", Number, "train", "adam_beta1"),
+    ("adam_beta2", Number, "train", "adam_beta2"),
+    ("adam_weight_decay", Number, "train", "adam_weight_decay"),
+    ("adam_epsilon", Number, "train", "adam_epsilon"),
+    ("mixed_precision", Text, "train", "mixed_precision"),
+    ("save_steps", Number, "train", "save_steps"),
+];
+
+/// Options that change nothing about the result here, and why.
+const WITHOUT_EFFECT: &[(&str, Takes, &str)] = &[
+    ("repeats", Number, "max_train_steps says how long to train"),
+    ("num_train_epochs", Number, "max_train_steps says how long to train"),
+    ("gradient_checkpointing", Nothing, "a step needs a third less memory than there, without recomputation"),
+    ("dataloader_num_workers", Number, "latents are computed once, before the first step"),
+    ("allow_tf32", Nothing, "it is about GPUs"),
+    ("enable_xformers_memory_efficient_attention", Nothing, "it is about GPUs"),
+    ("local_rank", Number, "the coordinator gives out the ranks"),
+    ("logging_dir", Text, "metrics.csv and /metrics have the numbers"),
+    ("report_to", Text, "metrics.csv and /metrics have the numbers"),
+    ("checkpointing_steps", Number, "there are no checkpoints to resume from yet"),
+    ("checkpoints_total_limit", Number, "there are no checkpoints to resume from yet"),
+];
+
+/// Options without which the result would be another one, and what to do instead.
+const REFUSED: &[(&str, Takes, &str)] = &[
+    ("tokenizer_name", Text, "the checkpoint's own tokenizer is used: put the other one into its folder"),
+    ("revision", Text, "download that revision and give its folder as --pretrained_model_name_or_path"),
+    ("variant", Text, "download that variant and give its folder as --pretrained_model_name_or_path"),
+    ("save_as_full_pipeline", Nothing, "the learned embedding alone is written: leave it out"),
+    ("no_safe_serialization", Nothing, "pickle files are never written: leave it out"),
+    ("push_to_hub", Nothing, "upload the output folder yourself: leave it out"),
+    ("hub_token", Text, "nothing is uploaded: leave it out"),
+    ("hub_model_id", Text, "nothing is uploaded: leave it out"),
+    (
+        "validation_prompt",
+        Text,
+        "there are no pictures during training yet: leave it out, and use `ringtune generate`",
+    ),
+    ("num_validation_images", Number, "there are no pictures during training yet: leave it out"),
+    ("validation_steps", Number, "there are no pictures during training yet: leave it out"),
+    ("validation_epochs", Number, "there are no pictures during training yet: leave it out"),
+    ("resume_from_checkpoint", Text, "a job cannot be resumed yet: leave it out"),
+];
+
+/// A command line that was understood.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Translated {
+    /// The job file, in TOML.
+    pub job: String,
+    /// `--output_dir`.
+    pub output_dir: Option<String>,
+    /// What was left out, and why, a line each.
+    pub remarks: Vec<String>,
+}
+
+/// Reads `line`: with or without the launcher and the script's name in front, quoted as for a shell.
+///
+/// # Errors
+/// Everything that cannot be translated, a line each.
+pub fn translate(line: &str) -> Result<Translated, String> {
+    // The splitter would make an empty word of a line's continuation.
+    let line = line.replace("\\\r\n", "").replace("\\\n", "");
+    let words = shlex::split(&line).ok_or("a quotation mark is not closed, or a backslash is last")?;
+    let script = words.iter().position(|word| word.ends_with(".py"));
+    let (launcher, options) = match script {
+        Some(at) => (&words[..at], &words[at + 1..]),
+        None => (&words[..0], &words[..]),
+    };
+    let mut reader = Reader::default();
+    reader.launcher(launcher);
+    reader.options(options);
+    reader.finish()
+}
+
+/// Values by section and key, in TOML.
+#[derive(Default)]
+struct Reader {
+    values: BTreeMap<(&'static str, &'static str), String>,
+    output_dir: Option<String>,
+    remarks: Vec<String>,
+    problems: Vec<String>,
+}
+
+impl Reader {
+    /// Of a launcher only the number of processes and the precision matter.
+    fn launcher(&mut self, words: &[String]) {
+        let value_of = |names: &[&str]| {
+            words.iter().enumerate().find_map(|(at, word)| match word.split_once('=') {
+                Some((name, value)) if names.contains(&name) => Some(value.to_owned()),
+                None if names.contains(&word.as_str()) => words.get(at + 1).cloned(),
+                _ => None,
+            })
+        };
+        let processes = ["--num_processes", "--num-processes", "-n", "-np"];
+        if let Some(count) = value_of(&processes) {
+            self.set("num_processes", Number, ("cluster", "world_size"), &count);
+        }
+        if let Some(precision) = value_of(&["--mixed_precision", "--mixed-precision"]) {
+            self.set("mixed_precision", Text, ("train", "mixed_precision"), &precision);
+        }
+    }
+
+    fn options(&mut self, words: &[String]) {
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let Some(option) = word.strip_prefix("--") else {
+                self.problems.push(format!("{word:?} is not an option: options begin with --"));
+                continue;
+            };
+            let (name, inline) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (option, None),
+            };
+            // argparse takes both.
+            let name = name.replace('-', "_");
+            let Some(takes) = takes(&name) else {
+                self.problems.push(unknown(&name));
+                continue;
+            };
+            let value = match (takes, inline) {
+                (Nothing, None) => String::new(),
+                (Nothing, Some(value)) => {
+                    self.problems.push(format!("--{name} takes no value, and was given {value:?}"));
+                    continue;
+                }
+                (_, Some(value)) => value,
+                (_, None) => match words.as_slice().first().filter(|next| !next.starts_with("--")) {
+                    Some(value) => {
+                        words.next();
+                        value.clone()
+                    }
+                    None => {
+                        self.problems.push(format!("--{name} needs a value"));
+                        continue;
+                    }
+                },
+            };
+            self.option(&name, &value);
+        }
+    }
+
+    fn option(&mut self, name: &str, value: &str) {
+        if name == "output_dir" {
+            self.output_dir = Some(value.to_owned());
+        } else if let Some((name, takes, section, key)) = KNOWN.iter().find(|known| known.0 == name) {
+            self.set(name, *takes, (section, key), value);
+        } else if let Some((_, _, why)) = WITHOUT_EFFECT.iter().find(|known| known.0 == name) {
+            self.remarks.push(format!("--{name} is left out: {why}"));
+        } else if let Some((_, _, instead)) = REFUSED.iter().find(|known| known.0 == name) {
+            self.problems.push(format!("--{name}: {instead}"));
+        }
+    }
+
+    fn set(&mut self, name: &str, takes: Takes, place: (&'static str, &'static str), value: &str) {
+        if value.contains('$') {
+            self.problems.push(format!(
+                "--{name}: {value:?} has a variable in it, which only a shell fills in; write its value, or put the \
+                 command line between double quotes"
+            ));
+            return;
+        }
+        let written = match takes {
+            Nothing => Some("true".to_owned()),
+            Text => serde_json::to_string(value).ok(),
+            Number => number(value),
+        };
+        match written {
+            Some(written) => drop(self.values.insert(place, written)),
+            None => self.problems.push(format!("--{name}: {value:?} is not a number")),
+        }
+    }
+
+    fn finish(self) -> Result<Translated, String> {
+        if !self.problems.is_empty() {
+            return Err(self.problems.join("\n"));
+        }
+        let mut job = "kind = \"textual_inversion\"\n".to_owned();
+        for section in ["model", "data", "train", "cluster"] {
+            let values = self.values.iter().filter(|((of, _), _)| *of == section);
+            let lines: Vec<String> = values.map(|((_, key), value)| format!("{key} = {value}\n")).collect();
+            if !lines.is_empty() {
+                job.push_str(&format!("[{section}]\n{}", lines.concat()));
+            }
+        }
+        Ok(Translated { job, output_dir: self.output_dir, remarks: self.remarks })
+    }
+}
+
+fn takes(name: &str) -> Option<Takes> {
+    let known = KNOWN.iter().map(|(name, takes, _, _)| (*name, *takes));
+    let others = WITHOUT_EFFECT.iter().chain(REFUSED).map(|(name, takes, _)| (*name, *takes));
+    known
+        .chain(others)
+        .chain([("output_dir", Text)])
+        .find(|(known, _)| *known == name)
+        .map(|(_, takes)| takes)
+}
+
+fn unknown(name: &str) -> String {
+    let names = KNOWN.iter().map(|known| known.0);
+    match suggest::nearest(name, names) {
+        Some(near) => format!("--{name} is no option of textual_inversion.py; did you mean --{near}?"),
+        None => format!("--{name} is no option of textual_inversion.py"),
+    }
+}
+
+/// The number as TOML has it; whether it is allowed is the job's to say.
+fn number(text: &str) -> Option<String> {
+    if let Ok(whole) = text.parse::<i64>() {
+        return Some(whole.to_string());
+    }
+    text.parse::<f64>().ok().filter(|value| value.is_finite()).map(|value| format!("{value:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use ringtune_shared::spec::{LrScheduler, MixedPrecision, parse_job_toml};
+
+    use super::*;
+
+    #[test]
+    fn the_documentations_command_line_becomes_a_job() {
+        let line = r#"mpirun -n 2 accelerate launch --mixed_precision bf16 textual_inversion.py \
+            --pretrained_model_name_or_path="/models/stable diffusion" --train_data_dir=./cat \
+            --learnable_property="object" --placeholder_token="<cat-toy>" --initializer_token toy \
+            --resolution=512 --train_batch_size=1 --gradient_accumulation_steps=4 --max_train_steps=3000 \
+            --learning_rate=5.0e-04 --scale_lr --lr_scheduler="constant" --lr_warmup_steps=0 \
+            --adam_epsilon 1e-08 --enable_xformers_memory_efficient_attention --output_dir="cat out""#;
+        let translated = translate(line).unwrap();
+        assert_eq!(translated.output_dir.as_deref(), Some("cat out"));
+        assert_eq!(translated.remarks.len(), 1);
+        assert!(translated.remarks[0].contains("xformers"), "{:?}", translated.remarks);
+        let job = parse_job_toml(&translated.job).unwrap();
+        assert_eq!(
+            (job.model.base.as_str(), job.data.images.as_str()),
+            ("/models/stable diffusion", "./cat")
+        );
+        let train = &job.train;
+        assert_eq!(
+            (train.placeholder_token.as_str(), train.initializer_token.as_str()),
+            ("<cat-toy>", "toy")
+        );
+        assert_eq!((train.learning_rate, train.adam_epsilon), (5e-4, 1e-8));
+        assert_eq!((train.max_train_steps, train.gradient_accumulation_steps), (3000, 4));
+        assert!(train.scale_lr);
+        assert_eq!(train.lr_scheduler, LrScheduler::Constant);
+        assert_eq!(train.mixed_precision, MixedPrecision::Bf16);
+        assert_eq!(job.cluster.world_size, 2);
+    }
+
+    #[test]
+    fn the_scripts_own_precision_counts_more_than_the_launchers() {
+        let line = "accelerate launch --mixed_precision=fp16 t.py --mixed_precision bf16";
+        assert!(translate(line).unwrap().job.contains("mixed_precision = \"bf16\""));
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once() {
+        let line = "--resolution big --learning_rat 1 --scale_lr=1 --push_to_hub --seed --train_data_dir $DIR stray \
+            --resume_from_checkpoint latest";
+        let problems = translate(line).unwrap_err();
+        for words in [
+            "--resolution: \"big\" is not a number",
+            "--learning_rat is no option of textual_inversion.py; did you mean --learning_rate?",
+            "--scale_lr takes no value",
+            "--push_to_hub: ",
+            "--seed needs a value",
+            "--train_data_dir: \"$DIR\" has a variable",
+            "\"stray\" is not an option",
+            "--resume_from_checkpoint: ",
+        ] {
+            assert!(problems.contains(words), "{words:?} is missing in:\n{problems}");
+        }
+        assert!(translate("--placeholder_token '<x").unwrap_err().contains("quotation mark"));
+    }
+
+    #[test]
+    fn every_known_option_has_a_place_in_the_job_file() {
+        for (name, takes, section, key) in KNOWN {
+            let value = match takes {
+                Nothing => String::new(),
+                Number => " 1".to_owned(),
+                Text => " x".to_owned(),
+            };
+            let job = translate(&format!("--{name}{value}")).unwrap().job;
+            // Other keys are missing, and values may not be allowed; but the key is known.
+            let error = parse_job_toml(&job).unwrap_err();
+            let field = format!("{section}.{key}");
+            let unknown =
+                error.violations.iter().any(|one| one.field == field && one.problem.contains("unknown"));
+            assert!(!unknown, "{error}");
+        }
+    }
+}
