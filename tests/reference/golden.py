@@ -38,7 +38,7 @@ posterior.safetensors              moments [2, 8, 3, 5] -> mean, logvar (clamped
 samplers.safetensors               the samplers alone: whole walks from noise, fp32
     metadata "cases": {case: {sampler, config, steps}}. Keys: CASE/{timesteps [n] (as floats), noise, step_noise (of a
     sampler that takes some, [n, …]), model_inputs [n, …], model_outputs [n, …], latents [n+1, …]}; n can be above
-    steps.
+    steps. Metadata "saved": {sampler: what diffusers writes as scheduler_config.json, as text}.
 adamw.safetensors                  50 steps of torch.optim.AdamW
     metadata "cases": {case: {betas, weight_decay, eps, lrs [50]}}. Keys: grads [50, 3, 32],
     CASE/weights [51, 3, 32] (before the first step, then after each).

@@ -119,8 +119,12 @@ def make_sampler_goldens(path):
         golden.metadata["cases"][case] = {"sampler": name, "config": config, "steps": steps}
     # Another sampler than the checkpoint's own.
     own = PNDMScheduler.from_config(SD15)
+    golden.metadata["saved"] = {}
     for name, (scheduler_class, more) in SAMPLERS.items():
         case = f"{name}-in-place-of-the-checkpoint's"
-        walk(golden, case, scheduler_class.from_config(own.config, **more), 20)
+        scheduler = scheduler_class.from_config(own.config, **more)
+        walk(golden, case, scheduler, 20)
+        # With every default written out, and -Infinity, which is no JSON.
+        golden.metadata["saved"][name] = scheduler.to_json_string()
         golden.metadata["cases"][case] = {"sampler": name, "config": SD15, "steps": 20}
     golden.save(path)

@@ -74,7 +74,7 @@ impl SamplerConfig {
         schedule.rescale_zero_snr &= !matches!(kind, Pndm | Lms);
         // 3. What several classes have, with their own defaults.
         let spacing = if matches!(kind, Ddim | Pndm) { "leading" } else { "linspace" };
-        let clip_range = keys.positive("clip_sample_range", 1.0)?;
+        let clip_range = if kind == Ddim { keys.positive("clip_sample_range", 1.0)? } else { 1.0 };
         Ok(SamplerConfig {
             kind,
             schedule,
@@ -84,9 +84,9 @@ impl SamplerConfig {
                 _ => TimestepSpacing::Leading,
             },
             steps_offset: keys.count_or_zero("steps_offset", 0)?,
-            set_alpha_to_one: keys.flag("set_alpha_to_one", kind == Ddim)?,
-            clip_sample: keys.flag("clip_sample", true)?.then_some(clip_range),
-            skip_prk_steps: keys.flag("skip_prk_steps", false)?,
+            set_alpha_to_one: matches!(kind, Ddim | Pndm) && keys.flag("set_alpha_to_one", kind == Ddim)?,
+            clip_sample: (kind == Ddim && keys.flag("clip_sample", true)?).then_some(clip_range),
+            skip_prk_steps: kind == Pndm && keys.flag("skip_prk_steps", false)?,
             karras_sigmas: match kind {
                 Euler | Lms => keys.flag("use_karras_sigmas", false)?,
                 Ddim | Pndm | EulerAncestral | DpmSolver2M => false,

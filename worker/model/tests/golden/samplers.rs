@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{GoldenFile, relative_error};
 
-fn keys(config: &Value) -> Keys {
+fn keys(config: impl ToString) -> Keys {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("scheduler_config.json");
     std::fs::write(&path, config.to_string()).unwrap();
@@ -116,6 +116,18 @@ fn a_checkpoints_class_decides_its_sampler() {
         assert_eq!(kind.name(), options["sampler"], "{case}");
     }
     assert_eq!(SamplerKind::of_class("UniPCMultistepScheduler", false), None);
+}
+
+#[test]
+fn what_diffusers_writes_is_read_as_what_it_was_made_from() {
+    let golden = GoldenFile::open("samplers.safetensors");
+    for kind in SamplerKind::ALL {
+        let saved = keys(golden.metadata("saved")[kind.name()].as_str().unwrap());
+        let case = format!("{kind}-in-place-of-the-checkpoint's");
+        let made_from = keys(&golden.metadata("cases")[case.as_str()]["config"]);
+        let read = |keys: &Keys| SamplerConfig::from_keys(keys, kind).unwrap();
+        assert_eq!(read(&saved), read(&made_from), "{kind}");
+    }
 }
 
 #[test]
