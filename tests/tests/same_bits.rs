@@ -16,13 +16,17 @@ fn job(precision: &str) -> Result<Job> {
         .set("train.mixed_precision", precision))
 }
 
-/// Runs the job file on that many workers and returns the learned embedding's file.
-async fn learn(sandbox: &Sandbox, job: &str, workers: u32) -> Result<Vec<u8>> {
+/// The files that depend on the job alone.
+const RESULTS: [&str; 3] =
+    ["learned_embeds.safetensors", "learned_embeds-emb_params.safetensors", "README.md"];
+
+/// Runs the job file on that many workers and returns its results' files.
+async fn learn(sandbox: &Sandbox, job: &str, workers: u32) -> Result<Vec<Vec<u8>>> {
     let out = sandbox.path(&format!("out-{job}-{workers}"));
     let workers = workers.to_string();
     let run = sandbox.finish(&["run", job, "--workers", &workers, "-o", &out.to_string_lossy()]).await?;
     run.expect_code(0)?;
-    fs::read(out.join("learned_embeds.safetensors")).context("the learned embedding")
+    RESULTS.iter().map(|name| fs::read(out.join(name)).context(*name)).collect()
 }
 
 async fn workers_do_not_matter(precision: &str) -> Result<()> {
@@ -31,11 +35,14 @@ async fn workers_do_not_matter(precision: &str) -> Result<()> {
     let one = learn(&sandbox, "job.toml", 1).await?;
     for workers in [2, 3] {
         let other = learn(&sandbox, "job.toml", workers).await?;
-        ensure!(one == other, "{workers} workers learn something else than one");
+        for (name, (one, other)) in RESULTS.iter().zip(one.iter().zip(&other)) {
+            ensure!(one == other, "{workers} workers leave another {name} than one");
+        }
     }
     // The comparison can fail: another seed gives another embedding.
     sandbox.write_job("other.toml", &job(precision)?.set("train.seed", 8))?;
-    ensure!(one != learn(&sandbox, "other.toml", 2).await?, "the seed does not matter");
+    let other = learn(&sandbox, "other.toml", 2).await?;
+    ensure!(one.iter().zip(&other).all(|(one, other)| one != other), "the seed does not matter");
     sandbox.expect_no_process().await
 }
 
@@ -81,24 +88,50 @@ async fn a_run_leaves_its_artifacts_and_nothing_else() -> Result<()> {
     ensure!(
         names
             == [
+                "README.md",
                 "job.log",
                 "job.toml",
+                "learned_embeds-emb_params.safetensors",
                 "learned_embeds-steps-2.safetensors",
                 "learned_embeds.safetensors",
                 "metrics.csv"
             ],
         "{names:?}"
     );
-    let bytes = fs::read(sandbox.path("out/learned_embeds.safetensors"))?;
-    let tensors = SafeTensors::deserialize(&bytes)?;
-    ensure!(tensors.names() == ["<green-star>"], "{:?}", tensors.names());
-    let rows = tensors.tensor("<green-star>")?;
-    ensure!(rows.dtype() == Dtype::F32 && rows.shape() == [2, 64], "{:?} {:?}", rows.dtype(), rows.shape());
-    let (_, header) = SafeTensors::read_metadata(&bytes)?;
-    let metadata: BTreeMap<String, String> =
-        header.metadata().clone().context("metadata")?.into_iter().collect();
-    ensure!(metadata.keys().collect::<Vec<_>>() == ["format", "ringtune"], "{metadata:?}");
-    serde_json::from_str::<serde_json::Value>(&metadata["ringtune"])?;
+    let files = [
+        ("learned_embeds-steps-2.safetensors", "<green-star>", "2"),
+        ("learned_embeds-emb_params.safetensors", "emb_params", "3"),
+        ("learned_embeds.safetensors", "<green-star>", "3"),
+    ];
+    for (name, key, step) in files {
+        let bytes = fs::read(sandbox.path("out").join(name))?;
+        let tensors = SafeTensors::deserialize(&bytes)?;
+        ensure!(tensors.names() == [key], "{:?}", tensors.names());
+        let rows = tensors.tensor(key)?;
+        ensure!(
+            rows.dtype() == Dtype::F32 && rows.shape() == [2, 64],
+            "{:?} {:?}",
+            rows.dtype(),
+            rows.shape()
+        );
+        let (_, header) = SafeTensors::read_metadata(&bytes)?;
+        let metadata: BTreeMap<String, String> =
+            header.metadata().clone().context("metadata")?.into_iter().collect();
+        ensure!(metadata["format"] == "pt" && metadata["modelspec.title"] == "toy", "{metadata:?}");
+        ensure!(metadata["ringtune.step"] == step && metadata["ringtune.seed"] == "7", "{metadata:?}");
+        ensure!(metadata["ringtune.placeholder_token"] == "<green-star>", "{metadata:?}");
+        ensure!(metadata["ringtune.initializer_token"] == "star", "{metadata:?}");
+        serde_json::from_str::<serde_json::Value>(&metadata["ringtune"])?;
+        // Nothing of this machine is in it, and nobody's clock.
+        let all = format!("{metadata:?}");
+        ensure!(!all.contains(&*sandbox.path("").to_string_lossy()) && !all.contains("/fixtures/"), "{all}");
+    }
+    let card = fs::read_to_string(sandbox.path("out/README.md"))?;
+    ensure!(
+        card.starts_with("---\nbase_model: \"toy-sd\"\n") && card.contains("after step 3 of 3"),
+        "{card}"
+    );
+    ensure!(!card.contains("/fixtures/"), "{card}");
     let metrics = fs::read_to_string(sandbox.path("out/metrics.csv"))?;
     ensure!(
         metrics.lines().next()

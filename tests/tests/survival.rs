@@ -67,7 +67,8 @@ async fn ctrl_c_cancels_the_job_and_keeps_its_artifacts() -> Result<()> {
     let run = start_endless_run(&sandbox).await?;
     send_signal(&run, Signal::INT)?;
     let run = finish_child(run).await?.expect_code(1)?.expect_said(&["cancelled"])?;
-    for name in ["learned_embeds.safetensors", "metrics.csv", "job.toml", "job.log"] {
+    let results = ["learned_embeds.safetensors", "learned_embeds-emb_params.safetensors", "README.md"];
+    for name in results.into_iter().chain(["metrics.csv", "job.toml", "job.log"]) {
         ensure!(sandbox.path("out").join(name).is_file(), "{name} was not kept: {}", run.stderr);
     }
     sandbox.expect_no_process().await

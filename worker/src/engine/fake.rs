@@ -19,6 +19,8 @@ pub struct FakeScript {
     pub panic_on_gradient: Option<u64>,
     /// Gradients from the first to the last of these are not finite.
     pub not_finite: Option<(u64, u64)>,
+    /// Rows of the token table are not finite, as in a checkpoint that was saved after its training broke down.
+    pub token_rows_not_finite: bool,
     /// How long one gradient takes.
     pub gradient_takes: Duration,
 }
@@ -101,6 +103,9 @@ impl Engine for FakeEngine {
 
     fn token_row(&mut self, id: i64) -> Result<Vec<f32>, EngineError> {
         self.loaded()?;
+        if self.script.token_rows_not_finite {
+            return Ok(vec![f32::NAN; Self::TEXT_WIDTH]);
+        }
         Ok((0..Self::TEXT_WIDTH).map(|column| ((id as usize % 97) * 31 + column) as f32 / 3007.0).collect())
     }
 

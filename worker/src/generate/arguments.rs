@@ -22,7 +22,7 @@ pub struct GenerateArguments {
     /// Checkpoint folder in diffusers layout
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// learned_embeds.safetensors of a job; may be given several times
+    /// learned_embeds.safetensors of a job, or an emb_params file; may be given several times
     #[arg(long, value_name = "FILE")]
     pub embeds: Vec<PathBuf>,
     /// What to draw; may be given several times

@@ -1,108 +1,88 @@
-//! `learned_embeds.safetensors`.
+//! The learned embeddings' files: the same rows and the same metadata under two keys.
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use super::{EmbeddingFacts, Error, Learned, TensorFile, read_back};
 
-use super::{Error, TensorFile, canonical_json};
-
-/// The file of a finished job.
+/// The file of a finished job for diffusers: the placeholder token is the only key.
 pub const FILE_NAME: &str = "learned_embeds.safetensors";
+/// The same in the layout that kohya's trainer writes: [`EMB_PARAMS_KEY`] is the only key.
+pub const EMB_PARAMS_FILE_NAME: &str = "learned_embeds-emb_params.safetensors";
+/// kohya's key (github.com/kohya-ss/sd-scripts, train_textual_inversion.py).
+pub const EMB_PARAMS_KEY: &str = "emb_params";
 
-/// The file of a job that has taken `step` steps.
+/// diffusers' file of a job that has taken `step` steps.
 pub fn file_name_at(step: u64) -> String {
     format!("learned_embeds-steps-{step}.safetensors")
 }
 
-/// Where an embedding comes from: all that decides its bits, and nothing else (no time, no job id, no ring size), so
-/// that equal runs write equal files.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EmbeddingFacts {
-    /// Hash of the checkpoint's weights.
-    pub model_hash: String,
-    /// Hash of the images' manifest.
-    pub data_hash: String,
-    /// The job spec.
-    pub job: Value,
-    /// What the ranks computed on.
-    pub numerics_class: String,
-    /// Ringtune's version.
-    pub version: String,
-}
-
-impl EmbeddingFacts {
-    /// As the metadata entry `ringtune` has it: JSON with sorted keys.
-    pub fn to_json(&self) -> String {
-        canonical_json(&json!({
-            "data_hash": self.data_hash,
-            "job": self.job,
-            "model_hash": self.model_hash,
-            "numerics_class": self.numerics_class,
-            "version": self.version,
-        }))
-    }
-}
-
-/// Writes the learned rows, [num_vectors, width] flat in fp32, under the placeholder token as the only key, so that
-/// diffusers' `load_textual_inversion` loads them (several vectors as `token`, `token_1`, …).
+/// Writes the learned rows, [num_vectors, width] in fp32, under the placeholder token as the only key, so that
+/// diffusers' `load_textual_inversion` loads them (several vectors as `token`, `token_1`, …), and reads them back.
 ///
 /// # Errors
-/// The rows do not divide into `num_vectors`, or the file cannot be written.
-pub fn write(
-    file: &Path,
-    placeholder_token: &str,
-    num_vectors: usize,
-    rows: &[f32],
-    facts: &EmbeddingFacts,
-) -> Result<(), Error> {
-    let width = rows.len() / num_vectors.max(1);
-    TensorFile::new()
-        .with_f32(placeholder_token, &[num_vectors, width], rows)?
-        .with_metadata("format", "pt")
-        .with_metadata("ringtune", facts.to_json())
-        .write(file)
+/// The rows do not divide into `num_vectors` or are not finite; the file cannot be written, or holds something else
+/// than was written.
+pub fn write(file: &Path, learned: &Learned<'_>, facts: &EmbeddingFacts) -> Result<(), Error> {
+    write_under(learned.placeholder_token, file, learned, facts)
+}
+
+/// The same under the key `emb_params`. A loader that goes by the file's name has to be told the word by it.
+///
+/// # Errors
+/// See [`write`].
+pub fn write_emb_params(file: &Path, learned: &Learned<'_>, facts: &EmbeddingFacts) -> Result<(), Error> {
+    write_under(EMB_PARAMS_KEY, file, learned, facts)
+}
+
+fn write_under(key: &str, file: &Path, learned: &Learned<'_>, facts: &EmbeddingFacts) -> Result<(), Error> {
+    let metadata = facts.metadata(learned);
+    let tensors = TensorFile::new().with_f32(key, &learned.shape(), learned.rows)?;
+    read_back::check_finite(file, learned)?;
+    let add = |tensors: TensorFile, (key, text): (&String, &String)| tensors.with_metadata(key, text);
+    metadata.iter().fold(tensors, add).write(file)?;
+    read_back::check_embedding(file, key, learned, &metadata)
 }
 
 #[cfg(test)]
 mod tests {
     use safetensors::SafeTensors;
 
-    use super::*;
+    use super::{
+        super::facts::tests::{example, learned},
+        *,
+    };
 
-    fn facts() -> EmbeddingFacts {
-        EmbeddingFacts {
-            model_hash: "m".to_string(),
-            data_hash: "d".to_string(),
-            job: json!({"train": {"seed": 7, "learning_rate": 0.002}, "kind": "textual_inversion"}),
-            numerics_class: "c".to_string(),
-            version: "0.1.0".to_string(),
+    const ROWS: [f32; 6] = [1.0, 2.0, 3.0, 4.0, 5.0, -0.0];
+
+    #[test]
+    fn both_files_hold_the_same_rows_and_facts_under_one_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = [FILE_NAME, EMB_PARAMS_FILE_NAME].map(|name| folder.path().join(name));
+        write(&paths[0], &learned(&ROWS), &example()).unwrap();
+        write_emb_params(&paths[1], &learned(&ROWS), &example()).unwrap();
+        for (path, key) in paths.iter().zip(["<a>", "emb_params"]) {
+            let bytes = std::fs::read(path).unwrap();
+            let read = SafeTensors::deserialize(&bytes).unwrap();
+            assert_eq!(read.names(), [key]);
+            assert_eq!(read.tensor(key).unwrap().shape(), [2, 3]);
+            assert_eq!(read.tensor(key).unwrap().data(), ROWS.map(f32::to_le_bytes).concat());
+            let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+            let metadata = header.metadata().clone().unwrap();
+            assert_eq!(metadata, example().metadata(&learned(&ROWS)).into_iter().collect());
         }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     #[test]
-    fn one_key_and_two_metadata_entries() {
+    fn rows_that_do_not_divide_or_are_not_finite_leave_no_file() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join(FILE_NAME);
-        write(&file, "<a>", 2, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &facts()).unwrap();
-        let bytes = std::fs::read(&file).unwrap();
-        let read = SafeTensors::deserialize(&bytes).unwrap();
-        assert_eq!(read.names(), ["<a>"]);
-        assert_eq!(read.tensor("<a>").unwrap().shape(), [2, 3]);
-        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
-        let metadata = header.metadata().as_ref().unwrap();
-        assert_eq!(metadata["format"], "pt");
-        assert_eq!(
-            metadata["ringtune"],
-            r#"{"data_hash":"d","job":{"kind":"textual_inversion","train":{"learning_rate":0.002,"seed":7}},"model_hash":"m","numerics_class":"c","version":"0.1.0"}"#
-        );
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn rows_that_do_not_divide_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let refused = write(&folder.path().join("x"), "<a>", 2, &[0.0; 5], &facts());
-        assert!(matches!(refused, Err(Error::Shape { .. })));
+        let file = folder.path().join("x");
+        assert!(matches!(write(&file, &learned(&[0.0; 5]), &example()), Err(Error::Shape { .. })));
+        let broken = write(&file, &learned(&[0.0, 1.0, 2.0, 3.0, f32::NAN, f32::INFINITY]), &example());
+        let Err(Error::NotFinite { count: 2, vector: 1, column: 1, .. }) = broken else {
+            panic!("{broken:?}");
+        };
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         assert_eq!(file_name_at(250), "learned_embeds-steps-250.safetensors");
     }
 }

@@ -37,6 +37,31 @@ pub enum Error {
         /// What the format's own reader says.
         problem: String,
     },
+    /// Learned numbers that are NaN or infinite: no file of them is written.
+    #[error(
+        "{}: {count} of {total} learned numbers are not finite, the first in vector {vector}, column {column}",
+        file.display()
+    )]
+    NotFinite {
+        /// The file that they were for.
+        file: PathBuf,
+        /// How many.
+        count: usize,
+        /// Of how many.
+        total: usize,
+        /// Row of the first, from 0.
+        vector: usize,
+        /// Its column, from 0.
+        column: usize,
+    },
+    /// A file that holds something else than was written: it is not published.
+    #[error("{}: read back after writing: {problem}", file.display())]
+    ReadBack {
+        /// The file.
+        file: PathBuf,
+        /// What differs.
+        problem: String,
+    },
 }
 
 impl Error {

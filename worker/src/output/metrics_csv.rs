@@ -2,11 +2,11 @@
 
 use std::{
     fs::File,
-    io::{BufWriter, Write},
+    io::{BufRead as _, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
 };
 
-use super::Error;
+use super::{Error, read_back::different};
 
 /// The file's name.
 pub const FILE_NAME: &str = "metrics.csv";
@@ -37,6 +37,8 @@ pub struct StepMetrics {
 pub struct MetricsCsv {
     path: PathBuf,
     file: BufWriter<File>,
+    steps: u64,
+    last_line: String,
 }
 
 impl MetricsCsv {
@@ -46,8 +48,9 @@ impl MetricsCsv {
     /// The file cannot be written.
     pub fn create(path: &Path) -> Result<Self, Error> {
         let file = File::create(path).map_err(|error| Error::writing(path, error))?;
-        let mut csv = Self { path: path.to_path_buf(), file: BufWriter::new(file) };
-        csv.line(HEADER)?;
+        let mut csv =
+            Self { path: path.to_path_buf(), file: BufWriter::new(file), steps: 0, last_line: String::new() };
+        csv.line(HEADER.to_owned())?;
         Ok(csv)
     }
 
@@ -58,24 +61,51 @@ impl MetricsCsv {
     pub fn append(&mut self, metrics: &StepMetrics) -> Result<(), Error> {
         let StepMetrics { step, loss, lr, step_seconds, compute_seconds, exchange_seconds, wait_seconds } =
             metrics;
-        self.line(&format!(
+        self.line(format!(
             "{step},{loss},{lr},{step_seconds:.6},{compute_seconds:.6},{exchange_seconds:.6},{wait_seconds:.6}"
-        ))
+        ))?;
+        self.steps += 1;
+        Ok(())
     }
 
-    /// Ends the file and puts it on the disk.
+    /// Ends the file, puts it on the disk and reads it back.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file cannot be written, or holds something else than was written.
     pub fn finish(self) -> Result<(), Error> {
         let file = self.file.into_inner().map_err(|error| Error::writing(&self.path, error.into_error()))?;
-        file.sync_all().map_err(|error| Error::writing(&self.path, error))
+        file.sync_all().map_err(|error| Error::writing(&self.path, error))?;
+        read_back(&self.path, self.steps, &self.last_line)
     }
 
-    fn line(&mut self, line: &str) -> Result<(), Error> {
+    fn line(&mut self, line: String) -> Result<(), Error> {
         let written = writeln!(self.file, "{line}").and_then(|()| self.file.flush());
+        self.last_line = line;
         written.map_err(|error| Error::writing(&self.path, error))
     }
+}
+
+/// The header, then `steps` lines of as many numbers as it has names, the last of them `last_line`.
+fn read_back(path: &Path, steps: u64, last_line: &str) -> Result<(), Error> {
+    let unreadable = |error: std::io::Error| different(path, error.to_string());
+    let mut lines = BufReader::new(File::open(path).map_err(unreadable)?).lines();
+    let mut line = lines.next().transpose().map_err(unreadable)?.unwrap_or_default();
+    if line != HEADER {
+        return Err(different(path, format!("its first line is {line:?}, not the header")));
+    }
+    let mut found = 0;
+    for next in lines {
+        line = next.map_err(unreadable)?;
+        found += 1;
+        let numbers = line.split(',').filter(|field| field.parse::<f64>().is_ok()).count();
+        if numbers != HEADER.split(',').count() {
+            return Err(different(path, format!("line {} is {line:?}", found + 1)));
+        }
+    }
+    if found != steps || line != last_line {
+        return Err(different(path, format!("it ends after {found} of {steps} steps with {line:?}")));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -105,6 +135,31 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
         csv.finish().unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_file_that_was_changed_meanwhile_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE_NAME);
+        let (zero, one) =
+            ("1,0,0,0.000000,0.000000,0.000000,0.000000", "1,1,0,0.000000,0.000000,0.000000,0.000000");
+        let contents = [
+            (format!("{HEADER}\n{zero}\n"), true),
+            (format!("{HEADER}\n{one}\n"), false),
+            (format!("{HEADER}\n{zero}\n{zero}\n"), false),
+            (format!("{HEADER}\n"), false),
+            (format!("{HEADER}\n1,x,0,0,0,0,0\n"), false),
+            (format!("{zero}\n"), false),
+            (String::new(), false),
+        ];
+        for (content, good) in contents {
+            std::fs::write(&path, &content).unwrap();
+            let read = read_back(&path, 1, zero);
+            assert!(
+                read.is_ok() == good && !matches!(read, Err(Error::Write { .. })),
+                "{content:?}: {read:?}"
+            );
+        }
     }
 
     /// Linux's /dev/full takes nothing.

@@ -1,18 +1,22 @@
-//! What a job leaves: embeddings that diffusers loads, the table of its steps, and, for those who check the numbers,
-//! a trace of every input and gradient.
+//! What a job leaves: embeddings that diffusers, kohya's scripts, AUTOMATIC1111 and ComfyUI load, a model card, the
+//! table of its steps, and, for those who check the numbers, a trace of every input and gradient.
 //!
-//! Equal runs leave equal bytes (but for the seconds in metrics.csv). Files appear whole or not at all.
+//! Equal runs leave equal bytes (but for the seconds in metrics.csv). Files appear whole or not at all, and are read
+//! back before they leave the machine.
 
 mod canonical_json;
 pub mod embeds;
 mod error;
+pub mod facts;
 pub mod metrics_csv;
+pub mod model_card;
+pub mod read_back;
 pub mod tensor_file;
 pub mod trace;
 
 pub use canonical_json::canonical_json;
-pub use embeds::EmbeddingFacts;
 pub use error::Error;
+pub use facts::{EmbeddingFacts, Learned};
 pub use metrics_csv::{MetricsCsv, StepMetrics};
 pub use tensor_file::TensorFile;
 pub use trace::TraceFolder;

@@ -233,6 +233,7 @@ pub(super) fn hash_file_blocking(file: &Path) -> Result<(ContentHash, u64), Rank
 fn media_type(name: &str) -> &'static str {
     match name.rsplit_once('.').map(|(_, ending)| ending) {
         Some("csv") => "text/csv",
+        Some("md") => "text/markdown; charset=utf-8",
         Some("toml") => "application/toml",
         Some("log") => "text/plain; charset=utf-8",
         _ => "application/octet-stream",

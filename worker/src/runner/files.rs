@@ -1,4 +1,5 @@
-//! What rank 0 leaves: the embedding, the metrics, the job as it was run, the log.
+//! What rank 0 leaves: the embedding and its model card, the metrics, the job as it was run, the log. A file that does
+//! not read back as it was written fails the job and is not uploaded.
 
 use std::{
     fs,
@@ -6,12 +7,19 @@ use std::{
     sync::Arc,
 };
 
-use ringtune_shared::{files::write_atomically, spec::JobSpec, version::VERSION};
-use serde_json::Value;
+use ringtune_shared::{
+    files::write_atomically,
+    spec::{JobSpec, parse_job_toml},
+};
 
-use super::{ArtifactClient, RankError, journal::LOG_FILE, prepare::Prepared, uploads::Uploads};
+use super::{
+    ArtifactClient, RankError, facts::facts, journal::LOG_FILE, prepare::Prepared, uploads::Uploads,
+};
 use crate::{
-    output::{EmbeddingFacts, MetricsCsv, StepMetrics, embeds, metrics_csv},
+    output::{
+        self, EmbeddingFacts, Learned, MetricsCsv, StepMetrics, embeds, metrics_csv, model_card,
+        read_back::{check_text, different},
+    },
     session::{Assignment, StepSummary},
 };
 
@@ -26,7 +34,11 @@ pub(super) struct JobFiles {
     facts: Arc<EmbeddingFacts>,
     csv: Option<MetricsCsv>,
     uploads: Option<Uploads>,
+    last_step: u64,
 }
+
+/// Writes one file of the learned rows and reads it back. Blocks.
+type Write = fn(&Path, &Learned<'_>, &EmbeddingFacts) -> Result<(), output::Error>;
 
 /// Makes the empty folder that a rank writes in. What an earlier try left there goes. Blocks.
 pub(super) fn make_work_folder(folder: &Path) -> Result<(), RankError> {
@@ -47,7 +59,7 @@ impl JobFiles {
     ) -> Result<Self, RankError> {
         let spec = assignment.spec.clone();
         let toml = spec.to_toml().map_err(|error| RankError::JobFile(error.to_string()))?;
-        write_atomically(&folder.join(JOB_FILE), toml.as_bytes())?;
+        write_job_file(&folder.join(JOB_FILE), &toml, &spec)?;
         let csv = MetricsCsv::create(&folder.join(metrics_csv::FILE_NAME))?;
         Ok(Self {
             folder: folder.to_owned(),
@@ -55,11 +67,13 @@ impl JobFiles {
             csv: Some(csv),
             uploads: Some(Uploads::start(assignment.ring.job, client)),
             spec,
+            last_step: 0,
         })
     }
 
     /// Adds a step to metrics.csv: one short line, handed to the system at once.
     pub(super) fn record(&mut self, step: &StepSummary) -> Result<(), RankError> {
+        self.last_step = step.step;
         if let Some(csv) = &mut self.csv {
             csv.append(&StepMetrics {
                 step: step.step,
@@ -76,25 +90,19 @@ impl JobFiles {
 
     /// Writes the embedding as it is after `step` and sends it on its way.
     pub(super) async fn save_step(&self, step: u64, rows: Arc<Vec<f32>>) -> Result<(), RankError> {
-        let file = self.folder.join(embeds::file_name_at(step));
-        self.write_embedding(file.clone(), rows).await?;
+        let name = embeds::file_name_at(step);
+        self.write_learned(&name, embeds::write, step, rows).await?;
         if let Some(uploads) = &self.uploads {
-            uploads.push(file).await;
+            uploads.push(self.folder.join(name)).await;
         }
         Ok(())
     }
 
-    /// Writes what is left to write, and waits until everything is at the coordinator. `rows`: the learned rows,
-    /// if there is anything learned.
+    /// Writes what is left to write, and waits until everything that reads back is at the coordinator. `rows`: the
+    /// learned rows after the last recorded step, if there is anything learned.
     pub(super) async fn finish(&mut self, rows: Option<Arc<Vec<f32>>>) -> Result<(), RankError> {
-        let mut names = vec![metrics_csv::FILE_NAME, JOB_FILE];
-        if let Some(csv) = self.csv.take() {
-            tokio::task::spawn_blocking(move || csv.finish()).await??;
-        }
-        if let Some(rows) = rows {
-            self.write_embedding(self.folder.join(embeds::FILE_NAME), rows).await?;
-            names.insert(0, embeds::FILE_NAME);
-        }
+        let mut names = Vec::new();
+        let written = self.write_results(rows, &mut names).await;
         if let Some(uploads) = self.uploads.take() {
             for name in names {
                 uploads.push(self.folder.join(name)).await;
@@ -103,34 +111,83 @@ impl JobFiles {
             uploads.push(self.folder.join(LOG_FILE)).await;
             uploads.finish().await?;
         }
+        written
+    }
+
+    /// Adds the names of the files that are good. What went wrong with another one does not keep them back.
+    async fn write_results(
+        &mut self,
+        rows: Option<Arc<Vec<f32>>>,
+        names: &mut Vec<&'static str>,
+    ) -> Result<(), RankError> {
+        names.push(JOB_FILE);
+        if let Some(csv) = self.csv.take() {
+            tokio::task::spawn_blocking(move || csv.finish()).await??;
+            names.push(metrics_csv::FILE_NAME);
+        }
+        let Some(rows) = rows else { return Ok(()) };
+        let files: [(&str, Write); 3] = [
+            (embeds::FILE_NAME, embeds::write),
+            (embeds::EMB_PARAMS_FILE_NAME, embeds::write_emb_params),
+            (model_card::FILE_NAME, model_card::write),
+        ];
+        for (name, write) in files {
+            self.write_learned(name, write, self.last_step, Arc::clone(&rows)).await?;
+            names.push(name);
+        }
         Ok(())
     }
 
-    async fn write_embedding(&self, file: PathBuf, rows: Arc<Vec<f32>>) -> Result<(), RankError> {
-        let (token, vectors) =
-            (self.spec.train.placeholder_token.clone(), self.spec.train.num_vectors as usize);
-        let facts = Arc::clone(&self.facts);
-        Ok(tokio::task::spawn_blocking(move || embeds::write(&file, &token, vectors, &rows, &facts))
-            .await??)
+    async fn write_learned(
+        &self,
+        name: &str,
+        write: Write,
+        step: u64,
+        rows: Arc<Vec<f32>>,
+    ) -> Result<(), RankError> {
+        let (file, train, facts) = (self.folder.join(name), self.spec.train.clone(), Arc::clone(&self.facts));
+        let write = move || {
+            let learned = Learned {
+                placeholder_token: &train.placeholder_token,
+                initializer_token: &train.initializer_token,
+                num_vectors: train.num_vectors as usize,
+                rows: &rows,
+                step,
+            };
+            write(&file, &learned, &facts)
+        };
+        Ok(tokio::task::spawn_blocking(write).await??)
     }
 }
 
-/// Everything that decides the learned bits and nothing that does not: where model and images lie is replaced by
-/// what they are, and traces leave no mark.
-fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<EmbeddingFacts, RankError> {
-    let mut job =
-        serde_json::to_value(&assignment.spec).map_err(|error| RankError::JobFile(error.to_string()))?;
-    if let Value::Object(sections) = &mut job {
-        for place in ["model", "data", "debug"] {
-            sections.remove(place);
-        }
-        sections.insert("precision".to_owned(), Value::from(assignment.precision.name()));
+/// The job as it was run, which has to be the same job when it is read.
+fn write_job_file(file: &Path, toml: &str, spec: &JobSpec) -> Result<(), RankError> {
+    write_atomically(file, toml.as_bytes())?;
+    check_text(file, toml)?;
+    match parse_job_toml(toml) {
+        Ok(read) if read == *spec => Ok(()),
+        Ok(_) => Err(different(file, "it is read as another job".to_owned()).into()),
+        Err(error) => Err(different(file, error.to_string()).into()),
     }
-    Ok(EmbeddingFacts {
-        model_hash: prepared.model_hash.to_string(),
-        data_hash: prepared.data_hash.to_string(),
-        job,
-        numerics_class: format!("{}/threads-{}", assignment.numerics_class, assignment.threads),
-        version: VERSION.to_owned(),
-    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_file_that_says_something_else_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(JOB_FILE);
+        let text = "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n\
+            [train]\nplaceholder_token = \"<a>\"\ninitializer_token = \"b\"\n";
+        let spec = parse_job_toml(text).unwrap();
+        write_job_file(&file, &spec.to_toml().unwrap(), &spec).unwrap();
+        for other in [text.replace("<a>", "<c>"), text.replace("kind", "kin")] {
+            let refused = write_job_file(&file, &other, &spec);
+            let Err(RankError::Output(output::Error::ReadBack { .. })) = refused else {
+                panic!("{refused:?}")
+            };
+        }
+    }
 }

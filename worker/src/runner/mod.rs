@@ -3,6 +3,7 @@
 mod artifacts;
 mod cache;
 mod error;
+mod facts;
 mod files;
 mod fingerprint;
 mod images;

@@ -10,7 +10,7 @@ use ringtune_shared::{
 use super::{Context, RankError, images, images::Pictures, journal::Journal};
 use crate::{
     data::{ClipTokenizer, Placeholders, Prompts, images::ImageFile, pixels, templates},
-    engine::{EngineHandle, LoadModel, ModelInfo, TrainingSize},
+    engine::{EngineHandle, LoadModel, ModelInfo, PredictionType, TrainingSize},
     session::{Assignment, Progress, RankEvent},
     train::{
         AdamWOptions, BatchOptions, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder, TrainState,
@@ -31,6 +31,8 @@ pub(super) struct Prepared {
     pub(super) model_hash: ContentHash,
     /// By content.
     pub(super) data_hash: ContentHash,
+    /// What the checkpoint's UNet predicts.
+    pub(super) prediction_type: PredictionType,
 }
 
 /// Prepares a rank. Every failure names the job's field or the file.
@@ -98,7 +100,14 @@ pub(super) async fn prepare(
     };
     let state = TrainState::new(row.repeat(spec.train.num_vectors as usize), adamw)
         .with_max_grad_norm(above_zero(spec.train.max_grad_norm));
-    Ok(Prepared { builder, schedule, state, model_hash, data_hash: pictures.hash })
+    Ok(Prepared {
+        builder,
+        schedule,
+        state,
+        model_hash,
+        data_hash: pictures.hash,
+        prediction_type: model.prediction_type,
+    })
 }
 
 /// Options that 0 switches off.

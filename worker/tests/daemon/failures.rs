@@ -136,3 +136,11 @@ async fn numbers_that_are_not_finite_ten_times_in_a_row() {
     let script = FakeScript { not_finite: Some((5, 14)), ..plain() };
     assert_reason(script, |_, _| (), &["step 14", "not finite", "10"]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn learned_numbers_that_are_not_finite() {
+    let script = FakeScript { token_rows_not_finite: true, ..plain() };
+    let change = |_: &Coordinator, spec: &mut JobSpec| spec.train.max_train_steps = 1;
+    assert_reason(script, change, &["learned_embeds.safetensors", "16 of 16 learned numbers are not finite"])
+        .await;
+}

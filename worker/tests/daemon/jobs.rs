@@ -33,8 +33,10 @@ async fn a_job_is_prepared_trained_and_uploaded() {
         assert_eq!(
             coordinator.kept_names(id),
             [
+                "README.md",
                 "job.log",
                 "job.toml",
+                "learned_embeds-emb_params.safetensors",
                 "learned_embeds-steps-2.safetensors",
                 "learned_embeds-steps-4.safetensors",
                 "learned_embeds.safetensors",
@@ -44,6 +46,11 @@ async fn a_job_is_prepared_trained_and_uploaded() {
         let embeds = coordinator.kept(id, "learned_embeds.safetensors").unwrap();
         let tensors = SafeTensors::deserialize(&embeds).unwrap();
         assert_eq!(tensors.tensor("<thing>").unwrap().shape(), [2, 8]);
+        let other = coordinator.kept(id, "learned_embeds-emb_params.safetensors").unwrap();
+        let other = SafeTensors::deserialize(&other).unwrap();
+        assert_eq!(other.tensor("emb_params").unwrap(), tensors.tensor("<thing>").unwrap());
+        let card = String::from_utf8(coordinator.kept(id, "README.md").unwrap()).unwrap();
+        assert!(card.contains("`<thing>`") && card.contains("after step 5 of 5"), "{card}");
         let metrics = String::from_utf8(coordinator.kept(id, "metrics.csv").unwrap()).unwrap();
         assert_eq!(metrics.lines().count(), 6);
         let log = String::from_utf8(coordinator.kept(id, "job.log").unwrap()).unwrap();
@@ -64,7 +71,8 @@ async fn a_cancelled_job_leaves_what_it_has() {
         session.stop(id, true).await;
         session.until(RankPhase::Stopped).await;
         let names = coordinator.kept_names(id);
-        for name in ["learned_embeds.safetensors", "metrics.csv", "job.toml", "job.log"] {
+        let results = ["learned_embeds.safetensors", "learned_embeds-emb_params.safetensors", "README.md"];
+        for name in results.into_iter().chain(["metrics.csv", "job.toml", "job.log"]) {
             assert!(names.iter().any(|kept| kept == name), "{name} is missing of {names:?}");
         }
         session.let_go(id).await;

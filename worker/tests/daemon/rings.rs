@@ -40,6 +40,7 @@ async fn begin(ring: &mut Ring, id: JobId, spec: &ringtune_shared::spec::JobSpec
     }
 }
 
+/// The files that depend on the job alone, one after the other.
 async fn learned(workers: usize) -> Vec<u8> {
     let mut ring = ring(vec![FakeScript::default(); workers]).await;
     let (id, spec) = (JobId::new(), job(&ring.coordinator, 12, 4));
@@ -52,11 +53,13 @@ async fn learned(workers: usize) -> Vec<u8> {
     }
     assert_eq!(steps.len(), 12);
     assert!(steps.iter().all(|step| step.world_size as usize == workers));
-    let embeds = ring.coordinator.kept(id, "learned_embeds.safetensors").unwrap();
+    let results = ["learned_embeds.safetensors", "learned_embeds-emb_params.safetensors", "README.md"]
+        .map(|name| ring.coordinator.kept(id, name).unwrap())
+        .concat();
     for worker in ring.workers {
         worker.end().await.unwrap();
     }
-    embeds
+    results
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,57 @@
+//! What a job's files say about where they come from.
+
+use std::path::Path;
+
+use ringtune_shared::version::VERSION;
+use serde_json::Value;
+
+use super::{RankError, prepare::Prepared};
+use crate::{output::EmbeddingFacts, session::Assignment};
+
+/// Everything that decides the learned bits and nothing that does not: where model and images lie is replaced by
+/// what they are, and traces leave no mark.
+pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<EmbeddingFacts, RankError> {
+    let spec = &assignment.spec;
+    let mut job = serde_json::to_value(spec).map_err(|error| RankError::JobFile(error.to_string()))?;
+    if let Value::Object(sections) = &mut job {
+        for place in ["model", "data", "debug"] {
+            sections.remove(place);
+        }
+        sections.insert("precision".to_owned(), Value::from(assignment.precision.name()));
+    }
+    Ok(EmbeddingFacts {
+        title: spec.name.clone(),
+        base_model: base_model_name(&spec.model.base),
+        model_hash: prepared.model_hash.to_string(),
+        data_hash: prepared.data_hash.to_string(),
+        job,
+        numerics_class: format!("{}/threads-{}", assignment.numerics_class, assignment.threads),
+        version: VERSION.to_owned(),
+        seed: spec.train.seed,
+        resolution: spec.train.resolution,
+        prediction_type: prepared.prediction_type,
+        max_train_steps: spec.train.max_train_steps,
+    })
+}
+
+/// The last part of the checkpoint's path: cards say nothing about the machine they were made on.
+fn base_model_name(base: &str) -> String {
+    let folder = Path::new(base.strip_prefix("file://").unwrap_or(base));
+    folder.file_name().map_or_else(|| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base_model_name;
+
+    #[test]
+    fn a_checkpoint_is_named_without_its_place() {
+        for base in
+            ["/home/me/stable-diffusion-v1-5", "/models/stable-diffusion-v1-5/", "stable-diffusion-v1-5"]
+        {
+            assert_eq!(base_model_name(base), "stable-diffusion-v1-5");
+        }
+        assert_eq!(base_model_name("file:///models/sd2"), "sd2");
+        assert_eq!(base_model_name("/"), "unknown");
+    }
+}
