@@ -98,7 +98,7 @@ Examples:
   ringtune run dicoo.toml                    artifacts go to ringtune-out/<name of the job>
   ringtune run dicoo.toml --workers 2 -o out
   ringtune run dicoo.toml --print-job        only check the job and show it in full
-  ringtune run --from-diffusers-args "accelerate launch textual_inversion.py …"
+  ringtune run --from-diffusers-args \"accelerate launch textual_inversion.py …\"
 
 Ctrl-C cancels the job and saves what it has; a second Ctrl-C exits at once.")]
 pub struct RunArguments {
