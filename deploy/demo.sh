@@ -13,7 +13,7 @@ out="$root/demo"
 "$ringtune" run "$fixtures/demo/green-star.toml" --workers 2 -o "$out" >/dev/null
 "$ringtune" generate --model "$fixtures/toy-sd" --embeds "$out/learned_embeds.safetensors" \
     --prompt "a photo of a star" --prompt "a photo of a <green-star>" \
-    --count 8 --seed 1 --steps 25 --guidance 4 --threads 1 \
+    --count 8 --seed 1 --steps 25 --guidance 4 --scheduler ddim --threads 1 \
     --sheet --training-images "$fixtures/concepts/green-star" --output "$out/sheet.png"
 
 cat >&2 <<EOF
