@@ -215,6 +215,11 @@ async fn a_full_disk_is_an_error_that_names_the_file_and_leaves_no_half() -> Res
     let run = run.expect_said(&["cannot write", "No space left on device"])?;
     ensure!(!run.stderr.contains(".tmp"), "a half-written file is left: {}", run.stderr);
     sandbox.expect_no_process().await?;
+    // What was trained is kept where the coordinator had it, and the text says where.
+    let kept =
+        run.stderr.split_whitespace().find(|word| word.contains("/kept-")).map(std::path::PathBuf::from);
+    let kept = kept.with_context(|| format!("nothing is said to be kept: {}", run.stderr))?;
+    ensure!(kept.join("contents").is_dir(), "{} has no contents", kept.display());
 
     // Where the daemons keep their state: too small for the job's first record, and for its history.
     for size in ["160k", "520k"] {

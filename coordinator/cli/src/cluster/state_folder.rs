@@ -53,6 +53,16 @@ impl RunFolder {
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
+
+    /// Keeps the folder for good, under `name`, which later runs leave alone; returns where it is.
+    pub fn keep(self, name: &str) -> Result<PathBuf, ClusterError> {
+        let folder = self.folder.keep();
+        let kept = folder.with_file_name(name);
+        match fs::rename(&folder, &kept) {
+            Ok(()) => Ok(kept),
+            Err(source) => Err(ClusterError::File { doing: "cannot keep the folder", path: folder, source }),
+        }
+    }
 }
 
 impl KeptFolder {
@@ -153,6 +163,17 @@ mod tests {
         let path = next.path().to_owned();
         drop(next);
         assert!(!path.exists(), "a run removes its own folder");
+    }
+
+    #[test]
+    fn what_is_kept_survives_later_runs() {
+        let parent = tempfile::tempdir().expect("folder");
+        let run = RunFolder::create_in(parent.path()).expect("first");
+        fs::write(run.path().join("result"), "hours of work").expect("written");
+        let kept = run.keep("kept-job").expect("kept");
+        drop(RunFolder::create_in(parent.path()).expect("second"));
+        assert_eq!(kept, parent.path().join("kept-job"));
+        assert_eq!(fs::read_to_string(kept.join("result")).expect("there"), "hours of work");
     }
 
     #[test]

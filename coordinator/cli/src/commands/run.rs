@@ -46,13 +46,20 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     };
 
     // 3. The job, and whatever comes of it, the end of the daemons.
-    let outcome = run_job(&mut cluster, &checked, artifacts_folder, output, interrupts).await;
+    let mut unsaved = None;
+    let outcome = run_job(&mut cluster, &checked, artifacts_folder, output, interrupts, &mut unsaved).await;
     if let Err(Error::JobEnded(_)) = &outcome
         && !interrupted_already(interrupts).await
     {
         remark(&format!("the ends of the daemons' logs:\n{}", cluster.log_tails()));
     }
     cluster.stop().await;
+    if let Some(job_id) = unsaved {
+        match state.keep(&format!("kept-{job_id}")) {
+            Ok(kept) => remark(&how_to_fetch(&kept, job_id)),
+            Err(error) => remark(&format!("error: {error}")),
+        }
+    }
     outcome
 }
 
@@ -70,12 +77,22 @@ fn job_of(arguments: &RunArguments) -> Result<(JobFile, Option<PathBuf>), Error>
     }
 }
 
+fn how_to_fetch(kept: &Path, job_id: Uuid) -> String {
+    format!(
+        "the coordinator's folder is kept, so that nothing is lost; to save the artifacts elsewhere:\n  \
+         ringtune-coordinator --state-dir {} &\n  ringtune fetch {job_id} -o DIR",
+        kept.join("coordinator").display()
+    )
+}
+
+/// `unsaved`: the job, if its artifacts are at the coordinator but could not be saved.
 async fn run_job(
     cluster: &mut LocalCluster,
     checked: &CheckedJob,
     artifacts_folder: PathBuf,
     output: Output,
     interrupts: &Interrupts,
+    unsaved: &mut Option<Uuid>,
 ) -> Result<(), Error> {
     let client = cluster.client()?;
     let workers = cluster.workers().len();
@@ -106,6 +123,9 @@ async fn run_job(
     };
     let outcome = follow.until_the_end(interrupts).await?;
     let saved = save_artifacts(&client, job_id, &artifacts_folder, &[], output).await;
+    if saved.is_err() {
+        *unsaved = Some(job_id);
+    }
     finish(outcome, job_id, &artifacts_folder, saved.map(|saved| saved.len()))
 }
 
