@@ -12,6 +12,7 @@
 mod choices;
 mod draft;
 mod error;
+mod model_location;
 mod paths;
 mod read_toml;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use choices::{JobKind, LearnableProperty, LrScheduler, MixedPrecision, NotAChoice};
 pub use draft::{ClusterDraft, DataDraft, DebugDraft, JobDraft, ModelDraft, TrainDraft};
 pub use error::{SpecError, Violation};
+pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
 pub use read_toml::parse_job_toml;
 pub use validate::limits;
 

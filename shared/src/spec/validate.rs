@@ -357,7 +357,7 @@ fn printable(text: &str, limit: usize) -> Result<(), String> {
 }
 
 /// The scheme of a URI: letters, digits, `+`, `-`, `.` before `://`.
-fn scheme(text: &str) -> Option<&str> {
+pub(super) fn scheme(text: &str) -> Option<&str> {
     let (scheme, _) = text.split_once("://")?;
     let is_scheme = scheme.starts_with(|letter: char| letter.is_ascii_alphabetic())
         && scheme.chars().all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter));
@@ -365,7 +365,7 @@ fn scheme(text: &str) -> Option<&str> {
 }
 
 /// For messages: a text as it is, or the beginning of a long one.
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     const LONGEST: usize = 80;
     if text.chars().count() <= LONGEST {
         return text.to_owned();
