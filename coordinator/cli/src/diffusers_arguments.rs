@@ -43,12 +43,12 @@ const KNOWN: &[(&str, Takes, &str, &str)] = &[
     ("adam_epsilon", Number, "train", "adam_epsilon"),
     ("mixed_precision", Text, "train", "mixed_precision"),
     ("save_steps", Number, "train", "save_steps"),
+    ("num_train_epochs", Number, "train", "num_train_epochs"),
+    ("repeats", Number, "train", "repeats"),
 ];
 
 /// Options that change nothing about the result here, and why.
 const WITHOUT_EFFECT: &[(&str, Takes, &str)] = &[
-    ("repeats", Number, "max_train_steps says how long to train"),
-    ("num_train_epochs", Number, "max_train_steps says how long to train"),
     ("gradient_checkpointing", Nothing, "a step needs a third less memory than there, without recomputation"),
     ("dataloader_num_workers", Number, "latents are computed once, before the first step"),
     ("allow_tf32", Nothing, "it is about GPUs"),
@@ -80,6 +80,9 @@ const REFUSED: &[(&str, Takes, &str)] = &[
     ("validation_epochs", Number, "there are no pictures during training yet: leave it out"),
     ("resume_from_checkpoint", Text, "a job cannot be resumed yet: leave it out"),
 ];
+
+/// The script's default.
+const SCRIPTS_MAX_TRAIN_STEPS: &str = "5000";
 
 /// A command line that was understood.
 #[derive(Debug, PartialEq, Eq)]
@@ -209,10 +212,11 @@ impl Reader {
         }
     }
 
-    fn finish(self) -> Result<Translated, String> {
+    fn finish(mut self) -> Result<Translated, String> {
         if !self.problems.is_empty() {
             return Err(self.problems.join("\n"));
         }
+        self.let_steps_count_more_than_epochs();
         let mut job = "kind = \"textual_inversion\"\n".to_owned();
         for section in ["model", "data", "train", "cluster"] {
             let values = self.values.iter().filter(|((of, _), _)| *of == section);
@@ -222,6 +226,20 @@ impl Reader {
             }
         }
         Ok(Translated { job, output_dir: self.output_dir, remarks: self.remarks })
+    }
+}
+
+impl Reader {
+    /// The script's `max_train_steps` has a default, so that its `num_train_epochs` never counts.
+    fn let_steps_count_more_than_epochs(&mut self) {
+        let steps = ("train", "max_train_steps");
+        if self.values.contains_key(&("train", "num_train_epochs")) && !self.values.contains_key(&steps) {
+            self.values.insert(steps, SCRIPTS_MAX_TRAIN_STEPS.to_owned());
+            self.remarks.push(format!(
+                "--num_train_epochs: as in the script, --max_train_steps counts more, and is {SCRIPTS_MAX_TRAIN_STEPS} \
+                 where it is not given; for epochs, take max_train_steps out of the job file"
+            ));
+        }
     }
 }
 
@@ -291,6 +309,19 @@ mod tests {
     fn the_scripts_own_precision_counts_more_than_the_launchers() {
         let line = "accelerate launch --mixed_precision=fp16 t.py --mixed_precision bf16";
         assert!(translate(line).unwrap().job.contains("mixed_precision = \"bf16\""));
+    }
+
+    #[test]
+    fn epochs_count_as_little_as_in_the_script() {
+        let line = "--num_train_epochs 3 --repeats=10 --pretrained_model_name_or_path m --train_data_dir d \
+            --placeholder_token x --initializer_token y";
+        let translated = translate(line).unwrap();
+        let train = parse_job_toml(&translated.job).unwrap().train;
+        assert_eq!((train.max_train_steps, train.num_train_epochs, train.repeats), (5000, Some(3), 10));
+        assert!(translated.remarks[0].contains("5000"), "{:?}", translated.remarks);
+        let given = translate(&format!("{line} --max_train_steps 7")).unwrap();
+        assert_eq!(parse_job_toml(&given.job).unwrap().train.max_train_steps, 7);
+        assert_eq!(given.remarks, Vec::<String>::new());
     }
 
     #[test]

@@ -6,8 +6,10 @@ use futures::Stream;
 use prost::Message as _;
 use ringtune_proto::convert::{FieldError, parse, spec_from_wire, unsigned};
 use ringtune_proto::v1::{self, job_service_server::JobService};
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash, JobId};
+use ringtune_shared::spec::JobSpec;
 use tonic::{Request, Response, Status};
+use tonic_types::FieldViolation;
 
 use super::status::{FailedRequest, bad_request, bad_spec, shutting_down, too_many};
 use super::{Api, outbound, pages};
@@ -37,12 +39,11 @@ impl JobService for Jobs {
         let request = request.into_inner();
         let wire = request.spec.unwrap_or_default();
         let key = request_key(request.request_id, &wire).map_err(FailedRequest::from)?;
-        let spec = Arc::new(spec_from_wire(wire).map_err(bad_spec)?);
+        let mut spec = spec_from_wire(wire).map_err(bad_spec)?;
         spec.check_paths().map_err(bad_spec)?;
-        if spec.data.images.starts_with(ringtune_shared::ids::CONTENT_URI_PREFIX) {
-            self.0.images.check(&spec.data.images).await.map_err(bad_request)?;
-        }
-        let new = NewJob { id: JobId::new(), spec, request: key };
+        let images = self.check_images(&spec).await.map_err(bad_request)?;
+        resolve_epochs(&mut spec, images)?;
+        let new = NewJob { id: JobId::new(), spec: Arc::new(spec), request: key };
         let job = self.0.handle.create_job(new).await.map_err(FailedRequest::from)?;
         Ok(Response::new(v1::CreateJobResponse { job: Some(outbound::job(&job)) }))
     }
@@ -135,6 +136,14 @@ impl Jobs {
         Ok(self.0.handle.job(job_id(text)?).await?)
     }
 
+    /// How many images the job has, where they are uploaded and all of them are here.
+    async fn check_images(&self, spec: &JobSpec) -> Result<Option<u64>, Vec<FieldViolation>> {
+        if !spec.data.images.starts_with(CONTENT_URI_PREFIX) {
+            return Ok(None);
+        }
+        self.0.images.check(&spec.data.images).await.map(Some)
+    }
+
     async fn page_of_jobs(
         &self,
         request: v1::ListJobsRequest,
@@ -185,6 +194,19 @@ impl Jobs {
 async fn next_event(watch: &mut Watch) -> Result<Option<v1::JobEvent>, Status> {
     let event = watch.next().await.map_err(FailedRequest::from)?;
     Ok(event.map(outbound::event))
+}
+
+/// Makes steps of a job's epochs.
+fn resolve_epochs(spec: &mut JobSpec, images: Option<u64>) -> Result<(), Status> {
+    if !spec.needs_image_count() {
+        return Ok(());
+    }
+    let Some(images) = images else {
+        let problem =
+            "only uploaded images can be counted here, and these are in a folder; give max_train_steps";
+        return Err(bad_request(vec![FieldViolation::new("spec.train.num_train_epochs", problem)]));
+    };
+    spec.resolve_epochs(images).map_err(bad_spec)
 }
 
 pub(super) fn job_id(text: &str) -> Result<JobId, FailedRequest> {

@@ -44,19 +44,16 @@ impl References {
         Ok(self.handle.keep_artifact(record).await?)
     }
 
-    /// Checks that a job's images are all here: the manifest, and every file that it names.
+    /// Checks that a job's images are all here: the manifest, and every file that it names. Returns how many there are.
     ///
     /// They count as used from now on: the sweep leaves them for another day.
-    pub(super) async fn check(&self, uri: &str) -> Result<(), Vec<FieldViolation>> {
+    pub(super) async fn check(&self, uri: &str) -> Result<u64, Vec<FieldViolation>> {
         let refuse = |problem: String| vec![FieldViolation::new(FIELD, problem)];
         let hash = ContentHash::from_uri(uri).map_err(|error| refuse(error.to_string()))?;
         let contents = self.contents.clone();
         let _tying = self.gate.read().await;
-        let checked = blocking(move || missing_images(&contents, hash)).await;
-        match checked.unwrap_or_else(|_| Err("the check was broken off".to_owned())) {
-            Ok(()) => Ok(()),
-            Err(problem) => Err(refuse(problem)),
-        }
+        let checked = blocking(move || count_images(&contents, hash)).await;
+        checked.unwrap_or_else(|_| Err("the check was broken off".to_owned())).map_err(refuse)
     }
 
     /// Forgets a job, and removes the files that were its alone.
@@ -107,8 +104,8 @@ impl References {
     }
 }
 
-/// What of a manifest's images is not here, in words. Blocks.
-fn missing_images(contents: &Contents, hash: ContentHash) -> Result<(), String> {
+/// The number of a manifest's images; or what of them is not here, in words. Blocks.
+fn count_images(contents: &Contents, hash: ContentHash) -> Result<u64, String> {
     let manifest = manifest(contents, hash)?;
     for file in manifest.files() {
         let committed = contents.committed(&file.sha256).map_err(|error| error.to_string())?;
@@ -117,7 +114,8 @@ fn missing_images(contents: &Contents, hash: ContentHash) -> Result<(), String> 
         }
         contents.touch(&file.sha256).map_err(|error| error.to_string())?;
     }
-    contents.touch(&hash).map_err(|error| error.to_string())
+    contents.touch(&hash).map_err(|error| error.to_string())?;
+    Ok(manifest.files().len() as u64)
 }
 
 fn manifest(contents: &Contents, hash: ContentHash) -> Result<Manifest, String> {

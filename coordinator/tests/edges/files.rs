@@ -129,7 +129,20 @@ async fn a_jobs_images_must_be_here_and_stay() {
     assert!(details.field_violations[0].description.contains("a.png"));
 
     upload(&mut artifacts, header(image, 0), &[image]).await.unwrap();
-    create(&mut jobs, wanted).await;
+    create(&mut jobs, wanted.clone()).await;
+    // Its image is counted where the job says how many epochs it wants.
+    let mut epochs = wanted;
+    let train = epochs.train.as_mut().unwrap();
+    (train.max_train_steps, train.num_train_epochs, train.repeats) = (None, Some(3), Some(40));
+    let job = create(&mut jobs, epochs.clone()).await;
+    let train = job.spec.unwrap().train.unwrap();
+    // 40 samples in batches of 16.
+    assert_eq!((job.total_steps, train.max_train_steps, train.num_train_epochs), (9, Some(9), None));
+    epochs.data = spec().data;
+    let request = v1::CreateJobRequest { spec: Some(epochs), ..Default::default() };
+    let status = jobs.create_job(request).await.unwrap_err();
+    let details = status.get_details_bad_request().unwrap();
+    assert_eq!(details.field_violations[0].field, "spec.train.num_train_epochs");
     // Another job that happens to list the image as its file is deleted: the image stays.
     let other = create(&mut jobs, spec()).await.job_id;
     let listed = v1::UploadHeader { job_id: other.clone(), name: "a".to_owned(), ..header(image, 0) };

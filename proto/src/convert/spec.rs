@@ -41,6 +41,8 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
             max_grad_norm: train.max_grad_norm,
             snr_gamma: train.snr_gamma,
             noise_offset: train.noise_offset,
+            num_train_epochs: train.num_train_epochs,
+            repeats: train.repeats,
         },
         cluster: ClusterDraft {
             world_size: cluster.world_size,
@@ -59,7 +61,7 @@ pub fn spec_from_wire(wire: v1::JobSpec) -> Result<JobSpec, SpecError> {
     JobSpec::from_draft(draft_from_wire(wire))
 }
 
-/// A resolved spec as a message: every field is set.
+/// A resolved spec as a message: every field is set but those that have no value.
 pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
     let train = &spec.train;
     v1::JobSpec {
@@ -75,7 +77,7 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
             resolution: Some(i64::from(train.resolution)),
             train_batch_size: Some(i64::from(train.train_batch_size)),
             gradient_accumulation_steps: Some(i64::from(train.gradient_accumulation_steps)),
-            max_train_steps: Some(signed(train.max_train_steps)),
+            max_train_steps: (train.max_train_steps > 0).then(|| signed(train.max_train_steps)),
             learning_rate: Some(train.learning_rate),
             scale_lr: Some(train.scale_lr),
             lr_scheduler: Some(train.lr_scheduler.as_str().to_owned()),
@@ -93,6 +95,8 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
             max_grad_norm: Some(train.max_grad_norm),
             snr_gamma: Some(train.snr_gamma),
             noise_offset: Some(train.noise_offset),
+            num_train_epochs: train.num_train_epochs.map(signed),
+            repeats: Some(i64::from(train.repeats)),
         }),
         cluster: Some(v1::ClusterSpec {
             world_size: Some(i64::from(spec.cluster.world_size)),

@@ -71,6 +71,8 @@ pub struct TrainDraft {
     pub max_grad_norm: Option<f64>,
     pub snr_gamma: Option<f64>,
     pub noise_offset: Option<f64>,
+    pub num_train_epochs: Option<i64>,
+    pub repeats: Option<i64>,
 }
 
 /// `[cluster]`, unchecked; see [`super::ClusterSpec`].

@@ -11,6 +11,7 @@
 
 mod choices;
 mod draft;
+mod epochs;
 mod error;
 mod model_location;
 mod paths;
@@ -81,7 +82,10 @@ pub struct TrainSpec {
     pub train_batch_size: u32,
     /// Microbatches that a rank of a full ring adds up in a step. Default 1.
     pub gradient_accumulation_steps: u32,
-    /// Optimizer updates. Default 5000.
+    /// Optimizer updates. Default 5000; where `num_train_epochs` is given and this is not, it follows from the
+    /// number of images (see [`JobSpec::resolve_epochs`]) and is 0 until they are counted. Never 0 in a job that a
+    /// coordinator has accepted.
+    #[serde(skip_serializing_if = "is_zero")]
     pub max_train_steps: u64,
     /// Before `scale_lr` and the schedule. Default 1e-4.
     pub learning_rate: f64,
@@ -117,6 +121,11 @@ pub struct TrainSpec {
     pub snr_gamma: f64,
     /// Share of one more normal draw for each sample and channel in its noise; 0: none. Default 0.
     pub noise_offset: f64,
+    /// How often all images are gone through, where `max_train_steps` is not given. Default: not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_train_epochs: Option<u64>,
+    /// How often each image counts in one of `num_train_epochs`. Default 100.
+    pub repeats: u32,
 }
 
 /// On how many ranks a job runs.
@@ -166,6 +175,10 @@ impl JobSpec {
         let scale = if self.train.scale_lr { self.global_batch() as f64 } else { 1.0 };
         self.train.learning_rate * scale
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl TryFrom<JobDraft> for JobSpec {

@@ -98,6 +98,8 @@ const SECTION_OF_KEY: &[(&str, &str)] = &[
     ("max_grad_norm", "train"),
     ("snr_gamma", "train"),
     ("noise_offset", "train"),
+    ("num_train_epochs", "train"),
+    ("repeats", "train"),
     ("world_size", "cluster"),
     ("min_world_size", "cluster"),
     ("threads_per_rank", "cluster"),
@@ -165,6 +167,8 @@ impl<'text> Reader<'text> {
             max_grad_norm: self.number(section, "max_grad_norm"),
             snr_gamma: self.number(section, "snr_gamma"),
             noise_offset: self.number(section, "noise_offset"),
+            num_train_epochs: self.integer(section, "num_train_epochs"),
+            repeats: self.integer(section, "repeats"),
         }
     }
 

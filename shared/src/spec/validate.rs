@@ -29,6 +29,8 @@ pub mod limits {
     pub const THREADS_PER_RANK: i64 = 1024;
     /// Steps of any kind.
     pub const STEPS: i64 = 10_000_000;
+    /// Times that an image counts in an epoch.
+    pub const REPEATS: i64 = 1_000_000;
     /// Before `scale_lr`.
     pub const LEARNING_RATE: f64 = 1000.0;
     /// Of AdamW's numbers that are not a share.
@@ -175,7 +177,7 @@ impl Check {
             max_train_steps: self.count(
                 "train.max_train_steps",
                 draft.max_train_steps,
-                5000,
+                if draft.num_train_epochs.is_some() { 0 } else { 5000 },
                 1..=limits::STEPS,
             ),
             learning_rate: self.learning_rate(draft.learning_rate),
@@ -205,6 +207,10 @@ impl Check {
             max_grad_norm: self.number("train.max_grad_norm", draft.max_grad_norm, 0.0, limits::GRAD_NORM),
             snr_gamma: self.number("train.snr_gamma", draft.snr_gamma, 0.0, limits::SNR_GAMMA),
             noise_offset: self.number("train.noise_offset", draft.noise_offset, 0.0, limits::NOISE_OFFSET),
+            num_train_epochs: draft
+                .num_train_epochs
+                .map(|epochs| self.count("train.num_train_epochs", Some(epochs), 1, 1..=limits::STEPS)),
+            repeats: self.count("train.repeats", draft.repeats, 100, 1..=limits::REPEATS),
         }
     }
 

@@ -17,6 +17,12 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
         for place in ["model", "data", "debug"] {
             sections.remove(place);
         }
+        if let Some(Value::Object(train)) = sections.get_mut("train") {
+            // How max_train_steps came about.
+            for key in ["num_train_epochs", "repeats"] {
+                train.remove(key);
+            }
+        }
         sections.insert("precision".to_owned(), Value::from(assignment.precision.name()));
     }
     Ok(EmbeddingFacts {

@@ -34,6 +34,13 @@ impl CheckedJob {
         if let Some(warning) = images.as_ref().and_then(ImageFolder::stray_files_warning) {
             remark(&format!("warning: {warning}"));
         }
+        let train = &file.spec.train;
+        if let Some(epochs) = train.num_train_epochs.filter(|_| train.max_train_steps > 0) {
+            remark(&format!(
+                "warning: train.num_train_epochs = {epochs} is without effect: train.max_train_steps = {} counts more",
+                train.max_train_steps
+            ));
+        }
         Ok(Self { file, images })
     }
 
