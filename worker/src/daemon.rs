@@ -21,6 +21,7 @@ use crate::{
     capabilities::{capabilities, default_threads},
     engine::{EngineError, EngineHandle, EngineIdentity, TorchEngine},
     http::{self, Metrics, MetricsError},
+    latents::LatentCache,
     node::Node,
     ring::{self, RingOptions, RingServer, Rings},
     runner::{ArtifactClient, ContentCache, Context, Fingerprints, RankError},
@@ -198,6 +199,7 @@ fn context(
         artifacts: ArtifactClient::new(&settings.coordinator.url).map_err(Error::Coordinator)?,
         cache: ContentCache::open(state.cache_folder(), settings.storage.cache_bytes)
             .map_err(|error| Error::Cache(Box::new(error)))?,
+        latents: open_latents(settings, state)?,
         fingerprints: Arc::new(Fingerprints::default()),
         rings: rings.clone(),
         metrics: Arc::clone(metrics),
@@ -205,6 +207,12 @@ fn context(
         allow_trace_dir: settings.debug.allow_trace_dir,
         about: format!("libtorch {}, {}", identity.library_version, identity.instruction_set),
     })
+}
+
+fn open_latents(settings: &Settings, state: &StateFolder) -> Result<LatentCache, Error> {
+    let folder = state.latents_folder();
+    LatentCache::open(folder.clone(), settings.storage.latent_cache_bytes)
+        .map_err(|source| Error::Cache(Box::new(RankError::Io { path: folder, source })))
 }
 
 /// The session's whole life: it goes on until asked to end, then may take a bounded time, and no time at all after

@@ -4,6 +4,7 @@
 
 pub mod advertise;
 pub mod arguments;
+mod bounded_folder;
 pub mod capabilities;
 pub mod daemon;
 pub mod data;
@@ -11,6 +12,7 @@ pub mod doctor;
 pub mod engine;
 pub mod generate;
 pub mod http;
+pub mod latents;
 pub mod node;
 pub mod output;
 pub mod patience;

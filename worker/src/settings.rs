@@ -60,6 +60,8 @@ pub struct StorageSettings {
     pub state_dir: PathBuf,
     /// Bytes that the cache of fetched files may take.
     pub cache_bytes: u64,
+    /// Bytes that the cache of encoded pictures may take; 256 KiB a picture of 512 pixels. 0: nothing is kept.
+    pub latent_cache_bytes: u64,
 }
 
 /// `[compute]`
@@ -108,7 +110,11 @@ impl Default for RingSettings {
 
 impl Default for StorageSettings {
     fn default() -> Self {
-        Self { state_dir: PathBuf::from("/var/lib/ringtune-worker"), cache_bytes: 8 << 30 }
+        Self {
+            state_dir: PathBuf::from("/var/lib/ringtune-worker"),
+            cache_bytes: 8 << 30,
+            latent_cache_bytes: 4 << 30,
+        }
     }
 }
 

@@ -91,6 +91,11 @@ impl StateFolder {
         self.folder.join("cache")
     }
 
+    /// Where encoded pictures are kept.
+    pub fn latents_folder(&self) -> PathBuf {
+        self.folder.join("latents")
+    }
+
     /// Where ranks write before they upload. What an earlier start left there is of no use.
     pub fn work_folder(&self) -> PathBuf {
         self.folder.join("work")

@@ -76,12 +76,20 @@ impl ImageFile {
     /// # Errors
     /// It cannot be read, is larger than [`LARGEST_IMAGE_FILE`], or cannot be decoded.
     pub fn decode(&self) -> Result<RgbImage, Error> {
+        decode(&self.name, &self.read()?)
+    }
+
+    /// The file's bytes.
+    ///
+    /// # Errors
+    /// It cannot be read, or is larger than [`LARGEST_IMAGE_FILE`].
+    pub fn read(&self) -> Result<Vec<u8>, Error> {
         let failed = |source| Error::ReadImage { name: self.name.clone(), source };
         let bytes = std::fs::metadata(&self.path).map_err(failed)?.len();
         if bytes > LARGEST_IMAGE_FILE {
             return Err(Error::ImageTooLarge { name: self.name.clone(), bytes, allowed: LARGEST_IMAGE_FILE });
         }
-        decode(&self.name, &std::fs::read(&self.path).map_err(failed)?)
+        std::fs::read(&self.path).map_err(failed)
     }
 }
 

@@ -1,7 +1,14 @@
 //! An engine of a few lines of arithmetic: equal inputs give equal outputs, and a script says where to fail.
 //! Everything around the engine is tested with it.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use super::{
     Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo, Moments,
@@ -23,6 +30,8 @@ pub struct FakeScript {
     pub token_rows_not_finite: bool,
     /// How long one gradient takes.
     pub gradient_takes: Duration,
+    /// Counts the pictures that were encoded, by all engines that share it.
+    pub encoded: Arc<AtomicU64>,
 }
 
 /// Deterministic and fast; see the module.
@@ -111,6 +120,7 @@ impl Engine for FakeEngine {
 
     fn encode_image(&mut self, pixels: &Pixels) -> Result<Moments, EngineError> {
         self.loaded()?;
+        self.script.encoded.fetch_add(1, Ordering::Relaxed);
         let (height, width) = (pixels.height / Self::VAE_FACTOR, pixels.width / Self::VAE_FACTOR);
         let positions = height * width;
         let step = (pixels.data.len() / (4 * positions).max(1)).max(1);

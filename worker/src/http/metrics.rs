@@ -33,6 +33,12 @@ pub struct Metrics {
     pub session_up: IntGauge,
     /// Sessions with the coordinator since the worker started.
     pub sessions: IntCounter,
+    /// Posteriors that went through the VAE here: two a picture, one of its mirror image.
+    pub latents_encoded: IntCounter,
+    /// Posteriors found in this worker's cache.
+    pub latent_cache_hits: IntCounter,
+    /// Posteriors that another rank had or encoded.
+    pub latents_received: IntCounter,
     /// Payload bytes sent to the next rank.
     pub exchange_sent_bytes: IntCounter,
     /// Payload bytes received from the previous rank.
@@ -76,6 +82,15 @@ impl Metrics {
             rank: gauge("ringtune_worker_rank", "The rank held, -1 without one")?,
             session_up: gauge("ringtune_worker_session_up", "1 while the coordinator is connected")?,
             sessions: counter("ringtune_worker_sessions_total", "Sessions with the coordinator")?,
+            latents_encoded: counter("ringtune_worker_latents_encoded_total", "Posteriors encoded here")?,
+            latent_cache_hits: counter(
+                "ringtune_worker_latent_cache_hits_total",
+                "Posteriors found in the latent cache",
+            )?,
+            latents_received: counter(
+                "ringtune_worker_latents_received_total",
+                "Posteriors received from other ranks",
+            )?,
             exchange_sent_bytes: counter(
                 "ringtune_worker_exchange_sent_bytes_total",
                 "Payload sent in rings",

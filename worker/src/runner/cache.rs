@@ -1,15 +1,12 @@
 //! Files fetched by content, kept for the next job, up to a bound.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::SystemTime,
-};
+use std::{collections::HashSet, fs, path::PathBuf, time::SystemTime};
 
 use ringtune_shared::{files::write_atomically, ids::ContentHash};
 use tracing::warn;
 
 use super::RankError;
+use crate::bounded_folder;
 
 /// A folder of files named by their hash. What was used longest ago goes first when it is full.
 #[derive(Clone, Debug)]
@@ -39,8 +36,7 @@ impl ContentCache {
             let _ = fs::remove_file(&path);
             return None;
         }
-        // Shows that it was used; without it the file is merely let go of earlier.
-        let _ = fs::File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        bounded_folder::mark_used(&path, SystemTime::now());
         Some(content)
     }
 
@@ -51,30 +47,9 @@ impl ContentCache {
 
     /// Removes what was used longest ago until the rest fits, but nothing in `needed`. Blocks.
     pub fn trim(&self, needed: &[ContentHash]) {
-        let needed: std::collections::HashSet<PathBuf> = needed.iter().map(|hash| self.path(*hash)).collect();
-        let mut files = list(&self.folder);
-        files.sort();
-        let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
-        for (_, bytes, path) in files {
-            if total <= self.most_bytes {
-                break;
-            }
-            if !needed.contains(&path) && fs::remove_file(&path).is_ok() {
-                total -= bytes;
-            }
-        }
+        let needed: HashSet<PathBuf> = needed.iter().map(|hash| self.path(*hash)).collect();
+        bounded_folder::trim(&self.folder, self.most_bytes, |path| needed.contains(path));
     }
-}
-
-fn list(folder: &Path) -> Vec<(SystemTime, u64, PathBuf)> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let about = entry.metadata().ok().filter(|about| about.is_file())?;
-            Some((about.modified().unwrap_or(SystemTime::UNIX_EPOCH), about.len(), entry.path()))
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -40,8 +40,17 @@ type Known = (u64, Option<SystemTime>, ContentHash);
 impl Fingerprints {
     /// The hash of a checkpoint's names and contents; of absent files nothing. Blocks: gigabytes are read.
     pub fn of_model(&self, folder: &Path) -> Result<ContentHash, RankError> {
+        self.of_files(folder, model_files(folder).into_iter())
+    }
+
+    /// The hash of the checkpoint's VAE, in the same way. Blocks.
+    pub fn of_vae(&self, folder: &Path) -> Result<ContentHash, RankError> {
+        self.of_files(folder, model_files(folder).into_iter().filter(|name| name.starts_with("vae/")))
+    }
+
+    fn of_files(&self, folder: &Path, names: impl Iterator<Item = String>) -> Result<ContentHash, RankError> {
         let mut hasher = ContentHasher::new();
-        for name in model_files(folder) {
+        for name in names {
             let hash = self.of_file(&folder.join(&name))?;
             hasher.update(format!("{name}\0{hash}\n").as_bytes());
         }

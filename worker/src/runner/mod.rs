@@ -8,6 +8,7 @@ mod files;
 mod fingerprint;
 mod images;
 mod journal;
+mod latents;
 mod prepare;
 mod task;
 mod train;
@@ -25,6 +26,7 @@ pub use fingerprint::Fingerprints;
 use crate::{
     engine::EngineHandle,
     http::Metrics,
+    latents::LatentCache,
     ring::Rings,
     session::{Assignment, RankControl, RankEvent, RankKey, RankLauncher},
 };
@@ -38,6 +40,8 @@ pub struct Context {
     pub artifacts: ArtifactClient,
     /// Files fetched before.
     pub cache: ContentCache,
+    /// Pictures encoded before.
+    pub latents: LatentCache,
     /// Hashes of checkpoints.
     pub fingerprints: Arc<Fingerprints>,
     /// Where neighbours' streams arrive.

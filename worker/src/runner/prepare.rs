@@ -1,4 +1,4 @@
-//! Everything before step 1: pictures, checkpoint, tokens, and the posterior of every picture.
+//! Everything that a rank does alone before step 1: pictures, checkpoint, tokens, and which posteriors are known.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -7,10 +7,14 @@ use ringtune_shared::{
     spec::{JobSpec, LearnableProperty},
 };
 
-use super::{Context, RankError, images, images::Pictures, journal::Journal};
+use super::{
+    Context, RankError, images,
+    journal::Journal,
+    latents::{Common, Latents, Target, look_up},
+};
 use crate::{
-    data::{ClipTokenizer, Placeholders, Prompts, images::ImageFile, pixels, templates},
-    engine::{EngineHandle, LoadModel, ModelInfo, PredictionType, TrainingSize},
+    data::{ClipTokenizer, Placeholders, Prompts, templates},
+    engine::{LoadModel, ModelInfo, PredictionType, TrainingSize},
     session::{Assignment, Progress, RankEvent},
     train::{
         AdamWOptions, BatchOptions, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder, TrainState,
@@ -21,8 +25,10 @@ use crate::{
 /// What the steps start from.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    /// Makes any microbatch of any step.
-    pub(super) builder: MicrobatchBuilder,
+    /// What is known of the pictures' posteriors.
+    pub(super) latents: Latents,
+    /// What microbatches are made of, once all posteriors are known.
+    pub(super) inputs: Inputs,
     /// The learning rate of each step.
     pub(super) schedule: LrSchedule,
     /// The learned rows and the optimizer.
@@ -33,6 +39,21 @@ pub(super) struct Prepared {
     pub(super) data_hash: ContentHash,
     /// What the checkpoint's UNet predicts.
     pub(super) prediction_type: PredictionType,
+}
+
+/// Makes any microbatch of any step, but for the pictures.
+#[derive(Debug)]
+pub(super) struct Inputs {
+    prompts: Prompts,
+    options: BatchOptions,
+}
+
+impl Inputs {
+    /// With the pictures' posteriors.
+    pub(super) fn into_builder(self, images: Vec<Vec<EncodedImage>>) -> Result<MicrobatchBuilder, RankError> {
+        let images = images.into_iter().flatten().collect();
+        Ok(MicrobatchBuilder::new(TrainingSet { images, prompts: self.prompts }, self.options)?)
+    }
 }
 
 /// Prepares a rank. Every failure names the job's field or the file.
@@ -47,6 +68,7 @@ pub(super) async fn prepare(
     let pictures =
         images::materialise(&spec.data.images, &context.artifacts, &context.cache, journal).await?;
     journal.info(format!("data: {} pictures, {}", pictures.files.len(), pictures.hash)).await;
+    let data_hash = pictures.hash;
     // 2. The checkpoint; its hash is taken beside.
     progress("load", 0, 1).await;
     let folder = PathBuf::from(spec.model.base.strip_prefix("file://").unwrap_or(&spec.model.base));
@@ -69,11 +91,18 @@ pub(super) async fn prepare(
     let (owned, info, words_folder) = (spec.clone(), model.clone(), folder.join("tokenizer"));
     let words = tokio::task::spawn_blocking(move || words(&owned, &info, words_folder)).await??;
     let row = context.engine.token_row(words.initializer).await?;
-    // 4. Posteriors, once for the whole job.
-    let images = encode_all(spec, &pictures, &context.engine, journal).await?;
-    context.engine.drop_vae().await?;
     let model_hash = hashing.await??;
     journal.info(format!("model: {} ({model_hash})", describe(&model))).await;
+    // 4. Which posteriors are known. The others are made when the ring is there, each by one rank.
+    let (fingerprints, cache) = (Arc::clone(&context.fingerprints), context.latents.clone());
+    let (owned, info) = (assignment.clone(), model.clone());
+    let looking_up = tokio::task::spawn_blocking(move || {
+        let train = &owned.spec.train;
+        let target = Target { resolution: train.resolution, center_crop: train.center_crop };
+        let common = Common { vae: fingerprints.of_vae(&folder)?, model: info, target };
+        look_up(vec![pictures.files], &common, &owned, &cache)
+    });
+    let latents = looking_up.await??;
     // 5. The pure parts of training.
     let options = BatchOptions {
         seed: spec.train.seed,
@@ -84,7 +113,6 @@ pub(super) async fn prepare(
         noise_offset: spec.train.noise_offset,
         snr_gamma: above_zero(spec.train.snr_gamma),
     };
-    let builder = MicrobatchBuilder::new(TrainingSet { images, prompts: words.prompts }, options)?;
     let schedule = LrSchedule::new(LrOptions {
         curve: spec.train.lr_scheduler,
         base: spec.effective_learning_rate(),
@@ -101,11 +129,12 @@ pub(super) async fn prepare(
     let state = TrainState::new(row.repeat(spec.train.num_vectors as usize), adamw)
         .with_max_grad_norm(above_zero(spec.train.max_grad_norm));
     Ok(Prepared {
-        builder,
+        latents,
+        inputs: Inputs { prompts: words.prompts, options },
         schedule,
         state,
         model_hash,
-        data_hash: pictures.hash,
+        data_hash,
         prediction_type: model.prediction_type,
     })
 }
@@ -176,38 +205,4 @@ fn words(spec: &JobSpec, model: &ModelInfo, folder: PathBuf) -> Result<Words, Ra
         Prompts::encode(&tokenizer, &placeholders, &train.templates)?
     };
     Ok(Words { prompts, initializer })
-}
-
-async fn encode_all(
-    spec: &JobSpec,
-    pictures: &Pictures,
-    engine: &EngineHandle,
-    journal: &Journal,
-) -> Result<Vec<EncodedImage>, RankError> {
-    let total = pictures.files.len() as u64;
-    let mut encoded = Vec::with_capacity(pictures.files.len());
-    for (done, file) in pictures.files.iter().enumerate() {
-        let progress = Progress { stage: "encode", done: done as u64, total };
-        journal.event(RankEvent::Progress(progress)).await;
-        encoded.push(encode_one(spec, file.clone(), engine).await?);
-    }
-    journal.event(RankEvent::Progress(Progress { stage: "encode", done: total, total })).await;
-    Ok(encoded)
-}
-
-async fn encode_one(
-    spec: &JobSpec,
-    file: ImageFile,
-    engine: &EngineHandle,
-) -> Result<EncodedImage, RankError> {
-    let (resolution, center_crop) = (spec.train.resolution, spec.train.center_crop);
-    let [plain, flipped] = tokio::task::spawn_blocking(move || {
-        let picture = file.decode()?;
-        Ok::<_, RankError>([false, true].map(|flip| pixels::prepare(&picture, resolution, center_crop, flip)))
-    })
-    .await??;
-    Ok(EncodedImage {
-        plain: engine.encode_image(plain).await?,
-        flipped: engine.encode_image(flipped).await?,
-    })
 }

@@ -13,7 +13,7 @@ use super::{
     files::{JobFiles, make_work_folder},
     journal::{Journal, LOG_FILE},
     prepare::{Prepared, prepare},
-    train::Training,
+    train::{Training, agree},
 };
 use crate::{
     ring::Seat,
@@ -162,19 +162,23 @@ impl Work {
             ring = seat.connect() => ring?,
             _ = ended(orders) => return Err(RankError::Stopped),
         };
-        let training = Training::begin(&self.assignment, prepared, &self.context, ring)?;
-        let training = progress.training.insert(training);
+        let mut ring = ring;
         let agreed = tokio::select! {
-            agreed = training.agree() => agreed,
+            agreed = agree(&mut ring, &prepared) => agreed,
             _ = ended(orders) => Err(RankError::Stopped),
         };
         if let Err(error) = agreed {
             // All ranks see a disagreement; none is to take another's leaving for the reason.
-            if let (RankError::Disagreement { .. }, Some(training)) = (&error, progress.training.take()) {
-                training.leave().await;
+            if let RankError::Disagreement { .. } = &error {
+                let _ = ring.close().await;
             }
             return Err(error);
         }
+        let training = tokio::select! {
+            begun = Training::begin(&self.assignment, prepared, &self.context, ring, &self.journal) => begun?,
+            _ = ended(orders) => return Err(RankError::Stopped),
+        };
+        let training = progress.training.insert(training);
         let total = self.assignment.spec.train.max_train_steps;
         let save_steps = self.assignment.spec.train.save_steps;
         self.journal.info(format!("training: {total} steps")).await;

@@ -6,10 +6,11 @@ use std::{
     time::Instant,
 };
 
-use ringtune_shared::{ids::ContentHash, version::VERSION};
+use ringtune_shared::ids::ContentHash;
+use ringtune_shared::version::VERSION;
 use tracing::debug;
 
-use super::{Context, RankError, prepare::Prepared};
+use super::{Context, RankError, journal::Journal, prepare::Prepared};
 use crate::{
     engine::{EngineHandle, Gradient, Microbatch},
     http::Metrics,
@@ -31,18 +32,18 @@ pub(super) struct Training {
     schedule: LrSchedule,
     state: TrainState,
     trace: Option<TraceFolder>,
-    /// What all ranks must have in common.
-    common: [ContentHash; 3],
 }
 
 impl Training {
-    /// Puts a prepared rank in its ring.
-    pub(super) fn begin(
+    /// Puts a prepared rank in its ring, whose ranks [`agree`].
+    pub(super) async fn begin(
         assignment: &Assignment,
         prepared: Prepared,
         context: &Context,
-        ring: RankRing,
+        mut ring: RankRing,
+        journal: &Journal,
     ) -> Result<Self, RankError> {
+        let images = prepared.latents.complete(&mut ring, context, journal).await?;
         let trace = match assignment.spec.debug.trace_dir.as_str() {
             "" => None,
             folder => {
@@ -53,30 +54,11 @@ impl Training {
             engine: context.engine.clone(),
             metrics: Arc::clone(&context.metrics),
             ring,
-            builder: Arc::new(Mutex::new(prepared.builder)),
+            builder: Arc::new(Mutex::new(prepared.inputs.into_builder(images)?)),
             schedule: prepared.schedule,
             state: prepared.state,
             trace,
-            common: [prepared.model_hash, prepared.data_hash, ContentHash::of(VERSION.as_bytes())],
         })
-    }
-
-    /// One exchange before step 1, to make sure that all ranks work on the same thing: a folder that holds another
-    /// checkpoint on one machine would spoil the result without anybody noticing.
-    pub(super) async fn agree(&mut self) -> Result<(), RankError> {
-        // Hashes travel as bytes, one float each.
-        let row: Vec<f32> = self.common.iter().flat_map(|hash| hash.0).map(f32::from).collect();
-        let own = self.ring.microbatches().map(|_| row.clone()).collect();
-        let gathered = self.ring.gather(own).await?;
-        let first = gathered.rows.first().cloned().unwrap_or_default();
-        for (microbatch, other) in gathered.rows.iter().enumerate() {
-            let (ours, theirs) = (first.chunks(32), other.chunks(32));
-            if let Some(what) = ours.zip(theirs).position(|(one, other)| one != other) {
-                let rank = self.ring.rank_of(microbatch);
-                return Err(RankError::Disagreement { rank, what: COMMON[what.min(COMMON.len() - 1)] });
-            }
-        }
-        Ok(())
     }
 
     /// Leaves the ring after the last step. All that this rank had to give is given: a neighbour that goes wrong
@@ -188,6 +170,23 @@ impl Training {
         metrics.loss.set(f64::from(step.loss));
         metrics.step.set(i64::try_from(step.step).unwrap_or(i64::MAX));
     }
+}
+
+/// One exchange before step 1, to make sure that all ranks work on the same thing: a folder that holds another
+/// checkpoint on one machine would spoil the result without anybody noticing.
+pub(super) async fn agree(ring: &mut RankRing, prepared: &Prepared) -> Result<(), RankError> {
+    let common = [prepared.model_hash, prepared.data_hash, ContentHash::of(VERSION.as_bytes())];
+    // Hashes travel as bytes, one float each.
+    let row: Vec<f32> = common.iter().flat_map(|hash| hash.0).map(f32::from).collect();
+    let rows = ring.gather_one_each(row).await?;
+    let first = rows.first().cloned().unwrap_or_default();
+    for (rank, other) in rows.iter().enumerate() {
+        let (ours, theirs) = (first.chunks(32), other.chunks(32));
+        if let Some(what) = ours.zip(theirs).position(|(one, other)| one != other) {
+            return Err(RankError::Disagreement { rank, what: COMMON[what.min(COMMON.len() - 1)] });
+        }
+    }
+    Ok(())
 }
 
 /// What all ranks must have in common, besides what the coordinator hands them.

@@ -5,6 +5,7 @@
 mod coordinator;
 mod failures;
 mod jobs;
+mod latents;
 mod rings;
 mod services;
 mod sessions;

@@ -9,14 +9,14 @@ use crate::{
     worker::{Worker, in_time, job},
 };
 
-struct Ring {
-    coordinator: Coordinator,
-    workers: Vec<Worker>,
-    sessions: Vec<Session>,
-    members: Vec<v1::RingMember>,
+pub struct Ring {
+    pub coordinator: Coordinator,
+    pub workers: Vec<Worker>,
+    pub sessions: Vec<Session>,
+    pub members: Vec<v1::RingMember>,
 }
 
-async fn ring(scripts: Vec<FakeScript>) -> Ring {
+pub async fn ring(scripts: Vec<FakeScript>) -> Ring {
     let mut coordinator = Coordinator::start().await;
     let (mut workers, mut sessions) = (Vec::new(), Vec::new());
     for script in scripts {
@@ -28,7 +28,7 @@ async fn ring(scripts: Vec<FakeScript>) -> Ring {
 }
 
 /// Assigns and starts a job on all of them.
-async fn begin(ring: &mut Ring, id: JobId, spec: &ringtune_shared::spec::JobSpec) {
+pub async fn begin(ring: &mut Ring, id: JobId, spec: &ringtune_shared::spec::JobSpec) {
     for (rank, session) in ring.sessions.iter().enumerate() {
         session.assign(Rank { job: id, epoch: 1, members: &ring.members, rank, spec }).await;
     }

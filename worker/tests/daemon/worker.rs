@@ -118,7 +118,16 @@ pub fn pictures(count: u8) -> Vec<(String, Vec<u8>)> {
 
 /// Uploads pictures and describes a job on them.
 pub fn job(coordinator: &Coordinator, steps: u64, world_size: u32) -> JobSpec {
-    let pictures = pictures(3);
+    job_on(coordinator, pictures(3), steps, world_size)
+}
+
+/// The same on other pictures.
+pub fn job_on(
+    coordinator: &Coordinator,
+    pictures: Vec<(String, Vec<u8>)>,
+    steps: u64,
+    world_size: u32,
+) -> JobSpec {
     let borrowed: Vec<(&str, Vec<u8>)> =
         pictures.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
     let images = coordinator.add_images(&borrowed);

@@ -1,0 +1,110 @@
+//! Every picture is encoded once in the whole cluster, and never again as long as somebody has it.
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
+};
+
+use ringtune_proto::v1::RankPhase;
+use ringtune_shared::{ids::JobId, spec::JobSpec};
+use ringtune_worker::engine::FakeScript;
+
+use crate::{
+    rings::{Ring, begin, ring},
+    worker::{Worker, in_time, job_on, pictures},
+};
+
+/// Runs a job to its end on the workers of the ring and gives what it learned.
+async fn learn(ring: &mut Ring, spec: &JobSpec) -> Vec<u8> {
+    let id = JobId::new();
+    begin(ring, id, spec).await;
+    for session in &mut ring.sessions {
+        session.until(RankPhase::Finished).await;
+        session.let_go(id).await;
+    }
+    ring.coordinator.kept(id, "learned_embeds.safetensors").unwrap()
+}
+
+fn entries(worker: &Worker) -> Vec<PathBuf> {
+    let folder = worker.state.path().join("latents");
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+fn damage(entry: &PathBuf) {
+    let mut bytes = fs::read(entry).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(entry, bytes).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_encodes_every_picture_once() {
+    in_time(async {
+        let encoded = Arc::new(AtomicU64::new(0));
+        let count = || encoded.load(Ordering::Relaxed);
+        let script = FakeScript { encoded: Arc::clone(&encoded), ..FakeScript::default() };
+        let mut pair = ring(vec![script.clone(); 2]).await;
+        let spec = job_on(&pair.coordinator, pictures(6), 4, 4);
+        // 1. Each picture and its mirror image, by one of the two; both keep all.
+        let first = learn(&mut pair, &spec).await;
+        assert_eq!(count(), 12);
+        assert!(pair.workers.iter().all(|worker| entries(worker).len() == 6));
+        // 2. A later job finds them.
+        assert!(learn(&mut pair, &spec).await == first);
+        assert_eq!(count(), 12);
+        // 3. A damaged entry comes from the other worker.
+        let (one, other) = (entries(&pair.workers[0]), entries(&pair.workers[1]));
+        let whole = fs::read(&one[2]).unwrap();
+        damage(&one[2]);
+        assert!(learn(&mut pair, &spec).await == first);
+        assert_eq!((count(), fs::read(&one[2]).unwrap()), (12, whole.clone()));
+        // 4. Damaged everywhere, it is made again.
+        damage(&one[2]);
+        damage(&other[2]);
+        assert!(learn(&mut pair, &spec).await == first);
+        assert_eq!((count(), fs::read(&other[2]).unwrap()), (14, whole));
+        // 5. A worker that comes later gets what the others have.
+        pair.workers.push(Worker::start(&pair.coordinator, script.clone()));
+        let newcomer = pair.coordinator.accept().await;
+        pair.members.insert(0, newcomer.member());
+        pair.sessions.insert(0, newcomer);
+        assert!(learn(&mut pair, &spec).await == first);
+        assert_eq!((count(), entries(&pair.workers[2]).len()), (14, 6));
+        // 6. Other pictures of the same job, and another size, are others.
+        let more = job_on(&pair.coordinator, pictures(7), 4, 4);
+        learn(&mut pair, &more).await;
+        assert_eq!(count(), 16);
+        let mut larger = spec.clone();
+        larger.train.resolution = 32;
+        learn(&mut pair, &larger).await;
+        assert_eq!(count(), 28);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_cache_the_same_is_learned_and_nothing_is_kept() {
+    in_time(async {
+        let encoded = Arc::new(AtomicU64::new(0));
+        let script = FakeScript { encoded: Arc::clone(&encoded), ..FakeScript::default() };
+        let mut cached = ring(vec![script.clone()]).await;
+        let spec = job_on(&cached.coordinator, pictures(6), 4, 4);
+        let expected = [learn(&mut cached, &spec).await, learn(&mut cached, &spec).await];
+        assert_eq!(encoded.swap(0, Ordering::Relaxed), 12);
+        let mut bare = ring(vec![]).await;
+        bare.workers.push(Worker::start_with(&bare.coordinator, script, |settings| {
+            settings.storage.latent_cache_bytes = 0;
+        }));
+        bare.sessions.push(bare.coordinator.accept().await);
+        bare.members = bare.sessions.iter().map(crate::coordinator::Session::member).collect();
+        job_on(&bare.coordinator, pictures(6), 4, 4);
+        for expected in expected {
+            assert!(learn(&mut bare, &spec).await == expected);
+        }
+        assert_eq!((encoded.load(Ordering::Relaxed), entries(&bare.workers[0]).len()), (24, 0));
+    })
+    .await;
+}

@@ -1,0 +1,112 @@
+//! Runs one reader on changed inputs until the time is over.
+
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    memory,
+    mutate::{Random, mutate},
+};
+
+/// Without RINGTUNE_FUZZ_SECONDS.
+const SHORT: Duration = Duration::from_secs(3);
+/// One input takes less, on a busy machine too.
+const MOST_TIME: Duration = Duration::from_secs(20);
+/// Inputs that were accepted and are changed further, besides the valid ones.
+const MOST_KEPT: usize = 256;
+
+/// One reader and what it reads.
+pub(crate) struct Path<'a> {
+    pub(crate) name: &'static str,
+    /// Each is accepted as it is.
+    pub(crate) valid: Vec<Vec<u8>>,
+    /// What such inputs are made of.
+    pub(crate) words: Vec<String>,
+    /// Makes what checks the whole fit again, so that changes reach what lies within. Not always done.
+    pub(crate) mend: fn(Vec<u8>) -> Vec<u8>,
+    /// Resident memory that no input may take more of than this, above what the process has before.
+    pub(crate) most_bytes: u64,
+    /// Reads an input; whether it was accepted.
+    pub(crate) read: Box<dyn FnMut(&[u8]) -> bool + 'a>,
+}
+
+/// Takes inputs as they are.
+pub(crate) fn as_it_is(bytes: Vec<u8>) -> Vec<u8> {
+    bytes
+}
+
+/// The time and the memory of the process belong to one path at a time, whatever runs the tests.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+impl Path<'_> {
+    /// # Panics
+    /// An input makes the reader panic, takes too long or too much memory; a valid one is refused, or none is.
+    #[allow(clippy::print_stderr)]
+    pub(crate) fn fuzz(mut self) {
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+        let seed = number("RINGTUNE_FUZZ_SEED").unwrap_or_else(now);
+        let time = number("RINGTUNE_FUZZ_SECONDS").map_or(SHORT, Duration::from_secs);
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let current = folder.join(format!("fuzz-{}.input", self.name));
+        let said = format!("{}: seed {seed}, {}", self.name, current.display());
+
+        // 1. What is valid is accepted, as it is and mended.
+        for (place, input) in self.valid.iter().enumerate() {
+            let mended = (self.mend)(input.clone());
+            assert!((self.read)(&mended), "{}: valid input {place} is refused", self.name);
+        }
+        memory::forget();
+        let before = memory::most_bytes();
+        let (mut runs, mut accepted, mut slowest, mut most) = (0u64, 0u64, Duration::ZERO, 0u64);
+        let mut random = Random(seed);
+        let mut inputs = self.valid.clone();
+
+        // 2. Everything else must only come to an end.
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            let raw = mutate(&mut random, &inputs, &self.words);
+            let input = if random.below(8) == 0 { raw.clone() } else { (self.mend)(raw.clone()) };
+            fs::write(&current, &input).unwrap();
+            let began = Instant::now();
+            let read = catch_unwind(AssertUnwindSafe(|| (self.read)(&input)));
+            let took = began.elapsed();
+            runs += 1;
+            slowest = slowest.max(took);
+            let used = memory::most_bytes().saturating_sub(before);
+            if used > most {
+                most = used;
+                assert!(used <= self.most_bytes, "{said} took {} MiB", used >> 20);
+            }
+            assert!(took <= MOST_TIME, "{said} took {took:?}");
+            let Ok(fine) = read else { panic!("{said} made the reader panic after {runs} inputs") };
+            if fine {
+                accepted += 1;
+                let place = self.valid.len() + random.below(MOST_KEPT);
+                if inputs.len() < self.valid.len() + MOST_KEPT {
+                    inputs.push(raw);
+                } else {
+                    inputs[place] = raw;
+                }
+            }
+        }
+
+        // 3. Both kinds of input were met, or nothing was tried.
+        eprintln!(
+            "{}: {runs} inputs, {accepted} accepted, slowest {slowest:?}, at most {} MiB more, seed {seed}",
+            self.name,
+            most >> 20
+        );
+        assert!(accepted > 0 && accepted < runs, "{said}: {accepted} of {runs} inputs were accepted");
+        let _ = fs::remove_file(current);
+    }
+}

@@ -1,0 +1,183 @@
+//! What is read from elsewhere.
+
+use std::{fs, io::Cursor, path::PathBuf};
+
+use image::{DynamicImage, ImageFormat, RgbImage};
+use ringtune_model::weights::Weights;
+use ringtune_shared::{
+    ids::ContentHash,
+    manifest::{Manifest, ManifestFile},
+    spec::parse_job_toml,
+};
+use ringtune_worker::{
+    data::{images, pixels},
+    output::tensor_file::TensorFile,
+};
+
+use crate::{
+    archive::{mend_picture, mend_safetensors},
+    harness::{Path, as_it_is},
+};
+
+const MEBIBYTE: u64 = 1 << 20;
+const JOB: &str = r#"
+kind = "textual_inversion"
+name = "a job"
+[model]
+base = "/models/sd"
+[data]
+images = "./pictures"
+[train]
+placeholder_token = "<cat-toy>"
+initializer_token = "toy"
+templates = ["a {} b", "{}"]
+learning_rate = 5.0e-3
+max_train_steps = 10
+[cluster]
+world_size = 2
+min_world_size = 1
+"#;
+
+fn words_of(texts: &[String]) -> Vec<String> {
+    let word = |c: char| !(c.is_alphanumeric() || c == '_');
+    let mut words: Vec<String> =
+        texts.iter().flat_map(|text| text.split(word)).filter(|w| !w.is_empty()).map(str::to_owned).collect();
+    words.sort();
+    words.dedup();
+    words
+}
+
+#[test]
+fn job_file() {
+    // With every key there is, too.
+    let full = parse_job_toml(JOB).unwrap().to_toml().unwrap();
+    let texts = [JOB.to_owned(), full];
+    Path {
+        name: "job-file",
+        words: words_of(&texts),
+        valid: texts.iter().map(|text| text.clone().into_bytes()).collect(),
+        mend: as_it_is,
+        most_bytes: 64 * MEBIBYTE,
+        read: Box::new(|bytes| match parse_job_toml(&String::from_utf8_lossy(bytes)) {
+            // What is accepted is written and read back as the same.
+            Ok(job) => {
+                assert_eq!(parse_job_toml(&job.to_toml().unwrap()).as_ref(), Ok(&job));
+                true
+            }
+            Err(error) => {
+                assert!(!error.violations.is_empty() && !error.to_string().is_empty());
+                false
+            }
+        }),
+    }
+    .fuzz();
+}
+
+#[test]
+fn manifest() {
+    let file = |name: &str| ManifestFile {
+        name: name.to_owned(),
+        sha256: ContentHash::of(name.as_bytes()),
+        size: 9,
+    };
+    let json = Manifest::new(vec![file("a.png"), file("b.jpg"), file("ü.webp")]).unwrap().to_json().unwrap();
+    Path {
+        name: "manifest",
+        words: words_of(&[String::from_utf8(json.clone()).unwrap()]),
+        valid: vec![json],
+        mend: as_it_is,
+        most_bytes: 64 * MEBIBYTE,
+        read: Box::new(|bytes| match Manifest::parse(bytes) {
+            Ok(manifest) => {
+                assert!(manifest.files().iter().all(|file| !file.name.contains('/')));
+                true
+            }
+            Err(_) => false,
+        }),
+    }
+    .fuzz();
+}
+
+#[test]
+fn safetensors_header() {
+    let file = |tensors: &[(&str, &[usize])]| {
+        let file = tensors.iter().fold(TensorFile::new(), |file, (name, shape)| {
+            file.with_f32(name, shape, &vec![0.5; shape.iter().product()]).unwrap()
+        });
+        file.with_metadata("format", "pt").to_bytes()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("model.safetensors");
+    let words =
+        ["F32", "F64", "BF16", "I64", "BOOL", "F4", "dtype", "shape", "data_offsets", "__metadata__", "<a>"];
+    Path {
+        name: "safetensors-header",
+        words: words.map(str::to_owned).to_vec(),
+        valid: vec![file(&[("<a>", &[2, 8])]), file(&[("a.weight", &[4]), ("b", &[2, 1, 3])])],
+        mend: mend_safetensors,
+        most_bytes: 64 * MEBIBYTE,
+        read: Box::new(move |bytes| {
+            fs::write(&place, bytes).unwrap();
+            let Ok(weights) = Weights::open_file(&place, |name| Some(name.to_owned())) else { return false };
+            // The numbers themselves, wherever the header says that they are.
+            for (name, shape) in [("<a>", &[2, 8][..]), ("a.weight", &[4]), ("b", &[2, 1, 3])] {
+                if let Ok(tensor) = weights.root().stored_tensor(name, shape) {
+                    assert_eq!(tensor.size(), shape);
+                    // Reads every number.
+                    assert_eq!(tensor.f_sum(tensor.kind()).unwrap().numel(), 1);
+                }
+            }
+            true
+        }),
+    }
+    .fuzz();
+}
+
+/// Pictures of every kind that is read, small. Those that the `image` crate cannot write lie in `corpus`.
+fn pictures() -> Vec<Vec<u8>> {
+    let picture = RgbImage::from_fn(7, 5, |x, y| image::Rgb([x as u8 * 30, y as u8 * 50, 90]));
+    let whole = DynamicImage::from(picture);
+    let write = |picture: &DynamicImage, format| {
+        let mut bytes = Cursor::new(Vec::new());
+        picture.write_to(&mut bytes, format).unwrap();
+        bytes.into_inner()
+    };
+    let mut all = vec![
+        write(&whole, ImageFormat::Jpeg),
+        write(&whole, ImageFormat::Png),
+        write(&whole, ImageFormat::WebP),
+        write(&whole.to_rgb16().into(), ImageFormat::Png),
+        write(&whole.to_luma_alpha8().into(), ImageFormat::Png),
+    ];
+    let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
+    let mut files: Vec<PathBuf> = fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    all.extend(files.iter().map(|file| fs::read(file).unwrap()));
+    all
+}
+
+#[test]
+fn image() {
+    let words = [
+        "IHDR", "PLTE", "IDAT", "IEND", "tRNS", "acTL", "fcTL", "eXIf", "iCCP", "zTXt", "VP8 ", "VP8L",
+        "VP8X", "ALPH", "ANIM", "ANMF", "Exif",
+    ];
+    Path {
+        name: "image",
+        words: words.map(str::to_owned).to_vec(),
+        valid: pictures(),
+        mend: mend_picture,
+        // Twice the 512 MiB that a decoded picture may have, and what its decoder needs.
+        most_bytes: 1536 * MEBIBYTE,
+        read: Box::new(|bytes| match images::decode("fuzz", bytes) {
+            Ok(picture) => {
+                assert!(picture.width() >= 1 && picture.height() >= 1);
+                let pixels = pixels::prepare(&picture, 16, true, true);
+                assert!(pixels.data.iter().all(|value| (-1.0..=1.0).contains(value)));
+                true
+            }
+            Err(_) => false,
+        }),
+    }
+    .fuzz();
+}
