@@ -20,6 +20,9 @@ const MOST_TIME: Duration = Duration::from_secs(20);
 /// Inputs that were accepted and are changed further, besides the valid ones.
 const MOST_KEPT: usize = 256;
 
+/// Reads an input and says whether it was accepted.
+type Read<'a> = Box<dyn FnMut(&[u8]) -> bool + 'a>;
+
 /// One reader and what it reads.
 pub(crate) struct Path<'a> {
     pub(crate) name: &'static str,
@@ -31,8 +34,8 @@ pub(crate) struct Path<'a> {
     pub(crate) mend: fn(Vec<u8>) -> Vec<u8>,
     /// Resident memory that no input may take more of than this, above what the process has before.
     pub(crate) most_bytes: u64,
-    /// Reads an input; whether it was accepted.
-    pub(crate) read: Box<dyn FnMut(&[u8]) -> bool + 'a>,
+    /// What is tried.
+    pub(crate) read: Read<'a>,
 }
 
 /// Takes inputs as they are.
