@@ -3,6 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use ringtune_shared::spec::Setting;
 use uuid::Uuid;
 
 use crate::client::CoordinatorUrl;
@@ -98,6 +99,7 @@ Examples:
   ringtune run dicoo.toml                    artifacts go to ringtune-out/<name of the job>
   ringtune run dicoo.toml --workers 2 -o out
   ringtune run dicoo.toml --print-job        only check the job and show it in full
+  ringtune run dicoo.toml --set train.learning_rate=1e-3 --set name=dicoo-2
   ringtune run --from-diffusers-args \"accelerate launch textual_inversion.py …\"
 
 Ctrl-C cancels the job and saves what it has; a second Ctrl-C exits at once.")]
@@ -109,6 +111,9 @@ pub struct RunArguments {
     /// job file that it stands for
     #[arg(long, value_name = "LINE", conflicts_with = "job", allow_hyphen_values = true)]
     pub from_diffusers_args: Option<String>,
+    /// Another value for a key of the job file, as TOML or a plain word: --set train.seed=7 (may be repeated)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
     /// Workers to start; at least the job's min_world_size [default: the job's world_size]
     #[arg(long, value_name = "N")]
     pub workers: Option<u32>,
@@ -151,6 +156,9 @@ pub struct SubmitArguments {
     /// The job file
     #[arg(value_name = "JOB.toml")]
     pub job: PathBuf,
+    /// Another value for a key of the job file, as TOML or a plain word: --set train.seed=7 (may be repeated)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
     /// Follow the job until it ends
     #[arg(long)]
     pub watch: bool,

@@ -8,7 +8,7 @@ use std::{
 
 use ringtune_shared::{
     ids::CONTENT_URI_PREFIX,
-    spec::{self, JobSpec, SpecError},
+    spec::{self, JobSpec, Setting, SpecError},
 };
 
 use crate::diffusers_arguments::{self, Translated};
@@ -72,20 +72,21 @@ pub struct JobFile {
 }
 
 impl JobFile {
-    /// Reads and checks a job file; all mistakes are reported at once.
-    pub fn read(path: &Path) -> Result<Self, JobFileError> {
+    /// Reads a job file, puts `settings` into it and checks the whole; all mistakes are reported at once. Relative
+    /// paths are relative to the file, also those of settings.
+    pub fn read(path: &Path, settings: &[Setting]) -> Result<Self, JobFileError> {
         let unreadable = |source| JobFileError::Unreadable { path: path.to_owned(), source };
         let text = fs::read_to_string(path).map_err(unreadable)?;
         let absolute = std::path::absolute(path).map_err(unreadable)?;
         let folder = absolute.parent().unwrap_or(Path::new("/"));
-        spec::parse_job_toml(&text)
+        spec::parse_job_toml_with(&text, settings)
             .and_then(|spec| Self::resolve(spec, folder))
             .map_err(|source| JobFileError::Invalid { path: path.to_owned(), source })
     }
 
-    /// The job that a command line of diffusers' script stands for, its paths relative to the current folder; and
-    /// what the command line says beside it.
-    pub fn from_diffusers(line: &str) -> Result<(Self, Translated), JobFileError> {
+    /// The job that a command line of diffusers' script stands for, with `settings` put into it, its paths relative to
+    /// the current folder; and what the command line says beside it.
+    pub fn from_diffusers(line: &str, settings: &[Setting]) -> Result<(Self, Translated), JobFileError> {
         let translated = diffusers_arguments::translate(line).map_err(|problems| {
             JobFileError::Untranslatable(if problems.contains('\n') {
                 format!("\n{problems}")
@@ -95,7 +96,7 @@ impl JobFile {
         })?;
         let folder = std::env::current_dir()
             .map_err(|source| JobFileError::Unreadable { path: PathBuf::from("."), source })?;
-        let file = spec::parse_job_toml(&translated.job)
+        let file = spec::parse_job_toml_with(&translated.job, settings)
             .and_then(|spec| Self::resolve(spec, &folder))
             .map_err(without_lines)?;
         Ok((file, translated))
@@ -142,7 +143,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("job.toml");
         fs::write(&path, JOB).expect("written");
-        let job = JobFile::read(&path).expect("valid");
+        let job = JobFile::read(&path, &[]).expect("valid");
         let within = |name: &str| folder.path().join(name).display().to_string();
         assert_eq!(job.spec.model.base, within("toy-sd"));
         assert_eq!(job.spec.debug.trace_dir, within("trace"));
@@ -166,7 +167,7 @@ mod tests {
             format!("{JOB}\n[train.x]\n").replace("[debug]", "num_vectors = 0\nrezolution = 64\n[debug]"),
         )
         .expect("written");
-        let text = JobFile::read(&path).expect_err("invalid").to_string();
+        let text = JobFile::read(&path, &[]).expect_err("invalid").to_string();
         for part in ["train.num_vectors", "train.rezolution", "job.toml"] {
             assert!(text.contains(part), "{part} is missing in: {text}");
         }

@@ -90,6 +90,33 @@ fn the_job_is_printed_with_every_default_and_can_be_read_again() {
 }
 
 #[test]
+fn settings_of_the_command_line_replace_those_of_the_job() {
+    let folder = Folder::new();
+    let printed = |arguments: &[&str]| {
+        let output = folder.ringtune(arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let set =
+        ["--set", "train.learning_rate=1e-3", "--set=train.templates=[\"a {}\"]", "--set", "name=other"];
+    let file = printed(&[&["run", "--print-job", "job.toml"], &set[..]].concat());
+    let line =
+        "--pretrained_model_name_or_path m --train_data_dir p --placeholder_token <a> --initializer_token b";
+    let translated = printed(&[&["run", "--print-job", "--from-diffusers-args", line], &set[..]].concat());
+    for text in [&file, &translated] {
+        for line in ["learning_rate = 0.001", "templates = [\"a {}\"]", "name = \"other\""] {
+            assert!(text.contains(line), "{line} is missing in: {text}");
+        }
+    }
+    assert!(file.contains("resolution = 64") && translated.contains("resolution = 512"));
+    let wrong = ["train.learning_rate", "fast", "(from --set train.learning_rate=fast)"];
+    folder.refused(&["run", "job.toml", "--set", "train.learning_rate=fast"], &wrong);
+    folder.refused(&["submit", "job.toml", "--set", "train.learning_rate=fast"], &wrong);
+    folder.refused(&["run", "--from-diffusers-args", line, "--set", "train.learning_rate=fast"], &wrong);
+    folder.refused(&["run", "job.toml", "--set", "seed"], &["--set", "KEY=VALUE", "train.seed=7"]);
+}
+
+#[test]
 fn every_mistake_of_a_job_file_is_named_at_once() {
     let folder = Folder::new();
     folder.write_job(&JOB.replace(

@@ -16,6 +16,7 @@ mod error;
 mod model_location;
 mod paths;
 mod read_toml;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod validate;
@@ -26,7 +27,8 @@ pub use choices::{JobKind, LearnableProperty, LrScheduler, MixedPrecision, NotAC
 pub use draft::{ClusterDraft, DataDraft, DebugDraft, JobDraft, ModelDraft, TrainDraft};
 pub use error::{SpecError, Violation};
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
-pub use read_toml::parse_job_toml;
+pub use read_toml::{parse_job_toml, parse_job_toml_with};
+pub use settings::Setting;
 pub use validate::limits;
 
 /// A job as it will be run.

@@ -7,6 +7,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::settings::{Appended, Setting};
 use super::{
     ClusterDraft, DataDraft, DebugDraft, JobDraft, JobSpec, ModelDraft, SpecError, TrainDraft, Violation,
 };
@@ -19,18 +20,24 @@ const LARGEST_FILE: usize = 4 << 20;
 ///
 /// Errors name all unknown keys, wrong types and impossible values at once, each with its line.
 pub fn parse_job_toml(text: &str) -> Result<JobSpec, SpecError> {
+    parse_job_toml_with(text, &[])
+}
+
+/// As [`parse_job_toml`], after each of `settings` has been put into the file, in their order. Errors in one of them
+/// name it instead of a line.
+pub fn parse_job_toml_with(text: &str, settings: &[Setting]) -> Result<JobSpec, SpecError> {
     if text.len() > LARGEST_FILE {
         let problem = format!("the job file has {} bytes; allowed: at most {LARGEST_FILE}", text.len());
         return Err(SpecError { violations: vec![Violation::new("", problem)] });
     }
-    let document = DeTable::parse(text).map_err(|error| {
-        let line = error.span().map(|span| line_of(text, span));
-        let problem = format!("not valid TOML: {}", error.message());
-        SpecError { violations: vec![Violation { field: String::new(), problem, line }] }
-    })?;
+    // The file by itself first: what is appended must neither hide nor move its mistakes.
+    let alone = parse_document(text)?;
+    let appended = Appended::new(text, &alone, settings);
+    let mut document = parse_document(&appended.text)?;
+    appended.put_in_place(&mut document).map_err(|violation| SpecError { violations: vec![violation] })?;
 
-    let mut reader = Reader { text, violations: Vec::new(), lines: HashMap::new() };
-    let draft = reader.job(document.get_ref());
+    let mut reader = Reader { text: &appended.text, violations: Vec::new(), lines: HashMap::new() };
+    let draft = reader.job(&document);
     let Reader { mut violations, lines, .. } = reader;
     match JobSpec::from_draft(draft) {
         Ok(spec) if violations.is_empty() => return Ok(spec),
@@ -47,7 +54,16 @@ pub fn parse_job_toml(text: &str) -> Result<JobSpec, SpecError> {
         }
     }
     violations.sort_by_key(|violation| violation.line.unwrap_or(usize::MAX));
+    violations.iter_mut().for_each(|violation| appended.name_origin(violation));
     Err(SpecError { violations })
+}
+
+fn parse_document(text: &str) -> Result<DeTable<'_>, SpecError> {
+    DeTable::parse(text).map(Spanned::into_inner).map_err(|error| {
+        let line = error.span().map(|span| line_of(text, span));
+        let problem = format!("not valid TOML: {}", error.message());
+        SpecError { violations: vec![Violation { field: String::new(), problem, line }] }
+    })
 }
 
 /// The line, from 1, on which a span of bytes begins.

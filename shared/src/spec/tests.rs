@@ -1,3 +1,4 @@
+mod settings;
 mod train_numbers;
 
 use std::path::Path;

@@ -67,12 +67,12 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
 fn job_of(arguments: &RunArguments) -> Result<(JobFile, Option<PathBuf>), Error> {
     let output_dir = arguments.output_dir.clone();
     if let Some(line) = &arguments.from_diffusers_args {
-        let (file, translated) = JobFile::from_diffusers(line)?;
+        let (file, translated) = JobFile::from_diffusers(line, &arguments.set)?;
         translated.remarks.iter().for_each(|line| remark(line));
         return Ok((file, output_dir.or(translated.output_dir.map(PathBuf::from))));
     }
     match &arguments.job {
-        Some(path) => Ok((JobFile::read(path)?, output_dir)),
+        Some(path) => Ok((JobFile::read(path, &arguments.set)?, output_dir)),
         None => Err(Error::Usage("which job? give a job file".to_owned())),
     }
 }

@@ -58,7 +58,7 @@ impl CheckedJob {
 /// `ringtune submit`.
 pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let checked = CheckedJob::check(JobFile::read(&arguments.job)?)?;
+    let checked = CheckedJob::check(JobFile::read(&arguments.job, &arguments.set)?)?;
     let client = Client::new(&arguments.coordinator.coordinator);
     let request_id = arguments.request_id.unwrap_or_else(|| Uuid::new_v4().to_string());
     let job = tokio::select! {
