@@ -4,6 +4,7 @@
 //! Invariant: nothing here knows gRPC or libtorch.
 
 pub mod backoff;
+pub mod checkpoint;
 pub mod config;
 pub mod daemon;
 pub mod files;

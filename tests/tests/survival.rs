@@ -71,6 +71,10 @@ async fn ctrl_c_cancels_the_job_and_keeps_its_artifacts() -> Result<()> {
     for name in results.into_iter().chain(["metrics.csv", "job.toml", "job.log"]) {
         ensure!(sandbox.path("out").join(name).is_file(), "{name} was not kept: {}", run.stderr);
     }
+    // And what is needed to go on after its last step.
+    let names = fs::read_dir(sandbox.path("out"))?.filter_map(Result::ok).map(|entry| entry.file_name());
+    let checkpoint = names.filter(|name| name.to_string_lossy().starts_with("checkpoint-")).count();
+    ensure!(checkpoint == 1, "{checkpoint} checkpoints");
     sandbox.expect_no_process().await
 }
 

@@ -162,6 +162,9 @@ pub struct SubmitArguments {
     /// Follow the job until it ends
     #[arg(long)]
     pub watch: bool,
+    /// Go on from the newest checkpoint of this earlier job, as train.resume_from_checkpoint would
+    #[arg(long, value_name = "JOB")]
+    pub resume_from: Option<Uuid>,
     /// Makes a repeated submission of the same job safe: the same id gives the same job
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,

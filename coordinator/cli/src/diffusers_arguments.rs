@@ -45,6 +45,9 @@ const KNOWN: &[(&str, Takes, &str, &str)] = &[
     ("save_steps", Number, "train", "save_steps"),
     ("num_train_epochs", Number, "train", "num_train_epochs"),
     ("repeats", Number, "train", "repeats"),
+    ("checkpointing_steps", Number, "train", "checkpointing_steps"),
+    ("checkpoints_total_limit", Number, "train", "checkpoints_total_limit"),
+    ("resume_from_checkpoint", Text, "train", "resume_from_checkpoint"),
 ];
 
 /// Options that change nothing about the result here, and why.
@@ -56,8 +59,6 @@ const WITHOUT_EFFECT: &[(&str, Takes, &str)] = &[
     ("local_rank", Number, "the coordinator gives out the ranks"),
     ("logging_dir", Text, "metrics.csv and /metrics have the numbers"),
     ("report_to", Text, "metrics.csv and /metrics have the numbers"),
-    ("checkpointing_steps", Number, "there are no checkpoints to resume from yet"),
-    ("checkpoints_total_limit", Number, "there are no checkpoints to resume from yet"),
 ];
 
 /// Options without which the result would be another one, and what to do instead.
@@ -78,7 +79,6 @@ const REFUSED: &[(&str, Takes, &str)] = &[
     ("num_validation_images", Number, "there are no pictures during training yet: leave it out"),
     ("validation_steps", Number, "there are no pictures during training yet: leave it out"),
     ("validation_epochs", Number, "there are no pictures during training yet: leave it out"),
-    ("resume_from_checkpoint", Text, "a job cannot be resumed yet: leave it out"),
 ];
 
 /// The script's default.
@@ -326,8 +326,8 @@ mod tests {
 
     #[test]
     fn all_problems_are_told_at_once() {
-        let line = "--resolution big --learning_rat 1 --scale_lr=1 --push_to_hub --seed --train_data_dir $DIR stray \
-            --resume_from_checkpoint latest";
+        let line =
+            "--resolution big --learning_rat 1 --scale_lr=1 --push_to_hub --seed --train_data_dir $DIR stray";
         let problems = translate(line).unwrap_err();
         for words in [
             "--resolution: \"big\" is not a number",
@@ -337,7 +337,6 @@ mod tests {
             "--seed needs a value",
             "--train_data_dir: \"$DIR\" has a variable",
             "\"stray\" is not an option",
-            "--resume_from_checkpoint: ",
         ] {
             assert!(problems.contains(words), "{words:?} is missing in:\n{problems}");
         }

@@ -4,7 +4,10 @@ use std::{io, path::PathBuf};
 
 use tonic::Code;
 
-use crate::{client::ClientError, cluster::ClusterError, images::ImageFolderError, job_file::JobFileError};
+use crate::{
+    checkpoints::ResumeError, client::ClientError, cluster::ClusterError, images::ImageFolderError,
+    job_file::JobFileError,
+};
 
 /// A failed command. Its text says what was wrong, where, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +21,9 @@ pub enum Error {
     /// The image folder cannot be used.
     #[error(transparent)]
     Images(#[from] ImageFolderError),
+    /// The checkpoint cannot be gone on from.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
     /// The coordinator did not do what was asked, or could not be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -60,7 +66,7 @@ impl Error {
     /// The exit code for this failure.
     pub fn exit_status(&self) -> ExitStatus {
         match self {
-            Self::Usage(_) | Self::JobFile(_) | Self::Images(_) => ExitStatus::Usage,
+            Self::Usage(_) | Self::JobFile(_) | Self::Images(_) | Self::Resume(_) => ExitStatus::Usage,
             Self::Client(error) => match error.code() {
                 Some(Code::InvalidArgument | Code::NotFound | Code::AlreadyExists | Code::OutOfRange) => {
                     ExitStatus::Usage

@@ -9,6 +9,7 @@ use std::{io::Write as _, process::ExitCode, time::Duration};
 use clap::Parser as _;
 
 pub mod arguments;
+pub mod checkpoints;
 pub mod client;
 pub mod cluster;
 pub mod commands;

@@ -184,6 +184,13 @@ impl ArtifactService for Flaky {
         Ok(Response::new(stream::iter(messages).boxed()))
     }
 
+    async fn delete_artifact(
+        &self,
+        _: Request<v1::DeleteArtifactRequest>,
+    ) -> Result<Response<v1::DeleteArtifactResponse>, Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+
     async fn list_artifacts(
         &self,
         _: Request<v1::ListArtifactsRequest>,

@@ -33,6 +33,8 @@ pub enum Write {
     AppendStep(JobId, StepRecord),
     /// A file of a job; one of the same name is replaced.
     PutArtifact(ArtifactRecord),
+    /// A job has the file of this name no more.
+    DropArtifact(JobId, String),
 }
 
 /// Something to be done.

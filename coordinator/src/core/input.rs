@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::spec::JobSpec;
 
@@ -36,6 +37,13 @@ pub enum Input {
     },
     /// A file is complete and belongs to a job.
     KeepArtifact(ArtifactRecord),
+    /// A file that a job has is wanted no more.
+    DropArtifact {
+        /// The job.
+        job: JobId,
+        /// Its name there.
+        name: String,
+    },
     /// A worker opened a session.
     Hello {
         /// The new session.
@@ -75,6 +83,8 @@ pub struct NewJob {
     pub spec: Arc<JobSpec>,
     /// The client's name for this request.
     pub request: Option<RequestKey>,
+    /// What the checkpoint has that it goes on from, if it does.
+    pub resumed: Option<Resumed>,
 }
 
 /// A worker's first words.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::spec::{JobSpec, MixedPrecision};
 use serde::{Deserialize, Serialize};
@@ -97,6 +98,8 @@ pub struct Job {
     pub spec: Arc<JobSpec>,
     /// The client's name for the request, if it gave one.
     pub request: Option<RequestKey>,
+    /// What the checkpoint has that it goes on from, if it does.
+    pub resumed: Option<Resumed>,
     /// Where it is in its life.
     pub state: JobState,
     /// Why it is in this state.
@@ -107,7 +110,7 @@ pub struct Job {
     pub started: Option<Time>,
     /// When it ended.
     pub ended: Option<Time>,
-    /// Steps done.
+    /// Steps done, those before its checkpoint included.
     pub step: u64,
     /// The loss of the last step.
     pub loss: Option<f64>,

@@ -16,6 +16,8 @@ pub struct Problem<'a> {
     pub precision: MixedPrecision,
     /// Threads of a rank; 0: decide.
     pub threads_per_rank: u32,
+    /// The class that its earlier steps were computed on.
+    pub preferred_class: Option<&'a str>,
     /// Workers that are connected and have nothing to do.
     pub free: &'a [Candidate],
 }
@@ -59,17 +61,21 @@ pub struct Placement {
     pub notes: Vec<String>,
 }
 
-/// Chooses `min(world_size, free)` workers of one numerics class, the class with most free workers
-/// first, if that makes at least `min_world_size`.
+/// Chooses `min(world_size, free)` workers of one numerics class, if that makes at least `min_world_size`: the preferred
+/// class where it has so many, or else the class with most free workers.
 ///
 /// The same problem always gets the same answer, whatever the order of `free`.
 pub fn place(problem: &Problem<'_>) -> Decision {
-    // 1. The class with most free workers; of equal ones the first by name.
+    // 1. The preferred class, if it is enough; else the one with most free workers, of equal ones the first by name.
     let mut classes: BTreeMap<&str, Vec<&Candidate>> = BTreeMap::new();
     for candidate in problem.free {
         classes.entry(&candidate.numerics_class).or_default().push(candidate);
     }
-    let largest = classes.iter().min_by_key(|(name, members)| (usize::MAX - members.len(), **name));
+    let enough = |members: &Vec<&Candidate>| members.len() >= problem.min_world_size as usize;
+    let largest = classes.iter().min_by_key(|(name, members)| {
+        let preferred = problem.preferred_class == Some(**name) && enough(members);
+        (!preferred, usize::MAX - members.len(), **name)
+    });
     let largest_size = largest.map_or(0, |(_, members)| members.len());
     if largest_size < problem.min_world_size as usize {
         return Decision::Wait(waiting(problem, classes.len(), largest_size));
@@ -153,7 +159,8 @@ mod tests {
         ) {
             let precision = if bf16 { MixedPrecision::Bf16 } else { MixedPrecision::No };
             let problem = Problem {
-                world_size: world, min_world_size: min, precision, threads_per_rank, free: &free,
+                world_size: world, min_world_size: min, precision, threads_per_rank, preferred_class: None,
+                free: &free,
             };
             let decision = place(&problem);
             let largest = (0u8..4)
@@ -188,6 +195,29 @@ mod tests {
     }
 
     #[test]
+    fn the_class_of_a_resumed_job_comes_first_where_it_is_enough() {
+        let free = [0, 0, 0, 1, 1].map(|class| candidate(class, class, true, 1));
+        let class_of = |preferred_class, min_world_size| {
+            let problem = Problem {
+                world_size: 3,
+                min_world_size,
+                precision: MixedPrecision::No,
+                threads_per_rank: 0,
+                preferred_class,
+                free: &free,
+            };
+            match place(&problem) {
+                Decision::Place(placement) => placement.numerics_class,
+                Decision::Wait(reason) => reason,
+            }
+        };
+        assert_eq!(class_of(None, 1), "class-0");
+        assert_eq!(class_of(Some("class-1"), 2), "class-1");
+        assert_eq!(class_of(Some("class-1"), 3), "class-0");
+        assert_eq!(class_of(Some("class-7"), 1), "class-0");
+    }
+
+    #[test]
     fn a_waiting_job_is_told_what_is_missing() {
         let two_classes = [candidate(0, 0, true, 1), candidate(1, 1, true, 1)];
         let problem = |free, min_world_size| Problem {
@@ -195,6 +225,7 @@ mod tests {
             min_world_size,
             precision: MixedPrecision::No,
             threads_per_rank: 0,
+            preferred_class: None,
             free,
         };
         let reason = |free, min| match place(&problem(free, min)) {

@@ -84,6 +84,18 @@ impl ArtifactService for Artifacts {
         Ok(Response::new(Box::pin(futures::stream::unfold(Some(download), Download::next))))
     }
 
+    async fn delete_artifact(
+        &self,
+        request: Request<v1::DeleteArtifactRequest>,
+    ) -> Result<Response<v1::DeleteArtifactResponse>, Status> {
+        let v1::DeleteArtifactRequest { job_id: job, name } = request.into_inner();
+        let job = job_id(&job)?;
+        check_file_name(&name)
+            .map_err(|error| FailedRequest::from(FieldError::new("name", error.to_string())))?;
+        self.0.images.drop_artifact(job, name).await?;
+        Ok(Response::new(v1::DeleteArtifactResponse {}))
+    }
+
     async fn list_artifacts(
         &self,
         request: Request<v1::ListArtifactsRequest>,

@@ -43,7 +43,8 @@ impl JobService for Jobs {
         spec.check_paths().map_err(bad_spec)?;
         let images = self.check_images(&spec).await.map_err(bad_request)?;
         resolve_epochs(&mut spec, images)?;
-        let new = NewJob { id: JobId::new(), spec: Arc::new(spec), request: key };
+        let resumed = self.0.images.resumed(&spec).await.map_err(bad_request)?;
+        let new = NewJob { id: JobId::new(), spec: Arc::new(spec), request: key, resumed };
         let job = self.0.handle.create_job(new).await.map_err(FailedRequest::from)?;
         Ok(Response::new(v1::CreateJobResponse { job: Some(outbound::job(&job)) }))
     }

@@ -1,10 +1,12 @@
-//! Which contents are still wanted: those that a job lists, and those that a job's images are.
+//! Which contents are still wanted: those that a job lists, and those that a job's images and checkpoint are.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
+use ringtune_shared::checkpoint::{Checkpoint, LARGEST_FILE, ResumeFrom, Resumed};
 use ringtune_shared::ids::{ContentHash, JobId};
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
+use ringtune_shared::spec::JobSpec;
 use tokio::sync::RwLock;
 use tonic_types::FieldViolation;
 use tracing::info;
@@ -17,6 +19,8 @@ use crate::service::Handle;
 
 /// The field of a request that names a job's images.
 const FIELD: &str = "spec.data.images";
+/// The one that names its checkpoint.
+const CHECKPOINT_FIELD: &str = "spec.train.resume_from_checkpoint";
 /// Uploads that broke off, and contents that no job wants, are kept for so long.
 const KEEP: Duration = Duration::from_secs(24 * 3600);
 
@@ -56,6 +60,54 @@ impl References {
         checked.unwrap_or_else(|_| Err("the check was broken off".to_owned())).map_err(refuse)
     }
 
+    /// Reads the checkpoint that a job is to go on from, if it is to, and checks that it is that job's. It counts as used
+    /// from now on.
+    pub(super) async fn resumed(&self, spec: &JobSpec) -> Result<Option<Resumed>, Vec<FieldViolation>> {
+        let refuse = |problem: String| vec![FieldViolation::new(CHECKPOINT_FIELD, problem)];
+        let text = &spec.train.resume_from_checkpoint;
+        let hash = match ResumeFrom::parse(text) {
+            Ok(ResumeFrom::Nothing) => return Ok(None),
+            Ok(ResumeFrom::Uploaded(hash)) => hash,
+            Ok(_) => {
+                let allowed =
+                    "the artifact:// URI of an uploaded checkpoint (`ringtune run` and `submit` upload it)";
+                return Err(refuse(format!("got {text:?}; allowed: {allowed}")));
+            }
+            Err(error) => return Err(refuse(error.to_string())),
+        };
+        let contents = self.contents.clone();
+        let _tying = self.gate.read().await;
+        let read = blocking(move || read_checkpoint(&contents, hash)).await;
+        let checkpoint =
+            read.unwrap_or_else(|_| Err("the check was broken off".to_owned())).map_err(refuse)?;
+        checkpoint.about.check(spec).map_err(refuse)?;
+        Ok(Some(checkpoint.resumed()))
+    }
+
+    /// Takes a file off a job, and removes its content if nobody else has it.
+    pub(super) async fn drop_artifact(&self, job: JobId, name: String) -> Result<(), FailedRequest> {
+        let _alone = self.gate.write().await;
+        let Some(hash) = self.handle.drop_artifact(job, name).await? else { return Ok(()) };
+        if self.handle.store().artifact_of_content(hash).await?.is_some() {
+            return Ok(());
+        }
+        let sources = self.sources().await?;
+        let contents = self.contents.clone();
+        let remove = move || match image_contents(&contents, &sources).contains(&hash) {
+            true => Ok(()),
+            false => contents.remove(&hash),
+        };
+        Ok(blocking(remove).await??)
+    }
+
+    /// Every URI that a job was given: its images, and its checkpoint.
+    async fn sources(&self) -> Result<Vec<String>, FailedRequest> {
+        let store = self.handle.store();
+        let mut sources = store.image_sources().await?;
+        sources.extend(store.checkpoint_sources().await?);
+        Ok(sources)
+    }
+
     /// Forgets a job, and removes the files that were its alone.
     pub(super) async fn delete_job(&self, id: JobId) -> Result<(), FailedRequest> {
         let _alone = self.gate.write().await;
@@ -63,7 +115,7 @@ impl References {
         if free.is_empty() {
             return Ok(());
         }
-        let sources = self.handle.store().image_sources().await?;
+        let sources = self.sources().await?;
         let contents = self.contents.clone();
         let remove = move || {
             let images = image_contents(&contents, &sources);
@@ -81,7 +133,7 @@ impl References {
         .await??;
         let _alone = self.gate.write().await;
         let store = self.handle.store();
-        let sources = store.image_sources().await?;
+        let sources = self.sources().await?;
         let mut unlisted = Vec::new();
         for hash in old {
             if store.artifact_of_content(hash).await?.is_none() {
@@ -118,6 +170,22 @@ fn count_images(contents: &Contents, hash: ContentHash) -> Result<u64, String> {
     Ok(manifest.files().len() as u64)
 }
 
+/// Blocks.
+fn read_checkpoint(contents: &Contents, hash: ContentHash) -> Result<Checkpoint, String> {
+    let mut range = contents.read(&hash, 0, None).map_err(|error| match error {
+        contents::Error::NotFound(hash) => format!("{} is not uploaded yet", hash.uri()),
+        other => other.to_string(),
+    })?;
+    let size = range.content_size;
+    if size > LARGEST_FILE {
+        return Err(format!("{} has {size} bytes: no checkpoint", hash.uri()));
+    }
+    let bytes = range.next_chunk(usize::try_from(size).unwrap_or(0)).map_err(|error| error.to_string())?;
+    let checkpoint = Checkpoint::from_bytes(&bytes).map_err(|error| format!("{}: {error}", hash.uri()))?;
+    contents.touch(&hash).map_err(|error| error.to_string())?;
+    Ok(checkpoint)
+}
+
 fn manifest(contents: &Contents, hash: ContentHash) -> Result<Manifest, String> {
     let mut range = contents.read(&hash, 0, None).map_err(|error| match error {
         contents::Error::NotFound(hash) => format!("{} is not uploaded yet", hash.uri()),
@@ -130,12 +198,12 @@ fn manifest(contents: &Contents, hash: ContentHash) -> Result<Manifest, String> 
     Manifest::parse(&json).map_err(|error| error.to_string())
 }
 
-/// All contents that the images of jobs are. Blocks.
+/// All contents that the images and checkpoints of jobs are. Blocks.
 fn image_contents(contents: &Contents, sources: &[String]) -> HashSet<ContentHash> {
     let mut wanted = HashSet::new();
     for hash in sources.iter().filter_map(|source| ContentHash::from_uri(source).ok()) {
         wanted.insert(hash);
-        // A manifest that cannot be read names nothing that could be kept.
+        // A manifest that cannot be read, or a checkpoint, names nothing that could be kept.
         if let Ok(manifest) = manifest(contents, hash) {
             wanted.extend(manifest.files().iter().map(|file| file.sha256));
         }

@@ -107,7 +107,7 @@ fn method_of(path: &str) -> &str {
 }
 
 /// Every method of the four services.
-const METHODS: [&str; 17] = [
+const METHODS: [&str; 18] = [
     "CreateJob",
     "GetJob",
     "ListJobs",
@@ -124,6 +124,7 @@ const METHODS: [&str; 17] = [
     "Upload",
     "Download",
     "ListArtifacts",
+    "DeleteArtifact",
     "Session",
 ];
 

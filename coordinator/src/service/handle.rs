@@ -30,6 +30,7 @@ pub(super) enum Command {
     CancelJob(JobId, String, Reply<Arc<Job>>),
     DeleteJob(JobId, Reply<Vec<ContentHash>>),
     KeepArtifact(ArtifactRecord, Reply<()>),
+    DropArtifact(JobId, String, Reply<Option<ContentHash>>),
     Hello(Box<Hello>, SessionId, mpsc::Sender<Out>, Reply<()>),
     /// Words of a worker.
     Said(Sender, Input),
@@ -67,6 +68,11 @@ impl Handle {
     /// Lists a complete file with an active job.
     pub async fn keep_artifact(&self, artifact: ArtifactRecord) -> Result<(), Error> {
         self.ask(|reply| Command::KeepArtifact(artifact, reply)).await
+    }
+
+    /// Takes a file off an active job's list; returns its content, if it was there.
+    pub async fn drop_artifact(&self, job: JobId, name: String) -> Result<Option<ContentHash>, Error> {
+        self.ask(|reply| Command::DropArtifact(job, name, reply)).await
     }
 
     /// Opens a session for a worker; from then on `out` carries what it is told.

@@ -157,6 +157,9 @@ impl Loop {
                 let _ = reply.send(self.delete_job(job).await);
                 return Batch::new(&self.state);
             }
+            Command::DropArtifact(job, name, reply) => {
+                return self.drop_artifact(batch, job, name, reply).await;
+            }
             Command::KeepArtifact(artifact, reply) => {
                 let job = artifact.job;
                 if batch.next.job(job).is_some() {
@@ -253,6 +256,32 @@ impl Loop {
         };
         let _ = reply.send(answer);
         Batch::new(&self.state)
+    }
+
+    /// The store alone knows which files a job has.
+    async fn drop_artifact(
+        &mut self,
+        batch: Batch,
+        job: JobId,
+        name: String,
+        reply: Reply<Option<ContentHash>>,
+    ) -> Batch {
+        self.commit(batch).await;
+        let mut batch = Batch::new(&self.state);
+        if batch.next.job(job).is_none() {
+            let _ = reply.send(self.stored_job(job).await.and_then(|job| Err(ended(&job))));
+            return batch;
+        }
+        match self.store.artifact(job, &name).await {
+            Ok(Some(record)) => {
+                self.apply_request(&mut batch, Input::DropArtifact { job, name }, |outcome, _| {
+                    (reply, outcome.map(|_| Some(record.hash)))
+                });
+            }
+            Ok(None) => drop(reply.send(Ok(None))),
+            Err(error) => drop(reply.send(Err(error.into()))),
+        }
+        batch
     }
 
     async fn delete_job(&mut self, id: JobId) -> Result<Vec<ContentHash>, Error> {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ringtune_shared::checkpoint::{Numerics, Resumed};
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::spec::{DataDraft, JobDraft, JobSpec, MixedPrecision, ModelDraft, TrainDraft};
 
@@ -38,6 +39,7 @@ pub fn queued_job(number: u64) -> Arc<Job> {
         number,
         spec: Arc::new(spec.expect("a valid spec")),
         request: None,
+        resumed: None,
         state: JobState::Queued,
         reason: String::new(),
         created: Time(1_700_000_000_123),
@@ -83,6 +85,11 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     let mut job = (*queued_job(1)).clone();
     let fingerprint = ContentHash::of(b"spec");
     job.request = Some(RequestKey { id: "request".to_owned(), fingerprint });
+    let numerics = Numerics { class: "class".to_owned(), threads_per_rank: 2, precision: "no".to_owned() };
+    job.resumed = Some(Resumed { step: 6, numerics });
+    let mut spec = (*job.spec).clone();
+    spec.train.resume_from_checkpoint = fingerprint.uri();
+    job.spec = Arc::new(spec);
     store.commit(&[Write::InsertJob(Arc::new(job.clone()))]).await.expect("insert");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
     assert_eq!(store.job(JobId::new()).await.expect("job"), None);
@@ -185,6 +192,12 @@ async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> J
     assert_eq!(store.artifact(third.id, "c").await.expect("one"), None);
     let found = store.artifact_of_content(replaced.hash).await.expect("content");
     assert_eq!(found, Some(replaced.clone()));
+
+    assert_eq!(store.checkpoint_sources().await.expect("sources"), [ContentHash::of(b"spec").uri()]);
+    let last = Write::PutArtifact(artifact(third.id, "c", b"last"));
+    let dropped = Write::DropArtifact(third.id, "c".to_owned());
+    store.commit(&[last, dropped.clone(), dropped]).await.expect("drop an artifact, and again");
+    assert_eq!(store.artifact(third.id, "c").await.expect("one"), None);
 
     let below = store.jobs(&[JobState::Queued], Some(3), 10).await.expect("jobs");
     assert_eq!(below, [(*second).clone()]);

@@ -93,6 +93,9 @@ impl Store for MemoryStore {
                     tables.events.entry(event.job).or_default().push(event.clone());
                 }
                 Write::AppendStep(job, step) => tables.steps.entry(*job).or_default().push(*step),
+                Write::DropArtifact(job, name) => {
+                    tables.artifacts.remove(&(*job, name.clone()));
+                }
                 Write::PutArtifact(artifact) => {
                     let key = (artifact.job, artifact.name.clone());
                     tables.artifacts.insert(key, artifact.clone());
@@ -174,6 +177,12 @@ impl Store for MemoryStore {
         sources.sort_unstable();
         sources.dedup();
         Ok(sources)
+    }
+
+    async fn checkpoint_sources(&self) -> Result<Vec<String>, Error> {
+        let tables = self.tables();
+        let sources = tables.jobs.values().map(|job| job.spec.train.resume_from_checkpoint.clone());
+        Ok(sources.filter(|source| !source.is_empty()).collect())
     }
 
     async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, Error> {

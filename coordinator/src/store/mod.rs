@@ -86,6 +86,9 @@ pub trait Store: Send + Sync + 'static {
     /// `data.images` of every job there is.
     async fn image_sources(&self) -> Result<Vec<String>, Error>;
 
+    /// `train.resume_from_checkpoint` of every job that has one.
+    async fn checkpoint_sources(&self) -> Result<Vec<String>, Error>;
+
     /// How many jobs are in each state; states without jobs may be left out.
     async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, Error>;
 }

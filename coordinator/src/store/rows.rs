@@ -13,7 +13,7 @@ use crate::core::{ArtifactRecord, Job, JobEvent, JobState, RequestKey, StepRecor
 
 /// The columns that [`job`] reads, in the order of the table.
 pub(super) const JOB_COLUMNS: &str = "job_id, number, spec, request_id, request_fingerprint, state, reason, \
-     created, started, ended, step, loss, last_sequence, artifacts, ring, precision, cancel, finish_by";
+     created, started, ended, step, loss, last_sequence, artifacts, ring, precision, cancel, finish_by, resumed";
 
 /// A number as SQLite keeps it. Counters do not reach 2^63.
 pub(super) fn integer(number: u64) -> i64 {
@@ -75,6 +75,7 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         precision: optional("precision")?.map(|text| parsed("jobs.precision", text)).transpose()?,
         cancel: optional("cancel")?.map(|text| from_json("jobs.cancel", text)).transpose()?,
         finish_by: optional_time(row, "finish_by")?,
+        resumed: optional("resumed")?.map(|text| from_json("jobs.resumed", text)).transpose()?,
     })
 }
 

@@ -18,7 +18,7 @@ use crate::core::{
 };
 
 /// Every schema there ever was; a database of an older one is brought forward at the start.
-const SCHEMAS: [&str; 1] = [include_str!("schema_1.sql")];
+const SCHEMAS: [&str; 2] = [include_str!("schema_1.sql"), include_str!("schema_2.sql")];
 
 /// Connections that read.
 const READERS: u32 = 4;
@@ -87,6 +87,7 @@ async fn write_all(connection: &mut SqliteConnection, writes: &[Write]) -> Resul
             Write::AppendEvent(event) => append_event(&mut transaction, event).await?,
             Write::AppendStep(job, step) => append_step(&mut transaction, *job, step).await?,
             Write::PutArtifact(artifact) => put_artifact(&mut transaction, artifact).await?,
+            Write::DropArtifact(job, name) => drop_artifact(&mut transaction, *job, name).await?,
         }
     }
     transaction.commit().await?;
@@ -201,6 +202,13 @@ impl Store for SqliteStore {
         found.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
+    async fn checkpoint_sources(&self) -> Result<Vec<String>, Error> {
+        let query = "SELECT json_extract(spec, '$.train.resume_from_checkpoint') AS source FROM jobs \
+                     WHERE source <> ''";
+        let found = sqlx::query(query).fetch_all(&self.readers).await?;
+        found.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
     async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, Error> {
         let query = "SELECT state, COUNT(*) FROM jobs GROUP BY state";
         let mut counts = BTreeMap::new();
@@ -214,7 +222,7 @@ impl Store for SqliteStore {
 }
 
 async fn insert_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
-    let places = ["?"; 18].join(", ");
+    let places = ["?"; 19].join(", ");
     let query = format!("INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({places})");
     sqlx::query(AssertSqlSafe(query))
         .bind(job.id.to_string())
@@ -235,6 +243,7 @@ async fn insert_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.precision.map(|precision| precision.as_str()))
         .bind(job.cancel.as_ref().map(|cancel| to_json("jobs.cancel", cancel)).transpose()?)
         .bind(job.finish_by.map(|time| time.0))
+        .bind(job.resumed.as_ref().map(|resumed| to_json("jobs.resumed", resumed)).transpose()?)
         .execute(&mut *connection)
         .await?;
     sqlx::query("UPDATE counters SET value = MAX(value, ?) WHERE name = 'last_job_number'")
@@ -288,6 +297,12 @@ async fn append_step(connection: &mut SqliteConnection, job: JobId, step: &StepR
     Ok(())
 }
 
+async fn drop_artifact(connection: &mut SqliteConnection, job: JobId, name: &str) -> Result<(), Error> {
+    let query = "DELETE FROM artifacts WHERE job_id = ? AND name = ?";
+    sqlx::query(query).bind(job.to_string()).bind(name).execute(connection).await?;
+    Ok(())
+}
+
 async fn put_artifact(connection: &mut SqliteConnection, artifact: &ArtifactRecord) -> Result<(), Error> {
     let query = "INSERT OR REPLACE INTO artifacts (job_id, name, sha256, size, media_type, created) \
                  VALUES (?, ?, ?, ?, ?, ?)";
@@ -326,7 +341,7 @@ mod tests {
         let store = SqliteStore::open(&path).await.unwrap();
         sqlx::raw_sql("PRAGMA user_version = 99").execute(&store.writer).await.unwrap();
         store.close().await;
-        assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 1 })));
+        assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 2 })));
     }
 
     #[tokio::test]

@@ -1,7 +1,10 @@
 //! Files of jobs: whose they are, and when they go.
 
+use std::collections::BTreeMap;
+
 use ringtune_coordinator::core::Options;
 use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient, upload_request::Part};
+use ringtune_shared::checkpoint::{About, Checkpoint, ENTRY, Numerics, deciding_options};
 use ringtune_shared::ids::ContentHash;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -150,5 +153,91 @@ async fn a_jobs_images_must_be_here_and_stay() {
     jobs.cancel_job(v1::CancelJobRequest { job_id: other.clone(), ..Default::default() }).await.unwrap();
     jobs.delete_job(v1::DeleteJobRequest { job_id: other }).await.unwrap();
     assert_eq!(download(&mut artifacts, by_uri(&hash.uri())).await.unwrap().1, image);
+    coordinator.stop().await;
+}
+
+/// The bytes of a checkpoint of `spec()` after `step` steps, without any state in it.
+fn checkpoint(step: u64) -> Vec<u8> {
+    let job = ringtune_proto::convert::spec_from_wire(spec()).unwrap();
+    let checkpoint = Checkpoint {
+        about: About {
+            step,
+            version: "0.1.0".to_owned(),
+            model_hash: "m".to_owned(),
+            data_hash: "d".to_owned(),
+            options: deciding_options(&job),
+            numerics: Numerics { class: "c".to_owned(), threads_per_rank: 1, precision: "no".to_owned() },
+            provenance: "c/threads-1".to_owned(),
+        },
+        numbers: BTreeMap::new(),
+        tensors: BTreeMap::new(),
+    };
+    let entry = serde_json::to_string(&checkpoint.entry().unwrap()).unwrap();
+    let header = format!("{{\"__metadata__\":{{\"{ENTRY}\":{entry}}}}}");
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat()
+}
+
+#[tokio::test]
+async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
+    let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+    let resuming = |source: &str, seed| {
+        let mut wanted = spec();
+        if let Some(train) = &mut wanted.train {
+            train.resume_from_checkpoint = Some(source.to_owned());
+            train.seed = seed;
+        }
+        wanted
+    };
+    // 1. What cannot be gone on from is refused by its field's name.
+    let (second, last) = (checkpoint(2), checkpoint(3));
+    let [good, over, broken] =
+        [second.as_slice(), &last, b"no checkpoint"].map(|bytes| ContentHash::of(bytes).uri());
+    let mut refused = async |source: &str, seed| {
+        let request = v1::CreateJobRequest { spec: Some(resuming(source, seed)), ..Default::default() };
+        let details = jobs.create_job(request).await.unwrap_err().get_details_bad_request().unwrap();
+        assert_eq!(details.field_violations[0].field, "spec.train.resume_from_checkpoint");
+        details.field_violations[0].description.clone()
+    };
+    assert!(refused(&good, None).await.contains("not uploaded yet"));
+    for bytes in [second.as_slice(), &last, b"no checkpoint"] {
+        upload(&mut artifacts, header(bytes, 0), &[bytes]).await.unwrap();
+    }
+    assert!(refused(&over, None).await.contains("nothing is left to do"));
+    assert!(refused(&broken, None).await.contains("no checkpoint"));
+    assert!(refused("latest", None).await.contains("artifact:// URI"));
+    assert!(refused(&good, Some(5)).await.contains("train.seed was 0, now it is 5"));
+    // 2. What fits begins there.
+    let job = create(&mut jobs, resuming(&good, None)).await;
+    assert_eq!((job.step, job.total_steps), (2, 3));
+    // 3. A job that lists it as a file lets it go; the other job still needs it.
+    let other = create(&mut jobs, spec()).await.job_id;
+    let listed = |name: &str, bytes: &[u8]| v1::UploadHeader {
+        job_id: other.clone(),
+        name: name.to_owned(),
+        ..header(bytes, 0)
+    };
+    upload(&mut artifacts, listed("checkpoint-2.safetensors", &second), &[]).await.unwrap();
+    upload(&mut artifacts, listed("own", b"own"), &[b"own"]).await.unwrap();
+    for name in ["checkpoint-2.safetensors", "own", "own", "never-there"] {
+        let request = v1::DeleteArtifactRequest { job_id: other.clone(), name: name.to_owned() };
+        artifacts.delete_artifact(request).await.unwrap();
+    }
+    let request = v1::ListArtifactsRequest { job_id: other.clone(), ..Default::default() };
+    assert!(artifacts.list_artifacts(request).await.unwrap().into_inner().artifacts.is_empty());
+    let own = by_uri(&ContentHash::of(b"own").uri());
+    assert_eq!(download(&mut artifacts, own).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(download(&mut artifacts, by_uri(&good)).await.unwrap().1, second);
+    // 4. Of a job that ended, and of none, nothing is deleted.
+    jobs.cancel_job(v1::CancelJobRequest { job_id: other.clone(), ..Default::default() }).await.unwrap();
+    for (job_id, name, code) in [
+        (other, "own", Code::FailedPrecondition),
+        (ringtune_shared::ids::JobId::new().to_string(), "own", Code::NotFound),
+        (job.job_id, "../own", Code::InvalidArgument),
+    ] {
+        let request = v1::DeleteArtifactRequest { job_id, name: name.to_owned() };
+        assert_eq!(artifacts.delete_artifact(request).await.unwrap_err().code(), code);
+    }
     coordinator.stop().await;
 }

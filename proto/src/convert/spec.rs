@@ -43,6 +43,9 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
             noise_offset: train.noise_offset,
             num_train_epochs: train.num_train_epochs,
             repeats: train.repeats,
+            checkpointing_steps: train.checkpointing_steps,
+            checkpoints_total_limit: train.checkpoints_total_limit,
+            resume_from_checkpoint: train.resume_from_checkpoint,
         },
         cluster: ClusterDraft {
             world_size: cluster.world_size,
@@ -97,6 +100,9 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
             noise_offset: Some(train.noise_offset),
             num_train_epochs: train.num_train_epochs.map(signed),
             repeats: Some(i64::from(train.repeats)),
+            checkpointing_steps: Some(signed(train.checkpointing_steps)),
+            checkpoints_total_limit: Some(signed(train.checkpoints_total_limit)),
+            resume_from_checkpoint: Some(train.resume_from_checkpoint.clone()),
         }),
         cluster: Some(v1::ClusterSpec {
             world_size: Some(i64::from(spec.cluster.world_size)),
@@ -139,6 +145,9 @@ mod tests {
                 max_grad_norm: Some(0.5),
                 snr_gamma: Some(5.0),
                 noise_offset: Some(0.1),
+                checkpointing_steps: Some(3),
+                checkpoints_total_limit: Some(2),
+                resume_from_checkpoint: Some("latest".to_owned()),
                 ..Default::default()
             }),
             cluster: Some(v1::ClusterSpec { world_size: Some(3), ..Default::default() }),
@@ -155,6 +164,8 @@ mod tests {
         assert_eq!((spec.train.adam_weight_decay, spec.train.adam_epsilon), (0.1, 1e-6));
         assert_eq!((spec.train.lr_num_cycles, spec.train.max_grad_norm), (2, 0.5));
         assert_eq!((spec.train.snr_gamma, spec.train.noise_offset), (5.0, 0.1));
+        assert_eq!((spec.train.checkpointing_steps, spec.train.checkpoints_total_limit), (3, 2));
+        assert_eq!(spec.train.resume_from_checkpoint, "latest");
         let wire = spec_to_wire(&spec);
         assert_eq!(spec_from_wire(wire.clone()).unwrap(), spec);
         assert_eq!(spec_to_wire(&spec), wire);

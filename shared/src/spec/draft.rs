@@ -73,6 +73,9 @@ pub struct TrainDraft {
     pub noise_offset: Option<f64>,
     pub num_train_epochs: Option<i64>,
     pub repeats: Option<i64>,
+    pub checkpointing_steps: Option<i64>,
+    pub checkpoints_total_limit: Option<i64>,
+    pub resume_from_checkpoint: Option<String>,
 }
 
 /// `[cluster]`, unchecked; see [`super::ClusterSpec`].

@@ -128,6 +128,12 @@ pub struct TrainSpec {
     pub num_train_epochs: Option<u64>,
     /// How often each image counts in one of `num_train_epochs`. Default 100.
     pub repeats: u32,
+    /// The whole state is kept every so many steps, to go on from; 0: never. Default 500.
+    pub checkpointing_steps: u64,
+    /// So many of a job's checkpoints are kept, the newest; 0: all. Default 0 (diffusers: none, all).
+    pub checkpoints_total_limit: u64,
+    /// Where the job goes on (see [`crate::checkpoint::ResumeFrom`]); empty: it starts at step 1. Default empty.
+    pub resume_from_checkpoint: String,
 }
 
 /// On how many ranks a job runs.

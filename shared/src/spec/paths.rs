@@ -3,6 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::{JobSpec, SpecError, Violation};
+use crate::checkpoint::ResumeFrom;
 use crate::ids::CONTENT_URI_PREFIX;
 
 impl JobSpec {
@@ -37,6 +38,8 @@ impl JobSpec {
     /// The paths that the job gives, by their fields' names.
     fn paths_mut(&mut self) -> Vec<(&'static str, &mut String)> {
         let is_path = |path: &str| !path.is_empty() && !path.starts_with(CONTENT_URI_PREFIX);
+        let resumes_from_a_file =
+            matches!(ResumeFrom::parse(&self.train.resume_from_checkpoint), Ok(ResumeFrom::File(_)));
         [
             ("model.base", &mut self.model.base),
             ("data.images", &mut self.data.images),
@@ -44,6 +47,10 @@ impl JobSpec {
         ]
         .into_iter()
         .filter(|(_, path)| is_path(path))
+        .chain(
+            resumes_from_a_file
+                .then_some(("train.resume_from_checkpoint", &mut self.train.resume_from_checkpoint)),
+        )
         .collect()
     }
 }

@@ -116,6 +116,9 @@ const SECTION_OF_KEY: &[(&str, &str)] = &[
     ("noise_offset", "train"),
     ("num_train_epochs", "train"),
     ("repeats", "train"),
+    ("checkpointing_steps", "train"),
+    ("checkpoints_total_limit", "train"),
+    ("resume_from_checkpoint", "train"),
     ("world_size", "cluster"),
     ("min_world_size", "cluster"),
     ("threads_per_rank", "cluster"),
@@ -185,6 +188,9 @@ impl<'text> Reader<'text> {
             noise_offset: self.number(section, "noise_offset"),
             num_train_epochs: self.integer(section, "num_train_epochs"),
             repeats: self.integer(section, "repeats"),
+            checkpointing_steps: self.integer(section, "checkpointing_steps"),
+            checkpoints_total_limit: self.integer(section, "checkpoints_total_limit"),
+            resume_from_checkpoint: self.text_or_integer(section, "resume_from_checkpoint"),
         }
     }
 
@@ -199,6 +205,16 @@ impl<'text> Reader<'text> {
         let value = self.take(section, key)?;
         self.expect(&section.full_name(key), value, "a text in quotes", value.get_ref().as_str())
             .map(str::to_owned)
+    }
+
+    /// For names that may be numbers.
+    fn text_or_integer(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<String> {
+        let value = self.take(section, key)?;
+        let text = match value.get_ref() {
+            DeValue::Integer(integer) if integer.radix() == 10 => Some(integer.as_str().to_owned()),
+            other => other.as_str().map(str::to_owned),
+        };
+        self.expect(&section.full_name(key), value, "a text in quotes or a whole number", text)
     }
 
     fn boolean(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<bool> {

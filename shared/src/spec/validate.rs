@@ -1,5 +1,7 @@
 //! Defaults and limits of every field, written once.
 
+mod checkpoints;
+
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -211,6 +213,19 @@ impl Check {
                 .num_train_epochs
                 .map(|epochs| self.count("train.num_train_epochs", Some(epochs), 1, 1..=limits::STEPS)),
             repeats: self.count("train.repeats", draft.repeats, 100, 1..=limits::REPEATS),
+            checkpointing_steps: self.count(
+                "train.checkpointing_steps",
+                draft.checkpointing_steps,
+                500,
+                0..=limits::STEPS,
+            ),
+            checkpoints_total_limit: self.count(
+                "train.checkpoints_total_limit",
+                draft.checkpoints_total_limit,
+                0,
+                0..=limits::STEPS,
+            ),
+            resume_from_checkpoint: self.resume_from(draft.resume_from_checkpoint),
         }
     }
 

@@ -5,6 +5,7 @@
 //! back before they leave the machine.
 
 mod canonical_json;
+pub mod checkpoint;
 pub mod embeds;
 mod error;
 pub mod facts;

@@ -110,6 +110,21 @@ impl ArtifactClient {
         }
     }
 
+    /// Takes a file off a job. One that is not there is no error.
+    pub async fn delete(&self, job: JobId, file: &Path) -> Result<(), RankError> {
+        let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let request = v1::DeleteArtifactRequest { job_id: job.to_string(), name: name.clone() };
+        let mut retries = Retries::of(&name, self.backoff);
+        loop {
+            let mut service = self.service.clone();
+            let deleted = async { service.delete_artifact(request.clone()).await.map(drop) };
+            match within_limit(deleted).await {
+                Ok(()) => return Ok(()),
+                Err(status) => retries.wait_after(status).await?,
+            }
+        }
+    }
+
     async fn upload_once(&self, file: &Path, header: v1::UploadHeader) -> Result<(), Status> {
         // 1. How much is there already?
         let ask = tokio_stream::iter([part(v1::upload_request::Part::Header(header.clone()))]);

@@ -18,8 +18,14 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
             sections.remove(place);
         }
         if let Some(Value::Object(train)) = sections.get_mut("train") {
-            // How max_train_steps came about.
-            for key in ["num_train_epochs", "repeats"] {
+            // How max_train_steps came about, what is kept, and where it went on.
+            for key in [
+                "num_train_epochs",
+                "repeats",
+                "checkpointing_steps",
+                "checkpoints_total_limit",
+                "resume_from_checkpoint",
+            ] {
                 train.remove(key);
             }
         }
@@ -31,7 +37,7 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
         model_hash: prepared.model_hash.to_string(),
         data_hash: prepared.data_hash.to_string(),
         job,
-        numerics_class: format!("{}/threads-{}", assignment.numerics_class, assignment.threads),
+        numerics_class: prepared.done.provenance.clone(),
         version: VERSION.to_owned(),
         seed: spec.train.seed,
         resolution: spec.train.resolution,

@@ -13,7 +13,8 @@ use ringtune_shared::{
 };
 
 use super::{
-    ArtifactClient, RankError, facts::facts, journal::LOG_FILE, prepare::Prepared, uploads::Uploads,
+    ArtifactClient, RankError, checkpoints::Checkpoints, facts::facts, journal::LOG_FILE, prepare::Prepared,
+    uploads::Uploads,
 };
 use crate::{
     output::{
@@ -21,6 +22,7 @@ use crate::{
         read_back::{check_text, different},
     },
     session::{Assignment, StepSummary},
+    train::SavedState,
 };
 
 /// The job file among the artifacts.
@@ -34,7 +36,17 @@ pub(super) struct JobFiles {
     facts: Arc<EmbeddingFacts>,
     csv: Option<MetricsCsv>,
     uploads: Option<Uploads>,
+    checkpoints: Checkpoints,
     last_step: u64,
+}
+
+/// What there is after the last recorded step.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// The learned rows, if there is anything learned.
+    pub(super) rows: Option<Arc<Vec<f32>>>,
+    /// The whole state, of a job that was stopped before its last step and can go on.
+    pub(super) state: Option<SavedState>,
 }
 
 /// Writes one file of the learned rows and reads it back. Blocks.
@@ -67,7 +79,8 @@ impl JobFiles {
             csv: Some(csv),
             uploads: Some(Uploads::start(assignment.ring.job, client)),
             spec,
-            last_step: 0,
+            checkpoints: Checkpoints::new(folder.to_owned(), assignment, prepared),
+            last_step: prepared.done.steps,
         })
     }
 
@@ -98,11 +111,29 @@ impl JobFiles {
         Ok(())
     }
 
-    /// Writes what is left to write, and waits until everything that reads back is at the coordinator. `rows`: the
-    /// learned rows after the last recorded step, if there is anything learned.
-    pub(super) async fn finish(&mut self, rows: Option<Arc<Vec<f32>>>) -> Result<(), RankError> {
+    /// Whether the state after `step` is to be kept with [`Self::save_checkpoint`].
+    pub(super) fn checkpoint_is_due(&self, step: u64) -> bool {
+        self.checkpoints.due(step)
+    }
+
+    /// Keeps the state as it is after `step`.
+    pub(super) async fn save_checkpoint(&mut self, step: u64, state: SavedState) -> Result<(), RankError> {
+        match &self.uploads {
+            Some(uploads) => self.checkpoints.save(step, state, uploads).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Writes what is left to write, and waits until everything that reads back is at the coordinator.
+    pub(super) async fn finish(&mut self, left: Left) -> Result<(), RankError> {
         let mut names = Vec::new();
-        let written = self.write_results(rows, &mut names).await;
+        let kept = match left.state {
+            Some(state) if self.checkpoints.lacks(self.last_step) => {
+                self.save_checkpoint(self.last_step, state).await
+            }
+            _ => Ok(()),
+        };
+        let written = self.write_results(left.rows, &mut names).await;
         if let Some(uploads) = self.uploads.take() {
             for name in names {
                 uploads.push(self.folder.join(name)).await;
@@ -111,7 +142,7 @@ impl JobFiles {
             uploads.push(self.folder.join(LOG_FILE)).await;
             uploads.finish().await?;
         }
-        written
+        written.and(kept)
     }
 
     /// Adds the names of the files that are good. What went wrong with another one does not keep them back.

@@ -80,7 +80,8 @@ async fn fetch(
     Ok(Pictures { files, hash })
 }
 
-async fn one_file(
+/// A content of at most `limit` bytes, from the cache or else from the coordinator.
+pub(super) async fn one_file(
     hash: ContentHash,
     limit: u64,
     client: &ArtifactClient,

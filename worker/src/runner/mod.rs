@@ -2,6 +2,7 @@
 
 mod artifacts;
 mod cache;
+mod checkpoints;
 mod error;
 mod facts;
 mod files;
@@ -10,6 +11,7 @@ mod images;
 mod journal;
 mod latents;
 mod prepare;
+mod resume;
 mod task;
 mod train;
 mod uploads;

@@ -11,6 +11,7 @@ use super::{
     Context, RankError, images,
     journal::Journal,
     latents::{Common, Latents, Target, look_up},
+    resume::{self, Done},
 };
 use crate::{
     data::{ClipTokenizer, Placeholders, Prompts, templates},
@@ -39,6 +40,8 @@ pub(super) struct Prepared {
     pub(super) data_hash: ContentHash,
     /// What the checkpoint's UNet predicts.
     pub(super) prediction_type: PredictionType,
+    /// Steps that a checkpoint has done already.
+    pub(super) done: Done,
 }
 
 /// Makes any microbatch of any step, but for the pictures.
@@ -64,7 +67,8 @@ pub(super) async fn prepare(
 ) -> Result<Prepared, RankError> {
     let spec = &assignment.spec;
     let progress = |stage, done, total| journal.event(RankEvent::Progress(Progress { stage, done, total }));
-    // 1. The pictures.
+    // 1. Where it goes on, so that a wrong checkpoint is told before anything long is begun; and the pictures.
+    let checkpoint = resume::fetch(assignment, context, journal).await?;
     let pictures =
         images::materialise(&spec.data.images, &context.artifacts, &context.cache, journal).await?;
     journal.info(format!("data: {} pictures, {}", pictures.files.len(), pictures.hash)).await;
@@ -128,6 +132,7 @@ pub(super) async fn prepare(
     };
     let state = TrainState::new(row.repeat(spec.train.num_vectors as usize), adamw)
         .with_max_grad_norm(above_zero(spec.train.max_grad_norm));
+    let (state, done) = resume::restore(checkpoint, state, [model_hash, data_hash], assignment)?;
     Ok(Prepared {
         latents,
         inputs: Inputs { prompts: words.prompts, options },
@@ -136,6 +141,7 @@ pub(super) async fn prepare(
         model_hash,
         data_hash,
         prediction_type: model.prediction_type,
+        done,
     })
 }
 

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     Context, RankError,
-    files::{JobFiles, make_work_folder},
+    files::{JobFiles, Left, make_work_folder},
     journal::{Journal, LOG_FILE},
     prepare::{Prepared, prepare},
     train::{Training, agree},
@@ -71,6 +71,15 @@ struct InProgress {
     learned: Option<Arc<Vec<f32>>>,
 }
 
+impl InProgress {
+    /// What is kept. A job that fails over its own numbers would only fail again: its state is not.
+    fn left(&mut self, trained: &Result<(), RankError>) -> Left {
+        let can_go_on = !matches!(trained, Ok(()) | Err(RankError::Train(_)));
+        let training = self.training.as_ref().filter(|_| can_go_on && self.learned.is_some());
+        Left { state: training.map(Training::saved_state), rows: self.learned.take() }
+    }
+}
+
 struct Work {
     assignment: Assignment,
     context: Context,
@@ -111,7 +120,8 @@ impl Work {
         }
         // What is left of the ring is dropped behind the last word: a neighbour that loses it has no better reason
         // to give than that.
-        self.finish(trained, files, progress.learned.take(), orders).await
+        let left = progress.left(&trained);
+        self.finish(trained, files, left, orders).await
     }
 
     async fn introduce(&self) {
@@ -163,6 +173,7 @@ impl Work {
             _ = ended(orders) => return Err(RankError::Stopped),
         };
         let mut ring = ring;
+        let done = prepared.done.steps;
         let agreed = tokio::select! {
             agreed = agree(&mut ring, &prepared) => agreed,
             _ = ended(orders) => Err(RankError::Stopped),
@@ -181,8 +192,8 @@ impl Work {
         let training = progress.training.insert(training);
         let total = self.assignment.spec.train.max_train_steps;
         let save_steps = self.assignment.spec.train.save_steps;
-        self.journal.info(format!("training: {total} steps")).await;
-        for step in 1..=total {
+        self.journal.info(plan(done, total)).await;
+        for step in done + 1..=total {
             let summary = tokio::select! {
                 summary = training.step(step) => summary?,
                 _ = ended(orders) => return Err(RankError::Stopped),
@@ -196,6 +207,9 @@ impl Work {
                 if save_steps > 0 && step % save_steps == 0 && step < total {
                     files.save_step(step, training.rows()).await?;
                 }
+                if files.checkpoint_is_due(step) {
+                    files.save_checkpoint(step, training.saved_state()).await?;
+                }
             }
             self.journal.event(RankEvent::Step(summary)).await;
         }
@@ -207,7 +221,7 @@ impl Work {
         &self,
         trained: Result<(), RankError>,
         files: Option<JobFiles>,
-        learned: Option<Arc<Vec<f32>>>,
+        left: Left,
         mut orders: watch::Receiver<RankOrders>,
     ) -> Result<(), RankError> {
         let journal = &self.journal;
@@ -216,19 +230,19 @@ impl Work {
                 journal.info("training is done").await;
                 let Some(mut files) = files else { return Ok(()) };
                 tokio::select! {
-                    uploaded = files.finish(learned) => uploaded,
+                    uploaded = files.finish(left) => uploaded,
                     _ = ended(&mut orders) => Err(RankError::Stopped),
                 }
             }
-            Err(RankError::Stopped) => self.stop(files, learned, orders).await,
+            Err(RankError::Stopped) => self.stop(files, left, orders).await,
             // A neighbour that was told to stop a moment before us has left the ring already.
             Err(RankError::Ring(error)) => {
                 match timeout(WAIT_FOR_A_BETTER_REASON, ended(&mut orders)).await {
-                    Ok(_) => self.stop(files, learned, orders).await,
-                    Err(_) => self.fail(RankError::Ring(error), files, learned).await,
+                    Ok(_) => self.stop(files, left, orders).await,
+                    Err(_) => self.fail(RankError::Ring(error), files, left).await,
                 }
             }
-            Err(error) => self.fail(error, files, learned).await,
+            Err(error) => self.fail(error, files, left).await,
         }
     }
 
@@ -236,14 +250,14 @@ impl Work {
     async fn stop(
         &self,
         files: Option<JobFiles>,
-        learned: Option<Arc<Vec<f32>>>,
+        left: Left,
         mut orders: watch::Receiver<RankOrders>,
     ) -> Result<(), RankError> {
         self.journal.info("stopped on request").await;
         let keep = orders.borrow().end.is_some_and(|end| end.keep_artifacts);
         if let (true, Some(mut files)) = (keep, files) {
             tokio::select! {
-                uploaded = files.finish(learned) => {
+                uploaded = files.finish(left) => {
                     if let Err(error) = uploaded {
                         self.journal.warn(format!("artifacts could not be kept: {error}")).await;
                     }
@@ -255,18 +269,21 @@ impl Work {
     }
 
     /// Says what went wrong, and leaves what there is.
-    async fn fail(
-        &self,
-        error: RankError,
-        files: Option<JobFiles>,
-        learned: Option<Arc<Vec<f32>>>,
-    ) -> Result<(), RankError> {
+    async fn fail(&self, error: RankError, files: Option<JobFiles>, left: Left) -> Result<(), RankError> {
         self.journal.error(error.to_string()).await;
         if let Some(mut files) = files {
             // What cannot be kept in time is lost; the job has failed for another reason.
-            let _ = timeout(LAST_UPLOAD, files.finish(learned)).await;
+            let _ = timeout(LAST_UPLOAD, files.finish(left)).await;
         }
         Err(error)
+    }
+}
+
+/// "training: 9 steps", or from where.
+fn plan(done: u64, total: u64) -> String {
+    match done {
+        0 => format!("training: {total} steps"),
+        _ => format!("resumed after step {done}; training: steps {} to {total}", done + 1),
     }
 }
 

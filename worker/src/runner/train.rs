@@ -18,7 +18,8 @@ use crate::{
     ring::RankRing,
     session::{Assignment, StepSummary},
     train::{
-        LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, StepOutcome, TrainState, reduce_rows,
+        LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, SavedState, StepOutcome, TrainState,
+        reduce_rows,
     },
 };
 
@@ -72,6 +73,13 @@ impl Training {
     /// The learned rows after the last finished step.
     pub(super) fn rows(&self) -> Arc<Vec<f32>> {
         Arc::clone(self.state.rows())
+    }
+
+    /// All that the next steps depend on.
+    pub(super) fn saved_state(&self) -> SavedState {
+        let mut saved = SavedState::default();
+        self.state.save(&mut saved);
+        saved
     }
 
     /// Takes step `step`, from 1, together with all other ranks.

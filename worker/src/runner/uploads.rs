@@ -14,31 +14,51 @@ const QUEUED_FILES: usize = 4096;
 /// Uploads one file after the other. Dropping it gives the rest up.
 #[derive(Debug)]
 pub(super) struct Uploads {
-    files: mpsc::Sender<PathBuf>,
+    orders: mpsc::Sender<Order>,
     task: AbortOnDropHandle<Result<(), RankError>>,
+}
+
+/// What is to be done at the coordinator, in order.
+#[derive(Debug)]
+enum Order {
+    Upload(PathBuf),
+    /// Take the file off the job, here and there.
+    Delete(PathBuf),
 }
 
 impl Uploads {
     pub(super) fn start(job: JobId, client: ArtifactClient) -> Self {
-        let (files, mut queue) = mpsc::channel::<PathBuf>(QUEUED_FILES);
+        let (orders, mut queue) = mpsc::channel::<Order>(QUEUED_FILES);
         let task = tokio::spawn(async move {
-            while let Some(file) = queue.recv().await {
-                client.upload(job, &file).await?;
+            while let Some(order) = queue.recv().await {
+                match order {
+                    Order::Upload(file) => client.upload(job, &file).await?,
+                    Order::Delete(file) => {
+                        client.delete(job, &file).await?;
+                        // What cannot be removed goes with the folder.
+                        let _ = tokio::fs::remove_file(&file).await;
+                    }
+                }
             }
             Ok(())
         });
-        Self { files, task: AbortOnDropHandle::new(task) }
+        Self { orders, task: AbortOnDropHandle::new(task) }
     }
 
     /// Waits only when very many files wait already.
     pub(super) async fn push(&self, file: PathBuf) {
         // The queue is closed only by a failure, which `finish` reports.
-        let _ = self.files.send(file).await;
+        let _ = self.orders.send(Order::Upload(file)).await;
+    }
+
+    /// Deletes a file that was pushed before.
+    pub(super) async fn delete(&self, file: PathBuf) {
+        let _ = self.orders.send(Order::Delete(file)).await;
     }
 
     /// Waits until all are there.
     pub(super) async fn finish(self) -> Result<(), RankError> {
-        drop(self.files);
+        drop(self.orders);
         self.task.await?
     }
 }

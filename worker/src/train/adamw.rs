@@ -41,6 +41,16 @@ impl AdamW {
         self.count
     }
 
+    /// The gradients' running mean and that of their squares.
+    pub fn moments(&self) -> (&[f32], &[f32]) {
+        (&self.mean, &self.square)
+    }
+
+    /// With the same options, as it was after `count` steps that left these moments, each of the weights' length.
+    pub fn resumed(self, count: u64, mean: Vec<f32>, square: Vec<f32>) -> Self {
+        Self { options: self.options, count, mean, square }
+    }
+
     /// Moves `weights` against `gradient`, both of the length this was made for.
     ///
     /// Scalars are worked out in 64 bits and rounded once, elements in 32; products that torch's kernels add in one

@@ -30,6 +30,12 @@ pub enum Error {
         /// Its loss.
         loss: f32,
     },
+    /// A checkpoint's state that does not fit the job.
+    #[error("train.resume_from_checkpoint: {problem}")]
+    Checkpoint {
+        /// What is missing or does not fit.
+        problem: String,
+    },
     /// A gradient of another length than the learned rows.
     #[error("a gradient of {found} numbers arrived for {expected} learned ones")]
     GradientLength {

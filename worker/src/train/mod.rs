@@ -55,6 +55,7 @@ pub mod lr;
 pub mod microbatch;
 mod philox;
 pub mod reduce;
+pub mod saved;
 pub mod state;
 
 pub use adamw::{AdamW, AdamWOptions};
@@ -64,4 +65,5 @@ pub use image_order::ImageOrder;
 pub use lr::{LrOptions, LrSchedule};
 pub use microbatch::{BatchOptions, EncodedImage, MicrobatchBuilder, TrainingSet};
 pub use reduce::{MicrobatchResult, ReducedStep, ordered_mean, reduce_rows, row_length};
+pub use saved::SavedState;
 pub use state::{StepOutcome, TrainState};

@@ -2,10 +2,17 @@
 
 use std::sync::Arc;
 
-use super::{AdamW, AdamWOptions, Error, ReducedStep, clip::clipped};
+use super::{AdamW, AdamWOptions, Error, ReducedStep, SavedState, clip::clipped};
 
 /// Steps that are not finite, one after the other, that a job survives is one less.
 const MOST_SKIPPED_IN_A_ROW: u32 = 10;
+
+// The names that a checkpoint has for the state's parts.
+const ROWS: &str = "train.rows";
+const MEAN: &str = "train.adamw_mean";
+const SQUARE: &str = "train.adamw_square";
+const COUNT: &str = "train.adamw_count";
+const SKIPPED: &str = "train.skipped_in_a_row";
 
 /// The same on every rank after every step.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +48,38 @@ impl TrainState {
     /// The learned rows, [num_vectors, text_width] flat.
     pub fn rows(&self) -> &Arc<Vec<f32>> {
         &self.rows
+    }
+
+    /// All that the next steps depend on, for a checkpoint.
+    pub fn save(&self, saved: &mut SavedState) {
+        let (mean, square) = self.optimizer.moments();
+        for (name, vector) in [(ROWS, self.rows.as_slice()), (MEAN, mean), (SQUARE, square)] {
+            saved.put_tensor(name, vector.to_vec());
+        }
+        saved.put_number(COUNT, self.optimizer.count());
+        saved.put_number(SKIPPED, u64::from(self.skipped_in_a_row));
+    }
+
+    /// With the same options, in the state that was saved.
+    ///
+    /// # Errors
+    /// Something is missing, of another length than the rows, or impossible.
+    pub fn restored(self, saved: &mut SavedState) -> Result<Self, Error> {
+        let length = self.rows.len();
+        let rows = saved.take_tensor(ROWS, length)?;
+        let (mean, square) = (saved.take_tensor(MEAN, length)?, saved.take_tensor(SQUARE, length)?);
+        let count = saved.take_number(COUNT)?;
+        let skipped_in_a_row = u32::try_from(saved.take_number(SKIPPED)?).unwrap_or(u32::MAX);
+        if skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW {
+            let problem = format!("{SKIPPED} is {skipped_in_a_row}: that job had failed");
+            return Err(Error::Checkpoint { problem });
+        }
+        Ok(Self {
+            rows: Arc::new(rows),
+            optimizer: self.optimizer.resumed(count, mean, square),
+            max_grad_norm: self.max_grad_norm,
+            skipped_in_a_row,
+        })
     }
 
     /// Takes step `step` with the learning rate that its schedule gives it.

@@ -347,6 +347,13 @@ impl ArtifactService for Services {
         Ok(Response::new(tokio_stream::iter(parts)))
     }
 
+    async fn delete_artifact(
+        &self,
+        _: Request<v1::DeleteArtifactRequest>,
+    ) -> Result<Response<v1::DeleteArtifactResponse>, Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+
     async fn list_artifacts(
         &self,
         _: Request<v1::ListArtifactsRequest>,

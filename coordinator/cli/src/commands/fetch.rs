@@ -27,9 +27,14 @@ pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
     Ok(())
 }
 
+/// The folder for a job's artifacts: `chosen`, or one with the job's name.
+pub(super) fn output_folder(chosen: Option<PathBuf>, job_name: &str) -> PathBuf {
+    chosen.unwrap_or_else(|| Path::new("ringtune-out").join(folder_name(job_name)))
+}
+
 /// Makes the folder for a job's artifacts: `chosen`, or one with the job's name.
 pub(super) fn prepare_folder(chosen: Option<PathBuf>, job_name: &str) -> Result<PathBuf, Error> {
-    let folder = chosen.unwrap_or_else(|| Path::new("ringtune-out").join(folder_name(job_name)));
+    let folder = output_folder(chosen, job_name);
     match fs::create_dir_all(&folder) {
         Ok(()) => Ok(folder),
         Err(source) => Err(Error::File { doing: "cannot make the output folder", path: folder, source }),

@@ -8,6 +8,7 @@ use ringtune_proto::{
 };
 use uuid::Uuid;
 
+use super::keep::Keeper;
 use crate::{
     client::{Client, Watch, WatchNews},
     cluster::{Ended, LocalCluster},
@@ -29,16 +30,27 @@ pub(super) enum OnInterrupt {
     Detach,
 }
 
+/// The steps of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Steps {
+    /// In all.
+    pub(super) total: u64,
+    /// Done by the job whose checkpoint it goes on from.
+    pub(super) done_before: u64,
+}
+
 /// What to follow, and how.
 #[derive(Debug)]
 pub(super) struct Follow<'a> {
     pub(super) client: &'a Client,
     pub(super) job_id: Uuid,
-    pub(super) total_steps: u64,
+    pub(super) steps: Steps,
     pub(super) output: Output,
     pub(super) on_interrupt: OnInterrupt,
     /// The daemons that the job runs on, when they are ours.
     pub(super) cluster: Option<&'a mut LocalCluster>,
+    /// Where files are saved while the job goes on, when that is wanted.
+    pub(super) keeper: Option<&'a Keeper>,
 }
 
 /// How a job ended.
@@ -73,7 +85,7 @@ enum Happening {
 impl Follow<'_> {
     /// Shows the job's progress until it ends.
     pub(super) async fn until_the_end(mut self, interrupts: &Interrupts) -> Result<Outcome, Error> {
-        let mut display = Display::new(self.total_steps);
+        let mut display = Display::new(self.steps.total, self.steps.done_before);
         let outcome = self.follow(&mut display, interrupts).await;
         display.finish();
         outcome
@@ -88,6 +100,9 @@ impl Follow<'_> {
                 Happening::News(Some(WatchNews::Event(event))) => {
                     self.output.json(&EventObject::from(event.as_ref()))?;
                     display.event(&event);
+                    if let (Some(keeper), Some(Event::Artifact(artifact))) = (self.keeper, &event.event) {
+                        keeper.announce(artifact);
+                    }
                     outcome = outcome_of(&event).or(outcome);
                 }
                 Happening::News(Some(WatchNews::Away(problem))) => {

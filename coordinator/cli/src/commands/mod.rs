@@ -3,6 +3,7 @@
 mod daemon_tools;
 mod fetch;
 mod follow;
+mod keep;
 mod queries;
 mod run;
 mod submit;

@@ -6,10 +6,11 @@ use ringtune_shared::spec::JobSpec;
 use uuid::Uuid;
 
 use super::{
-    fetch::{prepare_folder, save_artifacts},
+    fetch::{output_folder, prepare_folder, save_artifacts},
     follow::{Follow, OnInterrupt, Outcome},
+    keep::Keeper,
     plural,
-    submit::{CheckedJob, job_id, total_steps},
+    submit::{CheckedJob, job_id, steps},
 };
 use crate::{
     arguments::RunArguments,
@@ -33,8 +34,9 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     if arguments.print_job {
         return print_job(&file.spec, output);
     }
-    let checked = CheckedJob::check(file)?;
-    let artifacts_folder = prepare_folder(output_dir, &checked.file.spec.name)?;
+    let artifacts_folder = output_folder(output_dir, &file.spec.name);
+    let checked = CheckedJob::check(file, Some(&artifacts_folder))?;
+    let artifacts_folder = prepare_folder(Some(artifacts_folder), &checked.file.spec.name)?;
 
     // 2. The daemons.
     let state = RunFolder::create()?;
@@ -113,15 +115,20 @@ async fn run_job(
     remark(&format!("job {job_id}"));
 
     // 2. From now on it cancels the job, whose artifacts are still saved.
+    let limit = checked.file.spec.train.checkpoints_total_limit;
+    let keeper = Keeper::start(client.clone(), artifacts_folder.clone(), limit);
     let follow = Follow {
         client: &client,
         job_id,
-        total_steps: total_steps(&job),
+        steps: steps(&job),
         output,
         on_interrupt: OnInterrupt::Cancel,
         cluster: Some(cluster),
+        keeper: Some(&keeper),
     };
-    let outcome = follow.until_the_end(interrupts).await?;
+    let followed = follow.until_the_end(interrupts).await;
+    keeper.finish().await;
+    let outcome = followed?;
     let saved = save_artifacts(&client, job_id, &artifacts_folder, &[], output).await;
     if saved.is_err() {
         *unsaved = Some(job_id);

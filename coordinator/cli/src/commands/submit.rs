@@ -1,14 +1,18 @@
 //! `submit` and `watch`, and the way of a job file to the coordinator that `run` takes too.
 
+use std::path::Path;
+
 use ringtune_proto::{
     convert::{job_state_name, spec_to_wire},
     v1,
 };
+use ringtune_shared::checkpoint::step_of_name;
 use uuid::Uuid;
 
-use super::follow::{Follow, OnInterrupt};
+use super::follow::{Follow, OnInterrupt, Steps};
 use crate::{
     arguments::{JobArguments, SubmitArguments},
+    checkpoints::{Start, find_start},
     client::Client,
     error::Error,
     images::ImageFolder,
@@ -22,11 +26,13 @@ use crate::{
 pub(super) struct CheckedJob {
     pub(super) file: JobFile,
     images: Option<ImageFolder>,
+    start: Start,
 }
 
 impl CheckedJob {
-    /// Checks the images of a job; tells the user which files will be skipped.
-    pub(super) fn check(file: JobFile) -> Result<Self, Error> {
+    /// Checks the images of a job, and the checkpoint that it goes on from; tells the user which files will be skipped,
+    /// and where it starts. `folder`: where checkpoints are looked for.
+    pub(super) fn check(file: JobFile, folder: Option<&Path>) -> Result<Self, Error> {
         let images = match &file.images {
             ImageSource::Folder(folder) => Some(ImageFolder::scan(folder)?),
             ImageSource::Uploaded => None,
@@ -41,15 +47,27 @@ impl CheckedJob {
                 train.max_train_steps
             ));
         }
-        Ok(Self { file, images })
+        let mut counted = file.spec.clone();
+        if let Some(images) = &images {
+            // What is wrong with the number of epochs is the coordinator's to say.
+            let _ = counted.resolve_epochs(images.count() as u64);
+        }
+        let (start, remarks) = find_start(&counted, folder)?;
+        remarks.iter().for_each(|line| remark(line));
+        Ok(Self { file, images, start })
     }
 
-    /// Uploads the images and creates the job.
+    /// Uploads the images and the checkpoint, and creates the job.
     pub(super) async fn submit(&self, client: &Client, request_id: &str) -> Result<v1::Job, Error> {
         let mut spec = self.file.spec.clone();
         if let Some(images) = &self.images {
             spec.data.images = images.upload(client).await?;
             remark(&format!("uploaded {} images", images.count()));
+        }
+        match &self.start {
+            Start::Beginning => spec.train.resume_from_checkpoint.clear(),
+            Start::Uploaded => (),
+            Start::From(file) => spec.train.resume_from_checkpoint = file.upload(client).await?,
         }
         Ok(client.create_job(spec_to_wire(&spec), request_id).await?)
     }
@@ -58,8 +76,12 @@ impl CheckedJob {
 /// `ringtune submit`.
 pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let checked = CheckedJob::check(JobFile::read(&arguments.job, &arguments.set)?)?;
     let client = Client::new(&arguments.coordinator.coordinator);
+    let mut file = JobFile::read(&arguments.job, &arguments.set)?;
+    if let Some(earlier) = arguments.resume_from {
+        file.spec.train.resume_from_checkpoint = newest_checkpoint(&client, earlier).await?;
+    }
+    let checked = CheckedJob::check(file, None)?;
     let request_id = arguments.request_id.unwrap_or_else(|| Uuid::new_v4().to_string());
     let job = tokio::select! {
         job = checked.submit(&client, &request_id) => job?,
@@ -92,10 +114,11 @@ async fn follow(
     let follow = Follow {
         client,
         job_id,
-        total_steps: total_steps(job),
+        steps: steps(job),
         output,
         on_interrupt: OnInterrupt::Detach,
         cluster: None,
+        keeper: None,
     };
     follow.until_the_end(interrupts).await?.into_result(job_id)
 }
@@ -107,9 +130,23 @@ pub(super) fn job_id(job: &v1::Job) -> Result<Uuid, Error> {
     })
 }
 
-/// The steps of a job; none is negative.
-pub(super) fn total_steps(job: &v1::Job) -> u64 {
-    u64::try_from(job.total_steps).unwrap_or(0)
+/// The steps of a job; none is negative. Before its first one a job has done only those of its checkpoint.
+pub(super) fn steps(job: &v1::Job) -> Steps {
+    let not_begun = matches!(job.state(), v1::JobState::Queued | v1::JobState::Preparing);
+    let done_before = if not_begun { u64::try_from(job.step).unwrap_or(0) } else { 0 };
+    Steps { total: u64::try_from(job.total_steps).unwrap_or(0), done_before }
+}
+
+/// The address of the newest checkpoint that a job has at the coordinator.
+async fn newest_checkpoint(client: &Client, job: Uuid) -> Result<String, Error> {
+    let artifacts = client.list_artifacts(job).await?;
+    let checkpoints =
+        artifacts.into_iter().filter_map(|artifact| Some((step_of_name(&artifact.name)?, artifact.uri)));
+    let newest = checkpoints.max_by_key(|(step, _)| *step);
+    let (step, uri) =
+        newest.ok_or_else(|| Error::Usage(format!("--resume-from: job {job} has no checkpoint")))?;
+    remark(&format!("resuming after step {step} of job {job}"));
+    Ok(uri)
 }
 
 fn state_text(job: &v1::Job) -> String {

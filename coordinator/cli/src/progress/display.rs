@@ -21,9 +21,10 @@ pub struct Display {
 }
 
 impl Display {
-    /// Shows a job of that many steps in the way that suits stderr.
-    pub fn new(total_steps: u64) -> Self {
-        Self { progress: JobProgress::new(total_steps), bar: stderr_takes_a_bar().then(|| bar(total_steps)) }
+    /// Shows a job of that many steps, some of them done before it, in the way that suits stderr.
+    pub fn new(total_steps: u64, done_before: u64) -> Self {
+        let bar = stderr_takes_a_bar().then(|| bar(total_steps).with_position(done_before));
+        Self { progress: JobProgress::new(total_steps), bar }
     }
 
     /// Shows what the event changes.

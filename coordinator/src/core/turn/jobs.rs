@@ -33,12 +33,13 @@ impl Turn<'_> {
             number: self.cluster.last_number,
             spec: new.spec,
             request: new.request,
+            step: new.resumed.as_ref().map_or(0, |resumed| resumed.step),
+            resumed: new.resumed,
             state: JobState::Queued,
             reason: String::new(),
             created: self.now,
             started: None,
             ended: None,
-            step: 0,
             loss: None,
             last_sequence: 0,
             artifacts: 0,
@@ -82,6 +83,14 @@ impl Turn<'_> {
             );
         }
         self.advance(id);
+        Ok(())
+    }
+
+    /// Takes a file that a job has off its list.
+    pub(super) fn drop_artifact(&mut self, id: JobId, name: String) -> Result<(), Refusal> {
+        let job = self.job_mut(id).ok_or(Refusal::NotActive(id))?;
+        job.artifacts = job.artifacts.saturating_sub(1);
+        self.effects.writes.push(Write::DropArtifact(id, name));
         Ok(())
     }
 

@@ -45,6 +45,7 @@ impl<'a> Turn<'a> {
                 about = Some(job);
             }
             Input::KeepArtifact(artifact) => self.keep_artifact(artifact)?,
+            Input::DropArtifact { job, name } => self.drop_artifact(job, name)?,
             Input::Hello { session, hello } => self.hello(session, hello)?,
             Input::SessionEnded(sender) => self.session_ended(sender),
             Input::Heartbeat(sender, held) => self.heartbeat(sender, held)?,

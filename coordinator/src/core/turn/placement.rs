@@ -161,12 +161,19 @@ impl Turn<'_> {
     }
 }
 
-fn problem<'a>(job: &Job, free: &'a [Candidate]) -> Problem<'a> {
+fn problem<'a>(job: &'a Job, free: &'a [Candidate]) -> Problem<'a> {
+    let before = job.resumed.as_ref().map(|resumed| &resumed.numerics);
+    // What was decided at the first assignment is kept.
+    let threads_per_rank = match (job.spec.cluster.threads_per_rank, before) {
+        (0, Some(before)) => before.threads_per_rank,
+        (wanted, _) => wanted,
+    };
     Problem {
         world_size: job.spec.cluster.world_size,
         min_world_size: job.spec.cluster.min_world_size,
         precision: job.spec.train.mixed_precision,
-        threads_per_rank: job.spec.cluster.threads_per_rank,
+        threads_per_rank,
+        preferred_class: before.map(|before| before.class.as_str()),
         free,
     }
 }

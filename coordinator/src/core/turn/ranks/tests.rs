@@ -49,7 +49,12 @@ impl Ring {
              [cluster]\nworld_size = {size}\nmin_world_size = {size}\n"
         ))
         .unwrap();
-        ring.apply(Input::CreateJob(NewJob { id: ring.job, spec: Arc::new(spec), request: None }));
+        ring.apply(Input::CreateJob(NewJob {
+            id: ring.job,
+            spec: Arc::new(spec),
+            request: None,
+            resumed: None,
+        }));
         let members = &ring.cluster.job(ring.job).unwrap().ring.as_ref().unwrap().members;
         let sender =
             |worker| Sender { worker, session: ring.cluster.worker(worker).unwrap().session.unwrap() };

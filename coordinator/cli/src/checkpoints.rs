@@ -1,0 +1,254 @@
+//! Checkpoints on this machine: the one that a job goes on from, and those that a run leaves.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use ringtune_shared::{
+    checkpoint::{self, Checkpoint, CheckpointError, LARGEST_FILE, ResumeFrom},
+    ids::ContentHash,
+    spec::JobSpec,
+};
+
+use crate::client::{Client, ClientError, Content};
+
+/// A checkpoint that a job cannot go on from.
+#[derive(Debug, thiserror::Error)]
+pub enum ResumeError {
+    /// It cannot be read.
+    #[error("train.resume_from_checkpoint: cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is none.
+    #[error("train.resume_from_checkpoint: {}: {source}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: CheckpointError,
+    },
+    /// It does not fit the job.
+    #[error("train.resume_from_checkpoint: {}: {problem}", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        problem: String,
+    },
+    /// There is no folder to look in.
+    #[error(
+        "train.resume_from_checkpoint: got {given:?}, which is looked for in `ringtune run`'s output folder; give a file, \
+         an artifact:// URI, or --resume-from JOB"
+    )]
+    NoFolder {
+        /// The job's value.
+        given: String,
+    },
+}
+
+/// Where a job starts, once that has been looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Start {
+    /// At step 1.
+    Beginning,
+    /// From what the coordinator has.
+    Uploaded,
+    /// From a file, which fits the job.
+    From(CheckpointFile),
+}
+
+/// A checkpoint's file, read and checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Steps done.
+    pub step: u64,
+    bytes: Bytes,
+}
+
+impl CheckpointFile {
+    /// Uploads it; returns its address.
+    pub async fn upload(&self, client: &Client) -> Result<String, ClientError> {
+        let sha256 = ContentHash::of(&self.bytes);
+        let media_type = "application/octet-stream";
+        client.upload(&Content { bytes: self.bytes.clone(), sha256, media_type }).await
+    }
+}
+
+/// Finds what the job goes on from and checks that it is this job's; and what a user should know of the search.
+///
+/// `folder`: where "latest" and steps are looked for.
+///
+/// # Errors
+/// The checkpoint that is meant is not there, broken, or another job's. "latest" goes past broken ones, and means a new
+/// run where there is none, as in diffusers' script.
+pub fn find_start(spec: &JobSpec, folder: Option<&Path>) -> Result<(Start, Vec<String>), ResumeError> {
+    let given = &spec.train.resume_from_checkpoint;
+    let no_folder = || ResumeError::NoFolder { given: given.clone() };
+    let mut remarks = Vec::new();
+    let found = match ResumeFrom::parse(given) {
+        // The second was refused with the job file.
+        Ok(ResumeFrom::Nothing) | Err(_) => return Ok((Start::Beginning, remarks)),
+        Ok(ResumeFrom::Uploaded(_)) => return Ok((Start::Uploaded, remarks)),
+        Ok(ResumeFrom::File(path)) => read(&with_ending(&path))?,
+        Ok(ResumeFrom::Step(step)) => read(&folder.ok_or_else(no_folder)?.join(checkpoint::file_name(step)))?,
+        Ok(ResumeFrom::Latest) => {
+            let folder = folder.ok_or_else(no_folder)?;
+            let Some(newest) = newest(folder, &mut remarks)? else {
+                remarks.push(format!("no checkpoint in {}: starting a new run", folder.display()));
+                return Ok((Start::Beginning, remarks));
+            };
+            newest
+        }
+    };
+    let (file, checkpoint) = found;
+    let refused = |problem| ResumeError::Refused { path: file.path.clone(), problem };
+    checkpoint.about.check(spec).map_err(refused)?;
+    remarks.push(format!("resuming after step {} from {}", file.step, file.path.display()));
+    Ok((Start::From(file), remarks))
+}
+
+/// Removes a folder's oldest checkpoints until at most `limit` (0: any number) are left, but never that of step `newest`.
+///
+/// # Errors
+/// The file system's.
+pub fn remove_oldest(folder: &Path, limit: u64, newest: u64) -> io::Result<()> {
+    let mut steps = steps_in(folder)?;
+    let too_many = match usize::try_from(limit) {
+        Ok(limit) if limit > 0 => steps.len().saturating_sub(limit),
+        _ => 0,
+    };
+    steps.retain(|step| *step != newest);
+    for step in steps.iter().take(too_many) {
+        fs::remove_file(folder.join(checkpoint::file_name(*step)))?;
+    }
+    Ok(())
+}
+
+/// The newest checkpoint of a folder that can be read.
+fn newest(
+    folder: &Path,
+    remarks: &mut Vec<String>,
+) -> Result<Option<(CheckpointFile, Checkpoint)>, ResumeError> {
+    let steps = match steps_in(folder) {
+        Err(source) => return Err(ResumeError::Unreadable { path: folder.to_owned(), source }),
+        Ok(steps) => steps,
+    };
+    for step in steps.into_iter().rev() {
+        match read(&folder.join(checkpoint::file_name(step))) {
+            Ok(found) => return Ok(Some(found)),
+            Err(error) => remarks.push(format!("warning: {error}; looking for an older one")),
+        }
+    }
+    Ok(None)
+}
+
+/// The steps of a folder's checkpoints, in order; of a folder that is not there none.
+fn steps_in(folder: &Path) -> io::Result<Vec<u64>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut steps = Vec::new();
+    for entry in entries {
+        steps.extend(entry?.file_name().to_str().and_then(checkpoint::step_of_name));
+    }
+    steps.sort_unstable();
+    Ok(steps)
+}
+
+/// diffusers names a folder, `out/checkpoint-500`: here that is a file.
+fn with_ending(path: &str) -> PathBuf {
+    let (given, file) = (PathBuf::from(path), PathBuf::from(format!("{path}.safetensors")));
+    if !given.exists() && file.exists() { file } else { given }
+}
+
+fn read(path: &Path) -> Result<(CheckpointFile, Checkpoint), ResumeError> {
+    let unreadable = |source| ResumeError::Unreadable { path: path.to_owned(), source };
+    let invalid = |source| ResumeError::Invalid { path: path.to_owned(), source };
+    let size = fs::metadata(path).map_err(unreadable)?.len();
+    if size > LARGEST_FILE {
+        return Err(invalid(CheckpointError::TooLarge { size }));
+    }
+    let bytes = Bytes::from(fs::read(path).map_err(unreadable)?);
+    let checkpoint = Checkpoint::from_bytes(&bytes).map_err(invalid)?;
+    Ok((CheckpointFile { path: path.to_owned(), step: checkpoint.about.step, bytes }, checkpoint))
+}
+
+#[cfg(test)]
+mod tests {
+    use ringtune_shared::spec::parse_job_toml;
+
+    use super::*;
+
+    fn job(resume: &str) -> JobSpec {
+        parse_job_toml(&format!(
+            "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n[train]\n\
+             placeholder_token = \"<a>\"\ninitializer_token = \"b\"\nresume_from_checkpoint = {resume:?}\n"
+        ))
+        .expect("valid")
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .expect("a folder")
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn latest_without_any_is_a_new_run_and_a_missing_step_an_error() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for place in [folder.path().to_owned(), folder.path().join("not-there")] {
+            let (start, remarks) = find_start(&job("latest"), Some(&place)).expect("found");
+            assert_eq!(start, Start::Beginning);
+            assert!(remarks[0].contains("starting a new run"), "{remarks:?}");
+        }
+        let missing = find_start(&job("checkpoint-5"), Some(folder.path())).expect_err("missing").to_string();
+        assert!(missing.contains("checkpoint-5.safetensors"), "{missing}");
+        let nowhere = find_start(&job("latest"), None).expect_err("no folder").to_string();
+        assert!(nowhere.contains("--resume-from JOB"), "{nowhere}");
+    }
+
+    #[test]
+    fn broken_ones_are_passed_over_and_named() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        fs::write(folder.path().join("checkpoint-9.safetensors"), "cut").expect("written");
+        let (start, remarks) = find_start(&job("latest"), Some(folder.path())).expect("found");
+        assert_eq!(start, Start::Beginning);
+        assert!(remarks[0].contains("checkpoint-9.safetensors: it is no checkpoint"), "{remarks:?}");
+        let step = find_start(&job("9"), Some(folder.path())).expect_err("broken");
+        assert!(matches!(step, ResumeError::Invalid { .. }), "{step}");
+    }
+
+    #[test]
+    fn the_oldest_go_and_the_newest_stays_even_after_older_runs() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let fill = || {
+            for step in [3, 6, 9, 20] {
+                fs::write(folder.path().join(checkpoint::file_name(step)), "x").expect("written");
+            }
+            fs::write(folder.path().join("checkpoint-1.txt"), "not ours").expect("written");
+        };
+        fill();
+        remove_oldest(folder.path(), 0, 9).expect("removed");
+        assert_eq!(names(folder.path()).len(), 5);
+        remove_oldest(folder.path(), 2, 9).expect("removed");
+        assert_eq!(
+            names(folder.path()),
+            ["checkpoint-1.txt", "checkpoint-20.safetensors", "checkpoint-9.safetensors"]
+        );
+        fill();
+        remove_oldest(folder.path(), 1, 3).expect("removed");
+        assert_eq!(names(folder.path()), ["checkpoint-1.txt", "checkpoint-3.safetensors"]);
+    }
+}

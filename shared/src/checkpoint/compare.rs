@@ -1,0 +1,220 @@
+//! Whether a checkpoint belongs to a job.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde_json::Value;
+
+use super::{About, Numerics};
+use crate::spec::{JobSpec, LrScheduler};
+
+/// Options that decide no bit of what is learned: sections as a whole, or keys of one. Whatever is not named here is
+/// taken to decide something.
+const WITHOUT_EFFECT: &[&str] = &[
+    "name",
+    // Compared by content.
+    "model",
+    "data.images",
+    "debug",
+    "train.save_steps",
+    "train.checkpointing_steps",
+    "train.checkpoints_total_limit",
+    "train.resume_from_checkpoint",
+    // Only their product counts.
+    "cluster.world_size",
+    "train.gradient_accumulation_steps",
+    "cluster.min_world_size",
+    // Compared as decided.
+    "cluster.threads_per_rank",
+    "train.mixed_precision",
+];
+const MICROBATCHES: &str = "cluster.world_size x train.gradient_accumulation_steps";
+const STEPS: &str = "train.max_train_steps";
+
+/// Something that decides the bits and is not the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Difference {
+    /// The option, by its full name.
+    pub option: String,
+    /// The checkpoint's value; none: the option was not there.
+    pub before: Option<Value>,
+    /// The job's.
+    pub now: Option<Value>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |value: &Option<Value>| match value {
+            None => "not there".to_owned(),
+            Some(value) => {
+                let text = value.to_string();
+                let end = if text.chars().count() > 80 { "…" } else { "" };
+                text.chars().take(80).chain(end.chars()).collect()
+            }
+        };
+        write!(formatter, "{} was {}, now it is {}", self.option, text(&self.before), text(&self.now))
+    }
+}
+
+/// What decides the learned bits of a job besides the content of its model and data, by the options' names.
+///
+/// A run may become longer where no step's learning rate depends on how many there are.
+pub fn deciding_options(spec: &JobSpec) -> BTreeMap<String, Value> {
+    let mut options = BTreeMap::new();
+    // A spec is plain data: it is always written as an object.
+    if let Ok(Value::Object(sections)) = serde_json::to_value(spec) {
+        for (section, value) in sections {
+            match value {
+                Value::Object(keys) => {
+                    options.extend(keys.into_iter().map(|(key, value)| (format!("{section}.{key}"), value)));
+                }
+                plain => drop(options.insert(section, plain)),
+            }
+        }
+    }
+    let section_of =
+        |option: &str| option.split_once('.').map_or(String::new(), |(section, _)| section.to_owned());
+    options.retain(|option, _| {
+        let section = section_of(option);
+        !WITHOUT_EFFECT.iter().any(|known| *known == option || *known == section)
+    });
+    options.insert(MICROBATCHES.to_owned(), Value::from(spec.global_microbatches()));
+    let curve_has_no_end =
+        matches!(spec.train.lr_scheduler, LrScheduler::Constant | LrScheduler::ConstantWithWarmup);
+    if curve_has_no_end {
+        options.remove(STEPS);
+    }
+    options
+}
+
+impl About {
+    /// Where the job of this checkpoint and `spec` would not compute the same.
+    pub fn differences(&self, spec: &JobSpec) -> Vec<Difference> {
+        let now = deciding_options(spec);
+        let names: std::collections::BTreeSet<&String> = self.options.keys().chain(now.keys()).collect();
+        names
+            .into_iter()
+            .filter(|option| self.options.get(*option) != now.get(*option))
+            .map(|option| Difference {
+                option: option.clone(),
+                before: self.options.get(option).cloned(),
+                now: now.get(option).cloned(),
+            })
+            .collect()
+    }
+
+    /// What speaks against going on with `spec` from here, as far as the spec tells.
+    ///
+    /// # Errors
+    /// Everything, in words: the options that differ, or that no step is left.
+    pub fn check(&self, spec: &JobSpec) -> Result<(), String> {
+        let differences: Vec<String> = self.differences(spec).iter().map(ToString::to_string).collect();
+        if !differences.is_empty() {
+            return Err(format!("the checkpoint is of another job: {}", differences.join("; ")));
+        }
+        let (done, total) = (self.step, spec.train.max_train_steps);
+        if done >= total {
+            return Err(format!(
+                "the checkpoint is after step {done} and train.max_train_steps is {total}: nothing is left to do"
+            ));
+        }
+        Ok(())
+    }
+
+    /// What a user should know where the numerics are others than the checkpoint's.
+    ///
+    /// # Errors
+    /// Another precision, in words: that is another job.
+    pub fn check_numerics(&self, now: &Numerics) -> Result<Option<String>, String> {
+        let before = &self.numerics;
+        if before.precision != now.precision {
+            return Err(format!(
+                "the checkpoint was computed in {:?} (train.mixed_precision, as the workers had it), this job computes \
+                 in {:?}",
+                before.precision, now.precision
+            ));
+        }
+        if before == now {
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "NOT BIT-EXACT: the checkpoint was computed on {} with {} threads a rank, this job goes on on {} with {}; \
+             its result will differ slightly from that of a run without a stop",
+            before.class, before.threads_per_rank, now.class, now.threads_per_rank
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::file::tests::example, *};
+    use crate::spec::parse_job_toml;
+
+    fn spec(train: &str, cluster: &str) -> JobSpec {
+        parse_job_toml(&format!(
+            "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n[train]\n\
+             placeholder_token = \"<a>\"\ninitializer_token = \"b\"\n{train}\n[cluster]\n{cluster}\n"
+        ))
+        .unwrap()
+    }
+
+    fn about(spec: &JobSpec, step: u64) -> About {
+        About { step, options: deciding_options(spec), ..example().about }
+    }
+
+    #[test]
+    fn what_decides_nothing_may_differ() {
+        let one = spec("", "world_size = 4\nmin_world_size = 2");
+        let mut other = spec(
+            "save_steps = 1\ncheckpointing_steps = 3\ncheckpoints_total_limit = 2\nresume_from_checkpoint = \"latest\"\n\
+             max_train_steps = 9000\ngradient_accumulation_steps = 2",
+            "world_size = 2",
+        );
+        other.name = "other".to_owned();
+        other.model.base = "/elsewhere".to_owned();
+        other.data.images = "/elsewhere".to_owned();
+        other.debug.trace_dir = "/t".to_owned();
+        assert_eq!(about(&one, 7).differences(&other), []);
+        assert_eq!(about(&one, 7).check(&other), Ok(()));
+    }
+
+    #[test]
+    fn what_decides_something_is_named_with_both_values() {
+        let one = spec("lr_scheduler = \"cosine\"\nmax_train_steps = 100", "world_size = 2");
+        let other = spec(
+            "lr_scheduler = \"cosine\"\nmax_train_steps = 200\nseed = 3\nsnr_gamma = 5.0\ntemplates = [\"a {}\"]",
+            "world_size = 3",
+        );
+        let problem = about(&one, 7).check(&other).unwrap_err();
+        for part in [
+            "train.max_train_steps was 100, now it is 200",
+            "train.seed was 0, now it is 3",
+            "train.snr_gamma was 0.0, now it is 5.0",
+            "train.templates was [], now it is [\"a {}\"]",
+            "cluster.world_size x train.gradient_accumulation_steps was 2, now it is 3",
+        ] {
+            assert!(problem.contains(part), "{part:?} is missing in {problem:?}");
+        }
+        let mut newer = about(&one, 7);
+        newer.options.insert("train.new".to_owned(), Value::from(1));
+        assert!(newer.check(&one).unwrap_err().contains("train.new was 1, now it is not there"));
+    }
+
+    #[test]
+    fn a_run_that_is_over_has_nothing_left() {
+        let job = spec("max_train_steps = 9", "");
+        assert_eq!(about(&job, 8).check(&job), Ok(()));
+        for step in [9, 10] {
+            assert!(about(&job, step).check(&job).unwrap_err().contains("nothing is left to do"));
+        }
+    }
+
+    #[test]
+    fn another_class_is_told_and_another_precision_refused() {
+        let before = example().about;
+        assert_eq!(before.check_numerics(&before.numerics), Ok(None));
+        let threads = Numerics { threads_per_rank: 3, ..before.numerics.clone() };
+        assert!(before.check_numerics(&threads).unwrap().unwrap().contains("NOT BIT-EXACT"));
+        let precision = Numerics { precision: "bf16".to_owned(), ..before.numerics.clone() };
+        assert!(before.check_numerics(&precision).unwrap_err().contains("bf16"));
+    }
+}

@@ -1,0 +1,85 @@
+//! Checkpoints: everything that decides the rest of a job, as a file.
+//!
+//! A checkpoint is a safetensors file of flat fp32 tensors. Its metadata has one entry, [`ENTRY`]: JSON that says which
+//! job it belongs to and how far that was. Worker, coordinator and command line all read it, and all of them check it.
+//!
+//! Invariant: draws and the learning rate are functions of the seed and the step, so that a state and a step are all
+//! that there is to keep.
+
+mod compare;
+mod file;
+mod name;
+mod resume;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use compare::{Difference, deciding_options};
+pub use file::{CheckpointError, ENTRY, LARGEST_FILE};
+pub use name::{file_name, step_of_name};
+pub use resume::{NotAResume, ResumeFrom};
+
+/// The layout that this version writes, and the only one that it reads.
+pub const FORMAT: u32 = 1;
+
+/// A job's state after a step, and what it is the state of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    /// Which job, and how far.
+    pub about: About,
+    /// The state's counters by name; a 64-bit float is kept as its bits.
+    pub numbers: BTreeMap<String, u64>,
+    /// The state's vectors by name.
+    pub tensors: BTreeMap<String, Vec<f32>>,
+}
+
+/// Which job a checkpoint belongs to, and how far that was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct About {
+    /// Steps done.
+    pub step: u64,
+    /// The version of Ringtune that wrote it.
+    pub version: String,
+    /// Hash of the base model's files.
+    pub model_hash: String,
+    /// Hash of the pictures.
+    pub data_hash: String,
+    /// What decides the bits besides those two, by the option's name: see [`deciding_options`].
+    pub options: BTreeMap<String, Value>,
+    /// On what the last steps were computed.
+    pub numerics: Numerics,
+    /// What the job's files say of the numerics of all steps so far: more than one class where it was resumed on
+    /// another one.
+    pub provenance: String,
+}
+
+/// On what a step was computed. Where two of these are equal, so are the bits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Numerics {
+    /// The workers' class.
+    pub class: String,
+    /// Compute threads of each rank.
+    pub threads_per_rank: u32,
+    /// "bf16" or "no".
+    pub precision: String,
+}
+
+/// What a job that goes on from a checkpoint has to know before it is placed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resumed {
+    /// Steps done: the job's first one is the next.
+    pub step: u64,
+    /// On what they were computed.
+    pub numerics: Numerics,
+}
+
+impl Checkpoint {
+    /// What is to be known before a job that goes on from here is placed.
+    pub fn resumed(&self) -> Resumed {
+        Resumed { step: self.about.step, numerics: self.about.numerics.clone() }
+    }
+}

@@ -1,0 +1,74 @@
+//! The checkpoints that rank 0 keeps while it trains.
+
+use std::{collections::VecDeque, path::PathBuf};
+
+use ringtune_shared::{
+    checkpoint::{About, Checkpoint, deciding_options, file_name},
+    version::VERSION,
+};
+
+use super::{RankError, prepare::Prepared, resume::numerics, uploads::Uploads};
+use crate::{output, session::Assignment, train::SavedState};
+
+/// Which steps of a job are kept, and those that are.
+#[derive(Debug)]
+pub(super) struct Checkpoints {
+    folder: PathBuf,
+    /// Of every checkpoint, but for its step.
+    about: About,
+    /// train.checkpointing_steps; 0: none.
+    every: u64,
+    /// train.checkpoints_total_limit; 0: all.
+    limit: usize,
+    /// Steps, the oldest first.
+    kept: VecDeque<u64>,
+}
+
+impl Checkpoints {
+    pub(super) fn new(folder: PathBuf, assignment: &Assignment, prepared: &Prepared) -> Self {
+        let spec = &assignment.spec;
+        let about = About {
+            step: prepared.done.steps,
+            version: VERSION.to_owned(),
+            model_hash: prepared.model_hash.to_string(),
+            data_hash: prepared.data_hash.to_string(),
+            options: deciding_options(spec),
+            numerics: numerics(assignment),
+            provenance: prepared.done.provenance.clone(),
+        };
+        let limit = usize::try_from(spec.train.checkpoints_total_limit).unwrap_or(usize::MAX);
+        Self { folder, about, every: spec.train.checkpointing_steps, limit, kept: VecDeque::new() }
+    }
+
+    /// Whether the state after `step` is to be kept.
+    pub(super) fn due(&self, step: u64) -> bool {
+        self.every > 0 && step.is_multiple_of(self.every)
+    }
+
+    /// Whether a job that stops after `step` has something that is kept nowhere yet.
+    pub(super) fn lacks(&self, step: u64) -> bool {
+        self.every > 0 && step > self.kept.back().copied().unwrap_or(self.about.step)
+    }
+
+    /// Writes the state after `step`, sends it on its way, and lets those go that are too many. They go after the new
+    /// one is there.
+    pub(super) async fn save(
+        &mut self,
+        step: u64,
+        state: SavedState,
+        uploads: &Uploads,
+    ) -> Result<(), RankError> {
+        let about = About { step, ..self.about.clone() };
+        let checkpoint = Checkpoint { about, numbers: state.numbers, tensors: state.tensors };
+        let file = self.folder.join(file_name(step));
+        let written = file.clone();
+        tokio::task::spawn_blocking(move || output::checkpoint::write(&written, &checkpoint)).await??;
+        uploads.push(file).await;
+        self.kept.push_back(step);
+        while self.limit > 0 && self.kept.len() > self.limit {
+            let Some(oldest) = self.kept.pop_front() else { break };
+            uploads.delete(self.folder.join(file_name(oldest))).await;
+        }
+        Ok(())
+    }
+}

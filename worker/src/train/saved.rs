@@ -1,0 +1,168 @@
+//! A training state as named vectors and counters: what a checkpoint keeps of it.
+//!
+//! Every part of the state puts its own in when it is saved and takes it out when it is restored; the names begin with
+//! the part's.
+
+use std::collections::BTreeMap;
+
+use super::Error;
+
+/// Vectors and counters by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SavedState {
+    /// A 64-bit float is kept as its bits.
+    pub numbers: BTreeMap<String, u64>,
+    /// fp32, flat.
+    pub tensors: BTreeMap<String, Vec<f32>>,
+}
+
+impl SavedState {
+    /// Adds a vector.
+    pub fn put_tensor(&mut self, name: &str, numbers: Vec<f32>) {
+        self.tensors.insert(name.to_owned(), numbers);
+    }
+
+    /// Adds a counter.
+    pub fn put_number(&mut self, name: &str, number: u64) {
+        self.numbers.insert(name.to_owned(), number);
+    }
+
+    /// Takes a vector out.
+    ///
+    /// # Errors
+    /// It is not there, or has another length.
+    pub fn take_tensor(&mut self, name: &str, length: usize) -> Result<Vec<f32>, Error> {
+        let numbers = self.tensors.remove(name).ok_or_else(|| missing(name))?;
+        if numbers.len() == length {
+            return Ok(numbers);
+        }
+        let problem = format!("the checkpoint has {} numbers in {name}, the job {length}", numbers.len());
+        Err(Error::Checkpoint { problem })
+    }
+
+    /// Takes a counter out.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn take_number(&mut self, name: &str) -> Result<u64, Error> {
+        self.numbers.remove(name).ok_or_else(|| missing(name))
+    }
+
+    /// The end of restoring: everything must have been taken.
+    ///
+    /// # Errors
+    /// Something is left that no part of this job has.
+    pub fn finish(self) -> Result<(), Error> {
+        match self.tensors.keys().chain(self.numbers.keys()).next() {
+            None => Ok(()),
+            Some(name) => Err(Error::Checkpoint {
+                problem: format!("the checkpoint has {name}, which this job has not"),
+            }),
+        }
+    }
+}
+
+fn missing(name: &str) -> Error {
+    Error::Checkpoint { problem: format!("the checkpoint has no {name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{AdamWOptions, ReducedStep, TrainState},
+        *,
+    };
+
+    /// xorshift64*: seeded, the same everywhere.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        }
+
+        /// From very small to very large, either sign.
+        fn float(&mut self) -> f32 {
+            let unit = (self.next() >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
+            unit * 10f32.powi((self.next() % 25) as i32 - 20)
+        }
+
+        /// One gradient in five is not finite.
+        fn gradient(&mut self, length: usize) -> ReducedStep {
+            let finite = !self.next().is_multiple_of(5);
+            let mut gradient: Vec<f32> = (0..length).map(|_| self.float()).collect();
+            if !finite {
+                gradient[0] = f32::NAN;
+            }
+            ReducedStep { loss: 1.0, gradient, finite, compute_seconds: 0.0 }
+        }
+    }
+
+    fn saved(state: &TrainState) -> SavedState {
+        let mut saved = SavedState::default();
+        state.save(&mut saved);
+        saved
+    }
+
+    fn bits(state: &TrainState) -> (Vec<(String, Vec<u32>)>, BTreeMap<String, u64>) {
+        let SavedState { tensors, numbers } = saved(state);
+        let bits = |vector: Vec<f32>| vector.into_iter().map(f32::to_bits).collect();
+        (tensors.into_iter().map(|(name, vector)| (name, bits(vector))).collect(), numbers)
+    }
+
+    #[test]
+    fn a_restored_state_is_the_same_and_goes_on_the_same() {
+        for seed in 1..=60 {
+            let mut random = Random(seed);
+            let length = 1 + random.next() as usize % 9;
+            let clip = random.next().is_multiple_of(2).then_some(0.7);
+            let fresh = |row| TrainState::new(row, AdamWOptions::default()).with_max_grad_norm(clip);
+            let mut straight = fresh((0..length).map(|_| random.float()).collect());
+            for step in 1..=30 {
+                let (gradient, rate) = (random.gradient(length), f64::from(random.float().abs()));
+                // A broken-off row of ten fails the job: not what this is about.
+                if straight.apply(step, &gradient, rate).is_err() {
+                    break;
+                }
+                let mut kept = saved(&straight);
+                let mut resumed = fresh(vec![9.0; length]).restored(&mut kept).unwrap();
+                kept.finish().unwrap();
+                assert_eq!(bits(&resumed), bits(&straight), "seed {seed}, step {step}");
+                // One more step for both, from the same gradient.
+                let (mut further, next) = (straight.clone(), random.gradient(length));
+                let one = resumed.apply(step + 1, &next, rate).is_ok();
+                let other = further.apply(step + 1, &next, rate).is_ok();
+                assert_eq!((one, bits(&resumed)), (other, bits(&further)), "seed {seed}, step {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_state_that_does_not_fit_is_refused_by_name() {
+        let state = TrainState::new(vec![1.0; 4], AdamWOptions::default());
+        let refused = |change: fn(&mut SavedState)| {
+            let mut kept = saved(&state);
+            change(&mut kept);
+            let restored = state.clone().restored(&mut kept).map(drop).and_then(|()| kept.finish());
+            restored.unwrap_err().to_string()
+        };
+        let cases: [(&str, fn(&mut SavedState)); 5] = [
+            ("no train.rows", |kept| drop(kept.tensors.remove("train.rows"))),
+            ("3 numbers in train.adamw_mean, the job 4", |kept| {
+                kept.put_tensor("train.adamw_mean", vec![0.0; 3]);
+            }),
+            ("no train.adamw_count", |kept| {
+                kept.numbers.remove("train.adamw_count");
+            }),
+            ("skipped_in_a_row is 10", |kept| kept.put_number("train.skipped_in_a_row", 10)),
+            ("has preview.best, which this job has not", |kept| kept.put_number("preview.best", 1)),
+        ];
+        for (expected, change) in cases {
+            let found = refused(change);
+            assert!(found.contains(expected) && found.contains("resume_from_checkpoint"), "{found}");
+        }
+    }
+}
