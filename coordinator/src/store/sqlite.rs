@@ -345,6 +345,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_database_of_the_first_schema_is_brought_forward() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("coordinator.db");
+        let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+        let old = SqlitePoolOptions::new().connect_with(options).await.unwrap();
+        sqlx::raw_sql(SCHEMAS[0]).execute(&old).await.unwrap();
+        let job = conformance::queued_job(1);
+        let query = "INSERT INTO jobs (job_id, number, spec, state, reason, created, step, last_sequence, \
+                     artifacts) VALUES (?, 1, ?, 'queued', '', ?, 0, 0, 0)";
+        let insert = sqlx::query(query).bind(job.id.to_string()).bind(to_json("spec", &*job.spec).unwrap());
+        insert.bind(job.created.0).execute(&old).await.unwrap();
+        sqlx::raw_sql("PRAGMA user_version = 1").execute(&old).await.unwrap();
+        old.close().await;
+        let store = SqliteStore::open(&path).await.unwrap();
+        assert_eq!(store.job(job.id).await.unwrap().as_ref(), Some(&*job));
+    }
+
+    #[tokio::test]
     async fn a_full_database_says_so_and_keeps_what_it_had_and_what_comes_later() {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(&folder.path().join("coordinator.db")).await.unwrap();

@@ -47,12 +47,16 @@ pub(super) async fn fetch(
     let read = tokio::task::spawn_blocking(move || Checkpoint::from_bytes(&bytes)).await?;
     let checkpoint = read.map_err(|error| refused(error.to_string()))?;
     checkpoint.about.check(spec).map_err(refused)?;
-    if let Some(warning) = checkpoint.about.check_numerics(&numerics(assignment)).map_err(refused)? {
-        journal.warn(warning).await;
-    }
-    if checkpoint.about.version != VERSION {
-        let theirs = &checkpoint.about.version;
-        journal.warn(format!("the checkpoint was written by version {theirs}, this is {VERSION}")).await;
+    let warning = checkpoint.about.check_numerics(&numerics(assignment)).map_err(refused)?;
+    // The same for all ranks: said once.
+    if assignment.rank == 0 {
+        if let Some(warning) = warning {
+            journal.warn(warning).await;
+        }
+        if checkpoint.about.version != VERSION {
+            let theirs = &checkpoint.about.version;
+            journal.warn(format!("the checkpoint was written by version {theirs}, this is {VERSION}")).await;
+        }
     }
     Ok(Some(checkpoint))
 }
