@@ -106,7 +106,7 @@ async fn a_job_whose_run_or_worker_is_killed_goes_on_to_the_same_bytes() -> Resu
     sandbox.write_job("job.toml", &job)?;
     sandbox.write_job("resume.toml", &job.set("train.resume_from_checkpoint", "latest"))?;
     sandbox.finish(&["run", "job.toml", "-o", "straight"]).await?.expect_code(0)?;
-    for killed in ["ringtune", "ringtune-worker"] {
+    for killed in ["run", "worker"] {
         let folder = sandbox.path(killed);
         let mut run = sandbox
             .ringtune(&["run", "job.toml", "-o", killed])?
@@ -117,16 +117,18 @@ async fn a_job_whose_run_or_worker_is_killed_goes_on_to_the_same_bytes() -> Resu
         // Checkpoints are there while it still trains.
         let second = folder.join(checkpoint(4));
         until("a second checkpoint", SOON, || async { Ok(second.exists().then_some(())) }).await?;
-        if killed == "ringtune" {
+        if killed == "run" {
             run.kill().await?;
         } else {
-            let worker = sandbox.processes()?.into_iter().find(|one| one.command.contains(killed));
+            let is_worker =
+                |command: &str| command.split(' ').next().is_some_and(|program| program.ends_with("-worker"));
+            let worker = sandbox.processes()?.into_iter().find(|one| is_worker(&one.command));
             signal_process(worker.context("a worker")?.id, Signal::KILL)?;
             finish_child(run).await?.expect_code(1)?;
         }
         sandbox.expect_no_process().await?;
         ensure!(
-            !folder.join(RESULTS[0]).exists() || killed != "ringtune",
+            !folder.join(RESULTS[0]).exists() || killed != "run",
             "the run was over before it was killed"
         );
         let resumed = sandbox.finish(&["run", "resume.toml", "-o", killed]).await?;

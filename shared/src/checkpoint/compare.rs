@@ -67,6 +67,10 @@ pub fn deciding_options(spec: &JobSpec) -> BTreeMap<String, Value> {
                 Value::Object(keys) => {
                     options.extend(keys.into_iter().map(|(key, value)| (format!("{section}.{key}"), value)));
                 }
+                Value::Array(tables) => {
+                    let tables = tables.into_iter().map(without_places).collect();
+                    options.insert(section, Value::Array(tables));
+                }
                 plain => drop(options.insert(section, plain)),
             }
         }
@@ -84,6 +88,17 @@ pub fn deciding_options(spec: &JobSpec) -> BTreeMap<String, Value> {
         options.remove(STEPS);
     }
     options
+}
+
+/// A table of a list without the keys that say where something is: contents are compared.
+fn without_places(table: Value) -> Value {
+    match table {
+        Value::Object(mut keys) => {
+            keys.remove("images");
+            Value::Object(keys)
+        }
+        plain => plain,
+    }
 }
 
 impl About {

@@ -115,12 +115,14 @@ impl Work {
         let mut files = self.begin_files(&prepared).await?;
         let mut progress = InProgress::default();
         let trained = self.train(seat, prepared, &mut files, &mut progress, &mut orders).await;
-        if let (Ok(()), Some(training)) = (&trained, progress.training.take()) {
+        let left = progress.left(&trained);
+        if trained.is_ok()
+            && let Some(training) = progress.training.take()
+        {
             training.leave().await;
         }
         // What is left of the ring is dropped behind the last word: a neighbour that loses it has no better reason
         // to give than that.
-        let left = progress.left(&trained);
         self.finish(trained, files, left, orders).await
     }
 
