@@ -15,6 +15,9 @@ const WITHOUT_EFFECT: &[&str] = &[
     "model",
     "data.images",
     "debug",
+    // How max_train_steps came about.
+    "train.num_train_epochs",
+    "train.repeats",
     "train.save_steps",
     "train.checkpointing_steps",
     "train.checkpoints_total_limit",
@@ -109,6 +112,8 @@ impl About {
         names
             .into_iter()
             .filter(|option| self.options.get(*option) != now.get(*option))
+            // Not known before the images are counted.
+            .filter(|option| !spec.needs_image_count() || *option != STEPS)
             .map(|option| Difference {
                 option: option.clone(),
                 before: self.options.get(option).cloned(),
@@ -127,7 +132,7 @@ impl About {
             return Err(format!("the checkpoint is of another job: {}", differences.join("; ")));
         }
         let (done, total) = (self.step, spec.train.max_train_steps);
-        if done >= total {
+        if !spec.needs_image_count() && done >= total {
             return Err(format!(
                 "the checkpoint is after step {done} and train.max_train_steps is {total}: nothing is left to do"
             ));
@@ -190,6 +195,18 @@ mod tests {
         other.debug.trace_dir = "/t".to_owned();
         assert_eq!(about(&one, 7).differences(&other), []);
         assert_eq!(about(&one, 7).check(&other), Ok(()));
+    }
+
+    #[test]
+    fn epochs_count_once_they_are_steps() {
+        let cosine = |steps: &str| spec(&format!("lr_scheduler = \"cosine\"\nrepeats = 2\n{steps}"), "");
+        let before = about(&cosine("max_train_steps = 100"), 7);
+        let mut epochs = cosine("num_train_epochs = 50\ntrain_batch_size = 16");
+        assert_eq!(before.check(&epochs), Ok(()));
+        epochs.resolve_epochs(16).unwrap();
+        assert_eq!(before.check(&epochs), Ok(()));
+        epochs.train.max_train_steps = 99;
+        assert!(before.check(&epochs).unwrap_err().contains("train.max_train_steps was 100, now it is 99"));
     }
 
     #[test]
