@@ -116,9 +116,7 @@ impl Work {
         let mut progress = InProgress::default();
         let trained = self.train(seat, prepared, &mut files, &mut progress, &mut orders).await;
         let left = progress.left(&trained);
-        if trained.is_ok()
-            && let Some(training) = progress.training.take()
-        {
+        if let (Ok(()), Some(training)) = (&trained, progress.training.take()) {
             training.leave().await;
         }
         // What is left of the ring is dropped behind the last word: a neighbour that loses it has no better reason
