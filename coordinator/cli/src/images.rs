@@ -23,8 +23,10 @@ const STRAY_FILES_NAMED: usize = 10;
 #[derive(Debug, thiserror::Error)]
 pub enum ImageFolderError {
     /// It cannot be read.
-    #[error("data.images: cannot read the folder {}: {source}", folder.display())]
+    #[error("{field}: cannot read the folder {}: {source}", folder.display())]
     Unreadable {
+        /// The job's field that names the folder.
+        field: String,
         /// The folder.
         folder: PathBuf,
         /// What the system said.
@@ -32,34 +34,45 @@ pub enum ImageFolderError {
     },
     /// Nothing in it can be trained on.
     #[error(
-        "data.images: the folder {} holds no images{}; jpg, jpeg, png and webp files are used",
+        "{field}: the folder {} holds no images{}; jpg, jpeg, png and webp files are used",
         folder.display(), only_stray(stray)
     )]
     NoImages {
+        /// The job's field that names the folder.
+        field: String,
         /// The folder.
         folder: PathBuf,
         /// What is there instead.
         stray: Vec<String>,
     },
     /// Too many images.
-    #[error("data.images: the folder {} holds {count} images; at most {MOST_FILES} are allowed", folder.display())]
+    #[error("{field}: the folder {} holds {count} images; at most {MOST_FILES} are allowed", folder.display())]
     TooMany {
+        /// The job's field that names the folder.
+        field: String,
         /// The folder.
         folder: PathBuf,
         /// How many.
         count: usize,
     },
     /// One image is empty or too large.
-    #[error("data.images: {} has {size} bytes; allowed: 1 to {LARGEST_IMAGE_FILE}", path.display())]
+    #[error("{field}: {} has {size} bytes; allowed: 1 to {LARGEST_IMAGE_FILE}", path.display())]
     Size {
+        /// The job's field that names the folder.
+        field: String,
         /// The image.
         path: PathBuf,
         /// Its bytes.
         size: u64,
     },
     /// The images have changed since they were listed, or have names that cannot travel.
-    #[error("data.images: {0}")]
-    Manifest(#[from] ManifestError),
+    #[error("{field}: {source}")]
+    Manifest {
+        /// The job's field that names the folder.
+        field: String,
+        /// Why.
+        source: ManifestError,
+    },
 }
 
 fn only_stray(stray: &[String]) -> String {
@@ -78,15 +91,19 @@ fn names(names: &[String]) -> String {
 /// The images of a folder, sorted by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageFolder {
+    field: String,
     folder: PathBuf,
     images: Vec<String>,
     stray: Vec<String>,
 }
 
 impl ImageFolder {
-    /// Lists `folder`. Everything that is not a jpg, jpeg, png or webp file is set aside as stray.
-    pub fn scan(folder: &Path) -> Result<Self, ImageFolderError> {
-        let unreadable = |source| ImageFolderError::Unreadable { folder: folder.to_owned(), source };
+    /// Lists `folder`, which the job's `field` names. Everything that is not a jpg, jpeg, png or webp file is set
+    /// aside as stray.
+    pub fn scan(field: &str, folder: &Path) -> Result<Self, ImageFolderError> {
+        let field = field.to_owned();
+        let unreadable =
+            |source| ImageFolderError::Unreadable { field: field.clone(), folder: folder.to_owned(), source };
         let (mut images, mut stray) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(folder).map_err(unreadable)? {
             let path = entry.map_err(unreadable)?.path();
@@ -95,7 +112,7 @@ impl ImageFolder {
             match fs::metadata(&path).ok().filter(fs::Metadata::is_file) {
                 Some(metadata) if is_image_name(&name) => match metadata.len() {
                     1..=LARGEST_IMAGE_FILE => images.push(name),
-                    size => return Err(ImageFolderError::Size { path, size }),
+                    size => return Err(ImageFolderError::Size { field, path, size }),
                 },
                 _ => stray.push(name),
             }
@@ -104,9 +121,9 @@ impl ImageFolder {
         stray.sort();
         let folder = folder.to_owned();
         match images.len() {
-            0 => Err(ImageFolderError::NoImages { folder, stray }),
-            count if count > MOST_FILES => Err(ImageFolderError::TooMany { folder, count }),
-            _ => Ok(Self { folder, images, stray }),
+            0 => Err(ImageFolderError::NoImages { field, folder, stray }),
+            count if count > MOST_FILES => Err(ImageFolderError::TooMany { field, folder, count }),
+            _ => Ok(Self { field, folder, images, stray }),
         }
     }
 
@@ -138,7 +155,8 @@ impl ImageFolder {
             files.push(ManifestFile { name: name.clone(), sha256, size });
         }
         let manifest = Manifest::new(files).and_then(|manifest| manifest.to_json());
-        let bytes = Bytes::from(manifest.map_err(ImageFolderError::from)?);
+        let unusable = |source| ImageFolderError::Manifest { field: self.field.clone(), source };
+        let bytes = Bytes::from(manifest.map_err(unusable)?);
         let sha256 = ContentHash::of(&bytes);
         Ok(client.upload(&Content { bytes, sha256, media_type: "application/json" }).await?)
     }
@@ -168,7 +186,7 @@ mod tests {
     fn images_are_sorted_and_stray_files_are_named() {
         let folder = folder_of(&["b.PNG", "a.jpeg", "notes.txt", "c.webp", "Thumbs.db"]);
         fs::create_dir(folder.path().join("d.png")).expect("a folder that looks like a picture");
-        let scanned = ImageFolder::scan(folder.path()).expect("scanned");
+        let scanned = ImageFolder::scan("data.images", folder.path()).expect("scanned");
         assert_eq!(scanned.images, ["a.jpeg", "b.PNG", "c.webp"]);
         assert_eq!(scanned.stray, ["Thumbs.db", "d.png", "notes.txt"]);
         assert!(scanned.stray_files_warning().is_some_and(|text| text.contains("notes.txt")));
@@ -178,12 +196,12 @@ mod tests {
     fn folders_without_images_are_refused() {
         let empty = folder_of(&[]);
         assert!(
-            matches!(ImageFolder::scan(empty.path()), Err(ImageFolderError::NoImages { stray, .. }) if stray.is_empty())
+            matches!(ImageFolder::scan("data.images", empty.path()), Err(ImageFolderError::NoImages { stray, .. }) if stray.is_empty())
         );
         let stray = folder_of(&["notes.txt", "x.gif"]);
-        let error = ImageFolder::scan(stray.path()).expect_err("no images");
+        let error = ImageFolder::scan("data.images", stray.path()).expect_err("no images");
         assert!(error.to_string().contains("only notes.txt, x.gif"), "{error}");
-        let missing = ImageFolder::scan(Path::new("/no/such/folder")).expect_err("missing");
+        let missing = ImageFolder::scan("data.images", Path::new("/no/such/folder")).expect_err("missing");
         assert!(matches!(missing, ImageFolderError::Unreadable { .. }));
     }
 
@@ -193,7 +211,7 @@ mod tests {
             let folder = folder_of(&["a.png"]);
             let odd = fs::File::create(folder.path().join("odd.png")).expect("created");
             odd.set_len(size).expect("sparse");
-            let error = ImageFolder::scan(folder.path()).expect_err("wrong size");
+            let error = ImageFolder::scan("data.images", folder.path()).expect_err("wrong size");
             assert!(error.to_string().contains("odd.png"), "{error}");
         }
     }

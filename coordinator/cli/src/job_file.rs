@@ -67,8 +67,8 @@ pub enum ImageSource {
 pub struct JobFile {
     /// The job with every default filled in, and its paths absolute.
     pub spec: JobSpec,
-    /// Where its images are.
-    pub images: ImageSource,
+    /// Where its images are, in the order of [`JobSpec::image_sources`].
+    pub images: Vec<(String, ImageSource)>,
 }
 
 impl JobFile {
@@ -105,11 +105,14 @@ impl JobFile {
     /// Makes the paths of `spec` absolute; they are relative to `folder`.
     fn resolve(mut spec: JobSpec, folder: &Path) -> Result<Self, SpecError> {
         spec.resolve_paths(folder)?;
-        let images = if spec.data.images.starts_with(CONTENT_URI_PREFIX) {
-            ImageSource::Uploaded
-        } else {
-            ImageSource::Folder(PathBuf::from(&spec.data.images))
+        let source = |place: &str| {
+            if place.starts_with(CONTENT_URI_PREFIX) {
+                ImageSource::Uploaded
+            } else {
+                ImageSource::Folder(PathBuf::from(place))
+            }
         };
+        let images = spec.image_sources().into_iter().map(|(field, place)| (field, source(place))).collect();
         Ok(Self { spec, images })
     }
 }
@@ -147,7 +150,8 @@ mod tests {
         let within = |name: &str| folder.path().join(name).display().to_string();
         assert_eq!(job.spec.model.base, within("toy-sd"));
         assert_eq!(job.spec.debug.trace_dir, within("trace"));
-        assert_eq!(job.images, ImageSource::Folder(folder.path().join("pictures")));
+        let pictures = ImageSource::Folder(folder.path().join("pictures"));
+        assert_eq!(job.images, [("data.images".to_owned(), pictures)]);
     }
 
     #[test]
@@ -155,7 +159,8 @@ mod tests {
         let uri = format!("artifact://sha256/{}", "0".repeat(64));
         let spec = spec::parse_job_toml(&JOB.replace("pictures", &uri)).expect("valid");
         let job = JobFile::resolve(spec, Path::new("/jobs")).expect("resolved");
-        assert_eq!((job.images, job.spec.data.images), (ImageSource::Uploaded, uri));
+        assert_eq!(job.images, [("data.images".to_owned(), ImageSource::Uploaded)]);
+        assert_eq!(job.spec.data.images, uri);
     }
 
     #[test]

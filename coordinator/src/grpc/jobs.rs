@@ -139,10 +139,14 @@ impl Jobs {
 
     /// How many images the job has, where they are uploaded and all of them are here.
     async fn check_images(&self, spec: &JobSpec) -> Result<Option<u64>, Vec<FieldViolation>> {
-        if !spec.data.images.starts_with(CONTENT_URI_PREFIX) {
-            return Ok(None);
+        let mut places = spec.clone();
+        let mut count = Some(0);
+        for (field, images) in places.image_sources() {
+            let uploaded = images.starts_with(CONTENT_URI_PREFIX);
+            let found = if uploaded { Some(self.0.images.check(&field, images).await?) } else { None };
+            count = count.zip(found).map(|(count, found)| count + found);
         }
-        self.0.images.check(&spec.data.images).await.map(Some)
+        Ok(count)
     }
 
     async fn page_of_jobs(

@@ -17,9 +17,7 @@ use crate::contents::{self, Contents};
 use crate::core::ArtifactRecord;
 use crate::service::Handle;
 
-/// The field of a request that names a job's images.
-const FIELD: &str = "spec.data.images";
-/// The one that names its checkpoint.
+/// The field of a request that names a job's checkpoint.
 const CHECKPOINT_FIELD: &str = "spec.train.resume_from_checkpoint";
 /// Uploads that broke off, and contents that no job wants, are kept for so long.
 const KEEP: Duration = Duration::from_secs(24 * 3600);
@@ -51,8 +49,9 @@ impl References {
     /// Checks that a job's images are all here: the manifest, and every file that it names. Returns how many there are.
     ///
     /// They count as used from now on: the sweep leaves them for another day.
-    pub(super) async fn check(&self, uri: &str) -> Result<u64, Vec<FieldViolation>> {
-        let refuse = |problem: String| vec![FieldViolation::new(FIELD, problem)];
+    /// `field`: the job's that says so.
+    pub(super) async fn check(&self, field: &str, uri: &str) -> Result<u64, Vec<FieldViolation>> {
+        let refuse = |problem: String| vec![FieldViolation::new(format!("spec.{field}"), problem)];
         let hash = ContentHash::from_uri(uri).map_err(|error| refuse(error.to_string()))?;
         let contents = self.contents.clone();
         let _tying = self.gate.read().await;
@@ -91,21 +90,13 @@ impl References {
         if self.handle.store().artifact_of_content(hash).await?.is_some() {
             return Ok(());
         }
-        let sources = self.sources().await?;
+        let sources = self.handle.store().content_uris().await?;
         let contents = self.contents.clone();
         let remove = move || match image_contents(&contents, &sources).contains(&hash) {
             true => Ok(()),
             false => contents.remove(&hash),
         };
         Ok(blocking(remove).await??)
-    }
-
-    /// Every URI that a job was given: its images, and its checkpoint.
-    async fn sources(&self) -> Result<Vec<String>, FailedRequest> {
-        let store = self.handle.store();
-        let mut sources = store.image_sources().await?;
-        sources.extend(store.checkpoint_sources().await?);
-        Ok(sources)
     }
 
     /// Forgets a job, and removes the files that were its alone.
@@ -115,7 +106,7 @@ impl References {
         if free.is_empty() {
             return Ok(());
         }
-        let sources = self.sources().await?;
+        let sources = self.handle.store().content_uris().await?;
         let contents = self.contents.clone();
         let remove = move || {
             let images = image_contents(&contents, &sources);
@@ -133,7 +124,7 @@ impl References {
         .await??;
         let _alone = self.gate.write().await;
         let store = self.handle.store();
-        let sources = self.sources().await?;
+        let sources = store.content_uris().await?;
         let mut unlisted = Vec::new();
         for hash in old {
             if store.artifact_of_content(hash).await?.is_none() {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash, JobId};
+use serde_json::Value;
 
 use super::{Error, Store};
 use crate::core::{
@@ -171,18 +172,18 @@ impl Store for MemoryStore {
         Ok(mine)
     }
 
-    async fn image_sources(&self) -> Result<Vec<String>, Error> {
-        let mut sources: Vec<String> =
-            self.tables().jobs.values().map(|job| job.spec.data.images.clone()).collect();
-        sources.sort_unstable();
-        sources.dedup();
-        Ok(sources)
-    }
-
-    async fn checkpoint_sources(&self) -> Result<Vec<String>, Error> {
-        let tables = self.tables();
-        let sources = tables.jobs.values().map(|job| job.spec.train.resume_from_checkpoint.clone());
-        Ok(sources.filter(|source| !source.is_empty()).collect())
+    async fn content_uris(&self) -> Result<Vec<String>, Error> {
+        let mut uris = Vec::new();
+        for job in self.tables().jobs.values() {
+            let spec = serde_json::to_value(&*job.spec).map_err(|error| Error::Damaged {
+                what: "jobs.spec".to_owned(),
+                problem: error.to_string(),
+            })?;
+            add_content_uris(&spec, &mut uris);
+        }
+        uris.sort_unstable();
+        uris.dedup();
+        Ok(uris)
     }
 
     async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, Error> {
@@ -191,6 +192,16 @@ impl Store for MemoryStore {
             *counts.entry(job.state).or_default() += 1;
         }
         Ok(counts)
+    }
+}
+
+/// All texts anywhere in `value` that are content URIs.
+fn add_content_uris(value: &Value, uris: &mut Vec<String>) {
+    match value {
+        Value::String(text) if text.starts_with(CONTENT_URI_PREFIX) => uris.push(text.clone()),
+        Value::Array(values) => values.iter().for_each(|value| add_content_uris(value, uris)),
+        Value::Object(values) => values.values().for_each(|value| add_content_uris(value, uris)),
+        _ => {}
     }
 }
 

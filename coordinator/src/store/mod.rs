@@ -83,11 +83,8 @@ pub trait Store: Send + Sync + 'static {
     /// refers to. A job that is not there has none.
     async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, Error>;
 
-    /// `data.images` of every job there is.
-    async fn image_sources(&self) -> Result<Vec<String>, Error>;
-
-    /// `train.resume_from_checkpoint` of every job that has one.
-    async fn checkpoint_sources(&self) -> Result<Vec<String>, Error>;
+    /// Every content URI that the spec of a job holds: its images, and its checkpoint.
+    async fn content_uris(&self) -> Result<Vec<String>, Error>;
 
     /// How many jobs are in each state; states without jobs may be left out.
     async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, Error>;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash, JobId};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
@@ -196,16 +196,10 @@ impl Store for SqliteStore {
         free.iter().map(|row| parse(row.try_get(0)?)).collect()
     }
 
-    async fn image_sources(&self) -> Result<Vec<String>, Error> {
-        let query = "SELECT DISTINCT json_extract(spec, '$.data.images') FROM jobs";
-        let found = sqlx::query(query).fetch_all(&self.readers).await?;
-        found.iter().map(|row| Ok(row.try_get(0)?)).collect()
-    }
-
-    async fn checkpoint_sources(&self) -> Result<Vec<String>, Error> {
-        let query = "SELECT json_extract(spec, '$.train.resume_from_checkpoint') AS source FROM jobs \
-                     WHERE source <> ''";
-        let found = sqlx::query(query).fetch_all(&self.readers).await?;
+    async fn content_uris(&self) -> Result<Vec<String>, Error> {
+        let query = "SELECT DISTINCT atom FROM jobs, json_tree(jobs.spec) \
+            WHERE type = 'text' AND substr(atom, 1, length(?1)) = ?1 ORDER BY atom";
+        let found = sqlx::query(query).bind(CONTENT_URI_PREFIX).fetch_all(&self.readers).await?;
         found.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 

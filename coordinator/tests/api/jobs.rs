@@ -23,7 +23,7 @@ pub(crate) fn spec(world_size: i64) -> v1::JobSpec {
             ..v1::TrainSpec::default()
         }),
         cluster: Some(v1::ClusterSpec { world_size: Some(world_size), ..v1::ClusterSpec::default() }),
-        debug: None,
+        ..v1::JobSpec::default()
     }
 }
 

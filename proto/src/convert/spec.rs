@@ -1,7 +1,8 @@
 //! The job spec. An empty text and an absent number on the wire both mean "not given".
 
 use ringtune_shared::spec::{
-    ClusterDraft, DataDraft, DebugDraft, JobDraft, JobSpec, ModelDraft, SpecError, TrainDraft,
+    ClusterDraft, ConceptDraft, ConceptSpec, DataDraft, DebugDraft, JobDraft, JobSpec, ModelDraft, SpecError,
+    TrainDraft,
 };
 
 use crate::v1;
@@ -53,6 +54,29 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
             threads_per_rank: cluster.threads_per_rank,
         },
         debug: DebugDraft { trace_dir: wire.debug.and_then(|debug| given(debug.trace_dir)) },
+        concepts: wire.concepts.into_iter().map(concept_from_wire).collect(),
+    }
+}
+
+fn concept_from_wire(wire: v1::ConceptSpec) -> ConceptDraft {
+    ConceptDraft {
+        placeholder_token: given(wire.placeholder_token),
+        initializer_token: given(wire.initializer_token),
+        images: given(wire.images),
+        num_vectors: wire.num_vectors,
+        learnable_property: wire.learnable_property,
+        templates: (!wire.templates.is_empty()).then_some(wire.templates),
+    }
+}
+
+fn concept_to_wire(concept: &ConceptSpec) -> v1::ConceptSpec {
+    v1::ConceptSpec {
+        placeholder_token: concept.placeholder_token.clone(),
+        initializer_token: concept.initializer_token.clone(),
+        images: concept.images.clone(),
+        num_vectors: Some(i64::from(concept.num_vectors)),
+        learnable_property: Some(concept.learnable_property.as_str().to_owned()),
+        templates: concept.templates.clone(),
     }
 }
 
@@ -110,6 +134,7 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
             threads_per_rank: Some(i64::from(spec.cluster.threads_per_rank)),
         }),
         debug: Some(v1::DebugSpec { trace_dir: spec.debug.trace_dir.clone() }),
+        concepts: spec.concepts.iter().map(concept_to_wire).collect(),
     }
 }
 
@@ -169,6 +194,30 @@ mod tests {
         let wire = spec_to_wire(&spec);
         assert_eq!(spec_from_wire(wire.clone()).unwrap(), spec);
         assert_eq!(spec_to_wire(&spec), wire);
+    }
+
+    #[test]
+    fn several_concepts_go_over_the_wire_unchanged() {
+        let concept = |token: &str| v1::ConceptSpec {
+            placeholder_token: token.to_owned(),
+            initializer_token: "star".to_owned(),
+            images: "/images".to_owned(),
+            ..Default::default()
+        };
+        let own = v1::ConceptSpec {
+            num_vectors: Some(3),
+            learnable_property: Some("style".to_owned()),
+            ..concept("<b>")
+        };
+        let mut several = v1::JobSpec { concepts: vec![concept("<a>"), own], data: None, ..sent() };
+        if let Some(train) = &mut several.train {
+            train.placeholder_token.clear();
+            train.initializer_token.clear();
+        }
+        let spec = spec_from_wire(several).unwrap();
+        assert_eq!(spec.concepts[0].templates, ["a photo of a {}"]);
+        assert_eq!((spec.concepts[1].num_vectors, spec.concepts[1].templates.len()), (3, 0));
+        assert_eq!(spec_from_wire(spec_to_wire(&spec)).unwrap(), spec);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ConceptDraft;
+
 /// A job as it was asked for: everything may be missing, nothing has been checked.
 ///
 /// TOML files and the wire's messages both become one, so that defaults and limits are written
@@ -23,6 +25,8 @@ pub struct JobDraft {
     pub cluster: ClusterDraft,
     /// `[debug]`
     pub debug: DebugDraft,
+    /// `[[concepts]]`
+    pub concepts: Vec<ConceptDraft>,
 }
 
 /// `[model]`, unchecked; see [`super::ModelSpec`].

@@ -10,6 +10,7 @@
 //! is run again. Three options that it lacks are those of its `train_text_to_image.py`.
 
 mod choices;
+mod concepts;
 mod draft;
 mod epochs;
 mod error;
@@ -24,6 +25,7 @@ mod validate;
 use serde::{Deserialize, Serialize};
 
 pub use choices::{JobKind, LearnableProperty, LrScheduler, MixedPrecision, NotAChoice};
+pub use concepts::{ConceptDraft, ConceptSpec};
 pub use draft::{ClusterDraft, DataDraft, DebugDraft, JobDraft, ModelDraft, TrainDraft};
 pub use error::{SpecError, Violation};
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
@@ -49,6 +51,10 @@ pub struct JobSpec {
     pub cluster: ClusterSpec,
     /// For those who check the numbers.
     pub debug: DebugSpec,
+    /// What is learned, where it is more than one concept; empty: the one that `data` and `train` describe. Use
+    /// [`JobSpec::concepts`], which has the same form for both.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub concepts: Vec<ConceptSpec>,
 }
 
 /// The checkpoint that is built on.
@@ -62,7 +68,8 @@ pub struct ModelSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DataSpec {
     /// `artifact://sha256/HEX` of an image manifest (see [`crate::manifest`]), or a folder as every
-    /// worker sees it.
+    /// worker sees it. Empty in a job of several concepts, which have their own.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub images: String,
 }
 
@@ -70,9 +77,11 @@ pub struct DataSpec {
 /// `noise_offset` are those of its `train_text_to_image.py`, and off where not given.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrainSpec {
-    /// The new word, as it will be written in prompts.
+    /// The new word, as it will be written in prompts. Empty in a job of several concepts.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub placeholder_token: String,
-    /// The known word whose embedding the new one starts from.
+    /// The known word whose embedding the new one starts from. Empty in a job of several concepts.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub initializer_token: String,
     /// Which of the two lists of prompts is used where `templates` is empty.
     pub learnable_property: LearnableProperty,

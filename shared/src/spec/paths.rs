@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{JobSpec, SpecError, Violation};
+use super::{JobSpec, SpecError, Violation, concepts::image_sources};
 use crate::checkpoint::ResumeFrom;
 use crate::ids::CONTENT_URI_PREFIX;
 
@@ -26,8 +26,8 @@ impl JobSpec {
     /// Refuses relative paths, of which a daemon cannot know what they are relative to.
     pub fn check_paths(&self) -> Result<(), SpecError> {
         let mut spec = self.clone();
-        let relative = |(_, path): &(&str, &mut String)| !Path::new(path.as_str()).is_absolute();
-        let violation = |(field, path): (&'static str, &mut String)| {
+        let relative = |(_, path): &(String, &mut String)| !Path::new(path.as_str()).is_absolute();
+        let violation = |(field, path): (String, &mut String)| {
             Violation::new(field, format!("{path:?} is relative; give an absolute path"))
         };
         let violations: Vec<Violation> =
@@ -36,22 +36,18 @@ impl JobSpec {
     }
 
     /// The paths that the job gives, by their fields' names.
-    fn paths_mut(&mut self) -> Vec<(&'static str, &mut String)> {
+    fn paths_mut(&mut self) -> Vec<(String, &mut String)> {
         let is_path = |path: &str| !path.is_empty() && !path.starts_with(CONTENT_URI_PREFIX);
         let resumes_from_a_file =
             matches!(ResumeFrom::parse(&self.train.resume_from_checkpoint), Ok(ResumeFrom::File(_)));
-        [
-            ("model.base", &mut self.model.base),
-            ("data.images", &mut self.data.images),
-            ("debug.trace_dir", &mut self.debug.trace_dir),
-        ]
-        .into_iter()
-        .filter(|(_, path)| is_path(path))
-        .chain(
-            resumes_from_a_file
-                .then_some(("train.resume_from_checkpoint", &mut self.train.resume_from_checkpoint)),
-        )
-        .collect()
+        let Self { model, data, train, debug, concepts, .. } = self;
+        let places = [("model.base".to_owned(), &mut model.base)]
+            .into_iter()
+            .chain(image_sources(data, concepts))
+            .chain([("debug.trace_dir".to_owned(), &mut debug.trace_dir)]);
+        let checkpoint = resumes_from_a_file
+            .then_some(("train.resume_from_checkpoint".to_owned(), &mut train.resume_from_checkpoint));
+        places.filter(|(_, path)| is_path(path)).chain(checkpoint).collect()
     }
 }
 

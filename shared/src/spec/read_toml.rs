@@ -9,7 +9,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::settings::{Appended, Setting};
 use super::{
-    ClusterDraft, DataDraft, DebugDraft, JobDraft, JobSpec, ModelDraft, SpecError, TrainDraft, Violation,
+    ClusterDraft, ConceptDraft, DataDraft, DebugDraft, JobDraft, JobSpec, ModelDraft, SpecError, TrainDraft,
+    Violation,
 };
 use crate::suggest;
 
@@ -48,7 +49,11 @@ pub fn parse_job_toml_with(text: &str, settings: &[Setting]) -> Result<JobSpec, 
                 if violations.iter().any(|earlier| earlier.field == violation.field) {
                     continue;
                 }
-                violation.line = lines.get(&violation.field).copied();
+                // What is missing in one of several tables is shown at its head.
+                let table =
+                    violation.field.starts_with("concepts[").then(|| violation.field.split('.').next());
+                let line = lines.get(&violation.field).or_else(|| lines.get(table.flatten()?));
+                violation.line = line.copied();
                 violations.push(violation);
             }
         }
@@ -80,7 +85,7 @@ struct Reader<'text> {
 
 /// The known keys of one table are taken one by one; what is left over is unknown.
 struct Section<'document> {
-    name: &'static str,
+    name: String,
     table: Option<&'document DeTable<'document>>,
     known: Vec<&'static str>,
 }
@@ -127,7 +132,7 @@ const SECTION_OF_KEY: &[(&str, &str)] = &[
 
 impl<'text> Reader<'text> {
     fn job(&mut self, document: &DeTable<'_>) -> JobDraft {
-        let mut top = Section { name: "", table: Some(document), known: Vec::new() };
+        let mut top = Section { name: String::new(), table: Some(document), known: Vec::new() };
         let kind = self.string(&mut top, "kind");
         let name = self.string(&mut top, "name");
 
@@ -155,8 +160,34 @@ impl<'text> Reader<'text> {
         let debug = DebugDraft { trace_dir: self.string(&mut section, "trace_dir") };
         self.refuse_unknown(section);
 
+        let concepts = self.concepts(&mut top);
+
         self.refuse_unknown(top);
-        JobDraft { kind, name, model, data, train, cluster, debug }
+        JobDraft { kind, name, model, data, train, cluster, debug, concepts }
+    }
+
+    fn concepts(&mut self, top: &mut Section<'_>) -> Vec<ConceptDraft> {
+        const KEY: &str = "concepts";
+        let tables = self.take(top, KEY).and_then(|value| {
+            self.expect(KEY, value, "tables, each under [[concepts]]", value.get_ref().as_array())
+        });
+        let mut concepts = Vec::new();
+        for (index, entry) in tables.into_iter().flat_map(|tables| tables.iter()).enumerate() {
+            let name = format!("{KEY}[{index}]");
+            self.lines.insert(name.clone(), line_of(self.text, entry.span()));
+            let table = self.expect(&name, entry, "a table under [[concepts]]", entry.get_ref().as_table());
+            let mut section = Section { name, table, known: Vec::new() };
+            concepts.push(ConceptDraft {
+                placeholder_token: self.string(&mut section, "placeholder_token"),
+                initializer_token: self.string(&mut section, "initializer_token"),
+                images: self.string(&mut section, "images"),
+                num_vectors: self.integer(&mut section, "num_vectors"),
+                learnable_property: self.string(&mut section, "learnable_property"),
+                templates: self.strings(&mut section, "templates"),
+            });
+            self.refuse_unknown(section);
+        }
+        concepts
     }
 
     fn train(&mut self, section: &mut Section<'_>) -> TrainDraft {
@@ -198,7 +229,7 @@ impl<'text> Reader<'text> {
         let table = self
             .take(top, name)
             .and_then(|value| self.expect(name, value, "a table", value.get_ref().as_table()));
-        Section { name, table, known: Vec::new() }
+        Section { name: name.to_owned(), table, known: Vec::new() }
     }
 
     fn string(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<String> {

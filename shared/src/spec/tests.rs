@@ -1,3 +1,4 @@
+mod concepts;
 mod settings;
 mod train_numbers;
 
@@ -79,6 +80,7 @@ fn what_is_left_out_takes_diffusers_defaults() {
         },
         cluster: ClusterSpec { world_size: 1, min_world_size: 1, threads_per_rank: 0 },
         debug: DebugSpec { trace_dir: String::new() },
+        concepts: Vec::new(),
     };
     assert_eq!(spec, expected);
 }
@@ -441,6 +443,7 @@ fn any_draft() -> impl Strategy<Value = JobDraft> {
                 threads_per_rank: Some(batch),
             },
             debug: DebugDraft { trace_dir: Some(path) },
+            concepts: Vec::new(),
         }
     })
 }

@@ -1,22 +1,28 @@
 //! Defaults and limits of every field, written once.
 
 mod checkpoints;
+mod concepts;
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use super::{
-    ClusterDraft, ClusterSpec, DataSpec, DebugSpec, JobDraft, JobKind, JobSpec, LearnableProperty,
+    ClusterDraft, ClusterSpec, DataDraft, DataSpec, DebugSpec, JobDraft, JobKind, JobSpec, LearnableProperty,
     LrScheduler, MixedPrecision, ModelSpec, SpecError, TrainDraft, TrainSpec, Violation,
 };
 use crate::ids::{CONTENT_URI_PREFIX, ContentHash};
+use concepts::Words;
 
 /// The largest values that are accepted: far above what is useful, low enough that no size
 /// computed from them overflows or exhausts a machine by accident.
 pub mod limits {
     /// Rows learned for the placeholder.
     pub const NUM_VECTORS: i64 = 64;
+    /// Concepts in a job.
+    pub const CONCEPTS: usize = 64;
+    /// Rows learned for all concepts of a job together: every microbatch sends its gradient of them around the ring.
+    pub const ALL_VECTORS: u32 = 1024;
     /// Pixels.
     pub const RESOLUTION: i64 = 4096;
     /// Samples in a microbatch.
@@ -59,12 +65,14 @@ pub(super) fn validate(draft: JobDraft) -> Result<JobSpec, SpecError> {
     let kind = check.kind(draft.kind);
     let name = check.name(draft.name, kind);
     let model = ModelSpec { base: check.model_base(draft.model.base) };
-    let data = DataSpec { images: check.images(draft.data.images) };
-    let train = check.train(draft.train);
+    let several = !draft.concepts.is_empty();
+    let data = check.data(draft.data, several);
+    let train = check.train(draft.train, several);
+    let concepts = check.concepts(draft.concepts, &train);
     let cluster = check.cluster(draft.cluster);
     let debug = DebugSpec { trace_dir: check.trace_dir(draft.debug.trace_dir) };
 
-    let spec = JobSpec { kind, name, model, data, train, cluster, debug };
+    let spec = JobSpec { kind, name, model, data, train, cluster, debug, concepts };
     check.across_fields(&spec);
     if check.violations.is_empty() { Ok(spec) } else { Err(SpecError { violations: check.violations }) }
 }
@@ -118,17 +126,26 @@ impl Check {
         base
     }
 
-    fn images(&mut self, given: Option<String>) -> String {
-        const FIELD: &str = "data.images";
+    fn data(&mut self, draft: DataDraft, several: bool) -> DataSpec {
+        const IMAGES: &str = "data.images";
+        let images = if several {
+            self.refuse_beside_concepts(IMAGES, draft.images)
+        } else {
+            self.images(IMAGES, draft.images)
+        };
+        DataSpec { images }
+    }
+
+    fn images(&mut self, field: &str, given: Option<String>) -> String {
         const WANTED: &str = "a folder of images";
-        let images = self.required(FIELD, given, WANTED);
+        let images = self.required(field, given, WANTED);
         if images.starts_with(CONTENT_URI_PREFIX) {
             if let Err(error) = ContentHash::from_uri(&images) {
-                self.refuse(FIELD, error.to_string());
+                self.refuse(field, error.to_string());
             }
         } else if let Some(scheme) = scheme(&images) {
             let given = shortened(&images);
-            self.refuse(FIELD, format!("got {given:?}; {scheme}:// is not supported yet: give {WANTED}"));
+            self.refuse(field, format!("got {given:?}; {scheme}:// is not supported yet: give {WANTED}"));
         }
         images
     }
@@ -146,14 +163,11 @@ impl Check {
         folder
     }
 
-    fn train(&mut self, draft: TrainDraft) -> TrainSpec {
-        let placeholder_token = self.token("train.placeholder_token", draft.placeholder_token);
-        let initializer_token = self.token("train.initializer_token", draft.initializer_token);
-        if !placeholder_token.is_empty() && placeholder_token == initializer_token {
-            let problem =
-                format!("got {placeholder_token:?}, which is the initializer_token too; give a new word");
-            self.refuse("train.placeholder_token", problem);
-        }
+    fn train(&mut self, draft: TrainDraft, several: bool) -> TrainSpec {
+        let words =
+            Words { placeholder_token: draft.placeholder_token, initializer_token: draft.initializer_token };
+        let (placeholder_token, initializer_token) =
+            if several { self.no_words(words) } else { self.words("train", words) };
         TrainSpec {
             placeholder_token,
             initializer_token,
@@ -194,7 +208,7 @@ impl Check {
             seed: self.count("train.seed", draft.seed, 0, 0..=i64::MAX),
             mixed_precision: self.choice("train.mixed_precision", draft.mixed_precision, MixedPrecision::No),
             center_crop: draft.center_crop.unwrap_or(false),
-            templates: self.templates(draft.templates),
+            templates: self.templates("train.templates", draft.templates),
             save_steps: self.count("train.save_steps", draft.save_steps, 500, 0..=limits::STEPS),
             adam_beta1: self.share("train.adam_beta1", draft.adam_beta1, 0.9),
             adam_beta2: self.share("train.adam_beta2", draft.adam_beta2, 0.999),
@@ -345,14 +359,13 @@ impl Check {
 
     /// diffusers fills a template in with Python's `template.format(word)`: exactly one `{}`, and a
     /// brace anywhere else would fail or vanish there.
-    fn templates(&mut self, given: Option<Vec<String>>) -> Vec<String> {
-        const FIELD: &str = "train.templates";
+    fn templates(&mut self, field: &str, given: Option<Vec<String>>) -> Vec<String> {
         let templates = given.unwrap_or_default();
         if templates.len() > limits::TEMPLATES {
-            self.refuse(FIELD, format!("got {}; allowed: at most {}", templates.len(), limits::TEMPLATES));
+            self.refuse(field, format!("got {}; allowed: at most {}", templates.len(), limits::TEMPLATES));
         }
         for (index, template) in templates.iter().enumerate().take(limits::TEMPLATES) {
-            let field = format!("{FIELD}[{index}]");
+            let field = format!("{field}[{index}]");
             if let Err(problem) = printable(template, limits::TEMPLATE_CHARACTERS) {
                 self.refuse(&field, problem);
             } else if template.matches("{}").count() != 1 || template.matches(['{', '}']).count() != 2 {

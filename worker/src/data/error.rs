@@ -75,7 +75,7 @@ pub enum Error {
     },
     /// train.placeholder_token names a token that the vocabulary has.
     #[error(
-        "train.placeholder_token: the tokenizer already contains the token {token:?}; choose one that is not in \
+        "the tokenizer already contains the token {token:?}; choose one that is not in \
          its vocabulary, such as \"<{token}>\""
     )]
     PlaceholderTaken {
@@ -83,7 +83,7 @@ pub enum Error {
         token: String,
     },
     /// train.placeholder_token cannot stand for a token of its own.
-    #[error("train.placeholder_token: {token:?} cannot be a token: {problem}")]
+    #[error("{token:?} cannot be a token: {problem}")]
     PlaceholderUnusable {
         /// The token.
         token: String,
@@ -92,7 +92,7 @@ pub enum Error {
     },
     /// train.initializer_token is not one token of the vocabulary.
     #[error(
-        "train.initializer_token must be a single token of the checkpoint's vocabulary; {given:?} is {} {:?}",
+        "must be a single token of the checkpoint's vocabulary; {given:?} is {} {:?}",
         tokens.len(), tokens
     )]
     InitializerNotOneToken {
@@ -102,7 +102,7 @@ pub enum Error {
         tokens: Vec<String>,
     },
     /// A prompt template in which the learned token does not appear as it should.
-    #[error("train.templates: {template:?}: {problem}")]
+    #[error("{template:?}: {problem}")]
     Template {
         /// The template, with its `{{}}`.
         template: String,

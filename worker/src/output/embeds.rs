@@ -4,17 +4,8 @@ use std::path::Path;
 
 use super::{EmbeddingFacts, Error, Learned, TensorFile, read_back};
 
-/// The file of a finished job for diffusers: the placeholder token is the only key.
-pub const FILE_NAME: &str = "learned_embeds.safetensors";
-/// The same in the layout that kohya's trainer writes: [`EMB_PARAMS_KEY`] is the only key.
-pub const EMB_PARAMS_FILE_NAME: &str = "learned_embeds-emb_params.safetensors";
 /// kohya's key (github.com/kohya-ss/sd-scripts, train_textual_inversion.py).
 pub const EMB_PARAMS_KEY: &str = "emb_params";
-
-/// diffusers' file of a job that has taken `step` steps.
-pub fn file_name_at(step: u64) -> String {
-    format!("learned_embeds-steps-{step}.safetensors")
-}
 
 /// Writes the learned rows, [num_vectors, width] in fp32, under the placeholder token as the only key, so that
 /// diffusers' `load_textual_inversion` loads them (several vectors as `token`, `token_1`, …), and reads them back.
@@ -23,7 +14,7 @@ pub fn file_name_at(step: u64) -> String {
 /// The rows do not divide into `num_vectors` or are not finite; the file cannot be written, or holds something else
 /// than was written.
 pub fn write(file: &Path, learned: &Learned<'_>, facts: &EmbeddingFacts) -> Result<(), Error> {
-    write_under(learned.placeholder_token, file, learned, facts)
+    write_under(&learned.concept.placeholder_token, file, learned, facts)
 }
 
 /// The same under the key `emb_params`. A loader that goes by the file's name has to be told the word by it.
@@ -57,7 +48,7 @@ mod tests {
     #[test]
     fn both_files_hold_the_same_rows_and_facts_under_one_key() {
         let folder = tempfile::tempdir().unwrap();
-        let paths = [FILE_NAME, EMB_PARAMS_FILE_NAME].map(|name| folder.path().join(name));
+        let paths = ["a.safetensors", "b.safetensors"].map(|name| folder.path().join(name));
         write(&paths[0], &learned(&ROWS), &example()).unwrap();
         write_emb_params(&paths[1], &learned(&ROWS), &example()).unwrap();
         for (path, key) in paths.iter().zip(["<a>", "emb_params"]) {
@@ -83,6 +74,5 @@ mod tests {
             panic!("{broken:?}");
         };
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-        assert_eq!(file_name_at(250), "learned_embeds-steps-250.safetensors");
     }
 }

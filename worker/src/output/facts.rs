@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ringtune_shared::ids::ContentHash;
 use serde_json::{Value, json};
 
-use super::canonical_json;
+use super::{Concept, canonical_json};
 use crate::engine::PredictionType;
 
 /// The metadata entry that names the placeholder token. Prompts of `generate` use that word, whatever the tensor or
@@ -40,15 +40,11 @@ pub struct EmbeddingFacts {
     pub max_train_steps: u64,
 }
 
-/// The learned rows of one placeholder token.
+/// The learned rows of one concept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Learned<'a> {
-    /// The word that was taught.
-    pub placeholder_token: &'a str,
-    /// The word that it started from.
-    pub initializer_token: &'a str,
-    /// Rows.
-    pub num_vectors: usize,
+    /// What was taught.
+    pub concept: &'a Concept,
     /// [num_vectors, width] flat.
     pub rows: &'a [f32],
     /// The step that they were learned up to.
@@ -58,7 +54,8 @@ pub struct Learned<'a> {
 impl Learned<'_> {
     /// [num_vectors, width].
     pub fn shape(&self) -> [usize; 2] {
-        [self.num_vectors, self.rows.len() / self.num_vectors.max(1)]
+        let vectors = self.concept.num_vectors;
+        [vectors, self.rows.len() / vectors.max(1)]
     }
 }
 
@@ -90,10 +87,10 @@ impl EmbeddingFacts {
             ("modelspec.title", self.title.clone()),
             ("ringtune", self.to_json()),
             ("ringtune.data_hash", self.data_hash.clone()),
-            ("ringtune.initializer_token", learned.initializer_token.to_owned()),
+            ("ringtune.initializer_token", learned.concept.initializer_token.clone()),
             ("ringtune.job_hash", self.job_hash()),
             ("ringtune.model_hash", self.model_hash.clone()),
-            (PLACEHOLDER_ENTRY, learned.placeholder_token.to_owned()),
+            (PLACEHOLDER_ENTRY, learned.concept.placeholder_token.clone()),
             ("ringtune.seed", self.seed.to_string()),
             ("ringtune.step", learned.step.to_string()),
             ("ringtune.version", self.version.clone()),
@@ -126,6 +123,10 @@ fn modelspec_prediction(prediction: PredictionType) -> &'static str {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::LazyLock;
+
+    use ringtune_shared::spec::{ConceptSpec, LearnableProperty};
+
     use super::*;
 
     pub(crate) fn example() -> EmbeddingFacts {
@@ -145,7 +146,18 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn learned(rows: &[f32]) -> Learned<'_> {
-        Learned { placeholder_token: "<a>", initializer_token: "star", num_vectors: 2, rows, step: 5 }
+        static CONCEPT: LazyLock<Concept> = LazyLock::new(|| {
+            let spec = ConceptSpec {
+                placeholder_token: "<a>".to_owned(),
+                initializer_token: "star".to_owned(),
+                images: "/images".to_owned(),
+                num_vectors: 2,
+                learnable_property: LearnableProperty::Object,
+                templates: Vec::new(),
+            };
+            Concept::list(&[spec]).remove(0)
+        });
+        Learned { concept: &CONCEPT, rows, step: 5 }
     }
 
     #[test]

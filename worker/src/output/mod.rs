@@ -6,6 +6,7 @@
 
 mod canonical_json;
 pub mod checkpoint;
+pub mod concept;
 pub mod embeds;
 mod error;
 pub mod facts;
@@ -16,6 +17,7 @@ pub mod tensor_file;
 pub mod trace;
 
 pub use canonical_json::canonical_json;
+pub use concept::Concept;
 pub use error::Error;
 pub use facts::{EmbeddingFacts, Learned};
 pub use metrics_csv::{MetricsCsv, StepMetrics};

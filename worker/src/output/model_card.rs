@@ -7,7 +7,9 @@ use std::path::Path;
 use ringtune_shared::files::write_atomically;
 use serde_json::Value;
 
-use super::{EmbeddingFacts, Error, Learned, canonical_json, embeds, read_back::check_text};
+use super::{
+    EmbeddingFacts, Error, Learned, canonical_json, concept::file_word, embeds, read_back::check_text,
+};
 
 /// The file's name.
 pub const FILE_NAME: &str = "README.md";
@@ -15,18 +17,18 @@ pub const FILE_NAME: &str = "README.md";
 const TAGS: [&str; 5] =
     ["stable-diffusion", "stable-diffusion-diffusers", "text-to-image", "diffusers", "textual_inversion"];
 
-/// Writes the card of a job's embedding and reads it back.
+/// Writes the card of a job's embeddings, one for each concept, and reads it back.
 ///
 /// # Errors
 /// The file cannot be written, or holds something else than was written.
-pub fn write(file: &Path, learned: &Learned<'_>, facts: &EmbeddingFacts) -> Result<(), Error> {
+pub fn write(file: &Path, learned: &[Learned<'_>], facts: &EmbeddingFacts) -> Result<(), Error> {
     let card = compose(learned, facts);
     write_atomically(file, card.as_bytes()).map_err(|error| Error::writing(file, error.cause))?;
     check_text(file, &card)
 }
 
 /// The card's text. There is no license in it: that is for those to say who own the pictures and the checkpoint.
-pub fn compose(learned: &Learned<'_>, facts: &EmbeddingFacts) -> String {
+pub fn compose(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
     let sections = [
         front_matter(facts),
         introduction(learned, facts),
@@ -43,39 +45,76 @@ fn front_matter(facts: &EmbeddingFacts) -> String {
     format!("---\nbase_model: {base_model}\ninference: true\nlibrary_name: diffusers\ntags:\n{tags}---\n")
 }
 
-fn introduction(learned: &Learned<'_>, facts: &EmbeddingFacts) -> String {
-    let [vectors, width] = learned.shape();
-    let plural = if vectors == 1 { "" } else { "s" };
-    format!(
-        "# {}\n\nThe word {} for {}, learned by textual inversion with Ringtune {} from {}: {vectors} \
-         vector{plural} of {width} numbers, after step {} of {}.\n\n\
-         | File | Key | Made for |\n|---|---|---|\n\
-         | `{}` | {} | diffusers |\n| `{}` | `{}` | kohya's sd-scripts, AUTOMATIC1111 |\n",
-        heading(&facts.title),
-        code(learned.placeholder_token),
-        code(&facts.base_model),
-        facts.version,
-        code(learned.initializer_token),
-        learned.step,
-        facts.max_train_steps,
-        embeds::FILE_NAME,
-        code(learned.placeholder_token),
-        embeds::EMB_PARAMS_FILE_NAME,
-        embeds::EMB_PARAMS_KEY,
-    )
+fn introduction(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
+    let heading = heading(&facts.title);
+    let base_model = code(&facts.base_model);
+    let (version, total) = (&facts.version, facts.max_train_steps);
+    let step = learned.first().map_or(0, |learned| learned.step);
+    let words = match learned {
+        [one] => format!(
+            "The word {} for {base_model}, learned by textual inversion with Ringtune {version} from {}: {}, after \
+             step {step} of {total}.",
+            code(&one.concept.placeholder_token),
+            code(&one.concept.initializer_token),
+            size(one),
+        ),
+        several => {
+            let words: String = several
+                .iter()
+                .map(|one| {
+                    let (word, start) = (&one.concept.placeholder_token, &one.concept.initializer_token);
+                    format!("- {} from {}: {}\n", code(word), code(start), size(one))
+                })
+                .collect();
+            format!(
+                "{} words for {base_model}, learned together by textual inversion with Ringtune {version}, after step \
+                 {step} of {total}:\n\n{}",
+                several.len(),
+                words.trim_end(),
+            )
+        }
+    };
+    let files: String = learned
+        .iter()
+        .map(|one| {
+            format!(
+                "| `{}` | {} | diffusers |\n| `{}` | `{}` | kohya's sd-scripts, AUTOMATIC1111 |\n",
+                one.concept.file_name(),
+                code(&one.concept.placeholder_token),
+                one.concept.emb_params_file_name(),
+                embeds::EMB_PARAMS_KEY,
+            )
+        })
+        .collect();
+    format!("# {heading}\n\n{words}\n\n| File | Key | Made for |\n|---|---|---|\n{files}")
 }
 
-fn loading(learned: &Learned<'_>, facts: &EmbeddingFacts) -> String {
-    let word = file_stem_for(learned.placeholder_token);
-    let (base_model, file) = (quoted(&facts.base_model), embeds::FILE_NAME);
-    let prompt = quoted(&format!("a photo of a {}", learned.placeholder_token));
+fn size(learned: &Learned<'_>) -> String {
+    let [vectors, width] = learned.shape();
+    let plural = if vectors == 1 { "" } else { "s" };
+    format!("{vectors} vector{plural} of {width} numbers")
+}
+
+fn loading(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
+    let tokens: Vec<&str> = learned.iter().map(|one| one.concept.placeholder_token.as_str()).collect();
+    let word = file_stem_for(tokens.first().unwrap_or(&""));
+    let base_model = quoted(&facts.base_model);
+    let loads: String = learned
+        .iter()
+        .map(|one| format!("pipeline.load_textual_inversion(\"{}\")\n", one.concept.file_name()))
+        .collect();
+    let prompt = quoted(&format!("a photo of a {}", tokens.join(" and a ")));
+    let (key, either) = match learned.len() {
+        1 => ("the word is the file's key", "Copy either file"),
+        _ => ("each word is its file's key", "Copy either file of a word"),
+    };
     format!(
-        "## Loading\n\n**diffusers**: the word is the file's key.\n\n\
+        "## Loading\n\n**diffusers**: {key}.\n\n\
          ```python\nfrom diffusers import StableDiffusionPipeline\n\n\
          pipeline = StableDiffusionPipeline.from_pretrained({base_model})\n\
-         pipeline.load_textual_inversion(\"{file}\")\n\
+         {loads}\
          image = pipeline({prompt}).images[0]\n```\n\n\
-         The other tools go by the file's name, not by what is in it. Copy either file under the name that you want \
+         The other tools go by the file's name, not by what is in it. {either} under the name that you want \
          to write in prompts, say `{word}.safetensors`.\n\n\
          - **AUTOMATIC1111**: into `embeddings/`; prompt: `a photo of a {word}`\n\
          - **ComfyUI**: into `models/embeddings/`; prompt: `a photo of a embedding:{word}`\n\
@@ -92,6 +131,12 @@ fn settings(facts: &EmbeddingFacts) -> String {
         .filter(|(_, value)| !value.is_null())
         .map(|(key, value)| (format!("train.{key}"), shown(value)))
         .collect();
+    for (index, concept) in
+        facts.job.get("concepts").and_then(Value::as_array).into_iter().flatten().enumerate()
+    {
+        let keys = concept.as_object().into_iter().flatten();
+        rows.extend(keys.map(|(key, value)| (format!("concepts[{index}].{key}"), shown(value))));
+    }
     let cluster = facts.job.get("cluster").and_then(|cluster| cluster.get("world_size"));
     rows.extend(cluster.map(|size| ("cluster.world_size".to_owned(), shown(size))));
     rows.extend(facts.job.get("precision").map(|precision| ("computed in".to_owned(), shown(precision))));
@@ -99,14 +144,14 @@ fn settings(facts: &EmbeddingFacts) -> String {
     table("## Settings\n\n| Setting | Value |", &rows)
 }
 
-fn provenance(learned: &Learned<'_>, facts: &EmbeddingFacts) -> String {
+fn provenance(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
     let rows = [
         ("Ringtune", facts.version.clone()),
         ("base model (SHA-256 over its files)", facts.model_hash.clone()),
         ("pictures (SHA-256 of their manifest)", facts.data_hash.clone()),
         ("job (SHA-256 of its canonical JSON)", facts.job_hash()),
         ("computed on", facts.numerics_class.clone()),
-        ("step", learned.step.to_string()),
+        ("step", learned.first().map_or(0, |learned| learned.step).to_string()),
     ]
     .map(|(what, value)| (what.to_owned(), code(&value)));
     table("## Provenance\n\n| What | Value |", &rows)
@@ -149,19 +194,22 @@ fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// A file name that every tool can read as a word of a prompt: the token's letters, digits, "-", "_" and ".".
+/// A file name that every tool can read as a word of a prompt.
 fn file_stem_for(token: &str) -> String {
-    let kept: String = token.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).collect();
-    let kept = kept.trim_matches('.');
-    if kept.is_empty() { "my-concept".to_owned() } else { kept.to_owned() }
+    let word = file_word(token);
+    if word.is_empty() { "my-concept".to_owned() } else { word }
 }
 
 #[cfg(test)]
 mod tests {
+    use ringtune_shared::spec::{ConceptSpec, LearnableProperty};
     use serde_json::json;
 
     use super::{
-        super::facts::tests::{example, learned},
+        super::{
+            Concept,
+            facts::tests::{example, learned},
+        },
         *,
     };
 
@@ -176,7 +224,7 @@ mod tests {
             ..example()
         };
         let rows = [0.0; 6];
-        let card = compose(&learned(&rows), &facts);
+        let card = compose(&[learned(&rows)], &facts);
         let head = "---\nbase_model: \"toy-sd\"\ninference: true\nlibrary_name: diffusers\ntags:\n\
             - stable-diffusion\n- stable-diffusion-diffusers\n- text-to-image\n- diffusers\n- textual_inversion\n\
             ---\n\n# my stars\n\n\
@@ -198,7 +246,37 @@ mod tests {
         }
         // No license is claimed, and the same job has the same card.
         assert!(!card.contains("license"));
-        assert_eq!(card, compose(&learned(&rows), &facts));
+        assert_eq!(card, compose(&[learned(&rows)], &facts));
+    }
+
+    #[test]
+    fn one_card_lists_all_concepts() {
+        let spec = |token: &str, initializer: &str, num_vectors| ConceptSpec {
+            placeholder_token: token.to_owned(),
+            initializer_token: initializer.to_owned(),
+            images: "/images".to_owned(),
+            num_vectors,
+            learnable_property: LearnableProperty::Object,
+            templates: Vec::new(),
+        };
+        let concepts = Concept::list(&[spec("<a>", "star", 1), spec("<b>", "heart", 2)]);
+        let facts = EmbeddingFacts {
+            job: json!({"concepts": [{"placeholder_token": "<a>"}, {"placeholder_token": "<b>", "num_vectors": 2}]}),
+            ..example()
+        };
+        let card = compose(&Concept::split(&concepts, &[0.5; 9], 5), &facts);
+        for line in [
+            "2 words for `toy-sd`, learned together by textual inversion with Ringtune 0.1.0, after step 5 of 9:\n\n\
+             - `<a>` from `star`: 1 vector of 3 numbers\n- `<b>` from `heart`: 2 vectors of 3 numbers\n\n",
+            "| `learned_embeds-a.safetensors` | `<a>` | diffusers |\n",
+            "| `learned_embeds-b-emb_params.safetensors` | `emb_params` | kohya's sd-scripts, AUTOMATIC1111 |\n",
+            "pipeline.load_textual_inversion(\"learned_embeds-a.safetensors\")\n\
+             pipeline.load_textual_inversion(\"learned_embeds-b.safetensors\")\n",
+            "image = pipeline(\"a photo of a <a> and a <b>\").images[0]\n",
+            "| concepts[1].num_vectors | `2` |\n| concepts[1].placeholder_token | `<b>` |\n",
+        ] {
+            assert!(card.contains(line), "{line:?} is missing in {card}");
+        }
     }
 
     #[test]
@@ -215,9 +293,9 @@ mod tests {
     fn the_file_is_what_was_composed() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(FILE_NAME);
-        write(&file, &learned(&[0.0; 6]), &example()).unwrap();
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), compose(&learned(&[0.0; 6]), &example()));
-        let absent = write(Path::new("/nonexistent-folder/README.md"), &learned(&[0.0; 6]), &example());
+        write(&file, &[learned(&[0.0; 6])], &example()).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), compose(&[learned(&[0.0; 6])], &example()));
+        let absent = write(Path::new("/nonexistent-folder/README.md"), &[learned(&[0.0; 6])], &example());
         assert!(matches!(absent, Err(Error::Write { .. })));
     }
 }

@@ -109,7 +109,7 @@ mod tests {
     /// What is said of a file that was changed after it was written; none: it passes.
     fn found_in(change: impl FnOnce(&mut Vec<u8>)) -> Option<String> {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join(embeds::FILE_NAME);
+        let file = folder.path().join("learned_embeds.safetensors");
         embeds::write(&file, &learned(&ROWS), &example()).unwrap();
         let mut bytes = std::fs::read(&file).unwrap();
         change(&mut bytes);
@@ -118,7 +118,7 @@ mod tests {
         match check_embedding(&file, "<a>", &learned(&ROWS), &metadata) {
             Ok(()) => None,
             Err(error @ Error::ReadBack { .. }) => {
-                assert!(error.to_string().contains(embeds::FILE_NAME), "{error}");
+                assert!(error.to_string().contains("learned_embeds.safetensors"), "{error}");
                 Some(error.to_string())
             }
             Err(other) => panic!("{other}"),

@@ -11,9 +11,6 @@ use crate::{data, engine::EngineError, output, ring, train};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankError {
-    /// The folder of images.
-    #[error("data.images: {0}")]
-    Images(#[source] data::Error),
     /// One image, tokenizer, tokens.
     #[error(transparent)]
     Data(#[from] data::Error),
@@ -33,11 +30,19 @@ pub enum RankError {
     #[error("ring: {0}")]
     Ring(#[from] ring::Error),
     /// The manifest of the images.
-    #[error("data.images: {0}")]
+    #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// Not a content URI.
-    #[error("data.images: {0}")]
-    ImagesUri(#[from] IdError),
+    #[error(transparent)]
+    ContentUri(#[from] IdError),
+    /// What stands behind a field of the job cannot be used.
+    #[error("{field}: {source}")]
+    InField {
+        /// `section.key` of the job.
+        field: String,
+        /// Why.
+        source: Box<RankError>,
+    },
     /// A field that only a worker can check.
     #[error("{field}: {problem}")]
     Field {
@@ -92,6 +97,16 @@ pub enum RankError {
 }
 
 impl RankError {
+    /// The same, blamed on a field of the job, if it is what the field's value leads to.
+    pub(super) fn in_field(self, field: &str) -> Self {
+        match self {
+            Self::Data(_) | Self::Manifest(_) | Self::ContentUri(_) => {
+                Self::InField { field: field.to_owned(), source: Box::new(self) }
+            }
+            other => other,
+        }
+    }
+
     /// Whether all that is known is that a neighbour is gone: it, or another rank, may know why.
     pub(super) fn is_loss_of_a_neighbour(&self) -> bool {
         let Self::Ring(error) = self else { return false };

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     output::{
-        self, EmbeddingFacts, Learned, MetricsCsv, StepMetrics, embeds, metrics_csv, model_card,
+        self, Concept, EmbeddingFacts, Learned, MetricsCsv, StepMetrics, embeds, metrics_csv, model_card,
         read_back::{check_text, different},
     },
     session::{Assignment, StepSummary},
@@ -32,7 +32,7 @@ const JOB_FILE: &str = "job.toml";
 #[derive(Debug)]
 pub(super) struct JobFiles {
     folder: PathBuf,
-    spec: JobSpec,
+    concepts: Arc<Vec<Concept>>,
     facts: Arc<EmbeddingFacts>,
     csv: Option<MetricsCsv>,
     uploads: Option<Uploads>,
@@ -49,7 +49,7 @@ pub(super) struct Left {
     pub(super) state: Option<SavedState>,
 }
 
-/// Writes one file of the learned rows and reads it back. Blocks.
+/// Writes one concept's file and reads it back. Blocks.
 type Write = fn(&Path, &Learned<'_>, &EmbeddingFacts) -> Result<(), output::Error>;
 
 /// Makes the empty folder that a rank writes in. What an earlier try left there goes. Blocks.
@@ -69,16 +69,16 @@ impl JobFiles {
         prepared: &Prepared,
         client: ArtifactClient,
     ) -> Result<Self, RankError> {
-        let spec = assignment.spec.clone();
+        let spec = &assignment.spec;
         let toml = spec.to_toml().map_err(|error| RankError::JobFile(error.to_string()))?;
-        write_job_file(&folder.join(JOB_FILE), &toml, &spec)?;
+        write_job_file(&folder.join(JOB_FILE), &toml, spec)?;
         let csv = MetricsCsv::create(&folder.join(metrics_csv::FILE_NAME))?;
         Ok(Self {
             folder: folder.to_owned(),
+            concepts: Arc::new(prepared.concepts.clone()),
             facts: Arc::new(facts(assignment, prepared)?),
             csv: Some(csv),
             uploads: Some(Uploads::start(assignment.ring.job, client)),
-            spec,
             checkpoints: Checkpoints::new(folder.to_owned(), assignment, prepared),
             last_step: prepared.done.steps,
         })
@@ -101,12 +101,14 @@ impl JobFiles {
         Ok(())
     }
 
-    /// Writes the embedding as it is after `step` and sends it on its way.
+    /// Writes the embeddings as they are after `step` and sends them on their way.
     pub(super) async fn save_step(&self, step: u64, rows: Arc<Vec<f32>>) -> Result<(), RankError> {
-        let name = embeds::file_name_at(step);
-        self.write_learned(&name, embeds::write, step, rows).await?;
-        if let Some(uploads) = &self.uploads {
-            uploads.push(self.folder.join(name)).await;
+        for (index, concept) in self.concepts.iter().enumerate() {
+            let name = concept.file_name_at(step);
+            self.write_concept(index, &name, embeds::write, step, Arc::clone(&rows)).await?;
+            if let Some(uploads) = &self.uploads {
+                uploads.push(self.folder.join(name)).await;
+            }
         }
         Ok(())
     }
@@ -149,44 +151,55 @@ impl JobFiles {
     async fn write_results(
         &mut self,
         rows: Option<Arc<Vec<f32>>>,
-        names: &mut Vec<&'static str>,
+        names: &mut Vec<String>,
     ) -> Result<(), RankError> {
-        names.push(JOB_FILE);
+        names.push(JOB_FILE.to_owned());
         if let Some(csv) = self.csv.take() {
             tokio::task::spawn_blocking(move || csv.finish()).await??;
-            names.push(metrics_csv::FILE_NAME);
+            names.push(metrics_csv::FILE_NAME.to_owned());
         }
         let Some(rows) = rows else { return Ok(()) };
-        let files: [(&str, Write); 3] = [
-            (embeds::FILE_NAME, embeds::write),
-            (embeds::EMB_PARAMS_FILE_NAME, embeds::write_emb_params),
-            (model_card::FILE_NAME, model_card::write),
-        ];
-        for (name, write) in files {
-            self.write_learned(name, write, self.last_step, Arc::clone(&rows)).await?;
-            names.push(name);
+        for (index, concept) in self.concepts.iter().enumerate() {
+            let files: [(String, Write); 2] = [
+                (concept.file_name(), embeds::write),
+                (concept.emb_params_file_name(), embeds::write_emb_params),
+            ];
+            for (name, write) in files {
+                self.write_concept(index, &name, write, self.last_step, Arc::clone(&rows)).await?;
+                names.push(name);
+            }
         }
+        self.write(model_card::FILE_NAME, self.last_step, rows, model_card::write).await?;
+        names.push(model_card::FILE_NAME.to_owned());
         Ok(())
     }
 
-    async fn write_learned(
+    /// Writes a file of concept `index`.
+    async fn write_concept(
         &self,
+        index: usize,
         name: &str,
         write: Write,
         step: u64,
         rows: Arc<Vec<f32>>,
     ) -> Result<(), RankError> {
-        let (file, train, facts) = (self.folder.join(name), self.spec.train.clone(), Arc::clone(&self.facts));
-        let write = move || {
-            let learned = Learned {
-                placeholder_token: &train.placeholder_token,
-                initializer_token: &train.initializer_token,
-                num_vectors: train.num_vectors as usize,
-                rows: &rows,
-                step,
-            };
-            write(&file, &learned, &facts)
-        };
+        self.write(name, step, rows, move |file, learned, facts| {
+            learned.get(index).map_or(Ok(()), |learned| write(file, learned, facts))
+        })
+        .await
+    }
+
+    /// Writes a file of what has been learned of all concepts. `rows`: as they are after `step`.
+    async fn write(
+        &self,
+        name: &str,
+        step: u64,
+        rows: Arc<Vec<f32>>,
+        write: impl FnOnce(&Path, &[Learned<'_>], &EmbeddingFacts) -> Result<(), output::Error> + Send + 'static,
+    ) -> Result<(), RankError> {
+        let (file, facts) = (self.folder.join(name), Arc::clone(&self.facts));
+        let concepts = Arc::clone(&self.concepts);
+        let write = move || write(&file, &Concept::split(&concepts, &rows, step), &facts);
         Ok(tokio::task::spawn_blocking(write).await??)
     }
 }

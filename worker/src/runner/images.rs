@@ -24,28 +24,42 @@ pub(super) struct Pictures {
     pub(super) hash: ContentHash,
 }
 
-/// Brings the pictures of `source` (data.images) here.
+/// Brings the pictures of all `sources` here, each with the name of its field ("data.images").
 pub(super) async fn materialise(
-    source: &str,
+    sources: &[(String, String)],
     client: &ArtifactClient,
     cache: &ContentCache,
     journal: &Journal,
-) -> Result<Pictures, RankError> {
-    if source.starts_with(CONTENT_URI_PREFIX) {
-        return fetch(ContentHash::from_uri(source)?, client, cache, journal).await;
+) -> Result<Vec<Pictures>, RankError> {
+    let mut all = Vec::with_capacity(sources.len());
+    let mut needed = Vec::new();
+    for (field, source) in sources {
+        let brought = if source.starts_with(CONTENT_URI_PREFIX) {
+            fetch(source, client, cache, journal, &mut needed).await
+        } else {
+            list(field, source, journal).await
+        };
+        all.push(brought.map_err(|error| error.in_field(field))?);
     }
+    let cache = cache.clone();
+    // Not before all are there: no source is to push out another's.
+    tokio::task::spawn_blocking(move || cache.trim(&needed)).await?;
+    Ok(all)
+}
+
+async fn list(field: &str, source: &str, journal: &Journal) -> Result<Pictures, RankError> {
     let folder = PathBuf::from(source.strip_prefix("file://").unwrap_or(source));
     let (pictures, skipped) = tokio::task::spawn_blocking(move || read_folder(&folder)).await??;
     if !skipped.is_empty() {
         let shown = skipped.iter().take(20).cloned().collect::<Vec<_>>().join(", ");
         let more = if skipped.len() > 20 { ", …" } else { "" };
-        journal.warn(format!("data.images: {} skipped, no pictures: {shown}{more}", skipped.len())).await;
+        journal.warn(format!("{field}: {} skipped, no pictures: {shown}{more}", skipped.len())).await;
     }
     Ok(pictures)
 }
 
 fn read_folder(folder: &std::path::Path) -> Result<(Pictures, Vec<String>), RankError> {
-    let set = images::scan(folder).map_err(RankError::Images)?;
+    let set = images::scan(folder)?;
     let mut entries = Vec::with_capacity(set.images.len());
     for image in &set.images {
         let (sha256, size) = hash_file_blocking(&image.path)?;
@@ -55,12 +69,15 @@ fn read_folder(folder: &std::path::Path) -> Result<(Pictures, Vec<String>), Rank
     Ok((Pictures { files: set.images, hash }, set.skipped))
 }
 
+/// Adds the contents that must stay in the cache to `needed`.
 async fn fetch(
-    hash: ContentHash,
+    uri: &str,
     client: &ArtifactClient,
     cache: &ContentCache,
     journal: &Journal,
+    needed: &mut Vec<ContentHash>,
 ) -> Result<Pictures, RankError> {
+    let hash = ContentHash::from_uri(uri)?;
     let manifest = one_file(hash, LARGEST_MANIFEST as u64, client, cache).await?;
     let manifest = Manifest::parse(&manifest)?;
     let total = manifest.files().len() as u64;
@@ -74,9 +91,7 @@ async fn fetch(
         .iter()
         .map(|file| ImageFile { name: file.name.clone(), path: cache.path(file.sha256) })
         .collect();
-    let needed: Vec<ContentHash> = manifest.files().iter().map(|file| file.sha256).chain([hash]).collect();
-    let cache = cache.clone();
-    tokio::task::spawn_blocking(move || cache.trim(&needed)).await?;
+    needed.extend(manifest.files().iter().map(|file| file.sha256).chain([hash]));
     Ok(Pictures { files, hash })
 }
 

@@ -15,6 +15,7 @@ mod resume;
 mod task;
 mod train;
 mod uploads;
+mod words;
 
 use std::{path::PathBuf, sync::Arc};
 

@@ -2,24 +2,24 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use ringtune_shared::{
-    ids::ContentHash,
-    spec::{JobSpec, LearnableProperty},
-};
+use ringtune_shared::{ids::ContentHash, spec::JobSpec};
 
 use super::{
     Context, RankError, images,
+    images::Pictures,
     journal::Journal,
     latents::{Common, Latents, Target, look_up},
     resume::{self, Done},
+    words,
 };
 use crate::{
-    data::{ClipTokenizer, Placeholders, Prompts, templates},
+    data::Prompts,
     engine::{LoadModel, ModelInfo, PredictionType, TrainingSize},
+    output::Concept,
     session::{Assignment, Progress, RankEvent},
     train::{
-        AdamWOptions, BatchOptions, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder, TrainState,
-        TrainingSet,
+        AdamWOptions, BatchOptions, ConceptSet, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder,
+        TrainState, TrainingSet,
     },
 };
 
@@ -42,20 +42,24 @@ pub(super) struct Prepared {
     pub(super) prediction_type: PredictionType,
     /// Steps that a checkpoint has done already.
     pub(super) done: Done,
+    /// What is learned, in the order of the rows.
+    pub(super) concepts: Vec<Concept>,
 }
 
 /// Makes any microbatch of any step, but for the pictures.
 #[derive(Debug)]
 pub(super) struct Inputs {
-    prompts: Prompts,
+    /// Of each concept.
+    prompts: Vec<Prompts>,
     options: BatchOptions,
 }
 
 impl Inputs {
-    /// With the pictures' posteriors.
+    /// With the posteriors of each concept's pictures.
     pub(super) fn into_builder(self, images: Vec<Vec<EncodedImage>>) -> Result<MicrobatchBuilder, RankError> {
-        let images = images.into_iter().flatten().collect();
-        Ok(MicrobatchBuilder::new(TrainingSet { images, prompts: self.prompts }, self.options)?)
+        let concepts = images.into_iter().zip(self.prompts);
+        let concepts = concepts.map(|(images, prompts)| ConceptSet { images, prompts }).collect();
+        Ok(MicrobatchBuilder::new(TrainingSet { concepts }, self.options)?)
     }
 }
 
@@ -69,10 +73,11 @@ pub(super) async fn prepare(
     let progress = |stage, done, total| journal.event(RankEvent::Progress(Progress { stage, done, total }));
     // 1. Where it goes on, so that a wrong checkpoint is told before anything long is begun; and the pictures.
     let checkpoint = resume::fetch(assignment, context, journal).await?;
-    let pictures =
-        images::materialise(&spec.data.images, &context.artifacts, &context.cache, journal).await?;
-    journal.info(format!("data: {} pictures, {}", pictures.files.len(), pictures.hash)).await;
-    let data_hash = pictures.hash;
+    let sources = image_sources(spec);
+    let pictures = images::materialise(&sources, &context.artifacts, &context.cache, journal).await?;
+    let data_hash = data_hash(&pictures);
+    let count: usize = pictures.iter().map(|pictures| pictures.files.len()).sum();
+    journal.info(format!("data: {count} pictures, {data_hash}")).await;
     // 2. The checkpoint; its hash is taken beside.
     progress("load", 0, 1).await;
     let folder = PathBuf::from(spec.model.base.strip_prefix("file://").unwrap_or(&spec.model.base));
@@ -93,18 +98,23 @@ pub(super) async fn prepare(
     check_resolution(spec, &model)?;
     // 3. Words.
     let (owned, info, words_folder) = (spec.clone(), model.clone(), folder.join("tokenizer"));
-    let words = tokio::task::spawn_blocking(move || words(&owned, &info, words_folder)).await??;
-    let row = context.engine.token_row(words.initializer).await?;
+    let words = tokio::task::spawn_blocking(move || words::read(&owned, &info, &words_folder)).await??;
+    let mut rows = Vec::new();
+    for word in &words {
+        let row = context.engine.token_row(word.initializer).await?;
+        rows.extend(row.repeat(word.num_vectors));
+    }
     let model_hash = hashing.await??;
     journal.info(format!("model: {} ({model_hash})", describe(&model))).await;
     // 4. Which posteriors are known. The others are made when the ring is there, each by one rank.
     let (fingerprints, cache) = (Arc::clone(&context.fingerprints), context.latents.clone());
     let (owned, info) = (assignment.clone(), model.clone());
+    let files = pictures.into_iter().map(|pictures| pictures.files).collect();
     let looking_up = tokio::task::spawn_blocking(move || {
         let train = &owned.spec.train;
         let target = Target { resolution: train.resolution, center_crop: train.center_crop };
         let common = Common { vae: fingerprints.of_vae(&folder)?, model: info, target };
-        look_up(vec![pictures.files], &common, &owned, &cache)
+        look_up(files, &common, &owned, &cache)
     });
     let latents = looking_up.await??;
     // 5. The pure parts of training.
@@ -130,19 +140,36 @@ pub(super) async fn prepare(
         epsilon: spec.train.adam_epsilon,
         weight_decay: spec.train.adam_weight_decay,
     };
-    let state = TrainState::new(row.repeat(spec.train.num_vectors as usize), adamw)
-        .with_max_grad_norm(above_zero(spec.train.max_grad_norm));
+    let state = TrainState::new(rows, adamw).with_max_grad_norm(above_zero(spec.train.max_grad_norm));
     let (state, done) = resume::restore(checkpoint, state, [model_hash, data_hash], assignment)?;
     Ok(Prepared {
         latents,
-        inputs: Inputs { prompts: words.prompts, options },
+        inputs: Inputs { prompts: words.into_iter().map(|word| word.prompts).collect(), options },
         schedule,
         state,
         model_hash,
         data_hash,
         prediction_type: model.prediction_type,
         done,
+        concepts: Concept::list(&spec.concepts()),
     })
+}
+
+/// Where the pictures of each concept are, with the name of the field that says so.
+fn image_sources(spec: &JobSpec) -> Vec<(String, String)> {
+    let concepts = spec.concepts().into_iter().enumerate();
+    concepts.map(|(index, concept)| (spec.concept_field(index, "images"), concept.images)).collect()
+}
+
+/// The hash of all pictures: their manifest's, and of several manifests that of their hashes, a line each.
+fn data_hash(pictures: &[Pictures]) -> ContentHash {
+    match pictures {
+        [one] => one.hash,
+        several => {
+            let lines: String = several.iter().map(|pictures| format!("{}\n", pictures.hash)).collect();
+            ContentHash::of(lines.as_bytes())
+        }
+    }
 }
 
 /// Options that 0 switches off.
@@ -175,40 +202,4 @@ fn check_resolution(spec: &JobSpec, model: &ModelInfo) -> Result<(), RankError> 
             "{resolution} is not a multiple of this checkpoint's VAE factor {factor}; near: {near}"
         ),
     })
-}
-
-struct Words {
-    prompts: Prompts,
-    initializer: i64,
-}
-
-fn words(spec: &JobSpec, model: &ModelInfo, folder: PathBuf) -> Result<Words, RankError> {
-    let train = &spec.train;
-    let mut tokenizer = ClipTokenizer::open(&folder, model.max_text_length)?;
-    if tokenizer.vocabulary_size() != model.vocab_size || tokenizer.length() != model.max_text_length {
-        return Err(RankError::Field {
-            field: "model.base",
-            problem: format!(
-                "its tokenizer has {} tokens and prompts of {}, its text encoder {} and {}",
-                tokenizer.vocabulary_size(),
-                tokenizer.length(),
-                model.vocab_size,
-                model.max_text_length
-            ),
-        });
-    }
-    // The initializer is looked up before the placeholders are there: it can never be one of them.
-    let initializer = tokenizer.initializer_id(&train.initializer_token)?;
-    let placeholders: Placeholders =
-        tokenizer.add_placeholders(&train.placeholder_token, train.num_vectors as usize)?;
-    let prompts = if train.templates.is_empty() {
-        let templates: &[&str] = match train.learnable_property {
-            LearnableProperty::Object => &templates::OBJECT,
-            LearnableProperty::Style => &templates::STYLE,
-        };
-        Prompts::encode(&tokenizer, &placeholders, templates)?
-    } else {
-        Prompts::encode(&tokenizer, &placeholders, &train.templates)?
-    };
-    Ok(Words { prompts, initializer })
 }

@@ -48,7 +48,8 @@ impl Training {
         let trace = match assignment.spec.debug.trace_dir.as_str() {
             "" => None,
             folder => {
-                Some(TraceFolder::create(Path::new(folder), assignment.spec.train.num_vectors as usize)?)
+                let vectors = prepared.concepts.iter().map(|concept| concept.num_vectors).sum();
+                Some(TraceFolder::create(Path::new(folder), vectors)?)
             }
         };
         Ok(Self {

@@ -34,13 +34,38 @@ impl EncodedImage {
     }
 }
 
-/// What a job learns from.
+/// What a job learns from: the images of all concepts, one concept after the other, are shown in one order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingSet {
-    /// At least one, in the order of their names, all of one shape.
+    /// At least one.
+    pub concepts: Vec<ConceptSet>,
+}
+
+/// What one concept is learned from: a sample that shows one of its images has one of its prompts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConceptSet {
+    /// At least one, in the order of their names; those of all concepts have one shape.
     pub images: Vec<EncodedImage>,
     /// At least one.
     pub prompts: Prompts,
+}
+
+impl TrainingSet {
+    fn images(&self) -> impl Iterator<Item = &EncodedImage> {
+        self.concepts.iter().flat_map(|concept| &concept.images)
+    }
+
+    /// Image `number` of all, with its concept's prompts.
+    fn image(&self, number: usize) -> Option<(&EncodedImage, &Prompts)> {
+        let mut number = number;
+        for concept in &self.concepts {
+            match concept.images.get(number) {
+                Some(image) => return Some((image, &concept.prompts)),
+                None => number -= concept.images.len(),
+            }
+        }
+        None
+    }
 }
 
 /// The job's numbers that say which inputs a microbatch has.
@@ -78,8 +103,11 @@ impl MicrobatchBuilder {
     /// No image, no prompt, a number below 1, or images whose moments differ in shape or have too few numbers.
     pub fn new(set: TrainingSet, options: BatchOptions) -> Result<Self, Error> {
         let unusable = |problem: &str| Error::TrainingSet { problem: problem.to_string() };
-        let first = set.images.first().ok_or_else(|| unusable("it has no image"))?;
-        if set.prompts.count() == 0 {
+        let first = set.images().next().ok_or_else(|| unusable("it has no image"))?;
+        if set.concepts.iter().any(|concept| concept.images.is_empty()) {
+            return Err(unusable("a concept has no image"));
+        }
+        if set.concepts.iter().any(|concept| concept.prompts.count() == 0) {
             return Err(unusable("it has no prompt"));
         }
         let samples = u64::from(options.microbatches) * u64::from(options.batch);
@@ -93,11 +121,11 @@ impl MicrobatchBuilder {
             let length: usize = shape.iter().product();
             shape_of(moments) == shape && moments.mean.len() == length && moments.logvar.len() == length
         };
-        if !set.images.iter().all(|image| fits(&image.plain) && fits(&image.flipped)) {
+        if !set.images().all(|image| fits(&image.plain) && fits(&image.flipped)) {
             return Err(unusable("its images' moments differ in shape"));
         }
         let draws = Draws::new(options.seed);
-        let order = ImageOrder::new(draws, set.images.len(), samples);
+        let order = ImageOrder::new(draws, set.images().count(), samples);
         Ok(Self { options, draws, order, set, shape })
     }
 
@@ -120,14 +148,15 @@ impl MicrobatchBuilder {
             snr_gamma,
         };
         for sample in microbatch * batch..(microbatch + 1) * batch {
-            let image = &self.set.images[self.order.image_of(step, sample)];
+            let number = self.order.image_of(step, sample);
+            let Some((image, prompts)) = self.set.image(number) else { continue };
             let flip = self.draws.flip(step, sample);
             let draw = self.draws.latent(step, sample, length);
             inputs.latents.extend(image.latent(flip, &draw, scaling_factor));
             inputs.noise.extend(self.noise(step, sample));
             inputs.timesteps.push(self.draws.timestep(step, sample, num_train_timesteps));
-            let template = self.draws.template(step, sample, self.set.prompts.count());
-            inputs.input_ids.extend_from_slice(self.set.prompts.ids(template));
+            let template = self.draws.template(step, sample, prompts.count());
+            inputs.input_ids.extend_from_slice(prompts.ids(template));
         }
         inputs
     }
@@ -181,10 +210,8 @@ mod tests {
             plain: moments(number as f32 + 1.0, -60.0),
             flipped: moments(-(number as f32) - 1.0, -60.0),
         };
-        TrainingSet {
-            images: (0..images).map(image).collect(),
-            prompts: Prompts::encode(&tokenizer, &placeholders, &templates::OBJECT).unwrap(),
-        }
+        let prompts = Prompts::encode(&tokenizer, &placeholders, &[], &templates::OBJECT).unwrap();
+        TrainingSet { concepts: vec![ConceptSet { images: (0..images).map(image).collect(), prompts }] }
     }
 
     #[test]
@@ -204,14 +231,53 @@ mod tests {
             assert_eq!(inputs.noise[place * 6..][..6], draws.noise(2, sample, 6));
             assert_eq!(inputs.timesteps[place], draws.timestep(2, sample, 10));
             let template = draws.template(2, sample, 27);
-            assert_eq!(inputs.input_ids[place * 77..][..77], *set(1).prompts.ids(template));
+            assert_eq!(inputs.input_ids[place * 77..][..77], *set(1).concepts[0].prompts.ids(template));
         }
+    }
+
+    #[test]
+    fn each_sample_shows_one_image_of_one_concept_with_that_concepts_prompts() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/toy-sd/tokenizer");
+        let mut tokenizer = ClipTokenizer::open(folder.as_ref(), 77).unwrap();
+        let words = ["<a>", "<b>"].map(|word| tokenizer.add_placeholders(word, 1).unwrap());
+        // Another number of prompts for each: a draw is for those that there are.
+        let prompts = [
+            Prompts::encode(&tokenizer, &words[0], &words[1..], &templates::OBJECT).unwrap(),
+            Prompts::encode(&tokenizer, &words[1], &words[..1], &["a {}", "the {}"]).unwrap(),
+        ];
+        let all = set(4).concepts.remove(0).images;
+        let split = |at: usize| {
+            let parts = [all[..at].to_vec(), all[at..].to_vec()].into_iter().zip(prompts.clone());
+            TrainingSet { concepts: parts.map(|(images, prompts)| ConceptSet { images, prompts }).collect() }
+        };
+        let draws = Draws::new(3);
+        let mut order = ImageOrder::new(draws, 4, 6);
+        let mut builder = MicrobatchBuilder::new(split(3), OPTIONS).unwrap();
+        let mut shown = [0; 2];
+        for (step, microbatch) in (1..5).flat_map(|step| (0..3).map(move |microbatch| (step, microbatch))) {
+            let inputs = builder.build(step, microbatch, Arc::default());
+            for (place, sample) in [microbatch * 2, microbatch * 2 + 1].into_iter().enumerate() {
+                let number = order.image_of(step, sample);
+                let concept = usize::from(number >= 3);
+                shown[concept] += 1;
+                // The image's number stands in its latents (see `set`).
+                assert_eq!((inputs.latents[place * 6].abs() * 2.0).round(), number as f32 + 1.0);
+                let template = draws.template(step, sample, prompts[concept].count());
+                assert_eq!(inputs.input_ids[place * 77..][..77], *prompts[concept].ids(template));
+            }
+        }
+        assert_eq!(shown, [18, 6]);
+        let empty =
+            TrainingSet { concepts: vec![ConceptSet { images: Vec::new(), ..set(1).concepts.remove(0) }] };
+        assert!(MicrobatchBuilder::new(empty, OPTIONS).is_err());
+        assert!(MicrobatchBuilder::new(split(4), OPTIONS).is_err());
     }
 
     #[test]
     fn a_sample_of_the_posterior_has_its_deviation() {
         let image = EncodedImage { plain: moments(1.0, 2.0), flipped: moments(1.0, 2.0) };
-        let one = TrainingSet { images: vec![image], ..set(1) };
+        let mut one = set(1);
+        one.concepts[0].images = vec![image];
         let mut builder = MicrobatchBuilder::new(one, OPTIONS).unwrap();
         let inputs = builder.build(1, 0, Arc::default());
         let draw = Draws::new(3).latent(1, 0, 6);
@@ -255,7 +321,7 @@ mod tests {
         assert!(refused(set(1), BatchOptions { batch: 0, ..OPTIONS }));
         assert!(refused(set(1), BatchOptions { num_train_timesteps: 0, ..OPTIONS }));
         let mut uneven = set(2);
-        uneven.images[1].flipped.mean.pop();
+        uneven.concepts[0].images[1].flipped.mean.pop();
         assert!(refused(uneven, OPTIONS));
     }
 }

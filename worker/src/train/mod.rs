@@ -9,14 +9,14 @@
 //! # use ringtune_worker::{data::{ClipTokenizer, Prompts, templates}, engine::Moments};
 //! use ringtune_worker::train::{
 //!     AdamWOptions, BatchOptions, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder, MicrobatchResult,
-//!     TrainState, TrainingSet, reduce_rows,
+//!     ConceptSet, TrainState, TrainingSet, reduce_rows,
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/toy-sd/tokenizer");
 //! # let mut tokenizer = ClipTokenizer::open(folder.as_ref(), 77)?;
 //! # let placeholders = tokenizer.add_placeholders("<a>", 1)?;
-//! # let prompts = Prompts::encode(&tokenizer, &placeholders, &templates::OBJECT)?;
+//! # let prompts = Prompts::encode(&tokenizer, &placeholders, &[], &templates::OBJECT)?;
 //! # let moments = Moments { channels: 1, height: 1, width: 2, mean: vec![0.5; 2], logvar: vec![-1.0; 2] };
 //! # let image = EncodedImage { plain: moments.clone(), flipped: moments };
 //! // Once per job: the images' moments from the engine, the prompts from the tokenizer.
@@ -24,7 +24,8 @@
 //!     seed: 7, microbatches: 4, batch: 2, scaling_factor: 0.18215, num_train_timesteps: 1000,
 //!     noise_offset: 0.0, snr_gamma: None,
 //! };
-//! let mut builder = MicrobatchBuilder::new(TrainingSet { images: vec![image], prompts }, options)?;
+//! let set = TrainingSet { concepts: vec![ConceptSet { images: vec![image], prompts }] };
+//! let mut builder = MicrobatchBuilder::new(set, options)?;
 //! let curve = LrOptions { curve: LrScheduler::Constant, base: 5e-3, warmup_steps: 0, total_steps: 3, cycles: 1 };
 //! let schedule = LrSchedule::new(curve)?;
 //! let mut state = TrainState::new(vec![0.0; 768], AdamWOptions::default());
@@ -63,7 +64,7 @@ pub use draws::Draws;
 pub use error::Error;
 pub use image_order::ImageOrder;
 pub use lr::{LrOptions, LrSchedule};
-pub use microbatch::{BatchOptions, EncodedImage, MicrobatchBuilder, TrainingSet};
+pub use microbatch::{BatchOptions, ConceptSet, EncodedImage, MicrobatchBuilder, TrainingSet};
 pub use reduce::{MicrobatchResult, ReducedStep, ordered_mean, reduce_rows, row_length};
 pub use saved::SavedState;
 pub use state::{StepOutcome, TrainState};

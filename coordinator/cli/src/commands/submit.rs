@@ -25,7 +25,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct CheckedJob {
     pub(super) file: JobFile,
-    images: Option<ImageFolder>,
+    /// In the order of the job's image sources; none: uploaded already.
+    images: Vec<Option<ImageFolder>>,
     start: Start,
 }
 
@@ -33,11 +34,12 @@ impl CheckedJob {
     /// Checks the images of a job, and the checkpoint that it goes on from; tells the user which files will be skipped,
     /// and where it starts. `folder`: where checkpoints are looked for.
     pub(super) fn check(file: JobFile, folder: Option<&Path>) -> Result<Self, Error> {
-        let images = match &file.images {
-            ImageSource::Folder(folder) => Some(ImageFolder::scan(folder)?),
-            ImageSource::Uploaded => None,
+        let scan = |(field, source): &(String, ImageSource)| match source {
+            ImageSource::Folder(folder) => ImageFolder::scan(field, folder).map(Some),
+            ImageSource::Uploaded => Ok(None),
         };
-        if let Some(warning) = images.as_ref().and_then(ImageFolder::stray_files_warning) {
+        let images = file.images.iter().map(scan).collect::<Result<Vec<_>, _>>()?;
+        for warning in images.iter().flatten().filter_map(ImageFolder::stray_files_warning) {
             remark(&format!("warning: {warning}"));
         }
         let train = &file.spec.train;
@@ -48,9 +50,10 @@ impl CheckedJob {
             ));
         }
         let mut counted = file.spec.clone();
-        if let Some(images) = &images {
+        if let Some(counts) = images.iter().map(|images| images.as_ref().map(ImageFolder::count)).collect() {
+            let counts: Vec<usize> = counts;
             // What is wrong with the number of epochs is the coordinator's to say.
-            let _ = counted.resolve_epochs(images.count() as u64);
+            let _ = counted.resolve_epochs(counts.iter().sum::<usize>() as u64);
         }
         let (start, remarks) = find_start(&counted, folder)?;
         remarks.iter().for_each(|line| remark(line));
@@ -60,9 +63,14 @@ impl CheckedJob {
     /// Uploads the images and the checkpoint, and creates the job.
     pub(super) async fn submit(&self, client: &Client, request_id: &str) -> Result<v1::Job, Error> {
         let mut spec = self.file.spec.clone();
-        if let Some(images) = &self.images {
-            spec.data.images = images.upload(client).await?;
-            remark(&format!("uploaded {} images", images.count()));
+        for ((_, place), images) in spec.image_sources().into_iter().zip(&self.images) {
+            if let Some(images) = images {
+                *place = images.upload(client).await?;
+            }
+        }
+        if self.images.iter().any(Option::is_some) {
+            let count: usize = self.images.iter().flatten().map(ImageFolder::count).sum();
+            remark(&format!("uploaded {count} images"));
         }
         match &self.start {
             Start::Beginning => spec.train.resume_from_checkpoint.clear(),

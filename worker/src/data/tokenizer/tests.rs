@@ -125,10 +125,10 @@ fn missing_and_broken_files_are_named() {
 fn both_template_lists_hold_the_token_once_a_prompt() {
     let mut tokenizer = toy();
     let added = tokenizer.add_placeholders("<a>", 2).unwrap();
-    let objects = Prompts::encode(&tokenizer, &added, &templates::OBJECT).unwrap();
+    let objects = Prompts::encode(&tokenizer, &added, &[], &templates::OBJECT).unwrap();
     assert_eq!(objects.count(), 27);
     assert_eq!(objects.ids(0), tokenizer.encode("a photo of a <a> <a>_1").unwrap());
-    assert_eq!(Prompts::encode(&tokenizer, &added, &templates::STYLE).unwrap().count(), 19);
+    assert_eq!(Prompts::encode(&tokenizer, &added, &[], &templates::STYLE).unwrap().count(), 19);
 }
 
 #[test]
@@ -136,10 +136,26 @@ fn templates_that_lose_or_hold_the_token_are_refused() {
     let mut tokenizer = toy();
     let added = tokenizer.add_placeholders("Photograph5", 1).unwrap();
     let refused = |template: &str| {
-        matches!(Prompts::encode(&tokenizer, &added, &[template]), Err(Error::Template { .. }))
+        matches!(Prompts::encode(&tokenizer, &added, &[], &[template]), Err(Error::Template { .. }))
     };
     assert!(!refused("a {}"));
     assert!(refused("a photo"));
     assert!(refused("a photograph5 of {}"));
     assert!(refused(&format!("{}{{}}", "word ".repeat(80))));
+}
+
+#[test]
+fn several_concepts_are_told_apart() {
+    let mut tokenizer = toy();
+    let star = tokenizer.add_placeholders("<star>", 2).unwrap();
+    let heart = tokenizer.add_placeholders("<heart>", 1).unwrap();
+    assert_eq!((star.ids, heart.ids.clone()), (vec![49_408, 49_409], vec![49_410]));
+    let star = Placeholders { tokens: star.tokens, ids: vec![49_408, 49_409] };
+    let others = [star];
+    let prompts = Prompts::encode(&tokenizer, &heart, &others, &["a {}"]).unwrap();
+    assert_eq!(words(prompts.ids(0), 49_407), [320, 49_410]);
+    match Prompts::encode(&tokenizer, &heart, &others, &["a {} and a <STAR>_1"]) {
+        Err(Error::Template { problem, .. }) => assert!(problem.contains("<star>"), "{problem}"),
+        other => panic!("{other:?}"),
+    }
 }

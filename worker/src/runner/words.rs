@@ -1,0 +1,96 @@
+//! What the job's words are in the checkpoint's vocabulary.
+
+use std::path::Path;
+
+use ringtune_shared::spec::{ConceptSpec, JobSpec, LearnableProperty};
+
+use super::RankError;
+use crate::{
+    data::{self, ClipTokenizer, Placeholders, Prompts, templates},
+    engine::ModelInfo,
+};
+
+/// One concept's words.
+pub(super) struct ConceptWords {
+    /// Its templates, filled in and encoded.
+    pub(super) prompts: Prompts,
+    /// The token whose row it starts from.
+    pub(super) initializer: i64,
+    /// Rows learned for it.
+    pub(super) num_vectors: usize,
+}
+
+/// Looks up and adds the words of all concepts, in their order. Blocks.
+///
+/// # Errors
+/// A word that the vocabulary makes impossible; a tokenizer that is not the text encoder's.
+pub(super) fn read(spec: &JobSpec, model: &ModelInfo, folder: &Path) -> Result<Vec<ConceptWords>, RankError> {
+    let mut tokenizer = ClipTokenizer::open(folder, model.max_text_length)?;
+    check_tokenizer(&tokenizer, model)?;
+    let concepts = spec.concepts();
+    let blame = |index: usize, key: &str| {
+        let field = spec.concept_field(index, key);
+        move |error: data::Error| RankError::from(error).in_field(&field)
+    };
+    // 1. The initializers, before the placeholders are there: they can never be one of them.
+    let mut initializers = Vec::with_capacity(concepts.len());
+    for (index, concept) in concepts.iter().enumerate() {
+        let found = tokenizer.initializer_id(&concept.initializer_token);
+        initializers.push(found.map_err(blame(index, "initializer_token"))?);
+    }
+    // 2. The placeholders, whose ids count up from the vocabulary's size.
+    let mut placeholders: Vec<Placeholders> = Vec::with_capacity(concepts.len());
+    for (index, concept) in concepts.iter().enumerate() {
+        let added = tokenizer.add_placeholders(&concept.placeholder_token, concept.num_vectors as usize);
+        placeholders.push(added.map_err(blame(index, "placeholder_token"))?);
+    }
+    // 3. The prompts, in which all of them are known.
+    let mut words = Vec::with_capacity(concepts.len());
+    for (index, (concept, initializer)) in concepts.iter().zip(initializers).enumerate() {
+        let (own, others) = own_and_others(&placeholders, index);
+        let prompts = prompts(concept, &tokenizer, own, &others);
+        words.push(ConceptWords {
+            prompts: prompts.map_err(blame(index, "templates"))?,
+            initializer,
+            num_vectors: concept.num_vectors as usize,
+        });
+    }
+    Ok(words)
+}
+
+fn check_tokenizer(tokenizer: &ClipTokenizer, model: &ModelInfo) -> Result<(), RankError> {
+    if tokenizer.vocabulary_size() == model.vocab_size && tokenizer.length() == model.max_text_length {
+        return Ok(());
+    }
+    Err(RankError::Field {
+        field: "model.base",
+        problem: format!(
+            "its tokenizer has {} tokens and prompts of {}, its text encoder {} and {}",
+            tokenizer.vocabulary_size(),
+            tokenizer.length(),
+            model.vocab_size,
+            model.max_text_length
+        ),
+    })
+}
+
+fn own_and_others(all: &[Placeholders], index: usize) -> (&Placeholders, Vec<Placeholders>) {
+    let others = all.iter().enumerate().filter(|(other, _)| *other != index);
+    (&all[index], others.map(|(_, other)| other.clone()).collect())
+}
+
+fn prompts(
+    concept: &ConceptSpec,
+    tokenizer: &ClipTokenizer,
+    own: &Placeholders,
+    others: &[Placeholders],
+) -> Result<Prompts, data::Error> {
+    if !concept.templates.is_empty() {
+        return Prompts::encode(tokenizer, own, others, &concept.templates);
+    }
+    let templates: &[&str] = match concept.learnable_property {
+        LearnableProperty::Object => &templates::OBJECT,
+        LearnableProperty::Style => &templates::STYLE,
+    };
+    Prompts::encode(tokenizer, own, others, templates)
+}
