@@ -433,9 +433,9 @@ fn any_draft() -> impl Strategy<Value = JobDraft> {
                 noise_offset: Some(learning_rate / 10.0),
                 num_train_epochs: flags[1].then_some(steps.max(1)),
                 repeats: Some(batch),
-                checkpointing_steps: Some(num_vectors),
-                checkpoints_total_limit: Some(num_vectors),
-                resume_from_checkpoint: Some(format!("checkpoint-{num_vectors}")),
+                checkpointing_steps: Some(vectors),
+                checkpoints_total_limit: Some(vectors),
+                resume_from_checkpoint: Some(format!("checkpoint-{vectors}")),
             },
             cluster: ClusterDraft {
                 world_size: Some(world_size),
