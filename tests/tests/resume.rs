@@ -68,6 +68,7 @@ async fn resumes_to_the_same_bytes(precision: &str, from: &[(u32, &str)]) -> Res
         let folder = sandbox.path(&name);
         fs::create_dir(&folder)?;
         fs::copy(straight.join(checkpoint(*step)), folder.join(checkpoint(*step)))?;
+        fs::write(folder.join("metrics.csv"), "the steps before")?;
         let arguments = ["run", "resume.toml", "-o", &name, "--workers", workers, "--output", "json"];
         let run = sandbox.finish(&arguments).await?.expect_code(0)?;
         expect_same(&straight, &folder, &RESULTS)?;
@@ -84,6 +85,8 @@ async fn resumes_to_the_same_bytes(precision: &str, from: &[(u32, &str)]) -> Res
         ensure!(steps == (u64::from(step + 1)..=9).collect::<Vec<_>>(), "{steps:?}");
         let metrics = fs::read_to_string(folder.join("metrics.csv"))?;
         ensure!(metrics.lines().count() == steps.len() + 1, "{metrics}");
+        let before = folder.join(format!("metrics-before-step-{}.csv", step + 1));
+        ensure!(fs::read_to_string(before)? == "the steps before");
     }
     sandbox.expect_no_process().await
 }

@@ -132,6 +132,19 @@ pub fn remove_oldest(folder: &Path, limit: u64, newest: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives a folder's metrics.csv a name of its own, which tells that it has the steps before `first`: the file of the job
+/// that goes on has only those from there on.
+///
+/// # Errors
+/// The file system's.
+pub fn set_metrics_aside(folder: &Path, first: u64) -> io::Result<()> {
+    let aside = folder.join(format!("metrics-before-step-{first}.csv"));
+    match fs::rename(folder.join("metrics.csv"), aside) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        renamed => renamed,
+    }
+}
+
 /// The newest checkpoint of a folder that can be read.
 fn newest(
     folder: &Path,

@@ -325,6 +325,19 @@ mod tests {
     }
 
     #[test]
+    fn a_run_of_the_script_is_gone_on_with_as_there() {
+        let line = "--resume_from_checkpoint=latest --checkpointing_steps 100 --checkpoints_total_limit=3 \
+            --pretrained_model_name_or_path m --train_data_dir d --placeholder_token x --initializer_token y";
+        let train = parse_job_toml(&translate(line).unwrap().job).unwrap().train;
+        assert_eq!((train.checkpointing_steps, train.checkpoints_total_limit), (100, 3));
+        assert_eq!(train.resume_from_checkpoint, "latest");
+        let folder = translate(&line.replace("latest", "out/checkpoint-200")).unwrap().job;
+        assert_eq!(parse_job_toml(&folder).unwrap().train.resume_from_checkpoint, "out/checkpoint-200");
+        let step = translate(&line.replace("latest", "checkpoint-200")).unwrap().job;
+        assert_eq!(parse_job_toml(&step).unwrap().train.resume_from_checkpoint, "checkpoint-200");
+    }
+
+    #[test]
     fn all_problems_are_told_at_once() {
         let line =
             "--resolution big --learning_rat 1 --scale_lr=1 --push_to_hub --seed --train_data_dir $DIR stray";

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     arguments::RunArguments,
+    checkpoints::{Start, set_metrics_aside},
     cluster::{ClusterPlan, LocalCluster, Ports, RunFolder},
     error::Error,
     interrupt::Interrupts,
@@ -129,6 +130,13 @@ async fn run_job(
     let followed = follow.until_the_end(interrupts).await;
     keeper.finish().await;
     let outcome = followed?;
+    if let Start::From(checkpoint) = &checked.start {
+        set_metrics_aside(&artifacts_folder, checkpoint.step + 1).map_err(|source| Error::File {
+            doing: "cannot rename metrics.csv in",
+            path: artifacts_folder.clone(),
+            source,
+        })?;
+    }
     let saved = save_artifacts(&client, job_id, &artifacts_folder, &[], output).await;
     if saved.is_err() {
         *unsaved = Some(job_id);

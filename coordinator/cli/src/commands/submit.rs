@@ -27,7 +27,7 @@ pub(super) struct CheckedJob {
     pub(super) file: JobFile,
     /// In the order of the job's image sources; none: uploaded already.
     images: Vec<Option<ImageFolder>>,
-    start: Start,
+    pub(super) start: Start,
 }
 
 impl CheckedJob {
