@@ -6,7 +6,9 @@ use ringtune_shared::{
     daemon::arguments::{CommonArguments, given},
 };
 
-use crate::{doctor::DoctorArguments, generate::GenerateArguments, settings::Settings};
+use crate::{
+    doctor::DoctorArguments, generate::GenerateArguments, pipeline::PipelineArguments, settings::Settings,
+};
 
 /// Ringtune's worker: one on every machine that is to compute. It dials the coordinator, takes ranks of jobs and
 /// exchanges gradients with the other workers.
@@ -37,6 +39,8 @@ pub struct Arguments {
 pub enum Command {
     /// Draw pictures with a checkpoint and learned embeddings
     Generate(Box<GenerateArguments>),
+    /// Make a folder that diffusers loads: a checkpoint with learned words in it
+    Pipeline(PipelineArguments),
     /// Say whether this machine is fit to be a worker
     Doctor(DoctorArguments),
 }

@@ -16,6 +16,7 @@ pub mod latents;
 pub mod node;
 pub mod output;
 pub mod patience;
+pub mod pipeline;
 pub mod ring;
 pub mod runner;
 pub mod session;

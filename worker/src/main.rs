@@ -11,7 +11,7 @@ use ringtune_worker::{
     engine::{EngineHandle, Precision, TorchEngine},
     generate::{self, GenerateArguments},
     node::Node,
-    patience,
+    patience, pipeline,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -32,6 +32,10 @@ fn main() -> ExitCode {
     let code = match arguments.command {
         None => run_daemon(&runtime, &arguments.daemon),
         Some(Command::Generate(generate)) => run_generate(&runtime, &generate),
+        Some(Command::Pipeline(arguments)) => match pipeline::run(&arguments) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(FAILED, &error.to_string()),
+        },
         Some(Command::Doctor(doctor)) => match runtime.block_on(doctor::run(&doctor)) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::from(FAILED),

@@ -187,13 +187,45 @@ fn generate_draws_and_refuses() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let picture = image::open(&file).unwrap();
     assert_eq!((picture.width(), picture.height()), (32, 32));
-    fails(&generate(&file, &["--size", "33"]), 2, &["--size", "33"]);
+    fails(&generate(&file, &["--size", "33"]), 2, &["--width", "33"]);
     fails(&generate(&file, &["--count", "2"]), 2, &["--output"]);
     let embeds = folder.path().join("none.safetensors");
     let embeds = embeds.to_str().unwrap();
     fails(&generate(&file, &["--embeds", embeds]), 1, &["--embeds", "none.safetensors"]);
     assert!(generate(&folder.path().join("many"), &["--count", "2", "--size", "32"]).status.success());
     assert_eq!(std::fs::read_dir(folder.path().join("many")).unwrap().count(), 2);
+}
+
+#[test]
+fn a_batch_draws_what_single_pictures_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let toy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/toy-sd");
+    // Noise in the steps, guidance, a last batch that is not full.
+    let draw = |name: &str, batch: &str| {
+        let output = worker()
+            .args(["generate", "--prompt", "a red star", "--prompt", "a heart", "--negative-prompt", "mud"])
+            .args(["--steps", "4", "--threads", "1", "--mixed-precision", "no", "--scheduler", "euler_a"])
+            .args(["--count", "3", "--width", "48", "--height", "32", "--batch", batch])
+            .arg("--model")
+            .arg(&toy)
+            .arg("-o")
+            .arg(folder.path().join(name))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let names = ["00-000", "00-001", "00-002", "01-000", "01-001", "01-002"];
+        names.map(|picture| {
+            image::open(folder.path().join(name).join(format!("prompt-{picture}.png"))).unwrap().to_rgb8()
+        })
+    };
+    let (alone, together) = (draw("alone", "1"), draw("together", "2"));
+    for (one, other) in alone.iter().zip(&together) {
+        assert_eq!(one.dimensions(), (48, 32));
+        // Rounding may turn a last bit into a level.
+        let worst = one.as_raw().iter().zip(other.as_raw()).map(|(a, b)| a.abs_diff(*b)).max().unwrap();
+        assert!(worst <= 2, "{worst} levels apart");
+        assert_eq!(alone.iter().filter(|picture| *picture == one).count(), 1, "every picture is another one");
+    }
 }
 
 #[test]

@@ -61,6 +61,9 @@ pub enum Command {
     /// Make images from a checkpoint plus learned embeddings (runs `ringtune-worker generate`)
     #[command(disable_help_flag = true)]
     Generate(PassedOnArguments),
+    /// Make a folder that diffusers loads, with learned words in it (runs `ringtune-worker pipeline`)
+    #[command(disable_help_flag = true)]
+    Pipeline(PassedOnArguments),
     /// Check whether this machine is fit for a worker (runs `ringtune-worker doctor`)
     #[command(disable_help_flag = true)]
     Doctor(PassedOnArguments),

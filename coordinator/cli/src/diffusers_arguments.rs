@@ -48,6 +48,7 @@ const KNOWN: &[(&str, Takes, &str, &str)] = &[
     ("checkpointing_steps", Number, "train", "checkpointing_steps"),
     ("checkpoints_total_limit", Number, "train", "checkpoints_total_limit"),
     ("resume_from_checkpoint", Text, "train", "resume_from_checkpoint"),
+    ("save_as_full_pipeline", Nothing, "train", "save_as_full_pipeline"),
 ];
 
 /// Options that change nothing about the result here, and why.
@@ -66,7 +67,6 @@ const REFUSED: &[(&str, Takes, &str)] = &[
     ("tokenizer_name", Text, "the checkpoint's own tokenizer is used: put the other one into its folder"),
     ("revision", Text, "download that revision and give its folder as --pretrained_model_name_or_path"),
     ("variant", Text, "download that variant and give its folder as --pretrained_model_name_or_path"),
-    ("save_as_full_pipeline", Nothing, "the learned embedding alone is written: leave it out"),
     ("no_safe_serialization", Nothing, "pickle files are never written: leave it out"),
     ("push_to_hub", Nothing, "upload the output folder yourself: leave it out"),
     ("hub_token", Text, "nothing is uploaded: leave it out"),

@@ -14,6 +14,7 @@ pub mod client;
 pub mod cluster;
 pub mod commands;
 pub mod diffusers_arguments;
+pub mod embeddings;
 pub mod error;
 pub mod images;
 pub mod interrupt;

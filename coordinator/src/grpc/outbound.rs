@@ -44,7 +44,7 @@ pub(super) fn job(job: &Job) -> v1::Job {
         start_time: job.started.map(time),
         end_time: job.ended.map(time),
         step: signed(job.step),
-        total_steps: signed(job.spec.train.max_train_steps),
+        total_steps: signed(job.spec.total_steps()),
         loss: job.loss,
         epoch: ring.map_or(0, |ring| ring.epoch.0),
         worker_ids: ring

@@ -2,6 +2,7 @@
 //!
 //! Wire texts are parsed once, where they come in; beyond that point only domain types are used.
 
+mod generate;
 mod names;
 mod spec;
 

@@ -5,6 +5,7 @@ use ringtune_shared::spec::{
     TrainDraft,
 };
 
+use super::generate;
 use crate::v1;
 
 /// The draft of a spec as it was sent; defaults and checks are [`JobSpec::from_draft`]'s.
@@ -47,7 +48,9 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
             checkpointing_steps: train.checkpointing_steps,
             checkpoints_total_limit: train.checkpoints_total_limit,
             resume_from_checkpoint: train.resume_from_checkpoint,
+            save_as_full_pipeline: train.save_as_full_pipeline,
         },
+        generate: wire.generate.map(generate::draft_from_wire).unwrap_or_default(),
         cluster: ClusterDraft {
             world_size: cluster.world_size,
             min_world_size: cluster.min_world_size,
@@ -90,13 +93,13 @@ pub fn spec_from_wire(wire: v1::JobSpec) -> Result<JobSpec, SpecError> {
 
 /// A resolved spec as a message: every field is set but those that have no value.
 pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
-    let train = &spec.train;
+    let (learns, train) = (spec.generate.is_none(), &spec.train);
     v1::JobSpec {
         kind: spec.kind.as_str().to_owned(),
         name: spec.name.clone(),
         model: Some(v1::ModelSpec { base: spec.model.base.clone() }),
-        data: Some(v1::DataSpec { images: spec.data.images.clone() }),
-        train: Some(v1::TrainSpec {
+        data: learns.then(|| v1::DataSpec { images: spec.data.images.clone() }),
+        train: learns.then(|| v1::TrainSpec {
             placeholder_token: train.placeholder_token.clone(),
             initializer_token: train.initializer_token.clone(),
             learnable_property: Some(train.learnable_property.as_str().to_owned()),
@@ -127,7 +130,9 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
             checkpointing_steps: Some(signed(train.checkpointing_steps)),
             checkpoints_total_limit: Some(signed(train.checkpoints_total_limit)),
             resume_from_checkpoint: Some(train.resume_from_checkpoint.clone()),
+            save_as_full_pipeline: Some(train.save_as_full_pipeline),
         }),
+        generate: spec.generate.as_ref().map(generate::to_wire),
         cluster: Some(v1::ClusterSpec {
             world_size: Some(i64::from(spec.cluster.world_size)),
             min_world_size: Some(i64::from(spec.cluster.min_world_size)),
@@ -138,12 +143,12 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
     }
 }
 
-fn given(text: String) -> Option<String> {
+pub(super) fn given(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
 /// A checked spec's numbers came from `i64` and fit again.
-fn signed(number: u64) -> i64 {
+pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -155,7 +160,7 @@ mod tests {
         v1::JobSpec {
             kind: "textual_inversion".to_owned(),
             model: Some(v1::ModelSpec { base: "/models/sd".to_owned() }),
-            data: Some(v1::DataSpec { images: "/images".to_owned() }),
+            data: learns.then(|| v1::DataSpec { images: "/images".to_owned() }),
             train: Some(v1::TrainSpec {
                 placeholder_token: "<star>".to_owned(),
                 initializer_token: "star".to_owned(),
@@ -173,6 +178,7 @@ mod tests {
                 checkpointing_steps: Some(3),
                 checkpoints_total_limit: Some(2),
                 resume_from_checkpoint: Some("latest".to_owned()),
+                save_as_full_pipeline: Some(true),
                 ..Default::default()
             }),
             cluster: Some(v1::ClusterSpec { world_size: Some(3), ..Default::default() }),
@@ -191,6 +197,7 @@ mod tests {
         assert_eq!((spec.train.snr_gamma, spec.train.noise_offset), (5.0, 0.1));
         assert_eq!((spec.train.checkpointing_steps, spec.train.checkpoints_total_limit), (3, 2));
         assert_eq!(spec.train.resume_from_checkpoint, "latest");
+        assert!(spec.train.save_as_full_pipeline);
         let wire = spec_to_wire(&spec);
         assert_eq!(spec_from_wire(wire.clone()).unwrap(), spec);
         assert_eq!(spec_to_wire(&spec), wire);

@@ -70,6 +70,8 @@ choice! {
     JobKind {
         /// Learns the embedding of a new word from a few pictures (Gal et al. 2022).
         TextualInversion = "textual_inversion",
+        /// Draws pictures, with learned embeddings or without.
+        Generate = "generate",
     }
 }
 

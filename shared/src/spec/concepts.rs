@@ -76,7 +76,9 @@ pub(super) fn image_sources<'a>(
     data: &'a mut DataSpec,
     concepts: &'a mut [ConceptSpec],
 ) -> impl Iterator<Item = (String, &'a mut String)> {
-    let own = concepts.is_empty().then_some(("data.images".to_owned(), &mut data.images));
+    // A job that only draws has none.
+    let own = (concepts.is_empty() && !data.images.is_empty())
+        .then_some(("data.images".to_owned(), &mut data.images));
     let listed = concepts.iter_mut().enumerate();
     own.into_iter().chain(listed.map(|(index, concept)| (field(index, "images"), &mut concept.images)))
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ConceptDraft;
+use super::{ConceptDraft, GenerateDraft};
 
 /// A job as it was asked for: everything may be missing, nothing has been checked.
 ///
@@ -21,6 +21,8 @@ pub struct JobDraft {
     pub data: DataDraft,
     /// `[train]`
     pub train: TrainDraft,
+    /// `[generate]`
+    pub generate: GenerateDraft,
     /// `[cluster]`
     pub cluster: ClusterDraft,
     /// `[debug]`
@@ -80,6 +82,7 @@ pub struct TrainDraft {
     pub checkpointing_steps: Option<i64>,
     pub checkpoints_total_limit: Option<i64>,
     pub resume_from_checkpoint: Option<String>,
+    pub save_as_full_pipeline: Option<bool>,
 }
 
 /// `[cluster]`, unchecked; see [`super::ClusterSpec`].

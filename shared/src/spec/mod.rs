@@ -14,6 +14,7 @@ mod concepts;
 mod draft;
 mod epochs;
 mod error;
+mod generate;
 mod model_location;
 mod paths;
 mod read_toml;
@@ -28,6 +29,7 @@ pub use choices::{JobKind, LearnableProperty, LrScheduler, MixedPrecision, NotAC
 pub use concepts::{ConceptDraft, ConceptSpec};
 pub use draft::{ClusterDraft, DataDraft, DebugDraft, JobDraft, ModelDraft, TrainDraft};
 pub use error::{SpecError, Violation};
+pub use generate::{EmbeddingPlace, GenerateDraft, GenerateSpec, SCHEDULERS};
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
 pub use read_toml::{parse_job_toml, parse_job_toml_with};
 pub use settings::Setting;
@@ -43,10 +45,15 @@ pub struct JobSpec {
     pub name: String,
     /// The checkpoint that is built on.
     pub model: ModelSpec,
-    /// What is learned from.
+    /// What is learned from. Without images for a job that only draws.
+    #[serde(skip_serializing_if = "DataSpec::is_unused")]
     pub data: DataSpec,
-    /// How it is learned.
+    /// How it is learned. In a job that only draws, nothing: without words, and with batches of 0.
+    #[serde(skip_serializing_if = "TrainSpec::is_unused")]
     pub train: TrainSpec,
+    /// What is drawn; for jobs of that kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generate: Option<GenerateSpec>,
     /// On how many ranks.
     pub cluster: ClusterSpec,
     /// For those who check the numbers.
@@ -143,6 +150,8 @@ pub struct TrainSpec {
     pub checkpoints_total_limit: u64,
     /// Where the job goes on (see [`crate::checkpoint::ResumeFrom`]); empty: it starts at step 1. Default empty.
     pub resume_from_checkpoint: String,
+    /// Leave a whole checkpoint with the learned word in it, too. Default false.
+    pub save_as_full_pipeline: bool,
 }
 
 /// On how many ranks a job runs.
@@ -161,6 +170,20 @@ pub struct ClusterSpec {
 pub struct DebugSpec {
     /// A folder for each step's inputs, loss and gradients; empty: none are written.
     pub trace_dir: String,
+}
+
+impl DataSpec {
+    /// Whether this is what a job has that learns nothing.
+    fn is_unused(&self) -> bool {
+        self.images.is_empty()
+    }
+}
+
+impl TrainSpec {
+    /// Whether this is what a job has that learns nothing.
+    fn is_unused(&self) -> bool {
+        self.train_batch_size == 0
+    }
 }
 
 impl JobSpec {

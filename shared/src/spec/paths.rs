@@ -40,10 +40,13 @@ impl JobSpec {
         let is_path = |path: &str| !path.is_empty() && !path.starts_with(CONTENT_URI_PREFIX);
         let resumes_from_a_file =
             matches!(ResumeFrom::parse(&self.train.resume_from_checkpoint), Ok(ResumeFrom::File(_)));
-        let Self { model, data, train, debug, concepts, .. } = self;
+        let Self { model, data, train, debug, concepts, generate, .. } = self;
+        let embeddings = generate.iter_mut().flat_map(|generate| &mut generate.embeddings);
+        let embeddings = embeddings.map(|embedding| ("generate.embeddings".to_owned(), embedding));
         let places = [("model.base".to_owned(), &mut model.base)]
             .into_iter()
             .chain(image_sources(data, concepts))
+            .chain(embeddings)
             .chain([("debug.trace_dir".to_owned(), &mut debug.trace_dir)]);
         let checkpoint = resumes_from_a_file
             .then_some(("train.resume_from_checkpoint".to_owned(), &mut train.resume_from_checkpoint));

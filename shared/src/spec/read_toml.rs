@@ -1,5 +1,7 @@
 //! Job files: TOML, with the line of everything that is wrong.
 
+mod generate;
+
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -124,6 +126,7 @@ const SECTION_OF_KEY: &[(&str, &str)] = &[
     ("checkpointing_steps", "train"),
     ("checkpoints_total_limit", "train"),
     ("resume_from_checkpoint", "train"),
+    ("save_as_full_pipeline", "train"),
     ("world_size", "cluster"),
     ("min_world_size", "cluster"),
     ("threads_per_rank", "cluster"),
@@ -148,6 +151,10 @@ impl<'text> Reader<'text> {
         let train = self.train(&mut section);
         self.refuse_unknown(section);
 
+        let mut section = self.section(&mut top, "generate");
+        let generate = self.generate(&mut section);
+        self.refuse_unknown(section);
+
         let mut section = self.section(&mut top, "cluster");
         let cluster = ClusterDraft {
             world_size: self.integer(&mut section, "world_size"),
@@ -163,7 +170,7 @@ impl<'text> Reader<'text> {
         let concepts = self.concepts(&mut top);
 
         self.refuse_unknown(top);
-        JobDraft { kind, name, model, data, train, cluster, debug, concepts }
+        JobDraft { kind, name, model, data, train, generate, cluster, debug, concepts }
     }
 
     fn concepts(&mut self, top: &mut Section<'_>) -> Vec<ConceptDraft> {
@@ -222,6 +229,7 @@ impl<'text> Reader<'text> {
             checkpointing_steps: self.integer(section, "checkpointing_steps"),
             checkpoints_total_limit: self.integer(section, "checkpoints_total_limit"),
             resume_from_checkpoint: self.text_or_integer(section, "resume_from_checkpoint"),
+            save_as_full_pipeline: self.boolean(section, "save_as_full_pipeline"),
         }
     }
 
@@ -325,7 +333,9 @@ impl<'text> Reader<'text> {
                 continue;
             }
             let shown: String = name.chars().take(100).collect();
-            let elsewhere = SECTION_OF_KEY.iter().find(|(known, _)| *known == name);
+            let in_generate = generate::KEYS.iter().map(|key| (*key, "generate"));
+            let elsewhere =
+                SECTION_OF_KEY.iter().copied().chain(in_generate).find(|(known, _)| *known == name);
             let problem = if let Some(word) = suggest::nearest(name, section.known.iter().copied()) {
                 format!("unknown key; did you mean {word:?}?")
             } else if let Some((_, home)) = elsewhere {

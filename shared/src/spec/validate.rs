@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod concepts;
+mod generate;
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -59,20 +60,20 @@ pub mod limits {
     pub const TEMPLATE_CHARACTERS: usize = 512;
 }
 
-pub(super) fn validate(draft: JobDraft) -> Result<JobSpec, SpecError> {
+pub(super) fn validate(mut draft: JobDraft) -> Result<JobSpec, SpecError> {
     let mut check = Check { violations: Vec::new() };
 
     let kind = check.kind(draft.kind);
     let name = check.name(draft.name, kind);
     let model = ModelSpec { base: check.model_base(draft.model.base) };
-    let several = !draft.concepts.is_empty();
-    let data = check.data(draft.data, several);
-    let train = check.train(draft.train, several);
-    let concepts = check.concepts(draft.concepts, &train);
+    let (data, train, concepts, generate) = check.work(kind, &mut draft);
     let cluster = check.cluster(draft.cluster);
     let debug = DebugSpec { trace_dir: check.trace_dir(draft.debug.trace_dir) };
+    if kind == JobKind::Generate && !debug.trace_dir.is_empty() {
+        check.refuse("debug.trace_dir", "a job that only draws has no steps to trace");
+    }
 
-    let spec = JobSpec { kind, name, model, data, train, cluster, debug, concepts };
+    let spec = JobSpec { kind, name, model, data, train, generate, cluster, debug, concepts };
     check.across_fields(&spec);
     if check.violations.is_empty() { Ok(spec) } else { Err(SpecError { violations: check.violations }) }
 }
@@ -92,7 +93,7 @@ impl Check {
         let kind = JobKind::TextualInversion;
         match given.as_deref() {
             None | Some("") => self.refuse("kind", format!("missing; allowed: {}", JobKind::allowed())),
-            Some(later @ ("unet_finetune" | "gpt2_finetune" | "generate")) => {
+            Some(later @ ("unet_finetune" | "gpt2_finetune")) => {
                 self.refuse(
                     "kind",
                     format!("{later:?} is not supported yet; allowed: {}", JobKind::allowed()),
@@ -240,6 +241,7 @@ impl Check {
                 0..=limits::STEPS,
             ),
             resume_from_checkpoint: self.resume_from(draft.resume_from_checkpoint),
+            save_as_full_pipeline: draft.save_as_full_pipeline.unwrap_or(false),
         }
     }
 

@@ -149,16 +149,19 @@ pub struct Gradient {
     pub backward_seconds: f64,
 }
 
-/// One picture to sample with classifier-free guidance.
+/// Pictures of one prompt to sample with classifier-free guidance, all in the same passes through the UNet.
 #[derive(Debug, Clone, Copy)]
 pub struct GenerateRequest<'a> {
+    /// Pictures, 1 to [`MOST_PICTURES`].
+    pub batch: usize,
     /// Pixel rows, a multiple of the VAE's factor.
     pub height: usize,
     /// Pixel columns, a multiple of the VAE's factor.
     pub width: usize,
-    /// Token ids of the prompt, [max_text_length].
+    /// Token ids of the prompt, [chunks, max_text_length], 1 to [`MOST_CHUNKS`] chunks. Each chunk goes through the text
+    /// encoder by itself; the UNet sees their states one behind the other.
     pub prompt_ids: &'a [i64],
-    /// Token ids of the negative (usually empty) prompt, [max_text_length]; unused when guidance <= 1.
+    /// Token ids of the negative (usually empty) prompt, in as many chunks; unused when guidance <= 1.
     pub negative_ids: &'a [i64],
     /// Learned rows, [num_vectors, text_width]; may be empty.
     pub rows: &'a [f32],
@@ -168,12 +171,17 @@ pub struct GenerateRequest<'a> {
     pub steps: usize,
     /// Guidance scale; 1 or less means no guidance.
     pub guidance: f64,
-    /// Standard normal noise to start from, [latent_channels, height / factor, width / factor].
+    /// Standard normal noise to start from, [batch, latent_channels, height / factor, width / factor].
     pub noise: &'a [f32],
     /// Standard normal noise for the steps of a sampler that takes some:
     /// [[`SamplerKind::step_noises`] of `steps`, the shape of `noise`].
     pub step_noise: &'a [f32],
 }
+
+/// Chunks of a long prompt.
+pub const MOST_CHUNKS: usize = 8;
+/// Pictures that go through the UNet at once.
+pub const MOST_PICTURES: usize = 64;
 
 /// An 8-bit picture, row by row, three bytes (red, green, blue) a pixel.
 #[derive(Debug, Clone, PartialEq, Eq)]

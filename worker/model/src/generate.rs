@@ -1,48 +1,40 @@
-//! Sampling a picture with classifier-free guidance (Ho & Salimans 2022).
+//! Sampling pictures with classifier-free guidance (Ho & Salimans 2022).
 
 use tch::Tensor;
 
-use crate::api::{GenerateRequest, RgbImage};
+use crate::api::{GenerateRequest, MOST_CHUNKS, MOST_PICTURES, RgbImage};
 use crate::error::{Error, Result};
 use crate::samplers::Sampler;
 use crate::stable_diffusion::{StableDiffusion, check_sides, kind_of, to_vec};
 
 impl StableDiffusion {
-    /// Samples one picture; `progress(done, all)` is called after each of the network's predictions (a step or a part
-    /// of one) and may stop it by returning false, which gives `Ok(None)`. Latents are kept in fp32 between steps.
+    /// Samples the pictures of a request, in order; `progress(done, all)` is called after each of the network's
+    /// predictions (a step or a part of one) and may stop it by returning false, which gives `Ok(None)`. Latents are
+    /// kept in fp32 between steps.
     ///
-    /// Source: diffusers StableDiffusionPipeline with the sampler's class as its scheduler.
+    /// Source: diffusers StableDiffusionPipeline with the sampler's class as its scheduler; long prompts as compel and
+    /// AUTOMATIC1111 hand them to it.
     pub fn generate(
         &mut self,
         request: &GenerateRequest,
         mut progress: impl FnMut(usize, usize) -> bool,
-    ) -> Result<Option<RgbImage>> {
-        // 1. The prompt, behind the negative prompt when there is guidance. [1 or 2, tokens, width]
+    ) -> Result<Option<Vec<RgbImage>>> {
         let guided = request.guidance > 1.0;
         let mut sampler = Sampler::new(&self.checkpoint.sampler(request.sampler)?, request.steps)?;
         let latent = self.check_request(request, guided)?;
-        let ids = if guided {
-            [request.negative_ids, request.prompt_ids].concat()
-        } else {
-            request.prompt_ids.to_vec()
-        };
-        let prompts = if guided { 2 } else { 1 };
-        let config = &self.checkpoint.text;
-        let embeddings = Tensor::f_from_slice(&self.embeddings(&ids, request.rows)?)?.f_view([
-            prompts,
-            config.max_positions,
-            config.hidden_size,
-        ])?;
-        let kind = kind_of(self.precision);
-        let text = self.text.forward(&embeddings)?.f_to_kind(kind)?;
+        let batch = latent[0];
+        // 1. The prompt, behind the negative prompt when there is guidance, once for each picture.
+        //    [1 or 2 x batch, chunks x tokens, width]
+        let copies = if guided { 2 } else { 1 };
+        let text = self.text_states(request, guided)?.f_repeat_interleave_self_int(batch, 0, None)?;
         // 2. Denoise.
         let mut sample = sampler.start(request.noise);
         let all_timesteps = sampler.timesteps().to_vec();
         let mut step_noises = request.step_noise.chunks_exact(sample.len());
         for (index, &timestep) in all_timesteps.iter().enumerate() {
             let seen = sampler.model_input(&sample);
-            let input = Tensor::f_from_slice(&seen)?.f_view(latent)?.f_repeat([prompts, 1, 1, 1])?;
-            let timesteps = Tensor::f_from_slice(&vec![timestep; prompts as usize])?;
+            let input = Tensor::f_from_slice(&seen)?.f_view(latent)?.f_repeat([copies, 1, 1, 1])?;
+            let timesteps = Tensor::f_from_slice(&vec![timestep; (copies * batch) as usize])?;
             let predicted = to_vec(&self.unet.forward(&input, &timesteps, &text)?)?;
             let predicted = if guided { guide(&predicted, request.guidance as f32) } else { predicted };
             sampler.step(&predicted, step_noises.next().unwrap_or_default(), &mut sample)?;
@@ -50,22 +42,45 @@ impl StableDiffusion {
                 return Ok(None);
             }
         }
-        // 3. Decode. [1, 3, height, width] to bytes
+        // 3. Decode one by one: the decoder's tensors are the largest of all. [1, 3, height, width] to bytes
         let scaled: Vec<f32> =
             sample.iter().map(|value| value / self.checkpoint.vae.scaling_factor as f32).collect();
-        let picture = self.decode(&Tensor::f_from_slice(&scaled)?.f_view(latent)?)?;
-        Ok(Some(to_rgb(&to_vec(&picture)?, request.height, request.width)))
+        let one = [1, latent[1], latent[2], latent[3]];
+        let pictures = scaled.chunks_exact(scaled.len() / request.batch).map(|latents| {
+            let picture = self.decode(&Tensor::f_from_slice(latents)?.f_view(one)?)?;
+            Ok(to_rgb(&to_vec(&picture)?, request.height, request.width))
+        });
+        pictures.collect::<Result<_>>().map(Some)
+    }
+
+    /// The hidden states of the negative prompt, if there is guidance, and of the prompt:
+    /// [1 or 2, chunks x tokens, width] in the UNet's precision.
+    fn text_states(&self, request: &GenerateRequest, guided: bool) -> Result<Tensor> {
+        let ids = if guided {
+            [request.negative_ids, request.prompt_ids].concat()
+        } else {
+            request.prompt_ids.to_vec()
+        };
+        let config = &self.checkpoint.text;
+        let (tokens, width) = (config.max_positions, config.hidden_size);
+        let embeddings = self.embeddings(&ids, request.rows)?;
+        let states = self.text.forward(&Tensor::f_from_slice(&embeddings)?.f_view([-1, tokens, width])?)?;
+        let prompts = if guided { 2 } else { 1 };
+        Ok(states.f_reshape([prompts, -1, width])?.f_to_kind(kind_of(self.precision))?)
     }
 
     fn check_request(&self, request: &GenerateRequest, guided: bool) -> Result<[i64; 4]> {
         let info = self.info();
         check_sides(request.height, request.width, info.vae_factor)?;
-        let (height, width) = (request.height / info.vae_factor, request.width / info.vae_factor);
-        let latent = info.latent_channels * height * width;
-        if request.noise.len() != latent {
-            return Err(Error::argument("noise", format!("{} floats", request.noise.len()), latent));
+        if !(1..=MOST_PICTURES).contains(&request.batch) {
+            return Err(Error::argument("batch", request.batch, format!("1 to {MOST_PICTURES}")));
         }
-        let step_noise = latent * request.sampler.step_noises(request.steps);
+        let (height, width) = (request.height / info.vae_factor, request.width / info.vae_factor);
+        let latents = request.batch * info.latent_channels * height * width;
+        if request.noise.len() != latents {
+            return Err(Error::argument("noise", format!("{} floats", request.noise.len()), latents));
+        }
+        let step_noise = latents * request.sampler.step_noises(request.steps);
         if request.step_noise.len() != step_noise {
             return Err(Error::argument(
                 "step_noise",
@@ -76,16 +91,15 @@ impl StableDiffusion {
         if !request.guidance.is_finite() {
             return Err(Error::argument("guidance", request.guidance, "a finite number"));
         }
-        let mut prompts = vec![("prompt_ids", request.prompt_ids)];
-        if guided {
-            prompts.push(("negative_ids", request.negative_ids));
+        let (length, ids) = (info.max_text_length, request.prompt_ids.len());
+        if !ids.is_multiple_of(length) || !(1..=MOST_CHUNKS).contains(&(ids / length)) {
+            let allowed = format!("{length} ids in each of 1 to {MOST_CHUNKS} chunks");
+            return Err(Error::argument("prompt_ids", format!("{ids} ids"), allowed));
         }
-        for (field, ids) in prompts {
-            if ids.len() != info.max_text_length {
-                return Err(Error::argument(field, format!("{} ids", ids.len()), info.max_text_length));
-            }
+        if guided && request.negative_ids.len() != ids {
+            return Err(Error::argument("negative_ids", format!("{} ids", request.negative_ids.len()), ids));
         }
-        Ok([1, info.latent_channels as i64, height as i64, width as i64])
+        Ok([request.batch as i64, info.latent_channels as i64, height as i64, width as i64])
     }
 }
 

@@ -27,7 +27,8 @@ pub mod vae;
 pub mod weights;
 
 pub use api::{
-    GenerateRequest, Gradient, Microbatch, ModelInfo, Moments, Pixels, Precision, PredictionType, RgbImage,
+    GenerateRequest, Gradient, MOST_CHUNKS, MOST_PICTURES, Microbatch, ModelInfo, Moments, Pixels, Precision,
+    PredictionType, RgbImage,
 };
 pub use error::{Error, Result};
 pub use probe::probe;

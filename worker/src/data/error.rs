@@ -73,6 +73,14 @@ pub enum Error {
         /// What the library says.
         problem: String,
     },
+    /// A prompt that cannot be drawn.
+    #[error("the prompt {prompt:?}: {problem}")]
+    Prompt {
+        /// Its beginning.
+        prompt: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// train.placeholder_token names a token that the vocabulary has.
     #[error(
         "the tokenizer already contains the token {token:?}; choose one that is not in \

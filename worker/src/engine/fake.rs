@@ -155,10 +155,13 @@ impl Engine for FakeEngine {
         Ok(Gradient { loss, grad, finite, forward_seconds: 0.0, backward_seconds: 0.0 })
     }
 
-    fn generate(&mut self, request: &ImageRequest) -> Result<RgbImage, EngineError> {
+    fn generate(&mut self, request: &ImageRequest) -> Result<Vec<RgbImage>, EngineError> {
         self.loaded()?;
         let bytes = request.height * request.width * 3;
-        let tone = |index: usize| ((request.noise[index % request.noise.len()] * 32.0) as i32 + 128) as u8;
-        Ok(RgbImage { height: request.height, width: request.width, data: (0..bytes).map(tone).collect() })
+        let picture = |noise: &[f32]| {
+            let tone = |index: usize| ((noise[index % noise.len()] * 32.0) as i32 + 128) as u8;
+            RgbImage { height: request.height, width: request.width, data: (0..bytes).map(tone).collect() }
+        };
+        Ok(request.noise.chunks_exact(request.noise.len() / request.batch.max(1)).map(picture).collect())
     }
 }

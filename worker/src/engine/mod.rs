@@ -41,6 +41,6 @@ pub trait Engine: Send {
     /// Loss of a microbatch and its gradient with respect to the learned rows.
     fn gradient(&mut self, microbatch: &Microbatch) -> Result<Gradient, EngineError>;
 
-    /// One picture, with classifier-free guidance.
-    fn generate(&mut self, request: &ImageRequest) -> Result<RgbImage, EngineError>;
+    /// The pictures of one request, in order, with classifier-free guidance.
+    fn generate(&mut self, request: &ImageRequest) -> Result<Vec<RgbImage>, EngineError>;
 }

@@ -26,7 +26,7 @@ enum Command {
     EncodeImage(Pixels, Reply<Moments>),
     DropVae(Reply<()>),
     Gradient(Box<Microbatch>, Reply<Gradient>),
-    Generate(Box<ImageRequest>, Reply<RgbImage>),
+    Generate(Box<ImageRequest>, Reply<Vec<RgbImage>>),
 }
 
 /// Sends commands to the engine's thread. Cheap to clone; the thread ends with the last handle.
@@ -102,7 +102,7 @@ impl EngineHandle {
     }
 
     /// See [`Engine::generate`].
-    pub async fn generate(&self, request: ImageRequest) -> Result<RgbImage, EngineError> {
+    pub async fn generate(&self, request: ImageRequest) -> Result<Vec<RgbImage>, EngineError> {
         self.ask(|reply| Command::Generate(Box::new(request), reply)).await
     }
 

@@ -97,8 +97,8 @@ impl Engine for TorchEngine {
         Ok(self.model()?.gradient(&microbatch.view())?)
     }
 
-    fn generate(&mut self, request: &ImageRequest) -> Result<RgbImage, EngineError> {
-        // Nothing stops it, so there always is a picture.
+    fn generate(&mut self, request: &ImageRequest) -> Result<Vec<RgbImage>, EngineError> {
+        // Nothing stops it, so there always are pictures.
         self.model()?.generate(&request.view(), |_, _| true)?.ok_or(EngineError::NothingLoaded)
     }
 }

@@ -83,16 +83,18 @@ pub struct EngineIdentity {
     pub probe: String,
 }
 
-/// One picture to sample: the model library's request, owned.
+/// Pictures of one prompt to sample: the model library's request, owned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageRequest {
+    /// Pictures, all in the same passes through the UNet.
+    pub batch: usize,
     /// Pixel rows, a multiple of the VAE's factor.
     pub height: usize,
     /// Pixel columns, a multiple of the VAE's factor.
     pub width: usize,
-    /// Token ids of the prompt, [max_text_length].
+    /// Token ids of the prompt, [chunks, max_text_length].
     pub prompt_ids: Vec<i64>,
-    /// Token ids of the negative prompt, [max_text_length].
+    /// Token ids of the negative prompt, in as many chunks.
     pub negative_ids: Vec<i64>,
     /// Learned rows, [num_vectors, text_width]; may be empty.
     pub rows: Vec<f32>,
@@ -102,7 +104,7 @@ pub struct ImageRequest {
     pub steps: usize,
     /// Guidance scale; 1 or less means none.
     pub guidance: f64,
-    /// Standard normal noise, [latent_channels, height / factor, width / factor].
+    /// Standard normal noise, [batch, latent_channels, height / factor, width / factor].
     pub noise: Vec<f32>,
     /// Standard normal noise for the steps of a sampler that takes some: [its `step_noises`, the shape of `noise`].
     pub step_noise: Vec<f32>,
@@ -112,6 +114,7 @@ impl ImageRequest {
     /// The same, as the model library borrows it.
     pub fn view(&self) -> ringtune_model::GenerateRequest<'_> {
         ringtune_model::GenerateRequest {
+            batch: self.batch,
             height: self.height,
             width: self.width,
             prompt_ids: &self.prompt_ids,

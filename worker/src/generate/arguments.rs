@@ -7,6 +7,7 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 
+use super::PictureOptions;
 use crate::engine::SamplerKind;
 
 /// Pictures from a checkpoint, with learned embeddings.
@@ -46,9 +47,18 @@ pub struct GenerateArguments {
     /// Pictures of each prompt
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub count: u32,
+    /// Pictures that are drawn at once; more are faster, need more memory, and may differ in their last bits
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub batch: u32,
     /// Width and height in pixels [default: what the checkpoint was made for]
-    #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "PIXELS", conflicts_with_all = ["width", "height"], value_parser = side())]
     pub size: Option<u32>,
+    /// Width in pixels [default: what the checkpoint was made for]
+    #[arg(long, value_name = "PIXELS", value_parser = side())]
+    pub width: Option<u32>,
+    /// Height in pixels [default: what the checkpoint was made for]
+    #[arg(long, value_name = "PIXELS", value_parser = side())]
+    pub height: Option<u32>,
     /// bf16, or no for fp32 [default: bf16 where the CPU has it]
     #[arg(long, value_name = "PRECISION", value_parser = ["bf16", "no"])]
     pub mixed_precision: Option<String>,
@@ -64,6 +74,28 @@ pub struct GenerateArguments {
     /// A .png file (one picture, or a sheet), or a folder for several
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
+}
+
+fn side() -> impl TypedValueParser<Value = u32> {
+    clap::value_parser!(u32).range(1..=4096)
+}
+
+impl GenerateArguments {
+    /// What decides the pictures.
+    pub(super) fn pictures(&self) -> PictureOptions {
+        PictureOptions {
+            prompts: self.prompt.clone(),
+            negative_prompt: self.negative_prompt.clone(),
+            scheduler: self.scheduler,
+            steps: self.steps,
+            guidance: self.guidance,
+            seed: self.seed,
+            count: self.count,
+            batch: self.batch,
+            width: self.width.or(self.size),
+            height: self.height.or(self.size),
+        }
+    }
 }
 
 fn sampler_by_name() -> impl TypedValueParser<Value = SamplerKind> {

@@ -1,12 +1,13 @@
 //! Learned rows from files, and what they mean in a prompt.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use ringtune_shared::ids::ContentHash;
 use safetensors::{Dtype, SafeTensors};
 
 use super::Error;
 use crate::{
-    data::{self, ClipTokenizer, Placeholders},
+    data::{self, ClipTokenizer},
     output::{embeds::EMB_PARAMS_KEY, facts::PLACEHOLDER_ENTRY},
 };
 
@@ -17,10 +18,29 @@ const MOST_VECTORS: usize = 64;
 
 /// Embeddings that a tokenizer has been taught, in the order of their ids.
 #[derive(Debug, Default)]
-pub(super) struct Embeddings {
-    known: Vec<Placeholders>,
+pub struct Embeddings {
+    /// The token of each file, and the hash of the file.
+    pub known: Vec<(String, ContentHash)>,
+    /// `TOKEN`, `TOKEN_1`, … of every file: one for each row.
+    pub tokens: Vec<String>,
     /// [all vectors, text_width], the row of the lowest id first.
     pub rows: Vec<f32>,
+}
+
+/// A file of learned rows, and what names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmbeddingFile {
+    /// Where its bytes are.
+    pub path: PathBuf,
+    /// Its name, which can be its token's: that of the path, unless it was fetched by content.
+    pub name: String,
+}
+
+impl EmbeddingFile {
+    /// A file under its own name.
+    pub fn at(path: &Path) -> Self {
+        Self { path: path.to_owned(), name: path.to_string_lossy().into_owned() }
+    }
 }
 
 impl Embeddings {
@@ -32,36 +52,25 @@ impl Embeddings {
     /// # Errors
     /// A file that is neither, or made for a text encoder of another width; a token that the vocabulary or another
     /// file has.
-    pub(super) fn open(
-        files: &[impl AsRef<Path>],
-        width: usize,
-        tokenizer: &mut ClipTokenizer,
-    ) -> Result<Self, Error> {
+    pub fn open(files: &[EmbeddingFile], width: usize, tokenizer: &mut ClipTokenizer) -> Result<Self, Error> {
         let mut embeddings = Self::default();
         for file in files {
-            let (token, rows) = read(file.as_ref(), width)?;
-            let placeholders = tokenizer.add_placeholders(&token, rows.len() / width);
-            embeddings.known.push(placeholders.map_err(|error| refused(file.as_ref(), error))?);
+            let Learned { token, rows, hash } = read(file, width)?;
+            let added = tokenizer.add_placeholders(&token, rows.len() / width);
+            let added = added.map_err(|error| refused(file, error))?;
+            embeddings.known.push((token, hash));
+            embeddings.tokens.extend(added.tokens);
             embeddings.rows.extend(rows);
         }
         Ok(embeddings)
     }
-
-    /// The prompt with every token of several vectors written out, as diffusers' `maybe_convert_prompt` does:
-    /// "a <cat>" becomes "a <cat> <cat>_1".
-    pub(super) fn expand(&self, prompt: &str) -> String {
-        let several = self.known.iter().filter(|placeholders| placeholders.tokens.len() > 1);
-        several.fold(prompt.to_owned(), |prompt, placeholders| {
-            prompt.replace(&placeholders.tokens[0], &placeholders.text())
-        })
-    }
 }
 
 /// A token that cannot be added, as the error of the file that asks for it and not of a job's field.
-fn refused(file: &Path, error: data::Error) -> Error {
+fn refused(file: &EmbeddingFile, error: data::Error) -> Error {
     let problem = match error {
         data::Error::PlaceholderTaken { token } => format!(
-            "its token {token:?} is in the checkpoint's vocabulary, or in another --embeds; a file with the key \
+            "its token {token:?} is in the checkpoint's vocabulary, or in another embedding; a file with the key \
              '{EMB_PARAMS_KEY}' that names no token can be renamed: its name is the token"
         ),
         data::Error::PlaceholderUnusable { token, problem } => {
@@ -69,27 +78,35 @@ fn refused(file: &Path, error: data::Error) -> Error {
         }
         other => return other.into(),
     };
-    Error::Embeds { file: file.to_path_buf(), problem }
+    Error::Embeds { file: file.name.clone(), problem }
 }
 
 /// The word that a file with the key `emb_params` teaches: what its metadata says, else its name without the
 /// ending, which is what AUTOMATIC1111 and kohya's scripts go by. None: it has no name in UTF-8.
-fn token_of_emb_params(file: &Path, bytes: &[u8]) -> Option<String> {
+fn token_of_emb_params(file: &EmbeddingFile, bytes: &[u8]) -> Option<String> {
     let (_, header) = SafeTensors::read_metadata(bytes).ok()?;
     let entries = header.metadata().as_ref();
     let entry = |key: &str| entries.and_then(|entries| entries.get(key)).filter(|text| !text.is_empty());
     let named = entry(PLACEHOLDER_ENTRY).or_else(|| entry("name")).cloned();
-    named.or_else(|| file.file_stem()?.to_str().map(str::to_owned))
+    named.or_else(|| Path::new(&file.name).file_stem()?.to_str().map(str::to_owned))
 }
 
-/// The token and its rows, [vectors, width].
-fn read(file: &Path, width: usize) -> Result<(String, Vec<f32>), Error> {
-    let wrong = |problem: String| Error::Embeds { file: file.to_path_buf(), problem };
-    let size = std::fs::metadata(file).map_err(|error| wrong(error.to_string()))?.len();
+/// What one file teaches.
+#[derive(Debug, PartialEq)]
+struct Learned {
+    token: String,
+    /// [vectors, width]
+    rows: Vec<f32>,
+    hash: ContentHash,
+}
+
+fn read(file: &EmbeddingFile, width: usize) -> Result<Learned, Error> {
+    let wrong = |problem: String| Error::Embeds { file: file.name.clone(), problem };
+    let size = std::fs::metadata(&file.path).map_err(|error| wrong(error.to_string()))?.len();
     if size > MOST_FILE_BYTES {
         return Err(wrong(format!("is {size} bytes long, at most {MOST_FILE_BYTES} are allowed")));
     }
-    let bytes = std::fs::read(file).map_err(|error| wrong(error.to_string()))?;
+    let bytes = std::fs::read(&file.path).map_err(|error| wrong(error.to_string()))?;
     let tensors = SafeTensors::deserialize(&bytes)
         .map_err(|error| wrong(format!("is not a safetensors file: {error}")))?;
     let [(key, tensor)] = tensors.tensors().try_into().map_err(|all: Vec<_>| {
@@ -113,11 +130,13 @@ fn read(file: &Path, width: usize) -> Result<(String, Vec<f32>), Error> {
     if rows.len() != vectors * width || !rows.iter().all(|value| value.is_finite()) {
         return Err(wrong(format!("'{key}' holds values that are not finite")));
     }
-    if key != EMB_PARAMS_KEY {
-        return Ok((key, rows));
-    }
-    let nameless = || wrong("its name is not valid UTF-8, and its metadata names no token".to_owned());
-    Ok((token_of_emb_params(file, &bytes).ok_or_else(nameless)?, rows))
+    let token = if key == EMB_PARAMS_KEY {
+        let nameless = || wrong("it has no name, and its metadata names no token".to_owned());
+        token_of_emb_params(file, &bytes).ok_or_else(nameless)?
+    } else {
+        key
+    };
+    Ok(Learned { token, rows, hash: ContentHash::of(&bytes) })
 }
 
 #[cfg(test)]
@@ -147,10 +166,17 @@ mod tests {
         file
     }
 
+    /// The token and the rows of a file for a text encoder of width 8.
+    fn learned_from(file: &Path) -> (String, Vec<f32>) {
+        let learned = read(&EmbeddingFile::at(file), 8).unwrap();
+        assert_eq!(learned.hash, ContentHash::of(&std::fs::read(file).unwrap()));
+        (learned.token, learned.rows)
+    }
+
     #[test]
     fn one_tensor_of_the_right_width_is_read() {
         let file = file_with(&[("<cat>", vec![2, 8])]);
-        assert_eq!(read(file.path(), 8).unwrap(), ("<cat>".to_owned(), vec![0.0; 16]));
+        assert_eq!(learned_from(file.path()), ("<cat>".to_owned(), vec![0.0; 16]));
     }
 
     #[test]
@@ -159,8 +185,9 @@ mod tests {
         let two = file_with(&[("<cat>", vec![1, 8]), ("<dog>", vec![1, 8])]);
         let none = tempfile::NamedTempFile::new().unwrap();
         for file in [&wide, &two, &none] {
-            let error = read(file.path(), 8).unwrap_err();
-            assert!(matches!(&error, Error::Embeds { file: named, .. } if named == file.path()), "{error}");
+            let file = EmbeddingFile::at(file.path());
+            let error = read(&file, 8).unwrap_err();
+            assert!(matches!(&error, Error::Embeds { file: named, .. } if *named == file.name), "{error}");
         }
     }
 
@@ -184,7 +211,7 @@ mod tests {
         ];
         for (metadata, token) in cases {
             let (_folder, file) = emb_params("my-cat.safetensors", metadata);
-            assert_eq!(read(&file, 8).unwrap(), (token.to_owned(), vec![0.5; 16]));
+            assert_eq!(learned_from(&file), (token.to_owned(), vec![0.5; 16]));
         }
     }
 
@@ -197,7 +224,7 @@ mod tests {
         embeds::write(&files[0], &learned, &example()).unwrap();
         embeds::write_emb_params(&files[1], &learned, &example()).unwrap();
         for file in &files {
-            assert_eq!(read(file, 8).unwrap(), ("<a>".to_owned(), rows.clone()));
+            assert_eq!(learned_from(file), ("<a>".to_owned(), rows.clone()));
         }
     }
 
@@ -207,22 +234,15 @@ mod tests {
         let tokenizer = || ClipTokenizer::open(&toy, 77).unwrap();
         let (_folder, star) = emb_params("star.safetensors", &[]);
         let (_other, mine) = emb_params("my-star.safetensors", &[]);
-        let embeddings = Embeddings::open(&[&mine], 8, &mut tokenizer()).unwrap();
-        assert_eq!(embeddings.expand("a my-star"), "a my-star my-star_1");
-        for (files, token) in [([&star, &mine], "\"star\""), ([&mine, &mine], "\"my-star\"")] {
+        let [star, mine] = [&star, &mine].map(|file| EmbeddingFile::at(file));
+        let mut taught = tokenizer();
+        let embeddings = Embeddings::open(std::slice::from_ref(&mine), 8, &mut taught).unwrap();
+        assert_eq!((embeddings.known[0].0.as_str(), embeddings.rows.len()), ("my-star", 16));
+        assert_eq!(taught.write_out("a my-star").unwrap(), "a my-star my-star_1");
+        for (files, token) in [([star, mine.clone()], "\"star\""), ([mine.clone(), mine], "\"my-star\"")] {
             let error = Embeddings::open(&files, 8, &mut tokenizer()).unwrap_err().to_string();
             assert!(error.starts_with("--embeds ") && error.contains(token), "{error}");
             assert!(!error.contains("train."), "{error}");
         }
-    }
-
-    #[test]
-    fn tokens_of_several_vectors_are_written_out() {
-        let known = vec![Placeholders {
-            tokens: vec!["<cat>".to_owned(), "<cat>_1".to_owned()],
-            ids: vec![49_408, 49_409],
-        }];
-        let embeddings = Embeddings { known, rows: vec![0.0; 16] };
-        assert_eq!(embeddings.expand("a <cat> on a mat"), "a <cat> <cat>_1 on a mat");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{data, engine::EngineError};
+use crate::{data, engine::EngineError, runner::RankError};
 
 /// Each message names the option or the file.
 #[derive(Debug, thiserror::Error)]
@@ -16,11 +16,33 @@ pub enum Error {
         /// What was given and what is allowed.
         problem: String,
     },
+    /// The tokenizer is not the text encoder's.
+    #[error(
+        "the checkpoint's tokenizer has {} tokens and prompts of {}, its text encoder {} and {}",
+        tokenizer.0, tokenizer.1, text_encoder.0, text_encoder.1
+    )]
+    Vocabulary {
+        /// Tokens, and length of a prompt.
+        tokenizer: (usize, usize),
+        /// The same.
+        text_encoder: (usize, usize),
+    },
+    /// The engine gave too few pixels.
+    #[error("a picture has fewer than {width} x {height} pixels")]
+    Short {
+        /// Pixels.
+        width: usize,
+        /// Pixels.
+        height: usize,
+    },
+    /// The checkpoint's files cannot be read.
+    #[error(transparent)]
+    Model(#[from] RankError),
     /// An embeddings file cannot be read.
-    #[error("--embeds {}: {problem}", file.display())]
+    #[error("--embeds {file}: {problem}")]
     Embeds {
-        /// The file.
-        file: PathBuf,
+        /// The file, as it was named.
+        file: String,
         /// What is wrong with it.
         problem: String,
     },
@@ -36,11 +58,14 @@ pub enum Error {
         /// The file it was for.
         file: PathBuf,
         /// Why.
-        source: image::ImageError,
+        source: png::EncodingError,
     },
     /// A picture cannot be written.
     #[error(transparent)]
     File(#[from] ringtune_shared::files::FileError),
+    /// A part of the program ended before its answer.
+    #[error("a part of the program ended unexpectedly: {0}")]
+    Task(#[from] tokio::task::JoinError),
     /// A folder cannot be made.
     #[error("cannot write {}: {source}", file.display())]
     Write {

@@ -5,27 +5,32 @@
 //! comes next in the same stream, so that its pictures too are the same for the same seed and number of steps.
 
 mod arguments;
+mod drawing;
 mod embeddings;
 mod error;
+mod infotext;
+pub mod picture_file;
 pub mod sheet;
 
 use std::{
-    io::{Cursor, Write as _},
-    path::Path,
+    io::Write as _,
+    path::{Path, PathBuf},
     time::Instant,
 };
 
-use image::{ImageFormat, RgbImage};
+use image::RgbImage;
 
 pub use arguments::GenerateArguments;
+pub use drawing::{Batch, Drawing, ModelName, PictureOptions, to_image};
+pub use embeddings::{EmbeddingFile, Embeddings};
 pub use error::Error;
+pub use infotext::Infotext;
 
 use crate::{
-    data::{ClipTokenizer, images},
-    engine::{EngineHandle, ImageRequest, LoadModel, ModelInfo, Precision, SamplerKind},
-    train::Draws,
+    data::images,
+    engine::{EngineHandle, LoadModel, ModelInfo, Precision},
+    runner::{Fingerprints, base_model_name},
 };
-use embeddings::Embeddings;
 
 /// Draws and writes all pictures that were asked for; says on stderr how far it is.
 ///
@@ -39,6 +44,7 @@ pub async fn run(
     default_threads: usize,
     default_precision: Precision,
 ) -> Result<(), Error> {
+    // 1. What can be refused without the checkpoint.
     check_output(arguments)?;
     let training = arguments.training_images.as_deref().map(training_row).transpose()?;
     let precision = match arguments.mixed_precision.as_deref() {
@@ -47,22 +53,46 @@ pub async fn run(
         None => default_precision,
     };
     let threads = arguments.threads.map_or(default_threads, |threads| threads as usize);
+    // 2. The checkpoint; its hash is taken beside.
     say(&format!("loading {} ({threads} threads, {precision})", arguments.model.display()));
-    let info = engine
-        .load(LoadModel { folder: arguments.model.clone(), precision, threads, training: None })
-        .await?;
-    let sampler = sampler(arguments, &info);
-    let requests = requests(arguments, &info, sampler)?;
-    let total = requests.len();
-    let mut pictures = Vec::with_capacity(total);
-    let draws = Draws::new(arguments.seed);
-    for (number, mut request) in requests.into_iter().enumerate() {
-        let start = Instant::now();
-        draw_noise(&mut request, &draws, number as u32 % arguments.count, &info);
-        pictures.push(to_image(engine.generate(request).await?, &arguments.output)?);
-        say(&format!("picture {} of {total} in {:.1} s", number + 1, start.elapsed().as_secs_f64()));
+    let folder = arguments.model.clone();
+    let load = LoadModel { folder: folder.clone(), precision, threads, training: None };
+    let info = engine.load(load).await?;
+    let hashing = tokio::task::spawn_blocking(move || Fingerprints::default().of_model(&folder));
+    say_scheduler(arguments, &info);
+    let files: Vec<EmbeddingFile> = arguments.embeds.iter().map(|file| EmbeddingFile::at(file)).collect();
+    let drawing = Drawing::new(arguments.pictures(), &arguments.model, info, &files)?;
+    let columns = (arguments.count as usize).max(training.as_ref().map_or(0, |row| row.pictures.len()));
+    if arguments.sheet && !sheet::fits(arguments.prompt.len() + 1, columns, drawing.size()) {
+        let problem = "so many pictures of this size make too large a sheet".to_owned();
+        return Err(Error::Option { option: "--sheet", problem });
     }
-    write_all(arguments, training, pictures)
+    let name = base_model_name(&arguments.model.to_string_lossy());
+    let model = ModelName { name, hash: hashing.await?? };
+    // 3. The pictures. What is no part of a sheet is written at once.
+    let total = arguments.prompt.len() * arguments.count as usize;
+    let mut kept = Vec::new();
+    let mut done = 0;
+    for batch in drawing.batches() {
+        let start = Instant::now();
+        let pictures = engine.generate(drawing.request(batch)).await?;
+        done += pictures.len();
+        say(&format!("picture {done} of {total} in {:.1} s", start.elapsed().as_secs_f64()));
+        for (number, picture) in (batch.first..).zip(pictures) {
+            let picture = to_image(picture)?;
+            if arguments.sheet {
+                kept.push(picture);
+            } else {
+                let text = drawing.infotext(Some((batch.prompt, number)), &model);
+                write_png(&picture_path(arguments, batch.prompt, number), &picture, &text)?;
+            }
+        }
+    }
+    if !arguments.sheet {
+        return Ok(());
+    }
+    let rows: Vec<sheet::Row> = training.into_iter().chain(drawing.sheet_rows(kept)).collect();
+    write_png(&arguments.output, &sheet::compose(&rows), &drawing.infotext(None, &model))
 }
 
 /// A sheet and a single picture are files; several pictures need a folder.
@@ -90,8 +120,8 @@ fn training_row(folder: &Path) -> Result<sheet::Row, Error> {
     Ok(sheet::Row { label: format!("training images ({})", set.images.len()), pictures })
 }
 
-/// What was asked for, or the checkpoint's own. Says which, for pictures of two samplers differ.
-fn sampler(arguments: &GenerateArguments, info: &ModelInfo) -> SamplerKind {
+/// Says what draws, for pictures of two samplers differ.
+fn say_scheduler(arguments: &GenerateArguments, info: &ModelInfo) {
     let sampler = arguments.scheduler.unwrap_or(info.sampler);
     match (&info.unknown_scheduler, arguments.scheduler) {
         (Some(class), None) => say(&format!(
@@ -99,95 +129,25 @@ fn sampler(arguments: &GenerateArguments, info: &ModelInfo) -> SamplerKind {
         )),
         _ => say(&format!("scheduler {sampler}, {} steps", arguments.steps)),
     }
-    sampler
 }
 
-/// Puts the noise of picture number `number` in. Only when its turn comes: that of many pictures is large.
-fn draw_noise(request: &mut ImageRequest, draws: &Draws, number: u32, info: &ModelInfo) {
-    let latent =
-        info.latent_channels * (request.height / info.vae_factor) * (request.width / info.vae_factor);
-    let all = latent * (1 + request.sampler.step_noises(request.steps));
-    request.noise = draws.picture_noise(number, all);
-    request.step_noise = request.noise.split_off(latent);
+/// Where a picture goes: one picture may be a file itself, several are in a folder.
+fn picture_path(arguments: &GenerateArguments, prompt: usize, number: u32) -> PathBuf {
+    let one = arguments.prompt.len() * arguments.count as usize == 1;
+    if one && arguments.output.extension().is_some() {
+        return arguments.output.clone();
+    }
+    arguments.output.join(format!("prompt-{prompt:02}-{number:03}.png"))
 }
 
-/// One request a picture, still without noise: all of the first prompt, then all of the second …
-fn requests(
-    arguments: &GenerateArguments,
-    info: &ModelInfo,
-    sampler: SamplerKind,
-) -> Result<Vec<ImageRequest>, Error> {
-    let mut tokenizer = ClipTokenizer::open(&arguments.model.join("tokenizer"), info.max_text_length)?;
-    let embeddings = Embeddings::open(&arguments.embeds, info.text_width, &mut tokenizer)?;
-    let side = arguments.size.map_or(info.native_resolution.unwrap_or(512), |size| size as usize);
-    if !side.is_multiple_of(info.vae_factor) {
-        let allowed = format!("is {side}, allowed are multiples of the VAE's factor {}", info.vae_factor);
-        return Err(Error::Option { option: "--size", problem: allowed });
-    }
-    let negative_ids = tokenizer.encode(&embeddings.expand(&arguments.negative_prompt))?;
-    let mut requests = Vec::new();
-    for prompt in &arguments.prompt {
-        let prompt_ids = tokenizer.encode(&embeddings.expand(prompt))?;
-        requests.extend((0..arguments.count).map(|_| ImageRequest {
-            height: side,
-            width: side,
-            prompt_ids: prompt_ids.clone(),
-            negative_ids: negative_ids.clone(),
-            rows: embeddings.rows.clone(),
-            sampler,
-            steps: arguments.steps as usize,
-            guidance: arguments.guidance,
-            noise: Vec::new(),
-            step_noise: Vec::new(),
-        }));
-    }
-    Ok(requests)
-}
-
-fn to_image(picture: crate::engine::RgbImage, file: &Path) -> Result<RgbImage, Error> {
-    let (width, height) = (picture.width as u32, picture.height as u32);
-    RgbImage::from_raw(width, height, picture.data).ok_or_else(|| Error::Option {
-        option: "--output",
-        problem: format!("{}: the picture has fewer than {width} x {height} pixels", file.display()),
-    })
-}
-
-fn write_all(
-    arguments: &GenerateArguments,
-    training: Option<sheet::Row>,
-    pictures: Vec<RgbImage>,
-) -> Result<(), Error> {
-    if arguments.sheet {
-        let mut pictures = pictures.into_iter();
-        let mut rows: Vec<sheet::Row> = training.into_iter().collect();
-        rows.extend(arguments.prompt.iter().map(|prompt| sheet::Row {
-            label: prompt.clone(),
-            pictures: pictures.by_ref().take(arguments.count as usize).collect(),
-        }));
-        return write_png(&arguments.output, &sheet::compose(&rows));
-    }
-    if let ([picture], true) = (pictures.as_slice(), arguments.output.extension().is_some()) {
-        return write_png(&arguments.output, picture);
-    }
-    let failed = |source| Error::Write { file: arguments.output.clone(), source };
-    std::fs::create_dir_all(&arguments.output).map_err(failed)?;
-    for (number, picture) in pictures.iter().enumerate() {
-        let (prompt, number) = (number / arguments.count as usize, number % arguments.count as usize);
-        write_png(&arguments.output.join(format!("prompt-{prompt:02}-{number:03}.png")), picture)?;
-    }
-    Ok(())
-}
-
-fn write_png(file: &Path, picture: &RgbImage) -> Result<(), Error> {
-    let mut bytes = Cursor::new(Vec::new());
-    picture
-        .write_to(&mut bytes, ImageFormat::Png)
+fn write_png(file: &Path, picture: &RgbImage, text: &str) -> Result<(), Error> {
+    let bytes = picture_file::encode(picture, text)
         .map_err(|source| Error::Encode { file: file.to_path_buf(), source })?;
     if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder)
             .map_err(|source| Error::Write { file: folder.to_path_buf(), source })?;
     }
-    ringtune_shared::files::write_atomically(file, bytes.get_ref())?;
+    ringtune_shared::files::write_atomically(file, &bytes)?;
     say(&format!("wrote {}", file.display()));
     Ok(())
 }

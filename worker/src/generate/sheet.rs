@@ -28,6 +28,18 @@ pub struct Row {
     pub pictures: Vec<RgbImage>,
 }
 
+/// A sheet's pixels may be this many.
+const MOST_PIXELS: u64 = 1 << 28;
+
+/// Whether a sheet of `rows` rows with `columns` pictures of `size` (width, height) is small enough to be made.
+pub fn fits(rows: usize, columns: usize, size: (usize, usize)) -> bool {
+    let factor = LEAST_SIDE.div_ceil(size.0.max(size.1).clamp(1, u32::MAX as usize) as u32) as u64;
+    let cell = |side: usize, more: u32| (side as u64).saturating_mul(factor).saturating_add(u64::from(more));
+    let width = cell(size.0, GAP).saturating_mul(columns as u64);
+    let height = cell(size.1, LABEL_HEIGHT + GAP).saturating_mul(rows as u64);
+    width.saturating_mul(height) <= MOST_PIXELS
+}
+
 /// Lays the rows out on white, one below the other, each picture in a cell of the largest one's size.
 pub fn compose(rows: &[Row]) -> RgbImage {
     let pictures = || rows.iter().flat_map(|row| &row.pictures);
@@ -117,6 +129,12 @@ mod tests {
                 .any(|y| (0..sheet.width()).any(|x| sheet.get_pixel(x, y).0 == [0, 0, 0]))
         };
         assert!(dark(GAP) && dark(second - LABEL_HEIGHT));
+    }
+
+    #[test]
+    fn only_enormous_sheets_are_refused() {
+        assert!(fits(10, 90, (512, 512)) && fits(1, 1, (4096, 4096)));
+        assert!(!fits(30, 100, (512, 512)) && !fits(1000, 1000, (4096, 4096)));
     }
 
     #[test]

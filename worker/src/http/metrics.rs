@@ -21,6 +21,8 @@ pub struct Metrics {
     pub exchange_seconds: Histogram,
     /// Steps finished since the worker started.
     pub steps: IntCounter,
+    /// Pictures drawn for jobs since the worker started.
+    pub pictures: IntCounter,
     /// Steps skipped because a number was not finite.
     pub skipped_steps: IntCounter,
     /// The loss of the last step.
@@ -76,6 +78,7 @@ impl Metrics {
                 "Seconds of a step in the exchange, waiting included",
             )?,
             steps: counter("ringtune_worker_steps_total", "Steps finished")?,
+            pictures: counter("ringtune_worker_pictures_total", "Pictures drawn for jobs")?,
             skipped_steps: counter("ringtune_worker_skipped_steps_total", "Steps with a number not finite")?,
             loss,
             step: gauge("ringtune_worker_step", "The step finished last")?,

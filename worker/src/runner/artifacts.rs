@@ -1,6 +1,7 @@
 //! Files to and from the coordinator, by content. What fails because the coordinator is away is tried again.
 
 use std::{
+    collections::BTreeMap,
     future::Future,
     path::{Path, PathBuf},
     time::Duration,
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient};
 use ringtune_shared::{
     backoff::Backoff,
-    ids::{ContentHash, ContentHasher, JobId},
+    ids::{ContentHash, ContentHasher, IdError, JobId},
 };
 use tokio::{
     fs::File,
@@ -87,6 +88,37 @@ impl ArtifactClient {
             }
         }
         Ok(content)
+    }
+
+    /// The files that are kept with a job, by name.
+    pub async fn list(&self, job: JobId) -> Result<BTreeMap<String, ContentHash>, RankError> {
+        let what = "list the job's artifacts";
+        let mut retries = Retries::of(what, self.backoff);
+        let (mut kept, mut page_token) = (BTreeMap::new(), String::new());
+        loop {
+            let request = v1::ListArtifactsRequest { job_id: job.to_string(), page_size: 500, page_token };
+            let mut service = self.service.clone();
+            let page = match within_limit(service.list_artifacts(request.clone())).await {
+                Ok(page) => page.into_inner(),
+                Err(status) => {
+                    retries.wait_after(status).await?;
+                    page_token = request.page_token;
+                    continue;
+                }
+            };
+            for artifact in page.artifacts {
+                let wrong = |error: IdError| RankError::WrongContent {
+                    uri: artifact.uri.clone(),
+                    problem: error.to_string(),
+                };
+                let hash = ContentHash::from_uri(&artifact.uri).map_err(wrong)?;
+                kept.insert(artifact.name, hash);
+            }
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return Ok(kept);
+            }
+        }
     }
 
     /// Keeps a file with a job under its own name. An upload that breaks goes on where it was.
@@ -247,6 +279,7 @@ pub(super) fn hash_file_blocking(file: &Path) -> Result<(ContentHash, u64), Rank
 
 fn media_type(name: &str) -> &'static str {
     match name.rsplit_once('.').map(|(_, ending)| ending) {
+        Some("png") => "image/png",
         Some("csv") => "text/csv",
         Some("md") => "text/markdown; charset=utf-8",
         Some("toml") => "application/toml",

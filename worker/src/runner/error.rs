@@ -59,6 +59,14 @@ pub enum RankError {
         /// "model.base" and the like.
         what: &'static str,
     },
+    /// A drawn picture that cannot be kept.
+    #[error("{}: {problem}", path.display())]
+    Picture {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
     /// Reading or writing a file.
     #[error("{}: {source}", path.display())]
     Io {

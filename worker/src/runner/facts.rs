@@ -25,6 +25,7 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
                 "checkpointing_steps",
                 "checkpoints_total_limit",
                 "resume_from_checkpoint",
+                "save_as_full_pipeline",
             ] {
                 train.remove(key);
             }
@@ -51,7 +52,7 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
 }
 
 /// The last part of the checkpoint's path: cards say nothing about the machine they were made on.
-fn base_model_name(base: &str) -> String {
+pub(crate) fn base_model_name(base: &str) -> String {
     let folder = Path::new(base.strip_prefix("file://").unwrap_or(base));
     folder.file_name().map_or_else(|| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
 }

@@ -205,7 +205,7 @@ impl JobFiles {
 }
 
 /// The job as it was run, which has to be the same job when it is read.
-fn write_job_file(file: &Path, toml: &str, spec: &JobSpec) -> Result<(), RankError> {
+pub(super) fn write_job_file(file: &Path, toml: &str, spec: &JobSpec) -> Result<(), RankError> {
     write_atomically(file, toml.as_bytes())?;
     check_text(file, toml)?;
     match parse_job_toml(toml) {

@@ -16,9 +16,10 @@ use super::{RankError, artifacts::hash_file_blocking};
 const WEIGHTS: [(&str, &str); 3] =
     [("text_encoder", "model"), ("unet", "diffusion_pytorch_model"), ("vae", "diffusion_pytorch_model")];
 /// Small files that decide as much.
-const SMALL_FILES: [&str; 9] = [
+const SMALL_FILES: [&str; 10] = [
     "scheduler/scheduler_config.json",
     "text_encoder/config.json",
+    "tokenizer/added_tokens.json",
     "tokenizer/merges.txt",
     "tokenizer/special_tokens_map.json",
     "tokenizer/tokenizer.json",
@@ -94,7 +95,7 @@ fn model_files(folder: &Path) -> Vec<String> {
 }
 
 /// `STEM.safetensors` or a shard, `STEM-00001-of-00002.safetensors`.
-fn is_weights(name: &str, stem: &str) -> bool {
+pub(crate) fn is_weights(name: &str, stem: &str) -> bool {
     let middle = name.strip_prefix(stem).and_then(|rest| rest.strip_suffix(".safetensors"));
     middle.is_some_and(|middle| middle.is_empty() || (middle.starts_with('-') && middle.contains("-of-")))
 }

@@ -1,8 +1,10 @@
-//! One rank's work, from assignment to its last word: prepare, wait for the others, train, upload.
+//! One rank's work, from assignment to its last word: prepare, wait for the others, train or draw, upload.
 
+mod agreement;
 mod artifacts;
 mod cache;
 mod checkpoints;
+mod draw;
 mod error;
 mod facts;
 mod files;
@@ -24,7 +26,9 @@ use tokio::sync::mpsc;
 pub use artifacts::ArtifactClient;
 pub use cache::ContentCache;
 pub use error::RankError;
+pub(crate) use facts::base_model_name;
 pub use fingerprint::Fingerprints;
+pub(crate) use fingerprint::is_weights;
 
 use crate::{
     engine::EngineHandle,

@@ -2,14 +2,14 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use ringtune_shared::version::VERSION;
+use ringtune_shared::{spec::JobKind, version::VERSION};
 use tokio::{
     sync::{mpsc, watch},
     time::timeout,
 };
 
 use super::{
-    Context, RankError,
+    Context, RankError, draw,
     files::{JobFiles, Left, make_work_folder},
     journal::{Journal, LOG_FILE},
     prepare::{Prepared, prepare},
@@ -22,9 +22,9 @@ use crate::{
 
 /// A neighbour that fails tells the coordinator why, and the coordinator ends us. Only when that does not come is
 /// "my neighbour is gone" the best reason there is.
-const WAIT_FOR_A_BETTER_REASON: Duration = Duration::from_secs(3);
+pub(super) const WAIT_FOR_A_BETTER_REASON: Duration = Duration::from_secs(3);
 /// For what a failed job leaves.
-const LAST_UPLOAD: Duration = Duration::from_secs(10);
+pub(super) const LAST_UPLOAD: Duration = Duration::from_secs(10);
 
 /// Does the work and says how it ended; nothing else is ever the last word.
 pub(super) async fn run(
@@ -47,7 +47,10 @@ pub(super) async fn run(
     // In a task of its own, so that a panic is a reason too. Dropped with this one.
     let working = tokio::spawn(async move {
         folder_made?;
-        work.run(orders).await
+        match work.assignment.spec.kind {
+            JobKind::TextualInversion => work.run(orders).await,
+            JobKind::Generate => draw::run(work, orders).await,
+        }
     });
     let outcome = match tokio_util::task::AbortOnDropHandle::new(working).await {
         Ok(outcome) => outcome,
@@ -80,11 +83,13 @@ impl InProgress {
     }
 }
 
-struct Work {
-    assignment: Assignment,
-    context: Context,
-    journal: Journal,
-    folder: PathBuf,
+/// What a rank's work of any kind has.
+pub(super) struct Work {
+    pub(super) assignment: Assignment,
+    pub(super) context: Context,
+    pub(super) journal: Journal,
+    /// Where it writes; there already.
+    pub(super) folder: PathBuf,
 }
 
 impl Work {
@@ -124,9 +129,10 @@ impl Work {
         self.finish(trained, files, left, orders).await
     }
 
-    async fn introduce(&self) {
+    /// The first lines of its log.
+    pub(super) async fn introduce(&self) {
         let Assignment { ring, rank, spec, threads, precision, numerics_class } = &self.assignment;
-        let wanted = spec.train.mixed_precision.as_str();
+        let wanted = spec.mixed_precision().as_str();
         let (journal, members) = (&self.journal, ring.members.len());
         journal.info(format!("ringtune-worker {VERSION}, {}", self.context.about)).await;
         journal
@@ -288,7 +294,7 @@ fn plan(done: u64, total: u64) -> String {
 }
 
 /// Completes when the rank is to end, or when nobody holds its control any more.
-async fn ended(orders: &mut watch::Receiver<RankOrders>) -> Option<EndOrder> {
+pub(super) async fn ended(orders: &mut watch::Receiver<RankOrders>) -> Option<EndOrder> {
     match orders.wait_for(|orders| orders.end.is_some()).await {
         Ok(orders) => orders.end,
         Err(_) => None,
@@ -296,6 +302,6 @@ async fn ended(orders: &mut watch::Receiver<RankOrders>) -> Option<EndOrder> {
 }
 
 /// Completes when the rank is to end without keeping anything.
-async fn dropped(orders: &mut watch::Receiver<RankOrders>) {
+pub(super) async fn dropped(orders: &mut watch::Receiver<RankOrders>) {
     let _ = orders.wait_for(|orders| orders.end.is_some_and(|end| !end.keep_artifacts)).await;
 }

@@ -10,7 +10,7 @@ use ringtune_shared::ids::ContentHash;
 use ringtune_shared::version::VERSION;
 use tracing::debug;
 
-use super::{Context, RankError, journal::Journal, prepare::Prepared};
+use super::{Context, RankError, agreement, journal::Journal, prepare::Prepared};
 use crate::{
     engine::{EngineHandle, Gradient, Microbatch},
     http::Metrics,
@@ -181,22 +181,12 @@ impl Training {
     }
 }
 
-/// One exchange before step 1, to make sure that all ranks work on the same thing: a folder that holds another
-/// checkpoint on one machine would spoil the result without anybody noticing.
+/// See [`agreement::check`].
 pub(super) async fn agree(ring: &mut RankRing, prepared: &Prepared) -> Result<(), RankError> {
-    let common = [prepared.model_hash, prepared.data_hash, ContentHash::of(VERSION.as_bytes())];
-    // Hashes travel as bytes, one float each.
-    let row: Vec<f32> = common.iter().flat_map(|hash| hash.0).map(f32::from).collect();
-    let rows = ring.gather_one_each(row).await?;
-    let first = rows.first().cloned().unwrap_or_default();
-    for (rank, other) in rows.iter().enumerate() {
-        let (ours, theirs) = (first.chunks(32), other.chunks(32));
-        if let Some(what) = ours.zip(theirs).position(|(one, other)| one != other) {
-            return Err(RankError::Disagreement { rank, what: COMMON[what.min(COMMON.len() - 1)] });
-        }
-    }
-    Ok(())
+    let common = [
+        ("model (model.base)", prepared.model_hash),
+        ("set of pictures (data.images)", prepared.data_hash),
+        ("version", ContentHash::of(VERSION.as_bytes())),
+    ];
+    agreement::check(ring, &common).await
 }
-
-/// What all ranks must have in common, besides what the coordinator hands them.
-const COMMON: [&str; 3] = ["model (model.base)", "set of pictures (data.images)", "version"];

@@ -1,4 +1,4 @@
-//! `generate` and `doctor`: subcommands of the worker's program, which has libtorch.
+//! `generate`, `pipeline` and `doctor`: subcommands of the worker's program, which has libtorch.
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
@@ -12,6 +12,11 @@ use crate::{
 /// Becomes `ringtune-worker generate`.
 pub(super) fn generate(arguments: PassedOnArguments) -> Result<(), Error> {
     become_worker("generate", arguments.arguments)
+}
+
+/// Becomes `ringtune-worker pipeline`.
+pub(super) fn pipeline(arguments: PassedOnArguments) -> Result<(), Error> {
+    become_worker("pipeline", arguments.arguments)
 }
 
 /// Becomes `ringtune-worker doctor`, which checks the coordinator of RINGTUNE_COORDINATOR if there is one.

@@ -7,6 +7,7 @@ use std::{
 
 use uuid::Uuid;
 
+use super::pipeline;
 use crate::{
     arguments::FetchArguments,
     client::{Client, SavedArtifact},
@@ -23,6 +24,11 @@ pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
     let saved = save_artifacts(&client, arguments.job.job, &folder, &arguments.name, output).await?;
     if saved.is_empty() {
         remark("the job has no artifacts yet");
+    }
+    let spec = job.spec.unwrap_or_default();
+    let wants_pipeline = spec.train.is_some_and(|train| train.save_as_full_pipeline());
+    if let (true, true, Some(model)) = (wants_pipeline, arguments.name.is_empty(), spec.model) {
+        pipeline::say_how(&model.base, &folder);
     }
     Ok(())
 }

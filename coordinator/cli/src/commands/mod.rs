@@ -4,6 +4,7 @@ mod daemon_tools;
 mod fetch;
 mod follow;
 mod keep;
+mod pipeline;
 mod queries;
 mod run;
 mod submit;
@@ -24,6 +25,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Workers(arguments) => queries::workers(arguments).await,
         Command::Fetch(arguments) => fetch::fetch(arguments).await,
         Command::Generate(arguments) => daemon_tools::generate(arguments),
+        Command::Pipeline(arguments) => daemon_tools::pipeline(arguments),
         Command::Doctor(arguments) => daemon_tools::doctor(arguments),
     }
 }

@@ -9,7 +9,7 @@ use super::{
     fetch::{output_folder, prepare_folder, save_artifacts},
     follow::{Follow, OnInterrupt, Outcome},
     keep::Keeper,
-    plural,
+    pipeline, plural,
     submit::{CheckedJob, job_id, steps},
 };
 use crate::{
@@ -36,6 +36,7 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
         return print_job(&file.spec, output);
     }
     let artifacts_folder = output_folder(output_dir, &file.spec.name);
+    pipeline::check(&file.spec, &artifacts_folder)?;
     let checked = CheckedJob::check(file, Some(&artifacts_folder))?;
     let artifacts_folder = prepare_folder(Some(artifacts_folder), &checked.file.spec.name)?;
 
@@ -50,6 +51,7 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
 
     // 3. The job, and whatever comes of it, the end of the daemons.
     let mut unsaved = None;
+    let folder = artifacts_folder.clone();
     let outcome = run_job(&mut cluster, &checked, artifacts_folder, output, interrupts, &mut unsaved).await;
     if let Err(Error::JobEnded(_)) = &outcome
         && !interrupted_already(interrupts).await
@@ -63,7 +65,12 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
             Err(error) => remark(&format!("error: {error}")),
         }
     }
-    outcome
+    outcome?;
+    // 4. What is made of the artifacts.
+    if checked.file.spec.train.save_as_full_pipeline {
+        pipeline::make(&checked.file.spec, &folder, output, interrupts).await?;
+    }
+    Ok(())
 }
 
 /// The job, from its file or from a command line, and the folder for its artifacts if one is given.

@@ -14,6 +14,7 @@ use crate::{
     arguments::{JobArguments, SubmitArguments},
     checkpoints::{Start, find_start},
     client::Client,
+    embeddings,
     error::Error,
     images::ImageFolder,
     interrupt::Interrupts,
@@ -49,6 +50,7 @@ impl CheckedJob {
                 train.max_train_steps
             ));
         }
+        embeddings::check(&file.spec)?;
         let mut counted = file.spec.clone();
         if let Some(counts) = images.iter().map(|images| images.as_ref().map(ImageFolder::count)).collect() {
             let counts: Vec<usize> = counts;
@@ -77,6 +79,7 @@ impl CheckedJob {
             Start::Uploaded => (),
             Start::From(file) => spec.train.resume_from_checkpoint = file.upload(client).await?,
         }
+        embeddings::upload(&mut spec, client).await?;
         Ok(client.create_job(spec_to_wire(&spec), request_id).await?)
     }
 }

@@ -153,7 +153,10 @@ impl JobProgress {
         let ranks: Vec<String> =
             self.stages.iter().map(|(rank, stage)| format!("rank {rank} {}", stage.text())).collect();
         Some(Update::Preparing {
-            text: format!("preparing: {}", ranks.join(", ")),
+            text: match now.name.as_str() {
+                "draw" => ranks.join(", "),
+                _ => format!("preparing: {}", ranks.join(", ")),
+            },
             new_stage: before.is_none_or(|before| before.name != now.name),
         })
     }

@@ -171,7 +171,7 @@ fn problem<'a>(job: &'a Job, free: &'a [Candidate]) -> Problem<'a> {
     Problem {
         world_size: job.spec.cluster.world_size,
         min_world_size: job.spec.cluster.min_world_size,
-        precision: job.spec.train.mixed_precision,
+        precision: job.spec.mixed_precision(),
         threads_per_rank,
         preferred_class: before.map(|before| before.class.as_str()),
         free,

@@ -1,6 +1,7 @@
 //! What ranks say, and what follows for their jobs.
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::spec::JobKind;
 
 use super::Turn;
 use crate::core::effect::{Down, Refusal, Write};
@@ -39,7 +40,7 @@ impl Turn<'_> {
         let from_rank_0 = job.ring.as_ref().is_some_and(|ring| {
             ring.epoch == epoch && ring.members.first().is_some_and(|first| first.worker == sender.worker)
         });
-        if !from_rank_0 || step.step > job.spec.train.max_train_steps {
+        if !from_rank_0 || step.step > job.spec.total_steps() {
             return Ok(());
         }
         if step.step > job.step {
@@ -177,7 +178,11 @@ impl Turn<'_> {
             return;
         }
         if job.state == JobState::Preparing && ring.all(|phase| phase >= Phase::Ready) {
-            self.set_state(id, JobState::Running, format!("training on {} rank(s)", ring.members.len()));
+            self.set_state(
+                id,
+                JobState::Running,
+                format!("{} on {} rank(s)", doing(job.spec.kind), ring.members.len()),
+            );
             for member in &ring.members {
                 self.tell(member.worker, Down::StartTraining(id, ring.epoch));
             }
@@ -192,7 +197,10 @@ impl Turn<'_> {
         let finish_by = self.now.plus(self.cluster.options.finish);
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         if all_steps_stored(job) {
-            let reason = format!("{} steps done", job.step);
+            let reason = match job.spec.kind {
+                JobKind::TextualInversion => format!("{} steps done", job.step),
+                JobKind::Generate => "all pictures are drawn".to_owned(),
+            };
             self.end_job(id, JobState::Succeeded, &reason);
         } else if job.finish_by.is_none()
             && let Some(job) = self.job_mut(id)
@@ -202,8 +210,15 @@ impl Turn<'_> {
     }
 }
 
+fn doing(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::TextualInversion => "training",
+        JobKind::Generate => "drawing",
+    }
+}
+
 fn all_steps_stored(job: &Job) -> bool {
-    job.step >= job.spec.train.max_train_steps
+    job.step >= job.spec.total_steps()
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ fn check_pictures(name: &str) {
     for (case, options) in golden.metadata("cases").as_object().unwrap() {
         let pixels = golden.get(&format!("{case}/pixels"));
         let request = GenerateRequest {
+            batch: 1,
             height: pixels.shape[2],
             width: pixels.shape[3],
             prompt_ids: golden.integers(&format!("{case}/input_ids")),
@@ -37,7 +38,7 @@ fn check_pictures(name: &str) {
                 None => &[],
             },
         };
-        let picture = model.generate(&request, |_, _| true).unwrap().unwrap();
+        let picture = model.generate(&request, |_, _| true).unwrap().unwrap().remove(0);
         let expected = to_bytes(golden.floats(&format!("{case}/pixels")));
         assert_eq!(picture.data.len(), expected.len(), "{name} {case}");
         // Rounding may turn a last bit into one level.

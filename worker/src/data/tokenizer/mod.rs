@@ -1,6 +1,7 @@
 //! A checkpoint's own tokenizer: the same ids as transformers' `CLIPTokenizer` on the same folder.
 
 mod files;
+mod long_prompts;
 mod placeholders;
 #[cfg(test)]
 mod tests;
@@ -59,13 +60,18 @@ impl ClipTokenizer {
     /// # Errors
     /// The tokenizer library refuses the text.
     pub fn encode(&self, prompt: &str) -> Result<Vec<i64>, Error> {
-        let tokens = self.token_ids(prompt)?;
-        let kept = tokens.into_iter().take(self.length - 2);
+        let mut tokens = self.token_ids(prompt)?;
+        tokens.truncate(self.length - 2);
+        Ok(self.framed(tokens))
+    }
+
+    /// [length] ids: begin, the tokens (at most length - 2), end, padding.
+    fn framed(&self, tokens: Vec<u32>) -> Vec<i64> {
         let mut ids = vec![i64::from(self.begin)];
-        ids.extend(kept.map(i64::from));
+        ids.extend(tokens.into_iter().map(i64::from));
         ids.push(i64::from(self.end));
         ids.resize(self.length, i64::from(self.padding));
-        Ok(ids)
+        ids
     }
 
     /// The id of `train.initializer_token`, whose row of the token table the learned rows start from.

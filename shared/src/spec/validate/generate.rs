@@ -1,0 +1,150 @@
+//! Defaults and limits of `[generate]`, and which sections a kind of job has.
+
+use std::mem::take;
+
+use super::{Check, limits, printable, scheme, shortened};
+use crate::spec::{
+    ConceptSpec, DataDraft, DataSpec, EmbeddingPlace, GenerateDraft, GenerateSpec, JobDraft, JobKind,
+    MixedPrecision, SCHEDULERS, TrainDraft, TrainSpec,
+};
+
+/// Prompts of a job, and embeddings.
+const MOST: usize = 1000;
+/// Characters of a prompt: more than eight chunks of 75 tokens.
+const PROMPT_CHARACTERS: usize = 10_000;
+/// Pictures of a prompt.
+const COUNT: i64 = 1000;
+/// Pictures of a job: each is a file at the coordinator.
+const PICTURES: usize = 10_000;
+/// Steps of a sampler.
+const STEPS: i64 = 1000;
+/// Guidance.
+const GUIDANCE: f64 = 100.0;
+/// Pictures that are drawn at once.
+const BATCH: i64 = 64;
+
+impl Check {
+    /// What the job's kind has in `draft`; what only other kinds have is refused.
+    pub(super) fn work(
+        &mut self,
+        kind: JobKind,
+        draft: &mut JobDraft,
+    ) -> (DataSpec, TrainSpec, Vec<ConceptSpec>, Option<GenerateSpec>) {
+        let foreign = |section: &str| format!("a job of kind {:?} has no [{section}]", kind.as_str());
+        let (data, train) = (take(&mut draft.data), take(&mut draft.train));
+        let (concepts, generate) = (take(&mut draft.concepts), take(&mut draft.generate));
+        match kind {
+            JobKind::TextualInversion => {
+                if generate != GenerateDraft::default() {
+                    self.refuse("generate", foreign("generate"));
+                }
+                let several = !concepts.is_empty();
+                let data = self.data(data, several);
+                let train = self.train(train, several);
+                let concepts = self.concepts(concepts, &train);
+                (data, train, concepts, None)
+            }
+            JobKind::Generate => {
+                let given = [
+                    ("data", data != DataDraft::default()),
+                    ("train", train != TrainDraft::default()),
+                    ("concepts", !concepts.is_empty()),
+                ];
+                for (section, _) in given.into_iter().filter(|(_, given)| *given) {
+                    self.refuse(section, foreign(section));
+                }
+                // What nobody reads has its defaults; that its words are missing is nobody's mistake.
+                let mut unheard = Check { violations: Vec::new() };
+                let data = unheard.data(DataDraft::default(), true);
+                let train = TrainSpec { train_batch_size: 0, ..unheard.train(TrainDraft::default(), true) };
+                (data, train, Vec::new(), Some(self.generate(generate)))
+            }
+        }
+    }
+
+    fn generate(&mut self, draft: GenerateDraft) -> GenerateSpec {
+        let prompts = self.prompts(draft.prompts.unwrap_or_default());
+        let negative_prompt = draft.negative_prompt.unwrap_or_default();
+        if let Err(problem) = printable(&negative_prompt, PROMPT_CHARACTERS) {
+            self.refuse("generate.negative_prompt", problem);
+        }
+        let count: u32 = self.count("generate.count", draft.count, 1, 1..=COUNT);
+        let pictures = prompts.len() * count as usize;
+        if pictures > PICTURES {
+            self.refuse(
+                "generate.count",
+                format!("that makes {pictures} pictures; allowed: at most {PICTURES}"),
+            );
+        }
+        GenerateSpec {
+            embeddings: self.embeddings(draft.embeddings.unwrap_or_default()),
+            steps: self.count("generate.steps", draft.steps, 25, 1..=STEPS),
+            guidance_scale: self.number("generate.guidance_scale", draft.guidance_scale, 7.5, GUIDANCE),
+            width: self.count("generate.width", draft.width, 0, 0..=limits::RESOLUTION),
+            height: self.count("generate.height", draft.height, 0, 0..=limits::RESOLUTION),
+            seed: self.count("generate.seed", draft.seed, 0, 0..=i64::MAX),
+            scheduler: self.scheduler(draft.scheduler.unwrap_or_default()),
+            batch: self.count("generate.batch", draft.batch, 1, 1..=BATCH),
+            sheet: draft.sheet.unwrap_or(false),
+            mixed_precision: self.choice(
+                "generate.mixed_precision",
+                draft.mixed_precision,
+                MixedPrecision::No,
+            ),
+            prompts,
+            negative_prompt,
+            count,
+        }
+    }
+
+    fn prompts(&mut self, prompts: Vec<String>) -> Vec<String> {
+        if prompts.is_empty() || prompts.len() > MOST {
+            let problem = format!("got {} prompts; allowed: a list of 1 to {MOST}", prompts.len());
+            self.refuse("generate.prompts", problem);
+            return Vec::new();
+        }
+        for (index, prompt) in prompts.iter().enumerate() {
+            let field = format!("generate.prompts[{index}]");
+            if prompt.trim().is_empty() {
+                self.refuse(&field, "it is empty; give what to draw");
+            } else if let Err(problem) = printable(prompt, PROMPT_CHARACTERS) {
+                self.refuse(&field, problem);
+            }
+        }
+        prompts
+    }
+
+    fn embeddings(&mut self, embeddings: Vec<String>) -> Vec<String> {
+        if embeddings.len() > MOST {
+            let problem = format!("got {}; allowed: at most {MOST}", embeddings.len());
+            self.refuse("generate.embeddings", problem);
+            return Vec::new();
+        }
+        for (index, embedding) in embeddings.iter().enumerate() {
+            let problem = match (EmbeddingPlace::parse(embedding), scheme(embedding)) {
+                (Err(problem), _) => problem,
+                (Ok(EmbeddingPlace::File(path)), Some(scheme)) => {
+                    format!("got {:?}; {scheme}:// is not supported: give a file", shortened(&path))
+                }
+                (Ok(EmbeddingPlace::File(path)), None) if path.is_empty() => {
+                    "it is empty; give a file".to_owned()
+                }
+                _ => match printable(embedding, limits::PATH_CHARACTERS) {
+                    Ok(()) => continue,
+                    Err(problem) => problem,
+                },
+            };
+            self.refuse(&format!("generate.embeddings[{index}]"), problem);
+        }
+        embeddings
+    }
+
+    fn scheduler(&mut self, given: String) -> String {
+        if !given.is_empty() && !SCHEDULERS.contains(&given.as_str()) {
+            let (given, allowed) = (shortened(&given), SCHEDULERS.join(", "));
+            let problem = format!("got {given:?}; allowed: {allowed}, or none for the checkpoint's own");
+            self.refuse("generate.scheduler", problem);
+        }
+        given
+    }
+}

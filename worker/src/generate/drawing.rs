@@ -1,0 +1,349 @@
+//! What is to be drawn, resolved against a checkpoint: which pictures, in which batches, from which noise.
+//!
+//! Picture n of a prompt starts from noise that depends on the seed and n alone. Batches are cut by the number of
+//! pictures and the batch size alone, so that any division of them among workers gives the same pictures.
+
+use std::path::Path;
+
+use image::RgbImage;
+use ringtune_model::{MOST_CHUNKS, MOST_PICTURES};
+use ringtune_shared::ids::ContentHash;
+
+use super::{Error, Infotext, embeddings::EmbeddingFile, embeddings::Embeddings, sheet};
+use crate::{
+    data::ClipTokenizer,
+    engine::{self, ImageRequest, ModelInfo, SamplerKind},
+    train::Draws,
+};
+
+/// Normal numbers that one batch may need: 1 GiB.
+const MOST_NOISE: usize = 1 << 28;
+/// Where nothing says what size a checkpoint was made for.
+const USUAL_SIDE: usize = 512;
+
+/// What somebody asks for; names and meanings are those of the command line and of `[generate]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PictureOptions {
+    /// At least one.
+    pub prompts: Vec<String>,
+    /// May be empty.
+    pub negative_prompt: String,
+    /// None: the checkpoint's own.
+    pub scheduler: Option<SamplerKind>,
+    /// Denoising steps.
+    pub steps: u32,
+    /// 1 or less: none.
+    pub guidance: f64,
+    /// Of the first noise.
+    pub seed: u64,
+    /// Pictures of each prompt.
+    pub count: u32,
+    /// Pictures in one pass through the UNet.
+    pub batch: u32,
+    /// Pixels; none: what the checkpoint was made for.
+    pub width: Option<u32>,
+    /// Pixels; none: what the checkpoint was made for.
+    pub height: Option<u32>,
+}
+
+/// Pictures of one prompt that go through the UNet together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Index of the prompt.
+    pub prompt: usize,
+    /// The first picture's number, from 0.
+    pub first: u32,
+    /// Pictures.
+    pub count: u32,
+}
+
+/// Where the checkpoint comes from, for those who find the pictures.
+#[derive(Clone, Debug)]
+pub struct ModelName {
+    /// Without its place.
+    pub name: String,
+    /// Of its files.
+    pub hash: ContentHash,
+}
+
+/// Everything that decides the pictures.
+#[derive(Debug)]
+pub struct Drawing {
+    options: PictureOptions,
+    sampler: SamplerKind,
+    width: usize,
+    height: usize,
+    info: ModelInfo,
+    /// For each prompt its ids and the negative prompt's, in as many chunks.
+    ids: Vec<(Vec<i64>, Vec<i64>)>,
+    embeddings: Embeddings,
+}
+
+impl Drawing {
+    /// Resolves `options` for the checkpoint in `folder`, which is `info`'s, with the tokens of `embeddings`. Blocks.
+    ///
+    /// # Errors
+    /// Sizes that the checkpoint cannot draw, prompts that are too long, embeddings that do not fit.
+    pub fn new(
+        options: PictureOptions,
+        folder: &Path,
+        info: ModelInfo,
+        embeddings: &[EmbeddingFile],
+    ) -> Result<Self, Error> {
+        let mut tokenizer = ClipTokenizer::open(&folder.join("tokenizer"), info.max_text_length)?;
+        if tokenizer.vocabulary_size() != info.vocab_size || tokenizer.length() != info.max_text_length {
+            return Err(Error::Vocabulary {
+                tokenizer: (tokenizer.vocabulary_size(), tokenizer.length()),
+                text_encoder: (info.vocab_size, info.max_text_length),
+            });
+        }
+        let embeddings = Embeddings::open(embeddings, info.text_width, &mut tokenizer)?;
+        let native = info.native_resolution.unwrap_or(USUAL_SIDE);
+        let side = |given: Option<u32>| given.map_or(native, |side| side as usize);
+        let (width, height) = (side(options.width), side(options.height));
+        for (option, side) in [("--width", width), ("--height", height)] {
+            if !side.is_multiple_of(info.vae_factor) {
+                let problem =
+                    format!("is {side}, allowed are multiples of the VAE's factor {}", info.vae_factor);
+                return Err(Error::Option { option, problem });
+            }
+        }
+        if !(1..=MOST_PICTURES).contains(&(options.batch as usize)) {
+            let problem = format!("is {}, allowed are 1 to {MOST_PICTURES}", options.batch);
+            return Err(Error::Option { option: "--batch", problem });
+        }
+        if options.steps as usize > info.num_train_timesteps {
+            let problem = format!("is {}, this checkpoint has {}", options.steps, info.num_train_timesteps);
+            return Err(Error::Option { option: "--steps", problem });
+        }
+        let ids = options
+            .prompts
+            .iter()
+            .map(|prompt| chunks_of_both(&tokenizer, prompt, &options.negative_prompt))
+            .collect::<Result<_, _>>()?;
+        let sampler = options.scheduler.unwrap_or(info.sampler);
+        let drawing = Self { sampler, width, height, info, ids, embeddings, options };
+        let noise = drawing.noise_of_a_picture().saturating_mul(drawing.options.batch as usize);
+        if noise > MOST_NOISE {
+            let problem = format!(
+                "pictures of {width} x {height} with all their noise need {noise} random numbers at \
+                once, allowed are {MOST_NOISE}"
+            );
+            return Err(Error::Option { option: "--batch", problem });
+        }
+        Ok(drawing)
+    }
+
+    /// What was asked for.
+    pub fn options(&self) -> &PictureOptions {
+        &self.options
+    }
+
+    /// Of the embeddings' files, in the order in which they were given.
+    pub fn embedding_hashes(&self) -> impl Iterator<Item = ContentHash> {
+        self.embeddings.known.iter().map(|(_, hash)| *hash)
+    }
+
+    /// How it is drawn.
+    pub fn sampler(&self) -> SamplerKind {
+        self.sampler
+    }
+
+    /// Width and height in pixels.
+    pub fn size(&self) -> (usize, usize) {
+        (self.width, self.height)
+    }
+
+    /// All batches: those of the first prompt, then those of the second …
+    pub fn batches(&self) -> Vec<Batch> {
+        batches(self.options.prompts.len(), self.options.count, self.options.batch)
+    }
+
+    /// What the engine is asked for. Only when its turn comes: the noise of many pictures is large.
+    pub fn request(&self, batch: Batch) -> ImageRequest {
+        let latent = self.latent();
+        let steps = self.sampler.step_noises(self.options.steps as usize);
+        let count = batch.count as usize;
+        let draws = Draws::new(self.options.seed);
+        let mut noise = Vec::with_capacity(count * latent);
+        // [steps, pictures, latent]: each picture brings its own stream.
+        let mut step_noise = vec![0.0; steps * count * latent];
+        for place in 0..count {
+            let all = draws.picture_noise(batch.first + place as u32, latent * (1 + steps));
+            let (first, rest) = all.split_at(latent);
+            noise.extend_from_slice(first);
+            for (step, of_step) in rest.chunks_exact(latent).enumerate() {
+                let start = (step * count + place) * latent;
+                step_noise[start..start + latent].copy_from_slice(of_step);
+            }
+        }
+        let (prompt_ids, negative_ids) = self.ids[batch.prompt].clone();
+        ImageRequest {
+            batch: count,
+            height: self.height,
+            width: self.width,
+            prompt_ids,
+            negative_ids,
+            rows: self.embeddings.rows.clone(),
+            sampler: self.sampler,
+            steps: self.options.steps as usize,
+            guidance: self.options.guidance,
+            noise,
+            step_noise,
+        }
+    }
+
+    /// What a picture of prompt `prompt` says about itself; without a number, a sheet of all prompts.
+    pub fn infotext(&self, place: Option<(usize, u32)>, model: &ModelName) -> String {
+        let all = self.options.prompts.join("\n");
+        Infotext {
+            prompt: place.map_or(all.as_str(), |(prompt, _)| &self.options.prompts[prompt]),
+            negative_prompt: &self.options.negative_prompt,
+            steps: self.options.steps,
+            sampler: self.sampler,
+            guidance: self.options.guidance,
+            seed: self.options.seed,
+            number: place.map(|(_, number)| number),
+            size: self.size(),
+            model_name: &model.name,
+            model_hash: model.hash,
+            embeddings: &self.embeddings.known,
+        }
+        .text()
+    }
+
+    /// The rows of a sheet, from all pictures in the order of [`Drawing::batches`].
+    pub fn sheet_rows(&self, pictures: Vec<RgbImage>) -> Vec<sheet::Row> {
+        let mut pictures = pictures.into_iter();
+        let row = |prompt: &String| sheet::Row {
+            label: prompt.clone(),
+            pictures: pictures.by_ref().take(self.options.count as usize).collect(),
+        };
+        self.options.prompts.iter().map(row).collect()
+    }
+
+    fn latent(&self) -> usize {
+        let factor = self.info.vae_factor;
+        self.info.latent_channels * (self.height / factor) * (self.width / factor)
+    }
+
+    fn noise_of_a_picture(&self) -> usize {
+        self.latent().saturating_mul(1 + self.sampler.step_noises(self.options.steps as usize))
+    }
+}
+
+/// Batches of `count` pictures of each prompt, at most `most` in each.
+fn batches(prompts: usize, count: u32, most: u32) -> Vec<Batch> {
+    let most = most.max(1);
+    let of_prompt = |prompt| {
+        let firsts = (0..count).step_by(most as usize);
+        firsts.map(move |first| Batch { prompt, first, count: most.min(count - first) })
+    };
+    (0..prompts).flat_map(of_prompt).collect()
+}
+
+/// The ids of a prompt and of the negative prompt; the shorter one is filled up with empty chunks, as compel does.
+fn chunks_of_both(
+    tokenizer: &ClipTokenizer,
+    prompt: &str,
+    negative: &str,
+) -> Result<(Vec<i64>, Vec<i64>), Error> {
+    let of = |text: &str| tokenizer.encode_chunks(&tokenizer.write_out(text)?);
+    let (mut prompt, mut negative) = (of(prompt)?, of(negative)?);
+    let length = prompt.len().max(negative.len()).min(MOST_CHUNKS);
+    let empty = tokenizer.encode("")?;
+    prompt.resize(length, empty.clone());
+    negative.resize(length, empty);
+    Ok((prompt.concat(), negative.concat()))
+}
+
+/// The engine's picture as the image library has it.
+///
+/// # Errors
+/// It has fewer bytes than its sides say.
+pub fn to_image(picture: engine::RgbImage) -> Result<RgbImage, Error> {
+    let (width, height) = (picture.width, picture.height);
+    RgbImage::from_raw(width as u32, height as u32, picture.data).ok_or(Error::Short { width, height })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Engine as _, FakeEngine, FakeScript};
+
+    fn toy() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/toy-sd")
+    }
+
+    fn options() -> PictureOptions {
+        PictureOptions {
+            prompts: vec!["a star".to_owned(), "a heart".to_owned()],
+            negative_prompt: String::new(),
+            scheduler: Some(SamplerKind::EulerAncestral),
+            steps: 3,
+            guidance: 4.0,
+            seed: 5,
+            count: 5,
+            batch: 2,
+            width: Some(16),
+            height: Some(8),
+        }
+    }
+
+    fn drawing(options: PictureOptions) -> Result<Drawing, Error> {
+        let info = FakeEngine::new(FakeScript::default()).load(&FakeEngine::any_model())?;
+        Drawing::new(options, &toy(), info, &[])
+    }
+
+    #[test]
+    fn every_picture_is_in_one_batch_and_no_batch_has_two_prompts() {
+        let one = |prompt, first, count| Batch { prompt, first, count };
+        let expected = [one(0, 0, 2), one(0, 2, 2), one(0, 4, 1), one(1, 0, 2), one(1, 2, 2), one(1, 4, 1)];
+        assert_eq!(batches(2, 5, 2), expected);
+    }
+
+    #[test]
+    fn a_pictures_noise_is_the_same_in_every_batch() {
+        let together = drawing(options()).unwrap().request(Batch { prompt: 0, first: 2, count: 2 });
+        let alone = drawing(options()).unwrap().request(Batch { prompt: 1, first: 3, count: 1 });
+        let latent = 4 * 2 * 4;
+        assert_eq!((together.noise.len(), together.step_noise.len()), (2 * latent, 3 * 2 * latent));
+        assert_eq!(together.noise[latent..], alone.noise);
+        for step in 0..3 {
+            let place = (step * 2 + 1) * latent;
+            let of_step = &alone.step_noise[step * latent..(step + 1) * latent];
+            assert_eq!(&together.step_noise[place..place + latent], of_step);
+        }
+        assert_ne!(together.noise[..latent], alone.noise);
+    }
+
+    #[test]
+    fn the_shorter_prompt_is_filled_up_with_empty_chunks() {
+        let tokenizer = ClipTokenizer::open(&toy().join("tokenizer"), 77).unwrap();
+        let empty = tokenizer.encode("").unwrap();
+        let (long, short) = chunks_of_both(&tokenizer, &"star ".repeat(160), "mud").unwrap();
+        assert_eq!((long.len(), short.len()), (3 * 77, 3 * 77));
+        assert_eq!(short, [tokenizer.encode("mud").unwrap(), empty.clone(), empty.clone()].concat());
+        let (short, long) = chunks_of_both(&tokenizer, "mud", &"star ".repeat(76)).unwrap();
+        assert_eq!(short[77..], empty);
+        assert_ne!(long[77..], empty);
+    }
+
+    #[test]
+    fn what_cannot_be_drawn_is_refused_by_its_option() {
+        let cases = [
+            ("--width", PictureOptions { width: Some(18), ..options() }),
+            ("--height", PictureOptions { height: Some(9), ..options() }),
+            ("--steps", PictureOptions { steps: 1001, ..options() }),
+            ("--batch", PictureOptions { batch: 65, ..options() }),
+            (
+                "--batch",
+                PictureOptions { steps: 1000, batch: 4, width: Some(4096), height: Some(4096), ..options() },
+            ),
+        ];
+        for (option, options) in cases {
+            let error = drawing(options).unwrap_err().to_string();
+            assert!(error.starts_with(option), "{error}");
+        }
+    }
+}

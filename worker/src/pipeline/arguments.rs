@@ -1,0 +1,25 @@
+//! The command line of `pipeline`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// A checkpoint with learned words in it, as a folder that diffusers loads.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  \
+    ringtune pipeline --model ./sd15 --embeds out/learned_embeds.safetensors -o out/pipeline\n\n\
+    In Python: StableDiffusionPipeline.from_pretrained(\"out/pipeline\")")]
+pub struct PipelineArguments {
+    /// Checkpoint folder in diffusers layout
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// learned_embeds.safetensors of a job, or an emb_params file; may be given several times
+    #[arg(long, required = true, value_name = "FILE")]
+    pub embeds: Vec<PathBuf>,
+    /// Copy the checkpoint's other files instead of linking them (hard links, where they are on the same file system)
+    #[arg(long)]
+    pub copy: bool,
+    /// The folder to make; an earlier pipeline there is replaced
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+}

@@ -1,0 +1,59 @@
+//! What `pipeline` can fail with.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::{data, generate};
+
+/// Each message names the file or folder.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file or folder is not what it should be.
+    #[error("{} {problem}", path.display())]
+    Unusable {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Reading or writing.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Not enough space.
+    #[error(
+        "{} has {} MB left; the pipeline needs {} MB there", folder.display(), free / 1_000_000, needed / 1_000_000
+    )]
+    Space {
+        /// Where the pipeline was to be.
+        folder: PathBuf,
+        /// Bytes.
+        free: u64,
+        /// Bytes.
+        needed: u64,
+    },
+    /// The tokenizer.
+    #[error(transparent)]
+    Data(#[from] data::Error),
+    /// The embeddings.
+    #[error(transparent)]
+    Embeddings(#[from] generate::Error),
+    /// The model loader does not take it.
+    #[error("the checkpoint cannot be read: {0}")]
+    Model(#[from] ringtune_model::Error),
+}
+
+pub(super) fn failed_at(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
+    move |source| Error::Io { path: path.to_owned(), source }
+}
+
+pub(super) fn unusable(path: &Path, problem: impl Into<String>) -> Error {
+    Error::Unusable { path: path.to_owned(), problem: problem.into() }
+}

@@ -1,0 +1,84 @@
+use std::os::unix::fs::MetadataExt as _;
+
+use super::*;
+use crate::output::TensorFile;
+
+fn toy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/toy-sd")
+}
+
+/// Two rows of the toy's width for `<cat>`.
+fn embedding(folder: &Path) -> (PathBuf, Vec<f32>) {
+    let width = table::TokenTable::open(&toy().join("text_encoder")).unwrap().width();
+    let rows: Vec<f32> = (0..2 * width).map(|number| number as f32 / 3.0).collect();
+    let file = folder.join("cat.safetensors");
+    TensorFile::new().with_f32("<cat>", &[2, width], &rows).unwrap().write(&file).unwrap();
+    (file, rows)
+}
+
+fn arguments(folder: &Path) -> PipelineArguments {
+    let (embeds, _) = embedding(folder);
+    PipelineArguments { model: toy(), embeds: vec![embeds], copy: false, output: folder.join("pipeline") }
+}
+
+#[test]
+fn a_pipeline_has_the_token_its_rows_and_everything_else_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = arguments(folder.path());
+    let output = arguments.output.clone();
+    run(&arguments).unwrap();
+    let (_, rows) = embedding(folder.path());
+    check(&output, 49_408, &["<cat>".to_owned(), "<cat>_1".to_owned()], &rows).unwrap();
+    let same = |one: &str| fs::read(toy().join(one)).unwrap() == fs::read(output.join(one)).unwrap();
+    for name in ["unet/diffusion_pytorch_model.safetensors", "vae/config.json", "tokenizer/merges.txt"] {
+        assert!(same(name), "{name}");
+    }
+    assert!(!same("text_encoder/config.json"));
+    // Rows before the learned ones are the checkpoint's, exactly.
+    let (old, new) =
+        (ringtune_model::check_folder(&toy()).unwrap(), ringtune_model::check_folder(&output).unwrap());
+    assert_eq!((old.vocab_size + 2, old.text_width), (new.vocab_size, new.text_width));
+    // Again, over itself and without links; nothing else stays behind.
+    run(&PipelineArguments { copy: true, ..arguments }).unwrap();
+    let unet = output.join("unet/diffusion_pytorch_model.safetensors");
+    assert_eq!(fs::metadata(unet).unwrap().nlink(), 1);
+    let mut names: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["cat.safetensors", "pipeline"]);
+}
+
+#[test]
+fn a_pipeline_can_learn_another_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = arguments(folder.path());
+    run(&first).unwrap();
+    let width = table::TokenTable::open(&toy().join("text_encoder")).unwrap().width();
+    let dog = folder.path().join("dog.safetensors");
+    let rows = vec![0.25; width];
+    TensorFile::new().with_f32("<dog>", &[1, width], &rows).unwrap().write(&dog).unwrap();
+    let output = folder.path().join("second");
+    run(&PipelineArguments { model: first.output, embeds: vec![dog], copy: false, output: output.clone() })
+        .unwrap();
+    check(&output, 49_410, &["<dog>".to_owned()], &rows).unwrap();
+    let tokenizer = ClipTokenizer::open(&output.join("tokenizer"), 77).unwrap();
+    assert_eq!(tokenizer.encode("<cat>_1").unwrap()[1], 49_409);
+}
+
+#[test]
+fn what_is_there_or_wrong_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = arguments(folder.path());
+    fs::create_dir(&arguments.output).unwrap();
+    fs::write(arguments.output.join("thesis.tex"), "mine").unwrap();
+    let refused = run(&arguments).unwrap_err().to_string();
+    assert!(refused.contains("no pipeline"), "{refused}");
+    assert_eq!(fs::read(arguments.output.join("thesis.tex")).unwrap(), b"mine");
+    let elsewhere = folder.path().join("new/pipeline");
+    for model in [folder.path().to_owned(), toy().join("unet")] {
+        let error =
+            run(&PipelineArguments { model, output: elsewhere.clone(), ..arguments.clone() }).unwrap_err();
+        assert!(error.to_string().contains("model_index.json"), "{error}");
+        assert!(!elsewhere.exists());
+    }
+}
