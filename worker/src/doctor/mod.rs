@@ -1,6 +1,7 @@
-//! `doctor`: is this machine fit to be a worker?
+//! `doctor`: is this machine fit to be a worker? And with a job: what would it do?
 
 mod checks;
+mod job;
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -9,12 +10,17 @@ use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
 
 pub use checks::{Check, Verdict};
+pub use job::JobArguments;
 
-/// Says whether this machine is fit to be a worker: processor, memory, libtorch, and the way to a coordinator.
+/// Says whether this machine is fit to be a worker: processor, memory, libtorch, and the way to a coordinator. With
+/// a job file: what that job would train, as a dry run.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Exit codes: 0 fit (warnings included), 1 not fit, 2 wrong usage.")]
+#[command(after_help = "Exit codes: 0 fit, or the job can start (warnings included); 1 not; 2 wrong usage.")]
 pub struct DoctorArguments {
-    /// A coordinator that should be reachable from here
+    /// The dry run
+    #[command(flatten)]
+    pub job: JobArguments,
+    /// A coordinator that should be reachable from here, or has the job's pictures
     #[arg(long, value_name = "URL")]
     pub coordinator: Option<String>,
     /// A table for people, or one JSON object
@@ -39,11 +45,20 @@ struct Report<'a> {
     checks: &'a [Check],
 }
 
-/// Makes all checks and writes the outcome to stdout. Returns whether the machine is fit.
+/// Makes all checks and writes the outcome to stdout. Returns whether the machine is fit, or the job can start.
 ///
 /// # Errors
 /// stdout cannot be written.
 pub async fn run(arguments: &DoctorArguments) -> io::Result<bool> {
+    if let Some(file) = &arguments.job.job {
+        let report = job::examine(file, &arguments.job, arguments.coordinator.as_deref()).await;
+        let text = match arguments.output {
+            DoctorOutput::Json => report.to_json().map_err(io::Error::other)?,
+            DoctorOutput::Text => job::render(&report),
+        };
+        writeln!(io::stdout(), "{text}")?;
+        return Ok(report.can_start());
+    }
     let mut checks = checks::of_node();
     checks.extend(checks::of_engine().await);
     if let Some(url) = &arguments.coordinator {

@@ -19,6 +19,14 @@ pub fn memory_bytes(root: &Path) -> u64 {
         .fold(total, |least, limit| if least == 0 { limit } else { least.min(limit) })
 }
 
+/// Bytes of this process in memory that no file backs; 0 where the system does not say.
+pub fn private_bytes(root: &Path) -> u64 {
+    let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
+        .map_or(0, |kilobytes| kilobytes.saturating_mul(1024))
+}
+
 /// Memory nodes, from /sys/devices/system/node; at least 1.
 pub fn numa_nodes(root: &Path) -> usize {
     let Ok(entries) = fs::read_dir(root.join("sys/devices/system/node")) else { return 1 };

@@ -6,7 +6,7 @@ mod memory;
 use std::path::Path;
 
 pub use cpu::Cpu;
-pub use memory::{memory_bytes, numa_nodes};
+pub use memory::{memory_bytes, numa_nodes, private_bytes};
 
 /// The machine as far as a job cares.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,14 +1,15 @@
 //! The posteriors of a job's pictures: from this worker's cache, from another rank's, or encoded, each by one rank.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
+use image::RgbImage;
 use ringtune_shared::{ids::ContentHash, ring::block_of};
 use tracing::warn;
 
 use super::{Context, RankError, journal::Journal};
 use crate::{
     data::{images::ImageFile, pixels},
-    engine::ModelInfo,
+    engine::{ModelInfo, Pixels},
     http::Metrics,
     latents::{self, Give, LatentCache, LatentKey, LatentSource},
     ring::RankRing,
@@ -21,11 +22,23 @@ const POSTERIORS: u64 = 2;
 
 /// How a picture is brought to its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub struct Target {
     /// Pixels of a side.
-    pub(super) resolution: u32,
+    pub resolution: u32,
     /// Cut to the middle square first.
-    pub(super) center_crop: bool,
+    pub center_crop: bool,
+}
+
+impl Target {
+    /// Columns and rows in pixels.
+    pub fn size(&self) -> (u32, u32) {
+        (self.resolution, self.resolution)
+    }
+
+    /// A picture, or its mirror image, as the VAE takes it.
+    pub fn pixels(&self, picture: &RgbImage, flip: bool) -> Pixels {
+        pixels::prepare(picture, self.resolution, self.center_crop, flip)
+    }
 }
 
 /// What the names of a job's entries have in common.
@@ -209,6 +222,39 @@ impl Latents {
         Ok(())
     }
 
+    /// The pictures of each concept, and what each is brought to.
+    pub(super) fn listed(&self) -> Vec<Vec<(ImageFile, Target)>> {
+        let mut all = self.pictures.iter().map(|picture| (picture.file.clone(), picture.target));
+        self.counts.iter().map(|count| all.by_ref().take(*count).collect()).collect()
+    }
+
+    /// As if all were complete: of every shape one picture is encoded and stands for all others of it, or, without a
+    /// `context`, none is and all posteriors are zero. Gives the seconds that one took.
+    pub(super) async fn rehearse(
+        mut self,
+        context: Option<&Context>,
+    ) -> Result<(Vec<Vec<EncodedImage>>, Option<f64>), RankError> {
+        let mut seconds = None;
+        let mut known: Vec<([usize; 3], EncodedImage)> = Vec::new();
+        for number in 0..self.pictures.len() {
+            let shape = self.pictures[number].shape;
+            if !known.iter().any(|(known, _)| *known == shape) {
+                let began = Instant::now();
+                let encoded = match context {
+                    Some(context) => Some(encode(&self.pictures[number], context).await?),
+                    None => latents::from_row(&vec![0.0; latents::row_length(shape)], shape),
+                };
+                if context.is_some() {
+                    seconds = Some(began.elapsed().as_secs_f64());
+                }
+                known.extend(encoded.map(|encoded| (shape, encoded)));
+            }
+            let encoded = known.iter().find(|(known, _)| *known == shape);
+            self.pictures[number].encoded = encoded.map(|(_, encoded)| encoded.clone());
+        }
+        Ok((self.by_concept()?, seconds))
+    }
+
     fn by_concept(self) -> Result<Vec<Vec<EncodedImage>>, RankError> {
         let mut all = self.pictures.into_iter().map(|picture| picture.encoded);
         let missing = || RankError::Ring(crate::ring::Error::Rows);
@@ -221,10 +267,10 @@ impl Latents {
 
 /// A picture and its mirror image through the VAE.
 async fn encode(picture: &Picture, context: &Context) -> Result<EncodedImage, RankError> {
-    let (file, Target { resolution, center_crop }) = (picture.file.clone(), picture.target);
+    let (file, target) = (picture.file.clone(), picture.target);
     let [plain, flipped] = tokio::task::spawn_blocking(move || {
         let picture = file.decode()?;
-        Ok::<_, RankError>([false, true].map(|flip| pixels::prepare(&picture, resolution, center_crop, flip)))
+        Ok::<_, RankError>([false, true].map(|flip| target.pixels(&picture, flip)))
     })
     .await??;
     Ok(EncodedImage {

@@ -13,6 +13,7 @@ mod images;
 mod journal;
 mod latents;
 mod prepare;
+mod rehearsal;
 mod resume;
 mod task;
 mod train;
@@ -28,6 +29,8 @@ pub use cache::ContentCache;
 pub use error::RankError;
 pub(crate) use facts::base_model_name;
 pub use fingerprint::Fingerprints;
+pub use latents::Target;
+pub use rehearsal::{Rehearsal, RehearsalOptions, RehearsedWord, Timing, rehearse};
 pub(crate) use fingerprint::is_weights;
 
 use crate::{

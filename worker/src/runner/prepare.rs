@@ -34,6 +34,10 @@ pub(super) struct Prepared {
     pub(super) schedule: LrSchedule,
     /// The learned rows and the optimizer.
     pub(super) state: TrainState,
+    /// The checkpoint's folder.
+    pub(super) folder: PathBuf,
+    /// What it is.
+    pub(super) model: ModelInfo,
     /// By content.
     pub(super) model_hash: ContentHash,
     /// By content.
@@ -108,12 +112,12 @@ pub(super) async fn prepare(
     journal.info(format!("model: {} ({model_hash})", describe(&model))).await;
     // 4. Which posteriors are known. The others are made when the ring is there, each by one rank.
     let (fingerprints, cache) = (Arc::clone(&context.fingerprints), context.latents.clone());
-    let (owned, info) = (assignment.clone(), model.clone());
+    let (owned, info, vae_folder) = (assignment.clone(), model.clone(), folder.clone());
     let files = pictures.into_iter().map(|pictures| pictures.files).collect();
     let looking_up = tokio::task::spawn_blocking(move || {
         let train = &owned.spec.train;
         let target = Target { resolution: train.resolution, center_crop: train.center_crop };
-        let common = Common { vae: fingerprints.of_vae(&folder)?, model: info, target };
+        let common = Common { vae: fingerprints.of_vae(&vae_folder)?, model: info, target };
         look_up(files, &common, &owned, &cache)
     });
     let latents = looking_up.await??;
@@ -152,6 +156,8 @@ pub(super) async fn prepare(
         prediction_type: model.prediction_type,
         done,
         concepts: Concept::list(&spec.concepts()),
+        folder,
+        model,
     })
 }
 

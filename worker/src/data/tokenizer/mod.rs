@@ -8,7 +8,7 @@ mod tests;
 
 use std::path::Path;
 
-use tokenizers::Tokenizer;
+use tokenizers::{Decoder as _, Tokenizer, pre_tokenizers::byte_level::ByteLevel};
 
 pub use placeholders::Placeholders;
 
@@ -88,6 +88,32 @@ impl ClipTokenizer {
                 Err(Error::InitializerNotOneToken { given: word.to_string(), tokens })
             }
         }
+    }
+
+    /// The ids of a text alone, without begin, end and padding.
+    ///
+    /// # Errors
+    /// The tokenizer cannot take it.
+    pub fn words_of(&self, text: &str) -> Result<Vec<i64>, Error> {
+        Ok(self.token_ids(text)?.into_iter().map(i64::from).collect())
+    }
+
+    /// The text of a prompt's ids, for people: without begin, end and padding; `name` gives what ids mean that are
+    /// in no vocabulary, set off by blanks.
+    pub fn text_of(&self, ids: &[i64], name: impl Fn(i64) -> Option<String>) -> String {
+        let content = ids.iter().skip(1).take_while(|id| **id != i64::from(self.end));
+        let mut tokens = Vec::new();
+        for id in content {
+            let known = u32::try_from(*id).ok().and_then(|id| self.tokenizer.id_to_token(id));
+            tokens.push(match name(*id) {
+                Some(name) => format!("{name}</w>"),
+                None => known.unwrap_or_else(|| format!("#{id}</w>")),
+            });
+        }
+        // Tokens are bytes written as letters; a text that they do not make is shown as it is.
+        let joined = tokens.concat();
+        let text = ByteLevel::default().decode_chain(vec![joined.clone()]).map(|parts| parts.concat());
+        text.unwrap_or(joined).replace("</w>", " ").trim_end().to_owned()
     }
 
     /// A prompt's tokens: no begin, end or padding, nothing cut.

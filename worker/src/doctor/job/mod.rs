@@ -1,0 +1,166 @@
+//! `doctor JOB.toml`: what a job would do, without doing it.
+//!
+//! Nothing is decided here: the job file is read by the same code as in `ringtune run`, and everything that a worker
+//! checks is checked by a rank's own preparation ([`crate::runner::rehearse`]).
+
+mod pictures;
+mod report;
+mod sheet;
+mod text;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use clap::Args;
+use ringtune_shared::spec::{JobSpec, SpecError, parse_job_toml};
+
+use crate::{
+    capabilities::default_threads,
+    engine::{EngineHandle, Precision, TorchEngine},
+    http::Metrics,
+    latents::LatentCache,
+    node::Node,
+    ring::{RingOptions, Rings},
+    runner::{
+        ArtifactClient, ContentCache, Context, Fingerprints, RankError, Rehearsal, RehearsalOptions, rehearse,
+    },
+};
+pub(super) use report::JobReport;
+use report::{Problem, SheetReport};
+pub(super) use text::render;
+
+/// Nobody listens there: what a dry run needs lies on this machine, unless a coordinator is given.
+const NO_COORDINATOR: &str = "http://127.0.0.1:1";
+/// For the dry run's own files, which are removed with it.
+const CACHE_BYTES: u64 = 64 << 30;
+
+/// Flags of a dry run.
+#[derive(Args, Clone, Debug)]
+pub struct JobArguments {
+    /// Show what this job would train, without training
+    #[arg(value_name = "JOB.toml")]
+    pub job: Option<PathBuf>,
+    /// With a job: write a sheet of its pictures as the model will see them, to this .png file or folder
+    #[arg(short, long = "out", value_name = "PATH", requires = "job")]
+    pub out: Option<PathBuf>,
+    /// With a job: compute nothing, so that neither time nor memory is measured
+    #[arg(long, requires = "job")]
+    pub no_compute: bool,
+    /// With a job: compute threads, where the job leaves them open [default: one a physical core]
+    #[arg(long, value_name = "N", requires = "job", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub threads: Option<u32>,
+}
+
+/// Looks at a job from all sides.
+pub(super) async fn examine(file: &Path, arguments: &JobArguments, coordinator: Option<&str>) -> JobReport {
+    let mut report = JobReport { job_file: file.to_owned(), ..JobReport::default() };
+    // 1. The job file.
+    let mut spec = match read(file) {
+        Ok(spec) => spec,
+        Err(problems) => {
+            report.problems = problems;
+            return report;
+        }
+    };
+    report.name = spec.name.clone();
+    // 2. The folders: everything that is wrong with them at once, and what nobody refuses but may not be meant.
+    let sources = vec![("data.images".to_owned(), spec.data.images.clone())];
+    report.folders = match tokio::task::spawn_blocking(move || pictures::inspect(&sources)).await {
+        Ok(folders) => folders,
+        Err(error) => {
+            report.problems.push(Problem::of_text(&error.to_string()));
+            return report;
+        }
+    };
+    report.problems.extend(report.folders.iter().flat_map(pictures::FolderReport::problems));
+    if coordinator.is_none() && spec_needs_coordinator(&report) {
+        return report;
+    }
+    let found = report.folders.iter().map(|folder| folder.used as u64).sum();
+    if let Err(error) = spec.resolve_epochs(found) {
+        report.problems.extend(error.violations.iter().map(Problem::of_violation));
+        return report;
+    }
+    // 3. All that a worker would check, on this machine.
+    match on_this_machine(&spec, arguments, coordinator).await {
+        Ok((rehearsal, precision, threads)) => {
+            report.take(&spec, &rehearsal, precision, threads);
+            if let Some(out) = &arguments.out {
+                write_sheet(&mut report, rehearsal, out).await;
+            }
+        }
+        Err(error) => {
+            let problem = Problem::of_text(&error);
+            // A broken picture has been named already, with all others.
+            if !report.problems.iter().any(|known| problem.problem.contains(&known.problem)) {
+                report.problems.push(problem);
+            }
+        }
+    }
+    report
+}
+
+/// As `ringtune run` reads it.
+fn read(file: &Path) -> Result<JobSpec, Vec<Problem>> {
+    let unreadable = |error: io::Error| vec![Problem::of_text(&format!("{}: {error}", file.display()))];
+    let text = std::fs::read_to_string(file).map_err(unreadable)?;
+    let absolute = std::path::absolute(file).map_err(unreadable)?;
+    let refused = |error: SpecError| error.violations.iter().map(Problem::of_violation).collect::<Vec<_>>();
+    let mut spec = parse_job_toml(&text).map_err(refused)?;
+    spec.resolve_paths(absolute.parent().unwrap_or(Path::new("/"))).map_err(refused)?;
+    Ok(spec)
+}
+
+/// Pictures that are uploaded already can be looked at only where they are.
+fn spec_needs_coordinator(report: &JobReport) -> bool {
+    report.folders.iter().any(|folder| folder.uploaded)
+}
+
+/// Rehearses with an engine and folders that last as long as this call. The error is a text for people.
+async fn on_this_machine(
+    spec: &JobSpec,
+    arguments: &JobArguments,
+    coordinator: Option<&str>,
+) -> Result<(Rehearsal, Precision, usize), String> {
+    let say = |error: &dyn std::error::Error| error.to_string();
+    let node = Node::detect();
+    let wanted = arguments.threads.map_or(spec.cluster.threads_per_rank as usize, |threads| threads as usize);
+    let threads = if wanted == 0 { default_threads(&node, 0) } else { wanted };
+    let bf16 = spec.train.mixed_precision == ringtune_shared::spec::MixedPrecision::Bf16;
+    let precision = if bf16 && node.cpu.has_bf16() { Precision::Bf16 } else { Precision::Fp32 };
+    let engine = tokio::task::spawn_blocking(move || EngineHandle::start(move || TorchEngine::new(threads)))
+        .await
+        .map_err(|error| say(&error))?
+        .map_err(|error| say(&error))?;
+    let folder = tempfile::tempdir().map_err(|error| say(&error))?;
+    let metrics = Arc::new(Metrics::new().map_err(|error| say(&error))?);
+    let context = Context {
+        engine: engine.clone(),
+        artifacts: ArtifactClient::new(coordinator.unwrap_or(NO_COORDINATOR)).map_err(|error| say(&error))?,
+        cache: ContentCache::open(folder.path().join("cache"), CACHE_BYTES).map_err(|error| say(&error))?,
+        latents: LatentCache::open(folder.path().join("latents"), 0).map_err(|error| say(&error))?,
+        fingerprints: Arc::new(Fingerprints::default()),
+        rings: Rings::new(RingOptions::default(), Arc::clone(&metrics)),
+        metrics,
+        work_folder: folder.path().join("work"),
+        allow_trace_dir: true,
+        about: String::new(),
+    };
+    let options = RehearsalOptions { spec: spec.clone(), precision, threads, compute: !arguments.no_compute };
+    let rehearsed = rehearse(options, &context).await.map_err(|error: RankError| say(&error))?;
+    Ok((rehearsed, precision, threads))
+}
+
+async fn write_sheet(report: &mut JobReport, rehearsal: Rehearsal, out: &Path) {
+    let is_file = out.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png"));
+    let file = if is_file { out.to_owned() } else { out.join("contact-sheet.png") };
+    let target = file.clone();
+    let written = tokio::task::spawn_blocking(move || sheet::write(&rehearsal, &target)).await;
+    match written.map_err(|error| error.to_string()).and_then(|written| written) {
+        Ok((shown, total)) => report.sheet = Some(SheetReport { file, shown, total }),
+        Err(error) => report.problems.push(Problem::of_text(&format!("--out: {error}"))),
+    }
+}

@@ -1,0 +1,206 @@
+//! What a dry run found, as plain data.
+
+use std::path::PathBuf;
+
+use ringtune_shared::spec::{JobSpec, Violation};
+use serde::Serialize;
+
+use super::pictures::FolderReport;
+use crate::{
+    engine::Precision,
+    runner::{Rehearsal, RehearsedWord},
+};
+
+/// Everything about a job.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(in crate::doctor) struct JobReport {
+    pub(super) job_file: PathBuf,
+    pub(super) name: String,
+    pub(super) problems: Vec<Problem>,
+    pub(super) warnings: Vec<String>,
+    pub(super) folders: Vec<FolderReport>,
+    pub(super) sizes: Vec<SizeReport>,
+    pub(super) words: Vec<RehearsedWord>,
+    /// Of the first samples; learned tokens stand in brackets.
+    pub(super) prompts: Vec<String>,
+    pub(super) training: Option<TrainingReport>,
+    pub(super) model: Option<ModelReport>,
+    pub(super) estimate: Option<Estimate>,
+    pub(super) sheet: Option<SheetReport>,
+}
+
+/// Why the job would not start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Problem {
+    /// The job's field; empty where it is about no field.
+    pub(super) field: String,
+    /// What was given, and what would be right.
+    pub(super) problem: String,
+}
+
+/// Pictures that are brought to one size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct SizeReport {
+    pub(super) width: u32,
+    pub(super) height: u32,
+    pub(super) pictures: usize,
+}
+
+/// How long and how fast it learns.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct TrainingReport {
+    pub(super) steps: u64,
+    pub(super) global_batch: u64,
+    pub(super) samples: u64,
+    /// How often every picture is shown.
+    pub(super) epochs: f64,
+    pub(super) learning_rate: f64,
+}
+
+/// The checkpoint.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ModelReport {
+    pub(super) base: String,
+    pub(super) sha256: String,
+    pub(super) prediction_type: String,
+    pub(super) text_width: usize,
+    pub(super) vae_factor: usize,
+}
+
+/// Measured here; see docs/doctor.md for the rule.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Estimate {
+    pub(super) precision: String,
+    pub(super) threads: usize,
+    /// Memory that one rank needs beside the mapped files.
+    pub(super) private_bytes: u64,
+    /// All pictures, spread over the ranks.
+    pub(super) encode_seconds: f64,
+    /// One step of a rank.
+    pub(super) step_seconds: f64,
+    /// Pictures and steps.
+    pub(super) total_seconds: f64,
+    pub(super) world_size: u32,
+}
+
+/// Where the contact sheet is.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct SheetReport {
+    pub(super) file: PathBuf,
+    pub(super) shown: usize,
+    pub(super) total: usize,
+}
+
+impl Problem {
+    pub(super) fn of_violation(violation: &Violation) -> Self {
+        let line = violation.line.map(|line| format!(" (line {line})")).unwrap_or_default();
+        Self { field: violation.field.clone(), problem: format!("{}{line}", violation.problem) }
+    }
+
+    /// Of an error's text, which begins with the field's name and a colon where it is about one.
+    pub(super) fn of_text(text: &str) -> Self {
+        let is_name = |name: &str| {
+            name.contains('.')
+                && !name.contains("..")
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.[]".contains(c))
+                && ["model.", "data.", "train.", "cluster.", "debug.", "concepts["]
+                    .iter()
+                    .any(|section| name.starts_with(section))
+        };
+        match text.split_once(": ") {
+            Some((field, problem)) if is_name(field) => {
+                Self { field: field.to_owned(), problem: problem.to_owned() }
+            }
+            _ => Self { field: String::new(), problem: text.to_owned() },
+        }
+    }
+}
+
+impl JobReport {
+    /// One object on one line.
+    pub(in crate::doctor) fn to_json(&self) -> serde_json::Result<String> {
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            can_start: bool,
+            #[serde(flatten)]
+            report: &'a JobReport,
+        }
+        serde_json::to_string(&Whole { can_start: self.can_start(), report: self })
+    }
+
+    /// Nothing is in the way of the job.
+    pub(in crate::doctor) fn can_start(&self) -> bool {
+        self.problems.is_empty() && self.model.is_some()
+    }
+
+    /// Takes in what the rehearsal gave.
+    pub(super) fn take(
+        &mut self,
+        spec: &JobSpec,
+        rehearsal: &Rehearsal,
+        precision: Precision,
+        threads: usize,
+    ) {
+        let pictures: usize = rehearsal.pictures.iter().map(Vec::len).sum();
+        self.warnings.extend(rehearsal.warnings.iter().cloned());
+        self.words = rehearsal.words.clone();
+        self.prompts = rehearsal.prompts.clone();
+        for (_, target) in rehearsal.pictures.iter().flatten() {
+            let (width, height) = target.size();
+            match self.sizes.iter_mut().find(|size| (size.width, size.height) == (width, height)) {
+                Some(size) => size.pictures += 1,
+                None => self.sizes.push(SizeReport { width, height, pictures: 1 }),
+            }
+        }
+        self.sizes.sort_by_key(|size| (size.width, size.height));
+        let (steps, global_batch) = (spec.train.max_train_steps, spec.global_batch());
+        let samples = steps.saturating_mul(global_batch);
+        self.training = Some(TrainingReport {
+            steps,
+            global_batch,
+            samples,
+            epochs: samples as f64 / pictures.max(1) as f64,
+            learning_rate: spec.effective_learning_rate(),
+        });
+        self.model = Some(ModelReport {
+            base: spec.model.base.clone(),
+            sha256: rehearsal.model_hash.to_string(),
+            prediction_type: rehearsal.model.prediction_type.name().to_owned(),
+            text_width: rehearsal.model.text_width,
+            vae_factor: rehearsal.model.vae_factor,
+        });
+        let ranks = spec.cluster.world_size;
+        self.estimate = rehearsal.timing.map(|timing| {
+            let share = pictures.div_ceil(ranks.max(1) as usize);
+            let encode_seconds = timing.encode_seconds * share as f64;
+            let step_seconds = timing.microbatch_seconds * f64::from(spec.train.gradient_accumulation_steps);
+            Estimate {
+                precision: precision.name().to_owned(),
+                threads,
+                private_bytes: timing.private_bytes,
+                encode_seconds,
+                step_seconds,
+                total_seconds: encode_seconds + step_seconds * steps as f64,
+                world_size: ranks,
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_knows_its_field() {
+        let problem = Problem::of_text("train.resolution: 65 is not a multiple");
+        assert_eq!(
+            (problem.field.as_str(), problem.problem.as_str()),
+            ("train.resolution", "65 is not a multiple")
+        );
+        assert_eq!(Problem::of_text("concepts[1].images: nothing").field, "concepts[1].images");
+        for text in ["/a/b.toml: no such file", "no field: x", "libtorch 2.13: broken"] {
+            assert_eq!(Problem::of_text(text), Problem { field: String::new(), problem: text.to_owned() });
+        }
+    }
+}

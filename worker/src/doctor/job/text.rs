@@ -1,0 +1,173 @@
+//! The report for people.
+
+use std::fmt::Write as _;
+
+use super::{
+    pictures::FolderReport,
+    report::{Estimate, JobReport},
+};
+
+/// Names that are listed before "and 12 more".
+const MOST_NAMES: usize = 10;
+/// Columns of the word in front.
+const LABEL: usize = 11;
+
+/// Everything, a fact a line.
+pub(in crate::doctor) fn render(report: &JobReport) -> String {
+    let mut text = String::new();
+    let mut line = |label: &str, fact: &str| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{label:<LABEL$} {fact}");
+    };
+    // 1. What it is.
+    line("job", &format!("{} ({})", report.name, report.job_file.display()));
+    for folder in &report.folders {
+        for (label, fact) in folder_lines(folder) {
+            line(label, &fact);
+        }
+    }
+    for (number, size) in report.sizes.iter().enumerate() {
+        let label = if number == 0 { "sizes" } else { "" };
+        line(label, &format!("{} x {}: {}", size.width, size.height, counted(size.pictures, "picture")));
+    }
+    if let Some(model) = &report.model {
+        let hash = model.sha256.get(..12).unwrap_or(&model.sha256);
+        line("model", &format!("{} (sha256 {hash}…), predicts {}", model.base, model.prediction_type));
+    }
+    // 2. What it learns from.
+    for word in &report.words {
+        let ids = ids(&word.ids);
+        let from = format!("starts from {:?} (id {})", word.initializer, self::ids(&word.initializer_ids));
+        line("token", &format!("{}: {}, id {ids}, {from}", word.token, counted(word.ids.len(), "vector")));
+    }
+    for (number, prompt) in report.prompts.iter().enumerate() {
+        line(if number == 0 { "prompts" } else { "" }, prompt);
+    }
+    if let Some(training) = &report.training {
+        let batches = format!(
+            "{} x {} = {}",
+            counted_long(training.steps, "step"),
+            training.global_batch,
+            counted_long(training.samples, "sample")
+        );
+        let epochs = format!("every picture {:.1} times", training.epochs);
+        line("training", &format!("{batches}: {epochs}; learning rate {:e}", training.learning_rate));
+    }
+    // 3. What it takes.
+    if let Some(estimate) = &report.estimate {
+        for (label, fact) in estimate_lines(estimate) {
+            line(label, &fact);
+        }
+    }
+    if let Some(sheet) = &report.sheet {
+        let shown = format!("{} of {} pictures as the model sees them", sheet.shown, sheet.total);
+        line("sheet", &format!("{}: {shown}", sheet.file.display()));
+    }
+    // 4. What is wrong.
+    for warning in &report.warnings {
+        line("warn", warning);
+    }
+    for problem in &report.problems {
+        let field = if problem.field.is_empty() { String::new() } else { format!("{}: ", problem.field) };
+        line("FAIL", &format!("{field}{}", problem.problem));
+    }
+    let outcome = match (report.can_start(), report.folders.iter().any(|folder| folder.uploaded)) {
+        (true, _) => "This job can start.",
+        (false, true) if report.problems.is_empty() => {
+            "The pictures are at a coordinator: give it (--coordinator URL) to look at this job."
+        }
+        _ => "This job cannot start.",
+    };
+    let _ = write!(text, "\n{outcome}");
+    text
+}
+
+fn folder_lines(folder: &FolderReport) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    let whose = format!("{} ({})", folder.source, folder.field);
+    if folder.uploaded {
+        lines.push(("pictures", format!("uploaded: {whose}")));
+        return lines;
+    }
+    if folder.unusable.is_none() {
+        lines.push(("pictures", format!("{} in {whose}", folder.used)));
+    }
+    if !folder.skipped.is_empty() {
+        lines.push(("skipped", format!("no jpg, jpeg, png or webp: {}", named(&folder.skipped))));
+    }
+    for group in folder.duplicates.iter().take(MOST_NAMES) {
+        lines.push(("duplicates", format!("the same picture {} times: {}", group.len(), named(group))));
+    }
+    lines
+}
+
+fn estimate_lines(estimate: &Estimate) -> Vec<(&'static str, String)> {
+    let memory = format!(
+        "{:.1} GiB a rank, beside mapped files",
+        estimate.private_bytes as f64 / f64::from(1u32 << 30)
+    );
+    let how = format!("{}, {}", estimate.precision, counted(estimate.threads, "thread"));
+    let step = format!("{:.2} s a step here ({how})", estimate.step_seconds);
+    let whole = format!("about {} in all", duration(estimate.total_seconds));
+    let machines = match estimate.world_size {
+        0 | 1 => String::new(),
+        ranks => {
+            format!(" on {ranks} machines like this one; {ranks} workers on this one alone share its cores")
+        }
+    };
+    let encode =
+        format!("{} to encode the pictures, {step}, {whole}{machines}", duration(estimate.encode_seconds));
+    vec![("memory", memory), ("time", encode)]
+}
+
+fn named(names: &[String]) -> String {
+    let mut text = names.iter().take(MOST_NAMES).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > MOST_NAMES {
+        let _ = write!(text, " and {} more", names.len() - MOST_NAMES);
+    }
+    text
+}
+
+fn ids(ids: &[i64]) -> String {
+    ids.iter().map(i64::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn counted(count: usize, what: &str) -> String {
+    counted_long(count as u64, what)
+}
+
+fn counted_long(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// "4.2 s", "3 min 20 s", "2 h 5 min".
+fn duration(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match whole {
+        0..60 => format!("{seconds:.1} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::report::Problem, *};
+
+    #[test]
+    fn times_are_read_at_a_glance() {
+        let shown = [0.04, 59.0, 61.2, 3725.0].map(duration);
+        assert_eq!(shown, ["0.0 s", "59.0 s", "1 min 1 s", "1 h 2 min"]);
+    }
+
+    #[test]
+    fn a_job_with_a_problem_cannot_start() {
+        let problem = Problem { field: "train.resolution".to_owned(), problem: "7 is odd".to_owned() };
+        let report = JobReport { problems: vec![problem], ..JobReport::default() };
+        let text = render(&report);
+        assert!(
+            text.contains("FAIL        train.resolution: 7 is odd") && text.ends_with("cannot start."),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,187 @@
+//! A job's preparation without a job: the same checks and the same first microbatches, on this machine alone.
+
+use std::{path::Path, sync::Arc, time::Instant};
+
+use ringtune_shared::{
+    ids::{ContentHash, Epoch, JobId, WorkerId},
+    ring::{Member, RingView},
+    spec::JobSpec,
+};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use super::{Context, RankError, journal::Journal, latents::Target, prepare::prepare};
+use crate::{
+    data::{ClipTokenizer, images::ImageFile},
+    engine::{EngineHandle, ModelInfo, Precision},
+    session::{Assignment, Level, RankEvent},
+    train::MicrobatchBuilder,
+};
+
+/// Samples whose prompts are shown.
+const PROMPTS_SHOWN: usize = 8;
+/// The first packs weights and asks for memory; the last one is as all others.
+const TIMED_MICROBATCHES: u32 = 2;
+
+/// What is rehearsed, and as what.
+#[derive(Clone, Debug)]
+pub struct RehearsalOptions {
+    /// The job, its paths absolute.
+    pub spec: JobSpec,
+    /// What a rank would compute in here.
+    pub precision: Precision,
+    /// Its threads.
+    pub threads: usize,
+    /// Encode a picture and compute microbatches, to see how long it takes.
+    pub compute: bool,
+}
+
+/// What the preparation found.
+#[derive(Clone, Debug)]
+pub struct Rehearsal {
+    /// The checkpoint.
+    pub model: ModelInfo,
+    /// Its files, by content.
+    pub model_hash: ContentHash,
+    /// All pictures, by content.
+    pub data_hash: ContentHash,
+    /// The pictures of each concept, as they are prepared.
+    pub pictures: Vec<Vec<(ImageFile, Target)>>,
+    /// What is learned.
+    pub words: Vec<RehearsedWord>,
+    /// Prompts of the first samples, learned tokens in brackets; at most 8.
+    pub prompts: Vec<String>,
+    /// What preparation warned of.
+    pub warnings: Vec<String>,
+    /// How long things took, if they were tried.
+    pub timing: Option<Timing>,
+}
+
+/// A placeholder token and what it starts from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RehearsedWord {
+    /// As it is written in prompts.
+    pub token: String,
+    /// One a vector.
+    pub ids: Vec<i64>,
+    /// As the job gives it.
+    pub initializer: String,
+    /// What the checkpoint's tokenizer makes of that.
+    pub initializer_ids: Vec<i64>,
+}
+
+/// Measured on this machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timing {
+    /// One picture and its mirror image through the VAE.
+    pub encode_seconds: f64,
+    /// One microbatch, forward and backward.
+    pub microbatch_seconds: f64,
+    /// Memory of this process that no file backs, after the microbatches.
+    pub private_bytes: u64,
+}
+
+/// Prepares the job as the only rank of a ring would, and takes the first microbatches.
+///
+/// # Errors
+/// What would end the job: see [`RankError`].
+pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Rehearsal, RankError> {
+    let RehearsalOptions { spec, precision, threads, compute } = options;
+    let myself = Member { worker: WorkerId::new(), address: String::new() };
+    let ring = RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![myself] };
+    let numerics_class = "rehearsal".to_owned();
+    let assignment = Assignment { ring, rank: 0, spec, threads, precision, numerics_class };
+    // 1. The rank's own preparation; what it says is collected.
+    let (events, mut said) = mpsc::channel(64);
+    let journal = Journal::new(assignment.key(), 0, None, events);
+    let collect = async {
+        let mut warnings = Vec::new();
+        while let Some((_, event)) = said.recv().await {
+            if let RankEvent::Log(Level::Warn, line) = event {
+                warnings.push(line);
+            }
+        }
+        warnings
+    };
+    let preparing = async {
+        let prepared = prepare(&assignment, context, &journal).await;
+        drop(journal);
+        prepared
+    };
+    let (prepared, warnings) = tokio::join!(preparing, collect);
+    let prepared = prepared?;
+    // 2. One picture through the VAE stands for all of its size.
+    let pictures = prepared.latents.listed();
+    let model = prepared.model.clone();
+    let (images, encode_seconds) = prepared.latents.rehearse(compute.then_some(context)).await?;
+    context.engine.drop_vae().await?;
+    let mut builder = prepared.inputs.into_builder(images)?;
+    // 3. The first microbatches.
+    let rows = Arc::clone(prepared.state.rows());
+    let count = assignment.spec.global_microbatches();
+    let mut samples: Vec<Vec<i64>> = Vec::new();
+    for number in 0..PROMPTS_SHOWN as u32 {
+        let microbatch = builder.build(1 + u64::from(number / count), number % count, Arc::clone(&rows));
+        samples.extend(microbatch.input_ids.chunks(model.max_text_length).map(<[i64]>::to_vec));
+        if samples.len() >= PROMPTS_SHOWN {
+            break;
+        }
+    }
+    samples.truncate(PROMPTS_SHOWN);
+    let (owned, folder, length) = (assignment.spec.clone(), prepared.folder.clone(), model.max_text_length);
+    let (words, prompts) = tokio::task::spawn_blocking(move || {
+        let tokenizer = ClipTokenizer::open(&folder.join("tokenizer"), length)?;
+        let words = words(&owned, &tokenizer)?;
+        let prompts = samples.iter().map(|ids| tokenizer.text_of(ids, |id| name_of(id, &words))).collect();
+        Ok::<_, RankError>((words, prompts))
+    })
+    .await??;
+    let timing = match encode_seconds {
+        Some(encode_seconds) => {
+            let microbatch_seconds = time_microbatches(&mut builder, &rows, count, &context.engine).await?;
+            let private_bytes = crate::node::private_bytes(Path::new("/"));
+            Some(Timing { encode_seconds, microbatch_seconds, private_bytes })
+        }
+        None => None,
+    };
+    let (model_hash, data_hash) = (prepared.model_hash, prepared.data_hash);
+    Ok(Rehearsal { model, model_hash, data_hash, pictures, words, prompts, warnings, timing })
+}
+
+/// Seconds of a microbatch once everything is in its place.
+async fn time_microbatches(
+    builder: &mut MicrobatchBuilder,
+    rows: &Arc<Vec<f32>>,
+    count: u32,
+    engine: &EngineHandle,
+) -> Result<f64, RankError> {
+    let mut seconds = 0.0;
+    for number in 0..TIMED_MICROBATCHES {
+        let microbatch = builder.build(1 + u64::from(number / count), number % count, Arc::clone(rows));
+        let began = Instant::now();
+        engine.gradient(microbatch).await?;
+        seconds = began.elapsed().as_secs_f64();
+    }
+    Ok(seconds)
+}
+
+/// Every concept's token with its ids, which count up from the vocabulary's size.
+fn words(spec: &JobSpec, tokenizer: &ClipTokenizer) -> Result<Vec<RehearsedWord>, RankError> {
+    let train = &spec.train;
+    let first = tokenizer.vocabulary_size() as i64;
+    Ok(vec![RehearsedWord {
+        token: train.placeholder_token.clone(),
+        ids: (first..first + i64::from(train.num_vectors)).collect(),
+        initializer: train.initializer_token.clone(),
+        initializer_ids: tokenizer.words_of(&train.initializer_token)?,
+    }])
+}
+
+/// "[<cat>]", and "[<cat> 2]" for the second vector.
+fn name_of(id: i64, words: &[RehearsedWord]) -> Option<String> {
+    let word = words.iter().find(|word| word.ids.contains(&id))?;
+    Some(match word.ids.iter().position(|own| *own == id) {
+        Some(place) if place > 0 => format!("[{} {}]", word.token, place + 1),
+        _ => format!("[{}]", word.token),
+    })
+}

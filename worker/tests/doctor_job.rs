@@ -1,0 +1,138 @@
+//! `ringtune-worker doctor JOB.toml`: what users see of a job before it runs.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where something is missing")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn fixture(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(path)
+}
+
+/// A folder with pictures, a file that is none, and a job on them.
+fn job(train: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let pictures = folder.path().join("pictures");
+    fs::create_dir(&pictures).unwrap();
+    let mut names: Vec<PathBuf> =
+        fs::read_dir(fixture("concepts/green-star")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.retain(|path| path.extension().is_some_and(|ending| ending == "png"));
+    names.sort();
+    for path in &names {
+        fs::copy(path, pictures.join(path.file_name().unwrap())).unwrap();
+    }
+    fs::copy(&names[0], pictures.join("again.png")).unwrap();
+    fs::write(pictures.join("notes.txt"), "words").unwrap();
+    let file = folder.path().join("job.toml");
+    let text = format!(
+        "kind = \"textual_inversion\"\nname = \"star\"\n[model]\nbase = \"{}\"\n[data]\nimages = \"pictures\"\n\
+         [train]\nplaceholder_token = \"<green-star>\"\ninitializer_token = \"star\"\nnum_vectors = 2\n\
+         resolution = 64\ntrain_batch_size = 2\nmax_train_steps = 20\n{train}[cluster]\nworld_size = 2\n",
+        fixture("toy-sd").display()
+    );
+    fs::write(&file, text).unwrap();
+    (folder, file)
+}
+
+fn doctor(file: &Path, more: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringtune-worker"));
+    command.arg("doctor").arg(file).args(["--threads", "1"]).args(more).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!(
+            "{error}: {} {}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        )
+    })
+}
+
+#[test]
+fn a_job_that_can_start_is_shown_whole() {
+    let (folder, file) = job("");
+    let sheet = folder.path().join("sheet.png");
+    let output = doctor(&file, &["--output", "json", "-o", sheet.to_str().unwrap()]);
+    let report = json(&output);
+    assert_eq!((output.status.code(), &report["can_start"]), (Some(0), &Value::Bool(true)), "{report}");
+    let pictures = &report["folders"][0];
+    let used = pictures["used"].as_u64().unwrap();
+    assert!(used >= 3 && pictures["skipped"][0] == "notes.txt", "{pictures}");
+    assert_eq!(pictures["duplicates"][0].as_array().unwrap().len(), 2);
+    assert_eq!(report["sizes"], serde_json::json!([{ "width": 64, "height": 64, "pictures": used }]));
+    let word = &report["words"][0];
+    assert_eq!((&word["token"], &word["ids"]), (&"<green-star>".into(), &serde_json::json!([49408, 49409])));
+    assert_eq!(word["initializer_ids"].as_array().unwrap().len(), 1);
+    for prompt in report["prompts"].as_array().unwrap() {
+        let prompt = prompt.as_str().unwrap();
+        assert!(prompt.contains("[<green-star>] [<green-star> 2]") && prompt.contains("a "), "{prompt}");
+    }
+    // 20 steps of 2 ranks with batches of 2.
+    let training = &report["training"];
+    assert_eq!((&training["steps"], &training["samples"]), (&20.into(), &80.into()));
+    assert!((training["epochs"].as_f64().unwrap() - 80.0 / used as f64).abs() < 1e-9);
+    let estimate = &report["estimate"];
+    assert!(estimate["step_seconds"].as_f64().unwrap() > 0.0);
+    assert!((10..8000).contains(&(estimate["private_bytes"].as_u64().unwrap() >> 20)), "{estimate}");
+    let picture = image::open(&sheet).unwrap();
+    assert!(
+        picture.width() >= 3 * 64 && picture.height() >= 64,
+        "{} x {}",
+        picture.width(),
+        picture.height()
+    );
+}
+
+#[test]
+fn what_keeps_a_job_from_starting_is_named() {
+    // 1. Several pictures are broken: all are named, beside what is wrong with the words.
+    let (folder, file) = job("");
+    for name in ["broken.jpg", "cut.png"] {
+        fs::write(folder.path().join("pictures").join(name), "no picture").unwrap();
+    }
+    let output = doctor(&file, &["--no-compute"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    for word in ["FAIL", "broken.jpg", "cut.png", "skipped", "notes.txt", "cannot start"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    // 2. A mistake of the job file, and one that only the checkpoint shows: both with their fields.
+    for (train, field) in [
+        ("learning_rat = 1\n", "train.learning_rat"),
+        ("learnable_property = \"x\"\n", "train.learnable_property"),
+    ] {
+        let (_folder, file) = job(train);
+        let output = doctor(&file, &["--output", "json"]);
+        let report = json(&output);
+        assert_eq!(
+            (output.status.code(), &report["problems"][0]["field"]),
+            (Some(1), &field.into()),
+            "{report}"
+        );
+    }
+    let (_folder, file) = job("");
+    let odd = fs::read_to_string(&file).unwrap().replace("resolution = 64", "resolution = 66");
+    fs::write(&file, odd).unwrap();
+    let report = json(&doctor(&file, &["--output", "json", "--no-compute"]));
+    assert_eq!(report["problems"][0]["field"], "train.resolution", "{report}");
+    assert!(report["estimate"].is_null() && report["can_start"] == false);
+}
+
+#[test]
+fn without_computing_everything_else_is_there() {
+    let (_folder, file) = job("");
+    let output = doctor(&file, &["--no-compute"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    for word in ["[<green-star>]", "duplicates", "again.png", "20 steps", "64 x 64", "This job can start."] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    assert!(!text.contains("memory"), "{text}");
+}
