@@ -64,7 +64,7 @@ pub enum Command {
     /// Make a folder that diffusers loads, with learned words in it (runs `ringtune-worker pipeline`)
     #[command(disable_help_flag = true)]
     Pipeline(PassedOnArguments),
-    /// Check whether this machine is fit for a worker (runs `ringtune-worker doctor`)
+    /// Check whether this machine is fit for a worker, or what a job file would do (runs `ringtune-worker doctor`)
     #[command(disable_help_flag = true)]
     Doctor(PassedOnArguments),
 }
