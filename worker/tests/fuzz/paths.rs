@@ -5,6 +5,7 @@ use std::{fs, io::Cursor, path::PathBuf};
 use image::{DynamicImage, ImageFormat, RgbImage};
 use ringtune_model::weights::Weights;
 use ringtune_shared::{
+    checkpoint::{About, Checkpoint, Numerics},
     ids::ContentHash,
     manifest::{Manifest, ManifestFile},
     spec::parse_job_toml,
@@ -128,6 +129,42 @@ fn safetensors_header() {
                 }
             }
             true
+        }),
+    }
+    .fuzz();
+}
+
+#[test]
+fn checkpoint_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("checkpoint");
+    let checkpoint = Checkpoint {
+        about: About {
+            step: 7,
+            version: "0.1.0".to_owned(),
+            model_hash: "m".to_owned(),
+            data_hash: "d".to_owned(),
+            options: [("train.seed".to_owned(), 7.into())].into(),
+            numerics: Numerics { class: "c".to_owned(), threads_per_rank: 2, precision: "no".to_owned() },
+            provenance: "c".to_owned(),
+        },
+        numbers: [("count".to_owned(), u64::MAX)].into(),
+        tensors: [("a".to_owned(), vec![1.5, -0.0]), ("b".to_owned(), vec![f32::INFINITY])].into(),
+    };
+    ringtune_worker::output::checkpoint::write(&file, &checkpoint).unwrap();
+    let bytes = fs::read(&file).unwrap();
+    Path {
+        name: "checkpoint-file",
+        words: words_of(&[String::from_utf8_lossy(&bytes).into_owned()]),
+        valid: vec![bytes],
+        mend: mend_safetensors,
+        most_bytes: 64 * MEBIBYTE,
+        read: Box::new(|bytes| match Checkpoint::from_bytes(bytes) {
+            Ok(checkpoint) => {
+                let _ = (checkpoint.resumed(), checkpoint.about.check(&parse_job_toml(JOB).unwrap()));
+                true
+            }
+            Err(_) => false,
         }),
     }
     .fuzz();

@@ -66,6 +66,11 @@ pub(super) async fn examine(file: &Path, arguments: &JobArguments, coordinator: 
         }
     };
     report.name = spec.name.clone();
+    if !spec.train.resume_from_checkpoint.is_empty() {
+        // It is compared with what it goes on from when it is uploaded; everything else is as in a job of its own.
+        spec.train.resume_from_checkpoint.clear();
+        report.warnings.push("train.resume_from_checkpoint: not looked at in a dry run".to_owned());
+    }
     // 2. The folders: everything that is wrong with them at once, and what nobody refuses but may not be meant.
     let sources = vec![("data.images".to_owned(), spec.data.images.clone())];
     report.folders = match tokio::task::spawn_blocking(move || pictures::inspect(&sources)).await {
