@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Instant};
 use ringtune_shared::{
     ids::{ContentHash, Epoch, JobId, WorkerId},
     ring::{Member, RingView},
-    spec::JobSpec,
+    spec::{ConceptSpec, JobSpec},
 };
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -167,14 +167,15 @@ async fn time_microbatches(
 
 /// Every concept's token with its ids, which count up from the vocabulary's size.
 fn words(spec: &JobSpec, tokenizer: &ClipTokenizer) -> Result<Vec<RehearsedWord>, RankError> {
-    let train = &spec.train;
-    let first = tokenizer.vocabulary_size() as i64;
-    Ok(vec![RehearsedWord {
-        token: train.placeholder_token.clone(),
-        ids: (first..first + i64::from(train.num_vectors)).collect(),
-        initializer: train.initializer_token.clone(),
-        initializer_ids: tokenizer.words_of(&train.initializer_token)?,
-    }])
+    let mut next = tokenizer.vocabulary_size() as i64;
+    let word = |concept: ConceptSpec| {
+        let ids = (next..next + i64::from(concept.num_vectors)).collect();
+        next += i64::from(concept.num_vectors);
+        let initializer_ids = tokenizer.words_of(&concept.initializer_token)?;
+        let (token, initializer) = (concept.placeholder_token, concept.initializer_token);
+        Ok(RehearsedWord { token, ids, initializer, initializer_ids })
+    };
+    spec.concepts().into_iter().map(word).collect()
 }
 
 /// "[<cat>]", and "[<cat> 2]" for the second vector.

@@ -107,7 +107,11 @@ mod tests {
         saved
     }
 
-    fn bits(state: &TrainState) -> (Vec<(String, Vec<u32>)>, BTreeMap<String, u64>) {
+    /// Vectors and counters by name.
+    type Bits = (Vec<(String, Vec<u32>)>, BTreeMap<String, u64>);
+    type Change = fn(&mut SavedState);
+
+    fn bits(state: &TrainState) -> Bits {
         let SavedState { tensors, numbers } = saved(state);
         let bits = |vector: Vec<f32>| vector.into_iter().map(f32::to_bits).collect();
         (tensors.into_iter().map(|(name, vector)| (name, bits(vector))).collect(), numbers)
@@ -149,7 +153,7 @@ mod tests {
             let restored = state.clone().restored(&mut kept).map(drop).and_then(|()| kept.finish());
             restored.unwrap_err().to_string()
         };
-        let cases: [(&str, fn(&mut SavedState)); 5] = [
+        let cases: [(&str, Change); 5] = [
             ("no train.rows", |kept| drop(kept.tensors.remove("train.rows"))),
             ("3 numbers in train.adamw_mean, the job 4", |kept| {
                 kept.put_tensor("train.adamw_mean", vec![0.0; 3]);

@@ -72,7 +72,8 @@ pub(super) async fn examine(file: &Path, arguments: &JobArguments, coordinator: 
         report.warnings.push("train.resume_from_checkpoint: not looked at in a dry run".to_owned());
     }
     // 2. The folders: everything that is wrong with them at once, and what nobody refuses but may not be meant.
-    let sources = vec![("data.images".to_owned(), spec.data.images.clone())];
+    let sources: Vec<(String, String)> =
+        spec.image_sources().into_iter().map(|(field, source)| (field, source.clone())).collect();
     report.folders = match tokio::task::spawn_blocking(move || pictures::inspect(&sources)).await {
         Ok(folders) => folders,
         Err(error) => {
