@@ -29,9 +29,9 @@ pub use cache::ContentCache;
 pub use error::RankError;
 pub(crate) use facts::base_model_name;
 pub use fingerprint::Fingerprints;
+pub(crate) use fingerprint::is_weights;
 pub use latents::Target;
 pub use rehearsal::{Rehearsal, RehearsalOptions, RehearsedWord, Timing, rehearse};
-pub(crate) use fingerprint::is_weights;
 
 use crate::{
     engine::EngineHandle,

@@ -15,7 +15,7 @@ use std::{
 };
 
 use clap::Args;
-use ringtune_shared::spec::{JobSpec, SpecError, parse_job_toml};
+use ringtune_shared::spec::{JobKind, JobSpec, MixedPrecision, SpecError, parse_job_toml};
 
 use crate::{
     capabilities::default_threads,
@@ -66,6 +66,11 @@ pub(super) async fn examine(file: &Path, arguments: &JobArguments, coordinator: 
         }
     };
     report.name = spec.name.clone();
+    if spec.kind != JobKind::TextualInversion {
+        let problem = format!("a dry run shows textual_inversion jobs, not {:?}", spec.kind.as_str());
+        report.problems.push(Problem { field: "kind".to_owned(), problem });
+        return report;
+    }
     if !spec.train.resume_from_checkpoint.is_empty() {
         // It is compared with what it goes on from when it is uploaded; everything else is as in a job of its own.
         spec.train.resume_from_checkpoint.clear();
@@ -135,7 +140,7 @@ async fn on_this_machine(
     let node = Node::detect();
     let wanted = arguments.threads.map_or(spec.cluster.threads_per_rank as usize, |threads| threads as usize);
     let threads = if wanted == 0 { default_threads(&node, 0) } else { wanted };
-    let bf16 = spec.train.mixed_precision == ringtune_shared::spec::MixedPrecision::Bf16;
+    let bf16 = spec.train.mixed_precision == MixedPrecision::Bf16;
     let precision = if bf16 && node.cpu.has_bf16() { Precision::Bf16 } else { Precision::Fp32 };
     let engine = tokio::task::spawn_blocking(move || EngineHandle::start(move || TorchEngine::new(threads)))
         .await
