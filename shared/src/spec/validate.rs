@@ -63,9 +63,9 @@ pub mod limits {
 pub(super) fn validate(mut draft: JobDraft) -> Result<JobSpec, SpecError> {
     let mut check = Check { violations: Vec::new() };
 
-    let kind = check.kind(draft.kind);
-    let name = check.name(draft.name, kind);
-    let model = ModelSpec { base: check.model_base(draft.model.base) };
+    let kind = check.kind(draft.kind.take());
+    let name = check.name(draft.name.take(), kind);
+    let model = ModelSpec { base: check.model_base(draft.model.base.take()) };
     let (data, train, concepts, generate) = check.work(kind, &mut draft);
     let cluster = check.cluster(draft.cluster);
     let debug = DebugSpec { trace_dir: check.trace_dir(draft.debug.trace_dir) };
