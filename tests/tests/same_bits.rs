@@ -135,7 +135,10 @@ async fn a_run_leaves_its_artifacts_and_nothing_else() -> Result<()> {
     let metrics = fs::read_to_string(sandbox.path("out/metrics.csv"))?;
     ensure!(
         metrics.lines().next()
-            == Some("step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds"),
+            == Some(
+                "step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds,\
+                 validation_loss,validation_seconds,preview_seconds"
+            ),
         "{metrics}"
     );
     ensure!(metrics.lines().count() == 4, "{metrics}");

@@ -49,6 +49,9 @@ const KNOWN: &[(&str, Takes, &str, &str)] = &[
     ("checkpoints_total_limit", Number, "train", "checkpoints_total_limit"),
     ("resume_from_checkpoint", Text, "train", "resume_from_checkpoint"),
     ("save_as_full_pipeline", Nothing, "train", "save_as_full_pipeline"),
+    ("validation_prompt", Text, "train", "validation_prompt"),
+    ("num_validation_images", Number, "train", "num_validation_images"),
+    ("validation_steps", Number, "train", "validation_steps"),
 ];
 
 /// Options that change nothing about the result here, and why.
@@ -58,8 +61,7 @@ const WITHOUT_EFFECT: &[(&str, Takes, &str)] = &[
     ("allow_tf32", Nothing, "it is about GPUs"),
     ("enable_xformers_memory_efficient_attention", Nothing, "it is about GPUs"),
     ("local_rank", Number, "the coordinator gives out the ranks"),
-    ("logging_dir", Text, "metrics.csv and /metrics have the numbers"),
-    ("report_to", Text, "metrics.csv and /metrics have the numbers"),
+    ("logging_dir", Text, "TensorBoard's file of events lies in the output folder"),
 ];
 
 /// Options without which the result would be another one, and what to do instead.
@@ -71,14 +73,7 @@ const REFUSED: &[(&str, Takes, &str)] = &[
     ("push_to_hub", Nothing, "upload the output folder yourself: leave it out"),
     ("hub_token", Text, "nothing is uploaded: leave it out"),
     ("hub_model_id", Text, "nothing is uploaded: leave it out"),
-    (
-        "validation_prompt",
-        Text,
-        "there are no pictures during training yet: leave it out, and use `ringtune generate`",
-    ),
-    ("num_validation_images", Number, "there are no pictures during training yet: leave it out"),
-    ("validation_steps", Number, "there are no pictures during training yet: leave it out"),
-    ("validation_epochs", Number, "there are no pictures during training yet: leave it out"),
+    ("validation_epochs", Number, "deprecated there: give --validation_steps, which counts optimizer steps"),
 ];
 
 /// The script's default.
@@ -184,12 +179,27 @@ impl Reader {
     fn option(&mut self, name: &str, value: &str) {
         if name == "output_dir" {
             self.output_dir = Some(value.to_owned());
+        } else if name == "report_to" {
+            self.report_to(value);
         } else if let Some((name, takes, section, key)) = KNOWN.iter().find(|known| known.0 == name) {
             self.set(name, *takes, (section, key), value);
         } else if let Some((_, _, why)) = WITHOUT_EFFECT.iter().find(|known| known.0 == name) {
             self.remarks.push(format!("--{name} is left out: {why}"));
         } else if let Some((_, _, instead)) = REFUSED.iter().find(|known| known.0 == name) {
             self.problems.push(format!("--{name}: {instead}"));
+        }
+    }
+
+    /// The other trackers are services to log in to; they change nothing about the result.
+    fn report_to(&mut self, value: &str) {
+        match value {
+            "tensorboard" | "none" => self.set("report_to", Text, ("train", "report_to"), value),
+            other => {
+                self.set("report_to", Text, ("train", "report_to"), "tensorboard");
+                self.remarks.push(format!(
+                    "--report_to is left out: there is no {other} here; the job leaves TensorBoard's events"
+                ));
+            }
         }
     }
 
@@ -248,7 +258,7 @@ fn takes(name: &str) -> Option<Takes> {
     let others = WITHOUT_EFFECT.iter().chain(REFUSED).map(|(name, takes, _)| (*name, *takes));
     known
         .chain(others)
-        .chain([("output_dir", Text)])
+        .chain([("output_dir", Text), ("report_to", Text)])
         .find(|(known, _)| *known == name)
         .map(|(_, takes)| takes)
 }
@@ -354,6 +364,24 @@ mod tests {
             assert!(problems.contains(words), "{words:?} is missing in:\n{problems}");
         }
         assert!(translate("--placeholder_token '<x").unwrap_err().contains("quotation mark"));
+    }
+
+    #[test]
+    fn previews_carry_over_and_other_trackers_become_tensorboard() {
+        let line = "--validation_prompt 'a <x>' --num_validation_images 2 --validation_steps=50 --report_to";
+        for (tracker, remarks) in [("tensorboard", 0), ("wandb", 1), ("all", 1)] {
+            let translated = translate(&format!("{line} {tracker}")).unwrap();
+            assert_eq!(translated.remarks.len(), remarks, "{:?}", translated.remarks);
+            for written in [
+                "validation_prompt = \"a <x>\"",
+                "num_validation_images = 2",
+                "validation_steps = 50",
+                "report_to = \"tensorboard\"",
+            ] {
+                assert!(translated.job.contains(written), "{written} is missing in {}", translated.job);
+            }
+        }
+        assert!(translate("--validation_epochs 3").unwrap_err().contains("--validation_steps"));
     }
 
     #[test]

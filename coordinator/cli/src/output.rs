@@ -210,6 +210,10 @@ enum EventDetails {
         wait_seconds: f64,
         skipped: bool,
         world_size: i32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        validation_loss: Option<f64>,
+        validation_seconds: f64,
+        preview_seconds: f64,
     },
     Progress {
         rank: i32,
@@ -249,6 +253,9 @@ impl From<&v1::JobEvent> for EventObject {
                 wait_seconds: step.wait_seconds,
                 skipped: step.skipped,
                 world_size: step.world_size,
+                validation_loss: step.validation_loss,
+                validation_seconds: step.validation_seconds,
+                preview_seconds: step.preview_seconds,
             },
             Some(Event::Progress(progress)) => EventDetails::Progress {
                 rank: progress.rank,

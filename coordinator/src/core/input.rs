@@ -121,6 +121,8 @@ pub struct HeldRank {
     pub reason: String,
     /// It failed only because a neighbour was lost: another rank may know why.
     pub neighbour_lost: bool,
+    /// The last step done.
+    pub step: u64,
 }
 
 /// News of one rank.

@@ -190,6 +190,9 @@ pub struct Member {
     /// How far it is. Not stored: the worker tells it again when it is back.
     #[serde(skip)]
     pub phase: Phase,
+    /// The step that it finished with. Not stored either.
+    #[serde(skip)]
+    pub last_step: u64,
     /// When its worker last said that it holds the rank.
     #[serde(skip)]
     pub last_held: Time,

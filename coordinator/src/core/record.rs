@@ -91,6 +91,15 @@ pub struct StepRecord {
     pub skipped: bool,
     /// Ranks in the ring at this step.
     pub world_size: u32,
+    /// Loss on the held-out draws after this step, where it was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation_loss: Option<AnyFloat>,
+    /// Taking it.
+    #[serde(with = "any_float", default)]
+    pub validation_seconds: f64,
+    /// Drawing pictures.
+    #[serde(with = "any_float", default)]
+    pub preview_seconds: f64,
 }
 
 /// How far a rank is with its preparation.
@@ -122,6 +131,11 @@ pub struct ArtifactRecord {
     /// When it was kept.
     pub created: Time,
 }
+
+/// A number that may not be finite, as JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AnyFloat(#[serde(with = "any_float")] pub f64);
 
 /// JSON has no NaN and no infinity: they are written as the strings "NaN", "inf" and "-inf".
 mod any_float {
@@ -164,10 +178,18 @@ mod tests {
                 wait_seconds: 0.0,
                 skipped: false,
                 world_size: 2,
+                validation_loss: Some(AnyFloat(loss)),
+                validation_seconds: 0.0,
+                preview_seconds: 0.25,
             };
             let written = serde_json::to_string(&EventBody::Step(step)).unwrap();
             let EventBody::Step(read) = serde_json::from_str(&written).unwrap() else { panic!("{written}") };
             assert_eq!(read.loss.to_bits(), loss.to_bits(), "{written}");
+            assert_eq!(read.validation_loss.map(|one| one.0.to_bits()), Some(loss.to_bits()), "{written}");
+            // As a coordinator of an older version stored it.
+            let older = written.split(",\"validation_loss\"").next().unwrap().to_owned() + "}}";
+            let EventBody::Step(read) = serde_json::from_str(&older).unwrap() else { panic!("{older}") };
+            assert_eq!((read.world_size, read.validation_loss, read.preview_seconds), (2, None, 0.0));
         }
     }
 }

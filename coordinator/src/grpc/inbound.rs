@@ -6,7 +6,9 @@ use ringtune_proto::convert::{FieldError, parse, unsigned};
 use ringtune_proto::v1;
 use ringtune_shared::ids::Epoch;
 
-use crate::core::{Capabilities, HeldRank, Hello, Input, Phase, Progress, RankReport, Sender, StepRecord};
+use crate::core::{
+    AnyFloat, Capabilities, HeldRank, Hello, Input, Phase, Progress, RankReport, Sender, StepRecord,
+};
 
 /// Ranks that one worker may say it holds.
 const MOST_HELD: usize = 64;
@@ -77,6 +79,7 @@ fn rank_report(wire: v1::RankReport) -> Result<RankReport, FieldError> {
         phase: phase("rank_report.phase", wire.phase)?,
         reason: wire.reason,
         neighbour_lost: wire.neighbour_lost,
+        step: unsigned("rank_report.step", wire.step)?,
     };
     Ok(RankReport { held, progress })
 }
@@ -95,6 +98,9 @@ fn step(wire: &v1::StepReport) -> Result<StepRecord, FieldError> {
         wait_seconds: wire.wait_seconds,
         skipped: wire.skipped,
         world_size: unsigned("rank_step.step.world_size", wire.world_size.into())?,
+        validation_loss: wire.validation_loss.map(AnyFloat),
+        validation_seconds: wire.validation_seconds,
+        preview_seconds: wire.preview_seconds,
     })
 }
 
@@ -110,6 +116,7 @@ fn held_ranks(field: &str, wire: Vec<v1::HeldRank>) -> Result<Vec<HeldRank>, Fie
             phase: phase(&format!("{field}.phase"), held.phase)?,
             reason: held.reason,
             neighbour_lost: held.neighbour_lost,
+            step: unsigned(&format!("{field}.step"), held.step)?,
         })
     });
     held.collect()

@@ -94,6 +94,9 @@ pub(super) fn step(step: &StepRecord) -> v1::StepReport {
         wait_seconds: step.wait_seconds,
         skipped: step.skipped,
         world_size: small(step.world_size),
+        validation_loss: step.validation_loss.map(|loss| loss.0),
+        validation_seconds: step.validation_seconds,
+        preview_seconds: step.preview_seconds,
     }
 }
 

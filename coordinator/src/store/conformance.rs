@@ -118,6 +118,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
             address: "127.0.0.1:7080".to_owned(),
             host_name: "host".to_owned(),
             phase: Phase::default(),
+            last_step: 0,
             last_held: Time::default(),
         }],
         threads_per_rank: 2,
@@ -145,6 +146,9 @@ fn step(number: u64) -> StepRecord {
         wait_seconds: 0.25,
         skipped: false,
         world_size: 2,
+        validation_loss: None,
+        validation_seconds: 0.0,
+        preview_seconds: 0.0,
     }
 }
 

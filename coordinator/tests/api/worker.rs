@@ -116,8 +116,9 @@ impl Worker {
     pub(crate) async fn report(&mut self, phase: RankPhase, reason: &str) {
         self.held.phase = phase.into();
         self.held.reason = reason.to_owned();
-        let v1::HeldRank { job_id, epoch, rank, phase, reason, neighbour_lost, .. } = self.held.clone();
-        let report = v1::RankReport { job_id, epoch, rank, phase, progress: None, reason, neighbour_lost };
+        let v1::HeldRank { job_id, epoch, rank, phase, step, reason, neighbour_lost } = self.held.clone();
+        let report =
+            v1::RankReport { job_id, epoch, rank, phase, progress: None, reason, neighbour_lost, step };
         self.say(Up::RankReport(report)).await;
     }
 

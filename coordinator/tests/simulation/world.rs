@@ -235,6 +235,7 @@ impl World {
                     phase: Phase::Preparing,
                     reason: String::new(),
                     neighbour_lost: false,
+                    step: 0,
                 };
                 daemon.ranks.push(Rank { held, step: 0 });
             }
@@ -444,6 +445,9 @@ fn step_record(step: u64) -> StepRecord {
         wait_seconds: 0.1,
         skipped: false,
         world_size: 1,
+        validation_loss: None,
+        validation_seconds: 0.0,
+        preview_seconds: 0.0,
     }
 }
 

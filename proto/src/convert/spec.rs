@@ -49,6 +49,14 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
             checkpoints_total_limit: train.checkpoints_total_limit,
             resume_from_checkpoint: train.resume_from_checkpoint,
             save_as_full_pipeline: train.save_as_full_pipeline,
+            validation_loss_steps: train.validation_loss_steps,
+            validation_loss_samples: train.validation_loss_samples,
+            select_best: train.select_best,
+            early_stop_patience: train.early_stop_patience,
+            validation_prompt: train.validation_prompt,
+            num_validation_images: train.num_validation_images,
+            validation_steps: train.validation_steps,
+            report_to: train.report_to,
         },
         generate: wire.generate.map(generate::draft_from_wire).unwrap_or_default(),
         cluster: ClusterDraft {
@@ -131,6 +139,14 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
             checkpoints_total_limit: Some(signed(train.checkpoints_total_limit)),
             resume_from_checkpoint: Some(train.resume_from_checkpoint.clone()),
             save_as_full_pipeline: Some(train.save_as_full_pipeline),
+            validation_loss_steps: Some(signed(train.validation.validation_loss_steps)),
+            validation_loss_samples: Some(i64::from(train.validation.validation_loss_samples)),
+            select_best: Some(train.validation.select_best),
+            early_stop_patience: Some(signed(train.validation.early_stop_patience)),
+            validation_prompt: Some(train.previews.validation_prompt.clone()),
+            num_validation_images: Some(i64::from(train.previews.num_validation_images)),
+            validation_steps: Some(signed(train.previews.validation_steps)),
+            report_to: Some(train.report_to.as_str().to_owned()),
         }),
         generate: spec.generate.as_ref().map(generate::to_wire),
         cluster: Some(v1::ClusterSpec {
@@ -154,6 +170,8 @@ pub(super) fn signed(number: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use ringtune_shared::spec::{ReportTo, ValidationSpec};
+
     use super::*;
 
     fn sent() -> v1::JobSpec {
@@ -179,6 +197,14 @@ mod tests {
                 checkpoints_total_limit: Some(2),
                 resume_from_checkpoint: Some("latest".to_owned()),
                 save_as_full_pipeline: Some(true),
+                validation_loss_steps: Some(50),
+                validation_loss_samples: Some(24),
+                select_best: Some(true),
+                early_stop_patience: Some(3),
+                validation_prompt: Some("a <star>".to_owned()),
+                num_validation_images: Some(2),
+                validation_steps: Some(10),
+                report_to: Some("none".to_owned()),
                 ..Default::default()
             }),
             cluster: Some(v1::ClusterSpec { world_size: Some(3), ..Default::default() }),
@@ -198,6 +224,13 @@ mod tests {
         assert_eq!((spec.train.checkpointing_steps, spec.train.checkpoints_total_limit), (3, 2));
         assert_eq!(spec.train.resume_from_checkpoint, "latest");
         assert!(spec.train.save_as_full_pipeline);
+        let ValidationSpec { validation_loss_steps, validation_loss_samples, .. } = spec.train.validation;
+        assert_eq!((validation_loss_steps, validation_loss_samples), (50, 24));
+        assert!(spec.train.validation.select_best && spec.train.validation.early_stop_patience == 3);
+        let previews = &spec.train.previews;
+        assert_eq!(previews.validation_prompt, "a <star>");
+        assert_eq!((previews.num_validation_images, previews.validation_steps), (2, 10));
+        assert_eq!(spec.train.report_to, ReportTo::Nothing);
         let wire = spec_to_wire(&spec);
         assert_eq!(spec_from_wire(wire.clone()).unwrap(), spec);
         assert_eq!(spec_to_wire(&spec), wire);

@@ -112,3 +112,13 @@ choice! {
         Bf16 = "bf16",
     }
 }
+
+choice! {
+    /// Who gets a file of events besides metrics.csv. diffusers' other trackers are services to log in to.
+    ReportTo {
+        /// TensorBoard.
+        Tensorboard = "tensorboard",
+        /// Nobody.
+        Nothing = "none",
+    }
+}

@@ -83,6 +83,14 @@ pub struct TrainDraft {
     pub checkpoints_total_limit: Option<i64>,
     pub resume_from_checkpoint: Option<String>,
     pub save_as_full_pipeline: Option<bool>,
+    pub validation_loss_steps: Option<i64>,
+    pub validation_loss_samples: Option<i64>,
+    pub select_best: Option<bool>,
+    pub early_stop_patience: Option<i64>,
+    pub validation_prompt: Option<String>,
+    pub num_validation_images: Option<i64>,
+    pub validation_steps: Option<i64>,
+    pub report_to: Option<String>,
 }
 
 /// `[cluster]`, unchecked; see [`super::ClusterSpec`].

@@ -22,10 +22,11 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod validate;
+mod validation;
 
 use serde::{Deserialize, Serialize};
 
-pub use choices::{JobKind, LearnableProperty, LrScheduler, MixedPrecision, NotAChoice};
+pub use choices::{JobKind, LearnableProperty, LrScheduler, MixedPrecision, NotAChoice, ReportTo};
 pub use concepts::{ConceptDraft, ConceptSpec};
 pub use draft::{ClusterDraft, DataDraft, DebugDraft, JobDraft, ModelDraft, TrainDraft};
 pub use error::{SpecError, Violation};
@@ -34,6 +35,7 @@ pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, che
 pub use read_toml::{parse_job_toml, parse_job_toml_with};
 pub use settings::Setting;
 pub use validate::limits;
+pub use validation::{PreviewSpec, ValidationSpec};
 
 /// A job as it will be run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -152,6 +154,14 @@ pub struct TrainSpec {
     pub resume_from_checkpoint: String,
     /// Leave a whole checkpoint with the learned word in it, too. Default false.
     pub save_as_full_pipeline: bool,
+    /// How the embedding is judged.
+    #[serde(flatten)]
+    pub validation: ValidationSpec,
+    /// Pictures while training goes on.
+    #[serde(flatten)]
+    pub previews: PreviewSpec,
+    /// Who gets a file of events besides metrics.csv. Default tensorboard.
+    pub report_to: ReportTo,
 }
 
 /// On how many ranks a job runs.

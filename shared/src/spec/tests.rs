@@ -1,6 +1,7 @@
 mod concepts;
 mod settings;
 mod train_numbers;
+mod validation;
 
 use std::path::Path;
 
@@ -77,6 +78,18 @@ fn what_is_left_out_takes_diffusers_defaults() {
             checkpointing_steps: 500,
             checkpoints_total_limit: 0,
             resume_from_checkpoint: String::new(),
+            validation: ValidationSpec {
+                validation_loss_steps: 0,
+                validation_loss_samples: 32,
+                select_best: false,
+                early_stop_patience: 0,
+            },
+            previews: PreviewSpec {
+                validation_prompt: String::new(),
+                num_validation_images: 4,
+                validation_steps: 100,
+            },
+            report_to: ReportTo::Tensorboard,
         },
         cluster: ClusterSpec { world_size: 1, min_world_size: 1, threads_per_rank: 0 },
         debug: DebugSpec { trace_dir: String::new() },
@@ -436,6 +449,17 @@ fn any_draft() -> impl Strategy<Value = JobDraft> {
                 checkpointing_steps: Some(vectors),
                 checkpoints_total_limit: Some(vectors),
                 resume_from_checkpoint: Some(format!("checkpoint-{vectors}")),
+                checkpointing_steps: Some(num_vectors),
+                checkpoints_total_limit: Some(num_vectors),
+                resume_from_checkpoint: Some(format!("checkpoint-{num_vectors}")),
+                validation_loss_steps: Some(steps.max(1)),
+                validation_loss_samples: Some(batch),
+                select_best: Some(flags[0]),
+                early_stop_patience: Some(steps),
+                validation_prompt: Some(around.clone()),
+                num_validation_images: Some(vectors),
+                validation_steps: Some(steps.max(1)),
+                report_to: Some("none".into()),
             },
             cluster: ClusterDraft {
                 world_size: Some(world_size),

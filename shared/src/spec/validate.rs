@@ -10,10 +10,12 @@ use std::str::FromStr;
 
 use super::{
     ClusterDraft, ClusterSpec, DataDraft, DataSpec, DebugSpec, JobDraft, JobKind, JobSpec, LearnableProperty,
-    LrScheduler, MixedPrecision, ModelSpec, SpecError, TrainDraft, TrainSpec, Violation,
+    LrScheduler, MixedPrecision, ModelSpec, ReportTo, SpecError, TrainDraft, TrainSpec, Violation,
 };
 use crate::ids::{CONTENT_URI_PREFIX, ContentHash};
 use concepts::Words;
+
+mod validation;
 
 /// The largest values that are accepted: far above what is useful, low enough that no size
 /// computed from them overflows or exhausts a machine by accident.
@@ -48,6 +50,10 @@ pub mod limits {
     pub const GRAD_NORM: f64 = 1e6;
     /// Gamma of the min-SNR weights: far above the ratios of any schedule in use.
     pub const SNR_GAMMA: f64 = 1e6;
+    /// Held-out samples.
+    pub const VALIDATION_LOSS_SAMPLES: i64 = 4096;
+    /// Pictures drawn at a time while training goes on.
+    pub const VALIDATION_IMAGES: i64 = 64;
     /// Standard deviations of the noise.
     pub const NOISE_OFFSET: f64 = 100.0;
     /// Characters of names and tokens.
@@ -165,6 +171,7 @@ impl Check {
     }
 
     fn train(&mut self, draft: TrainDraft, several: bool) -> TrainSpec {
+        let (validation, previews) = (self.validation(&draft), self.previews(&draft));
         let words =
             Words { placeholder_token: draft.placeholder_token, initializer_token: draft.initializer_token };
         let (placeholder_token, initializer_token) =
@@ -242,6 +249,9 @@ impl Check {
             ),
             resume_from_checkpoint: self.resume_from(draft.resume_from_checkpoint),
             save_as_full_pipeline: draft.save_as_full_pipeline.unwrap_or(false),
+            validation,
+            previews,
+            report_to: self.choice("train.report_to", draft.report_to, ReportTo::Tensorboard),
         }
     }
 

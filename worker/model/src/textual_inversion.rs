@@ -19,17 +19,47 @@ impl StableDiffusion {
     pub fn gradient(&self, microbatch: &Microbatch) -> Result<Gradient> {
         self.check(microbatch)?;
         let started = Instant::now();
-        let batch = microbatch.batch as i64;
-        let config = &self.checkpoint.text;
         // 1. Token embeddings, the leaf. [batch, tokens, width] fp32
-        let shape = [batch, config.max_positions, config.hidden_size];
+        let leaf = self.token_embeddings(microbatch)?.f_set_requires_grad(true)?;
+        // 2. The loss.
+        let loss = self.loss_of(microbatch, &leaf)?;
+        let loss_value = to_vec(&loss.f_view([1])?)?[0];
+        let forward_seconds = started.elapsed().as_secs_f64();
+        // 3. Backward to the leaf alone, then one row's uses added up in order of place.
+        let started = Instant::now();
+        let gradients = Tensor::f_run_backward(&[&loss], &[&leaf], false, false)?;
+        let leaf_gradient = to_vec(&gradients[0])?;
+        let grad = self.sum_rows(microbatch, &leaf_gradient);
+        let finite = loss_value.is_finite() && grad.iter().all(|value| value.is_finite());
+        let backward_seconds = started.elapsed().as_secs_f64();
+        Ok(Gradient { loss: loss_value, grad, finite, forward_seconds, backward_seconds })
+    }
+
+    /// The loss of one microbatch alone, without what a backward pass would need.
+    ///
+    /// Its bits depend on the input alone once a gradient of any microbatch was taken: the first one lays the weights
+    /// out, and laid out otherwise they are added up in another order.
+    pub fn loss(&self, microbatch: &Microbatch) -> Result<f32> {
+        self.check(microbatch)?;
+        let embeddings = self.token_embeddings(microbatch)?;
+        Ok(to_vec(&self.loss_of(microbatch, &embeddings)?.f_view([1])?)?[0])
+    }
+
+    /// [batch, tokens, width] fp32.
+    fn token_embeddings(&self, microbatch: &Microbatch) -> Result<Tensor> {
+        let config = &self.checkpoint.text;
+        let shape = [microbatch.batch as i64, config.max_positions, config.hidden_size];
         let embeddings = self.embeddings(microbatch.input_ids, microbatch.rows)?;
-        let leaf = Tensor::f_from_slice(&embeddings)?.f_view(shape)?.f_set_requires_grad(true)?;
-        // 2. Text, which every layer rounds to the job's precision for itself. [batch, tokens, width] fp32
-        let text = self.text.forward(&leaf)?;
-        // 3. Noise and prediction. [batch, channels, height, width] fp32
+        Ok(Tensor::f_from_slice(&embeddings)?.f_view(shape)?)
+    }
+
+    /// The loss, [] fp32, of a microbatch whose token embeddings are `embeddings`.
+    fn loss_of(&self, microbatch: &Microbatch, embeddings: &Tensor) -> Result<Tensor> {
+        // 1. Text, which every layer rounds to the job's precision for itself. [batch, tokens, width] fp32
+        let text = self.text.forward(embeddings)?;
+        // 2. Noise and prediction. [batch, channels, height, width] fp32
         let latent = [
-            batch,
+            microbatch.batch as i64,
             self.checkpoint.vae.latent_channels,
             microbatch.latent_height as i64,
             microbatch.latent_width as i64,
@@ -39,25 +69,15 @@ impl StableDiffusion {
         let noisy = self.schedule.add_noise(&latents, &noise, microbatch.timesteps)?;
         let timesteps = Tensor::f_from_slice(microbatch.timesteps)?;
         let predicted = self.unet.forward(&noisy, &timesteps, &text)?;
-        // 4. Loss.
+        // 3. Loss.
         let target = self.schedule.target(&latents, &noise, microbatch.timesteps)?;
-        let loss = match microbatch.snr_gamma {
-            None => predicted.f_mse_loss(&target, Reduction::Mean)?,
+        match microbatch.snr_gamma {
+            None => Ok(predicted.f_mse_loss(&target, Reduction::Mean)?),
             Some(gamma) => {
                 let weights = min_snr::weights(&self.schedule, microbatch.timesteps, gamma)?;
-                weighted_loss(&predicted, &target, &weights)?
+                weighted_loss(&predicted, &target, &weights)
             }
-        };
-        let loss_value = to_vec(&loss.f_view([1])?)?[0];
-        let forward_seconds = started.elapsed().as_secs_f64();
-        // 5. Backward to the leaf alone, then one row's uses added up in order of place.
-        let started = Instant::now();
-        let gradients = Tensor::f_run_backward(&[&loss], &[&leaf], false, false)?;
-        let leaf_gradient = to_vec(&gradients[0])?;
-        let grad = self.sum_rows(microbatch, &leaf_gradient);
-        let finite = loss_value.is_finite() && grad.iter().all(|value| value.is_finite());
-        let backward_seconds = started.elapsed().as_secs_f64();
-        Ok(Gradient { loss: loss_value, grad, finite, forward_seconds, backward_seconds })
+        }
     }
 
     fn sum_rows(&self, microbatch: &Microbatch, leaf_gradient: &[f32]) -> Vec<f32> {

@@ -144,15 +144,14 @@ impl Engine for FakeEngine {
             std::thread::sleep(self.script.gradient_takes);
         }
         let finite = !self.script.not_finite.is_some_and(|(first, last)| (first..=last).contains(&count));
-        let inputs: f32 =
-            microbatch.latents.iter().zip(&microbatch.noise).map(|(x, e)| x * 0.7 + e * 0.3).sum();
-        let times: f32 = microbatch.timesteps.iter().map(|&t| t as f32 / 1000.0).sum();
-        let words: f32 = microbatch.input_ids.iter().map(|&id| (id % 13) as f32 / 13.0).sum();
-        let pull = (inputs + times + words) / (microbatch.batch * 8) as f32;
-        let grad: Vec<f32> =
-            microbatch.rows.iter().enumerate().map(|(i, row)| row - pull * (1.0 + i as f32 / 16.0)).collect();
-        let loss = if finite { grad.iter().map(|g| g * g).sum::<f32>() } else { f32::NAN };
+        let grad = pulls(microbatch);
+        let loss = if finite { squares(&grad) } else { f32::NAN };
         Ok(Gradient { loss, grad, finite, forward_seconds: 0.0, backward_seconds: 0.0 })
+    }
+
+    fn loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError> {
+        self.loaded()?;
+        Ok(squares(&pulls(microbatch)))
     }
 
     fn generate(&mut self, request: &ImageRequest) -> Result<Vec<RgbImage>, EngineError> {
@@ -164,4 +163,17 @@ impl Engine for FakeEngine {
         };
         Ok(request.noise.chunks_exact(request.noise.len() / request.batch.max(1)).map(picture).collect())
     }
+}
+
+/// How far each number of the rows is from where the microbatch wants it.
+fn pulls(microbatch: &Microbatch) -> Vec<f32> {
+    let inputs: f32 = microbatch.latents.iter().zip(&microbatch.noise).map(|(x, e)| x * 0.7 + e * 0.3).sum();
+    let times: f32 = microbatch.timesteps.iter().map(|&t| t as f32 / 1000.0).sum();
+    let words: f32 = microbatch.input_ids.iter().map(|&id| (id % 13) as f32 / 13.0).sum();
+    let pull = (inputs + times + words) / (microbatch.batch * 8) as f32;
+    microbatch.rows.iter().enumerate().map(|(i, row)| row - pull * (1.0 + i as f32 / 16.0)).collect()
+}
+
+fn squares(numbers: &[f32]) -> f32 {
+    numbers.iter().map(|number| number * number).sum()
 }

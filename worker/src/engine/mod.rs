@@ -41,6 +41,9 @@ pub trait Engine: Send {
     /// Loss of a microbatch and its gradient with respect to the learned rows.
     fn gradient(&mut self, microbatch: &Microbatch) -> Result<Gradient, EngineError>;
 
+    /// Loss of a microbatch alone.
+    fn loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError>;
+
     /// The pictures of one request, in order, with classifier-free guidance.
     fn generate(&mut self, request: &ImageRequest) -> Result<Vec<RgbImage>, EngineError>;
 }

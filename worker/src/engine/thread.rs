@@ -26,6 +26,7 @@ enum Command {
     EncodeImage(Pixels, Reply<Moments>),
     DropVae(Reply<()>),
     Gradient(Box<Microbatch>, Reply<Gradient>),
+    Loss(Box<Microbatch>, Reply<f32>),
     Generate(Box<ImageRequest>, Reply<Vec<RgbImage>>),
 }
 
@@ -101,6 +102,11 @@ impl EngineHandle {
         self.ask(|reply| Command::Gradient(Box::new(microbatch), reply)).await
     }
 
+    /// See [`Engine::loss`].
+    pub async fn loss(&self, microbatch: Microbatch) -> Result<f32, EngineError> {
+        self.ask(|reply| Command::Loss(Box::new(microbatch), reply)).await
+    }
+
     /// See [`Engine::generate`].
     pub async fn generate(&self, request: ImageRequest) -> Result<Vec<RgbImage>, EngineError> {
         self.ask(|reply| Command::Generate(Box::new(request), reply)).await
@@ -126,6 +132,7 @@ fn serve(mut engine: impl Engine, mut commands: mpsc::Receiver<Command>) {
                 Ok(())
             }),
             Command::Gradient(microbatch, reply) => answer(reply, || engine.gradient(&microbatch)),
+            Command::Loss(microbatch, reply) => answer(reply, || engine.loss(&microbatch)),
             Command::Generate(request, reply) => answer(reply, || engine.generate(&request)),
         }
     }

@@ -97,6 +97,10 @@ impl Engine for TorchEngine {
         Ok(self.model()?.gradient(&microbatch.view())?)
     }
 
+    fn loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError> {
+        Ok(self.model()?.loss(&microbatch.view())?)
+    }
+
     fn generate(&mut self, request: &ImageRequest) -> Result<Vec<RgbImage>, EngineError> {
         // Nothing stops it, so there always are pictures.
         self.model()?.generate(&request.view(), |_, _| true)?.ok_or(EngineError::NothingLoaded)

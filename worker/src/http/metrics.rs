@@ -27,6 +27,8 @@ pub struct Metrics {
     pub skipped_steps: IntCounter,
     /// The loss of the last step.
     pub loss: Gauge,
+    /// The loss on the held-out samples, when it was last taken.
+    pub validation_loss: Gauge,
     /// The step that was finished last.
     pub step: IntGauge,
     /// The rank it holds; -1: none.
@@ -69,6 +71,9 @@ impl Metrics {
         };
         let loss = Gauge::new("ringtune_worker_loss", "Loss of the last step")?;
         registry.register(Box::new(loss.clone()))?;
+        let validation_loss =
+            Gauge::new("ringtune_worker_validation_loss", "Loss on the held-out samples, when last taken")?;
+        registry.register(Box::new(validation_loss.clone()))?;
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
         let metrics = Self {
             step_seconds: histogram("ringtune_worker_step_seconds", "Seconds of a step")?,
@@ -81,6 +86,7 @@ impl Metrics {
             pictures: counter("ringtune_worker_pictures_total", "Pictures drawn for jobs")?,
             skipped_steps: counter("ringtune_worker_skipped_steps_total", "Steps with a number not finite")?,
             loss,
+            validation_loss,
             step: gauge("ringtune_worker_step", "The step finished last")?,
             rank: gauge("ringtune_worker_rank", "The rank held, -1 without one")?,
             session_up: gauge("ringtune_worker_session_up", "1 while the coordinator is connected")?,

@@ -8,6 +8,8 @@ use super::Learned;
 const STEM: &str = "learned_embeds";
 /// What follows it in the file that kohya's trainer would write.
 const EMB_PARAMS: &str = "emb_params";
+/// What follows it in the file of the last step, where the job's is another one.
+const LAST: &str = "last";
 /// Of a concept's name in a file name.
 const MOST_NAME_CHARACTERS: usize = 64;
 
@@ -60,6 +62,11 @@ impl Concept {
         self.file_name_of(&format!("steps-{step}"))
     }
 
+    /// diffusers' file as it is after the last step, where the best embedding is the job's.
+    pub fn last_file_name(&self) -> String {
+        self.file_name_of(LAST)
+    }
+
     fn file_name_of(&self, what: &str) -> String {
         let parts = [STEM, self.name.as_deref().unwrap_or(""), what];
         let stem: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
@@ -77,7 +84,7 @@ impl Concept {
             let length = if index + 1 == concepts.len() { rest.len() } else { concept.num_vectors * width };
             let (own, others) = rest.split_at(length.min(rest.len()));
             rest = others;
-            split.push(Learned { concept, rows: own, step });
+            split.push(Learned { concept, rows: own, step, validation_loss: None });
         }
         split
     }
@@ -103,7 +110,10 @@ fn is_a_kind_of_file(name: &str) -> bool {
     let name = format!("-{}", name.to_ascii_lowercase());
     let at_a_step =
         name.rsplit_once("-steps-").is_some_and(|(_, step)| step.bytes().all(|b| b.is_ascii_digit()));
-    at_a_step || name.ends_with(&format!("-{EMB_PARAMS}")) || name.ends_with("-best")
+    at_a_step
+        || name.ends_with(&format!("-{EMB_PARAMS}"))
+        || name.ends_with(&format!("-{LAST}"))
+        || name.ends_with("-best")
 }
 
 /// A token's letters, digits, "-", "_" and ".", without points and hyphens around: what every tool and file system

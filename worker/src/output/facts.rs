@@ -49,6 +49,8 @@ pub struct Learned<'a> {
     pub rows: &'a [f32],
     /// The step that they were learned up to.
     pub step: u64,
+    /// Their loss on the held-out samples, where it was taken.
+    pub validation_loss: Option<f32>,
 }
 
 impl Learned<'_> {
@@ -95,6 +97,9 @@ impl EmbeddingFacts {
             ("ringtune.step", learned.step.to_string()),
             ("ringtune.version", self.version.clone()),
         ]);
+        if let Some(loss) = learned.validation_loss {
+            entries.insert("ringtune.validation_loss", loss.to_string());
+        }
         // Without an architecture that the specification knows, nothing claims to follow it.
         if let Some(architecture) = architecture(learned.shape()[1], self.prediction_type) {
             entries.insert("modelspec.architecture", format!("{architecture}/textual-inversion"));
@@ -157,7 +162,7 @@ pub(crate) mod tests {
             };
             Concept::list(&[spec]).remove(0)
         });
-        Learned { concept: &CONCEPT, rows, step: 5 }
+        Learned { concept: &CONCEPT, rows, step: 5, validation_loss: None }
     }
 
     #[test]
@@ -185,6 +190,13 @@ pub(crate) mod tests {
         ];
         let found: Vec<_> = metadata.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_validation_loss_is_a_fact_where_it_was_taken() {
+        let judged = Learned { validation_loss: Some(0.125), ..learned(&[0.0; 6]) };
+        let found = example().metadata(&judged).get("ringtune.validation_loss").cloned();
+        assert_eq!(found.as_deref(), Some("0.125"));
     }
 
     #[test]

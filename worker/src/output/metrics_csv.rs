@@ -10,7 +10,8 @@ use super::{Error, read_back::different};
 
 /// The file's name.
 pub const FILE_NAME: &str = "metrics.csv";
-const HEADER: &str = "step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds";
+const HEADER: &str = "step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds,\
+    validation_loss,validation_seconds,preview_seconds";
 
 /// One line.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,6 +30,12 @@ pub struct StepMetrics {
     pub exchange_seconds: f64,
     /// Of it, waiting for the neighbours.
     pub wait_seconds: f64,
+    /// On the held-out samples, after the step; where it was not taken, its field is empty.
+    pub validation_loss: Option<f32>,
+    /// Taking it; not in step_seconds.
+    pub validation_seconds: f64,
+    /// Drawing pictures; not in step_seconds.
+    pub preview_seconds: f64,
 }
 
 /// A metrics.csv that grows. Every line is handed to the system at once, so that a file cut short by a crash holds
@@ -59,10 +66,13 @@ impl MetricsCsv {
     /// # Errors
     /// The file cannot be written.
     pub fn append(&mut self, metrics: &StepMetrics) -> Result<(), Error> {
-        let StepMetrics { step, loss, lr, step_seconds, compute_seconds, exchange_seconds, wait_seconds } =
-            metrics;
+        let StepMetrics { step, loss, lr, .. } = metrics;
+        let StepMetrics { step_seconds, compute_seconds, exchange_seconds, wait_seconds, .. } = metrics;
+        let StepMetrics { validation_loss, validation_seconds, preview_seconds, .. } = metrics;
+        let validation_loss = validation_loss.map(|loss| loss.to_string()).unwrap_or_default();
         self.line(format!(
-            "{step},{loss},{lr},{step_seconds:.6},{compute_seconds:.6},{exchange_seconds:.6},{wait_seconds:.6}"
+            "{step},{loss},{lr},{step_seconds:.6},{compute_seconds:.6},{exchange_seconds:.6},{wait_seconds:.6},\
+             {validation_loss},{validation_seconds:.6},{preview_seconds:.6}"
         ))?;
         self.steps += 1;
         Ok(())
@@ -97,8 +107,12 @@ fn read_back(path: &Path, steps: u64, last_line: &str) -> Result<(), Error> {
     for next in lines {
         line = next.map_err(unreadable)?;
         found += 1;
-        let numbers = line.split(',').filter(|field| field.parse::<f64>().is_ok()).count();
-        if numbers != HEADER.split(',').count() {
+        let is_good = |(field, name): &(&str, &str)| {
+            field.parse::<f64>().is_ok() || (field.is_empty() && *name == "validation_loss")
+        };
+        let names = HEADER.split(',').count();
+        let good = line.split(',').zip(HEADER.split(',')).filter(is_good).count();
+        if good != names || line.split(',').count() != names {
             return Err(different(path, format!("line {} is {line:?}", found + 1)));
         }
     }
@@ -125,13 +139,17 @@ mod tests {
             compute_seconds: 1.25,
             exchange_seconds: 0.0,
             wait_seconds: 1e-6,
+            validation_loss: None,
+            validation_seconds: 0.0,
+            preview_seconds: 0.5,
         };
         csv.append(&first).unwrap();
-        csv.append(&StepMetrics { step: 2, loss: f32::NAN, ..first }).unwrap();
+        csv.append(&StepMetrics { step: 2, loss: f32::NAN, validation_loss: Some(0.25), ..first }).unwrap();
         // Whole before the end.
-        let expected = "step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds\n\
-            1,0.1,0.0000002,1.500000,1.250000,0.000000,0.000001\n\
-            2,NaN,0.0000002,1.500000,1.250000,0.000000,0.000001\n";
+        let expected = "step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds,\
+            validation_loss,validation_seconds,preview_seconds\n\
+            1,0.1,0.0000002,1.500000,1.250000,0.000000,0.000001,,0.000000,0.500000\n\
+            2,NaN,0.0000002,1.500000,1.250000,0.000000,0.000001,0.25,0.000000,0.500000\n";
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
         csv.finish().unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
@@ -141,14 +159,15 @@ mod tests {
     fn a_file_that_was_changed_meanwhile_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
-        let (zero, one) =
-            ("1,0,0,0.000000,0.000000,0.000000,0.000000", "1,1,0,0.000000,0.000000,0.000000,0.000000");
+        let (zero, one) = ("1,0,0,0,0,0,0,,0,0", "1,1,0,0,0,0,0,0.5,0,0");
         let contents = [
             (format!("{HEADER}\n{zero}\n"), true),
             (format!("{HEADER}\n{one}\n"), false),
             (format!("{HEADER}\n{zero}\n{zero}\n"), false),
             (format!("{HEADER}\n"), false),
-            (format!("{HEADER}\n1,x,0,0,0,0,0\n"), false),
+            (format!("{HEADER}\n1,x,0,0,0,0,0,,0,0\n"), false),
+            (format!("{HEADER}\n1,0,0,0,0,0,,,0,0\n"), false),
+            (format!("{HEADER}\n1,0,0,0,0,0,0,,0,0,0\n"), false),
             (format!("{zero}\n"), false),
             (String::new(), false),
         ];

@@ -7,13 +7,16 @@
 mod canonical_json;
 pub mod checkpoint;
 pub mod concept;
+mod crc32c;
 pub mod embeds;
 mod error;
 pub mod facts;
 pub mod metrics_csv;
 pub mod model_card;
+pub mod picture;
 pub mod read_back;
 pub mod tensor_file;
+pub mod tensorboard;
 pub mod trace;
 
 pub use canonical_json::canonical_json;
@@ -22,4 +25,5 @@ pub use error::Error;
 pub use facts::{EmbeddingFacts, Learned};
 pub use metrics_csv::{MetricsCsv, StepMetrics};
 pub use tensor_file::TensorFile;
+pub use tensorboard::EventFile;
 pub use trace::TraceFolder;

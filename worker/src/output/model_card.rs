@@ -50,10 +50,11 @@ fn introduction(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
     let base_model = code(&facts.base_model);
     let (version, total) = (&facts.version, facts.max_train_steps);
     let step = learned.first().map_or(0, |learned| learned.step);
+    let chosen = chosen(learned);
     let words = match learned {
         [one] => format!(
             "The word {} for {base_model}, learned by textual inversion with Ringtune {version} from {}: {}, after \
-             step {step} of {total}.",
+             step {step} of {total}{chosen}.",
             code(&one.concept.placeholder_token),
             code(&one.concept.initializer_token),
             size(one),
@@ -68,7 +69,7 @@ fn introduction(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
                 .collect();
             format!(
                 "{} words for {base_model}, learned together by textual inversion with Ringtune {version}, after step \
-                 {step} of {total}:\n\n{}",
+                 {step} of {total}{chosen}:\n\n{}",
                 several.len(),
                 words.trim_end(),
             )
@@ -87,6 +88,17 @@ fn introduction(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
         })
         .collect();
     format!("# {heading}\n\n{words}\n\n| File | Key | Made for |\n|---|---|---|\n{files}")
+}
+
+/// Why it is this step's.
+fn chosen(learned: &[Learned<'_>]) -> String {
+    let said = |loss| format!(", with a loss of {loss} on held-out samples");
+    validation_loss(learned).map(said).unwrap_or_default()
+}
+
+/// One for all words: they are judged together.
+fn validation_loss(learned: &[Learned<'_>]) -> Option<f32> {
+    learned.first().and_then(|learned| learned.validation_loss)
 }
 
 fn size(learned: &Learned<'_>) -> String {
@@ -152,8 +164,10 @@ fn provenance(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
         ("job (SHA-256 of its canonical JSON)", facts.job_hash()),
         ("computed on", facts.numerics_class.clone()),
         ("step", learned.first().map_or(0, |learned| learned.step).to_string()),
-    ]
-    .map(|(what, value)| (what.to_owned(), code(&value)));
+        ("validation loss", validation_loss(learned).map(|loss| loss.to_string()).unwrap_or_default()),
+    ];
+    let given = rows.into_iter().filter(|(_, value)| !value.is_empty());
+    let rows: Vec<_> = given.map(|(what, value)| (what.to_owned(), code(&value))).collect();
     table("## Provenance\n\n| What | Value |", &rows)
 }
 
@@ -212,6 +226,15 @@ mod tests {
         },
         *,
     };
+
+    #[test]
+    fn the_card_says_what_the_embedding_was_chosen_by() {
+        let judged = Learned { validation_loss: Some(0.25), ..learned(&[0.0; 6]) };
+        let card = compose(&[judged], &example());
+        assert!(card.contains("after step 5 of 9, with a loss of 0.25 on held-out samples.\n"), "{card}");
+        assert!(card.contains("| validation loss | `0.25` |\n"), "{card}");
+        assert!(!compose(&[learned(&[0.0; 6])], &example()).contains("validation"));
+    }
 
     #[test]
     fn the_card_of_a_job() {

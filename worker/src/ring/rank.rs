@@ -68,10 +68,25 @@ impl RankRing {
     /// everybody's.
     pub async fn gather(&mut self, own: Vec<Vec<f32>>) -> Result<Gathered, Error> {
         let width = own.first().map_or(0, Vec::len);
+        self.gather_of(self.rows, width, own).await
+    }
+
+    /// This rank's share of `rows` rows that are not a step's microbatches; there may be fewer rows than ranks.
+    pub fn share_of(&self, rows: usize) -> Range<usize> {
+        block_of(self.rank(), self.world_size(), rows)
+    }
+
+    /// Exchanges this rank's rows (one for each of [`RankRing::share_of`], each `width` long) for all `rows` rows.
+    pub async fn gather_of(
+        &mut self,
+        rows: usize,
+        width: usize,
+        own: Vec<Vec<f32>>,
+    ) -> Result<Gathered, Error> {
         if width == 0 || own.iter().any(|row| row.len() != width) {
             return Err(Error::Ring(RingError::Misuse("rows of different or no length".to_owned())));
         }
-        let gathered = self.ring.gather_rows(&own.concat(), width, self.rows).await?;
+        let gathered = self.ring.gather_rows(&own.concat(), width, rows).await?;
         let exchange = self.ring.last_exchange();
         let wait_seconds = exchange.wait.as_secs_f64();
         Ok(Gathered {

@@ -8,6 +8,21 @@ use serde_json::Value;
 use super::{RankError, prepare::Prepared};
 use crate::{output::EmbeddingFacts, session::Assignment};
 
+/// Options of `[train]` that do not decide what is learned: how max_train_steps came about, what is kept, where it
+/// went on, and what is shown.
+const WITHOUT_EFFECT: [&str; 10] = [
+    "num_train_epochs",
+    "repeats",
+    "checkpointing_steps",
+    "checkpoints_total_limit",
+    "resume_from_checkpoint",
+    "save_as_full_pipeline",
+    "validation_prompt",
+    "num_validation_images",
+    "validation_steps",
+    "report_to",
+];
+
 /// Everything that decides the learned bits and nothing that does not: where model and images lie is replaced by
 /// what they are, and traces leave no mark.
 pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<EmbeddingFacts, RankError> {
@@ -18,16 +33,8 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
             sections.remove(place);
         }
         if let Some(Value::Object(train)) = sections.get_mut("train") {
-            // How max_train_steps came about, what is kept, and where it went on.
-            for key in [
-                "num_train_epochs",
-                "repeats",
-                "checkpointing_steps",
-                "checkpoints_total_limit",
-                "resume_from_checkpoint",
-                "save_as_full_pipeline",
-            ] {
-                train.remove(key);
+            for option in WITHOUT_EFFECT {
+                train.remove(option);
             }
         }
         let concepts = sections.get_mut("concepts").and_then(Value::as_array_mut);

@@ -9,20 +9,23 @@ use std::{
 
 use ringtune_shared::{
     files::write_atomically,
-    spec::{JobSpec, parse_job_toml},
+    spec::{JobSpec, ReportTo, parse_job_toml},
 };
 
 use super::{
     ArtifactClient, RankError, checkpoints::Checkpoints, facts::facts, journal::LOG_FILE, prepare::Prepared,
-    uploads::Uploads,
+    preview::Shown, uploads::Uploads,
 };
 use crate::{
+    engine::RgbImage,
     output::{
-        self, Concept, EmbeddingFacts, Learned, MetricsCsv, StepMetrics, embeds, metrics_csv, model_card,
+        self, Concept, EmbeddingFacts, EventFile, Learned, MetricsCsv, StepMetrics, embeds, metrics_csv,
+        model_card, picture,
         read_back::{check_text, different},
+        tensorboard::{self, EventPicture},
     },
     session::{Assignment, StepSummary},
-    train::SavedState,
+    train::{Best, SavedState},
 };
 
 /// The job file among the artifacts.
@@ -35,16 +38,34 @@ pub(super) struct JobFiles {
     concepts: Arc<Vec<Concept>>,
     facts: Arc<EmbeddingFacts>,
     csv: Option<MetricsCsv>,
+    events: Option<EventFile>,
+    select_best: bool,
     uploads: Option<Uploads>,
     checkpoints: Checkpoints,
-    last_step: u64,
+    last: StepJudged,
+}
+
+/// A step, and the loss that was taken after it.
+#[derive(Clone, Copy, Debug, Default)]
+struct StepJudged {
+    step: u64,
+    validation_loss: Option<f32>,
+}
+
+/// What is written at the end: the rows after the last step, and the best ones where they are the job's.
+#[derive(Clone, Debug)]
+pub(super) struct LearnedRows {
+    /// [num_vectors, width] flat.
+    pub(super) last: Arc<Vec<f32>>,
+    /// Of the lowest validation loss.
+    pub(super) best: Option<Best>,
 }
 
 /// What there is after the last recorded step.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     /// The learned rows, if there is anything learned.
-    pub(super) rows: Option<Arc<Vec<f32>>>,
+    pub(super) rows: Option<LearnedRows>,
     /// The whole state, of a job that was stopped before its last step and can go on.
     pub(super) state: Option<SavedState>,
 }
@@ -73,39 +94,55 @@ impl JobFiles {
         let toml = spec.to_toml().map_err(|error| RankError::JobFile(error.to_string()))?;
         write_job_file(&folder.join(JOB_FILE), &toml, spec)?;
         let csv = MetricsCsv::create(&folder.join(metrics_csv::FILE_NAME))?;
+        let events = match spec.train.report_to {
+            ReportTo::Tensorboard => Some(EventFile::create(&folder.join(tensorboard::FILE_NAME))?),
+            ReportTo::Nothing => None,
+        };
         Ok(Self {
             folder: folder.to_owned(),
             concepts: Arc::new(prepared.concepts.clone()),
             facts: Arc::new(facts(assignment, prepared)?),
             csv: Some(csv),
+            events,
+            select_best: spec.train.validation.select_best,
             uploads: Some(Uploads::start(assignment.ring.job, client)),
             checkpoints: Checkpoints::new(folder.to_owned(), assignment, prepared),
-            last_step: prepared.done.steps,
+            last: StepJudged { step: prepared.done.steps, validation_loss: None },
         })
     }
 
-    /// Adds a step to metrics.csv: one short line, handed to the system at once.
+    /// Adds a step to metrics.csv and to TensorBoard's events: one short line and record, handed to the system at
+    /// once.
     pub(super) fn record(&mut self, step: &StepSummary) -> Result<(), RankError> {
-        self.last_step = step.step;
+        self.last = StepJudged { step: step.step, validation_loss: step.validation_loss };
+        let metrics = StepMetrics {
+            step: step.step,
+            loss: step.loss,
+            lr: step.learning_rate,
+            step_seconds: step.step_seconds,
+            compute_seconds: step.compute_seconds,
+            exchange_seconds: step.exchange_seconds,
+            wait_seconds: step.wait_seconds,
+            validation_loss: step.validation_loss,
+            validation_seconds: step.validation_seconds,
+            preview_seconds: step.preview_seconds,
+        };
         if let Some(csv) = &mut self.csv {
-            csv.append(&StepMetrics {
-                step: step.step,
-                loss: step.loss,
-                lr: step.learning_rate,
-                step_seconds: step.step_seconds,
-                compute_seconds: step.compute_seconds,
-                exchange_seconds: step.exchange_seconds,
-                wait_seconds: step.wait_seconds,
-            })?;
+            csv.append(&metrics)?;
+        }
+        if let Some(events) = &mut self.events {
+            events.append_step(&metrics)?;
         }
         Ok(())
     }
 
     /// Writes the embeddings as they are after `step` and sends them on their way.
     pub(super) async fn save_step(&self, step: u64, rows: Arc<Vec<f32>>) -> Result<(), RankError> {
+        let judged =
+            if self.last.step == step { self.last } else { StepJudged { step, validation_loss: None } };
         for (index, concept) in self.concepts.iter().enumerate() {
             let name = concept.file_name_at(step);
-            self.write_concept(index, &name, embeds::write, step, Arc::clone(&rows)).await?;
+            self.write_concept(index, &name, embeds::write, judged, Arc::clone(&rows)).await?;
             if let Some(uploads) = &self.uploads {
                 uploads.push(self.folder.join(name)).await;
             }
@@ -126,12 +163,40 @@ impl JobFiles {
         }
     }
 
+    /// Writes pictures and sends them on their way. One that is missing was told already.
+    pub(super) async fn save_previews(
+        &mut self,
+        of: Shown,
+        pictures: Vec<Option<RgbImage>>,
+    ) -> Result<(), RankError> {
+        let mut shown = Vec::new();
+        for (number, picture) in pictures.into_iter().enumerate() {
+            let Some(picture) = picture else { continue };
+            let (name, label) = match of {
+                Shown::Step(step) => (picture::file_name_at(step, number), number.to_string()),
+                Shown::Best(_) => (picture::file_name_of_best(number), format!("best/{number}")),
+            };
+            let file = self.folder.join(name);
+            let (height, width, path) = (picture.height, picture.width, file.clone());
+            let png = tokio::task::spawn_blocking(move || picture::write(&path, &picture)).await??;
+            shown.push(EventPicture { label, height, width, png });
+            if let Some(uploads) = &self.uploads {
+                uploads.push(file).await;
+            }
+        }
+        let Some(mut events) = self.events.take() else { return Ok(()) };
+        let (Shown::Step(step) | Shown::Best(step)) = of;
+        let append = move || events.append_pictures(step, shown).map(|()| events);
+        self.events = Some(tokio::task::spawn_blocking(append).await??);
+        Ok(())
+    }
+
     /// Writes what is left to write, and waits until everything that reads back is at the coordinator.
     pub(super) async fn finish(&mut self, left: Left) -> Result<(), RankError> {
         let mut names = Vec::new();
         let kept = match left.state {
-            Some(state) if self.checkpoints.lacks(self.last_step) => {
-                self.save_checkpoint(self.last_step, state).await
+            Some(state) if self.checkpoints.lacks(self.last.step) => {
+                self.save_checkpoint(self.last.step, state).await
             }
             _ => Ok(()),
         };
@@ -150,7 +215,7 @@ impl JobFiles {
     /// Adds the names of the files that are good. What went wrong with another one does not keep them back.
     async fn write_results(
         &mut self,
-        rows: Option<Arc<Vec<f32>>>,
+        rows: Option<LearnedRows>,
         names: &mut Vec<String>,
     ) -> Result<(), RankError> {
         names.push(JOB_FILE.to_owned());
@@ -158,18 +223,31 @@ impl JobFiles {
             tokio::task::spawn_blocking(move || csv.finish()).await??;
             names.push(metrics_csv::FILE_NAME.to_owned());
         }
-        let Some(rows) = rows else { return Ok(()) };
+        if let Some(events) = self.events.take() {
+            tokio::task::spawn_blocking(move || events.finish()).await??;
+            names.push(tensorboard::FILE_NAME.to_owned());
+        }
+        let Some(LearnedRows { last, best }) = rows else { return Ok(()) };
+        let (judged, rows) = match best {
+            Some(Best { step, loss, rows }) => (StepJudged { step, validation_loss: Some(loss) }, rows),
+            None => (self.last, Arc::clone(&last)),
+        };
         for (index, concept) in self.concepts.iter().enumerate() {
+            if self.select_best {
+                let name = concept.last_file_name();
+                self.write_concept(index, &name, embeds::write, self.last, Arc::clone(&last)).await?;
+                names.push(name);
+            }
             let files: [(String, Write); 2] = [
                 (concept.file_name(), embeds::write),
                 (concept.emb_params_file_name(), embeds::write_emb_params),
             ];
             for (name, write) in files {
-                self.write_concept(index, &name, write, self.last_step, Arc::clone(&rows)).await?;
+                self.write_concept(index, &name, write, judged, Arc::clone(&rows)).await?;
                 names.push(name);
             }
         }
-        self.write(model_card::FILE_NAME, self.last_step, rows, model_card::write).await?;
+        self.write(model_card::FILE_NAME, judged, rows, model_card::write).await?;
         names.push(model_card::FILE_NAME.to_owned());
         Ok(())
     }
@@ -180,26 +258,30 @@ impl JobFiles {
         index: usize,
         name: &str,
         write: Write,
-        step: u64,
+        judged: StepJudged,
         rows: Arc<Vec<f32>>,
     ) -> Result<(), RankError> {
-        self.write(name, step, rows, move |file, learned, facts| {
+        self.write(name, judged, rows, move |file, learned, facts| {
             learned.get(index).map_or(Ok(()), |learned| write(file, learned, facts))
         })
         .await
     }
 
-    /// Writes a file of what has been learned of all concepts. `rows`: as they are after `step`.
+    /// Writes a file of what has been learned of all concepts. `rows`: as they are after the step.
     async fn write(
         &self,
         name: &str,
-        step: u64,
+        judged: StepJudged,
         rows: Arc<Vec<f32>>,
         write: impl FnOnce(&Path, &[Learned<'_>], &EmbeddingFacts) -> Result<(), output::Error> + Send + 'static,
     ) -> Result<(), RankError> {
         let (file, facts) = (self.folder.join(name), Arc::clone(&self.facts));
         let concepts = Arc::clone(&self.concepts);
-        let write = move || write(&file, &Concept::split(&concepts, &rows, step), &facts);
+        let write = move || {
+            let mut learned = Concept::split(&concepts, &rows, judged.step);
+            learned.iter_mut().for_each(|one| one.validation_loss = judged.validation_loss);
+            write(&file, &learned, &facts)
+        };
         Ok(tokio::task::spawn_blocking(write).await??)
     }
 }

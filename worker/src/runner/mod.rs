@@ -13,6 +13,7 @@ mod images;
 mod journal;
 mod latents;
 mod prepare;
+mod preview;
 mod rehearsal;
 mod resume;
 mod task;

@@ -9,6 +9,7 @@ use super::{
     images::Pictures,
     journal::Journal,
     latents::{Common, Latents, Target, look_up},
+    preview::PreviewPlan,
     resume::{self, Done},
     words,
 };
@@ -48,6 +49,8 @@ pub(super) struct Prepared {
     pub(super) done: Done,
     /// What is learned, in the order of the rows.
     pub(super) concepts: Vec<Concept>,
+    /// What pictures are drawn from while training goes on.
+    pub(super) previews: Option<PreviewPlan>,
 }
 
 /// Makes any microbatch of any step, but for the pictures.
@@ -102,7 +105,8 @@ pub(super) async fn prepare(
     check_resolution(spec, &model)?;
     // 3. Words.
     let (owned, info, words_folder) = (spec.clone(), model.clone(), folder.join("tokenizer"));
-    let words = tokio::task::spawn_blocking(move || words::read(&owned, &info, &words_folder)).await??;
+    let (words, previews) =
+        tokio::task::spawn_blocking(move || words::read(&owned, &info, &words_folder)).await??;
     let mut rows = Vec::new();
     for word in &words {
         let row = context.engine.token_row(word.initializer).await?;
@@ -144,7 +148,9 @@ pub(super) async fn prepare(
         epsilon: spec.train.adam_epsilon,
         weight_decay: spec.train.adam_weight_decay,
     };
-    let state = TrainState::new(rows, adamw).with_max_grad_norm(above_zero(spec.train.max_grad_norm));
+    let state = TrainState::new(rows, adamw)
+        .with_max_grad_norm(above_zero(spec.train.max_grad_norm))
+        .with_patience(spec.train.validation.early_stop_patience);
     let (state, done) = resume::restore(checkpoint, state, [model_hash, data_hash], assignment)?;
     Ok(Prepared {
         latents,
@@ -158,6 +164,7 @@ pub(super) async fn prepare(
         concepts: Concept::list(&spec.concepts()),
         folder,
         model,
+        previews,
     })
 }
 

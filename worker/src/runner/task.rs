@@ -1,6 +1,6 @@
 //! The phases of one rank's work.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use ringtune_shared::{spec::JobKind, version::VERSION};
 use tokio::{
@@ -10,14 +10,16 @@ use tokio::{
 
 use super::{
     Context, RankError, draw,
-    files::{JobFiles, Left, make_work_folder},
+    files::{JobFiles, LearnedRows, Left, make_work_folder},
     journal::{Journal, LOG_FILE},
     prepare::{Prepared, prepare},
-    train::{Training, agree},
+    preview::{Previews, Shown},
+    train::{Training, Validation, agree},
 };
 use crate::{
     ring::Seat,
-    session::{Assignment, EndOrder, RankEvent, RankKey, RankOrders},
+    session::{Assignment, EndOrder, RankEvent, RankKey, RankOrders, StepSummary},
+    train::Selection,
 };
 
 /// A neighbour that fails tells the coordinator why, and the coordinator ends us. Only when that does not come is
@@ -71,7 +73,16 @@ pub(super) async fn run(
 #[derive(Default)]
 struct InProgress {
     training: Option<Training>,
-    learned: Option<Arc<Vec<f32>>>,
+    learned: Option<LearnedRows>,
+}
+
+/// A step and what was found out after it.
+struct StepTaken {
+    summary: StepSummary,
+    rows: LearnedRows,
+    /// It was the last.
+    over: bool,
+    previews: Vec<(Shown, Previews)>,
 }
 
 impl InProgress {
@@ -197,29 +208,115 @@ impl Work {
         };
         let training = progress.training.insert(training);
         let total = self.assignment.spec.train.max_train_steps;
-        let save_steps = self.assignment.spec.train.save_steps;
         self.journal.info(plan(done, total)).await;
         for step in done + 1..=total {
-            let summary = tokio::select! {
-                summary = training.step(step) => summary?,
+            let taken = tokio::select! {
+                taken = self.take_step(step, training) => taken?,
                 _ = ended(orders) => return Err(RankError::Stopped),
             };
-            progress.learned = Some(training.rows());
-            if summary.skipped {
-                self.journal.warn(format!("step {step} skipped: loss or gradient not finite")).await;
+            progress.learned = Some(taken.rows.clone());
+            let over = taken.over;
+            training.settle();
+            self.keep_step(taken, training, files).await?;
+            if over && step < total {
+                self.say_early_stop(step, training.selection()).await;
+                break;
             }
-            if let Some(files) = files {
-                files.record(&summary)?;
-                if save_steps > 0 && step % save_steps == 0 && step < total {
-                    files.save_step(step, training.rows()).await?;
-                }
-                if files.checkpoint_is_due(step) {
-                    files.save_checkpoint(step, training.saved_state()).await?;
-                }
-            }
-            self.journal.event(RankEvent::Step(summary)).await;
         }
         Ok(())
+    }
+
+    /// One step and what is found out after it, together with all other ranks.
+    async fn take_step(&self, step: u64, training: &mut Training) -> Result<StepTaken, RankError> {
+        let train = &self.assignment.spec.train;
+        let total = train.max_train_steps;
+        // 1. The update.
+        let mut summary = training.step(step).await?;
+        if summary.skipped {
+            self.journal.warn(format!("step {step} skipped: loss or gradient not finite")).await;
+        }
+        // 2. How good it is.
+        if train.validation.is_due(step, total) {
+            let judged = training.validate(step).await?;
+            (summary.validation_loss, summary.validation_seconds) = (Some(judged.loss), judged.seconds);
+            self.say_validation(step, &judged).await;
+        }
+        let best = training.selection().best().filter(|_| train.validation.select_best).cloned();
+        let rows = LearnedRows { last: training.rows(), best };
+        let over = step == total || training.selection().is_over();
+        // 3. What it looks like; at the end also what the best one looks like.
+        let mut previews = Vec::new();
+        if train.previews.is_due(step, total) || over {
+            previews.extend(self.preview(step, Shown::Step(step), &rows.last, training).await?);
+        }
+        if let Some(best) = rows.best.as_ref().filter(|best| over && best.step < step) {
+            previews.extend(self.preview(step, Shown::Best(best.step), &best.rows, training).await?);
+        }
+        summary.preview_seconds = previews.iter().map(|(_, drawn)| drawn.seconds).sum();
+        Ok(StepTaken { summary, rows, over, previews })
+    }
+
+    /// Draws the job's pictures, if it wants some. One that fails is told and left out: training does not depend on it.
+    async fn preview(
+        &self,
+        step: u64,
+        shown: Shown,
+        rows: &[f32],
+        training: &mut Training,
+    ) -> Result<Option<(Shown, Previews)>, RankError> {
+        let Some(drawn) = training.draw_previews(rows).await? else { return Ok(None) };
+        for failure in &drawn.failures {
+            self.journal.warn(format!("step {step}: {failure}")).await;
+        }
+        Ok(Some((shown, drawn)))
+    }
+
+    /// Writes down what a step gave, and says that it is done.
+    async fn keep_step(
+        &self,
+        taken: StepTaken,
+        training: &Training,
+        files: &mut Option<JobFiles>,
+    ) -> Result<(), RankError> {
+        let StepTaken { summary, rows, previews, .. } = taken;
+        if let Some(files) = files {
+            let (step, train) = (summary.step, &self.assignment.spec.train);
+            files.record(&summary)?;
+            if train.save_steps > 0 && step.is_multiple_of(train.save_steps) && step < train.max_train_steps {
+                files.save_step(step, rows.last).await?;
+            }
+            if files.checkpoint_is_due(step) {
+                files.save_checkpoint(step, training.saved_state()).await?;
+            }
+            for (shown, drawn) in previews {
+                files.save_previews(shown, drawn.pictures).await?;
+            }
+        }
+        self.journal.event(RankEvent::Step(summary)).await;
+        Ok(())
+    }
+
+    /// All ranks know it; one says it.
+    async fn say_validation(&self, step: u64, judged: &Validation) {
+        if self.assignment.rank == 0 {
+            let best = if judged.is_best { ", the lowest so far" } else { "" };
+            self.journal.info(format!("step {step}: validation loss {:.6}{best}", judged.loss)).await;
+        }
+    }
+
+    async fn say_early_stop(&self, step: u64, selection: &Selection) {
+        if self.assignment.rank == 0 {
+            let best = selection
+                .best()
+                .map(|best| format!("; the lowest is {:.6} after step {}", best.loss, best.step));
+            let best = best.unwrap_or_default();
+            let since = selection.without_improvement();
+            self.journal
+                .info(format!(
+                    "stopping early after step {step}: no lower validation loss in {since} validations{best}"
+                ))
+                .await;
+        }
     }
 
     /// Uploads what the outcome calls for.

@@ -6,11 +6,15 @@ use std::{
     time::Instant,
 };
 
-use ringtune_shared::ids::ContentHash;
-use ringtune_shared::version::VERSION;
+use ringtune_shared::{ids::ContentHash, spec::ValidationSpec, version::VERSION};
 use tracing::debug;
 
-use super::{Context, RankError, agreement, journal::Journal, prepare::Prepared};
+use super::{
+    Context, RankError, agreement,
+    journal::Journal,
+    prepare::Prepared,
+    preview::{PreviewPlan, Previews},
+};
 use crate::{
     engine::{EngineHandle, Gradient, Microbatch},
     http::Metrics,
@@ -18,8 +22,8 @@ use crate::{
     ring::RankRing,
     session::{Assignment, StepSummary},
     train::{
-        LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, SavedState, StepOutcome, TrainState,
-        reduce_rows,
+        LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, SavedState, Selection, StepOutcome,
+        TrainState, mean_loss, reduce_rows,
     },
 };
 
@@ -32,6 +36,10 @@ pub(super) struct Training {
     builder: Arc<Mutex<MicrobatchBuilder>>,
     schedule: LrSchedule,
     state: TrainState,
+    /// The state before a step of which not all is found out yet.
+    before: Option<TrainState>,
+    validation: ValidationSpec,
+    previews: Option<PreviewPlan>,
     trace: Option<TraceFolder>,
 }
 
@@ -59,6 +67,9 @@ impl Training {
             builder: Arc::new(Mutex::new(prepared.inputs.into_builder(images)?)),
             schedule: prepared.schedule,
             state: prepared.state,
+            before: None,
+            validation: assignment.spec.train.validation,
+            previews: prepared.previews,
             trace,
         })
     }
@@ -76,16 +87,17 @@ impl Training {
         Arc::clone(self.state.rows())
     }
 
-    /// All that the next steps depend on.
+    /// All that the steps after the last settled one depend on.
     pub(super) fn saved_state(&self) -> SavedState {
         let mut saved = SavedState::default();
-        self.state.save(&mut saved);
+        self.before.as_ref().unwrap_or(&self.state).save(&mut saved);
         saved
     }
 
     /// Takes step `step`, from 1, together with all other ranks.
     pub(super) async fn step(&mut self, step: u64) -> Result<StepSummary, RankError> {
         let started = Instant::now();
+        self.before = Some(self.state.clone());
         let before = self.rows();
         // 1. This rank's microbatches, one after the other.
         let mut own = Vec::new();
@@ -126,9 +138,58 @@ impl Training {
             wait_seconds: gathered.wait_seconds,
             skipped: outcome == StepOutcome::Skipped,
             world_size: self.ring.world_size(),
+            validation_loss: None,
+            validation_seconds: 0.0,
+            preview_seconds: 0.0,
         };
         self.measure(&summary);
         Ok(summary)
+    }
+
+    /// Takes the loss on the held-out samples with the rows as they are after `step`, together with all other ranks:
+    /// the same bits on each, for any number of them.
+    pub(super) async fn validate(&mut self, step: u64) -> Result<Validation, RankError> {
+        let started = Instant::now();
+        let count = self.held_out_microbatches();
+        let mut own = Vec::new();
+        for microbatch in self.ring.share_of(count as usize) {
+            let inputs = self.build_held_out(count, microbatch as u32).await?;
+            own.push(vec![self.engine.loss(inputs).await?]);
+        }
+        let gathered = self.ring.gather_of(count as usize, 1, own).await?;
+        let loss = mean_loss(&gathered.rows)?;
+        let is_best = self.state.judge(step, loss);
+        self.metrics.validation_loss.set(f64::from(loss));
+        Ok(Validation { loss, is_best, seconds: started.elapsed().as_secs_f64() })
+    }
+
+    /// Draws the job's pictures with `rows`, together with all other ranks. None where the job wants none.
+    pub(super) async fn draw_previews(&mut self, rows: &[f32]) -> Result<Option<Previews>, RankError> {
+        let Some(plan) = &self.previews else { return Ok(None) };
+        Ok(Some(plan.draw(&self.engine, &mut self.ring, rows).await?))
+    }
+
+    /// All of the last step is found out: it will be kept.
+    pub(super) fn settle(&mut self) {
+        self.before = None;
+    }
+
+    /// What the validations so far say.
+    pub(super) fn selection(&self) -> &Selection {
+        self.state.selection()
+    }
+
+    fn held_out_microbatches(&self) -> u32 {
+        let builder = self.builder.lock().unwrap_or_else(PoisonError::into_inner);
+        builder.held_out_microbatches(self.validation.validation_loss_samples)
+    }
+
+    async fn build_held_out(&self, count: u32, microbatch: u32) -> Result<Microbatch, RankError> {
+        let (builder, rows) = (Arc::clone(&self.builder), self.rows());
+        let build = move || {
+            builder.lock().unwrap_or_else(PoisonError::into_inner).build_held_out(count, microbatch, rows)
+        };
+        Ok(tokio::task::spawn_blocking(build).await?)
     }
 
     /// Drawing normal numbers is computing: off the runtime's threads.
@@ -189,4 +250,15 @@ pub(super) async fn agree(ring: &mut RankRing, prepared: &Prepared) -> Result<()
         ("version", ContentHash::of(VERSION.as_bytes())),
     ];
     agreement::check(ring, &common).await
+}
+
+/// A loss on the held-out samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Validation {
+    /// Their mean.
+    pub(super) loss: f32,
+    /// It is the lowest so far.
+    pub(super) is_best: bool,
+    /// How long it took.
+    pub(super) seconds: f64,
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ringtune_shared::spec::{ConceptSpec, JobSpec, LearnableProperty};
 
-use super::RankError;
+use super::{RankError, preview::PreviewPlan};
 use crate::{
     data::{self, ClipTokenizer, Placeholders, Prompts, templates},
     engine::ModelInfo,
@@ -20,11 +20,16 @@ pub(super) struct ConceptWords {
     pub(super) num_vectors: usize,
 }
 
-/// Looks up and adds the words of all concepts, in their order. Blocks.
+/// Looks up and adds the words of all concepts, in their order; and what pictures are drawn from while training goes
+/// on. Blocks.
 ///
 /// # Errors
 /// A word that the vocabulary makes impossible; a tokenizer that is not the text encoder's.
-pub(super) fn read(spec: &JobSpec, model: &ModelInfo, folder: &Path) -> Result<Vec<ConceptWords>, RankError> {
+pub(super) fn read(
+    spec: &JobSpec,
+    model: &ModelInfo,
+    folder: &Path,
+) -> Result<(Vec<ConceptWords>, Option<PreviewPlan>), RankError> {
     let mut tokenizer = ClipTokenizer::open(folder, model.max_text_length)?;
     check_tokenizer(&tokenizer, model)?;
     let concepts = spec.concepts();
@@ -55,7 +60,9 @@ pub(super) fn read(spec: &JobSpec, model: &ModelInfo, folder: &Path) -> Result<V
             num_vectors: concept.num_vectors as usize,
         });
     }
-    Ok(words)
+    // 4. What is drawn.
+    let previews = PreviewPlan::new(spec, model, &tokenizer, &placeholders)?;
+    Ok((words, previews))
 }
 
 fn check_tokenizer(tokenizer: &ClipTokenizer, model: &ModelInfo) -> Result<(), RankError> {

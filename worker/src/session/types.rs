@@ -105,6 +105,12 @@ pub struct StepSummary {
     pub skipped: bool,
     /// Ranks in the ring.
     pub world_size: usize,
+    /// Loss on the held-out draws after the step, where it was taken.
+    pub validation_loss: Option<f32>,
+    /// Taking it, apart from the step.
+    pub validation_seconds: f64,
+    /// Drawing pictures, apart from the step.
+    pub preview_seconds: f64,
 }
 
 /// How important a line is.

@@ -116,6 +116,7 @@ pub(super) fn request(message: &Message) -> v1::SessionRequest {
             progress: progress.as_ref().map(|progress| rank_progress(held.rank, progress)),
             reason: held.reason.clone(),
             neighbour_lost: held.neighbour_lost,
+            step: i64::try_from(held.step).unwrap_or(i64::MAX),
         }),
         Message::Step(key, step) => Up::RankStep(v1::RankStep {
             job_id: key.job.to_string(),
@@ -173,6 +174,9 @@ fn step_report(step: &StepSummary) -> v1::StepReport {
         wait_seconds: step.wait_seconds,
         skipped: step.skipped,
         world_size: rank_number(step.world_size),
+        validation_loss: step.validation_loss.map(f64::from),
+        validation_seconds: step.validation_seconds,
+        preview_seconds: step.preview_seconds,
     }
 }
 

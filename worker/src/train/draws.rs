@@ -7,7 +7,8 @@
 //!   key = (seed's low word, seed's high word) and
 //!   counter = (k, sample, step's low word, step's next 24 bits | purpose << 24).
 //!   Purposes: 1 flip, 2 template, 3 timestep, 4 noise, 5 latent, 6 image order (its step is the epoch, its sample 0),
-//!   7 generated pictures (its step is 0, its sample the picture's number), 8 noise offset.
+//!   7 generated pictures (its step is 0, its sample the picture's number), 8 noise offset, 13 to 15 held-out
+//!   samples (their step is 0): 13 flip, template and timestep, 14 noise, 15 latent.
 //! - A flip is the highest bit of w\[0\].
 //! - A number below n takes 64 bits x at a time (w\[2j\] the low half, w\[2j+1\] the high) and is the high half of
 //!   the 128-bit product x·n; while the low half is below 2^64 mod n, the next x is taken instead (Lemire 2019).
@@ -32,6 +33,9 @@ enum Purpose {
     ImageOrder = 6,
     Picture = 7,
     NoiseOffset = 8,
+    HeldOut = 13,
+    HeldOutNoise = 14,
+    HeldOutLatent = 15,
 }
 
 /// All draws of a job.
@@ -91,6 +95,36 @@ impl Draws {
         self.stream(Purpose::Picture, 0, picture).normals(length)
     }
 
+    /// What held-out sample `sample` (from 0, of `samples`) shows, for `templates` prompts (at least 1).
+    ///
+    /// Its timestep is drawn from the sample's own share of 0..num_train_timesteps (at least 1), so that all of them
+    /// together cover every level of noise evenly.
+    pub fn held_out(
+        &self,
+        sample: u32,
+        samples: u32,
+        templates: usize,
+        num_train_timesteps: usize,
+    ) -> HeldOutDraw {
+        let mut stream = self.stream(Purpose::HeldOut, 0, sample);
+        let flip = stream.word() >> 31 == 1;
+        let within = f64::from(stream.word()) / 4_294_967_296.0;
+        let place = (f64::from(sample) + within) / f64::from(samples.max(1));
+        let last = num_train_timesteps.saturating_sub(1) as i64;
+        let timestep = ((place * num_train_timesteps as f64) as i64).min(last);
+        HeldOutDraw { flip, timestep, template: stream.below(templates as u64) as usize }
+    }
+
+    /// The noise of a held-out sample: standard normals.
+    pub fn held_out_noise(&self, sample: u32, length: usize) -> Vec<f32> {
+        self.stream(Purpose::HeldOutNoise, 0, sample).normals(length)
+    }
+
+    /// The draw from the posterior of a held-out sample's image: standard normals.
+    pub fn held_out_latent(&self, sample: u32, length: usize) -> Vec<f32> {
+        self.stream(Purpose::HeldOutLatent, 0, sample).normals(length)
+    }
+
     fn stream(&self, purpose: Purpose, step: u64, sample: u32) -> Stream {
         let high = ((step >> 32) as u32 & 0x00ff_ffff) | (purpose as u32) << 24;
         Stream {
@@ -101,6 +135,17 @@ impl Draws {
             block: [0; 4],
         }
     }
+}
+
+/// What a held-out sample shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldOutDraw {
+    /// Whether its image is mirrored.
+    pub flip: bool,
+    /// Its level of noise.
+    pub timestep: i64,
+    /// Its prompt.
+    pub template: usize,
 }
 
 /// A position in one stream of words.
@@ -189,7 +234,7 @@ mod tests {
         let mut seen = BTreeSet::new();
         for seed in [0, 1, 1 << 32] {
             for purpose in
-                [Purpose::Flip, Purpose::Noise, Purpose::Latent, Purpose::ImageOrder, Purpose::NoiseOffset]
+                [Purpose::Flip, Purpose::Noise, Purpose::ImageOrder, Purpose::HeldOut, Purpose::HeldOutNoise]
             {
                 for step in [0, 1, 2, 1 << 32, 1 << 55] {
                     for sample in [0, 1, u32::MAX] {

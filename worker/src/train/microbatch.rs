@@ -51,12 +51,12 @@ pub struct ConceptSet {
 }
 
 impl TrainingSet {
-    fn images(&self) -> impl Iterator<Item = &EncodedImage> {
+    pub(super) fn images(&self) -> impl Iterator<Item = &EncodedImage> {
         self.concepts.iter().flat_map(|concept| &concept.images)
     }
 
     /// Image `number` of all, with its concept's prompts.
-    fn image(&self, number: usize) -> Option<(&EncodedImage, &Prompts)> {
+    pub(super) fn image(&self, number: usize) -> Option<(&EncodedImage, &Prompts)> {
         let mut number = number;
         for concept in &self.concepts {
             match concept.images.get(number) {
@@ -90,12 +90,12 @@ pub struct BatchOptions {
 /// Makes any microbatch of any step of a job.
 #[derive(Clone, Debug)]
 pub struct MicrobatchBuilder {
-    options: BatchOptions,
-    draws: Draws,
+    pub(super) options: BatchOptions,
+    pub(super) draws: Draws,
     order: ImageOrder,
-    set: TrainingSet,
+    pub(super) set: TrainingSet,
     /// Channels, height, width of a latent.
-    shape: [usize; 3],
+    pub(super) shape: [usize; 3],
 }
 
 impl MicrobatchBuilder {
@@ -183,11 +183,11 @@ fn shape_of(moments: &Moments) -> [usize; 3] {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::data::{ClipTokenizer, templates};
 
-    const OPTIONS: BatchOptions = BatchOptions {
+    pub(crate) const OPTIONS: BatchOptions = BatchOptions {
         seed: 3,
         microbatches: 3,
         batch: 2,
@@ -202,7 +202,7 @@ mod tests {
     }
 
     /// Images whose mean says which image it is, with next to no deviation; mirrored ones are negative.
-    fn set(images: usize) -> TrainingSet {
+    pub(crate) fn set(images: usize) -> TrainingSet {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/toy-sd/tokenizer");
         let mut tokenizer = ClipTokenizer::open(folder.as_ref(), 77).unwrap();
         let placeholders = tokenizer.add_placeholders("<a>", 1).unwrap();

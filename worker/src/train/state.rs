@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AdamW, AdamWOptions, Error, ReducedStep, SavedState, clip::clipped};
+use super::{AdamW, AdamWOptions, Error, ReducedStep, SavedState, Selection, clip::clipped};
 
 /// Steps that are not finite, one after the other, that a job survives is one less.
 const MOST_SKIPPED_IN_A_ROW: u32 = 10;
@@ -21,6 +21,7 @@ pub struct TrainState {
     optimizer: AdamW,
     max_grad_norm: Option<f64>,
     skipped_in_a_row: u32,
+    selection: Selection,
 }
 
 /// What a step did.
@@ -37,12 +38,33 @@ impl TrainState {
     /// `rows`: [num_vectors, text_width] flat, each the initializer's row of the token table.
     pub fn new(rows: Vec<f32>, options: AdamWOptions) -> Self {
         let optimizer = AdamW::new(options, rows.len());
-        Self { rows: Arc::new(rows), optimizer, max_grad_norm: None, skipped_in_a_row: 0 }
+        Self {
+            rows: Arc::new(rows),
+            optimizer,
+            max_grad_norm: None,
+            skipped_in_a_row: 0,
+            selection: Selection::default(),
+        }
     }
 
     /// The same, with gradients clipped to this norm before the optimizer sees them. None: as they are.
     pub fn with_max_grad_norm(self, max_grad_norm: Option<f64>) -> Self {
         Self { max_grad_norm, ..self }
+    }
+
+    /// The same, over after so many validations without a lower loss; 0: never.
+    pub fn with_patience(self, patience: u64) -> Self {
+        Self { selection: Selection::new(patience), ..self }
+    }
+
+    /// Takes in the loss on the held-out samples with the rows as they are after `step`; whether it is the lowest.
+    pub fn judge(&mut self, step: u64, loss: f32) -> bool {
+        self.selection.take_in(step, loss, &self.rows)
+    }
+
+    /// What the validations so far say.
+    pub fn selection(&self) -> &Selection {
+        &self.selection
     }
 
     /// The learned rows, [num_vectors, text_width] flat.
@@ -58,6 +80,7 @@ impl TrainState {
         }
         saved.put_number(COUNT, self.optimizer.count());
         saved.put_number(SKIPPED, u64::from(self.skipped_in_a_row));
+        self.selection.save(saved);
     }
 
     /// With the same options, in the state that was saved.
@@ -79,6 +102,7 @@ impl TrainState {
             optimizer: self.optimizer.resumed(count, mean, square),
             max_grad_norm: self.max_grad_norm,
             skipped_in_a_row,
+            selection: self.selection.restored(saved, length)?,
         })
     }
 

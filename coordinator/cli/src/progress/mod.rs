@@ -46,6 +46,7 @@ pub struct JobProgress {
     total_steps: u64,
     step: u64,
     loss: Option<f64>,
+    validation_loss: Option<f64>,
     recent_step_seconds: VecDeque<f64>,
     stages: BTreeMap<i32, Stage>,
     last_line: Option<LastLine>,
@@ -103,6 +104,9 @@ impl JobProgress {
         if let Some(loss) = self.loss {
             parts.push(format!("loss {loss:.4}"));
         }
+        if let Some(loss) = self.validation_loss {
+            parts.push(format!("validation {loss:.4}"));
+        }
         if let Some(seconds) = self.seconds_per_step() {
             parts.push(rate_text(seconds));
             let left = self.total_steps.saturating_sub(self.step);
@@ -125,6 +129,9 @@ impl JobProgress {
         self.step = u64::try_from(step.step).unwrap_or(0);
         if !step.skipped {
             self.loss = Some(step.loss);
+        }
+        if step.validation_loss.is_some() {
+            self.validation_loss = step.validation_loss;
         }
         if step.step_seconds.is_finite() && step.step_seconds >= 0.0 {
             self.recent_step_seconds.push_back(step.step_seconds);
@@ -220,6 +227,22 @@ mod tests {
         let mut progress = JobProgress::new(41);
         progress.apply(&step(1, 0));
         assert_eq!(progress.line(), "step 1/41  loss 0.5000  4.0 steps/s  ETA 0:10");
+    }
+
+    #[test]
+    fn a_validation_loss_is_shown_until_the_next_one() {
+        let mut progress = JobProgress::new(41);
+        let mut judged = step(1, 0);
+        if let Some(Event::Step(report)) = &mut judged.event {
+            report.validation_loss = Some(0.25);
+        }
+        progress.apply(&judged);
+        progress.apply(&step(2, 0));
+        assert!(
+            progress.line().starts_with("step 2/41  loss 0.5000  validation 0.2500  4.0"),
+            "{}",
+            progress.line()
+        );
     }
 
     #[test]

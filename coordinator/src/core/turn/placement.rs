@@ -138,6 +138,7 @@ impl Turn<'_> {
             address: worker.address.clone(),
             host_name: worker.host_name.clone(),
             phase: Phase::Assigned,
+            last_step: 0,
             last_held: self.now,
         })
     }

@@ -105,6 +105,7 @@ impl Turn<'_> {
             return;
         }
         member.phase = held.phase;
+        member.last_step = held.step;
         let host = member.host_name.clone();
         match held.phase {
             Phase::Failed | Phase::Stopped if !cancelling => {
@@ -196,11 +197,8 @@ impl Turn<'_> {
     fn succeed(&mut self, id: JobId) {
         let finish_by = self.now.plus(self.cluster.options.finish);
         let Some(job) = self.cluster.jobs.get(&id) else { return };
-        if all_steps_stored(job) {
-            let reason = match job.spec.kind {
-                JobKind::TextualInversion => format!("{} steps done", job.step),
-                JobKind::Generate => "all pictures are drawn".to_owned(),
-            };
+        if job.step >= last_step(job) {
+            let reason = success(job);
             self.end_job(id, JobState::Succeeded, &reason);
         } else if job.finish_by.is_none()
             && let Some(job) = self.job_mut(id)
@@ -217,8 +215,27 @@ fn doing(kind: JobKind) -> &'static str {
     }
 }
 
-fn all_steps_stored(job: &Job) -> bool {
-    job.step >= job.spec.total_steps()
+/// The step after which a job whose ranks all finished is over: the one that rank 0 stopped at, where a job may stop
+/// early at all.
+fn last_step(job: &Job) -> u64 {
+    let planned = job.spec.total_steps();
+    let may_stop_early = job.spec.train.validation.early_stop_patience > 0;
+    let stopped = job.ring.as_ref().and_then(|ring| ring.members.first()).map(|first| first.last_step);
+    stopped.filter(|step| may_stop_early && *step > 0).map_or(planned, |step| step.min(planned))
+}
+
+fn success(job: &Job) -> String {
+    let (done, planned) = (job.step, job.spec.total_steps());
+    if job.spec.kind == JobKind::Generate {
+        return "all pictures are drawn".to_owned();
+    }
+    if done >= planned {
+        return format!("{done} steps done");
+    }
+    let patience = job.spec.train.validation.early_stop_patience;
+    format!(
+        "{done} of {planned} steps done: stopped early, no lower validation loss in {patience} validations"
+    )
 }
 
 #[cfg(test)]

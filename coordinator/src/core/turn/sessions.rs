@@ -109,7 +109,8 @@ impl Turn<'_> {
             }
         } else if cancelling.is_some() {
             let reason = "the rank is gone".to_owned();
-            let stopped = HeldRank { job, epoch, rank, phase: Phase::Stopped, reason, neighbour_lost: false };
+            let stopped =
+                HeldRank { job, epoch, rank, phase: Phase::Stopped, reason, neighbour_lost: false, step: 0 };
             self.observe(worker, &stopped);
         } else if restarted {
             let reason = format!("worker restarted: rank {rank} on {host} is lost");

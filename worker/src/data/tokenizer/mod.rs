@@ -116,6 +116,14 @@ impl ClipTokenizer {
         text.unwrap_or(joined).replace("</w>", " ").trim_end().to_owned()
     }
 
+    /// How many tokens a prompt has, without begin and end; [`ClipTokenizer::length`] - 2 of them are read.
+    ///
+    /// # Errors
+    /// The tokenizer library refuses the text.
+    pub fn count_tokens(&self, prompt: &str) -> Result<usize, Error> {
+        Ok(self.token_ids(prompt)?.len())
+    }
+
     /// A prompt's tokens: no begin, end or padding, nothing cut.
     fn token_ids(&self, text: &str) -> Result<Vec<u32>, Error> {
         let encoding = self

@@ -41,6 +41,9 @@ fn step(step: u64) -> StepSummary {
         wait_seconds: 0.0,
         skipped: false,
         world_size: 1,
+        validation_loss: None,
+        validation_seconds: 0.0,
+        preview_seconds: 0.0,
     }
 }
 

@@ -5,7 +5,7 @@ use ringtune_shared::spec::parse_job_toml;
 
 use crate::core::{
     Capabilities, Cluster, Effects, HeldRank, Hello, Input, JobState, NewJob, Options, Phase, RankReport,
-    Recovered, Sender, SessionId, Time, Write,
+    Recovered, Sender, SessionId, StepRecord, Time, Write,
 };
 
 /// A job whose ranks all train, each on a host of its own.
@@ -14,17 +14,25 @@ struct Ring {
     job: JobId,
     members: Vec<Sender>,
     now: Time,
+    /// The last step that ranks report.
+    step: u64,
     /// The final state and reason, once there is one.
     ended: Option<(JobState, String)>,
 }
 
 impl Ring {
     fn training(size: u32) -> Self {
+        Self::training_job(size, "")
+    }
+
+    /// With more lines in the job's `[train]`.
+    fn training_job(size: u32, train: &str) -> Self {
         let mut ring = Self {
             cluster: Cluster::recover(Options::default(), Recovered::default(), Time(0)),
             job: JobId::new(),
             members: Vec::new(),
             now: Time(1),
+            step: 0,
             ended: None,
         };
         for number in 0..u64::from(size) {
@@ -45,7 +53,7 @@ impl Ring {
         }
         let spec = parse_job_toml(&format!(
             "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
-             [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n\
+             [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n{train}\n\
              [cluster]\nworld_size = {size}\nmin_world_size = {size}\n"
         ))
         .unwrap();
@@ -79,9 +87,33 @@ impl Ring {
 
     fn report(&mut self, rank: u32, phase: Phase, reason: &str, neighbour_lost: bool) {
         let (job, reason) = (self.job, reason.to_owned());
-        let held = HeldRank { job, epoch: Epoch::FIRST, rank, phase, reason, neighbour_lost };
+        let held =
+            HeldRank { job, epoch: Epoch::FIRST, rank, phase, reason, neighbour_lost, step: self.step };
         let sender = self.members[rank as usize];
         self.apply(Input::RankReport(sender, RankReport { held, progress: None }));
+    }
+
+    fn step(&mut self, step: u64) {
+        let record = StepRecord {
+            step,
+            loss: 0.5,
+            learning_rate: 0.1,
+            step_seconds: 0.1,
+            compute_seconds: 0.1,
+            exchange_seconds: 0.0,
+            wait_seconds: 0.0,
+            skipped: false,
+            world_size: self.members.len() as u32,
+            validation_loss: None,
+            validation_seconds: 0.0,
+            preview_seconds: 0.0,
+        };
+        self.step = step;
+        self.apply(Input::RankStep(self.members[0], self.job, Epoch::FIRST, record));
+    }
+
+    fn finishes(&mut self) {
+        (0..self.members.len() as u32).for_each(|rank| self.report(rank, Phase::Finished, "", false));
     }
 
     fn loses_its_neighbour(&mut self, rank: u32) {
@@ -156,4 +188,37 @@ fn a_broken_ring_is_still_cancelled() {
     ring.apply(Input::CancelJob { job: ring.job, reason: "enough".to_owned() });
     ring.report(1, Phase::Stopped, "", false);
     assert_eq!(ring.ended, Some((JobState::Cancelled, "enough".to_owned())));
+}
+
+const EARLY: &str = "max_train_steps = 9\nvalidation_loss_steps = 1\nearly_stop_patience = 2";
+
+#[test]
+fn a_job_that_may_stop_early_succeeds_before_its_last_step_and_says_why() {
+    let mut ring = Ring::training_job(2, EARLY);
+    (1..=4).for_each(|step| ring.step(step));
+    ring.finishes();
+    let (state, reason) = ring.ended.unwrap();
+    assert_eq!(state, JobState::Succeeded);
+    assert_eq!(reason, "4 of 9 steps done: stopped early, no lower validation loss in 2 validations");
+}
+
+#[test]
+fn it_waits_for_the_steps_before_the_one_it_stopped_at() {
+    let mut ring = Ring::training_job(2, EARLY);
+    (1..=3).for_each(|step| ring.step(step));
+    ring.step = 4;
+    ring.finishes();
+    assert_eq!(ring.ended, None);
+    ring.step(4);
+    assert_eq!(ring.ended.map(|(state, _)| state), Some(JobState::Succeeded));
+}
+
+#[test]
+fn a_job_that_may_not_stop_early_waits_for_its_last_step() {
+    for train in ["max_train_steps = 9", "max_train_steps = 9\nvalidation_loss_steps = 1"] {
+        let mut ring = Ring::training_job(1, train);
+        (1..=4).for_each(|step| ring.step(step));
+        ring.finishes();
+        assert_eq!(ring.ended, None);
+    }
 }

@@ -1,0 +1,108 @@
+//! The validation loss, the embedding that is chosen by it, and the early stop.
+
+use std::{collections::BTreeMap, fs};
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_tests::{Job, Sandbox};
+use safetensors::SafeTensors;
+
+/// Learns far too fast, so that the loss soon rises again; its global batch can be shared by up to three workers.
+fn overshooting() -> Result<Job> {
+    Ok(Job::toy()?
+        .set("cluster.world_size", 3)
+        .set("cluster.min_world_size", 1)
+        .set("train.max_train_steps", 30)
+        .set("train.learning_rate", 0.3)
+        .set("train.validation_loss_steps", 2)
+        // Two held-out microbatches: a ring of three has a rank without one.
+        .set("train.validation_loss_samples", 4)
+        .set("train.select_best", true)
+        .set("train.early_stop_patience", 3)
+        .set("train.save_steps", 2))
+}
+
+/// The numbers of metrics.csv that do not depend on the clock: step, loss, validation loss.
+fn losses(csv: &str) -> Vec<[String; 3]> {
+    let lines = csv.lines().skip(1).map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
+    lines.map(|fields| [fields[0].clone(), fields[1].clone(), fields[7].clone()]).collect()
+}
+
+fn metadata(file: &std::path::Path) -> Result<BTreeMap<String, String>> {
+    let bytes = fs::read(file)?;
+    let (_, header) = SafeTensors::read_metadata(&bytes)?;
+    Ok(header.metadata().clone().context("metadata")?.into_iter().collect())
+}
+
+fn rows(file: &std::path::Path) -> Result<Vec<u8>> {
+    let bytes = fs::read(file)?;
+    Ok(SafeTensors::deserialize(&bytes)?.tensor("<green-star>")?.data().to_vec())
+}
+
+#[tokio::test]
+async fn the_best_embedding_is_kept_and_the_job_stops_early_for_any_number_of_workers() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    sandbox.write_job("job.toml", &overshooting()?)?;
+    let mut all = Vec::new();
+    for workers in ["1", "2", "3"] {
+        let out = format!("out-{workers}");
+        let run = sandbox.finish(&["run", "job.toml", "--workers", workers, "-o", &out, "--output", "json"]);
+        let run = run.await?.expect_code(0)?;
+        let last = run.json_lines()?.into_iter().rfind(|line| line["event"] == "state_change");
+        let reason = last.context("a state")?["reason"].as_str().unwrap_or_default().to_owned();
+        ensure!(reason.contains("stopped early, no lower validation loss in 3 validations"), "{reason}");
+        all.push((sandbox.path(&out), fs::read_to_string(sandbox.path(&out).join("metrics.csv"))?));
+    }
+
+    // 1. The same losses, the same decision, the same bytes.
+    let (first, csv) = &all[0];
+    for (out, other) in &all[1..] {
+        ensure!(losses(csv) == losses(other), "{:?}\n{:?}", losses(csv), losses(other));
+        for name in ["learned_embeds.safetensors", "learned_embeds-last.safetensors", "README.md"] {
+            ensure!(fs::read(first.join(name))? == fs::read(out.join(name))?, "{name} differs");
+        }
+    }
+
+    // 2. Every other step has a validation loss; the lowest is six steps before the end.
+    let losses = losses(csv);
+    let last: usize = losses.len();
+    ensure!(last < 30 && last.is_multiple_of(2), "{last} steps");
+    let validations: Vec<(u64, f32)> = losses
+        .iter()
+        .filter(|[_, _, validation]| !validation.is_empty())
+        .map(|[step, _, validation]| Ok((step.parse()?, validation.parse()?)))
+        .collect::<Result<_>>()?;
+    ensure!(validations.len() == last / 2, "{validations:?}");
+    let (step, loss) = validations.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1)).context("one")?;
+    ensure!(step as usize + 6 == last, "{validations:?}");
+
+    // 3. The job's embedding is that step's, and says so; the last one stays beside it.
+    let best = metadata(&first.join("learned_embeds.safetensors"))?;
+    ensure!(best["ringtune.step"] == step.to_string(), "{best:?}");
+    ensure!(best["ringtune.validation_loss"] == loss.to_string(), "{best:?}");
+    let at_step = format!("learned_embeds-steps-{step}.safetensors");
+    ensure!(rows(&first.join("learned_embeds.safetensors"))? == rows(&first.join(at_step))?);
+    let end = metadata(&first.join("learned_embeds-last.safetensors"))?;
+    ensure!(end["ringtune.step"] == last.to_string(), "{end:?}");
+    ensure!(
+        rows(&first.join("learned_embeds-last.safetensors"))?
+            != rows(&first.join("learned_embeds.safetensors"))?
+    );
+    let card = fs::read_to_string(first.join("README.md"))?;
+    ensure!(card.contains(&format!("after step {step} of 30, with a loss of {loss}")), "{card}");
+    sandbox.expect_no_process().await
+}
+
+#[tokio::test]
+async fn judging_a_job_does_not_change_what_it_learns() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let job = Job::toy()?.set("train.mixed_precision", "bf16");
+    sandbox.write_job("plain.toml", &job)?;
+    sandbox.write_job("judged.toml", &job.set("train.validation_loss_steps", 1))?;
+    let mut learned = Vec::new();
+    for name in ["plain", "judged"] {
+        sandbox.finish(&["run", &format!("{name}.toml"), "-o", name]).await?.expect_code(0)?;
+        learned.push(rows(&sandbox.path(name).join("learned_embeds.safetensors"))?);
+    }
+    ensure!(learned[0] == learned[1], "a validation loss changes the embedding");
+    Ok(())
+}

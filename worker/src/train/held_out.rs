@@ -1,0 +1,93 @@
+//! The samples that a job is judged on: drawn once, never trained on.
+
+use std::sync::Arc;
+
+use super::MicrobatchBuilder;
+use crate::engine::Microbatch;
+
+impl MicrobatchBuilder {
+    /// Microbatches that hold `samples` (at least 1) held-out samples: the number is rounded up to whole ones.
+    pub fn held_out_microbatches(&self, samples: u32) -> u32 {
+        samples.div_ceil(self.options.batch).max(1)
+    }
+
+    /// Microbatch `microbatch` (from 0) of `count` held-out ones, with the learned rows as they are now.
+    ///
+    /// The images are those of training, one after the other, for a job has few; noise, latents, prompts, mirroring
+    /// and timesteps are drawn by purposes of their own, and the timesteps spread evenly over the whole schedule. There
+    /// is no noise offset, and all samples weigh the same: the loss says how well the pictures are predicted.
+    pub fn build_held_out(&self, count: u32, microbatch: u32, rows: Arc<Vec<f32>>) -> Microbatch {
+        let batch = self.options.batch;
+        let [latent_channels, latent_height, latent_width] = self.shape;
+        let length = latent_channels * latent_height * latent_width;
+        let mut inputs = Microbatch {
+            batch: batch as usize,
+            latent_channels,
+            latent_height,
+            latent_width,
+            latents: Vec::with_capacity(batch as usize * length),
+            noise: Vec::with_capacity(batch as usize * length),
+            timesteps: Vec::with_capacity(batch as usize),
+            input_ids: Vec::new(),
+            rows,
+            snr_gamma: None,
+        };
+        for sample in microbatch * batch..(microbatch + 1) * batch {
+            let number = sample as usize % self.set.images().count();
+            let Some((image, prompts)) = self.set.image(number) else { continue };
+            let timesteps = self.options.num_train_timesteps;
+            let shown = self.draws.held_out(sample, count * batch, prompts.count(), timesteps);
+            let draw = self.draws.held_out_latent(sample, length);
+            inputs.latents.extend(image.latent(shown.flip, &draw, self.options.scaling_factor));
+            inputs.noise.extend(self.draws.held_out_noise(sample, length));
+            inputs.timesteps.push(shown.timestep);
+            inputs.input_ids.extend_from_slice(prompts.ids(shown.template));
+        }
+        inputs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{
+        BatchOptions, Draws,
+        microbatch::tests::{OPTIONS, set},
+    };
+    use super::*;
+
+    fn all(options: BatchOptions, samples: u32) -> Vec<Microbatch> {
+        let builder = MicrobatchBuilder::new(set(4), options).unwrap();
+        let count = builder.held_out_microbatches(samples);
+        (0..count).map(|microbatch| builder.build_held_out(count, microbatch, Arc::default())).collect()
+    }
+
+    #[test]
+    fn timesteps_cover_the_schedule_and_images_take_turns() {
+        let options = BatchOptions { num_train_timesteps: 1000, ..OPTIONS };
+        let microbatches = all(options, 19);
+        assert_eq!(microbatches.len(), 10);
+        let timesteps: Vec<i64> = microbatches.iter().flat_map(|one| one.timesteps.clone()).collect();
+        // One in each twentieth of the schedule.
+        assert_eq!(timesteps.iter().map(|timestep| timestep / 50).collect::<Vec<_>>(), Vec::from_iter(0..20));
+        assert!(timesteps.iter().any(|timestep| timestep % 50 > 0));
+        for (sample, latent) in microbatches.iter().flat_map(|one| one.latents.chunks(6)).enumerate() {
+            let image = (sample % 4) as f32 + 1.0;
+            assert!((latent[0].abs() - image * 0.5).abs() < 1e-6, "{sample}: {latent:?}");
+        }
+        assert!(microbatches.iter().all(|one| one.snr_gamma.is_none()));
+    }
+
+    #[test]
+    fn they_are_the_same_whatever_the_training_does_and_never_its_own() {
+        let other = BatchOptions { microbatches: 7, noise_offset: 0.1, snr_gamma: Some(5.0), ..OPTIONS };
+        assert_eq!(all(OPTIONS, 6), all(other, 6));
+        assert_ne!(all(OPTIONS, 6), all(BatchOptions { seed: 4, ..OPTIONS }, 6));
+        let whole: Vec<f32> = all(OPTIONS, 6).into_iter().flat_map(|one| one.noise).collect();
+        let cut = BatchOptions { batch: 3, ..OPTIONS };
+        assert_eq!(whole, all(cut, 6).into_iter().flat_map(|one| one.noise).collect::<Vec<_>>());
+        let draws = Draws::new(3);
+        assert_eq!(whole[..6], draws.held_out_noise(0, 6));
+        assert!((0..9).all(|step| draws.noise(step, 0, 6) != whole[..6]));
+        assert!(draws.held_out_latent(0, 6) != whole[..6]);
+    }
+}
