@@ -45,8 +45,8 @@ async fn the_best_embedding_is_kept_and_the_job_stops_early_for_any_number_of_wo
     let mut all = Vec::new();
     for workers in ["1", "2", "3"] {
         let out = format!("out-{workers}");
-        let run = sandbox.finish(&["run", "job.toml", "--workers", workers, "-o", &out, "--output", "json"]);
-        let run = run.await?.expect_code(0)?;
+        let arguments = ["run", "job.toml", "--workers", workers, "-o", &out, "--output", "json"];
+        let run = sandbox.finish(&arguments).await?.expect_code(0)?;
         let last = run.json_lines()?.into_iter().rfind(|line| line["event"] == "state_change");
         let reason = last.context("a state")?["reason"].as_str().unwrap_or_default().to_owned();
         ensure!(reason.contains("stopped early, no lower validation loss in 3 validations"), "{reason}");

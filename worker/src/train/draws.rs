@@ -227,6 +227,11 @@ mod tests {
         let offset = [0xbfa5_f30c, 0xbe5a_1162, 0x3e8e_8abd, 0x3eea_f407];
         assert_eq!(bits(draws.noise_offset(4, 5, 4)), offset);
         assert_eq!(draws.image_order(7, 10), [0, 9, 1, 5, 8, 4, 3, 2, 7, 6]);
+        let held_out = [(true, 169, 11), (true, 295, 2), (false, 545, 22), (true, 761, 9), (false, 908, 13)]
+            .map(|(flip, timestep, template)| HeldOutDraw { flip, timestep, template });
+        assert_eq!([0, 1, 2, 3, 4].map(|i| draws.held_out(i, 5, 27, 1000)), held_out);
+        assert_eq!(bits(draws.held_out_noise(3, 3)), [0x3e5f_b4ce, 0x3d95_bc20, 0x3ec7_b6ee]);
+        assert_eq!(bits(draws.held_out_latent(3, 3)), [0xbfb4_d18b, 0xbec7_6417, 0xbecb_5122]);
     }
 
     #[test]
