@@ -98,12 +98,7 @@ impl RankRing {
 
     /// Exchanges one row of this rank, as long as everybody's, for one of each rank, in their order.
     pub async fn gather_one_each(&mut self, own: Vec<f32>) -> Result<Vec<Vec<f32>>, Error> {
-        let width = own.len();
-        if width == 0 {
-            return Err(Error::Ring(RingError::Misuse("a row without numbers".to_owned())));
-        }
-        let gathered = self.ring.gather_rows(&own, width, self.world_size()).await?;
-        Ok(gathered.chunks_exact(width).map(<[f32]>::to_vec).collect())
+        Ok(self.gather_of(self.world_size(), own.len(), vec![own]).await?.rows)
     }
 
     /// Leaves after the last exchange, without harm to slower neighbours.

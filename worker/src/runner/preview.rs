@@ -158,7 +158,7 @@ impl PreviewPlan {
         let own = to_row(drawn.as_ref(), self.side * self.side);
         let mut gathered = vec![Vec::new(); if ring.rank() == 0 { ranks } else { 0 }];
         for part in own.chunks(PIXELS_SENT_AT_ONCE) {
-            let parts = ring.gather_of(ranks, part.len(), vec![part.to_vec()]).await?.rows;
+            let parts = ring.gather_one_each(part.to_vec()).await?;
             gathered.iter_mut().zip(parts).for_each(|(whole, part)| whole.extend(part));
         }
         Ok(gathered.iter().map(|row| from_row(row, self.side)).collect())
