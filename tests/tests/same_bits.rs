@@ -89,6 +89,7 @@ async fn a_run_leaves_its_artifacts_and_nothing_else() -> Result<()> {
         names
             == [
                 "README.md",
+                "events.out.tfevents.ringtune",
                 "job.log",
                 "job.toml",
                 "learned_embeds-emb_params.safetensors",

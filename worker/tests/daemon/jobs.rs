@@ -44,6 +44,7 @@ async fn a_job_is_prepared_trained_and_uploaded() {
             coordinator.kept_names(id),
             [
                 "README.md",
+                "events.out.tfevents.ringtune",
                 "job.log",
                 "job.toml",
                 "learned_embeds-emb_params.safetensors",
