@@ -95,6 +95,7 @@ impl PreviewPlan {
         let mut noise = self.draws.picture_noise(number, self.latent * (1 + SAMPLER.step_noises(STEPS)));
         let step_noise = noise.split_off(self.latent);
         ImageRequest {
+            batch: 1,
             height: self.side,
             width: self.side,
             prompt_ids: self.prompt_ids.clone(),
@@ -125,10 +126,11 @@ impl PreviewPlan {
             let number = first + rank;
             let drawn = if number < self.count {
                 let request = self.noised(number, rows).await?;
-                let drawn = engine.generate(request).await;
+                let drawn = engine.generate(request).await.map(|pictures| pictures.into_iter().next());
                 drawn
                     .map_err(|error| failures.push(format!("picture {number} could not be drawn: {error}")))
                     .ok()
+                    .flatten()
             } else {
                 None
             };
