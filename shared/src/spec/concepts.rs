@@ -9,7 +9,8 @@ use super::{DataSpec, JobSpec, LearnableProperty};
 pub struct ConceptSpec {
     /// The new word, as it will be written in prompts.
     pub placeholder_token: String,
-    /// The known word whose embedding the new one starts from.
+    /// The known word or words whose embeddings the new one's rows start from: one after the other, and again from the
+    /// first where there are more rows than tokens.
     pub initializer_token: String,
     /// Its pictures; see [`DataSpec::images`].
     pub images: String,

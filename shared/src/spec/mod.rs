@@ -89,7 +89,8 @@ pub struct TrainSpec {
     /// The new word, as it will be written in prompts. Empty in a job of several concepts.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub placeholder_token: String,
-    /// The known word whose embedding the new one starts from. Empty in a job of several concepts.
+    /// The known word or words whose embeddings the new one's rows start from: one after the other, and again from the
+    /// first where there are more rows than tokens. Empty in a job of several concepts.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub initializer_token: String,
     /// Which of the two lists of prompts is used where `templates` is empty.

@@ -307,7 +307,10 @@ fn templates_have_one_hole_as_diffusers_needs() {
 
 #[test]
 fn tokens_are_single_words() {
-    for wrong in ["", " ", "two words", "tab\\there", "end ", "\\u0001", "\\u00a0x", &"x".repeat(201)] {
+    let words = SMALLEST.replace("\"toy\"", "\"green toy\"");
+    assert_eq!(parse_job_toml(&words).unwrap().train.initializer_token, "green toy");
+    assert_eq!(violation(&SMALLEST.replace("<cat-toy>", "two words")).field, "train.placeholder_token");
+    for wrong in ["", " ", "tab\\there", "end ", "\\u0001", "\\u00a0x", &"x".repeat(201)] {
         for (old, field) in [("<cat-toy>", "train.placeholder_token"), ("\"toy\"", "train.initializer_token")]
         {
             let new = if old.starts_with('"') { format!("\"{wrong}\"") } else { wrong.to_owned() };

@@ -1,9 +1,11 @@
 //! Times the textual-inversion step of a checkpoint: one JSON line a step, then the peak private memory.
 //!
 //! usage: step CHECKPOINT [--resolution 512] [--batch 1] [--steps 4] [--precision bf16] [--threads 0] [--encode 0]
+//!     [--concepts 1]
 //!
 //! Latents and noise are made up; `--threads 0` means one per core; `--encode N` first encodes N made-up pictures,
-//! as a job does before its first step.
+//! as a job does before its first step. `--concepts N` takes every step of one concept and one of N concepts in turn,
+//! and prints the ratio of their median times at the end (the first step of each, which warms up, is left out).
 #![allow(clippy::print_stdout)]
 
 use std::path::PathBuf;
@@ -21,6 +23,7 @@ struct Options {
     precision: Precision,
     threads: usize,
     encode: usize,
+    concepts: usize,
 }
 
 fn parse_options() -> Result<Options, String> {
@@ -32,6 +35,7 @@ fn parse_options() -> Result<Options, String> {
         precision: Precision::Bf16,
         threads: 0,
         encode: 0,
+        concepts: 1,
     };
     let mut arguments = std::env::args().skip(1);
     options.checkpoint = arguments.next().ok_or("usage: step CHECKPOINT [--resolution N] …")?.into();
@@ -44,6 +48,7 @@ fn parse_options() -> Result<Options, String> {
             "--steps" => options.steps = number()?,
             "--threads" => options.threads = number()?,
             "--encode" => options.encode = number()?,
+            "--concepts" => options.concepts = number()?.max(1),
             "--precision" => {
                 options.precision = match value.as_str() {
                     "bf16" => Precision::Bf16,
@@ -113,6 +118,11 @@ impl PeakMemory {
     }
 }
 
+fn median(mut seconds: Vec<f64>) -> Option<f64> {
+    seconds.sort_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied()
+}
+
 fn run(options: &Options) -> Result<(), Error> {
     let memory = PeakMemory::start();
     let runtime = Runtime::initialise(options.threads)?;
@@ -136,11 +146,20 @@ fn run(options: &Options) -> Result<(), Error> {
     let side = options.resolution / info.vae_factor;
     let count = options.batch * info.latent_channels * side * side;
     let (latents, noises) = (noise(1, count), noise(2, count));
-    let rows = model.token_row(320)?;
+    let row = model.token_row(320)?;
+    let all_rows = row.repeat(options.concepts);
+    let mut seconds = [Vec::new(), Vec::new()];
     let mut input_ids: Vec<i64> =
         (0..options.batch * info.max_text_length).map(|i| (i as i64 * 37) % 40000).collect();
-    input_ids.iter_mut().skip(4).step_by(info.max_text_length).for_each(|id| *id = info.vocab_size as i64);
-    for step in 1..=options.steps {
+    let variants = if options.concepts > 1 { 2 } else { 1 };
+    for (step, variant) in
+        (1..=options.steps).flat_map(|step| (0..variants).map(move |variant| (step, variant)))
+    {
+        let (concepts, rows) = [(1, &row), (options.concepts, &all_rows)][variant];
+        // Sample i of step s shows one of the concepts.
+        for (sample, ids) in input_ids.chunks_mut(info.max_text_length).enumerate() {
+            ids[4] = (info.vocab_size + (step + sample) % concepts) as i64;
+        }
         let timesteps: Vec<i64> = (0..options.batch).map(|i| ((step * 131 + i * 17) % 1000) as i64).collect();
         let started = Instant::now();
         let gradient = model.gradient(&Microbatch {
@@ -151,17 +170,23 @@ fn run(options: &Options) -> Result<(), Error> {
             noise: &noises,
             timesteps: &timesteps,
             input_ids: &input_ids,
-            rows: &rows,
+            rows,
             snr_gamma: None,
         })?;
+        let taken = started.elapsed().as_secs_f64();
+        if step > 1 {
+            seconds[variant].push(taken);
+        }
         println!(
-            "{{\"step\": {step}, \"forward_seconds\": {:.3}, \"backward_seconds\": {:.3}, \"step_seconds\": {:.3}, \
+            "{{\"step\": {step}, \"concepts\": {concepts}, \"forward_seconds\": {:.3}, \"backward_seconds\": {:.3}, \"step_seconds\": {:.3}, \
              \"loss\": {}}}",
-            gradient.forward_seconds,
-            gradient.backward_seconds,
-            started.elapsed().as_secs_f64(),
-            gradient.loss
+            gradient.forward_seconds, gradient.backward_seconds, taken, gradient.loss
         );
+    }
+    let [one, several] = seconds.map(median);
+    if let (Some(one), Some(several)) = (one, several) {
+        let (concepts, ratio) = (options.concepts, several / one);
+        println!("{{\"concepts\": {concepts}, \"step_seconds_over_those_of_one\": {ratio:.4}}}");
     }
     println!("{{\"peak_private_bytes\": {}}}", memory.finish());
     Ok(())

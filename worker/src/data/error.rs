@@ -98,16 +98,18 @@ pub enum Error {
         /// Why.
         problem: String,
     },
-    /// train.initializer_token is not one token of the vocabulary.
+    /// train.initializer_token is no token of the vocabulary, or more of them than there are rows to start.
     #[error(
-        "must be a single token of the checkpoint's vocabulary; {given:?} is {} {:?}",
-        tokens.len(), tokens
+        "{given:?} is {} tokens of the checkpoint's vocabulary, {tokens:?}; allowed: {}",
+        tokens.len(), allowed_tokens(tokens.len(), *num_vectors)
     )]
-    InitializerNotOneToken {
+    InitializerTokens {
         /// The text as it was given.
         given: String,
         /// The tokens that it is made of.
         tokens: Vec<String>,
+        /// Rows to start.
+        num_vectors: usize,
     },
     /// A prompt template in which the learned token does not appear as it should.
     #[error("{template:?}: {problem}")]
@@ -117,6 +119,14 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+}
+
+fn allowed_tokens(given: usize, num_vectors: usize) -> String {
+    match (given, num_vectors) {
+        (0, _) => "at least one".to_owned(),
+        (_, 1) => format!("one, or num_vectors = {given}: a vector for each"),
+        _ => format!("at most {num_vectors}, or num_vectors = {given}: a vector for each"),
+    }
 }
 
 fn describe_skipped(skipped: &[String]) -> String {

@@ -109,8 +109,9 @@ pub(super) async fn prepare(
         tokio::task::spawn_blocking(move || words::read(&owned, &info, &words_folder)).await??;
     let mut rows = Vec::new();
     for word in &words {
-        let row = context.engine.token_row(word.initializer).await?;
-        rows.extend(row.repeat(word.num_vectors));
+        for initializer in &word.initializers {
+            rows.extend(context.engine.token_row(*initializer).await?);
+        }
     }
     let model_hash = hashing.await??;
     journal.info(format!("model: {} ({model_hash})", describe(&model))).await;

@@ -14,10 +14,8 @@ use crate::{
 pub(super) struct ConceptWords {
     /// Its templates, filled in and encoded.
     pub(super) prompts: Prompts,
-    /// The token whose row it starts from.
-    pub(super) initializer: i64,
-    /// Rows learned for it.
-    pub(super) num_vectors: usize,
+    /// The tokens whose rows its rows start from, one for each.
+    pub(super) initializers: Vec<i64>,
 }
 
 /// Looks up and adds the words of all concepts, in their order; and what pictures are drawn from while training goes
@@ -40,7 +38,7 @@ pub(super) fn read(
     // 1. The initializers, before the placeholders are there: they can never be one of them.
     let mut initializers = Vec::with_capacity(concepts.len());
     for (index, concept) in concepts.iter().enumerate() {
-        let found = tokenizer.initializer_id(&concept.initializer_token);
+        let found = tokenizer.initializer_ids(&concept.initializer_token, concept.num_vectors as usize);
         initializers.push(found.map_err(blame(index, "initializer_token"))?);
     }
     // 2. The placeholders, whose ids count up from the vocabulary's size.
@@ -51,14 +49,10 @@ pub(super) fn read(
     }
     // 3. The prompts, in which all of them are known.
     let mut words = Vec::with_capacity(concepts.len());
-    for (index, (concept, initializer)) in concepts.iter().zip(initializers).enumerate() {
+    for (index, (concept, initializers)) in concepts.iter().zip(initializers).enumerate() {
         let (own, others) = own_and_others(&placeholders, index);
         let prompts = prompts(concept, &tokenizer, own, &others);
-        words.push(ConceptWords {
-            prompts: prompts.map_err(blame(index, "templates"))?,
-            initializer,
-            num_vectors: concept.num_vectors as usize,
-        });
+        words.push(ConceptWords { prompts: prompts.map_err(blame(index, "templates"))?, initializers });
     }
     // 4. What is drawn.
     let previews = PreviewPlan::new(spec, model, &tokenizer, &placeholders)?;

@@ -73,8 +73,9 @@ async fn a_placeholder_that_is_in_the_vocabulary() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_initializer_that_is_several_tokens() {
-    let change = |_: &Coordinator, spec: &mut JobSpec| spec.train.initializer_token = "green star".to_owned();
-    assert_reason(plain(), change, &["train.initializer_token", "green star"]).await;
+    let change =
+        |_: &Coordinator, spec: &mut JobSpec| spec.train.initializer_token = "one green star".to_owned();
+    assert_reason(plain(), change, &["train.initializer_token", "one green star", "num_vectors = 3"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

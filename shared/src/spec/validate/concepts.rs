@@ -2,7 +2,7 @@
 
 use super::{
     super::{ConceptDraft, ConceptSpec, TrainSpec, concepts::field},
-    Check, limits,
+    Check, limits, printable,
 };
 
 /// The words of one concept, unchecked.
@@ -16,12 +16,25 @@ impl Check {
     pub(super) fn words(&mut self, section: &str, words: Words) -> (String, String) {
         let field = format!("{section}.placeholder_token");
         let placeholder = self.token(&field, words.placeholder_token);
-        let initializer = self.token(&format!("{section}.initializer_token"), words.initializer_token);
+        let initializer = self.phrase(&format!("{section}.initializer_token"), words.initializer_token);
         if !placeholder.is_empty() && placeholder == initializer {
             let problem = format!("got {placeholder:?}, which is the initializer_token too; give a new word");
             self.refuse(&field, problem);
         }
         (placeholder, initializer)
+    }
+
+    /// One word or several.
+    fn phrase(&mut self, field: &str, given: Option<String>) -> String {
+        let phrase = given.unwrap_or_default();
+        if phrase.is_empty() {
+            self.refuse(field, "missing; give one word, or one for each of several vectors");
+        } else if let Err(problem) = printable(&phrase, limits::NAME_CHARACTERS) {
+            self.refuse(field, problem);
+        } else if phrase.trim() != phrase {
+            self.refuse(field, format!("got {phrase:?}; allowed: no space at either end"));
+        }
+        phrase
     }
 
     /// `[train]` has no words where `[[concepts]]` have theirs.

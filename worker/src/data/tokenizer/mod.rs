@@ -74,20 +74,21 @@ impl ClipTokenizer {
         ids
     }
 
-    /// The id of `train.initializer_token`, whose row of the token table the learned rows start from.
+    /// The ids of `train.initializer_token`, one for each of `num_vectors` learned rows, which start from these rows of
+    /// the token table. Where it has fewer tokens than there are rows they come again, from the first: a single one
+    /// is the start of every row, as in diffusers' script.
+    /// Source for several: kohya-ss/sd-scripts, train_textual_inversion.py (init_word).
     ///
     /// # Errors
-    /// It is not exactly one token: the error lists the tokens it is made of.
-    pub fn initializer_id(&self, word: &str) -> Result<i64, Error> {
-        let ids = self.token_ids(word)?;
-        match ids.as_slice() {
-            [id] => Ok(i64::from(*id)),
-            several => {
-                let text = |id: &u32| self.tokenizer.id_to_token(*id).unwrap_or_else(|| format!("#{id}"));
-                let tokens = several.iter().map(text).collect();
-                Err(Error::InitializerNotOneToken { given: word.to_string(), tokens })
-            }
+    /// It has no token, or more than there are rows: the error lists the tokens it is made of.
+    pub fn initializer_ids(&self, words: &str, num_vectors: usize) -> Result<Vec<i64>, Error> {
+        let ids = self.token_ids(words)?;
+        if ids.is_empty() || ids.len() > num_vectors {
+            let text = |id: &u32| self.tokenizer.id_to_token(*id).unwrap_or_else(|| format!("#{id}"));
+            let tokens = ids.iter().map(text).collect();
+            return Err(Error::InitializerTokens { given: words.to_string(), tokens, num_vectors });
         }
+        Ok(ids.into_iter().map(i64::from).cycle().take(num_vectors).collect())
     }
 
     /// The ids of a text alone, without begin, end and padding.

@@ -71,15 +71,23 @@ fn a_taken_placeholder_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn an_initializer_is_one_token() {
+fn an_initializer_has_a_token_for_each_row_at_most() {
     let tokenizer = toy();
-    assert_eq!(tokenizer.initializer_id("toy").unwrap(), 5988);
-    match tokenizer.initializer_id("green star") {
-        Err(Error::InitializerNotOneToken { tokens, .. }) => assert_eq!(tokens, ["green</w>", "star</w>"]),
+    assert_eq!(tokenizer.initializer_ids("toy", 3).unwrap(), [5988; 3]);
+    let [green, star] = tokenizer.initializer_ids("green star", 2).unwrap()[..] else { panic!("two tokens") };
+    assert_ne!(green, star);
+    assert_eq!(tokenizer.initializer_ids("green star", 5).unwrap(), [green, star, green, star, green]);
+    match tokenizer.initializer_ids("green star", 1) {
+        Err(error @ Error::InitializerTokens { .. }) => {
+            let text = error.to_string();
+            for part in ["green</w>", "star</w>", "2 tokens", "num_vectors = 2"] {
+                assert!(text.contains(part), "{part} is missing in {text}");
+            }
+        }
         other => panic!("{other:?}"),
     }
-    let none = tokenizer.initializer_id(" ");
-    assert!(matches!(none, Err(Error::InitializerNotOneToken { ref tokens, .. }) if tokens.is_empty()));
+    let none = tokenizer.initializer_ids(" ", 4);
+    assert!(matches!(none, Err(Error::InitializerTokens { ref tokens, .. }) if tokens.is_empty()));
 }
 
 #[test]
