@@ -114,10 +114,13 @@ fn is_needed(name: &str, has_safetensors: bool) -> bool {
     let pickled = [".bin", ".ckpt", ".pt", ".pth"].iter().any(|ending| name.ends_with(ending));
     let weights = pickled || name.ends_with(".safetensors") || name.ends_with(".index.json");
     let other_frameworks = [".msgpack", ".h5", ".onnx", ".onnx_data", ".pb"];
-    !name.starts_with('.')
-        && !(weights && is_variant(name))
-        && !(pickled && has_safetensors)
-        && !other_frameworks.iter().any(|ending| name.ends_with(ending))
+    let unwanted = [
+        name.starts_with('.'),
+        weights && is_variant(name),
+        pickled && has_safetensors,
+        other_frameworks.iter().any(|ending| name.ends_with(ending)),
+    ];
+    !unwanted.contains(&true)
 }
 
 /// `diffusion_pytorch_model.fp16.safetensors`: a word between the stem and the ending.

@@ -283,7 +283,6 @@ fn media_type(name: &str) -> &'static str {
         Some("csv") => "text/csv",
         Some("md") => "text/markdown; charset=utf-8",
         Some("toml") => "application/toml",
-        Some("png") => "image/png",
         Some("log") => "text/plain; charset=utf-8",
         _ => "application/octet-stream",
     }

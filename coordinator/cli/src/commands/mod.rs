@@ -15,7 +15,7 @@ use crate::{arguments::Command, error::Error, interrupt::Interrupts};
 /// Runs a subcommand to its end.
 pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), Error> {
     match command {
-        Command::Run(arguments) => run::run(arguments, interrupts).await,
+        Command::Run(arguments) => Box::pin(run::run(arguments, interrupts)).await,
         Command::Up(arguments) => up::up(arguments, interrupts).await,
         Command::Submit(arguments) => submit::submit(arguments, interrupts).await,
         Command::List(arguments) => queries::list(arguments).await,
