@@ -178,7 +178,7 @@ mod tests {
         v1::JobSpec {
             kind: "textual_inversion".to_owned(),
             model: Some(v1::ModelSpec { base: "/models/sd".to_owned() }),
-            data: learns.then(|| v1::DataSpec { images: "/images".to_owned() }),
+            data: Some(v1::DataSpec { images: "/images".to_owned() }),
             train: Some(v1::TrainSpec {
                 placeholder_token: "<star>".to_owned(),
                 initializer_token: "star".to_owned(),

@@ -78,6 +78,7 @@ fn what_is_left_out_takes_diffusers_defaults() {
             checkpointing_steps: 500,
             checkpoints_total_limit: 0,
             resume_from_checkpoint: String::new(),
+            save_as_full_pipeline: false,
             validation: ValidationSpec {
                 validation_loss_steps: 0,
                 validation_loss_samples: 32,
@@ -93,6 +94,7 @@ fn what_is_left_out_takes_diffusers_defaults() {
         },
         cluster: ClusterSpec { world_size: 1, min_world_size: 1, threads_per_rank: 0 },
         debug: DebugSpec { trace_dir: String::new() },
+        generate: None,
         concepts: Vec::new(),
     };
     assert_eq!(spec, expected);
@@ -452,6 +454,7 @@ fn any_draft() -> impl Strategy<Value = JobDraft> {
                 checkpointing_steps: Some(vectors),
                 checkpoints_total_limit: Some(vectors),
                 resume_from_checkpoint: Some(format!("checkpoint-{vectors}")),
+                save_as_full_pipeline: Some(flags[0]),
                 validation_loss_steps: Some(steps.max(1)),
                 validation_loss_samples: Some(batch),
                 select_best: Some(flags[0]),
@@ -467,6 +470,7 @@ fn any_draft() -> impl Strategy<Value = JobDraft> {
                 threads_per_rank: Some(batch),
             },
             debug: DebugDraft { trace_dir: Some(path) },
+            generate: GenerateDraft::default(),
             concepts: Vec::new(),
         }
     })
