@@ -13,8 +13,16 @@ use toml::Table;
 /// No source file is longer: what grows beyond it wants to be two.
 const LONGEST_FILE: usize = 500;
 /// The crate folders.
-const CRATES: [&str; 7] =
-    ["proto", "shared", "coordinator", "coordinator/cli", "worker", "worker/model", "tests"];
+const CRATES: [&str; 8] = [
+    "proto",
+    "shared",
+    "coordinator",
+    "coordinator/cli",
+    "worker",
+    "worker/model",
+    "worker/sources",
+    "tests",
+];
 
 /// The names of a crate's dependencies, of every kind.
 fn dependencies(folder: &str) -> Result<BTreeSet<String>> {
@@ -77,6 +85,15 @@ fn shared_knows_neither_grpc_nor_libtorch() -> Result<()> {
         ensure!(!forbidden, "shared depends on {name}");
         ensure!(!name.starts_with("ringtune-"), "shared depends on {name}: it is what the others share");
     }
+    Ok(())
+}
+
+#[test]
+fn models_are_fetched_without_grpc_and_libtorch() -> Result<()> {
+    let reached = reachable("worker/sources")?;
+    ensure!(reached == BTreeSet::from(["worker/sources", "shared"]), "worker/sources reaches {reached:?}");
+    let names = dependencies("worker/sources")?;
+    ensure!(!names.iter().any(|name| name.contains("tonic")), "worker/sources depends on {names:?}");
     Ok(())
 }
 

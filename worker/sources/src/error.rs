@@ -1,0 +1,90 @@
+//! Why a checkpoint could not be fetched. The texts reach users; none holds a secret.
+
+use std::{io, path::PathBuf};
+
+/// Each names the place, the file or the variable that it is about.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A variable whose value cannot be used.
+    #[error("{variable}: {problem}")]
+    Variable {
+        /// Its name.
+        variable: &'static str,
+        /// What is wrong; without the value of secrets.
+        problem: String,
+    },
+    /// The other side knows no such place, or does not let this one see it.
+    #[error("{place}: {problem}")]
+    Refused {
+        /// The repository or bucket.
+        place: String,
+        /// What was answered and what to do.
+        problem: String,
+    },
+    /// What is there is no checkpoint that can be used.
+    #[error("{place}: {problem}")]
+    Unsuitable {
+        /// The repository or bucket.
+        place: String,
+        /// Which file is missing, or what there is instead.
+        problem: String,
+    },
+    /// Nothing may be asked, and the cache lacks something.
+    #[error("{place}: HF_HUB_OFFLINE is set, and the cache {} {problem}", cache.display())]
+    Offline {
+        /// The repository.
+        place: String,
+        /// The cache's folder.
+        cache: PathBuf,
+        /// What it lacks.
+        problem: String,
+    },
+    /// The other side does not answer, or stopped in the middle. Trying again may help.
+    #[error("{what}: {problem}")]
+    Unreachable {
+        /// The place or file.
+        what: String,
+        /// What happened.
+        problem: String,
+    },
+    /// What arrived is not what was announced.
+    #[error("{file}: {problem}")]
+    Corrupt {
+        /// The file.
+        file: String,
+        /// What was announced and what arrived.
+        problem: String,
+    },
+    /// Larger than anything that is allowed.
+    #[error("{what}: {problem}")]
+    TooLarge {
+        /// The place or file.
+        what: String,
+        /// How large it is and what is allowed.
+        problem: String,
+    },
+    /// A file or folder of this machine.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A part of the program died.
+    #[error("a part of the download ended unexpectedly: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+impl Error {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+
+    /// Whether the same request may succeed a little later.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, Self::Unreachable { .. })
+    }
+}

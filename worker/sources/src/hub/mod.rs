@@ -1,0 +1,185 @@
+//! Repositories of a model hub.
+//!
+//! Source of the routes, the variables and the cache's layout: Python's huggingface_hub (`file_download.py`,
+//! `constants.py`). The crate hf-hub does not go on with a partial file, checks no content and knows no offline mode.
+
+mod cache;
+mod client;
+mod settings;
+
+use std::path::PathBuf;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use ringtune_shared::spec::HubModel;
+
+use crate::{
+    Environment, Error, Patience, ProgressSender,
+    digest::Expected,
+    lock::{FileLock, Mode},
+    model_cache::check_room,
+    progress::FileProgress,
+    select::needed_files,
+    transfer::{self, Wanted},
+    web::with_retries,
+};
+use cache::RepositoryCache;
+use client::{FileFacts, HubClient, Listing, RemoteFile};
+use settings::HubSettings;
+
+/// A checkpoint is not larger: SD 2's whole repository has 30 GB.
+const LARGEST_MODEL: u64 = 256 << 30;
+/// Questions about files that are asked at the same time.
+const QUESTIONS: usize = 6;
+
+/// A hub and its cache.
+#[derive(Clone, Debug)]
+pub(crate) struct Hub {
+    settings: HubSettings,
+    client: HubClient,
+    patience: Patience,
+}
+
+/// A commit, in the cache.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) folder: PathBuf,
+    pub(crate) commit: String,
+    pub(crate) remarks: Vec<String>,
+}
+
+impl Hub {
+    /// As the variables say. Blocks on one small file.
+    pub(crate) fn new(environment: &Environment, patience: Patience) -> Result<Self, Error> {
+        let settings = HubSettings::of(environment)?;
+        Ok(Self { client: HubClient::new(settings.clone())?, settings, patience })
+    }
+
+    /// Brings the needed files of a revision into the cache.
+    pub(crate) async fn fetch(
+        &self,
+        model: &HubModel,
+        variant: &str,
+        progress: &ProgressSender,
+    ) -> Result<Snapshot, Error> {
+        if self.settings.offline {
+            let offline = |problem| Error::Offline {
+                place: model.to_string(),
+                cache: self.settings.cache.clone(),
+                problem,
+            };
+            return self.cached(model, variant).await?.map_err(offline);
+        }
+        let listing = match with_retries(&self.patience, &model.to_string(), || self.client.list(model)).await
+        {
+            Ok(listing) => listing,
+            // What was fetched before is as good as long as all ranks have the same, which they compare.
+            Err(error) if error.is_transient() => {
+                let Ok(mut snapshot) = self.cached(model, variant).await? else { return Err(error) };
+                snapshot.remarks.push(format!("{error}: using the commit {} of the cache", snapshot.commit));
+                return Ok(snapshot);
+            }
+            Err(error) => return Err(error),
+        };
+        self.fetch_listed(model, variant, &listing, progress).await
+    }
+
+    async fn fetch_listed(
+        &self,
+        model: &HubModel,
+        variant: &str,
+        listing: &Listing,
+        progress: &ProgressSender,
+    ) -> Result<Snapshot, Error> {
+        // 1. What is needed, and how large it is.
+        let unsuitable = |problem| Error::Unsuitable { place: model.to_string(), problem };
+        let names = needed_files(&listing.files, variant).map_err(unsuitable)?;
+        let cache = RepositoryCache::new(&self.settings.cache, model);
+        let remote = |name| RemoteFile { client: &self.client, model, commit: &listing.commit, name };
+        let files: Vec<(&String, FileFacts)> = futures::stream::iter(&names)
+            .map(|name| async move {
+                let facts =
+                    with_retries(&self.patience, name, || async { remote(name).facts().await }).await?;
+                Ok::<_, Error>((name, facts))
+            })
+            .buffered(QUESTIONS)
+            .try_collect()
+            .await?;
+        let total = total_size(model, &files)?;
+        let missing = files.iter().filter(|(_, facts)| !cache.blob(&facts.etag).exists());
+        let missing: u64 = missing.map(|(_, facts)| facts.size).sum();
+        check_room(&self.settings.cache, &model.to_string(), missing)?;
+        // 2. One file after the other: the small ones come first.
+        let mut done = 0;
+        for (name, facts) in &files {
+            let part = FileProgress::new(progress, done, total);
+            self.fetch_file(&cache, &remote(name), facts, &part).await?;
+            let (cache, commit) = (cache.clone(), listing.commit.clone());
+            let (name, etag) = ((*name).clone(), facts.etag.clone());
+            tokio::task::spawn_blocking(move || cache.link(&commit, &name, &etag)).await??;
+            done += facts.size;
+            progress.set(done, total);
+        }
+        // 3. What the revision is, for offline use.
+        let (folder, commit) = (cache.snapshot(&listing.commit), listing.commit.clone());
+        let (revision, named) = (model.revision.clone(), commit.clone());
+        tokio::task::spawn_blocking(move || cache.set_commit_of(&revision, &named)).await??;
+        Ok(Snapshot { folder, commit, remarks: Vec::new() })
+    }
+
+    async fn fetch_file(
+        &self,
+        cache: &RepositoryCache,
+        file: &RemoteFile<'_>,
+        facts: &FileFacts,
+        progress: &FileProgress,
+    ) -> Result<(), Error> {
+        let (blob, partial) = (cache.blob(&facts.etag), cache.partial(&facts.etag));
+        if is_whole(&blob, facts) {
+            return Ok(());
+        }
+        let watched = partial.clone();
+        let waiting = || progress.set(std::fs::metadata(&watched).map_or(0, |about| about.len()));
+        let _lock = FileLock::take(&cache.lock(&facts.etag), Mode::Exclusive, waiting).await?;
+        if is_whole(&blob, facts) {
+            return Ok(());
+        }
+        let wanted = Wanted {
+            what: format!("{}: {}", file.model, file.name),
+            size: facts.size,
+            expected: Expected::of_hub_etag(&facts.etag),
+            partial,
+            target: blob,
+        };
+        transfer::download(file, &wanted, &self.patience, progress).await
+    }
+
+    /// What the cache has, without asking anybody; else what it lacks.
+    async fn cached(&self, model: &HubModel, variant: &str) -> Result<Result<Snapshot, String>, Error> {
+        let (cache, model, variant) =
+            (RepositoryCache::new(&self.settings.cache, model), model.clone(), variant.to_owned());
+        let look = move || {
+            let commit = cache
+                .commit_of(&model.revision)
+                .ok_or_else(|| format!("has no revision {:?} of it", model.revision))?;
+            let files = cache.files(&commit).map_err(|_| format!("has no commit {commit} of it"))?;
+            needed_files(&files, &variant)
+                .map_err(|problem| format!("has not all of its commit {commit}: it {problem}"))?;
+            Ok(Snapshot { folder: cache.snapshot(&commit), commit, remarks: Vec::new() })
+        };
+        Ok(tokio::task::spawn_blocking(look).await?)
+    }
+}
+
+/// A content that was cut short by a full disk, say, is fetched again.
+fn is_whole(blob: &std::path::Path, facts: &FileFacts) -> bool {
+    std::fs::metadata(blob).is_ok_and(|about| about.len() == facts.size)
+}
+
+fn total_size(model: &HubModel, files: &[(&String, FileFacts)]) -> Result<u64, Error> {
+    let total = files.iter().map(|(_, facts)| facts.size).fold(0, u64::saturating_add);
+    if total <= LARGEST_MODEL {
+        return Ok(total);
+    }
+    let problem = format!("its files have {total} bytes; allowed: {LARGEST_MODEL}");
+    Err(Error::TooLarge { what: model.to_string(), problem })
+}

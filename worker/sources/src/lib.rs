@@ -1,0 +1,115 @@
+//! Checkpoints from where people have them: folders, model hubs (`hf://`), buckets (`s3://`).
+//!
+//! A remote checkpoint becomes a folder of this machine before anything reads it. Only the files that are needed are
+//! fetched; an interrupted download goes on where it stopped, also after a restart; a file has its name only when all
+//! of it is there and it is what the other side said it would be. Two workers of a machine fetch a checkpoint once:
+//! whoever comes second waits and finds it.
+//!
+//! Names neither tch nor tonic.
+
+mod digest;
+mod environment;
+mod error;
+mod hub;
+mod lock;
+mod model_cache;
+mod names;
+mod progress;
+mod s3;
+mod select;
+mod transfer;
+mod web;
+
+use std::{path::PathBuf, sync::Arc};
+
+use ringtune_shared::spec::{HubModel, ModelLocation};
+
+pub use environment::Environment;
+pub use error::Error;
+pub use model_cache::{CacheOptions, default_cache_folder};
+pub use progress::{DownloadProgress, ProgressSender, progress_channel};
+pub use transfer::Patience;
+
+use hub::Hub;
+use lock::FileLock;
+use model_cache::ModelCache;
+use s3::Bucket;
+
+/// Fetches checkpoints. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ModelSources {
+    environment: Arc<Environment>,
+    cache: ModelCache,
+    patience: Patience,
+}
+
+/// A checkpoint that is on this machine.
+#[derive(Debug)]
+pub struct LocalModel {
+    /// A folder in diffusers layout.
+    pub folder: PathBuf,
+    /// Where it comes from, without any path of this machine: "org/name" of a hub, and its commit.
+    pub origin: Option<HubOrigin>,
+    /// What somebody should know, such as that the hub could not be asked.
+    pub remarks: Vec<String>,
+    /// As long as it is held, the cache does not let the folder go.
+    _held: Option<FileLock>,
+}
+
+/// A commit of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubOrigin {
+    /// "org/name".
+    pub repository: String,
+    /// 40 hexadecimal digits.
+    pub commit: String,
+}
+
+impl ModelSources {
+    /// Fetches with the variables of `environment` (HF_*, AWS_*), keeping what comes out of buckets in a cache.
+    pub fn new(environment: Environment, cache: CacheOptions, patience: Patience) -> Self {
+        Self { environment: Arc::new(environment), cache: ModelCache::new(cache), patience }
+    }
+
+    /// Brings a checkpoint to this machine; a folder is there already and is not looked at.
+    ///
+    /// `variant`: "fp16" of `diffusion_pytorch_model.fp16.safetensors`; empty: none. Dropping the future leaves what
+    /// has arrived for the next time.
+    ///
+    /// # Errors
+    /// See [`Error`]; each names the place, the file or the variable that it is about.
+    pub async fn fetch(
+        &self,
+        location: &ModelLocation,
+        variant: &str,
+        progress: &ProgressSender,
+    ) -> Result<LocalModel, Error> {
+        match location {
+            ModelLocation::Folder(folder) => {
+                Ok(LocalModel { folder: folder.clone(), origin: None, remarks: Vec::new(), _held: None })
+            }
+            ModelLocation::Hub(model) => self.fetch_from_hub(model, variant, progress).await,
+            ModelLocation::S3(model) => {
+                let bucket = Bucket::open(model, &self.environment, self.patience)?;
+                bucket.fetch(variant, &self.cache, progress).await
+            }
+        }
+    }
+
+    async fn fetch_from_hub(
+        &self,
+        model: &HubModel,
+        variant: &str,
+        progress: &ProgressSender,
+    ) -> Result<LocalModel, Error> {
+        let hub = Hub::new(&self.environment, self.patience)?;
+        let snapshot = hub.fetch(model, variant, progress).await?;
+        let origin = HubOrigin { repository: model.repository.clone(), commit: snapshot.commit };
+        Ok(LocalModel {
+            folder: snapshot.folder,
+            origin: Some(origin),
+            remarks: snapshot.remarks,
+            _held: None,
+        })
+    }
+}

@@ -1,0 +1,66 @@
+//! Locks between processes: flock, which the system lets go of when a process ends, however it ends.
+//!
+//! Python's huggingface_hub locks the same files in the same way, so that it and we do not fetch one thing twice.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    path::Path,
+    time::Duration,
+};
+
+use crate::Error;
+
+/// How often a taken lock is tried again. Whoever holds it is downloading: nobody waits for less than that.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// A lock that is held until it is dropped.
+#[derive(Debug)]
+pub(crate) struct FileLock {
+    _file: File,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// With others that share it.
+    Shared,
+    /// Alone.
+    Exclusive,
+}
+
+impl FileLock {
+    /// The lock, if it is free. Blocks on the disk only.
+    pub(crate) fn try_take(path: &Path, mode: Mode) -> Result<Option<Self>, Error> {
+        let failed = || Error::io(path);
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(failed())?;
+        let locked = match mode {
+            Mode::Shared => file.try_lock_shared(),
+            Mode::Exclusive => file.try_lock(),
+        };
+        match locked {
+            Ok(()) => Ok(Some(Self { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(source)) => Err(failed()(source)),
+        }
+    }
+
+    /// Waits for the lock; calls `waiting` now and then.
+    pub(crate) async fn take(path: &Path, mode: Mode, mut waiting: impl FnMut()) -> Result<Self, Error> {
+        loop {
+            let tried = path.to_owned();
+            if let Some(lock) = tokio::task::spawn_blocking(move || Self::try_take(&tried, mode)).await?? {
+                return Ok(lock);
+            }
+            waiting();
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}

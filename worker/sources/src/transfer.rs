@@ -1,0 +1,243 @@
+//! One file, from a place that can begin in the middle, into a partial file, and then under its name.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use bytes::Bytes;
+use futures::{StreamExt as _, stream::BoxStream};
+use ringtune_shared::files::rename_durably;
+use tokio::{
+    fs::{File, OpenOptions},
+    io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _},
+    time::timeout,
+};
+
+use crate::{
+    Error,
+    digest::{Expected, Running},
+    progress::FileProgress,
+};
+
+/// No file of a checkpoint is larger: SD 2's largest is 5 GB.
+pub(crate) const LARGEST_FILE: u64 = 64 << 30;
+
+/// How long to wait for the other side.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Without a byte for so long a connection counts as lost.
+    pub stall: Duration,
+    /// Tries without any progress before giving up.
+    pub tries: usize,
+    /// The first wait between two tries; it doubles, up to 30 seconds.
+    pub first_wait: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { stall: Duration::from_secs(30), tries: 6, first_wait: Duration::from_millis(500) }
+    }
+}
+
+impl Patience {
+    pub(crate) fn waits(&self) -> backon::ExponentialBackoff {
+        ExponentialBuilder::default()
+            .with_jitter()
+            .with_min_delay(self.first_wait)
+            .with_max_delay(Duration::from_secs(30))
+            .with_max_times(self.tries)
+            .build()
+    }
+}
+
+/// A remote file.
+#[async_trait]
+pub(crate) trait Origin: Send + Sync {
+    /// Begins to send the file from byte `offset` on, or from an earlier one.
+    async fn open(&self, offset: u64) -> Result<Opened, Error>;
+}
+
+/// A stream of bytes.
+pub(crate) struct Opened {
+    /// Where it begins: what was asked for, or 0 where only whole files are sent.
+    pub(crate) offset: u64,
+    pub(crate) body: BoxStream<'static, Result<Bytes, Error>>,
+}
+
+/// What has to arrive.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// For messages: the file as users know it.
+    pub(crate) what: String,
+    pub(crate) size: u64,
+    pub(crate) expected: Expected,
+    /// What has come so far; kept until all is there.
+    pub(crate) partial: PathBuf,
+    /// Its name once all is there. In the same folder.
+    pub(crate) target: PathBuf,
+}
+
+/// Fetches what is missing of a file. The target appears only when size and content are right.
+///
+/// Whoever calls this holds the lock on the file.
+pub(crate) async fn download(
+    origin: &dyn Origin,
+    wanted: &Wanted,
+    patience: &Patience,
+    progress: &FileProgress,
+) -> Result<(), Error> {
+    if wanted.size > LARGEST_FILE {
+        let problem = format!("has {} bytes; allowed: {LARGEST_FILE}", wanted.size);
+        return Err(Error::TooLarge { what: wanted.what.clone(), problem });
+    }
+    let mut partial = Partial::open(wanted).await?;
+    loop {
+        let resumed = partial.length > 0;
+        fill(origin, &mut partial, wanted, patience, progress).await?;
+        match partial.finish(wanted).await {
+            // What was there before may have been damaged: once more from the beginning.
+            Err(Error::Corrupt { file, problem }) if resumed => {
+                tracing::warn!(%file, %problem, "a partial download is damaged: starting over");
+                partial = Partial::open(wanted).await?;
+            }
+            finished => return finished,
+        }
+    }
+}
+
+/// Goes on until all bytes are there, through interruptions.
+async fn fill(
+    origin: &dyn Origin,
+    partial: &mut Partial,
+    wanted: &Wanted,
+    patience: &Patience,
+    progress: &FileProgress,
+) -> Result<(), Error> {
+    let mut waits = patience.waits();
+    while partial.length < wanted.size {
+        let before = partial.length;
+        let Err(error) = receive(origin, partial, wanted, patience, progress).await else { break };
+        if !error.is_transient() {
+            return Err(error);
+        }
+        if partial.length > before {
+            waits = patience.waits();
+        }
+        let Some(wait) = waits.next() else { return Err(error) };
+        tracing::info!(file = wanted.what, %error, have = partial.length, "interrupted: trying again");
+        tokio::time::sleep(wait).await;
+    }
+    Ok(())
+}
+
+/// One connection's worth.
+async fn receive(
+    origin: &dyn Origin,
+    partial: &mut Partial,
+    wanted: &Wanted,
+    patience: &Patience,
+    progress: &FileProgress,
+) -> Result<(), Error> {
+    let lost = |problem: String| Error::Unreachable { what: wanted.what.clone(), problem };
+    let stalled = || lost(format!("no answer for {:.0} seconds", patience.stall.as_secs_f64()));
+    let mut opened = timeout(patience.stall, origin.open(partial.length)).await.map_err(|_| stalled())??;
+    if opened.offset != partial.length {
+        partial.restart(wanted).await?;
+    }
+    progress.set(partial.length);
+    while let Some(bytes) = timeout(patience.stall, opened.body.next()).await.map_err(|_| stalled())? {
+        let bytes = bytes?;
+        if partial.length + bytes.len() as u64 > wanted.size {
+            // Whatever this is, the next try begins with nothing of it.
+            partial.restart(wanted).await?;
+            let problem = format!("more than the announced {} bytes arrived", wanted.size);
+            return Err(Error::Corrupt { file: wanted.what.clone(), problem });
+        }
+        partial.append(&bytes).await?;
+        progress.set(partial.length);
+    }
+    if partial.length < wanted.size {
+        let problem = format!("the connection ended after {} of {} bytes", partial.length, wanted.size);
+        return Err(lost(problem));
+    }
+    Ok(())
+}
+
+/// The part of a file that is here, and its digest so far.
+struct Partial {
+    file: File,
+    path: PathBuf,
+    length: u64,
+    digest: Running,
+}
+
+impl Partial {
+    /// What an earlier try has left, or nothing.
+    async fn open(wanted: &Wanted) -> Result<Self, Error> {
+        let path = wanted.partial.clone();
+        if let Some(folder) = path.parent() {
+            tokio::fs::create_dir_all(folder).await.map_err(Error::io(folder))?;
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .await
+            .map_err(Error::io(&path))?;
+        let mut partial = Self { file, path, length: 0, digest: Running::new(&wanted.expected, wanted.size) };
+        partial.read_back(wanted).await?;
+        Ok(partial)
+    }
+
+    /// Takes the bytes that are there into the digest.
+    async fn read_back(&mut self, wanted: &Wanted) -> Result<(), Error> {
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            let read = self.file.read(&mut buffer).await.map_err(Error::io(&self.path))?;
+            let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else { return Ok(()) };
+            self.digest.update(bytes);
+            self.length += read as u64;
+            if self.length > wanted.size {
+                return self.restart(wanted).await;
+            }
+        }
+    }
+
+    async fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.file.write_all(bytes).await.map_err(Error::io(&self.path))?;
+        self.digest.update(bytes);
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+
+    async fn restart(&mut self, wanted: &Wanted) -> Result<(), Error> {
+        self.file.set_len(0).await.map_err(Error::io(&self.path))?;
+        self.file.rewind().await.map_err(Error::io(&self.path))?;
+        self.length = 0;
+        self.digest = Running::new(&wanted.expected, wanted.size);
+        Ok(())
+    }
+
+    /// Checks the content and gives the file its name; a wrong one is removed.
+    async fn finish(&mut self, wanted: &Wanted) -> Result<(), Error> {
+        let digest = std::mem::replace(&mut self.digest, Running::Nothing).finish();
+        if let Err(problem) = wanted.expected.check(&digest) {
+            self.restart(wanted).await?;
+            let _ = tokio::fs::remove_file(&self.path).await;
+            return Err(Error::Corrupt { file: wanted.what.clone(), problem });
+        }
+        self.file.flush().await.map_err(Error::io(&self.path))?;
+        self.file.sync_all().await.map_err(Error::io(&self.path))?;
+        let (from, to) = (self.path.clone(), wanted.target.clone());
+        tokio::task::spawn_blocking(move || rename(&from, &to)).await?
+    }
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), Error> {
+    rename_durably(from, to).map_err(|error| Error::Io { path: error.path, source: error.cause })
+}
