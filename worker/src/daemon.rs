@@ -11,6 +11,7 @@ use ringtune_shared::{
         state_lock::StateLockError,
     },
 };
+use ringtune_sources::{Environment, ModelSources, Patience};
 use tokio::{net::TcpListener, task::JoinError, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Server, server::TcpIncoming};
@@ -194,12 +195,18 @@ fn context(
     rings: &Rings,
     metrics: &Arc<Metrics>,
 ) -> Result<Context, Error> {
+    let environment = Environment::of_process();
     Ok(Context {
         engine: engine.clone(),
         artifacts: ArtifactClient::new(&settings.coordinator.url).map_err(Error::Coordinator)?,
         cache: ContentCache::open(state.cache_folder(), settings.storage.cache_bytes)
             .map_err(|error| Error::Cache(Box::new(error)))?,
         latents: open_latents(settings, state)?,
+        models: ModelSources::new(
+            environment.clone(),
+            settings.model_cache.options(&environment, &settings.storage.state_dir),
+            Patience::default(),
+        ),
         fingerprints: Arc::new(Fingerprints::default()),
         rings: rings.clone(),
         metrics: Arc::clone(metrics),

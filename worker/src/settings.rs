@@ -1,11 +1,15 @@
 //! The worker's settings: defaults, then a file, then `RINGTUNE__SECTION__KEY`, then flags.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use ringtune_shared::daemon::{
     logging::LogSettings,
     settings::{ListenSettings, SecuritySettings, SettingsError, check_state_dir},
 };
+use ringtune_sources::{CacheOptions, Environment, default_cache_folder};
 use serde::{Deserialize, Serialize};
 
 /// All sections. Unknown keys are refused.
@@ -22,6 +26,8 @@ pub struct Settings {
     pub ring: RingSettings,
     /// Files of the worker.
     pub storage: StorageSettings,
+    /// Checkpoints that were fetched.
+    pub model_cache: ModelCacheSettings,
     /// The processor.
     pub compute: ComputeSettings,
     /// For those who check the numbers.
@@ -64,6 +70,18 @@ pub struct StorageSettings {
     pub latent_cache_bytes: u64,
 }
 
+/// `[model_cache]`: checkpoints out of buckets. Those of a hub are in the cache that all tools of the machine share,
+/// which is not ours to trim.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelCacheSettings {
+    /// Its folder, which all workers of a machine can share; empty: $XDG_CACHE_HOME/ringtune/models, or
+    /// ~/.cache/ringtune/models, or in the state folder where there is no home.
+    pub dir: PathBuf,
+    /// Bytes that it may take. What was used longest ago goes first, and nothing that is in use.
+    pub max_bytes: u64,
+}
+
 /// `[compute]`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -88,6 +106,7 @@ impl Default for Settings {
             coordinator: CoordinatorSettings::default(),
             ring: RingSettings::default(),
             storage: StorageSettings::default(),
+            model_cache: ModelCacheSettings::default(),
             compute: ComputeSettings::default(),
             debug: DebugSettings::default(),
             log: LogSettings::default(),
@@ -115,6 +134,23 @@ impl Default for StorageSettings {
             cache_bytes: 8 << 30,
             latent_cache_bytes: 4 << 30,
         }
+    }
+}
+
+impl Default for ModelCacheSettings {
+    fn default() -> Self {
+        Self { dir: PathBuf::new(), max_bytes: 64 << 30 }
+    }
+}
+
+impl ModelCacheSettings {
+    /// What the variables leave open is decided here; `fallback` is used where there is no home folder.
+    pub fn options(&self, environment: &Environment, fallback: &Path) -> CacheOptions {
+        let folder = match self.dir.as_os_str().is_empty() {
+            false => self.dir.clone(),
+            true => default_cache_folder(environment).unwrap_or_else(|| fallback.join("models")),
+        };
+        CacheOptions { folder, most_bytes: self.max_bytes }
     }
 }
 
@@ -152,6 +188,11 @@ impl Settings {
                 "it is at most 4096; 0 decides",
             ));
         }
+        let dir = &self.model_cache.dir;
+        if !dir.as_os_str().is_empty() && !dir.is_absolute() {
+            let given = dir.display().to_string();
+            return Err(SettingsError::text("model_cache.dir", &given, "it is an absolute path, or empty"));
+        }
         check_state_dir(&self.storage.state_dir)?;
         self.security.check(&[("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)])
     }
@@ -182,6 +223,7 @@ mod tests {
         assert_eq!(error_key(|s| s.ring.peer_timeout_seconds = f64::NAN), "ring.peer_timeout_seconds");
         assert_eq!(error_key(|s| s.ring.peer_timeout_seconds = 0.0), "ring.peer_timeout_seconds");
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
+        assert_eq!(error_key(|s| s.model_cache.dir = PathBuf::from("models")), "model_cache.dir");
         assert_eq!(
             error_key(|s| {
                 s.ring.interface = "eth0".to_owned();

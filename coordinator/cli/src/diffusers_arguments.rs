@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ringtune_shared::suggest;
+use ringtune_shared::{spec::HubModel, suggest};
 
 /// What kind of value an option takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,8 @@ use Takes::{Nothing, Number, Text};
 /// Options that a job file has: name there and here.
 const KNOWN: &[(&str, Takes, &str, &str)] = &[
     ("pretrained_model_name_or_path", Text, "model", "base"),
+    ("revision", Text, "model", "revision"),
+    ("variant", Text, "model", "variant"),
     ("train_data_dir", Text, "data", "images"),
     ("placeholder_token", Text, "train", "placeholder_token"),
     ("initializer_token", Text, "train", "initializer_token"),
@@ -67,8 +69,6 @@ const WITHOUT_EFFECT: &[(&str, Takes, &str)] = &[
 /// Options without which the result would be another one, and what to do instead.
 const REFUSED: &[(&str, Takes, &str)] = &[
     ("tokenizer_name", Text, "the checkpoint's own tokenizer is used: put the other one into its folder"),
-    ("revision", Text, "download that revision and give its folder as --pretrained_model_name_or_path"),
-    ("variant", Text, "download that variant and give its folder as --pretrained_model_name_or_path"),
     ("no_safe_serialization", Nothing, "pickle files are never written: leave it out"),
     ("push_to_hub", Nothing, "upload the output folder yourself: leave it out"),
     ("hub_token", Text, "nothing is uploaded: leave it out"),
@@ -92,9 +92,11 @@ pub struct Translated {
 
 /// Reads `line`: with or without the launcher and the script's name in front, quoted as for a shell.
 ///
+/// `is_there`: whether a path leads somewhere. The script takes a repository's name where no folder is.
+///
 /// # Errors
 /// Everything that cannot be translated, a line each.
-pub fn translate(line: &str) -> Result<Translated, String> {
+pub fn translate(line: &str, is_there: fn(&str) -> bool) -> Result<Translated, String> {
     // The splitter would make an empty word of a line's continuation.
     let line = line.replace("\\\r\n", "").replace("\\\n", "");
     let words = shlex::split(&line).ok_or("a quotation mark is not closed, or a backslash is last")?;
@@ -103,15 +105,21 @@ pub fn translate(line: &str) -> Result<Translated, String> {
         Some(at) => (&words[..at], &words[at + 1..]),
         None => (&words[..0], &words[..]),
     };
-    let mut reader = Reader::default();
+    let mut reader = Reader {
+        is_there,
+        values: BTreeMap::new(),
+        output_dir: None,
+        remarks: Vec::new(),
+        problems: Vec::new(),
+    };
     reader.launcher(launcher);
     reader.options(options);
     reader.finish()
 }
 
 /// Values by section and key, in TOML.
-#[derive(Default)]
 struct Reader {
+    is_there: fn(&str) -> bool,
     values: BTreeMap<(&'static str, &'static str), String>,
     output_dir: Option<String>,
     remarks: Vec<String>,
@@ -181,6 +189,10 @@ impl Reader {
             self.output_dir = Some(value.to_owned());
         } else if name == "report_to" {
             self.report_to(value);
+        } else if name == "pretrained_model_name_or_path" {
+            let is_repository = HubModel::is_repository(value) && !(self.is_there)(value);
+            let base = if is_repository { format!("hf://{value}") } else { value.to_owned() };
+            self.set("pretrained_model_name_or_path", Text, ("model", "base"), &base);
         } else if let Some((name, takes, section, key)) = KNOWN.iter().find(|known| known.0 == name) {
             self.set(name, *takes, (section, key), value);
         } else if let Some((_, _, why)) = WITHOUT_EFFECT.iter().find(|known| known.0 == name) {
@@ -285,6 +297,10 @@ mod tests {
 
     use super::*;
 
+    fn nowhere(_: &str) -> bool {
+        false
+    }
+
     #[test]
     fn the_documentations_command_line_becomes_a_job() {
         let line = r#"mpirun -n 2 accelerate launch --mixed_precision bf16 textual_inversion.py \
@@ -293,7 +309,7 @@ mod tests {
             --resolution=512 --train_batch_size=1 --gradient_accumulation_steps=4 --max_train_steps=3000 \
             --learning_rate=5.0e-04 --scale_lr --lr_scheduler="constant" --lr_warmup_steps=0 \
             --adam_epsilon 1e-08 --enable_xformers_memory_efficient_attention --output_dir="cat out""#;
-        let translated = translate(line).unwrap();
+        let translated = translate(line, nowhere).unwrap();
         assert_eq!(translated.output_dir.as_deref(), Some("cat out"));
         assert_eq!(translated.remarks.len(), 1);
         assert!(translated.remarks[0].contains("xformers"), "{:?}", translated.remarks);
@@ -316,20 +332,34 @@ mod tests {
     }
 
     #[test]
+    fn a_repository_is_meant_where_no_folder_is() {
+        let base = |line: &str, is_there: fn(&str) -> bool| {
+            let job = translate(line, is_there).unwrap().job;
+            job.lines().filter(|line| line.starts_with("base")).collect::<String>()
+        };
+        let line = "--pretrained_model_name_or_path acme/toy-sd --revision v1 --variant fp16";
+        assert_eq!(base(line, |_| false), "base = \"hf://acme/toy-sd\"");
+        assert_eq!(base(line, |path| path == "acme/toy-sd"), "base = \"acme/toy-sd\"");
+        assert_eq!(base("--pretrained_model_name_or_path ./acme/sd", |_| false), "base = \"./acme/sd\"");
+        let job = translate(line, |_| false).unwrap().job;
+        assert!(job.contains("revision = \"v1\"\nvariant = \"fp16\""), "{job}");
+    }
+
+    #[test]
     fn the_scripts_own_precision_counts_more_than_the_launchers() {
         let line = "accelerate launch --mixed_precision=fp16 t.py --mixed_precision bf16";
-        assert!(translate(line).unwrap().job.contains("mixed_precision = \"bf16\""));
+        assert!(translate(line, nowhere).unwrap().job.contains("mixed_precision = \"bf16\""));
     }
 
     #[test]
     fn epochs_count_as_little_as_in_the_script() {
         let line = "--num_train_epochs 3 --repeats=10 --pretrained_model_name_or_path m --train_data_dir d \
             --placeholder_token x --initializer_token y";
-        let translated = translate(line).unwrap();
+        let translated = translate(line, nowhere).unwrap();
         let train = parse_job_toml(&translated.job).unwrap().train;
         assert_eq!((train.max_train_steps, train.num_train_epochs, train.repeats), (5000, Some(3), 10));
         assert!(translated.remarks[0].contains("5000"), "{:?}", translated.remarks);
-        let given = translate(&format!("{line} --max_train_steps 7")).unwrap();
+        let given = translate(&format!("{line} --max_train_steps 7"), nowhere).unwrap();
         assert_eq!(parse_job_toml(&given.job).unwrap().train.max_train_steps, 7);
         assert_eq!(given.remarks, Vec::<String>::new());
     }
@@ -351,7 +381,7 @@ mod tests {
     fn all_problems_are_told_at_once() {
         let line =
             "--resolution big --learning_rat 1 --scale_lr=1 --push_to_hub --seed --train_data_dir $DIR stray";
-        let problems = translate(line).unwrap_err();
+        let problems = translate(line, nowhere).unwrap_err();
         for words in [
             "--resolution: \"big\" is not a number",
             "--learning_rat is no option of textual_inversion.py; did you mean --learning_rate?",
@@ -363,7 +393,7 @@ mod tests {
         ] {
             assert!(problems.contains(words), "{words:?} is missing in:\n{problems}");
         }
-        assert!(translate("--placeholder_token '<x").unwrap_err().contains("quotation mark"));
+        assert!(translate("--placeholder_token '<x", nowhere).unwrap_err().contains("quotation mark"));
     }
 
     #[test]
@@ -392,7 +422,7 @@ mod tests {
                 Number => " 1".to_owned(),
                 Text => " x".to_owned(),
             };
-            let job = translate(&format!("--{name}{value}")).unwrap().job;
+            let job = translate(&format!("--{name}{value}"), nowhere).unwrap().job;
             // Other keys are missing, and values may not be allowed; but the key is known.
             let error = parse_job_toml(&job).unwrap_err();
             let field = format!("{section}.{key}");

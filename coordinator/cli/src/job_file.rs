@@ -87,13 +87,14 @@ impl JobFile {
     /// The job that a command line of diffusers' script stands for, with `settings` put into it, its paths relative to
     /// the current folder; and what the command line says beside it.
     pub fn from_diffusers(line: &str, settings: &[Setting]) -> Result<(Self, Translated), JobFileError> {
-        let translated = diffusers_arguments::translate(line).map_err(|problems| {
-            JobFileError::Untranslatable(if problems.contains('\n') {
-                format!("\n{problems}")
-            } else {
-                problems
-            })
-        })?;
+        let translated =
+            diffusers_arguments::translate(line, |path| Path::new(path).exists()).map_err(|problems| {
+                JobFileError::Untranslatable(if problems.contains('\n') {
+                    format!("\n{problems}")
+                } else {
+                    problems
+                })
+            })?;
         let folder = std::env::current_dir()
             .map_err(|source| JobFileError::Unreadable { path: PathBuf::from("."), source })?;
         let file = spec::parse_job_toml_with(&translated.job, settings)

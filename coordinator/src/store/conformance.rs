@@ -30,7 +30,7 @@ pub fn queued_job(number: u64) -> Arc<Job> {
     let spec = JobSpec::from_draft(JobDraft {
         kind: Some("textual_inversion".to_owned()),
         name: Some(format!("job {number}")),
-        model: ModelDraft { base: Some("/models/sd".to_owned()) },
+        model: ModelDraft { base: Some("/models/sd".to_owned()), ..ModelDraft::default() },
         data: DataDraft { images: images(number) },
         train: TrainDraft {
             placeholder_token: Some("<star>".to_owned()),

@@ -26,7 +26,7 @@ async fn create(coordinator: &Coordinator, spec: v1::JobSpec, request_id: &str) 
 async fn a_bad_spec_is_refused_with_every_field() {
     let coordinator = Coordinator::fresh().await;
     let mut bad = spec(0);
-    bad.model = Some(v1::ModelSpec { base: "hf://runwayml/stable-diffusion".to_owned() });
+    bad.model = Some(v1::ModelSpec { base: "gs://bucket/stable-diffusion".to_owned(), ..Default::default() });
     let train = bad.train.as_mut().unwrap();
     train.num_vectors = Some(-1);
     train.lr_scheduler = Some("steep".to_owned());
@@ -44,7 +44,7 @@ async fn a_bad_spec_is_refused_with_every_field() {
     absent.data = Some(v1::DataSpec { images: ContentHash::of(b"never uploaded").uri() });
     assert_eq!(fields(&create(&coordinator, absent, "").await.unwrap_err()), ["spec.data.images"]);
     let mut relative = spec(1);
-    relative.model = Some(v1::ModelSpec { base: "../sd".to_owned() });
+    relative.model = Some(v1::ModelSpec { base: "../sd".to_owned(), ..Default::default() });
     let refused = create(&coordinator, relative, "").await.unwrap_err();
     assert_eq!(fields(&refused), ["spec.model.base"]);
     assert!(refused.message().contains("absolute"), "{refused}");

@@ -454,7 +454,7 @@ fn step_record(step: u64) -> StepRecord {
 fn spec(world_size: i64, min_world_size: i64) -> JobSpec {
     JobSpec::from_draft(JobDraft {
         kind: Some("textual_inversion".to_owned()),
-        model: ModelDraft { base: Some("/models/sd".to_owned()) },
+        model: ModelDraft { base: Some("/models/sd".to_owned()), ..ModelDraft::default() },
         data: DataDraft { images: Some("/images".to_owned()) },
         train: TrainDraft {
             placeholder_token: Some("<star>".to_owned()),

@@ -10,12 +10,17 @@ use crate::v1;
 
 /// The draft of a spec as it was sent; defaults and checks are [`JobSpec::from_draft`]'s.
 pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
+    let model = wire.model.unwrap_or_default();
     let train = wire.train.unwrap_or_default();
     let cluster = wire.cluster.unwrap_or_default();
     JobDraft {
         kind: given(wire.kind),
         name: given(wire.name),
-        model: ModelDraft { base: wire.model.and_then(|model| given(model.base)) },
+        model: ModelDraft {
+            base: given(model.base),
+            revision: given(model.revision),
+            variant: given(model.variant),
+        },
         data: DataDraft { images: wire.data.and_then(|data| given(data.images)) },
         train: TrainDraft {
             placeholder_token: given(train.placeholder_token),
@@ -105,7 +110,11 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
     v1::JobSpec {
         kind: spec.kind.as_str().to_owned(),
         name: spec.name.clone(),
-        model: Some(v1::ModelSpec { base: spec.model.base.clone() }),
+        model: Some(v1::ModelSpec {
+            base: spec.model.base.clone(),
+            revision: spec.model.revision.clone(),
+            variant: spec.model.variant.clone(),
+        }),
         data: learns.then(|| v1::DataSpec { images: spec.data.images.clone() }),
         train: learns.then(|| v1::TrainSpec {
             placeholder_token: train.placeholder_token.clone(),
@@ -177,7 +186,11 @@ mod tests {
     fn sent() -> v1::JobSpec {
         v1::JobSpec {
             kind: "textual_inversion".to_owned(),
-            model: Some(v1::ModelSpec { base: "/models/sd".to_owned() }),
+            model: Some(v1::ModelSpec {
+                base: "hf://acme/sd".to_owned(),
+                revision: "v1".to_owned(),
+                variant: "fp16".to_owned(),
+            }),
             data: Some(v1::DataSpec { images: "/images".to_owned() }),
             train: Some(v1::TrainSpec {
                 placeholder_token: "<star>".to_owned(),
@@ -216,6 +229,7 @@ mod tests {
     fn a_resolved_spec_goes_over_the_wire_unchanged() {
         let spec = spec_from_wire(sent()).unwrap();
         assert_eq!(spec.cluster.min_world_size, 3);
+        assert_eq!((spec.model.revision.as_str(), spec.model.variant.as_str()), ("v1", "fp16"));
         assert_eq!(spec.train.max_train_steps, 5000);
         assert_eq!((spec.train.adam_beta1, spec.train.adam_beta2), (0.8, 0.9));
         assert_eq!((spec.train.adam_weight_decay, spec.train.adam_epsilon), (0.1, 1e-6));

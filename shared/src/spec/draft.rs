@@ -37,6 +37,8 @@ pub struct JobDraft {
 #[expect(missing_docs, reason = "documented in ModelSpec")]
 pub struct ModelDraft {
     pub base: Option<String>,
+    pub revision: Option<String>,
+    pub variant: Option<String>,
 }
 
 /// `[data]`, unchecked; see [`super::DataSpec`].

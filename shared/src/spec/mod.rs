@@ -69,8 +69,23 @@ pub struct JobSpec {
 /// The checkpoint that is built on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ModelSpec {
-    /// A folder in diffusers layout, as every worker sees it.
+    /// Where it is: see [`ModelLocation`].
     pub base: String,
+    /// Of a repository: a branch, a tag or a commit. Empty: what `base` says, else "main".
+    pub revision: String,
+    /// "fp16": weights are read from `diffusion_pytorch_model.fp16.safetensors` and the like. Empty: none.
+    pub variant: String,
+}
+
+impl ModelSpec {
+    /// Where the checkpoint is.
+    ///
+    /// # Errors
+    /// `base` or `revision` has not been checked: what a [`JobSpec`] holds has.
+    pub fn location(&self) -> Result<ModelLocation, SpecError> {
+        ModelLocation::parse(&self.base, &self.revision)
+            .map_err(|(field, problem)| SpecError { violations: vec![Violation::new(field, problem)] })
+    }
 }
 
 /// What is learned from.

@@ -71,7 +71,7 @@ impl ModelLocation {
         Ok(Self::Folder(PathBuf::from(base)))
     }
 
-    /// The folder's path in a text that may be one; none for those that are no path.
+    /// Whether `model.base` is a path of this machine.
     pub fn is_path(base: &str) -> bool {
         !base.starts_with(HUB_PREFIX) && !base.starts_with(S3_PREFIX)
     }

@@ -2,12 +2,12 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{JobSpec, SpecError, Violation, concepts::image_sources};
+use super::{JobSpec, ModelLocation, SpecError, Violation, concepts::image_sources};
 use crate::checkpoint::ResumeFrom;
 use crate::ids::CONTENT_URI_PREFIX;
 
 impl JobSpec {
-    /// Makes the job's relative paths absolute: the model folder, the image folder (unless it is a
+    /// Makes the job's relative paths absolute: the model folder (unless it is a URI), the image folder (unless it is a
     /// content URI) and the trace folder (unless it is empty).
     ///
     /// `base`: the folder of the job file, itself absolute and valid UTF-8; else the violation
@@ -37,7 +37,9 @@ impl JobSpec {
 
     /// The paths that the job gives, by their fields' names.
     fn paths_mut(&mut self) -> Vec<(String, &mut String)> {
-        let is_path = |path: &str| !path.is_empty() && !path.starts_with(CONTENT_URI_PREFIX);
+        let is_path = |path: &str| {
+            !path.is_empty() && !path.starts_with(CONTENT_URI_PREFIX) && ModelLocation::is_path(path)
+        };
         let resumes_from_a_file =
             matches!(ResumeFrom::parse(&self.train.resume_from_checkpoint), Ok(ResumeFrom::File(_)));
         let Self { model, data, train, debug, concepts, generate, .. } = self;

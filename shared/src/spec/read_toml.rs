@@ -95,6 +95,8 @@ struct Section<'document> {
 /// Every key of a job file with its section, for "belongs to".
 const SECTION_OF_KEY: &[(&str, &str)] = &[
     ("base", "model"),
+    ("revision", "model"),
+    ("variant", "model"),
     ("images", "data"),
     ("placeholder_token", "train"),
     ("initializer_token", "train"),
@@ -148,7 +150,11 @@ impl<'text> Reader<'text> {
         let name = self.string(&mut top, "name");
 
         let mut section = self.section(&mut top, "model");
-        let model = ModelDraft { base: self.string(&mut section, "base") };
+        let model = ModelDraft {
+            base: self.string(&mut section, "base"),
+            revision: self.string(&mut section, "revision"),
+            variant: self.string(&mut section, "variant"),
+        };
         self.refuse_unknown(section);
 
         let mut section = self.section(&mut top, "data");

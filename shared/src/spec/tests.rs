@@ -45,7 +45,7 @@ fn what_is_left_out_takes_diffusers_defaults() {
     let expected = JobSpec {
         kind: JobKind::TextualInversion,
         name: "textual_inversion".into(),
-        model: ModelSpec { base: "/models/sd".into() },
+        model: ModelSpec { base: "/models/sd".into(), revision: String::new(), variant: String::new() },
         data: DataSpec { images: "./pictures".into() },
         train: TrainSpec {
             placeholder_token: "<cat-toy>".into(),
@@ -323,15 +323,15 @@ fn tokens_are_single_words() {
 }
 
 #[test]
-fn places_that_are_not_folders_are_not_supported_yet() {
+fn places_that_nobody_can_reach_are_refused() {
     for (old, field, wrongs) in [
-        ("/models/sd", "model.base", ["hf://runwayml/stable-diffusion-v1-5", "s3://b/m", "https://x/y"]),
+        ("/models/sd", "model.base", ["gs://bucket/m", "https://x/y", "file:///models/sd"]),
         ("./pictures", "data.images", ["hf://datasets/x", "s3://bucket/pictures", "artifact://md5/00"]),
     ] {
         for wrong in wrongs {
             let found = violation(&SMALLEST.replace(old, wrong));
             assert_eq!(found.field, field);
-            assert!(found.problem.contains("not supported yet: give a folder"), "{found}");
+            assert!(found.problem.contains("not supported"), "{found}");
         }
         assert_eq!(violation(&SMALLEST.replace(old, "")).field, field);
         assert_eq!(violation(&SMALLEST.replace(old, "a\\u0000b")).field, field);
@@ -343,6 +343,32 @@ fn places_that_are_not_folders_are_not_supported_yet() {
         parse_job_toml(&SMALLEST.replace("/models/sd", "C:/a://b")).is_ok(),
         "a colon in a path is no scheme"
     );
+}
+
+#[test]
+fn models_may_be_in_a_repository_or_a_bucket() {
+    let at = |line: &str| SMALLEST.replace("base = \"/models/sd\"", line);
+    let spec =
+        parse_job_toml(&at("base = \"hf://acme/toy-sd\"\nrevision = \"v1\"\nvariant = \"fp16\"")).unwrap();
+    let model = HubModel { repository: "acme/toy-sd".into(), revision: "v1".into() };
+    assert_eq!(spec.model.location().unwrap(), ModelLocation::Hub(model));
+    assert_eq!(spec.model.variant, "fp16");
+    // Where it is remains as it is written, wherever the job file lies.
+    let mut resolved = spec.clone();
+    resolved.resolve_paths(Path::new("/jobs")).unwrap();
+    assert_eq!(resolved.model, spec.model);
+    assert!(parse_job_toml(&SMALLEST.replace("/models/sd", "s3://models/toy/sd")).is_ok());
+    for (line, field) in [
+        ("base = \"hf://toy-sd\"", "model.base"),
+        ("base = \"s3://models/../x\"", "model.base"),
+        ("base = \"hf://acme/toy-sd\"\nrevision = \"../x\"", "model.revision"),
+        ("base = \"/models/sd\"\nrevision = \"main\"", "model.revision"),
+        ("base = \"/models/sd\"\nvariant = \"../fp16\"", "model.variant"),
+    ] {
+        let found = violation(&at(line));
+        assert_eq!(found.field, field, "{found}");
+        assert!(found.line.is_some(), "{found}");
+    }
 }
 
 #[test]
@@ -421,7 +447,7 @@ fn any_draft() -> impl Strategy<Value = JobDraft> {
         JobDraft {
             kind: Some("textual_inversion".into()),
             name: Some(around.trim().into()),
-            model: ModelDraft { base: Some(path.clone()) },
+            model: ModelDraft { base: Some(path.clone()), ..ModelDraft::default() },
             data: DataDraft { images: Some(path.clone()) },
             train: TrainDraft {
                 placeholder_token: Some(format!("<{placeholder}>1")),

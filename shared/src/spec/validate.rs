@@ -3,6 +3,7 @@
 mod checkpoints;
 mod concepts;
 mod generate;
+mod model;
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -10,7 +11,7 @@ use std::str::FromStr;
 
 use super::{
     ClusterDraft, ClusterSpec, DataDraft, DataSpec, DebugSpec, JobDraft, JobKind, JobSpec, LearnableProperty,
-    LrScheduler, MixedPrecision, ModelSpec, ReportTo, SpecError, TrainDraft, TrainSpec, Violation,
+    LrScheduler, MixedPrecision, ReportTo, SpecError, TrainDraft, TrainSpec, Violation,
 };
 use crate::ids::{CONTENT_URI_PREFIX, ContentHash};
 use concepts::Words;
@@ -71,7 +72,7 @@ pub(super) fn validate(mut draft: JobDraft) -> Result<JobSpec, SpecError> {
 
     let kind = check.kind(draft.kind.take());
     let name = check.name(draft.name.take(), kind);
-    let model = ModelSpec { base: check.model_base(draft.model.base.take()) };
+    let model = check.model(std::mem::take(&mut draft.model));
     let (data, train, concepts, generate) = check.work(kind, &mut draft);
     let cluster = check.cluster(draft.cluster);
     let debug = DebugSpec { trace_dir: check.trace_dir(draft.debug.trace_dir) };
@@ -81,6 +82,7 @@ pub(super) fn validate(mut draft: JobDraft) -> Result<JobSpec, SpecError> {
 
     let spec = JobSpec { kind, name, model, data, train, generate, cluster, debug, concepts };
     check.across_fields(&spec);
+    check.pipeline_of_a_folder(&spec);
     if check.violations.is_empty() { Ok(spec) } else { Err(SpecError { violations: check.violations }) }
 }
 
@@ -118,19 +120,6 @@ impl Check {
             self.refuse("name", format!("got {name:?}; allowed: no space at either end"));
         }
         name
-    }
-
-    fn model_base(&mut self, given: Option<String>) -> String {
-        const FIELD: &str = "model.base";
-        const WANTED: &str = "a folder in diffusers layout";
-        let base = self.required(FIELD, given, WANTED);
-        if let Some(scheme) = scheme(&base) {
-            self.refuse(
-                FIELD,
-                format!("got {:?}; {scheme}:// is not supported yet: give {WANTED}", shortened(&base)),
-            );
-        }
-        base
     }
 
     fn data(&mut self, draft: DataDraft, several: bool) -> DataSpec {

@@ -20,6 +20,8 @@ const DIFFUSERS_STEM: &str = "diffusion_pytorch_model";
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     folder: PathBuf,
+    /// "fp16" of `model.fp16.safetensors`; empty: none.
+    variant: String,
     /// text_encoder/config.json.
     pub text: TextConfig,
     /// unet/config.json.
@@ -35,12 +37,18 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Reads the configuration files; touches no weights.
     pub fn read(folder: &Path) -> Result<Self> {
+        Self::read_variant(folder, "")
+    }
+
+    /// As [`Checkpoint::read`], for weights of a variant ("fp16" of `model.fp16.safetensors`; empty: none).
+    pub fn read_variant(folder: &Path, variant: &str) -> Result<Self> {
         check_model_index(folder)?;
         let keys = |component: &str, file: &str| Keys::read(&folder.join(component).join(file));
         let unet_keys = keys("unet", "config.json")?;
         let scheduler_keys = keys("scheduler", "scheduler_config.json")?;
         let checkpoint = Checkpoint {
             folder: folder.to_path_buf(),
+            variant: variant.to_string(),
             text: TextConfig::from_keys(&keys("text_encoder", "config.json")?)?,
             unet: UNetConfig::from_keys(&unet_keys)?,
             vae: VaeConfig::from_keys(&keys("vae", "config.json")?)?,
@@ -78,17 +86,17 @@ impl Checkpoint {
 
     /// The text encoder's tensors.
     pub fn text_weights(&self) -> Result<Weights> {
-        Weights::open(&self.folder.join("text_encoder"), TEXT_STEM, clip::rename)
+        Weights::open(&self.folder.join("text_encoder"), TEXT_STEM, &self.variant, clip::rename)
     }
 
     /// The UNet's tensors.
     pub fn unet_weights(&self) -> Result<Weights> {
-        Weights::open(&self.folder.join("unet"), DIFFUSERS_STEM, unet::rename)
+        Weights::open(&self.folder.join("unet"), DIFFUSERS_STEM, &self.variant, unet::rename)
     }
 
     /// The VAE's tensors.
     pub fn vae_weights(&self) -> Result<Weights> {
-        Weights::open(&self.folder.join("vae"), DIFFUSERS_STEM, vae::rename)
+        Weights::open(&self.folder.join("vae"), DIFFUSERS_STEM, &self.variant, vae::rename)
     }
 
     /// What scheduler/scheduler_config.json says for a sampler.

@@ -41,7 +41,12 @@ impl StableDiffusion {
     ///
     /// Errors name the file and key or tensor: see [`Error`].
     pub fn open(folder: &Path, precision: Precision) -> Result<Self> {
-        let checkpoint = Checkpoint::read(folder)?;
+        Self::open_variant(folder, "", precision)
+    }
+
+    /// As [`StableDiffusion::open`], with the weights of a variant ("fp16" of `model.fp16.safetensors`; empty: none).
+    pub fn open_variant(folder: &Path, variant: &str, precision: Precision) -> Result<Self> {
+        let checkpoint = Checkpoint::read_variant(folder, variant)?;
         checkpoint.check_weights()?;
         let text = TextEncoder::new(&checkpoint.text_weights()?.root(), &checkpoint.text)?;
         let unet = UNet::new(&checkpoint.unet_weights()?.root(), &checkpoint.unet, kind_of(precision))?;

@@ -45,20 +45,22 @@ struct MappedFile {
 }
 
 impl Weights {
-    /// Opens `folder`/`stem`.safetensors, or the shards of `folder`/`stem`.safetensors.index.json.
+    /// Opens `folder`/`stem`.safetensors, or the shards of `folder`/`stem`.safetensors.index.json; of a variant
+    /// ("fp16"; empty: none) `stem`.fp16.safetensors or `stem`.safetensors.index.fp16.json.
     ///
     /// Errors: no such file ([`Error::NotACheckpoint`], or [`Error::PickleOnly`] when there are only pickles), a
     /// damaged file ([`Error::BadSafetensors`]).
-    pub fn open(folder: &Path, stem: &str, rename: Rename) -> Result<Self> {
-        let single = folder.join(format!("{stem}.safetensors"));
-        let index = folder.join(format!("{stem}.safetensors.index.json"));
+    pub fn open(folder: &Path, stem: &str, variant: &str, rename: Rename) -> Result<Self> {
+        let dotted = if variant.is_empty() { String::new() } else { format!(".{variant}") };
+        let single = folder.join(format!("{stem}{dotted}.safetensors"));
+        let index = folder.join(format!("{stem}.safetensors.index{dotted}.json"));
         if single.is_file() {
             return Self::open_file(&single, rename);
         }
         if index.is_file() {
             return Self::open_shards(folder, &index, rename);
         }
-        Err(no_weights(folder, stem))
+        Err(no_weights(folder, stem, &dotted))
     }
 
     /// Opens one safetensors file.
@@ -290,7 +292,7 @@ fn map_file(path: &Path) -> Result<MappedFile> {
     Ok(MappedFile { path: path.to_path_buf(), map })
 }
 
-fn no_weights(folder: &Path, stem: &str) -> Error {
+fn no_weights(folder: &Path, stem: &str, dotted: &str) -> Error {
     let pickles: Vec<String> = std::fs::read_dir(folder)
         .into_iter()
         .flatten()
@@ -299,7 +301,8 @@ fn no_weights(folder: &Path, stem: &str) -> Error {
         .filter(|name| [".bin", ".ckpt", ".pt", ".pth"].iter().any(|end| name.ends_with(end)))
         .collect();
     if pickles.is_empty() {
-        let reason = format!("holds neither {stem}.safetensors nor {stem}.safetensors.index.json");
+        let reason =
+            format!("holds neither {stem}{dotted}.safetensors nor {stem}.safetensors.index{dotted}.json");
         return Error::NotACheckpoint { folder: folder.to_path_buf(), reason };
     }
     Error::PickleOnly { folder: folder.to_path_buf(), found: pickles.join(", ") }

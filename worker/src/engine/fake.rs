@@ -57,7 +57,13 @@ impl FakeEngine {
 
     /// A load request that the fake takes.
     pub fn any_model() -> LoadModel {
-        LoadModel { folder: PathBuf::from("any"), precision: Precision::Fp32, threads: 1, training: None }
+        LoadModel {
+            folder: PathBuf::from("any"),
+            variant: String::new(),
+            precision: Precision::Fp32,
+            threads: 1,
+            training: None,
+        }
     }
 
     /// A small valid microbatch.

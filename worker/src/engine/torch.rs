@@ -73,7 +73,7 @@ impl Engine for TorchEngine {
         }
         // The old one goes first: two checkpoints may not fit into memory.
         self.loaded = None;
-        let model = StableDiffusion::open(&request.folder, request.precision)?;
+        let model = StableDiffusion::open_variant(&request.folder, &request.variant, request.precision)?;
         let info = model.info();
         self.loaded = Some(Loaded { request: request.clone(), files, model });
         Ok(info)

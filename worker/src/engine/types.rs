@@ -12,6 +12,8 @@ pub use ringtune_model::{
 pub struct LoadModel {
     /// A folder in diffusers layout.
     pub folder: PathBuf,
+    /// "fp16" of its `model.fp16.safetensors`; empty: none.
+    pub variant: String,
     /// What the UNet computes in.
     pub precision: Precision,
     /// Threads within one libtorch operation; at least 1.

@@ -20,9 +20,15 @@ use crate::engine::SamplerKind;
     ringtune generate --model ./sd15 --embeds out/learned_embeds.safetensors --count 8 \\\n      \
     --training-images ./dicoo --prompt 'a photo of a toy' --prompt 'a photo of a <dicoo>' --sheet -o sheet.png")]
 pub struct GenerateArguments {
-    /// Checkpoint folder in diffusers layout
-    #[arg(long, value_name = "DIR")]
-    pub model: PathBuf,
+    /// Checkpoint: a folder in diffusers layout, hf://ORG/NAME@REVISION or s3://BUCKET/PREFIX
+    #[arg(long, value_name = "MODEL")]
+    pub model: String,
+    /// Branch, tag or commit of an hf:// model [default: main]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "REVISION")]
+    pub revision: String,
+    /// Weights of this variant, such as fp16 of model.fp16.safetensors
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
+    pub variant: String,
     /// learned_embeds.safetensors of a job, or an emb_params file; may be given several times
     #[arg(long, value_name = "FILE")]
     pub embeds: Vec<PathBuf>,

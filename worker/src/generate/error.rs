@@ -38,6 +38,9 @@ pub enum Error {
     /// The checkpoint's files cannot be read.
     #[error(transparent)]
     Model(#[from] RankError),
+    /// The checkpoint could not be fetched.
+    #[error("--model {0}")]
+    Source(#[from] ringtune_sources::Error),
     /// An embeddings file cannot be read.
     #[error("--embeds {file}: {problem}")]
     Embeds {

@@ -5,6 +5,7 @@
 //! comes next in the same stream, so that its pictures too are the same for the same seed and number of steps.
 
 mod arguments;
+mod checkpoint;
 mod drawing;
 mod embeddings;
 mod error;
@@ -54,20 +55,27 @@ pub async fn run(
     };
     let threads = arguments.threads.map_or(default_threads, |threads| threads as usize);
     // 2. The checkpoint; its hash is taken beside.
-    say(&format!("loading {} ({threads} threads, {precision})", arguments.model.display()));
-    let folder = arguments.model.clone();
-    let load = LoadModel { folder: folder.clone(), precision, threads, training: None };
+    let checkpoint = checkpoint::fetch(arguments).await?;
+    let folder = checkpoint.folder.clone();
+    say(&format!("loading {} ({threads} threads, {precision})", arguments.model));
+    let variant = arguments.variant.clone();
+    let load =
+        LoadModel { folder: folder.clone(), variant: variant.clone(), precision, threads, training: None };
     let info = engine.load(load).await?;
-    let hashing = tokio::task::spawn_blocking(move || Fingerprints::default().of_model(&folder));
+    let hashed = folder.clone();
+    let hashing = tokio::task::spawn_blocking(move || Fingerprints::default().of_model(&hashed, &variant));
     say_scheduler(arguments, &info);
     let files: Vec<EmbeddingFile> = arguments.embeds.iter().map(|file| EmbeddingFile::at(file)).collect();
-    let drawing = Drawing::new(arguments.pictures(), &arguments.model, info, &files)?;
+    let drawing = Drawing::new(arguments.pictures(), &folder, info, &files)?;
     let columns = (arguments.count as usize).max(training.as_ref().map_or(0, |row| row.pictures.len()));
     if arguments.sheet && !sheet::fits(arguments.prompt.len() + 1, columns, drawing.size()) {
         let problem = "so many pictures of this size make too large a sheet".to_owned();
         return Err(Error::Option { option: "--sheet", problem });
     }
-    let name = base_model_name(&arguments.model.to_string_lossy());
+    let name = match &checkpoint.origin {
+        Some(origin) => origin.repository.clone(),
+        None => base_model_name(&arguments.model),
+    };
     let model = ModelName { name, hash: hashing.await?? };
     // 3. The pictures. What is no part of a sheet is written at once.
     let total = arguments.prompt.len() * arguments.count as usize;

@@ -18,8 +18,11 @@ pub const PLACEHOLDER_ENTRY: &str = "ringtune.placeholder_token";
 pub struct EmbeddingFacts {
     /// The job's name, for people.
     pub title: String,
-    /// The checkpoint's name, without the folders around it; only the model card has it.
+    /// The checkpoint's name, without the folders around it. Where it has a commit it names the checkpoint for everybody
+    /// and is in all files; else only the model card has it.
     pub base_model: String,
+    /// Of a checkpoint from a hub, whose name is its repository's: the commit.
+    pub base_model_commit: Option<String>,
     /// Hash of the checkpoint's weights.
     pub model_hash: String,
     /// Hash of the images' manifest.
@@ -78,6 +81,12 @@ impl EmbeddingFacts {
         ContentHash::of(canonical_json(&self.job).as_bytes()).to_string()
     }
 
+    /// "org/name@commit" of a checkpoint from a hub.
+    pub fn base_model_reference(&self) -> Option<String> {
+        let commit = self.base_model_commit.as_ref()?;
+        Some(format!("{}@{commit}", self.base_model))
+    }
+
     /// The entries of a file's `__metadata__`: `ringtune.*` one fact each, `ringtune` the rest, and `modelspec.*` as
     /// kohya's scripts write them (github.com/Stability-AI/ModelSpec), without its date.
     pub fn metadata(&self, learned: &Learned<'_>) -> BTreeMap<String, String> {
@@ -99,6 +108,9 @@ impl EmbeddingFacts {
         ]);
         if let Some(loss) = learned.validation_loss {
             entries.insert("ringtune.validation_loss", loss.to_string());
+        }
+        if let Some(reference) = self.base_model_reference() {
+            entries.insert("ringtune.base_model", reference);
         }
         // Without an architecture that the specification knows, nothing claims to follow it.
         if let Some(architecture) = architecture(learned.shape()[1], self.prediction_type) {
@@ -138,6 +150,7 @@ pub(crate) mod tests {
         EmbeddingFacts {
             title: "my stars".to_owned(),
             base_model: "toy-sd".to_owned(),
+            base_model_commit: None,
             model_hash: "m".to_owned(),
             data_hash: "d".to_owned(),
             job: json!({"train": {"seed": 7, "learning_rate": 0.002}, "kind": "textual_inversion"}),
@@ -197,6 +210,19 @@ pub(crate) mod tests {
         let judged = Learned { validation_loss: Some(0.125), ..learned(&[0.0; 6]) };
         let found = example().metadata(&judged).get("ringtune.validation_loss").cloned();
         assert_eq!(found.as_deref(), Some("0.125"));
+    }
+
+    #[test]
+    fn a_checkpoint_of_a_hub_is_named_with_its_commit() {
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let facts = EmbeddingFacts {
+            base_model: "acme/toy-sd".to_owned(),
+            base_model_commit: Some(commit.to_owned()),
+            ..example()
+        };
+        let metadata = facts.metadata(&learned(&[0.0; 6]));
+        assert_eq!(metadata["ringtune.base_model"], format!("acme/toy-sd@{commit}"));
+        assert!(!example().metadata(&learned(&[0.0; 6])).contains_key("ringtune.base_model"));
     }
 
     #[test]

@@ -157,6 +157,7 @@ fn settings(facts: &EmbeddingFacts) -> String {
 }
 
 fn provenance(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
+    let base_model = facts.base_model_reference().map(|reference| ("base model", reference));
     let rows = [
         ("Ringtune", facts.version.clone()),
         ("base model (SHA-256 over its files)", facts.model_hash.clone()),
@@ -166,7 +167,7 @@ fn provenance(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
         ("step", learned.first().map_or(0, |learned| learned.step).to_string()),
         ("validation loss", validation_loss(learned).map(|loss| loss.to_string()).unwrap_or_default()),
     ];
-    let given = rows.into_iter().filter(|(_, value)| !value.is_empty());
+    let given = base_model.into_iter().chain(rows).filter(|(_, value)| !value.is_empty());
     let rows: Vec<_> = given.map(|(what, value)| (what.to_owned(), code(&value))).collect();
     table("## Provenance\n\n| What | Value |", &rows)
 }

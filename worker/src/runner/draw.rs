@@ -12,6 +12,7 @@ use ringtune_shared::{
     spec::{EmbeddingPlace, GenerateSpec, JobSpec},
     version::VERSION,
 };
+use ringtune_sources::LocalModel;
 use tokio::{sync::watch, time::timeout};
 
 use super::{
@@ -19,6 +20,7 @@ use super::{
     files::write_job_file,
     images::one_file,
     journal::LOG_FILE,
+    model,
     task::{LAST_UPLOAD, WAIT_FOR_A_BETTER_REASON, Work, dropped, ended},
     uploads::Uploads,
 };
@@ -47,6 +49,8 @@ struct Prepared {
     model: ModelName,
     /// Of the embeddings' files, in their order.
     embeddings: ContentHash,
+    /// Held as long as it may be read.
+    _base_model: LocalModel,
 }
 
 /// The rank's work, from introduction to last upload.
@@ -101,18 +105,20 @@ impl Artist {
             files.push(self.fetch(embedding).await?);
         }
         // 2. The checkpoint; its hash is taken beside.
+        let base_model = model::materialise(&assignment.spec, &context.models, journal).await?;
+        let folder = base_model.folder.clone();
+        let variant = assignment.spec.model.variant.clone();
         progress("load", 0, 1).await;
-        let base = &assignment.spec.model.base;
-        let folder = PathBuf::from(base.strip_prefix("file://").unwrap_or(base));
         let load = LoadModel {
             folder: folder.clone(),
+            variant: variant.clone(),
             precision: assignment.precision,
             threads: assignment.threads,
             training: None,
         };
         let info = context.engine.load(load).await?;
         let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), folder.clone());
-        let hashing = tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed));
+        let hashing = tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed, &variant));
         progress("load", 1, 1).await;
         // 3. Words and sizes.
         let options = options(&self.spec);
@@ -123,13 +129,22 @@ impl Artist {
             let problem = "so many pictures of this size make too large a sheet".to_owned();
             return Err(RankError::Field { field: "generate.sheet", problem });
         }
-        let model = ModelName { name: base_model_name(base), hash: hashing.await?? };
+        let name = match &base_model.origin {
+            Some(origin) => origin.repository.clone(),
+            None => base_model_name(&assignment.spec.model.base),
+        };
+        let model = ModelName { name, hash: hashing.await?? };
         let (sampler, (width, height)) = (drawing.sampler(), drawing.size());
         journal.info(format!("model: {} ({})", model.name, model.hash)).await;
         journal.info(format!("scheduler {sampler}, {} steps, {width} x {height}", self.spec.steps)).await;
         let mut embeddings = ContentHasher::new();
         drawing.embedding_hashes().for_each(|hash| embeddings.update(&hash.0));
-        Ok(Prepared { drawing: Arc::new(drawing), model, embeddings: embeddings.finish() })
+        Ok(Prepared {
+            drawing: Arc::new(drawing),
+            model,
+            embeddings: embeddings.finish(),
+            _base_model: base_model,
+        })
     }
 
     /// An embedding as a file of this machine.

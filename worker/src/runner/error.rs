@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use ringtune_shared::{files::FileError, ids::IdError, manifest::ManifestError, ring::RingError};
+use ringtune_shared::{
+    files::FileError, ids::IdError, manifest::ManifestError, ring::RingError, spec::SpecError,
+};
 use tonic::{Code, Status};
 
 use crate::{data, engine::EngineError, output, ring, train};
@@ -17,6 +19,12 @@ pub enum RankError {
     /// The checkpoint, or libtorch.
     #[error("model.base: {0}")]
     Engine(#[from] EngineError),
+    /// Fetching the checkpoint.
+    #[error("model.base: {0}")]
+    Source(#[from] ringtune_sources::Error),
+    /// The job itself.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
     /// Batches, learning rate, numbers that are not finite.
     #[error(transparent)]
     Train(#[from] train::Error),

@@ -27,6 +27,7 @@ const WITHOUT_EFFECT: [&str; 10] = [
 /// what they are, and traces leave no mark.
 pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<EmbeddingFacts, RankError> {
     let spec = &assignment.spec;
+    let origin = prepared.base_model.origin.as_ref();
     let mut job = serde_json::to_value(spec).map_err(|error| RankError::JobFile(error.to_string()))?;
     if let Value::Object(sections) = &mut job {
         for place in ["model", "data", "debug"] {
@@ -45,7 +46,9 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
     }
     Ok(EmbeddingFacts {
         title: spec.name.clone(),
-        base_model: base_model_name(&spec.model.base),
+        base_model: origin
+            .map_or_else(|| base_model_name(&spec.model.base), |origin| origin.repository.clone()),
+        base_model_commit: origin.map(|origin| origin.commit.clone()),
         model_hash: prepared.model_hash.to_string(),
         data_hash: prepared.data_hash.to_string(),
         job,
@@ -60,8 +63,9 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
 
 /// The last part of the checkpoint's path: cards say nothing about the machine they were made on.
 pub(crate) fn base_model_name(base: &str) -> String {
-    let folder = Path::new(base.strip_prefix("file://").unwrap_or(base));
-    folder.file_name().map_or_else(|| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
+    Path::new(base)
+        .file_name()
+        .map_or_else(|| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
@@ -75,7 +79,7 @@ mod tests {
         {
             assert_eq!(base_model_name(base), "stable-diffusion-v1-5");
         }
-        assert_eq!(base_model_name("file:///models/sd2"), "sd2");
+        assert_eq!(base_model_name("s3://models/stable-diffusion/sd2"), "sd2");
         assert_eq!(base_model_name("/"), "unknown");
     }
 }

@@ -1,7 +1,7 @@
 //! What a checkpoint is, by content: the hash of the files that decide what a job computes on it.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -39,20 +39,28 @@ pub struct Fingerprints {
 type Known = (u64, Option<SystemTime>, ContentHash);
 
 impl Fingerprints {
-    /// The hash of a checkpoint's names and contents; of absent files nothing. Blocks: gigabytes are read.
-    pub fn of_model(&self, folder: &Path) -> Result<ContentHash, RankError> {
-        self.of_files(folder, model_files(folder).into_iter())
+    /// The hash of a checkpoint's names and contents; of absent files nothing. A variant ("fp16"; empty: none) leaves
+    /// no mark in the names: where its contents are those of another checkpoint, so is the hash. Blocks: gigabytes
+    /// are read.
+    pub fn of_model(&self, folder: &Path, variant: &str) -> Result<ContentHash, RankError> {
+        self.of_files(folder, model_files(folder, variant).into_iter())
     }
 
     /// The hash of the checkpoint's VAE, in the same way. Blocks.
-    pub fn of_vae(&self, folder: &Path) -> Result<ContentHash, RankError> {
-        self.of_files(folder, model_files(folder).into_iter().filter(|name| name.starts_with("vae/")))
+    pub fn of_vae(&self, folder: &Path, variant: &str) -> Result<ContentHash, RankError> {
+        let files = model_files(folder, variant).into_iter();
+        self.of_files(folder, files.filter(|(name, _)| name.starts_with("vae/")))
     }
 
-    fn of_files(&self, folder: &Path, names: impl Iterator<Item = String>) -> Result<ContentHash, RankError> {
+    /// `files`: names that count, and paths below the folder.
+    fn of_files(
+        &self,
+        folder: &Path,
+        files: impl Iterator<Item = (String, String)>,
+    ) -> Result<ContentHash, RankError> {
         let mut hasher = ContentHasher::new();
-        for name in names {
-            let hash = self.of_file(&folder.join(&name))?;
+        for (name, file) in files {
+            let hash = self.of_file(&folder.join(&file))?;
             hasher.update(format!("{name}\0{hash}\n").as_bytes());
         }
         Ok(hasher.finish())
@@ -74,30 +82,39 @@ impl Fingerprints {
     }
 }
 
-/// Paths below the folder, sorted. Variants (`.fp16.`, `.non_ema.`) and pickles lie beside them in many
-/// checkpoints; they are not what is loaded.
-fn model_files(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = SMALL_FILES
-        .iter()
-        .filter(|name| folder.join(name).is_file())
-        .map(|name| (*name).to_owned())
-        .collect();
+/// Names without the variant, sorted, and the paths below the folder. Other variants (`.fp16.`, `.non_ema.`) and
+/// pickles lie beside them in many checkpoints; they are not what is loaded.
+fn model_files(folder: &Path, variant: &str) -> BTreeMap<String, String> {
+    let small = SMALL_FILES.iter().filter(|name| folder.join(name).is_file());
+    let mut files: BTreeMap<String, String> =
+        small.map(|name| ((*name).to_owned(), (*name).to_owned())).collect();
     for (component, stem) in WEIGHTS {
         let Ok(entries) = fs::read_dir(folder.join(component)) else { continue };
-        let weights = entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .filter(|name| is_weights(name, stem));
-        names.extend(weights.map(|name| format!("{component}/{name}")));
+        for file in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+            if let Some(name) = plain_weights_name(&file, stem, variant) {
+                files.insert(format!("{component}/{name}"), format!("{component}/{file}"));
+            }
+        }
     }
-    names.sort();
-    names
+    files
 }
 
 /// `STEM.safetensors` or a shard, `STEM-00001-of-00002.safetensors`.
 pub(crate) fn is_weights(name: &str, stem: &str) -> bool {
-    let middle = name.strip_prefix(stem).and_then(|rest| rest.strip_suffix(".safetensors"));
-    middle.is_some_and(|middle| middle.is_empty() || (middle.starts_with('-') && middle.contains("-of-")))
+    plain_weights_name(name, stem, "").is_some()
+}
+
+/// `STEM.safetensors` or a shard, `STEM-00001-of-00002.safetensors`, without the variant that it is of; none for all
+/// other files, those of other variants among them.
+fn plain_weights_name(file: &str, stem: &str, variant: &str) -> Option<String> {
+    let mut middle = file.strip_prefix(stem)?.strip_suffix(".safetensors")?;
+    if !variant.is_empty() {
+        let dotted = format!(".{variant}");
+        middle = middle.strip_suffix(&dotted).or_else(|| middle.strip_prefix(&dotted))?;
+    }
+    let is_plain = middle.is_empty() || (middle.starts_with('-') && !middle.contains('.'));
+    let is_shard = middle.is_empty() || middle.contains("-of-");
+    (is_plain && is_shard).then(|| format!("{stem}{middle}.safetensors"))
 }
 
 #[cfg(test)]
@@ -114,7 +131,7 @@ mod tests {
         };
         write("unet/config.json", "{}");
         write("unet/diffusion_pytorch_model.safetensors", "weights");
-        let hash = || Fingerprints::default().of_model(folder.path()).unwrap();
+        let hash = || Fingerprints::default().of_model(folder.path(), "").unwrap();
         let first = hash();
         write("unet/diffusion_pytorch_model.fp16.safetensors", "others");
         write("unet/diffusion_pytorch_model.bin", "pickle");
@@ -128,15 +145,33 @@ mod tests {
     }
 
     #[test]
+    fn a_variant_is_its_own_files_under_the_plain_names() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("unet")).unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join("unet").join(name), text).unwrap();
+        let hash = |variant: &str| Fingerprints::default().of_model(folder.path(), variant).unwrap();
+        write("diffusion_pytorch_model.fp16.safetensors", "a");
+        let first = hash("fp16");
+        write("diffusion_pytorch_model.safetensors", "b");
+        assert_eq!(hash("fp16"), first);
+        assert_ne!(hash(""), first);
+        write("diffusion_pytorch_model.safetensors", "a");
+        assert_eq!(hash(""), first);
+        write("diffusion_pytorch_model-00001-of-00002.fp16.safetensors", "c");
+        assert_ne!(hash("fp16"), first);
+        assert_eq!(hash(""), first);
+    }
+
+    #[test]
     fn a_changed_file_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("unet")).unwrap();
         let file = folder.path().join("unet/config.json");
         fs::write(&file, "{}").unwrap();
         let fingerprints = Fingerprints::default();
-        let first = fingerprints.of_model(folder.path()).unwrap();
-        assert_eq!(fingerprints.of_model(folder.path()).unwrap(), first);
+        let first = fingerprints.of_model(folder.path(), "").unwrap();
+        assert_eq!(fingerprints.of_model(folder.path(), "").unwrap(), first);
         fs::write(&file, "{\"a\":1}").unwrap();
-        assert_ne!(fingerprints.of_model(folder.path()).unwrap(), first);
+        assert_ne!(fingerprints.of_model(folder.path(), "").unwrap(), first);
     }
 }

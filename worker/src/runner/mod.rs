@@ -12,6 +12,7 @@ mod fingerprint;
 mod images;
 mod journal;
 mod latents;
+mod model;
 mod prepare;
 mod preview;
 mod rehearsal;
@@ -23,6 +24,7 @@ mod words;
 
 use std::{path::PathBuf, sync::Arc};
 
+use ringtune_sources::ModelSources;
 use tokio::sync::mpsc;
 
 pub use artifacts::ArtifactClient;
@@ -53,6 +55,8 @@ pub struct Context {
     pub cache: ContentCache,
     /// Pictures encoded before.
     pub latents: LatentCache,
+    /// Checkpoints from elsewhere.
+    pub models: ModelSources,
     /// Hashes of checkpoints.
     pub fingerprints: Arc<Fingerprints>,
     /// Where neighbours' streams arrive.

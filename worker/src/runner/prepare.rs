@@ -3,12 +3,14 @@
 use std::{path::PathBuf, sync::Arc};
 
 use ringtune_shared::{ids::ContentHash, spec::JobSpec};
+use ringtune_sources::LocalModel;
 
 use super::{
     Context, RankError, images,
     images::Pictures,
     journal::Journal,
     latents::{Common, Latents, Target, look_up},
+    model,
     preview::PreviewPlan,
     resume::{self, Done},
     words,
@@ -35,6 +37,8 @@ pub(super) struct Prepared {
     pub(super) schedule: LrSchedule,
     /// The learned rows and the optimizer.
     pub(super) state: TrainState,
+    /// The base model's files: held as long as they may be read.
+    pub(super) base_model: Arc<LocalModel>,
     /// The checkpoint's folder.
     pub(super) folder: PathBuf,
     /// What it is.
@@ -86,21 +90,24 @@ pub(super) async fn prepare(
     let count: usize = pictures.iter().map(|pictures| pictures.files.len()).sum();
     journal.info(format!("data: {count} pictures, {data_hash}")).await;
     // 2. The checkpoint; its hash is taken beside.
+    let base_model = model::materialise(spec, &context.models, journal).await?;
+    let folder = base_model.folder.clone();
     progress("load", 0, 1).await;
-    let folder = PathBuf::from(spec.model.base.strip_prefix("file://").unwrap_or(&spec.model.base));
     let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), folder.clone());
+    let hashed_variant = spec.model.variant.clone();
     let training = TrainingSize {
         batch: spec.train.train_batch_size as usize,
         resolution: spec.train.resolution as usize,
     };
     let load = LoadModel {
         folder: folder.clone(),
+        variant: spec.model.variant.clone(),
         precision: assignment.precision,
         threads: assignment.threads,
         training: Some(training),
     };
     let model = context.engine.load(load).await?;
-    let hashing = tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed));
+    let hashing = tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed, &hashed_variant));
     progress("load", 1, 1).await;
     check_resolution(spec, &model)?;
     // 3. Words.
@@ -122,7 +129,8 @@ pub(super) async fn prepare(
     let looking_up = tokio::task::spawn_blocking(move || {
         let train = &owned.spec.train;
         let target = Target { resolution: train.resolution, center_crop: train.center_crop };
-        let common = Common { vae: fingerprints.of_vae(&vae_folder)?, model: info, target };
+        let vae = fingerprints.of_vae(&vae_folder, &owned.spec.model.variant)?;
+        let common = Common { vae, model: info, target };
         look_up(files, &common, &owned, &cache)
     });
     let latents = looking_up.await??;
@@ -158,6 +166,7 @@ pub(super) async fn prepare(
         inputs: Inputs { prompts: words.into_iter().map(|word| word.prompts).collect(), options },
         schedule,
         state,
+        base_model: Arc::new(base_model),
         model_hash,
         data_hash,
         prediction_type: model.prediction_type,

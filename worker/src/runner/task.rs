@@ -127,6 +127,7 @@ impl Work {
             Ok(orders) if orders.end.is_none() => (),
             _ => return Err(RankError::Stopped),
         }
+        let _held = Arc::clone(&prepared.base_model);
         // 3. Train, and leave something whatever happens.
         let mut files = self.begin_files(&prepared).await?;
         let mut progress = InProgress::default();

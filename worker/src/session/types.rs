@@ -76,11 +76,11 @@ impl Phase {
 /// A part of preparation and how far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// "fetch", "load" or "encode".
+    /// "fetch", "download", "load" or "encode".
     pub stage: &'static str,
     /// Of `total`.
     pub done: u64,
-    /// Images, or 1.
+    /// Images, bytes of a download, or 1.
     pub total: u64,
 }
 

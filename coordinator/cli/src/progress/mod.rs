@@ -179,7 +179,10 @@ struct Stage {
 
 impl Stage {
     fn text(&self) -> String {
-        if self.done < self.total {
+        if self.name == "download" && self.done < self.total {
+            let [done, total] = [self.done, self.total].map(|bytes| bytes as f64 / 1e6);
+            format!("download {done:.1}/{total:.1} MB")
+        } else if self.done < self.total {
             format!("{} {}/{}", self.name, self.done, self.total)
         } else {
             self.name.clone()
@@ -278,6 +281,10 @@ mod tests {
         };
         event.event = report(1, "encode", 6, 6);
         assert_eq!(progress.apply(&event), shown("preparing: rank 1 encode", false));
+        event.event = report(1, "download", 1_250_000, 17_000_000);
+        assert_eq!(progress.apply(&event), shown("preparing: rank 1 download 1.2/17.0 MB", true));
+        event.event = report(1, "encode", 6, 6);
+        assert_eq!(progress.apply(&event), shown("preparing: rank 1 encode", true));
         event.event = report(0, "load", 0, 0);
         assert_eq!(progress.apply(&event), shown("preparing: rank 0 load, rank 1 encode", true));
     }

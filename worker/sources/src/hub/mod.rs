@@ -9,7 +9,7 @@ mod settings;
 
 use std::path::PathBuf;
 
-use futures::{StreamExt as _, TryStreamExt as _};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, future::BoxFuture};
 use ringtune_shared::spec::HubModel;
 
 use crate::{
@@ -95,15 +95,11 @@ impl Hub {
         let names = needed_files(&listing.files, variant).map_err(unsuitable)?;
         let cache = RepositoryCache::new(&self.settings.cache, model);
         let remote = |name| RemoteFile { client: &self.client, model, commit: &listing.commit, name };
-        let files: Vec<(&String, FileFacts)> = futures::stream::iter(&names)
-            .map(|name| async move {
-                let facts =
-                    with_retries(&self.patience, name, || async { remote(name).facts().await }).await?;
-                Ok::<_, Error>((name, facts))
-            })
-            .buffered(QUESTIONS)
-            .try_collect()
-            .await?;
+        // Boxed: what a closure returns by itself is not Send for all lifetimes (rust-lang/rust#102211).
+        let questions: Vec<BoxFuture<'_, Result<(&String, FileFacts), Error>>> =
+            names.iter().map(|name| self.ask(remote(name), name).boxed()).collect();
+        let files: Vec<(&String, FileFacts)> =
+            futures::stream::iter(questions).buffered(QUESTIONS).try_collect().await?;
         let total = total_size(model, &files)?;
         let missing = files.iter().filter(|(_, facts)| !cache.blob(&facts.etag).exists());
         let missing: u64 = missing.map(|(_, facts)| facts.size).sum();
@@ -124,6 +120,15 @@ impl Hub {
         let (revision, named) = (model.revision.clone(), commit.clone());
         tokio::task::spawn_blocking(move || cache.set_commit_of(&revision, &named)).await??;
         Ok(Snapshot { folder, commit, remarks: Vec::new() })
+    }
+
+    async fn ask<'a>(
+        &self,
+        file: RemoteFile<'_>,
+        name: &'a String,
+    ) -> Result<(&'a String, FileFacts), Error> {
+        let facts = with_retries(&self.patience, name, || file.facts()).await?;
+        Ok((name, facts))
     }
 
     async fn fetch_file(

@@ -1,0 +1,50 @@
+//! The checkpoint of `generate` on this machine.
+
+use std::{path::Path, time::Duration};
+
+use ringtune_shared::spec::{ModelLocation, check_variant};
+use ringtune_sources::{DownloadProgress, Environment, LocalModel, ModelSources, Patience, progress_channel};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{Error, GenerateArguments, say};
+use crate::settings::ModelCacheSettings;
+
+/// How often a download says how far it is.
+const REPORT: Duration = Duration::from_secs(2);
+
+/// Brings the checkpoint here, saying on stderr how far it is.
+pub(super) async fn fetch(arguments: &GenerateArguments) -> Result<LocalModel, Error> {
+    let location =
+        ModelLocation::parse(&arguments.model, &arguments.revision).map_err(|(field, problem)| {
+            let option = if field == "model.revision" { "--revision" } else { "--model" };
+            Error::Option { option, problem }
+        })?;
+    check_variant(&arguments.variant).map_err(|problem| Error::Option { option: "--variant", problem })?;
+    let environment = Environment::of_process();
+    // Daemons have settings; this has their defaults.
+    let cache = ModelCacheSettings::default().options(&environment, Path::new("/var/lib/ringtune-worker"));
+    let sources = ModelSources::new(environment, cache, Patience::default());
+    let (sender, receiver) = progress_channel();
+    let mut fetching = Box::pin(sources.fetch(&location, &arguments.variant, &sender));
+    let mut ticks = interval(REPORT);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut said = DownloadProgress::default();
+    let model = loop {
+        tokio::select! {
+            fetched = &mut fetching => break fetched?,
+            _ = ticks.tick() => {
+                let now = *receiver.borrow();
+                if now != said && now.done < now.total {
+                    said = now;
+                    let [done, total] = [now.done, now.total].map(|bytes| bytes as f64 / 1e6);
+                    say(&format!("downloading {location}: {done:.1} of {total:.1} MB"));
+                }
+            }
+        }
+    };
+    model.remarks.iter().for_each(|remark| say(remark));
+    if let Some(origin) = &model.origin {
+        say(&format!("{location} is commit {}", origin.commit));
+    }
+    Ok(model)
+}

@@ -1,0 +1,57 @@
+//! The job's checkpoint on this machine: fetched, or a folder that is there already.
+
+use std::time::Duration;
+
+use ringtune_shared::spec::{JobSpec, ModelLocation};
+use ringtune_sources::{DownloadProgress, LocalModel, ModelSources, progress_channel};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{RankError, journal::Journal};
+use crate::session::{Progress, RankEvent};
+
+/// How often a download says how far it is. Every report is stored.
+const REPORT: Duration = Duration::from_secs(2);
+
+/// Brings the checkpoint of a job here. What is returned is to be held as long as the job uses it.
+pub(super) async fn materialise(
+    spec: &JobSpec,
+    sources: &ModelSources,
+    journal: &Journal,
+) -> Result<LocalModel, RankError> {
+    let location = spec.model.location()?;
+    let (sender, receiver) = progress_channel();
+    let mut fetching = Box::pin(sources.fetch(&location, &spec.model.variant, &sender));
+    let mut ticks = interval(REPORT);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut said = DownloadProgress::default();
+    let fetched = loop {
+        tokio::select! {
+            fetched = &mut fetching => break fetched,
+            _ = ticks.tick() => {
+                let now = *receiver.borrow();
+                if now != said {
+                    said = now;
+                    report(journal, now).await;
+                }
+            }
+        }
+    };
+    let model = fetched?;
+    if said != DownloadProgress::default() {
+        report(journal, DownloadProgress { done: said.total, ..said }).await;
+    }
+    for remark in &model.remarks {
+        journal.warn(format!("model.base: {remark}")).await;
+    }
+    if let Some(origin) = &model.origin {
+        journal.info(format!("model: {location}, commit {}", origin.commit)).await;
+    } else if matches!(location, ModelLocation::S3(_)) {
+        journal.info(format!("model: {location}")).await;
+    }
+    Ok(model)
+}
+
+async fn report(journal: &Journal, progress: DownloadProgress) {
+    let DownloadProgress { done, total } = progress;
+    journal.event(RankEvent::Progress(Progress { stage: "download", done, total })).await;
+}
