@@ -34,10 +34,22 @@ pub struct Daemon {
 impl Daemon {
     /// Starts a program and waits until it says where it listens. Its log is `LABEL.log` in the sandbox.
     pub async fn start(sandbox: &Sandbox, label: &str, program: &str, arguments: &[&str]) -> Result<Self> {
+        Self::start_with(sandbox, label, program, arguments, &[]).await
+    }
+
+    /// The same, with variables in its environment.
+    pub async fn start_with(
+        sandbox: &Sandbox,
+        label: &str,
+        program: &str,
+        arguments: &[&str],
+        variables: &[(&str, String)],
+    ) -> Result<Self> {
         let log = sandbox.path(&format!("{label}.log"));
         let mut child = Command::new(places::program(program)?)
             .args(arguments)
             .args(["--announce", "--log-format", "human"])
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(std::fs::File::options().create(true).append(true).open(&log)?)
@@ -185,6 +197,16 @@ async fn start_coordinator(sandbox: &Sandbox, listen: &str) -> Result<Daemon> {
 
 /// Starts a worker whose state is `LABEL` in the sandbox.
 pub async fn start_worker(sandbox: &Sandbox, label: &str, coordinator: &str) -> Result<Daemon> {
+    start_worker_with(sandbox, label, coordinator, &[]).await
+}
+
+/// The same, with variables in its environment.
+pub async fn start_worker_with(
+    sandbox: &Sandbox,
+    label: &str,
+    coordinator: &str,
+    variables: &[(&str, String)],
+) -> Result<Daemon> {
     let state = sandbox.path(label).to_string_lossy().into_owned();
     let url = format!("http://{coordinator}");
     let arguments = [
@@ -199,5 +221,5 @@ pub async fn start_worker(sandbox: &Sandbox, label: &str, coordinator: &str) -> 
         "--threads",
         "1",
     ];
-    Daemon::start(sandbox, label, "ringtune-worker", &arguments).await
+    Daemon::start_with(sandbox, label, "ringtune-worker", &arguments, variables).await
 }

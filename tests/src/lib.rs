@@ -4,6 +4,7 @@
 //! --release` comes first (`make test` does it).
 
 pub mod cluster;
+pub mod hub;
 pub mod job;
 pub mod places;
 pub mod process;

@@ -22,9 +22,14 @@ pub async fn tiny_checkpoint(preset: &str) -> Result<PathBuf> {
     Ok(path_made_by("ensure.sh").await?.join(preset))
 }
 
+/// The reference environment's Python.
+pub async fn python() -> Result<PathBuf> {
+    path_made_by("setup.sh").await
+}
+
 /// Runs a script of tests/reference to its end.
 pub async fn run_script(script: &str, arguments: &[&str]) -> Result<Finished> {
-    let python = path_made_by("setup.sh").await?;
+    let python = python().await?;
     let script = places::repository().join("tests/reference").join(script);
     // Waiting threads that spin take the cores from whatever else runs.
     finish(Command::new(python).arg(script).args(arguments).env("GOMP_SPINCOUNT", "0")).await

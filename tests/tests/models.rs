@@ -1,0 +1,153 @@
+//! Models from hubs and buckets, in whole jobs.
+
+use std::{collections::BTreeMap, fs, path::Path, process::Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_tests::{
+    Cluster, Job, Sandbox,
+    cluster::start_worker_with,
+    hub::{COMMIT, Hub, REPOSITORY},
+    job::text,
+    places,
+    process::finish,
+    reference,
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::Command,
+};
+
+const TOKEN: &str = "hf_abcdefghijklmnop";
+
+fn two_ranks() -> Result<Job> {
+    Ok(Job::toy()?.set("cluster.world_size", 2).set("train.max_train_steps", 2))
+}
+
+/// The metadata and the data of a run's embedding.
+fn embedding(out: &Path) -> Result<(BTreeMap<String, String>, Vec<u8>)> {
+    let bytes = fs::read(out.join("learned_embeds.safetensors"))?;
+    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes)?;
+    let metadata = header.metadata().clone().context("metadata")?.into_iter().collect();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes)?;
+    Ok((metadata, tensors.tensor("<green-star>")?.data().to_vec()))
+}
+
+#[tokio::test]
+async fn a_model_of_a_hub_or_a_bucket_gives_what_its_folder_gives() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let checkpoint = places::toy_checkpoint();
+    sandbox.write_job("folder.toml", &two_ranks()?)?;
+    sandbox.finish(&["run", "folder.toml", "-o", "folder"]).await?.expect_code(0)?;
+    let (facts, learned) = embedding(&sandbox.path("folder"))?;
+
+    // 1. From a hub, by both workers, which share a cache: every file is sent once.
+    let hub = Hub::start(&checkpoint, TOKEN).await?;
+    let job = two_ranks()?.set("model.base", format!("hf://{REPOSITORY}@main"));
+    sandbox.write_job("hub.toml", &job)?;
+    let from_hub = |out: &str, variables: &[(&str, &str)]| -> Result<Command> {
+        let mut command = sandbox.ringtune(&["run", "hub.toml", "-o", out])?;
+        command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", sandbox.path("hf"));
+        command.env("HF_HUB_OFFLINE", "0").envs(variables.iter().copied());
+        Ok(command)
+    };
+    let refused = finish(&mut from_hub("refused", &[("HF_TOKEN", "hf_wrong")])?).await?;
+    let refused = refused.expect_code(1)?.expect_said(&["model.base", "does not accept the token"])?;
+    ensure!(!refused.stderr.contains("hf_wrong"), "the token was said:\n{}", refused.stderr);
+    let run = finish(&mut from_hub("hub", &[("HF_TOKEN", TOKEN)])?).await?.expect_code(0)?;
+    ensure!(!run.stderr.contains(TOKEN), "the token was said:\n{}", run.stderr);
+    let mut sent = hub.sent();
+    sent.sort();
+    let all: Vec<String> = ringtune_tests::hub::files_below(&checkpoint)?.into_keys().collect();
+    ensure!(sent == all, "sent were {sent:?}");
+    let (hub_facts, hub_learned) = embedding(&sandbox.path("hub"))?;
+    ensure!(hub_learned == learned, "another embedding was learned");
+    ensure!(hub_facts["ringtune.model_hash"] == facts["ringtune.model_hash"], "{hub_facts:?}");
+    ensure!(hub_facts["ringtune.base_model"] == format!("{REPOSITORY}@{COMMIT}"), "{hub_facts:?}");
+    let card = fs::read_to_string(sandbox.path("hub/README.md"))?;
+    ensure!(card.contains(&format!("base_model: \"{REPOSITORY}\"")), "{card}");
+
+    // 2. Without the hub: what was fetched is enough, to generate too.
+    let offline = [("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://127.0.0.1:9")];
+    finish(&mut from_hub("offline", &offline)?).await?.expect_code(0)?;
+    ensure!(
+        fs::read(sandbox.path("offline/learned_embeds.safetensors"))?
+            == fs::read(sandbox.path("hub/learned_embeds.safetensors"))?,
+        "another file"
+    );
+    let model = format!("hf://{REPOSITORY}");
+    let picture = ["generate", "--model", &model, "--prompt", "a star", "--steps", "1", "-o", "star.png"];
+    let mut generate = sandbox.ringtune(&picture)?;
+    generate.env("HF_HOME", sandbox.path("hf")).envs(offline);
+    finish(&mut generate).await?.expect_code(0)?.expect_said(&[COMMIT])?;
+    ensure!(hub.sent().len() == all.len(), "something was sent again");
+
+    // 3. From a bucket.
+    let python = reference::python().await?;
+    let script = places::repository().join("tests/reference/s3_server.py");
+    let mut server = Command::new(python)
+        .arg(script)
+        .args([text(&checkpoint), "sd/toy".to_owned()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        // It says every request there.
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().context("a pipe")?).read_line(&mut line).await?;
+    let said: serde_json::Value = serde_json::from_str(&line).with_context(|| format!("said {line:?}"))?;
+    let endpoint = said["endpoint"].as_str().context("an endpoint")?;
+    sandbox.write_job("bucket.toml", &two_ranks()?.set("model.base", "s3://models/sd/toy"))?;
+    let from_bucket = |out: &str, endpoint: &str| -> Result<Command> {
+        let mut command = sandbox.ringtune(&["run", "bucket.toml", "-o", out])?;
+        command.env("AWS_ENDPOINT_URL", endpoint).env("AWS_REGION", "us-east-1");
+        command.env("AWS_ACCESS_KEY_ID", "someone").env("AWS_SECRET_ACCESS_KEY", "a-secret-key");
+        command.env("AWS_ALLOW_HTTP", "true").env("XDG_CACHE_HOME", sandbox.path("cache"));
+        Ok(command)
+    };
+    let run = finish(&mut from_bucket("bucket", endpoint)?).await?.expect_code(0)?;
+    ensure!(!run.stderr.contains("a-secret-key"), "the key was said:\n{}", run.stderr);
+    let (bucket_facts, bucket_learned) = embedding(&sandbox.path("bucket"))?;
+    ensure!(bucket_learned == learned && bucket_facts == facts, "{bucket_facts:?}");
+    let cached = fs::read_dir(sandbox.path("cache/ringtune/models"))?.count();
+    ensure!(cached == 3, "{cached} entries are in the cache instead of a folder, its lock and its mark");
+    sandbox.write_job("bucket.toml", &two_ranks()?.set("model.base", "s3://models/sd/none"))?;
+    let nothing = finish(&mut from_bucket("nothing", endpoint)?).await?.expect_code(1)?;
+    nothing.expect_said(&["model.base", "s3://models/sd/none", "nothing under this prefix"])?;
+    Ok(())
+}
+
+/// A hub's cache in which "main" is the toy checkpoint, with one byte of its weights changed by `change`.
+fn fill_cache(home: &Path, change: u8) -> Result<()> {
+    let repository = home.join("hub").join(format!("models--{}", REPOSITORY.replace('/', "--")));
+    for (name, mut content) in ringtune_tests::hub::files_below(&places::toy_checkpoint())? {
+        if name == "unet/diffusion_pytorch_model.safetensors" {
+            let last = content.last_mut().context("a byte")?;
+            *last ^= change;
+        }
+        let file = repository.join("snapshots").join(COMMIT).join(name);
+        fs::create_dir_all(file.parent().context("a folder")?)?;
+        fs::write(file, content)?;
+    }
+    fs::create_dir_all(repository.join("refs"))?;
+    Ok(fs::write(repository.join("refs/main"), COMMIT)?)
+}
+
+#[tokio::test]
+async fn ranks_whose_weights_differ_under_one_revision_do_not_train_together() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut cluster = Cluster::start(&sandbox, 0).await?;
+    for (label, change) in [("one", 0), ("other", 1)] {
+        let home = sandbox.path(&format!("hf-{label}"));
+        fill_cache(&home, change)?;
+        let variables = [("HF_HOME", text(&home)), ("HF_HUB_OFFLINE", "1".to_owned())];
+        let worker = start_worker_with(&sandbox, label, &cluster.coordinator.grpc, &variables).await?;
+        cluster.workers.push(worker);
+    }
+    let job = two_ranks()?.set("model.base", format!("hf://{REPOSITORY}"));
+    let id = cluster.submit(&sandbox.write_job("job.toml", &job)?).await?;
+    let ended = cluster.wait_for_end(&id).await?;
+    ensure!(ended.state() == ringtune_proto::v1::JobState::Failed, "{ended:?}");
+    ensure!(ended.step == 0 && ended.state_reason.contains("another model"), "{}", ended.state_reason);
+    Ok(())
+}
