@@ -44,11 +44,11 @@ pub(crate) struct ModelCache {
 #[derive(Debug)]
 pub(crate) enum Right {
     /// All of it is here; it stays until the lock is dropped.
-    ToUse(FileLock),
+    Use(FileLock),
     /// It is not here, and nobody else fetches it until the lock is dropped.
-    ToFetch(FileLock),
+    Fetch(FileLock),
     /// Another process fetches or removes it.
-    ToWait,
+    Wait,
 }
 
 /// Where one checkpoint is or will be.
@@ -74,16 +74,16 @@ impl ModelCache {
     pub(crate) fn ask(&self, entry: &Entry) -> Result<Right, Error> {
         if entry.used.exists() {
             // Somebody who removes it holds the lock alone; then it is as good as gone.
-            let Some(lock) = FileLock::try_take(&entry.lock, Mode::Shared)? else { return Ok(Right::ToWait) };
+            let Some(lock) = FileLock::try_take(&entry.lock, Mode::Shared)? else { return Ok(Right::Wait) };
             if entry.used.exists() {
                 touch(&entry.used)?;
-                return Ok(Right::ToUse(lock));
+                return Ok(Right::Use(lock));
             }
-            return Ok(Right::ToWait);
+            return Ok(Right::Wait);
         }
-        let Some(lock) = FileLock::try_take(&entry.lock, Mode::Exclusive)? else { return Ok(Right::ToWait) };
+        let Some(lock) = FileLock::try_take(&entry.lock, Mode::Exclusive)? else { return Ok(Right::Wait) };
         // Another process may have come to its end in between.
-        Ok(if entry.used.exists() { Right::ToWait } else { Right::ToFetch(lock) })
+        Ok(if entry.used.exists() { Right::Wait } else { Right::Fetch(lock) })
     }
 
     /// Says that all files are here. Blocks.
@@ -209,7 +209,7 @@ mod tests {
 
     fn in_use(cache: &ModelCache, entry: &Entry) -> FileLock {
         match cache.ask(entry).unwrap() {
-            Right::ToUse(lock) => lock,
+            Right::Use(lock) => lock,
             other => panic!("{other:?}"),
         }
     }
@@ -219,10 +219,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(folder.path());
         let entry = cache.entry("a");
-        let Right::ToFetch(alone) = cache.ask(&entry).unwrap() else { panic!("it is not there") };
-        assert!(matches!(cache.ask(&entry).unwrap(), Right::ToWait));
+        let Right::Fetch(alone) = cache.ask(&entry).unwrap() else { panic!("it is not there") };
+        assert!(matches!(cache.ask(&entry).unwrap(), Right::Wait));
         cache.complete(&entry).unwrap();
-        assert!(matches!(cache.ask(&entry).unwrap(), Right::ToWait));
+        assert!(matches!(cache.ask(&entry).unwrap(), Right::Wait));
         drop(alone);
         let _two = (in_use(&cache, &entry), in_use(&cache, &entry));
     }
@@ -235,7 +235,7 @@ mod tests {
         let held = in_use(&cache, &oldest);
         cache.make_room(&new, "s3://x/y", 10).unwrap();
         assert!(oldest.folder.exists() && !old.folder.exists());
-        assert!(matches!(cache.ask(&old).unwrap(), Right::ToFetch(_)));
+        assert!(matches!(cache.ask(&old).unwrap(), Right::Fetch(_)));
         let refused = cache.make_room(&new, "s3://x/y", 16).unwrap_err();
         assert!(matches!(refused, Error::TooLarge { .. }), "{refused}");
         drop(held);

@@ -110,7 +110,7 @@ impl Bucket {
         loop {
             let (asked, at) = (cache.clone(), entry.clone());
             match tokio::task::spawn_blocking(move || asked.ask(&at)).await?? {
-                Right::ToUse(held) => {
+                Right::Use(held) => {
                     progress.set(total, total);
                     return Ok(LocalModel {
                         folder: entry.folder,
@@ -119,9 +119,9 @@ impl Bucket {
                         _held: Some(held),
                     });
                 }
-                Right::ToFetch(_alone) => self.fill(&objects, &entry, cache, progress).await?,
+                Right::Fetch(_alone) => self.fill(&objects, &entry, cache, progress).await?,
                 // Whoever fetches it lets others see how far it is.
-                Right::ToWait => {
+                Right::Wait => {
                     progress.set(arrived(&objects, &entry.folder), total);
                     tokio::time::sleep(RETRY).await;
                 }

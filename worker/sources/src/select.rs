@@ -40,7 +40,8 @@ pub(crate) fn needed_files(names: &[String], variant: &str) -> Result<Vec<String
     if let Some(missing) = REQUIRED.iter().find(|name| !has(name)) {
         return Err(format!("has no {missing}"));
     }
-    if !has("tokenizer/tokenizer.json") && !(has("tokenizer/vocab.json") && has("tokenizer/merges.txt")) {
+    let has_words = has("tokenizer/vocab.json") && has("tokenizer/merges.txt");
+    if !has_words && !has("tokenizer/tokenizer.json") {
         return Err("has neither tokenizer/tokenizer.json nor tokenizer/vocab.json and merges.txt".to_owned());
     }
     let small = REQUIRED.iter().chain(&OPTIONAL).filter(|name| has(name)).map(|name| (*name).to_owned());
