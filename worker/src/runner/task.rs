@@ -1,6 +1,6 @@
 //! The phases of one rank's work.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use ringtune_shared::{spec::JobKind, version::VERSION};
 use tokio::{

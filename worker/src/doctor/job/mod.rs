@@ -17,6 +17,9 @@ use std::{
 use clap::Args;
 use ringtune_shared::spec::{JobKind, JobSpec, MixedPrecision, SpecError, parse_job_toml};
 
+use ringtune_sources::{Environment, ModelSources, Patience};
+
+use crate::settings::ModelCacheSettings;
 use crate::{
     capabilities::default_threads,
     engine::{EngineHandle, Precision, TorchEngine},
@@ -148,11 +151,14 @@ async fn on_this_machine(
         .map_err(|error| say(&error))?;
     let folder = tempfile::tempdir().map_err(|error| say(&error))?;
     let metrics = Arc::new(Metrics::new().map_err(|error| say(&error))?);
+    let environment = Environment::of_process();
+    let cache = ModelCacheSettings::default().options(&environment, Path::new("/var/lib/ringtune-worker"));
     let context = Context {
         engine: engine.clone(),
         artifacts: ArtifactClient::new(coordinator.unwrap_or(NO_COORDINATOR)).map_err(|error| say(&error))?,
         cache: ContentCache::open(folder.path().join("cache"), CACHE_BYTES).map_err(|error| say(&error))?,
         latents: LatentCache::open(folder.path().join("latents"), 0).map_err(|error| say(&error))?,
+        models: ModelSources::new(environment, cache, Patience::default()),
         fingerprints: Arc::new(Fingerprints::default()),
         rings: Rings::new(RingOptions::default(), Arc::clone(&metrics)),
         metrics,
