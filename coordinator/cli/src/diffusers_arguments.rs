@@ -368,12 +368,12 @@ mod tests {
     fn a_run_of_the_script_is_gone_on_with_as_there() {
         let line = "--resume_from_checkpoint=latest --checkpointing_steps 100 --checkpoints_total_limit=3 \
             --pretrained_model_name_or_path m --train_data_dir d --placeholder_token x --initializer_token y";
-        let train = parse_job_toml(&translate(line).unwrap().job).unwrap().train;
+        let train = parse_job_toml(&translate(line, nowhere).unwrap().job).unwrap().train;
         assert_eq!((train.checkpointing_steps, train.checkpoints_total_limit), (100, 3));
         assert_eq!(train.resume_from_checkpoint, "latest");
-        let folder = translate(&line.replace("latest", "out/checkpoint-200")).unwrap().job;
+        let folder = translate(&line.replace("latest", "out/checkpoint-200"), nowhere).unwrap().job;
         assert_eq!(parse_job_toml(&folder).unwrap().train.resume_from_checkpoint, "out/checkpoint-200");
-        let step = translate(&line.replace("latest", "checkpoint-200")).unwrap().job;
+        let step = translate(&line.replace("latest", "checkpoint-200"), nowhere).unwrap().job;
         assert_eq!(parse_job_toml(&step).unwrap().train.resume_from_checkpoint, "checkpoint-200");
     }
 
@@ -400,7 +400,7 @@ mod tests {
     fn previews_carry_over_and_other_trackers_become_tensorboard() {
         let line = "--validation_prompt 'a <x>' --num_validation_images 2 --validation_steps=50 --report_to";
         for (tracker, remarks) in [("tensorboard", 0), ("wandb", 1), ("all", 1)] {
-            let translated = translate(&format!("{line} {tracker}")).unwrap();
+            let translated = translate(&format!("{line} {tracker}"), nowhere).unwrap();
             assert_eq!(translated.remarks.len(), remarks, "{:?}", translated.remarks);
             for written in [
                 "validation_prompt = \"a <x>\"",
@@ -411,7 +411,7 @@ mod tests {
                 assert!(translated.job.contains(written), "{written} is missing in {}", translated.job);
             }
         }
-        assert!(translate("--validation_epochs 3").unwrap_err().contains("--validation_steps"));
+        assert!(translate("--validation_epochs 3", nowhere).unwrap_err().contains("--validation_steps"));
     }
 
     #[test]
