@@ -209,7 +209,7 @@ mod tests {
                 checkpointing_steps: Some(3),
                 checkpoints_total_limit: Some(2),
                 resume_from_checkpoint: Some("latest".to_owned()),
-                save_as_full_pipeline: Some(true),
+                save_as_full_pipeline: None,
                 validation_loss_steps: Some(50),
                 validation_loss_samples: Some(24),
                 select_best: Some(true),
@@ -237,7 +237,6 @@ mod tests {
         assert_eq!((spec.train.snr_gamma, spec.train.noise_offset), (5.0, 0.1));
         assert_eq!((spec.train.checkpointing_steps, spec.train.checkpoints_total_limit), (3, 2));
         assert_eq!(spec.train.resume_from_checkpoint, "latest");
-        assert!(spec.train.save_as_full_pipeline);
         let ValidationSpec { validation_loss_steps, validation_loss_samples, .. } = spec.train.validation;
         assert_eq!((validation_loss_steps, validation_loss_samples), (50, 24));
         assert!(spec.train.validation.select_best && spec.train.validation.early_stop_patience == 3);
@@ -248,6 +247,19 @@ mod tests {
         let wire = spec_to_wire(&spec);
         assert_eq!(spec_from_wire(wire.clone()).unwrap(), spec);
         assert_eq!(spec_to_wire(&spec), wire);
+    }
+
+    /// A pipeline is made beside a plain folder only, so that it needs a job of its own.
+    #[test]
+    fn a_pipeline_that_is_asked_for_goes_over_the_wire() {
+        let mut plain = sent();
+        plain.model = Some(v1::ModelSpec { base: "/models/sd".to_owned(), ..Default::default() });
+        if let Some(train) = &mut plain.train {
+            train.save_as_full_pipeline = Some(true);
+        }
+        let spec = spec_from_wire(plain).unwrap();
+        assert!(spec.train.save_as_full_pipeline);
+        assert_eq!(spec_from_wire(spec_to_wire(&spec)).unwrap(), spec);
     }
 
     #[test]
