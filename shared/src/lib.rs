@@ -7,6 +7,7 @@ pub mod backoff;
 pub mod checkpoint;
 pub mod config;
 pub mod daemon;
+pub mod embedding;
 pub mod files;
 pub mod ids;
 pub mod manifest;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use ringtune_shared::{
+    embedding::{LARGEST_FILE, LearnedEmbedding},
     files::safe_file_name,
     ids::ContentHash,
     spec::{EmbeddingPlace, JobSpec},
@@ -14,21 +15,13 @@ use crate::{
     error::Error,
 };
 
-/// No learned embedding is larger.
-const LARGEST: u64 = 16 << 20;
-
-/// Refuses, before anything starts, embeddings that cannot be uploaded.
+/// Refuses, before anything starts, files that are no embeddings or cannot be uploaded.
 pub fn check(spec: &JobSpec) -> Result<(), Error> {
     for embedding in spec.generate.iter().flat_map(|generate| &generate.embeddings) {
         let Ok(EmbeddingPlace::File(path)) = EmbeddingPlace::parse(embedding) else { continue };
         let refuse = |problem: String| Err(Error::Usage(format!("generate.embeddings: {path}: {problem}")));
-        match std::fs::metadata(&path) {
-            Err(error) => return refuse(error.to_string()),
-            Ok(about) if !about.is_file() => return refuse("is no file".to_owned()),
-            Ok(about) if !(1..=LARGEST).contains(&about.len()) => {
-                return refuse(format!("has {} bytes; allowed: 1 to {LARGEST}", about.len()));
-            }
-            Ok(_) => (),
+        if let Err(problem) = read(Path::new(&path)) {
+            return refuse(problem);
         }
         if file_name(&path).is_none() {
             return refuse("its name cannot travel: rename it".to_owned());
@@ -50,6 +43,19 @@ pub async fn upload(spec: &mut JobSpec, client: &Client) -> Result<(), Error> {
         *embedding = EmbeddingPlace::uploaded(&uri, file_name(&path).unwrap_or_default());
     }
     Ok(())
+}
+
+/// What a file teaches, or what is wrong with it.
+fn read(path: &Path) -> Result<LearnedEmbedding, String> {
+    let about = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    if !about.is_file() {
+        return Err("is no file".to_owned());
+    }
+    if !(1..=LARGEST_FILE).contains(&about.len()) {
+        return Err(format!("has {} bytes; allowed: 1 to {LARGEST_FILE}", about.len()));
+    }
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    LearnedEmbedding::from_bytes(&bytes).map_err(|error| error.to_string())
 }
 
 fn file_name(path: &str) -> Option<&str> {

@@ -2,19 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use ringtune_shared::ids::ContentHash;
-use safetensors::{Dtype, SafeTensors};
-
-use super::Error;
-use crate::{
-    data::{self, ClipTokenizer},
-    output::{embeds::EMB_PARAMS_KEY, facts::PLACEHOLDER_ENTRY},
+use ringtune_shared::{
+    embedding::{EmbeddingError, LARGEST_FILE, LearnedEmbedding},
+    ids::ContentHash,
 };
 
-/// No learned embedding is larger: 64 rows of the widest text encoder are 512 KiB.
-const MOST_FILE_BYTES: u64 = 16 << 20;
-/// As in a job file.
-const MOST_VECTORS: usize = 64;
+use super::Error;
+use crate::data::{self, ClipTokenizer};
 
 /// Embeddings that a tokenizer has been taught, in the order of their ids.
 #[derive(Debug, Default)]
@@ -44,8 +38,8 @@ impl EmbeddingFile {
 }
 
 impl Embeddings {
-    /// Reads embeddings' files and adds their tokens to `tokenizer`: diffusers' (the key is the token) and kohya's
-    /// (the key is `emb_params`; the token is in the metadata, or else it is the file's name without its ending).
+    /// Reads embeddings' files, of every form that [`LearnedEmbedding`] knows, and adds their tokens to `tokenizer`. A
+    /// file that names no token teaches its own name without the ending.
     ///
     /// `width`: floats of a row, the text encoder's hidden size.
     ///
@@ -70,8 +64,8 @@ impl Embeddings {
 fn refused(file: &EmbeddingFile, error: data::Error) -> Error {
     let problem = match error {
         data::Error::PlaceholderTaken { token } => format!(
-            "its token {token:?} is in the checkpoint's vocabulary, or in another embedding; a file with the key \
-             '{EMB_PARAMS_KEY}' that names no token can be renamed: its name is the token"
+            "its token {token:?} is in the checkpoint's vocabulary, or in another embedding; a file that names \
+             no token itself can be renamed: its name is the token"
         ),
         data::Error::PlaceholderUnusable { token, problem } => {
             format!("its token {token:?} cannot be used: {problem}")
@@ -79,16 +73,6 @@ fn refused(file: &EmbeddingFile, error: data::Error) -> Error {
         other => return other.into(),
     };
     Error::Embeds { file: file.name.clone(), problem }
-}
-
-/// The word that a file with the key `emb_params` teaches: what its metadata says, else its name without the
-/// ending, which is what AUTOMATIC1111 and kohya's scripts go by. None: it has no name in UTF-8.
-fn token_of_emb_params(file: &EmbeddingFile, bytes: &[u8]) -> Option<String> {
-    let (_, header) = SafeTensors::read_metadata(bytes).ok()?;
-    let entries = header.metadata().as_ref();
-    let entry = |key: &str| entries.and_then(|entries| entries.get(key)).filter(|text| !text.is_empty());
-    let named = entry(PLACEHOLDER_ENTRY).or_else(|| entry("name")).cloned();
-    named.or_else(|| Path::new(&file.name).file_stem()?.to_str().map(str::to_owned))
 }
 
 /// What one file teaches.
@@ -103,47 +87,30 @@ struct Learned {
 fn read(file: &EmbeddingFile, width: usize) -> Result<Learned, Error> {
     let wrong = |problem: String| Error::Embeds { file: file.name.clone(), problem };
     let size = std::fs::metadata(&file.path).map_err(|error| wrong(error.to_string()))?.len();
-    if size > MOST_FILE_BYTES {
-        return Err(wrong(format!("is {size} bytes long, at most {MOST_FILE_BYTES} are allowed")));
+    if size > LARGEST_FILE {
+        return Err(wrong(EmbeddingError::TooLarge { size }.to_string()));
     }
     let bytes = std::fs::read(&file.path).map_err(|error| wrong(error.to_string()))?;
-    let tensors = SafeTensors::deserialize(&bytes)
-        .map_err(|error| wrong(format!("is not a safetensors file: {error}")))?;
-    let [(key, tensor)] = tensors.tensors().try_into().map_err(|all: Vec<_>| {
-        let allowed = format!("one is allowed, under the placeholder token or '{EMB_PARAMS_KEY}'");
-        wrong(format!("holds {} tensors, {allowed}", all.len()))
-    })?;
-    let vectors = match *tensor.shape() {
-        [columns] if columns == width => 1,
-        [vectors, columns] if columns == width && (1..=MOST_VECTORS).contains(&vectors) => vectors,
-        ref other => {
-            let allowed =
-                format!("[1 to {MOST_VECTORS}, {width}] is what this checkpoint's text encoder takes");
-            return Err(wrong(format!("'{key}' has shape {other:?}: {allowed}")));
-        }
-    };
-    if tensor.dtype() != Dtype::F32 {
-        return Err(wrong(format!("'{key}' is stored as {:?}, allowed is F32", tensor.dtype())));
+    let learned = LearnedEmbedding::from_bytes(&bytes).map_err(|error| wrong(error.to_string()))?;
+    if learned.width != width {
+        let problem = format!(
+            "its rows are {} wide, this checkpoint's text encoder takes {width}: it was learned for another model",
+            learned.width
+        );
+        return Err(wrong(problem));
     }
-    let (floats, _) = tensor.data().as_chunks::<4>();
-    let rows: Vec<f32> = floats.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-    if rows.len() != vectors * width || !rows.iter().all(|value| value.is_finite()) {
-        return Err(wrong(format!("'{key}' holds values that are not finite")));
-    }
-    let token = if key == EMB_PARAMS_KEY {
-        let nameless = || wrong("it has no name, and its metadata names no token".to_owned());
-        token_of_emb_params(file, &bytes).ok_or_else(nameless)?
-    } else {
-        key
-    };
-    Ok(Learned { token, rows, hash: ContentHash::of(&bytes) })
+    // AUTOMATIC1111 and kohya's scripts go by the file's name without the ending.
+    let of_name = || Path::new(&file.name).file_stem()?.to_str().map(str::to_owned);
+    let nameless = || wrong("it has no name, and nothing in it names a token".to_owned());
+    let token = learned.token.or_else(of_name).ok_or_else(nameless)?;
+    Ok(Learned { token, rows: learned.rows, hash: learned.hash })
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
-    use safetensors::tensor::TensorView;
+    use safetensors::{Dtype, tensor::TensorView};
 
     use super::*;
     use crate::output::{
@@ -213,6 +180,19 @@ mod tests {
             let (_folder, file) = emb_params("my-cat.safetensors", metadata);
             assert_eq!(learned_from(&file), (token.to_owned(), vec![0.5; 16]));
         }
+    }
+
+    #[test]
+    fn files_of_other_programs_are_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/embeddings");
+        let rows: Vec<f32> = (0..16u8).map(|number| f32::from(number) / 4.0 - 1.0).collect();
+        for (name, token) in
+            [("a1111.pt", "my-cat"), ("ldm-fp16.pt", "ldm-fp16"), ("learned_embeds-bf16.bin", "<cat>")]
+        {
+            assert_eq!(learned_from(&folder.join(name)), (token.to_owned(), rows.clone()));
+        }
+        let error = read(&EmbeddingFile::at(&folder.join("pickle-calls.bin")), 8).unwrap_err().to_string();
+        assert!(error.contains("pickle-calls.bin") && error.contains("Nothing was run"), "{error}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{EmbeddingFacts, Error, Learned, TensorFile, read_back};
 
 /// kohya's key (github.com/kohya-ss/sd-scripts, train_textual_inversion.py).
-pub const EMB_PARAMS_KEY: &str = "emb_params";
+pub use ringtune_shared::embedding::EMB_PARAMS_KEY;
 
 /// Writes the learned rows, [num_vectors, width] in fp32, under the placeholder token as the only key, so that
 /// diffusers' `load_textual_inversion` loads them (several vectors as `token`, `token_1`, …), and reads them back.

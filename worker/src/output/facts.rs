@@ -10,7 +10,7 @@ use crate::engine::PredictionType;
 
 /// The metadata entry that names the placeholder token. Prompts of `generate` use that word, whatever the tensor or
 /// the file is called.
-pub const PLACEHOLDER_ENTRY: &str = "ringtune.placeholder_token";
+pub use ringtune_shared::embedding::PLACEHOLDER_ENTRY;
 
 /// Where a job's embeddings come from: all that decides their bits, and nothing else (no time, no job id, no path,
 /// no ring size), so that equal runs write equal files.

@@ -7,6 +7,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use image::RgbImage;
 use ringtune_shared::{
+    embedding::LARGEST_FILE,
     files::write_atomically,
     ids::{ContentHash, ContentHasher},
     spec::{EmbeddingPlace, GenerateSpec, JobSpec},
@@ -33,8 +34,6 @@ use crate::{
     session::{Progress, RankEvent, RankOrders},
 };
 
-/// No learned embedding is larger.
-const MOST_EMBEDDING_BYTES: u64 = 16 << 20;
 /// A picture as a file: far above the largest that can be asked for.
 const MOST_PICTURE_BYTES: u64 = 256 << 20;
 /// Between two looks for the other ranks' pictures.
@@ -153,7 +152,7 @@ impl Artist {
         match EmbeddingPlace::parse(embedding) {
             Ok(EmbeddingPlace::File(path)) => Ok(EmbeddingFile::at(path.as_ref())),
             Ok(EmbeddingPlace::Uploaded { hash, name }) => {
-                one_file(hash, MOST_EMBEDDING_BYTES, &context.artifacts, &context.cache).await?;
+                one_file(hash, LARGEST_FILE, &context.artifacts, &context.cache).await?;
                 Ok(EmbeddingFile { path: context.cache.path(hash), name })
             }
             Err(problem) => Err(RankError::Field { field: "generate.embeddings", problem }),

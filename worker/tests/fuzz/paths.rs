@@ -6,6 +6,7 @@ use image::{DynamicImage, ImageFormat, RgbImage};
 use ringtune_model::weights::Weights;
 use ringtune_shared::{
     checkpoint::{About, Checkpoint, Numerics},
+    embedding::LearnedEmbedding,
     ids::ContentHash,
     manifest::{Manifest, ManifestFile},
     spec::parse_job_toml,
@@ -165,6 +166,50 @@ fn checkpoint_file() {
                 true
             }
             Err(_) => false,
+        }),
+    }
+    .fuzz();
+}
+
+#[test]
+fn learned_embedding() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/embeddings");
+    let files = ["a1111.pt", "ldm-fp16.pt", "learned_embeds.bin", "emb_params-fp16.safetensors"];
+    // Names that are known, names that are not, and opcodes that call.
+    let words = [
+        "ctorch\nFloatStorage\n",
+        "ctorch\nLongStorage\n",
+        "ctorch._utils\n_rebuild_tensor_v2\n",
+        "ccollections\nOrderedDict\n",
+        "ctorch.nn.modules.container\nParameterDict\n",
+        "c__builtin__\nset\n",
+        "cos\nsystem\n",
+        "string_to_param",
+        "_parameters",
+        "PK\x05\x06",
+        "PK\x01\x02",
+        ")R",
+        "h\x00",
+        "(((",
+    ];
+    Path {
+        name: "learned-embedding",
+        words: words.map(str::to_owned).to_vec(),
+        valid: files.map(|file| fs::read(folder.join(file)).unwrap()).to_vec(),
+        mend: as_it_is,
+        most_bytes: 64 * MEBIBYTE,
+        read: Box::new(|bytes| match LearnedEmbedding::from_bytes(bytes) {
+            Ok(learned) => {
+                assert!(
+                    (1..=1024).contains(&learned.vectors()) && learned.rows.iter().all(|one| one.is_finite())
+                );
+                assert_eq!(learned.rows.len(), learned.vectors() * learned.width);
+                true
+            }
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                false
+            }
         }),
     }
     .fuzz();

@@ -1,0 +1,71 @@
+//! Learned embeddings in every form that people keep them in, read from plain bytes.
+//!
+//! diffusers' and kohya's safetensors, and the zip files of `torch.save`: AUTOMATIC1111's `.pt` and diffusers' older
+//! `learned_embeds.bin`. Command line and worker read them with this, so that both say the same of a file.
+//!
+//! Invariant: nothing in a file is ever executed, and no number in it is trusted; see [`pickle`].
+
+mod archive;
+mod error;
+mod numbers;
+mod pickle;
+mod tensors;
+mod torch_file;
+
+pub use error::EmbeddingError;
+
+use crate::ids::ContentHash;
+
+/// Bytes of an embedding's file at most.
+pub const LARGEST_FILE: u64 = 64 << 20;
+/// The tensor's name in kohya's files, which says nothing of the token.
+pub const EMB_PARAMS_KEY: &str = "emb_params";
+/// The metadata entry in which Ringtune's files have their token, whatever the tensor is called.
+pub const PLACEHOLDER_ENTRY: &str = "ringtune.placeholder_token";
+/// Rows at most: more than a prompt has room for.
+const MOST_VECTORS: usize = 1024;
+/// Numbers of a row at most: far wider than any text encoder.
+const MOST_WIDTH: usize = 1 << 14;
+
+/// What a file teaches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LearnedEmbedding {
+    /// The word, if the file names it. None in a file with the key `emb_params` whose metadata has none, and in
+    /// AUTOMATIC1111's without a name: both go by the name of the file then.
+    pub token: Option<String>,
+    /// Numbers of a row: the hidden size of the text encoder it was learned for.
+    pub width: usize,
+    /// [vectors, width], flat. All of them are finite; fp16 and bf16 are widened exactly.
+    pub rows: Vec<f32>,
+    /// Of the file.
+    pub hash: ContentHash,
+}
+
+impl LearnedEmbedding {
+    /// Reads a file. Which form it has is told by its first bytes and not by a name.
+    ///
+    /// # Errors
+    /// It is none of the forms, damaged, or holds something else than one embedding.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, EmbeddingError> {
+        if bytes.len() as u64 > LARGEST_FILE {
+            return Err(EmbeddingError::TooLarge { size: bytes.len() as u64 });
+        }
+        let (token, tensor) = match bytes {
+            [b'P', b'K', 3, 4, ..] => torch_file::read(bytes)?,
+            // A pickle's first opcode names its protocol, 2 to 5; as the length of a safetensors header that would
+            // need the six zeros that follow it there.
+            [0x80, 2..=5, rest @ ..] if !rest.starts_with(&[0; 6]) => return Err(EmbeddingError::Legacy),
+            _ => tensors::read(bytes)?,
+        };
+        let (width, rows) = tensor.into_rows()?;
+        Ok(Self { token, width, rows, hash: ContentHash::of(bytes) })
+    }
+
+    /// How many rows there are, at least 1.
+    pub fn vectors(&self) -> usize {
+        self.rows.len() / self.width.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests;
