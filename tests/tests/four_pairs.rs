@@ -16,13 +16,13 @@ async fn learn_draw_and_measure(colour: &str, shape: &str, min_right: usize) -> 
     let sandbox = Sandbox::new()?;
     let fixtures = places::repository().join("tests/fixtures");
     // 1. One run.
-    let (job, images) = (fixtures.join("pairs/green-star.toml"), fixtures.join("concepts"));
+    let (job, images) = (text(&fixtures.join("pairs/green-star.toml")), fixtures.join("concepts"));
     let placeholder = format!("<{colour}-{shape}>");
     let words = format!("train.initializer_token={colour} {shape}");
     let placeholder_key = format!("train.placeholder_token={placeholder}");
     let images = format!("data.images={}", text(&images.join(format!("{colour}-{shape}"))));
     let sets = ["--set", &words, "--set", &placeholder_key, "--set", &images];
-    let run = [&["run", &text(&job), "-o", "out"], &sets[..]].concat();
+    let run = [&["run", &job, "-o", "out"], &sets[..]].concat();
     sandbox.finish(&run).await?.expect_code(0)?;
 
     // 2. The embedding is the one of the lowest validation loss of all.
