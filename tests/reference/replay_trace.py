@@ -19,6 +19,8 @@ Checked, for every step and microbatch (the bounds are options):
               `embeds_before`, comes to `embeds_after`: relative error <= 1e-4. With --max-grad-norm it is given what
               torch.nn.utils.clip_grad_norm_ makes of `grad_reduced`, which is traced before that
   noise       with --noise-offset: its channels' means spread as wide as that makes them, within 15%
+  rate        with --lr-scheduler or --learning-rates: each step's `lr` is what diffusers' get_scheduler, or the rule of
+              AUTOMATIC1111's trainer, gives: relative error <= 1e-6. (It is traced in fp32.)
 
 Prints a JSON summary; exit code 0 when all of it holds, 1 when not, 2 when the trace cannot be read.
 Run it with the python that setup.sh prints.
@@ -39,6 +41,8 @@ import sys
 from pathlib import Path
 
 import torch
+from diffusers import DDPMScheduler
+from diffusers.optimization import get_scheduler
 from safetensors.torch import load_file
 
 from textual_inversion import ADAMW, Reference
@@ -96,11 +100,22 @@ def read_trace(folder, first_steps):
     return trace
 
 
-def compare_microbatches(trace, checkpoint, precision, snr_gamma):
+def reference(checkpoint, num_vectors, precision, rescale_betas_zero_snr):
+    """diffusers' script on the checkpoint; with the betas that the option makes of the checkpoint's own."""
+    made = Reference(checkpoint, num_vectors, precision)
+    if rescale_betas_zero_snr:
+        made.scheduler = DDPMScheduler.from_config(made.scheduler.config, rescale_betas_zero_snr=True)
+        assert made.scheduler.alphas_cumprod[-1] == 0
+    return made
+
+
+def compare_microbatches(trace, checkpoint, options):
     """One dictionary of measures for each microbatch."""
-    num_vectors = trace[0][0]["embeds_before"].shape[0]
-    fp32 = Reference(checkpoint, num_vectors, "no")
-    bf16 = Reference(checkpoint, num_vectors, "bf16") if precision == "bf16" else None
+    num_vectors, snr_gamma = trace[0][0]["embeds_before"].shape[0], options.snr_gamma
+    fp32 = reference(checkpoint, num_vectors, "no", options.rescale_betas_zero_snr)
+    bf16 = None
+    if options.precision == "bf16":
+        bf16 = reference(checkpoint, num_vectors, "bf16", options.rescale_betas_zero_snr)
     for number, (step, microbatches) in enumerate(trace, start=1):
         for index, traced in enumerate(microbatches):
             inputs = {n: traced[n] for n in ("latents", "noise", "timesteps", "input_ids")}
@@ -150,6 +165,44 @@ def compare_optimizer(trace, adamw, max_grad_norm):
         yield measures
 
 
+def diffusers_rates(name, options, steps):
+    """The learning rate of each step, by diffusers."""
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=options.learning_rate * options.lr_scale)
+    schedule = get_scheduler(name, optimizer, num_warmup_steps=options.lr_warmup_steps,
+                             num_training_steps=options.max_train_steps, num_cycles=options.lr_num_cycles)
+    rates = []
+    for _ in range(steps):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    return rates
+
+
+def piecewise_rates(text, scale, steps):
+    """The learning rate of each step, as AUTOMATIC1111's trainer goes through its list: before an update it compares
+    the number of updates that are done with where the present rate ends, and when that is reached takes the next."""
+    pieces = [piece.split(":") for piece in text.split(",")]
+    pieces = iter([(float(rate), int(end[0]) if end and int(end[0]) != -1 else math.inf) for rate, *end in pieces])
+    rate, end = next(pieces)
+    rates = []
+    for updates_done in range(steps):
+        if updates_done >= end:
+            rate, end = next(pieces)
+        rates.append(rate * scale)
+    return rates
+
+
+def rate_errors(trace, options):
+    """Each step's error of the traced learning rate; none where the schedule is not told."""
+    if options.learning_rates:
+        expected = piecewise_rates(options.learning_rates, options.lr_scale, len(trace))
+    elif options.lr_scheduler:
+        expected = diffusers_rates(options.lr_scheduler, options, len(trace))
+    else:
+        return None
+    return [relative_error(step["lr"], torch.tensor([rate])) for (step, _), rate in zip(trace, expected, strict=True)]
+
+
 def noise_spread_ratio(trace, noise_offset):
     """The standard deviation of the noise's means over each sample's channels, over what the offset makes it."""
     noise = torch.cat([traced["noise"] for _, microbatches in trace for traced in microbatches]).double()
@@ -169,7 +222,7 @@ def step_ratios(microbatches):
     return ratios
 
 
-def judge(microbatches, steps, noise_spread_ratio, options):
+def judge(microbatches, steps, noise_spread_ratio, rate_errors, options):
     """The summary, and the names of the bounds that do not hold."""
     def worst(rows, key, pick=max):
         values = [row[key] for row in rows]
@@ -221,6 +274,9 @@ def judge(microbatches, steps, noise_spread_ratio, options):
     if options.noise_offset:
         summary["noise_spread_ratio"] = noise_spread_ratio
         bounds["noise_spread"] = abs(noise_spread_ratio - 1) <= 0.15
+    if rate_errors:
+        summary["rate_error_worst"] = worst([{"rate": error} for error in rate_errors], "rate")
+        bounds["rate"] = summary["rate_error_worst"] <= 1e-6
     if options.max_update_error is not None:
         bounds["update_error"] = summary["update_error_worst"] <= options.max_update_error
     # A comparison with NaN is false, so that a NaN anywhere fails its bound.
@@ -240,6 +296,14 @@ def main():
     parser.add_argument("--snr-gamma", type=float, default=0.0, help="the job's snr_gamma")
     parser.add_argument("--max-grad-norm", type=float, default=0.0, help="the job's max_grad_norm")
     parser.add_argument("--noise-offset", type=float, default=0.0, help="the job's noise_offset")
+    parser.add_argument("--rescale-betas-zero-snr", action="store_true", help="the job's rescale_betas_zero_snr")
+    parser.add_argument("--lr-scheduler", help="the job's lr_scheduler, to check the learning rates by")
+    parser.add_argument("--learning-rates", default="", help="the job's learning_rates, in its place")
+    parser.add_argument("--learning-rate", type=float, default=0.005)
+    parser.add_argument("--lr-scale", type=float, default=1.0, help="what scale_lr multiplies the rate with")
+    parser.add_argument("--lr-warmup-steps", type=int, default=0)
+    parser.add_argument("--lr-num-cycles", type=int, default=1)
+    parser.add_argument("--max-train-steps", type=int, default=0)
     parser.add_argument("--max-update-error", type=float, help="relative error of embeds_after - embeds_before")
     parser.add_argument("--max-error", type=float, default=1e-4)
     parser.add_argument("--min-cosine", type=float, default=0.99999)
@@ -261,10 +325,10 @@ def main():
         print(f"error: {error}", file=sys.stderr)
         return 2
     adamw = dict(betas=tuple(options.betas), weight_decay=options.weight_decay, eps=options.epsilon)
-    microbatches = list(compare_microbatches(trace, options.checkpoint, options.precision, options.snr_gamma))
+    microbatches = list(compare_microbatches(trace, options.checkpoint, options))
     steps = list(compare_optimizer(trace, adamw, options.max_grad_norm))
     spread = noise_spread_ratio(trace, options.noise_offset)
-    summary, failed = judge(microbatches, steps, spread, options)  # Takes the gradients out of the rows.
+    summary, failed = judge(microbatches, steps, spread, rate_errors(trace, options), options)  # Takes the gradients out of the rows.
     if options.details:
         for row in microbatches + steps:
             print(json.dumps(row))

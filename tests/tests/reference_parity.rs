@@ -125,6 +125,22 @@ async fn a_stable_diffusion_2_job_with_every_option_set_is_diffusers_own() -> Re
 }
 
 #[tokio::test]
+async fn every_option_by_itself_is_diffusers_own() -> Result<()> {
+    let program = text(&places::program("ringtune")?);
+    let finished = reference::run_script("replay_options.py", &["--ringtune", &program]).await?;
+    let rows = finished.stdout.lines().filter(|line| line.ends_with("| same |")).count();
+    ensure!(rows >= 20, "{finished:?}");
+    finished.expect_code(0)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_original_layout_is_the_one_that_diffusers_reads() -> Result<()> {
+    reference::run_script("original_layout.py", &["check"]).await?.expect_code(0)?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn diffusers_loads_the_demos_embedding_and_draws_green_stars() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let job = text(&places::repository().join("tests/fixtures/demo/green-star.toml"));

@@ -23,6 +23,7 @@ const KNOWN: &[(&str, Takes, &str, &str)] = &[
     ("pretrained_model_name_or_path", Text, "model", "base"),
     ("revision", Text, "model", "revision"),
     ("variant", Text, "model", "variant"),
+    ("tokenizer_name", Text, "model", "tokenizer"),
     ("train_data_dir", Text, "data", "images"),
     ("placeholder_token", Text, "train", "placeholder_token"),
     ("initializer_token", Text, "train", "initializer_token"),
@@ -68,7 +69,6 @@ const WITHOUT_EFFECT: &[(&str, Takes, &str)] = &[
 
 /// Options without which the result would be another one, and what to do instead.
 const REFUSED: &[(&str, Takes, &str)] = &[
-    ("tokenizer_name", Text, "the checkpoint's own tokenizer is used: put the other one into its folder"),
     ("no_safe_serialization", Nothing, "pickle files are never written: leave it out"),
     ("push_to_hub", Nothing, "upload the output folder yourself: leave it out"),
     ("hub_token", Text, "nothing is uploaded: leave it out"),

@@ -20,6 +20,8 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
             base: given(model.base),
             revision: given(model.revision),
             variant: given(model.variant),
+            prediction_type: model.prediction_type,
+            tokenizer: model.tokenizer,
         },
         data: DataDraft { images: wire.data.and_then(|data| given(data.images)) },
         train: TrainDraft {
@@ -32,6 +34,7 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
             gradient_accumulation_steps: train.gradient_accumulation_steps,
             max_train_steps: train.max_train_steps,
             learning_rate: train.learning_rate,
+            learning_rates: train.learning_rates,
             scale_lr: train.scale_lr,
             lr_scheduler: train.lr_scheduler,
             lr_warmup_steps: train.lr_warmup_steps,
@@ -48,6 +51,7 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
             max_grad_norm: train.max_grad_norm,
             snr_gamma: train.snr_gamma,
             noise_offset: train.noise_offset,
+            rescale_betas_zero_snr: train.rescale_betas_zero_snr,
             num_train_epochs: train.num_train_epochs,
             repeats: train.repeats,
             checkpointing_steps: train.checkpointing_steps,
@@ -114,6 +118,8 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
             base: spec.model.base.clone(),
             revision: spec.model.revision.clone(),
             variant: spec.model.variant.clone(),
+            prediction_type: spec.model.prediction_type.map(|prediction| prediction.as_str().to_owned()),
+            tokenizer: given(spec.model.tokenizer.clone()),
         }),
         data: learns.then(|| v1::DataSpec { images: spec.data.images.clone() }),
         train: learns.then(|| v1::TrainSpec {
@@ -126,6 +132,7 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
             gradient_accumulation_steps: Some(i64::from(train.gradient_accumulation_steps)),
             max_train_steps: (train.max_train_steps > 0).then(|| signed(train.max_train_steps)),
             learning_rate: Some(train.learning_rate),
+            learning_rates: train.learning_rates.as_ref().map(ToString::to_string),
             scale_lr: Some(train.scale_lr),
             lr_scheduler: Some(train.lr_scheduler.as_str().to_owned()),
             lr_warmup_steps: Some(signed(train.lr_warmup_steps)),
@@ -142,6 +149,7 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
             max_grad_norm: Some(train.max_grad_norm),
             snr_gamma: Some(train.snr_gamma),
             noise_offset: Some(train.noise_offset),
+            rescale_betas_zero_snr: Some(train.rescale_betas_zero_snr),
             num_train_epochs: train.num_train_epochs.map(signed),
             repeats: Some(i64::from(train.repeats)),
             checkpointing_steps: Some(signed(train.checkpointing_steps)),
@@ -190,12 +198,14 @@ mod tests {
                 base: "hf://acme/sd".to_owned(),
                 revision: "v1".to_owned(),
                 variant: "fp16".to_owned(),
+                prediction_type: Some("v_prediction".to_owned()),
+                tokenizer: Some("/models/tokenizer".to_owned()),
             }),
             data: Some(v1::DataSpec { images: "/images".to_owned() }),
             train: Some(v1::TrainSpec {
                 placeholder_token: "<star>".to_owned(),
                 initializer_token: "star".to_owned(),
-                learning_rate: Some(0.02),
+                learning_rates: Some("0.02:7, 1e-3".to_owned()),
                 seed: Some(i64::MAX),
                 templates: vec!["a photo of a {}".to_owned()],
                 adam_beta1: Some(0.8),
@@ -218,6 +228,7 @@ mod tests {
                 num_validation_images: Some(2),
                 validation_steps: Some(10),
                 report_to: Some("none".to_owned()),
+                rescale_betas_zero_snr: Some(true),
                 ..Default::default()
             }),
             cluster: Some(v1::ClusterSpec { world_size: Some(3), ..Default::default() }),
@@ -244,6 +255,11 @@ mod tests {
         assert_eq!(previews.validation_prompt, "a <star>");
         assert_eq!((previews.num_validation_images, previews.validation_steps), (2, 10));
         assert_eq!(spec.train.report_to, ReportTo::Nothing);
+        assert!(spec.train.rescale_betas_zero_snr);
+        assert_eq!(spec.model.prediction_type, Some(ringtune_shared::spec::PredictionType::VPrediction));
+        assert_eq!(spec.model.tokenizer, "/models/tokenizer");
+        assert_eq!((spec.train.learning_rate, spec.train.lr_warmup_steps), (0.02, 0));
+        assert_eq!(spec.train.learning_rates.as_ref().map(|rates| rates.at(8)), Some(1e-3));
         let wire = spec_to_wire(&spec);
         assert_eq!(spec_from_wire(wire.clone()).unwrap(), spec);
         assert_eq!(spec_to_wire(&spec), wire);

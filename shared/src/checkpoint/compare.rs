@@ -12,7 +12,10 @@ use crate::spec::{JobSpec, LrScheduler};
 const WITHOUT_EFFECT: &[&str] = &[
     "name",
     // Compared by content.
-    "model",
+    "model.base",
+    "model.revision",
+    "model.variant",
+    "model.tokenizer",
     "data.images",
     "debug",
     // How max_train_steps came about.
@@ -191,6 +194,7 @@ mod tests {
         );
         other.name = "other".to_owned();
         other.model.base = "/elsewhere".to_owned();
+        other.model.tokenizer = "/elsewhere".to_owned();
         other.data.images = "/elsewhere".to_owned();
         other.debug.trace_dir = "/t".to_owned();
         assert_eq!(about(&one, 7).differences(&other), []);

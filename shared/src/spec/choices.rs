@@ -104,6 +104,16 @@ choice! {
 }
 
 choice! {
+    /// What a checkpoint's UNet predicts, by the names of diffusers' schedulers.
+    PredictionType {
+        /// The noise: Stable Diffusion 1.x, and 2.x base.
+        Epsilon = "epsilon",
+        /// The velocity of Salimans & Ho 2022: Stable Diffusion 2.x at 768 pixels.
+        VPrediction = "v_prediction",
+    }
+}
+
+choice! {
     /// What the ranks compute in.
     MixedPrecision {
         /// Everything in fp32.

@@ -39,6 +39,8 @@ pub struct ModelDraft {
     pub base: Option<String>,
     pub revision: Option<String>,
     pub variant: Option<String>,
+    pub prediction_type: Option<String>,
+    pub tokenizer: Option<String>,
 }
 
 /// `[data]`, unchecked; see [`super::DataSpec`].
@@ -63,6 +65,7 @@ pub struct TrainDraft {
     pub gradient_accumulation_steps: Option<i64>,
     pub max_train_steps: Option<i64>,
     pub learning_rate: Option<f64>,
+    pub learning_rates: Option<String>,
     pub scale_lr: Option<bool>,
     pub lr_scheduler: Option<String>,
     pub lr_warmup_steps: Option<i64>,
@@ -79,6 +82,7 @@ pub struct TrainDraft {
     pub max_grad_norm: Option<f64>,
     pub snr_gamma: Option<f64>,
     pub noise_offset: Option<f64>,
+    pub rescale_betas_zero_snr: Option<bool>,
     pub num_train_epochs: Option<i64>,
     pub repeats: Option<i64>,
     pub checkpointing_steps: Option<i64>,

@@ -15,6 +15,7 @@ mod draft;
 mod epochs;
 mod error;
 mod generate;
+mod learning_rates;
 mod model_location;
 mod paths;
 mod read_toml;
@@ -26,11 +27,14 @@ mod validation;
 
 use serde::{Deserialize, Serialize};
 
-pub use choices::{JobKind, LearnableProperty, LrScheduler, MixedPrecision, NotAChoice, ReportTo};
+pub use choices::{
+    JobKind, LearnableProperty, LrScheduler, MixedPrecision, NotAChoice, PredictionType, ReportTo,
+};
 pub use concepts::{ConceptDraft, ConceptSpec};
 pub use draft::{ClusterDraft, DataDraft, DebugDraft, JobDraft, ModelDraft, TrainDraft};
 pub use error::{SpecError, Violation};
 pub use generate::{EmbeddingPlace, GenerateDraft, GenerateSpec, SCHEDULERS};
+pub use learning_rates::LearningRates;
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
 pub use read_toml::{parse_job_toml, parse_job_toml_with};
 pub use settings::Setting;
@@ -75,6 +79,12 @@ pub struct ModelSpec {
     pub revision: String,
     /// "fp16": weights are read from `diffusion_pytorch_model.fp16.safetensors` and the like. Empty: none.
     pub variant: String,
+    /// What its UNet predicts; none: what the checkpoint says, or is known of its kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prediction_type: Option<PredictionType>,
+    /// A folder with another tokenizer than the checkpoint's, as every worker sees it; empty: the checkpoint's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub tokenizer: String,
 }
 
 impl ModelSpec {
@@ -123,8 +133,11 @@ pub struct TrainSpec {
     /// coordinator has accepted.
     #[serde(skip_serializing_if = "is_zero")]
     pub max_train_steps: u64,
-    /// Before `scale_lr` and the schedule. Default 1e-4.
+    /// Before `scale_lr` and the schedule. Default 1e-4; the first of `learning_rates` where these are given.
     pub learning_rate: f64,
+    /// The rate of every step, before `scale_lr`, instead of `learning_rate` and its schedule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rates: Option<LearningRates>,
     /// Multiply the learning rate by the global batch. Default false.
     pub scale_lr: bool,
     /// The schedule of the learning rate. Default constant.
@@ -157,6 +170,9 @@ pub struct TrainSpec {
     pub snr_gamma: f64,
     /// Share of one more normal draw for each sample and channel in its noise; 0: none. Default 0.
     pub noise_offset: f64,
+    /// Shift the checkpoint's schedule so that its last step is pure noise (Lin et al. 2023). Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub rescale_betas_zero_snr: bool,
     /// How often all images are gone through, where `max_train_steps` is not given. Default: not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_train_epochs: Option<u64>,
@@ -237,9 +253,13 @@ impl JobSpec {
     /// The learning rate that the schedule starts from: with `scale_lr` it is multiplied by the
     /// global batch, so by `world_size` and never by the ring's size.
     pub fn effective_learning_rate(&self) -> f64 {
+        self.train.learning_rate * self.learning_rate_scale()
+    }
+
+    /// What `scale_lr` multiplies every learning rate with; 1 without it.
+    pub fn learning_rate_scale(&self) -> f64 {
         // At most 2^36 samples (see `limits`): exact in f64.
-        let scale = if self.train.scale_lr { self.global_batch() as f64 } else { 1.0 };
-        self.train.learning_rate * scale
+        if self.train.scale_lr { self.global_batch() as f64 } else { 1.0 }
     }
 }
 

@@ -18,8 +18,8 @@ const LONGEST_KEY: usize = 900;
 /// Where a checkpoint is. What one holds has been checked: nothing in it leads out of a folder or changes a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelLocation {
-    /// A folder in diffusers layout, as every worker sees it.
-    Folder(PathBuf),
+    /// A folder in diffusers layout, or one safetensors file in the original layout, as every worker sees it.
+    Local(PathBuf),
     /// A repository of a model hub.
     Hub(HubModel),
     /// A folder in diffusers layout in a bucket.
@@ -65,10 +65,10 @@ impl ModelLocation {
             let given = super::validate::shortened(base);
             return Err(base_error(format!(
                 "got {given:?}; {scheme}:// is not supported: allowed are a folder in diffusers layout, \
-                 hf://ORG/NAME or s3://BUCKET/PREFIX"
+                 a .safetensors file, hf://ORG/NAME or s3://BUCKET/PREFIX"
             )));
         }
-        Ok(Self::Folder(PathBuf::from(base)))
+        Ok(Self::Local(PathBuf::from(base)))
     }
 
     /// Whether `model.base` is a path of this machine.
@@ -80,7 +80,7 @@ impl ModelLocation {
 impl fmt::Display for ModelLocation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Folder(folder) => write!(formatter, "{}", folder.display()),
+            Self::Local(path) => write!(formatter, "{}", path.display()),
             Self::Hub(hub) => hub.fmt(formatter),
             Self::S3(s3) => s3.fmt(formatter),
         }
@@ -245,8 +245,8 @@ mod tests {
     #[test]
     fn every_place_is_known_by_its_beginning() {
         let cases = [
-            ("/models/sd", "", ModelLocation::Folder("/models/sd".into())),
-            ("C:/a://b", "", ModelLocation::Folder("C:/a://b".into())),
+            ("/models/sd", "", ModelLocation::Local("/models/sd".into())),
+            ("C:/a://b", "", ModelLocation::Local("C:/a://b".into())),
             ("hf://acme/toy-sd", "", hub("acme/toy-sd", "main")),
             ("hf://acme/toy-sd@v1.0", "", hub("acme/toy-sd", "v1.0")),
             ("hf://acme/toy-sd", "refs/pr/3", hub("acme/toy-sd", "refs/pr/3")),

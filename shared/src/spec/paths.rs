@@ -7,7 +7,7 @@ use crate::checkpoint::ResumeFrom;
 use crate::ids::CONTENT_URI_PREFIX;
 
 impl JobSpec {
-    /// Makes the job's relative paths absolute: the model folder (unless it is a URI), the image folder (unless it is a
+    /// Makes the job's relative paths absolute: the checkpoint (unless it is a URI), the tokenizer's folder, the image folder (unless it is a
     /// content URI) and the trace folder (unless it is empty).
     ///
     /// `base`: the folder of the job file, itself absolute and valid UTF-8; else the violation
@@ -45,7 +45,11 @@ impl JobSpec {
         let Self { model, data, train, debug, concepts, generate, .. } = self;
         let embeddings = generate.iter_mut().flat_map(|generate| &mut generate.embeddings);
         let embeddings = embeddings.map(|embedding| ("generate.embeddings".to_owned(), embedding));
-        let places = [("model.base".to_owned(), &mut model.base)]
+        let checkpoint_places = [
+            ("model.base".to_owned(), &mut model.base),
+            ("model.tokenizer".to_owned(), &mut model.tokenizer),
+        ];
+        let places = checkpoint_places
             .into_iter()
             .chain(image_sources(data, concepts))
             .chain(embeddings)

@@ -1,4 +1,5 @@
 mod concepts;
+mod schedules;
 mod settings;
 mod train_numbers;
 mod validation;
@@ -45,7 +46,13 @@ fn what_is_left_out_takes_diffusers_defaults() {
     let expected = JobSpec {
         kind: JobKind::TextualInversion,
         name: "textual_inversion".into(),
-        model: ModelSpec { base: "/models/sd".into(), revision: String::new(), variant: String::new() },
+        model: ModelSpec {
+            base: "/models/sd".into(),
+            revision: String::new(),
+            variant: String::new(),
+            prediction_type: None,
+            tokenizer: String::new(),
+        },
         data: DataSpec { images: "./pictures".into() },
         train: TrainSpec {
             placeholder_token: "<cat-toy>".into(),
@@ -57,6 +64,7 @@ fn what_is_left_out_takes_diffusers_defaults() {
             gradient_accumulation_steps: 1,
             max_train_steps: 5000,
             learning_rate: 1e-4,
+            learning_rates: None,
             scale_lr: false,
             lr_scheduler: LrScheduler::Constant,
             lr_warmup_steps: 500,
@@ -73,6 +81,7 @@ fn what_is_left_out_takes_diffusers_defaults() {
             max_grad_norm: 0.0,
             snr_gamma: 0.0,
             noise_offset: 0.0,
+            rescale_betas_zero_snr: false,
             num_train_epochs: None,
             repeats: 100,
             checkpointing_steps: 500,

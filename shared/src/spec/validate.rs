@@ -4,6 +4,7 @@ mod checkpoints;
 mod concepts;
 mod generate;
 mod model;
+mod schedule_choice;
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -11,7 +12,7 @@ use std::str::FromStr;
 
 use super::{
     ClusterDraft, ClusterSpec, DataDraft, DataSpec, DebugSpec, JobDraft, JobKind, JobSpec, LearnableProperty,
-    LrScheduler, MixedPrecision, ReportTo, SpecError, TrainDraft, TrainSpec, Violation,
+    LrScheduler, MixedPrecision, PredictionType, ReportTo, SpecError, TrainDraft, TrainSpec, Violation,
 };
 use crate::ids::{CONTENT_URI_PREFIX, ContentHash};
 use concepts::Words;
@@ -161,6 +162,7 @@ impl Check {
 
     fn train(&mut self, draft: TrainDraft, several: bool) -> TrainSpec {
         let (validation, previews) = (self.validation(&draft), self.previews(&draft));
+        let learning_rates = self.learning_rates(&draft);
         let words =
             Words { placeholder_token: draft.placeholder_token, initializer_token: draft.initializer_token };
         let (placeholder_token, initializer_token) =
@@ -193,15 +195,19 @@ impl Check {
                 if draft.num_train_epochs.is_some() { 0 } else { 5000 },
                 1..=limits::STEPS,
             ),
-            learning_rate: self.learning_rate(draft.learning_rate),
+            learning_rate: match &learning_rates {
+                Some(rates) => rates.at(1),
+                None => self.learning_rate(draft.learning_rate),
+            },
             scale_lr: draft.scale_lr.unwrap_or(false),
             lr_scheduler: self.choice("train.lr_scheduler", draft.lr_scheduler, LrScheduler::Constant),
             lr_warmup_steps: self.count(
                 "train.lr_warmup_steps",
                 draft.lr_warmup_steps,
-                500,
+                if learning_rates.is_some() { 0 } else { 500 },
                 0..=limits::STEPS,
             ),
+            learning_rates,
             seed: self.count("train.seed", draft.seed, 0, 0..=i64::MAX),
             mixed_precision: self.choice("train.mixed_precision", draft.mixed_precision, MixedPrecision::No),
             center_crop: draft.center_crop.unwrap_or(false),
@@ -220,6 +226,7 @@ impl Check {
             max_grad_norm: self.number("train.max_grad_norm", draft.max_grad_norm, 0.0, limits::GRAD_NORM),
             snr_gamma: self.number("train.snr_gamma", draft.snr_gamma, 0.0, limits::SNR_GAMMA),
             noise_offset: self.number("train.noise_offset", draft.noise_offset, 0.0, limits::NOISE_OFFSET),
+            rescale_betas_zero_snr: draft.rescale_betas_zero_snr.unwrap_or(false),
             num_train_epochs: draft
                 .num_train_epochs
                 .map(|epochs| self.count("train.num_train_epochs", Some(epochs), 1, 1..=limits::STEPS)),
@@ -254,6 +261,12 @@ impl Check {
     }
 
     fn across_fields(&mut self, spec: &JobSpec) {
+        self.rates_reach_the_end(&spec.train);
+        if spec.train.rescale_betas_zero_snr && spec.model.prediction_type == Some(PredictionType::Epsilon) {
+            let problem = "got true with model.prediction_type = \"epsilon\"; only a checkpoint that predicts the \
+                           velocity (v_prediction) can be trained on pure noise";
+            self.refuse("train.rescale_betas_zero_snr", problem);
+        }
         let ClusterSpec { world_size, min_world_size, .. } = spec.cluster;
         let world_size_is_right =
             !self.violations.iter().any(|violation| violation.field == "cluster.world_size");

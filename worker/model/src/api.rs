@@ -31,6 +31,18 @@ impl std::fmt::Display for Precision {
     }
 }
 
+/// What a caller says about a checkpoint beside where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct ModelOptions {
+    /// "fp16" of a folder's `model.fp16.safetensors`; empty: none.
+    pub variant: String,
+    /// What the UNet predicts, instead of what the checkpoint says, or where a single file cannot say it.
+    pub prediction_type: Option<PredictionType>,
+    /// Train on the checkpoint's schedule shifted so that its last step is pure noise (Lin et al. 2023, algorithm 1;
+    /// diffusers' `rescale_betas_zero_snr`). Only where the velocity is predicted. Sampling follows the checkpoint.
+    pub rescale_zero_snr: bool,
+}
+
 /// What the UNet predicts, from scheduler_config.json's `prediction_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PredictionType {

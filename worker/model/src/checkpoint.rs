@@ -1,17 +1,19 @@
-//! A Stable Diffusion folder in diffusers' layout: which files it has and whether they fit together.
+//! A Stable Diffusion checkpoint, a folder in diffusers' layout or one file in the original one: what it has and
+//! whether that fits together.
 
 use std::path::{Path, PathBuf};
 
 use tch::Kind;
 
-use crate::api::ModelInfo;
+use crate::api::{ModelInfo, ModelOptions, PredictionType};
 use crate::clip::{self, TextEncoder};
 use crate::config::{Keys, SamplerConfig, SchedulerConfig, TextConfig, UNetConfig, VaeConfig};
 use crate::error::{Error, Result};
 use crate::samplers::SamplerKind;
+use crate::single_file::SingleFile;
 use crate::unet::{self, UNet};
 use crate::vae::{self, VaeDecoder, VaeEncoder};
-use crate::weights::Weights;
+use crate::weights::{Rename, Weights};
 
 const TEXT_STEM: &str = "model";
 const DIFFUSERS_STEM: &str = "diffusion_pytorch_model";
@@ -19,7 +21,7 @@ const DIFFUSERS_STEM: &str = "diffusion_pytorch_model";
 /// The configuration files of one checkpoint, read and checked against each other.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
-    folder: PathBuf,
+    source: Source,
     /// "fp16" of `model.fp16.safetensors`; empty: none.
     variant: String,
     /// text_encoder/config.json.
@@ -34,27 +36,68 @@ pub struct Checkpoint {
     scheduler_keys: Keys,
 }
 
-impl Checkpoint {
-    /// Reads the configuration files; touches no weights.
-    pub fn read(folder: &Path) -> Result<Self> {
-        Self::read_variant(folder, "")
-    }
+/// Where the tensors are.
+#[derive(Debug, Clone)]
+enum Source {
+    /// Folders of the components.
+    Folder(PathBuf),
+    SingleFile(SingleFile),
+}
 
-    /// As [`Checkpoint::read`], for weights of a variant ("fp16" of `model.fp16.safetensors`; empty: none).
-    pub fn read_variant(folder: &Path, variant: &str) -> Result<Self> {
-        check_model_index(folder)?;
-        let keys = |component: &str, file: &str| Keys::read(&folder.join(component).join(file));
-        let unet_keys = keys("unet", "config.json")?;
-        let scheduler_keys = keys("scheduler", "scheduler_config.json")?;
-        let checkpoint = Checkpoint {
-            folder: folder.to_path_buf(),
-            variant: variant.to_string(),
-            text: TextConfig::from_keys(&keys("text_encoder", "config.json")?)?,
+/// What the configuration files say, or what a single file's sizes do.
+struct AllKeys {
+    text: Keys,
+    unet: Keys,
+    vae: Keys,
+    scheduler: Keys,
+}
+
+impl Source {
+    fn read(path: &Path, options: &ModelOptions) -> Result<(Self, AllKeys)> {
+        if path.is_file() {
+            if !options.variant.is_empty() {
+                let allowed = "none: variants are files of a folder, and this checkpoint is one file";
+                return Err(Error::argument("variant", &options.variant, allowed));
+            }
+            let file = SingleFile::read(path, options.prediction_type)?;
+            let (text, unet, vae) = (file.text_keys(), file.unet_keys(), file.vae_keys());
+            let keys = AllKeys { text, unet, vae, scheduler: file.scheduler_keys() };
+            return Ok((Source::SingleFile(file), keys));
+        }
+        check_model_index(path)?;
+        let keys = |component: &str, file: &str| Keys::read(&path.join(component).join(file));
+        let scheduler = keys("scheduler", "scheduler_config.json")?;
+        let keys = AllKeys {
+            text: keys("text_encoder", "config.json")?,
+            unet: keys("unet", "config.json")?,
+            vae: keys("vae", "config.json")?,
+            scheduler: match options.prediction_type {
+                Some(prediction) => scheduler.with("prediction_type", prediction.name()),
+                None => scheduler,
+            },
+        };
+        Ok((Source::Folder(path.to_path_buf()), keys))
+    }
+}
+
+impl Checkpoint {
+    /// Reads the configuration; touches no weights. `path`: a folder in diffusers' layout, or one safetensors file in
+    /// the original layout.
+    pub fn read(path: &Path, options: &ModelOptions) -> Result<Self> {
+        let (source, keys) = Source::read(path, options)?;
+        let (unet_keys, scheduler_keys) = (keys.unet, keys.scheduler);
+        let mut checkpoint = Checkpoint {
+            source,
+            variant: options.variant.clone(),
+            text: TextConfig::from_keys(&keys.text)?,
             unet: UNetConfig::from_keys(&unet_keys)?,
-            vae: VaeConfig::from_keys(&keys("vae", "config.json")?)?,
+            vae: VaeConfig::from_keys(&keys.vae)?,
             scheduler: SchedulerConfig::from_keys(&scheduler_keys)?,
             scheduler_keys,
         };
+        if options.rescale_zero_snr {
+            checkpoint.rescale_zero_snr()?;
+        }
         let latent = checkpoint.vae.latent_channels;
         if checkpoint.unet.cross_attention_width != checkpoint.text.hidden_size {
             let allowed = format!("the text encoder's hidden_size = {}", checkpoint.text.hidden_size);
@@ -68,6 +111,17 @@ impl Checkpoint {
             }
         }
         Ok(checkpoint)
+    }
+
+    /// Only a velocity can be learned where nothing but noise is seen: the noise itself would be the input.
+    fn rescale_zero_snr(&mut self) -> Result<()> {
+        if self.scheduler.prediction != PredictionType::VPrediction {
+            let allowed = "false: this checkpoint predicts the noise, and of pure noise that says nothing about the \
+                           picture; only one that predicts the velocity (v_prediction) can be trained so";
+            return Err(Error::argument("rescale_betas_zero_snr", true, allowed));
+        }
+        self.scheduler.rescale_zero_snr = true;
+        Ok(())
     }
 
     /// Checks names, shapes and types of every tensor by the files' headers, without reading weights.
@@ -86,17 +140,30 @@ impl Checkpoint {
 
     /// The text encoder's tensors.
     pub fn text_weights(&self) -> Result<Weights> {
-        Weights::open(&self.folder.join("text_encoder"), TEXT_STEM, &self.variant, clip::rename)
+        match &self.source {
+            Source::Folder(folder) => self.weights(folder, "text_encoder", TEXT_STEM, clip::rename),
+            Source::SingleFile(file) => file.text_weights(),
+        }
     }
 
     /// The UNet's tensors.
     pub fn unet_weights(&self) -> Result<Weights> {
-        Weights::open(&self.folder.join("unet"), DIFFUSERS_STEM, &self.variant, unet::rename)
+        match &self.source {
+            Source::Folder(folder) => self.weights(folder, "unet", DIFFUSERS_STEM, unet::rename),
+            Source::SingleFile(file) => file.unet_weights(),
+        }
     }
 
     /// The VAE's tensors.
     pub fn vae_weights(&self) -> Result<Weights> {
-        Weights::open(&self.folder.join("vae"), DIFFUSERS_STEM, &self.variant, vae::rename)
+        match &self.source {
+            Source::Folder(folder) => self.weights(folder, "vae", DIFFUSERS_STEM, vae::rename),
+            Source::SingleFile(file) => file.vae_weights(),
+        }
+    }
+
+    fn weights(&self, folder: &Path, component: &str, stem: &str, rename: Rename) -> Result<Weights> {
+        Weights::open(&folder.join(component), stem, &self.variant, rename)
     }
 
     /// What scheduler/scheduler_config.json says for a sampler.
@@ -144,7 +211,7 @@ fn check_model_index(folder: &Path) -> Result<()> {
         let reason = if folder.is_dir() {
             "has no model_index.json: not a checkpoint in diffusers' folder layout"
         } else {
-            "is not a folder"
+            "is neither a folder nor a file"
         };
         return Err(Error::NotACheckpoint { folder: folder.to_path_buf(), reason: reason.to_string() });
     }

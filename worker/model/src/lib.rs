@@ -20,6 +20,7 @@ pub mod resnet;
 pub mod runtime;
 pub mod samplers;
 pub mod schedule;
+mod single_file;
 mod stable_diffusion;
 mod textual_inversion;
 pub mod unet;
@@ -27,8 +28,8 @@ pub mod vae;
 pub mod weights;
 
 pub use api::{
-    GenerateRequest, Gradient, MOST_CHUNKS, MOST_PICTURES, Microbatch, ModelInfo, Moments, Pixels, Precision,
-    PredictionType, RgbImage,
+    GenerateRequest, Gradient, MOST_CHUNKS, MOST_PICTURES, Microbatch, ModelInfo, ModelOptions, Moments,
+    Pixels, Precision, PredictionType, RgbImage,
 };
 pub use error::{Error, Result};
 pub use probe::probe;

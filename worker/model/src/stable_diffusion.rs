@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tch::{Kind, Tensor};
 
-use crate::api::{ModelInfo, Moments, Pixels, Precision};
+use crate::api::{ModelInfo, ModelOptions, Moments, Pixels, Precision};
 use crate::checkpoint::Checkpoint;
 use crate::clip::TextEncoder;
 use crate::error::{Error, Result};
@@ -28,25 +28,25 @@ pub struct StableDiffusion {
     decoder: Option<VaeDecoder>,
 }
 
-/// Checks a checkpoint folder as [`StableDiffusion::open`] would, by configuration and headers alone (no weights
-/// are read), and says what a job has to know.
-pub fn check_folder(folder: &Path) -> Result<ModelInfo> {
-    let checkpoint = Checkpoint::read(folder)?;
+/// Checks a checkpoint as [`StableDiffusion::open`] would, by configuration and headers alone (no weights are read),
+/// and says what a job has to know.
+pub fn check_folder(path: &Path) -> Result<ModelInfo> {
+    let checkpoint = Checkpoint::read(path, &ModelOptions::default())?;
     checkpoint.check_weights()?;
     Ok(checkpoint.info())
 }
 
 impl StableDiffusion {
-    /// Opens a folder in diffusers' layout.
+    /// Opens a folder in diffusers' layout, or one safetensors file in the original layout.
     ///
     /// Errors name the file and key or tensor: see [`Error`].
-    pub fn open(folder: &Path, precision: Precision) -> Result<Self> {
-        Self::open_variant(folder, "", precision)
+    pub fn open(path: &Path, precision: Precision) -> Result<Self> {
+        Self::open_with(path, precision, &ModelOptions::default())
     }
 
-    /// As [`StableDiffusion::open`], with the weights of a variant ("fp16" of `model.fp16.safetensors`; empty: none).
-    pub fn open_variant(folder: &Path, variant: &str, precision: Precision) -> Result<Self> {
-        let checkpoint = Checkpoint::read_variant(folder, variant)?;
+    /// As [`StableDiffusion::open`], with what the caller knows better, or wants otherwise.
+    pub fn open_with(path: &Path, precision: Precision, options: &ModelOptions) -> Result<Self> {
+        let checkpoint = Checkpoint::read(path, options)?;
         checkpoint.check_weights()?;
         let text = TextEncoder::new(&checkpoint.text_weights()?.root(), &checkpoint.text)?;
         let unet = UNet::new(&checkpoint.unet_weights()?.root(), &checkpoint.unet, kind_of(precision))?;

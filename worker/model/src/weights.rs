@@ -5,7 +5,7 @@
 //! A mapped file must not be cut short while it is in use (the operating system would stop the process).
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +21,23 @@ const MAX_HEADER_BYTES: u64 = 64 << 20;
 
 /// How a file's tensor name maps to the name this crate asks for; `None` drops the tensor.
 pub type Rename = fn(&str) -> Option<String>;
+
+/// The name that this crate asks for, and which part of the stored tensor it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) name: String,
+    pub(crate) part: Part,
+}
+
+/// A part of a stored tensor that lies in one piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Whole,
+    /// The same numbers with two dimensions: those after the second have one place each.
+    Matrix,
+    /// One of three equal shares of the rows, counted from 0.
+    Third(u8),
+}
 
 /// The tensors of one component (text encoder, UNet or VAE) of a checkpoint.
 pub struct Weights {
@@ -65,8 +82,13 @@ impl Weights {
 
     /// Opens one safetensors file.
     pub fn open_file(path: &Path, rename: Rename) -> Result<Self> {
+        Self::open_placed(path, renamed(rename, |_| true))
+    }
+
+    /// Opens one safetensors file whose tensors of a name and shape belong in several places, or in none.
+    pub(crate) fn open_placed(path: &Path, places: impl Fn(&str, &[i64]) -> Vec<Place>) -> Result<Self> {
         let mut weights = Self::empty(path);
-        weights.add_file(path, rename, |_| true)?;
+        weights.add_file(path, places)?;
         Ok(weights)
     }
 
@@ -91,7 +113,8 @@ impl Weights {
         }
         let mut weights = Self::empty(index);
         for (file, tensors) in shards {
-            let found = weights.add_file(&folder.join(file), rename, |name| tensors.contains(name))?;
+            let places = renamed(rename, |name| tensors.contains(name));
+            let found = weights.add_file(&folder.join(file), places)?;
             if let Some(missing) = tensors.iter().find(|name| !found.contains(**name)) {
                 return Err(bad(format!("tensor '{missing}' is not in {file}, where the index puts it")));
             }
@@ -108,47 +131,46 @@ impl Weights {
         }
     }
 
-    /// Maps one file and adds those of its tensors that `wanted` accepts; returns their stored names.
+    /// Maps one file and adds its tensors where `places` says; returns all stored names.
     fn add_file(
         &mut self,
         path: &Path,
-        rename: Rename,
-        wanted: impl Fn(&str) -> bool,
+        places: impl Fn(&str, &[i64]) -> Vec<Place>,
     ) -> Result<BTreeSet<String>> {
         let file = Arc::new(map_file(path)?);
-        let (header, metadata) =
-            SafeTensors::read_metadata(&file.map).map_err(|error| Error::BadSafetensors {
-                file: path.to_path_buf(),
-                reason: format!("{error} (is it cut short? it has {} bytes)", file.map.len()),
-            })?;
+        let (header, metadata) = read_metadata(&file)?;
         let mut found = BTreeSet::new();
         for (name, info) in metadata.tensors() {
-            if !wanted(&name) {
-                continue;
-            }
-            found.insert(name.clone());
-            let Some(canonical) = rename(&name) else { continue };
-            let shape =
-                info.shape.iter().map(|&side| i64::try_from(side)).collect::<std::result::Result<_, _>>();
-            let entry = Entry {
-                file: file.clone(),
-                stored_name: name.clone(),
-                dtype: info.dtype,
-                shape: shape.map_err(|_| Error::BadSafetensors {
+            let shape: Vec<i64> = info
+                .shape
+                .iter()
+                .map(|&side| i64::try_from(side))
+                .collect::<std::result::Result<_, _>>()
+                .map_err(|_| Error::BadSafetensors {
                     file: path.to_path_buf(),
                     reason: format!("tensor '{name}' has an impossible shape {:?}", info.shape),
-                })?,
-                start: 8 + header + info.data_offsets.0,
-            };
-            if let Some(other) = self.entries.insert(canonical, entry) {
-                return Err(Error::BadSafetensors {
-                    file: path.to_path_buf(),
-                    reason: format!(
-                        "tensors '{}' and '{name}' are the same one under two names",
-                        other.stored_name
-                    ),
-                });
+                })?;
+            let (start, end) = info.data_offsets;
+            for place in places(&name, &shape) {
+                let (shape, skipped) = place.part.of(&shape, end - start);
+                let entry = Entry {
+                    file: file.clone(),
+                    stored_name: name.clone(),
+                    dtype: info.dtype,
+                    shape,
+                    start: 8 + header + start + skipped,
+                };
+                if let Some(other) = self.entries.insert(place.name, entry) {
+                    return Err(Error::BadSafetensors {
+                        file: path.to_path_buf(),
+                        reason: format!(
+                            "tensors '{}' and '{name}' are the same one under two names",
+                            other.stored_name
+                        ),
+                    });
+                }
             }
+            found.insert(name);
         }
         Ok(found)
     }
@@ -269,6 +291,70 @@ impl Entry {
         // layer writes to its weights.
         unsafe { native::tensor_over(bytes.as_ptr(), &self.shape, kind, self.file.clone()) }
     }
+}
+
+impl Part {
+    /// Its shape, and the bytes before it, of a tensor of `shape` and `bytes`. A shape that does not fit stays as it
+    /// is, so that it is found to be wrong where the tensor is asked for.
+    fn of(self, shape: &[i64], bytes: usize) -> (Vec<i64>, usize) {
+        match (self, shape) {
+            (Part::Matrix, [rows, columns, rest @ ..]) if rest.iter().all(|side| *side == 1) => {
+                (vec![*rows, *columns], 0)
+            }
+            (Part::Third(which), [rows, rest @ ..]) if rows % 3 == 0 => {
+                let shape = [rows / 3].into_iter().chain(rest.iter().copied()).collect();
+                (shape, bytes / 3 * usize::from(which))
+            }
+            _ => (shape.to_vec(), 0),
+        }
+    }
+}
+
+/// The places that a renaming makes of the names that `wanted` accepts.
+fn renamed(rename: Rename, wanted: impl Fn(&str) -> bool) -> impl Fn(&str, &[i64]) -> Vec<Place> {
+    move |name, _| {
+        let name = if wanted(name) { rename(name) } else { None };
+        name.map(|name| Place { name, part: Part::Whole }).into_iter().collect()
+    }
+}
+
+/// Names and shapes of a safetensors file, and what it says of itself.
+#[derive(Debug)]
+pub(crate) struct Header {
+    shapes: BTreeMap<String, Vec<usize>>,
+    metadata: HashMap<String, String>,
+}
+
+impl Header {
+    /// Errors: not a safetensors file.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let file = map_file(path)?;
+        let (_, metadata) = read_metadata(&file)?;
+        let shapes = metadata.tensors().into_iter().map(|(name, info)| (name, info.shape.clone())).collect();
+        Ok(Header { shapes, metadata: metadata.metadata().clone().unwrap_or_default() })
+    }
+
+    pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.shapes.get(name).map(Vec::as_slice)
+    }
+
+    /// Whether there is a tensor whose name begins so.
+    pub(crate) fn any(&self, prefix: &str) -> bool {
+        let from = (std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded);
+        self.shapes.range::<str, _>(from).next().is_some_and(|(name, _)| name.starts_with(prefix))
+    }
+
+    pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str)
+    }
+}
+
+/// The header's length and content.
+fn read_metadata(file: &MappedFile) -> Result<(usize, safetensors::tensor::Metadata)> {
+    SafeTensors::read_metadata(&file.map).map_err(|error| Error::BadSafetensors {
+        file: file.path.clone(),
+        reason: format!("{error} (is it cut short? it has {} bytes)", file.map.len()),
+    })
 }
 
 fn map_file(path: &Path) -> Result<MappedFile> {

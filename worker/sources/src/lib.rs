@@ -46,7 +46,7 @@ pub struct ModelSources {
 /// A checkpoint that is on this machine.
 #[derive(Debug)]
 pub struct LocalModel {
-    /// A folder in diffusers layout.
+    /// A folder in diffusers layout, or one safetensors file in the original layout.
     pub folder: PathBuf,
     /// Where it comes from, without any path of this machine: "org/name" of a hub, and its commit.
     pub origin: Option<HubOrigin>,
@@ -85,8 +85,8 @@ impl ModelSources {
         progress: &ProgressSender,
     ) -> Result<LocalModel, Error> {
         match location {
-            ModelLocation::Folder(folder) => {
-                Ok(LocalModel { folder: folder.clone(), origin: None, remarks: Vec::new(), _held: None })
+            ModelLocation::Local(path) => {
+                Ok(LocalModel { folder: path.clone(), origin: None, remarks: Vec::new(), _held: None })
             }
             ModelLocation::Hub(model) => self.fetch_from_hub(model, variant, progress).await,
             ModelLocation::S3(model) => {

@@ -14,4 +14,4 @@ pub mod tokenizer;
 pub use error::Error;
 pub use images::{ImageFile, ImageSet};
 pub use prompts::Prompts;
-pub use tokenizer::{ClipTokenizer, Placeholders};
+pub use tokenizer::{ClipTokenizer, Placeholders, tokenizer_folder};

@@ -11,8 +11,8 @@ use std::{
 };
 
 use super::{
-    Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo, Moments,
-    Pixels, Precision, PredictionType, RgbImage, SamplerKind,
+    Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo,
+    ModelOptions, Moments, Pixels, Precision, PredictionType, RgbImage, SamplerKind,
 };
 
 /// Where a [`FakeEngine`] is to fail. Gradients are counted from 1.
@@ -59,7 +59,7 @@ impl FakeEngine {
     pub fn any_model() -> LoadModel {
         LoadModel {
             folder: PathBuf::from("any"),
-            variant: String::new(),
+            options: ModelOptions::default(),
             precision: Precision::Fp32,
             threads: 1,
             training: None,

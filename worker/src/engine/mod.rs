@@ -15,8 +15,8 @@ pub use fake::{FakeEngine, FakeScript};
 pub use thread::EngineHandle;
 pub use torch::TorchEngine;
 pub use types::{
-    EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo, Moments, Pixels, Precision,
-    PredictionType, RgbImage, SamplerKind, TrainingSize,
+    EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo, ModelOptions, Moments, Pixels,
+    Precision, PredictionType, RgbImage, SamplerKind, TrainingSize,
 };
 
 /// Computes moments, gradients and images on a loaded checkpoint. Equal inputs give equal bits on workers

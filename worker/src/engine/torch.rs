@@ -73,7 +73,7 @@ impl Engine for TorchEngine {
         }
         // The old one goes first: two checkpoints may not fit into memory.
         self.loaded = None;
-        let model = StableDiffusion::open_variant(&request.folder, &request.variant, request.precision)?;
+        let model = StableDiffusion::open_with(&request.folder, request.precision, &request.options)?;
         let info = model.info();
         self.loaded = Some(Loaded { request: request.clone(), files, model });
         Ok(info)
@@ -108,13 +108,15 @@ impl Engine for TorchEngine {
 }
 
 /// Every file of the checkpoint with its size and time of change, in order of their names.
-fn stamps(folder: &Path) -> Vec<FileStamp> {
-    let mut all: Vec<FileStamp> = COMPONENTS
+fn stamps(checkpoint: &Path) -> Vec<FileStamp> {
+    let within = COMPONENTS
         .iter()
-        .filter_map(|component| std::fs::read_dir(folder.join(component)).ok())
+        .filter_map(|component| std::fs::read_dir(checkpoint.join(component)).ok())
         .flat_map(|entries| entries.flatten())
-        .filter_map(|entry| {
-            let path = entry.path();
+        .map(|entry| entry.path());
+    let mut all: Vec<FileStamp> = within
+        .chain([checkpoint.to_path_buf()])
+        .filter_map(|path| {
             let about = std::fs::metadata(&path).ok().filter(|about| about.is_file())?;
             Some(FileStamp { path, bytes: about.len(), changed: about.modified().ok() })
         })

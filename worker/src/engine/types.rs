@@ -4,16 +4,16 @@
 use std::{path::PathBuf, sync::Arc};
 
 pub use ringtune_model::{
-    Gradient, ModelInfo, Moments, Pixels, Precision, PredictionType, RgbImage, SamplerKind,
+    Gradient, ModelInfo, ModelOptions, Moments, Pixels, Precision, PredictionType, RgbImage, SamplerKind,
 };
 
 /// Which checkpoint to load, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadModel {
-    /// A folder in diffusers layout.
+    /// A folder in diffusers layout, or one safetensors file in the original layout.
     pub folder: PathBuf,
-    /// "fp16" of its `model.fp16.safetensors`; empty: none.
-    pub variant: String,
+    /// What is known of it beside.
+    pub options: ModelOptions,
     /// What the UNet computes in.
     pub precision: Precision,
     /// Threads within one libtorch operation; at least 1.

@@ -8,7 +8,7 @@ use clap::{
 };
 
 use super::PictureOptions;
-use crate::engine::SamplerKind;
+use crate::engine::{PredictionType, SamplerKind};
 
 /// Pictures from a checkpoint, with learned embeddings.
 #[derive(Args, Clone, Debug)]
@@ -20,7 +20,8 @@ use crate::engine::SamplerKind;
     ringtune generate --model ./sd15 --embeds out/learned_embeds.safetensors --count 8 \\\n      \
     --training-images ./dicoo --prompt 'a photo of a toy' --prompt 'a photo of a <dicoo>' --sheet -o sheet.png")]
 pub struct GenerateArguments {
-    /// Checkpoint: a folder in diffusers layout, hf://ORG/NAME@REVISION or s3://BUCKET/PREFIX
+    /// Checkpoint: a folder in diffusers layout, one .safetensors file in the original layout, hf://ORG/NAME@REVISION
+    /// or s3://BUCKET/PREFIX
     #[arg(long, value_name = "MODEL")]
     pub model: String,
     /// Branch, tag or commit of an hf:// model [default: main]
@@ -29,6 +30,12 @@ pub struct GenerateArguments {
     /// Weights of this variant, such as fp16 of model.fp16.safetensors
     #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
     pub variant: String,
+    /// Folder with the tokenizer [default: `tokenizer` in the checkpoint's folder, or beside its file]
+    #[arg(long, value_name = "DIR")]
+    pub tokenizer: Option<PathBuf>,
+    /// What the checkpoint predicts: epsilon or v_prediction [default: what it says, or is known of its kind]
+    #[arg(long, value_name = "TYPE", value_parser = prediction_by_name())]
+    pub prediction_type: Option<PredictionType>,
     /// learned_embeds.safetensors of a job, or an emb_params file; may be given several times
     #[arg(long, value_name = "FILE")]
     pub embeds: Vec<PathBuf>,
@@ -102,6 +109,14 @@ impl GenerateArguments {
             height: self.height.or(self.size),
         }
     }
+}
+
+fn prediction_by_name() -> impl TypedValueParser<Value = PredictionType> {
+    let all = [PredictionType::Epsilon, PredictionType::VPrediction];
+    let names = PossibleValuesParser::new(all.map(PredictionType::name));
+    names.try_map(move |name| {
+        all.into_iter().find(|one| one.name() == name).ok_or("is not the name of a prediction type")
+    })
 }
 
 fn sampler_by_name() -> impl TypedValueParser<Value = SamplerKind> {

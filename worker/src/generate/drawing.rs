@@ -80,17 +80,18 @@ pub struct Drawing {
 }
 
 impl Drawing {
-    /// Resolves `options` for the checkpoint in `folder`, which is `info`'s, with the tokens of `embeddings`. Blocks.
+    /// Resolves `options` for the checkpoint that is `info`'s and its `tokenizer` folder, with the tokens of
+    /// `embeddings`. Blocks.
     ///
     /// # Errors
     /// Sizes that the checkpoint cannot draw, prompts that are too long, embeddings that do not fit.
     pub fn new(
         options: PictureOptions,
-        folder: &Path,
+        tokenizer: &Path,
         info: ModelInfo,
         embeddings: &[EmbeddingFile],
     ) -> Result<Self, Error> {
-        let mut tokenizer = ClipTokenizer::open(&folder.join("tokenizer"), info.max_text_length)?;
+        let mut tokenizer = ClipTokenizer::open(tokenizer, info.max_text_length)?;
         if tokenizer.vocabulary_size() != info.vocab_size || tokenizer.length() != info.max_text_length {
             return Err(Error::Vocabulary {
                 tokenizer: (tokenizer.vocabulary_size(), tokenizer.length()),
@@ -292,7 +293,7 @@ mod tests {
 
     fn drawing(options: PictureOptions) -> Result<Drawing, Error> {
         let info = FakeEngine::new(FakeScript::default()).load(&FakeEngine::any_model())?;
-        Drawing::new(options, &toy(), info, &[])
+        Drawing::new(options, &toy().join("tokenizer"), info, &[])
     }
 
     #[test]

@@ -28,8 +28,8 @@ pub use error::Error;
 pub use infotext::Infotext;
 
 use crate::{
-    data::images,
-    engine::{EngineHandle, LoadModel, ModelInfo, Precision},
+    data::{images, tokenizer_folder},
+    engine::{EngineHandle, LoadModel, ModelInfo, ModelOptions, Precision},
     runner::{Fingerprints, base_model_name},
 };
 
@@ -58,15 +58,22 @@ pub async fn run(
     let checkpoint = checkpoint::fetch(arguments).await?;
     let folder = checkpoint.folder.clone();
     say(&format!("loading {} ({threads} threads, {precision})", arguments.model));
+    let tokenizer = tokenizer_folder(&folder, arguments.tokenizer.as_deref())
+        .map_err(|problem| Error::Option { option: "--tokenizer", problem })?;
     let variant = arguments.variant.clone();
-    let load =
-        LoadModel { folder: folder.clone(), variant: variant.clone(), precision, threads, training: None };
+    let options = ModelOptions {
+        variant: variant.clone(),
+        prediction_type: arguments.prediction_type,
+        rescale_zero_snr: false,
+    };
+    let load = LoadModel { folder: folder.clone(), options, precision, threads, training: None };
     let info = engine.load(load).await?;
-    let hashed = folder.clone();
-    let hashing = tokio::task::spawn_blocking(move || Fingerprints::default().of_model(&hashed, &variant));
+    let hashed = tokenizer.clone();
+    let hashing =
+        tokio::task::spawn_blocking(move || Fingerprints::default().of_model(&folder, &variant, &hashed));
     say_scheduler(arguments, &info);
     let files: Vec<EmbeddingFile> = arguments.embeds.iter().map(|file| EmbeddingFile::at(file)).collect();
-    let drawing = Drawing::new(arguments.pictures(), &folder, info, &files)?;
+    let drawing = Drawing::new(arguments.pictures(), &tokenizer, info, &files)?;
     let columns = (arguments.count as usize).max(training.as_ref().map_or(0, |row| row.pictures.len()));
     if arguments.sheet && !sheet::fits(arguments.prompt.len() + 1, columns, drawing.size()) {
         let problem = "so many pictures of this size make too large a sheet".to_owned();

@@ -111,6 +111,8 @@ fn loading(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
     let tokens: Vec<&str> = learned.iter().map(|one| one.concept.placeholder_token.as_str()).collect();
     let word = file_stem_for(tokens.first().unwrap_or(&""));
     let base_model = quoted(&facts.base_model);
+    let open =
+        if facts.base_model.ends_with(".safetensors") { "from_single_file" } else { "from_pretrained" };
     let loads: String = learned
         .iter()
         .map(|one| format!("pipeline.load_textual_inversion(\"{}\")\n", one.concept.file_name()))
@@ -123,7 +125,7 @@ fn loading(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
     format!(
         "## Loading\n\n**diffusers**: {key}.\n\n\
          ```python\nfrom diffusers import StableDiffusionPipeline\n\n\
-         pipeline = StableDiffusionPipeline.from_pretrained({base_model})\n\
+         pipeline = StableDiffusionPipeline.{open}({base_model})\n\
          {loads}\
          image = pipeline({prompt}).images[0]\n```\n\n\
          The other tools go by the file's name, not by what is in it. {either} under the name that you want \

@@ -106,22 +106,25 @@ impl Artist {
         // 2. The checkpoint; its hash is taken beside.
         let base_model = model::materialise(&assignment.spec, &context.models, journal).await?;
         let folder = base_model.folder.clone();
-        let variant = assignment.spec.model.variant.clone();
+        let tokenizer = model::tokenizer_folder_of(&assignment.spec, &folder)?;
+        let options = model::options_of(&assignment.spec);
+        let variant = options.variant.clone();
         progress("load", 0, 1).await;
         let load = LoadModel {
             folder: folder.clone(),
-            variant: variant.clone(),
+            options,
             precision: assignment.precision,
             threads: assignment.threads,
             training: None,
         };
         let info = context.engine.load(load).await?;
-        let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), folder.clone());
-        let hashing = tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed, &variant));
+        let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), (folder, tokenizer.clone()));
+        let hashing =
+            tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed.0, &variant, &hashed.1));
         progress("load", 1, 1).await;
         // 3. Words and sizes.
         let options = options(&self.spec);
-        let resolve = move || Drawing::new(options, &folder, info, &files);
+        let resolve = move || Drawing::new(options, &tokenizer, info, &files);
         let drawing = tokio::task::spawn_blocking(resolve).await?.map_err(refused)?;
         let (rows, columns) = (self.spec.prompts.len(), self.spec.count as usize);
         if self.spec.sheet && !sheet::fits(rows, columns, drawing.size()) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ringtune_shared::version::VERSION;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{RankError, prepare::Prepared};
 use crate::{output::EmbeddingFacts, session::Assignment};
@@ -32,6 +32,9 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
     if let Value::Object(sections) = &mut job {
         for place in ["model", "data", "debug"] {
             sections.remove(place);
+        }
+        if let Some(prediction) = spec.model.prediction_type {
+            sections.insert("model".to_owned(), json!({ "prediction_type": prediction.as_str() }));
         }
         if let Some(Value::Object(train)) = sections.get_mut("train") {
             for option in WITHOUT_EFFECT {
@@ -80,6 +83,7 @@ mod tests {
             assert_eq!(base_model_name(base), "stable-diffusion-v1-5");
         }
         assert_eq!(base_model_name("s3://models/stable-diffusion/sd2"), "sd2");
+        assert_eq!(base_model_name("/models/v1-5-pruned.safetensors"), "v1-5-pruned.safetensors");
         assert_eq!(base_model_name("/"), "unknown");
     }
 }

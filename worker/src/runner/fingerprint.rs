@@ -16,18 +16,19 @@ use super::{RankError, artifacts::hash_file_blocking};
 const WEIGHTS: [(&str, &str); 3] =
     [("text_encoder", "model"), ("unet", "diffusion_pytorch_model"), ("vae", "diffusion_pytorch_model")];
 /// Small files that decide as much.
-const SMALL_FILES: [&str; 10] = [
-    "scheduler/scheduler_config.json",
-    "text_encoder/config.json",
-    "tokenizer/added_tokens.json",
-    "tokenizer/merges.txt",
-    "tokenizer/special_tokens_map.json",
-    "tokenizer/tokenizer.json",
-    "tokenizer/tokenizer_config.json",
-    "tokenizer/vocab.json",
-    "unet/config.json",
-    "vae/config.json",
+const SMALL_FILES: [&str; 4] =
+    ["scheduler/scheduler_config.json", "text_encoder/config.json", "unet/config.json", "vae/config.json"];
+/// Of the tokenizer's folder.
+const TOKENIZER_FILES: [&str; 6] = [
+    "added_tokens.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
 ];
+/// What a checkpoint in one file counts as, whatever it is called.
+const SINGLE_FILE: &str = "model.safetensors";
 
 /// Hashes checkpoints, each file once as long as it does not change.
 #[derive(Debug, Default)]
@@ -39,28 +40,27 @@ pub struct Fingerprints {
 type Known = (u64, Option<SystemTime>, ContentHash);
 
 impl Fingerprints {
-    /// The hash of a checkpoint's names and contents; of absent files nothing. A variant ("fp16"; empty: none) leaves
-    /// no mark in the names: where its contents are those of another checkpoint, so is the hash. Blocks: gigabytes
-    /// are read.
-    pub fn of_model(&self, folder: &Path, variant: &str) -> Result<ContentHash, RankError> {
-        self.of_files(folder, model_files(folder, variant).into_iter())
+    /// The hash of names and contents of a checkpoint, which is a folder or one file, and of its tokenizer's folder; of
+    /// absent files nothing. A variant ("fp16"; empty: none) leaves no mark in the names: where its contents are those
+    /// of another checkpoint, so is the hash. Blocks: gigabytes are read.
+    pub fn of_model(&self, model: &Path, variant: &str, tokenizer: &Path) -> Result<ContentHash, RankError> {
+        let mut files = network_files(model, variant);
+        let words = TOKENIZER_FILES.iter().map(|name| (format!("tokenizer/{name}"), tokenizer.join(name)));
+        files.extend(words.filter(|(_, path)| path.is_file()));
+        self.of_files(files.into_iter())
     }
 
-    /// The hash of the checkpoint's VAE, in the same way. Blocks.
-    pub fn of_vae(&self, folder: &Path, variant: &str) -> Result<ContentHash, RankError> {
-        let files = model_files(folder, variant).into_iter();
-        self.of_files(folder, files.filter(|(name, _)| name.starts_with("vae/")))
+    /// The hash of the checkpoint's VAE, in the same way; of one file all of it. Blocks.
+    pub fn of_vae(&self, model: &Path, variant: &str) -> Result<ContentHash, RankError> {
+        let is_vae = |(name, _): &(String, PathBuf)| name.starts_with("vae/") || name == SINGLE_FILE;
+        self.of_files(network_files(model, variant).into_iter().filter(is_vae))
     }
 
-    /// `files`: names that count, and paths below the folder.
-    fn of_files(
-        &self,
-        folder: &Path,
-        files: impl Iterator<Item = (String, String)>,
-    ) -> Result<ContentHash, RankError> {
+    /// `files`: names that count, and paths, sorted.
+    fn of_files(&self, files: impl Iterator<Item = (String, PathBuf)>) -> Result<ContentHash, RankError> {
         let mut hasher = ContentHasher::new();
-        for (name, file) in files {
-            let hash = self.of_file(&folder.join(&file))?;
+        for (name, path) in files {
+            let hash = self.of_file(&path)?;
             hasher.update(format!("{name}\0{hash}\n").as_bytes());
         }
         Ok(hasher.finish())
@@ -82,17 +82,19 @@ impl Fingerprints {
     }
 }
 
-/// Names without the variant, sorted, and the paths below the folder. Other variants (`.fp16.`, `.non_ema.`) and
-/// pickles lie beside them in many checkpoints; they are not what is loaded.
-fn model_files(folder: &Path, variant: &str) -> BTreeMap<String, String> {
-    let small = SMALL_FILES.iter().filter(|name| folder.join(name).is_file());
-    let mut files: BTreeMap<String, String> =
-        small.map(|name| ((*name).to_owned(), (*name).to_owned())).collect();
+/// Names without the variant and paths of the checkpoint's files but the tokenizer's. Other variants (`.fp16.`,
+/// `.non_ema.`) and pickles lie beside them in many checkpoints; they are not what is loaded.
+fn network_files(model: &Path, variant: &str) -> BTreeMap<String, PathBuf> {
+    if model.is_file() {
+        return BTreeMap::from([(SINGLE_FILE.to_owned(), model.to_owned())]);
+    }
+    let small = SMALL_FILES.iter().map(|name| ((*name).to_owned(), model.join(name)));
+    let mut files: BTreeMap<String, PathBuf> = small.filter(|(_, path)| path.is_file()).collect();
     for (component, stem) in WEIGHTS {
-        let Ok(entries) = fs::read_dir(folder.join(component)) else { continue };
+        let Ok(entries) = fs::read_dir(model.join(component)) else { continue };
         for file in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
             if let Some(name) = plain_weights_name(&file, stem, variant) {
-                files.insert(format!("{component}/{name}"), format!("{component}/{file}"));
+                files.insert(format!("{component}/{name}"), model.join(component).join(file));
             }
         }
     }
@@ -131,7 +133,8 @@ mod tests {
         };
         write("unet/config.json", "{}");
         write("unet/diffusion_pytorch_model.safetensors", "weights");
-        let hash = || Fingerprints::default().of_model(folder.path(), "").unwrap();
+        let words = folder.path().join("tokenizer");
+        let hash = || Fingerprints::default().of_model(folder.path(), "", &words).unwrap();
         let first = hash();
         write("unet/diffusion_pytorch_model.fp16.safetensors", "others");
         write("unet/diffusion_pytorch_model.bin", "pickle");
@@ -149,7 +152,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("unet")).unwrap();
         let write = |name: &str, text: &str| fs::write(folder.path().join("unet").join(name), text).unwrap();
-        let hash = |variant: &str| Fingerprints::default().of_model(folder.path(), variant).unwrap();
+        let hash =
+            |variant: &str| Fingerprints::default().of_model(folder.path(), variant, folder.path()).unwrap();
         write("diffusion_pytorch_model.fp16.safetensors", "a");
         let first = hash("fp16");
         write("diffusion_pytorch_model.safetensors", "b");
@@ -163,15 +167,34 @@ mod tests {
     }
 
     #[test]
+    fn of_a_single_file_its_content_and_tokenizer_count_and_not_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let hash = |name: &str, weights: &str, words: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, weights).unwrap();
+            fs::write(folder.path().join("vocab.json"), words).unwrap();
+            let fingerprints = Fingerprints::default();
+            let model = fingerprints.of_model(&path, "", folder.path()).unwrap();
+            (model, fingerprints.of_vae(&path, "").unwrap())
+        };
+        let first = hash("a.safetensors", "weights", "{}");
+        assert_eq!(hash("b.safetensors", "weights", "{}"), first);
+        let other_words = hash("a.safetensors", "weights", "{1}");
+        assert!(other_words.0 != first.0 && other_words.1 == first.1);
+        let other_weights = hash("a.safetensors", "weightz", "{}");
+        assert!(other_weights.0 != first.0 && other_weights.1 != first.1);
+    }
+
+    #[test]
     fn a_changed_file_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("unet")).unwrap();
         let file = folder.path().join("unet/config.json");
         fs::write(&file, "{}").unwrap();
         let fingerprints = Fingerprints::default();
-        let first = fingerprints.of_model(folder.path(), "").unwrap();
-        assert_eq!(fingerprints.of_model(folder.path(), "").unwrap(), first);
+        let first = fingerprints.of_model(folder.path(), "", folder.path()).unwrap();
+        assert_eq!(fingerprints.of_model(folder.path(), "", folder.path()).unwrap(), first);
         fs::write(&file, "{\"a\":1}").unwrap();
-        assert_ne!(fingerprints.of_model(folder.path(), "").unwrap(), first);
+        assert_ne!(fingerprints.of_model(folder.path(), "", folder.path()).unwrap(), first);
     }
 }

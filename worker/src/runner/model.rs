@@ -1,13 +1,20 @@
 //! The job's checkpoint on this machine: fetched, or a folder that is there already.
 
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use ringtune_shared::spec::{JobSpec, ModelLocation};
+use ringtune_shared::spec::{self, JobSpec, ModelLocation};
 use ringtune_sources::{DownloadProgress, LocalModel, ModelSources, progress_channel};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{RankError, journal::Journal};
-use crate::session::{Progress, RankEvent};
+use crate::{
+    data::tokenizer_folder,
+    engine::{ModelOptions, PredictionType},
+    session::{Progress, RankEvent},
+};
 
 /// How often a download says how far it is. Every report is stored.
 const REPORT: Duration = Duration::from_secs(2);
@@ -49,6 +56,21 @@ pub(super) async fn materialise(
         journal.info(format!("model: {location}")).await;
     }
     Ok(model)
+}
+
+/// The folder of the job's tokenizer, for its checkpoint in `model`.
+pub(super) fn tokenizer_folder_of(spec: &JobSpec, model: &Path) -> Result<PathBuf, RankError> {
+    tokenizer_folder(model, Some(Path::new(&spec.model.tokenizer)))
+        .map_err(|problem| RankError::Field { field: "model.tokenizer", problem })
+}
+
+/// What the job says about its checkpoint.
+pub(super) fn options_of(spec: &JobSpec) -> ModelOptions {
+    let prediction_type = spec.model.prediction_type.map(|prediction| match prediction {
+        spec::PredictionType::Epsilon => PredictionType::Epsilon,
+        spec::PredictionType::VPrediction => PredictionType::VPrediction,
+    });
+    ModelOptions { variant: spec.model.variant.clone(), prediction_type, rescale_zero_snr: false }
 }
 
 async fn report(journal: &Journal, progress: DownloadProgress) {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     data::Prompts,
-    engine::{LoadModel, ModelInfo, PredictionType, TrainingSize},
+    engine::{LoadModel, ModelInfo, ModelOptions, PredictionType, TrainingSize},
     output::Concept,
     session::{Assignment, Progress, RankEvent},
     train::{
@@ -39,8 +39,8 @@ pub(super) struct Prepared {
     pub(super) state: TrainState,
     /// The base model's files: held as long as they may be read.
     pub(super) base_model: Arc<LocalModel>,
-    /// The checkpoint's folder.
-    pub(super) folder: PathBuf,
+    /// The checkpoint's tokenizer's folder.
+    pub(super) tokenizer: PathBuf,
     /// What it is.
     pub(super) model: ModelInfo,
     /// By content.
@@ -93,7 +93,8 @@ pub(super) async fn prepare(
     let base_model = model::materialise(spec, &context.models, journal).await?;
     let folder = base_model.folder.clone();
     progress("load", 0, 1).await;
-    let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), folder.clone());
+    let tokenizer = model::tokenizer_folder_of(spec, &folder)?;
+    let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), (folder.clone(), tokenizer.clone()));
     let hashed_variant = spec.model.variant.clone();
     let training = TrainingSize {
         batch: spec.train.train_batch_size as usize,
@@ -101,17 +102,21 @@ pub(super) async fn prepare(
     };
     let load = LoadModel {
         folder: folder.clone(),
-        variant: spec.model.variant.clone(),
+        options: ModelOptions {
+            rescale_zero_snr: spec.train.rescale_betas_zero_snr,
+            ..model::options_of(spec)
+        },
         precision: assignment.precision,
         threads: assignment.threads,
         training: Some(training),
     };
     let model = context.engine.load(load).await?;
-    let hashing = tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed, &hashed_variant));
+    let hashing =
+        tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed.0, &hashed_variant, &hashed.1));
     progress("load", 1, 1).await;
     check_resolution(spec, &model)?;
     // 3. Words.
-    let (owned, info, words_folder) = (spec.clone(), model.clone(), folder.join("tokenizer"));
+    let (owned, info, words_folder) = (spec.clone(), model.clone(), tokenizer.clone());
     let (words, previews) =
         tokio::task::spawn_blocking(move || words::read(&owned, &info, &words_folder)).await??;
     let mut rows = Vec::new();
@@ -144,13 +149,7 @@ pub(super) async fn prepare(
         noise_offset: spec.train.noise_offset,
         snr_gamma: above_zero(spec.train.snr_gamma),
     };
-    let schedule = LrSchedule::new(LrOptions {
-        curve: spec.train.lr_scheduler,
-        base: spec.effective_learning_rate(),
-        warmup_steps: spec.train.lr_warmup_steps,
-        total_steps: spec.train.max_train_steps,
-        cycles: spec.train.lr_num_cycles,
-    })?;
+    let schedule = schedule(spec)?;
     let adamw = AdamWOptions {
         beta1: spec.train.adam_beta1,
         beta2: spec.train.adam_beta2,
@@ -172,7 +171,7 @@ pub(super) async fn prepare(
         prediction_type: model.prediction_type,
         done,
         concepts: Concept::list(&spec.concepts()),
-        folder,
+        tokenizer,
         model,
         previews,
     })
@@ -193,6 +192,19 @@ fn data_hash(pictures: &[Pictures]) -> ContentHash {
             ContentHash::of(lines.as_bytes())
         }
     }
+}
+
+fn schedule(spec: &JobSpec) -> Result<LrSchedule, RankError> {
+    if let Some(rates) = &spec.train.learning_rates {
+        return Ok(LrSchedule::piecewise(rates.clone(), spec.learning_rate_scale()));
+    }
+    Ok(LrSchedule::new(LrOptions {
+        curve: spec.train.lr_scheduler,
+        base: spec.effective_learning_rate(),
+        warmup_steps: spec.train.lr_warmup_steps,
+        total_steps: spec.train.max_train_steps,
+        cycles: spec.train.lr_num_cycles,
+    })?)
 }
 
 /// Options that 0 switches off.

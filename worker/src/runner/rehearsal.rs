@@ -128,9 +128,10 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
         }
     }
     samples.truncate(PROMPTS_SHOWN);
-    let (owned, folder, length) = (assignment.spec.clone(), prepared.folder.clone(), model.max_text_length);
+    let (owned, folder, length) =
+        (assignment.spec.clone(), prepared.tokenizer.clone(), model.max_text_length);
     let (words, prompts) = tokio::task::spawn_blocking(move || {
-        let tokenizer = ClipTokenizer::open(&folder.join("tokenizer"), length)?;
+        let tokenizer = ClipTokenizer::open(&folder, length)?;
         let words = words(&owned, &tokenizer)?;
         let prompts = samples.iter().map(|ids| tokenizer.text_of(ids, |id| name_of(id, &words))).collect();
         Ok::<_, RankError>((words, prompts))

@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use ringtune_shared::spec::LrScheduler;
+use ringtune_shared::spec::{LearningRates, LrScheduler};
 
 use super::Error;
 
@@ -25,9 +25,16 @@ pub struct LrOptions {
 }
 
 /// The learning rate of each step of a job.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LrSchedule {
-    options: LrOptions,
+    rates: Rates,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Rates {
+    Curve(LrOptions),
+    /// Each times the number.
+    Pieces(LearningRates, f64),
 }
 
 impl LrSchedule {
@@ -37,7 +44,12 @@ impl LrSchedule {
         if options.curve == LrScheduler::Polynomial && options.base <= POLYNOMIAL_END {
             return Err(Error::LearningRateBelowEnd { given: options.base, end: POLYNOMIAL_END });
         }
-        Ok(Self { options })
+        Ok(Self { rates: Rates::Curve(options) })
+    }
+
+    /// train.learning_rates, each multiplied by `scale` (what scale_lr makes of it).
+    pub fn piecewise(rates: LearningRates, scale: f64) -> Self {
+        Self { rates: Rates::Pieces(rates, scale) }
     }
 
     /// The learning rate of step `step` (from 1): the curve's value at `step` - 1, so that a warm-up starts at 0.
@@ -45,11 +57,16 @@ impl LrSchedule {
     /// That is what the training script does under accelerate: warm-up and total are multiplied by the number of
     /// processes there, and each optimizer step moves the schedule on as often.
     pub fn at(&self, step: u64) -> f64 {
-        self.options.base * self.factor(step.saturating_sub(1))
+        match &self.rates {
+            Rates::Curve(options) => options.base * options.factor(step.saturating_sub(1)),
+            Rates::Pieces(rates, scale) => rates.at(step) * scale,
+        }
     }
+}
 
-    fn factor(&self, position: u64) -> f64 {
-        let LrOptions { curve, base, warmup_steps, total_steps, cycles } = self.options;
+impl LrOptions {
+    fn factor(self, position: u64) -> f64 {
+        let LrOptions { curve, base, warmup_steps, total_steps, cycles } = self;
         if curve == LrScheduler::Constant {
             return 1.0;
         }
@@ -131,6 +148,13 @@ mod tests {
             let [once, thrice] = [once, thrice].map(|options| LrSchedule::new(options).unwrap());
             assert!((1..=34).all(|step| once.at(step) == thrice.at(step)), "{curve:?}");
         }
+    }
+
+    #[test]
+    fn pieces_are_taken_as_they_are_and_scaled() {
+        let schedule = LrSchedule::piecewise("0.005:2, 1e-3".parse().unwrap(), 4.0);
+        let rates: Vec<f64> = (1..=4).map(|step| schedule.at(step)).collect();
+        assert_eq!(rates, [0.02, 0.02, 0.004, 0.004]);
     }
 
     #[test]

@@ -39,6 +39,17 @@ impl Keys {
         }
     }
 
+    /// Keys that were not read but made of what else is known of `file`.
+    pub(crate) fn of(file: &Path, map: Map<String, Value>) -> Self {
+        Keys { file: file.to_path_buf(), map }
+    }
+
+    /// With another value of `key`.
+    pub(crate) fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.map.insert(key.to_string(), value.into());
+        self
+    }
+
     /// The value of `key`; absent and null are the same.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())

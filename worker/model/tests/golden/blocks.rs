@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ringtune_model::Runtime;
 use ringtune_model::checkpoint::Checkpoint;
+use ringtune_model::{ModelOptions, Runtime};
 use tch::{Kind, Tensor};
 
 use crate::support::{Golden, GoldenFile, Values, golden_folder, relative_error};
@@ -19,7 +19,7 @@ pub(crate) const CHECKPOINTS: [&str; 2] = ["tiny15", "tiny2"];
 /// Opens a checkpoint of the golden folder, with libtorch set up.
 pub(crate) fn open_checkpoint(name: &str) -> Checkpoint {
     Runtime::initialise(1).unwrap();
-    Checkpoint::read(&golden_folder().join(name)).unwrap()
+    Checkpoint::read(&golden_folder().join(name), &ModelOptions::default()).unwrap()
 }
 
 /// One recorded call of a block, or of a whole network ("model").

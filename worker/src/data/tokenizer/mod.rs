@@ -6,13 +6,36 @@ mod placeholders;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tokenizers::{Decoder as _, Tokenizer, pre_tokenizers::byte_level::ByteLevel};
 
 pub use placeholders::Placeholders;
 
 use super::Error;
+
+/// The tokenizer's folder of the checkpoint `model`: `given` where it is not empty, else `tokenizer` within a folder or
+/// beside a single file.
+///
+/// # Errors
+/// A text for the user: a single file without one.
+pub fn tokenizer_folder(model: &Path, given: Option<&Path>) -> Result<PathBuf, String> {
+    if let Some(given) = given.filter(|given| !given.as_os_str().is_empty()) {
+        return Ok(given.to_path_buf());
+    }
+    if !model.is_file() {
+        return Ok(model.join("tokenizer"));
+    }
+    let beside = model.with_file_name("tokenizer");
+    if beside.is_dir() {
+        return Ok(beside);
+    }
+    Err(format!(
+        "missing; a checkpoint in one file has no vocabulary in it: give the tokenizer folder of a checkpoint of the \
+         same kind in diffusers layout (Stable Diffusion 1.x and 2.x differ), or put it there as {}",
+        beside.display()
+    ))
+}
 
 /// CLIP's byte-pair encoding with the checkpoint's vocabulary, special tokens and padding.
 #[derive(Clone, Debug)]

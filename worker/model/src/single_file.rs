@@ -1,0 +1,133 @@
+//! A checkpoint in one safetensors file, in the layout of the original Stable Diffusion code (CompVis latent-diffusion
+//! for 1.x, Stability-AI's stablediffusion for 2.x).
+//!
+//! Nothing is rewritten: the file's header says what the network's sizes are, every tensor keeps its place on the
+//! mapping, and gets the name and shape that it has in diffusers' layout (see `names`). What no tensor can say is what
+//! diffusers' `from_single_file` assumes: 8 attention heads in 1.x and heads of 64 in 2.x, groups of 32, the scaling
+//! factor and the schedule of Stable Diffusion.
+//!
+//! Source: diffusers `loaders/single_file_utils.py` and `scripts/convert_original_stable_diffusion_to_diffusers.py`.
+
+mod names;
+mod sizes;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::api::PredictionType;
+use crate::config::Keys;
+use crate::error::{Error, Result};
+use crate::weights::{Header, Weights};
+use names::Component;
+use sizes::Sizes;
+
+/// File names that end so are pickles.
+const PICKLES: [&str; 4] = ["ckpt", "pt", "pth", "bin"];
+
+/// One such file, its header read.
+#[derive(Debug, Clone)]
+pub(crate) struct SingleFile {
+    path: PathBuf,
+    sizes: Arc<Sizes>,
+    prediction: PredictionType,
+}
+
+/// Which text encoder a file holds, by which the two generations are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Generation {
+    /// Stable Diffusion 1.x: CLIP ViT-L as transformers has it.
+    One,
+    /// Stable Diffusion 2.x: CLIP ViT-H as open_clip has it.
+    Two,
+}
+
+impl SingleFile {
+    /// Reads the header. `prediction`: what the UNet predicts, where the caller knows it; else what the file's
+    /// metadata says (`modelspec.prediction_type`), else as diffusers has it: the noise in 1.x, the velocity in 2.x.
+    ///
+    /// Errors: no safetensors file, or not a checkpoint of Stable Diffusion 1.x or 2.x.
+    pub(crate) fn read(path: &Path, prediction: Option<PredictionType>) -> Result<Self> {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        if PICKLES.contains(&ending) {
+            let reason = "is a pickle, which can run any code and is not read; convert it to .safetensors";
+            return Err(Error::NotACheckpoint { folder: path.to_path_buf(), reason: reason.to_string() });
+        }
+        let header = Header::read(path)?;
+        let sizes = Sizes::of(path, &header)?;
+        let prediction = match (prediction, header.metadata("modelspec.prediction_type"), sizes.generation) {
+            (Some(prediction), _, _) => prediction,
+            (None, Some("epsilon"), _) => PredictionType::Epsilon,
+            (None, Some("v" | "v_prediction"), _) => PredictionType::VPrediction,
+            (None, _, Generation::One) => PredictionType::Epsilon,
+            (None, _, Generation::Two) => PredictionType::VPrediction,
+        };
+        Ok(SingleFile { path: path.to_path_buf(), sizes: Arc::new(sizes), prediction })
+    }
+
+    /// What text_encoder/config.json would say.
+    pub(crate) fn text_keys(&self) -> Keys {
+        self.keys(self.sizes.text_config())
+    }
+
+    /// What unet/config.json would say.
+    pub(crate) fn unet_keys(&self) -> Keys {
+        // 2.x at 768 px is what predicts the velocity; all others were made at 512.
+        let side = match (self.sizes.generation, self.prediction) {
+            (Generation::Two, PredictionType::VPrediction) => 768,
+            _ => 512,
+        };
+        self.keys(self.sizes.unet_config(side))
+    }
+
+    /// What vae/config.json would say.
+    pub(crate) fn vae_keys(&self) -> Keys {
+        self.keys(self.sizes.vae_config())
+    }
+
+    /// What scheduler/scheduler_config.json says in the checkpoints' own repositories.
+    pub(crate) fn scheduler_keys(&self) -> Keys {
+        let class = match self.prediction {
+            PredictionType::Epsilon => "PNDMScheduler",
+            PredictionType::VPrediction => "DDIMScheduler",
+        };
+        self.keys(json!({
+            "_class_name": class,
+            "beta_start": 0.00085,
+            "beta_end": 0.012,
+            "beta_schedule": "scaled_linear",
+            "clip_sample": false,
+            "num_train_timesteps": 1000,
+            "prediction_type": self.prediction.name(),
+            "set_alpha_to_one": false,
+            "skip_prk_steps": true,
+            "steps_offset": 1,
+            "timestep_spacing": "leading",
+        }))
+    }
+
+    pub(crate) fn text_weights(&self) -> Result<Weights> {
+        self.weights(Component::Text)
+    }
+
+    pub(crate) fn unet_weights(&self) -> Result<Weights> {
+        self.weights(Component::UNet)
+    }
+
+    pub(crate) fn vae_weights(&self) -> Result<Weights> {
+        self.weights(Component::Vae)
+    }
+
+    fn weights(&self, component: Component) -> Result<Weights> {
+        Weights::open_placed(&self.path, |name, shape| self.sizes.places(component, name, shape))
+    }
+
+    fn keys(&self, config: Value) -> Keys {
+        let map = match config {
+            Value::Object(map) => map,
+            _ => Map::new(),
+        };
+        Keys::of(&self.path, map)
+    }
+}
