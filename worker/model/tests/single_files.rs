@@ -63,6 +63,7 @@ fn computed(path: &Path, precision: Precision) -> Vec<Vec<f32>> {
         .unwrap();
     assert!(gradient.finite);
     let request = GenerateRequest {
+        batch: 1,
         height: side,
         width: side,
         prompt_ids: &input_ids,
@@ -74,8 +75,8 @@ fn computed(path: &Path, precision: Precision) -> Vec<Vec<f32>> {
         noise: &noise,
         step_noise: &[],
     };
-    let picture = model.generate(&request, |_, _| true).unwrap().unwrap();
-    let picture = picture.data.into_iter().map(f32::from).collect();
+    let pictures = model.generate(&request, |_, _| true).unwrap().unwrap();
+    let picture = pictures[0].data.iter().copied().map(f32::from).collect();
     let row = model.token_row(320).unwrap();
     vec![moments.mean, moments.logvar, vec![gradient.loss], gradient.grad, row, picture]
 }
