@@ -107,12 +107,12 @@ impl Artist {
         let base_model = model::materialise(&assignment.spec, &context.models, journal).await?;
         let folder = base_model.folder.clone();
         let tokenizer = model::tokenizer_folder_of(&assignment.spec, &folder)?;
-        let options = model::options_of(&assignment.spec);
-        let variant = options.variant.clone();
+        let about = model::options_of(&assignment.spec);
+        let variant = about.variant.clone();
         progress("load", 0, 1).await;
         let load = LoadModel {
             folder: folder.clone(),
-            options,
+            options: about,
             precision: assignment.precision,
             threads: assignment.threads,
             training: None,
