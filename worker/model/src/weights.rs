@@ -1,7 +1,8 @@
 //! Weights straight from safetensors files by memory map.
 //!
-//! A tensor whose stored type is the wanted one stays on the mapping: it costs no private memory and is shared
-//! with every other process that maps the file. Only what needs another type or layout is copied, once.
+//! Tables that are only looked up stay on the mapping: they cost no private memory and are shared with every other
+//! process that maps the file. So does what is computed with where its type is the wanted one and it begins at a
+//! multiple of 64 bytes; what needs another type, layout or place is copied, once.
 //! A mapped file must not be cut short while it is in use (the operating system would stop the process).
 
 use std::cell::RefCell;
@@ -18,6 +19,9 @@ use crate::native;
 
 /// Headers above this are refused before they are parsed. SD's largest is below 200 KB.
 const MAX_HEADER_BYTES: u64 = 64 << 20;
+
+/// What every tensor that libtorch allocates itself is aligned to (c10's `gAlignment`).
+const ALIGNMENT: usize = 64;
 
 /// How a file's tensor name maps to the name this crate asks for; `None` drops the tensor.
 pub type Rename = fn(&str) -> Option<String>;
@@ -222,15 +226,19 @@ impl<'a> Scope<'a> {
 
     /// The tensor `name` of exactly `shape`, as `kind` (F32 and BF16 are used), contiguous.
     ///
-    /// Without a copy when it is stored as `kind` and aligned. Never write to it: it may be the mapping.
+    /// It begins at a multiple of [`ALIGNMENT`], as every tensor that libtorch allocates: the kernels for matrices and
+    /// convolutions sum in another order on other addresses, so that the last bits would depend on where in its file a
+    /// tensor lies. Without a copy where it is stored as `kind` and lies so. Never write to it: it may be the mapping.
     pub fn tensor(&self, name: &str, shape: &[i64], kind: Kind) -> Result<Tensor> {
         let entry = self.entry(name, shape)?;
         if self.weights.dry {
             return Ok(Tensor::new());
         }
-        let stored = entry.stored_tensor()?;
+        if entry.kind()? == kind && !(entry.bytes(kind).as_ptr() as usize).is_multiple_of(ALIGNMENT) {
+            return Ok(Tensor::f_from_data_size(entry.bytes(kind), &entry.shape, kind)?);
+        }
         // A copy for another kind; to_kind returns a view of the mapping when there is nothing to convert.
-        Ok(stored.f_to_kind(kind)?)
+        Ok(entry.stored_tensor()?.f_to_kind(kind)?)
     }
 
     /// The tensor as it is stored (F32, F16 or BF16), for tables that are only looked up.
@@ -279,12 +287,16 @@ impl Entry {
         }
     }
 
+    /// Its place on the mapping; `kind`: its own.
+    fn bytes(&self, kind: Kind) -> &[u8] {
+        let length = self.shape.iter().product::<i64>() as usize * kind.elt_size_in_bytes();
+        &self.file.map[self.start..self.start + length]
+    }
+
     fn stored_tensor(&self) -> Result<Tensor> {
         let kind = self.kind()?;
-        let width = kind.elt_size_in_bytes();
-        let length = self.shape.iter().product::<i64>() as usize * width;
-        let bytes = &self.file.map[self.start..self.start + length];
-        if !(bytes.as_ptr() as usize).is_multiple_of(width) {
+        let bytes = self.bytes(kind);
+        if !(bytes.as_ptr() as usize).is_multiple_of(kind.elt_size_in_bytes()) {
             return Ok(Tensor::f_from_data_size(bytes, &self.shape, kind)?);
         }
         // SAFETY: the bytes lie in the mapping that the Arc keeps alive, they are aligned for the kind, and no
