@@ -1,8 +1,8 @@
 """Says which of the toy checkpoint's shapes and colours a picture shows.
 
-The shape stands out from the ground, which is the colour of the picture's edge. Its colour is the one of the ten
-nearest to the middle of its pixels; its shape is that of the eight whose outline, sharp or blunted, scaled to the same
-box, overlaps best with it.
+The shape is the largest connected part that stands out from the ground, which is the colour of the picture's edge. Its
+colour is the one of the ten nearest to the middle of its pixels; its shape is that of the eight whose outline, sharp or
+blunted, scaled to the same box, overlaps best with it.
 """
 import sys
 from pathlib import Path
@@ -24,7 +24,24 @@ def foreground(pixels):
     edge = np.concatenate([pixels[:2].reshape(-1, 3), pixels[-2:].reshape(-1, 3), pixels[:, :2].reshape(-1, 3),
                            pixels[:, -2:].reshape(-1, 3)])
     ground = np.median(edge, axis=0)
-    return np.abs(pixels - ground).sum(axis=2) > FOREGROUND_DISTANCE, ground
+    return largest_part(np.abs(pixels - ground).sum(axis=2) > FOREGROUND_DISTANCE), ground
+
+
+def largest_part(mask):
+    """The largest part of a mask [h, w] whose pixels touch, corners included: specks beside a shape are not its outline."""
+    best, left = np.zeros_like(mask), set(zip(*np.where(mask)))
+    while left:
+        part, edge = set(), [left.pop()]
+        while edge:
+            row, column = edge.pop()
+            part.add((row, column))
+            near = {(row + i, column + j) for i in (-1, 0, 1) for j in (-1, 0, 1)} & left
+            left -= near
+            edge.extend(near)
+        if len(part) > best.sum():
+            best = np.zeros_like(mask)
+            best[tuple(zip(*part))] = True
+    return best
 
 
 def in_box(mask):

@@ -37,7 +37,7 @@ async fn learn_draw_and_measure(colour: &str, shape: &str, min_right: usize) -> 
 
     // 3. The samples, and what they show.
     let (model, embeds) = (text(&places::toy_checkpoint()), text(&embeds));
-    let (prompt, count) = (format!("a photo of a {placeholder} on navy"), SAMPLES.to_string());
+    let (prompt, count) = (format!("a photo of a {placeholder}"), SAMPLES.to_string());
     let fixed = ["--scheduler", "ddim", "--steps", "25", "--guidance", "4", "--seed", "0", "--threads", "1"];
     let drawn = ["generate", "--model", &model, "--embeds", &embeds, "--prompt", &prompt, "-o", "samples"];
     let generate = [&drawn[..], &fixed, &["--count", &count, "--batch", &count]].concat();

@@ -141,6 +141,9 @@ fn write(path: &Path, tensors: &[(&str, &[usize])]) -> PathBuf {
     path.to_path_buf()
 }
 
+/// Name and shape of a tensor.
+type Entry = (&'static str, &'static [usize]);
+
 #[test]
 fn what_is_no_checkpoint_in_one_file_is_refused() {
     const UNET: (&str, &[usize]) = ("model.diffusion_model.input_blocks.0.0.weight", &[8, 4, 3, 3]);
@@ -149,7 +152,7 @@ fn what_is_no_checkpoint_in_one_file_is_refused() {
     const OPEN_CLIP: (&str, &[usize]) = ("cond_stage_model.model.ln_final.weight", &[8]);
     let folder = tempfile::tempdir().unwrap();
     let refused = |name: &str| check_folder(&folder.path().join(name)).unwrap_err();
-    let cases: [(&[(&str, &[usize])], &str); 8] = [
+    let cases: [(&[Entry], &str); 8] = [
         (&[("emb_params", &[1, 768])], "not a checkpoint in the original layout"),
         (&[("lora_unet_down.weight", &[4, 8])], "not a checkpoint in the original layout"),
         (&[UNET, ("conditioner.embedders.0.x", &[1])], "Stable Diffusion XL"),
