@@ -1,4 +1,4 @@
-//! Training on a checkpoint in one file, and drawing with it: the same bytes as with its folder.
+//! Training on a checkpoint in one file, and drawing with it: the same vectors and pixels as with its folder.
 
 use std::fs;
 
@@ -31,7 +31,9 @@ async fn a_single_file_learns_and_draws_what_its_folder_does() -> Result<()> {
     }
     let learned = |name: &str| vectors(&sandbox.path(&format!("{name}/learned_embeds.safetensors")));
     ensure!(learned("file")? == learned("folder")?, "the file learns other vectors than the folder");
-    ensure!(fs::read(sandbox.path("file.png"))? == fs::read(sandbox.path("folder.png"))?, "another picture");
+    // The files differ in the checkpoint's name, which they keep as text.
+    let pixels = |name: &str| Ok::<_, anyhow::Error>(image::open(sandbox.path(name))?.to_rgb8());
+    ensure!(pixels("file.png")? == pixels("folder.png")?, "another picture");
     let card = fs::read_to_string(sandbox.path("file/README.md"))?;
     ensure!(card.contains("from_single_file(\"one.safetensors\")"), "{card}");
 
