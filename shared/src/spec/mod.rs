@@ -14,6 +14,7 @@ mod concepts;
 mod draft;
 mod epochs;
 mod error;
+mod foreign_keys;
 mod generate;
 mod learning_rates;
 mod model_location;

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use super::settings::{Appended, Setting};
 use super::{
     ClusterDraft, ConceptDraft, DataDraft, DebugDraft, JobDraft, JobSpec, ModelDraft, SpecError, TrainDraft,
-    Violation,
+    Violation, foreign_keys,
 };
 use crate::suggest;
 
@@ -366,7 +366,9 @@ impl<'text> Reader<'text> {
             let in_generate = generate::KEYS.iter().map(|key| (*key, "generate"));
             let elsewhere =
                 SECTION_OF_KEY.iter().copied().chain(in_generate).find(|(known, _)| *known == name);
-            let problem = if let Some(word) = suggest::nearest(name, section.known.iter().copied()) {
+            let problem = if let Some(advice) = foreign_keys::advice(name) {
+                format!("not an option here: {advice}")
+            } else if let Some(word) = suggest::nearest(name, section.known.iter().copied()) {
                 format!("unknown key; did you mean {word:?}?")
             } else if let Some((_, home)) = elsewhere {
                 format!("unknown key here; it belongs to [{home}]")
