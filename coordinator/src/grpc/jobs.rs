@@ -43,6 +43,7 @@ impl JobService for Jobs {
         spec.check_paths().map_err(bad_spec)?;
         let images = self.check_images(&spec).await.map_err(bad_request)?;
         resolve_epochs(&mut spec, images)?;
+        self.0.images.check_embeddings(&spec).await.map_err(bad_request)?;
         let resumed = self.0.images.resumed(&spec).await.map_err(bad_request)?;
         let new = NewJob { id: JobId::new(), spec: Arc::new(spec), request: key, resumed };
         let job = self.0.handle.create_job(new).await.map_err(FailedRequest::from)?;

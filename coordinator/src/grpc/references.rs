@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use ringtune_shared::checkpoint::{Checkpoint, LARGEST_FILE, ResumeFrom, Resumed};
 use ringtune_shared::ids::{ContentHash, JobId};
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
-use ringtune_shared::spec::JobSpec;
+use ringtune_shared::spec::{EmbeddingPlace, JobSpec};
 use tokio::sync::RwLock;
 use tonic_types::FieldViolation;
 use tracing::info;
@@ -81,6 +81,24 @@ impl References {
             read.unwrap_or_else(|_| Err("the check was broken off".to_owned())).map_err(refuse)?;
         checkpoint.about.check(spec).map_err(refuse)?;
         Ok(Some(checkpoint.resumed()))
+    }
+
+    /// Checks that the uploaded embeddings of a job that draws are all here. They count as used from now on.
+    pub(super) async fn check_embeddings(&self, spec: &JobSpec) -> Result<(), Vec<FieldViolation>> {
+        let Some(generate) = &spec.generate else { return Ok(()) };
+        let _tying = self.gate.read().await;
+        for (index, entry) in generate.embeddings.iter().enumerate() {
+            let refuse = |problem: String| {
+                vec![FieldViolation::new(format!("spec.generate.embeddings[{index}]"), problem)]
+            };
+            let EmbeddingPlace::Uploaded { hash, .. } = EmbeddingPlace::parse(entry).map_err(refuse)? else {
+                continue;
+            };
+            let contents = self.contents.clone();
+            let checked = blocking(move || use_content(&contents, hash)).await;
+            checked.unwrap_or_else(|_| Err("the check was broken off".to_owned())).map_err(refuse)?;
+        }
+        Ok(())
     }
 
     /// Takes a file off a job, and removes its content if nobody else has it.
@@ -162,6 +180,15 @@ fn count_images(contents: &Contents, hash: ContentHash) -> Result<u64, String> {
 }
 
 /// Blocks.
+fn use_content(contents: &Contents, hash: ContentHash) -> Result<(), String> {
+    let committed = contents.committed(&hash).map_err(|error| error.to_string())?;
+    if !committed.complete {
+        return Err(format!("{} is not uploaded yet", hash.uri()));
+    }
+    contents.touch(&hash).map_err(|error| error.to_string())
+}
+
+/// Blocks.
 fn read_checkpoint(contents: &Contents, hash: ContentHash) -> Result<Checkpoint, String> {
     let mut range = contents.read(&hash, 0, None).map_err(|error| match error {
         contents::Error::NotFound(hash) => format!("{} is not uploaded yet", hash.uri()),
@@ -189,10 +216,18 @@ fn manifest(contents: &Contents, hash: ContentHash) -> Result<Manifest, String> 
     Manifest::parse(&json).map_err(|error| error.to_string())
 }
 
-/// All contents that the images and checkpoints of jobs are. Blocks.
+/// The content that a text of a job's spec names: an embedding's address has the file's name behind it.
+fn content_of(source: &str) -> Option<ContentHash> {
+    match EmbeddingPlace::parse(source) {
+        Ok(EmbeddingPlace::Uploaded { hash, .. }) => Some(hash),
+        _ => None,
+    }
+}
+
+/// All contents that the images, checkpoints and embeddings of jobs are. Blocks.
 fn image_contents(contents: &Contents, sources: &[String]) -> HashSet<ContentHash> {
     let mut wanted = HashSet::new();
-    for hash in sources.iter().filter_map(|source| ContentHash::from_uri(source).ok()) {
+    for hash in sources.iter().filter_map(|source| content_of(source)) {
         wanted.insert(hash);
         // A manifest that cannot be read, or a checkpoint, names nothing that could be kept.
         if let Ok(manifest) = manifest(contents, hash) {
@@ -200,4 +235,18 @@ fn image_contents(contents: &Contents, sources: &[String]) -> HashSet<ContentHas
         }
     }
     wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_are_known_by_their_address_with_a_name_behind_it_or_without() {
+        let hash = ContentHash::of(b"embedding");
+        assert_eq!(content_of(&hash.uri()), Some(hash));
+        assert_eq!(content_of(&EmbeddingPlace::uploaded(&hash.uri(), "cat.pt")), Some(hash));
+        assert_eq!(content_of("artifact://sha256/12"), None);
+        assert_eq!(content_of("/e/cat.pt"), None);
+    }
 }

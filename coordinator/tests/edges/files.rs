@@ -241,3 +241,27 @@ async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
     }
     coordinator.stop().await;
 }
+
+#[tokio::test]
+async fn a_job_that_draws_needs_its_embeddings_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
+    let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+    let entry = format!("{}#cat.safetensors", ContentHash::of(b"embedding").uri());
+    let drawing = v1::JobSpec {
+        kind: "generate".to_owned(),
+        model: spec().model,
+        generate: Some(v1::GenerateSpec {
+            prompts: vec!["a <cat>".to_owned()],
+            embeddings: vec!["/e/dog.safetensors".to_owned(), entry],
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let request = v1::CreateJobRequest { spec: Some(drawing.clone()), ..Default::default() };
+    let details = jobs.create_job(request).await.unwrap_err().get_details_bad_request().unwrap();
+    assert_eq!(details.field_violations[0].field, "spec.generate.embeddings[1]");
+    assert!(details.field_violations[0].description.contains("not uploaded yet"), "{details:?}");
+    upload(&mut artifacts, header(b"embedding", 0), &[b"embedding"]).await.unwrap();
+    create(&mut jobs, drawing).await;
+}
