@@ -170,15 +170,7 @@ impl About {
 #[cfg(test)]
 mod tests {
     use super::{super::file::tests::example, *};
-    use crate::spec::parse_job_toml;
-
-    fn spec(train: &str, cluster: &str) -> JobSpec {
-        parse_job_toml(&format!(
-            "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n[train]\n\
-             placeholder_token = \"<a>\"\ninitializer_token = \"b\"\n{train}\n[cluster]\n{cluster}\n"
-        ))
-        .unwrap()
-    }
+    use crate::spec::tests::job_with as spec;
 
     fn about(spec: &JobSpec, step: u64) -> About {
         About { step, options: deciding_options(spec), ..example().about }

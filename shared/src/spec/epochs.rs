@@ -46,15 +46,7 @@ impl JobSpec {
 mod tests {
     use proptest::prelude::*;
 
-    use crate::spec::{JobSpec, parse_job_toml};
-
-    fn job(train: &str, cluster: &str) -> JobSpec {
-        parse_job_toml(&format!(
-            "kind = \"textual_inversion\"\n[model]\nbase = \"/sd\"\n[data]\nimages = \"/images\"\n[train]\n\
-             placeholder_token = \"<star>\"\ninitializer_token = \"star\"\n{train}\n[cluster]\n{cluster}\n"
-        ))
-        .unwrap()
-    }
+    use crate::spec::{parse_job_toml, tests::job_with as job};
 
     /// The script's own numbers: accelerate's dataloader of a process has ceil(batches / processes) batches.
     #[test]

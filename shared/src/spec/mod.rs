@@ -22,7 +22,7 @@ mod paths;
 mod read_toml;
 mod settings;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod validate;
 mod validation;
 

@@ -9,6 +9,15 @@ use std::path::Path;
 
 use super::*;
 
+/// A job with these lines in `[train]` and `[cluster]`.
+pub(crate) fn job_with(train: &str, cluster: &str) -> JobSpec {
+    parse_job_toml(&format!(
+        "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n[train]\n\
+         placeholder_token = \"<a>\"\ninitializer_token = \"b\"\n{train}\n[cluster]\n{cluster}\n"
+    ))
+    .unwrap()
+}
+
 const SMALLEST: &str = r#"
 kind = "textual_inversion"
 [model]

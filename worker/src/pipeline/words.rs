@@ -5,18 +5,10 @@ use std::{fs, path::Path};
 use serde_json::{Map, Value, json};
 
 use super::error::{Error, failed_at, unusable};
+use crate::data::tokenizer::FOLDER_FILES;
 
 /// Of each of a tokenizer's files; vocabularies have about 1 MB.
 const LARGEST_FILE: u64 = 64 << 20;
-/// What tokenizers' folders hold.
-const FILES: [&str; 6] = [
-    "added_tokens.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-];
 
 /// Copies the tokenizer in `from` to `to`, with `tokens` from the id `first_id` on.
 ///
@@ -25,7 +17,7 @@ const FILES: [&str; 6] = [
 pub(super) fn write(from: &Path, to: &Path, first_id: usize, tokens: &[String]) -> Result<(), Error> {
     fs::create_dir_all(to).map_err(failed_at(to))?;
     let numbered = || tokens.iter().zip(first_id..);
-    for name in FILES {
+    for name in FOLDER_FILES {
         let (source, target) = (from.join(name), to.join(name));
         let missing = !source.is_file();
         let content = match name {

@@ -11,6 +11,7 @@ use std::{
 use ringtune_shared::ids::{ContentHash, ContentHasher};
 
 use super::{RankError, artifacts::hash_file_blocking};
+use crate::data::tokenizer::FOLDER_FILES;
 
 /// Component folders, and the stem of their weights' file names.
 const WEIGHTS: [(&str, &str); 3] =
@@ -18,15 +19,6 @@ const WEIGHTS: [(&str, &str); 3] =
 /// Small files that decide as much.
 const SMALL_FILES: [&str; 4] =
     ["scheduler/scheduler_config.json", "text_encoder/config.json", "unet/config.json", "vae/config.json"];
-/// Of the tokenizer's folder.
-const TOKENIZER_FILES: [&str; 6] = [
-    "added_tokens.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-];
 /// What a checkpoint in one file counts as, whatever it is called.
 const SINGLE_FILE: &str = "model.safetensors";
 
@@ -45,7 +37,7 @@ impl Fingerprints {
     /// of another checkpoint, so is the hash. Blocks: gigabytes are read.
     pub fn of_model(&self, model: &Path, variant: &str, tokenizer: &Path) -> Result<ContentHash, RankError> {
         let mut files = network_files(model, variant);
-        let words = TOKENIZER_FILES.iter().map(|name| (format!("tokenizer/{name}"), tokenizer.join(name)));
+        let words = FOLDER_FILES.iter().map(|name| (format!("tokenizer/{name}"), tokenizer.join(name)));
         files.extend(words.filter(|(_, path)| path.is_file()));
         self.of_files(files.into_iter())
     }

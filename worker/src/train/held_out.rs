@@ -18,20 +18,8 @@ impl MicrobatchBuilder {
     /// is no noise offset, and all samples weigh the same: the loss says how well the pictures are predicted.
     pub fn build_held_out(&self, count: u32, microbatch: u32, rows: Arc<Vec<f32>>) -> Microbatch {
         let batch = self.options.batch;
-        let [latent_channels, latent_height, latent_width] = self.shape;
-        let length = latent_channels * latent_height * latent_width;
-        let mut inputs = Microbatch {
-            batch: batch as usize,
-            latent_channels,
-            latent_height,
-            latent_width,
-            latents: Vec::with_capacity(batch as usize * length),
-            noise: Vec::with_capacity(batch as usize * length),
-            timesteps: Vec::with_capacity(batch as usize),
-            input_ids: Vec::new(),
-            rows,
-            snr_gamma: None,
-        };
+        let length = self.shape.iter().product();
+        let mut inputs = self.without_samples(rows, None);
         for sample in microbatch * batch..(microbatch + 1) * batch {
             let number = sample as usize % self.set.images().count();
             let Some((image, prompts)) = self.set.image(number) else { continue };

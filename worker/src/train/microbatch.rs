@@ -133,20 +133,8 @@ impl MicrobatchBuilder {
     /// that step.
     pub fn build(&mut self, step: u64, microbatch: u32, rows: Arc<Vec<f32>>) -> Microbatch {
         let BatchOptions { batch, scaling_factor, num_train_timesteps, snr_gamma, .. } = self.options;
-        let [latent_channels, latent_height, latent_width] = self.shape;
-        let length = latent_channels * latent_height * latent_width;
-        let mut inputs = Microbatch {
-            batch: batch as usize,
-            latent_channels,
-            latent_height,
-            latent_width,
-            latents: Vec::with_capacity(batch as usize * length),
-            noise: Vec::with_capacity(batch as usize * length),
-            timesteps: Vec::with_capacity(batch as usize),
-            input_ids: Vec::new(),
-            rows,
-            snr_gamma,
-        };
+        let length = self.shape.iter().product();
+        let mut inputs = self.without_samples(rows, snr_gamma);
         for sample in microbatch * batch..(microbatch + 1) * batch {
             let number = self.order.image_of(step, sample);
             let Some((image, prompts)) = self.set.image(number) else { continue };
@@ -159,6 +147,25 @@ impl MicrobatchBuilder {
             inputs.input_ids.extend_from_slice(prompts.ids(template));
         }
         inputs
+    }
+
+    /// A microbatch whose samples are still to be added.
+    pub(super) fn without_samples(&self, rows: Arc<Vec<f32>>, snr_gamma: Option<f64>) -> Microbatch {
+        let batch = self.options.batch as usize;
+        let [latent_channels, latent_height, latent_width] = self.shape;
+        let length = latent_channels * latent_height * latent_width;
+        Microbatch {
+            batch,
+            latent_channels,
+            latent_height,
+            latent_width,
+            latents: Vec::with_capacity(batch * length),
+            noise: Vec::with_capacity(batch * length),
+            timesteps: Vec::with_capacity(batch),
+            input_ids: Vec::new(),
+            rows,
+            snr_gamma,
+        }
     }
 
     /// The sample's noise, with one offset for each channel where the job asks for it.

@@ -14,6 +14,16 @@ pub use placeholders::Placeholders;
 
 use super::Error;
 
+/// What tokenizers' folders hold, sorted; not all of them hold all of it.
+pub const FOLDER_FILES: [&str; 6] = [
+    "added_tokens.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+];
+
 /// The tokenizer's folder of the checkpoint `model`: `given` where it is not empty, else `tokenizer` within a folder or
 /// beside a single file.
 ///
