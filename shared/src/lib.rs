@@ -4,6 +4,7 @@
 //! Invariant: nothing here knows gRPC or libtorch.
 
 pub mod backoff;
+pub mod captions;
 pub mod checkpoint;
 pub mod config;
 pub mod daemon;
@@ -14,4 +15,5 @@ pub mod manifest;
 pub mod ring;
 pub mod spec;
 pub mod suggest;
+pub mod templates;
 pub mod version;

@@ -2,10 +2,12 @@
 //!
 //! The CLI uploads every image and then the manifest; a job's `data.images` is the manifest's
 //! content URI; the workers fetch the manifest and then what it names. As JSON:
-//! `{"version":1,"files":[{"name":"a.png","sha256":"…","size":123}]}`, files sorted by name.
+//! `{"version":1,"files":[{"name":"a.png","sha256":"…","size":123}]}`, files sorted by name; a file that has a
+//! caption which the job uses has a fourth entry, `"caption":"…"`.
 
 use serde::{Deserialize, Serialize};
 
+use crate::captions::{CaptionError, check_caption};
 use crate::files::{FileNameError, check_file_name};
 use crate::ids::ContentHash;
 
@@ -15,8 +17,11 @@ pub const MANIFEST_VERSION: u32 = 1;
 pub const MOST_FILES: usize = 10_000;
 /// Bytes of one image file.
 pub const LARGEST_IMAGE_FILE: u64 = 64 << 20;
-/// Bytes of a manifest itself: all files with the longest names fit.
-pub const LARGEST_MANIFEST: usize = 8 << 20;
+/// Bytes of all captions of a manifest together.
+pub const MOST_CAPTION_BYTES: usize = 8 << 20;
+/// Bytes of a manifest itself: all files with the longest names fit, and all captions, whose quotation marks and
+/// backslashes take two bytes each.
+pub const LARGEST_MANIFEST: usize = (8 << 20) + 2 * MOST_CAPTION_BYTES;
 /// The endings, in any case, by which an image file is known.
 pub const IMAGE_EXTENSIONS: [&str; 4] = ["jpeg", "jpg", "png", "webp"];
 
@@ -37,6 +42,9 @@ pub struct ManifestFile {
     pub sha256: ContentHash,
     /// Bytes, at least 1 and at most [`LARGEST_IMAGE_FILE`].
     pub size: u64,
+    /// What it shows, in words (see [`crate::captions`]); none: it has no caption, or the job uses none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caption: Option<String>,
 }
 
 /// A manifest that cannot be used.
@@ -68,6 +76,17 @@ pub enum ManifestError {
         /// Its size in bytes.
         size: u64,
     },
+    /// A caption is not as it should be.
+    #[error("image manifest: the caption of {name:?}: {source}")]
+    Caption {
+        /// The file.
+        name: String,
+        /// Why.
+        source: CaptionError,
+    },
+    /// The captions are too long together.
+    #[error("the image manifest has {0} bytes of captions; allowed: at most {MOST_CAPTION_BYTES}")]
+    CaptionBytes(usize),
     /// The names are not in order, or one is there twice.
     #[error("image manifest: {0:?} is there twice or not in order")]
     Order(String),
@@ -135,6 +154,13 @@ impl Manifest {
             if file.size == 0 || file.size > LARGEST_IMAGE_FILE {
                 return Err(ManifestError::FileSize { name: file.name.clone(), size: file.size });
             }
+            if let Some(Err(source)) = file.caption.as_deref().map(check_caption) {
+                return Err(ManifestError::Caption { name: file.name.clone(), source });
+            }
+        }
+        let caption_bytes = files.iter().filter_map(|file| file.caption.as_ref()).map(String::len).sum();
+        if caption_bytes > MOST_CAPTION_BYTES {
+            return Err(ManifestError::CaptionBytes(caption_bytes));
         }
         if let Some(pair) = files.windows(2).find(|pair| pair[0].name >= pair[1].name) {
             return Err(ManifestError::Order(pair[1].name.clone()));
@@ -150,7 +176,32 @@ mod tests {
     use super::*;
 
     fn file(name: &str) -> ManifestFile {
-        ManifestFile { name: name.into(), sha256: ContentHash::of(name.as_bytes()), size: 3 }
+        ManifestFile { name: name.into(), sha256: ContentHash::of(name.as_bytes()), size: 3, caption: None }
+    }
+
+    fn captioned(name: &str, caption: &str) -> ManifestFile {
+        ManifestFile { caption: Some(caption.to_owned()), ..file(name) }
+    }
+
+    #[test]
+    fn captions_are_kept_and_checked() {
+        let manifest = Manifest::new(vec![captioned("a.png", "a \"red\" cat"), file("b.png")]).unwrap();
+        let json = manifest.to_json().unwrap();
+        assert_eq!(Manifest::parse(&json).unwrap(), manifest);
+        assert_eq!(String::from_utf8_lossy(&json).matches("caption").count(), 1);
+        let wrong = Manifest::new(vec![captioned("a.png", "two\nlines")]);
+        assert!(matches!(wrong, Err(ManifestError::Caption { name, .. }) if name == "a.png"));
+    }
+
+    #[test]
+    fn the_longest_captions_fit_a_manifest() {
+        let caption = "\"".repeat(crate::captions::LONGEST_CAPTION);
+        let fitting = MOST_CAPTION_BYTES / caption.len();
+        let files =
+            |count| (0..count).map(|index| captioned(&format!("{index:0>251}.png"), &caption)).collect();
+        let json = Manifest::new(files(fitting)).unwrap().to_json().unwrap();
+        assert!(json.len() + MOST_FILES * 400 <= LARGEST_MANIFEST, "{}", json.len());
+        assert!(matches!(Manifest::new(files(fitting + 1)), Err(ManifestError::CaptionBytes(_))));
     }
 
     #[test]

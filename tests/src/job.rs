@@ -56,6 +56,16 @@ impl Job {
         self
     }
 
+    /// Without one key, as in "data.images".
+    pub fn without(mut self, key: &str) -> Self {
+        if let Some((section, key)) = key.split_once('.')
+            && let Some(table) = self.0.get_mut(section).and_then(Value::as_table_mut)
+        {
+            table.remove(key);
+        }
+        self
+    }
+
     /// Writes the job file.
     pub fn write(&self, path: &Path) -> Result<()> {
         std::fs::write(path, toml::to_string(&self.0)?).with_context(|| format!("write {}", path.display()))

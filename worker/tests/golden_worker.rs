@@ -6,15 +6,22 @@
 #[path = "../model/tests/support/mod.rs"]
 mod support;
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    process::{Command, Stdio},
+};
 
-use ringtune_shared::spec::LrScheduler;
+use ringtune_shared::{ids::ContentHash, spec::LrScheduler};
 use ringtune_worker::{
-    data::{ClipTokenizer, Error, images, pixels},
+    data::{
+        ClipTokenizer, Error, ImageFile,
+        buckets::{BucketOptions, Buckets, Placement},
+        images, pixels,
+    },
     engine::Moments,
     train::{AdamW, AdamWOptions, EncodedImage, LrOptions, LrSchedule},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{GoldenFile, Values, golden_folder, relative_error, toy_checkpoint};
 
 /// Where decoders may differ: JPEG leaves the inverse transform's rounding open.
@@ -112,6 +119,94 @@ fn pictures_equal_those_of_the_training_script() {
                 assert!(prepared.data == expected, "{}: {key} differs", file.name);
             }
         }
+    }
+}
+
+/// What tests/reference/buckets.py answers.
+fn ask_about_buckets(questions: &Value) -> Value {
+    let reference = support::repository().join("tests/reference");
+    let setup = Command::new(reference.join("setup.sh")).output().expect("setup.sh starts");
+    let python = String::from_utf8(setup.stdout).expect("a path");
+    let mut script = Command::new(python.trim())
+        .arg(reference.join("buckets.py"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("buckets.py starts");
+    serde_json::to_writer(script.stdin.take().expect("a pipe"), questions).expect("asked");
+    serde_json::from_reader(script.stdout.take().expect("a pipe")).expect("answered")
+}
+
+#[test]
+fn buckets_and_their_pixels_are_those_of_kohyas_rule_and_pillow() {
+    // 1. Sizes and settings of all kinds.
+    let mut options = Vec::new();
+    for (resolution, min_bucket_reso, max_bucket_reso, bucket_reso_steps) in [
+        (512, 256, 1024, 64),
+        (768, 320, 1536, 64),
+        (512, 512, 512, 8),
+        (64, 32, 128, 16),
+        (500, 200, 1000, 64),
+    ] {
+        options.extend([false, true].map(|bucket_no_upscale| BucketOptions {
+            resolution,
+            min_bucket_reso,
+            max_bucket_reso,
+            bucket_reso_steps,
+            bucket_no_upscale,
+        }));
+    }
+    let sides = [64, 100, 129, 200, 333, 511, 512, 513, 640, 768, 1000, 1333, 2048, 3000];
+    let sizes: Vec<[u32; 2]> =
+        sides.into_iter().flat_map(|width| sides.map(|height| [width, height])).collect();
+    // 2. Pictures that decode alike everywhere, in one setting that stretches and one that only shrinks.
+    let set = images::scan(&golden_folder().join("pictures")).expect("pictures");
+    let mut pictures = Vec::new();
+    for file in set.images.iter().filter(|file| file.name.ends_with(".png")) {
+        let picture = file.decode().expect("a picture");
+        for options in &options[6..8] {
+            let placement = Buckets::new(*options).place([picture.width(), picture.height()]);
+            let Some(placement) = placement else { continue };
+            pictures.push((file, placement, pixels::cut_for_bucket(&picture, placement)));
+        }
+    }
+    assert!(pictures.len() >= 12);
+    let placed = |placement: &Placement| json!({"resized": placement.resized, "bucket": placement.bucket});
+    let question = |options: &BucketOptions| {
+        json!({
+            "resolution": options.resolution,
+            "min_bucket_reso": options.min_bucket_reso,
+            "max_bucket_reso": options.max_bucket_reso,
+            "bucket_reso_steps": options.bucket_reso_steps,
+            "bucket_no_upscale": options.bucket_no_upscale,
+        })
+    };
+    let about_picture = |(file, placement, _): &(&ImageFile, Placement, image::RgbImage)| {
+        let mut question = placed(placement);
+        question["file"] = json!(file.path);
+        question
+    };
+    let answers = ask_about_buckets(&json!({
+        "options": options.iter().map(question).collect::<Vec<_>>(),
+        "sizes": sizes,
+        "pictures": pictures.iter().map(about_picture).collect::<Vec<_>>(),
+    }));
+    // 3. The same places, and the same bytes.
+    let mut compared = 0;
+    for (options, answers) in options.iter().zip(answers["placements"].as_array().expect("answers")) {
+        let buckets = Buckets::new(*options);
+        for (size, answer) in sizes.iter().zip(answers.as_array().expect("answers")) {
+            if let Some(placement) = buckets.place(*size) {
+                assert_eq!(placed(&placement), *answer, "{size:?} with {options:?}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 1800, "{compared}");
+    for ((file, placement, cut), answer) in
+        pictures.iter().zip(answers["pixels"].as_array().expect("answers"))
+    {
+        assert_eq!(ContentHash::of(cut.as_raw()).to_string(), *answer, "{} at {placement:?}", file.name);
     }
 }
 

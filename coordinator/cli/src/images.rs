@@ -1,12 +1,14 @@
 //! The image folder of a job: what is in it, and its manifest at the coordinator.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
 };
 
 use bytes::Bytes;
 use ringtune_shared::{
+    captions::{CaptionFileError, caption_beside, caption_file_name},
     ids::ContentHash,
     manifest::{LARGEST_IMAGE_FILE, MOST_FILES, Manifest, ManifestError, ManifestFile, is_image_name},
 };
@@ -65,6 +67,14 @@ pub enum ImageFolderError {
         /// Its bytes.
         size: u64,
     },
+    /// A caption cannot be used.
+    #[error("{field}: {source}")]
+    Caption {
+        /// The job's field that names the folder.
+        field: String,
+        /// Which, and why.
+        source: CaptionFileError,
+    },
     /// The images have changed since they were listed, or have names that cannot travel.
     #[error("{field}: {source}")]
     Manifest {
@@ -94,13 +104,17 @@ pub struct ImageFolder {
     field: String,
     folder: PathBuf,
     images: Vec<String>,
+    /// Of each image; empty where the job uses none.
+    captions: Vec<Option<String>>,
+    /// Files that would be captions, where the job uses none.
+    unused_captions: Vec<String>,
     stray: Vec<String>,
 }
 
 impl ImageFolder {
-    /// Lists `folder`, which the job's `field` names. Everything that is not a jpg, jpeg, png or webp file is set
-    /// aside as stray.
-    pub fn scan(field: &str, folder: &Path) -> Result<Self, ImageFolderError> {
+    /// Lists `folder`, which the job's `field` names. Everything that is not a jpg, jpeg, png or webp file, nor the
+    /// caption beside one, is set aside as stray. `captions`: whether they are used.
+    pub fn scan(field: &str, folder: &Path, captions: bool) -> Result<Self, ImageFolderError> {
         let field = field.to_owned();
         let unreadable =
             |source| ImageFolderError::Unreadable { field: field.clone(), folder: folder.to_owned(), source };
@@ -121,15 +135,42 @@ impl ImageFolder {
         stray.sort();
         let folder = folder.to_owned();
         match images.len() {
-            0 => Err(ImageFolderError::NoImages { field, folder, stray }),
-            count if count > MOST_FILES => Err(ImageFolderError::TooMany { field, folder, count }),
-            _ => Ok(Self { field, folder, images, stray }),
+            0 => return Err(ImageFolderError::NoImages { field, folder, stray }),
+            count if count > MOST_FILES => return Err(ImageFolderError::TooMany { field, folder, count }),
+            _ => {}
         }
+        let names: BTreeSet<String> = images.iter().filter_map(|image| caption_file_name(image)).collect();
+        let (beside, stray) = stray.into_iter().partition(|name| names.contains(name));
+        let read = |image: &String| caption_beside(&folder, image);
+        let read = if captions { images.iter().map(read).collect() } else { Ok(Vec::new()) };
+        let captions_of =
+            read.map_err(|source| ImageFolderError::Caption { field: field.clone(), source })?;
+        let unused_captions = if captions { Vec::new() } else { beside };
+        Ok(Self { field, folder, images, captions: captions_of, unused_captions, stray })
     }
 
     /// How many images there are: at least one.
     pub fn count(&self) -> usize {
         self.images.len()
+    }
+
+    /// What to tell the user about captions that are there and not used, or used and not there.
+    pub fn captions_warning(&self) -> Option<String> {
+        let folder = self.folder.display();
+        if !self.unused_captions.is_empty() {
+            let unused = names(&self.unused_captions);
+            return Some(format!(
+                "captions in {folder} ({unused}) are not used: no template has [caption] in it"
+            ));
+        }
+        let missing: Vec<String> = self
+            .images
+            .iter()
+            .zip(&self.captions)
+            .filter_map(|(image, caption)| caption.is_none().then(|| image.clone()))
+            .collect();
+        (!missing.is_empty())
+            .then(|| format!("in {folder}, {} without a caption: {}", missing.len(), names(&missing)))
     }
 
     /// What to tell the user about the files that are not images, if there are any.
@@ -144,7 +185,8 @@ impl ImageFolder {
     /// Uploads every image and then the manifest; returns the manifest's address.
     pub async fn upload(&self, client: &Client) -> Result<String, Error> {
         let mut files = Vec::with_capacity(self.images.len());
-        for name in &self.images {
+        let captions = self.captions.iter().cloned().chain(std::iter::repeat(None));
+        for (name, caption) in self.images.iter().zip(captions) {
             let path = self.folder.join(name);
             let bytes = match tokio::fs::read(&path).await {
                 Ok(bytes) => Bytes::from(bytes),
@@ -152,7 +194,7 @@ impl ImageFolder {
             };
             let (sha256, size) = (ContentHash::of(&bytes), bytes.len() as u64);
             client.upload(&Content { bytes, sha256, media_type: media_type(name) }).await?;
-            files.push(ManifestFile { name: name.clone(), sha256, size });
+            files.push(ManifestFile { name: name.clone(), sha256, size, caption });
         }
         let manifest = Manifest::new(files).and_then(|manifest| manifest.to_json());
         let unusable = |source| ImageFolderError::Manifest { field: self.field.clone(), source };
@@ -186,22 +228,45 @@ mod tests {
     fn images_are_sorted_and_stray_files_are_named() {
         let folder = folder_of(&["b.PNG", "a.jpeg", "notes.txt", "c.webp", "Thumbs.db"]);
         fs::create_dir(folder.path().join("d.png")).expect("a folder that looks like a picture");
-        let scanned = ImageFolder::scan("data.images", folder.path()).expect("scanned");
+        let scanned = ImageFolder::scan("data.images", folder.path(), false).expect("scanned");
         assert_eq!(scanned.images, ["a.jpeg", "b.PNG", "c.webp"]);
         assert_eq!(scanned.stray, ["Thumbs.db", "d.png", "notes.txt"]);
         assert!(scanned.stray_files_warning().is_some_and(|text| text.contains("notes.txt")));
     }
 
     #[test]
+    fn captions_are_read_where_they_are_used_and_named_where_not() {
+        let folder = folder_of(&["a.png", "a.txt", "b.jpg", "c.txt"]);
+        let scan = |captions| ImageFolder::scan("data.images", folder.path(), captions);
+        let used = scan(true).expect("scanned");
+        assert_eq!(used.captions, [Some("a.txt".to_owned()), None]);
+        assert_eq!(used.stray, ["c.txt"]);
+        assert!(
+            used.captions_warning().is_some_and(|text| text.contains("b.jpg") && !text.contains("a.png"))
+        );
+        let unused = scan(false).expect("scanned");
+        assert_eq!((unused.captions.len(), &unused.stray), (0, &used.stray));
+        assert!(
+            unused
+                .captions_warning()
+                .is_some_and(|text| text.contains("a.txt") && text.contains("[caption]"))
+        );
+        fs::write(folder.path().join("a.txt"), b"\xff").expect("written");
+        assert!(scan(true).expect_err("no text").to_string().contains("a.txt"));
+        assert!(scan(false).is_ok());
+    }
+
+    #[test]
     fn folders_without_images_are_refused() {
         let empty = folder_of(&[]);
         assert!(
-            matches!(ImageFolder::scan("data.images", empty.path()), Err(ImageFolderError::NoImages { stray, .. }) if stray.is_empty())
+            matches!(ImageFolder::scan("data.images", empty.path(), false), Err(ImageFolderError::NoImages { stray, .. }) if stray.is_empty())
         );
         let stray = folder_of(&["notes.txt", "x.gif"]);
-        let error = ImageFolder::scan("data.images", stray.path()).expect_err("no images");
+        let error = ImageFolder::scan("data.images", stray.path(), false).expect_err("no images");
         assert!(error.to_string().contains("only notes.txt, x.gif"), "{error}");
-        let missing = ImageFolder::scan("data.images", Path::new("/no/such/folder")).expect_err("missing");
+        let missing =
+            ImageFolder::scan("data.images", Path::new("/no/such/folder"), false).expect_err("missing");
         assert!(matches!(missing, ImageFolderError::Unreadable { .. }));
     }
 
@@ -211,7 +276,7 @@ mod tests {
             let folder = folder_of(&["a.png"]);
             let odd = fs::File::create(folder.path().join("odd.png")).expect("created");
             odd.set_len(size).expect("sparse");
-            let error = ImageFolder::scan("data.images", folder.path()).expect_err("wrong size");
+            let error = ImageFolder::scan("data.images", folder.path(), false).expect_err("wrong size");
             assert!(error.to_string().contains("odd.png"), "{error}");
         }
     }

@@ -138,14 +138,15 @@ impl Jobs {
         Ok(self.0.handle.job(job_id(text)?).await?)
     }
 
-    /// How many images the job has, where they are uploaded and all of them are here.
+    /// How many images an epoch of the job shows, where all of them are uploaded. Those that are must be here.
     async fn check_images(&self, spec: &JobSpec) -> Result<Option<u64>, Vec<FieldViolation>> {
         let mut places = spec.clone();
         let mut count = Some(0);
-        for (field, images) in places.image_sources() {
+        let uses = spec.image_uses();
+        for ((field, images), used) in places.image_sources().into_iter().zip(uses) {
             let uploaded = images.starts_with(CONTENT_URI_PREFIX);
             let found = if uploaded { Some(self.0.images.check(&field, images).await?) } else { None };
-            count = count.zip(found).map(|(count, found)| count + found);
+            count = count.zip(found).map(|(count, found)| count + found * u64::from(used.repeats));
         }
         Ok(count)
     }

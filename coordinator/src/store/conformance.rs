@@ -31,7 +31,7 @@ pub fn queued_job(number: u64) -> Arc<Job> {
         kind: Some("textual_inversion".to_owned()),
         name: Some(format!("job {number}")),
         model: ModelDraft { base: Some("/models/sd".to_owned()), ..ModelDraft::default() },
-        data: DataDraft { images: images(number) },
+        data: DataDraft { images: images(number), folders: None },
         train: TrainDraft {
             placeholder_token: Some("<star>".to_owned()),
             initializer_token: Some("star".to_owned()),

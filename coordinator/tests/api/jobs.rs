@@ -15,7 +15,7 @@ pub(crate) fn spec(world_size: i64) -> v1::JobSpec {
         kind: "textual_inversion".to_owned(),
         name: "a job".to_owned(),
         model: Some(v1::ModelSpec { base: "/models/sd".to_owned(), ..Default::default() }),
-        data: Some(v1::DataSpec { images: "/images".to_owned() }),
+        data: Some(v1::DataSpec { images: "/images".to_owned(), ..Default::default() }),
         train: Some(v1::TrainSpec {
             placeholder_token: "<star>".to_owned(),
             initializer_token: "star".to_owned(),

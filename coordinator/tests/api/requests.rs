@@ -41,7 +41,8 @@ async fn a_bad_spec_is_refused_with_every_field() {
     let long = create(&coordinator, spec(1), &"x".repeat(129)).await.unwrap_err();
     assert_eq!(fields(&long), ["request_id"]);
     let mut absent = spec(1);
-    absent.data = Some(v1::DataSpec { images: ContentHash::of(b"never uploaded").uri() });
+    absent.data =
+        Some(v1::DataSpec { images: ContentHash::of(b"never uploaded").uri(), ..Default::default() });
     assert_eq!(fields(&create(&coordinator, absent, "").await.unwrap_err()), ["spec.data.images"]);
     let mut relative = spec(1);
     relative.model = Some(v1::ModelSpec { base: "../sd".to_owned(), ..Default::default() });

@@ -124,7 +124,7 @@ async fn a_jobs_images_must_be_here_and_stay() {
         format!(r#"{{"version":1,"files":[{{"name":"a.png","sha256":"{hash}","size":{}}}]}}"#, image.len());
     let manifest = manifest.as_bytes();
     let uri = upload(&mut artifacts, header(manifest, 0), &[manifest]).await.unwrap().uri;
-    let wanted = v1::JobSpec { data: Some(v1::DataSpec { images: uri }), ..spec() };
+    let wanted = v1::JobSpec { data: Some(v1::DataSpec { images: uri, ..Default::default() }), ..spec() };
     let request = v1::CreateJobRequest { spec: Some(wanted.clone()), ..Default::default() };
     let status = jobs.create_job(request).await.unwrap_err();
     let details = status.get_details_bad_request().unwrap();

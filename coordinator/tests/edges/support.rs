@@ -226,7 +226,7 @@ pub(crate) fn spec() -> v1::JobSpec {
         kind: "textual_inversion".to_owned(),
         name: "star".to_owned(),
         model: Some(v1::ModelSpec { base: "/models/sd".to_owned(), ..Default::default() }),
-        data: Some(v1::DataSpec { images: "/images".to_owned() }),
+        data: Some(v1::DataSpec { images: "/images".to_owned(), ..Default::default() }),
         train: Some(v1::TrainSpec {
             placeholder_token: "<star>".to_owned(),
             initializer_token: "star".to_owned(),

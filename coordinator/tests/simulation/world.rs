@@ -455,7 +455,7 @@ fn spec(world_size: i64, min_world_size: i64) -> JobSpec {
     JobSpec::from_draft(JobDraft {
         kind: Some("textual_inversion".to_owned()),
         model: ModelDraft { base: Some("/models/sd".to_owned()), ..ModelDraft::default() },
-        data: DataDraft { images: Some("/images".to_owned()) },
+        data: DataDraft { images: Some("/images".to_owned()), folders: None },
         train: TrainDraft {
             placeholder_token: Some("<star>".to_owned()),
             initializer_token: Some("star".to_owned()),

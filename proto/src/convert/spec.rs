@@ -1,8 +1,8 @@
 //! The job spec. An empty text and an absent number on the wire both mean "not given".
 
 use ringtune_shared::spec::{
-    ClusterDraft, ConceptDraft, ConceptSpec, DataDraft, DebugDraft, JobDraft, JobSpec, ModelDraft, SpecError,
-    TrainDraft,
+    ClusterDraft, ConceptDraft, ConceptSpec, DataDraft, DebugDraft, FolderDraft, FolderSpec, JobDraft,
+    JobSpec, ModelDraft, SpecError, TrainDraft,
 };
 
 use super::generate;
@@ -23,7 +23,10 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
             prediction_type: model.prediction_type,
             tokenizer: model.tokenizer,
         },
-        data: DataDraft { images: wire.data.and_then(|data| given(data.images)) },
+        data: {
+            let data = wire.data.unwrap_or_default();
+            DataDraft { images: given(data.images), folders: folders_from_wire(data.folders) }
+        },
         train: TrainDraft {
             placeholder_token: given(train.placeholder_token),
             initializer_token: given(train.initializer_token),
@@ -66,6 +69,14 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
             num_validation_images: train.num_validation_images,
             validation_steps: train.validation_steps,
             report_to: train.report_to,
+            caption_dropout: train.caption_dropout,
+            shuffle_tags: train.shuffle_tags,
+            keep_tags: train.keep_tags,
+            enable_bucket: train.enable_bucket,
+            min_bucket_reso: train.min_bucket_reso,
+            max_bucket_reso: train.max_bucket_reso,
+            bucket_reso_steps: train.bucket_reso_steps,
+            bucket_no_upscale: train.bucket_no_upscale,
         },
         generate: wire.generate.map(generate::draft_from_wire).unwrap_or_default(),
         cluster: ClusterDraft {
@@ -83,10 +94,24 @@ fn concept_from_wire(wire: v1::ConceptSpec) -> ConceptDraft {
         placeholder_token: given(wire.placeholder_token),
         initializer_token: given(wire.initializer_token),
         images: given(wire.images),
+        folders: folders_from_wire(wire.folders),
         num_vectors: wire.num_vectors,
         learnable_property: wire.learnable_property,
         templates: (!wire.templates.is_empty()).then_some(wire.templates),
     }
+}
+
+fn folders_from_wire(wire: Vec<v1::FolderSpec>) -> Option<Vec<FolderDraft>> {
+    let folder = |wire: v1::FolderSpec| FolderDraft { images: given(wire.images), repeats: wire.repeats };
+    (!wire.is_empty()).then(|| wire.into_iter().map(folder).collect())
+}
+
+fn folders_to_wire(folders: &[FolderSpec]) -> Vec<v1::FolderSpec> {
+    let wire = |folder: &FolderSpec| v1::FolderSpec {
+        images: folder.images.clone(),
+        repeats: Some(i64::from(folder.repeats)),
+    };
+    folders.iter().map(wire).collect()
 }
 
 fn concept_to_wire(concept: &ConceptSpec) -> v1::ConceptSpec {
@@ -94,6 +119,7 @@ fn concept_to_wire(concept: &ConceptSpec) -> v1::ConceptSpec {
         placeholder_token: concept.placeholder_token.clone(),
         initializer_token: concept.initializer_token.clone(),
         images: concept.images.clone(),
+        folders: folders_to_wire(&concept.folders),
         num_vectors: Some(i64::from(concept.num_vectors)),
         learnable_property: Some(concept.learnable_property.as_str().to_owned()),
         templates: concept.templates.clone(),
@@ -121,7 +147,10 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
             prediction_type: spec.model.prediction_type.map(|prediction| prediction.as_str().to_owned()),
             tokenizer: given(spec.model.tokenizer.clone()),
         }),
-        data: learns.then(|| v1::DataSpec { images: spec.data.images.clone() }),
+        data: learns.then(|| v1::DataSpec {
+            images: spec.data.images.clone(),
+            folders: folders_to_wire(&spec.data.folders),
+        }),
         train: learns.then(|| v1::TrainSpec {
             placeholder_token: train.placeholder_token.clone(),
             initializer_token: train.initializer_token.clone(),
@@ -164,6 +193,14 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
             num_validation_images: Some(i64::from(train.previews.num_validation_images)),
             validation_steps: Some(signed(train.previews.validation_steps)),
             report_to: Some(train.report_to.as_str().to_owned()),
+            caption_dropout: Some(train.caption_dropout),
+            shuffle_tags: Some(train.shuffle_tags),
+            keep_tags: Some(i64::from(train.keep_tags)),
+            enable_bucket: Some(train.enable_bucket),
+            min_bucket_reso: Some(i64::from(train.min_bucket_reso)),
+            max_bucket_reso: Some(i64::from(train.max_bucket_reso)),
+            bucket_reso_steps: Some(i64::from(train.bucket_reso_steps)),
+            bucket_no_upscale: Some(train.bucket_no_upscale),
         }),
         generate: spec.generate.as_ref().map(generate::to_wire),
         cluster: Some(v1::ClusterSpec {
@@ -201,7 +238,7 @@ mod tests {
                 prediction_type: Some("v_prediction".to_owned()),
                 tokenizer: Some("/models/tokenizer".to_owned()),
             }),
-            data: Some(v1::DataSpec { images: "/images".to_owned() }),
+            data: Some(v1::DataSpec { images: "/images".to_owned(), ..Default::default() }),
             train: Some(v1::TrainSpec {
                 placeholder_token: "<star>".to_owned(),
                 initializer_token: "star".to_owned(),

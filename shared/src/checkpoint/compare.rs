@@ -17,6 +17,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "model.variant",
     "model.tokenizer",
     "data.images",
+    "data.folders",
     "debug",
     // How max_train_steps came about.
     "train.num_train_epochs",
@@ -101,6 +102,7 @@ fn without_places(table: Value) -> Value {
     match table {
         Value::Object(mut keys) => {
             keys.remove("images");
+            keys.remove("folders");
             Value::Object(keys)
         }
         plain => plain,
@@ -170,7 +172,7 @@ impl About {
 #[cfg(test)]
 mod tests {
     use super::{super::file::tests::example, *};
-    use crate::spec::tests::job_with as spec;
+    use crate::spec::{FolderSpec, tests::job_with as spec};
 
     fn about(spec: &JobSpec, step: u64) -> About {
         About { step, options: deciding_options(spec), ..example().about }
@@ -191,6 +193,18 @@ mod tests {
         other.debug.trace_dir = "/t".to_owned();
         assert_eq!(about(&one, 7).differences(&other), []);
         assert_eq!(about(&one, 7).check(&other), Ok(()));
+    }
+
+    #[test]
+    fn places_of_pictures_decide_nothing() {
+        let folders = |images: &str| FolderSpec { images: images.to_owned(), repeats: 2 };
+        let mut one = spec("", "");
+        (one.data.images, one.data.folders) = (String::new(), vec![folders("/a"), folders("/b")]);
+        let mut other = one.clone();
+        other.data.folders[1] = folders("/elsewhere");
+        assert_eq!(about(&one, 7).differences(&other), []);
+        one.train.shuffle_tags = true;
+        assert!(about(&one, 7).check(&other).unwrap_err().contains("train.shuffle_tags was true"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DataSpec, JobSpec, LearnableProperty};
+use super::{FolderDraft, FolderSpec, JobSpec, LearnableProperty};
 
 /// One concept: a new word, and what it is learned from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -12,13 +12,16 @@ pub struct ConceptSpec {
     /// The known word or words whose embeddings the new one's rows start from: one after the other, and again from the
     /// first where there are more rows than tokens.
     pub initializer_token: String,
-    /// Its pictures; see [`DataSpec::images`].
+    /// Its pictures; see [`super::DataSpec::images`].
     pub images: String,
+    /// Several folders of them instead; see [`super::DataSpec::folders`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub folders: Vec<FolderSpec>,
     /// Rows learned for it. Default: `train.num_vectors`.
     pub num_vectors: u32,
     /// Which of the two lists of prompts is used where `templates` is empty. Default: `train.learnable_property`.
     pub learnable_property: LearnableProperty,
-    /// Prompts with one `{}` for the token, instead of `learnable_property`'s. Default: `train.templates`, unless
+    /// Prompts with a mark for the token, instead of `learnable_property`'s. Default: `train.templates`, unless
     /// the concept has a `learnable_property` of its own.
     pub templates: Vec<String>,
 }
@@ -31,6 +34,7 @@ pub struct ConceptDraft {
     pub placeholder_token: Option<String>,
     pub initializer_token: Option<String>,
     pub images: Option<String>,
+    pub folders: Option<Vec<FolderDraft>>,
     pub num_vectors: Option<i64>,
     pub learnable_property: Option<String>,
     pub templates: Option<Vec<String>>,
@@ -47,6 +51,7 @@ impl JobSpec {
             placeholder_token: train.placeholder_token.clone(),
             initializer_token: train.initializer_token.clone(),
             images: self.data.images.clone(),
+            folders: self.data.folders.clone(),
             num_vectors: train.num_vectors,
             learnable_property: train.learnable_property,
             templates: train.templates.clone(),
@@ -58,28 +63,12 @@ impl JobSpec {
     pub fn concept_field(&self, index: usize, key: &str) -> String {
         match (self.concepts.is_empty(), key) {
             (false, _) => field(index, key),
-            (true, "images") => format!("data.{key}"),
+            (true, _) if key.contains("images") => format!("data.{key}"),
             (true, _) => format!("train.{key}"),
         }
-    }
-
-    /// Where all pictures of the job are, by the names of their fields.
-    pub fn image_sources(&mut self) -> Vec<(String, &mut String)> {
-        image_sources(&mut self.data, &mut self.concepts).collect()
     }
 }
 
 pub(super) fn field(index: usize, key: &str) -> String {
     format!("concepts[{index}].{key}")
-}
-
-pub(super) fn image_sources<'a>(
-    data: &'a mut DataSpec,
-    concepts: &'a mut [ConceptSpec],
-) -> impl Iterator<Item = (String, &'a mut String)> {
-    // A job that only draws has none.
-    let own = (concepts.is_empty() && !data.images.is_empty())
-        .then_some(("data.images".to_owned(), &mut data.images));
-    let listed = concepts.iter_mut().enumerate();
-    own.into_iter().chain(listed.map(|(index, concept)| (field(index, "images"), &mut concept.images)))
 }

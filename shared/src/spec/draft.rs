@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConceptDraft, GenerateDraft};
+use super::{ConceptDraft, FolderDraft, GenerateDraft};
 
 /// A job as it was asked for: everything may be missing, nothing has been checked.
 ///
@@ -49,6 +49,7 @@ pub struct ModelDraft {
 #[expect(missing_docs, reason = "documented in DataSpec")]
 pub struct DataDraft {
     pub images: Option<String>,
+    pub folders: Option<Vec<FolderDraft>>,
 }
 
 /// `[train]`, unchecked; see [`super::TrainSpec`].
@@ -97,6 +98,14 @@ pub struct TrainDraft {
     pub num_validation_images: Option<i64>,
     pub validation_steps: Option<i64>,
     pub report_to: Option<String>,
+    pub caption_dropout: Option<f64>,
+    pub shuffle_tags: Option<bool>,
+    pub keep_tags: Option<i64>,
+    pub enable_bucket: Option<bool>,
+    pub min_bucket_reso: Option<i64>,
+    pub max_bucket_reso: Option<i64>,
+    pub bucket_reso_steps: Option<i64>,
+    pub bucket_no_upscale: Option<bool>,
 }
 
 /// `[cluster]`, unchecked; see [`super::ClusterSpec`].

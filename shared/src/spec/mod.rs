@@ -14,6 +14,7 @@ mod concepts;
 mod draft;
 mod epochs;
 mod error;
+mod folders;
 mod foreign_keys;
 mod generate;
 mod learning_rates;
@@ -34,6 +35,7 @@ pub use choices::{
 pub use concepts::{ConceptDraft, ConceptSpec};
 pub use draft::{ClusterDraft, DataDraft, DebugDraft, JobDraft, ModelDraft, TrainDraft};
 pub use error::{SpecError, Violation};
+pub use folders::{FolderDraft, FolderSpec, ImageUse};
 pub use generate::{EmbeddingPlace, GenerateDraft, GenerateSpec, SCHEDULERS};
 pub use learning_rates::LearningRates;
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
@@ -106,6 +108,9 @@ pub struct DataSpec {
     /// worker sees it. Empty in a job of several concepts, which have their own.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub images: String,
+    /// Several such folders instead, whose pictures count differently often.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub folders: Vec<FolderSpec>,
 }
 
 /// How it is learned. Names, values and defaults are diffusers', but for `seed`; `max_grad_norm`, `snr_gamma` and
@@ -151,7 +156,7 @@ pub struct TrainSpec {
     pub mixed_precision: MixedPrecision,
     /// Cut the pictures to their central square instead of squashing them to one. Default false.
     pub center_crop: bool,
-    /// Prompts with one `{}` for the token, instead of `learnable_property`'s; empty: those.
+    /// Prompts with a mark for the token (see [`crate::templates`]), instead of `learnable_property`'s; empty: those.
     pub templates: Vec<String>,
     /// An embedding is kept every so many steps; 0: only the last. Default 500.
     pub save_steps: u64,
@@ -195,6 +200,23 @@ pub struct TrainSpec {
     pub previews: PreviewSpec,
     /// Who gets a file of events besides metrics.csv. Default tensorboard.
     pub report_to: ReportTo,
+    /// Share of the samples whose caption is left empty. Default 0.
+    pub caption_dropout: f64,
+    /// Whether the tags of captions, parted by commas, come in another order in every sample. Default false.
+    pub shuffle_tags: bool,
+    /// The first so many tags stay where they are. Default 0.
+    pub keep_tags: u32,
+    /// Whether each picture is trained at its own aspect ratio, in a bucket of at most `resolution`² pixels. Default
+    /// false: all are squares.
+    pub enable_bucket: bool,
+    /// The shortest side of a bucket, in pixels. Default 256.
+    pub min_bucket_reso: u32,
+    /// The longest side of a bucket, in pixels. Default 1024.
+    pub max_bucket_reso: u32,
+    /// A bucket's sides are multiples of it, in pixels. Default 64.
+    pub bucket_reso_steps: u32,
+    /// Whether small pictures keep their size; the two limits count for nothing then. Default false.
+    pub bucket_no_upscale: bool,
 }
 
 /// On how many ranks a job runs.
@@ -218,7 +240,7 @@ pub struct DebugSpec {
 impl DataSpec {
     /// Whether this is what a job has that learns nothing.
     fn is_unused(&self) -> bool {
-        self.images.is_empty()
+        self.images.is_empty() && self.folders.is_empty()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{JobSpec, ModelLocation, SpecError, Violation, concepts::image_sources};
+use super::{JobSpec, ModelLocation, SpecError, Violation, folders::image_sources};
 use crate::checkpoint::ResumeFrom;
 use crate::ids::CONTENT_URI_PREFIX;
 

@@ -11,8 +11,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::settings::{Appended, Setting};
 use super::{
-    ClusterDraft, ConceptDraft, DataDraft, DebugDraft, JobDraft, JobSpec, ModelDraft, SpecError, TrainDraft,
-    Violation, foreign_keys,
+    ClusterDraft, ConceptDraft, DataDraft, DebugDraft, FolderDraft, JobDraft, JobSpec, ModelDraft, SpecError,
+    TrainDraft, Violation, foreign_keys,
 };
 use crate::suggest;
 
@@ -100,6 +100,7 @@ const SECTION_OF_KEY: &[(&str, &str)] = &[
     ("prediction_type", "model"),
     ("tokenizer", "model"),
     ("images", "data"),
+    ("folders", "data"),
     ("placeholder_token", "train"),
     ("initializer_token", "train"),
     ("learnable_property", "train"),
@@ -141,6 +142,14 @@ const SECTION_OF_KEY: &[(&str, &str)] = &[
     ("num_validation_images", "train"),
     ("validation_steps", "train"),
     ("report_to", "train"),
+    ("caption_dropout", "train"),
+    ("shuffle_tags", "train"),
+    ("keep_tags", "train"),
+    ("enable_bucket", "train"),
+    ("min_bucket_reso", "train"),
+    ("max_bucket_reso", "train"),
+    ("bucket_reso_steps", "train"),
+    ("bucket_no_upscale", "train"),
     ("world_size", "cluster"),
     ("min_world_size", "cluster"),
     ("threads_per_rank", "cluster"),
@@ -164,7 +173,8 @@ impl<'text> Reader<'text> {
         self.refuse_unknown(section);
 
         let mut section = self.section(&mut top, "data");
-        let data = DataDraft { images: self.string(&mut section, "images") };
+        let data =
+            DataDraft { images: self.string(&mut section, "images"), folders: self.folders(&mut section) };
         self.refuse_unknown(section);
 
         let mut section = self.section(&mut top, "train");
@@ -208,6 +218,7 @@ impl<'text> Reader<'text> {
                 placeholder_token: self.string(&mut section, "placeholder_token"),
                 initializer_token: self.string(&mut section, "initializer_token"),
                 images: self.string(&mut section, "images"),
+                folders: self.folders(&mut section),
                 num_vectors: self.integer(&mut section, "num_vectors"),
                 learnable_property: self.string(&mut section, "learnable_property"),
                 templates: self.strings(&mut section, "templates"),
@@ -215,6 +226,26 @@ impl<'text> Reader<'text> {
             self.refuse_unknown(section);
         }
         concepts
+    }
+
+    fn folders(&mut self, section: &mut Section<'_>) -> Option<Vec<FolderDraft>> {
+        let value = self.take(section, "folders")?;
+        let field = section.full_name("folders");
+        let wanted = "a list of tables such as { images = \"./a\", repeats = 2 }";
+        let entries = self.expect(&field, value, wanted, value.get_ref().as_array())?;
+        let mut folders = Vec::new();
+        for (index, entry) in entries.iter().enumerate() {
+            let name = format!("{field}[{index}]");
+            self.lines.insert(name.clone(), line_of(self.text, entry.span()));
+            let table = self.expect(&name, entry, "a table", entry.get_ref().as_table());
+            let mut section = Section { name, table, known: Vec::new() };
+            folders.push(FolderDraft {
+                images: self.string(&mut section, "images"),
+                repeats: self.integer(&mut section, "repeats"),
+            });
+            self.refuse_unknown(section);
+        }
+        Some(folders)
     }
 
     fn train(&mut self, section: &mut Section<'_>) -> TrainDraft {
@@ -260,6 +291,14 @@ impl<'text> Reader<'text> {
             num_validation_images: self.integer(section, "num_validation_images"),
             validation_steps: self.integer(section, "validation_steps"),
             report_to: self.string(section, "report_to"),
+            caption_dropout: self.number(section, "caption_dropout"),
+            shuffle_tags: self.boolean(section, "shuffle_tags"),
+            keep_tags: self.integer(section, "keep_tags"),
+            enable_bucket: self.boolean(section, "enable_bucket"),
+            min_bucket_reso: self.integer(section, "min_bucket_reso"),
+            max_bucket_reso: self.integer(section, "max_bucket_reso"),
+            bucket_reso_steps: self.integer(section, "bucket_reso_steps"),
+            bucket_no_upscale: self.boolean(section, "bucket_no_upscale"),
         }
     }
 

@@ -1,4 +1,5 @@
 mod concepts;
+mod pictures;
 mod round_trips;
 mod schedules;
 mod settings;
@@ -61,7 +62,7 @@ fn what_is_left_out_takes_diffusers_defaults() {
             prediction_type: None,
             tokenizer: String::new(),
         },
-        data: DataSpec { images: "./pictures".into() },
+        data: DataSpec { images: "./pictures".into(), folders: Vec::new() },
         train: TrainSpec {
             placeholder_token: "<cat-toy>".into(),
             initializer_token: "toy".into(),
@@ -108,6 +109,14 @@ fn what_is_left_out_takes_diffusers_defaults() {
                 validation_steps: 100,
             },
             report_to: ReportTo::Tensorboard,
+            caption_dropout: 0.0,
+            shuffle_tags: false,
+            keep_tags: 0,
+            enable_bucket: false,
+            min_bucket_reso: 256,
+            max_bucket_reso: 1024,
+            bucket_reso_steps: 64,
+            bucket_no_upscale: false,
         },
         cluster: ClusterSpec { world_size: 1, min_world_size: 1, threads_per_rank: 0 },
         debug: DebugSpec { trace_dir: String::new() },
@@ -312,7 +321,19 @@ fn kinds_that_are_not_there_are_refused() {
 
 #[test]
 fn templates_have_one_hole_as_diffusers_needs() {
-    for wrong in ["a photo", "{} and {}", "a {0}", "a {name} {}", "{{}}", "{} }", "{ }", "", "a\\n{}"] {
+    for wrong in [
+        "a photo",
+        "{} and {}",
+        "a {0}",
+        "a {name} {}",
+        "{{}}",
+        "{} }",
+        "{ }",
+        "",
+        "a\\n{}",
+        "{} [nmae]",
+        "[name] {}",
+    ] {
         let found = violation(&with("train", &format!("templates = [\"a {{}}\", \"{wrong}\"]")));
         assert_eq!(found.field, "train.templates[1]", "{wrong}");
         assert!(found.line.is_some(), "{found}");

@@ -4,6 +4,7 @@ mod checkpoints;
 mod concepts;
 mod generate;
 mod model;
+mod pictures;
 mod schedule_choice;
 
 use std::fmt::Display;
@@ -16,6 +17,7 @@ use super::{
 };
 use crate::ids::{CONTENT_URI_PREFIX, ContentHash};
 use concepts::Words;
+use pictures::Places;
 
 mod validation;
 
@@ -42,6 +44,12 @@ pub mod limits {
     pub const THREADS_PER_RANK: i64 = 1024;
     /// Steps of any kind.
     pub const STEPS: i64 = 10_000_000;
+    /// Folders of a concept.
+    pub const FOLDERS: usize = 64;
+    /// Times that each picture of a folder is shown.
+    pub const FOLDER_REPEATS: i64 = 1000;
+    /// Tags that stay first.
+    pub const TAGS: i64 = 4096;
     /// Times that an image counts in an epoch.
     pub const REPEATS: i64 = 1_000_000;
     /// Before `scale_lr`.
@@ -124,13 +132,14 @@ impl Check {
     }
 
     fn data(&mut self, draft: DataDraft, several: bool) -> DataSpec {
-        const IMAGES: &str = "data.images";
-        let images = if several {
-            self.refuse_beside_concepts(IMAGES, draft.images)
-        } else {
-            self.images(IMAGES, draft.images)
-        };
-        DataSpec { images }
+        if several {
+            if draft.folders.is_some() {
+                self.refuse("data.folders", "is given beside [[concepts]]; give it in each of them");
+            }
+            let images = self.refuse_beside_concepts("data.images", draft.images);
+            return DataSpec { images, folders: Vec::new() };
+        }
+        self.places("data", Places { images: draft.images, folders: draft.folders })
     }
 
     fn images(&mut self, field: &str, given: Option<String>) -> String {
@@ -248,6 +257,14 @@ impl Check {
             validation,
             previews,
             report_to: self.choice("train.report_to", draft.report_to, ReportTo::Tensorboard),
+            caption_dropout: self.number("train.caption_dropout", draft.caption_dropout, 0.0, 1.0),
+            shuffle_tags: draft.shuffle_tags.unwrap_or(false),
+            keep_tags: self.count("train.keep_tags", draft.keep_tags, 0, 0..=limits::TAGS),
+            enable_bucket: draft.enable_bucket.unwrap_or(false),
+            min_bucket_reso: self.side("train.min_bucket_reso", draft.min_bucket_reso, 256),
+            max_bucket_reso: self.side("train.max_bucket_reso", draft.max_bucket_reso, 1024),
+            bucket_reso_steps: self.side("train.bucket_reso_steps", draft.bucket_reso_steps, 64),
+            bucket_no_upscale: draft.bucket_no_upscale.unwrap_or(false),
         }
     }
 
@@ -267,6 +284,8 @@ impl Check {
                            velocity (v_prediction) can be trained on pure noise";
             self.refuse("train.rescale_betas_zero_snr", problem);
         }
+        self.caption_options(spec);
+        self.buckets(&spec.train);
         let ClusterSpec { world_size, min_world_size, .. } = spec.cluster;
         let world_size_is_right =
             !self.violations.iter().any(|violation| violation.field == "cluster.world_size");
@@ -369,27 +388,6 @@ impl Check {
         }
         self.refuse(field, format!("got {number}; allowed: 0 to 1, without 1"));
         default
-    }
-
-    /// diffusers fills a template in with Python's `template.format(word)`: exactly one `{}`, and a
-    /// brace anywhere else would fail or vanish there.
-    fn templates(&mut self, field: &str, given: Option<Vec<String>>) -> Vec<String> {
-        let templates = given.unwrap_or_default();
-        if templates.len() > limits::TEMPLATES {
-            self.refuse(field, format!("got {}; allowed: at most {}", templates.len(), limits::TEMPLATES));
-        }
-        for (index, template) in templates.iter().enumerate().take(limits::TEMPLATES) {
-            let field = format!("{field}[{index}]");
-            if let Err(problem) = printable(template, limits::TEMPLATE_CHARACTERS) {
-                self.refuse(&field, problem);
-            } else if template.matches("{}").count() != 1 || template.matches(['{', '}']).count() != 2 {
-                let problem = format!(
-                    "got {template:?}; allowed: a prompt with exactly one {{}} for the token and no other brace"
-                );
-                self.refuse(&field, problem);
-            }
-        }
-        templates
     }
 }
 

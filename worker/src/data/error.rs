@@ -111,6 +111,27 @@ pub enum Error {
         /// Rows to start.
         num_vectors: usize,
     },
+    /// A picture that no bucket takes.
+    #[error(
+        "image {name} ({width}x{height}) fits no bucket: it is smaller than train.bucket_reso_steps, or its sides \
+         differ too much"
+    )]
+    NoBucket {
+        /// File name.
+        name: String,
+        /// Its columns.
+        width: u32,
+        /// Its rows.
+        height: u32,
+    },
+    /// A picture's caption that makes no prompt.
+    #[error("the caption of {file}: {problem}")]
+    Caption {
+        /// The picture's file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// A prompt template in which the learned token does not appear as it should.
     #[error("{template:?}: {problem}")]
     Template {

@@ -3,6 +3,8 @@
 //! Everything here is a plain function of files and arguments, and the same on every processor: decoding, the
 //! resize (the same bits as Pillow's), the tokenizer (the same ids as transformers').
 
+pub mod buckets;
+pub mod caption_words;
 pub mod error;
 pub mod images;
 pub mod pixels;

@@ -2,7 +2,7 @@
 
 use image::{RgbImage, imageops};
 
-use super::resample;
+use super::{buckets::Placement, resample};
 use crate::engine::Pixels;
 
 /// Cuts the largest square out of the middle (with `center_crop`), resizes to `resolution` x `resolution`
@@ -16,11 +16,30 @@ pub fn prepare(picture: &RgbImage, resolution: u32, center_crop: bool, flip: boo
     } else {
         resample::bicubic(picture, resolution, resolution)
     };
-    let placed = if flip { imageops::flip_horizontal(&resized) } else { resized };
+    to_pixels(resized, flip)
+}
+
+/// The picture in its bucket: resized, the middle cut out, mirrored (with `flip`), and mapped to -1..=1.
+///
+/// The same bits as Pillow's bicubic resize and a crop.
+pub fn prepare_in_bucket(picture: &RgbImage, placement: Placement, flip: bool) -> Pixels {
+    to_pixels(cut_for_bucket(picture, placement), flip)
+}
+
+/// The picture resized, and the middle of it, 8-bit.
+pub fn cut_for_bucket(picture: &RgbImage, placement: Placement) -> RgbImage {
+    let ([width, height], [across, down]) = (placement.resized, placement.bucket);
+    let resized = resample::bicubic(picture, width, height);
+    let (left, top) = (width.saturating_sub(across) / 2, height.saturating_sub(down) / 2);
+    imageops::crop_imm(&resized, left, top, across, down).to_image()
+}
+
+fn to_pixels(picture: RgbImage, flip: bool) -> Pixels {
+    let placed = if flip { imageops::flip_horizontal(&picture) } else { picture };
     let samples = placed.as_raw();
     let plane = |channel: usize| samples.iter().skip(channel).step_by(3).map(|sample| to_unit(*sample));
-    let side = resolution as usize;
-    Pixels { height: side, width: side, data: (0..3).flat_map(plane).collect() }
+    let (height, width) = (placed.height() as usize, placed.width() as usize);
+    Pixels { height, width, data: (0..3).flat_map(plane).collect() }
 }
 
 fn crop_middle_square(picture: &RgbImage) -> RgbImage {

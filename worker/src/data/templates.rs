@@ -1,4 +1,4 @@
-//! Prompts with a `{}` where the learned token goes.
+//! diffusers' prompts, with a `{}` where the learned token goes.
 //! Source: diffusers, examples/textual_inversion/textual_inversion.py (there from the ImageNet templates of CLIP).
 
 /// `learnable_property = "object"`.
@@ -54,11 +54,3 @@ pub const STYLE: [&str; 19] = [
     "a weird painting in the style of {}",
     "a large painting in the style of {}",
 ];
-
-/// Where the learned token goes in a template.
-pub const MARK: &str = "{}";
-
-/// A template with the learned token's text (see `Placeholders::text`) in the place of each `{}`.
-pub fn fill(template: &str, text: &str) -> String {
-    template.replace(MARK, text)
-}

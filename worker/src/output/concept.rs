@@ -134,6 +134,7 @@ mod tests {
             placeholder_token: (*token).to_owned(),
             initializer_token: "star".to_owned(),
             images: "/images".to_owned(),
+            folders: Vec::new(),
             num_vectors: index as u32 + 1,
             learnable_property: LearnableProperty::Object,
             templates: Vec::new(),

@@ -169,6 +169,7 @@ pub(crate) mod tests {
                 placeholder_token: "<a>".to_owned(),
                 initializer_token: "star".to_owned(),
                 images: "/images".to_owned(),
+                folders: Vec::new(),
                 num_vectors: 2,
                 learnable_property: LearnableProperty::Object,
                 templates: Vec::new(),

@@ -281,6 +281,7 @@ mod tests {
             placeholder_token: token.to_owned(),
             initializer_token: initializer.to_owned(),
             images: "/images".to_owned(),
+            folders: Vec::new(),
             num_vectors,
             learnable_property: LearnableProperty::Object,
             templates: Vec::new(),

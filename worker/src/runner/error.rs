@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use ringtune_shared::{
-    files::FileError, ids::IdError, manifest::ManifestError, ring::RingError, spec::SpecError,
+    captions::CaptionFileError, files::FileError, ids::IdError, manifest::ManifestError, ring::RingError,
+    spec::SpecError,
 };
 use tonic::{Code, Status};
 
@@ -37,6 +38,9 @@ pub enum RankError {
     /// The neighbours.
     #[error("ring: {0}")]
     Ring(#[from] ring::Error),
+    /// A caption file beside a picture.
+    #[error(transparent)]
+    Caption(#[from] CaptionFileError),
     /// The manifest of the images.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -116,7 +120,7 @@ impl RankError {
     /// The same, blamed on a field of the job, if it is what the field's value leads to.
     pub(super) fn in_field(self, field: &str) -> Self {
         match self {
-            Self::Data(_) | Self::Manifest(_) | Self::ContentUri(_) => {
+            Self::Data(_) | Self::Caption(_) | Self::Manifest(_) | Self::ContentUri(_) => {
                 Self::InField { field: field.to_owned(), source: Box::new(self) }
             }
             other => other,

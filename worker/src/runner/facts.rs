@@ -43,7 +43,9 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
         }
         let concepts = sections.get_mut("concepts").and_then(Value::as_array_mut);
         for concept in concepts.into_iter().flatten().filter_map(Value::as_object_mut) {
-            concept.remove("images");
+            for key in ["images", "folders"] {
+                concept.remove(key);
+            }
         }
         sections.insert("precision".to_owned(), Value::from(assignment.precision.name()));
     }

@@ -1,45 +1,89 @@
 //! The job's pictures on this machine: fetched by content, or a folder that is there already.
 
-use std::path::PathBuf;
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+};
 
 use ringtune_shared::{
+    captions::{caption_beside, caption_file_name},
     ids::{CONTENT_URI_PREFIX, ContentHash},
     manifest::{LARGEST_MANIFEST, Manifest, ManifestFile},
+    spec::JobSpec,
 };
 
 use super::{
     ArtifactClient, RankError, artifacts::hash_file_blocking, cache::ContentCache, journal::Journal,
 };
 use crate::{
-    data::images::{self, ImageFile},
+    data::images::{self, ImageFile, ImageSet},
     session::{Progress, RankEvent},
 };
 
-/// Pictures, ready to be read.
+/// The pictures of a concept, ready to be read.
 #[derive(Clone, Debug)]
 pub(super) struct Pictures {
-    /// At least one, sorted by name.
+    /// At least one; those of each folder sorted by name.
     pub(super) files: Vec<ImageFile>,
+    /// How often each of them is shown in an epoch.
+    pub(super) repeats: Vec<u32>,
+    /// What each of them shows, in words; empty where there are none, or none are used.
+    pub(super) captions: Vec<String>,
     /// Hash of their manifest: equal folders have equal ones, wherever they are.
     pub(super) hash: ContentHash,
 }
 
-/// Brings the pictures of all `sources` here, each with the name of its field ("data.images").
+impl Pictures {
+    /// The pictures of one folder.
+    fn new(files: Vec<ImageFile>, captions: Vec<String>, hash: ContentHash) -> Self {
+        Self { repeats: vec![1; files.len()], files, captions, hash }
+    }
+
+    /// The pictures of several folders, each with how often its pictures are shown. One that is shown once is just
+    /// itself; else the hash is that of the folders' hashes and repeats, a line each.
+    fn joined(folders: Vec<(Self, u32)>) -> Self {
+        let lines: String =
+            folders.iter().map(|(pictures, repeats)| format!("{} {repeats}\n", pictures.hash)).collect();
+        let mut hash = ContentHash::of(lines.as_bytes());
+        if let [(only, 1)] = folders.as_slice() {
+            hash = only.hash;
+        }
+        let mut all = Self::new(Vec::new(), Vec::new(), hash);
+        for (pictures, repeats) in folders {
+            all.repeats.extend(pictures.files.iter().map(|_| repeats));
+            all.files.extend(pictures.files);
+            all.captions.extend(pictures.captions);
+        }
+        all
+    }
+}
+
+/// Brings the pictures of all concepts here.
 pub(super) async fn materialise(
-    sources: &[(String, String)],
+    spec: &JobSpec,
     client: &ArtifactClient,
     cache: &ContentCache,
     journal: &Journal,
 ) -> Result<Vec<Pictures>, RankError> {
-    let mut all = Vec::with_capacity(sources.len());
+    let mut all = Vec::new();
     let mut needed = Vec::new();
-    for (field, source) in sources {
-        let brought = if source.starts_with(CONTENT_URI_PREFIX) {
-            fetch(source, client, cache, journal, &mut needed).await
-        } else {
-            list(field, source, journal).await
-        };
-        all.push(brought.map_err(|error| error.in_field(field))?);
+    for (index, concept) in spec.concepts().into_iter().enumerate() {
+        let captions = concept.uses_captions();
+        let mut folders = Vec::new();
+        for (key, folder) in concept.folders() {
+            let field = spec.concept_field(index, &key);
+            let brought = if folder.images.starts_with(CONTENT_URI_PREFIX) {
+                fetch(&folder.images, client, cache, journal, &mut needed).await
+            } else {
+                list(&field, &folder.images, captions, journal).await
+            };
+            let pictures = brought.map_err(|error| error.in_field(&field))?;
+            if captions {
+                warn_of_missing_captions(&field, &pictures, journal).await;
+            }
+            folders.push((pictures, folder.repeats));
+        }
+        all.push(Pictures::joined(folders));
     }
     let cache = cache.clone();
     // Not before all are there: no source is to push out another's.
@@ -47,9 +91,17 @@ pub(super) async fn materialise(
     Ok(all)
 }
 
-async fn list(field: &str, source: &str, journal: &Journal) -> Result<Pictures, RankError> {
+async fn warn_of_missing_captions(field: &str, pictures: &Pictures, journal: &Journal) {
+    let missing = pictures.captions.iter().filter(|caption| caption.is_empty()).count();
+    if missing > 0 {
+        let count = pictures.files.len();
+        journal.warn(format!("{field}: {missing} of {count} pictures have no caption")).await;
+    }
+}
+
+async fn list(field: &str, source: &str, captions: bool, journal: &Journal) -> Result<Pictures, RankError> {
     let folder = PathBuf::from(source.strip_prefix("file://").unwrap_or(source));
-    let (pictures, skipped) = tokio::task::spawn_blocking(move || read_folder(&folder)).await??;
+    let (pictures, skipped) = tokio::task::spawn_blocking(move || read_folder(&folder, captions)).await??;
     if !skipped.is_empty() {
         let shown = skipped.iter().take(20).cloned().collect::<Vec<_>>().join(", ");
         let more = if skipped.len() > 20 { ", …" } else { "" };
@@ -58,15 +110,22 @@ async fn list(field: &str, source: &str, journal: &Journal) -> Result<Pictures, 
     Ok(pictures)
 }
 
-fn read_folder(folder: &std::path::Path) -> Result<(Pictures, Vec<String>), RankError> {
-    let set = images::scan(folder)?;
-    let mut entries = Vec::with_capacity(set.images.len());
-    for image in &set.images {
+fn read_folder(folder: &Path, captions: bool) -> Result<(Pictures, Vec<String>), RankError> {
+    let ImageSet { images, mut skipped } = images::scan(folder)?;
+    let mut entries = Vec::with_capacity(images.len());
+    for image in &images {
         let (sha256, size) = hash_file_blocking(&image.path)?;
-        entries.push(ManifestFile { name: image.name.clone(), sha256, size });
+        let caption = if captions { caption_beside(folder, &image.name)? } else { None };
+        entries.push(ManifestFile { name: image.name.clone(), sha256, size, caption });
     }
+    if captions {
+        let used: HashSet<String> =
+            images.iter().filter_map(|image| caption_file_name(&image.name)).collect();
+        skipped.retain(|name| !used.contains(name));
+    }
+    let words = entries.iter().map(|entry| entry.caption.clone().unwrap_or_default()).collect();
     let hash = ContentHash::of(&Manifest::new(entries)?.to_json()?);
-    Ok((Pictures { files: set.images, hash }, set.skipped))
+    Ok((Pictures::new(images, words, hash), skipped))
 }
 
 /// Adds the contents that must stay in the cache to `needed`.
@@ -92,7 +151,8 @@ async fn fetch(
         .map(|file| ImageFile { name: file.name.clone(), path: cache.path(file.sha256) })
         .collect();
     needed.extend(manifest.files().iter().map(|file| file.sha256).chain([hash]));
-    Ok(Pictures { files, hash })
+    let captions = manifest.files().iter().map(|file| file.caption.clone().unwrap_or_default()).collect();
+    Ok(Pictures::new(files, captions, hash))
 }
 
 /// A content of at most `limit` bytes, from the cache or else from the coordinator.

@@ -3,12 +3,17 @@
 use std::{sync::Arc, time::Instant};
 
 use image::RgbImage;
-use ringtune_shared::{ids::ContentHash, ring::block_of};
+use ringtune_shared::{ids::ContentHash, ring::block_of, spec::TrainSpec};
 use tracing::warn;
 
 use super::{Context, RankError, journal::Journal};
 use crate::{
-    data::{images::ImageFile, pixels},
+    data::{
+        self,
+        buckets::{BucketOptions, Buckets, Placement},
+        images::{self, ImageFile},
+        pixels,
+    },
     engine::{ModelInfo, Pixels},
     http::Metrics,
     latents::{self, Give, LatentCache, LatentKey, LatentSource},
@@ -20,24 +25,89 @@ use crate::{
 /// Posteriors of a picture and its mirror image.
 const POSTERIORS: u64 = 2;
 
-/// How a picture is brought to its size.
+/// How a job brings its pictures to their sizes.
+#[derive(Clone, Debug)]
+pub(super) enum Framing {
+    /// All to one square.
+    Square {
+        /// Pixels of a side.
+        resolution: u32,
+        /// Cut to the middle square first.
+        center_crop: bool,
+    },
+    /// Each to its bucket.
+    Buckets(Buckets),
+}
+
+/// How one picture is brought to its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Pixels of a side.
-    pub resolution: u32,
-    /// Cut to the middle square first.
-    pub center_crop: bool,
+pub enum Target {
+    /// To a square.
+    Square {
+        /// Pixels of a side.
+        resolution: u32,
+        /// Cut to the middle square first.
+        center_crop: bool,
+    },
+    /// To its bucket.
+    Bucket(Placement),
+}
+
+impl Framing {
+    pub(super) fn of(train: &TrainSpec) -> Self {
+        if !train.enable_bucket {
+            return Self::Square { resolution: train.resolution, center_crop: train.center_crop };
+        }
+        Self::Buckets(Buckets::new(BucketOptions {
+            resolution: train.resolution,
+            min_bucket_reso: train.min_bucket_reso,
+            max_bucket_reso: train.max_bucket_reso,
+            bucket_reso_steps: train.bucket_reso_steps,
+            bucket_no_upscale: train.bucket_no_upscale,
+        }))
+    }
+
+    /// `content`: the picture's file.
+    fn target(&self, file: &ImageFile, content: &[u8]) -> Result<Target, RankError> {
+        let buckets = match self {
+            Self::Square { resolution, center_crop } => {
+                return Ok(Target::Square { resolution: *resolution, center_crop: *center_crop });
+            }
+            Self::Buckets(buckets) => buckets,
+        };
+        // Decoded, because a picture may be turned.
+        let (width, height) = images::decode(&file.name, content)?.dimensions();
+        let no_bucket = || data::Error::NoBucket { name: file.name.clone(), width, height };
+        Ok(Target::Bucket(buckets.place([width, height]).ok_or_else(no_bucket)?))
+    }
 }
 
 impl Target {
     /// Columns and rows in pixels.
-    pub fn size(&self) -> (u32, u32) {
-        (self.resolution, self.resolution)
+    pub fn size(self) -> (u32, u32) {
+        match self {
+            Self::Square { resolution, .. } => (resolution, resolution),
+            Self::Bucket(Placement { bucket: [width, height], .. }) => (width, height),
+        }
+    }
+
+    /// What else decides the pixels, for the name of an entry.
+    fn crop(self) -> String {
+        match self {
+            Self::Square { center_crop: true, .. } => "center".to_owned(),
+            Self::Square { center_crop: false, .. } => "squash".to_owned(),
+            Self::Bucket(Placement { resized: [width, height], .. }) => format!("middle of {width}x{height}"),
+        }
     }
 
     /// A picture, or its mirror image, as the VAE takes it.
-    pub fn pixels(&self, picture: &RgbImage, flip: bool) -> Pixels {
-        pixels::prepare(picture, self.resolution, self.center_crop, flip)
+    pub fn pixels(self, picture: &RgbImage, flip: bool) -> Pixels {
+        match self {
+            Self::Square { resolution, center_crop } => {
+                pixels::prepare(picture, resolution, center_crop, flip)
+            }
+            Self::Bucket(placement) => pixels::prepare_in_bucket(picture, placement, flip),
+        }
     }
 }
 
@@ -48,7 +118,7 @@ pub(super) struct Common {
     /// Latent channels, and pixels per latent side.
     pub(super) model: ModelInfo,
     /// All pictures'.
-    pub(super) target: Target,
+    pub(super) framing: Framing,
 }
 
 /// One picture on its way.
@@ -83,19 +153,20 @@ pub(super) fn look_up(
     let mut pictures = Vec::new();
     for file in concepts.into_iter().flatten() {
         let content = file.read()?;
-        let target = common.target;
+        let target = common.framing.target(&file, &content)?;
+        let ((width, height), crop) = (target.size(), target.crop());
         let source = LatentSource {
             vae: common.vae,
             image: ContentHash::of(&content),
-            width: target.resolution,
-            height: target.resolution,
-            crop: if target.center_crop { "center" } else { "squash" },
+            width,
+            height,
+            crop: &crop,
             precision: assignment.precision,
             threads: assignment.threads,
             numerics_class: &assignment.numerics_class,
         };
-        let side = target.resolution as usize / common.model.vae_factor;
-        let shape = [common.model.latent_channels, side, side];
+        let [columns, rows] = [width, height].map(|side| side as usize / common.model.vae_factor);
+        let shape = [common.model.latent_channels, rows, columns];
         let key = source.key();
         let encoded = cache.read(key, shape);
         pictures.push(Picture { file, key, target, shape, encoded });

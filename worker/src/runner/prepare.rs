@@ -2,21 +2,24 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use ringtune_shared::{ids::ContentHash, spec::JobSpec};
+use ringtune_shared::{
+    ids::ContentHash,
+    spec::{JobSpec, TrainSpec},
+};
 use ringtune_sources::LocalModel;
 
 use super::{
     Context, RankError, images,
     images::Pictures,
     journal::Journal,
-    latents::{Common, Latents, Target, look_up},
+    latents::{Common, Framing, Latents, look_up},
     model,
     preview::PreviewPlan,
     resume::{self, Done},
     words,
 };
 use crate::{
-    data::Prompts,
+    data::{Prompts, prompts::Caption},
     engine::{LoadModel, ModelInfo, ModelOptions, PredictionType, TrainingSize},
     output::Concept,
     session::{Assignment, Progress, RankEvent},
@@ -60,16 +63,17 @@ pub(super) struct Prepared {
 /// Makes any microbatch of any step, but for the pictures.
 #[derive(Debug)]
 pub(super) struct Inputs {
-    /// Of each concept.
-    prompts: Vec<Prompts>,
+    /// Of each concept, with how often each of its pictures is shown.
+    concepts: Vec<(Prompts, Vec<u32>)>,
     options: BatchOptions,
 }
 
 impl Inputs {
     /// With the posteriors of each concept's pictures.
     pub(super) fn into_builder(self, images: Vec<Vec<EncodedImage>>) -> Result<MicrobatchBuilder, RankError> {
-        let concepts = images.into_iter().zip(self.prompts);
-        let concepts = concepts.map(|(images, prompts)| ConceptSet { images, prompts }).collect();
+        let concepts = images.into_iter().zip(self.concepts);
+        let concepts =
+            concepts.map(|(images, (prompts, repeats))| ConceptSet { images, repeats, prompts }).collect();
         Ok(MicrobatchBuilder::new(TrainingSet { concepts }, self.options)?)
     }
 }
@@ -84,8 +88,7 @@ pub(super) async fn prepare(
     let progress = |stage, done, total| journal.event(RankEvent::Progress(Progress { stage, done, total }));
     // 1. Where it goes on, so that a wrong checkpoint is told before anything long is begun; and the pictures.
     let checkpoint = resume::fetch(assignment, context, journal).await?;
-    let sources = image_sources(spec);
-    let pictures = images::materialise(&sources, &context.artifacts, &context.cache, journal).await?;
+    let pictures = images::materialise(spec, &context.artifacts, &context.cache, journal).await?;
     let data_hash = data_hash(&pictures);
     let count: usize = pictures.iter().map(|pictures| pictures.files.len()).sum();
     journal.info(format!("data: {count} pictures, {data_hash}")).await;
@@ -117,8 +120,9 @@ pub(super) async fn prepare(
     check_resolution(spec, &model)?;
     // 3. Words.
     let (owned, info, words_folder) = (spec.clone(), model.clone(), tokenizer.clone());
+    let captions = pictures.iter().map(captions).collect();
     let (words, previews) =
-        tokio::task::spawn_blocking(move || words::read(&owned, &info, &words_folder)).await??;
+        tokio::task::spawn_blocking(move || words::read(&owned, &info, &words_folder, captions)).await??;
     let mut rows = Vec::new();
     for word in &words {
         for initializer in &word.initializers {
@@ -130,12 +134,12 @@ pub(super) async fn prepare(
     // 4. Which posteriors are known. The others are made when the ring is there, each by one rank.
     let (fingerprints, cache) = (Arc::clone(&context.fingerprints), context.latents.clone());
     let (owned, info, vae_folder) = (assignment.clone(), model.clone(), folder.clone());
-    let files = pictures.into_iter().map(|pictures| pictures.files).collect();
+    let (files, repeats): (_, Vec<_>) =
+        pictures.into_iter().map(|pictures| (pictures.files, pictures.repeats)).unzip();
     let looking_up = tokio::task::spawn_blocking(move || {
-        let train = &owned.spec.train;
-        let target = Target { resolution: train.resolution, center_crop: train.center_crop };
+        let framing = Framing::of(&owned.spec.train);
         let vae = fingerprints.of_vae(&vae_folder, &owned.spec.model.variant)?;
-        let common = Common { vae, model: info, target };
+        let common = Common { vae, model: info, framing };
         look_up(files, &common, &owned, &cache)
     });
     let latents = looking_up.await??;
@@ -148,6 +152,8 @@ pub(super) async fn prepare(
         num_train_timesteps: model.num_train_timesteps,
         noise_offset: spec.train.noise_offset,
         snr_gamma: above_zero(spec.train.snr_gamma),
+        caption_dropout: spec.train.caption_dropout,
+        bucketed: spec.train.enable_bucket,
     };
     let schedule = schedule(spec)?;
     let adamw = AdamWOptions {
@@ -162,7 +168,10 @@ pub(super) async fn prepare(
     let (state, done) = resume::restore(checkpoint, state, [model_hash, data_hash], assignment)?;
     Ok(Prepared {
         latents,
-        inputs: Inputs { prompts: words.into_iter().map(|word| word.prompts).collect(), options },
+        inputs: Inputs {
+            concepts: words.into_iter().map(|word| word.prompts).zip(repeats).collect(),
+            options,
+        },
         schedule,
         state,
         base_model: Arc::new(base_model),
@@ -177,10 +186,9 @@ pub(super) async fn prepare(
     })
 }
 
-/// Where the pictures of each concept are, with the name of the field that says so.
-fn image_sources(spec: &JobSpec) -> Vec<(String, String)> {
-    let concepts = spec.concepts().into_iter().enumerate();
-    concepts.map(|(index, concept)| (spec.concept_field(index, "images"), concept.images)).collect()
+fn captions(pictures: &Pictures) -> Vec<Caption> {
+    let captions = pictures.files.iter().zip(&pictures.captions);
+    captions.map(|(file, text)| Caption { file: file.name.clone(), text: text.clone() }).collect()
 }
 
 /// The hash of all pictures: their manifest's, and of several manifests that of their hashes, a line each.
@@ -226,6 +234,20 @@ fn describe(model: &ModelInfo) -> String {
 
 fn check_resolution(spec: &JobSpec, model: &ModelInfo) -> Result<(), RankError> {
     let (resolution, factor) = (spec.train.resolution as usize, model.vae_factor);
+    if spec.train.enable_bucket {
+        let TrainSpec { bucket_reso_steps: steps, min_bucket_reso: shortest, .. } = spec.train;
+        // Kohya's buckets count in steps from the shortest side on.
+        let sides = [("train.bucket_reso_steps", steps), ("train.min_bucket_reso", shortest)];
+        let wrong = sides.into_iter().find(|(_, side)| !(*side as usize).is_multiple_of(factor));
+        if let Some((field, side)) = wrong {
+            let problem = format!("{side} is not a multiple of this checkpoint's VAE factor {factor}");
+            return Err(RankError::Field { field, problem });
+        }
+        // Nothing but previews is of this size, then.
+        if spec.train.previews.validation_prompt.is_empty() {
+            return Ok(());
+        }
+    }
     if resolution.is_multiple_of(factor) {
         return Ok(());
     }

@@ -121,7 +121,7 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
     let count = assignment.spec.global_microbatches();
     let mut samples: Vec<Vec<i64>> = Vec::new();
     for number in 0..PROMPTS_SHOWN as u32 {
-        let microbatch = builder.build(1 + u64::from(number / count), number % count, Arc::clone(&rows));
+        let microbatch = builder.build(1 + u64::from(number / count), number % count, Arc::clone(&rows))?;
         samples.extend(microbatch.input_ids.chunks(model.max_text_length).map(<[i64]>::to_vec));
         if samples.len() >= PROMPTS_SHOWN {
             break;
@@ -158,7 +158,7 @@ async fn time_microbatches(
 ) -> Result<f64, RankError> {
     let mut seconds = 0.0;
     for number in 0..TIMED_MICROBATCHES {
-        let microbatch = builder.build(1 + u64::from(number / count), number % count, Arc::clone(rows));
+        let microbatch = builder.build(1 + u64::from(number / count), number % count, Arc::clone(rows))?;
         let began = Instant::now();
         engine.gradient(microbatch).await?;
         seconds = began.elapsed().as_secs_f64();

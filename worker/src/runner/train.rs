@@ -189,7 +189,7 @@ impl Training {
         let build = move || {
             builder.lock().unwrap_or_else(PoisonError::into_inner).build_held_out(count, microbatch, rows)
         };
-        Ok(tokio::task::spawn_blocking(build).await?)
+        Ok(tokio::task::spawn_blocking(build).await??)
     }
 
     /// Drawing normal numbers is computing: off the runtime's threads.
@@ -197,7 +197,7 @@ impl Training {
         let (builder, rows) = (Arc::clone(&self.builder), self.rows());
         let build =
             move || builder.lock().unwrap_or_else(PoisonError::into_inner).build(step, microbatch, rows);
-        Ok(tokio::task::spawn_blocking(build).await?)
+        Ok(tokio::task::spawn_blocking(build).await??)
     }
 
     async fn trace_microbatch(

@@ -1,12 +1,15 @@
 //! What the job's words are in the checkpoint's vocabulary.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use ringtune_shared::spec::{ConceptSpec, JobSpec, LearnableProperty};
 
 use super::{RankError, preview::PreviewPlan};
 use crate::{
-    data::{self, ClipTokenizer, Placeholders, Prompts, templates},
+    data::{
+        self, ClipTokenizer, Placeholders, Prompts, caption_words::CaptionOptions, prompts::Caption,
+        templates,
+    },
     engine::ModelInfo,
 };
 
@@ -19,7 +22,7 @@ pub(super) struct ConceptWords {
 }
 
 /// Looks up and adds the words of all concepts, in their order; and what pictures are drawn from while training goes
-/// on. Blocks.
+/// on. Blocks. `captions`: of each concept's pictures.
 ///
 /// # Errors
 /// A word that the vocabulary makes impossible; a tokenizer that is not the text encoder's.
@@ -27,6 +30,7 @@ pub(super) fn read(
     spec: &JobSpec,
     model: &ModelInfo,
     folder: &Path,
+    captions: Vec<Vec<Caption>>,
 ) -> Result<(Vec<ConceptWords>, Option<PreviewPlan>), RankError> {
     let mut tokenizer = ClipTokenizer::open(folder, model.max_text_length)?;
     check_tokenizer(&tokenizer, model)?;
@@ -48,10 +52,17 @@ pub(super) fn read(
         placeholders.push(added.map_err(blame(index, "placeholder_token"))?);
     }
     // 3. The prompts, in which all of them are known.
+    let tokenizer = Arc::new(tokenizer);
+    let options =
+        CaptionOptions { shuffle_tags: spec.train.shuffle_tags, keep_tags: spec.train.keep_tags as usize };
     let mut words = Vec::with_capacity(concepts.len());
-    for (index, (concept, initializers)) in concepts.iter().zip(initializers).enumerate() {
+    for (index, ((concept, initializers), captions)) in
+        concepts.iter().zip(initializers).zip(captions).enumerate()
+    {
         let (own, others) = own_and_others(&placeholders, index);
-        let prompts = prompts(concept, &tokenizer, own, &others);
+        let known = data::prompts::ConceptWords { tokenizer: &tokenizer, placeholders: own, others: &others };
+        let prompts =
+            prompts(concept, &known).and_then(|prompts| prompts.with_captions(&known, captions, options));
         words.push(ConceptWords { prompts: prompts.map_err(blame(index, "templates"))?, initializers });
     }
     // 4. What is drawn.
@@ -80,18 +91,13 @@ fn own_and_others(all: &[Placeholders], index: usize) -> (&Placeholders, Vec<Pla
     (&all[index], others.map(|(_, other)| other.clone()).collect())
 }
 
-fn prompts(
-    concept: &ConceptSpec,
-    tokenizer: &ClipTokenizer,
-    own: &Placeholders,
-    others: &[Placeholders],
-) -> Result<Prompts, data::Error> {
+fn prompts(concept: &ConceptSpec, words: &data::prompts::ConceptWords<'_>) -> Result<Prompts, data::Error> {
     if !concept.templates.is_empty() {
-        return Prompts::encode(tokenizer, own, others, &concept.templates);
+        return Prompts::encode(words, &concept.templates);
     }
     let templates: &[&str] = match concept.learnable_property {
         LearnableProperty::Object => &templates::OBJECT,
         LearnableProperty::Style => &templates::STYLE,
     };
-    Prompts::encode(tokenizer, own, others, templates)
+    Prompts::encode(words, templates)
 }

@@ -7,15 +7,18 @@
 //!   key = (seed's low word, seed's high word) and
 //!   counter = (k, sample, step's low word, step's next 24 bits | purpose << 24).
 //!   Purposes: 1 flip, 2 template, 3 timestep, 4 noise, 5 latent, 6 image order (its step is the epoch, its sample 0),
-//!   7 generated pictures (its step is 0, its sample the picture's number), 8 noise offset, 13 to 15 held-out
-//!   samples (their step is 0): 13 flip, template and timestep, 14 noise, 15 latent.
+//!   7 generated pictures (its step is 0, its sample the picture's number), 8 noise offset,
+//!   9 caption, 10 tag order, 11 order in a bucket (its step is the epoch, its sample the bucket's number), 12 order of
+//!   the buckets' microbatches (its step is the epoch, its sample 0), 13 to 15 held-out samples (their step is 0):
+//!   13 flip, template and timestep, 14 noise, 15 latent.
 //! - A flip is the highest bit of w\[0\].
 //! - A number below n takes 64 bits x at a time (w\[2j\] the low half, w\[2j+1\] the high) and is the high half of
 //!   the 128-bit product x·n; while the low half is below 2^64 mod n, the next x is taken instead (Lemire 2019).
 //! - Normals come in pairs (Box-Muller), in 64-bit floating point, rounded to 32: with u = (w\[2j\] + 0.5)·2^-32,
 //!   v = w\[2j+1\]·2^-32 and r = sqrt(-2 ln u): r·cos(2πv), r·sin(2πv). ln, cos and sin are musl's (crate libm), not
 //!   the system's, whose last bits differ.
-//! - The order of N images in an epoch: 0..N, then for i = N-1 down to 1 swap i with a number below i + 1, all from
+//! - A share is w\[0\]·2^-32.
+//! - The order of N images in an epoch, or of N tags: 0..N, then for i = N-1 down to 1 swap i with a number below i + 1, all from
 //!   one stream.
 
 use std::f64::consts::TAU;
@@ -36,7 +39,14 @@ enum Purpose {
     HeldOut = 13,
     HeldOutNoise = 14,
     HeldOutLatent = 15,
+    Caption = 9,
+    TagOrder = 10,
+    BucketOrder = 11,
+    MicrobatchOrder = 12,
 }
+
+/// 2^-32.
+const UNIT: f64 = 1.0 / 4_294_967_296.0;
 
 /// All draws of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +92,27 @@ impl Draws {
 
     /// The order in which epoch `epoch` (from 0) shows `count` images: a permutation of 0..count.
     pub fn image_order(&self, epoch: u64, count: usize) -> Vec<usize> {
-        let mut stream = self.stream(Purpose::ImageOrder, epoch, 0);
-        let mut order: Vec<usize> = (0..count).collect();
-        for last in (1..count).rev() {
-            order.swap(last, stream.below(last as u64 + 1) as usize);
-        }
-        order
+        self.stream(Purpose::ImageOrder, epoch, 0).order(count)
+    }
+
+    /// What train.caption_dropout is compared with: a share, from 0 up to, but not, 1.
+    pub fn caption(&self, step: u64, sample: u32) -> f64 {
+        f64::from(self.stream(Purpose::Caption, step, sample).word()) * UNIT
+    }
+
+    /// The order of `count` of the tags of the sample's caption: a permutation of 0..count.
+    pub fn tag_order(&self, step: u64, sample: u32, count: usize) -> Vec<usize> {
+        self.stream(Purpose::TagOrder, step, sample).order(count)
+    }
+
+    /// The order in which epoch `epoch` (from 0) shows the `count` images of bucket number `bucket`.
+    pub fn bucket_order(&self, epoch: u64, bucket: u32, count: usize) -> Vec<usize> {
+        self.stream(Purpose::BucketOrder, epoch, bucket).order(count)
+    }
+
+    /// The order of epoch `epoch`'s `count` microbatches, where they are of several buckets.
+    pub fn microbatch_order(&self, epoch: u64, count: usize) -> Vec<usize> {
+        self.stream(Purpose::MicrobatchOrder, epoch, 0).order(count)
     }
 
     /// The noise that generated picture number `picture` (from 0) starts from: standard normals.
@@ -182,8 +207,16 @@ impl Stream {
         }
     }
 
+    /// A permutation of 0..count.
+    fn order(&mut self, count: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..count).collect();
+        for last in (1..count).rev() {
+            order.swap(last, self.below(last as u64 + 1) as usize);
+        }
+        order
+    }
+
     fn normals(&mut self, length: usize) -> Vec<f32> {
-        const UNIT: f64 = 1.0 / 4_294_967_296.0;
         let mut normals = Vec::with_capacity(length + 1);
         while normals.len() < length {
             let u = (f64::from(self.word()) + 0.5) * UNIT;
@@ -232,6 +265,10 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 4].map(|i| draws.held_out(i, 5, 27, 1000)), held_out);
         assert_eq!(bits(draws.held_out_noise(3, 3)), [0x3e5f_b4ce, 0x3d95_bc20, 0x3ec7_b6ee]);
         assert_eq!(bits(draws.held_out_latent(3, 3)), [0xbfb4_d18b, 0xbec7_6417, 0xbecb_5122]);
+        assert_eq!(draws.bucket_order(7, 2, 6), [5, 0, 1, 2, 3, 4]);
+        assert_eq!(draws.microbatch_order(7, 7), [6, 2, 3, 1, 4, 5, 0]);
+        assert_eq!(draws.tag_order(4, 5, 6), [1, 2, 5, 4, 3, 0]);
+        assert_eq!(draws.caption(4, 5), 0.45489872549660504);
     }
 
     #[test]

@@ -17,6 +17,12 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// A prompt that the tokenizer refuses.
+    #[error("{problem}")]
+    Prompt {
+        /// What it says.
+        problem: String,
+    },
     /// Steps whose loss or gradient is not finite, one after the other.
     #[error(
         "step {step}: the loss or the gradient was not finite {in_a_row} times in a row (the last loss is {loss}); \
@@ -44,4 +50,10 @@ pub enum Error {
         /// Numbers in the learned rows.
         expected: usize,
     },
+}
+
+impl From<crate::data::Error> for Error {
+    fn from(error: crate::data::Error) -> Self {
+        Self::Prompt { problem: error.to_string() }
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::MicrobatchBuilder;
-use crate::engine::Microbatch;
+use super::{Error, MicrobatchBuilder, microbatch::buckets};
+use crate::{data::caption_words::CaptionDraw, engine::Microbatch};
 
 impl MicrobatchBuilder {
     /// Microbatches that hold `samples` (at least 1) held-out samples: the number is rounded up to whole ones.
@@ -15,23 +15,53 @@ impl MicrobatchBuilder {
     ///
     /// The images are those of training, one after the other, for a job has few; noise, latents, prompts, mirroring
     /// and timesteps are drawn by purposes of their own, and the timesteps spread evenly over the whole schedule. There
-    /// is no noise offset, and all samples weigh the same: the loss says how well the pictures are predicted.
-    pub fn build_held_out(&self, count: u32, microbatch: u32, rows: Arc<Vec<f32>>) -> Microbatch {
+    /// is no noise offset, all captions are whole, and all samples weigh the same: the loss says how well the pictures
+    /// are predicted.
+    ///
+    /// # Errors
+    /// The tokenizer refuses a prompt.
+    pub fn build_held_out(
+        &self,
+        count: u32,
+        microbatch: u32,
+        rows: Arc<Vec<f32>>,
+    ) -> Result<Microbatch, Error> {
         let batch = self.options.batch;
-        let length = self.shape.iter().product();
-        let mut inputs = self.without_samples(rows, None);
-        for sample in microbatch * batch..(microbatch + 1) * batch {
-            let number = sample as usize % self.set.images().count();
-            let Some((image, prompts)) = self.set.image(number) else { continue };
+        let images = self.held_out_images(microbatch);
+        let shape = self.shape_of_first(&images);
+        let length = shape.iter().product();
+        let mut inputs = self.without_samples(rows, shape, None);
+        for (sample, number) in (microbatch * batch..).zip(images) {
+            let Some((concept, number)) = self.set.image(number) else { continue };
             let timesteps = self.options.num_train_timesteps;
-            let shown = self.draws.held_out(sample, count * batch, prompts.count(), timesteps);
+            let shown = self.draws.held_out(sample, count * batch, concept.prompts.count(), timesteps);
             let draw = self.draws.held_out_latent(sample, length);
+            let image = &concept.images[number];
             inputs.latents.extend(image.latent(shown.flip, &draw, self.options.scaling_factor));
             inputs.noise.extend(self.draws.held_out_noise(sample, length));
             inputs.timesteps.push(shown.timestep);
-            inputs.input_ids.extend_from_slice(prompts.ids(shown.template));
+            let ids = concept.prompts.ids(shown.template, number, CaptionDraw::default())?;
+            inputs.input_ids.extend_from_slice(&ids);
         }
-        inputs
+        Ok(inputs)
+    }
+
+    /// The images (of all) that a held-out microbatch shows, one for each sample: those of one bucket where there are
+    /// buckets. Each bucket is cut into full microbatches, its last one filled up from its first images, and the
+    /// microbatches of all buckets come one after the other.
+    fn held_out_images(&self, microbatch: u32) -> Vec<usize> {
+        let (batch, images) = (self.options.batch as usize, self.set.images().count());
+        let first = microbatch as usize * batch;
+        if !self.options.bucketed {
+            return (first..first + batch).map(|sample| sample % images).collect();
+        }
+        let buckets = buckets(&self.set, &Vec::from_iter(0..images));
+        let cut: Vec<(&[usize], usize)> = buckets
+            .iter()
+            .flat_map(|bucket| (0..bucket.len()).step_by(batch).map(move |start| (bucket.as_slice(), start)))
+            .collect();
+        let (bucket, start) = cut[microbatch as usize % cut.len()];
+        bucket.iter().copied().cycle().skip(start).take(batch).collect()
     }
 }
 
@@ -39,14 +69,16 @@ impl MicrobatchBuilder {
 mod tests {
     use super::super::{
         BatchOptions, Draws,
-        microbatch::tests::{OPTIONS, set},
+        microbatch::tests::{OPTIONS, of_two_sizes, set},
     };
     use super::*;
 
     fn all(options: BatchOptions, samples: u32) -> Vec<Microbatch> {
         let builder = MicrobatchBuilder::new(set(4), options).unwrap();
         let count = builder.held_out_microbatches(samples);
-        (0..count).map(|microbatch| builder.build_held_out(count, microbatch, Arc::default())).collect()
+        (0..count)
+            .map(|microbatch| builder.build_held_out(count, microbatch, Arc::default()).unwrap())
+            .collect()
     }
 
     #[test]
@@ -77,5 +109,23 @@ mod tests {
         assert_eq!(whole[..6], draws.held_out_noise(0, 6));
         assert!((0..9).all(|step| draws.noise(step, 0, 6) != whole[..6]));
         assert!(draws.held_out_latent(0, 6) != whole[..6]);
+    }
+
+    #[test]
+    fn with_buckets_a_microbatch_holds_one_and_all_take_turns() {
+        let options = BatchOptions { bucketed: true, ..OPTIONS };
+        let builder = MicrobatchBuilder::new(of_two_sizes(), options).unwrap();
+        let shown: Vec<Vec<usize>> = (0..4).map(|microbatch| builder.held_out_images(microbatch)).collect();
+        assert_eq!(shown, [[0, 1], [2, 0], [3, 4], [0, 1]]);
+        for (microbatch, size) in [(0, (1, 3)), (1, (1, 3)), (2, (2, 1)), (3, (1, 3))] {
+            let inputs = builder.build_held_out(4, microbatch, Arc::default()).unwrap();
+            assert_eq!((inputs.latent_height, inputs.latent_width), size);
+            assert_eq!(
+                (inputs.latents.len(), inputs.noise.len()),
+                (4 * size.0 * size.1, 4 * size.0 * size.1)
+            );
+            let first = (inputs.latents[0].abs() * 2.0).round() as usize - 1;
+            assert_eq!(first, shown[microbatch as usize][0]);
+        }
     }
 }

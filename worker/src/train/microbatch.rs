@@ -1,10 +1,10 @@
 //! The inputs of a microbatch, from what was encoded once and what is drawn for its samples.
 
-use std::sync::Arc;
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use super::{Draws, Error, ImageOrder};
+use super::{Draws, Error, ImageOrder, bucket_order::BucketOrder};
 use crate::{
-    data::Prompts,
+    data::{Prompts, caption_words::CaptionDraw},
     engine::{Microbatch, Moments},
 };
 
@@ -35,17 +35,19 @@ impl EncodedImage {
 }
 
 /// What a job learns from: the images of all concepts, one concept after the other, are shown in one order.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct TrainingSet {
     /// At least one.
     pub concepts: Vec<ConceptSet>,
 }
 
 /// What one concept is learned from: a sample that shows one of its images has one of its prompts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct ConceptSet {
     /// At least one, in the order of their names; those of all concepts have one shape.
     pub images: Vec<EncodedImage>,
+    /// How often each of them is shown in an epoch.
+    pub repeats: Vec<u32>,
     /// At least one.
     pub prompts: Prompts,
 }
@@ -55,16 +57,25 @@ impl TrainingSet {
         self.concepts.iter().flat_map(|concept| &concept.images)
     }
 
-    /// Image `number` of all, with its concept's prompts.
-    pub(super) fn image(&self, number: usize) -> Option<(&EncodedImage, &Prompts)> {
+    /// Image `number` of all: its concept, and its number there.
+    pub(super) fn image(&self, number: usize) -> Option<(&ConceptSet, usize)> {
         let mut number = number;
         for concept in &self.concepts {
-            match concept.images.get(number) {
-                Some(image) => return Some((image, &concept.prompts)),
-                None => number -= concept.images.len(),
+            if number < concept.images.len() {
+                return Some((concept, number));
             }
+            number -= concept.images.len();
         }
         None
+    }
+
+    /// What an epoch shows: the number of each image, as often as it is repeated.
+    fn shows(&self) -> Vec<usize> {
+        let repeats = self.concepts.iter().flat_map(|concept| &concept.repeats);
+        repeats
+            .enumerate()
+            .flat_map(|(number, repeats)| std::iter::repeat_n(number, *repeats as usize))
+            .collect()
     }
 }
 
@@ -85,17 +96,33 @@ pub struct BatchOptions {
     pub noise_offset: f64,
     /// train.snr_gamma; none: all samples weigh the same.
     pub snr_gamma: Option<f64>,
+    /// train.caption_dropout: the share of samples whose caption is left empty.
+    pub caption_dropout: f64,
+    /// train.enable_bucket: images may differ in size, and those of a microbatch do not.
+    pub bucketed: bool,
 }
+
+/// Images that an epoch may show, repeats counted.
+const MOST_SHOWN: u64 = 10_000_000;
 
 /// Makes any microbatch of any step of a job.
 #[derive(Clone, Debug)]
 pub struct MicrobatchBuilder {
     pub(super) options: BatchOptions,
     pub(super) draws: Draws,
-    order: ImageOrder,
+    order: Order,
+    /// See [`TrainingSet::shows`].
+    shows: Vec<usize>,
     pub(super) set: TrainingSet,
-    /// Channels, height, width of a latent.
-    pub(super) shape: [usize; 3],
+}
+
+/// Which images are shown when.
+#[derive(Clone, Debug)]
+enum Order {
+    /// Sample by sample, as [`TrainingSet::shows`] numbers them.
+    Images(ImageOrder),
+    /// Microbatch by microbatch.
+    Buckets(BucketOrder),
 }
 
 impl MicrobatchBuilder {
@@ -116,43 +143,105 @@ impl MicrobatchBuilder {
                 "microbatches, batch and num_train_timesteps must be at least 1, samples below 2^32",
             ));
         }
-        let shape = shape_of(&first.plain);
-        let fits = |moments: &Moments| {
+        let first_shape = shape_of(&first.plain);
+        let fits = |image: &EncodedImage| {
+            let shape = if options.bucketed { shape_of(&image.plain) } else { first_shape };
             let length: usize = shape.iter().product();
-            shape_of(moments) == shape && moments.mean.len() == length && moments.logvar.len() == length
+            [&image.plain, &image.flipped].into_iter().all(|moments| {
+                shape_of(moments) == shape && moments.mean.len() == length && moments.logvar.len() == length
+            })
         };
-        if !set.images().all(|image| fits(&image.plain) && fits(&image.flipped)) {
+        if !set.images().all(fits) {
             return Err(unusable("its images' moments differ in shape"));
         }
+        if set.concepts.iter().any(|concept| concept.repeats.len() != concept.images.len()) {
+            return Err(unusable("not every image says how often it is repeated"));
+        }
+        let repeats = set.concepts.iter().flat_map(|concept| &concept.repeats);
+        let shown: u64 = repeats.map(|repeats| u64::from(*repeats)).sum();
+        if shown == 0 || shown > MOST_SHOWN {
+            let problem =
+                format!("an epoch shows {shown} images, repeats counted; allowed: 1 to {MOST_SHOWN}");
+            return Err(unusable(&problem));
+        }
         let draws = Draws::new(options.seed);
-        let order = ImageOrder::new(draws, set.images().count(), samples);
-        Ok(Self { options, draws, order, set, shape })
+        let shows = set.shows();
+        let order = if options.bucketed {
+            let buckets = buckets(&set, &shows);
+            Order::Buckets(BucketOrder::new(draws, buckets, options.batch, options.microbatches))
+        } else {
+            Order::Images(ImageOrder::new(draws, shows.len(), samples))
+        };
+        Ok(Self { options, draws, order, shows, set })
     }
 
     /// Microbatch `microbatch` (from 0, below M) of step `step` (from 1), with the learned rows as they are before
     /// that step.
-    pub fn build(&mut self, step: u64, microbatch: u32, rows: Arc<Vec<f32>>) -> Microbatch {
+    ///
+    /// # Errors
+    /// The tokenizer refuses a prompt.
+    pub fn build(&mut self, step: u64, microbatch: u32, rows: Arc<Vec<f32>>) -> Result<Microbatch, Error> {
         let BatchOptions { batch, scaling_factor, num_train_timesteps, snr_gamma, .. } = self.options;
-        let length = self.shape.iter().product();
-        let mut inputs = self.without_samples(rows, snr_gamma);
-        for sample in microbatch * batch..(microbatch + 1) * batch {
-            let number = self.order.image_of(step, sample);
-            let Some((image, prompts)) = self.set.image(number) else { continue };
+        let images = self.images_of(step, microbatch);
+        let shape = self.shape_of_first(&images);
+        let length = shape.iter().product();
+        let mut inputs = self.without_samples(rows, shape, snr_gamma);
+        for (sample, number) in (microbatch * batch..).zip(images) {
+            let Some((concept, number)) = self.set.image(number) else { continue };
+            let image = &concept.images[number];
             let flip = self.draws.flip(step, sample);
             let draw = self.draws.latent(step, sample, length);
             inputs.latents.extend(image.latent(flip, &draw, scaling_factor));
-            inputs.noise.extend(self.noise(step, sample));
+            inputs.noise.extend(self.noise(step, sample, shape));
             inputs.timesteps.push(self.draws.timestep(step, sample, num_train_timesteps));
-            let template = self.draws.template(step, sample, prompts.count());
-            inputs.input_ids.extend_from_slice(prompts.ids(template));
+            inputs.input_ids.extend_from_slice(&self.prompt(step, sample, &concept.prompts, number)?);
         }
-        inputs
+        Ok(inputs)
     }
 
-    /// A microbatch whose samples are still to be added.
-    pub(super) fn without_samples(&self, rows: Arc<Vec<f32>>, snr_gamma: Option<f64>) -> Microbatch {
+    /// Channels, height, width of the latents of `images`, which have one shape.
+    pub(super) fn shape_of_first(&self, images: &[usize]) -> [usize; 3] {
+        let first = images.first().and_then(|number| self.set.image(*number));
+        first.map_or([0; 3], |(concept, number)| shape_of(&concept.images[number].plain))
+    }
+
+    /// The images (of all) that a microbatch shows, one for each sample.
+    fn images_of(&mut self, step: u64, microbatch: u32) -> Vec<usize> {
+        let batch = self.options.batch;
+        match &mut self.order {
+            Order::Buckets(order) => order.images_of(step, microbatch).to_vec(),
+            Order::Images(order) => {
+                let samples = microbatch * batch..(microbatch + 1) * batch;
+                samples.map(|sample| self.shows[order.image_of(step, sample)]).collect()
+            }
+        }
+    }
+
+    /// The token ids of the sample's prompt; `image`: its image's number in the concept.
+    fn prompt<'set>(
+        &self,
+        step: u64,
+        sample: u32,
+        prompts: &'set Prompts,
+        image: usize,
+    ) -> Result<Cow<'set, [i64]>, Error> {
+        let template = self.draws.template(step, sample, prompts.count());
+        let dropout = self.options.caption_dropout;
+        let dropped = dropout > 0.0 && self.draws.caption(step, sample) < dropout;
+        let order = self.draws.tag_order(step, sample, prompts.shuffled_tags(image));
+        let draw = CaptionDraw { dropped, order: &order };
+        Ok(prompts.ids(template, image, draw)?)
+    }
+
+    /// A microbatch whose samples, of latents of `shape` (channels, height, width), are still to be added.
+    pub(super) fn without_samples(
+        &self,
+        rows: Arc<Vec<f32>>,
+        shape: [usize; 3],
+        snr_gamma: Option<f64>,
+    ) -> Microbatch {
         let batch = self.options.batch as usize;
-        let [latent_channels, latent_height, latent_width] = self.shape;
+        let [latent_channels, latent_height, latent_width] = shape;
         let length = latent_channels * latent_height * latent_width;
         Microbatch {
             batch,
@@ -170,8 +259,7 @@ impl MicrobatchBuilder {
 
     /// The sample's noise, with one offset for each channel where the job asks for it.
     /// Source: diffusers, train_text_to_image.py; <https://www.crosslabs.org/blog/diffusion-with-offset-noise>.
-    fn noise(&self, step: u64, sample: u32) -> Vec<f32> {
-        let [channels, height, width] = self.shape;
+    fn noise(&self, step: u64, sample: u32, [channels, height, width]: [usize; 3]) -> Vec<f32> {
         let mut noise = self.draws.noise(step, sample, channels * height * width);
         if self.options.noise_offset != 0.0 {
             let scale = self.options.noise_offset as f32;
@@ -185,6 +273,14 @@ impl MicrobatchBuilder {
     }
 }
 
+/// The images of `shows` by the shape of their latents, smaller heights first.
+pub(super) fn buckets(set: &TrainingSet, shows: &[usize]) -> Vec<Vec<usize>> {
+    let shapes: Vec<[usize; 3]> = set.images().map(|image| shape_of(&image.plain)).collect();
+    let mut buckets: BTreeMap<[usize; 3], Vec<usize>> = BTreeMap::new();
+    shows.iter().for_each(|number| buckets.entry(shapes[*number]).or_default().push(*number));
+    buckets.into_values().collect()
+}
+
 fn shape_of(moments: &Moments) -> [usize; 3] {
     [moments.channels, moments.height, moments.width]
 }
@@ -192,7 +288,12 @@ fn shape_of(moments: &Moments) -> [usize; 3] {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::data::{ClipTokenizer, templates};
+    use crate::data::{
+        ClipTokenizer,
+        caption_words::CaptionOptions,
+        prompts::{Caption, ConceptWords},
+        templates,
+    };
 
     pub(crate) const OPTIONS: BatchOptions = BatchOptions {
         seed: 3,
@@ -202,6 +303,8 @@ pub(super) mod tests {
         num_train_timesteps: 10,
         noise_offset: 0.0,
         snr_gamma: None,
+        caption_dropout: 0.0,
+        bucketed: false,
     };
 
     fn moments(mean: f32, logvar: f32) -> Moments {
@@ -217,8 +320,103 @@ pub(super) mod tests {
             plain: moments(number as f32 + 1.0, -60.0),
             flipped: moments(-(number as f32) - 1.0, -60.0),
         };
-        let prompts = Prompts::encode(&tokenizer, &placeholders, &[], &templates::OBJECT).unwrap();
-        TrainingSet { concepts: vec![ConceptSet { images: (0..images).map(image).collect(), prompts }] }
+        let words =
+            ConceptWords { tokenizer: &Arc::new(tokenizer), placeholders: &placeholders, others: &[] };
+        let prompts = Prompts::encode(&words, &templates::OBJECT).unwrap();
+        let images: Vec<EncodedImage> = (0..images).map(image).collect();
+        TrainingSet { concepts: vec![ConceptSet { repeats: vec![1; images.len()], images, prompts }] }
+    }
+
+    /// Five images, of which the last two are higher than the others.
+    pub(crate) fn of_two_sizes() -> TrainingSet {
+        let mut several = set(5);
+        for image in &mut several.concepts[0].images[3..] {
+            for moments in [&mut image.plain, &mut image.flipped] {
+                (moments.height, moments.width) = (2, 1);
+                moments.mean.truncate(4);
+                moments.logvar.truncate(4);
+            }
+        }
+        several
+    }
+
+    fn ids(prompts: &Prompts, template: usize) -> Vec<i64> {
+        prompts.ids(template, 0, CaptionDraw::default()).unwrap().into_owned()
+    }
+
+    #[test]
+    fn repeated_images_are_shown_as_often_in_an_epoch() {
+        let mut repeated = set(3);
+        repeated.concepts[0].repeats = vec![1, 3, 2];
+        let mut builder = MicrobatchBuilder::new(repeated.clone(), OPTIONS).unwrap();
+        // Six samples a step: an epoch is a step.
+        for step in 1..4 {
+            let mut shown = [0; 3];
+            for latents in
+                (0..3).map(|microbatch| builder.build(step, microbatch, Arc::default()).unwrap().latents)
+            {
+                latents.chunks(6).for_each(|one| shown[(one[0].abs() * 2.0).round() as usize - 1] += 1);
+            }
+            assert_eq!(shown, [1, 3, 2]);
+        }
+        repeated.concepts[0].repeats = vec![u32::MAX; 3];
+        assert!(MicrobatchBuilder::new(repeated, OPTIONS).is_err());
+    }
+
+    #[test]
+    fn captions_are_dropped_and_shuffled_by_the_sample_alone() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/toy-sd/tokenizer");
+        let mut tokenizer = ClipTokenizer::open(folder.as_ref(), 77).unwrap();
+        let placeholders = tokenizer.add_placeholders("<a>", 1).unwrap();
+        let tokenizer = Arc::new(tokenizer);
+        let words = ConceptWords { tokenizer: &tokenizer, placeholders: &placeholders, others: &[] };
+        let caption = |text: &str| Caption { file: "a.png".to_owned(), text: text.to_owned() };
+        let options = CaptionOptions { shuffle_tags: true, keep_tags: 1 };
+        let captions = vec![caption("one, two, three"), caption("red")];
+        let prompts = Prompts::encode(&words, &["[name], [caption]"]).unwrap();
+        let prompts = prompts.with_captions(&words, captions, options).unwrap();
+        let mut captioned = set(2);
+        captioned.concepts[0].prompts = prompts;
+        let options = BatchOptions { caption_dropout: 0.4, ..OPTIONS };
+        let mut builder = MicrobatchBuilder::new(captioned, options).unwrap();
+        let draws = Draws::new(3);
+        let mut seen = std::collections::BTreeSet::new();
+        for (step, microbatch) in (1..20).flat_map(|step| (0..3).map(move |microbatch| (step, microbatch))) {
+            let inputs = builder.build(step, microbatch, Arc::default()).unwrap();
+            for (place, sample) in [microbatch * 2, microbatch * 2 + 1].into_iter().enumerate() {
+                let is_first = (inputs.latents[place * 6].abs() * 2.0).round() == 1.0;
+                let text = match (draws.caption(step, sample) < 0.4, is_first) {
+                    (true, _) => "<a>, ",
+                    (false, false) => "<a>, red",
+                    (false, true) if draws.tag_order(step, sample, 2) == [0, 1] => "<a>, one, two, three",
+                    (false, true) => "<a>, one, three, two",
+                };
+                assert_eq!(inputs.input_ids[place * 77..][..77], tokenizer.encode(text).unwrap());
+                seen.insert(text);
+            }
+        }
+        assert_eq!(seen.len(), 4);
+    }
+
+    #[test]
+    fn a_microbatch_shows_images_of_one_bucket() {
+        let several = of_two_sizes();
+        assert!(MicrobatchBuilder::new(several.clone(), OPTIONS).is_err());
+        let options = BatchOptions { bucketed: true, noise_offset: 0.1, ..OPTIONS };
+        let mut builder = MicrobatchBuilder::new(several, options).unwrap();
+        let mut order = BucketOrder::new(Draws::new(3), vec![vec![0, 1, 2], vec![3, 4]], 2, 3);
+        // Buckets are in the order of their heights.
+        for (step, microbatch) in (1..5).flat_map(|step| (0..3).map(move |microbatch| (step, microbatch))) {
+            let inputs = builder.build(step, microbatch, Arc::default()).unwrap();
+            let images = order.images_of(step, microbatch);
+            let size = if images[0] < 3 { (1, 3) } else { (2, 1) };
+            assert_eq!((inputs.latent_height, inputs.latent_width), size);
+            let length = 2 * size.0 * size.1;
+            assert_eq!((inputs.latents.len(), inputs.noise.len()), (2 * length, 2 * length));
+            for (latents, image) in inputs.latents.chunks(length).zip(images) {
+                assert_eq!((latents[0].abs() * 2.0).round(), *image as f32 + 1.0);
+            }
+        }
     }
 
     #[test]
@@ -227,7 +425,7 @@ pub(super) mod tests {
         let draws = Draws::new(3);
         let mut order = ImageOrder::new(draws, 4, 6);
         let rows = Arc::new(vec![1.0f32; 5]);
-        let inputs = builder.build(2, 1, Arc::clone(&rows));
+        let inputs = builder.build(2, 1, Arc::clone(&rows)).unwrap();
         assert_eq!((inputs.batch, inputs.latent_channels), (2, 2));
         assert_eq!((inputs.latent_height, inputs.latent_width), (1, 3));
         assert_eq!(inputs.rows, rows);
@@ -238,7 +436,7 @@ pub(super) mod tests {
             assert_eq!(inputs.noise[place * 6..][..6], draws.noise(2, sample, 6));
             assert_eq!(inputs.timesteps[place], draws.timestep(2, sample, 10));
             let template = draws.template(2, sample, 27);
-            assert_eq!(inputs.input_ids[place * 77..][..77], *set(1).concepts[0].prompts.ids(template));
+            assert_eq!(inputs.input_ids[place * 77..][..77], *ids(&set(1).concepts[0].prompts, template));
         }
     }
 
@@ -248,21 +446,28 @@ pub(super) mod tests {
         let mut tokenizer = ClipTokenizer::open(folder.as_ref(), 77).unwrap();
         let words = ["<a>", "<b>"].map(|word| tokenizer.add_placeholders(word, 1).unwrap());
         // Another number of prompts for each: a draw is for those that there are.
+        let tokenizer = &Arc::new(tokenizer);
+        let known = |own: usize, others| ConceptWords { tokenizer, placeholders: &words[own], others };
         let prompts = [
-            Prompts::encode(&tokenizer, &words[0], &words[1..], &templates::OBJECT).unwrap(),
-            Prompts::encode(&tokenizer, &words[1], &words[..1], &["a {}", "the {}"]).unwrap(),
+            Prompts::encode(&known(0, &words[1..]), &templates::OBJECT).unwrap(),
+            Prompts::encode(&known(1, &words[..1]), &["a {}", "the {}"]).unwrap(),
         ];
         let all = set(4).concepts.remove(0).images;
         let split = |at: usize| {
             let parts = [all[..at].to_vec(), all[at..].to_vec()].into_iter().zip(prompts.clone());
-            TrainingSet { concepts: parts.map(|(images, prompts)| ConceptSet { images, prompts }).collect() }
+            let concept = |(images, prompts): (Vec<EncodedImage>, Prompts)| ConceptSet {
+                repeats: vec![1; images.len()],
+                images,
+                prompts,
+            };
+            TrainingSet { concepts: parts.map(concept).collect() }
         };
         let draws = Draws::new(3);
         let mut order = ImageOrder::new(draws, 4, 6);
         let mut builder = MicrobatchBuilder::new(split(3), OPTIONS).unwrap();
         let mut shown = [0; 2];
         for (step, microbatch) in (1..5).flat_map(|step| (0..3).map(move |microbatch| (step, microbatch))) {
-            let inputs = builder.build(step, microbatch, Arc::default());
+            let inputs = builder.build(step, microbatch, Arc::default()).unwrap();
             for (place, sample) in [microbatch * 2, microbatch * 2 + 1].into_iter().enumerate() {
                 let number = order.image_of(step, sample);
                 let concept = usize::from(number >= 3);
@@ -270,12 +475,12 @@ pub(super) mod tests {
                 // The image's number stands in its latents (see `set`).
                 assert_eq!((inputs.latents[place * 6].abs() * 2.0).round(), number as f32 + 1.0);
                 let template = draws.template(step, sample, prompts[concept].count());
-                assert_eq!(inputs.input_ids[place * 77..][..77], *prompts[concept].ids(template));
+                assert_eq!(inputs.input_ids[place * 77..][..77], *ids(&prompts[concept], template));
             }
         }
         assert_eq!(shown, [18, 6]);
-        let empty =
-            TrainingSet { concepts: vec![ConceptSet { images: Vec::new(), ..set(1).concepts.remove(0) }] };
+        let nothing = ConceptSet { images: Vec::new(), repeats: Vec::new(), ..set(1).concepts.remove(0) };
+        let empty = TrainingSet { concepts: vec![nothing] };
         assert!(MicrobatchBuilder::new(empty, OPTIONS).is_err());
         assert!(MicrobatchBuilder::new(split(4), OPTIONS).is_err());
     }
@@ -286,7 +491,7 @@ pub(super) mod tests {
         let mut one = set(1);
         one.concepts[0].images = vec![image];
         let mut builder = MicrobatchBuilder::new(one, OPTIONS).unwrap();
-        let inputs = builder.build(1, 0, Arc::default());
+        let inputs = builder.build(1, 0, Arc::default()).unwrap();
         let draw = Draws::new(3).latent(1, 0, 6);
         for (latent, draw) in inputs.latents.iter().zip(&draw) {
             assert_eq!(*latent, (1.0 + 1f64.exp() as f32 * draw) * 0.5);
@@ -295,9 +500,9 @@ pub(super) mod tests {
 
     #[test]
     fn an_offset_moves_each_channel_of_the_noise_and_nothing_else() {
-        let plain = MicrobatchBuilder::new(set(4), OPTIONS).unwrap().build(2, 1, Arc::default());
+        let plain = MicrobatchBuilder::new(set(4), OPTIONS).unwrap().build(2, 1, Arc::default()).unwrap();
         let options = BatchOptions { noise_offset: 0.1, snr_gamma: Some(5.0), ..OPTIONS };
-        let moved = MicrobatchBuilder::new(set(4), options).unwrap().build(2, 1, Arc::default());
+        let moved = MicrobatchBuilder::new(set(4), options).unwrap().build(2, 1, Arc::default()).unwrap();
         let draws = Draws::new(3);
         for (place, sample) in [2u32, 3].into_iter().enumerate() {
             let noise = draws.noise(2, sample, 6);
@@ -314,8 +519,9 @@ pub(super) mod tests {
     fn microbatches_of_a_step_are_the_same_however_they_are_cut() {
         let mut pairs = MicrobatchBuilder::new(set(4), OPTIONS).unwrap();
         let whole_options = BatchOptions { microbatches: 1, batch: 6, ..OPTIONS };
-        let whole = MicrobatchBuilder::new(set(4), whole_options).unwrap().build(5, 0, Arc::default());
-        let parts: Vec<_> = [2, 0, 1].map(|m| pairs.build(5, m, Arc::default())).into();
+        let whole =
+            MicrobatchBuilder::new(set(4), whole_options).unwrap().build(5, 0, Arc::default()).unwrap();
+        let parts: Vec<_> = [2, 0, 1].map(|m| pairs.build(5, m, Arc::default()).unwrap()).into();
         let joined: Vec<f32> = [1, 2, 0].iter().flat_map(|p: &usize| parts[*p].latents.clone()).collect();
         assert_eq!(whole.latents, joined);
     }

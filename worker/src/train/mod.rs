@@ -6,7 +6,7 @@
 //! ```
 //! # use std::sync::Arc;
 //! # use ringtune_shared::spec::LrScheduler;
-//! # use ringtune_worker::{data::{ClipTokenizer, Prompts, templates}, engine::Moments};
+//! # use ringtune_worker::{data::{ClipTokenizer, Prompts, prompts::ConceptWords, templates}, engine::Moments};
 //! use ringtune_worker::train::{
 //!     AdamWOptions, BatchOptions, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder, MicrobatchResult,
 //!     ConceptSet, TrainState, TrainingSet, reduce_rows,
@@ -16,15 +16,16 @@
 //! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/toy-sd/tokenizer");
 //! # let mut tokenizer = ClipTokenizer::open(folder.as_ref(), 77)?;
 //! # let placeholders = tokenizer.add_placeholders("<a>", 1)?;
-//! # let prompts = Prompts::encode(&tokenizer, &placeholders, &[], &templates::OBJECT)?;
+//! # let words = ConceptWords { tokenizer: &Arc::new(tokenizer), placeholders: &placeholders, others: &[] };
+//! # let prompts = Prompts::encode(&words, &templates::OBJECT)?;
 //! # let moments = Moments { channels: 1, height: 1, width: 2, mean: vec![0.5; 2], logvar: vec![-1.0; 2] };
 //! # let image = EncodedImage { plain: moments.clone(), flipped: moments };
 //! // Once per job: the images' moments from the engine, the prompts from the tokenizer.
 //! let options = BatchOptions {
 //!     seed: 7, microbatches: 4, batch: 2, scaling_factor: 0.18215, num_train_timesteps: 1000,
-//!     noise_offset: 0.0, snr_gamma: None,
+//!     noise_offset: 0.0, snr_gamma: None, caption_dropout: 0.0, bucketed: false,
 //! };
-//! let set = TrainingSet { concepts: vec![ConceptSet { images: vec![image], prompts }] };
+//! let set = TrainingSet { concepts: vec![ConceptSet { images: vec![image], repeats: vec![1], prompts }] };
 //! let mut builder = MicrobatchBuilder::new(set, options)?;
 //! let curve = LrOptions { curve: LrScheduler::Constant, base: 5e-3, warmup_steps: 0, total_steps: 3, cycles: 1 };
 //! let schedule = LrSchedule::new(curve)?;
@@ -34,7 +35,7 @@
 //! for step in 1..=3 {
 //!     let mut rows = Vec::new();
 //!     for microbatch in 0..4 {
-//!         let inputs = builder.build(step, microbatch, Arc::clone(state.rows()));
+//!         let inputs = builder.build(step, microbatch, Arc::clone(state.rows()))?;
 //!         assert_eq!(inputs.input_ids.len(), 2 * 77);
 //!         // let result = engine.gradient(&inputs)?;
 //!         let result = MicrobatchResult { loss: 0.1, gradient: vec![1e-3; 768], compute_seconds: 0.5 };
@@ -48,6 +49,7 @@
 //! ```
 
 pub mod adamw;
+mod bucket_order;
 pub mod clip;
 pub mod draws;
 mod error;

@@ -137,7 +137,12 @@ impl Coordinator {
         let mut entries = Vec::new();
         for (name, content) in images {
             let sha256 = ContentHash::of(content);
-            entries.push(ManifestFile { name: (*name).to_owned(), sha256, size: content.len() as u64 });
+            entries.push(ManifestFile {
+                name: (*name).to_owned(),
+                sha256,
+                size: content.len() as u64,
+                caption: None,
+            });
             files.contents.insert(sha256, content.clone());
         }
         let manifest = Manifest::new(entries).unwrap().to_json().unwrap();

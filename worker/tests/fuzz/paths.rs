@@ -81,6 +81,7 @@ fn manifest() {
         name: name.to_owned(),
         sha256: ContentHash::of(name.as_bytes()),
         size: 9,
+        caption: None,
     };
     let json = Manifest::new(vec![file("a.png"), file("b.jpg"), file("ü.webp")]).unwrap().to_json().unwrap();
     Path {

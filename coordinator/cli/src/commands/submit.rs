@@ -6,7 +6,7 @@ use ringtune_proto::{
     convert::{job_state_name, spec_to_wire},
     v1,
 };
-use ringtune_shared::checkpoint::step_of_name;
+use ringtune_shared::{checkpoint::step_of_name, spec::ImageUse};
 use uuid::Uuid;
 
 use super::follow::{Follow, OnInterrupt, Steps};
@@ -35,12 +35,14 @@ impl CheckedJob {
     /// Checks the images of a job, and the checkpoint that it goes on from; tells the user which files will be skipped,
     /// and where it starts. `folder`: where checkpoints are looked for.
     pub(super) fn check(file: JobFile, folder: Option<&Path>) -> Result<Self, Error> {
-        let scan = |(field, source): &(String, ImageSource)| match source {
-            ImageSource::Folder(folder) => ImageFolder::scan(field, folder).map(Some),
+        let scan = |((field, source), used): (&(String, ImageSource), ImageUse)| match source {
+            ImageSource::Folder(folder) => ImageFolder::scan(field, folder, used.captions).map(Some),
             ImageSource::Uploaded => Ok(None),
         };
-        let images = file.images.iter().map(scan).collect::<Result<Vec<_>, _>>()?;
-        for warning in images.iter().flatten().filter_map(ImageFolder::stray_files_warning) {
+        let sources = file.images.iter().zip(file.spec.image_uses());
+        let images = sources.map(scan).collect::<Result<Vec<_>, _>>()?;
+        let warnings = |folder: &ImageFolder| [folder.stray_files_warning(), folder.captions_warning()];
+        for warning in images.iter().flatten().flat_map(warnings).flatten() {
             remark(&format!("warning: {warning}"));
         }
         let train = &file.spec.train;
@@ -52,10 +54,12 @@ impl CheckedJob {
         }
         embeddings::check(&file.spec)?;
         let mut counted = file.spec.clone();
-        if let Some(counts) = images.iter().map(|images| images.as_ref().map(ImageFolder::count)).collect() {
-            let counts: Vec<usize> = counts;
+        let shown = images.iter().zip(file.spec.image_uses()).map(|(images, used)| {
+            images.as_ref().map(|images| images.count() as u64 * u64::from(used.repeats))
+        });
+        if let Some(shown) = shown.sum::<Option<u64>>() {
             // What is wrong with the number of epochs is the coordinator's to say.
-            let _ = counted.resolve_epochs(counts.iter().sum::<usize>() as u64);
+            let _ = counted.resolve_epochs(shown);
         }
         let (start, remarks) = find_start(&counted, folder)?;
         remarks.iter().for_each(|line| remark(line));

@@ -6,7 +6,7 @@ use super::*;
 
 fn any_draft() -> impl Strategy<Value = JobDraft> {
     let word = || "[a-z<>_\\\\\"é]{1,20}";
-    let tokens = (word(), word(), "[^\\p{Cc}{}]{0,40}", "[^\\p{Cc}:]{1,60}");
+    let tokens = (word(), word(), "[^\\p{Cc}{}\\[\\]]{0,40}", "[^\\p{Cc}:]{1,60}");
     let numbers = (1..=64_i64, 1..=1024_i64, 0..=10_000_000_i64, 0..=i64::MAX, 1e-300..=1000.0_f64);
     let sizes = (1..=1024_i64, 1..=64_i64, any::<[bool; 2]>(), 0..6_usize, 0..3_usize);
     (tokens, numbers, sizes).prop_map(|(tokens, numbers, sizes)| {
@@ -17,7 +17,7 @@ fn any_draft() -> impl Strategy<Value = JobDraft> {
             kind: Some("textual_inversion".into()),
             name: Some(around.trim().into()),
             model: ModelDraft { base: Some(path.clone()), ..ModelDraft::default() },
-            data: DataDraft { images: Some(path.clone()) },
+            data: DataDraft { images: Some(path.clone()), folders: None },
             train: TrainDraft {
                 placeholder_token: Some(format!("<{placeholder}>1")),
                 initializer_token: Some(initializer),
@@ -59,6 +59,14 @@ fn any_draft() -> impl Strategy<Value = JobDraft> {
                 validation_prompt: Some(around.clone()),
                 num_validation_images: Some(vectors),
                 validation_steps: Some(steps.max(1)),
+                caption_dropout: None,
+                shuffle_tags: Some(false),
+                keep_tags: Some(0),
+                enable_bucket: Some(false),
+                min_bucket_reso: Some(batch),
+                max_bucket_reso: Some(batch),
+                bucket_reso_steps: Some(batch),
+                bucket_no_upscale: Some(flags[0]),
                 report_to: Some("none".into()),
             },
             cluster: ClusterDraft {

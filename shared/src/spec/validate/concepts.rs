@@ -1,8 +1,10 @@
 //! The checks of what a job teaches: one concept or several.
 
 use super::{
-    super::{ConceptDraft, ConceptSpec, TrainSpec, concepts::field},
-    Check, limits, printable,
+    super::{ConceptDraft, ConceptSpec, DataSpec, TrainSpec, concepts::field},
+    Check, limits,
+    pictures::Places,
+    printable,
 };
 
 /// The words of one concept, unchecked.
@@ -82,10 +84,13 @@ impl Check {
         } else {
             train.templates.clone()
         };
+        let places = Places { images: draft.images, folders: draft.folders };
+        let DataSpec { images, folders } = self.places(&format!("concepts[{index}]"), places);
         ConceptSpec {
             placeholder_token,
             initializer_token,
-            images: self.images(&field(index, "images"), draft.images),
+            images,
+            folders,
             num_vectors: self.count(
                 &field(index, "num_vectors"),
                 draft.num_vectors,

@@ -107,6 +107,14 @@ impl ClipTokenizer {
         ids
     }
 
+    /// The ids of a prompt's tokens, nothing added and nothing cut.
+    ///
+    /// # Errors
+    /// The tokenizer library refuses the text.
+    pub fn encode_whole(&self, prompt: &str) -> Result<Vec<i64>, Error> {
+        Ok(self.token_ids(prompt)?.into_iter().map(i64::from).collect())
+    }
+
     /// The ids of `train.initializer_token`, one for each of `num_vectors` learned rows, which start from these rows of
     /// the token table. Where it has fewer tokens than there are rows they come again, from the first: a single one
     /// is the start of every row, as in diffusers' script.

@@ -1,7 +1,7 @@
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use super::*;
-use crate::data::{Prompts, templates};
+use crate::data::{Prompts, caption_words::CaptionDraw, prompts::ConceptWords, templates};
 
 const TOY_VOCABULARY_SIZE: i64 = 49_408;
 const LENGTH: usize = 77;
@@ -129,23 +129,37 @@ fn missing_and_broken_files_are_named() {
     }
 }
 
+/// Encodes `templates` for one concept, with a tokenizer that knows all.
+fn prompts(
+    tokenizer: &ClipTokenizer,
+    placeholders: &Placeholders,
+    others: &[Placeholders],
+    templates: &[&str],
+) -> Result<Prompts, Error> {
+    let tokenizer = Arc::new(tokenizer.clone());
+    Prompts::encode(&ConceptWords { tokenizer: &tokenizer, placeholders, others }, templates)
+}
+
+fn ids(prompts: &Prompts) -> Vec<i64> {
+    prompts.ids(0, 0, CaptionDraw::default()).unwrap().into_owned()
+}
+
 #[test]
 fn both_template_lists_hold_the_token_once_a_prompt() {
     let mut tokenizer = toy();
     let added = tokenizer.add_placeholders("<a>", 2).unwrap();
-    let objects = Prompts::encode(&tokenizer, &added, &[], &templates::OBJECT).unwrap();
+    let objects = prompts(&tokenizer, &added, &[], &templates::OBJECT).unwrap();
     assert_eq!(objects.count(), 27);
-    assert_eq!(objects.ids(0), tokenizer.encode("a photo of a <a> <a>_1").unwrap());
-    assert_eq!(Prompts::encode(&tokenizer, &added, &[], &templates::STYLE).unwrap().count(), 19);
+    assert_eq!(ids(&objects), tokenizer.encode("a photo of a <a> <a>_1").unwrap());
+    assert_eq!(prompts(&tokenizer, &added, &[], &templates::STYLE).unwrap().count(), 19);
 }
 
 #[test]
 fn templates_that_lose_or_hold_the_token_are_refused() {
     let mut tokenizer = toy();
     let added = tokenizer.add_placeholders("Photograph5", 1).unwrap();
-    let refused = |template: &str| {
-        matches!(Prompts::encode(&tokenizer, &added, &[], &[template]), Err(Error::Template { .. }))
-    };
+    let refused =
+        |template: &str| matches!(prompts(&tokenizer, &added, &[], &[template]), Err(Error::Template { .. }));
     assert!(!refused("a {}"));
     assert!(refused("a photo"));
     assert!(refused("a photograph5 of {}"));
@@ -160,9 +174,9 @@ fn several_concepts_are_told_apart() {
     assert_eq!((star.ids, heart.ids.clone()), (vec![49_408, 49_409], vec![49_410]));
     let star = Placeholders { tokens: star.tokens, ids: vec![49_408, 49_409] };
     let others = [star];
-    let prompts = Prompts::encode(&tokenizer, &heart, &others, &["a {}"]).unwrap();
-    assert_eq!(words(prompts.ids(0), 49_407), [320, 49_410]);
-    match Prompts::encode(&tokenizer, &heart, &others, &["a {} and a <STAR>_1"]) {
+    let heart_prompts = prompts(&tokenizer, &heart, &others, &["a {}"]).unwrap();
+    assert_eq!(words(&ids(&heart_prompts), 49_407), [320, 49_410]);
+    match prompts(&tokenizer, &heart, &others, &["a {} and a <STAR>_1"]) {
         Err(Error::Template { problem, .. }) => assert!(problem.contains("<star>"), "{problem}"),
         other => panic!("{other:?}"),
     }

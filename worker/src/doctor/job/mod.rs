@@ -93,7 +93,8 @@ pub(super) async fn examine(file: &Path, arguments: &JobArguments, coordinator: 
     if coordinator.is_none() && spec_needs_coordinator(&report) {
         return report;
     }
-    let found = report.folders.iter().map(|folder| folder.used as u64).sum();
+    let uses = spec.image_uses().into_iter().map(|used| u64::from(used.repeats));
+    let found = report.folders.iter().zip(uses).map(|(folder, repeats)| folder.used as u64 * repeats).sum();
     if let Err(error) = spec.resolve_epochs(found) {
         report.problems.extend(error.violations.iter().map(Problem::of_violation));
         return report;

@@ -1,0 +1,132 @@
+//! What jobs make of their pictures and captions.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_tests::{Job, Sandbox, job::text, places, reference};
+use safetensors::SafeTensors;
+use serde_json::Value;
+use toml::Table;
+
+/// Runs a job file on that many workers and returns the embedding that it learned.
+async fn learn(sandbox: &Sandbox, job: &str, workers: u32) -> Result<Vec<u8>> {
+    let out = sandbox.path(&format!("out-{job}-{workers}"));
+    let workers = workers.to_string();
+    let run = sandbox.finish(&["run", job, "--workers", &workers, "-o", &text(&out)]).await?;
+    run.expect_code(0)?;
+    fs::read(out.join("learned_embeds.safetensors")).context("the embedding")
+}
+
+/// A tensor of every microbatch in a trace: its shape and bytes.
+fn traced(folder: &Path, tensor: &str) -> Result<Vec<(Vec<usize>, Vec<u8>)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.to_string_lossy().contains("-mb-") {
+            let bytes = fs::read(&path)?;
+            let file = SafeTensors::deserialize(&bytes)?;
+            let view = file.tensor(tensor)?;
+            found.push((view.shape().to_vec(), view.data().to_vec()));
+        }
+    }
+    Ok(found)
+}
+
+/// Copies the pictures of the green star, each with the caption that `caption` says.
+fn captioned_folder(sandbox: &Sandbox, name: &str, caption: impl Fn(usize) -> String) -> Result<()> {
+    let folder = sandbox.path(name);
+    fs::create_dir(&folder)?;
+    for (number, entry) in fs::read_dir(places::green_star())?.enumerate() {
+        let path = entry?.path();
+        fs::copy(&path, folder.join(path.file_name().context("a name")?))?;
+        let caption_file = Path::new(path.file_name().context("a name")?).with_extension("txt");
+        fs::write(folder.join(caption_file), caption(number))?;
+    }
+    Ok(())
+}
+
+/// A job that learns from two folders, with captions.
+fn captioned_job() -> Result<Job> {
+    let folders: Table =
+        toml::from_str("folders = [{ images = \"./a\", repeats = 2 }, { images = \"./b\" }]")?;
+    let job = Job::toy()?
+        .set("data.folders", folders["folders"].clone())
+        .set("train.templates", vec!["a photo of [name], [filewords]"])
+        .set("train.shuffle_tags", true)
+        .set("train.keep_tags", 1)
+        .set("train.caption_dropout", 0.25)
+        .set("cluster.world_size", 2)
+        .set("cluster.min_world_size", 1);
+    Ok(job.without("data.images"))
+}
+
+#[tokio::test]
+async fn captions_of_several_folders_are_learned_from_alike_on_one_and_two_workers() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    captioned_folder(&sandbox, "a", |number| format!("green, on white, picture, number {number}\n"))?;
+    captioned_folder(&sandbox, "b", |_| "a star,\r\nshiny".to_owned())?;
+    sandbox.write_job("job.toml", &captioned_job()?.set("debug.trace_dir", "trace"))?;
+    let two = learn(&sandbox, "job.toml", 2).await?;
+    // Prompts differ from sample to sample: 12 samples, of which the dropped ones have one prompt in common.
+    let prompts: BTreeSet<Vec<u8>> = traced(&sandbox.path("trace"), "input_ids")?
+        .into_iter()
+        .flat_map(|(shape, bytes)| {
+            bytes.chunks(bytes.len() / shape[0]).map(<[u8]>::to_vec).collect::<Vec<_>>()
+        })
+        .collect();
+    ensure!(prompts.len() >= 6, "only {} prompts", prompts.len());
+    fs::remove_dir_all(sandbox.path("trace"))?;
+    ensure!(learn(&sandbox, "job.toml", 1).await? == two, "one worker leaves another embedding than two");
+
+    // Another caption is another job; one that pushes the token out of the prompt is none.
+    captioned_folder(&sandbox, "c", |_| "a red star".to_owned())?;
+    let folders: Table =
+        toml::from_str("folders = [{ images = \"./a\", repeats = 2 }, { images = \"./c\" }]")?;
+    sandbox.write_job("other.toml", &captioned_job()?.set("data.folders", folders["folders"].clone()))?;
+    ensure!(learn(&sandbox, "other.toml", 2).await? != two, "captions do not matter");
+    captioned_folder(&sandbox, "long", |_| "green ".repeat(80))?;
+    let long = Job::toy()?
+        .set("data.images", text(&sandbox.path("long")))
+        .set("train.templates", vec!["[caption] [name]"]);
+    sandbox.write_job("long.toml", &long)?;
+    let refused = sandbox.finish(&["run", "long.toml", "-o", "out-long"]).await?.expect_code(1)?;
+    refused.expect_said(&[".png", "cut off", "train.templates"])?;
+    sandbox.expect_no_process().await
+}
+
+#[tokio::test]
+async fn a_job_with_buckets_equals_diffusers_and_itself_on_any_number_of_workers() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let checkpoint = reference::tiny_checkpoint("tiny15").await?;
+    let pictures = checkpoint.parent().context("the goldens")?.join("pictures");
+    let job = Job::toy()?
+        .set("model.base", text(&checkpoint))
+        .set("data.images", text(&pictures))
+        .set("train.enable_bucket", true)
+        .set("train.min_bucket_reso", 32)
+        .set("train.max_bucket_reso", 128)
+        .set("train.bucket_reso_steps", 16)
+        .set("train.max_train_steps", 6)
+        .set("train.gradient_accumulation_steps", 2)
+        .set("cluster.world_size", 2)
+        .set("cluster.min_world_size", 1);
+    sandbox.write_job("job.toml", &job.clone().set("debug.trace_dir", "trace"))?;
+    let two = learn(&sandbox, "job.toml", 2).await?;
+    let shapes: BTreeSet<Vec<usize>> =
+        traced(&sandbox.path("trace"), "latents")?.into_iter().map(|(shape, _)| shape).collect();
+    ensure!(shapes.len() >= 3, "only {shapes:?}");
+
+    // 1. Every microbatch computed again by diffusers.
+    let trace = text(&sandbox.path("trace"));
+    let replayed = reference::run_script("replay_trace.py", &[&trace, &text(&checkpoint)]).await?;
+    let summary: Value = serde_json::from_str(replayed.stdout.lines().last().context("a summary")?)?;
+    ensure!(summary["ok"] == true && summary["steps"] == 6, "{summary}");
+
+    // 2. The same bytes whoever computes what; in bf16 too, where weights are laid out for one size.
+    fs::remove_dir_all(sandbox.path("trace"))?;
+    ensure!(learn(&sandbox, "job.toml", 1).await? == two, "one worker leaves another embedding than two");
+    sandbox.write_job("bf16.toml", &job.set("train.mixed_precision", "bf16"))?;
+    let two = learn(&sandbox, "bf16.toml", 2).await?;
+    ensure!(learn(&sandbox, "bf16.toml", 1).await? == two, "in bf16, the number of workers matters");
+    sandbox.expect_no_process().await
+}
