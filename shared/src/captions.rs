@@ -57,6 +57,8 @@ pub fn caption_beside(folder: &Path, image: &str) -> Result<Option<String>, Capt
             Ok(about) if about.len() > LARGEST_CAPTION_FILE => {
                 Err(CaptionError::TooLong(usize::try_from(about.len()).unwrap_or(usize::MAX)).into())
             }
+            // A pipe would keep its reader waiting.
+            Ok(about) if !about.is_file() => Err(io::Error::other("it is no regular file").into()),
             Ok(_) => Ok(read_caption(&fs::read(&path)?)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
@@ -147,6 +149,10 @@ mod tests {
         assert!(caption_beside(folder.path(), "a.png").unwrap_err().to_string().contains("a.txt"));
         fs::create_dir(folder.path().join("b.txt")).unwrap();
         assert!(caption_beside(folder.path(), "b.png").is_err());
+        // What would have to be waited for, such as a pipe, is not opened.
+        std::os::unix::net::UnixListener::bind(folder.path().join("c.txt")).unwrap();
+        let refused = caption_beside(folder.path(), "c.png").unwrap_err().to_string();
+        assert!(refused.contains("c.txt") && refused.contains("regular file"), "{refused}");
     }
 
     #[test]

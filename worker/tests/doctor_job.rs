@@ -136,3 +136,38 @@ fn without_computing_everything_else_is_there() {
     }
     assert!(!text.contains("memory"), "{text}");
 }
+
+#[test]
+fn captions_repeats_and_buckets_are_shown() {
+    let train = "templates = [\"a photo of [name], [caption]\"]\nenable_bucket = true\nmin_bucket_reso = 32\n\
+                 bucket_reso_steps = 16\n";
+    let (folder, file) = job(train);
+    let wide = folder.path().join("wide");
+    fs::create_dir(&wide).unwrap();
+    image::RgbImage::new(96, 48).save(wide.join("wide.png")).unwrap();
+    fs::write(wide.join("wide.txt"), "by night\n").unwrap();
+    fs::write(folder.path().join("pictures/again.txt"), "by day\n").unwrap();
+    let folders = "folders = [{ images = \"pictures\" }, { images = \"wide\", repeats = 3 }]";
+    let text = fs::read_to_string(&file).unwrap().replace("images = \"pictures\"", folders);
+    fs::write(&file, text).unwrap();
+
+    let output = doctor(&file, &["--no-compute"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    // In batches of two, the seven squares fill four microbatches and the wide one, three times, fills two.
+    for words in [
+        "for 1 of 7 pictures; none for green-star-1.png",
+        "for 1 of 1 picture\n",
+        "64 x 64: 7 pictures",
+        "80 x 48: 1 picture",
+        "epochs of 12 samples",
+        "[<green-star>] [<green-star> 2], by night",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    // A caption that is no text keeps the job from starting.
+    fs::write(wide.join("wide.txt"), b"\xff").unwrap();
+    let report = json(&doctor(&file, &["--output", "json", "--no-compute"]));
+    assert_eq!(report["problems"][0]["field"], "data.folders[1].images", "{report}");
+    assert!(report["problems"][0]["problem"].as_str().unwrap().contains("wide.txt"), "{report}");
+}

@@ -51,6 +51,8 @@ pub struct Rehearsal {
     pub words: Vec<RehearsedWord>,
     /// Prompts of the first samples, learned tokens in brackets; at most 8.
     pub prompts: Vec<String>,
+    /// See [`MicrobatchBuilder::samples_of_epoch`].
+    pub epoch_samples: u64,
     /// What preparation warned of.
     pub warnings: Vec<String>,
     /// How long things took, if they were tried.
@@ -116,6 +118,7 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
     let (images, encode_seconds) = prepared.latents.rehearse(compute.then_some(context)).await?;
     context.engine.drop_vae().await?;
     let mut builder = prepared.inputs.into_builder(images)?;
+    let epoch_samples = builder.samples_of_epoch();
     // 3. The first microbatches.
     let rows = Arc::clone(prepared.state.rows());
     let count = assignment.spec.global_microbatches();
@@ -146,7 +149,7 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
         None => None,
     };
     let (model_hash, data_hash) = (prepared.model_hash, prepared.data_hash);
-    Ok(Rehearsal { model, model_hash, data_hash, pictures, words, prompts, warnings, timing })
+    Ok(Rehearsal { model, model_hash, data_hash, pictures, words, prompts, epoch_samples, warnings, timing })
 }
 
 /// Seconds of a microbatch once everything is in its place.

@@ -45,6 +45,11 @@ impl BucketOrder {
         }
         self.list.get((number % length) as usize).map_or(&[], Vec::as_slice)
     }
+
+    /// Samples of an epoch, those that fill microbatches up counted.
+    pub(super) fn samples_of_epoch(&self) -> u64 {
+        self.list.len() as u64 * self.batch as u64
+    }
 }
 
 fn list_of_epoch(draws: Draws, buckets: &[Vec<usize>], batch: usize, epoch: u64) -> Vec<Vec<usize>> {

@@ -199,6 +199,14 @@ impl MicrobatchBuilder {
         Ok(inputs)
     }
 
+    /// Samples after which every image has been shown as often as its folder says.
+    pub fn samples_of_epoch(&self) -> u64 {
+        match &self.order {
+            Order::Buckets(order) => order.samples_of_epoch(),
+            Order::Images(_) => self.shows.len() as u64,
+        }
+    }
+
     /// Channels, height, width of the latents of `images`, which have one shape.
     pub(super) fn shape_of_first(&self, images: &[usize]) -> [usize; 3] {
         let first = images.first().and_then(|number| self.set.image(*number));

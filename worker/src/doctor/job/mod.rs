@@ -15,7 +15,7 @@ use std::{
 };
 
 use clap::Args;
-use ringtune_shared::spec::{JobKind, JobSpec, MixedPrecision, SpecError, parse_job_toml};
+use ringtune_shared::spec::{ImageUse, JobKind, JobSpec, MixedPrecision, SpecError, parse_job_toml};
 
 use ringtune_sources::{Environment, ModelSources, Patience};
 
@@ -31,6 +31,7 @@ use crate::{
         ArtifactClient, ContentCache, Context, Fingerprints, RankError, Rehearsal, RehearsalOptions, rehearse,
     },
 };
+use pictures::FolderReport;
 pub(super) use report::JobReport;
 use report::{Problem, SheetReport};
 pub(super) use text::render;
@@ -80,8 +81,13 @@ pub(super) async fn examine(file: &Path, arguments: &JobArguments, coordinator: 
         report.warnings.push("train.resume_from_checkpoint: not looked at in a dry run".to_owned());
     }
     // 2. The folders: everything that is wrong with them at once, and what nobody refuses but may not be meant.
-    let sources: Vec<(String, String)> =
-        spec.image_sources().into_iter().map(|(field, source)| (field, source.clone())).collect();
+    let uses = spec.image_uses();
+    let source = |((field, place), used): ((String, &mut String), &ImageUse)| pictures::Source {
+        field,
+        place: place.clone(),
+        captions: used.captions,
+    };
+    let sources: Vec<_> = spec.image_sources().into_iter().zip(&uses).map(source).collect();
     report.folders = match tokio::task::spawn_blocking(move || pictures::inspect(&sources)).await {
         Ok(folders) => folders,
         Err(error) => {
@@ -89,12 +95,12 @@ pub(super) async fn examine(file: &Path, arguments: &JobArguments, coordinator: 
             return report;
         }
     };
-    report.problems.extend(report.folders.iter().flat_map(pictures::FolderReport::problems));
+    report.problems.extend(report.folders.iter().flat_map(FolderReport::problems));
     if coordinator.is_none() && spec_needs_coordinator(&report) {
         return report;
     }
-    let uses = spec.image_uses().into_iter().map(|used| u64::from(used.repeats));
-    let found = report.folders.iter().zip(uses).map(|(folder, repeats)| folder.used as u64 * repeats).sum();
+    let shown = |(folder, used): (&FolderReport, &ImageUse)| folder.used as u64 * u64::from(used.repeats);
+    let found = report.folders.iter().zip(&uses).map(shown).sum();
     if let Err(error) = spec.resolve_epochs(found) {
         report.problems.extend(error.violations.iter().map(Problem::of_violation));
         return report;

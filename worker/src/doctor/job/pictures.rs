@@ -1,12 +1,29 @@
 //! What is in the folders of a job.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
-use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash};
+use ringtune_shared::{
+    captions::{caption_beside, caption_file_name},
+    ids::{CONTENT_URI_PREFIX, ContentHash},
+};
 use serde::Serialize;
 
 use super::report::Problem;
 use crate::data::images;
+
+/// Where a job has pictures.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    /// The job's field.
+    pub(super) field: String,
+    /// What stands there.
+    pub(super) place: String,
+    /// Whether prompts hold the pictures' captions.
+    pub(super) captions: bool,
+}
 
 /// One folder, or what takes its place.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -23,10 +40,23 @@ pub(super) struct FolderReport {
     pub(super) skipped: Vec<String>,
     /// Groups of files with the same bytes.
     pub(super) duplicates: Vec<Vec<String>>,
+    /// Where the job uses captions.
+    pub(super) captions: Option<CaptionReport>,
     /// Pictures that cannot be read.
     pub(super) broken: Vec<BrokenPicture>,
     /// Why the folder cannot be used.
     pub(super) unusable: Option<String>,
+}
+
+/// The captions of a folder.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct CaptionReport {
+    /// Pictures that have one.
+    pub(super) found: usize,
+    /// Pictures whose caption file is not there, or empty.
+    pub(super) missing: Vec<String>,
+    /// Caption files that cannot be used, each named.
+    pub(super) unusable: Vec<String>,
 }
 
 /// A picture that ends the job.
@@ -42,28 +72,29 @@ impl FolderReport {
     pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
         let of = |problem: &str| Problem { field: self.field.clone(), problem: problem.to_owned() };
         let broken = self.broken.iter().map(|broken| broken.problem.as_str());
-        self.unusable.iter().map(String::as_str).chain(broken).map(of).collect::<Vec<_>>().into_iter()
+        let captions = self.captions.iter().flat_map(|captions| &captions.unusable);
+        let texts = self.unusable.iter().chain(captions).map(String::as_str);
+        texts.chain(broken).map(of).collect::<Vec<_>>().into_iter()
     }
 }
 
 /// Looks at every picture of every source. Blocks.
-pub(super) fn inspect(sources: &[(String, String)]) -> Vec<FolderReport> {
-    sources
-        .iter()
-        .map(|(field, source)| {
-            let mut report =
-                FolderReport { field: field.clone(), source: source.clone(), ..FolderReport::default() };
-            if source.starts_with(CONTENT_URI_PREFIX) {
-                report.uploaded = true;
-            } else {
-                look(Path::new(source.strip_prefix("file://").unwrap_or(source)), &mut report);
-            }
-            report
-        })
-        .collect()
+pub(super) fn inspect(sources: &[Source]) -> Vec<FolderReport> {
+    let report = |source: &Source| {
+        let Source { field, place, captions } = source;
+        let mut report =
+            FolderReport { field: field.clone(), source: place.clone(), ..FolderReport::default() };
+        if place.starts_with(CONTENT_URI_PREFIX) {
+            report.uploaded = true;
+        } else {
+            look(Path::new(place.strip_prefix("file://").unwrap_or(place)), *captions, &mut report);
+        }
+        report
+    };
+    sources.iter().map(report).collect()
 }
 
-fn look(folder: &Path, report: &mut FolderReport) {
+fn look(folder: &Path, captions: bool, report: &mut FolderReport) {
     let set = match images::scan(folder) {
         Ok(set) => set,
         Err(error) => {
@@ -86,6 +117,28 @@ fn look(folder: &Path, report: &mut FolderReport) {
     }
     report.duplicates = same.into_values().filter(|names| names.len() > 1).collect();
     report.duplicates.sort();
+    if captions {
+        let (found, used_files) = look_at_captions(folder, set.images.iter().map(|file| file.name.as_str()));
+        report.captions = Some(found);
+        report.skipped.retain(|name| !used_files.contains(name));
+    }
+}
+
+/// The captions of pictures, and the names of the files that hold them.
+fn look_at_captions<'a>(
+    folder: &Path,
+    pictures: impl Iterator<Item = &'a str>,
+) -> (CaptionReport, BTreeSet<String>) {
+    let (mut report, mut used_files) = (CaptionReport::default(), BTreeSet::new());
+    for name in pictures {
+        match caption_beside(folder, name) {
+            Ok(Some(_)) => report.found += 1,
+            Ok(None) => report.missing.push(name.to_owned()),
+            Err(error) => report.unusable.push(error.to_string()),
+        }
+        used_files.extend(caption_file_name(name));
+    }
+    (report, used_files)
 }
 
 #[cfg(test)]
@@ -107,10 +160,18 @@ mod tests {
         std::fs::write(folder.path().join("broken.jpg"), b"no picture").unwrap();
         std::fs::write(folder.path().join("cut.png"), b"\x89PNG\r\n\x1a\n").unwrap();
         std::fs::write(folder.path().join("notes.txt"), b"words").unwrap();
-        let source = |path: &Path| ("data.images".to_owned(), path.to_str().unwrap().to_owned());
+        let source = |path: &Path, captions| Source {
+            field: "data.images".to_owned(),
+            place: path.to_str().unwrap().to_owned(),
+            captions,
+        };
+        let uploaded = Source {
+            field: "concepts[0].images".to_owned(),
+            place: ContentHash::of(b"x").uri(),
+            captions: false,
+        };
         let nowhere = folder.path().join("nowhere");
-        let uploaded = ("concepts[0].images".to_owned(), ContentHash::of(b"x").uri());
-        let reports = inspect(&[source(folder.path()), source(&nowhere), uploaded]);
+        let reports = inspect(&[source(folder.path(), false), source(&nowhere, false), uploaded]);
         assert_eq!((reports[0].used, reports[0].skipped.as_slice()), (3, &["notes.txt".to_owned()][..]));
         assert_eq!(reports[0].duplicates, [["a.png", "c.png"]]);
         let broken: Vec<&str> = reports[0].broken.iter().map(|broken| broken.name.as_str()).collect();
@@ -118,5 +179,28 @@ mod tests {
         assert_eq!(reports[0].problems().count(), 2);
         assert!(reports[1].problems().next().unwrap().problem.contains("nowhere"));
         assert!(reports[2].uploaded && reports[2].problems().next().is_none());
+    }
+    #[test]
+    fn captions_are_counted_where_they_are_used() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.png", "b.png", "c.png", "d.png"] {
+            RgbImage::new(2, 2).save(folder.path().join(name)).unwrap();
+        }
+        let texts: [(&str, &[u8]); 4] =
+            [("a.txt", b"a cat"), ("b.txt", b" \n"), ("d.txt", &[0xff]), ("notes.txt", b"words")];
+        for (name, text) in texts {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let place = folder.path().to_str().unwrap().to_owned();
+        let of =
+            |captions| inspect(&[Source { field: "data.images".into(), place: place.clone(), captions }]);
+        let used = &of(true)[0];
+        let captions = used.captions.as_ref().unwrap();
+        assert_eq!((captions.found, captions.missing.as_slice()), (1, &["b.png".into(), "c.png".into()][..]));
+        assert!(used.problems().next().unwrap().problem.contains("d.txt"));
+        assert_eq!(used.skipped, ["notes.txt"]);
+        let unused = &of(false)[0];
+        assert!(unused.captions.is_none() && unused.problems().next().is_none());
+        assert_eq!(unused.skipped.len(), 4);
     }
 }

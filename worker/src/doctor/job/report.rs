@@ -52,7 +52,9 @@ pub(super) struct TrainingReport {
     pub(super) steps: u64,
     pub(super) global_batch: u64,
     pub(super) samples: u64,
-    /// How often every picture is shown.
+    /// Samples in which every picture is shown as often as its folder says.
+    pub(super) epoch_samples: u64,
+    /// How many such epochs the job has.
     pub(super) epochs: f64,
     pub(super) learning_rate: f64,
 }
@@ -159,7 +161,8 @@ impl JobReport {
             steps,
             global_batch,
             samples,
-            epochs: samples as f64 / pictures.max(1) as f64,
+            epoch_samples: rehearsal.epoch_samples,
+            epochs: samples as f64 / rehearsal.epoch_samples.max(1) as f64,
             learning_rate: spec.effective_learning_rate(),
         });
         self.model = Some(ModelReport {

@@ -50,7 +50,12 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
             training.global_batch,
             counted_long(training.samples, "sample")
         );
-        let epochs = format!("every picture {:.1} times", training.epochs);
+        let pictures: usize = report.sizes.iter().map(|size| size.pictures).sum();
+        let epochs = if training.epoch_samples == pictures as u64 {
+            format!("every picture {:.1} times", training.epochs)
+        } else {
+            format!("{:.1} epochs of {}", training.epochs, counted_long(training.epoch_samples, "sample"))
+        };
         line("training", &format!("{batches}: {epochs}; learning rate {:e}", training.learning_rate));
     }
     // 3. What it takes.
@@ -91,6 +96,14 @@ fn folder_lines(folder: &FolderReport) -> Vec<(&'static str, String)> {
     }
     if folder.unusable.is_none() {
         lines.push(("pictures", format!("{} in {whose}", folder.used)));
+    }
+    if let Some(captions) = &folder.captions {
+        let missing = &captions.missing;
+        let none = if missing.is_empty() { String::new() } else { format!("; none for {}", named(missing)) };
+        lines.push((
+            "captions",
+            format!("for {} of {}{none}", captions.found, counted(folder.used, "picture")),
+        ));
     }
     if !folder.skipped.is_empty() {
         lines.push(("skipped", format!("no jpg, jpeg, png or webp: {}", named(&folder.skipped))));
