@@ -204,10 +204,15 @@ def rate_errors(trace, options):
 
 
 def noise_spread_ratio(trace, noise_offset):
-    """The standard deviation of the noise's means over each sample's channels, over what the offset makes it."""
-    noise = torch.cat([traced["noise"] for _, microbatches in trace for traced in microbatches]).double()
-    expected = math.sqrt(noise_offset**2 + 1 / (noise.shape[2] * noise.shape[3]))
-    return noise.mean(dim=(2, 3)).std().item() / expected
+    """The standard deviation of the noise's means over each sample's channels, over what the offset makes it; it
+    depends on the sample's size, which differs from bucket to bucket."""
+    ratios = []
+    for _, microbatches in trace:
+        for traced in microbatches:
+            noise = traced["noise"].double()
+            expected = math.sqrt(noise_offset**2 + 1 / (noise.shape[2] * noise.shape[3]))
+            ratios.append(noise.mean(dim=(2, 3)).flatten() / expected)
+    return torch.cat(ratios).std().item()
 
 
 def step_ratios(microbatches):

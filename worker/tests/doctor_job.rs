@@ -161,7 +161,7 @@ fn captions_repeats_and_buckets_are_shown() {
         "64 x 64: 7 pictures",
         "80 x 48: 1 picture",
         "epochs of 12 samples",
-        "[<green-star>] [<green-star> 2], by night",
+        "[<green-star>] [<green-star> 2] , by night",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
