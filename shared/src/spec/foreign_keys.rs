@@ -34,6 +34,12 @@ const FOREIGN_KEYS: &[(&str, &str)] = &[
     ("zero_terminal_snr", "write [train] rescale_betas_zero_snr"),
     ("max_train_epochs", "write [train] num_train_epochs"),
     ("save_every_n_steps", "write [train] save_steps"),
+    ("caption_dropout_rate", "write [train] caption_dropout"),
+    ("shuffle_caption", "write [train] shuffle_tags and [caption] in [train] templates"),
+    ("keep_tokens", "write [train] keep_tags"),
+    ("caption_extension", "leave it out: captions are .txt files, used where a template has [caption]"),
+    ("image_dir", "write [data] images, or [data] folders for several"),
+    ("num_repeats", "write [data] folders, each with its repeats"),
     ("sdpa", "leave it out: attention is exact and made for CPUs"),
     ("xformers", "leave it out: it is about GPUs"),
     ("mem_eff_attn", "leave it out: attention never keeps its scores"),
@@ -48,6 +54,7 @@ const FOREIGN_KEYS: &[(&str, &str)] = &[
     ("steps", "write [train] max_train_steps"),
     ("create_image_every", "write [train] validation_steps"),
     ("save_embedding_every", "write [train] save_steps"),
+    ("tag_drop_out", "write [train] caption_dropout: captions are dropped whole"),
     ("initialization_text", "write [train] initializer_token"),
 ];
 
