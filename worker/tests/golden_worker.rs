@@ -134,7 +134,10 @@ fn ask_about_buckets(questions: &Value) -> Value {
         .spawn()
         .expect("buckets.py starts");
     serde_json::to_writer(script.stdin.take().expect("a pipe"), questions).expect("asked");
-    serde_json::from_reader(script.stdout.take().expect("a pipe")).expect("answered")
+    // Its stdin is closed; answers are longer than a pipe holds, so that they are read before it is waited for.
+    let answers = serde_json::from_reader(script.stdout.take().expect("a pipe")).expect("answered");
+    assert!(script.wait().expect("buckets.py ends").success());
+    answers
 }
 
 #[test]

@@ -163,12 +163,8 @@ impl ImageFolder {
                 "captions in {folder} ({unused}) are not used: no template has [caption] in it"
             ));
         }
-        let missing: Vec<String> = self
-            .images
-            .iter()
-            .zip(&self.captions)
-            .filter_map(|(image, caption)| caption.is_none().then(|| image.clone()))
-            .collect();
+        let without = self.images.iter().zip(&self.captions).filter(|(_, caption)| caption.is_none());
+        let missing: Vec<String> = without.map(|(image, _)| image.clone()).collect();
         (!missing.is_empty())
             .then(|| format!("in {folder}, {} without a caption: {}", missing.len(), names(&missing)))
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Error, MicrobatchBuilder, microbatch::buckets};
+use super::{Error, MicrobatchBuilder};
 use crate::{data::caption_words::CaptionDraw, engine::Microbatch};
 
 impl MicrobatchBuilder {
@@ -55,7 +55,7 @@ impl MicrobatchBuilder {
         if !self.options.bucketed {
             return (first..first + batch).map(|sample| sample % images).collect();
         }
-        let buckets = buckets(&self.set, &Vec::from_iter(0..images));
+        let buckets = self.set.buckets(&Vec::from_iter(0..images));
         let cut: Vec<(&[usize], usize)> = buckets
             .iter()
             .flat_map(|bucket| (0..bucket.len()).step_by(batch).map(move |start| (bucket.as_slice(), start)))

@@ -1,83 +1,12 @@
 //! The inputs of a microbatch, from what was encoded once and what is drawn for its samples.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
-use super::{Draws, Error, ImageOrder, bucket_order::BucketOrder};
+use super::{Draws, Error, ImageOrder, TrainingSet, bucket_order::BucketOrder, training_set::shape_of};
 use crate::{
     data::{Prompts, caption_words::CaptionDraw},
-    engine::{Microbatch, Moments},
+    engine::Microbatch,
 };
-
-/// The posterior of one image, unscaled, as the engine's VAE gave it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EncodedImage {
-    /// Of the image as it is.
-    pub plain: Moments,
-    /// Of its mirror image.
-    pub flipped: Moments,
-}
-
-impl EncodedImage {
-    /// A scaled sample of the posterior, [channels, height, width] flat: (mean + deviation x draw) x scaling factor,
-    /// for a standard normal draw of the same shape.
-    /// Source: diffusers, DiagonalGaussianDistribution.sample.
-    pub fn latent(&self, flip: bool, draw: &[f32], scaling_factor: f64) -> Vec<f32> {
-        let moments = if flip { &self.flipped } else { &self.plain };
-        let scaling_factor = scaling_factor as f32;
-        // In 64 bits by libm, which has the same bits everywhere.
-        let deviation = |logvar: f32| libm::exp(0.5 * f64::from(logvar)) as f32;
-        let parameters = moments.mean.iter().zip(&moments.logvar);
-        parameters
-            .zip(draw)
-            .map(|((mean, logvar), draw)| (mean + deviation(*logvar) * draw) * scaling_factor)
-            .collect()
-    }
-}
-
-/// What a job learns from: the images of all concepts, one concept after the other, are shown in one order.
-#[derive(Clone, Debug)]
-pub struct TrainingSet {
-    /// At least one.
-    pub concepts: Vec<ConceptSet>,
-}
-
-/// What one concept is learned from: a sample that shows one of its images has one of its prompts.
-#[derive(Clone, Debug)]
-pub struct ConceptSet {
-    /// At least one, in the order of their names; those of all concepts have one shape.
-    pub images: Vec<EncodedImage>,
-    /// How often each of them is shown in an epoch.
-    pub repeats: Vec<u32>,
-    /// At least one.
-    pub prompts: Prompts,
-}
-
-impl TrainingSet {
-    pub(super) fn images(&self) -> impl Iterator<Item = &EncodedImage> {
-        self.concepts.iter().flat_map(|concept| &concept.images)
-    }
-
-    /// Image `number` of all: its concept, and its number there.
-    pub(super) fn image(&self, number: usize) -> Option<(&ConceptSet, usize)> {
-        let mut number = number;
-        for concept in &self.concepts {
-            if number < concept.images.len() {
-                return Some((concept, number));
-            }
-            number -= concept.images.len();
-        }
-        None
-    }
-
-    /// What an epoch shows: the number of each image, as often as it is repeated.
-    fn shows(&self) -> Vec<usize> {
-        let repeats = self.concepts.iter().flat_map(|concept| &concept.repeats);
-        repeats
-            .enumerate()
-            .flat_map(|(number, repeats)| std::iter::repeat_n(number, *repeats as usize))
-            .collect()
-    }
-}
 
 /// The job's numbers that say which inputs a microbatch has.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,16 +31,13 @@ pub struct BatchOptions {
     pub bucketed: bool,
 }
 
-/// Images that an epoch may show, repeats counted.
-const MOST_SHOWN: u64 = 10_000_000;
-
 /// Makes any microbatch of any step of a job.
 #[derive(Clone, Debug)]
 pub struct MicrobatchBuilder {
     pub(super) options: BatchOptions,
     pub(super) draws: Draws,
     order: Order,
-    /// See [`TrainingSet::shows`].
+    /// See `TrainingSet::shows`.
     shows: Vec<usize>,
     pub(super) set: TrainingSet,
 }
@@ -119,7 +45,7 @@ pub struct MicrobatchBuilder {
 /// Which images are shown when.
 #[derive(Clone, Debug)]
 enum Order {
-    /// Sample by sample, as [`TrainingSet::shows`] numbers them.
+    /// Sample by sample, as `TrainingSet::shows` numbers them.
     Images(ImageOrder),
     /// Microbatch by microbatch.
     Buckets(BucketOrder),
@@ -129,45 +55,12 @@ impl MicrobatchBuilder {
     /// # Errors
     /// No image, no prompt, a number below 1, or images whose moments differ in shape or have too few numbers.
     pub fn new(set: TrainingSet, options: BatchOptions) -> Result<Self, Error> {
-        let unusable = |problem: &str| Error::TrainingSet { problem: problem.to_string() };
-        let first = set.images().next().ok_or_else(|| unusable("it has no image"))?;
-        if set.concepts.iter().any(|concept| concept.images.is_empty()) {
-            return Err(unusable("a concept has no image"));
-        }
-        if set.concepts.iter().any(|concept| concept.prompts.count() == 0) {
-            return Err(unusable("it has no prompt"));
-        }
+        set.check(&options)?;
         let samples = u64::from(options.microbatches) * u64::from(options.batch);
-        if samples == 0 || samples > u64::from(u32::MAX) || options.num_train_timesteps == 0 {
-            return Err(unusable(
-                "microbatches, batch and num_train_timesteps must be at least 1, samples below 2^32",
-            ));
-        }
-        let first_shape = shape_of(&first.plain);
-        let fits = |image: &EncodedImage| {
-            let shape = if options.bucketed { shape_of(&image.plain) } else { first_shape };
-            let length: usize = shape.iter().product();
-            [&image.plain, &image.flipped].into_iter().all(|moments| {
-                shape_of(moments) == shape && moments.mean.len() == length && moments.logvar.len() == length
-            })
-        };
-        if !set.images().all(fits) {
-            return Err(unusable("its images' moments differ in shape"));
-        }
-        if set.concepts.iter().any(|concept| concept.repeats.len() != concept.images.len()) {
-            return Err(unusable("not every image says how often it is repeated"));
-        }
-        let repeats = set.concepts.iter().flat_map(|concept| &concept.repeats);
-        let shown: u64 = repeats.map(|repeats| u64::from(*repeats)).sum();
-        if shown == 0 || shown > MOST_SHOWN {
-            let problem =
-                format!("an epoch shows {shown} images, repeats counted; allowed: 1 to {MOST_SHOWN}");
-            return Err(unusable(&problem));
-        }
         let draws = Draws::new(options.seed);
         let shows = set.shows();
         let order = if options.bucketed {
-            let buckets = buckets(&set, &shows);
+            let buckets = set.buckets(&shows);
             Order::Buckets(BucketOrder::new(draws, buckets, options.batch, options.microbatches))
         } else {
             Order::Images(ImageOrder::new(draws, shows.len(), samples))
@@ -281,26 +174,18 @@ impl MicrobatchBuilder {
     }
 }
 
-/// The images of `shows` by the shape of their latents, smaller heights first.
-pub(super) fn buckets(set: &TrainingSet, shows: &[usize]) -> Vec<Vec<usize>> {
-    let shapes: Vec<[usize; 3]> = set.images().map(|image| shape_of(&image.plain)).collect();
-    let mut buckets: BTreeMap<[usize; 3], Vec<usize>> = BTreeMap::new();
-    shows.iter().for_each(|number| buckets.entry(shapes[*number]).or_default().push(*number));
-    buckets.into_values().collect()
-}
-
-fn shape_of(moments: &Moments) -> [usize; 3] {
-    [moments.channels, moments.height, moments.width]
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::data::{
-        ClipTokenizer,
-        caption_words::CaptionOptions,
-        prompts::{Caption, ConceptWords},
-        templates,
+    use crate::{
+        data::{
+            ClipTokenizer,
+            caption_words::CaptionOptions,
+            prompts::{Caption, ConceptWords},
+            templates,
+        },
+        engine::Moments,
+        train::{ConceptSet, EncodedImage},
     };
 
     pub(crate) const OPTIONS: BatchOptions = BatchOptions {

@@ -62,14 +62,16 @@ pub mod reduce;
 pub mod saved;
 pub mod selection;
 pub mod state;
+mod training_set;
 
 pub use adamw::{AdamW, AdamWOptions};
 pub use draws::{Draws, HeldOutDraw};
 pub use error::Error;
 pub use image_order::ImageOrder;
 pub use lr::{LrOptions, LrSchedule};
-pub use microbatch::{BatchOptions, ConceptSet, EncodedImage, MicrobatchBuilder, TrainingSet};
+pub use microbatch::{BatchOptions, MicrobatchBuilder};
 pub use reduce::{MicrobatchResult, ReducedStep, ordered_mean, reduce_rows, row_length};
 pub use saved::SavedState;
 pub use selection::{Best, Selection, mean_loss};
 pub use state::{StepOutcome, TrainState};
+pub use training_set::{ConceptSet, EncodedImage, TrainingSet};

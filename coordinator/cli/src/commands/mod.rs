@@ -17,7 +17,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
     match command {
         Command::Run(arguments) => Box::pin(run::run(arguments, interrupts)).await,
         Command::Up(arguments) => up::up(arguments, interrupts).await,
-        Command::Submit(arguments) => submit::submit(arguments, interrupts).await,
+        Command::Submit(arguments) => Box::pin(submit::submit(arguments, interrupts)).await,
         Command::List(arguments) => queries::list(arguments).await,
         Command::Status(arguments) => queries::status(arguments).await,
         Command::Watch(arguments) => submit::watch(arguments, interrupts).await,

@@ -52,7 +52,8 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     // 3. The job, and whatever comes of it, the end of the daemons.
     let mut unsaved = None;
     let folder = artifacts_folder.clone();
-    let outcome = run_job(&mut cluster, &checked, artifacts_folder, output, interrupts, &mut unsaved).await;
+    let running = run_job(&mut cluster, &checked, artifacts_folder, output, interrupts, &mut unsaved);
+    let outcome = Box::pin(running).await;
     if let Err(Error::JobEnded(_)) = &outcome
         && !interrupted_already(interrupts).await
     {
