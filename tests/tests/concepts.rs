@@ -44,7 +44,8 @@ const FILES: [(&str, &str, &str, usize); 4] = [
 async fn each_file_holds_one_concept_and_is_the_same_for_one_worker_and_two() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let job = two_concepts(&sandbox)?.set("cluster.world_size", 2).set("cluster.min_world_size", 1);
-    sandbox.write_job("job.toml", &job.set("train.save_steps", 2))?;
+    let job = job.set("train.save_steps", 2).set("train.save_as_full_pipeline", true);
+    sandbox.write_job("job.toml", &job)?;
     for workers in ["1", "2"] {
         let out = format!("out-{workers}");
         sandbox.finish(&["run", "job.toml", "--workers", workers, "-o", &out]).await?.expect_code(0)?;
@@ -79,7 +80,12 @@ async fn each_file_holds_one_concept_and_is_the_same_for_one_worker_and_two() ->
     let generate = ["generate", "--model", &checkpoint, "--embeds", &embeds[0], "--embeds", &embeds[1]];
     let prompt = ["--prompt", "a <one-star> and <two_hearts>", "--steps", "2", "-o", "both.png"];
     sandbox.finish(&[&generate[..], &prompt].concat()).await?.expect_code(0)?;
-    ensure!(sandbox.path("both.png").is_file(), "no picture");
+    // The full pipeline knows both.
+    let generate = ["generate", "--model", "out-1/pipeline"];
+    let prompt = [&prompt[..4], &["-o", "pipeline.png"]].concat();
+    sandbox.finish(&[&generate[..], &prompt].concat()).await?.expect_code(0)?;
+    let pixels = |name: &str| Ok::<_, anyhow::Error>(image::open(sandbox.path(name))?.to_rgb8());
+    ensure!(pixels("both.png")? == pixels("pipeline.png")?, "the pipeline draws another picture");
     sandbox.expect_no_process().await
 }
 

@@ -43,6 +43,7 @@ async fn a_model_of_a_hub_or_a_bucket_gives_what_its_folder_gives() -> Result<()
     // 1. From a hub, by both workers, which share a cache: every file is sent once.
     let hub = Hub::start(&checkpoint, TOKEN).await?;
     let job = two_ranks()?.set("model.base", format!("hf://{REPOSITORY}@main"));
+    let job = job.set("train.save_as_full_pipeline", true);
     sandbox.write_job("hub.toml", &job)?;
     let from_hub = |out: &str, variables: &[(&str, &str)]| -> Result<Command> {
         let mut command = sandbox.ringtune(&["run", "hub.toml", "-o", out])?;
@@ -80,6 +81,17 @@ async fn a_model_of_a_hub_or_a_bucket_gives_what_its_folder_gives() -> Result<()
     generate.env("HF_HOME", sandbox.path("hf")).envs(offline);
     finish(&mut generate).await?.expect_code(0)?.expect_said(&[COMMIT])?;
     ensure!(hub.sent().len() == all.len(), "something was sent again");
+    // The pipeline that the job left holds what the hub has, and the word.
+    let prompt = "a <green-star>";
+    let word = ["generate", "--model", "hub/pipeline", "--prompt", prompt, "--steps", "1", "-o", "word.png"];
+    sandbox.finish(&word).await?.expect_code(0)?;
+    let embeds = "hub/learned_embeds.safetensors";
+    let beside = ["generate", "--model", &model, "--embeds", embeds, "--prompt", prompt, "--steps", "1"];
+    let mut beside = sandbox.ringtune(&[&beside[..], &["-o", "beside.png"]].concat())?;
+    beside.env("HF_HOME", sandbox.path("hf")).envs(offline);
+    finish(&mut beside).await?.expect_code(0)?;
+    let pixels = |name: &str| Ok::<_, anyhow::Error>(image::open(sandbox.path(name))?.to_rgb8());
+    ensure!(pixels("word.png")? == pixels("beside.png")?, "the pipeline draws another picture");
 
     // 3. From a bucket.
     let python = reference::python().await?;

@@ -32,8 +32,9 @@ fn main() -> ExitCode {
     let code = match arguments.command {
         None => run_daemon(&runtime, &arguments.daemon),
         Some(Command::Generate(generate)) => run_generate(&runtime, &generate),
-        Some(Command::Pipeline(arguments)) => match pipeline::run(&arguments) {
+        Some(Command::Pipeline(arguments)) => match runtime.block_on(pipeline::run(arguments)) {
             Ok(()) => ExitCode::SUCCESS,
+            Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
             Err(error) => fail(FAILED, &error.to_string()),
         },
         Some(Command::Doctor(doctor)) => match runtime.block_on(doctor::run(&doctor)) {

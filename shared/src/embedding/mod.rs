@@ -1,4 +1,4 @@
-//! Learned embeddings in every form that people keep them in, read from plain bytes.
+//! Learned embeddings in every form that people keep them in, read from plain bytes, and the names of our own files.
 //!
 //! diffusers' and kohya's safetensors, and the zip files of `torch.save`: AUTOMATIC1111's `.pt` and diffusers' older
 //! `learned_embeds.bin`. Command line and worker read them with this, so that both say the same of a file.
@@ -7,12 +7,14 @@
 
 mod archive;
 mod error;
+mod file_names;
 mod numbers;
 mod pickle;
 mod tensors;
 mod torch_file;
 
 pub use error::EmbeddingError;
+pub use file_names::{FileNames, file_word};
 
 use crate::ids::ContentHash;
 

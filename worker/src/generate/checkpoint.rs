@@ -1,4 +1,4 @@
-//! The checkpoint of `generate` on this machine.
+//! The checkpoint of `generate` and `pipeline` on this machine.
 
 use std::{path::Path, time::Duration};
 
@@ -6,26 +6,37 @@ use ringtune_shared::spec::{ModelLocation, check_variant};
 use ringtune_sources::{DownloadProgress, Environment, LocalModel, ModelSources, Patience, progress_channel};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Error, GenerateArguments, say};
+use super::{Error, say};
 use crate::settings::ModelCacheSettings;
 
 /// How often a download says how far it is.
 const REPORT: Duration = Duration::from_secs(2);
 
+/// Which checkpoint, as the options say it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CheckpointChoice<'a> {
+    /// --model.
+    pub(crate) model: &'a str,
+    /// --revision; empty: not given.
+    pub(crate) revision: &'a str,
+    /// --variant; empty: the default one.
+    pub(crate) variant: &'a str,
+}
+
 /// Brings the checkpoint here, saying on stderr how far it is.
-pub(super) async fn fetch(arguments: &GenerateArguments) -> Result<LocalModel, Error> {
-    let location =
-        ModelLocation::parse(&arguments.model, &arguments.revision).map_err(|(field, problem)| {
-            let option = if field == "model.revision" { "--revision" } else { "--model" };
-            Error::Option { option, problem }
-        })?;
-    check_variant(&arguments.variant).map_err(|problem| Error::Option { option: "--variant", problem })?;
+pub(crate) async fn fetch(choice: CheckpointChoice<'_>) -> Result<LocalModel, Error> {
+    let CheckpointChoice { model, revision, variant } = choice;
+    let location = ModelLocation::parse(model, revision).map_err(|(field, problem)| {
+        let option = if field == "model.revision" { "--revision" } else { "--model" };
+        Error::Option { option, problem }
+    })?;
+    check_variant(variant).map_err(|problem| Error::Option { option: "--variant", problem })?;
     let environment = Environment::of_process();
     // Daemons have settings; this has their defaults.
     let cache = ModelCacheSettings::default().options(&environment, Path::new("/var/lib/ringtune-worker"));
     let sources = ModelSources::new(environment, cache, Patience::default());
     let (sender, receiver) = progress_channel();
-    let mut fetching = Box::pin(sources.fetch(&location, &arguments.variant, &sender));
+    let mut fetching = Box::pin(sources.fetch(&location, variant, &sender));
     let mut ticks = interval(REPORT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut said = DownloadProgress::default();

@@ -5,7 +5,7 @@
 //! comes next in the same stream, so that its pictures too are the same for the same seed and number of steps.
 
 mod arguments;
-mod checkpoint;
+pub(crate) mod checkpoint;
 mod drawing;
 mod embeddings;
 mod error;
@@ -26,6 +26,8 @@ pub use drawing::{Batch, Drawing, ModelName, PictureOptions, to_image};
 pub use embeddings::{EmbeddingFile, Embeddings};
 pub use error::Error;
 pub use infotext::Infotext;
+
+use checkpoint::CheckpointChoice;
 
 use crate::{
     data::{images, tokenizer_folder},
@@ -55,7 +57,8 @@ pub async fn run(
     };
     let threads = arguments.threads.map_or(default_threads, |threads| threads as usize);
     // 2. The checkpoint; its hash is taken beside.
-    let checkpoint = checkpoint::fetch(arguments).await?;
+    let GenerateArguments { model, revision, variant, .. } = arguments;
+    let checkpoint = checkpoint::fetch(CheckpointChoice { model, revision, variant }).await?;
     let folder = checkpoint.folder.clone();
     say(&format!("loading {} ({threads} threads, {precision})", arguments.model));
     let tokenizer = tokenizer_folder(&folder, arguments.tokenizer.as_deref())

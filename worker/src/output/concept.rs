@@ -1,17 +1,8 @@
 //! What a job taught, and how its files are called.
 
-use ringtune_shared::spec::ConceptSpec;
+use ringtune_shared::{embedding::FileNames, spec::ConceptSpec};
 
 use super::Learned;
-
-/// What every embedding's file name begins with.
-const STEM: &str = "learned_embeds";
-/// What follows it in the file that kohya's trainer would write.
-const EMB_PARAMS: &str = "emb_params";
-/// What follows it in the file of the last step, where the job's is another one.
-const LAST: &str = "last";
-/// Of a concept's name in a file name.
-const MOST_NAME_CHARACTERS: usize = 64;
 
 /// One concept of a job, as its files know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,55 +13,21 @@ pub struct Concept {
     pub initializer_token: String,
     /// Rows learned for it, at least 1.
     pub num_vectors: usize,
-    /// Its part of the file names, where the job has several concepts.
-    name: Option<String>,
+    /// What its files are called.
+    pub files: FileNames,
 }
 
 impl Concept {
-    /// The concepts of a job, in the order of their rows. Each of several gets a name of its own for its files, made
-    /// of its placeholder token.
+    /// The concepts of a job, in the order of their rows.
     pub fn list(specs: &[ConceptSpec]) -> Vec<Self> {
-        let mut taken: Vec<String> = Vec::new();
-        let concept = |(index, spec): (usize, &ConceptSpec)| {
-            let name = (specs.len() > 1).then(|| {
-                let name = free_name(&spec.placeholder_token, index + 1, &taken);
-                taken.push(name.to_ascii_lowercase());
-                name
-            });
-            Self {
-                placeholder_token: spec.placeholder_token.clone(),
-                initializer_token: spec.initializer_token.clone(),
-                num_vectors: spec.num_vectors as usize,
-                name,
-            }
+        let tokens: Vec<&str> = specs.iter().map(|spec| spec.placeholder_token.as_str()).collect();
+        let concept = |(spec, files): (&ConceptSpec, FileNames)| Self {
+            placeholder_token: spec.placeholder_token.clone(),
+            initializer_token: spec.initializer_token.clone(),
+            num_vectors: spec.num_vectors as usize,
+            files,
         };
-        specs.iter().enumerate().map(concept).collect()
-    }
-
-    /// The file for diffusers: `learned_embeds.safetensors`, or `learned_embeds-NAME.safetensors` of several.
-    pub fn file_name(&self) -> String {
-        self.file_name_of("")
-    }
-
-    /// The file in kohya's layout.
-    pub fn emb_params_file_name(&self) -> String {
-        self.file_name_of(EMB_PARAMS)
-    }
-
-    /// diffusers' file as it is after `step` steps.
-    pub fn file_name_at(&self, step: u64) -> String {
-        self.file_name_of(&format!("steps-{step}"))
-    }
-
-    /// diffusers' file as it is after the last step, where the best embedding is the job's.
-    pub fn last_file_name(&self) -> String {
-        self.file_name_of(LAST)
-    }
-
-    fn file_name_of(&self, what: &str) -> String {
-        let parts = [STEM, self.name.as_deref().unwrap_or(""), what];
-        let stem: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        format!("{}.safetensors", stem.join("-"))
+        specs.iter().zip(FileNames::list(&tokens)).map(concept).collect()
     }
 
     /// What was learned of each concept. `rows`: [vectors of all concepts, width] flat, in their order.
@@ -90,39 +47,6 @@ impl Concept {
     }
 }
 
-/// A name for files, made of a token's letters, digits, "-", "_" and ".", that no other concept has (whatever its
-/// case: some file systems do not tell) and that cannot be taken for another kind of file. `number`: the concept's,
-/// from 1, which makes a name free that is not.
-fn free_name(token: &str, number: usize, taken: &[String]) -> String {
-    let name: String = file_word(token).chars().take(MOST_NAME_CHARACTERS).collect();
-    let mut candidate = if name.is_empty() { format!("concept-{number}") } else { name };
-    while is_a_kind_of_file(&candidate) || taken.contains(&candidate.to_ascii_lowercase()) {
-        candidate = format!("{candidate}-{number}");
-        if is_a_kind_of_file(&candidate) {
-            candidate.push_str("-x");
-        }
-    }
-    candidate
-}
-
-/// Whether a file's name with this at its end says what the file is: "emb_params", "best", "steps-500".
-fn is_a_kind_of_file(name: &str) -> bool {
-    let name = format!("-{}", name.to_ascii_lowercase());
-    let at_a_step =
-        name.rsplit_once("-steps-").is_some_and(|(_, step)| step.bytes().all(|b| b.is_ascii_digit()));
-    at_a_step
-        || name.ends_with(&format!("-{EMB_PARAMS}"))
-        || name.ends_with(&format!("-{LAST}"))
-        || name.ends_with("-best")
-}
-
-/// A token's letters, digits, "-", "_" and ".", without points and hyphens around: what every tool and file system
-/// takes for a name and for a word of a prompt. May be empty.
-pub fn file_word(token: &str) -> String {
-    let kept: String = token.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).collect();
-    kept.trim_matches('.').to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use ringtune_shared::spec::LearnableProperty;
@@ -140,58 +64,6 @@ mod tests {
             templates: Vec::new(),
         };
         Concept::list(&tokens.iter().enumerate().map(spec).collect::<Vec<_>>())
-    }
-
-    fn names(tokens: &[&str]) -> Vec<String> {
-        concepts(tokens).iter().map(Concept::file_name).collect()
-    }
-
-    #[test]
-    fn one_concept_has_the_names_that_diffusers_gives() {
-        let one = &concepts(&["<green-star>"])[0];
-        assert_eq!(one.file_name(), "learned_embeds.safetensors");
-        assert_eq!(one.emb_params_file_name(), "learned_embeds-emb_params.safetensors");
-        assert_eq!(one.file_name_at(250), "learned_embeds-steps-250.safetensors");
-    }
-
-    #[test]
-    fn several_concepts_have_names_of_their_own() {
-        let two = concepts(&["<green-star>", "<blue-heart>"]);
-        assert_eq!(two[0].file_name(), "learned_embeds-green-star.safetensors");
-        assert_eq!(two[1].emb_params_file_name(), "learned_embeds-blue-heart-emb_params.safetensors");
-        assert_eq!(two[1].file_name_at(5), "learned_embeds-blue-heart-steps-5.safetensors");
-    }
-
-    #[test]
-    fn no_two_files_have_the_same_name() {
-        let tokens = [
-            "<a>",
-            "[A]",
-            "星",
-            "*",
-            "<a-steps-5>",
-            "<steps-5>",
-            "<a-emb_params>",
-            "<best>",
-            "<../x>",
-            "a-2",
-        ];
-        let all: Vec<String> = concepts(&tokens)
-            .iter()
-            .flat_map(|one| [one.file_name(), one.emb_params_file_name(), one.file_name_at(5)])
-            .collect();
-        for name in &all {
-            ringtune_shared::files::check_file_name(name).unwrap();
-        }
-        let mut lower: Vec<String> = all.iter().map(|name| name.to_ascii_lowercase()).collect();
-        lower.sort();
-        lower.dedup();
-        assert_eq!(lower.len(), all.len(), "{all:?}");
-        assert_eq!(
-            names(&tokens)[2..4],
-            ["concept-3", "concept-4"].map(|name| format!("learned_embeds-{name}.safetensors"))
-        );
-        assert!(names(&["<a>", &"x".repeat(200)])[1].len() < 100);
     }
 
     #[test]

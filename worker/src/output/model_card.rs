@@ -7,9 +7,7 @@ use std::path::Path;
 use ringtune_shared::files::write_atomically;
 use serde_json::Value;
 
-use super::{
-    EmbeddingFacts, Error, Learned, canonical_json, concept::file_word, embeds, read_back::check_text,
-};
+use super::{EmbeddingFacts, Error, Learned, canonical_json, embeds, read_back::check_text};
 
 /// The file's name.
 pub const FILE_NAME: &str = "README.md";
@@ -80,9 +78,9 @@ fn introduction(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
         .map(|one| {
             format!(
                 "| `{}` | {} | diffusers |\n| `{}` | `{}` | kohya's sd-scripts, AUTOMATIC1111 |\n",
-                one.concept.file_name(),
+                one.concept.files.diffusers(),
                 code(&one.concept.placeholder_token),
-                one.concept.emb_params_file_name(),
+                one.concept.files.emb_params(),
                 embeds::EMB_PARAMS_KEY,
             )
         })
@@ -115,7 +113,7 @@ fn loading(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
         if facts.base_model.ends_with(".safetensors") { "from_single_file" } else { "from_pretrained" };
     let loads: String = learned
         .iter()
-        .map(|one| format!("pipeline.load_textual_inversion(\"{}\")\n", one.concept.file_name()))
+        .map(|one| format!("pipeline.load_textual_inversion(\"{}\")\n", one.concept.files.diffusers()))
         .collect();
     let prompt = quoted(&format!("a photo of a {}", tokens.join(" and a ")));
     let (key, either) = match learned.len() {
@@ -213,7 +211,7 @@ fn plain(text: &str) -> String {
 
 /// A file name that every tool can read as a word of a prompt.
 fn file_stem_for(token: &str) -> String {
-    let word = file_word(token);
+    let word = ringtune_shared::embedding::file_word(token);
     if word.is_empty() { "my-concept".to_owned() } else { word }
 }
 

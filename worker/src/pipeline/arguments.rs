@@ -10,9 +10,12 @@ use clap::Args;
     ringtune pipeline --model ./sd15 --embeds out/learned_embeds.safetensors -o out/pipeline\n\n\
     In Python: StableDiffusionPipeline.from_pretrained(\"out/pipeline\")")]
 pub struct PipelineArguments {
-    /// Checkpoint folder in diffusers layout
-    #[arg(long, value_name = "DIR")]
-    pub model: PathBuf,
+    /// Checkpoint: a folder in diffusers layout, hf://ORG/NAME@REVISION or s3://BUCKET/PREFIX
+    #[arg(long, value_name = "MODEL")]
+    pub model: String,
+    /// Branch, tag or commit of an hf:// model [default: main]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "REVISION")]
+    pub revision: String,
     /// learned_embeds.safetensors of a job, or an emb_params file; may be given several times
     #[arg(long, required = true, value_name = "FILE")]
     pub embeds: Vec<PathBuf>,

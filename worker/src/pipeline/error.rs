@@ -42,12 +42,22 @@ pub enum Error {
     /// The tokenizer.
     #[error(transparent)]
     Data(#[from] data::Error),
-    /// The embeddings.
+    /// The options, the place of the checkpoint, or the embeddings.
     #[error(transparent)]
-    Embeddings(#[from] generate::Error),
+    Input(#[from] generate::Error),
+    /// A part of the program ended before its answer.
+    #[error("a part of the program ended unexpectedly: {0}")]
+    Task(#[from] tokio::task::JoinError),
     /// The model loader does not take it.
     #[error("the checkpoint cannot be read: {0}")]
     Model(#[from] ringtune_model::Error),
+}
+
+impl Error {
+    /// Whether the command line is wrong, not what it is about.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Input(generate::Error::Option { .. }))
+    }
 }
 
 pub(super) fn failed_at(path: &Path) -> impl Fn(io::Error) -> Error + '_ {

@@ -23,7 +23,10 @@ pub use error::Error;
 
 use crate::{
     data::ClipTokenizer,
-    generate::{EmbeddingFile, Embeddings},
+    generate::{
+        EmbeddingFile, Embeddings,
+        checkpoint::{self, CheckpointChoice},
+    },
 };
 use error::{failed_at, unusable};
 use parts::{How, MODEL_INDEX};
@@ -35,10 +38,19 @@ const PROMPT_LENGTH: usize = 77;
 ///
 /// # Errors
 /// See [`Error`]. On an error the output is as it was.
-pub fn run(arguments: &PipelineArguments) -> Result<(), Error> {
-    let (model, output) = (&arguments.model, &arguments.output);
+pub async fn run(arguments: PipelineArguments) -> Result<(), Error> {
+    check_output(&arguments.output)?;
+    let PipelineArguments { model, revision, .. } = &arguments;
+    // Its cache keeps what it holds as long as this value lives.
+    let checkpoint = checkpoint::fetch(CheckpointChoice { model, revision, variant: "" }).await?;
+    let folder = checkpoint.folder.clone();
+    tokio::task::spawn_blocking(move || make(&folder, &arguments)).await?
+}
+
+/// With the checkpoint in the folder `model`. Blocks.
+fn make(model: &Path, arguments: &PipelineArguments) -> Result<(), Error> {
+    let output = &arguments.output;
     // 1. Everything that can be wrong.
-    check_output(output)?;
     let index = parts::read_index(model)?;
     let table = table::TokenTable::open(&model.join("text_encoder"))?;
     let mut tokenizer = ClipTokenizer::open(&model.join("tokenizer"), PROMPT_LENGTH)?;

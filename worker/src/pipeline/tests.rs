@@ -18,7 +18,18 @@ fn embedding(folder: &Path) -> (PathBuf, Vec<f32>) {
 
 fn arguments(folder: &Path) -> PipelineArguments {
     let (embeds, _) = embedding(folder);
-    PipelineArguments { model: toy(), embeds: vec![embeds], copy: false, output: folder.join("pipeline") }
+    PipelineArguments {
+        model: toy().to_str().unwrap().to_owned(),
+        revision: String::new(),
+        embeds: vec![embeds],
+        copy: false,
+        output: folder.join("pipeline"),
+    }
+}
+
+fn run(arguments: &PipelineArguments) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(super::run(arguments.clone()))
 }
 
 #[test]
@@ -58,8 +69,8 @@ fn a_pipeline_can_learn_another_word() {
     let rows = vec![0.25; width];
     TensorFile::new().with_f32("<dog>", &[1, width], &rows).unwrap().write(&dog).unwrap();
     let output = folder.path().join("second");
-    run(&PipelineArguments { model: first.output, embeds: vec![dog], copy: false, output: output.clone() })
-        .unwrap();
+    let model = first.output.to_str().unwrap().to_owned();
+    run(&PipelineArguments { model, embeds: vec![dog], output: output.clone(), ..first }).unwrap();
     check(&output, 49_410, &["<dog>".to_owned()], &rows).unwrap();
     let tokenizer = ClipTokenizer::open(&output.join("tokenizer"), 77).unwrap();
     assert_eq!(tokenizer.encode("<cat>_1").unwrap()[1], 49_409);
@@ -76,9 +87,13 @@ fn what_is_there_or_wrong_is_left_alone() {
     assert_eq!(fs::read(arguments.output.join("thesis.tex")).unwrap(), b"mine");
     let elsewhere = folder.path().join("new/pipeline");
     for model in [folder.path().to_owned(), toy().join("unet")] {
+        let model = model.to_str().unwrap().to_owned();
         let error =
             run(&PipelineArguments { model, output: elsewhere.clone(), ..arguments.clone() }).unwrap_err();
         assert!(error.to_string().contains("model_index.json"), "{error}");
         assert!(!elsewhere.exists());
     }
+    let revision = "main".to_owned();
+    let error = run(&PipelineArguments { revision, output: elsewhere, ..arguments }).unwrap_err();
+    assert!(error.is_usage() && error.to_string().starts_with("--revision"), "{error}");
 }

@@ -141,7 +141,7 @@ impl JobFiles {
         let judged =
             if self.last.step == step { self.last } else { StepJudged { step, validation_loss: None } };
         for (index, concept) in self.concepts.iter().enumerate() {
-            let name = concept.file_name_at(step);
+            let name = concept.files.at_step(step);
             self.write_concept(index, &name, embeds::write, judged, Arc::clone(&rows)).await?;
             if let Some(uploads) = &self.uploads {
                 uploads.push(self.folder.join(name)).await;
@@ -234,13 +234,13 @@ impl JobFiles {
         };
         for (index, concept) in self.concepts.iter().enumerate() {
             if self.select_best {
-                let name = concept.last_file_name();
+                let name = concept.files.last();
                 self.write_concept(index, &name, embeds::write, self.last, Arc::clone(&last)).await?;
                 names.push(name);
             }
             let files: [(String, Write); 2] = [
-                (concept.file_name(), embeds::write),
-                (concept.emb_params_file_name(), embeds::write_emb_params),
+                (concept.files.diffusers(), embeds::write),
+                (concept.files.emb_params(), embeds::write_emb_params),
             ];
             for (name, write) in files {
                 self.write_concept(index, &name, write, judged, Arc::clone(&rows)).await?;

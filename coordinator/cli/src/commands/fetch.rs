@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use ringtune_proto::convert::spec_from_wire;
 use uuid::Uuid;
 
 use super::pipeline;
@@ -25,10 +26,10 @@ pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
     if saved.is_empty() {
         remark("the job has no artifacts yet");
     }
-    let spec = job.spec.unwrap_or_default();
-    let wants_pipeline = spec.train.is_some_and(|train| train.save_as_full_pipeline());
-    if let (true, true, Some(model)) = (wants_pipeline, arguments.name.is_empty(), spec.model) {
-        pipeline::say_how(&model.base, &folder);
+    // A job of a coordinator that knows more than this command cannot be read; its files are saved all the same.
+    let spec = job.spec.and_then(|spec| spec_from_wire(spec).ok());
+    if let Some(spec) = spec.filter(|spec| spec.train.save_as_full_pipeline && arguments.name.is_empty()) {
+        pipeline::say_how(&spec, &folder);
     }
     Ok(())
 }

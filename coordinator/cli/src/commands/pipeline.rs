@@ -1,9 +1,12 @@
 //! train.save_as_full_pipeline: the checkpoint with the learned word in it, beside the saved artifacts. It is made here,
-//! from the embedding and the checkpoint's folder: gigabytes that lie on this machine already need not travel.
+//! from the embeddings and the checkpoint: gigabytes that lie on this machine already need not travel.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use ringtune_shared::spec::JobSpec;
+use ringtune_shared::{
+    embedding::FileNames,
+    spec::{JobSpec, ModelLocation, ModelSpec},
+};
 use serde::Serialize;
 use tokio::process::Command;
 
@@ -16,8 +19,6 @@ use crate::{
 
 /// The folder's name among a job's artifacts.
 const FOLDER: &str = "pipeline";
-/// The embedding that goes into it.
-const EMBEDDING: &str = "learned_embeds.safetensors";
 /// What a folder in diffusers layout has.
 const MODEL_INDEX: &str = "model_index.json";
 
@@ -34,13 +35,9 @@ pub(super) fn check(spec: &JobSpec, folder: &Path) -> Result<(), Error> {
     if !spec.train.save_as_full_pipeline {
         return Ok(());
     }
-    if !spec.concepts.is_empty() {
-        return Err(Error::Usage(format!(
-            "{FIELD}: not with [[concepts]] yet; leave it out, and give `ringtune pipeline` an --embeds for each of them"
-        )));
-    }
-    let base = model_folder(spec);
-    if !base.join(MODEL_INDEX).is_file() {
+    // What a hub or a bucket has, a worker finds out before the first step.
+    let base = local_path(&spec.model.base);
+    if ModelLocation::is_path(&spec.model.base) && !base.join(MODEL_INDEX).is_file() {
         return Err(Error::Usage(format!(
             "{FIELD}: {} has no {MODEL_INDEX}; a pipeline is made from a folder in diffusers layout on this machine",
             base.display()
@@ -66,8 +63,11 @@ pub(super) async fn make(
     let program = find_program(WORKER)?;
     let target = folder.join(FOLDER);
     let mut command = Command::new(&program);
-    command.arg("pipeline").arg("--model").arg(model_folder(spec));
-    command.arg("--embeds").arg(folder.join(EMBEDDING)).arg("-o").arg(&target);
+    command.arg("pipeline").args(model_options(&spec.model));
+    for file in embeddings(spec) {
+        command.arg("--embeds").arg(folder.join(file));
+    }
+    command.arg("-o").arg(&target);
     let running = command.stdin(std::process::Stdio::null()).kill_on_drop(true).status();
     let ended = tokio::select! {
         ended = running => ended,
@@ -86,15 +86,32 @@ pub(super) async fn make(
 }
 
 /// Says how to make the pipeline of a job that was not run on this machine.
-pub(super) fn say_how(base: &str, folder: &Path) {
+pub(super) fn say_how(spec: &JobSpec, folder: &Path) {
+    let embeds: String =
+        embeddings(spec).iter().map(|file| format!(" --embeds {}", folder.join(file).display())).collect();
     remark(&format!(
-        "the job asks for a full pipeline; on a machine with its model folder:\n  \
-         ringtune pipeline --model {base} --embeds {} -o {}",
-        folder.join(EMBEDDING).display(),
+        "the job asks for a full pipeline; on a machine that has its model:\n  ringtune pipeline {}{embeds} -o {}",
+        model_options(&spec.model).join(" "),
         folder.join(FOLDER).display()
     ));
 }
 
-fn model_folder(spec: &JobSpec) -> PathBuf {
-    PathBuf::from(spec.model.base.strip_prefix("file://").unwrap_or(&spec.model.base))
+/// The files of the embeddings that go into it.
+fn embeddings(spec: &JobSpec) -> Vec<String> {
+    let concepts = spec.concepts();
+    let tokens: Vec<&str> = concepts.iter().map(|concept| concept.placeholder_token.as_str()).collect();
+    FileNames::list(&tokens).iter().map(FileNames::diffusers).collect()
+}
+
+fn model_options(model: &ModelSpec) -> Vec<String> {
+    let mut options = vec!["--model".to_owned(), local_path(&model.base).display().to_string()];
+    if !model.revision.is_empty() {
+        options.extend(["--revision".to_owned(), model.revision.clone()]);
+    }
+    options
+}
+
+/// A path as it is; hubs and buckets unchanged.
+fn local_path(base: &str) -> &Path {
+    Path::new(base.strip_prefix("file://").unwrap_or(base))
 }

@@ -6,13 +6,13 @@ use crate::spec::model_location::check_variant;
 use crate::spec::{JobSpec, ModelDraft, ModelLocation, ModelSpec, NotAChoice, PredictionType};
 
 impl Check {
-    /// A full pipeline is made beside the job's other files, out of a folder of that machine.
+    /// A full pipeline is made of a checkpoint in diffusers layout, with its own tokenizer and scheduler.
     pub(super) fn pipeline_of_a_folder(&mut self, spec: &JobSpec) {
         let ModelSpec { base, variant, tokenizer, prediction_type, .. } = &spec.model;
-        let is_folder = ModelLocation::is_path(base) && !base.ends_with(".safetensors");
+        let is_folder = !ModelLocation::is_path(base) || !base.ends_with(".safetensors");
         let is_plain = variant.is_empty() && tokenizer.is_empty() && prediction_type.is_none();
         if spec.train.save_as_full_pipeline && !(is_folder && is_plain) {
-            let problem = "got true; allowed where model.base is a folder, and without model.variant, model.tokenizer \
+            let problem = "got true; allowed where model.base is no single file, and without model.variant, model.tokenizer \
                            and model.prediction_type";
             self.refuse("train.save_as_full_pipeline", problem);
         }
