@@ -253,7 +253,8 @@ impl Work {
         if let Some(best) = rows.best.as_ref().filter(|best| over && best.step < step) {
             previews.extend(self.preview(step, Shown::Best(best.step), &best.rows, training).await?);
         }
-        summary.preview_seconds = previews.iter().map(|(_, drawn)| drawn.seconds).sum();
+        // Not sum(): of nothing, that is -0, and is written so.
+        summary.preview_seconds = previews.iter().fold(0.0, |sum, (_, drawn)| sum + drawn.seconds);
         Ok(StepTaken { summary, rows, over, previews })
     }
 
