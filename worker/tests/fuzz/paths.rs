@@ -40,6 +40,45 @@ world_size = 2
 min_world_size = 1
 "#;
 
+/// Tables and lists of them.
+const CONCEPTS: &str = r#"
+kind = "textual_inversion"
+[model]
+base = "hf://org/name@main"
+variant = "fp16"
+[[concepts]]
+placeholder_token = "<one>"
+initializer_token = "a star"
+num_vectors = 2
+folders = [{ images = "./a", repeats = 2 }, { images = "./b" }]
+templates = ["a photo of [name], [caption]"]
+[[concepts]]
+placeholder_token = "<two>"
+initializer_token = "heart"
+images = "./c"
+[train]
+learning_rates = "0.005:100, 1e-3:1000, 1e-5"
+caption_dropout = 0.1
+shuffle_tags = true
+keep_tags = 1
+enable_bucket = true
+min_bucket_reso = 128
+num_train_epochs = 2
+repeats = 3
+select_best = true
+validation_loss_steps = 10
+"#;
+const DRAWING: &str = r#"
+kind = "generate"
+[model]
+base = "s3://bucket/prefix"
+[generate]
+prompts = ["a <one>", "a toy"]
+count = 4
+scheduler = "ddim"
+embeddings = ["./one.safetensors"]
+"#;
+
 fn words_of(texts: &[String]) -> Vec<String> {
     let word = |c: char| !(c.is_alphanumeric() || c == '_');
     let mut words: Vec<String> =
@@ -53,7 +92,7 @@ fn words_of(texts: &[String]) -> Vec<String> {
 fn job_file() {
     // With every key there is, too.
     let full = parse_job_toml(JOB).unwrap().to_toml().unwrap();
-    let texts = [JOB.to_owned(), full];
+    let texts = [JOB, &full, CONCEPTS, DRAWING].map(str::to_owned);
     Path {
         name: "job-file",
         words: words_of(&texts),
