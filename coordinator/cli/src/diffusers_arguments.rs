@@ -431,4 +431,36 @@ mod tests {
             assert!(!unknown, "{error}");
         }
     }
+
+    /// Each option of the script stands once in the README's table, and the last column says what becomes of it.
+    #[test]
+    fn the_table_of_the_readme_says_what_becomes_of_each_option() {
+        let readme = include_str!("../../../README.md");
+        let table = readme.split("## Coming from diffusers' script").nth(1).expect("a chapter");
+        let table = table.split("\n## ").next().expect("its end");
+        let mut said = BTreeMap::new();
+        for row in table.lines().filter(|line| line.starts_with("| `")) {
+            let cells: Vec<&str> = row.split(" | ").collect();
+            for option in cells[0].split('`').skip(1).step_by(2).filter(|option| !option.starts_with('-')) {
+                assert!(said.insert(option, cells[2]).is_none(), "{option} stands twice");
+            }
+        }
+        let mut said_of = |option: &str| said.remove(option).unwrap_or_else(|| panic!("{option} is missing"));
+        for (option, _, section, key) in KNOWN {
+            let here = said_of(option);
+            let is_same = *section == "train" && option == key;
+            assert!(
+                here.starts_with(if is_same { "same" } else { "different" }) || *option == "seed",
+                "{option}: {here}"
+            );
+        }
+        for (option, ..) in WITHOUT_EFFECT {
+            assert!(said_of(option).starts_with("left out"), "{option}");
+        }
+        for (option, ..) in REFUSED {
+            assert!(said_of(option).starts_with("not here, refused"), "{option}");
+        }
+        let rest: Vec<&str> = said.into_keys().collect();
+        assert_eq!(rest, ["num_processes", "output_dir", "report_to"]);
+    }
 }
