@@ -15,8 +15,8 @@ impl MicrobatchBuilder {
     ///
     /// The images are those of training, one after the other, for a job has few; noise, latents, prompts, mirroring
     /// and timesteps are drawn by purposes of their own, and the timesteps spread evenly over the whole schedule. There
-    /// is no noise offset, all captions are whole, and all samples weigh the same: the loss says how well the pictures
-    /// are predicted.
+    /// is no noise offset, and all captions are whole. Samples weigh what they weigh in training: unweighted, the levels
+    /// of noise that snr_gamma holds back would decide which embedding is the best, though it is not trained for them.
     ///
     /// # Errors
     /// The tokenizer refuses a prompt.
@@ -30,7 +30,7 @@ impl MicrobatchBuilder {
         let images = self.held_out_images(microbatch);
         let shape = self.shape_of_first(&images);
         let length = shape.iter().product();
-        let mut inputs = self.without_samples(rows, shape, None);
+        let mut inputs = self.without_samples(rows, shape, self.options.snr_gamma);
         for (sample, number) in (microbatch * batch..).zip(images) {
             let Some((concept, number)) = self.set.image(number) else { continue };
             let timesteps = self.options.num_train_timesteps;
@@ -94,12 +94,20 @@ mod tests {
             let image = (sample % 4) as f32 + 1.0;
             assert!((latent[0].abs() - image * 0.5).abs() < 1e-6, "{sample}: {latent:?}");
         }
-        assert!(microbatches.iter().all(|one| one.snr_gamma.is_none()));
+    }
+
+    #[test]
+    fn samples_weigh_what_they_weigh_in_training() {
+        let (plain, weighted) = (all(OPTIONS, 6), all(BatchOptions { snr_gamma: Some(5.0), ..OPTIONS }, 6));
+        for (plain, weighted) in plain.into_iter().zip(weighted) {
+            assert_eq!((plain.snr_gamma, weighted.snr_gamma), (None, Some(5.0)));
+            assert_eq!(Microbatch { snr_gamma: None, ..weighted }, plain);
+        }
     }
 
     #[test]
     fn they_are_the_same_whatever_the_training_does_and_never_its_own() {
-        let other = BatchOptions { microbatches: 7, noise_offset: 0.1, snr_gamma: Some(5.0), ..OPTIONS };
+        let other = BatchOptions { microbatches: 7, noise_offset: 0.1, ..OPTIONS };
         assert_eq!(all(OPTIONS, 6), all(other, 6));
         assert_ne!(all(OPTIONS, 6), all(BatchOptions { seed: 4, ..OPTIONS }, 6));
         let whole: Vec<f32> = all(OPTIONS, 6).into_iter().flat_map(|one| one.noise).collect();
