@@ -64,7 +64,8 @@ impl Pair {
     async fn count_right(&self, sandbox: &Sandbox, word: &str, embeds: &[&str]) -> Result<u64> {
         let (model, folder) = (text(&places::toy_checkpoint()), format!("samples-{}", embeds.len()));
         let (prompt, count) = (format!("a photo of a {word}"), SAMPLES.to_string());
-        let fixed = ["--scheduler", "ddim", "--steps", "25", "--guidance", "4", "--seed", "0", "--threads", "1"];
+        let fixed =
+            ["--scheduler", "ddim", "--steps", "25", "--guidance", "4", "--seed", "0", "--threads", "1"];
         let drawn = ["generate", "--model", &model, "--prompt", &prompt, "-o", &folder];
         let generate = [&drawn[..], &fixed, &["--count", &count, "--batch", &count], embeds].concat();
         sandbox.finish(&generate).await?.expect_code(0)?;
