@@ -28,6 +28,9 @@ def main():
     a1111 = {"string_to_token": {"*": 265}, "string_to_param": {"*": torch.nn.Parameter(rows)}, "name": "my-cat",
              "step": 10, "sd_checkpoint": None, "sd_checkpoint_name": None}
     torch.save(a1111, "a1111.pt")
+    # As wide as tests/fixtures/toy-sd's text encoder.
+    wide = torch.arange(128, dtype=torch.float32).reshape(2, 64) / 256 - 0.25
+    torch.save({**a1111, "string_to_param": {"*": torch.nn.Parameter(wide)}}, "toy-a1111.pt")
     torch.save(a1111, "legacy.pt", _use_new_zipfile_serialization=False)
     # The script of the paper: ldm/modules/embedding_manager.py, EmbeddingManager.save.
     ldm = {"string_to_token": {"*": torch.tensor(265)},

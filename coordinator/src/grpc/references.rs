@@ -1,4 +1,6 @@
-//! Which contents are still wanted: those that a job lists, and those that a job's images and checkpoint are.
+//! Which contents are still wanted: those that a job lists, and those that a job's images, embeddings and checkpoint are.
+
+mod embeddings;
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -83,24 +85,6 @@ impl References {
         Ok(Some(checkpoint.resumed()))
     }
 
-    /// Checks that the uploaded embeddings of a job that draws are all here. They count as used from now on.
-    pub(super) async fn check_embeddings(&self, spec: &JobSpec) -> Result<(), Vec<FieldViolation>> {
-        let Some(generate) = &spec.generate else { return Ok(()) };
-        let _tying = self.gate.read().await;
-        for (index, entry) in generate.embeddings.iter().enumerate() {
-            let refuse = |problem: String| {
-                vec![FieldViolation::new(format!("spec.generate.embeddings[{index}]"), problem)]
-            };
-            let EmbeddingPlace::Uploaded { hash, .. } = EmbeddingPlace::parse(entry).map_err(refuse)? else {
-                continue;
-            };
-            let contents = self.contents.clone();
-            let checked = blocking(move || use_content(&contents, hash)).await;
-            checked.unwrap_or_else(|_| Err("the check was broken off".to_owned())).map_err(refuse)?;
-        }
-        Ok(())
-    }
-
     /// Takes a file off a job, and removes its content if nobody else has it.
     pub(super) async fn drop_artifact(&self, job: JobId, name: String) -> Result<(), FailedRequest> {
         let _alone = self.gate.write().await;
@@ -180,28 +164,24 @@ fn count_images(contents: &Contents, hash: ContentHash) -> Result<u64, String> {
 }
 
 /// Blocks.
-fn use_content(contents: &Contents, hash: ContentHash) -> Result<(), String> {
-    let committed = contents.committed(&hash).map_err(|error| error.to_string())?;
-    if !committed.complete {
-        return Err(format!("{} is not uploaded yet", hash.uri()));
-    }
-    contents.touch(&hash).map_err(|error| error.to_string())
+fn read_checkpoint(contents: &Contents, hash: ContentHash) -> Result<Checkpoint, String> {
+    let bytes = read_whole(contents, hash, LARGEST_FILE)?;
+    let checkpoint = Checkpoint::from_bytes(&bytes).map_err(|error| format!("{}: {error}", hash.uri()))?;
+    contents.touch(&hash).map_err(|error| error.to_string())?;
+    Ok(checkpoint)
 }
 
-/// Blocks.
-fn read_checkpoint(contents: &Contents, hash: ContentHash) -> Result<Checkpoint, String> {
+/// A content of at most `limit` bytes. Blocks.
+fn read_whole(contents: &Contents, hash: ContentHash, limit: u64) -> Result<Vec<u8>, String> {
     let mut range = contents.read(&hash, 0, None).map_err(|error| match error {
         contents::Error::NotFound(hash) => format!("{} is not uploaded yet", hash.uri()),
         other => other.to_string(),
     })?;
     let size = range.content_size;
-    if size > LARGEST_FILE {
-        return Err(format!("{} has {size} bytes: no checkpoint", hash.uri()));
+    if size > limit {
+        return Err(format!("{} has {size} bytes; allowed: at most {limit}", hash.uri()));
     }
-    let bytes = range.next_chunk(usize::try_from(size).unwrap_or(0)).map_err(|error| error.to_string())?;
-    let checkpoint = Checkpoint::from_bytes(&bytes).map_err(|error| format!("{}: {error}", hash.uri()))?;
-    contents.touch(&hash).map_err(|error| error.to_string())?;
-    Ok(checkpoint)
+    range.next_chunk(usize::try_from(size).unwrap_or(0)).map_err(|error| error.to_string())
 }
 
 fn manifest(contents: &Contents, hash: ContentHash) -> Result<Manifest, String> {

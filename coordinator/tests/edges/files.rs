@@ -177,6 +177,50 @@ fn checkpoint(step: u64) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat()
 }
 
+fn embedding(name: &str) -> Vec<u8> {
+    let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/embeddings");
+    std::fs::read(fixtures.join(name)).unwrap()
+}
+
+#[tokio::test]
+async fn a_job_starts_from_an_uploaded_embedding_that_fits_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
+    let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+    let [good, calls] = ["a1111.pt", "pickle-calls.bin"].map(embedding);
+    let starting = |place: &str, vectors| {
+        let mut wanted = spec();
+        if let Some(train) = &mut wanted.train {
+            train.initializer_token.clear();
+            train.initializer_embedding = place.to_owned();
+            train.num_vectors = Some(vectors);
+        }
+        wanted
+    };
+    let mut refused = async |place: &str, vectors| {
+        let request = v1::CreateJobRequest { spec: Some(starting(place, vectors)), ..Default::default() };
+        let details = jobs.create_job(request).await.unwrap_err().get_details_bad_request().unwrap();
+        assert_eq!(details.field_violations[0].field, "spec.train.initializer_embedding");
+        details.field_violations[0].description.clone()
+    };
+    let [good_uri, calls_uri] = [&good, &calls].map(|bytes| ContentHash::of(bytes).uri());
+    assert!(refused(&good_uri, 2).await.contains("not uploaded yet"));
+    for bytes in [good.as_slice(), &calls] {
+        upload(&mut artifacts, header(bytes, 0), &[bytes]).await.unwrap();
+    }
+    assert!(refused("/e/old.pt", 2).await.contains("upload a file"));
+    assert!(refused(&good_uri, 1).await.contains("it has 2 vectors and num_vectors is 1"));
+    assert!(refused(&calls_uri, 2).await.contains("Nothing was run"));
+    let job_id = create(&mut jobs, starting(&good_uri, 2)).await.job_id;
+    // A job that lists it as a file lets it go, and still needs it.
+    let listed = v1::UploadHeader { job_id: job_id.clone(), name: "old.pt".to_owned(), ..header(&good, 0) };
+    upload(&mut artifacts, listed, &[]).await.unwrap();
+    let request = v1::DeleteArtifactRequest { job_id, name: "old.pt".to_owned() };
+    artifacts.delete_artifact(request).await.unwrap();
+    assert_eq!(download(&mut artifacts, by_uri(&good_uri)).await.unwrap().1, good);
+    coordinator.stop().await;
+}
+
 #[tokio::test]
 async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
     let folder = tempfile::tempdir().unwrap();
@@ -247,8 +291,9 @@ async fn a_job_that_draws_needs_its_embeddings_here() {
     let folder = tempfile::tempdir().unwrap();
     let coordinator = Coordinator::start(folder.path(), Options::default()).await;
     let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
-    let entry = format!("{}#cat.safetensors", ContentHash::of(b"embedding").uri());
-    let drawing = v1::JobSpec {
+    let cat = embedding("a1111.pt");
+    let entry = |bytes: &[u8]| format!("{}#cat.pt", ContentHash::of(bytes).uri());
+    let drawing = |entry: String| v1::JobSpec {
         kind: "generate".to_owned(),
         model: spec().model,
         generate: Some(v1::GenerateSpec {
@@ -258,10 +303,15 @@ async fn a_job_that_draws_needs_its_embeddings_here() {
         }),
         ..Default::default()
     };
-    let request = v1::CreateJobRequest { spec: Some(drawing.clone()), ..Default::default() };
-    let details = jobs.create_job(request).await.unwrap_err().get_details_bad_request().unwrap();
-    assert_eq!(details.field_violations[0].field, "spec.generate.embeddings[1]");
-    assert!(details.field_violations[0].description.contains("not uploaded yet"), "{details:?}");
-    upload(&mut artifacts, header(b"embedding", 0), &[b"embedding"]).await.unwrap();
-    create(&mut jobs, drawing).await;
+    upload(&mut artifacts, header(b"no embedding", 0), &[b"no embedding"]).await.unwrap();
+    for (bytes, said) in
+        [(cat.as_slice(), "not uploaded yet"), (b"no embedding", "neither a safetensors file")]
+    {
+        let request = v1::CreateJobRequest { spec: Some(drawing(entry(bytes))), ..Default::default() };
+        let details = jobs.create_job(request).await.unwrap_err().get_details_bad_request().unwrap();
+        assert_eq!(details.field_violations[0].field, "spec.generate.embeddings[1]");
+        assert!(details.field_violations[0].description.contains(said), "{details:?}");
+    }
+    upload(&mut artifacts, header(&cat, 0), &[&cat]).await.unwrap();
+    create(&mut jobs, drawing(entry(&cat))).await;
 }

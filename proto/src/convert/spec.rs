@@ -30,6 +30,7 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
         train: TrainDraft {
             placeholder_token: given(train.placeholder_token),
             initializer_token: given(train.initializer_token),
+            initializer_embedding: given(train.initializer_embedding),
             learnable_property: train.learnable_property,
             num_vectors: train.num_vectors,
             resolution: train.resolution,
@@ -93,6 +94,7 @@ fn concept_from_wire(wire: v1::ConceptSpec) -> ConceptDraft {
     ConceptDraft {
         placeholder_token: given(wire.placeholder_token),
         initializer_token: given(wire.initializer_token),
+        initializer_embedding: given(wire.initializer_embedding),
         images: given(wire.images),
         folders: folders_from_wire(wire.folders),
         num_vectors: wire.num_vectors,
@@ -118,6 +120,7 @@ fn concept_to_wire(concept: &ConceptSpec) -> v1::ConceptSpec {
     v1::ConceptSpec {
         placeholder_token: concept.placeholder_token.clone(),
         initializer_token: concept.initializer_token.clone(),
+        initializer_embedding: concept.initializer_embedding.clone(),
         images: concept.images.clone(),
         folders: folders_to_wire(&concept.folders),
         num_vectors: Some(i64::from(concept.num_vectors)),
@@ -154,6 +157,7 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
         train: learns.then(|| v1::TrainSpec {
             placeholder_token: train.placeholder_token.clone(),
             initializer_token: train.initializer_token.clone(),
+            initializer_embedding: train.initializer_embedding.clone(),
             learnable_property: Some(train.learnable_property.as_str().to_owned()),
             num_vectors: Some(i64::from(train.num_vectors)),
             resolution: Some(i64::from(train.resolution)),
@@ -302,16 +306,20 @@ mod tests {
         assert_eq!(spec_to_wire(&spec), wire);
     }
 
-    /// A pipeline is made beside a plain folder only, so that it needs a job of its own.
+    /// A pipeline is made beside a plain folder only, and an embedding is no start beside words, so that they need a
+    /// job of their own.
     #[test]
-    fn a_pipeline_that_is_asked_for_goes_over_the_wire() {
+    fn a_pipeline_and_an_embedding_that_are_asked_for_go_over_the_wire() {
         let mut plain = sent();
         plain.model = Some(v1::ModelSpec { base: "/models/sd".to_owned(), ..Default::default() });
         if let Some(train) = &mut plain.train {
             train.save_as_full_pipeline = Some(true);
+            train.initializer_token.clear();
+            train.initializer_embedding = "/old.pt".to_owned();
         }
         let spec = spec_from_wire(plain).unwrap();
         assert!(spec.train.save_as_full_pipeline);
+        assert_eq!(spec.train.initializer_embedding, "/old.pt");
         assert_eq!(spec_from_wire(spec_to_wire(&spec)).unwrap(), spec);
     }
 
@@ -324,6 +332,8 @@ mod tests {
             ..Default::default()
         };
         let own = v1::ConceptSpec {
+            initializer_token: String::new(),
+            initializer_embedding: "/old.pt".to_owned(),
             num_vectors: Some(3),
             learnable_property: Some("style".to_owned()),
             ..concept("<b>")
@@ -336,6 +346,7 @@ mod tests {
         let spec = spec_from_wire(several).unwrap();
         assert_eq!(spec.concepts[0].templates, ["a photo of a {}"]);
         assert_eq!((spec.concepts[1].num_vectors, spec.concepts[1].templates.len()), (3, 0));
+        assert_eq!(spec.concepts[1].initializer_embedding, "/old.pt");
         assert_eq!(spec_from_wire(spec_to_wire(&spec)).unwrap(), spec);
     }
 

@@ -5,6 +5,9 @@ use super::LARGEST_FILE;
 /// A file that is no embedding, or none that can be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EmbeddingError {
+    /// No file, or none that can be opened.
+    #[error("{0}")]
+    Unreadable(String),
     /// Too large to be one.
     #[error("it has {size} bytes; an embedding's file has at most {LARGEST_FILE}")]
     TooLarge {
@@ -39,6 +42,16 @@ pub enum EmbeddingError {
     Code {
         /// What it names.
         name: String,
+    },
+    /// For a text encoder of another width.
+    #[error(
+        "its rows are {found} wide, this checkpoint's text encoder takes {wanted}: it was learned for another model"
+    )]
+    WrongWidth {
+        /// Numbers of a row.
+        found: usize,
+        /// The text encoder's hidden size.
+        wanted: usize,
     },
     /// It can be read and holds something else.
     #[error("{0}")]

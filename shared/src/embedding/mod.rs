@@ -16,6 +16,9 @@ mod torch_file;
 pub use error::EmbeddingError;
 pub use file_names::{FileNames, file_word};
 
+use std::io::Read as _;
+use std::path::Path;
+
 use crate::ids::ContentHash;
 
 /// Bytes of an embedding's file at most.
@@ -43,6 +46,27 @@ pub struct LearnedEmbedding {
     pub hash: ContentHash,
 }
 
+/// The bytes of a file that is no larger than an embedding's can be. Blocks.
+///
+/// # Errors
+/// It is not there, no plain file, or too large.
+pub fn read_file(path: &Path) -> Result<Vec<u8>, EmbeddingError> {
+    let unreadable = |error: std::io::Error| EmbeddingError::Unreadable(error.to_string());
+    // Before it is opened: that alone would wait for the other end of a pipe.
+    let about = std::fs::metadata(path).map_err(unreadable)?;
+    if !about.is_file() {
+        return Err(EmbeddingError::Unreadable("it is no file".to_owned()));
+    }
+    if about.len() > LARGEST_FILE {
+        return Err(EmbeddingError::TooLarge { size: about.len() });
+    }
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    // One more, so that a file that has grown since is refused as too large.
+    file.take(LARGEST_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
 impl LearnedEmbedding {
     /// Reads a file. Which form it has is told by its first bytes and not by a name.
     ///
@@ -61,6 +85,15 @@ impl LearnedEmbedding {
         };
         let (width, rows) = tensor.into_rows()?;
         Ok(Self { token, width, rows, hash: ContentHash::of(bytes) })
+    }
+
+    /// Refuses rows that a text encoder of this hidden size cannot take.
+    ///
+    /// # Errors
+    /// Both widths.
+    pub fn check_width(&self, wanted: usize) -> Result<(), EmbeddingError> {
+        let found = self.width;
+        if found == wanted { Ok(()) } else { Err(EmbeddingError::WrongWidth { found, wanted }) }
     }
 
     /// How many rows there are, at least 1.

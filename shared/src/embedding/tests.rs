@@ -68,6 +68,19 @@ fn what_is_no_embedding_is_told_apart() {
 }
 
 #[test]
+fn only_files_are_read_and_no_large_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("large");
+    std::fs::File::create(&large).unwrap().set_len(LARGEST_FILE + 1).unwrap();
+    assert_eq!(read_file(&large), Err(EmbeddingError::TooLarge { size: LARGEST_FILE + 1 }));
+    assert_eq!(read_file(folder.path()), Err(EmbeddingError::Unreadable("it is no file".to_owned())));
+    let missing = read_file(&folder.path().join("missing")).unwrap_err();
+    assert!(missing.to_string().contains("No such file"), "{missing}");
+    std::fs::write(&large, b"small").unwrap();
+    assert_eq!(read_file(&large).unwrap(), b"small");
+}
+
+#[test]
 fn nothing_is_called_by_any_way() {
     let systems: [&[u8]; 8] = [
         b"\x80\x02cos\nsystem\nX\x02\x00\x00\x00id\x85R.",

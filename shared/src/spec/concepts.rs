@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FolderDraft, FolderSpec, JobSpec, LearnableProperty};
+use super::{
+    DataSpec, FolderDraft, FolderSpec, JobSpec, LearnableProperty, folders::add_sources, limits::NUM_VECTORS,
+};
+use crate::embedding::LearnedEmbedding;
 
 /// One concept: a new word, and what it is learned from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -11,10 +14,14 @@ pub struct ConceptSpec {
     pub placeholder_token: String,
     /// The known word or words whose embeddings the new one's rows start from: one after the other, and again from the
     /// first where there are more rows than tokens.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub initializer_token: String,
-    /// Its pictures; see [`super::DataSpec::images`].
+    /// See [`super::TrainSpec::initializer_embedding`].
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub initializer_embedding: String,
+    /// Its pictures; see [`DataSpec::images`].
     pub images: String,
-    /// Several folders of them instead; see [`super::DataSpec::folders`].
+    /// Several folders of them instead; see [`DataSpec::folders`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub folders: Vec<FolderSpec>,
     /// Rows learned for it. Default: `train.num_vectors`.
@@ -33,11 +40,42 @@ pub struct ConceptSpec {
 pub struct ConceptDraft {
     pub placeholder_token: Option<String>,
     pub initializer_token: Option<String>,
+    pub initializer_embedding: Option<String>,
     pub images: Option<String>,
     pub folders: Option<Vec<FolderDraft>>,
     pub num_vectors: Option<i64>,
     pub learnable_property: Option<String>,
     pub templates: Option<Vec<String>>,
+}
+
+/// The embedding that a concept starts from.
+#[derive(Debug, PartialEq, Eq)]
+pub struct InitializerEmbedding<'a> {
+    /// The full name of the field that names it, for messages.
+    pub field: String,
+    /// See [`super::TrainSpec::initializer_embedding`]; empty where its concept starts from words.
+    pub place: &'a mut String,
+    /// The rows that its concept learns.
+    num_vectors: u32,
+}
+
+impl InitializerEmbedding<'_> {
+    /// Refuses what is no start for this concept. Whether it is as wide as the text encoder only a worker can tell.
+    ///
+    /// # Errors
+    /// It has another number of rows than the concept learns: both, without the field's name.
+    pub fn check(&self, learned: &LearnedEmbedding) -> Result<(), String> {
+        let (found, wanted) = (learned.vectors(), self.num_vectors);
+        if found == wanted as usize {
+            return Ok(());
+        }
+        let vectors = if found == 1 { "vector" } else { "vectors" };
+        let advice = match i64::try_from(found) {
+            Ok(found) if found <= NUM_VECTORS => format!("give num_vectors = {found}"),
+            _ => format!("a concept has at most {NUM_VECTORS}"),
+        };
+        Err(format!("it has {found} {vectors} and num_vectors is {wanted}; {advice}"))
+    }
 }
 
 impl JobSpec {
@@ -50,6 +88,7 @@ impl JobSpec {
         vec![ConceptSpec {
             placeholder_token: train.placeholder_token.clone(),
             initializer_token: train.initializer_token.clone(),
+            initializer_embedding: train.initializer_embedding.clone(),
             images: self.data.images.clone(),
             folders: self.data.folders.clone(),
             num_vectors: train.num_vectors,
@@ -67,8 +106,40 @@ impl JobSpec {
             (true, _) => format!("train.{key}"),
         }
     }
+
+    /// The embeddings that concepts start from, one of each in the order of [`JobSpec::concepts`].
+    pub fn initializer_embeddings(&mut self) -> Vec<InitializerEmbedding<'_>> {
+        let train = &mut self.train;
+        let own = self.concepts.is_empty().then(|| InitializerEmbedding {
+            field: "train.initializer_embedding".to_owned(),
+            place: &mut train.initializer_embedding,
+            num_vectors: train.num_vectors,
+        });
+        let listed = self.concepts.iter_mut().enumerate().map(|(index, concept)| InitializerEmbedding {
+            field: field(index, "initializer_embedding"),
+            place: &mut concept.initializer_embedding,
+            num_vectors: concept.num_vectors,
+        });
+        own.into_iter().chain(listed).collect()
+    }
 }
 
 pub(super) fn field(index: usize, key: &str) -> String {
     format!("concepts[{index}].{key}")
+}
+
+/// All that concepts take from elsewhere: pictures and embeddings, by the names of their fields. Those that are not
+/// given are there too, empty.
+pub(super) fn places<'a>(
+    data: &'a mut DataSpec,
+    train_embedding: &'a mut String,
+    concepts: &'a mut [ConceptSpec],
+) -> Vec<(String, &'a mut String)> {
+    let mut all = vec![("train.initializer_embedding".to_owned(), train_embedding)];
+    add_sources(&mut all, |key| format!("data.{key}"), &mut data.images, &mut data.folders);
+    for (index, concept) in concepts.iter_mut().enumerate() {
+        add_sources(&mut all, |key| field(index, key), &mut concept.images, &mut concept.folders);
+        all.push((field(index, "initializer_embedding"), &mut concept.initializer_embedding));
+    }
+    all
 }

@@ -59,6 +59,7 @@ pub struct DataDraft {
 pub struct TrainDraft {
     pub placeholder_token: Option<String>,
     pub initializer_token: Option<String>,
+    pub initializer_embedding: Option<String>,
     pub learnable_property: Option<String>,
     pub num_vectors: Option<i64>,
     pub resolution: Option<i64>,

@@ -84,7 +84,7 @@ pub(super) fn image_sources<'a>(
     all
 }
 
-fn add_sources<'a>(
+pub(super) fn add_sources<'a>(
     all: &mut Vec<(String, &'a mut String)>,
     field: impl Fn(&str) -> String,
     images: &'a mut String,

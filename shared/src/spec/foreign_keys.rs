@@ -27,6 +27,7 @@ const FOREIGN_KEYS: &[(&str, &str)] = &[
     ("pretrained_model_name", "write [model] base"),
     ("token_string", "write [train] placeholder_token"),
     ("init_word", "write [train] initializer_token"),
+    ("weights", "write [train] initializer_embedding"),
     ("num_vectors_per_token", "write [train] num_vectors"),
     ("use_object_template", "write [train] learnable_property = \"object\""),
     ("use_style_template", "write [train] learnable_property = \"style\""),

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use choices::{
     JobKind, LearnableProperty, LrScheduler, MixedPrecision, NotAChoice, PredictionType, ReportTo,
 };
-pub use concepts::{ConceptDraft, ConceptSpec};
+pub use concepts::{ConceptDraft, ConceptSpec, InitializerEmbedding};
 pub use draft::{ClusterDraft, DataDraft, DebugDraft, JobDraft, ModelDraft, TrainDraft};
 pub use error::{SpecError, Violation};
 pub use folders::{FolderDraft, FolderSpec, ImageUse};
@@ -124,6 +124,10 @@ pub struct TrainSpec {
     /// first where there are more rows than tokens. Empty in a job of several concepts.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub initializer_token: String,
+    /// A learned embedding whose rows are the start, instead of `initializer_token`: a file, or a content URI once it is
+    /// uploaded. It has `num_vectors` rows.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub initializer_embedding: String,
     /// Which of the two lists of prompts is used where `templates` is empty.
     pub learnable_property: LearnableProperty,
     /// Rows learned for the placeholder. Default 1.

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{JobSpec, ModelLocation, SpecError, Violation, folders::image_sources};
+use super::{JobSpec, ModelLocation, SpecError, Violation, concepts::places};
 use crate::checkpoint::ResumeFrom;
 use crate::ids::CONTENT_URI_PREFIX;
 
@@ -51,7 +51,7 @@ impl JobSpec {
         ];
         let places = checkpoint_places
             .into_iter()
-            .chain(image_sources(data, concepts))
+            .chain(places(data, &mut train.initializer_embedding, concepts))
             .chain(embeddings)
             .chain([("debug.trace_dir".to_owned(), &mut debug.trace_dir)]);
         let checkpoint = resumes_from_a_file

@@ -103,6 +103,7 @@ const SECTION_OF_KEY: &[(&str, &str)] = &[
     ("folders", "data"),
     ("placeholder_token", "train"),
     ("initializer_token", "train"),
+    ("initializer_embedding", "train"),
     ("learnable_property", "train"),
     ("num_vectors", "train"),
     ("resolution", "train"),
@@ -217,6 +218,7 @@ impl<'text> Reader<'text> {
             concepts.push(ConceptDraft {
                 placeholder_token: self.string(&mut section, "placeholder_token"),
                 initializer_token: self.string(&mut section, "initializer_token"),
+                initializer_embedding: self.string(&mut section, "initializer_embedding"),
                 images: self.string(&mut section, "images"),
                 folders: self.folders(&mut section),
                 num_vectors: self.integer(&mut section, "num_vectors"),
@@ -252,6 +254,7 @@ impl<'text> Reader<'text> {
         TrainDraft {
             placeholder_token: self.string(section, "placeholder_token"),
             initializer_token: self.string(section, "initializer_token"),
+            initializer_embedding: self.string(section, "initializer_embedding"),
             learnable_property: self.string(section, "learnable_property"),
             num_vectors: self.integer(section, "num_vectors"),
             resolution: self.integer(section, "resolution"),

@@ -66,6 +66,7 @@ fn what_is_left_out_takes_diffusers_defaults() {
         train: TrainSpec {
             placeholder_token: "<cat-toy>".into(),
             initializer_token: "toy".into(),
+            initializer_embedding: String::new(),
             learnable_property: LearnableProperty::Object,
             num_vectors: 1,
             resolution: 512,

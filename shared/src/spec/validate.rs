@@ -172,13 +172,17 @@ impl Check {
     fn train(&mut self, draft: TrainDraft, several: bool) -> TrainSpec {
         let (validation, previews) = (self.validation(&draft), self.previews(&draft));
         let learning_rates = self.learning_rates(&draft);
-        let words =
-            Words { placeholder_token: draft.placeholder_token, initializer_token: draft.initializer_token };
-        let (placeholder_token, initializer_token) =
+        let words = Words {
+            placeholder_token: draft.placeholder_token,
+            initializer_token: draft.initializer_token,
+            initializer_embedding: draft.initializer_embedding,
+        };
+        let [placeholder_token, initializer_token, initializer_embedding] =
             if several { self.no_words(words) } else { self.words("train", words) };
         TrainSpec {
             placeholder_token,
             initializer_token,
+            initializer_embedding,
             learnable_property: self.choice(
                 "train.learnable_property",
                 draft.learnable_property,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ringtune_shared::{
-    embedding::{EmbeddingError, LARGEST_FILE, LearnedEmbedding},
+    embedding::{EmbeddingError, LearnedEmbedding, read_file},
     ids::ContentHash,
 };
 
@@ -86,19 +86,10 @@ struct Learned {
 
 fn read(file: &EmbeddingFile, width: usize) -> Result<Learned, Error> {
     let wrong = |problem: String| Error::Embeds { file: file.name.clone(), problem };
-    let size = std::fs::metadata(&file.path).map_err(|error| wrong(error.to_string()))?.len();
-    if size > LARGEST_FILE {
-        return Err(wrong(EmbeddingError::TooLarge { size }.to_string()));
-    }
-    let bytes = std::fs::read(&file.path).map_err(|error| wrong(error.to_string()))?;
-    let learned = LearnedEmbedding::from_bytes(&bytes).map_err(|error| wrong(error.to_string()))?;
-    if learned.width != width {
-        let problem = format!(
-            "its rows are {} wide, this checkpoint's text encoder takes {width}: it was learned for another model",
-            learned.width
-        );
-        return Err(wrong(problem));
-    }
+    let unusable = |error: EmbeddingError| wrong(error.to_string());
+    let bytes = read_file(&file.path).map_err(unusable)?;
+    let learned = LearnedEmbedding::from_bytes(&bytes).map_err(unusable)?;
+    learned.check_width(width).map_err(unusable)?;
     // AUTOMATIC1111 and kohya's scripts go by the file's name without the ending.
     let of_name = || Path::new(&file.name).file_stem()?.to_str().map(str::to_owned);
     let nameless = || wrong("it has no name, and nothing in it names a token".to_owned());

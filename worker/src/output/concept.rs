@@ -9,8 +9,10 @@ use super::Learned;
 pub struct Concept {
     /// The word that is taught.
     pub placeholder_token: String,
-    /// The word that it starts from.
+    /// The word that it starts from; empty where it starts from an embedding.
     pub initializer_token: String,
+    /// The content URI of the embedding that it starts from; empty where it starts from words.
+    pub initializer_embedding: String,
     /// Rows learned for it, at least 1.
     pub num_vectors: usize,
     /// What its files are called.
@@ -24,10 +26,20 @@ impl Concept {
         let concept = |(spec, files): (&ConceptSpec, FileNames)| Self {
             placeholder_token: spec.placeholder_token.clone(),
             initializer_token: spec.initializer_token.clone(),
+            initializer_embedding: spec.initializer_embedding.clone(),
             num_vectors: spec.num_vectors as usize,
             files,
         };
         specs.iter().zip(FileNames::list(&tokens)).map(concept).collect()
+    }
+
+    /// What it starts from: the word, or the embedding's content URI.
+    pub fn start(&self) -> &str {
+        if self.initializer_embedding.is_empty() {
+            &self.initializer_token
+        } else {
+            &self.initializer_embedding
+        }
     }
 
     /// What was learned of each concept. `rows`: [vectors of all concepts, width] flat, in their order.
@@ -57,6 +69,7 @@ mod tests {
         let spec = |(index, token): (usize, &&str)| ConceptSpec {
             placeholder_token: (*token).to_owned(),
             initializer_token: "star".to_owned(),
+            initializer_embedding: String::new(),
             images: "/images".to_owned(),
             folders: Vec::new(),
             num_vectors: index as u32 + 1,

@@ -98,7 +98,6 @@ impl EmbeddingFacts {
             ("modelspec.title", self.title.clone()),
             ("ringtune", self.to_json()),
             ("ringtune.data_hash", self.data_hash.clone()),
-            ("ringtune.initializer_token", learned.concept.initializer_token.clone()),
             ("ringtune.job_hash", self.job_hash()),
             ("ringtune.model_hash", self.model_hash.clone()),
             (PLACEHOLDER_ENTRY, learned.concept.placeholder_token.clone()),
@@ -106,6 +105,12 @@ impl EmbeddingFacts {
             ("ringtune.step", learned.step.to_string()),
             ("ringtune.version", self.version.clone()),
         ]);
+        let concept = learned.concept;
+        let (start, place) = match concept.initializer_embedding.is_empty() {
+            true => ("ringtune.initializer_token", &concept.initializer_token),
+            false => ("ringtune.initializer_embedding", &concept.initializer_embedding),
+        };
+        entries.insert(start, place.clone());
         if let Some(loss) = learned.validation_loss {
             entries.insert("ringtune.validation_loss", loss.to_string());
         }
@@ -168,6 +173,7 @@ pub(crate) mod tests {
             let spec = ConceptSpec {
                 placeholder_token: "<a>".to_owned(),
                 initializer_token: "star".to_owned(),
+                initializer_embedding: String::new(),
                 images: "/images".to_owned(),
                 folders: Vec::new(),
                 num_vectors: 2,

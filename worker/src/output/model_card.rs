@@ -54,14 +54,14 @@ fn introduction(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
             "The word {} for {base_model}, learned by textual inversion with Ringtune {version} from {}: {}, after \
              step {step} of {total}{chosen}.",
             code(&one.concept.placeholder_token),
-            code(&one.concept.initializer_token),
+            code(one.concept.start()),
             size(one),
         ),
         several => {
             let words: String = several
                 .iter()
                 .map(|one| {
-                    let (word, start) = (&one.concept.placeholder_token, &one.concept.initializer_token);
+                    let (word, start) = (&one.concept.placeholder_token, one.concept.start());
                     format!("- {} from {}: {}\n", code(word), code(start), size(one))
                 })
                 .collect();
@@ -278,6 +278,7 @@ mod tests {
         let spec = |token: &str, initializer: &str, num_vectors| ConceptSpec {
             placeholder_token: token.to_owned(),
             initializer_token: initializer.to_owned(),
+            initializer_embedding: String::new(),
             images: "/images".to_owned(),
             folders: Vec::new(),
             num_vectors,

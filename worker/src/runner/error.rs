@@ -55,6 +55,14 @@ pub enum RankError {
         /// Why.
         source: Box<RankError>,
     },
+    /// The embedding that a concept starts from.
+    #[error("{field}: {problem}")]
+    Initializer {
+        /// `section.key` of the job.
+        field: String,
+        /// What was given and what is allowed.
+        problem: String,
+    },
     /// A field that only a worker can check.
     #[error("{field}: {problem}")]
     Field {

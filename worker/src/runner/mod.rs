@@ -10,6 +10,7 @@ mod facts;
 mod files;
 mod fingerprint;
 mod images;
+mod initializers;
 mod journal;
 mod latents;
 mod model;

@@ -11,6 +11,7 @@ use ringtune_sources::LocalModel;
 use super::{
     Context, RankError, images,
     images::Pictures,
+    initializers,
     journal::Journal,
     latents::{Common, Framing, Latents, look_up},
     model,
@@ -86,8 +87,9 @@ pub(super) async fn prepare(
 ) -> Result<Prepared, RankError> {
     let spec = &assignment.spec;
     let progress = |stage, done, total| journal.event(RankEvent::Progress(Progress { stage, done, total }));
-    // 1. Where it goes on, so that a wrong checkpoint is told before anything long is begun; and the pictures.
+    // 1. Where it goes on or starts, so that a wrong file is told before anything long is begun; and the pictures.
     let checkpoint = resume::fetch(assignment, context, journal).await?;
+    let embeddings = initializers::fetch(spec, context).await?;
     let pictures = images::materialise(spec, &context.artifacts, &context.cache, journal).await?;
     let data_hash = data_hash(&pictures);
     let count: usize = pictures.iter().map(|pictures| pictures.files.len()).sum();
@@ -118,13 +120,18 @@ pub(super) async fn prepare(
         tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed.0, &hashed_variant, &hashed.1));
     progress("load", 1, 1).await;
     check_resolution(spec, &model)?;
+    let starts: Vec<Option<Vec<f32>>> = embeddings
+        .into_iter()
+        .map(|embedding| embedding.map(|embedding| embedding.rows(model.text_width)).transpose())
+        .collect::<Result<_, _>>()?;
     // 3. Words.
     let (owned, info, words_folder) = (spec.clone(), model.clone(), tokenizer.clone());
     let captions = pictures.iter().map(captions).collect();
     let (words, previews) =
         tokio::task::spawn_blocking(move || words::read(&owned, &info, &words_folder, captions)).await??;
     let mut rows = Vec::new();
-    for word in &words {
+    for (word, embedding) in words.iter().zip(starts) {
+        rows.extend(embedding.unwrap_or_default());
         for initializer in &word.initializers {
             rows.extend(context.engine.token_row(*initializer).await?);
         }

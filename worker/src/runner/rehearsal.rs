@@ -66,9 +66,9 @@ pub struct RehearsedWord {
     pub token: String,
     /// One a vector.
     pub ids: Vec<i64>,
-    /// As the job gives it.
+    /// As the job gives it: words, or the file of an embedding.
     pub initializer: String,
-    /// What the checkpoint's tokenizer makes of that.
+    /// What the checkpoint's tokenizer makes of words.
     pub initializer_ids: Vec<i64>,
 }
 
@@ -176,7 +176,11 @@ fn words(spec: &JobSpec, tokenizer: &ClipTokenizer) -> Result<Vec<RehearsedWord>
         let ids = (next..next + i64::from(concept.num_vectors)).collect();
         next += i64::from(concept.num_vectors);
         let initializer_ids = tokenizer.words_of(&concept.initializer_token)?;
-        let (token, initializer) = (concept.placeholder_token, concept.initializer_token);
+        let initializer = match concept.initializer_embedding.is_empty() {
+            true => concept.initializer_token,
+            false => concept.initializer_embedding,
+        };
+        let token = concept.placeholder_token;
         Ok(RehearsedWord { token, ids, initializer, initializer_ids })
     };
     spec.concepts().into_iter().map(word).collect()

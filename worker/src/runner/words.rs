@@ -17,7 +17,7 @@ use crate::{
 pub(super) struct ConceptWords {
     /// Its templates, filled in and encoded.
     pub(super) prompts: Prompts,
-    /// The tokens whose rows its rows start from, one for each.
+    /// The tokens whose rows its rows start from, one for each; none where it starts from an embedding.
     pub(super) initializers: Vec<i64>,
 }
 
@@ -42,6 +42,10 @@ pub(super) fn read(
     // 1. The initializers, before the placeholders are there: they can never be one of them.
     let mut initializers = Vec::with_capacity(concepts.len());
     for (index, concept) in concepts.iter().enumerate() {
+        if concept.initializer_token.is_empty() {
+            initializers.push(Vec::new());
+            continue;
+        }
         let found = tokenizer.initializer_ids(&concept.initializer_token, concept.num_vectors as usize);
         initializers.push(found.map_err(blame(index, "initializer_token"))?);
     }

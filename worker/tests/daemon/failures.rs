@@ -43,7 +43,7 @@ async fn reason_of(script: FakeScript, change: impl FnOnce(&Coordinator, &mut Jo
 }
 
 async fn assert_reason(script: FakeScript, change: impl FnOnce(&Coordinator, &mut JobSpec), words: &[&str]) {
-    let reason = reason_of(script, change).await;
+    let reason = Box::pin(reason_of(script, change)).await;
     for word in words {
         assert!(reason.contains(word), "{word:?} is missing of {reason:?}");
     }

@@ -13,7 +13,7 @@ use super::follow::{Follow, OnInterrupt, Steps};
 use crate::{
     arguments::{JobArguments, SubmitArguments},
     checkpoints::{Start, find_start},
-    client::Client,
+    client::{Client, Content},
     embeddings,
     error::Error,
     images::ImageFolder,
@@ -28,13 +28,15 @@ pub(super) struct CheckedJob {
     pub(super) file: JobFile,
     /// In the order of the job's image sources; none: uploaded already.
     images: Vec<Option<ImageFolder>>,
+    /// The embeddings that its concepts start from; the job names their contents already.
+    initializers: Vec<Content>,
     pub(super) start: Start,
 }
 
 impl CheckedJob {
     /// Checks the images of a job, and the checkpoint that it goes on from; tells the user which files will be skipped,
     /// and where it starts. `folder`: where checkpoints are looked for.
-    pub(super) fn check(file: JobFile, folder: Option<&Path>) -> Result<Self, Error> {
+    pub(super) fn check(mut file: JobFile, folder: Option<&Path>) -> Result<Self, Error> {
         let scan = |((field, source), used): (&(String, ImageSource), ImageUse)| match source {
             ImageSource::Folder(folder) => ImageFolder::scan(field, folder, used.captions).map(Some),
             ImageSource::Uploaded => Ok(None),
@@ -53,6 +55,7 @@ impl CheckedJob {
             ));
         }
         embeddings::check(&file.spec)?;
+        let initializers = embeddings::take_initializers(&mut file.spec)?;
         let mut counted = file.spec.clone();
         let shown = images.iter().zip(file.spec.image_uses()).map(|(images, used)| {
             images.as_ref().map(|images| images.count() as u64 * u64::from(used.repeats))
@@ -63,7 +66,7 @@ impl CheckedJob {
         }
         let (start, remarks) = find_start(&counted, folder)?;
         remarks.iter().for_each(|line| remark(line));
-        Ok(Self { file, images, start })
+        Ok(Self { file, images, initializers, start })
     }
 
     /// Uploads the images and the checkpoint, and creates the job.
@@ -84,6 +87,9 @@ impl CheckedJob {
             Start::From(file) => spec.train.resume_from_checkpoint = file.upload(client).await?,
         }
         embeddings::upload(&mut spec, client).await?;
+        for content in &self.initializers {
+            client.upload(content).await?;
+        }
         Ok(client.create_job(spec_to_wire(&spec), request_id).await?)
     }
 }

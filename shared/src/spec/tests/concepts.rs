@@ -1,6 +1,8 @@
 //! Jobs of several concepts.
 
 use super::*;
+use crate::embedding::LearnedEmbedding;
+use crate::ids::ContentHash;
 
 const TWO: &str = r#"
 kind = "textual_inversion"
@@ -27,6 +29,7 @@ fn what_a_concept_leaves_out_is_the_jobs() {
     let first = ConceptSpec {
         placeholder_token: "<green-star>".into(),
         initializer_token: "star".into(),
+        initializer_embedding: String::new(),
         images: "./green-star".into(),
         folders: Vec::new(),
         num_vectors: 2,
@@ -36,6 +39,7 @@ fn what_a_concept_leaves_out_is_the_jobs() {
     let second = ConceptSpec {
         placeholder_token: "<blue-heart>".into(),
         initializer_token: "heart".into(),
+        initializer_embedding: String::new(),
         images: "./blue-heart".into(),
         folders: Vec::new(),
         num_vectors: 3,
@@ -159,4 +163,63 @@ fn there_are_limits() {
     assert_eq!(parse_job_toml(&many(64, 16)).unwrap().concepts().len(), 64);
     assert_eq!(violation(&many(65, 1)).field, "concepts");
     assert!(violation(&many(64, 17)).problem.contains("1088 vectors"));
+}
+
+#[test]
+fn a_concept_starts_from_words_or_from_an_embedding() {
+    let job = |start: &str| {
+        format!(
+            "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n[train]\n\
+             placeholder_token = \"<a>\"\n{start}\n"
+        )
+    };
+    let mut spec = parse_job_toml(&job("initializer_embedding = \"old.pt\"\nnum_vectors = 2")).unwrap();
+    assert_eq!(spec.train.initializer_token, "");
+    assert_eq!(parse_job_toml(&spec.to_toml().unwrap()).as_ref(), Ok(&spec));
+    assert!(spec.check_paths().unwrap_err().to_string().contains("train.initializer_embedding"));
+    spec.resolve_paths("/jobs".as_ref()).unwrap();
+    assert_eq!(spec.train.initializer_embedding, "/jobs/old.pt");
+    for (start, field) in [
+        ("", "train.initializer_token"),
+        ("initializer_token = \"b\"\ninitializer_embedding = \"old.pt\"", "train.initializer_embedding"),
+        ("initializer_embedding = \"s3://b/old.pt\"", "train.initializer_embedding"),
+        ("initializer_embedding = \"artifact://sha256/1\"", "train.initializer_embedding"),
+    ] {
+        let error = parse_job_toml(&job(start)).unwrap_err();
+        assert_eq!(error.violations[0].field, field, "{error}");
+        assert!(error.to_string().contains("initializer_embedding"), "{error}");
+    }
+}
+
+#[test]
+fn each_concept_starts_from_its_own_embedding() {
+    let text = TWO.replacen("initializer_token = \"heart\"", "initializer_embedding = \"/old.pt\"", 1);
+    let mut spec = parse_job_toml(&text).unwrap();
+    assert_eq!(parse_job_toml(&spec.to_toml().unwrap()).as_ref(), Ok(&spec));
+    let places: Vec<(String, String)> = spec
+        .initializer_embeddings()
+        .into_iter()
+        .map(|embedding| (embedding.field, embedding.place.clone()))
+        .collect();
+    let place =
+        |index: usize, place: &str| (format!("concepts[{index}].initializer_embedding"), place.to_owned());
+    assert_eq!(places, [place(0, ""), place(1, "/old.pt")]);
+    // It learns 3 rows.
+    let learned = |vectors: usize| LearnedEmbedding {
+        token: None,
+        width: 2,
+        rows: vec![0.5; 2 * vectors],
+        hash: ContentHash::of(b"old"),
+    };
+    let embeddings = spec.initializer_embeddings();
+    assert_eq!(embeddings[1].check(&learned(3)), Ok(()));
+    for (vectors, said) in [
+        (1, "it has 1 vector and num_vectors is 3; give num_vectors = 1"),
+        (64, "it has 64 vectors and num_vectors is 3; give num_vectors = 64"),
+        (65, "it has 65 vectors and num_vectors is 3; a concept has at most 64"),
+    ] {
+        assert_eq!(embeddings[1].check(&learned(vectors)), Err(said.to_owned()));
+    }
+    let beside = text.replacen("[train]\n", "[train]\ninitializer_embedding = \"/old.pt\"\n", 1);
+    assert_eq!(violation(&beside).field, "train.initializer_embedding");
 }

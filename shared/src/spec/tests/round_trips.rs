@@ -20,7 +20,8 @@ fn any_draft() -> impl Strategy<Value = JobDraft> {
             data: DataDraft { images: Some(path.clone()), folders: None },
             train: TrainDraft {
                 placeholder_token: Some(format!("<{placeholder}>1")),
-                initializer_token: Some(initializer),
+                initializer_token: flags[1].then_some(initializer),
+                initializer_embedding: (!flags[1]).then(|| path.clone()),
                 learnable_property: Some("style".into()),
                 num_vectors: Some(vectors),
                 resolution: Some(batch),

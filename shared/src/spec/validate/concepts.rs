@@ -4,33 +4,62 @@ use super::{
     super::{ConceptDraft, ConceptSpec, DataSpec, TrainSpec, concepts::field},
     Check, limits,
     pictures::Places,
-    printable,
+    printable, scheme, shortened,
 };
+use crate::ids::{CONTENT_URI_PREFIX, ContentHash};
 
 /// The words of one concept, unchecked.
 pub(super) struct Words {
     pub(super) placeholder_token: Option<String>,
     pub(super) initializer_token: Option<String>,
+    pub(super) initializer_embedding: Option<String>,
 }
 
 impl Check {
-    /// The placeholder and the initializer of the concept in `section`.
-    pub(super) fn words(&mut self, section: &str, words: Words) -> (String, String) {
+    /// The placeholder of the concept in `section`, and what it starts from: words or an embedding.
+    pub(super) fn words(&mut self, section: &str, words: Words) -> [String; 3] {
         let field = format!("{section}.placeholder_token");
         let placeholder = self.token(&field, words.placeholder_token);
-        let initializer = self.phrase(&format!("{section}.initializer_token"), words.initializer_token);
+        let embedding = words.initializer_embedding.filter(|place| !place.is_empty());
+        let initializer = match &embedding {
+            None => self.phrase(&format!("{section}.initializer_token"), words.initializer_token),
+            Some(place) => {
+                self.initializer_embedding(section, place, words.initializer_token);
+                String::new()
+            }
+        };
         if !placeholder.is_empty() && placeholder == initializer {
             let problem = format!("got {placeholder:?}, which is the initializer_token too; give a new word");
             self.refuse(&field, problem);
         }
-        (placeholder, initializer)
+        [placeholder, initializer, embedding.unwrap_or_default()]
+    }
+
+    /// A file or a content URI, and no words beside it.
+    fn initializer_embedding(&mut self, section: &str, place: &str, words: Option<String>) {
+        let field = format!("{section}.initializer_embedding");
+        if words.is_some_and(|words| !words.is_empty()) {
+            self.refuse(&field, "given beside initializer_token; allowed: one of them");
+        } else if let Err(problem) = printable(place, limits::PATH_CHARACTERS) {
+            self.refuse(&field, problem);
+        } else if place.starts_with(CONTENT_URI_PREFIX) {
+            if let Err(error) = ContentHash::from_uri(place) {
+                self.refuse(&field, error.to_string());
+            }
+        } else if let Some(scheme) = scheme(place) {
+            let given = shortened(place);
+            self.refuse(&field, format!("got {given:?}; {scheme}:// is not supported: give a file"));
+        }
     }
 
     /// One word or several.
     fn phrase(&mut self, field: &str, given: Option<String>) -> String {
         let phrase = given.unwrap_or_default();
         if phrase.is_empty() {
-            self.refuse(field, "missing; give one word, or one for each of several vectors");
+            self.refuse(
+                field,
+                "missing; give one word, or one for each of several vectors; or an initializer_embedding",
+            );
         } else if let Err(problem) = printable(&phrase, limits::NAME_CHARACTERS) {
             self.refuse(field, problem);
         } else if phrase.trim() != phrase {
@@ -40,10 +69,12 @@ impl Check {
     }
 
     /// `[train]` has no words where `[[concepts]]` have theirs.
-    pub(super) fn no_words(&mut self, words: Words) -> (String, String) {
+    pub(super) fn no_words(&mut self, words: Words) -> [String; 3] {
         let placeholder = self.refuse_beside_concepts("train.placeholder_token", words.placeholder_token);
         let initializer = self.refuse_beside_concepts("train.initializer_token", words.initializer_token);
-        (placeholder, initializer)
+        let embedding =
+            self.refuse_beside_concepts("train.initializer_embedding", words.initializer_embedding);
+        [placeholder, initializer, embedding]
     }
 
     /// A key that each of several concepts has for itself.
@@ -74,9 +105,13 @@ impl Check {
     }
 
     fn concept(&mut self, index: usize, draft: ConceptDraft, train: &TrainSpec) -> ConceptSpec {
-        let words =
-            Words { placeholder_token: draft.placeholder_token, initializer_token: draft.initializer_token };
-        let (placeholder_token, initializer_token) = self.words(&format!("concepts[{index}]"), words);
+        let words = Words {
+            placeholder_token: draft.placeholder_token,
+            initializer_token: draft.initializer_token,
+            initializer_embedding: draft.initializer_embedding,
+        };
+        let [placeholder_token, initializer_token, initializer_embedding] =
+            self.words(&format!("concepts[{index}]"), words);
         // A property of its own would mean nothing beside the job's templates.
         let has_prompts = draft.templates.is_some() || draft.learnable_property.is_some();
         let templates = if has_prompts {
@@ -89,6 +124,7 @@ impl Check {
         ConceptSpec {
             placeholder_token,
             initializer_token,
+            initializer_embedding,
             images,
             folders,
             num_vectors: self.count(

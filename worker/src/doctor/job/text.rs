@@ -37,7 +37,10 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
     // 2. What it learns from.
     for word in &report.words {
         let ids = ids(&word.ids);
-        let from = format!("starts from {:?} (id {})", word.initializer, self::ids(&word.initializer_ids));
+        let mut from = format!("starts from {:?}", word.initializer);
+        if !word.initializer_ids.is_empty() {
+            from += &format!(" (id {})", self::ids(&word.initializer_ids));
+        }
         line("token", &format!("{}: {}, id {ids}, {from}", word.token, counted(word.ids.len(), "vector")));
     }
     for (number, prompt) in report.prompts.iter().enumerate() {

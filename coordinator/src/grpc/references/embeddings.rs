@@ -1,0 +1,52 @@
+//! The embeddings that a job draws with or starts from, checked before the job is made.
+
+use ringtune_shared::embedding::{LARGEST_FILE, LearnedEmbedding};
+use ringtune_shared::ids::ContentHash;
+use ringtune_shared::spec::{EmbeddingPlace, JobSpec};
+use tonic_types::FieldViolation;
+
+use super::{References, blocking, read_whole};
+
+impl References {
+    /// Checks that the uploaded embeddings of a job are here and can be read, and that what its concepts start from is
+    /// uploaded and fits them. They count as used from now on: the sweep leaves them for another day.
+    pub(in crate::grpc) async fn check_embeddings(&self, spec: &JobSpec) -> Result<(), Vec<FieldViolation>> {
+        let refuse =
+            |field: &str, problem: String| vec![FieldViolation::new(format!("spec.{field}"), problem)];
+        let _tying = self.gate.read().await;
+        // 1. A job may also draw with files that its workers have.
+        for (index, entry) in spec.generate.iter().flat_map(|generate| &generate.embeddings).enumerate() {
+            let refuse = |problem: String| refuse(&format!("generate.embeddings[{index}]"), problem);
+            if let EmbeddingPlace::Uploaded { hash, .. } = EmbeddingPlace::parse(entry).map_err(refuse)? {
+                self.use_embedding(hash).await.map_err(refuse)?;
+            }
+        }
+        // 2. All ranks start from the same rows: those of a content.
+        let mut spec = spec.clone();
+        for embedding in spec.initializer_embeddings() {
+            if embedding.place.is_empty() {
+                continue;
+            }
+            let refuse = |problem: String| refuse(&embedding.field, problem);
+            let hash = ContentHash::from_uri(embedding.place).map_err(|error| {
+                refuse(format!("{error} (`ringtune run` and `submit` upload a file that the job names)"))
+            })?;
+            let learned = self.use_embedding(hash).await.map_err(refuse)?;
+            embedding.check(&learned).map_err(|problem| refuse(format!("{}: {problem}", hash.uri())))?;
+        }
+        Ok(())
+    }
+
+    /// What an uploaded file teaches.
+    async fn use_embedding(&self, hash: ContentHash) -> Result<LearnedEmbedding, String> {
+        let contents = self.contents.clone();
+        let read = move || {
+            let bytes = read_whole(&contents, hash, LARGEST_FILE)?;
+            let learned =
+                LearnedEmbedding::from_bytes(&bytes).map_err(|error| format!("{}: {error}", hash.uri()))?;
+            contents.touch(&hash).map_err(|error| error.to_string())?;
+            Ok(learned)
+        };
+        blocking(read).await.unwrap_or_else(|_| Err("the check was broken off".to_owned()))
+    }
+}
