@@ -7,8 +7,24 @@ use serde_json::Value;
 use super::{About, Numerics};
 use crate::spec::{JobSpec, LrScheduler};
 
-/// Options that decide no bit of what is learned: sections as a whole, or keys of one. Whatever is not named here is
-/// taken to decide something.
+/// Options of `[train]` that decide no bit of what is learned: how max_train_steps came about, what is kept, where it went
+/// on, and what is shown.
+pub const TRAIN_OPTIONS_WITHOUT_EFFECT: [&str; 11] = [
+    "num_train_epochs",
+    "repeats",
+    "save_steps",
+    "checkpointing_steps",
+    "checkpoints_total_limit",
+    "resume_from_checkpoint",
+    "save_as_full_pipeline",
+    "validation_prompt",
+    "num_validation_images",
+    "validation_steps",
+    "report_to",
+];
+
+/// Other options that decide none: sections as a whole, or keys of one. Whatever is not named here is taken to decide
+/// something.
 const WITHOUT_EFFECT: &[&str] = &[
     "name",
     // Compared by content.
@@ -19,13 +35,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "data.images",
     "data.folders",
     "debug",
-    // How max_train_steps came about.
-    "train.num_train_epochs",
-    "train.repeats",
-    "train.save_steps",
-    "train.checkpointing_steps",
-    "train.checkpoints_total_limit",
-    "train.resume_from_checkpoint",
     // Only their product counts.
     "cluster.world_size",
     "train.gradient_accumulation_steps",
@@ -82,12 +91,7 @@ pub fn deciding_options(spec: &JobSpec) -> BTreeMap<String, Value> {
             }
         }
     }
-    let section_of =
-        |option: &str| option.split_once('.').map_or(String::new(), |(section, _)| section.to_owned());
-    options.retain(|option, _| {
-        let section = section_of(option);
-        !WITHOUT_EFFECT.iter().any(|known| *known == option || *known == section)
-    });
+    options.retain(|option, _| decides(option));
     options.insert(MICROBATCHES.to_owned(), Value::from(spec.global_microbatches()));
     let curve_has_no_end =
         matches!(spec.train.lr_scheduler, LrScheduler::Constant | LrScheduler::ConstantWithWarmup);
@@ -95,6 +99,16 @@ pub fn deciding_options(spec: &JobSpec) -> BTreeMap<String, Value> {
         options.remove(STEPS);
     }
     options
+}
+
+/// By an option's full name.
+fn decides(option: &str) -> bool {
+    let (section, key) = option.split_once('.').unwrap_or(("", option));
+    let without_effect = match section {
+        "train" => TRAIN_OPTIONS_WITHOUT_EFFECT.contains(&key),
+        _ => false,
+    };
+    !without_effect && !WITHOUT_EFFECT.iter().any(|known| *known == option || *known == section)
 }
 
 /// A table of a list without the keys that say where something is: contents are compared.
@@ -116,6 +130,8 @@ impl About {
         let names: std::collections::BTreeSet<&String> = self.options.keys().chain(now.keys()).collect();
         names
             .into_iter()
+            // A checkpoint of an earlier version may have written one down that decides nothing.
+            .filter(|option| decides(option))
             .filter(|option| self.options.get(*option) != now.get(*option))
             // Not known before the images are counted.
             .filter(|option| !spec.needs_image_count() || *option != STEPS)
@@ -183,7 +199,8 @@ mod tests {
         let one = spec("", "world_size = 4\nmin_world_size = 2");
         let mut other = spec(
             "save_steps = 1\ncheckpointing_steps = 3\ncheckpoints_total_limit = 2\nresume_from_checkpoint = \"latest\"\n\
-             max_train_steps = 9000\ngradient_accumulation_steps = 2",
+             max_train_steps = 9000\ngradient_accumulation_steps = 2\nsave_as_full_pipeline = true\n\
+             validation_prompt = \"a <a>\"\nnum_validation_images = 2\nvalidation_steps = 3\nreport_to = \"none\"",
             "world_size = 2",
         );
         other.name = "other".to_owned();
@@ -193,6 +210,9 @@ mod tests {
         other.debug.trace_dir = "/t".to_owned();
         assert_eq!(about(&one, 7).differences(&other), []);
         assert_eq!(about(&one, 7).check(&other), Ok(()));
+        let mut older = about(&one, 7);
+        older.options.insert("train.validation_steps".to_owned(), Value::from(100));
+        assert_eq!(older.differences(&other), []);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use compare::{Difference, deciding_options};
+pub use compare::{Difference, TRAIN_OPTIONS_WITHOUT_EFFECT, deciding_options};
 pub use file::{CheckpointError, ENTRY, LARGEST_FILE};
 pub use name::{file_name, step_of_name};
 pub use resume::{NotAResume, ResumeFrom};

@@ -2,26 +2,11 @@
 
 use std::path::Path;
 
-use ringtune_shared::version::VERSION;
+use ringtune_shared::{checkpoint::TRAIN_OPTIONS_WITHOUT_EFFECT, version::VERSION};
 use serde_json::{Value, json};
 
 use super::{RankError, prepare::Prepared};
 use crate::{output::EmbeddingFacts, session::Assignment};
-
-/// Options of `[train]` that do not decide what is learned: how max_train_steps came about, what is kept, where it
-/// went on, and what is shown.
-const WITHOUT_EFFECT: [&str; 10] = [
-    "num_train_epochs",
-    "repeats",
-    "checkpointing_steps",
-    "checkpoints_total_limit",
-    "resume_from_checkpoint",
-    "save_as_full_pipeline",
-    "validation_prompt",
-    "num_validation_images",
-    "validation_steps",
-    "report_to",
-];
 
 /// Everything that decides the learned bits and nothing that does not: where model and images lie is replaced by
 /// what they are, and traces leave no mark.
@@ -37,7 +22,7 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
             sections.insert("model".to_owned(), json!({ "prediction_type": prediction.as_str() }));
         }
         if let Some(Value::Object(train)) = sections.get_mut("train") {
-            for option in WITHOUT_EFFECT {
+            for option in TRAIN_OPTIONS_WITHOUT_EFFECT {
                 train.remove(option);
             }
         }
