@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
+use ringtune_shared::embedding::LearnedEmbedding;
 use ringtune_tests::{Job, Sandbox, job::text, places, reference};
 use safetensors::SafeTensors;
 use toml::{Table, Value};
@@ -86,6 +87,52 @@ async fn each_file_holds_one_concept_and_is_the_same_for_one_worker_and_two() ->
     sandbox.finish(&[&generate[..], &prompt].concat()).await?.expect_code(0)?;
     let pixels = |name: &str| Ok::<_, anyhow::Error>(image::open(sandbox.path(name))?.to_rgb8());
     ensure!(pixels("both.png")? == pixels("pipeline.png")?, "the pipeline draws another picture");
+    sandbox.expect_no_process().await
+}
+
+/// The second concept starts from an embedding's rows beside the first one's word.
+#[tokio::test]
+async fn several_concepts_go_on_to_the_same_bytes_on_another_number_of_workers() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let old = places::repository().join("tests/fixtures/embeddings/toy-a1111.pt");
+    let mut concepts = vec![concept(&sandbox, "<one-star>", "star", 0, 1)?];
+    let mut second = concept(&sandbox, "<two_hearts>", "", 1, 2)?;
+    second.as_table_mut().context("a table")?.insert("initializer_embedding".to_owned(), text(&old).into());
+    concepts.push(second);
+    let job = two_concepts(&sandbox)?
+        .set("concepts", Value::Array(concepts))
+        .set("cluster.world_size", 2)
+        .set("cluster.min_world_size", 1)
+        .set("train.train_batch_size", 1)
+        .set("train.max_train_steps", 6)
+        .set("train.lr_scheduler", "cosine")
+        .set("train.checkpointing_steps", 2);
+    sandbox.write_job("job.toml", &job.clone().set("debug.trace_dir", "trace"))?;
+    sandbox.write_job("resume.toml", &job.set("train.resume_from_checkpoint", "latest"))?;
+    sandbox.finish(&["run", "job.toml", "--workers", "2", "-o", "straight"]).await?.expect_code(0)?;
+    // 1. [star; the file's two rows], each 64 floats wide.
+    let trace = fs::read(sandbox.path("trace/step-000001.safetensors"))?;
+    let tensors = SafeTensors::deserialize(&trace)?;
+    let rows: Vec<u8> = LearnedEmbedding::from_bytes(&fs::read(&old)?)?
+        .rows
+        .iter()
+        .flat_map(|row| row.to_le_bytes())
+        .collect();
+    let before = tensors.tensor("embeds_before")?;
+    ensure!(before.shape() == [3, 64] && before.data()[64 * 4..] == rows, "other rows at the start");
+    // 2. From each checkpoint, on one worker and on two.
+    for (step, workers) in [(2, "1"), (4, "2")] {
+        let (out, checkpoint) = (format!("from-{step}"), format!("checkpoint-{step}.safetensors"));
+        fs::create_dir(sandbox.path(&out))?;
+        fs::copy(sandbox.path("straight").join(&checkpoint), sandbox.path(&out).join(&checkpoint))?;
+        let run = sandbox.finish(&["run", "resume.toml", "--workers", workers, "-o", &out]).await?;
+        run.expect_code(0)?.expect_said(&[&format!("resuming after step {step}")])?;
+        let files = FILES.map(|(name, ..)| name);
+        for name in files.into_iter().chain(["README.md", "checkpoint-6.safetensors"]) {
+            let [one, other] = ["straight", &out].map(|out| fs::read(sandbox.path(out).join(name)));
+            ensure!(one.with_context(|| name.to_owned())? == other?, "{name} differs");
+        }
+    }
     sandbox.expect_no_process().await
 }
 

@@ -92,6 +92,35 @@ async fn the_best_embedding_is_kept_and_the_job_stops_early_for_any_number_of_wo
     sandbox.expect_no_process().await
 }
 
+/// The lowest loss so far and the validations since are part of the state: in the middle of waiting for a lower one, too.
+#[tokio::test]
+async fn a_resumed_job_chooses_the_same_embedding_and_stops_at_the_same_step() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let job = overshooting()?.set("train.checkpointing_steps", 2);
+    sandbox.write_job("job.toml", &job)?;
+    sandbox.write_job("resume.toml", &job.set("train.resume_from_checkpoint", "latest"))?;
+    sandbox.finish(&["run", "job.toml", "--workers", "3", "-o", "straight"]).await?.expect_code(0)?;
+    let straight = sandbox.path("straight");
+    let csv = fs::read_to_string(straight.join("metrics.csv"))?;
+    let all = losses(&csv);
+    // The lowest loss is four steps before the end: after it, and one validation later.
+    for (step, workers) in [(all.len() - 4, "2"), (all.len() - 2, "1")] {
+        let (out, checkpoint) = (format!("from-{step}"), format!("checkpoint-{step}.safetensors"));
+        let folder = sandbox.path(&out);
+        fs::create_dir(&folder)?;
+        fs::copy(straight.join(&checkpoint), folder.join(&checkpoint))?;
+        let run = sandbox.finish(&["run", "resume.toml", "--workers", workers, "-o", &out]).await?;
+        let resuming = format!("resuming after step {step}");
+        run.expect_code(0)?.expect_said(&[&resuming, "stopped early, no lower validation loss"])?;
+        let csv = fs::read_to_string(folder.join("metrics.csv"))?;
+        ensure!(losses(&csv) == all[step..], "{:?}\n{all:?}", losses(&csv));
+        for name in ["learned_embeds.safetensors", "learned_embeds-last.safetensors", "README.md"] {
+            ensure!(fs::read(straight.join(name))? == fs::read(folder.join(name))?, "{name} differs");
+        }
+    }
+    sandbox.expect_no_process().await
+}
+
 #[tokio::test]
 async fn judging_a_job_does_not_change_what_it_learns() -> Result<()> {
     let sandbox = Sandbox::new()?;
