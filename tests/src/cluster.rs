@@ -173,6 +173,12 @@ impl<'a> Cluster<'a> {
         until("the job makes steps", SOON, reached).await
     }
 
+    /// Waits until a job is in a state.
+    pub async fn wait_for_state(&self, job_id: &str, state: JobState) -> Result<()> {
+        let reached = || async { Ok((self.job(job_id).await?.state() == state).then_some(())) };
+        until("the job is in another state", SOON, reached).await
+    }
+
     /// Waits until a job has ended, and returns it.
     pub async fn wait_for_end(&self, job_id: &str) -> Result<v1::Job> {
         let ended = || async {

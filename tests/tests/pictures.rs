@@ -1,7 +1,10 @@
 //! Pictures of `ringtune generate`, drawn again in diffusers from what they say about themselves.
 
+use std::path::PathBuf;
+
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Job, Sandbox, job::text, places, reference};
+use ringtune_proto::v1::JobState;
+use ringtune_tests::{Cluster, Job, Sandbox, job::text, places, reference};
 
 /// A short job whose concept has two vectors; returns the folder with its artifacts.
 async fn learn(sandbox: &Sandbox, job: Job) -> Result<String> {
@@ -209,4 +212,30 @@ async fn a_job_that_cannot_be_drawn_fails_with_its_field() -> Result<()> {
         sandbox.finish(&["run", "job.toml", "-o", "out"]).await?.expect_code(code)?.expect_said(&[said])?;
     }
     sandbox.expect_no_process().await
+}
+
+/// A picture that takes minutes does not keep its worker from the next job, once nobody wants it.
+#[tokio::test]
+async fn a_job_is_cancelled_while_a_picture_is_drawn() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let cluster = Cluster::start(&sandbox, 1).await?;
+    let drawing = |name: &str, options: &str| -> Result<PathBuf> {
+        let model = text(&places::toy_checkpoint());
+        let job =
+            format!("kind = \"generate\"\n[model]\nbase = \"{model}\"\n[generate]\nprompts = [\"a star\"]\n");
+        std::fs::write(sandbox.path(name), format!("{job}{options}\n"))?;
+        Ok(sandbox.path(name))
+    };
+    let slow = drawing("slow.toml", "steps = 1000\nwidth = 512\nheight = 512\ncount = 2")?;
+    let slow = cluster.submit(&slow).await?;
+    cluster.wait_for_state(&slow, JobState::Running).await?;
+    cluster.finish(&["cancel", &slow]).await?.expect_code(0)?;
+    ensure!(cluster.wait_for_end(&slow).await?.state() == JobState::Cancelled);
+    cluster.finish(&["fetch", &slow, "-o", "slow"]).await?.expect_code(0)?;
+    let log = std::fs::read_to_string(sandbox.path("slow/job.log"))?;
+    ensure!(log.contains("stopped on request"), "{log}");
+    // The next one is drawn long before that picture would have been.
+    let quick = cluster.submit(&drawing("quick.toml", "steps = 2")?).await?;
+    ensure!(cluster.wait_for_end(&quick).await?.state() == JobState::Succeeded);
+    Ok(())
 }

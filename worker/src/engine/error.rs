@@ -16,6 +16,9 @@ pub enum EngineError {
     /// The engine panicked in a command; it goes on with the next one.
     #[error("the engine failed: {0}")]
     Panicked(String),
+    /// Whoever asked for pictures went away before they were drawn.
+    #[error("nobody wants the pictures any more")]
+    Unwanted,
     /// The engine's thread has ended.
     #[error("the engine's thread has ended")]
     Gone,

@@ -30,6 +30,8 @@ pub struct FakeScript {
     pub token_rows_not_finite: bool,
     /// How long one gradient takes.
     pub gradient_takes: Duration,
+    /// Pictures are not done before nobody wants them any more.
+    pub endless_pictures: bool,
     /// Counts the pictures that were encoded, by all engines that share it.
     pub encoded: Arc<AtomicU64>,
 }
@@ -79,6 +81,23 @@ impl FakeEngine {
             input_ids: vec![0; 77],
             rows: Arc::new(vec![0.125; Self::TEXT_WIDTH]),
             snr_gamma: None,
+        }
+    }
+
+    /// A small valid request for one picture.
+    pub fn any_request() -> ImageRequest {
+        ImageRequest {
+            batch: 1,
+            height: Self::VAE_FACTOR,
+            width: Self::VAE_FACTOR,
+            prompt_ids: vec![0; 77],
+            negative_ids: vec![0; 77],
+            rows: Vec::new(),
+            sampler: SamplerKind::Ddim,
+            steps: 1,
+            guidance: 7.5,
+            noise: vec![0.5; 4],
+            step_noise: Vec::new(),
         }
     }
 
@@ -160,8 +179,18 @@ impl Engine for FakeEngine {
         Ok(squares(&pulls(microbatch)))
     }
 
-    fn generate(&mut self, request: &ImageRequest) -> Result<Vec<RgbImage>, EngineError> {
+    fn generate(
+        &mut self,
+        request: &ImageRequest,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Vec<RgbImage>, EngineError> {
         self.loaded()?;
+        if self.script.endless_pictures {
+            while is_wanted() {
+                std::thread::yield_now();
+            }
+            return Err(EngineError::Unwanted);
+        }
         let bytes = request.height * request.width * 3;
         let picture = |noise: &[f32]| {
             let tone = |index: usize| ((noise[index % noise.len()] * 32.0) as i32 + 128) as u8;

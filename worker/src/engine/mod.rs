@@ -44,6 +44,11 @@ pub trait Engine: Send {
     /// Loss of a microbatch alone.
     fn loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError>;
 
-    /// The pictures of one request, in order, with classifier-free guidance.
-    fn generate(&mut self, request: &ImageRequest) -> Result<Vec<RgbImage>, EngineError>;
+    /// The pictures of one request, in order, with classifier-free guidance. They take long: between the network's
+    /// predictions it asks whether they are still wanted, and gives [`EngineError::Unwanted`] if not.
+    fn generate(
+        &mut self,
+        request: &ImageRequest,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Vec<RgbImage>, EngineError>;
 }

@@ -133,17 +133,23 @@ fn serve(mut engine: impl Engine, mut commands: mpsc::Receiver<Command>) {
             }),
             Command::Gradient(microbatch, reply) => answer(reply, || engine.gradient(&microbatch)),
             Command::Loss(microbatch, reply) => answer(reply, || engine.loss(&microbatch)),
-            Command::Generate(request, reply) => answer(reply, || engine.generate(&request)),
+            Command::Generate(request, reply) => {
+                let pictures = guarded(|| engine.generate(&request, &|| !reply.is_closed()));
+                let _ = reply.send(pictures);
+            }
         }
     }
 }
 
-/// A panic (a C++ exception surfaces as one) is the answer to this command, not the end of the worker.
 /// Whoever asked may be gone: a stopped rank does not wait for its last gradient.
 fn answer<T>(reply: Reply<T>, work: impl FnOnce() -> Result<T, EngineError>) {
-    let result = catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(EngineError::Panicked(panic_message(panic.as_ref()))));
-    let _ = reply.send(result);
+    let _ = reply.send(guarded(work));
+}
+
+/// A panic (a C++ exception surfaces as one) is the answer to this command, not the end of the worker.
+fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(EngineError::Panicked(panic_message(panic.as_ref()))))
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {
@@ -156,6 +162,8 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::engine::{FakeEngine, FakeScript};
 
@@ -169,6 +177,17 @@ mod tests {
         let microbatch = FakeEngine::any_microbatch();
         assert!(matches!(engine.gradient(microbatch.clone()).await, Err(EngineError::Panicked(_))));
         assert!(engine.gradient(microbatch).await.unwrap().finite);
+    }
+
+    /// What draws would else keep the engine from whoever comes next.
+    #[tokio::test]
+    async fn pictures_that_nobody_waits_for_are_not_drawn_to_the_end() {
+        let script = FakeScript { endless_pictures: true, ..FakeScript::default() };
+        let engine = EngineHandle::start(move || Ok(FakeEngine::new(script))).unwrap();
+        engine.load(FakeEngine::any_model()).await.unwrap();
+        let drawing = engine.generate(FakeEngine::any_request());
+        assert!(tokio::time::timeout(Duration::from_millis(20), drawing).await.is_err());
+        assert_eq!(engine.token_row(3).await.unwrap().len(), FakeEngine::TEXT_WIDTH);
     }
 
     #[tokio::test]

@@ -101,9 +101,12 @@ impl Engine for TorchEngine {
         Ok(self.model()?.loss(&microbatch.view())?)
     }
 
-    fn generate(&mut self, request: &ImageRequest) -> Result<Vec<RgbImage>, EngineError> {
-        // Nothing stops it, so there always are pictures.
-        self.model()?.generate(&request.view(), |_, _| true)?.ok_or(EngineError::NothingLoaded)
+    fn generate(
+        &mut self,
+        request: &ImageRequest,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Vec<RgbImage>, EngineError> {
+        self.model()?.generate(&request.view(), |_, _| is_wanted())?.ok_or(EngineError::Unwanted)
     }
 }
 
