@@ -125,8 +125,17 @@ async fn a_job_with_buckets_equals_diffusers_and_itself_on_any_number_of_workers
     // 2. The same bytes whoever computes what; in bf16 too, where weights are laid out for one size.
     fs::remove_dir_all(sandbox.path("trace"))?;
     ensure!(learn(&sandbox, "job.toml", 1).await? == two, "one worker leaves another embedding than two");
-    sandbox.write_job("bf16.toml", &job.set("train.mixed_precision", "bf16"))?;
+    let bf16 = job.set("train.mixed_precision", "bf16").set("train.checkpointing_steps", 4);
+    sandbox.write_job("bf16.toml", &bf16)?;
     let two = learn(&sandbox, "bf16.toml", 2).await?;
     ensure!(learn(&sandbox, "bf16.toml", 1).await? == two, "in bf16, the number of workers matters");
+
+    // 3. The same order of buckets from a checkpoint on.
+    let checkpoint = sandbox.path("out-bf16.toml-2/checkpoint-4.safetensors");
+    let resume = format!("train.resume_from_checkpoint={}", text(&checkpoint));
+    let resumed = ["run", "bf16.toml", "--workers", "1", "--set", &resume, "-o", "resumed"];
+    sandbox.finish(&resumed).await?.expect_code(0)?;
+    let resumed = fs::read(sandbox.path("resumed/learned_embeds.safetensors"))?;
+    ensure!(resumed == two, "resumed, another embedding is learned");
     sandbox.expect_no_process().await
 }
