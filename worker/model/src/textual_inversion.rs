@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tch::{Reduction, Tensor};
 
-use crate::api::{Gradient, Microbatch};
+use crate::api::{Gradient, Microbatch, Precision};
 use crate::error::{Error, Result};
 use crate::min_snr;
 use crate::stable_diffusion::{StableDiffusion, to_vec};
@@ -43,6 +43,32 @@ impl StableDiffusion {
         self.check(microbatch)?;
         let embeddings = self.token_embeddings(microbatch)?;
         Ok(to_vec(&self.loss_of(microbatch, &embeddings)?.f_view([1])?)?[0])
+    }
+
+    /// Lays the frozen weights out for microbatches of `batch` samples of `height` x `width` latents, by a gradient that
+    /// nobody takes. A job whose sizes differ from microbatch to microbatch begins with this, so that its bits cannot
+    /// depend on which of them a rank meets first. In fp32 nothing is laid out.
+    pub fn lay_out(&self, batch: usize, height: usize, width: usize) -> Result<()> {
+        if self.precision() == Precision::Fp32 {
+            return Ok(());
+        }
+        let info = self.info();
+        let values = vec![0.0; batch * info.latent_channels * height * width];
+        // A learned row, and whatever comes behind it.
+        let mut input_ids = vec![0; batch * info.max_text_length];
+        input_ids.iter_mut().step_by(info.max_text_length).for_each(|id| *id = info.vocab_size as i64);
+        let microbatch = Microbatch {
+            batch,
+            latent_height: height,
+            latent_width: width,
+            latents: &values,
+            noise: &values,
+            timesteps: &vec![0; batch],
+            input_ids: &input_ids,
+            rows: &vec![0.0; info.text_width],
+            snr_gamma: None,
+        };
+        self.gradient(&microbatch).map(drop)
     }
 
     /// [batch, tokens, width] fp32.

@@ -9,7 +9,7 @@ use ringtune_model::{Runtime, StableDiffusion};
 
 use super::{
     Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo, Moments,
-    Pixels, RgbImage,
+    Pixels, RgbImage, TrainingSize,
 };
 
 /// Parts of a checkpoint folder whose files decide what is loaded.
@@ -75,6 +75,11 @@ impl Engine for TorchEngine {
         self.loaded = None;
         let model = StableDiffusion::open_with(&request.folder, request.precision, &request.options)?;
         let info = model.info();
+        if let Some(TrainingSize { batch, resolution, bucketed: true }) = request.training {
+            // Whether the resolution fits the checkpoint is asked by whoever knows the job's fields.
+            let side = (resolution / info.vae_factor).max(1);
+            model.lay_out(batch, side, side)?;
+        }
         self.loaded = Some(Loaded { request: request.clone(), files, model });
         Ok(info)
     }

@@ -30,6 +30,8 @@ pub struct TrainingSize {
     pub batch: usize,
     /// Pixels of a side.
     pub resolution: usize,
+    /// Sizes differ from microbatch to microbatch: everything is laid out for `resolution` before the first.
+    pub bucketed: bool,
 }
 
 /// The inputs of one forward and backward pass: the model library's microbatch, owned.

@@ -104,6 +104,7 @@ pub(super) async fn prepare(
     let training = TrainingSize {
         batch: spec.train.train_batch_size as usize,
         resolution: spec.train.resolution as usize,
+        bucketed: spec.train.enable_bucket,
     };
     let load = LoadModel {
         folder: folder.clone(),
