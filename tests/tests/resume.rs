@@ -151,7 +151,7 @@ async fn what_does_not_fit_is_refused_before_anything_starts() -> Result<()> {
         job.clone().set("train.resume_from_checkpoint", "checkpoint-3").set(key, value)
     };
     let refused: [(&str, toml::Value, &str); 4] = [
-        ("train.max_train_steps", 3.into(), "nothing is left to do"),
+        ("train.max_train_steps", 2.into(), "take an earlier one"),
         ("train.seed", 8.into(), "train.seed was 7, now it is 8"),
         ("train.learning_rate", 0.01.into(), "train.learning_rate was 0.02, now it is 0.01"),
         ("train.resume_from_checkpoint", 2.into(), "checkpoint-2.safetensors"),
@@ -161,6 +161,14 @@ async fn what_does_not_fit_is_refused_before_anything_starts() -> Result<()> {
         let run = sandbox.finish(&["run", "other.toml", "-o", "out"]).await?.expect_code(2)?;
         run.expect_said(&["train.resume_from_checkpoint", said])?;
     }
+    // After the last step there is nothing to train, but there are results.
+    sandbox.write_job("again.toml", &resume("train.save_steps", 1.into()))?;
+    fs::create_dir(sandbox.path("again"))?;
+    let (from, to) = (sandbox.path("out"), sandbox.path("again"));
+    fs::copy(from.join("checkpoint-3.safetensors"), to.join("checkpoint-3.safetensors"))?;
+    let again = sandbox.finish(&["run", "again.toml", "-o", "again", "--workers", "1"]).await?;
+    again.expect_code(0)?.expect_said(&["nothing is left to train"])?;
+    expect_same(&from, &to, &RESULTS)?;
     // Other pictures: only a worker sees that.
     let pictures = sandbox.path("pictures");
     fs::create_dir(&pictures)?;

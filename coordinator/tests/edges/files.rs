@@ -165,7 +165,7 @@ fn checkpoint(step: u64) -> Vec<u8> {
             version: "0.1.0".to_owned(),
             model_hash: "m".to_owned(),
             data_hash: "d".to_owned(),
-            options: deciding_options(&job),
+            options: deciding_options(&job, step),
             numerics: Numerics { class: "c".to_owned(), threads_per_rank: 1, precision: "no".to_owned() },
             provenance: "c/threads-1".to_owned(),
         },
@@ -235,7 +235,7 @@ async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
         wanted
     };
     // 1. What cannot be gone on from is refused by its field's name.
-    let (second, last) = (checkpoint(2), checkpoint(3));
+    let (second, last) = (checkpoint(2), checkpoint(4));
     let [good, over, broken] =
         [second.as_slice(), &last, b"no checkpoint"].map(|bytes| ContentHash::of(bytes).uri());
     let mut refused = async |source: &str, seed| {
@@ -248,7 +248,7 @@ async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
     for bytes in [second.as_slice(), &last, b"no checkpoint"] {
         upload(&mut artifacts, header(bytes, 0), &[bytes]).await.unwrap();
     }
-    assert!(refused(&over, None).await.contains("nothing is left to do"));
+    assert!(refused(&over, None).await.contains("take an earlier one"));
     assert!(refused(&broken, None).await.contains("no checkpoint"));
     assert!(refused("latest", None).await.contains("artifact:// URI"));
     assert!(refused(&good, Some(5)).await.contains("train.seed was 0, now it is 5"));

@@ -73,8 +73,9 @@ impl fmt::Display for Difference {
 
 /// What decides the learned bits of a job besides the content of its model and data, by the options' names.
 ///
-/// A run may become longer where no step's learning rate depends on how many there are.
-pub fn deciding_options(spec: &JobSpec) -> BTreeMap<String, Value> {
+/// `step`: the one whose state it is. A run may become longer where no step up to it depends on how many there are: a
+/// learning rate may, and so does a validation that was due only because `step` was the last.
+pub fn deciding_options(spec: &JobSpec, step: u64) -> BTreeMap<String, Value> {
     let mut options = BTreeMap::new();
     // A spec is plain data: it is always written as an object.
     if let Ok(Value::Object(sections)) = serde_json::to_value(spec) {
@@ -95,7 +96,13 @@ pub fn deciding_options(spec: &JobSpec) -> BTreeMap<String, Value> {
     options.insert(MICROBATCHES.to_owned(), Value::from(spec.global_microbatches()));
     let curve_has_no_end =
         matches!(spec.train.lr_scheduler, LrScheduler::Constant | LrScheduler::ConstantWithWarmup);
-    if curve_has_no_end {
+    let (train, validation) = (&spec.train, &spec.train.validation);
+    let chooses = validation.select_best || validation.early_stop_patience > 0;
+    let judged_as_the_last = step == train.max_train_steps
+        && chooses
+        && validation.is_due(step, step)
+        && !validation.is_due(step, u64::MAX);
+    if curve_has_no_end && !judged_as_the_last {
         options.remove(STEPS);
     }
     options
@@ -126,7 +133,12 @@ fn without_places(table: Value) -> Value {
 impl About {
     /// Where the job of this checkpoint and `spec` would not compute the same.
     pub fn differences(&self, spec: &JobSpec) -> Vec<Difference> {
-        let now = deciding_options(spec);
+        let mut now = deciding_options(spec, self.step);
+        // Whether the number of steps has decided anything so far, the checkpoint says.
+        match self.options.contains_key(STEPS) {
+            true => now.insert(STEPS.to_owned(), Value::from(spec.train.max_train_steps)),
+            false => now.remove(STEPS),
+        };
         let names: std::collections::BTreeSet<&String> = self.options.keys().chain(now.keys()).collect();
         names
             .into_iter()
@@ -146,16 +158,17 @@ impl About {
     /// What speaks against going on with `spec` from here, as far as the spec tells.
     ///
     /// # Errors
-    /// Everything, in words: the options that differ, or that no step is left.
+    /// Everything, in words: the options that differ, or that the job has fewer steps.
     pub fn check(&self, spec: &JobSpec) -> Result<(), String> {
         let differences: Vec<String> = self.differences(spec).iter().map(ToString::to_string).collect();
         if !differences.is_empty() {
             return Err(format!("the checkpoint is of another job: {}", differences.join("; ")));
         }
         let (done, total) = (self.step, spec.train.max_train_steps);
-        if !spec.needs_image_count() && done >= total {
+        // After the last step only the results are to be written again.
+        if !spec.needs_image_count() && done > total {
             return Err(format!(
-                "the checkpoint is after step {done} and train.max_train_steps is {total}: nothing is left to do"
+                "the checkpoint is after step {done} and train.max_train_steps is {total}: take an earlier one"
             ));
         }
         Ok(())
@@ -191,7 +204,7 @@ mod tests {
     use crate::spec::{FolderSpec, tests::job_with as spec};
 
     fn about(spec: &JobSpec, step: u64) -> About {
-        About { step, options: deciding_options(spec), ..example().about }
+        About { step, options: deciding_options(spec, step), ..example().about }
     }
 
     #[test]
@@ -262,12 +275,27 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_over_has_nothing_left() {
+    fn a_run_may_end_again_but_not_before_its_checkpoint() {
         let job = spec("max_train_steps = 9", "");
-        assert_eq!(about(&job, 8).check(&job), Ok(()));
-        for step in [9, 10] {
-            assert!(about(&job, step).check(&job).unwrap_err().contains("nothing is left to do"));
+        for step in [8, 9] {
+            assert_eq!(about(&job, step).check(&job), Ok(()));
         }
+        assert!(about(&job, 10).check(&job).unwrap_err().contains("take an earlier one"));
+    }
+
+    #[test]
+    fn a_validation_that_was_the_last_steps_own_keeps_a_run_from_becoming_longer() {
+        let of = |total: u64, more: &str| {
+            spec(&format!("max_train_steps = {total}\nvalidation_loss_steps = 4\n{more}"), "")
+        };
+        let (nine, longer) = (of(9, "select_best = true"), of(20, "select_best = true"));
+        let refused = about(&nine, 9).check(&longer).unwrap_err();
+        assert!(refused.contains("train.max_train_steps was 9, now it is 20"), "{refused}");
+        assert_eq!(about(&nine, 9).check(&nine), Ok(()));
+        // Before it, where it would have been due anyway, and where nothing is chosen by it.
+        assert_eq!(about(&nine, 8).check(&longer), Ok(()));
+        assert_eq!(about(&of(8, "select_best = true"), 8).check(&longer), Ok(()));
+        assert_eq!(about(&of(9, ""), 9).check(&of(20, "")), Ok(()));
     }
 
     #[test]

@@ -211,10 +211,7 @@ impl<'text> Reader<'text> {
         });
         let mut concepts = Vec::new();
         for (index, entry) in tables.into_iter().flat_map(|tables| tables.iter()).enumerate() {
-            let name = format!("{KEY}[{index}]");
-            self.lines.insert(name.clone(), line_of(self.text, entry.span()));
-            let table = self.expect(&name, entry, "a table under [[concepts]]", entry.get_ref().as_table());
-            let mut section = Section { name, table, known: Vec::new() };
+            let mut section = self.entry(KEY, index, entry, "a table under [[concepts]]");
             concepts.push(ConceptDraft {
                 placeholder_token: self.string(&mut section, "placeholder_token"),
                 initializer_token: self.string(&mut section, "initializer_token"),
@@ -237,10 +234,7 @@ impl<'text> Reader<'text> {
         let entries = self.expect(&field, value, wanted, value.get_ref().as_array())?;
         let mut folders = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
-            let name = format!("{field}[{index}]");
-            self.lines.insert(name.clone(), line_of(self.text, entry.span()));
-            let table = self.expect(&name, entry, "a table", entry.get_ref().as_table());
-            let mut section = Section { name, table, known: Vec::new() };
+            let mut section = self.entry(&field, index, entry, "a table");
             folders.push(FolderDraft {
                 images: self.string(&mut section, "images"),
                 repeats: self.integer(&mut section, "repeats"),
@@ -248,6 +242,20 @@ impl<'text> Reader<'text> {
             self.refuse_unknown(section);
         }
         Some(folders)
+    }
+
+    /// Table `index` of the list `field`.
+    fn entry<'a>(
+        &mut self,
+        field: &str,
+        index: usize,
+        entry: &'a Spanned<DeValue<'a>>,
+        wanted: &str,
+    ) -> Section<'a> {
+        let name = format!("{field}[{index}]");
+        self.lines.insert(name.clone(), line_of(self.text, entry.span()));
+        let table = self.expect(&name, entry, wanted, entry.get_ref().as_table());
+        Section { name, table, known: Vec::new() }
     }
 
     fn train(&mut self, section: &mut Section<'_>) -> TrainDraft {

@@ -4,6 +4,7 @@ use std::{collections::VecDeque, path::PathBuf};
 
 use ringtune_shared::{
     checkpoint::{About, Checkpoint, deciding_options, file_name},
+    spec::JobSpec,
     version::VERSION,
 };
 
@@ -14,8 +15,9 @@ use crate::{output, session::Assignment, train::SavedState};
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     folder: PathBuf,
-    /// Of every checkpoint, but for its step.
+    /// Of every checkpoint, but for its step and the options that have decided something by then.
     about: About,
+    spec: JobSpec,
     /// train.checkpointing_steps; 0: none.
     every: u64,
     /// train.checkpoints_total_limit; 0: all.
@@ -32,12 +34,13 @@ impl Checkpoints {
             version: VERSION.to_owned(),
             model_hash: prepared.model_hash.to_string(),
             data_hash: prepared.data_hash.to_string(),
-            options: deciding_options(spec),
+            options: deciding_options(spec, prepared.done.steps),
             numerics: numerics(assignment),
             provenance: prepared.done.provenance.clone(),
         };
         let limit = usize::try_from(spec.train.checkpoints_total_limit).unwrap_or(usize::MAX);
-        Self { folder, about, every: spec.train.checkpointing_steps, limit, kept: VecDeque::new() }
+        let (every, kept) = (spec.train.checkpointing_steps, VecDeque::new());
+        Self { folder, about, spec: spec.clone(), every, limit, kept }
     }
 
     /// Whether the state after `step` is to be kept.
@@ -58,7 +61,7 @@ impl Checkpoints {
         state: SavedState,
         uploads: &Uploads,
     ) -> Result<(), RankError> {
-        let about = About { step, ..self.about.clone() };
+        let about = About { step, options: deciding_options(&self.spec, step), ..self.about.clone() };
         let checkpoint = Checkpoint { about, numbers: state.numbers, tensors: state.tensors };
         let file = self.folder.join(file_name(step));
         let written = file.clone();

@@ -98,6 +98,7 @@ impl JobFiles {
             ReportTo::Tensorboard => Some(EventFile::create(&folder.join(tensorboard::FILE_NAME))?),
             ReportTo::Nothing => None,
         };
+        let done = prepared.done.steps;
         Ok(Self {
             folder: folder.to_owned(),
             concepts: Arc::new(prepared.concepts.clone()),
@@ -107,7 +108,7 @@ impl JobFiles {
             select_best: spec.train.validation.select_best,
             uploads: Some(Uploads::start(assignment.ring.job, client)),
             checkpoints: Checkpoints::new(folder.to_owned(), assignment, prepared),
-            last: StepJudged { step: prepared.done.steps, validation_loss: None },
+            last: StepJudged { step: done, validation_loss: prepared.state.selection().loss_after(done) },
         })
     }
 

@@ -209,6 +209,9 @@ impl Work {
         };
         let training = progress.training.insert(training);
         let total = self.assignment.spec.train.max_train_steps;
+        if done > 0 && (done >= total || training.selection().is_over()) {
+            return self.end_again(done, training, files, &mut progress.learned).await;
+        }
         self.journal.info(plan(done, total)).await;
         for step in done + 1..=total {
             let taken = tokio::select! {
@@ -227,6 +230,32 @@ impl Work {
         Ok(())
     }
 
+    /// Goes on from a checkpoint behind which there is no step: its job was stopped before its results were kept.
+    async fn end_again(
+        &self,
+        done: u64,
+        training: &mut Training,
+        files: &mut Option<JobFiles>,
+        learned: &mut Option<LearnedRows>,
+    ) -> Result<(), RankError> {
+        self.journal.info(format!("resumed after step {done}, the last: nothing is left to train")).await;
+        let rows = self.learned_rows(training);
+        let previews = self.previews(done, true, &rows, training).await?;
+        *learned = Some(rows);
+        if let Some(files) = files {
+            for (shown, drawn) in previews {
+                files.save_previews(shown, drawn.pictures).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn learned_rows(&self, training: &Training) -> LearnedRows {
+        let select_best = self.assignment.spec.train.validation.select_best;
+        let best = training.selection().best().filter(|_| select_best).cloned();
+        LearnedRows { last: training.rows(), best }
+    }
+
     /// One step and what is found out after it, together with all other ranks.
     async fn take_step(&self, step: u64, training: &mut Training) -> Result<StepTaken, RankError> {
         let train = &self.assignment.spec.train;
@@ -242,20 +271,32 @@ impl Work {
             (summary.validation_loss, summary.validation_seconds) = (Some(judged.loss), judged.seconds);
             self.say_validation(step, &judged).await;
         }
-        let best = training.selection().best().filter(|_| train.validation.select_best).cloned();
-        let rows = LearnedRows { last: training.rows(), best };
+        let rows = self.learned_rows(training);
         let over = step == total || training.selection().is_over();
-        // 3. What it looks like; at the end also what the best one looks like.
+        // 3. What it looks like.
+        let previews = self.previews(step, over, &rows, training).await?;
+        // Not sum(): of nothing, that is -0, and is written so.
+        summary.preview_seconds = previews.iter().fold(0.0, |sum, (_, drawn)| sum + drawn.seconds);
+        Ok(StepTaken { summary, rows, over, previews })
+    }
+
+    /// The pictures that are due after `step`; at the end also what the best embedding looks like.
+    async fn previews(
+        &self,
+        step: u64,
+        over: bool,
+        rows: &LearnedRows,
+        training: &mut Training,
+    ) -> Result<Vec<(Shown, Previews)>, RankError> {
+        let train = &self.assignment.spec.train;
         let mut previews = Vec::new();
-        if train.previews.is_due(step, total) || over {
+        if train.previews.is_due(step, train.max_train_steps) || over {
             previews.extend(self.preview(step, Shown::Step(step), &rows.last, training).await?);
         }
         if let Some(best) = rows.best.as_ref().filter(|best| over && best.step < step) {
             previews.extend(self.preview(step, Shown::Best(best.step), &best.rows, training).await?);
         }
-        // Not sum(): of nothing, that is -0, and is written so.
-        summary.preview_seconds = previews.iter().fold(0.0, |sum, (_, drawn)| sum + drawn.seconds);
-        Ok(StepTaken { summary, rows, over, previews })
+        Ok(previews)
     }
 
     /// Draws the job's pictures, if it wants some. One that fails is told and left out: training does not depend on it.

@@ -8,6 +8,8 @@ const BEST_ROWS: &str = "selection.best_rows";
 const BEST_LOSS: &str = "selection.best_loss";
 const BEST_STEP: &str = "selection.best_step";
 const WITHOUT_IMPROVEMENT: &str = "selection.without_improvement";
+const LAST_LOSS: &str = "selection.last_loss";
+const LAST_STEP: &str = "selection.last_step";
 
 /// A loss on held-out samples, and what it was taken with.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,12 +29,14 @@ pub struct Selection {
     patience: u64,
     best: Option<Best>,
     without_improvement: u64,
+    /// The latest validation: its step and its loss.
+    last: Option<(u64, f32)>,
 }
 
 impl Selection {
     /// Before the first validation. `patience`: train.early_stop_patience.
     pub fn new(patience: u64) -> Self {
-        Self { patience, best: None, without_improvement: 0 }
+        Self { patience, best: None, without_improvement: 0, last: None }
     }
 
     /// For a checkpoint. Nothing, as long as there was no validation.
@@ -42,8 +46,10 @@ impl Selection {
             saved.put_tensor(BEST_LOSS, vec![*loss]);
             saved.put_number(BEST_STEP, *step);
         }
-        if self.best.is_some() || self.without_improvement > 0 {
+        if let Some((step, loss)) = self.last {
             saved.put_number(WITHOUT_IMPROVEMENT, self.without_improvement);
+            saved.put_number(LAST_STEP, step);
+            saved.put_tensor(LAST_LOSS, vec![loss]);
         }
     }
 
@@ -63,12 +69,20 @@ impl Selection {
         } else {
             None
         };
-        Ok(Self { patience: self.patience, best, without_improvement })
+        // Ringtune 0.1.0 did not keep the latest validation.
+        let last = if saved.numbers.contains_key(LAST_STEP) {
+            let loss = saved.take_tensor(LAST_LOSS, 1)?.into_iter().sum();
+            Some((saved.take_number(LAST_STEP)?, loss))
+        } else {
+            None
+        };
+        Ok(Self { patience: self.patience, best, without_improvement, last })
     }
 
     /// Takes in the loss after `step`. Of equal losses the first is the best; one that is not finite never is.
     /// Returns whether this one is the best so far.
     pub fn take_in(&mut self, step: u64, loss: f32, rows: &Arc<Vec<f32>>) -> bool {
+        self.last = Some((step, loss));
         let better = loss.is_finite() && self.best.as_ref().is_none_or(|best| loss < best.loss);
         if better {
             self.best = Some(Best { step, loss, rows: Arc::clone(rows) });
@@ -82,6 +96,11 @@ impl Selection {
     /// The lowest loss so far.
     pub fn best(&self) -> Option<&Best> {
         self.best.as_ref()
+    }
+
+    /// The loss that was taken after `step`, if that was the latest validation.
+    pub fn loss_after(&self, step: u64) -> Option<f32> {
+        self.last.filter(|(last, _)| *last == step).map(|(_, loss)| loss)
     }
 
     /// Validations since the lowest loss.
