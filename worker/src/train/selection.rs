@@ -46,8 +46,10 @@ impl Selection {
             saved.put_tensor(BEST_LOSS, vec![*loss]);
             saved.put_number(BEST_STEP, *step);
         }
-        if let Some((step, loss)) = self.last {
+        if self.best.is_some() || self.without_improvement > 0 {
             saved.put_number(WITHOUT_IMPROVEMENT, self.without_improvement);
+        }
+        if let Some((step, loss)) = self.last {
             saved.put_number(LAST_STEP, step);
             saved.put_tensor(LAST_LOSS, vec![loss]);
         }
