@@ -7,7 +7,7 @@ use ringtune_proto::v1;
 use ringtune_shared::ids::Epoch;
 
 use crate::core::{
-    AnyFloat, Capabilities, HeldRank, Hello, Input, Phase, Progress, RankReport, Sender, StepRecord,
+    AnyFloat, Capabilities, Fault, HeldRank, Hello, Input, Phase, Progress, RankReport, Sender, StepRecord,
 };
 
 /// Ranks that one worker may say it holds.
@@ -79,6 +79,7 @@ fn rank_report(wire: v1::RankReport) -> Result<RankReport, FieldError> {
         phase: phase("rank_report.phase", wire.phase)?,
         reason: wire.reason,
         neighbour_lost: wire.neighbour_lost,
+        fault: fault(wire.fault),
         step: unsigned("rank_report.step", wire.step)?,
     };
     Ok(RankReport { held, progress })
@@ -116,6 +117,7 @@ fn held_ranks(field: &str, wire: Vec<v1::HeldRank>) -> Result<Vec<HeldRank>, Fie
             phase: phase(&format!("{field}.phase"), held.phase)?,
             reason: held.reason,
             neighbour_lost: held.neighbour_lost,
+            fault: fault(held.fault),
             step: unsigned(&format!("{field}.step"), held.step)?,
         })
     });
@@ -134,6 +136,15 @@ fn phase(field: &str, wire: i32) -> Result<Phase, FieldError> {
         Ok(RankPhase::Unspecified) | Err(_) => {
             Err(FieldError::new(field, format!("got {wire}; allowed: 1 (PREPARING) to 6 (STOPPED)")))
         }
+    }
+}
+
+/// A newer worker's finer distinctions are not known here.
+fn fault(wire: i32) -> Fault {
+    match v1::RankFault::try_from(wire) {
+        Ok(v1::RankFault::Job) => Fault::Job,
+        Ok(v1::RankFault::Node) => Fault::Node,
+        Ok(v1::RankFault::Unspecified) | Err(_) => Fault::Unknown,
     }
 }
 

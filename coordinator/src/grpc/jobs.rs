@@ -171,6 +171,7 @@ impl Jobs {
         let mut jobs = self.0.handle.store().jobs(&filter, below, size + 1).await?;
         let more = jobs.len() > size as usize;
         jobs.truncate(size as usize);
+        self.0.handle.explain(&mut jobs);
         let last = jobs.last().filter(|_| more);
         Ok(v1::ListJobsResponse {
             next_page_token: last.map(|job| pages::token(&list, &job.number.to_string())).unwrap_or_default(),
