@@ -8,21 +8,21 @@ use super::{
 use crate::embedding::LearnedEmbedding;
 
 /// One concept: a new word, and what it is learned from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConceptSpec {
     /// The new word, as it will be written in prompts.
     pub placeholder_token: String,
     /// The known word or words whose embeddings the new one's rows start from: one after the other, and again from the
     /// first where there are more rows than tokens.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub initializer_token: String,
     /// See [`super::TrainSpec::initializer_embedding`].
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub initializer_embedding: String,
     /// Its pictures; see [`DataSpec::images`].
     pub images: String,
     /// Several folders of them instead; see [`DataSpec::folders`].
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folders: Vec<FolderSpec>,
     /// Rows learned for it. Default: `train.num_vectors`.
     pub num_vectors: u32,

@@ -6,7 +6,7 @@ use super::{ConceptSpec, DataSpec, JobSpec, concepts};
 use crate::templates::use_captions;
 
 /// One of several folders of pictures.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FolderSpec {
     /// See [`DataSpec::images`].
     pub images: String,

@@ -16,7 +16,7 @@ const NAME_MARK: char = '#';
 
 /// Pictures to draw. Guidance, steps and size have the names and meanings of diffusers' pipelines; the defaults are
 /// those of `ringtune generate`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GenerateSpec {
     /// What to draw; at least one.
     pub prompts: Vec<String>,

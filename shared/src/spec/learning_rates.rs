@@ -9,7 +9,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::validate::limits;
 
@@ -117,6 +117,23 @@ impl fmt::Display for LearningRates {
 impl Serialize for LearningRates {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+/// Reads what was written, without the limits of today: they were checked before.
+impl<'de> Deserialize<'de> for LearningRates {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let pieces = text.split(',').map(|piece| {
+            let (rate, until) = match piece.split_once(':') {
+                Some((rate, step)) => (rate, Some(step.trim().parse().ok()?)),
+                None => (piece, None),
+            };
+            Some(Piece { rate: rate.trim().parse().ok()?, until })
+        });
+        let pieces: Option<Vec<Piece>> = pieces.collect();
+        let problem = || de::Error::custom(format!("{text:?} is no list of learning rates"));
+        Ok(Self { pieces: pieces.ok_or_else(problem)? })
     }
 }
 

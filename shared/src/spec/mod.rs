@@ -2,7 +2,8 @@
 //!
 //! A job comes as TOML (people) or over gRPC (programs). Both become a [`JobDraft`], in which
 //! everything may be missing, and [`JobSpec::from_draft`] alone fills in the defaults and checks
-//! the values. What a [`JobSpec`] holds has been checked, also when it was read from JSON.
+//! the values. What a [`JobSpec`] holds has been checked, also when it was read from JSON: by the checks of its day where
+//! it was stored ([`JobSpec::from_stored`]), by today's otherwise.
 //!
 //! The training options have the names, values and defaults of diffusers'
 //! `examples/textual_inversion/textual_inversion.py`, with one exception: `seed`, which has no
@@ -11,6 +12,7 @@
 
 mod choices;
 mod concepts;
+mod contents;
 mod draft;
 mod epochs;
 mod error;
@@ -22,6 +24,7 @@ mod model_location;
 mod paths;
 mod read_toml;
 mod settings;
+mod stored;
 #[cfg(test)]
 pub(crate) mod tests;
 mod validate;
@@ -33,6 +36,7 @@ pub use choices::{
     JobKind, LearnableProperty, LrScheduler, MixedPrecision, NotAChoice, PredictionType, ReportTo,
 };
 pub use concepts::{ConceptDraft, ConceptSpec, InitializerEmbedding};
+pub use contents::ContentUse;
 pub use draft::{ClusterDraft, DataDraft, DebugDraft, JobDraft, ModelDraft, TrainDraft};
 pub use error::{SpecError, Violation};
 pub use folders::{FolderDraft, FolderSpec, ImageUse};
@@ -41,6 +45,7 @@ pub use learning_rates::LearningRates;
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
 pub use read_toml::{parse_job_toml, parse_job_toml_with};
 pub use settings::Setting;
+pub use stored::{STORED_VERSION, StoredSpecError};
 pub use validate::limits;
 pub use validation::{PreviewSpec, ValidationSpec};
 
@@ -74,7 +79,7 @@ pub struct JobSpec {
 }
 
 /// The checkpoint that is built on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelSpec {
     /// Where it is: see [`ModelLocation`].
     pub base: String,
@@ -83,10 +88,10 @@ pub struct ModelSpec {
     /// "fp16": weights are read from `diffusion_pytorch_model.fp16.safetensors` and the like. Empty: none.
     pub variant: String,
     /// What its UNet predicts; none: what the checkpoint says, or is known of its kind.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction_type: Option<PredictionType>,
     /// A folder with another tokenizer than the checkpoint's, as every worker sees it; empty: the checkpoint's.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tokenizer: String,
 }
 
@@ -102,31 +107,31 @@ impl ModelSpec {
 }
 
 /// What is learned from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataSpec {
     /// `artifact://sha256/HEX` of an image manifest (see [`crate::manifest`]), or a folder as every
     /// worker sees it. Empty in a job of several concepts, which have their own.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub images: String,
     /// Several such folders instead, whose pictures count differently often.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folders: Vec<FolderSpec>,
 }
 
 /// How it is learned. Names, values and defaults are diffusers', but for `seed`; `max_grad_norm`, `snr_gamma` and
 /// `noise_offset` are those of its `train_text_to_image.py`, and off where not given.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainSpec {
     /// The new word, as it will be written in prompts. Empty in a job of several concepts.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub placeholder_token: String,
     /// The known word or words whose embeddings the new one's rows start from: one after the other, and again from the
     /// first where there are more rows than tokens. Empty in a job of several concepts.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub initializer_token: String,
     /// A learned embedding whose rows are the start, instead of `initializer_token`: a file, or a content URI once it is
     /// uploaded. It has `num_vectors` rows.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub initializer_embedding: String,
     /// Which of the two lists of prompts is used where `templates` is empty.
     pub learnable_property: LearnableProperty,
@@ -141,12 +146,12 @@ pub struct TrainSpec {
     /// Optimizer updates. Default 5000; where `num_train_epochs` is given and this is not, it follows from the
     /// number of images (see [`JobSpec::resolve_epochs`]) and is 0 until they are counted. Never 0 in a job that a
     /// coordinator has accepted.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub max_train_steps: u64,
     /// Before `scale_lr` and the schedule. Default 1e-4; the first of `learning_rates` where these are given.
     pub learning_rate: f64,
     /// The rate of every step, before `scale_lr`, instead of `learning_rate` and its schedule.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rates: Option<LearningRates>,
     /// Multiply the learning rate by the global batch. Default false.
     pub scale_lr: bool,
@@ -181,10 +186,10 @@ pub struct TrainSpec {
     /// Share of one more normal draw for each sample and channel in its noise; 0: none. Default 0.
     pub noise_offset: f64,
     /// Shift the checkpoint's schedule so that its last step is pure noise (Lin et al. 2023). Default false.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rescale_betas_zero_snr: bool,
     /// How often all images are gone through, where `max_train_steps` is not given. Default: not given.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_train_epochs: Option<u64>,
     /// How often each image counts in one of `num_train_epochs`. Default 100.
     pub repeats: u32,
@@ -224,7 +229,7 @@ pub struct TrainSpec {
 }
 
 /// On how many ranks a job runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterSpec {
     /// Ranks wanted; fixes the global batch. Default 1.
     pub world_size: u32,
@@ -235,7 +240,7 @@ pub struct ClusterSpec {
 }
 
 /// For those who check the numbers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DebugSpec {
     /// A folder for each step's inputs, loss and gradients; empty: none are written.
     pub trace_dir: String,

@@ -6,6 +6,7 @@ mod generate;
 mod model;
 mod pictures;
 mod schedule_choice;
+mod size;
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -17,6 +18,7 @@ use super::{
 };
 use crate::ids::{CONTENT_URI_PREFIX, ContentHash};
 use concepts::Words;
+pub(super) use generate::nothing_to_train;
 use pictures::Places;
 
 mod validation;
@@ -74,6 +76,8 @@ pub mod limits {
     pub const TEMPLATES: usize = 1000;
     /// Characters of a template.
     pub const TEMPLATE_CHARACTERS: usize = 512;
+    /// Bytes of a job as JSON with every default filled in: it goes to every rank in one message, which may have 4 MiB.
+    pub const JOB_BYTES: usize = 1 << 20;
 }
 
 pub(super) fn validate(mut draft: JobDraft) -> Result<JobSpec, SpecError> {
@@ -92,6 +96,7 @@ pub(super) fn validate(mut draft: JobDraft) -> Result<JobSpec, SpecError> {
     let spec = JobSpec { kind, name, model, data, train, generate, cluster, debug, concepts };
     check.across_fields(&spec);
     check.pipeline_of_a_folder(&spec);
+    check.whole_job(&spec);
     if check.violations.is_empty() { Ok(spec) } else { Err(SpecError { violations: check.violations }) }
 }
 

@@ -1,10 +1,10 @@
 //! How a job judges what it has learned so far, by a loss and by pictures.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// `[train]`'s options about the loss on held-out draws: noise, timesteps, latents and prompts that are drawn once
 /// and that training never uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValidationSpec {
     /// The loss is taken every so many steps and after the last; 0: never. Default 0.
     pub validation_loss_steps: u64,
@@ -24,7 +24,7 @@ impl ValidationSpec {
 }
 
 /// `[train]`'s options about pictures that are drawn while training goes on, as diffusers has them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreviewSpec {
     /// What to draw; empty: nothing. Default empty.
     pub validation_prompt: String,

@@ -23,6 +23,13 @@ const GUIDANCE: f64 = 100.0;
 /// Pictures that are drawn at once.
 const BATCH: i64 = 64;
 
+/// The `[train]` of a job that learns nothing.
+pub(in crate::spec) fn nothing_to_train() -> TrainSpec {
+    // What nobody reads has its defaults; that its words are missing is nobody's mistake.
+    let mut unheard = Check { violations: Vec::new() };
+    TrainSpec { train_batch_size: 0, ..unheard.train(TrainDraft::default(), true) }
+}
+
 impl Check {
     /// What the job's kind has in `draft`; what only other kinds have is refused.
     pub(super) fn work(
@@ -53,11 +60,7 @@ impl Check {
                 for (section, _) in given.into_iter().filter(|(_, given)| *given) {
                     self.refuse(section, foreign(section));
                 }
-                // What nobody reads has its defaults; that its words are missing is nobody's mistake.
-                let mut unheard = Check { violations: Vec::new() };
-                let data = unheard.data(DataDraft::default(), true);
-                let train = TrainSpec { train_batch_size: 0, ..unheard.train(TrainDraft::default(), true) };
-                (data, train, Vec::new(), Some(self.generate(generate)))
+                (DataSpec::default(), nothing_to_train(), Vec::new(), Some(self.generate(generate)))
             }
         }
     }

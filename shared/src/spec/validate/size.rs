@@ -1,0 +1,124 @@
+//! How large a job may be with every default filled in.
+
+use super::{Check, limits};
+use crate::spec::{FolderSpec, JobSpec};
+
+impl Check {
+    /// Refuses a job that is too large to be sent to every rank, by the name of the list that makes it so.
+    pub(super) fn whole_job(&mut self, spec: &JobSpec) {
+        let bytes = serde_json::to_string(spec).map_or(usize::MAX, |json| json.len());
+        if bytes <= limits::JOB_BYTES {
+            return;
+        }
+        let Some((field, part, each)) = lists(spec).into_iter().max_by_key(|(_, bytes, _)| *bytes) else {
+            return;
+        };
+        self.refuse(
+            &field,
+            format!(
+                "{part} of the job's {bytes} bytes with every default filled in{each}; allowed: at most {} for the \
+                 whole job",
+                limits::JOB_BYTES
+            ),
+        );
+    }
+}
+
+/// The lists of a job with their bytes, and what to know of them.
+fn lists(spec: &JobSpec) -> Vec<(String, usize, &'static str)> {
+    let train = &spec.train.templates;
+    // Concepts without prompts of their own have these, each.
+    let shared =
+        spec.concepts.iter().filter(|concept| !train.is_empty() && concept.templates == *train).count();
+    let each = if shared > 0 { ", as every concept without templates of its own has them" } else { "" };
+    let mut all = vec![
+        ("train.templates".to_owned(), text_bytes(train) * (1 + shared), each),
+        ("data.folders".to_owned(), folder_bytes(&spec.data.folders), ""),
+    ];
+    for (index, concept) in spec.concepts.iter().enumerate() {
+        if concept.templates != *train {
+            all.push((format!("concepts[{index}].templates"), text_bytes(&concept.templates), ""));
+        }
+        all.push((format!("concepts[{index}].folders"), folder_bytes(&concept.folders), ""));
+    }
+    if let Some(generate) = &spec.generate {
+        all.push(("generate.prompts".to_owned(), text_bytes(&generate.prompts), ""));
+        all.push(("generate.embeddings".to_owned(), text_bytes(&generate.embeddings), ""));
+    }
+    all
+}
+
+fn text_bytes(texts: &[String]) -> usize {
+    texts.iter().map(String::len).sum()
+}
+
+fn folder_bytes(folders: &[FolderSpec]) -> usize {
+    folders.iter().map(|folder| folder.images.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{ConceptDraft, DataDraft, GenerateDraft, JobDraft, ModelDraft, TrainDraft};
+
+    fn refused(draft: JobDraft) -> (String, String) {
+        let error = JobSpec::from_draft(draft).expect_err("it was accepted");
+        let first = error.violations.into_iter().next().expect("a violation");
+        (first.field, first.problem)
+    }
+
+    fn draft(kind: &str) -> JobDraft {
+        let model = ModelDraft { base: Some("/m".to_owned()), ..ModelDraft::default() };
+        JobDraft { kind: Some(kind.to_owned()), model, ..JobDraft::default() }
+    }
+
+    fn templates(count: usize) -> Option<Vec<String>> {
+        Some((0..count).map(|index| format!("{index:0>500} {{}}")).collect())
+    }
+
+    fn concepts(count: usize, own: Option<Vec<String>>) -> Vec<ConceptDraft> {
+        let concept = |index: usize| ConceptDraft {
+            placeholder_token: Some(format!("<{index}>")),
+            initializer_token: Some("a".to_owned()),
+            images: Some("/i".to_owned()),
+            templates: own.clone().filter(|_| index == 1),
+            ..ConceptDraft::default()
+        };
+        (0..count).map(concept).collect()
+    }
+
+    #[test]
+    fn a_job_that_is_too_large_is_refused_by_what_makes_it_so() {
+        // Each list within its own limits.
+        let train = TrainDraft { templates: templates(1000), ..TrainDraft::default() };
+        let many = JobDraft { concepts: concepts(64, None), train, ..draft("textual_inversion") };
+        let (field, problem) = refused(many);
+        assert_eq!(field, "train.templates");
+        assert!(
+            problem.starts_with("32695000 of the job's ") && problem.contains("at most 1048576"),
+            "{problem}"
+        );
+        assert!(problem.contains("every concept without templates of its own"), "{problem}");
+
+        let train = TrainDraft { templates: templates(700), ..TrainDraft::default() };
+        let own = JobDraft { concepts: concepts(2, templates(1000)), train, ..draft("textual_inversion") };
+        let (field, problem) = refused(own);
+        assert_eq!(field, "train.templates", "{problem}");
+
+        let prompts = Some(vec!["x".repeat(10_000); 110]);
+        let generate = GenerateDraft { prompts, ..GenerateDraft::default() };
+        assert_eq!(refused(JobDraft { generate, ..draft("generate") }).0, "generate.prompts");
+    }
+
+    #[test]
+    fn the_most_templates_of_one_concept_fit() {
+        let data = DataDraft { images: Some("/i".to_owned()), ..DataDraft::default() };
+        let train = TrainDraft {
+            placeholder_token: Some("<a>".to_owned()),
+            initializer_token: Some("b".to_owned()),
+            templates: templates(1000),
+            ..TrainDraft::default()
+        };
+        assert!(JobSpec::from_draft(JobDraft { data, train, ..draft("textual_inversion") }).is_ok());
+    }
+}
