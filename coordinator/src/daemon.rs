@@ -19,7 +19,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    contents::{self, Contents, Limits},
+    contents::{self, Contents, Limits, RoomLimits},
     core, grpc, http,
     metrics::Metrics,
     service,
@@ -109,7 +109,12 @@ impl Daemon {
         // 2. What was kept.
         let metrics = Metrics::new()?;
         let store = Arc::new(SqliteStore::open(&state.database()).await?);
-        let limits = Limits { content_bytes: settings.limits.upload_bytes, uploads: settings.limits.uploads };
+        let room = RoomLimits {
+            all_contents: settings.storage.content_bytes,
+            left_free: settings.storage.free_bytes,
+        };
+        let limits =
+            Limits { content_bytes: settings.limits.upload_bytes, uploads: settings.limits.uploads, room };
         let folder = state.contents();
         let contents = tokio::task::spawn_blocking(move || Contents::open(&folder, limits)).await??;
         // 3. The state, and its servers.
@@ -133,6 +138,8 @@ impl Daemon {
                 welcome: welcome(&settings),
                 call_limit: Duration::from_secs_f64(settings.limits.call_seconds),
                 calls_per_connection: settings.limits.calls_per_connection,
+                connections: settings.limits.connections,
+                idle_limit: Duration::from_secs_f64(settings.limits.idle_seconds),
                 shutdown: end,
             },
         ));
@@ -224,6 +231,7 @@ fn options(settings: &Settings) -> core::Options {
         recovery: milliseconds(settings.session.recovery_seconds),
         queued_jobs: settings.limits.queued_jobs,
         workers: settings.limits.workers,
+        artifacts_per_job: settings.limits.artifacts_per_job,
         ..core::Options::default()
     }
 }

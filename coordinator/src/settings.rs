@@ -34,6 +34,10 @@ pub struct Settings {
 pub struct StorageSettings {
     /// Jobs, their history and their artifacts. One coordinator per folder.
     pub state_dir: PathBuf,
+    /// Bytes that all uploaded files and artifacts may take; 0: as many as the disk has.
+    pub content_bytes: u64,
+    /// Bytes of the disk that uploads leave free.
+    pub free_bytes: u64,
 }
 
 /// `[session]`: times in seconds.
@@ -60,10 +64,16 @@ pub struct LimitSettings {
     pub upload_bytes: u64,
     /// Uploads under way at a time.
     pub uploads: usize,
+    /// Files kept with one job, counting a replaced one again.
+    pub artifacts_per_job: u64,
+    /// gRPC connections open at a time.
+    pub connections: usize,
     /// gRPC calls under way at a time on one connection.
     pub calls_per_connection: usize,
     /// Seconds that a call with a single answer may take.
     pub call_seconds: f64,
+    /// An upload, a download or a watch whose client does nothing for so many seconds loses its place.
+    pub idle_seconds: f64,
 }
 
 impl Default for Settings {
@@ -82,7 +92,7 @@ impl Default for Settings {
 
 impl Default for StorageSettings {
     fn default() -> Self {
-        Self { state_dir: PathBuf::from("/var/lib/ringtune") }
+        Self { state_dir: PathBuf::from("/var/lib/ringtune"), content_bytes: 0, free_bytes: 512 << 20 }
     }
 }
 
@@ -99,8 +109,11 @@ impl Default for LimitSettings {
             workers: 2000,
             upload_bytes: 64 << 30,
             uploads: 64,
+            artifacts_per_job: 10_000,
+            connections: 8192,
             calls_per_connection: 256,
             call_seconds: 30.0,
+            idle_seconds: 60.0,
         }
     }
 }
@@ -116,6 +129,7 @@ impl Settings {
             ("session.timeout_seconds", self.session.timeout_seconds),
             ("session.recovery_seconds", self.session.recovery_seconds),
             ("limits.call_seconds", self.limits.call_seconds),
+            ("limits.idle_seconds", self.limits.idle_seconds),
         ];
         for (key, given) in seconds {
             if !(0.01..=86_400.0).contains(&given) {
@@ -133,6 +147,7 @@ impl Settings {
             ("limits.queued_jobs", self.limits.queued_jobs),
             ("limits.workers", self.limits.workers),
             ("limits.uploads", self.limits.uploads),
+            ("limits.connections", self.limits.connections),
             ("limits.calls_per_connection", self.limits.calls_per_connection),
         ];
         for (key, given) in counts {
@@ -140,8 +155,13 @@ impl Settings {
                 return Err(SettingsError::number(key, given, "it is between 1 and 1000000"));
             }
         }
-        if self.limits.upload_bytes == 0 {
-            return Err(SettingsError::number("limits.upload_bytes", 0, "it is at least 1"));
+        for (key, given) in [
+            ("limits.upload_bytes", self.limits.upload_bytes),
+            ("limits.artifacts_per_job", self.limits.artifacts_per_job),
+        ] {
+            if given == 0 {
+                return Err(SettingsError::number(key, 0, "it is at least 1"));
+            }
         }
         check_state_dir(&self.storage.state_dir)?;
         self.security.check(&[("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)])
@@ -166,6 +186,9 @@ mod tests {
         assert_eq!(error_key(|s| s.session.recovery_seconds = -1.0), "session.recovery_seconds");
         assert_eq!(error_key(|s| s.limits.queued_jobs = 0), "limits.queued_jobs");
         assert_eq!(error_key(|s| s.limits.upload_bytes = 0), "limits.upload_bytes");
+        assert_eq!(error_key(|s| s.limits.artifacts_per_job = 0), "limits.artifacts_per_job");
+        assert_eq!(error_key(|s| s.limits.connections = 0), "limits.connections");
+        assert_eq!(error_key(|s| s.limits.idle_seconds = 0.0), "limits.idle_seconds");
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
     }
 

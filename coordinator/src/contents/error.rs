@@ -60,6 +60,32 @@ pub enum Error {
     /// Somebody else uploads the same content now.
     #[error("{0} is being uploaded by somebody else now")]
     Busy(ContentHash),
+    /// All contents together would take more than they may.
+    #[error(
+        "{given} bytes more do not fit: the contents kept here take {taken} of the {limit} bytes that the setting \
+         storage.content_bytes allows; delete jobs that are over"
+    )]
+    Quota {
+        /// Bytes that were to come.
+        given: u64,
+        /// Bytes that contents and uploads under way take.
+        taken: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Too little of the disk would stay free.
+    #[error(
+        "{given} bytes more do not fit: the coordinator's disk has {free} bytes free, of which the setting \
+         storage.free_bytes keeps {limit}"
+    )]
+    TooLittleFree {
+        /// Bytes that were to come.
+        given: u64,
+        /// Bytes that are free, some of them promised to uploads under way.
+        free: u64,
+        /// Bytes that stay free.
+        limit: u64,
+    },
     /// As many uploads are under way as may be.
     #[error("{limit} uploads are under way, which is the limit")]
     TooManyUploads {

@@ -8,7 +8,9 @@
 //! Invariant: a file below `sha256/` is whole, its hash was checked, and it is on disk: it gets there by a rename
 //! of a synced file. Everything here blocks: call it from a blocking thread.
 
+mod claims;
 mod error;
+mod room;
 mod upload;
 
 use std::{
@@ -21,8 +23,12 @@ use std::{
 };
 
 use ringtune_shared::ids::ContentHash;
+use tokio::sync::Notify;
 
+pub use claims::{Claim, Claims};
 pub use error::Error;
+use room::Room;
+pub use room::RoomLimits;
 pub use upload::Upload;
 
 /// What a store accepts.
@@ -32,6 +38,14 @@ pub struct Limits {
     pub content_bytes: u64,
     /// Uploads under way at a time.
     pub uploads: usize,
+    /// What all of them may take.
+    pub room: RoomLimits,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { content_bytes: 64 << 30, uploads: 64, room: RoomLimits::default() }
+    }
 }
 
 /// How much of a content is safe.
@@ -80,6 +94,9 @@ struct Shared {
     limits: Limits,
     /// What is being uploaded now: one upload a content.
     under_way: Mutex<HashSet<ContentHash>>,
+    /// Told whenever one of them ends.
+    upload_ended: Notify,
+    room: Room,
 }
 
 impl Contents {
@@ -91,8 +108,22 @@ impl Contents {
         for folder in [root.join("sha256"), root.join("partial")] {
             fs::create_dir_all(&folder).map_err(Error::io("create", folder.clone()))?;
         }
-        let under_way = Mutex::new(HashSet::new());
-        Ok(Self { shared: Arc::new(Shared { root: root.to_path_buf(), limits, under_way }) })
+        make_folders(root)?;
+        // Counted only where it is limited: it takes a look at every file.
+        let stored = if limits.room.all_contents > 0 { stored_bytes(root)? } else { 0 };
+        let shared = Shared {
+            root: root.to_path_buf(),
+            limits,
+            under_way: Mutex::new(HashSet::new()),
+            upload_ended: Notify::new(),
+            room: Room::new(limits.room, stored),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Told whenever an upload ends: what was [`Error::Busy`] may go on.
+    pub fn upload_ended(&self) -> &Notify {
+        &self.shared.upload_ended
     }
 
     /// How much of a content is here.
@@ -142,9 +173,14 @@ impl Contents {
     /// The file system's.
     pub fn remove(&self, hash: &ContentHash) -> Result<(), Error> {
         let path = self.shared.whole(hash);
+        let Some(size) = length(&path)? else { return Ok(()) };
         match fs::remove_file(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            removed => removed.map_err(Error::io("remove", path)),
+            removed => {
+                removed.map_err(Error::io("remove", path))?;
+                self.shared.room.removed(size);
+                Ok(())
+            }
         }
     }
 
@@ -161,7 +197,23 @@ impl Contents {
         file.set_modified(SystemTime::now()).map_err(Error::io("touch", path))
     }
 
-    /// Contents that came, or were marked as used, at least `age` before `now`.
+    /// Whether a content is here and was marked as used for the last time at least `age` before `now`, or never.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn is_older(&self, hash: &ContentHash, now: SystemTime, age: Duration) -> Result<bool, Error> {
+        let path = self.shared.whole(hash);
+        match fs::metadata(&path).and_then(|metadata| metadata.modified()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            modified => {
+                let modified = modified.map_err(Error::io("read", path))?;
+                Ok(now.duration_since(modified).is_ok_and(|idle| idle >= age))
+            }
+        }
+    }
+
+    /// Contents that were marked as used for the last time at least `age` before `now`, or never. What comes while this
+    /// looks may be among them or not.
     ///
     /// # Errors
     /// The file system's.
@@ -173,8 +225,11 @@ impl Contents {
             for entry in fs::read_dir(&folder).map_err(Error::io("read", folder.clone()))? {
                 let entry = entry.map_err(Error::io("read", folder.clone()))?;
                 let hash = entry.file_name().to_str().and_then(|name| name.parse::<ContentHash>().ok());
-                let modified = entry.metadata().and_then(|metadata| metadata.modified());
-                let modified = modified.map_err(Error::io("read", entry.path()))?;
+                let modified = match entry.metadata().and_then(|metadata| metadata.modified()) {
+                    // Removed meanwhile.
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                    modified => modified.map_err(Error::io("read", entry.path()))?,
+                };
                 if now.duration_since(modified).is_ok_and(|idle| idle >= age) {
                     old.extend(hash);
                 }
@@ -198,10 +253,15 @@ impl Contents {
             if hash.is_some_and(|hash: ContentHash| under_way.contains(&hash)) {
                 continue;
             }
-            let modified = fs::metadata(&path).and_then(|metadata| metadata.modified());
-            let modified = modified.map_err(Error::io("read", path.clone()))?;
+            let metadata = match fs::metadata(&path) {
+                // Became whole meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                metadata => metadata.map_err(Error::io("read", path.clone()))?,
+            };
+            let modified = metadata.modified().map_err(Error::io("read", path.clone()))?;
             if now.duration_since(modified).is_ok_and(|idle| idle >= age) {
                 fs::remove_file(&path).map_err(Error::io("remove", path))?;
+                self.shared.room.removed(metadata.len());
                 dropped += 1;
             }
         }
@@ -215,14 +275,52 @@ impl Shared {
         self.root.join("sha256").join(name.get(..2).unwrap_or("")).join(name)
     }
 
+    fn part_folder(&self) -> PathBuf {
+        self.root.join("partial")
+    }
+
     fn partial(&self, hash: &ContentHash) -> PathBuf {
-        self.root.join("partial").join(hash.to_string())
+        self.part_folder().join(hash.to_string())
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashSet<ContentHash>> {
         // A set of hashes is whole whatever happened to the thread that held it.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Makes every folder that a content can be in, on the disk for good: a content is safe as soon as it has its name.
+fn make_folders(root: &Path) -> Result<(), Error> {
+    let contents = root.join("sha256");
+    for first in 0..=u8::MAX {
+        let folder = contents.join(format!("{first:02x}"));
+        match fs::create_dir(&folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => made.map_err(Error::io("create", folder))?,
+        }
+    }
+    for folder in [contents, root.to_path_buf()] {
+        let synced = File::open(&folder).and_then(|folder| folder.sync_all());
+        synced.map_err(Error::io("sync", folder))?;
+    }
+    Ok(())
+}
+
+/// Bytes of all contents and parts of contents.
+fn stored_bytes(root: &Path) -> Result<u64, Error> {
+    let read = |folder: &Path| fs::read_dir(folder).map_err(Error::io("read", folder));
+    let mut folders = vec![root.join("partial")];
+    for folder in read(&root.join("sha256"))? {
+        folders.push(folder.map_err(Error::io("read", root))?.path());
+    }
+    let mut bytes = 0;
+    for folder in folders {
+        for entry in read(&folder)? {
+            let metadata = entry.and_then(|entry| entry.metadata());
+            bytes += metadata.map_err(Error::io("read", folder.clone()))?.len();
+        }
+    }
+    Ok(bytes)
 }
 
 /// A file's bytes; none where there is no file.
@@ -234,77 +332,4 @@ fn length(path: &Path) -> Result<Option<u64>, Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn store() -> (tempfile::TempDir, Contents) {
-        let folder = tempfile::tempdir().unwrap();
-        let contents = Contents::open(folder.path(), Limits { content_bytes: 1000, uploads: 2 }).unwrap();
-        (folder, contents)
-    }
-
-    fn put(contents: &Contents, bytes: &[u8]) -> ContentHash {
-        let hash = ContentHash::of(bytes);
-        let mut upload = contents.upload(hash, bytes.len() as u64, 0).unwrap();
-        upload.write(bytes).unwrap();
-        assert!(upload.close().unwrap().complete);
-        hash
-    }
-
-    #[test]
-    fn ranges_are_read_in_chunks() {
-        let (_folder, contents) = store();
-        let hash = put(&contents, b"0123456789");
-        let mut range = contents.read(&hash, 3, Some(5)).unwrap();
-        assert_eq!(range.content_size, 10);
-        let mut chunks = Vec::new();
-        loop {
-            let chunk = range.next_chunk(2).unwrap();
-            if chunk.is_empty() {
-                break;
-            }
-            chunks.push(String::from_utf8(chunk).unwrap());
-        }
-        assert_eq!(chunks, ["34", "56", "7"]);
-        assert!(matches!(contents.read(&hash, 11, None), Err(Error::Range { offset: 11, size: 10 })));
-        assert!(matches!(contents.read(&ContentHash::of(b"x"), 0, None), Err(Error::NotFound(_))));
-    }
-
-    #[test]
-    fn a_removed_content_is_gone() {
-        let (_folder, contents) = store();
-        let hash = put(&contents, b"abc");
-        contents.remove(&hash).unwrap();
-        contents.remove(&hash).unwrap();
-        assert_eq!(contents.committed(&hash).unwrap(), Committed { size: 0, complete: false });
-    }
-
-    #[test]
-    fn only_contents_that_nobody_touched_are_old() {
-        let (_folder, contents) = store();
-        let (idle, used) = (put(&contents, b"idle"), put(&contents, b"used"));
-        let later = SystemTime::now() + Duration::from_secs(100);
-        let path = contents.shared.whole(&idle);
-        File::open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        contents.touch(&used).unwrap();
-        assert_eq!(contents.older(later, Duration::from_secs(1000)).unwrap(), [idle]);
-        assert!(matches!(contents.touch(&ContentHash::of(b"x")), Err(Error::NotFound(_))));
-    }
-
-    #[test]
-    fn only_old_uploads_that_nobody_works_on_are_dropped() {
-        let (_folder, contents) = store();
-        let (idle, busy) = (ContentHash::of(b"idle"), ContentHash::of(b"busy"));
-        contents.upload(idle, 4, 0).unwrap().close().unwrap();
-        let mut first = contents.upload(idle, 4, 0).unwrap();
-        first.write(b"id").unwrap();
-        first.close().unwrap();
-        let mut held = contents.upload(busy, 4, 0).unwrap();
-        held.write(b"bu").unwrap();
-        let later = SystemTime::now() + Duration::from_secs(100);
-        assert_eq!(contents.drop_abandoned(later, Duration::from_secs(1000)).unwrap(), 0);
-        assert_eq!(contents.drop_abandoned(later, Duration::from_secs(50)).unwrap(), 1);
-        held.write(b"sy").unwrap();
-        assert!(held.close().unwrap().complete);
-    }
-}
+mod tests;

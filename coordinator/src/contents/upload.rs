@@ -4,6 +4,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{Read, Write},
     sync::Arc,
+    time::SystemTime,
 };
 
 use ringtune_shared::{
@@ -20,6 +21,8 @@ pub struct Upload {
     hash: ContentHash,
     size: u64,
     committed: u64,
+    /// Bytes that there is room for and that did not come yet.
+    promised: u64,
     /// None: the content was here already.
     file: Option<File>,
 }
@@ -43,7 +46,7 @@ impl Upload {
             under_way.insert(hash);
         }
         // From here on dropping it gives the place free again.
-        let mut upload = Self { shared, hash, size, committed: 0, file: None };
+        let mut upload = Self { shared, hash, size, committed: 0, promised: 0, file: None };
         upload.open(offset)?;
         Ok(upload)
     }
@@ -61,11 +64,14 @@ impl Upload {
         if committed > self.size {
             // Left by somebody who named another size: of no use to anyone.
             fs::remove_file(&path).map_err(Error::io("remove", path.clone()))?;
+            self.shared.room.removed(committed);
             committed = 0;
         }
         if offset != committed {
             return Err(Error::Offset { given: offset, committed });
         }
+        self.shared.room.promise(&self.shared.part_folder(), self.size - committed)?;
+        self.promised = self.size - committed;
         let file =
             OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("open", path))?;
         self.file = Some(file);
@@ -95,6 +101,9 @@ impl Upload {
             return Err(Error::io("write", path)(cause));
         }
         self.committed = committed;
+        let came = bytes.len() as u64;
+        self.promised -= came;
+        self.shared.room.wrote(came);
         Ok(())
     }
 
@@ -115,13 +124,14 @@ impl Upload {
         let found = hash_of_file(&path)?;
         if found != self.hash {
             fs::remove_file(&path).map_err(Error::io("remove", path))?;
+            self.shared.room.removed(self.committed);
             return Err(Error::HashMismatch { expected: self.hash, found });
         }
-        let whole = self.shared.whole(&self.hash);
-        if let Some(folder) = whole.parent() {
-            fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-        }
-        rename_durably(&path, &whole)?;
+        // Nobody has asked for it yet: whoever wants it to stay without a job says so (`Contents::touch`).
+        let opened = File::options().append(true).open(&path);
+        let marked = opened.and_then(|file| file.set_modified(SystemTime::UNIX_EPOCH));
+        marked.map_err(Error::io("write", path.clone()))?;
+        rename_durably(&path, &self.shared.whole(&self.hash))?;
         Ok(Committed { size: self.committed, complete: true })
     }
 }
@@ -129,6 +139,8 @@ impl Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         self.shared.under_way().remove(&self.hash);
+        self.shared.room.give_back(self.promised);
+        self.shared.upload_ended.notify_waiters();
     }
 }
 
@@ -147,12 +159,15 @@ fn hash_of_file(path: &std::path::Path) -> Result<ContentHash, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Contents, Limits};
+    use super::super::{Contents, Limits, RoomLimits};
     use super::*;
+
+    const LIMITS: Limits =
+        Limits { content_bytes: 1000, uploads: 2, room: RoomLimits { all_contents: 0, left_free: 0 } };
 
     fn store() -> (tempfile::TempDir, Contents) {
         let folder = tempfile::tempdir().unwrap();
-        let contents = Contents::open(folder.path(), Limits { content_bytes: 1000, uploads: 2 }).unwrap();
+        let contents = Contents::open(folder.path(), LIMITS).unwrap();
         (folder, contents)
     }
 
@@ -165,7 +180,7 @@ mod tests {
         drop(upload);
         // After a restart, too.
         drop(contents);
-        let contents = Contents::open(folder.path(), Limits { content_bytes: 1000, uploads: 2 }).unwrap();
+        let contents = Contents::open(folder.path(), LIMITS).unwrap();
         assert_eq!(contents.committed(&hash).unwrap(), Committed { size: 5, complete: false });
         let wrong = contents.upload(hash, 11, 0).unwrap_err();
         assert!(matches!(wrong, Error::Offset { given: 0, committed: 5 }));

@@ -1,6 +1,7 @@
 //! ArtifactService.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::Stream;
 use ringtune_proto::convert::{FieldError, parse, unsigned};
@@ -8,12 +9,13 @@ use ringtune_proto::v1::{self, artifact_service_server::ArtifactService, upload_
 use ringtune_shared::files::check_file_name;
 use ringtune_shared::ids::{ContentHash, JobId};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::jobs::job_id;
 use super::status::{FailedRequest, shutting_down, too_many};
-use super::{Api, blocking, outbound, pages};
-use crate::contents::{Committed, Range, Upload};
+use super::{Api, blocking, incoming::Parts, outbound, outgoing, pages};
+use crate::contents::{self, Claim, Committed, Range, Upload};
 use crate::core::{ArtifactRecord, Time};
 use crate::service::Error;
 
@@ -25,6 +27,8 @@ const LARGEST_CHUNK: usize = 1 << 20;
 const DOWNLOAD_CHUNK: usize = 512 << 10;
 /// Characters of a media type.
 const LONGEST_MEDIA_TYPE: usize = 200;
+/// So long an upload waits for another one of the same content.
+const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(super) struct Artifacts(pub(super) Arc<Api>);
@@ -49,20 +53,22 @@ impl ArtifactService for Artifacts {
         &self,
         request: Request<Streaming<v1::UploadRequest>>,
     ) -> Result<Response<v1::UploadResponse>, Status> {
-        let mut parts = request.into_inner();
-        let Some(Part::Header(header)) = self.next_part(&mut parts).await? else {
+        let mut parts = Parts::new(request.into_inner(), self.0.idle_limit, self.0.shutdown.clone());
+        let Some(Part::Header(header)) = parts.next().await? else {
             return Err(FailedRequest::from(FieldError::new("header", "must be the first part")).into());
         };
         let header = Header::read(header).map_err(FailedRequest::from)?;
         if let Some((job, _)) = &header.place {
             self.check_active(*job).await?;
         }
-        let committed = match self.next_part(&mut parts).await? {
+        // What is found or becomes whole here does not go before its job has it.
+        let claim = self.0.images.hold(header.hash).await;
+        let committed = match parts.next().await? {
             None => self.question(&header).await?,
             Some(part) => self.receive(&header, part, &mut parts).await?,
         };
         if committed.complete {
-            self.keep(&header).await?;
+            self.keep(&header, claim).await?;
         }
         Ok(Response::new(v1::UploadResponse {
             committed_size: i64::try_from(committed.size).unwrap_or(i64::MAX),
@@ -81,7 +87,8 @@ impl ArtifactService for Artifacts {
         let (artifact, range) = self.open(request.into_inner()).await?;
         let download =
             Download { range, artifact: Some(artifact), shutdown: self.0.shutdown.clone(), _permit: permit };
-        Ok(Response::new(Box::pin(futures::stream::unfold(Some(download), Download::next))))
+        let chunks = futures::stream::unfold(Some(download), Download::next);
+        Ok(Response::new(Box::pin(outgoing::to_reader(chunks, self.0.idle_limit))))
     }
 
     async fn delete_artifact(
@@ -105,23 +112,6 @@ impl ArtifactService for Artifacts {
 }
 
 impl Artifacts {
-    /// The next part of an upload; none at its end. A client that falls silent does not keep its place.
-    async fn next_part(&self, parts: &mut Streaming<v1::UploadRequest>) -> Result<Option<Part>, Status> {
-        let message = tokio::select! {
-            message = tokio::time::timeout(super::UPLOAD_IDLE, parts.message()) => message,
-            () = self.0.shutdown.cancelled() => return Err(shutting_down()),
-        };
-        match message
-            .map_err(|_| Status::deadline_exceeded("nothing came for too long; what came is kept"))??
-        {
-            None => Ok(None),
-            Some(v1::UploadRequest { part: Some(part) }) => Ok(Some(part)),
-            Some(v1::UploadRequest { part: None }) => {
-                Err(FailedRequest::from(FieldError::new("part", "is missing")).into())
-            }
-        }
-    }
-
     async fn check_active(&self, job: JobId) -> Result<(), FailedRequest> {
         if self.0.handle.cluster().job(job).is_some() {
             return Ok(());
@@ -133,33 +123,45 @@ impl Artifacts {
 
     /// A header alone: how much is there? All bytes of an upload that only lacks its check count too.
     async fn question(&self, header: &Header) -> Result<Committed, FailedRequest> {
-        let (contents, hash, size) = (self.0.contents.clone(), header.hash, header.size);
-        let answer = move || {
-            let committed = contents.committed(&hash)?;
-            match committed.complete || committed.size == size {
-                // The size is compared, too.
-                true => contents.upload(hash, size, committed.size)?.close(),
-                false => Ok(committed),
-            }
-        };
-        Ok(blocking(answer).await??)
+        let (contents, hash) = (self.0.contents.clone(), header.hash);
+        let committed = blocking(move || contents.committed(&hash)).await??;
+        if !committed.complete && committed.size != header.size {
+            return Ok(committed);
+        }
+        // The size is compared, too.
+        let upload = self.begin(header, committed.size).await?;
+        Ok(blocking(move || upload.close()).await??)
     }
 
-    async fn receive(
-        &self,
-        header: &Header,
-        first: Part,
-        parts: &mut Streaming<v1::UploadRequest>,
-    ) -> Result<Committed, Status> {
-        let (contents, hash) = (self.0.contents.clone(), header.hash);
-        let (size, offset) = (header.size, header.offset);
-        let opened = blocking(move || contents.upload(hash, size, offset)).await?;
-        let mut upload = opened.map_err(FailedRequest::from)?;
+    /// Begins an upload; where somebody else is at the same content, when that one ends: then the content is here, or
+    /// the client is told where to go on.
+    async fn begin(&self, header: &Header, offset: u64) -> Result<Upload, FailedRequest> {
+        let deadline = Instant::now() + BUSY_PATIENCE;
+        let (hash, size) = (header.hash, header.size);
+        loop {
+            let ended = self.0.contents.upload_ended().notified();
+            tokio::pin!(ended);
+            // From here on no end is missed.
+            ended.as_mut().enable();
+            let contents = self.0.contents.clone();
+            match blocking(move || contents.upload(hash, size, offset)).await? {
+                Err(busy @ contents::Error::Busy(_)) => {
+                    if tokio::time::timeout_at(deadline, ended).await.is_err() {
+                        return Err(busy.into());
+                    }
+                }
+                begun => return Ok(begun?),
+            }
+        }
+    }
+
+    async fn receive(&self, header: &Header, first: Part, parts: &mut Parts) -> Result<Committed, Status> {
+        let mut upload = self.begin(header, header.offset).await?;
         let mut part = Some(first);
         while let Some(next) = part {
             upload = self.write(upload, next).await?;
             // Dropped on an error, the upload keeps what came.
-            part = self.next_part(parts).await?;
+            part = parts.next().await?;
         }
         Ok(blocking(move || upload.close()).await?.map_err(FailedRequest::from)?)
     }
@@ -180,9 +182,18 @@ impl Artifacts {
         Ok(blocking(written).await??)
     }
 
-    /// Lists a complete file with its job, if it names one.
-    async fn keep(&self, header: &Header) -> Result<(), FailedRequest> {
-        let Some((job, name)) = header.place.clone() else { return Ok(()) };
+    /// Lists a complete file with its job, if it names one. Else it is for a job to come: it stays for a day, also where
+    /// it was here before.
+    async fn keep(&self, header: &Header, claim: Claim) -> Result<(), FailedRequest> {
+        let Some((job, name)) = header.place.clone() else {
+            let (contents, hash) = (self.0.contents.clone(), header.hash);
+            let touch = move || {
+                let touched = contents.touch(&hash);
+                drop(claim);
+                touched
+            };
+            return Ok(blocking(touch).await??);
+        };
         let record = ArtifactRecord {
             job,
             name,
@@ -192,7 +203,7 @@ impl Artifacts {
             // The core puts the time in.
             created: Time::default(),
         };
-        self.0.images.keep(record).await
+        self.0.images.keep(record, claim).await
     }
 
     async fn open(&self, request: v1::DownloadRequest) -> Result<(v1::Artifact, Range), FailedRequest> {

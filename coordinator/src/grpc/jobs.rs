@@ -11,8 +11,9 @@ use ringtune_shared::spec::JobSpec;
 use tonic::{Request, Response, Status};
 use tonic_types::FieldViolation;
 
+use super::references::Ties;
 use super::status::{FailedRequest, bad_request, bad_spec, shutting_down, too_many};
-use super::{Api, outbound, pages};
+use super::{Api, outbound, outgoing, pages};
 use crate::core::{JobState, NewJob, RequestKey};
 use crate::service::Watch;
 
@@ -41,12 +42,13 @@ impl JobService for Jobs {
         let key = request_key(request.request_id, &wire).map_err(FailedRequest::from)?;
         let mut spec = spec_from_wire(wire).map_err(bad_spec)?;
         spec.check_paths().map_err(bad_spec)?;
-        let images = self.check_images(&spec).await.map_err(bad_request)?;
+        let mut ties = Ties::default();
+        let images = self.check_images(&mut ties, &spec).await.map_err(bad_request)?;
         resolve_epochs(&mut spec, images)?;
-        self.0.images.check_embeddings(&spec).await.map_err(bad_request)?;
-        let resumed = self.0.images.resumed(&spec).await.map_err(bad_request)?;
+        self.0.images.check_embeddings(&mut ties, &spec).await.map_err(bad_request)?;
+        let resumed = self.0.images.resumed(&mut ties, &spec).await.map_err(bad_request)?;
         let new = NewJob { id: JobId::new(), spec: Arc::new(spec), request: key, resumed };
-        let job = self.0.handle.create_job(new).await.map_err(FailedRequest::from)?;
+        let job = self.0.images.create_job(new, ties).await?;
         Ok(Response::new(v1::CreateJobResponse { job: Some(outbound::job(&job)) }))
     }
 
@@ -122,7 +124,7 @@ impl JobService for Jobs {
                 }
             }
         });
-        Ok(Response::new(Box::pin(stream)))
+        Ok(Response::new(Box::pin(outgoing::to_reader(stream, self.0.idle_limit))))
     }
 
     async fn list_steps(
@@ -139,13 +141,17 @@ impl Jobs {
     }
 
     /// How many images an epoch of the job shows, where all of them are uploaded. Those that are must be here.
-    async fn check_images(&self, spec: &JobSpec) -> Result<Option<u64>, Vec<FieldViolation>> {
+    async fn check_images(
+        &self,
+        ties: &mut Ties,
+        spec: &JobSpec,
+    ) -> Result<Option<u64>, Vec<FieldViolation>> {
         let mut places = spec.clone();
         let mut count = Some(0);
         let uses = spec.image_uses();
         for ((field, images), used) in places.image_sources().into_iter().zip(uses) {
             let uploaded = images.starts_with(CONTENT_URI_PREFIX);
-            let found = if uploaded { Some(self.0.images.check(&field, images).await?) } else { None };
+            let found = if uploaded { Some(self.0.images.check(ties, &field, images).await?) } else { None };
             count = count.zip(found).map(|(count, found)| count + found * u64::from(used.repeats));
         }
         Ok(count)

@@ -5,10 +5,13 @@
 
 mod artifacts;
 mod cluster;
+mod connections;
 mod inbound;
+mod incoming;
 mod jobs;
 mod limits;
 mod outbound;
+mod outgoing;
 mod pages;
 mod references;
 mod status;
@@ -40,8 +43,6 @@ use status::FailedRequest;
 const WATCHES: usize = 1024;
 /// Downloads that may be under way at a time.
 const DOWNLOADS: usize = 256;
-/// An upload that sends nothing for so long loses its place.
-const UPLOAD_IDLE: Duration = Duration::from_secs(60);
 /// Between two looks for files that nobody wants.
 const SWEEP: Duration = Duration::from_secs(3600);
 
@@ -66,6 +67,10 @@ pub struct Options {
     pub call_limit: Duration,
     /// Calls under way on one connection.
     pub calls_per_connection: usize,
+    /// Connections open at a time.
+    pub connections: usize,
+    /// An upload, a download or a watch whose client does nothing for so long loses its place.
+    pub idle_limit: Duration,
     /// Ends all streams when cancelled; then no new calls are taken.
     pub shutdown: CancellationToken,
 }
@@ -79,6 +84,7 @@ struct Api {
     welcome: v1::Welcome,
     watches: Arc<Semaphore>,
     downloads: Arc<Semaphore>,
+    idle_limit: Duration,
     shutdown: CancellationToken,
 }
 
@@ -99,7 +105,7 @@ pub enum Error {
 /// # Errors
 /// See [`Error`].
 pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error> {
-    let Options { handle, contents, metrics, welcome, call_limit, calls_per_connection, shutdown } = options;
+    let Options { handle, contents, metrics, welcome, shutdown, .. } = options;
     let images = Arc::new(References::new(handle.clone(), contents.clone()));
     let sweeper = tokio::spawn(sweep(images.clone()));
     let api = Arc::new(Api {
@@ -110,6 +116,7 @@ pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error>
         welcome,
         watches: Arc::new(Semaphore::new(WATCHES)),
         downloads: Arc::new(Semaphore::new(DOWNLOADS)),
+        idle_limit: options.idle_limit,
         shutdown: shutdown.clone(),
     });
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -122,10 +129,10 @@ pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error>
             .register_encoded_file_descriptor_set(ringtune_proto::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let calls = u32::try_from(calls_per_connection).unwrap_or(u32::MAX);
+    let calls = u32::try_from(options.calls_per_connection).unwrap_or(u32::MAX);
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(KEEPALIVE.0));
     let served = Server::builder()
-        .concurrency_limit_per_connection(calls_per_connection)
+        .concurrency_limit_per_connection(options.calls_per_connection)
         .load_shed(true)
         .max_concurrent_streams(calls)
         .max_frame_size(FRAME)
@@ -135,7 +142,7 @@ pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error>
         .http2_keepalive_timeout(Some(KEEPALIVE.1))
         .layer(TraceLayer::new_for_grpc())
         .layer(MetricsLayer(metrics))
-        .layer(limits::CallLimitLayer(call_limit))
+        .layer(limits::CallLimitLayer(options.call_limit))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
@@ -143,7 +150,10 @@ pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error>
         .add_service(ClusterServiceServer::new(cluster::Cluster(api.clone())))
         .add_service(ArtifactServiceServer::new(artifacts::Artifacts(api.clone())))
         .add_service(WorkerServiceServer::new(workers::Workers(api)))
-        .serve_with_incoming_shutdown(incoming, shutdown.cancelled_owned())
+        .serve_with_incoming_shutdown(
+            connections::bounded(incoming, options.connections),
+            shutdown.cancelled_owned(),
+        )
         .await;
     sweeper.abort();
     Ok(served?)

@@ -181,6 +181,8 @@ fn contents_status(error: &contents::Error) -> Status {
         E::Range { .. } => Status::out_of_range(message),
         E::Busy(_) => retry_later(Code::Aborted, &message, Duration::from_secs(1)),
         E::TooManyUploads { .. } => quota("uploads under way", message),
+        E::Quota { .. } => quota("storage.content_bytes", message),
+        E::TooLittleFree { .. } => quota("storage.free_bytes", message),
         // The path is the coordinator's own affair; that the disk is full is the caller's too.
         E::DiskFull(_) => quota("disk of the coordinator", "the coordinator's disk is full".to_owned()),
         E::Io { .. } => {

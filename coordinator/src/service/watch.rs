@@ -101,7 +101,7 @@ impl Watch {
 
     /// Whether there may be more, once there is.
     async fn wait_for_more(&mut self) -> Result<bool, Error> {
-        match self.store.job(self.job).await? {
+        match self.store.standing(self.job).await? {
             None => return Ok(false),
             Some(job) if job.last_sequence > self.after => return Ok(true),
             Some(job) if job.state.is_terminal() => return Ok(false),

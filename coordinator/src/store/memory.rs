@@ -1,13 +1,13 @@
 //! The store in memory: for tests of what stands on a store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash, JobId};
-use serde_json::Value;
+use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::spec::ContentUse;
 
-use super::{Error, Store};
+use super::{Error, Standing, Store};
 use crate::core::{
     ArtifactRecord, Job, JobEvent, JobState, Phase, Recovered, RequestKey, StepRecord, Time, Write,
 };
@@ -24,6 +24,10 @@ struct Tables {
     events: BTreeMap<JobId, Vec<JobEvent>>,
     steps: BTreeMap<JobId, Vec<StepRecord>>,
     artifacts: BTreeMap<(JobId, String), ArtifactRecord>,
+    /// What image manifests name; none: not known yet.
+    manifests: BTreeMap<ContentHash, Option<BTreeSet<ContentHash>>>,
+    /// Jobs whose events and steps are still to go.
+    deleted: BTreeSet<JobId>,
     last_number: u64,
     full: bool,
 }
@@ -36,6 +40,28 @@ impl MemoryStore {
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tables {
+    fn wants(&self, content: ContentHash) -> bool {
+        self.artifacts.values().any(|artifact| artifact.hash == content)
+            || self.jobs.values().flat_map(|job| job.spec.contents()).any(|(used, named)| {
+                named == content || (used == ContentUse::Images && self.names(named, content))
+            })
+    }
+
+    fn names(&self, manifest: ContentHash, content: ContentHash) -> bool {
+        self.manifests.get(&manifest).and_then(Option::as_ref).is_some_and(|files| files.contains(&content))
+    }
+
+    fn unwanted(&self, candidates: &[ContentHash]) -> Vec<ContentHash> {
+        if self.manifests.values().any(Option::is_none) {
+            return Vec::new();
+        }
+        let unwanted: BTreeSet<ContentHash> =
+            candidates.iter().copied().filter(|content| !self.wants(*content)).collect();
+        unwanted.into_iter().collect()
     }
 }
 
@@ -85,6 +111,11 @@ impl Store for MemoryStore {
             match write {
                 Write::InsertJob(job) => {
                     tables.last_number = tables.last_number.max(job.number);
+                    for (used, manifest) in job.spec.contents() {
+                        if used == ContentUse::Images {
+                            tables.manifests.entry(manifest).or_default();
+                        }
+                    }
                     tables.jobs.insert(job.id, stored(job));
                 }
                 Write::UpdateJob(job) => {
@@ -124,6 +155,12 @@ impl Store for MemoryStore {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>, Error> {
         Ok(self.tables().jobs.get(&id).cloned())
+    }
+
+    async fn standing(&self, id: JobId) -> Result<Option<Standing>, Error> {
+        let tables = self.tables();
+        let standing = |job: &Job| Standing { state: job.state, last_sequence: job.last_sequence };
+        Ok(tables.jobs.get(&id).map(standing))
     }
 
     async fn request(&self, request_id: &str) -> Result<Option<(JobId, RequestKey)>, Error> {
@@ -170,34 +207,54 @@ impl Store for MemoryStore {
 
     async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, Error> {
         let mut tables = self.tables();
-        tables.jobs.remove(&id);
-        tables.events.remove(&id);
-        tables.steps.remove(&id);
-        let mut mine: Vec<ContentHash> =
-            tables.artifacts.values().filter(|one| one.job == id).map(|one| one.hash).collect();
-        tables.artifacts.retain(|_, artifact| artifact.job != id);
-        mine.sort_unstable();
-        mine.dedup();
-        mine.retain(|hash| !tables.artifacts.values().any(|other| other.hash == *hash));
-        Ok(mine)
-    }
-
-    async fn purge(&self, _rows: u32) -> Result<bool, Error> {
-        Ok(false)
-    }
-
-    async fn content_uris(&self) -> Result<Vec<String>, Error> {
-        let mut uris = Vec::new();
-        for job in self.tables().jobs.values() {
-            let spec = serde_json::to_value(&*job.spec).map_err(|error| Error::Damaged {
-                what: "jobs.spec".to_owned(),
-                problem: error.to_string(),
-            })?;
-            add_content_uris(&spec, &mut uris);
+        if tables.jobs.remove(&id).is_some() {
+            tables.deleted.insert(id);
         }
-        uris.sort_unstable();
-        uris.dedup();
-        Ok(uris)
+        let files = tables.artifacts.values().filter(|one| one.job == id).map(|one| one.hash);
+        let files: Vec<ContentHash> = files.collect();
+        tables.artifacts.retain(|_, artifact| artifact.job != id);
+        Ok(tables.unwanted(&files))
+    }
+
+    async fn purge(&self, rows: u32) -> Result<bool, Error> {
+        fn take<T>(rows: u32, all: Option<&mut Vec<T>>) -> bool {
+            let Some(all) = all else { return false };
+            let most = usize::try_from(rows).unwrap_or(usize::MAX).min(all.len());
+            all.drain(..most).count() > 0
+        }
+        let mut tables = self.tables();
+        let Some(job) = tables.deleted.first().copied() else { return Ok(false) };
+        let events = take(rows, tables.events.get_mut(&job));
+        let steps = take(rows, tables.steps.get_mut(&job));
+        if !events && !steps {
+            tables.events.remove(&job);
+            tables.steps.remove(&job);
+            tables.deleted.remove(&job);
+        }
+        Ok(true)
+    }
+
+    async fn unwanted(&self, candidates: &[ContentHash]) -> Result<Vec<ContentHash>, Error> {
+        Ok(self.tables().unwanted(candidates))
+    }
+
+    async fn put_manifest(&self, manifest: ContentHash, files: &[ContentHash]) -> Result<(), Error> {
+        self.tables().manifests.insert(manifest, Some(files.iter().copied().collect()));
+        Ok(())
+    }
+
+    async fn unread_manifests(&self, limit: u32) -> Result<Vec<ContentHash>, Error> {
+        let tables = self.tables();
+        let unread = tables.manifests.iter().filter(|(_, files)| files.is_none());
+        Ok(limited(unread.map(|(manifest, _)| *manifest), limit))
+    }
+
+    async fn forget_contents(&self, gone: &[ContentHash]) -> Result<(), Error> {
+        let mut tables = self.tables();
+        let named: BTreeSet<ContentHash> =
+            tables.jobs.values().flat_map(|job| job.spec.contents()).map(|(_, content)| content).collect();
+        tables.manifests.retain(|manifest, _| !gone.contains(manifest) || named.contains(manifest));
+        Ok(())
     }
 
     async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, Error> {
@@ -206,16 +263,6 @@ impl Store for MemoryStore {
             *counts.entry(job.state).or_default() += 1;
         }
         Ok(counts)
-    }
-}
-
-/// All texts anywhere in `value` that are content URIs.
-fn add_content_uris(value: &Value, uris: &mut Vec<String>) {
-    match value {
-        Value::String(text) if text.starts_with(CONTENT_URI_PREFIX) => uris.push(text.clone()),
-        Value::Array(values) => values.iter().for_each(|value| add_content_uris(value, uris)),
-        Value::Object(values) => values.values().for_each(|value| add_content_uris(value, uris)),
-        _ => {}
     }
 }
 

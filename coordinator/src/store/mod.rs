@@ -4,7 +4,6 @@
 
 pub mod conformance;
 mod memory;
-mod rows;
 mod sqlite;
 
 use std::collections::BTreeMap;
@@ -44,20 +43,36 @@ pub enum Error {
     },
 }
 
+/// Where a job stands, for those who wait for its events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// See [`Job::state`].
+    pub state: JobState,
+    /// See [`Job::last_sequence`].
+    pub last_sequence: u64,
+}
+
 /// Jobs and all that belongs to them.
+///
+/// A job whose row cannot be read disturbs no other one: in its place stands a job that says so, FAILED at the latest
+/// after the next start, which can be deleted.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Stores all of `writes` in their order, or nothing. Durable once it returns.
+    /// Stores all of `writes` in their order, or nothing. Durable once it returns. The event of a step comes with the
+    /// step, in one commit. A job that is inserted is tied to the contents that its spec names.
     async fn commit(&self, writes: &[Write]) -> Result<(), Error>;
 
     /// Stores something that nobody reads: whether anything can be stored at all.
     async fn probe(&self) -> Result<(), Error>;
 
-    /// Every job that has not ended, for a start.
+    /// Every job that has not ended, for a start. One that cannot be read is FAILED from then on.
     async fn recover(&self) -> Result<Recovered, Error>;
 
     /// One job.
     async fn job(&self, id: JobId) -> Result<Option<Job>, Error>;
+
+    /// Where a job stands. Cheaper than the job.
+    async fn standing(&self, id: JobId) -> Result<Option<Standing>, Error>;
 
     /// The job that a request id made.
     async fn request(&self, request_id: &str) -> Result<Option<(JobId, RequestKey)>, Error>;
@@ -82,15 +97,26 @@ pub trait Store: Send + Sync + 'static {
     /// Any artifact with this content.
     async fn artifact_of_content(&self, hash: ContentHash) -> Result<Option<ArtifactRecord>, Error>;
 
-    /// Forgets a job and all that belongs to it; returns the contents that no artifact of another job
-    /// refers to. A job that is not there has none.
+    /// Forgets a job and all that belongs to it; returns the contents of its files that no other job wants (see
+    /// [`Store::unwanted`]). A job that is not there has none. Its events and steps take room until [`Store::purge`] has
+    /// taken them.
     async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, Error>;
 
-    /// Removes a bounded number of rows that deleted jobs left; whether there may be more.
+    /// Removes at most `rows` events and as many steps of deleted jobs; whether there may be more.
     async fn purge(&self, rows: u32) -> Result<bool, Error>;
 
-    /// Every content URI that the spec of a job holds: its images, and its checkpoint.
-    async fn content_uris(&self) -> Result<Vec<String>, Error>;
+    /// Those of `candidates` that no job wants, sorted: neither as its file, nor by its spec, nor by an image
+    /// manifest that its spec names. None as long as there are [`Store::unread_manifests`].
+    async fn unwanted(&self, candidates: &[ContentHash]) -> Result<Vec<ContentHash>, Error>;
+
+    /// Keeps which contents an image manifest names. Comes before the commit of a job whose spec names the manifest.
+    async fn put_manifest(&self, manifest: ContentHash, files: &[ContentHash]) -> Result<(), Error>;
+
+    /// Image manifests that jobs name and that were never put here, at most `limit`: of jobs of an older version.
+    async fn unread_manifests(&self, limit: u32) -> Result<Vec<ContentHash>, Error>;
+
+    /// Forgets what the manifests among these contents name, unless a job names the manifest. They are gone.
+    async fn forget_contents(&self, gone: &[ContentHash]) -> Result<(), Error>;
 
     /// How many jobs are in each state; states without jobs may be left out.
     async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, Error>;

@@ -21,6 +21,7 @@ use crate::soon;
 pub(crate) struct Coordinator {
     pub(crate) channel: Channel,
     pub(crate) http: std::net::SocketAddr,
+    pub(crate) address: std::net::SocketAddr,
     shutdown: Shutdown,
     ended: JoinHandle<Result<(), Error>>,
     /// Where it is the only coordinator that there will be on its state folder.
@@ -55,9 +56,10 @@ impl Coordinator {
         let shutdown = Shutdown::default();
         let daemon = Daemon::start(settings, Launch::default(), shutdown.clone()).await.unwrap();
         let http = daemon.http_address();
-        let channel = Endpoint::from_shared(format!("http://{}", daemon.grpc_address())).unwrap();
+        let address = daemon.grpc_address();
+        let channel = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let ended = tokio::spawn(daemon.ended());
-        Self { channel: channel.connect_lazy(), http, shutdown, ended, own_state: None }
+        Self { channel: channel.connect_lazy(), http, address, shutdown, ended, own_state: None }
     }
 
     /// Ends it as a first signal does.

@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test reports by panicking")]
 
 mod coordinator;
+mod damage;
 mod jobs;
+mod limits;
 mod lives;
 mod losses;
 mod requests;

@@ -94,25 +94,44 @@ async fn an_upload_whose_stream_breaks_keeps_what_came() {
         }
     };
     soon("the first chunk", arrived).await;
-    let busy = v1::UploadHeader { offset: 1_000_000, ..header(&content) };
-    let refused = coordinator.upload(busy.clone(), vec![chunk(&content[1_000_000..])]).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Aborted, "one at a time");
+    // One at a time: the second waits for the first.
+    let rest = v1::UploadHeader { offset: 1_000_000, ..header(&content) };
+    let mut second = Box::pin(coordinator.upload(rest, vec![chunk(&content[1_000_000..])]));
+    assert!(futures::poll!(second.as_mut()).is_pending());
     broken.abort();
     assert!(broken.await.unwrap_err().is_cancelled());
+    assert!(second.await.unwrap().complete);
+    drop(parts);
+    coordinator.stop().await;
+}
 
-    // As soon as the coordinator has seen the end of the first.
-    let resumed = async {
-        loop {
-            match coordinator.upload(busy.clone(), vec![chunk(&content[1_000_000..])]).await {
-                Err(status) if status.code() == Code::Aborted => {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-                ended => break ended.unwrap(),
-            }
+#[tokio::test]
+async fn two_uploads_of_one_content_at_the_same_time_both_succeed() {
+    let coordinator = Coordinator::fresh().await;
+    let content = vec![7; 1_500_000];
+    let (parts, stream) = mpsc::channel(4);
+    parts.send(part(Part::Header(header(&content)))).await.unwrap();
+    parts.send(part(chunk(&content[..1_000_000]))).await.unwrap();
+    let mut artifacts = coordinator.artifacts();
+    let first = tokio::spawn(async move { artifacts.upload(ReceiverStream::new(stream)).await });
+    let arrived = async {
+        while coordinator.upload(header(&content), vec![]).await.unwrap().committed_size < 1_000_000 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    assert!(soon("the second upload", resumed).await.complete);
+    soon("the first chunk", arrived).await;
+    // Somebody else comes with all of it, before the first has sent the rest.
+    let whole = content.chunks(1 << 20).map(chunk).collect();
+    let mut second = Box::pin(coordinator.upload(header(&content), whole));
+    // On the same connection, others are answered meanwhile.
+    for _ in 0..20 {
+        assert!(futures::poll!(second.as_mut()).is_pending());
+        coordinator.upload(header(b"other"), vec![]).await.unwrap();
+    }
+    parts.send(part(chunk(&content[1_000_000..]))).await.unwrap();
     drop(parts);
+    assert!(soon("the first upload", first).await.unwrap().unwrap().into_inner().complete);
+    assert!(second.await.unwrap().complete);
     coordinator.stop().await;
 }
 

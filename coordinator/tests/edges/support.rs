@@ -46,7 +46,7 @@ impl Coordinator {
     }
 
     pub(crate) async fn start_on(folder: &Path, options: Options, store: Arc<dyn Store>) -> Self {
-        let limits = Limits { content_bytes: 16 << 20, uploads: 8 };
+        let limits = Limits { content_bytes: 16 << 20, uploads: 8, ..Limits::default() };
         let contents = Contents::open(&folder.join("artifacts"), limits).unwrap();
         let metrics = Metrics::new().unwrap();
         let settings = service::Settings { options, store, metrics: metrics.clone() };
@@ -62,6 +62,8 @@ impl Coordinator {
             welcome,
             call_limit: PATIENCE,
             calls_per_connection: 256,
+            connections: 256,
+            idle_limit: PATIENCE,
             shutdown: shutdown.clone(),
         };
         let server = tokio::spawn(grpc::serve(listener, options));

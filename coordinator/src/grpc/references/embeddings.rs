@@ -5,20 +5,23 @@ use ringtune_shared::ids::ContentHash;
 use ringtune_shared::spec::{EmbeddingPlace, JobSpec};
 use tonic_types::FieldViolation;
 
-use super::{References, blocking, read_whole};
+use super::{References, Ties, read_whole};
 
 impl References {
     /// Checks that the uploaded embeddings of a job are here and can be read, and that what its concepts start from is
     /// uploaded and fits them. They count as used from now on: the sweep leaves them for another day.
-    pub(in crate::grpc) async fn check_embeddings(&self, spec: &JobSpec) -> Result<(), Vec<FieldViolation>> {
+    pub(in crate::grpc) async fn check_embeddings(
+        &self,
+        ties: &mut Ties,
+        spec: &JobSpec,
+    ) -> Result<(), Vec<FieldViolation>> {
         let refuse =
             |field: &str, problem: String| vec![FieldViolation::new(format!("spec.{field}"), problem)];
-        let _tying = self.gate.read().await;
         // 1. A job may also draw with files that its workers have.
         for (index, entry) in spec.generate.iter().flat_map(|generate| &generate.embeddings).enumerate() {
             let refuse = |problem: String| refuse(&format!("generate.embeddings[{index}]"), problem);
             if let EmbeddingPlace::Uploaded { hash, .. } = EmbeddingPlace::parse(entry).map_err(refuse)? {
-                self.use_embedding(hash).await.map_err(refuse)?;
+                self.use_embedding(ties, hash).await.map_err(refuse)?;
             }
         }
         // 2. All ranks start from the same rows: those of a content.
@@ -31,14 +34,15 @@ impl References {
             let hash = ContentHash::from_uri(embedding.place).map_err(|error| {
                 refuse(format!("{error} (`ringtune run` and `submit` upload a file that the job names)"))
             })?;
-            let learned = self.use_embedding(hash).await.map_err(refuse)?;
+            let learned = self.use_embedding(ties, hash).await.map_err(refuse)?;
             embedding.check(&learned).map_err(|problem| refuse(format!("{}: {problem}", hash.uri())))?;
         }
         Ok(())
     }
 
     /// What an uploaded file teaches.
-    async fn use_embedding(&self, hash: ContentHash) -> Result<LearnedEmbedding, String> {
+    async fn use_embedding(&self, ties: &mut Ties, hash: ContentHash) -> Result<LearnedEmbedding, String> {
+        ties.claims.push(self.claims.share(vec![hash]).await);
         let contents = self.contents.clone();
         let read = move || {
             let bytes = read_whole(&contents, hash, LARGEST_FILE)?;
@@ -47,6 +51,6 @@ impl References {
             contents.touch(&hash).map_err(|error| error.to_string())?;
             Ok(learned)
         };
-        blocking(read).await.unwrap_or_else(|_| Err("the check was broken off".to_owned()))
+        self.checked(read).await
     }
 }

@@ -102,8 +102,25 @@ impl Store for Slow {
         self.store.purge(rows).await
     }
 
-    async fn content_uris(&self) -> Result<Vec<String>, store::Error> {
-        self.store.content_uris().await
+    async fn standing(&self, id: JobId) -> Result<Option<store::Standing>, store::Error> {
+        self.read().await;
+        self.store.standing(id).await
+    }
+
+    async fn unwanted(&self, candidates: &[ContentHash]) -> Result<Vec<ContentHash>, store::Error> {
+        self.store.unwanted(candidates).await
+    }
+
+    async fn put_manifest(&self, manifest: ContentHash, files: &[ContentHash]) -> Result<(), store::Error> {
+        self.store.put_manifest(manifest, files).await
+    }
+
+    async fn unread_manifests(&self, limit: u32) -> Result<Vec<ContentHash>, store::Error> {
+        self.store.unread_manifests(limit).await
+    }
+
+    async fn forget_contents(&self, gone: &[ContentHash]) -> Result<(), store::Error> {
+        self.store.forget_contents(gone).await
     }
 
     async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, store::Error> {

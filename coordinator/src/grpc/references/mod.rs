@@ -1,0 +1,188 @@
+//! Ties contents to jobs, and lets go of those that no job wants.
+//!
+//! Which contents a job wants the store knows, by an index. Here stands when one may go: nobody wants it, nobody is
+//! tying it to a job, and nobody has asked for it in the last day. What is uploaded for a job alone was never asked for
+//! by anybody else, and goes with the job.
+
+mod embeddings;
+mod letting_go;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use ringtune_shared::checkpoint::{Checkpoint, LARGEST_FILE, ResumeFrom, Resumed};
+use ringtune_shared::ids::ContentHash;
+use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
+use ringtune_shared::spec::JobSpec;
+use tonic::Status;
+use tonic_types::FieldViolation;
+
+use super::blocking;
+use super::status::FailedRequest;
+use crate::contents::{self, Claim, Claims, Contents};
+use crate::core::{ArtifactRecord, Job, NewJob};
+use crate::service::Handle;
+
+/// The field of a request that names a job's checkpoint.
+const CHECKPOINT_FIELD: &str = "spec.train.resume_from_checkpoint";
+
+/// Ties contents to jobs, and lets go of those that are tied to none.
+pub(super) struct References {
+    handle: Handle,
+    contents: Contents,
+    claims: Claims,
+}
+
+/// The contents that a job to be made needs, from when they were looked for: until this is dropped none of them goes.
+#[derive(Default)]
+pub(super) struct Ties {
+    claims: Vec<Claim>,
+    /// Image manifests and what they name.
+    manifests: Vec<(ContentHash, Vec<ContentHash>)>,
+}
+
+impl References {
+    pub(super) fn new(handle: Handle, contents: Contents) -> Self {
+        Self { handle, contents, claims: Claims::default() }
+    }
+
+    /// Holds a content that comes in or is asked for: as long as the claim is there, it is not removed.
+    pub(super) async fn hold(&self, content: ContentHash) -> Claim {
+        self.claims.share(vec![content]).await
+    }
+
+    /// Lists a file with its job, if the file, which `claim` holds, is still there.
+    pub(super) async fn keep(&self, record: ArtifactRecord, claim: Claim) -> Result<(), FailedRequest> {
+        let (contents, hash) = (self.contents.clone(), record.hash);
+        let committed = blocking(move || contents.committed(&hash)).await??;
+        if !committed.complete {
+            return Err(contents::Error::NotFound(hash).into());
+        }
+        let handle = self.handle.clone();
+        to_its_end(async move {
+            let kept = handle.keep_artifact(record).await;
+            drop(claim);
+            Ok(kept?)
+        })
+        .await
+    }
+
+    /// Makes a job whose contents are tied to it.
+    pub(super) async fn create_job(&self, new: NewJob, ties: Ties) -> Result<Arc<Job>, FailedRequest> {
+        let handle = self.handle.clone();
+        to_its_end(async move {
+            let Ties { claims, manifests } = ties;
+            for (manifest, files) in manifests {
+                handle.store().put_manifest(manifest, &files).await?;
+            }
+            let created = handle.create_job(new).await;
+            drop(claims);
+            Ok(created?)
+        })
+        .await
+    }
+
+    /// Checks that a job's images are all here: the manifest, and every file that it names. Returns how many there are.
+    ///
+    /// They count as used from now on: the sweep leaves them for another day.
+    /// `field`: the job's that says so.
+    pub(super) async fn check(
+        &self,
+        ties: &mut Ties,
+        field: &str,
+        uri: &str,
+    ) -> Result<u64, Vec<FieldViolation>> {
+        let refuse = |problem: String| vec![FieldViolation::new(format!("spec.{field}"), problem)];
+        let hash = ContentHash::from_uri(uri).map_err(|error| refuse(error.to_string()))?;
+        ties.claims.push(self.claims.share(vec![hash]).await);
+        let contents = self.contents.clone();
+        let manifest = self.checked(move || read_manifest(&contents, hash)).await.map_err(refuse)?;
+        let files: Vec<ContentHash> = manifest.files().iter().map(|file| file.sha256).collect();
+        ties.claims.push(self.claims.share(files.clone()).await);
+        ties.manifests.push((hash, files));
+        let contents = self.contents.clone();
+        self.checked(move || count_images(&contents, hash, &manifest)).await.map_err(refuse)
+    }
+
+    /// Reads the checkpoint that a job is to go on from, if it is to, and checks that it is that job's. It counts as used
+    /// from now on.
+    pub(super) async fn resumed(
+        &self,
+        ties: &mut Ties,
+        spec: &JobSpec,
+    ) -> Result<Option<Resumed>, Vec<FieldViolation>> {
+        let refuse = |problem: String| vec![FieldViolation::new(CHECKPOINT_FIELD, problem)];
+        let text = &spec.train.resume_from_checkpoint;
+        let hash = match ResumeFrom::parse(text) {
+            Ok(ResumeFrom::Nothing) => return Ok(None),
+            Ok(ResumeFrom::Uploaded(hash)) => hash,
+            Ok(_) => {
+                let allowed =
+                    "the artifact:// URI of an uploaded checkpoint (`ringtune run` and `submit` upload it)";
+                return Err(refuse(format!("got {text:?}; allowed: {allowed}")));
+            }
+            Err(error) => return Err(refuse(error.to_string())),
+        };
+        ties.claims.push(self.claims.share(vec![hash]).await);
+        let contents = self.contents.clone();
+        let checkpoint = self.checked(move || read_checkpoint(&contents, hash)).await.map_err(refuse)?;
+        checkpoint.about.check(spec).map_err(refuse)?;
+        Ok(Some(checkpoint.resumed()))
+    }
+
+    /// Runs a check that blocks.
+    async fn checked<T: Send + 'static>(
+        &self,
+        check: impl FnOnce() -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        blocking(check).await.unwrap_or_else(|_| Err("the check was broken off".to_owned()))
+    }
+}
+
+/// Runs work to its end, also where the call that asked for it is cancelled: what it holds it holds until then.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, FailedRequest>> + Send + 'static,
+) -> Result<T, FailedRequest> {
+    tokio::spawn(work).await.unwrap_or_else(|_| Err(Status::internal("the work was broken off").into()))
+}
+
+/// The number of a manifest's images; or what of them is not here, in words. Blocks.
+fn count_images(contents: &Contents, hash: ContentHash, manifest: &Manifest) -> Result<u64, String> {
+    for file in manifest.files() {
+        let committed = contents.committed(&file.sha256).map_err(|error| error.to_string())?;
+        if !committed.complete || committed.size != file.size {
+            return Err(format!("{:?} ({}) is not uploaded yet", file.name, file.sha256));
+        }
+        contents.touch(&file.sha256).map_err(|error| error.to_string())?;
+    }
+    contents.touch(&hash).map_err(|error| error.to_string())?;
+    Ok(manifest.files().len() as u64)
+}
+
+/// Blocks.
+fn read_checkpoint(contents: &Contents, hash: ContentHash) -> Result<Checkpoint, String> {
+    let bytes = read_whole(contents, hash, LARGEST_FILE)?;
+    let checkpoint = Checkpoint::from_bytes(&bytes).map_err(|error| format!("{}: {error}", hash.uri()))?;
+    contents.touch(&hash).map_err(|error| error.to_string())?;
+    Ok(checkpoint)
+}
+
+/// A content of at most `limit` bytes. Blocks.
+fn read_whole(contents: &Contents, hash: ContentHash, limit: u64) -> Result<Vec<u8>, String> {
+    let mut range = contents.read(&hash, 0, None).map_err(|error| match error {
+        contents::Error::NotFound(hash) => format!("{} is not uploaded yet", hash.uri()),
+        other => other.to_string(),
+    })?;
+    let size = range.content_size;
+    if size > limit {
+        return Err(format!("{} has {size} bytes; allowed: at most {limit}", hash.uri()));
+    }
+    range.next_chunk(usize::try_from(size).unwrap_or(0)).map_err(|error| error.to_string())
+}
+
+/// Blocks.
+fn read_manifest(contents: &Contents, hash: ContentHash) -> Result<Manifest, String> {
+    let json = read_whole(contents, hash, LARGEST_MANIFEST as u64)?;
+    Manifest::parse(&json).map_err(|error| error.to_string())
+}

@@ -1,0 +1,269 @@
+//! The store in a SQLite file: one connection writes, a few read beside it (WAL).
+
+mod checkpoints;
+mod contents;
+mod rows;
+mod schema;
+mod write;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ringtune_shared::ids::{ContentHash, JobId};
+use sqlx::pool::PoolConnection;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{AssertSqlSafe, Row, Sqlite};
+
+use super::{Error, Standing, Store};
+use crate::core::{ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write};
+use checkpoints::{Checkpoints, LONGEST_LOG};
+use rows::{Damaged, SELECT_JOBS, integer};
+
+/// Connections that read.
+const READERS: u32 = 4;
+
+/// Jobs in a SQLite file. Every commit is synced to the disk before it returns.
+#[derive(Debug, Clone)]
+pub struct SqliteStore {
+    writer: SqlitePool,
+    readers: SqlitePool,
+    damaged: Damaged,
+    checkpoints: Checkpoints,
+}
+
+impl SqliteStore {
+    /// Opens a database file, makes it where it is missing, and brings its schema up to date.
+    ///
+    /// # Errors
+    /// A file that is no database, a newer schema, the file system's.
+    pub async fn open(path: &Path) -> Result<Self, Error> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            // What goes with a job goes in chunks: see schema 3.
+            .foreign_keys(false)
+            .pragma("wal_autocheckpoint", LONGEST_LOG)
+            .busy_timeout(Duration::from_secs(10));
+        let writer = SqlitePoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
+        schema::bring_up_to_date(&writer).await?;
+        // Not opened read-only: SQLite wants to write the WAL's index for readers too.
+        let readers = SqlitePoolOptions::new()
+            .max_connections(READERS)
+            .connect_with(options.pragma("query_only", "ON"))
+            .await?;
+        let checkpoints = Checkpoints::start(readers.clone());
+        Ok(Self { writer, readers, damaged: Damaged::default(), checkpoints })
+    }
+
+    /// Waits for what is under way and closes the file.
+    pub async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+
+    /// Jobs that cannot be read are FAILED from now on, whatever they were: nobody can run them.
+    async fn fail_damaged(&self, damaged: Vec<(JobId, String)>) -> Result<(), Error> {
+        let names: Vec<String> = JobState::ALL.iter().map(|state| format!("'{state}'")).collect();
+        let other = format!("SELECT 1 FROM jobs WHERE state NOT IN ({}) LIMIT 1", names.join(", "));
+        let has_other = sqlx::query(AssertSqlSafe(other)).fetch_optional(&self.readers).await?.is_some();
+        if damaged.is_empty() && !has_other {
+            return Ok(());
+        }
+        let query = "UPDATE jobs SET state = 'failed', reason = ?, ring = NULL, cancel = NULL, finish_by = NULL \
+                     WHERE job_id = ?";
+        for (job, reason) in damaged {
+            sqlx::query(query).bind(reason).bind(job.to_string()).execute(&self.writer).await?;
+        }
+        let unknown = format!("UPDATE jobs SET state = 'failed' WHERE state NOT IN ({})", names.join(", "));
+        sqlx::query(AssertSqlSafe(unknown)).execute(&self.writer).await?;
+        Ok(())
+    }
+}
+
+/// Finds a page of jobs with a number below ?1, the newest first: the newest of each state by the index, and of these the
+/// newest. Names of states are our own words: nothing from outside gets into the query's text.
+fn page_query(states: &[JobState], limit: u32) -> String {
+    let newest = |filter: &str| {
+        format!("SELECT number FROM jobs WHERE number < ?1{filter} ORDER BY number DESC LIMIT {limit}")
+    };
+    let of_state = |state| format!("SELECT number FROM ({})", newest(&format!(" AND state = '{state}'")));
+    let pages: Vec<String> = states.iter().map(of_state).collect();
+    let page = if pages.is_empty() { newest("") } else { pages.join(" UNION ALL ") };
+    format!("{SELECT_JOBS} WHERE jobs.number IN ({page}) ORDER BY jobs.number DESC LIMIT {limit}")
+}
+
+/// Gives the connection that writes back after a change.
+fn changed<T>(mut connection: PoolConnection<Sqlite>, outcome: Result<T, Error>) -> Result<T, Error> {
+    if outcome.is_err() {
+        // SQLite may have rolled back by itself, which sqlx does not notice: what this connection would store next
+        // would be nested in a transaction that nobody commits.
+        connection.close_on_drop();
+    }
+    outcome
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn commit(&self, writes: &[Write]) -> Result<(), Error> {
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let mut connection = self.writer.acquire().await?;
+        let outcome = write::write_all(&mut connection, writes).await;
+        self.checkpoints.committed();
+        changed(connection, outcome)
+    }
+
+    async fn probe(&self) -> Result<(), Error> {
+        let mut connection = self.writer.acquire().await?;
+        // SQLite would not write what is there already.
+        let query = "INSERT INTO counters (name, value) VALUES ('probes', 1) \
+                     ON CONFLICT (name) DO UPDATE SET value = value + 1";
+        let written = sqlx::query(query).execute(&mut *connection).await;
+        changed(connection, written.map(drop).map_err(Error::from))
+    }
+
+    async fn recover(&self) -> Result<Recovered, Error> {
+        let query =
+            format!("{SELECT_JOBS} WHERE state IN ('queued', 'preparing', 'running') ORDER BY jobs.number");
+        let mut jobs = Vec::new();
+        let mut damaged = Vec::new();
+        for row in sqlx::query(AssertSqlSafe(query)).fetch_all(&self.readers).await? {
+            match rows::job(&row) {
+                Ok(job) => jobs.push(job),
+                Err(Error::Damaged { .. }) => {
+                    let stand_in = rows::job_or_stand_in(&row, &self.damaged)?;
+                    damaged.extend(stand_in.map(|job| (job.id, job.reason)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.fail_damaged(damaged).await?;
+        let last: i64 = sqlx::query("SELECT value FROM counters WHERE name = 'last_job_number'")
+            .fetch_one(&self.readers)
+            .await?
+            .try_get(0)?;
+        Ok(Recovered { jobs, last_number: u64::try_from(last).unwrap_or(0) })
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>, Error> {
+        let query = format!("{SELECT_JOBS} WHERE jobs.job_id = ?");
+        let row =
+            sqlx::query(AssertSqlSafe(query)).bind(id.to_string()).fetch_optional(&self.readers).await?;
+        Ok(row.map(|row| rows::job_or_stand_in(&row, &self.damaged)).transpose()?.flatten())
+    }
+
+    async fn standing(&self, id: JobId) -> Result<Option<Standing>, Error> {
+        let query = "SELECT state, last_sequence FROM jobs JOIN job_progress USING (job_id) WHERE job_id = ?";
+        let row = sqlx::query(query).bind(id.to_string()).fetch_optional(&self.readers).await?;
+        let standing = |row| {
+            let (state, last_sequence) = (rows::job_state(&row)?, rows::counter(&row, "last_sequence")?);
+            Ok(Standing { state, last_sequence })
+        };
+        row.map(standing).transpose()
+    }
+
+    async fn request(&self, request_id: &str) -> Result<Option<(JobId, RequestKey)>, Error> {
+        let query = "SELECT job_id, request_id, request_fingerprint FROM jobs WHERE request_id = ?";
+        let row = sqlx::query(query).bind(request_id).fetch_optional(&self.readers).await?;
+        let Some(row) = row else { return Ok(None) };
+        let job = rows::job_id(&row)?;
+        Ok(rows::request(&row)?.map(|key| (job, key)))
+    }
+
+    async fn jobs(&self, states: &[JobState], below: Option<u64>, limit: u32) -> Result<Vec<Job>, Error> {
+        let query = page_query(states, limit);
+        let below = below.map_or(i64::MAX, integer);
+        let found = sqlx::query(AssertSqlSafe(query)).bind(below).fetch_all(&self.readers).await?;
+        let jobs = found.iter().map(|row| rows::job_or_stand_in(row, &self.damaged).transpose());
+        jobs.flatten().collect()
+    }
+
+    async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, Error> {
+        let query = "SELECT sequence, time, events.body, events.step, steps.body AS step_body FROM events \
+                     LEFT JOIN steps ON steps.job_id = events.job_id AND steps.step = events.step \
+                     WHERE events.job_id = ? AND sequence > ? ORDER BY sequence LIMIT ?";
+        let found = sqlx::query(query).bind(job.to_string()).bind(integer(after)).bind(limit);
+        found.fetch_all(&self.readers).await?.iter().map(|row| rows::event(job, row)).collect()
+    }
+
+    async fn steps(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<StepRecord>, Error> {
+        let query = "SELECT body FROM steps WHERE job_id = ? AND step > ? ORDER BY step LIMIT ?";
+        let found = sqlx::query(query).bind(job.to_string()).bind(integer(after)).bind(limit);
+        found.fetch_all(&self.readers).await?.iter().map(rows::step).collect()
+    }
+
+    async fn artifacts(&self, job: JobId, after: &str, limit: u32) -> Result<Vec<ArtifactRecord>, Error> {
+        let query = "SELECT * FROM artifacts WHERE job_id = ? AND name > ? ORDER BY name LIMIT ?";
+        let found = sqlx::query(query).bind(job.to_string()).bind(after).bind(limit);
+        found.fetch_all(&self.readers).await?.iter().map(rows::artifact).collect()
+    }
+
+    async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, Error> {
+        let query = "SELECT * FROM artifacts WHERE job_id = ? AND name = ?";
+        let row = sqlx::query(query).bind(job.to_string()).bind(name).fetch_optional(&self.readers).await?;
+        row.as_ref().map(rows::artifact).transpose()
+    }
+
+    async fn artifact_of_content(&self, hash: ContentHash) -> Result<Option<ArtifactRecord>, Error> {
+        let query = "SELECT * FROM artifacts WHERE sha256 = ? LIMIT 1";
+        let row = sqlx::query(query).bind(hash.to_string()).fetch_optional(&self.readers).await?;
+        row.as_ref().map(rows::artifact).transpose()
+    }
+
+    async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, Error> {
+        let mut connection = self.writer.acquire().await?;
+        let outcome = contents::delete_job(&mut connection, id).await;
+        changed(connection, outcome)
+    }
+
+    async fn purge(&self, rows: u32) -> Result<bool, Error> {
+        let mut connection = self.writer.acquire().await?;
+        let outcome = contents::purge(&mut connection, rows).await;
+        changed(connection, outcome)
+    }
+
+    async fn unwanted(&self, candidates: &[ContentHash]) -> Result<Vec<ContentHash>, Error> {
+        let mut connection = self.readers.acquire().await?;
+        contents::unwanted(&mut connection, candidates).await
+    }
+
+    async fn put_manifest(&self, manifest: ContentHash, files: &[ContentHash]) -> Result<(), Error> {
+        if contents::is_read(&self.readers, manifest).await? {
+            return Ok(());
+        }
+        let mut connection = self.writer.acquire().await?;
+        let outcome = contents::put_manifest(&mut connection, manifest, files).await;
+        changed(connection, outcome)
+    }
+
+    async fn unread_manifests(&self, limit: u32) -> Result<Vec<ContentHash>, Error> {
+        contents::unread_manifests(&self.readers, limit).await
+    }
+
+    async fn forget_contents(&self, gone: &[ContentHash]) -> Result<(), Error> {
+        let mut connection = self.writer.acquire().await?;
+        let outcome = contents::forget_contents(&mut connection, gone).await;
+        changed(connection, outcome)
+    }
+
+    async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, Error> {
+        let query = "SELECT state, COUNT(*) FROM jobs GROUP BY state";
+        let mut counts = BTreeMap::new();
+        for row in sqlx::query(query).fetch_all(&self.readers).await? {
+            if let Some(state) = JobState::from_name(row.try_get(0)?) {
+                counts.insert(state, u64::try_from(row.try_get::<i64, _>(1)?).unwrap_or(0));
+            }
+        }
+        Ok(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! Rows of the database and the types they become.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::spec::JobSpec;
+use serde::{Serialize, de::DeserializeOwned};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+use tracing::error;
+
+use crate::core::{ArtifactRecord, EventBody, Job, JobEvent, JobState, RequestKey, Ring, StepRecord, Time};
+use crate::store::Error;
+
+/// What a query of jobs begins with: the columns that [`job`] reads. Rows of the other two tables may be missing in a
+/// damaged database.
+pub(super) const SELECT_JOBS: &str = "SELECT jobs.job_id, jobs.number, request_id, request_fingerprint, state, \
+     reason, created, started, ended, rings, ring, precision, cancel, finish_by, resumed, version, spec, step, loss, \
+     last_sequence, artifacts \
+     FROM jobs LEFT JOIN job_specs ON job_specs.number = jobs.number \
+     LEFT JOIN job_progress ON job_progress.job_id = jobs.job_id";
+
+/// Jobs whose rows cannot be read and whose damage was logged.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Damaged(Arc<Mutex<HashSet<JobId>>>);
+
+impl Damaged {
+    fn log(&self, job: JobId, problem: &str) {
+        if self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(job) {
+            error!(%job, problem, "a stored job cannot be read; DeleteJob removes it");
+        }
+    }
+}
+
+/// A number as SQLite keeps it. Counters do not reach 2^63.
+pub(super) fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn damaged(what: &str, problem: impl std::fmt::Display) -> Error {
+    Error::Damaged { what: what.to_owned(), problem: problem.to_string() }
+}
+
+pub(super) fn to_json<T: Serialize>(what: &str, value: &T) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|error| damaged(what, error))
+}
+
+fn from_json<T: DeserializeOwned>(what: &str, text: &str) -> Result<T, Error> {
+    serde_json::from_str(text).map_err(|error| damaged(what, error))
+}
+
+fn parsed<T>(what: &str, text: &str) -> Result<T, Error>
+where
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+{
+    text.parse().map_err(|error: T::Err| damaged(what, error))
+}
+
+pub(super) fn hash(what: &str, text: &str) -> Result<ContentHash, Error> {
+    parsed(what, text)
+}
+
+pub(super) fn counter(row: &SqliteRow, column: &str) -> Result<u64, Error> {
+    let number: i64 = row.try_get(column)?;
+    u64::try_from(number).map_err(|_| damaged(column, format!("{number} is negative")))
+}
+
+fn time(row: &SqliteRow, column: &str) -> Result<Time, Error> {
+    Ok(Time(row.try_get(column)?))
+}
+
+fn optional_time(row: &SqliteRow, column: &str) -> Result<Option<Time>, Error> {
+    Ok(row.try_get::<Option<i64>, _>(column)?.map(Time))
+}
+
+pub(super) fn job_state(row: &SqliteRow) -> Result<JobState, Error> {
+    let name: &str = row.try_get("state")?;
+    JobState::from_name(name).ok_or_else(|| damaged("jobs.state", format!("{name:?} is no state of a job")))
+}
+
+pub(super) fn job_id(row: &SqliteRow) -> Result<JobId, Error> {
+    parsed("jobs.job_id", row.try_get("job_id")?)
+}
+
+/// A job; where its row is damaged, one in its place that says so. None where not even its name can be read.
+pub(super) fn job_or_stand_in(row: &SqliteRow, known: &Damaged) -> Result<Option<Job>, Error> {
+    match job(row) {
+        Ok(job) => Ok(Some(job)),
+        Err(error @ Error::Damaged { .. }) => Ok(stand_in(row, &error, known)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Every part is as it is stored; a part that cannot be read is an error.
+pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
+    let text = |column| row.try_get::<&str, _>(column);
+    let optional = |column| row.try_get::<Option<&str>, _>(column);
+    let Some(version) = row.try_get("version")? else {
+        return Err(damaged("job_specs", "the job has no row there"));
+    };
+    let ring = optional("ring")?.map(|text| from_json::<Ring>("jobs.ring", text)).transpose()?;
+    let spec = JobSpec::from_stored(version, text("spec")?);
+    Ok(Job {
+        id: job_id(row)?,
+        number: counter(row, "number")?,
+        spec: Arc::new(spec.map_err(|error| damaged("job_specs.spec", error))?),
+        request: request(row)?,
+        state: job_state(row)?,
+        reason: text("reason")?.to_owned(),
+        created: time(row, "created")?,
+        started: optional_time(row, "started")?,
+        ended: optional_time(row, "ended")?,
+        step: counter(row, "step")?,
+        loss: row.try_get("loss")?,
+        last_sequence: counter(row, "last_sequence")?,
+        artifacts: counter(row, "artifacts")?,
+        // A ring of an older version was not counted yet.
+        rings: counter(row, "rings")?.max(ring.as_ref().map_or(0, |ring| ring.epoch.0)),
+        ring: ring.map(Arc::new),
+        precision: optional("precision")?.map(|text| parsed("jobs.precision", text)).transpose()?,
+        cancel: optional("cancel")?.map(|text| from_json("jobs.cancel", text)).transpose()?,
+        finish_by: optional_time(row, "finish_by")?,
+        resumed: optional("resumed")?.map(|text| from_json("jobs.resumed", text)).transpose()?,
+    })
+}
+
+/// What users see instead of a job that cannot be read.
+fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
+    let id = job_id(row).ok()?;
+    known.log(id, &error.to_string());
+    Some(Job {
+        id,
+        number: counter(row, "number").unwrap_or_default(),
+        spec: Arc::new(JobSpec::unreadable()),
+        request: None,
+        state: job_state(row).unwrap_or(JobState::Failed),
+        reason: damage(error),
+        created: time(row, "created").unwrap_or_default(),
+        started: optional_time(row, "started").unwrap_or_default(),
+        ended: optional_time(row, "ended").unwrap_or_default(),
+        step: counter(row, "step").unwrap_or_default(),
+        loss: None,
+        last_sequence: counter(row, "last_sequence").unwrap_or_default(),
+        artifacts: counter(row, "artifacts").unwrap_or_default(),
+        rings: 0,
+        ring: None,
+        precision: None,
+        cancel: None,
+        finish_by: None,
+        resumed: None,
+    })
+}
+
+/// Why a damaged job is FAILED.
+pub(super) fn damage(error: &Error) -> String {
+    format!("what is stored of the job cannot be read, so that it can only be deleted: {error}")
+}
+
+pub(super) fn request(row: &SqliteRow) -> Result<Option<RequestKey>, Error> {
+    let id: Option<String> = row.try_get("request_id")?;
+    let fingerprint: Option<&str> = row.try_get("request_fingerprint")?;
+    match (id, fingerprint) {
+        (Some(id), Some(text)) => {
+            Ok(Some(RequestKey { id, fingerprint: parsed("jobs.request_fingerprint", text)? }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The event of a step is put together from the step's row.
+pub(super) fn event(job: JobId, row: &SqliteRow) -> Result<JobEvent, Error> {
+    let sequence = counter(row, "sequence")?;
+    let body = match row.try_get::<Option<i64>, _>("step")? {
+        None => from_json("events.body", row.try_get("body")?)?,
+        Some(step) => match row.try_get::<Option<&str>, _>("step_body")? {
+            Some(body) => EventBody::Step(from_json("steps.body", body)?),
+            None => return Err(damaged("events.step", format!("step {step} of job {job} is not there"))),
+        },
+    };
+    Ok(JobEvent { job, sequence, time: time(row, "time")?, body })
+}
+
+pub(super) fn step(row: &SqliteRow) -> Result<StepRecord, Error> {
+    from_json("steps.body", row.try_get("body")?)
+}
+
+pub(super) fn artifact(row: &SqliteRow) -> Result<ArtifactRecord, Error> {
+    Ok(ArtifactRecord {
+        job: parsed("artifacts.job_id", row.try_get("job_id")?)?,
+        name: row.try_get("name")?,
+        hash: hash("artifacts.sha256", row.try_get("sha256")?)?,
+        size: counter(row, "size")?,
+        media_type: row.try_get("media_type")?,
+        created: time(row, "created")?,
+    })
+}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        // SQLITE_FULL; the primary code is the low byte of an extended one.
+        const FULL: i32 = 13;
+        let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
+        if code.is_some_and(|code| code & 0xff == FULL) {
+            return Self::Full;
+        }
+        match error {
+            // Not what the schema says, or nothing where something must be.
+            sqlx::Error::ColumnDecode { index, source } => damaged(&index, source),
+            error => Self::Database(error.to_string()),
+        }
+    }
+}

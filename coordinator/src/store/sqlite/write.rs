@@ -1,0 +1,320 @@
+//! One commit's writes as rows: each table gets all of its rows in a few statements.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::spec::{ContentUse, STORED_VERSION};
+use sqlx::query_builder::Separated;
+use sqlx::{Connection as _, QueryBuilder, Sqlite, SqliteConnection};
+
+use super::rows::{integer, to_json};
+use crate::core::{ArtifactRecord, EventBody, Job, JobEvent, StepRecord, Write};
+use crate::store::Error;
+
+/// Rows of one statement. Few lengths, so that few statements are prepared, and kept prepared.
+const PORTIONS: [usize; 3] = [64, 8, 1];
+
+/// What changes of a job with each step.
+#[derive(Clone, Copy)]
+struct Progress {
+    step: u64,
+    loss: Option<f64>,
+    last_sequence: u64,
+    artifacts: u64,
+}
+
+impl Progress {
+    fn of(job: &Job) -> Self {
+        let Job { step, loss, last_sequence, artifacts, .. } = *job;
+        Self { step, loss, last_sequence, artifacts }
+    }
+}
+
+/// The writes of a commit by their tables. Of several versions of a row only the last is there; files of jobs keep their
+/// order.
+#[derive(Default)]
+struct Changes<'a> {
+    inserted: BTreeMap<JobId, &'a Job>,
+    updated: BTreeMap<JobId, &'a Job>,
+    progress: BTreeMap<JobId, Progress>,
+    steps: Vec<(JobId, &'a StepRecord)>,
+    events: Vec<&'a JobEvent>,
+    files: Vec<&'a Write>,
+}
+
+impl<'a> Changes<'a> {
+    /// Fails where a job is inserted twice.
+    fn new(writes: &'a [Write]) -> Result<Self, Error> {
+        let mut changes = Self::default();
+        for write in writes {
+            match write {
+                Write::InsertJob(job) => {
+                    if changes.inserted.insert(job.id, job).is_some() {
+                        return Err(Error::Database(format!("job {} is inserted twice", job.id)));
+                    }
+                    changes.progress.insert(job.id, Progress::of(job));
+                }
+                Write::UpdateJob(job) => {
+                    let rows = if changes.inserted.contains_key(&job.id) {
+                        &mut changes.inserted
+                    } else {
+                        &mut changes.updated
+                    };
+                    rows.insert(job.id, job);
+                    changes.progress.insert(job.id, Progress::of(job));
+                }
+                Write::UpdateProgress { job, step, loss, last_sequence, artifacts } => {
+                    let (step, loss, last_sequence, artifacts) = (*step, *loss, *last_sequence, *artifacts);
+                    changes.progress.insert(*job, Progress { step, loss, last_sequence, artifacts });
+                }
+                Write::AppendStep(job, step) => changes.steps.push((*job, step)),
+                Write::AppendEvent(event) => changes.events.push(event),
+                Write::PutArtifact(_) | Write::DropArtifact(..) => changes.files.push(write),
+            }
+        }
+        Ok(changes)
+    }
+}
+
+/// All of it or nothing.
+pub(super) async fn write_all(connection: &mut SqliteConnection, writes: &[Write]) -> Result<(), Error> {
+    let changes = Changes::new(writes)?;
+    let mut transaction = connection.begin().await?;
+    insert_jobs(&mut transaction, &changes).await?;
+    for job in changes.updated.values() {
+        update_job(&mut transaction, job).await?;
+    }
+    let (new, known): (Vec<_>, Vec<_>) =
+        changes.progress.iter().partition(|(job, _)| changes.inserted.contains_key(*job));
+    insert_progress(&mut transaction, &new).await?;
+    update_progress(&mut transaction, &known).await?;
+    append_steps(&mut transaction, &changes.steps).await?;
+    append_events(&mut transaction, &changes.events).await?;
+    for write in changes.files {
+        match write {
+            Write::PutArtifact(artifact) => put_artifact(&mut transaction, artifact).await?,
+            Write::DropArtifact(job, name) => drop_artifact(&mut transaction, *job, name).await?,
+            _ => {}
+        }
+    }
+    transaction.commit().await?;
+    Ok(())
+}
+
+/// Adds `rows` to the table and columns that `into` names.
+pub(super) async fn insert<T>(
+    connection: &mut SqliteConnection,
+    into: &str,
+    rows: &[T],
+    bind: impl Fn(&mut Separated<'_, Sqlite, &'static str>, &T),
+) -> Result<(), Error> {
+    for portion in portions(rows) {
+        let mut query = QueryBuilder::<Sqlite>::new(into);
+        query.push_values(portion, |mut row, item| bind(&mut row, item));
+        query.build().execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+fn portions<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
+    std::iter::from_fn(move || {
+        let length = PORTIONS.into_iter().find(|length| *length <= rows.len())?;
+        let (portion, rest) = rows.split_at(length);
+        rows = rest;
+        Some(portion)
+    })
+}
+
+async fn insert_jobs(connection: &mut SqliteConnection, changes: &Changes<'_>) -> Result<(), Error> {
+    struct Row<'a> {
+        job: &'a Job,
+        spec: String,
+        resumed: Option<String>,
+    }
+    let Some(last) = changes.inserted.values().map(|job| job.number).max() else { return Ok(()) };
+    let mut rows = Vec::with_capacity(changes.inserted.len());
+    let mut contents: Vec<(ContentHash, JobId, ContentUse)> = Vec::new();
+    for job in changes.inserted.values() {
+        let spec = job.spec.to_stored().map_err(|error| Error::Damaged {
+            what: "job_specs.spec".to_owned(),
+            problem: error.to_string(),
+        })?;
+        let resumed = job.resumed.as_ref().map(|resumed| to_json("jobs.resumed", resumed)).transpose()?;
+        contents.extend(job.spec.contents().into_iter().map(|(used, hash)| (hash, job.id, used)));
+        rows.push(Row { job, spec, resumed });
+    }
+    let into = "INSERT INTO job_specs (number, version, spec) ";
+    insert(connection, into, &rows, |row, Row { job, spec, .. }| {
+        row.push_bind(integer(job.number)).push_bind(STORED_VERSION).push_bind(spec.as_str());
+    })
+    .await?;
+    let into = "INSERT INTO jobs (job_id, number, request_id, request_fingerprint, created, resumed, state, reason) ";
+    insert(connection, into, &rows, |row, Row { job, resumed, .. }| {
+        row.push_bind(job.id.to_string())
+            .push_bind(integer(job.number))
+            .push_bind(job.request.as_ref().map(|request| request.id.as_str()))
+            .push_bind(job.request.as_ref().map(|request| request.fingerprint.to_string()))
+            .push_bind(job.created.0)
+            .push_bind(resumed.as_deref())
+            .push_bind(job.state.as_str())
+            .push_bind(job.reason.as_str());
+    })
+    .await?;
+    for row in rows.iter().filter(|row| !is_new(row.job)) {
+        update_job(connection, row.job).await?;
+    }
+    refer(connection, &contents).await?;
+    sqlx::query("UPDATE counters SET value = MAX(value, ?) WHERE name = 'last_job_number'")
+        .bind(integer(last))
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Whether all that a job got after its creation is absent.
+fn is_new(job: &Job) -> bool {
+    job.started.is_none()
+        && job.ended.is_none()
+        && job.rings == 0
+        && job.ring.is_none()
+        && job.precision.is_none()
+        && job.cancel.is_none()
+        && job.finish_by.is_none()
+}
+
+/// Ties contents to jobs. A manifest that no job named before is to be read.
+async fn refer(
+    connection: &mut SqliteConnection,
+    contents: &[(ContentHash, JobId, ContentUse)],
+) -> Result<(), Error> {
+    let into = "INSERT INTO content_refs (sha256, job_id, use) ";
+    insert(connection, into, contents, |row, (hash, job, used)| {
+        row.push_bind(hash.to_string()).push_bind(job.to_string()).push_bind(used.as_str());
+    })
+    .await?;
+    let manifests: BTreeSet<ContentHash> =
+        contents.iter().filter(|(_, _, used)| *used == ContentUse::Images).map(|(hash, ..)| *hash).collect();
+    let manifests: Vec<ContentHash> = manifests.into_iter().collect();
+    insert(connection, "INSERT OR IGNORE INTO manifests (sha256, is_read) ", &manifests, |row, hash| {
+        row.push_bind(hash.to_string()).push_bind(false);
+    })
+    .await
+}
+
+async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
+    let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, rings = ?, ring = ?, precision = ?, \
+                 cancel = ?, finish_by = ? WHERE job_id = ?";
+    sqlx::query(query)
+        .bind(job.state.as_str())
+        .bind(job.reason.as_str())
+        .bind(job.started.map(|time| time.0))
+        .bind(job.ended.map(|time| time.0))
+        .bind(integer(job.rings))
+        .bind(job.ring.as_ref().map(|ring| to_json("jobs.ring", &**ring)).transpose()?)
+        .bind(job.precision.map(|precision| precision.as_str()))
+        .bind(job.cancel.as_ref().map(|cancel| to_json("jobs.cancel", cancel)).transpose()?)
+        .bind(job.finish_by.map(|time| time.0))
+        .bind(job.id.to_string())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+fn bind_progress(row: &mut Separated<'_, Sqlite, &'static str>, (job, progress): &(&JobId, &Progress)) {
+    row.push_bind(job.to_string())
+        .push_bind(integer(progress.step))
+        .push_bind(progress.loss)
+        .push_bind(integer(progress.last_sequence))
+        .push_bind(integer(progress.artifacts));
+}
+
+async fn insert_progress(
+    connection: &mut SqliteConnection,
+    rows: &[(&JobId, &Progress)],
+) -> Result<(), Error> {
+    let into = "INSERT INTO job_progress (job_id, step, loss, last_sequence, artifacts) ";
+    insert(connection, into, rows, bind_progress).await
+}
+
+async fn update_progress(
+    connection: &mut SqliteConnection,
+    rows: &[(&JobId, &Progress)],
+) -> Result<(), Error> {
+    for portion in portions(rows) {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "UPDATE job_progress SET step = new.column2, loss = new.column3, last_sequence = new.column4, \
+             artifacts = new.column5 FROM (",
+        );
+        query.push_values(portion, |mut row, item| bind_progress(&mut row, item));
+        query.push(") AS new WHERE job_progress.job_id = new.column1");
+        query.build().execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+async fn append_steps(
+    connection: &mut SqliteConnection,
+    steps: &[(JobId, &StepRecord)],
+) -> Result<(), Error> {
+    let rows = steps.iter().map(|(job, step)| Ok((job, step.step, to_json("steps.body", *step)?)));
+    let rows = rows.collect::<Result<Vec<_>, Error>>()?;
+    insert(connection, "INSERT INTO steps (job_id, step, body) ", &rows, |row, (job, step, body)| {
+        row.push_bind(job.to_string()).push_bind(integer(*step)).push_bind(body.as_str());
+    })
+    .await
+}
+
+/// The event of a step only names it: its numbers are stored once.
+async fn append_events(connection: &mut SqliteConnection, events: &[&JobEvent]) -> Result<(), Error> {
+    let rows = events.iter().map(|event| {
+        Ok(match &event.body {
+            EventBody::Step(step) => (event, String::new(), Some(step.step)),
+            body => (event, to_json("events.body", body)?, None),
+        })
+    });
+    let rows = rows.collect::<Result<Vec<_>, Error>>()?;
+    let into = "INSERT INTO events (job_id, sequence, time, body, step) ";
+    insert(connection, into, &rows, |row, (event, body, step)| {
+        row.push_bind(event.job.to_string())
+            .push_bind(integer(event.sequence))
+            .push_bind(event.time.0)
+            .push_bind(body.as_str())
+            .push_bind(step.map(integer));
+    })
+    .await
+}
+
+async fn put_artifact(connection: &mut SqliteConnection, artifact: &ArtifactRecord) -> Result<(), Error> {
+    let query = "INSERT OR REPLACE INTO artifacts (job_id, name, sha256, size, media_type, created) \
+                 VALUES (?, ?, ?, ?, ?, ?)";
+    sqlx::query(query)
+        .bind(artifact.job.to_string())
+        .bind(artifact.name.as_str())
+        .bind(artifact.hash.to_string())
+        .bind(integer(artifact.size))
+        .bind(artifact.media_type.as_str())
+        .bind(artifact.created.0)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+async fn drop_artifact(connection: &mut SqliteConnection, job: JobId, name: &str) -> Result<(), Error> {
+    let query = "DELETE FROM artifacts WHERE job_id = ? AND name = ?";
+    sqlx::query(query).bind(job.to_string()).bind(name).execute(connection).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_go_in_portions_of_few_lengths_and_none_is_left_out() {
+        let rows: Vec<usize> = (0..150).collect();
+        let lengths: Vec<usize> = portions(&rows).map(<[usize]>::len).collect();
+        assert_eq!(lengths, [64, 64, 8, 8, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(portions(&rows).flatten().copied().collect::<Vec<_>>(), rows);
+        assert!(portions::<usize>(&[]).next().is_none());
+    }
+}

@@ -1,0 +1,101 @@
+//! What nobody can exceed: room, connections, idle time, the size of a job.
+
+use std::time::Duration;
+
+use ringtune_proto::v1::{self, upload_request::Part};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+use tonic_types::StatusExt as _;
+
+use crate::{
+    coordinator::Coordinator,
+    soon,
+    uploads::{chunk, header},
+};
+
+#[tokio::test]
+async fn contents_take_no_more_room_than_they_may() {
+    let coordinator = Coordinator::fresh_with(|settings| settings.storage.content_bytes = 10).await;
+    coordinator.upload(header(b"123456"), vec![chunk(b"123456")]).await.unwrap();
+    let full = coordinator.upload(header(b"abcde"), vec![chunk(b"abcde")]).await.unwrap_err();
+    assert_eq!(full.code(), Code::ResourceExhausted);
+    assert!(full.get_details_retry_info().is_some());
+    let quota = full.get_details_quota_failure().unwrap();
+    assert_eq!(quota.violations[0].subject, "storage.content_bytes");
+    // What is here already takes no more.
+    assert!(coordinator.upload(header(b"123456"), vec![chunk(b"123456")]).await.unwrap().complete);
+    coordinator.stop().await;
+
+    let coordinator = Coordinator::fresh_with(|settings| settings.storage.free_bytes = u64::MAX / 2).await;
+    let full = coordinator.upload(header(b"abcde"), vec![chunk(b"abcde")]).await.unwrap_err();
+    assert_eq!(full.code(), Code::ResourceExhausted);
+    assert_eq!(full.get_details_quota_failure().unwrap().violations[0].subject, "storage.free_bytes");
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn an_upload_that_only_drips_loses_its_place() {
+    let change = |settings: &mut ringtune_coordinator::settings::Settings| {
+        settings.limits.idle_seconds = 0.2;
+        settings.limits.uploads = 1;
+    };
+    let coordinator = Coordinator::fresh_with(change).await;
+    let content = vec![1; 1 << 20];
+    let (parts, stream) = mpsc::channel(1);
+    let mut artifacts = coordinator.artifacts();
+    let dripping = tokio::spawn(async move { artifacts.upload(ReceiverStream::new(stream)).await });
+    let send = async |part: Part| parts.send(v1::UploadRequest { part: Some(part) }).await;
+    send(Part::Header(header(&content))).await.unwrap();
+    // It never falls silent for long.
+    let dripped = async {
+        while send(chunk(&[1])).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon("the end of a dripping upload", dripped).await;
+    let ended = soon("its answer", dripping).await.unwrap().unwrap_err();
+    assert_eq!(ended.code(), Code::DeadlineExceeded);
+    // There is a place again.
+    assert!(coordinator.upload(header(b"other"), vec![chunk(b"other")]).await.unwrap().complete);
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_too_many_is_closed_and_others_are_served() {
+    let coordinator = Coordinator::fresh_with(|settings| settings.limits.connections = 1).await;
+    coordinator.create(1).await;
+    let address = coordinator.address;
+    let other = || async move {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+        let channel = endpoint.connect().await.ok()?;
+        let mut jobs = v1::job_service_client::JobServiceClient::new(channel);
+        jobs.list_jobs(v1::ListJobsRequest::default()).await.ok()
+    };
+    assert!(soon("an answer or none", other()).await.is_none());
+    coordinator.create(1).await;
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_that_is_too_large_with_its_defaults_is_refused_by_field() {
+    let coordinator = Coordinator::fresh().await;
+    let concept = |index: usize| v1::ConceptSpec {
+        placeholder_token: format!("<{index}>"),
+        initializer_token: "a".to_owned(),
+        images: "/images".to_owned(),
+        ..Default::default()
+    };
+    let mut spec = crate::jobs::spec(1);
+    spec.data = None;
+    spec.concepts = (0..64).map(concept).collect();
+    let train = spec.train.as_mut().unwrap();
+    (train.placeholder_token, train.initializer_token) = (String::new(), String::new());
+    train.templates = vec![format!("{} {{}}", "x".repeat(400)); 300];
+    let request = v1::CreateJobRequest { spec: Some(spec), ..Default::default() };
+    let refused = coordinator.jobs().create_job(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let violations = refused.get_details_bad_request().unwrap().field_violations;
+    assert_eq!(violations[0].field, "spec.train.templates", "{violations:?}");
+    coordinator.stop().await;
+}
