@@ -115,8 +115,8 @@ pub enum Refusal {
     /// No such job is queued or active.
     #[error("job {0} is not queued or active")]
     NotActive(JobId),
-    /// The request id names a job that was asked for with another spec.
-    #[error("request_id {request_id:?} was used for job {job} with another spec")]
+    /// The request id names a job that was asked for with another spec or queue.
+    #[error("request_id {request_id:?} was used for job {job} with another spec or queue")]
     RequestReused {
         /// As given.
         request_id: String,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::spec::JobSpec;
+use ringtune_shared::spec::{JobSpec, QueueSpec};
 
 use super::job::{Phase, RequestKey};
 use super::record::{ArtifactRecord, Progress, StepRecord};
@@ -81,6 +81,8 @@ pub struct NewJob {
     pub id: JobId,
     /// Every default filled in.
     pub spec: Arc<JobSpec>,
+    /// Whose it is, and how urgent.
+    pub queue: Arc<QueueSpec>,
     /// The client's name for this request.
     pub request: Option<RequestKey>,
     /// What the checkpoint has that it goes on from, if it does.

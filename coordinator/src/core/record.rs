@@ -55,11 +55,53 @@ impl EventBody {
         Self::Log { level: level.to_owned(), rank: None, message: message.into() }
     }
 
+    /// Which kind it is of.
+    pub fn kind(&self) -> EventKind {
+        match self {
+            Self::StateChange { .. } => EventKind::StateChange,
+            Self::Step(_) => EventKind::Step,
+            Self::Progress(_) => EventKind::Progress,
+            Self::Artifact(_) => EventKind::Artifact,
+            Self::Log { .. } => EventKind::Log,
+        }
+    }
+
     /// The state in which this event ended the job, if it did.
     pub fn ending(&self) -> Option<JobState> {
         match self {
             Self::StateChange { to, .. } if to.is_terminal() => Some(*to),
             _ => None,
+        }
+    }
+}
+
+/// The kinds of events, without what they say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// [`EventBody::StateChange`]
+    StateChange,
+    /// [`EventBody::Step`]
+    Step,
+    /// [`EventBody::Progress`]
+    Progress,
+    /// [`EventBody::Artifact`]
+    Artifact,
+    /// [`EventBody::Log`]
+    Log,
+}
+
+impl EventKind {
+    /// Every kind.
+    pub const ALL: [Self; 5] = [Self::StateChange, Self::Step, Self::Progress, Self::Artifact, Self::Log];
+
+    /// The name, which is also that of the kind's bodies as JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::StateChange => "state_change",
+            Self::Step => "step",
+            Self::Progress => "progress",
+            Self::Artifact => "artifact",
+            Self::Log => "log",
         }
     }
 }
@@ -164,6 +206,16 @@ mod any_float {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_body_as_json_begins_with_its_kind() {
+        let progress = Progress { rank: 0, stage: String::new(), done: 0, total: 0 };
+        let change = EventBody::StateChange { from: None, to: JobState::Queued, reason: String::new() };
+        for body in [change, EventBody::Progress(progress), EventBody::note("info", "")] {
+            let written = serde_json::to_string(&body).unwrap();
+            assert!(written.starts_with(&format!("{{\"{}\":", body.kind().as_str())), "{written}");
+        }
+    }
 
     #[test]
     fn numbers_that_json_lacks_are_read_back() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::Stream;
 use ringtune_proto::convert::{FieldError, parse, unsigned};
-use ringtune_proto::v1::{self, artifact_service_server::ArtifactService, upload_request::Part};
+use ringtune_proto::v1::{self, artifact_service_server::ArtifactService, download_request::Source, upload_request::Part};
 use ringtune_shared::files::check_file_name;
 use ringtune_shared::ids::{ContentHash, JobId};
 use tokio::sync::OwnedSemaphorePermit;
@@ -12,13 +12,11 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::jobs::job_id;
 use super::status::{FailedRequest, shutting_down, too_many};
-use super::{Api, blocking, outbound, pages};
+use super::{Api, blocking, outbound};
 use crate::contents::{Committed, Range, Upload};
 use crate::core::{ArtifactRecord, Time};
 use crate::service::Error;
 
-/// Artifacts on a page, by default and at most.
-const ARTIFACTS: (u32, u32) = (100, 500);
 /// Bytes of an uploaded chunk at most.
 const LARGEST_CHUNK: usize = 1 << 20;
 /// Bytes of a downloaded chunk.
@@ -100,7 +98,7 @@ impl ArtifactService for Artifacts {
         &self,
         request: Request<v1::ListArtifactsRequest>,
     ) -> Result<Response<v1::ListArtifactsResponse>, Status> {
-        Ok(Response::new(self.page(request.into_inner()).await?))
+        Ok(Response::new(self.page_of_artifacts(request.into_inner()).await?))
     }
 }
 
@@ -199,15 +197,23 @@ impl Artifacts {
         let offset = unsigned("offset", request.offset)?;
         let length: u64 = unsigned("length", request.length)?;
         let store = self.0.handle.store();
-        let (hash, listed) = if request.uri.is_empty() {
-            let job = self.0.handle.job(job_id(&request.job_id)?).await?.id;
-            let name = request.name;
-            let artifact = store.artifact(job, &name).await?.ok_or(Error::NoSuchArtifact { job, name })?;
-            (artifact.hash, Some(artifact))
-        } else {
-            let hash = ContentHash::from_uri(&request.uri)
-                .map_err(|error| FieldError::new("uri", error.to_string()))?;
-            (hash, store.artifact_of_content(hash).await?)
+        let (hash, listed) = match request.source {
+            None => {
+                let problem = "is missing; allowed: uri, or job_file with a job_id and a name";
+                return Err(FieldError::new("source", problem).into());
+            }
+            Some(Source::JobFile(v1::JobFile { job_id, name })) => {
+                let job = parse("job_file.job_id", &job_id)?;
+                let job = self.0.handle.job(job).await?.id;
+                let artifact =
+                    store.artifact(job, &name).await?.ok_or(Error::NoSuchArtifact { job, name })?;
+                (artifact.hash, Some(artifact))
+            }
+            Some(Source::Uri(uri)) => {
+                let hash =
+                    ContentHash::from_uri(&uri).map_err(|error| FieldError::new("uri", error.to_string()))?;
+                (hash, store.artifact_of_content(hash).await?)
+            }
         };
         let contents = self.0.contents.clone();
         let length = (length > 0).then_some(length);
@@ -219,24 +225,6 @@ impl Artifacts {
             ..v1::Artifact::default()
         };
         Ok((listed.map_or(unlisted, |record| outbound::artifact(&record)), range))
-    }
-
-    async fn page(
-        &self,
-        request: v1::ListArtifactsRequest,
-    ) -> Result<v1::ListArtifactsResponse, FailedRequest> {
-        let job = self.0.handle.job(job_id(&request.job_id)?).await?.id;
-        let size = pages::size(request.page_size, ARTIFACTS.0, ARTIFACTS.1)?;
-        let list = format!("artifacts {job}");
-        let after = pages::last(&list, &request.page_token)?.unwrap_or_default();
-        let mut artifacts = self.0.handle.store().artifacts(job, &after, size + 1).await?;
-        let more = artifacts.len() > size as usize;
-        artifacts.truncate(size as usize);
-        let last = artifacts.last().filter(|_| more);
-        Ok(v1::ListArtifactsResponse {
-            next_page_token: last.map(|artifact| pages::token(&list, &artifact.name)).unwrap_or_default(),
-            artifacts: artifacts.iter().map(outbound::artifact).collect(),
-        })
     }
 }
 

@@ -131,7 +131,7 @@ fn phase(field: &str, wire: i32) -> Result<Phase, FieldError> {
         Ok(RankPhase::Finished) => Ok(Phase::Finished),
         Ok(RankPhase::Failed) => Ok(Phase::Failed),
         Ok(RankPhase::Stopped) => Ok(Phase::Stopped),
-        Ok(RankPhase::Unspecified) | Err(_) => {
+        Ok(RankPhase::Unspecified | RankPhase::Assigned) | Err(_) => {
             Err(FieldError::new(field, format!("got {wire}; allowed: 1 (PREPARING) to 6 (STOPPED)")))
         }
     }

@@ -1,11 +1,11 @@
 //! Domain types as wire messages.
 
-use ringtune_proto::convert::{spec_to_wire, timestamp};
+use ringtune_proto::convert::{queue_to_wire, spec_to_wire, timestamp};
 use ringtune_proto::v1;
 
 use crate::core::{
-    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Job, JobEvent, JobState, StepRecord, Time,
-    Worker, WorkerState,
+    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Failure, Job, JobEvent, JobState, Phase,
+    ReasonCode, Ring, StepRecord, Time, Worker, WorkerState,
 };
 
 pub(super) fn time(time: Time) -> prost_types::Timestamp {
@@ -33,7 +33,6 @@ pub(super) fn job_state(state: JobState) -> v1::JobState {
 }
 
 pub(super) fn job(job: &Job) -> v1::Job {
-    let ring = job.ring.as_ref();
     v1::Job {
         job_id: job.id.to_string(),
         name: job.spec.name.clone(),
@@ -46,12 +45,52 @@ pub(super) fn job(job: &Job) -> v1::Job {
         step: signed(job.step),
         total_steps: signed(job.spec.total_steps()),
         loss: job.loss,
-        epoch: ring.map_or(0, |ring| ring.epoch.0),
-        worker_ids: ring
-            .map(|ring| ring.members.iter().map(|member| member.worker.to_string()).collect())
-            .unwrap_or_default(),
         last_sequence: job.last_sequence,
         precision: job.precision.map(|precision| precision.as_str().to_owned()).unwrap_or_default(),
+        queue: Some(queue_to_wire(&job.queue)),
+        update_time: Some(time(job.updated)),
+        reason_code: reason_code(job.reason_code()).into(),
+        ring: job.ring.as_ref().map(ring),
+    }
+}
+
+fn reason_code(code: ReasonCode) -> v1::JobReason {
+    match code {
+        ReasonCode::WaitingForWorkers => v1::JobReason::WaitingForWorkers,
+        ReasonCode::WaitingBehindJob => v1::JobReason::WaitingBehindJob,
+        ReasonCode::Preparing => v1::JobReason::Preparing,
+        ReasonCode::Training => v1::JobReason::Training,
+        ReasonCode::Drawing => v1::JobReason::Drawing,
+        ReasonCode::Cancelling => v1::JobReason::Cancelling,
+        ReasonCode::Completed => v1::JobReason::Completed,
+        ReasonCode::StoppedEarly => v1::JobReason::StoppedEarly,
+        ReasonCode::CancelledByUser => v1::JobReason::CancelledByUser,
+        ReasonCode::Failed(Failure::Rank) => v1::JobReason::RankFailed,
+        ReasonCode::Failed(Failure::WorkerLost) => v1::JobReason::WorkerLost,
+        ReasonCode::Failed(Failure::NeighbourLost) => v1::JobReason::NeighbourLost,
+    }
+}
+
+fn ring(ring: &Ring) -> v1::Ring {
+    let member = |(rank, member): (usize, &crate::core::Member)| v1::ring::Member {
+        rank: small(rank),
+        worker_id: member.worker.to_string(),
+        address: member.address.clone(),
+        host_name: member.host_name.clone(),
+        phase: rank_phase(member.phase).into(),
+    };
+    v1::Ring { epoch: ring.epoch.0, members: ring.members.iter().enumerate().map(member).collect() }
+}
+
+fn rank_phase(phase: Phase) -> v1::RankPhase {
+    match phase {
+        Phase::Assigned => v1::RankPhase::Assigned,
+        Phase::Preparing => v1::RankPhase::Preparing,
+        Phase::Ready => v1::RankPhase::Ready,
+        Phase::Training => v1::RankPhase::Training,
+        Phase::Finished => v1::RankPhase::Finished,
+        Phase::Failed => v1::RankPhase::Failed,
+        Phase::Stopped => v1::RankPhase::Stopped,
     }
 }
 
@@ -112,19 +151,22 @@ pub(super) fn artifact(artifact: &ArtifactRecord) -> v1::Artifact {
     }
 }
 
-pub(super) fn worker(worker: &Worker) -> v1::Worker {
-    let state = match worker.state() {
+pub(super) fn worker_state(state: WorkerState) -> v1::WorkerState {
+    match state {
         WorkerState::Idle => v1::WorkerState::Idle,
         WorkerState::Busy => v1::WorkerState::Busy,
         WorkerState::Lost => v1::WorkerState::Lost,
-    };
+    }
+}
+
+pub(super) fn worker(worker: &Worker) -> v1::Worker {
     v1::Worker {
         worker_id: worker.id.to_string(),
         host_name: worker.host_name.clone(),
         address: worker.address.clone(),
-        state: state.into(),
+        state: worker_state(worker.state()).into(),
         job_id: worker.rank.map(|(job, _)| job.to_string()).unwrap_or_default(),
-        rank: worker.rank.map_or(0, |(_, rank)| small(rank)),
+        rank: worker.rank.map(|(_, rank)| small(rank)),
         capabilities: Some(capabilities(&worker.capabilities)),
         connect_time: Some(time(worker.connected)),
         last_heartbeat_time: Some(time(worker.last_sign)),

@@ -31,6 +31,12 @@ pub(super) fn bad_spec(error: SpecError) -> Status {
     bad_request(error.violations.into_iter().map(named).collect())
 }
 
+/// Fields of a queue's entry are wrong; their names are those of the request already, "queue.labels.team".
+pub(super) fn bad_queue(error: SpecError) -> Status {
+    let violations = error.violations.into_iter();
+    bad_request(violations.map(|one| FieldViolation::new(one.field, one.problem)).collect())
+}
+
 /// INVALID_ARGUMENT with every violation, in the details and in words.
 pub(super) fn bad_request(violations: Vec<FieldViolation>) -> Status {
     let words: Vec<String> = violations

@@ -7,6 +7,7 @@ use super::Turn;
 use crate::core::effect::{Down, Refusal, Write};
 use crate::core::input::{HeldRank, RankReport, Sender};
 use crate::core::job::{Broken, Job, JobState, Phase};
+use crate::core::reason::Failure;
 use crate::core::record::{EventBody, StepRecord};
 
 impl Turn<'_> {
@@ -114,7 +115,7 @@ impl Turn<'_> {
                 if held.neighbour_lost {
                     self.ring_broke(held, reason);
                 } else {
-                    self.end_job(held.job, JobState::Failed, &reason);
+                    self.fail_job(held.job, Failure::Rank, &reason);
                 }
             }
             Phase::Failed => {
@@ -153,13 +154,14 @@ impl Turn<'_> {
             let worker = self.cluster.workers.get(&member.worker);
             !member.phase.is_terminal() && worker.is_none_or(|worker| worker.session.is_none())
         });
-        let reason = match away {
+        let (failure, reason) = match away {
             Some((rank, member)) => {
-                format!("worker lost: rank {rank} on {}; {}", member.host_name, broken.reason)
+                let reason = format!("worker lost: rank {rank} on {}; {}", member.host_name, broken.reason);
+                (Failure::WorkerLost, reason)
             }
-            None => broken.reason.clone(),
+            None => (Failure::NeighbourLost, broken.reason.clone()),
         };
-        self.end_job(id, JobState::Failed, &reason);
+        self.fail_job(id, failure, &reason);
         true
     }
 

@@ -10,6 +10,7 @@ use super::Turn;
 use crate::core::effect::{Action, Down, Refusal};
 use crate::core::input::{HeldRank, Hello, Sender, SessionId};
 use crate::core::job::{JobState, Phase};
+use crate::core::reason::Failure;
 use crate::core::record::EventBody;
 use crate::core::worker::Worker;
 
@@ -114,14 +115,14 @@ impl Turn<'_> {
             self.observe(worker, &stopped);
         } else if restarted {
             let reason = format!("worker restarted: rank {rank} on {host} is lost");
-            self.end_job(job, JobState::Failed, &reason);
+            self.fail_job(job, Failure::WorkerLost, &reason);
         } else if state == JobState::Preparing && unheard {
             // The assignment may never have reached it.
             self.mark_held(job, worker);
             self.assign(job, worker);
         } else {
             let reason = format!("rank {rank} on {host}: the worker came back without it");
-            self.end_job(job, JobState::Failed, &reason);
+            self.fail_job(job, Failure::WorkerLost, &reason);
         }
     }
 

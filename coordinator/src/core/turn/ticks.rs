@@ -6,6 +6,7 @@ use super::Turn;
 use crate::core::effect::Action;
 use crate::core::input::Sender;
 use crate::core::job::{Job, JobState, Ring};
+use crate::core::reason::Failure;
 use crate::core::record::EventBody;
 
 impl Turn<'_> {
@@ -53,7 +54,7 @@ impl Turn<'_> {
                 self.end_job(id, JobState::Cancelled, &cancel.reason);
             }
         } else if let Some(reason) = self.lost_rank(&job, ring) {
-            self.end_job(id, JobState::Failed, &reason);
+            self.fail_job(id, Failure::WorkerLost, &reason);
         } else if self.fail_broken(id) {
             // Said with its reason.
         } else if job.finish_by.is_some_and(|deadline| deadline <= self.now) {
