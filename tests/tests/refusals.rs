@@ -228,7 +228,7 @@ async fn messages_over_the_limit_are_refused() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let cluster = Cluster::start(&sandbox, 0).await?;
     let spec = v1::JobSpec { name: "x".repeat(5 << 20), ..Default::default() };
-    let request = v1::CreateJobRequest { spec: Some(spec), request_id: String::new() };
+    let request = v1::CreateJobRequest { spec: Some(spec), ..Default::default() };
     let Err(status) = cluster.jobs().await?.create_job(request).await else { bail!("it was taken") };
     ensure!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status:?}");
     Ok(())

@@ -107,7 +107,7 @@ fn method_of(path: &str) -> &str {
 }
 
 /// Every method of the four services.
-const METHODS: [&str; 18] = [
+const METHODS: [&str; 19] = [
     "CreateJob",
     "GetJob",
     "ListJobs",
@@ -117,6 +117,7 @@ const METHODS: [&str; 18] = [
     "DeleteJob",
     "WatchJob",
     "ListSteps",
+    "ListEvents",
     "ListWorkers",
     "GetWorker",
     "DrainWorker",

@@ -94,9 +94,24 @@ impl Handle {
         let _ = self.commands.send(Command::SessionEnded(sender)).await;
     }
 
-    /// A job as it is stored.
+    /// A job as it is stored, with what is not.
     pub async fn job(&self, id: JobId) -> Result<Job, Error> {
-        self.store.job(id).await?.ok_or(Error::NoSuchJob(id))
+        let job = self.store.job(id).await?.ok_or(Error::NoSuchJob(id))?;
+        Ok(self.explained(vec![job]).remove(0))
+    }
+
+    /// Jobs as they were read from the store, with what is not stored: how far the ranks are.
+    pub fn explained(&self, mut jobs: Vec<Job>) -> Vec<Job> {
+        let cluster = self.cluster();
+        for job in &mut jobs {
+            let live = cluster.job(job.id).and_then(|live| live.ring.as_ref());
+            if let (Some(ring), Some(live)) = (&mut job.ring, live)
+                && ring.epoch == live.epoch
+            {
+                ring.clone_from(live);
+            }
+        }
+        jobs
     }
 
     /// The events of a job after `after`: those stored first, then as they come. A slow reader slows

@@ -1,7 +1,7 @@
 //! Jobs whose workers stay: to the end, to a cancellation, to a rank's error.
 
 use ringtune_proto::v1::{
-    self, JobState, RankPhase, job_event::Event, session_request::Message as Up,
+    self, JobState, RankPhase, download_request::Source, job_event::Event, session_request::Message as Up,
     session_response::Message as Down,
 };
 use ringtune_shared::ids::ContentHash;
@@ -51,7 +51,16 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
     }
     let running = coordinator.job(id).await;
     assert_eq!((running.state(), running.step, running.loss), (JobState::Running, STEPS, Some(0.2)));
-    assert_eq!(running.worker_ids, [worker.hello.worker_id.clone()]);
+    let ring = running.ring.unwrap();
+    let member = v1::ring::Member {
+        rank: 0,
+        worker_id: worker.hello.worker_id.clone(),
+        address: worker.hello.address.clone(),
+        host_name: worker.hello.host_name.clone(),
+        phase: RankPhase::Training.into(),
+    };
+    assert_eq!((ring.epoch, ring.members), (1, vec![member]));
+    assert_eq!(v1::JobReason::try_from(running.reason_code), Ok(v1::JobReason::Training));
 
     // 3. It leaves its artifact.
     let mut upload = header(b"embedding");
@@ -61,7 +70,7 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
     worker.report(RankPhase::Finished, "").await;
     worker.stopped(false).await;
     let done = coordinator.end(id).await;
-    assert_eq!((done.state(), done.worker_ids.len()), (JobState::Succeeded, 0));
+    assert_eq!((done.state(), done.ring, done.reason_code()), (JobState::Succeeded, None, v1::JobReason::Completed));
     assert!(done.create_time.is_some() && done.start_time.is_some() && done.end_time.is_some());
 
     // 4. The history has all of it, whether watched live, later, or from the middle on.
@@ -93,7 +102,7 @@ async fn check_step_pages(coordinator: &Coordinator, id: &str) {
         job_id: id.to_owned(),
         after_step: 1,
         page_size: 2,
-        page_token: String::new(),
+        ..Default::default()
     };
     let mut pages = Vec::new();
     loop {
@@ -115,11 +124,8 @@ async fn check_artifacts(coordinator: &Coordinator, id: &str) {
     let listed = coordinator.artifacts().list_artifacts(request).await.unwrap().into_inner().artifacts;
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].uri, ContentHash::of(b"embedding").uri());
-    let request = v1::DownloadRequest {
-        job_id: id.to_owned(),
-        name: "learned_embeds.safetensors".to_owned(),
-        ..v1::DownloadRequest::default()
-    };
+    let file = v1::JobFile { job_id: id.to_owned(), name: "learned_embeds.safetensors".to_owned() };
+    let request = v1::DownloadRequest { source: Some(Source::JobFile(file)), ..Default::default() };
     let (artifact, bytes) = coordinator.download(request).await.unwrap();
     assert_eq!((artifact, bytes.as_slice()), (listed[0].clone(), b"embedding".as_slice()));
 }

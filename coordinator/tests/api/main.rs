@@ -3,8 +3,10 @@
 
 mod coordinator;
 mod jobs;
+mod lists;
 mod lives;
 mod losses;
+mod queue;
 mod requests;
 mod restarts;
 mod surface;

@@ -109,7 +109,7 @@ async fn the_cluster_is_listed() {
     let mut found = BTreeSet::new();
     let mut page_token = String::new();
     loop {
-        let request = v1::ListWorkersRequest { page_size: 2, page_token };
+        let request = v1::ListWorkersRequest { page_size: 2, page_token, ..Default::default() };
         let page = cluster.list_workers(request).await.unwrap().into_inner();
         found.extend(page.workers.into_iter().map(|worker| worker.worker_id));
         page_token = page.next_page_token;

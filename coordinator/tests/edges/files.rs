@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use ringtune_coordinator::core::Options;
-use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient, upload_request::Part};
+use ringtune_proto::v1::{
+    self, artifact_service_client::ArtifactServiceClient, download_request::Source, upload_request::Part,
+};
 use ringtune_shared::checkpoint::{About, Checkpoint, ENTRY, Numerics, deciding_options};
 use ringtune_shared::ids::ContentHash;
 use tonic::transport::Channel;
@@ -49,7 +51,7 @@ async fn download(
 }
 
 fn by_uri(uri: &str) -> v1::DownloadRequest {
-    v1::DownloadRequest { uri: uri.to_owned(), ..Default::default() }
+    v1::DownloadRequest { source: Some(Source::Uri(uri.to_owned())), ..Default::default() }
 }
 
 #[tokio::test]
@@ -96,8 +98,8 @@ async fn a_jobs_files_are_listed_and_go_with_the_last_job_that_has_them() {
     let request = v1::ListArtifactsRequest { page_token: page.next_page_token, ..request };
     let rest = artifacts.list_artifacts(request).await.unwrap().into_inner();
     assert_eq!((rest.artifacts[0].name.as_str(), rest.next_page_token.as_str()), ("metrics.csv", ""));
-    let by_name =
-        v1::DownloadRequest { job_id: one.clone(), name: "metrics.csv".to_owned(), ..Default::default() };
+    let file = v1::JobFile { job_id: one.clone(), name: "metrics.csv".to_owned() };
+    let by_name = v1::DownloadRequest { source: Some(Source::JobFile(file)), ..Default::default() };
     let (artifact, content) = download(&mut artifacts, by_name).await.unwrap();
     assert_eq!((artifact.media_type.as_str(), content.as_slice()), ("text/csv", &b"step,loss"[..]));
 

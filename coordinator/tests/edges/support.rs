@@ -238,7 +238,7 @@ pub(crate) fn spec() -> v1::JobSpec {
 }
 
 pub(crate) async fn create(jobs: &mut JobServiceClient<Channel>, spec: v1::JobSpec) -> v1::Job {
-    let request = v1::CreateJobRequest { spec: Some(spec), request_id: String::new() };
+    let request = v1::CreateJobRequest { spec: Some(spec), ..Default::default() };
     jobs.create_job(request).await.unwrap().into_inner().job.unwrap()
 }
 

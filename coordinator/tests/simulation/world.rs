@@ -138,7 +138,13 @@ impl World {
         let world = [1, 1, 2, 3, 5, 9][self.chance.below(6)];
         let least = if self.chance.below(2) == 0 { 1 } else { world };
         let id = JobId(uuid_of(self.names));
-        let new = NewJob { id, spec: Arc::new(spec(world, least)), request: None, resumed: None };
+        let new = NewJob {
+            id,
+            spec: Arc::new(spec(world, least)),
+            queue: Arc::default(),
+            request: None,
+            resumed: None,
+        };
         if self.apply(Input::CreateJob(new)) {
             assert!(self.disk.jobs.contains_key(&id), "an accepted job is not stored");
         }

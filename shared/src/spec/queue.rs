@@ -19,9 +19,10 @@ const LONGEST_LABEL: usize = 63;
 const HIGHEST_PRIORITY: u32 = 1000;
 
 /// All that a job file, or a CreateJobRequest, asks for.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobRequest {
     /// What is to be computed.
+    #[serde(flatten)]
     pub spec: JobSpec,
     /// Whose it is, and how urgent.
     pub queue: QueueSpec,
@@ -33,11 +34,7 @@ impl JobRequest {
     /// # Errors
     /// None that a checked request could cause.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
-        #[derive(Serialize)]
-        struct Section<'a> {
-            queue: &'a QueueSpec,
-        }
-        Ok(format!("{}\n{}", self.spec.to_toml()?, toml::to_string(&Section { queue: &self.queue })?))
+        toml::to_string(self)
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient};
+use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient, download_request::Source};
 use ringtune_shared::{
     backoff::Backoff,
     ids::{ContentHash, ContentHasher, IdError, JobId},
@@ -78,7 +78,8 @@ impl ArtifactClient {
 
     /// Stops reading as soon as there is more than there may be.
     async fn download_once(&self, uri: &str, limit: u64) -> Result<Vec<u8>, Status> {
-        let request = v1::DownloadRequest { uri: uri.to_owned(), ..Default::default() };
+        let source = Some(Source::Uri(uri.to_owned()));
+        let request = v1::DownloadRequest { source, ..Default::default() };
         let mut stream = self.service.clone().download(request).await?.into_inner();
         let mut content = Vec::new();
         while let Some(part) = stream.message().await? {
@@ -96,7 +97,12 @@ impl ArtifactClient {
         let mut retries = Retries::of(what, self.backoff);
         let (mut kept, mut page_token) = (BTreeMap::new(), String::new());
         loop {
-            let request = v1::ListArtifactsRequest { job_id: job.to_string(), page_size: 500, page_token };
+            let request = v1::ListArtifactsRequest {
+                job_id: job.to_string(),
+                page_size: 500,
+                page_token,
+                ..Default::default()
+            };
             let mut service = self.service.clone();
             let page = match within_limit(service.list_artifacts(request.clone())).await {
                 Ok(page) => page.into_inner(),

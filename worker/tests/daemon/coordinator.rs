@@ -12,6 +12,7 @@ use ringtune_proto::{
     v1::{
         self,
         artifact_service_server::{ArtifactService, ArtifactServiceServer},
+        download_request::Source,
         session_request::Message as Up,
         session_response::Message as Down,
         worker_service_server::{WorkerService, WorkerServiceServer},
@@ -342,7 +343,10 @@ impl ArtifactService for Services {
         &self,
         request: Request<v1::DownloadRequest>,
     ) -> Result<Response<Self::DownloadStream>, Status> {
-        let hash = ContentHash::from_uri(&request.into_inner().uri).unwrap();
+        let Some(Source::Uri(uri)) = request.into_inner().source else {
+            return Err(Status::invalid_argument("no uri"));
+        };
+        let hash = ContentHash::from_uri(&uri).unwrap();
         let files = self.files.lock().unwrap();
         let content = files.contents.get(&hash).ok_or_else(|| Status::not_found("no such content"))?;
         let parts: Vec<_> = content

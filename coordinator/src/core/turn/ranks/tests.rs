@@ -60,6 +60,7 @@ impl Ring {
         ring.apply(Input::CreateJob(NewJob {
             id: ring.job,
             spec: Arc::new(spec),
+            queue: Arc::default(),
             request: None,
             resumed: None,
         }));
