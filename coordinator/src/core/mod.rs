@@ -17,6 +17,8 @@ pub use cluster::{Cluster, Options, Recovered};
 pub use effect::{Action, Assignment, Down, Effects, Refusal, Write};
 pub use input::{HeldRank, Hello, Input, NewJob, RankReport, Sender, SessionId};
 pub use job::{Broken, Cancel, Job, JobState, Member, Phase, RequestKey, Ring};
-pub use record::{AnyFloat, ArtifactRecord, EventBody, JobEvent, Progress, StepRecord};
+pub use record::{
+    AnyFloat, ArtifactRecord, EventBody, JobEvent, LogLevel, Progress, ProgressStage, StepRecord,
+};
 pub use time::Time;
 pub use worker::{Capabilities, Worker, WorkerState};

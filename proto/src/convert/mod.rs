@@ -9,7 +9,9 @@ mod spec;
 use std::fmt;
 use std::str::FromStr;
 
-pub use names::{is_terminal, job_state_from_name, job_state_name, worker_state_name};
+pub use names::{
+    is_terminal, job_state_from_name, job_state_name, log_level_name, progress_stage_name, worker_state_name,
+};
 pub use spec::{draft_from_wire, spec_from_wire, spec_to_wire};
 
 /// A field of a message that is not what it should be.

@@ -1,6 +1,6 @@
 //! States as people and scripts write them: the enum's name without its prefix.
 
-use crate::v1::{JobState, WorkerState};
+use crate::v1::{JobState, LogLevel, ProgressStage, WorkerState};
 
 /// QUEUED, PREPARING, RUNNING, PAUSED, SUCCEEDED, FAILED or CANCELLED.
 pub fn job_state_name(state: JobState) -> &'static str {
@@ -18,6 +18,28 @@ pub fn job_state_from_name(name: &str) -> Option<JobState> {
 pub fn worker_state_name(state: WorkerState) -> &'static str {
     let name = state.as_str_name();
     name.strip_prefix("WORKER_STATE_").unwrap_or(name)
+}
+
+/// "info", "warn" or "error"; "unknown" of a newer coordinator.
+pub fn log_level_name(level: i32) -> &'static str {
+    match LogLevel::try_from(level) {
+        Ok(LogLevel::Info) => "info",
+        Ok(LogLevel::Warn) => "warn",
+        Ok(LogLevel::Error) => "error",
+        Ok(LogLevel::Unspecified) | Err(_) => "unknown",
+    }
+}
+
+/// "fetch", "download", "load", "encode" or "draw"; "busy" of a newer coordinator.
+pub fn progress_stage_name(stage: i32) -> &'static str {
+    match ProgressStage::try_from(stage) {
+        Ok(ProgressStage::Fetch) => "fetch",
+        Ok(ProgressStage::Download) => "download",
+        Ok(ProgressStage::Load) => "load",
+        Ok(ProgressStage::Encode) => "encode",
+        Ok(ProgressStage::Draw) => "draw",
+        Ok(ProgressStage::Unspecified) | Err(_) => "busy",
+    }
 }
 
 /// Whether a job in this state never changes again.

@@ -76,7 +76,7 @@ pub(super) async fn workers(arguments: WorkersArguments) -> Result<(), Error> {
         table(&["WORKER", "HOST", "STATE", "JOB", "RANK", "THREADS", "GIB", "BF16", "ADDRESS", "CPU"]);
     for worker in &workers {
         let capabilities = worker.capabilities.clone().unwrap_or_default();
-        let rank = if worker.job_id.is_empty() { String::new() } else { worker.rank.to_string() };
+        let rank = worker.rank.map(|rank| rank.to_string()).unwrap_or_default();
         table.add_row([
             worker.worker_id.clone(),
             worker.host_name.clone(),

@@ -27,6 +27,7 @@ fn assignment(key: RankKey, rank: usize) -> Box<Assignment> {
         threads: 1,
         precision: Precision::Fp32,
         numerics_class: String::new(),
+        ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
     })
 }
 
@@ -56,7 +57,7 @@ fn connected() -> Session {
 fn training(session: &mut Session, key: RankKey, rank: usize) {
     session.apply(Event::Assigned(assignment(key, rank)));
     session.apply(Event::Rank(key, RankEvent::Ready));
-    assert!(session.apply(Event::StartTraining(key)).contains(&Effect::Train(key)));
+    assert!(session.apply(Event::StartRank(key)).contains(&Effect::Train(key)));
 }
 
 fn phases(effects: &[Effect]) -> Vec<Phase> {
@@ -86,8 +87,8 @@ fn a_rank_goes_through_its_phases_and_is_let_go() {
     assert!(matches!(effects[1], Effect::Start(_)));
     assert_eq!(phases(&session.apply(Event::Rank(key(1, 1), RankEvent::Ready))), [Phase::Ready]);
     // Only a ready rank trains, and only once.
-    assert_eq!(phases(&session.apply(Event::StartTraining(key(1, 1)))), [Phase::Training]);
-    assert!(session.apply(Event::StartTraining(key(1, 1))).is_empty());
+    assert_eq!(phases(&session.apply(Event::StartRank(key(1, 1)))), [Phase::Training]);
+    assert!(session.apply(Event::StartRank(key(1, 1))).is_empty());
     assert_eq!(steps(&session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(1))))), [1]);
     assert_eq!(phases(&session.apply(Event::Rank(key(1, 1), RankEvent::Finished))), [Phase::Finished]);
     assert_eq!(session.held()[0].phase, Phase::Finished);
@@ -102,7 +103,7 @@ fn what_happened_while_the_coordinator_was_away_is_said_when_it_is_back() {
     training(&mut session, key(1, 1), 0);
     session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(1))));
     session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(2))));
-    session.apply(Event::StepsStored(job(1), 1));
+    session.apply(Event::StepsStored(key(1, 1), 1));
     session.apply(Event::Disconnected);
     for event in [RankEvent::Step(step(3)), RankEvent::Finished] {
         assert!(session.apply(Event::Rank(key(1, 1), event)).is_empty());
@@ -111,7 +112,7 @@ fn what_happened_while_the_coordinator_was_away_is_said_when_it_is_back() {
     assert_eq!(session.held_for_hello()[0].phase, Phase::Training);
     let effects = session.apply(Event::Connected);
     assert_eq!((steps(&effects), phases(&effects)), (vec![2, 3], vec![Phase::Finished]));
-    session.apply(Event::StepsStored(job(1), 3));
+    session.apply(Event::StepsStored(key(1, 1), 3));
     assert_eq!(session.held_for_hello()[0].phase, Phase::Finished);
 }
 
@@ -238,7 +239,7 @@ proptest! {
                 Move::Connect => { up = true; Event::Connected }
                 Move::Disconnect => { up = false; Event::Disconnected }
                 Move::Assign(j, e, rank) => Event::Assigned(assignment(key(j, e), rank)),
-                Move::Start(j, e) => Event::StartTraining(key(j, e)),
+                Move::Start(j, e) => Event::StartRank(key(j, e)),
                 Move::Stop(j, e, keep_artifacts) => Event::Stop { key: key(j, e), keep_artifacts },
                 Move::Stored(j, s) => Event::StepsStored(job(j), s),
                 Move::Work(word) => {
