@@ -58,8 +58,8 @@ pub(super) struct Outgoing {
     metrics: Arc<Metrics>,
 }
 
-/// Opens a stream to the rank after `place` at `address`, host:port, in `protocol`. The answer to its opening comes only with the
-/// first failed send: the next rank answers when the stream has ended.
+/// Opens a stream to the rank after `place` at `address`, host:port, in `protocol`. The answer to its opening comes
+/// only with the first failed send: the next rank answers when the stream has ended.
 pub(super) async fn dial(
     address: &str,
     place: Place,

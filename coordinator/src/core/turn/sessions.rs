@@ -189,4 +189,4 @@ impl Turn<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+mod language_tests;

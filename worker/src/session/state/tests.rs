@@ -205,7 +205,7 @@ enum Move {
     Assign(u64, u64, usize),
     Start(u64, u64),
     Stop(u64, u64, bool),
-    Stored(u64, u64),
+    Stored(u64, u64, u64),
     /// The running rank's work says its next word: 0 ready, 1 step, 2 finished, 3 failed, 4 stopped.
     Work(u8),
 }
@@ -217,8 +217,8 @@ fn moves() -> impl Strategy<Value = Move> {
         Just(Move::Disconnect),
         (jobs.clone(), epochs.clone(), 0..2usize).prop_map(|(j, e, r)| Move::Assign(j, e, r)),
         (jobs.clone(), epochs.clone()).prop_map(|(j, e)| Move::Start(j, e)),
-        (jobs.clone(), epochs, any::<bool>()).prop_map(|(j, e, k)| Move::Stop(j, e, k)),
-        (jobs, 0..20u64).prop_map(|(j, s)| Move::Stored(j, s)),
+        (jobs.clone(), epochs.clone(), any::<bool>()).prop_map(|(j, e, k)| Move::Stop(j, e, k)),
+        (jobs, epochs, 0..20u64).prop_map(|(j, e, s)| Move::Stored(j, e, s)),
         (0..5u8).prop_map(Move::Work),
         (0..5u8).prop_map(Move::Work),
     ]
@@ -241,7 +241,7 @@ proptest! {
                 Move::Assign(j, e, rank) => Event::Assigned(assignment(key(j, e), rank)),
                 Move::Start(j, e) => Event::StartRank(key(j, e)),
                 Move::Stop(j, e, keep_artifacts) => Event::Stop { key: key(j, e), keep_artifacts },
-                Move::Stored(j, s) => Event::StepsStored(job(j), s),
+                Move::Stored(j, e, s) => Event::StepsStored(key(j, e), s),
                 Move::Work(word) => {
                     let Some(key) = running else { continue };
                     count += 1;
