@@ -8,8 +8,8 @@ use std::{
 use prost_types::Timestamp;
 use ringtune_proto::{
     convert::{
-        job_reason_name, job_state_from_name, job_state_name, log_level_name, progress_stage_name, rank_phase_name,
-        worker_state_name,
+        job_reason_name, job_state_from_name, job_state_name, log_level_name, progress_stage_name,
+        rank_phase_name, worker_state_name,
     },
     v1::{self, JobState, job_event::Event},
 };

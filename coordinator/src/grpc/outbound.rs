@@ -5,8 +5,8 @@ use ringtune_proto::v1;
 use ringtune_shared::version::Agreement;
 
 use crate::core::{
-    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Failure, Job, JobEvent, JobState, LogLevel, Phase,
-    ProgressStage, ReasonCode, Ring, StepRecord, Time, Worker, WorkerState,
+    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Failure, Job, JobEvent, JobState, LogLevel,
+    Phase, ProgressStage, ReasonCode, Ring, StepRecord, Time, Worker, WorkerState,
 };
 
 pub(super) fn time(time: Time) -> prost_types::Timestamp {
@@ -51,7 +51,7 @@ pub(super) fn job(job: &Job) -> v1::Job {
         queue: Some(queue_to_wire(&job.queue)),
         update_time: Some(time(job.updated)),
         reason_code: reason_code(job.reason_code()).into(),
-        ring: job.ring.as_ref().map(ring),
+        ring: job.ring.as_deref().map(ring),
     }
 }
 

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::{Numerics, Resumed};
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::spec::{DataDraft, JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec, TrainDraft};
+use ringtune_shared::spec::{
+    DataDraft, JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec, TrainDraft,
+};
 
 use super::Store;
 use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
 use crate::core::{
-    ArtifactRecord, Cancel, EventBody, Failure, Job, JobEvent, JobState, LogLevel, Member, Phase, RequestKey, Ring,
-    StepRecord, Time, Write,
+    ArtifactRecord, Cancel, EventBody, Failure, Job, JobEvent, JobState, LogLevel, Member, Phase, RequestKey,
+    Ring, StepRecord, Time, Write,
 };
 
 /// What [`run`] left in the store.
@@ -58,6 +60,7 @@ pub fn queued_job(number: u64) -> Arc<Job> {
         loss: None,
         last_sequence: 0,
         artifacts: 0,
+        rings: 0,
         ring: None,
         precision: None,
         cancel: None,
@@ -116,7 +119,8 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     job.finish_by = Some(Time(11));
     job.updated = Time(12);
     job.failure = Some(Failure::WorkerLost);
-    job.ring = Some(Ring {
+    job.rings = 3;
+    job.ring = Some(Arc::new(Ring {
         epoch: Epoch(3),
         members: vec![Member {
             worker: WorkerId::new(),
@@ -125,14 +129,19 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
             host_name: "host".to_owned(),
             phase: Phase::default(),
             last_step: 0,
-            last_held: Time::default(),
         }],
         threads_per_rank: 2,
         numerics_class: "class".to_owned(),
         patience: Time::default(),
         broken: None,
-    });
+    }));
     store.commit(&[Write::UpdateJob(Arc::new(job.clone()))]).await.expect("update");
+    assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
+
+    (job.step, job.loss, job.last_sequence, job.artifacts) = (8, None, 30, 2);
+    let (step, loss, last_sequence, artifacts) = (job.step, job.loss, job.last_sequence, job.artifacts);
+    let progress = Write::UpdateProgress { job: job.id, step, loss, last_sequence, artifacts };
+    store.commit(&[progress]).await.expect("update the progress");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
     job
 }
@@ -182,6 +191,7 @@ async fn a_commit_is_all_or_nothing(store: &dyn Store, job: JobId) {
     assert!(store.commit(&twice).await.is_err(), "an event was stored twice");
     assert!(store.events(job, 20, 10).await.expect("events").is_empty(), "half a commit was kept");
     store.commit(&[]).await.expect("an empty commit");
+    store.probe().await.expect("a probe");
 }
 
 /// All jobs, oldest first.

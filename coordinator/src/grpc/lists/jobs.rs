@@ -38,7 +38,7 @@ impl Jobs {
             JobQuery { filter, order: order.by, descending: order.descending, after, limit: size + 1 };
         let mut jobs = self.0.handle.store().list_jobs(&query).await?;
         let more = pages::cut(&mut jobs, size);
-        let jobs = self.0.handle.explained(jobs);
+        self.0.handle.explain(&mut jobs);
         let last = jobs.last().filter(|_| more).map(|job| listing.token(&write_place(&order.by.place(job))));
         Ok(v1::ListJobsResponse {
             next_page_token: last.unwrap_or_default(),
@@ -48,10 +48,7 @@ impl Jobs {
 }
 
 /// What both the list of states and the filter allow.
-fn read_filter(
-    mut states: Option<Vec<JobState>>,
-    mut filter: Filter,
-) -> Result<JobFilter, FieldError> {
+fn read_filter(mut states: Option<Vec<JobState>>, mut filter: Filter) -> Result<JobFilter, FieldError> {
     if let Some(only) = filter.value("state", STATES, job_state_from_name)? {
         let allowed = |state: &JobState| states.as_ref().is_none_or(|states| states.contains(state));
         states = Some(stored_state(only).into_iter().filter(allowed).collect());
