@@ -4,10 +4,10 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench
+.PHONY: help setup build demo test lint bench bench-control
 
 help: ## Show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 setup: ## Check the tools that are needed and put libtorch in the cache (once, about 550 MB)
 	@deploy/setup.sh
@@ -38,3 +38,7 @@ lint: setup ## Check format, lints and (where cargo-deny is installed) licences 
 
 bench: build ## Time our training step beside the one it replaces, in turns
 	@tests/bench/bench.sh
+
+bench-control: ## Load a coordinator with 1,000 fake workers and 10,000 jobs, kill it, and check its bounds
+	$(CARGO) build --release -p ringtune-coordinator --bin ringtune-coordinator
+	$(CARGO) bench -p ringtune-tests --bench control -- $(ARGUMENTS)
