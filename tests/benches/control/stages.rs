@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashSet,
-    path::Path,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
