@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use ringtune_proto::v1::JobState;
+use ringtune_tests::swarm::JobList;
 
 use crate::{
     load::for_each_job,
@@ -73,7 +74,7 @@ impl Bench<'_> {
 
     async fn lost_steps(&self, ids: &[String]) -> Result<i64> {
         let ledger = self.swarm.ledger();
-        let lost = |mut jobs: ringtune_tests::swarm::JobList, id: String| {
+        let lost = |mut jobs: JobList, id: String| {
             let ledger = Arc::clone(&ledger);
             async move { jobs.lost_steps(&id, &ledger).await }
         };
@@ -84,7 +85,8 @@ impl Bench<'_> {
     pub(crate) async fn let_jobs_through(&mut self) -> Result<()> {
         let before = self.swarm.counts().finished_jobs;
         let (start, limit) = (Instant::now(), Duration::from_secs(self.arguments.seconds));
-        let cancel = |mut jobs: ringtune_tests::swarm::JobList, id| async move { jobs.cancel(id).await };
+        // One that cannot be cancelled was lost before, and counted.
+        let cancel = |mut jobs: JobList, id| async move { Ok(jobs.cancel(id).await.is_ok()) };
         for_each_job(&self.coordinator()?.jobs(), &self.rings, cancel).await?;
         let (mut last, mut through) = (start.elapsed(), 0);
         while start.elapsed() < limit && before + through < self.arguments.jobs as u64 {

@@ -25,11 +25,18 @@ use stages::{Bench, say};
 /// As a shell reports a command that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
-fn main() -> Result<ExitCode> {
+fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(problem) = arguments.problem() {
         Arguments::command().error(ErrorKind::ValueValidation, problem).exit();
     }
+    start(arguments).unwrap_or_else(|error| {
+        say(&format!("{error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+fn start(arguments: Arguments) -> Result<ExitCode> {
     raise_file_limit(arguments.workers)?;
     // The swarm has a thread of its own, so that it is not what the calls wait for.
     let swarm_runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -93,5 +100,8 @@ fn raise_file_limit(workers: usize) -> Result<()> {
 fn last_lines(sandbox: &Sandbox) -> String {
     let log = std::fs::read_to_string(sandbox.path("coordinator.log")).unwrap_or_default();
     let lines: Vec<&str> = log.lines().rev().take(20).collect();
-    format!("the coordinator said last:\n{}\n", lines.into_iter().rev().collect::<Vec<_>>().join("\n"))
+    format!(
+        "the coordinator said last:\n{}\nand this ended the measurement",
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    )
 }

@@ -178,7 +178,8 @@ impl<'a> Bench<'a> {
         let back_seconds = back.is_ok().then(|| (ready + start.elapsed()).as_secs_f64());
         let running: HashSet<String> =
             next.jobs().in_state(JobState::Running).await?.into_iter().map(|job| job.job_id).collect();
-        self.lost_rings = self.rings.iter().filter(|ring| !running.contains(*ring)).count();
+        let lost = self.rings.iter().filter(|ring| !running.contains(*ring)).count();
+        self.lost_rings = self.lost_rings.max(lost);
         self.coordinator = Some(next);
         say(&match back_seconds {
             Some(seconds) => format!(
