@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench release-proto
+.PHONY: help setup build demo test lint bench bench-control release-proto
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -45,3 +45,7 @@ release-proto: ## Make the API as it is now the released one, which later ones a
 
 bench: build ## Time our training step beside the one it replaces, in turns
 	@tests/bench/bench.sh
+
+bench-control: ## Load a coordinator with 1,000 fake workers and 10,000 jobs, kill it, and check its bounds
+	$(CARGO) build --release -p ringtune-coordinator --bin ringtune-coordinator
+	$(CARGO) bench -p ringtune-tests --bench control -- $(ARGUMENTS)

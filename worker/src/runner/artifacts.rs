@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient, download_request::Source};
+use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient};
 use ringtune_shared::{
     backoff::Backoff,
     ids::{ContentHash, ContentHasher, Epoch, IdError, JobId},

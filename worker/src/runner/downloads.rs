@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ringtune_proto::v1;
+use ringtune_proto::v1::{self, download_request::Source};
 use ringtune_shared::ids::ContentHash;
 use tokio::time::timeout;
 use tokio_stream::{Stream, StreamExt as _};
@@ -50,7 +50,7 @@ impl ArtifactClient {
     /// One call's worth of what is not in `content` yet.
     async fn receive(&self, uri: &str, limit: u64, content: &mut Vec<u8>) -> Result<(), Status> {
         let offset = i64::try_from(content.len()).unwrap_or(i64::MAX);
-        let request = v1::DownloadRequest { uri: uri.to_owned(), offset, ..Default::default() };
+        let request = v1::DownloadRequest { source: Some(Source::Uri(uri.to_owned())), offset, ..Default::default() };
         let mut service = self.service();
         let stream = within_idle_limit(service.download(request)).await?;
         append(stream?.into_inner(), limit, content).await
