@@ -49,7 +49,8 @@ async fn up_serves_the_client_commands_until_ctrl_c() -> Result<()> {
     ensure!(ask(&["status", &job_id]).await?[0]["step"] == 3);
     ensure!(ask(&["list", "--state", "succeeded"]).await?.len() == 1);
     ensure!(ask(&["list", "--state", "failed"]).await?.is_empty());
-    let mine = ask(&["list", "--filter", "owner=ada", "--label", "team=red", "--order-by", "name desc"]).await?;
+    let mine =
+        ask(&["list", "--filter", "owner=ada", "--label", "team=red", "--order-by", "name desc"]).await?;
     ensure!(mine.len() == 1 && mine[0]["labels"]["team"] == "red", "{mine:?}");
     ensure!(mine[0]["reason_code"] == "COMPLETED", "{mine:?}");
     ensure!(ask(&["list", "--label", "team=blue"]).await?.is_empty());
@@ -102,7 +103,8 @@ async fn a_client_without_the_proto_files_does_everything_by_reflection() -> Res
     let job_id = find_job_id(&submitted.json_lines()?).context(submitted.stdout)?;
     let watched = ask(&["watch", &job_id]).await?.expect_code(0)?.stdout;
     ensure!(watched.contains("JOB_STATE_SUCCEEDED"), "{watched}");
-    let listed = ask(&["list", "--filter", "state=succeeded", "--order-by", "name"]).await?.expect_code(0)?.stdout;
+    let listed =
+        ask(&["list", "--filter", "state=succeeded", "--order-by", "name"]).await?.expect_code(0)?.stdout;
     ensure!(listed.contains(&job_id) && listed.contains("JOB_REASON_COMPLETED"), "{listed}");
     let steps = ask(&["events", &job_id, "--filter", "type=step"]).await?.expect_code(0)?.stdout;
     ensure!(steps.matches("\"step\": {").count() == 3, "{steps}");

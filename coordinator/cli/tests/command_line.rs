@@ -123,7 +123,8 @@ fn whose_a_job_is_and_how_urgent_is_shown_and_checked() {
     let more = ["--set", "queue.priority=5", "--label", "project=other", "--label", "a.b/c="];
     let printed = folder.ringtune(&[&["run", "--print-job", "job.toml"], &more[..]].concat());
     let text = String::from_utf8(printed.stdout).expect("UTF-8");
-    let queue = "[queue]\nowner = \"ada\"\npriority = 5\n\n[queue.labels]\n\"a.b/c\" = \"\"\nproject = \"other\"\n";
+    let queue =
+        "[queue]\nowner = \"ada\"\npriority = 5\n\n[queue.labels]\n\"a.b/c\" = \"\"\nproject = \"other\"\n";
     assert!(text.ends_with(queue), "{text}");
     folder.write_job(&text);
     let again = folder.ringtune(&["run", "--print-job", "job.toml"]);
@@ -134,7 +135,8 @@ fn whose_a_job_is_and_how_urgent_is_shown_and_checked() {
     folder.refused(&["submit", "job.toml", "--label", "Team=red"], &["--label", "\"Team\"", "a-z"]);
     folder.refused(&["list", "--label", "team"], &["--label", "KEY=VALUE"]);
     let many: Vec<String> = (0..33).map(|number| format!("--label=n{number}=")).collect();
-    let arguments: Vec<&str> = ["run", "job.toml"].into_iter().chain(many.iter().map(String::as_str)).collect();
+    let arguments: Vec<&str> =
+        ["run", "job.toml"].into_iter().chain(many.iter().map(String::as_str)).collect();
     folder.refused(&arguments, &["queue.labels", "allowed: at most 32"]);
 }
 

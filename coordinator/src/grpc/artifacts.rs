@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use futures::Stream;
 use ringtune_proto::convert::{FieldError, parse, unsigned};
-use ringtune_proto::v1::{self, artifact_service_server::ArtifactService, download_request::Source, upload_request::Part};
+use ringtune_proto::v1::{
+    self, artifact_service_server::ArtifactService, download_request::Source, upload_request::Part,
+};
 use ringtune_shared::files::check_file_name;
 use ringtune_shared::ids::{ContentHash, JobId};
 use tokio::sync::OwnedSemaphorePermit;

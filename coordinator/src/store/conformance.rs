@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::{Numerics, Resumed};
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::spec::{DataDraft, JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec, TrainDraft};
+use ringtune_shared::spec::{
+    DataDraft, JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec, TrainDraft,
+};
 
 use super::Store;
 use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
 use crate::core::{
-    ArtifactRecord, Cancel, EventBody, Failure, Job, JobEvent, JobState, Member, Phase, RequestKey, Ring, StepRecord,
-    Time, Write,
+    ArtifactRecord, Cancel, EventBody, Failure, Job, JobEvent, JobState, Member, Phase, RequestKey, Ring,
+    StepRecord, Time, Write,
 };
 
 /// What [`run`] left in the store.

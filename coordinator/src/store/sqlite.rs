@@ -113,7 +113,8 @@ impl Store for SqliteStore {
     }
 
     async fn recover(&self) -> Result<Recovered, Error> {
-        let query = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE state IN ('queued', 'preparing', 'running')");
+        let query =
+            format!("SELECT {JOB_COLUMNS} FROM jobs WHERE state IN ('queued', 'preparing', 'running')");
         let found = sqlx::query(AssertSqlSafe(query)).fetch_all(&self.readers).await?;
         let jobs = found.iter().map(rows::job).collect::<Result<Vec<Job>, Error>>()?;
         let last: i64 = sqlx::query("SELECT value FROM counters WHERE name = 'last_job_number'")

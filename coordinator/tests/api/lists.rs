@@ -130,9 +130,14 @@ async fn a_page_token_is_good_for_its_own_list_alone() {
     assert_eq!(fields(&refused), ["page_token"]);
     assert!(refused.message().contains("it is of a list of jobs"), "{refused:?}");
     let job_id = jobs[0].job_id.clone();
-    let steps = v1::ListStepsRequest { job_id: job_id.clone(), page_token: page_token.clone(), ..Default::default() };
+    let steps =
+        v1::ListStepsRequest { job_id: job_id.clone(), page_token: page_token.clone(), ..Default::default() };
     assert_eq!(fields(&coordinator.jobs().list_steps(steps).await.unwrap_err()), ["page_token"]);
-    let events = v1::ListEventsRequest { job_id: job_id.clone(), page_token: page_token.clone(), ..Default::default() };
+    let events = v1::ListEventsRequest {
+        job_id: job_id.clone(),
+        page_token: page_token.clone(),
+        ..Default::default()
+    };
     assert_eq!(fields(&coordinator.jobs().list_events(events).await.unwrap_err()), ["page_token"]);
     let artifacts = v1::ListArtifactsRequest { job_id, page_token, ..Default::default() };
     assert_eq!(fields(&coordinator.artifacts().list_artifacts(artifacts).await.unwrap_err()), ["page_token"]);
@@ -184,8 +189,13 @@ async fn a_history_is_listed_by_type_and_thinned() {
     coordinator.end(&job_id).await;
     let list = async |filter: &str, order_by: &str| {
         let (filter, order_by) = (filter.to_owned(), order_by.to_owned());
-        let mut request =
-            v1::ListEventsRequest { job_id: job_id.clone(), page_size: 2, filter, order_by, ..Default::default() };
+        let mut request = v1::ListEventsRequest {
+            job_id: job_id.clone(),
+            page_size: 2,
+            filter,
+            order_by,
+            ..Default::default()
+        };
         let mut events = Vec::new();
         loop {
             let page = coordinator.jobs().list_events(request.clone()).await?.into_inner();
@@ -208,7 +218,9 @@ async fn a_history_is_listed_by_type_and_thinned() {
     assert_eq!(steps, all.iter().filter(is_step).cloned().collect::<Vec<_>>());
     assert_eq!(steps.len() as i64, STEPS);
     let changes = list("type=state_change", "sequence desc").await.unwrap();
-    assert!(matches!(&changes[0].event, Some(Event::StateChange(change)) if change.to() == JobState::Succeeded));
+    assert!(
+        matches!(&changes[0].event, Some(Event::StateChange(change)) if change.to() == JobState::Succeeded)
+    );
     let refused = list("type=noise", "").await.unwrap_err();
     assert_eq!(fields(&refused), ["filter"]);
     assert!(refused.message().contains("allowed: state_change, step"), "{refused:?}");
@@ -216,7 +228,8 @@ async fn a_history_is_listed_by_type_and_thinned() {
     assert_eq!(coordinator.jobs().list_events(later).await.unwrap().into_inner().events, all[2..]);
 
     // Losses fall from step to step, so that of one part the first, the last and no other count.
-    let chart = |max_points| v1::ListStepsRequest { job_id: job_id.clone(), max_points, ..Default::default() };
+    let chart =
+        |max_points| v1::ListStepsRequest { job_id: job_id.clone(), max_points, ..Default::default() };
     let thin = async |request| {
         let page = coordinator.jobs().list_steps(request).await?.into_inner();
         assert_eq!(page.next_page_token, "");
@@ -248,8 +261,13 @@ async fn artifacts_are_filtered_and_ordered() {
     }
     let list = async |filter: &str, order_by: &str| {
         let (filter, order_by) = (filter.to_owned(), order_by.to_owned());
-        let mut request =
-            v1::ListArtifactsRequest { job_id: job_id.clone(), page_size: 1, filter, order_by, ..Default::default() };
+        let mut request = v1::ListArtifactsRequest {
+            job_id: job_id.clone(),
+            page_size: 1,
+            filter,
+            order_by,
+            ..Default::default()
+        };
         let mut names = Vec::new();
         loop {
             let page = coordinator.artifacts().list_artifacts(request.clone()).await?.into_inner();

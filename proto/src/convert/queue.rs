@@ -40,7 +40,10 @@ mod tests {
             priority: 7,
         };
         let queue = queue_from_wire(Some(wire.clone())).unwrap();
-        assert_eq!((queue.owner.as_str(), queue.priority, queue.labels["project"].as_str()), ("ada", 7, "dicoo"));
+        assert_eq!(
+            (queue.owner.as_str(), queue.priority, queue.labels["project"].as_str()),
+            ("ada", 7, "dicoo")
+        );
         assert_eq!(queue_to_wire(&queue), wire);
         assert_eq!(queue_from_wire(None), Ok(QueueSpec::default()));
     }

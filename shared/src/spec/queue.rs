@@ -137,7 +137,10 @@ fn check_text(text: &str, longest: usize) -> Result<(), String> {
 
 /// The beginning of a text from outside, for a message.
 fn shown(text: &str) -> String {
-    text.chars().take(LONGEST_LABEL + 1).map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    text.chars()
+        .take(LONGEST_LABEL + 1)
+        .map(|letter| if letter.is_control() { '?' } else { letter })
+        .collect()
 }
 
 #[cfg(test)]
@@ -183,7 +186,10 @@ mod tests {
         let long = "x".repeat(64);
         for key in ["", "Team", "-a", "a b", "ä", "a\n", long.as_str()] {
             let problems = refused(draft(&[(key, "v")]));
-            assert!(problems[0].starts_with("queue.labels.") && problems[0].contains("allowed: 1 to 63"), "{problems:?}");
+            assert!(
+                problems[0].starts_with("queue.labels.") && problems[0].contains("allowed: 1 to 63"),
+                "{problems:?}"
+            );
             assert!(!problems[0].contains('\n'), "{problems:?}");
         }
         let mut both = draft(&[("a", "tab\t"), ("b", &long)]);

@@ -12,8 +12,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::settings::{Appended, Setting};
 use super::{
-    ClusterDraft, ConceptDraft, DataDraft, DebugDraft, FolderDraft, JobDraft, JobRequest, JobSpec, ModelDraft,
-    QueueDraft, QueueSpec, SpecError, TrainDraft, Violation, foreign_keys,
+    ClusterDraft, ConceptDraft, DataDraft, DebugDraft, FolderDraft, JobDraft, JobRequest, JobSpec,
+    ModelDraft, QueueDraft, QueueSpec, SpecError, TrainDraft, Violation, foreign_keys,
 };
 use crate::suggest;
 

@@ -116,11 +116,8 @@ impl Client {
         request_id: &str,
     ) -> Result<v1::Job, ClientError> {
         let doing = "submit the job";
-        let request = v1::CreateJobRequest {
-            spec: Some(spec),
-            request_id: request_id.to_owned(),
-            queue: Some(queue),
-        };
+        let request =
+            v1::CreateJobRequest { spec: Some(spec), request_id: request_id.to_owned(), queue: Some(queue) };
         let answer = self
             .call(doing, || {
                 let (mut jobs, request) = (self.jobs(), unary(request.clone()));

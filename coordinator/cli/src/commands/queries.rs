@@ -160,9 +160,12 @@ fn job_text(job: &v1::Job) -> String {
         };
         lines.extend(ring.members.iter().map(|member| ("rank", rank(member))));
     }
-    for (label, time) in
-        [("created", &job.create_time), ("started", &job.start_time), ("updated", &job.update_time), ("ended", &job.end_time)]
-    {
+    for (label, time) in [
+        ("created", &job.create_time),
+        ("started", &job.start_time),
+        ("updated", &job.update_time),
+        ("ended", &job.end_time),
+    ] {
         if time.is_some() {
             lines.push((label, time_text(time.as_ref())));
         }

@@ -44,7 +44,8 @@ impl Filter {
         let terms = reader.filter().map_err(|problem| {
             let at = reader.letters.peek().map_or(text.len(), |(at, _)| *at);
             let before: String = text.get(at..).unwrap_or_default().chars().take(20).collect();
-            let place = if before.is_empty() { "at its end".to_owned() } else { format!("before {before:?}") };
+            let place =
+                if before.is_empty() { "at its end".to_owned() } else { format!("before {before:?}") };
             refused(format!("cannot be read {place}: {problem}; allowed: {ALLOWED}"))
         })?;
         Ok(Self { terms })
@@ -229,7 +230,8 @@ mod tests {
 
     #[test]
     fn terms_are_read_however_they_are_parted() {
-        let mut spaced = Filter::parse(" owner = ada AND\tlabels.a.b/c=\"x \\\"y\\\" \\\\\" ,state=QUEUED ").unwrap();
+        let mut spaced =
+            Filter::parse(" owner = ada AND\tlabels.a.b/c=\"x \\\"y\\\" \\\\\" ,state=QUEUED ").unwrap();
         let plain = Filter::parse(r#"state=QUEUED,owner=ada,labels.a.b/c="x \"y\" \\""#).unwrap();
         assert_eq!(spaced.canonical(), plain.canonical());
         assert_eq!(spaced.labels().unwrap(), BTreeMap::from([("a.b/c".to_owned(), "x \"y\" \\".to_owned())]));

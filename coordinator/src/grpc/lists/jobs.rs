@@ -48,10 +48,7 @@ impl Jobs {
 }
 
 /// What both the list of states and the filter allow.
-fn read_filter(
-    mut states: Option<Vec<JobState>>,
-    mut filter: Filter,
-) -> Result<JobFilter, FieldError> {
+fn read_filter(mut states: Option<Vec<JobState>>, mut filter: Filter) -> Result<JobFilter, FieldError> {
     if let Some(only) = filter.value("state", STATES, job_state_from_name)? {
         let allowed = |state: &JobState| states.as_ref().is_none_or(|states| states.contains(state));
         states = Some(stored_state(only).into_iter().filter(allowed).collect());

@@ -28,7 +28,8 @@ impl<By: Copy> Order<By> {
             _ => {
                 let given: String = text.chars().take(100).collect();
                 let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
-                let problem = format!("got {given:?}; allowed: {}, each with \" desc\" or without", names.join(", "));
+                let problem =
+                    format!("got {given:?}; allowed: {}, each with \" desc\" or without", names.join(", "));
                 Err(FieldError::new("order_by", problem))
             }
         }
@@ -57,7 +58,8 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_with_what_is_allowed() {
-        for wrong in ["colour", "Name", "name asc", "name DESC", "name desc desc", "name,create_time", "desc"] {
+        for wrong in ["colour", "Name", "name asc", "name DESC", "name desc desc", "name,create_time", "desc"]
+        {
             let error = parse(wrong).unwrap_err();
             assert_eq!(error.field, "order_by");
             let rest = "allowed: create_time, name, each with \" desc\" or without";

@@ -71,7 +71,9 @@ fn points(request: &v1::ListStepsRequest) -> Result<u32, FieldError> {
     })?;
     let pages = [("page_size", request.page_size != 0), ("page_token", !request.page_token.is_empty())];
     match pages.into_iter().find(|(_, given)| *given) {
-        Some((field, _)) => Err(FieldError::new(field, "is given with max_points, whose answer has no pages")),
+        Some((field, _)) => {
+            Err(FieldError::new(field, "is given with max_points, whose answer has no pages"))
+        }
         None => Ok(points),
     }
 }

@@ -94,7 +94,9 @@ async fn jobs_are_filtered(store: &dyn Store) {
 async fn jobs_are_ordered_page_by_page(store: &dyn Store, jobs: &[Job]) {
     let states = [None, Some(vec![JobState::Queued])];
     for order in [JobOrder::Creation, JobOrder::Priority, JobOrder::Name] {
-        for (descending, states) in [false, true].iter().flat_map(|desc| states.iter().map(|one| (*desc, one))) {
+        for (descending, states) in
+            [false, true].iter().flat_map(|desc| states.iter().map(|one| (*desc, one)))
+        {
             let filter = JobFilter { states: states.clone(), ..JobFilter::default() };
             let mut page = JobQuery { order, descending, limit: 7, ..query(filter) };
             let mut expected: Vec<Job> = jobs.to_vec();

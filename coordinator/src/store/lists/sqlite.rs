@@ -90,7 +90,8 @@ pub(in crate::store) async fn jobs(readers: &SqlitePool, query: &JobQuery) -> Re
             JobKey::Priority(priority) => {
                 let priority = i64::from(*priority);
                 page.number(&format!(" AND priority {after}= ?"), priority)?;
-                page.number(&format!(" AND (priority {after} ?"), priority)?.number(" OR number > ?)", number)?
+                page.number(&format!(" AND (priority {after} ?"), priority)?
+                    .number(" OR number > ?)", number)?
             }
             JobKey::Name(name) => {
                 page.word(&format!(" AND name {after}= ?"), name)?;

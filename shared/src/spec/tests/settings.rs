@@ -127,14 +127,16 @@ fn the_queue_is_set_too_and_is_no_part_of_what_is_computed() {
     let set = settings(&["queue.priority=5", "queue.labels.team=red hat"]);
     let request = parse_job_request(&text, &set).unwrap();
     assert_eq!((request.queue.owner.as_str(), request.queue.priority), ("ada", 5));
-    let labels: Vec<_> = request.queue.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let labels: Vec<_> =
+        request.queue.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     assert_eq!(labels, [("a/b", "c"), ("team", "red hat")]);
     assert_eq!(request.spec, parse_job_toml(SMALLEST).unwrap());
 }
 
 #[test]
 fn a_wrong_queue_is_named_with_its_line_or_its_setting() {
-    let text = format!("{SMALLEST}\n[queue]\npriority = -1\nlabels = {{ Team = \"x\", n = 3 }}\nurgent = true\n");
+    let text =
+        format!("{SMALLEST}\n[queue]\npriority = -1\nlabels = {{ Team = \"x\", n = 3 }}\nurgent = true\n");
     let lines = SMALLEST.lines().count();
     let problems = wrong(&text, &["queue.owner=7"]);
     let line = |more: usize| format!("line {}: ", lines + more);
