@@ -7,7 +7,10 @@ use std::{
 
 use prost_types::Timestamp;
 use ringtune_proto::{
-    convert::{job_reason_name, job_state_from_name, job_state_name, rank_phase_name, worker_state_name},
+    convert::{
+        job_reason_name, job_state_from_name, job_state_name, log_level_name, progress_stage_name,
+        rank_phase_name, worker_state_name,
+    },
     v1::{self, JobState, job_event::Event},
 };
 use serde::Serialize;
@@ -162,6 +165,7 @@ pub struct WorkerObject {
     address: String,
     state: &'static str,
     job_id: String,
+    /// None without a job.
     #[serde(skip_serializing_if = "Option::is_none")]
     rank: Option<i32>,
     version: String,
@@ -263,10 +267,11 @@ enum EventDetails {
         validation_loss: Option<f64>,
         validation_seconds: f64,
         preview_seconds: f64,
+        epoch: u64,
     },
     Progress {
         rank: i32,
-        stage: String,
+        stage: &'static str,
         done: i64,
         total: i64,
     },
@@ -276,8 +281,9 @@ enum EventDetails {
         size: i64,
     },
     Log {
-        level: String,
-        rank: i32,
+        level: &'static str,
+        /// None: the coordinator.
+        rank: Option<i32>,
         message: String,
     },
     /// Of a newer coordinator than this command.
@@ -305,19 +311,22 @@ impl From<&v1::JobEvent> for EventObject {
                 validation_loss: step.validation_loss,
                 validation_seconds: step.validation_seconds,
                 preview_seconds: step.preview_seconds,
+                epoch: step.epoch,
             },
             Some(Event::Progress(progress)) => EventDetails::Progress {
                 rank: progress.rank,
-                stage: progress.stage,
+                stage: progress_stage_name(progress.stage),
                 done: progress.done,
                 total: progress.total,
             },
             Some(Event::Artifact(artifact)) => {
                 EventDetails::Artifact { name: artifact.name, uri: artifact.uri, size: artifact.size }
             }
-            Some(Event::Log(line)) => {
-                EventDetails::Log { level: line.level, rank: line.rank, message: line.message }
-            }
+            Some(Event::Log(line)) => EventDetails::Log {
+                level: log_level_name(line.level),
+                rank: line.rank,
+                message: line.message,
+            },
             None => EventDetails::Unknown,
         };
         Self {

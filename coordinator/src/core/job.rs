@@ -8,6 +8,7 @@ use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::spec::{JobSpec, MixedPrecision, QueueSpec};
 use serde::{Deserialize, Serialize};
 
+use super::effect::Refusal;
 use super::reason::Failure;
 use super::time::Time;
 
@@ -133,6 +134,20 @@ pub struct Job {
     pub cancel: Option<Cancel>,
     /// All ranks finished but steps are missing: the end is put off until then.
     pub finish_by: Option<Time>,
+}
+
+impl Job {
+    /// Refuses what a rank of another epoch than that of this job's ring wants done to the job. `None`: no rank asks.
+    ///
+    /// # Errors
+    /// [`Refusal::OtherEpoch`].
+    pub fn check_epoch(&self, given: Option<Epoch>) -> Result<(), Refusal> {
+        let now = self.ring.as_ref().map(|ring| ring.epoch);
+        match given {
+            Some(given) if now != Some(given) => Err(Refusal::OtherEpoch { job: self.id, given, now }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What makes a repeated CreateJob find its job again.

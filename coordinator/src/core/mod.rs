@@ -19,6 +19,8 @@ pub use effect::{Action, Assignment, Down, Effects, Refusal, Write};
 pub use input::{HeldRank, Hello, Input, NewJob, RankReport, Sender, SessionId};
 pub use job::{Broken, Cancel, Job, JobState, Member, Phase, RequestKey, Ring};
 pub use reason::{Failure, ReasonCode};
-pub use record::{AnyFloat, ArtifactRecord, EventBody, EventKind, JobEvent, Progress, StepRecord};
+pub use record::{
+    AnyFloat, ArtifactRecord, EventBody, EventKind, JobEvent, LogLevel, Progress, ProgressStage, StepRecord,
+};
 pub use time::Time;
 pub use worker::{Capabilities, Worker, WorkerState};

@@ -8,7 +8,7 @@ use ringtune_proto::v1::{
     self, artifact_service_server::ArtifactService, download_request::Source, upload_request::Part,
 };
 use ringtune_shared::files::check_file_name;
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -39,6 +39,8 @@ struct Header {
     /// The job to list the file with, and its name there.
     place: Option<(JobId, String)>,
     media_type: String,
+    /// The epoch of the ring that made the file, where a rank did.
+    epoch: Option<Epoch>,
 }
 
 #[tonic::async_trait]
@@ -55,7 +57,7 @@ impl ArtifactService for Artifacts {
         };
         let header = Header::read(header).map_err(FailedRequest::from)?;
         if let Some((job, _)) = &header.place {
-            self.check_active(*job).await?;
+            self.check_active(*job, header.epoch).await?;
         }
         let committed = match self.next_part(&mut parts).await? {
             None => self.question(&header).await?,
@@ -88,11 +90,11 @@ impl ArtifactService for Artifacts {
         &self,
         request: Request<v1::DeleteArtifactRequest>,
     ) -> Result<Response<v1::DeleteArtifactResponse>, Status> {
-        let v1::DeleteArtifactRequest { job_id: job, name } = request.into_inner();
+        let v1::DeleteArtifactRequest { job_id: job, name, epoch } = request.into_inner();
         let job = job_id(&job)?;
         check_file_name(&name)
             .map_err(|error| FailedRequest::from(FieldError::new("name", error.to_string())))?;
-        self.0.images.drop_artifact(job, name).await?;
+        self.0.images.drop_artifact(job, name, epoch.map(Epoch)).await?;
         Ok(Response::new(v1::DeleteArtifactResponse {}))
     }
 
@@ -122,9 +124,10 @@ impl Artifacts {
         }
     }
 
-    async fn check_active(&self, job: JobId) -> Result<(), FailedRequest> {
-        if self.0.handle.cluster().job(job).is_some() {
-            return Ok(());
+    /// Refuses a file for an ended job, or from a ring that is no more, before its bytes come.
+    async fn check_active(&self, job: JobId, epoch: Option<Epoch>) -> Result<(), FailedRequest> {
+        if let Some(job) = self.0.handle.cluster().job(job) {
+            return Ok(job.check_epoch(epoch).map_err(Error::Refused)?);
         }
         // It ended, or there never was one.
         let job = self.0.handle.job(job).await?;
@@ -192,7 +195,7 @@ impl Artifacts {
             // The core puts the time in.
             created: Time::default(),
         };
-        self.0.images.keep(record).await
+        self.0.images.keep(record, header.epoch).await
     }
 
     async fn open(&self, request: v1::DownloadRequest) -> Result<(v1::Artifact, Range), FailedRequest> {
@@ -249,7 +252,7 @@ impl Header {
             let problem = format!("{} bytes; allowed: at most {LONGEST_MEDIA_TYPE}", wire.media_type.len());
             return Err(FieldError::new("header.media_type", problem));
         }
-        Ok(Self { hash, size, offset, place, media_type: wire.media_type })
+        Ok(Self { hash, size, offset, place, media_type: wire.media_type, epoch: wire.epoch.map(Epoch) })
     }
 }
 

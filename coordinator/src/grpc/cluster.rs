@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ringtune_proto::convert::parse;
 use ringtune_proto::v1::{self, cluster_service_server::ClusterService};
 use ringtune_shared::ids::WorkerId;
+use ringtune_shared::version::WORKER_PROTOCOLS;
 use tonic::{Request, Response, Status};
 
 use super::status::FailedRequest;
@@ -57,6 +58,8 @@ impl ClusterService for Cluster {
             jobs_queued: jobs(JobState::Queued),
             jobs_active: jobs(JobState::Preparing).saturating_add(jobs(JobState::Running)),
             start_time: Some(outbound::time(self.0.handle.started())),
+            protocol_min: WORKER_PROTOCOLS.min,
+            protocol_max: WORKER_PROTOCOLS.max,
         }))
     }
 }

@@ -3,6 +3,7 @@
 //! Invariant: ids and numbers from outside are parsed here, once; errors become statuses in
 //! `status.rs` alone; calls are counted, bounded and traced by layers, not by handlers.
 
+mod allowance;
 mod artifacts;
 mod cluster;
 mod inbound;

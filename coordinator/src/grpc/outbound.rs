@@ -2,10 +2,11 @@
 
 use ringtune_proto::convert::{queue_to_wire, spec_to_wire, timestamp};
 use ringtune_proto::v1;
+use ringtune_shared::version::Agreement;
 
 use crate::core::{
-    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Failure, Job, JobEvent, JobState, Phase,
-    ReasonCode, Ring, StepRecord, Time, Worker, WorkerState,
+    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Failure, Job, JobEvent, JobState, LogLevel,
+    Phase, ProgressStage, ReasonCode, Ring, StepRecord, Time, Worker, WorkerState,
 };
 
 pub(super) fn time(time: Time) -> prost_types::Timestamp {
@@ -105,13 +106,14 @@ pub(super) fn event(event: JobEvent) -> v1::JobEvent {
         EventBody::Step(record) => Event::Step(step(&record)),
         EventBody::Progress(progress) => Event::Progress(v1::RankProgress {
             rank: small(progress.rank),
-            stage: progress.stage,
+            stage: progress_stage(progress.stage).into(),
             done: signed(progress.done),
             total: signed(progress.total),
         }),
         EventBody::Artifact(record) => Event::Artifact(artifact(&record)),
         EventBody::Log { level, rank, message } => {
-            Event::Log(v1::LogLine { level, rank: rank.map_or(-1, small), message })
+            let level = log_level(level).into();
+            Event::Log(v1::LogLine { level, rank: rank.map(small), message })
         }
     };
     v1::JobEvent {
@@ -119,6 +121,25 @@ pub(super) fn event(event: JobEvent) -> v1::JobEvent {
         sequence: event.sequence,
         time: Some(time(event.time)),
         event: Some(body),
+    }
+}
+
+fn log_level(level: LogLevel) -> v1::LogLevel {
+    match level {
+        LogLevel::Info => v1::LogLevel::Info,
+        LogLevel::Warn => v1::LogLevel::Warn,
+        LogLevel::Error => v1::LogLevel::Error,
+    }
+}
+
+fn progress_stage(stage: ProgressStage) -> v1::ProgressStage {
+    match stage {
+        ProgressStage::Fetch => v1::ProgressStage::Fetch,
+        ProgressStage::Download => v1::ProgressStage::Download,
+        ProgressStage::Load => v1::ProgressStage::Load,
+        ProgressStage::Encode => v1::ProgressStage::Encode,
+        ProgressStage::Draw => v1::ProgressStage::Draw,
+        ProgressStage::Other => v1::ProgressStage::Unspecified,
     }
 }
 
@@ -136,6 +157,7 @@ pub(super) fn step(step: &StepRecord) -> v1::StepReport {
         validation_loss: step.validation_loss.map(|loss| loss.0),
         validation_seconds: step.validation_seconds,
         preview_seconds: step.preview_seconds,
+        epoch: step.epoch.0,
     }
 }
 
@@ -192,10 +214,12 @@ fn capabilities(capabilities: &Capabilities) -> v1::Capabilities {
 pub(super) fn down(message: Down, welcome: &v1::Welcome) -> v1::SessionResponse {
     use v1::session_response::Message;
     let message = match message {
-        Down::Welcome => Message::Welcome(welcome.clone()),
+        Down::Welcome(Agreement { protocol, features }) => {
+            Message::Welcome(v1::Welcome { protocol, features, ..welcome.clone() })
+        }
         Down::Assignment(given) => Message::Assignment(assignment(&given)),
-        Down::StartTraining(job, epoch) => {
-            Message::StartTraining(v1::StartTraining { job_id: job.to_string(), epoch: epoch.0 })
+        Down::StartRank(job, epoch) => {
+            Message::StartRank(v1::StartRank { job_id: job.to_string(), epoch: epoch.0 })
         }
         Down::StopRank { job, epoch, reason, keep_artifacts } => Message::StopRank(v1::StopRank {
             job_id: job.to_string(),
@@ -203,9 +227,11 @@ pub(super) fn down(message: Down, welcome: &v1::Welcome) -> v1::SessionResponse 
             reason,
             keep_artifacts,
         }),
-        Down::StepsStored(job, step) => {
-            Message::StepsStored(v1::StepsStored { job_id: job.to_string(), step: signed(step) })
-        }
+        Down::StepsStored(job, epoch, step) => Message::StepsStored(v1::StepsStored {
+            job_id: job.to_string(),
+            step: signed(step),
+            epoch: epoch.0,
+        }),
     };
     v1::SessionResponse { message: Some(message) }
 }
@@ -220,6 +246,7 @@ fn assignment(given: &Assignment) -> v1::Assignment {
             job_id: given.job.to_string(),
             epoch: given.epoch.0,
             members: given.members.iter().map(member).collect(),
+            protocol: given.protocol,
         }),
         rank: small(given.rank),
         spec: Some(spec_to_wire(&given.spec)),

@@ -12,8 +12,8 @@ use ringtune_shared::spec::{
 use super::Store;
 use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
 use crate::core::{
-    ArtifactRecord, Cancel, EventBody, Failure, Job, JobEvent, JobState, Member, Phase, RequestKey, Ring,
-    StepRecord, Time, Write,
+    ArtifactRecord, Cancel, EventBody, Failure, Job, JobEvent, JobState, LogLevel, Member, Phase, RequestKey,
+    Ring, StepRecord, Time, Write,
 };
 
 /// What [`run`] left in the store.
@@ -140,12 +140,18 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
 }
 
 fn event(job: JobId, sequence: u64) -> JobEvent {
-    JobEvent { job, sequence, time: Time(1), body: EventBody::note("info", format!("event {sequence}")) }
+    JobEvent {
+        job,
+        sequence,
+        time: Time(1),
+        body: EventBody::note(LogLevel::Info, format!("event {sequence}")),
+    }
 }
 
 fn step(number: u64) -> StepRecord {
     StepRecord {
         step: number,
+        epoch: Epoch(3),
         loss: 0.1,
         learning_rate: 1e-4,
         step_seconds: 1.0,

@@ -318,6 +318,7 @@ async fn put_artifact(connection: &mut SqliteConnection, artifact: &ArtifactReco
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::LogLevel;
     use crate::store::conformance;
 
     #[tokio::test]
@@ -371,7 +372,7 @@ mod tests {
             job: job.id,
             sequence: 1,
             time: job.created,
-            body: EventBody::note("info", text),
+            body: EventBody::note(LogLevel::Info, text),
         };
         for _ in 0..3 {
             // SQLite answers SQLITE_FULL where a file may not grow, as on a full disk.

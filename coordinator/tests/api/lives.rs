@@ -26,7 +26,7 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
     assert_eq!((assignment.threads_per_rank, assignment.precision.as_str()), (2, "no"));
     let train = assignment.spec.unwrap().train.unwrap();
     assert_eq!(train.learning_rate, Some(1e-4), "the worker is given every default");
-    let progress = v1::RankProgress { rank: 0, stage: "load".to_owned(), done: 1, total: 2 };
+    let progress = v1::RankProgress { rank: 0, stage: v1::ProgressStage::Load.into(), done: 1, total: 2 };
     let held = worker.held.clone();
     worker
         .say(Up::RankReport(v1::RankReport {
@@ -34,7 +34,7 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
             epoch: held.epoch,
             rank: 0,
             phase: RankPhase::Preparing.into(),
-            progress: Some(progress.clone()),
+            progress: Some(progress),
             ..v1::RankReport::default()
         }))
         .await;
@@ -44,8 +44,8 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
     worker.train().await;
     worker.step(1).await;
     worker.step(1).await;
-    let line = v1::LogLine { level: "info".to_owned(), rank: 0, message: "warm".to_owned() };
-    worker.say(Up::RankLog(v1::RankLog { job_id: id.to_owned(), line: Some(line) })).await;
+    let line = v1::LogLine { level: v1::LogLevel::Info.into(), rank: Some(0), message: "warm".to_owned() };
+    worker.say(Up::RankLog(v1::RankLog { job_id: id.to_owned(), line: Some(line), epoch: 1 })).await;
     for step in 2..=STEPS {
         worker.step(step).await;
     }
@@ -81,7 +81,8 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
     let steps: Vec<i64> = events.iter().filter_map(step_of).collect();
     assert_eq!(steps, (1..=STEPS).collect::<Vec<_>>());
     assert!(events.contains(&Event::Progress(progress)));
-    let warm = |event: &Event| matches!(event, Event::Log(line) if line.message == "warm" && line.rank == 0);
+    let warm =
+        |event: &Event| matches!(event, Event::Log(line) if line.message == "warm" && line.rank == Some(0));
     assert!(events.iter().any(warm));
     assert_eq!(done.last_sequence, events.len() as u64);
     assert_eq!(coordinator.watch(id, 0).await.rest().await, events);

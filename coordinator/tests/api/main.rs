@@ -11,6 +11,7 @@ mod requests;
 mod restarts;
 mod surface;
 mod uploads;
+mod versions;
 mod worker;
 
 use std::time::Duration;

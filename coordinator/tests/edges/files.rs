@@ -217,7 +217,7 @@ async fn a_job_starts_from_an_uploaded_embedding_that_fits_it() {
     // A job that lists it as a file lets it go, and still needs it.
     let listed = v1::UploadHeader { job_id: job_id.clone(), name: "old.pt".to_owned(), ..header(&good, 0) };
     upload(&mut artifacts, listed, &[]).await.unwrap();
-    let request = v1::DeleteArtifactRequest { job_id, name: "old.pt".to_owned() };
+    let request = v1::DeleteArtifactRequest { job_id, name: "old.pt".to_owned(), epoch: None };
     artifacts.delete_artifact(request).await.unwrap();
     assert_eq!(download(&mut artifacts, by_uri(&good_uri)).await.unwrap().1, good);
     coordinator.stop().await;
@@ -267,7 +267,7 @@ async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
     upload(&mut artifacts, listed("checkpoint-2.safetensors", &second), &[]).await.unwrap();
     upload(&mut artifacts, listed("own", b"own"), &[b"own"]).await.unwrap();
     for name in ["checkpoint-2.safetensors", "own", "own", "never-there"] {
-        let request = v1::DeleteArtifactRequest { job_id: other.clone(), name: name.to_owned() };
+        let request = v1::DeleteArtifactRequest { job_id: other.clone(), name: name.to_owned(), epoch: None };
         artifacts.delete_artifact(request).await.unwrap();
     }
     let request = v1::ListArtifactsRequest { job_id: other.clone(), ..Default::default() };
@@ -282,7 +282,7 @@ async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
         (ringtune_shared::ids::JobId::new().to_string(), "own", Code::NotFound),
         (job.job_id, "../own", Code::InvalidArgument),
     ] {
-        let request = v1::DeleteArtifactRequest { job_id, name: name.to_owned() };
+        let request = v1::DeleteArtifactRequest { job_id, name: name.to_owned(), epoch: None };
         assert_eq!(artifacts.delete_artifact(request).await.unwrap_err().code(), code);
     }
     coordinator.stop().await;

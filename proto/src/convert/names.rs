@@ -1,6 +1,6 @@
 //! States as people and scripts write them: the enum's name without its prefix.
 
-use crate::v1::{JobReason, JobState, RankPhase, WorkerState};
+use crate::v1::{JobReason, JobState, LogLevel, ProgressStage, RankPhase, WorkerState};
 
 /// QUEUED, PREPARING, RUNNING, PAUSED, SUCCEEDED, FAILED or CANCELLED.
 pub fn job_state_name(state: JobState) -> &'static str {
@@ -36,6 +36,28 @@ pub fn job_reason_name(reason: JobReason) -> &'static str {
 pub fn rank_phase_name(phase: RankPhase) -> &'static str {
     let name = phase.as_str_name();
     name.strip_prefix("RANK_PHASE_").unwrap_or(name)
+}
+
+/// "info", "warn" or "error"; "unknown" of a newer coordinator.
+pub fn log_level_name(level: i32) -> &'static str {
+    match LogLevel::try_from(level) {
+        Ok(LogLevel::Info) => "info",
+        Ok(LogLevel::Warn) => "warn",
+        Ok(LogLevel::Error) => "error",
+        Ok(LogLevel::Unspecified) | Err(_) => "unknown",
+    }
+}
+
+/// "fetch", "download", "load", "encode" or "draw"; "busy" of a newer coordinator.
+pub fn progress_stage_name(stage: i32) -> &'static str {
+    match ProgressStage::try_from(stage) {
+        Ok(ProgressStage::Fetch) => "fetch",
+        Ok(ProgressStage::Download) => "download",
+        Ok(ProgressStage::Load) => "load",
+        Ok(ProgressStage::Encode) => "encode",
+        Ok(ProgressStage::Draw) => "draw",
+        Ok(ProgressStage::Unspecified) | Err(_) => "busy",
+    }
 }
 
 /// Whether a job in this state never changes again.

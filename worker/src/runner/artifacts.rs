@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient, download_request::Source};
 use ringtune_shared::{
     backoff::Backoff,
-    ids::{ContentHash, ContentHasher, IdError, JobId},
+    ids::{ContentHash, ContentHasher, Epoch, IdError, JobId},
 };
 use tokio::{
     fs::File,
@@ -41,6 +41,8 @@ const TRANSFER_LIMIT: Duration = Duration::from_secs(600);
 pub struct ArtifactClient {
     service: ArtifactServiceClient<Channel>,
     backoff: Backoff,
+    /// Of the ring whose files these are: those of an older one are refused.
+    epoch: Option<Epoch>,
 }
 
 impl ArtifactClient {
@@ -52,7 +54,12 @@ impl ArtifactClient {
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(20))
             .connect_lazy();
-        Ok(Self { service: ArtifactServiceClient::new(channel), backoff: Backoff::RECONNECT })
+        Ok(Self { service: ArtifactServiceClient::new(channel), backoff: Backoff::RECONNECT, epoch: None })
+    }
+
+    /// The same, for what a rank of this epoch leaves.
+    pub fn at(&self, epoch: Epoch) -> Self {
+        Self { epoch: Some(epoch), ..self.clone() }
     }
 
     /// The whole content of `hash`, of at most `limit` bytes, checked.
@@ -138,6 +145,7 @@ impl ArtifactClient {
             job_id: job.to_string(),
             name: name.clone(),
             media_type: media_type(&name).to_owned(),
+            epoch: self.epoch.map(|epoch| epoch.0),
         };
         let mut retries = Retries::of(&name, self.backoff);
         loop {
@@ -151,7 +159,8 @@ impl ArtifactClient {
     /// Takes a file off a job. One that is not there is no error.
     pub async fn delete(&self, job: JobId, file: &Path) -> Result<(), RankError> {
         let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let request = v1::DeleteArtifactRequest { job_id: job.to_string(), name: name.clone() };
+        let epoch = self.epoch.map(|epoch| epoch.0);
+        let request = v1::DeleteArtifactRequest { job_id: job.to_string(), name: name.clone(), epoch };
         let mut retries = Retries::of(&name, self.backoff);
         loop {
             let mut service = self.service.clone();

@@ -8,7 +8,7 @@ use super::Turn;
 use crate::core::effect::{Down, Refusal, Write};
 use crate::core::input::NewJob;
 use crate::core::job::{Cancel, Job, JobState};
-use crate::core::record::{ArtifactRecord, EventBody};
+use crate::core::record::{ArtifactRecord, EventBody, LogLevel};
 
 impl Turn<'_> {
     /// Queues a job, unless the same request did so before: then that job is the answer.
@@ -77,7 +77,7 @@ impl Turn<'_> {
             job.cancel = Some(Cancel { reason: said.clone(), deadline });
             job.reason = format!("cancelling: {said}");
         }
-        self.record(id, EventBody::note("info", format!("cancel requested: {said}")));
+        self.record(id, EventBody::note(LogLevel::Info, format!("cancel requested: {said}")));
         for member in &ring.members {
             let reason = said.clone();
             self.tell(

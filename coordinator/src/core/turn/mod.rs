@@ -45,14 +45,22 @@ impl<'a> Turn<'a> {
                 self.cancel_job(job, &reason)?;
                 about = Some(job);
             }
-            Input::KeepArtifact(artifact) => self.keep_artifact(artifact)?,
-            Input::DropArtifact { job, name } => self.drop_artifact(job, name)?,
+            Input::KeepArtifact { artifact, epoch } => {
+                self.check_epoch(artifact.job, epoch)?;
+                self.keep_artifact(artifact)?;
+            }
+            Input::DropArtifact { job, name, epoch } => {
+                self.check_epoch(job, epoch)?;
+                self.drop_artifact(job, name)?;
+            }
             Input::Hello { session, hello } => self.hello(session, hello)?,
             Input::SessionEnded(sender) => self.session_ended(sender),
             Input::Heartbeat(sender, held) => self.heartbeat(sender, held)?,
             Input::RankReport(sender, report) => self.rank_report(sender, report)?,
             Input::RankStep(sender, job, epoch, step) => self.rank_step(sender, job, epoch, step)?,
-            Input::RankLog { sender, job, level, message } => self.rank_log(sender, job, level, &message)?,
+            Input::RankLog { sender, job, epoch, level, message } => {
+                self.rank_log(sender, (job, epoch), level, &message)?;
+            }
             Input::Tick => self.tick(),
         }
         if self.cluster.placement_due {

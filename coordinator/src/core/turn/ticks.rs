@@ -7,7 +7,7 @@ use crate::core::effect::Action;
 use crate::core::input::Sender;
 use crate::core::job::{Job, JobState, Ring};
 use crate::core::reason::Failure;
-use crate::core::record::EventBody;
+use crate::core::record::{EventBody, LogLevel};
 
 impl Turn<'_> {
     /// Checks every deadline.
@@ -50,7 +50,7 @@ impl Turn<'_> {
         let Some(ring) = &job.ring else { return };
         if let Some(cancel) = &job.cancel {
             if cancel.deadline <= self.now {
-                self.record(id, EventBody::note("warn", "not every rank stopped in time"));
+                self.record(id, EventBody::note(LogLevel::Warn, "not every rank stopped in time"));
                 self.end_job(id, JobState::Cancelled, &cancel.reason);
             }
         } else if let Some(reason) = self.lost_rank(&job, ring) {
@@ -59,7 +59,7 @@ impl Turn<'_> {
             // Said with its reason.
         } else if job.finish_by.is_some_and(|deadline| deadline <= self.now) {
             let missing = format!("only the reports of {} steps came", job.step);
-            self.record(id, EventBody::note("warn", missing));
+            self.record(id, EventBody::note(LogLevel::Warn, missing));
             self.end_job(id, JobState::Succeeded, "all ranks finished");
         }
     }
