@@ -13,26 +13,29 @@ setup: ## Check the tools that are needed and put libtorch in the cache (once, a
 	@deploy/setup.sh
 
 build: setup ## Build ringtune, ringtune-coordinator and ringtune-worker into target/release
-	$(CARGO) build --release
+	@deploy/stage.sh build $(CARGO) build --release
 
 demo: build ## Teach a small checkpoint the concept "green star" with two workers, and draw what it learned
 	@deploy/demo.sh
 
+# Always the whole workspace, and a filter: with -p, other features would be chosen, and libtorch's bindings, serde and
+# tokio compiled a second time.
 test: build ## Run all tests: quick ones first, then the end-to-end ones with real processes
-	@tests/reference/ensure.sh >/dev/null
+	@deploy/stage.sh reference tests/reference/ensure.sh >/dev/null
 ifeq ($(NEXTEST),yes)
-	$(CARGO) nextest run --release --workspace --no-fail-fast -E 'not package(ringtune-tests)'
-	$(CARGO) nextest run --release --no-fail-fast -p ringtune-tests
+	@deploy/stage.sh "build of the tests" $(CARGO) nextest run --release --workspace --no-run
+	@deploy/stage.sh "tests of the crates" $(CARGO) nextest run --release --workspace --no-fail-fast -E 'not package(ringtune-tests)'
+	@deploy/stage.sh "end-to-end tests" $(CARGO) nextest run --release --workspace --no-fail-fast -E 'package(ringtune-tests)'
 else
 	@echo "note: cargo-nextest is not installed, using cargo test (cargo install --locked cargo-nextest)" >&2
-	$(CARGO) test --release --workspace --exclude ringtune-tests --lib --bins --tests
-	$(CARGO) test --release -p ringtune-tests --lib --tests -- --test-threads=1
+	@deploy/stage.sh "build of the tests" $(CARGO) test --release --workspace --lib --bins --tests --no-run
+	@deploy/stage.sh "tests" $(CARGO) test --release --workspace --lib --bins --tests -- --test-threads=1
 endif
-	$(CARGO) test --release --workspace --doc
+	@deploy/stage.sh "documentation tests" $(CARGO) test --release --workspace --doc
 
 lint: setup ## Check format, lints and (where cargo-deny is installed) licences and advisories
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+	@deploy/stage.sh format $(CARGO) fmt --all --check
+	@deploy/stage.sh clippy $(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "note: cargo-deny is not installed, deny.toml was not checked" >&2; fi
 

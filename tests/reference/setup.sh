@@ -37,7 +37,8 @@ if [[ ! -x "$folder/bin/python" ]]; then
         partial="$folder.partial"
         rm -rf "$partial"
         "$python" -m venv "$partial" >&2
-        "$partial/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir \
+        # Not compiled: of some 30,000 modules few are ever imported, and those are compiled then.
+        "$partial/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-compile \
             -r "$here/requirements.txt" >&2
         # libtorch_python links the CUDA libraries, so those have to stay; the
         # GPU compiler is never imported on a CPU.
