@@ -93,13 +93,16 @@ impl WatchMany {
                     Some(ManyNews::Event(event.clone()))
                 }
                 None => {
-                    self.first.extend(self.new_job(event.job).await?);
+                    let new = self.new_job(event.job).await?;
+                    self.first.extend(new);
                     None
                 }
             };
             if ends {
                 self.told.remove(&event.job);
-                self.open.as_mut().is_some_and(|open| open.remove(&event.job));
+                if let Some(open) = &mut self.open {
+                    open.remove(&event.job);
+                }
             }
             if news.is_some() {
                 return Ok(news);

@@ -205,7 +205,7 @@ impl Daemon {
 }
 
 impl Exit {
-    fn into_error(self) -> ClusterError {
+    pub(super) fn into_error(self) -> ClusterError {
         ClusterError::Exited { label: self.label, status: self.status, log_tail: self.log_tail }
     }
 }
