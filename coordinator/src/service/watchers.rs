@@ -93,9 +93,13 @@ impl Watchers {
     }
 }
 
-/// What ranks said of their preparation is of no use once they run, and nothing is once the job ended.
+/// What ranks said of their preparation is of no use once they run or do a step, and nothing is once the job ended.
 fn ends_a_stage(body: &EventBody) -> bool {
-    matches!(body, EventBody::StateChange { to, .. } if *to == JobState::Running || to.is_terminal())
+    match body {
+        EventBody::StateChange { to, .. } => *to == JobState::Running || to.is_terminal(),
+        EventBody::Step(_) => true,
+        EventBody::Progress(_) | EventBody::Artifact(_) | EventBody::Log { .. } => false,
+    }
 }
 
 /// One place among the watchers of a job; dropped, it is given back.
