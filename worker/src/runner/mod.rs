@@ -14,6 +14,7 @@ mod initializers;
 mod journal;
 mod latents;
 mod model;
+mod pace;
 mod prepare;
 mod preview;
 mod rehearsal;
