@@ -215,12 +215,6 @@ enum EventDetails {
         validation_seconds: f64,
         preview_seconds: f64,
     },
-    Progress {
-        rank: i32,
-        stage: String,
-        done: i64,
-        total: i64,
-    },
     Artifact {
         name: String,
         uri: String,
@@ -257,12 +251,6 @@ impl From<&v1::JobEvent> for EventObject {
                 validation_seconds: step.validation_seconds,
                 preview_seconds: step.preview_seconds,
             },
-            Some(Event::Progress(progress)) => EventDetails::Progress {
-                rank: progress.rank,
-                stage: progress.stage,
-                done: progress.done,
-                total: progress.total,
-            },
             Some(Event::Artifact(artifact)) => {
                 EventDetails::Artifact { name: artifact.name, uri: artifact.uri, size: artifact.size }
             }
@@ -277,6 +265,33 @@ impl From<&v1::JobEvent> for EventObject {
             sequence: event.sequence,
             time: time_text(event.time.as_ref()),
             event: details,
+        }
+    }
+}
+
+/// How far a rank is, as a line of JSON; no part of the job's history, and so without a sequence number.
+#[derive(Debug, Serialize)]
+pub struct ProgressObject {
+    r#type: &'static str,
+    job_id: String,
+    event: &'static str,
+    rank: i32,
+    stage: String,
+    done: i64,
+    total: i64,
+}
+
+impl ProgressObject {
+    /// A rank of `job_id`.
+    pub fn new(job_id: &str, progress: &v1::RankProgress) -> Self {
+        Self {
+            r#type: "event",
+            job_id: job_id.to_owned(),
+            event: "progress",
+            rank: progress.rank,
+            stage: progress.stage.clone(),
+            done: progress.done,
+            total: progress.total,
         }
     }
 }

@@ -7,7 +7,7 @@ use ringtune_shared::spec::{JobSpec, MixedPrecision};
 
 use super::input::SessionId;
 use super::job::Job;
-use super::record::{ArtifactRecord, JobEvent, StepRecord};
+use super::record::{ArtifactRecord, JobEvent, Progress, StepRecord};
 
 /// The outcome of one input. No action may be taken before all writes are safe.
 #[derive(Debug, Default)]
@@ -16,6 +16,8 @@ pub struct Effects {
     pub writes: Vec<Write>,
     /// To be done once that is safe.
     pub actions: Vec<Action>,
+    /// How far ranks are now. Never stored: the newest word of each rank is all that anybody wants.
+    pub progress: Vec<(JobId, Progress)>,
     /// The job that a request was about, as it is after this input.
     pub job: Option<Arc<Job>>,
 }

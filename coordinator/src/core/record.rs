@@ -11,7 +11,7 @@ use super::time::Time;
 pub struct JobEvent {
     /// The job.
     pub job: JobId,
-    /// Counts up from 1 without gaps.
+    /// Counts up from 1.
     pub sequence: u64,
     /// When.
     pub time: Time,
@@ -34,7 +34,7 @@ pub enum EventBody {
     },
     /// An optimizer update.
     Step(StepRecord),
-    /// A rank got further with its preparation.
+    /// A rank got further with its preparation. Older versions kept this; it is read and passed over.
     Progress(Progress),
     /// A file was kept.
     Artifact(ArtifactRecord),

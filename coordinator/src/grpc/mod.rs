@@ -12,6 +12,7 @@ mod outbound;
 mod pages;
 mod references;
 mod status;
+mod watches;
 mod workers;
 
 use std::sync::Arc;
@@ -36,7 +37,7 @@ use crate::service::Handle;
 use references::References;
 use status::FailedRequest;
 
-/// WatchJob streams that may be open at a time.
+/// WatchJob and WatchJobs streams that may be open at a time.
 const WATCHES: usize = 1024;
 /// Downloads that may be under way at a time.
 const DOWNLOADS: usize = 256;

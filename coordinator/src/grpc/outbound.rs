@@ -4,8 +4,8 @@ use ringtune_proto::convert::{spec_to_wire, timestamp};
 use ringtune_proto::v1;
 
 use crate::core::{
-    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Job, JobEvent, JobState, StepRecord, Time,
-    Worker, WorkerState,
+    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Job, JobEvent, JobState, Progress, StepRecord,
+    Time, Worker, WorkerState,
 };
 
 pub(super) fn time(time: Time) -> prost_types::Timestamp {
@@ -33,11 +33,15 @@ pub(super) fn job_state(state: JobState) -> v1::JobState {
 }
 
 pub(super) fn job(job: &Job) -> v1::Job {
+    v1::Job { spec: Some(spec_to_wire(&job.spec)), ..job_without_spec(job) }
+}
+
+pub(super) fn job_without_spec(job: &Job) -> v1::Job {
     let ring = job.ring.as_ref();
     v1::Job {
         job_id: job.id.to_string(),
         name: job.spec.name.clone(),
-        spec: Some(spec_to_wire(&job.spec)),
+        spec: None,
         state: job_state(job.state).into(),
         state_reason: job.reason.clone(),
         create_time: Some(time(job.created)),
@@ -55,7 +59,8 @@ pub(super) fn job(job: &Job) -> v1::Job {
     }
 }
 
-pub(super) fn event(event: JobEvent) -> v1::JobEvent {
+/// None for what only older versions kept.
+pub(super) fn event(event: JobEvent) -> Option<v1::JobEvent> {
     use v1::job_event::Event;
     let body = match event.body {
         EventBody::StateChange { from, to, reason } => Event::StateChange(v1::StateChange {
@@ -64,22 +69,26 @@ pub(super) fn event(event: JobEvent) -> v1::JobEvent {
             reason,
         }),
         EventBody::Step(record) => Event::Step(step(&record)),
-        EventBody::Progress(progress) => Event::Progress(v1::RankProgress {
-            rank: small(progress.rank),
-            stage: progress.stage,
-            done: signed(progress.done),
-            total: signed(progress.total),
-        }),
+        EventBody::Progress(_) => return None,
         EventBody::Artifact(record) => Event::Artifact(artifact(&record)),
         EventBody::Log { level, rank, message } => {
             Event::Log(v1::LogLine { level, rank: rank.map_or(-1, small), message })
         }
     };
-    v1::JobEvent {
+    Some(v1::JobEvent {
         job_id: event.job.to_string(),
         sequence: event.sequence,
         time: Some(time(event.time)),
         event: Some(body),
+    })
+}
+
+pub(super) fn progress(progress: Progress) -> v1::RankProgress {
+    v1::RankProgress {
+        rank: small(progress.rank),
+        stage: progress.stage,
+        done: signed(progress.done),
+        total: signed(progress.total),
     }
 }
 

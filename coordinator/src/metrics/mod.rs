@@ -107,7 +107,7 @@ fn method_of(path: &str) -> &str {
 }
 
 /// Every method of the four services.
-const METHODS: [&str; 18] = [
+const METHODS: [&str; 19] = [
     "CreateJob",
     "GetJob",
     "ListJobs",
@@ -116,6 +116,7 @@ const METHODS: [&str; 18] = [
     "ResumeJob",
     "DeleteJob",
     "WatchJob",
+    "WatchJobs",
     "ListSteps",
     "ListWorkers",
     "GetWorker",

@@ -11,11 +11,15 @@ mod batch;
 mod clock;
 mod error;
 mod handle;
+mod progress;
 mod run;
 mod watch;
+mod watch_many;
+mod watchers;
 
 pub use clock::Clock;
 pub use error::Error;
 pub use handle::{Handle, Out};
 pub use run::{Settings, start};
-pub use watch::Watch;
+pub use watch::{News, Watch};
+pub use watch_many::{ManyNews, WatchMany};

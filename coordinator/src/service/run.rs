@@ -15,7 +15,7 @@ use super::batch::Batch;
 use super::clock::Clock;
 use super::error::Error;
 use super::handle::{Command, Handle, Out, Reply};
-use super::watch::Watchers;
+use super::watchers::Watchers;
 use crate::core::{
     Action, Cluster, EventBody, Input, Job, JobState, NewJob, Options, Refusal, Sender, SessionId,
     WorkerState, Write,
@@ -323,6 +323,9 @@ impl Loop {
         for answer in batch.answers {
             answer(Ok(()));
         }
+        for (job, progress) in batch.progress {
+            self.watchers.progressed(job, progress);
+        }
         for write in &writes {
             self.tell_of(write);
         }
@@ -371,7 +374,7 @@ impl Loop {
     fn tell_of(&mut self, write: &Write) {
         match write {
             Write::AppendEvent(event) => {
-                self.watchers.notify(event.job, event.sequence);
+                self.watchers.notify(event);
                 match &event.body {
                     EventBody::StateChange { to, reason, .. } => {
                         info!(job = %event.job, state = %to, reason, "job");

@@ -34,7 +34,7 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
             epoch: held.epoch,
             rank: 0,
             phase: RankPhase::Preparing.into(),
-            progress: Some(progress.clone()),
+            progress: Some(progress),
             ..v1::RankReport::default()
         }))
         .await;
@@ -70,7 +70,6 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
     assert_eq!(states(&events), wanted);
     let steps: Vec<i64> = events.iter().filter_map(step_of).collect();
     assert_eq!(steps, (1..=STEPS).collect::<Vec<_>>());
-    assert!(events.contains(&Event::Progress(progress)));
     let warm = |event: &Event| matches!(event, Event::Log(line) if line.message == "warm" && line.rank == 0);
     assert!(events.iter().any(warm));
     assert_eq!(done.last_sequence, events.len() as u64);

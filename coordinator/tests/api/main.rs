@@ -9,6 +9,7 @@ mod requests;
 mod restarts;
 mod surface;
 mod uploads;
+mod watches;
 mod worker;
 
 use std::time::Duration;

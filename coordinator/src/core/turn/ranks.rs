@@ -21,7 +21,7 @@ impl Turn<'_> {
         if let Some(progress) = report.progress {
             let stage = self.cut(&progress.stage);
             let progress = crate::core::Progress { rank: held.rank, stage, ..progress };
-            self.record(held.job, EventBody::Progress(progress));
+            self.effects.progress.push((held.job, progress));
         }
         self.observe(sender.worker, &held);
         Ok(())
