@@ -131,7 +131,7 @@ impl WatchMany {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{EventBody, Options, Recovered, Time};
+    use crate::core::{EventBody, LogLevel, Options, Recovered, Time};
     use crate::service::watchers::Watchers;
     use crate::store::{MemoryStore, conformance};
 
@@ -149,7 +149,7 @@ mod tests {
             assert!(matches!(watch.next().await, Ok(Some(ManyNews::Job(told))) if told.id == job.id));
         }
         for sequence in 1..=20_000 {
-            let body = EventBody::note("info", "x");
+            let body = EventBody::note(LogLevel::Info, "x");
             let event = JobEvent { job: job.id, sequence, time: Time(1), body };
             watchers.notify(&event);
             assert_eq!(quick.next().await.unwrap(), Some(ManyNews::Event(Arc::new(event))));
