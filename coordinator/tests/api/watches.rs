@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ringtune_proto::v1::ProgressStage;
+use ringtune_shared::ids::JobId;
 use ringtune_proto::v1::{
     self, JobState, ProgressStage, RankPhase, job_event::Event, session_request::Message as Up,
     watch_jobs_response::Response,
