@@ -123,6 +123,12 @@ impl JobService for Flaky {
     ) -> Result<Response<v1::DeleteJobResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
+    async fn list_events(
+        &self,
+        _: Request<v1::ListEventsRequest>,
+    ) -> Result<Response<v1::ListEventsResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
     async fn list_steps(
         &self,
         _: Request<v1::ListStepsRequest>,

@@ -7,6 +7,7 @@ mod cluster;
 mod effect;
 mod input;
 mod job;
+mod reason;
 mod record;
 pub mod scheduler;
 mod time;
@@ -17,6 +18,9 @@ pub use cluster::{Cluster, Options, Recovered};
 pub use effect::{Action, Assignment, Down, Effects, Refusal, Write};
 pub use input::{HeldRank, Hello, Input, NewJob, RankReport, Sender, SessionId};
 pub use job::{Broken, Cancel, Job, JobState, Member, Phase, RequestKey, Ring};
-pub use record::{AnyFloat, ArtifactRecord, EventBody, JobEvent, Progress, StepRecord};
+pub use reason::{Failure, ReasonCode};
+pub use record::{
+    AnyFloat, ArtifactRecord, EventBody, EventKind, JobEvent, LogLevel, Progress, ProgressStage, StepRecord,
+};
 pub use time::Time;
 pub use worker::{Capabilities, Worker, WorkerState};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::clock::Clock;
@@ -29,8 +29,8 @@ pub(super) enum Command {
     CreateJob(NewJob, Reply<Arc<Job>>),
     CancelJob(JobId, String, Reply<Arc<Job>>),
     DeleteJob(JobId, Reply<Vec<ContentHash>>),
-    KeepArtifact(ArtifactRecord, Reply<()>),
-    DropArtifact(JobId, String, Reply<Option<ContentHash>>),
+    KeepArtifact(ArtifactRecord, Option<Epoch>, Reply<()>),
+    DropArtifact(JobId, String, Option<Epoch>, Reply<Option<ContentHash>>),
     Hello(Box<Hello>, SessionId, mpsc::Sender<Out>, Reply<()>),
     /// Words of a worker.
     Said(Sender, Input),
@@ -65,14 +65,19 @@ impl Handle {
         self.ask(|reply| Command::DeleteJob(job, reply)).await
     }
 
-    /// Lists a complete file with an active job.
-    pub async fn keep_artifact(&self, artifact: ArtifactRecord) -> Result<(), Error> {
-        self.ask(|reply| Command::KeepArtifact(artifact, reply)).await
+    /// Lists a complete file with an active job. `epoch`: of the ring that made it, where a rank did.
+    pub async fn keep_artifact(&self, artifact: ArtifactRecord, epoch: Option<Epoch>) -> Result<(), Error> {
+        self.ask(|reply| Command::KeepArtifact(artifact, epoch, reply)).await
     }
 
-    /// Takes a file off an active job's list; returns its content, if it was there.
-    pub async fn drop_artifact(&self, job: JobId, name: String) -> Result<Option<ContentHash>, Error> {
-        self.ask(|reply| Command::DropArtifact(job, name, reply)).await
+    /// Takes a file off an active job's list; returns its content, if it was there. `epoch`: as above.
+    pub async fn drop_artifact(
+        &self,
+        job: JobId,
+        name: String,
+        epoch: Option<Epoch>,
+    ) -> Result<Option<ContentHash>, Error> {
+        self.ask(|reply| Command::DropArtifact(job, name, epoch, reply)).await
     }
 
     /// Opens a session for a worker; from then on `out` carries what it is told.
@@ -94,9 +99,24 @@ impl Handle {
         let _ = self.commands.send(Command::SessionEnded(sender)).await;
     }
 
-    /// A job as it is stored.
+    /// A job as it is stored, with what is not.
     pub async fn job(&self, id: JobId) -> Result<Job, Error> {
-        self.store.job(id).await?.ok_or(Error::NoSuchJob(id))
+        let job = self.store.job(id).await?.ok_or(Error::NoSuchJob(id))?;
+        Ok(self.explained(vec![job]).remove(0))
+    }
+
+    /// Jobs as they were read from the store, with what is not stored: how far the ranks are.
+    pub fn explained(&self, mut jobs: Vec<Job>) -> Vec<Job> {
+        let cluster = self.cluster();
+        for job in &mut jobs {
+            let live = cluster.job(job.id).and_then(|live| live.ring.as_ref());
+            if let (Some(ring), Some(live)) = (&mut job.ring, live)
+                && ring.epoch == live.epoch
+            {
+                ring.clone_from(live);
+            }
+        }
+        jobs
     }
 
     /// The events of a job after `after`: those stored first, then as they come. A slow reader slows

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -157,13 +157,13 @@ impl Loop {
                 let _ = reply.send(self.delete_job(job).await);
                 return Batch::new(&self.state);
             }
-            Command::DropArtifact(job, name, reply) => {
-                return self.drop_artifact(batch, job, name, reply).await;
+            Command::DropArtifact(job, name, epoch, reply) => {
+                return self.drop_artifact(batch, (job, name, epoch), reply).await;
             }
-            Command::KeepArtifact(artifact, reply) => {
+            Command::KeepArtifact(artifact, epoch, reply) => {
                 let job = artifact.job;
                 if batch.next.job(job).is_some() {
-                    self.apply_request(&mut batch, Input::KeepArtifact(artifact), |outcome, _| {
+                    self.apply_request(&mut batch, Input::KeepArtifact { artifact, epoch }, |outcome, _| {
                         (reply, outcome.map(|_| ()))
                     });
                     return batch;
@@ -262,8 +262,7 @@ impl Loop {
     async fn drop_artifact(
         &mut self,
         batch: Batch,
-        job: JobId,
-        name: String,
+        (job, name, epoch): (JobId, String, Option<Epoch>),
         reply: Reply<Option<ContentHash>>,
     ) -> Batch {
         self.commit(batch).await;
@@ -274,7 +273,7 @@ impl Loop {
         }
         match self.store.artifact(job, &name).await {
             Ok(Some(record)) => {
-                self.apply_request(&mut batch, Input::DropArtifact { job, name }, |outcome, _| {
+                self.apply_request(&mut batch, Input::DropArtifact { job, name, epoch }, |outcome, _| {
                     (reply, outcome.map(|_| Some(record.hash)))
                 });
             }
@@ -377,7 +376,7 @@ impl Loop {
                         info!(job = %event.job, state = %to, reason, "job");
                     }
                     EventBody::Log { level, rank, message } => {
-                        debug!(job = %event.job, level, rank, message, "job log");
+                        debug!(job = %event.job, ?level, rank, message, "job log");
                     }
                     EventBody::Step(_) | EventBody::Progress(_) | EventBody::Artifact(_) => {}
                 }

@@ -8,10 +8,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient};
+use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient, download_request::Source};
 use ringtune_shared::{
     backoff::Backoff,
-    ids::{ContentHash, ContentHasher, IdError, JobId},
+    ids::{ContentHash, ContentHasher, Epoch, IdError, JobId},
 };
 use tokio::{
     fs::File,
@@ -41,6 +41,8 @@ const TRANSFER_LIMIT: Duration = Duration::from_secs(600);
 pub struct ArtifactClient {
     service: ArtifactServiceClient<Channel>,
     backoff: Backoff,
+    /// Of the ring whose files these are: those of an older one are refused.
+    epoch: Option<Epoch>,
 }
 
 impl ArtifactClient {
@@ -52,7 +54,12 @@ impl ArtifactClient {
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(20))
             .connect_lazy();
-        Ok(Self { service: ArtifactServiceClient::new(channel), backoff: Backoff::RECONNECT })
+        Ok(Self { service: ArtifactServiceClient::new(channel), backoff: Backoff::RECONNECT, epoch: None })
+    }
+
+    /// The same, for what a rank of this epoch leaves.
+    pub fn at(&self, epoch: Epoch) -> Self {
+        Self { epoch: Some(epoch), ..self.clone() }
     }
 
     /// The whole content of `hash`, of at most `limit` bytes, checked.
@@ -78,7 +85,8 @@ impl ArtifactClient {
 
     /// Stops reading as soon as there is more than there may be.
     async fn download_once(&self, uri: &str, limit: u64) -> Result<Vec<u8>, Status> {
-        let request = v1::DownloadRequest { uri: uri.to_owned(), ..Default::default() };
+        let source = Some(Source::Uri(uri.to_owned()));
+        let request = v1::DownloadRequest { source, ..Default::default() };
         let mut stream = self.service.clone().download(request).await?.into_inner();
         let mut content = Vec::new();
         while let Some(part) = stream.message().await? {
@@ -96,7 +104,12 @@ impl ArtifactClient {
         let mut retries = Retries::of(what, self.backoff);
         let (mut kept, mut page_token) = (BTreeMap::new(), String::new());
         loop {
-            let request = v1::ListArtifactsRequest { job_id: job.to_string(), page_size: 500, page_token };
+            let request = v1::ListArtifactsRequest {
+                job_id: job.to_string(),
+                page_size: 500,
+                page_token,
+                ..Default::default()
+            };
             let mut service = self.service.clone();
             let page = match within_limit(service.list_artifacts(request.clone())).await {
                 Ok(page) => page.into_inner(),
@@ -132,6 +145,7 @@ impl ArtifactClient {
             job_id: job.to_string(),
             name: name.clone(),
             media_type: media_type(&name).to_owned(),
+            epoch: self.epoch.map(|epoch| epoch.0),
         };
         let mut retries = Retries::of(&name, self.backoff);
         loop {
@@ -145,7 +159,8 @@ impl ArtifactClient {
     /// Takes a file off a job. One that is not there is no error.
     pub async fn delete(&self, job: JobId, file: &Path) -> Result<(), RankError> {
         let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let request = v1::DeleteArtifactRequest { job_id: job.to_string(), name: name.clone() };
+        let epoch = self.epoch.map(|epoch| epoch.0);
+        let request = v1::DeleteArtifactRequest { job_id: job.to_string(), name: name.clone(), epoch };
         let mut retries = Retries::of(&name, self.backoff);
         loop {
             let mut service = self.service.clone();

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     data::images::{self, ImageFile, ImageSet},
-    session::{Progress, RankEvent},
+    session::{Progress, ProgressStage, RankEvent},
 };
 
 /// The pictures of a concept, ready to be read.
@@ -141,10 +141,12 @@ async fn fetch(
     let manifest = Manifest::parse(&manifest)?;
     let total = manifest.files().len() as u64;
     for (done, file) in manifest.files().iter().enumerate() {
-        journal.event(RankEvent::Progress(Progress { stage: "fetch", done: done as u64, total })).await;
+        journal
+            .event(RankEvent::Progress(Progress { stage: ProgressStage::Fetch, done: done as u64, total }))
+            .await;
         one_file(file.sha256, file.size, client, cache).await?;
     }
-    journal.event(RankEvent::Progress(Progress { stage: "fetch", done: total, total })).await;
+    journal.event(RankEvent::Progress(Progress { stage: ProgressStage::Fetch, done: total, total })).await;
     let files = manifest
         .files()
         .iter()

@@ -18,7 +18,7 @@ use crate::{
     http::Metrics,
     latents::{self, Give, LatentCache, LatentKey, LatentSource},
     ring::RankRing,
-    session::{Assignment, Progress, RankEvent},
+    session::{Assignment, Progress, ProgressStage, RankEvent},
     train::EncodedImage,
 };
 
@@ -214,7 +214,8 @@ impl Latents {
             .await;
         // 2. Round by round, each rank gives one picture.
         let progress = |done: usize| {
-            let progress = Progress { stage: "encode", done: done as u64, total: to_encode as u64 };
+            let progress =
+                Progress { stage: ProgressStage::Encode, done: done as u64, total: to_encode as u64 };
             journal.event(RankEvent::Progress(progress))
         };
         let mut done = 0;

@@ -23,7 +23,7 @@ use crate::{
     data::{Prompts, prompts::Caption},
     engine::{LoadModel, ModelInfo, ModelOptions, PredictionType, TrainingSize},
     output::Concept,
-    session::{Assignment, Progress, RankEvent},
+    session::{Assignment, Progress, ProgressStage, RankEvent},
     train::{
         AdamWOptions, BatchOptions, ConceptSet, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder,
         TrainState, TrainingSet,
@@ -97,7 +97,7 @@ pub(super) async fn prepare(
     // 2. The checkpoint; its hash is taken beside.
     let base_model = model::materialise(spec, &context.models, journal).await?;
     let folder = base_model.folder.clone();
-    progress("load", 0, 1).await;
+    progress(ProgressStage::Load, 0, 1).await;
     let tokenizer = model::tokenizer_folder_of(spec, &folder)?;
     let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), (folder.clone(), tokenizer.clone()));
     let hashed_variant = spec.model.variant.clone();
@@ -119,7 +119,7 @@ pub(super) async fn prepare(
     let model = context.engine.load(load).await?;
     let hashing =
         tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed.0, &hashed_variant, &hashed.1));
-    progress("load", 1, 1).await;
+    progress(ProgressStage::Load, 1, 1).await;
     check_resolution(spec, &model)?;
     let starts: Vec<Option<Vec<f32>>> = embeddings
         .into_iter()

@@ -143,7 +143,7 @@ impl Work {
 
     /// The first lines of its log.
     pub(super) async fn introduce(&self) {
-        let Assignment { ring, rank, spec, threads, precision, numerics_class } = &self.assignment;
+        let Assignment { ring, rank, spec, threads, precision, numerics_class, .. } = &self.assignment;
         let wanted = spec.mixed_precision().as_str();
         let (journal, members) = (&self.journal, ring.members.len());
         journal.info(format!("ringtune-worker {VERSION}, {}", self.context.about)).await;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use prost_types::Timestamp;
 use ringtune_proto::{
-    convert::job_state_name,
-    v1::{self, job_event::Event},
+    convert::{job_state_name, log_level_name, progress_stage_name},
+    v1::{self, LogLevel, job_event::Event},
 };
 
 pub use display::Display;
@@ -90,9 +90,11 @@ impl JobProgress {
                 Some(Update::Remark(format!("kept {} ({} bytes)", artifact.name, artifact.size)))
             }
             Event::Log(line) => {
-                let who =
-                    if line.rank < 0 { "coordinator".to_owned() } else { format!("rank {}", line.rank) };
-                let level = if line.level == "info" { String::new() } else { format!("{}: ", line.level) };
+                let who = line.rank.map_or_else(|| "coordinator".to_owned(), |rank| format!("rank {rank}"));
+                let level = match line.level() {
+                    LogLevel::Info => String::new(),
+                    _ => format!("{}: ", log_level_name(line.level)),
+                };
                 Some(Update::Remark(format!("{who}: {level}{}", line.message)))
             }
         }
@@ -152,7 +154,8 @@ impl JobProgress {
     }
 
     fn apply_preparation(&mut self, progress: &v1::RankProgress) -> Option<Update> {
-        let now = Stage { name: progress.stage.clone(), done: progress.done, total: progress.total };
+        let name = progress_stage_name(progress.stage);
+        let now = Stage { name, done: progress.done, total: progress.total };
         let before = self.stages.insert(progress.rank, now.clone());
         if before.as_ref() == Some(&now) {
             return None;
@@ -160,7 +163,7 @@ impl JobProgress {
         let ranks: Vec<String> =
             self.stages.iter().map(|(rank, stage)| format!("rank {rank} {}", stage.text())).collect();
         Some(Update::Preparing {
-            text: match now.name.as_str() {
+            text: match now.name {
                 "draw" => ranks.join(", "),
                 _ => format!("preparing: {}", ranks.join(", ")),
             },
@@ -172,7 +175,7 @@ impl JobProgress {
 /// What a rank does before step 1, and how far it is with that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stage {
-    name: String,
+    name: &'static str,
     done: i64,
     total: i64,
 }
@@ -185,13 +188,15 @@ impl Stage {
         } else if self.done < self.total {
             format!("{} {}/{}", self.name, self.done, self.total)
         } else {
-            self.name.clone()
+            self.name.to_owned()
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ringtune_proto::v1::ProgressStage;
+
     use super::*;
 
     fn step(number: i64, second: i64) -> v1::JobEvent {
@@ -267,7 +272,7 @@ mod tests {
         let mut event = v1::JobEvent {
             event: Some(Event::Progress(v1::RankProgress {
                 rank: 1,
-                stage: "encode".into(),
+                stage: ProgressStage::Encode.into(),
                 done: 1,
                 total: 6,
             })),
@@ -276,16 +281,16 @@ mod tests {
         let shown = |text: &str, new_stage| Some(Update::Preparing { text: text.to_owned(), new_stage });
         assert_eq!(progress.apply(&event), shown("preparing: rank 1 encode 1/6", true));
         assert_eq!(progress.apply(&event), None);
-        let report = |rank, stage: &str, done, total| {
-            Some(Event::Progress(v1::RankProgress { rank, stage: stage.to_owned(), done, total }))
+        let report = |rank, stage: ProgressStage, done, total| {
+            Some(Event::Progress(v1::RankProgress { rank, stage: stage.into(), done, total }))
         };
-        event.event = report(1, "encode", 6, 6);
+        event.event = report(1, ProgressStage::Encode, 6, 6);
         assert_eq!(progress.apply(&event), shown("preparing: rank 1 encode", false));
-        event.event = report(1, "download", 1_250_000, 17_000_000);
+        event.event = report(1, ProgressStage::Download, 1_250_000, 17_000_000);
         assert_eq!(progress.apply(&event), shown("preparing: rank 1 download 1.2/17.0 MB", true));
-        event.event = report(1, "encode", 6, 6);
+        event.event = report(1, ProgressStage::Encode, 6, 6);
         assert_eq!(progress.apply(&event), shown("preparing: rank 1 encode", true));
-        event.event = report(0, "load", 0, 0);
+        event.event = report(0, ProgressStage::Load, 0, 0);
         assert_eq!(progress.apply(&event), shown("preparing: rank 0 load, rank 1 encode", true));
     }
 }

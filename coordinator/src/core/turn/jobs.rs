@@ -8,7 +8,7 @@ use super::Turn;
 use crate::core::effect::{Down, Refusal, Write};
 use crate::core::input::NewJob;
 use crate::core::job::{Cancel, Job, JobState};
-use crate::core::record::{ArtifactRecord, EventBody};
+use crate::core::record::{ArtifactRecord, EventBody, LogLevel};
 
 impl Turn<'_> {
     /// Queues a job, unless the same request did so before: then that job is the answer.
@@ -32,12 +32,15 @@ impl Turn<'_> {
             id: new.id,
             number: self.cluster.last_number,
             spec: new.spec,
+            queue: new.queue,
             request: new.request,
             step: new.resumed.as_ref().map_or(0, |resumed| resumed.step),
             resumed: new.resumed,
             state: JobState::Queued,
             reason: String::new(),
+            failure: None,
             created: self.now,
+            updated: self.now,
             started: None,
             ended: None,
             loss: None,
@@ -74,7 +77,7 @@ impl Turn<'_> {
             job.cancel = Some(Cancel { reason: said.clone(), deadline });
             job.reason = format!("cancelling: {said}");
         }
-        self.record(id, EventBody::note("info", format!("cancel requested: {said}")));
+        self.record(id, EventBody::note(LogLevel::Info, format!("cancel requested: {said}")));
         for member in &ring.members {
             let reason = said.clone();
             self.tell(

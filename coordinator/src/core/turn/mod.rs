@@ -15,6 +15,7 @@ use super::cluster::Cluster;
 use super::effect::{Action, Down, Effects, Refusal, Write};
 use super::input::Input;
 use super::job::{Job, JobState};
+use super::reason::Failure;
 use super::record::{EventBody, JobEvent};
 use super::time::Time;
 use super::worker::Worker;
@@ -44,14 +45,22 @@ impl<'a> Turn<'a> {
                 self.cancel_job(job, &reason)?;
                 about = Some(job);
             }
-            Input::KeepArtifact(artifact) => self.keep_artifact(artifact)?,
-            Input::DropArtifact { job, name } => self.drop_artifact(job, name)?,
+            Input::KeepArtifact { artifact, epoch } => {
+                self.check_epoch(artifact.job, epoch)?;
+                self.keep_artifact(artifact)?;
+            }
+            Input::DropArtifact { job, name, epoch } => {
+                self.check_epoch(job, epoch)?;
+                self.drop_artifact(job, name)?;
+            }
             Input::Hello { session, hello } => self.hello(session, hello)?,
             Input::SessionEnded(sender) => self.session_ended(sender),
             Input::Heartbeat(sender, held) => self.heartbeat(sender, held)?,
             Input::RankReport(sender, report) => self.rank_report(sender, report)?,
             Input::RankStep(sender, job, epoch, step) => self.rank_step(sender, job, epoch, step)?,
-            Input::RankLog { sender, job, level, message } => self.rank_log(sender, job, level, &message)?,
+            Input::RankLog { sender, job, epoch, level, message } => {
+                self.rank_log(sender, (job, epoch), level, &message)?;
+            }
             Input::Tick => self.tick(),
         }
         if self.cluster.placement_due {
@@ -73,9 +82,10 @@ impl<'a> Turn<'a> {
 
     /// The job to change; its row will be written.
     fn job_mut(&mut self, id: JobId) -> Option<&mut Job> {
-        let job = self.cluster.jobs.get_mut(&id)?;
+        let job = Arc::make_mut(self.cluster.jobs.get_mut(&id)?);
+        job.updated = self.now;
         self.changed.insert(id);
-        Some(Arc::make_mut(job))
+        Some(job)
     }
 
     fn worker_mut(&mut self, id: WorkerId) -> Option<&mut Worker> {
@@ -109,6 +119,14 @@ impl<'a> Turn<'a> {
             job.ended = Some(now);
         }
         self.record(id, EventBody::StateChange { from: Some(from), to, reason });
+    }
+
+    /// Ends a job that failed.
+    fn fail_job(&mut self, id: JobId, failure: Failure, reason: &str) {
+        if let Some(job) = self.job_mut(id) {
+            job.failure = Some(failure);
+        }
+        self.end_job(id, JobState::Failed, reason);
     }
 
     /// Ends a job and lets all its ranks go.

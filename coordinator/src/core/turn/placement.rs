@@ -6,7 +6,7 @@ use ringtune_shared::spec::MixedPrecision;
 use super::Turn;
 use crate::core::effect::{Assignment, Down};
 use crate::core::job::{Job, JobState, Member, Phase, Ring};
-use crate::core::record::EventBody;
+use crate::core::record::{EventBody, LogLevel};
 use crate::core::scheduler::{Candidate, Decision, Placement, Problem, place};
 use crate::core::time::Time;
 use crate::core::worker::{Worker, WorkerState};
@@ -123,7 +123,7 @@ impl Turn<'_> {
         }
         self.set_state(id, JobState::Preparing, reason);
         for note in placement.notes {
-            self.record(id, EventBody::note("info", note));
+            self.record(id, EventBody::note(LogLevel::Info, note));
         }
         for worker in placement.members {
             self.assign(id, worker);
@@ -148,6 +148,8 @@ impl Turn<'_> {
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         let Some(ring) = &job.ring else { return };
         let Some(rank) = ring.rank_of(worker) else { return };
+        let protocols = ring.members.iter().filter_map(|member| self.cluster.workers.get(&member.worker));
+        let newest = self.cluster.options.dialect.protocols.max;
         let assignment = Assignment {
             job: id,
             epoch: ring.epoch,
@@ -157,6 +159,7 @@ impl Turn<'_> {
             threads_per_rank: ring.threads_per_rank,
             precision: job.precision.unwrap_or(MixedPrecision::No),
             numerics_class: ring.numerics_class.clone(),
+            protocol: protocols.map(|worker| worker.protocol).min().unwrap_or(newest),
         };
         self.tell(worker, Down::Assignment(Box::new(assignment)));
     }

@@ -4,19 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ringtune_shared::ids::{JobId, WorkerId};
-use ringtune_shared::version::compatible;
+use ringtune_shared::version::{Agreement, Dialect};
 
 use super::Turn;
 use crate::core::effect::{Action, Down, Refusal};
 use crate::core::input::{HeldRank, Hello, Sender, SessionId};
 use crate::core::job::{JobState, Phase};
-use crate::core::record::EventBody;
+use crate::core::reason::Failure;
+use crate::core::record::{EventBody, LogLevel};
 use crate::core::worker::Worker;
 
 impl Turn<'_> {
     /// A worker opened a session: the newest one of the newest incarnation counts.
     pub(super) fn hello(&mut self, session: SessionId, hello: Hello) -> Result<(), Refusal> {
-        self.check_hello(&hello)?;
+        let agreement = self.check_hello(&hello)?;
         let id = hello.worker;
 
         // 1. Put the new session in the old one's place.
@@ -33,6 +34,7 @@ impl Turn<'_> {
             host_name: self.cut(&hello.host_name),
             address: hello.address,
             capabilities: hello.capabilities,
+            protocol: agreement.protocol,
             connected: self.now,
             last_sign: self.now,
             lost: None,
@@ -40,7 +42,7 @@ impl Turn<'_> {
             releasing: releasing.intersection(&held_now).copied().collect(),
         };
         self.cluster.workers.insert(id, Arc::new(worker));
-        self.effects.actions.push(Action::Send(session, Down::Welcome));
+        self.effects.actions.push(Action::Send(session, Down::Welcome(agreement)));
 
         // 2. Ranks that no ring knows: let them go, even if it was told so on an older session, and
         // before it is given another one.
@@ -61,15 +63,9 @@ impl Turn<'_> {
         Ok(())
     }
 
-    fn check_hello(&self, hello: &Hello) -> Result<(), Refusal> {
+    fn check_hello(&self, hello: &Hello) -> Result<Agreement, Refusal> {
         let options = &self.cluster.options;
-        if hello.protocol != options.protocol {
-            return Err(Refusal::OtherProtocol { theirs: hello.protocol, ours: options.protocol });
-        }
-        if !compatible(&hello.capabilities.version, &options.version) {
-            let theirs = hello.capabilities.version.chars().take(100).collect();
-            return Err(Refusal::OtherVersion { theirs, ours: options.version.clone() });
-        }
+        let agreement = Dialect::agree(&hello.dialect, &options.dialect)?;
         match self.cluster.workers.get(&hello.worker) {
             Some(known) if known.incarnation > hello.incarnation => {
                 Err(Refusal::OlderIncarnation { given: hello.incarnation, newest: known.incarnation })
@@ -77,7 +73,7 @@ impl Turn<'_> {
             None if self.cluster.workers.len() >= options.workers => {
                 Err(Refusal::TooManyWorkers { limit: options.workers })
             }
-            _ => Ok(()),
+            _ => Ok(agreement),
         }
     }
 
@@ -105,7 +101,7 @@ impl Turn<'_> {
                 let reason = cancel.reason;
                 self.tell(worker, Down::StopRank { job, epoch, reason, keep_artifacts: true });
             } else if state == JobState::Running && held.phase == Phase::Ready {
-                self.tell(worker, Down::StartTraining(job, epoch));
+                self.tell(worker, Down::StartRank(job, epoch));
             }
         } else if cancelling.is_some() {
             let reason = "the rank is gone".to_owned();
@@ -114,14 +110,14 @@ impl Turn<'_> {
             self.observe(worker, &stopped);
         } else if restarted {
             let reason = format!("worker restarted: rank {rank} on {host} is lost");
-            self.end_job(job, JobState::Failed, &reason);
+            self.fail_job(job, Failure::WorkerLost, &reason);
         } else if state == JobState::Preparing && unheard {
             // The assignment may never have reached it.
             self.mark_held(job, worker);
             self.assign(job, worker);
         } else {
             let reason = format!("rank {rank} on {host}: the worker came back without it");
-            self.end_job(job, JobState::Failed, &reason);
+            self.fail_job(job, Failure::WorkerLost, &reason);
         }
     }
 
@@ -147,7 +143,7 @@ impl Turn<'_> {
         let host = worker.host_name.clone();
         if let Some((job, rank)) = worker.rank {
             let message = format!("rank {rank} on {host}: connection lost; waiting {seconds} s for it");
-            self.record(job, EventBody::note("warn", message));
+            self.record(job, EventBody::note(LogLevel::Warn, message));
         }
         self.cluster.placement_due = true;
     }
@@ -192,3 +188,6 @@ impl Turn<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod language_tests;
