@@ -17,7 +17,9 @@ pub struct Effects {
     pub writes: Vec<Write>,
     /// To be done once that is safe.
     pub actions: Vec<Action>,
-    /// The job that a request was about, as it is after this input.
+    /// The job that a request was about.
+    pub about: Option<JobId>,
+    /// That job as it is after this input, unless it ended before.
     pub job: Option<Arc<Job>>,
 }
 
@@ -28,6 +30,19 @@ pub enum Write {
     InsertJob(Arc<Job>),
     /// A job's row, but for what never changes (spec, number, request, creation).
     UpdateJob(Arc<Job>),
+    /// Those numbers of a job that change all the time, where nothing else of it did.
+    UpdateProgress {
+        /// The job.
+        job: JobId,
+        /// Steps done.
+        step: u64,
+        /// The loss of the last step.
+        loss: Option<f64>,
+        /// The sequence number of the newest event.
+        last_sequence: u64,
+        /// Files kept so far.
+        artifacts: u64,
+    },
     /// The next event of a job.
     AppendEvent(JobEvent),
     /// The next step of a job.
@@ -146,6 +161,17 @@ pub enum Refusal {
         given: Epoch,
         /// The ring's, if the job has one now.
         now: Option<Epoch>,
+    },
+    /// Another worker that is connected has the address.
+    #[error(
+        "address {address:?} is that of worker {holder}, which is connected: give each worker an address of its own \
+         (advertise_address), or wait until that one is gone"
+    )]
+    AddressTaken {
+        /// As given.
+        address: String,
+        /// Who has it.
+        holder: WorkerId,
     },
     /// The session is not the worker's newest one.
     #[error("the session was replaced or is over")]

@@ -133,8 +133,22 @@ pub struct HeldRank {
     pub reason: String,
     /// It failed only because a neighbour was lost: another rank may know why.
     pub neighbour_lost: bool,
+    /// Whose fault it was that it failed.
+    pub fault: Fault,
     /// The last step done.
     pub step: u64,
+}
+
+/// Whose fault it is that a rank failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fault {
+    /// The worker does not say.
+    #[default]
+    Unknown,
+    /// The job's: it would fail anywhere.
+    Job,
+    /// The node's: the job may succeed on another one.
+    Node,
 }
 
 /// News of one rank.

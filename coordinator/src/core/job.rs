@@ -17,9 +17,10 @@ use super::time::Time;
 /// | from      | to        | when                                                              |
 /// |-----------|-----------|-------------------------------------------------------------------|
 /// | (none)    | Queued    | CreateJob                                                         |
-/// | Queued    | Preparing | enough free workers of one numerics class: epoch 1 is formed      |
+/// | Queued    | Preparing | enough free workers of one numerics class: a new epoch's ring      |
 /// | Queued    | Cancelled | CancelJob                                                         |
 /// | Preparing | Running   | every rank is ready                                               |
+/// | Preparing | Queued    | a rank failed by a fault of its node: tried again, twice at most  |
 /// | Preparing | Failed    | a rank failed, or its worker is gone                              |
 /// | Preparing | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
 /// | Running   | Succeeded | every rank finished                                               |
@@ -60,7 +61,7 @@ impl JobState {
         matches!(
             (self, to),
             (Queued, Preparing | Cancelled)
-                | (Preparing, Running | Failed | Cancelled)
+                | (Preparing, Queued | Running | Failed | Cancelled)
                 | (Running, Succeeded | Failed | Cancelled)
         )
     }
@@ -126,8 +127,10 @@ pub struct Job {
     pub last_sequence: u64,
     /// Files kept so far, counting a replaced one again.
     pub artifacts: u64,
+    /// Rings formed for it so far, which is the epoch of the newest one.
+    pub rings: u64,
     /// Its ring, while it is Preparing or Running.
-    pub ring: Option<Ring>,
+    pub ring: Option<Arc<Ring>>,
     /// What the ranks compute in, once decided; kept after the end.
     pub precision: Option<MixedPrecision>,
     /// It is being cancelled.
@@ -215,9 +218,6 @@ pub struct Member {
     /// The step that it finished with. Not stored either.
     #[serde(skip)]
     pub last_step: u64,
-    /// When its worker last said that it holds the rank.
-    #[serde(skip)]
-    pub last_held: Time,
 }
 
 /// How far a rank is.
@@ -231,7 +231,7 @@ pub enum Phase {
     Assigned,
     /// Fetches, loads, encodes.
     Preparing,
-    /// Waits for StartTraining.
+    /// Waits for StartRank.
     Ready,
     /// Trains.
     Training,
@@ -254,6 +254,16 @@ impl Ring {
     /// The rank of `worker` in this ring.
     pub fn rank_of(&self, worker: WorkerId) -> Option<usize> {
         self.members.iter().position(|member| member.worker == worker)
+    }
+
+    /// The rank that a worker has in this ring.
+    pub fn member(&self, worker: WorkerId) -> Option<&Member> {
+        self.members.iter().find(|member| member.worker == worker)
+    }
+
+    /// The rank that a worker has in this ring, to be changed.
+    pub fn member_mut(&mut self, worker: WorkerId) -> Option<&mut Member> {
+        self.members.iter_mut().find(|member| member.worker == worker)
     }
 
     /// Whether every rank is in a phase that `wanted` accepts.

@@ -247,9 +247,9 @@ mod tests {
 
     #[test]
     fn a_body_as_json_begins_with_its_kind() {
-        let progress = Progress { rank: 0, stage: String::new(), done: 0, total: 0 };
+        let progress = Progress { rank: 0, stage: ProgressStage::Load, done: 0, total: 0 };
         let change = EventBody::StateChange { from: None, to: JobState::Queued, reason: String::new() };
-        for body in [change, EventBody::Progress(progress), EventBody::note("info", "")] {
+        for body in [change, EventBody::Progress(progress), EventBody::note(LogLevel::Info, "")] {
             let written = serde_json::to_string(&body).unwrap();
             assert!(written.starts_with(&format!("{{\"{}\":", body.kind().as_str())), "{written}");
         }

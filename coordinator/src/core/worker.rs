@@ -77,8 +77,14 @@ pub struct Worker {
     pub lost: Option<Time>,
     /// The job whose ring it is in, and its rank there.
     pub rank: Option<(JobId, u32)>,
+    /// When it last said that it holds that rank.
+    pub last_held: Time,
     /// Ranks it was told to let go and may still hold.
     pub releasing: BTreeSet<(JobId, Epoch)>,
+    /// So often in turn it failed to prepare a rank, by a fault of its own.
+    pub failures: u32,
+    /// After such a failure it gets no rank until then.
+    pub rests_until: Option<Time>,
 }
 
 impl Worker {

@@ -7,7 +7,8 @@ use ringtune_proto::v1;
 use ringtune_shared::ids::Epoch;
 
 use crate::core::{
-    AnyFloat, HeldRank, Input, LogLevel, Phase, Progress, ProgressStage, RankReport, Sender, StepRecord,
+    AnyFloat, Fault, HeldRank, Input, LogLevel, Phase, Progress, ProgressStage, RankReport, Sender,
+    StepRecord,
 };
 pub(super) use hello::hello;
 
@@ -117,6 +118,7 @@ fn rank_report(sender: Sender, wire: v1::RankReport) -> Result<Heard, FieldError
         phase,
         reason: wire.reason,
         neighbour_lost: wire.neighbour_lost,
+        fault: fault(wire.fault),
         step: unsigned("rank_report.step", wire.step)?,
     };
     Ok(Heard { input: Some(Input::RankReport(sender, RankReport { held, progress })), unknown })
@@ -175,6 +177,7 @@ fn held_ranks(field: &str, wire: Vec<v1::HeldRank>) -> Result<(Vec<HeldRank>, Op
             phase,
             reason: held.reason,
             neighbour_lost: held.neighbour_lost,
+            fault: fault(held.fault),
             step: unsigned(&format!("{field}.step"), held.step)?,
         });
     }
@@ -200,6 +203,15 @@ fn phase(field: &str, wire: i32) -> Result<Option<Phase>, FieldError> {
 
 fn not_given(field: &str, allowed: &str) -> FieldError {
     FieldError::new(field, format!("got 0 (UNSPECIFIED); allowed: {allowed}"))
+}
+
+/// A newer worker's finer distinctions are not known here.
+fn fault(wire: i32) -> Fault {
+    match v1::RankFault::try_from(wire) {
+        Ok(v1::RankFault::Job) => Fault::Job,
+        Ok(v1::RankFault::Node) => Fault::Node,
+        Ok(v1::RankFault::Unspecified) | Err(_) => Fault::Unknown,
+    }
 }
 
 #[cfg(test)]

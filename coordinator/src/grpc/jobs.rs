@@ -190,8 +190,9 @@ fn request_key(id: String, spec: &v1::JobSpec, queue: &QueueSpec) -> Result<Opti
     let mut sent = spec.encode_to_vec();
     if *queue != QueueSpec::default() {
         let priority = queue.priority.to_string();
-        let labels = queue.labels.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]);
-        for part in [queue.owner.as_str(), &priority].into_iter().chain(labels) {
+        let mut parts = vec![queue.owner.as_str(), priority.as_str()];
+        parts.extend(queue.labels.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]));
+        for part in parts {
             sent.extend_from_slice(&(part.len() as u64).to_be_bytes());
             sent.extend_from_slice(part.as_bytes());
         }

@@ -51,7 +51,7 @@ pub(super) fn job(job: &Job) -> v1::Job {
         queue: Some(queue_to_wire(&job.queue)),
         update_time: Some(time(job.updated)),
         reason_code: reason_code(job.reason_code()).into(),
-        ring: job.ring.as_ref().map(ring),
+        ring: job.ring.as_deref().map(ring),
     }
 }
 

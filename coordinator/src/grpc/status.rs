@@ -155,6 +155,8 @@ fn refusal_status(refusal: &Refusal) -> Status {
         Refusal::OlderIncarnation { .. } => {
             precondition("INCARNATION", "hello.incarnation".to_owned(), message)
         }
+        // It may be gone soon: the worker asks again by itself.
+        Refusal::AddressTaken { .. } => retry_later(Code::Unavailable, &message, RETRY),
         Refusal::StaleSession => Status::aborted(message),
     }
 }

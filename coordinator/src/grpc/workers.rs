@@ -144,15 +144,18 @@ impl Writer {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let told = tokio::select! {
             // What the loop decided goes out before the stream ends.
             biased;
-            out = self.told.recv() => match out? {
-                Out::Message(message) => Some(Ok(outbound::down(message, &self.welcome))),
-                Out::End(reason) => Some(Err(Status::aborted(reason))),
-            },
-            status = failed => status.map(Err),
-            () = self.shutdown.cancelled() => Some(Err(shutting_down())),
+            out = self.told.recv() => out,
+            status = failed => return status.map(Err),
+            () = self.shutdown.cancelled() => return Some(Err(shutting_down())),
+        };
+        match told {
+            Some(Out::Message(message)) => Some(Ok(outbound::down(message, &self.welcome))),
+            Some(Out::End(reason)) => Some(Err(Status::aborted(reason))),
+            // The loop has let the session go, perhaps for what the reader found: the worker is to be told of that.
+            None => self.failed.as_mut()?.try_recv().ok().map(Err),
         }
     }
 }

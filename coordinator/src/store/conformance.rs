@@ -60,6 +60,7 @@ pub fn queued_job(number: u64) -> Arc<Job> {
         loss: None,
         last_sequence: 0,
         artifacts: 0,
+        rings: 0,
         ring: None,
         precision: None,
         cancel: None,
@@ -118,7 +119,8 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     job.finish_by = Some(Time(11));
     job.updated = Time(12);
     job.failure = Some(Failure::WorkerLost);
-    job.ring = Some(Ring {
+    job.rings = 3;
+    job.ring = Some(Arc::new(Ring {
         epoch: Epoch(3),
         members: vec![Member {
             worker: WorkerId::new(),
@@ -127,14 +129,19 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
             host_name: "host".to_owned(),
             phase: Phase::default(),
             last_step: 0,
-            last_held: Time::default(),
         }],
         threads_per_rank: 2,
         numerics_class: "class".to_owned(),
         patience: Time::default(),
         broken: None,
-    });
+    }));
     store.commit(&[Write::UpdateJob(Arc::new(job.clone()))]).await.expect("update");
+    assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
+
+    (job.step, job.loss, job.last_sequence, job.artifacts) = (8, None, 30, 2);
+    let (step, loss, last_sequence, artifacts) = (job.step, job.loss, job.last_sequence, job.artifacts);
+    let progress = Write::UpdateProgress { job: job.id, step, loss, last_sequence, artifacts };
+    store.commit(&[progress]).await.expect("update the progress");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
     job
 }
@@ -184,6 +191,7 @@ async fn a_commit_is_all_or_nothing(store: &dyn Store, job: JobId) {
     assert!(store.commit(&twice).await.is_err(), "an event was stored twice");
     assert!(store.events(job, 20, 10).await.expect("events").is_empty(), "half a commit was kept");
     store.commit(&[]).await.expect("an empty commit");
+    store.probe().await.expect("a probe");
 }
 
 /// All jobs, oldest first.

@@ -1,7 +1,7 @@
 //! The store in memory: for tests of what stands on a store.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash, JobId};
@@ -47,12 +47,12 @@ fn limited<T>(items: impl Iterator<Item = T>, limit: u32) -> Vec<T> {
 /// A job as it comes back from a disk: what is not stored is at its default.
 fn stored(job: &Job) -> Job {
     let mut job = job.clone();
-    if let Some(ring) = &mut job.ring {
+    if let Some(ring) = job.ring.as_mut().map(Arc::make_mut) {
         ring.patience = Time::default();
         ring.broken = None;
         for member in &mut ring.members {
             member.phase = Phase::default();
-            member.last_held = Time::default();
+            member.last_step = 0;
         }
     }
     job
@@ -91,6 +91,12 @@ impl Store for MemoryStore {
                 Write::UpdateJob(job) => {
                     tables.jobs.insert(job.id, stored(job));
                 }
+                Write::UpdateProgress { job, step, loss, last_sequence, artifacts } => {
+                    if let Some(job) = tables.jobs.get_mut(job) {
+                        (job.step, job.loss) = (*step, *loss);
+                        (job.last_sequence, job.artifacts) = (*last_sequence, *artifacts);
+                    }
+                }
                 Write::AppendEvent(event) => {
                     tables.events.entry(event.job).or_default().push(event.clone());
                 }
@@ -105,6 +111,10 @@ impl Store for MemoryStore {
             }
         }
         Ok(())
+    }
+
+    async fn probe(&self) -> Result<(), Error> {
+        if self.tables().full { Err(Error::Full) } else { Ok(()) }
     }
 
     async fn recover(&self) -> Result<Recovered, Error> {
@@ -167,6 +177,10 @@ impl Store for MemoryStore {
         mine.dedup();
         mine.retain(|hash| !tables.artifacts.values().any(|other| other.hash == *hash));
         Ok(mine)
+    }
+
+    async fn purge(&self, _rows: u32) -> Result<bool, Error> {
+        Ok(false)
     }
 
     async fn content_uris(&self) -> Result<Vec<String>, Error> {

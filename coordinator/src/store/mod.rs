@@ -53,6 +53,9 @@ pub trait Store: Send + Sync + 'static {
     /// Stores all of `writes` in their order, or nothing. Durable once it returns.
     async fn commit(&self, writes: &[Write]) -> Result<(), Error>;
 
+    /// Stores something that nobody reads: whether anything can be stored at all.
+    async fn probe(&self) -> Result<(), Error>;
+
     /// Every job that has not ended, for a start.
     async fn recover(&self) -> Result<Recovered, Error>;
 
@@ -86,6 +89,9 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets a job and all that belongs to it; returns the contents that no artifact of another job
     /// refers to. A job that is not there has none.
     async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, Error>;
+
+    /// Removes a bounded number of rows that deleted jobs left; whether there may be more.
+    async fn purge(&self, rows: u32) -> Result<bool, Error>;
 
     /// Every content URI that the spec of a job holds: its images, and its checkpoint.
     async fn content_uris(&self) -> Result<Vec<String>, Error>;

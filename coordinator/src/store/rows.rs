@@ -9,12 +9,12 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use super::Error;
-use crate::core::{ArtifactRecord, Job, JobEvent, JobState, RequestKey, StepRecord, Time};
+use crate::core::{ArtifactRecord, Job, JobEvent, JobState, RequestKey, Ring, StepRecord, Time};
 
 /// The columns that [`job`] reads, in the order of the table.
 pub(super) const JOB_COLUMNS: &str = "job_id, number, spec, request_id, request_fingerprint, state, reason, \
      created, started, ended, step, loss, last_sequence, artifacts, ring, precision, cancel, finish_by, resumed, \
-     queue, updated, failure";
+     queue, updated, failure, rings";
 
 /// A number as SQLite keeps it. Counters do not reach 2^63.
 pub(super) fn integer(number: u64) -> i64 {
@@ -57,6 +57,7 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
     let text = |column| row.try_get::<&str, _>(column);
     let optional = |column| row.try_get::<Option<&str>, _>(column);
     let state = text("state")?;
+    let ring = optional("ring")?.map(|text| from_json::<Ring>("jobs.ring", text)).transpose()?;
     Ok(Job {
         id: parsed("jobs.job_id", text("job_id")?)?,
         number: counter(row, "number")?,
@@ -75,7 +76,9 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         loss: row.try_get("loss")?,
         last_sequence: counter(row, "last_sequence")?,
         artifacts: counter(row, "artifacts")?,
-        ring: optional("ring")?.map(|text| from_json("jobs.ring", text)).transpose()?,
+        // A ring of an older version was not counted yet.
+        rings: counter(row, "rings")?.max(ring.as_ref().map_or(0, |ring| ring.epoch.0)),
+        ring: ring.map(Arc::new),
         precision: optional("precision")?.map(|text| parsed("jobs.precision", text)).transpose()?,
         cancel: optional("cancel")?.map(|text| from_json("jobs.cancel", text)).transpose()?,
         finish_by: optional_time(row, "finish_by")?,

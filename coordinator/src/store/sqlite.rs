@@ -19,8 +19,12 @@ use crate::core::{
 };
 
 /// Every schema there ever was; a database of an older one is brought forward at the start.
-const SCHEMAS: [&str; 3] =
-    [include_str!("schema_1.sql"), include_str!("schema_2.sql"), include_str!("schema_4.sql")];
+const SCHEMAS: [&str; 4] = [
+    include_str!("schema_1.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+];
 
 /// Connections that read.
 const READERS: u32 = 4;
@@ -86,6 +90,18 @@ async fn write_all(connection: &mut SqliteConnection, writes: &[Write]) -> Resul
         match write {
             Write::InsertJob(job) => insert_job(&mut transaction, job).await?,
             Write::UpdateJob(job) => update_job(&mut transaction, job).await?,
+            Write::UpdateProgress { job, step, loss, last_sequence, artifacts } => {
+                let query =
+                    "UPDATE jobs SET step = ?, loss = ?, last_sequence = ?, artifacts = ? WHERE job_id = ?";
+                sqlx::query(query)
+                    .bind(integer(*step))
+                    .bind(*loss)
+                    .bind(integer(*last_sequence))
+                    .bind(integer(*artifacts))
+                    .bind(job.to_string())
+                    .execute(&mut *transaction)
+                    .await?;
+            }
             Write::AppendEvent(event) => append_event(&mut transaction, event).await?,
             Write::AppendStep(job, step) => append_step(&mut transaction, *job, step).await?,
             Write::PutArtifact(artifact) => put_artifact(&mut transaction, artifact).await?,
@@ -110,6 +126,18 @@ impl Store for SqliteStore {
             connection.close_on_drop();
         }
         stored
+    }
+
+    async fn probe(&self) -> Result<(), Error> {
+        let mut connection = self.writer.acquire().await?;
+        // SQLite would not write what is there already.
+        let query = "INSERT INTO counters (name, value) VALUES ('probes', 1) \
+                     ON CONFLICT (name) DO UPDATE SET value = value + 1";
+        let written = sqlx::query(query).execute(&mut *connection).await;
+        if written.is_err() {
+            connection.close_on_drop();
+        }
+        Ok(written.map(drop)?)
     }
 
     async fn recover(&self) -> Result<Recovered, Error> {
@@ -193,6 +221,11 @@ impl Store for SqliteStore {
         free.iter().map(|row| parse(row.try_get(0)?)).collect()
     }
 
+    /// Nothing is left: rows go with their job.
+    async fn purge(&self, _rows: u32) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     async fn content_uris(&self) -> Result<Vec<String>, Error> {
         let query = "SELECT DISTINCT atom FROM jobs, json_tree(jobs.spec) \
             WHERE type = 'text' AND substr(atom, 1, length(?1)) = ?1 ORDER BY atom";
@@ -213,7 +246,7 @@ impl Store for SqliteStore {
 }
 
 async fn insert_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
-    let places = ["?"; 22].join(", ");
+    let places = ["?"; 23].join(", ");
     let query = format!("INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({places})");
     sqlx::query(AssertSqlSafe(query))
         .bind(job.id.to_string())
@@ -230,7 +263,7 @@ async fn insert_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.loss)
         .bind(integer(job.last_sequence))
         .bind(integer(job.artifacts))
-        .bind(job.ring.as_ref().map(|ring| to_json("jobs.ring", ring)).transpose()?)
+        .bind(job.ring.as_ref().map(|ring| to_json("jobs.ring", &**ring)).transpose()?)
         .bind(job.precision.map(|precision| precision.as_str()))
         .bind(job.cancel.as_ref().map(|cancel| to_json("jobs.cancel", cancel)).transpose()?)
         .bind(job.finish_by.map(|time| time.0))
@@ -238,6 +271,7 @@ async fn insert_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(to_json("jobs.queue", &*job.queue)?)
         .bind(job.updated.0)
         .bind(job.failure.map(|failure| to_json("jobs.failure", &failure)).transpose()?)
+        .bind(integer(job.rings))
         .execute(&mut *connection)
         .await?;
     lists::insert_job(connection, job).await?;
@@ -251,7 +285,7 @@ async fn insert_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
 async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
     let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, step = ?, loss = ?, \
                  last_sequence = ?, artifacts = ?, ring = ?, precision = ?, cancel = ?, finish_by = ?, \
-                 updated = ?, failure = ? WHERE job_id = ?";
+                 updated = ?, failure = ?, rings = ? WHERE job_id = ?";
     sqlx::query(query)
         .bind(job.state.as_str())
         .bind(job.reason.as_str())
@@ -261,12 +295,13 @@ async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.loss)
         .bind(integer(job.last_sequence))
         .bind(integer(job.artifacts))
-        .bind(job.ring.as_ref().map(|ring| to_json("jobs.ring", ring)).transpose()?)
+        .bind(job.ring.as_ref().map(|ring| to_json("jobs.ring", &**ring)).transpose()?)
         .bind(job.precision.map(|precision| precision.as_str()))
         .bind(job.cancel.as_ref().map(|cancel| to_json("jobs.cancel", cancel)).transpose()?)
         .bind(job.finish_by.map(|time| time.0))
         .bind(job.updated.0)
         .bind(job.failure.map(|failure| to_json("jobs.failure", &failure)).transpose()?)
+        .bind(integer(job.rings))
         .bind(job.id.to_string())
         .execute(&mut *connection)
         .await?;

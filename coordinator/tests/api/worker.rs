@@ -27,7 +27,7 @@ pub(crate) fn hello(host: &str) -> v1::Hello {
         worker_id: WorkerId::new().to_string(),
         incarnation: 1,
         host_name: host.to_owned(),
-        address: "127.0.0.1:7072".to_owned(),
+        address: format!("{host}:7080"),
         capabilities: Some(v1::Capabilities {
             version: VERSION.to_owned(),
             numerics_class: "one".to_owned(),
@@ -134,9 +134,19 @@ impl Worker {
     pub(crate) async fn report(&mut self, phase: RankPhase, reason: &str) {
         self.held.phase = phase.into();
         self.held.reason = reason.to_owned();
-        let v1::HeldRank { job_id, epoch, rank, phase, step, reason, neighbour_lost } = self.held.clone();
-        let report =
-            v1::RankReport { job_id, epoch, rank, phase, progress: None, reason, neighbour_lost, step };
+        let v1::HeldRank { job_id, epoch, rank, phase, step, reason, neighbour_lost, fault } =
+            self.held.clone();
+        let report = v1::RankReport {
+            job_id,
+            epoch,
+            rank,
+            phase,
+            progress: None,
+            reason,
+            neighbour_lost,
+            step,
+            fault,
+        };
         self.say(Up::RankReport(report)).await;
     }
 

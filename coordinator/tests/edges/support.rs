@@ -115,7 +115,7 @@ pub(crate) fn hello(worker: WorkerId, incarnation: u64) -> v1::Hello {
         worker_id: worker.to_string(),
         incarnation,
         host_name: "node".to_owned(),
-        address: "127.0.0.1:1".to_owned(),
+        address: format!("{worker}:1"),
         capabilities: Some(v1::Capabilities {
             version: VERSION.to_owned(),
             numerics_class: "one".to_owned(),

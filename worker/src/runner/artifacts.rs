@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient, download_request::Source};
+use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient};
 use ringtune_shared::{
     backoff::Backoff,
     ids::{ContentHash, ContentHasher, Epoch, IdError, JobId},
@@ -33,7 +33,7 @@ use crate::session::link_random;
 const CHUNK_BYTES: usize = 512 << 10;
 /// Messages between the disk and the network.
 const QUEUED_CHUNKS: usize = 4;
-/// An upload or download that takes longer is tried again, from where it was.
+/// A call that takes longer is tried again; an upload goes on from where it was.
 const TRANSFER_LIMIT: Duration = Duration::from_secs(600);
 
 /// The coordinator's ArtifactService. Cheap to clone; connects when first used.
@@ -62,40 +62,14 @@ impl ArtifactClient {
         Self { epoch: Some(epoch), ..self.clone() }
     }
 
-    /// The whole content of `hash`, of at most `limit` bytes, checked.
-    pub async fn download(&self, hash: ContentHash, limit: u64) -> Result<Vec<u8>, RankError> {
-        let uri = hash.uri();
-        let mut retries = Retries::of(&uri, self.backoff);
-        let content = loop {
-            match within_limit(self.download_once(&uri, limit)).await {
-                Ok(content) => break content,
-                Err(status) => retries.wait_after(status).await?,
-            }
-        };
-        let wrong = |problem| RankError::WrongContent { uri: uri.clone(), problem };
-        if content.len() as u64 > limit {
-            return Err(wrong(format!("more than the {limit} bytes that it should have")));
-        }
-        let found = ContentHash::of(&content);
-        if found != hash {
-            return Err(wrong(format!("{} bytes with the hash {found}", content.len())));
-        }
-        Ok(content)
+    /// The calls themselves.
+    pub(super) fn service(&self) -> ArtifactServiceClient<Channel> {
+        self.service.clone()
     }
 
-    /// Stops reading as soon as there is more than there may be.
-    async fn download_once(&self, uri: &str, limit: u64) -> Result<Vec<u8>, Status> {
-        let source = Some(Source::Uri(uri.to_owned()));
-        let request = v1::DownloadRequest { source, ..Default::default() };
-        let mut stream = self.service.clone().download(request).await?.into_inner();
-        let mut content = Vec::new();
-        while let Some(part) = stream.message().await? {
-            content.extend_from_slice(&part.chunk);
-            if content.len() as u64 > limit {
-                break;
-            }
-        }
-        Ok(content)
+    /// How long to wait after what failed.
+    pub(super) fn backoff(&self) -> Backoff {
+        self.backoff
     }
 
     /// The files that are kept with a job, by name.
@@ -202,19 +176,19 @@ async fn within_limit<T>(transfer: impl Future<Output = Result<T, Status>>) -> R
 }
 
 /// Failed tries of one transfer.
-struct Retries<'a> {
+pub(super) struct Retries<'a> {
     what: &'a str,
     backoff: Backoff,
     attempt: u32,
 }
 
 impl<'a> Retries<'a> {
-    fn of(what: &'a str, backoff: Backoff) -> Self {
+    pub(super) fn of(what: &'a str, backoff: Backoff) -> Self {
         Self { what, backoff, attempt: 0 }
     }
 
     /// Waits before the next try, unless the coordinator's answer says that it would fail as well.
-    async fn wait_after(&mut self, status: Status) -> Result<(), RankError> {
+    pub(super) async fn wait_after(&mut self, status: Status) -> Result<(), RankError> {
         if is_final(status.code()) {
             return Err(RankError::refused(self.what, &status));
         }

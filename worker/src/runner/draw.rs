@@ -102,8 +102,15 @@ impl Artist {
         let mut files = Vec::with_capacity(self.spec.embeddings.len());
         for (done, embedding) in self.spec.embeddings.iter().enumerate() {
             progress(ProgressStage::Fetch, done as u64, self.spec.embeddings.len() as u64).await;
-            files.push(self.fetch(embedding).await?);
+            files.push(self.fetch(embedding).await);
+            if files.last().is_some_and(Result::is_err) {
+                break;
+            }
         }
+        // The cache keeps its bound, also when something is not to be had.
+        let (cache, needed) = (context.cache.clone(), self.uploaded_embeddings());
+        tokio::task::spawn_blocking(move || cache.trim(&needed)).await?;
+        let files: Vec<EmbeddingFile> = files.into_iter().collect::<Result<_, _>>()?;
         // 2. The checkpoint; its hash is taken beside.
         let base_model = model::materialise(&assignment.spec, &context.models, journal).await?;
         let folder = base_model.folder.clone();
@@ -148,6 +155,14 @@ impl Artist {
             embeddings: embeddings.finish(),
             _base_model: base_model,
         })
+    }
+
+    fn uploaded_embeddings(&self) -> Vec<ContentHash> {
+        let uploaded = |embedding: &String| match EmbeddingPlace::parse(embedding) {
+            Ok(EmbeddingPlace::Uploaded { hash, .. }) => Some(hash),
+            _ => None,
+        };
+        self.spec.embeddings.iter().filter_map(uploaded).collect()
     }
 
     /// An embedding as a file of this machine.

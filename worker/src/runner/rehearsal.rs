@@ -11,7 +11,7 @@ use ringtune_shared::{
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::{Context, RankError, journal::Journal, latents::Target, prepare::prepare};
+use super::{Context, RankError, framing::Target, journal::Journal, prepare::prepare};
 use crate::{
     data::{ClipTokenizer, images::ImageFile},
     engine::{EngineHandle, ModelInfo, Precision},

@@ -37,7 +37,7 @@ pub(super) async fn run(
 ) {
     let key = assignment.key();
     let rank = assignment.rank;
-    let folder = context.work_folder.join(format!("{}-{}", key.job, key.epoch));
+    let folder = context.rank_folder(key);
     let made = folder.clone();
     let folder_made = match tokio::task::spawn_blocking(move || make_work_folder(&made)).await {
         Ok(made) => made,

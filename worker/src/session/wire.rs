@@ -160,6 +160,7 @@ pub(super) fn held_ranks(held: &[HeldRank]) -> Vec<v1::HeldRank> {
             step: i64::try_from(held.step).unwrap_or(i64::MAX),
             reason: held.reason.clone(),
             neighbour_lost: held.neighbour_lost,
+            ..v1::HeldRank::default()
         })
         .collect()
 }

@@ -36,6 +36,10 @@ use tonic::{
 pub struct Files {
     contents: HashMap<ContentHash, Vec<u8>>,
     kept: BTreeMap<(String, String), Vec<u8>>,
+    /// Downloads break after so many bytes each.
+    cut_downloads_after: Option<usize>,
+    /// Where downloads of each content were asked to begin.
+    downloads: HashMap<ContentHash, Vec<i64>>,
 }
 
 #[derive(Clone)]
@@ -169,6 +173,17 @@ impl Coordinator {
     pub fn spoil(&self, uri: &str) {
         let hash = ContentHash::from_uri(uri).unwrap();
         self.files.lock().unwrap().contents.insert(hash, b"spoilt".to_vec());
+    }
+
+    /// From now on no download has more than so many bytes, and all longer ones break there.
+    pub fn cut_downloads_after(&self, bytes: usize) {
+        self.files.lock().unwrap().cut_downloads_after = Some(bytes);
+    }
+
+    /// Where the downloads of a content were asked to begin, one after the other.
+    pub fn downloads_of(&self, content: &[u8]) -> Vec<i64> {
+        let files = self.files.lock().unwrap();
+        files.downloads.get(&ContentHash::of(content)).cloned().unwrap_or_default()
     }
 
     /// A file that was uploaded for a job.
@@ -364,16 +379,23 @@ impl ArtifactService for Services {
         &self,
         request: Request<v1::DownloadRequest>,
     ) -> Result<Response<Self::DownloadStream>, Status> {
-        let Some(Source::Uri(uri)) = request.into_inner().source else {
+        let v1::DownloadRequest { source, offset, .. } = request.into_inner();
+        let Some(Source::Uri(uri)) = source else {
             return Err(Status::invalid_argument("no uri"));
         };
         let hash = ContentHash::from_uri(&uri).unwrap();
-        let files = self.files.lock().unwrap();
+        let mut files = self.files.lock().unwrap();
+        files.downloads.entry(hash).or_default().push(offset);
         let content = files.contents.get(&hash).ok_or_else(|| Status::not_found("no such content"))?;
-        let parts: Vec<_> = content
+        let rest = &content[usize::try_from(offset).unwrap()..];
+        let sent = rest.len().min(files.cut_downloads_after.unwrap_or(usize::MAX));
+        let mut parts: Vec<_> = rest[..sent]
             .chunks(1000)
             .map(|chunk| Ok(v1::DownloadResponse { artifact: None, chunk: Bytes::copy_from_slice(chunk) }))
             .collect();
+        if sent < rest.len() {
+            parts.push(Err(Status::unavailable("the coordinator is restarting")));
+        }
         Ok(Response::new(tokio_stream::iter(parts)))
     }
 

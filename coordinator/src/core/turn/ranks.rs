@@ -4,8 +4,9 @@ use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::spec::JobKind;
 
 use super::Turn;
+use crate::core::deadlines::Subject;
 use crate::core::effect::{Down, Refusal, Write};
-use crate::core::input::{HeldRank, RankReport, Sender};
+use crate::core::input::{Fault, HeldRank, RankReport, Sender};
 use crate::core::job::{Broken, Job, JobState, Phase};
 use crate::core::reason::Failure;
 use crate::core::record::{EventBody, LogLevel, StepRecord};
@@ -44,7 +45,7 @@ impl Turn<'_> {
             return Ok(());
         }
         if step.step > job.step {
-            if let Some(job) = self.job_mut(id) {
+            if let Some(job) = self.progress_mut(id) {
                 job.step = step.step;
                 job.loss = Some(step.loss);
             }
@@ -99,17 +100,14 @@ impl Turn<'_> {
 
     /// Takes in a rank's phase as its worker tells it.
     pub(super) fn observe(&mut self, worker: WorkerId, held: &HeldRank) {
-        let now = self.now;
-        let Some(known) = self.cluster.jobs.get_mut(&held.job) else { return };
-        // The phase is not stored: the row need not be written.
-        let job = std::sync::Arc::make_mut(known);
-        let cancelling = job.cancel.is_some();
-        let Some(ring) = &mut job.ring else { return };
-        let Some(member) = ring.members.iter_mut().find(|member| member.worker == worker) else { return };
-        member.last_held = now;
+        self.mark_held(worker);
+        let Some(job) = self.cluster.jobs.get(&held.job) else { return };
+        let (state, cancelling) = (job.state, job.cancel.is_some());
+        let Some(member) = job.ring.as_ref().and_then(|ring| ring.member(worker)) else { return };
         if held.phase <= member.phase || member.phase.is_terminal() {
             return;
         }
+        let Some(member) = self.ring_mut(held.job).and_then(|ring| ring.member_mut(worker)) else { return };
         member.phase = held.phase;
         member.last_step = held.step;
         let host = member.host_name.clone();
@@ -119,6 +117,8 @@ impl Turn<'_> {
                 let reason = format!("rank {} on {host}: {stopped}{}", held.rank, held.reason);
                 if held.neighbour_lost {
                     self.ring_broke(held, reason);
+                } else if state == JobState::Preparing && held.fault == Fault::Node {
+                    self.node_failed(held.job, worker, &reason);
                 } else {
                     self.fail_job(held.job, Failure::Rank, &reason);
                 }
@@ -138,7 +138,8 @@ impl Turn<'_> {
         let fail_by = self.now.plus(self.cluster.options.root_cause);
         let note = self.cut(&reason);
         self.record(held.job, EventBody::note(LogLevel::Warn, note));
-        let Some(ring) = self.job_mut(held.job).and_then(|job| job.ring.as_mut()) else { return };
+        self.cluster.deadlines.by(Subject::Job(held.job), fail_by);
+        let Some(ring) = self.ring_mut(held.job) else { return };
         let broken = ring.broken.get_or_insert(Broken { fail_by, rank: held.rank, reason: reason.clone() });
         if held.rank < broken.rank {
             (broken.rank, broken.reason) = (held.rank, reason);
@@ -192,6 +193,7 @@ impl Turn<'_> {
                 format!("{} on {} rank(s)", doing(job.spec.kind), ring.members.len()),
             );
             for member in &ring.members {
+                self.cluster.change_worker(member.worker, |worker| worker.failures = 0);
                 self.tell(member.worker, Down::StartRank(id, ring.epoch));
             }
         }
@@ -211,6 +213,7 @@ impl Turn<'_> {
             && let Some(job) = self.job_mut(id)
         {
             job.finish_by = Some(finish_by);
+            self.cluster.deadlines.by(Subject::Job(id), finish_by);
         }
     }
 }

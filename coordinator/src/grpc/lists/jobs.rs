@@ -38,7 +38,7 @@ impl Jobs {
             JobQuery { filter, order: order.by, descending: order.descending, after, limit: size + 1 };
         let mut jobs = self.0.handle.store().list_jobs(&query).await?;
         let more = pages::cut(&mut jobs, size);
-        let jobs = self.0.handle.explained(jobs);
+        self.0.handle.explain(&mut jobs);
         let last = jobs.last().filter(|_| more).map(|job| listing.token(&write_place(&order.by.place(job))));
         Ok(v1::ListJobsResponse {
             next_page_token: last.unwrap_or_default(),

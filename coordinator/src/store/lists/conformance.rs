@@ -1,5 +1,5 @@
 //! What every store must do for lists, as one suite for all of them. Panics where one does not.
-#![expect(clippy::expect_used, clippy::missing_panics_doc, reason = "a test suite reports by panicking")]
+#![expect(clippy::expect_used, reason = "a test suite reports by panicking")]
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use ringtune_shared::ids::{ContentHash, JobId};
 use ringtune_shared::spec::JobKind;
 
 use super::{ArtifactQuery, EventQuery, JobFilter, JobOrder, JobQuery};
-use crate::core::{ArtifactRecord, EventBody, EventKind, Job, JobEvent, JobState, Time, Write};
+use crate::core::{ArtifactRecord, EventBody, EventKind, Job, JobEvent, JobState, LogLevel, Time, Write};
 use crate::store::{Store, conformance};
 
 /// Lists what it writes, by everything that lists know, on an empty store.
@@ -137,7 +137,7 @@ async fn events_are_listed_both_ways(store: &dyn Store, job: JobId) {
         time: Time(1),
         body: match sequence % 3 {
             0 => EventBody::StateChange { from: None, to: JobState::Queued, reason: "\"log\":".to_owned() },
-            _ => EventBody::note("info", format!("event {sequence}")),
+            _ => EventBody::note(LogLevel::Info, format!("event {sequence}")),
         },
     };
     let writes: Vec<Write> = (1..=20).map(|sequence| Write::AppendEvent(event(sequence))).collect();

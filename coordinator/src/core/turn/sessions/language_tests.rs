@@ -66,7 +66,13 @@ fn a_ring_speaks_the_newest_protocol_that_all_its_members_do() {
          [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n[cluster]\nworld_size = 3\n",
     )
     .unwrap();
-    let new = NewJob { id: JobId::new(), spec: Arc::new(spec), request: None, resumed: None };
+    let new = NewJob {
+        id: JobId::new(),
+        spec: Arc::new(spec),
+        request: None,
+        resumed: None,
+        queue: Arc::default(),
+    };
     let effects = cluster.apply(Input::CreateJob(new), Time(1)).unwrap();
     let protocols: Vec<u32> = effects
         .actions
