@@ -130,7 +130,9 @@ def run(client, options):
             yield from client.call(f"{PACKAGE}.ArtifactService/Upload", requests)
         case "watch":
             request = {"job_id": options.job_id, "after_sequence": options.after}
-            yield from client.call(f"{PACKAGE}.JobService/WatchJob", [request], timeout=options.watch_timeout)
+            answers = client.call(f"{PACKAGE}.JobService/WatchJob", [request], timeout=options.watch_timeout)
+            # The others tell how far preparation is, or only that the stream is alive.
+            yield from (answer["event"] for answer in answers if "event" in answer)
         case "get":
             yield from call("JobService/GetJob", {"job_id": options.job_id})
         case "cancel":

@@ -269,12 +269,6 @@ enum EventDetails {
         preview_seconds: f64,
         epoch: u64,
     },
-    Progress {
-        rank: i32,
-        stage: &'static str,
-        done: i64,
-        total: i64,
-    },
     Artifact {
         name: String,
         uri: String,
@@ -313,12 +307,6 @@ impl From<&v1::JobEvent> for EventObject {
                 preview_seconds: step.preview_seconds,
                 epoch: step.epoch,
             },
-            Some(Event::Progress(progress)) => EventDetails::Progress {
-                rank: progress.rank,
-                stage: progress_stage_name(progress.stage),
-                done: progress.done,
-                total: progress.total,
-            },
             Some(Event::Artifact(artifact)) => {
                 EventDetails::Artifact { name: artifact.name, uri: artifact.uri, size: artifact.size }
             }
@@ -335,6 +323,33 @@ impl From<&v1::JobEvent> for EventObject {
             sequence: event.sequence,
             time: time_text(event.time.as_ref()),
             event: details,
+        }
+    }
+}
+
+/// How far a rank is, as a line of JSON; no part of the job's history, and so without a sequence number.
+#[derive(Debug, Serialize)]
+pub struct ProgressObject {
+    r#type: &'static str,
+    job_id: String,
+    event: &'static str,
+    rank: i32,
+    stage: &'static str,
+    done: i64,
+    total: i64,
+}
+
+impl ProgressObject {
+    /// A rank of `job_id`.
+    pub fn new(job_id: &str, progress: &v1::RankProgress) -> Self {
+        Self {
+            r#type: "event",
+            job_id: job_id.to_owned(),
+            event: "progress",
+            rank: progress.rank,
+            stage: progress_stage_name(progress.stage),
+            done: progress.done,
+            total: progress.total,
         }
     }
 }

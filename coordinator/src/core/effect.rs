@@ -8,7 +8,7 @@ use ringtune_shared::version::{Agreement, Misfit};
 
 use super::input::SessionId;
 use super::job::Job;
-use super::record::{ArtifactRecord, JobEvent, StepRecord};
+use super::record::{ArtifactRecord, JobEvent, Progress, StepRecord};
 
 /// The outcome of one input. No action may be taken before all writes are safe.
 #[derive(Debug, Default)]
@@ -17,6 +17,8 @@ pub struct Effects {
     pub writes: Vec<Write>,
     /// To be done once that is safe.
     pub actions: Vec<Action>,
+    /// How far ranks are now. Never stored: the newest word of each rank is all that anybody wants.
+    pub progress: Vec<(JobId, Progress)>,
     /// The job that a request was about.
     pub about: Option<JobId>,
     /// That job as it is after this input, unless it ended before.

@@ -11,7 +11,7 @@ use super::time::Time;
 pub struct JobEvent {
     /// The job.
     pub job: JobId,
-    /// Counts up from 1 without gaps.
+    /// Counts up from 1.
     pub sequence: u64,
     /// When.
     pub time: Time,
@@ -34,7 +34,7 @@ pub enum EventBody {
     },
     /// An optimizer update.
     Step(StepRecord),
-    /// A rank got further with its preparation.
+    /// A rank got further with its preparation. Older versions kept this; it is read and passed over.
     Progress(Progress),
     /// A file was kept.
     Artifact(ArtifactRecord),
@@ -247,7 +247,11 @@ mod tests {
 
     #[test]
     fn a_body_as_json_begins_with_its_kind() {
+<<<<<<< HEAD
         let progress = Progress { rank: 0, stage: ProgressStage::Load, done: 0, total: 0 };
+=======
+        let progress = Progress { rank: 0, stage: ProgressStage::Fetch, done: 0, total: 0 };
+>>>>>>> h/apib
         let change = EventBody::StateChange { from: None, to: JobState::Queued, reason: String::new() };
         for body in [change, EventBody::Progress(progress), EventBody::note(LogLevel::Info, "")] {
             let written = serde_json::to_string(&body).unwrap();

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::Stream;
 use prost::Message as _;
 use ringtune_proto::convert::{FieldError, parse, queue_from_wire, spec_from_wire};
 use ringtune_proto::v1::{self, job_service_server::JobService};
@@ -11,10 +10,10 @@ use ringtune_shared::spec::{JobSpec, QueueSpec};
 use tonic::{Request, Response, Status};
 use tonic_types::FieldViolation;
 
-use super::status::{FailedRequest, bad_queue, bad_request, bad_spec, shutting_down, too_many};
+use super::status::{FailedRequest, bad_queue, bad_request, bad_spec};
+use super::watches::{self, Answers};
 use super::{Api, outbound};
 use crate::core::{NewJob, RequestKey};
-use crate::service::Watch;
 
 /// Characters of a request id.
 const LONGEST_REQUEST_ID: usize = 128;
@@ -22,11 +21,10 @@ const LONGEST_REQUEST_ID: usize = 128;
 #[derive(Clone)]
 pub(super) struct Jobs(pub(super) Arc<Api>);
 
-type EventStream = std::pin::Pin<Box<dyn Stream<Item = Result<v1::JobEvent, Status>> + Send>>;
-
 #[tonic::async_trait]
 impl JobService for Jobs {
-    type WatchJobStream = EventStream;
+    type WatchJobStream = Answers<v1::WatchJobResponse>;
+    type WatchJobsStream = Answers<v1::WatchJobsResponse>;
 
     async fn create_job(
         &self,
@@ -100,27 +98,14 @@ impl JobService for Jobs {
         &self,
         request: Request<v1::WatchJobRequest>,
     ) -> Result<Response<Self::WatchJobStream>, Status> {
-        let request = request.into_inner();
-        let id = job_id(&request.job_id)?;
-        let limit = super::WATCHES;
-        let permit = self.0.watches.clone().try_acquire_owned().map_err(|_| too_many("watches", limit))?;
-        let watch = self.0.handle.watch_job(id, request.after_sequence).await.map_err(FailedRequest::from)?;
-        let shutdown = self.0.shutdown.clone();
-        let stream = futures::stream::unfold(Some((watch, permit)), move |state| {
-            let shutdown = shutdown.clone();
-            async move {
-                let (mut watch, permit) = state?;
-                tokio::select! {
-                    item = next_event(&mut watch) => match item {
-                        Ok(Some(event)) => Some((Ok(event), Some((watch, permit)))),
-                        Ok(None) => None,
-                        Err(status) => Some((Err(status), None)),
-                    },
-                    () = shutdown.cancelled() => Some((Err(shutting_down()), None)),
-                }
-            }
-        });
-        Ok(Response::new(Box::pin(stream)))
+        Ok(Response::new(watches::watch_job(&self.0, request.into_inner()).await?))
+    }
+
+    async fn watch_jobs(
+        &self,
+        request: Request<v1::WatchJobsRequest>,
+    ) -> Result<Response<Self::WatchJobsStream>, Status> {
+        Ok(Response::new(watches::watch_jobs(&self.0, request.into_inner()).await?))
     }
 
     async fn list_steps(
@@ -155,11 +140,6 @@ impl Jobs {
         }
         Ok(count)
     }
-}
-
-async fn next_event(watch: &mut Watch) -> Result<Option<v1::JobEvent>, Status> {
-    let event = watch.next().await.map_err(FailedRequest::from)?;
-    Ok(event.map(outbound::event))
 }
 
 /// Makes steps of a job's epochs.

@@ -13,6 +13,7 @@ mod lists;
 mod outbound;
 mod references;
 mod status;
+mod watches;
 mod workers;
 
 use std::sync::Arc;
@@ -37,7 +38,7 @@ use crate::service::Handle;
 use references::References;
 use status::FailedRequest;
 
-/// WatchJob streams that may be open at a time.
+/// WatchJob and WatchJobs streams that may be open at a time.
 const WATCHES: usize = 1024;
 /// Downloads that may be under way at a time.
 const DOWNLOADS: usize = 256;

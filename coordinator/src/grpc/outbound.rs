@@ -6,7 +6,7 @@ use ringtune_shared::version::Agreement;
 
 use crate::core::{
     ArtifactRecord, Assignment, Capabilities, Down, EventBody, Failure, Job, JobEvent, JobState, LogLevel,
-    Phase, ProgressStage, ReasonCode, Ring, StepRecord, Time, Worker, WorkerState,
+    Phase, Progress, ProgressStage, ReasonCode, Ring, StepRecord, Time, Worker, WorkerState,
 };
 
 pub(super) fn time(time: Time) -> prost_types::Timestamp {
@@ -34,10 +34,14 @@ pub(super) fn job_state(state: JobState) -> v1::JobState {
 }
 
 pub(super) fn job(job: &Job) -> v1::Job {
+    v1::Job { spec: Some(spec_to_wire(&job.spec)), ..job_without_spec(job) }
+}
+
+pub(super) fn job_without_spec(job: &Job) -> v1::Job {
     v1::Job {
         job_id: job.id.to_string(),
         name: job.spec.name.clone(),
-        spec: Some(spec_to_wire(&job.spec)),
+        spec: None,
         state: job_state(job.state).into(),
         state_reason: job.reason.clone(),
         create_time: Some(time(job.created)),
@@ -95,7 +99,8 @@ fn rank_phase(phase: Phase) -> v1::RankPhase {
     }
 }
 
-pub(super) fn event(event: JobEvent) -> v1::JobEvent {
+/// None for what only older versions kept.
+pub(super) fn event(event: JobEvent) -> Option<v1::JobEvent> {
     use v1::job_event::Event;
     let body = match event.body {
         EventBody::StateChange { from, to, reason } => Event::StateChange(v1::StateChange {
@@ -104,23 +109,27 @@ pub(super) fn event(event: JobEvent) -> v1::JobEvent {
             reason,
         }),
         EventBody::Step(record) => Event::Step(step(&record)),
-        EventBody::Progress(progress) => Event::Progress(v1::RankProgress {
-            rank: small(progress.rank),
-            stage: progress_stage(progress.stage).into(),
-            done: signed(progress.done),
-            total: signed(progress.total),
-        }),
+        EventBody::Progress(_) => return None,
         EventBody::Artifact(record) => Event::Artifact(artifact(&record)),
         EventBody::Log { level, rank, message } => {
             let level = log_level(level).into();
             Event::Log(v1::LogLine { level, rank: rank.map(small), message })
         }
     };
-    v1::JobEvent {
+    Some(v1::JobEvent {
         job_id: event.job.to_string(),
         sequence: event.sequence,
         time: Some(time(event.time)),
         event: Some(body),
+    })
+}
+
+pub(super) fn progress(progress: Progress) -> v1::RankProgress {
+    v1::RankProgress {
+        rank: small(progress.rank),
+        stage: progress_stage(progress.stage).into(),
+        done: signed(progress.done),
+        total: signed(progress.total),
     }
 }
 

@@ -134,6 +134,11 @@ fn service_status(error: &service::Error) -> Status {
         E::NoSuchArtifact { name, .. } => missing("ringtune.v1.Artifact", name, message),
         E::AlreadyEnded { job, .. } => precondition("JOB_ENDED", job.to_string(), message),
         E::NotEnded { job, .. } => precondition("JOB_NOT_ENDED", job.to_string(), message),
+        E::NoSuchSequence { .. } => {
+            let details = ErrorDetails::with_bad_request_violation("after_sequence", message.clone());
+            Status::with_error_details(Code::OutOfRange, format!("after_sequence: {message}"), details)
+        }
+        E::TooSlow { .. } => retry_later(Code::Aborted, &message, Duration::from_secs(1)),
         E::ShuttingDown => shutting_down(),
     }
 }

@@ -117,7 +117,7 @@ fn method_of(path: &str) -> &str {
 }
 
 /// Every method of the four services.
-const METHODS: [&str; 19] = [
+const METHODS: [&str; 20] = [
     "CreateJob",
     "GetJob",
     "ListJobs",
@@ -126,6 +126,7 @@ const METHODS: [&str; 19] = [
     "ResumeJob",
     "DeleteJob",
     "WatchJob",
+    "WatchJobs",
     "ListSteps",
     "ListEvents",
     "ListWorkers",

@@ -8,7 +8,9 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::clock::Clock;
 use super::error::Error;
-use super::watch::{Watch, Watchers};
+use super::watch::Watch;
+use super::watch_many::WatchMany;
+use super::watchers::Watchers;
 use crate::core::{
     ArtifactRecord, Cluster, Down, Hello, Input, Job, JobState, NewJob, Refusal, Sender, SessionId, Time,
 };
@@ -199,13 +201,29 @@ impl Handle {
         }
     }
 
-    /// The events of a job after `after`: those stored first, then as they come. A slow reader slows
-    /// down nobody: it reads from the store again. Ends after the event that ended the job.
+    /// The events of a job after `after`: those stored first, then as they come, and between them how far its ranks
+    /// are. A slow reader slows down nobody: it reads from the store again. Ends after the event that ended the job.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchJob`]; [`Error::NoSuchSequence`] where the job has not come to `after`; the store's.
     pub async fn watch_job(&self, id: JobId, after: u64) -> Result<Watch, Error> {
         // Subscribed before the job is read: no event falls between.
-        let watch = Watch::new(self.store.clone(), self.watchers.subscribe(id), id, after);
-        self.job(id).await?;
-        Ok(watch)
+        let subscription = self.watchers.subscribe(id);
+        let newest = self.job(id).await?.last_sequence;
+        if after > newest {
+            return Err(Error::NoSuchSequence { given: after, newest });
+        }
+        Ok(Watch::new(self.store.clone(), self.snapshot.clone(), subscription, after))
+    }
+
+    /// What happens from now on to these jobs, or to all if none is named.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchJob`]; the store's.
+    pub async fn watch_jobs(&self, named: &[JobId]) -> Result<WatchMany, Error> {
+        // Subscribed before the jobs are read: no event falls between.
+        let feed = self.watchers.feed();
+        WatchMany::open(self.store.clone(), self.snapshot.clone(), feed, named).await
     }
 
     /// The store, for reading.
@@ -221,6 +239,11 @@ impl Handle {
     /// When the coordinator started.
     pub fn started(&self) -> Time {
         self.clock.started()
+    }
+
+    /// The clock that inputs carry.
+    pub fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// Now, by the clock that inputs carry.

@@ -12,6 +12,7 @@ mod restarts;
 mod surface;
 mod uploads;
 mod versions;
+mod watches;
 mod worker;
 
 use std::time::Duration;

@@ -12,7 +12,7 @@ use ringtune_coordinator::store::{SqliteStore, Store};
 use ringtune_coordinator::{grpc, service};
 use ringtune_proto::v1::{
     self, artifact_service_client::ArtifactServiceClient, job_service_client::JobServiceClient,
-    session_request::Message as Up, session_response::Message as Down,
+    session_request::Message as Up, session_response::Message as Down, watch_job_response::Response,
     worker_service_client::WorkerServiceClient,
 };
 use ringtune_shared::ids::WorkerId;
@@ -259,10 +259,23 @@ pub(crate) async fn watch_to_end(
     let request = v1::WatchJobRequest { job_id: job_id.to_owned(), after_sequence: after };
     let mut stream = jobs.watch_job(request).await.unwrap().into_inner();
     let mut events = Vec::new();
-    while let Some(event) = soon("an event", stream.message()).await.unwrap() {
+    while let Some(event) = next_event(&mut stream).await.unwrap() {
         events.push(event);
     }
     events
+}
+
+/// The next event of a watch, whatever else it says before.
+pub(crate) async fn next_event(
+    watch: &mut Streaming<v1::WatchJobResponse>,
+) -> Result<Option<v1::JobEvent>, Status> {
+    loop {
+        match soon("an event", watch.message()).await?.map(|answer| answer.response) {
+            None => return Ok(None),
+            Some(Some(Response::Event(event))) => return Ok(Some(event)),
+            Some(_) => {}
+        }
+    }
 }
 
 /// The job's last state and its reason, once it ended.

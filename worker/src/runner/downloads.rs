@@ -50,7 +50,8 @@ impl ArtifactClient {
     /// One call's worth of what is not in `content` yet.
     async fn receive(&self, uri: &str, limit: u64, content: &mut Vec<u8>) -> Result<(), Status> {
         let offset = i64::try_from(content.len()).unwrap_or(i64::MAX);
-        let request = v1::DownloadRequest { source: Some(Source::Uri(uri.to_owned())), offset, ..Default::default() };
+        let request =
+            v1::DownloadRequest { source: Some(Source::Uri(uri.to_owned())), offset, ..Default::default() };
         let mut service = self.service();
         let stream = within_idle_limit(service.download(request)).await?;
         append(stream?.into_inner(), limit, content).await

@@ -16,6 +16,7 @@ mod initializers;
 mod journal;
 mod latents;
 mod model;
+mod pace;
 mod prepare;
 mod preview;
 mod rehearsal;

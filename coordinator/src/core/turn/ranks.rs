@@ -22,7 +22,7 @@ impl Turn<'_> {
         }
         if let Some(progress) = report.progress {
             let progress = crate::core::Progress { rank: held.rank, ..progress };
-            self.record(held.job, EventBody::Progress(progress));
+            self.effects.progress.push((held.job, progress));
         }
         self.observe(sender.worker, &held);
         Ok(())

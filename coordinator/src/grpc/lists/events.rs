@@ -44,7 +44,7 @@ impl Jobs {
         let last = events.last().filter(|_| more).map(|event| listing.token(&event.sequence.to_string()));
         Ok(v1::ListEventsResponse {
             next_page_token: last.unwrap_or_default(),
-            events: events.into_iter().map(outbound::event).collect(),
+            events: events.into_iter().filter_map(outbound::event).collect(),
         })
     }
 }
