@@ -4,10 +4,7 @@ use std::{
     fs::{self, File},
     os::unix::fs::FileExt as _,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::mpsc::{self, RecvTimeoutError},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -39,7 +36,8 @@ impl Samples {
 /// Writes a page and syncs it, twenty times a second, until it is stopped.
 #[derive(Debug)]
 pub(crate) struct DiskProbe {
-    stop: Arc<AtomicBool>,
+    /// Dropped, it ends the thread.
+    stop: mpsc::Sender<()>,
     thread: JoinHandle<Result<Samples>>,
 }
 
@@ -54,19 +52,16 @@ impl DiskProbe {
             file.write_all_at(&[1; PAGE], page * PAGE as u64)?;
         }
         file.sync_all()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let (stop, stopped) = mpsc::channel();
         let probe = move || {
             let mut samples = Samples::default();
-            for number in 0.. {
-                if stopped.load(Ordering::Acquire) {
-                    break;
-                }
+            let mut page = 0;
+            while stopped.recv_timeout(Duration::from_millis(50)) == Err(RecvTimeoutError::Timeout) {
                 let start = Instant::now();
-                file.write_all_at(&[2; PAGE], number % PAGES * PAGE as u64)?;
+                file.write_all_at(&[2; PAGE], page * PAGE as u64)?;
                 file.sync_data()?;
                 samples.0.push(start.elapsed());
-                std::thread::sleep(Duration::from_millis(50));
+                page = (page + 1) % PAGES;
             }
             Ok(samples)
         };
@@ -75,7 +70,7 @@ impl DiskProbe {
 
     /// Stops it and returns how long the syncs took.
     pub(crate) fn stop(self) -> Result<Samples> {
-        self.stop.store(true, Ordering::Release);
+        drop(self.stop);
         self.thread.join().map_err(|_| anyhow::anyhow!("the disk probe panicked"))?
     }
 }
