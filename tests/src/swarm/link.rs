@@ -5,14 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ringtune_proto::{
-    WORKER_PROTOCOL,
-    v1::{
-        self, session_request::Message as Up, session_response::Message as Down,
-        worker_service_client::WorkerServiceClient,
-    },
+use ringtune_proto::v1::{
+    self, session_request::Message as Up, session_response::Message as Down,
+    worker_service_client::WorkerServiceClient,
 };
-use ringtune_shared::{ids::WorkerId, version};
+use ringtune_shared::{
+    ids::WorkerId,
+    version::{self, WORKER_PROTOCOLS},
+};
 use tokio::{
     sync::{mpsc, watch},
     time::MissedTickBehavior,
@@ -69,7 +69,9 @@ impl Identity {
                 ..v1::Capabilities::default()
             }),
             held,
-            protocol: WORKER_PROTOCOL,
+            protocol_min: WORKER_PROTOCOLS.min,
+            protocol_max: WORKER_PROTOCOLS.max,
+            features: Vec::new(),
         }
     }
 }
@@ -223,7 +225,7 @@ fn hear(message: v1::SessionResponse, ranks: &mut Ranks, shared: &Shared) -> Sai
             let paced = assignment.spec.as_ref().is_some_and(|spec| spec.name == PACED);
             ranks.assigned(assignment, if paced { shared.step_time } else { Duration::ZERO })
         }
-        Some(Down::StartTraining(start)) => ranks.start(start, Instant::now()),
+        Some(Down::StartRank(start)) => ranks.start(start, Instant::now()),
         Some(Down::StopRank(stop)) => ranks.stop(stop),
         Some(Down::StepsStored(stored)) => {
             let count = ranks.stored(&stored);

@@ -72,7 +72,7 @@ impl Ranks {
     }
 
     /// All ranks of a ring are ready.
-    pub(super) fn start(&mut self, start: v1::StartTraining, now: Instant) -> Said {
+    pub(super) fn start(&mut self, start: v1::StartRank, now: Instant) -> Said {
         let key = (start.job_id, start.epoch);
         let Some(held) = self.0.get_mut(&key) else { return Said::default() };
         if held.phase != RankPhase::Ready {
@@ -99,7 +99,7 @@ impl Ranks {
     /// Steps up to this one are stored; returns how many that this worker waited for.
     pub(super) fn stored(&mut self, stored: &v1::StepsStored) -> u64 {
         let mut count = 0;
-        for (_, held) in self.0.iter_mut().filter(|((job, _), _)| *job == stored.job_id) {
+        if let Some(held) = self.0.get_mut(&(stored.job_id.clone(), stored.epoch)) {
             while held.unstored.front().is_some_and(|step| *step <= stored.step) {
                 held.unstored.pop_front();
                 count += 1;
@@ -235,7 +235,7 @@ mod tests {
         let mut ranks = Ranks::default();
         let taken = ranks.assigned(assignment(rank, steps), step_time);
         assert_eq!(phases(&taken.messages), [RankPhase::Preparing, RankPhase::Ready]);
-        let started = ranks.start(v1::StartTraining { job_id: "a".to_owned(), epoch: 1 }, now);
+        let started = ranks.start(v1::StartRank { job_id: "a".to_owned(), epoch: 1 }, now);
         assert_eq!(phases(&started.messages), [RankPhase::Training]);
         ranks
     }
@@ -277,11 +277,11 @@ mod tests {
         let mut ranks = training(0, 3, Duration::ZERO, now);
         ranks.step(now, false);
         assert_eq!(ranks.held_for_hello()[0].phase(), RankPhase::Training);
-        assert_eq!(ranks.stored(&v1::StepsStored { job_id: "a".to_owned(), step: 2 }), 2);
+        assert_eq!(ranks.stored(&v1::StepsStored { job_id: "a".to_owned(), step: 2, epoch: 1 }), 2);
         let missed = ranks.missed();
         assert!(matches!(&missed[0], Up::RankStep(step) if step.step.as_ref().is_some_and(|s| s.step == 3)));
         assert_eq!((missed.len(), phases(&missed)), (2, vec![RankPhase::Finished]));
-        ranks.stored(&v1::StepsStored { job_id: "a".to_owned(), step: 3 });
+        ranks.stored(&v1::StepsStored { job_id: "a".to_owned(), step: 3, epoch: 1 });
         assert_eq!(ranks.held_for_hello()[0].phase(), RankPhase::Finished);
     }
 
