@@ -99,8 +99,7 @@ impl Ranks {
     /// Steps up to this one are stored; returns how many that this worker waited for.
     pub(super) fn stored(&mut self, stored: &v1::StepsStored) -> u64 {
         let mut count = 0;
-        let key = (stored.job_id.clone(), stored.epoch);
-        for (_, held) in self.0.iter_mut().filter(|(held, _)| **held == key) {
+        if let Some(held) = self.0.get_mut(&(stored.job_id.clone(), stored.epoch)) {
             while held.unstored.front().is_some_and(|step| *step <= stored.step) {
                 held.unstored.pop_front();
                 count += 1;
