@@ -37,6 +37,7 @@ impl Measured {
     }
 
     /// How long one of `inputs` takes on average.
+    #[expect(clippy::print_stdout, reason = "what was measured")]
     fn measure(&mut self, what: &str, inputs: usize, run: impl FnOnce(&mut Self)) {
         let began = Instant::now();
         run(self);
