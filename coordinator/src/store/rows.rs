@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ringtune_shared::ids::JobId;
-use ringtune_shared::spec::JobSpec;
+use ringtune_shared::spec::{JobSpec, QueueSpec};
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
@@ -14,7 +14,7 @@ use crate::core::{ArtifactRecord, Job, JobEvent, JobState, RequestKey, Ring, Ste
 /// The columns that [`job`] reads, in the order of the table.
 pub(super) const JOB_COLUMNS: &str = "job_id, number, spec, request_id, request_fingerprint, state, reason, \
      created, started, ended, step, loss, last_sequence, artifacts, ring, precision, cancel, finish_by, resumed, \
-     rings";
+     queue, updated, failure, rings";
 
 /// A number as SQLite keeps it. Counters do not reach 2^63.
 pub(super) fn integer(number: u64) -> i64 {
@@ -62,11 +62,14 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         id: parsed("jobs.job_id", text("job_id")?)?,
         number: counter(row, "number")?,
         spec: Arc::new(from_json::<JobSpec>("jobs.spec", text("spec")?)?),
+        queue: Arc::new(from_json::<QueueSpec>("jobs.queue", text("queue")?)?),
         request: request(row)?,
         state: JobState::from_name(state)
             .ok_or_else(|| Error::Damaged { what: "jobs.state".to_owned(), problem: state.to_owned() })?,
         reason: text("reason")?.to_owned(),
+        failure: optional("failure")?.map(|text| from_json("jobs.failure", text)).transpose()?,
         created: time(row, "created")?,
+        updated: time(row, "updated")?,
         started: optional_time(row, "started")?,
         ended: optional_time(row, "ended")?,
         step: counter(row, "step")?,

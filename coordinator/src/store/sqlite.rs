@@ -11,6 +11,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, Connection as _, Row, SqliteConnection};
 
+use super::lists::{ArtifactQuery, EventQuery, JobQuery, sqlite as lists};
 use super::rows::{self, JOB_COLUMNS, integer, to_json};
 use super::{Error, Store};
 use crate::core::{
@@ -18,8 +19,12 @@ use crate::core::{
 };
 
 /// Every schema there ever was; a database of an older one is brought forward at the start.
-const SCHEMAS: [&str; 3] =
-    [include_str!("schema_1.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
+const SCHEMAS: [&str; 4] = [
+    include_str!("schema_1.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+];
 
 /// Connections that read.
 const READERS: u32 = 4;
@@ -136,8 +141,10 @@ impl Store for SqliteStore {
     }
 
     async fn recover(&self) -> Result<Recovered, Error> {
-        let jobs = self.jobs(&[JobState::Queued, JobState::Preparing, JobState::Running], None, u32::MAX);
-        let jobs = jobs.await?;
+        let query =
+            format!("SELECT {JOB_COLUMNS} FROM jobs WHERE state IN ('queued', 'preparing', 'running')");
+        let found = sqlx::query(AssertSqlSafe(query)).fetch_all(&self.readers).await?;
+        let jobs = found.iter().map(rows::job).collect::<Result<Vec<Job>, Error>>()?;
         let last: i64 = sqlx::query("SELECT value FROM counters WHERE name = 'last_job_number'")
             .fetch_one(&self.readers)
             .await?
@@ -159,17 +166,8 @@ impl Store for SqliteStore {
         Ok(job.and_then(|job| Some((job.id, job.request?))))
     }
 
-    async fn jobs(&self, states: &[JobState], below: Option<u64>, limit: u32) -> Result<Vec<Job>, Error> {
-        // Names of states are our own words: nothing from outside gets into the query's text.
-        let names: Vec<String> = states.iter().map(|state| format!("'{state}'")).collect();
-        let filter =
-            if names.is_empty() { String::new() } else { format!("AND state IN ({})", names.join(", ")) };
-        let query = format!(
-            "SELECT {JOB_COLUMNS} FROM jobs WHERE number < ? {filter} ORDER BY number DESC LIMIT {limit}"
-        );
-        let below = below.map_or(i64::MAX, integer);
-        let found = sqlx::query(AssertSqlSafe(query)).bind(below).fetch_all(&self.readers).await?;
-        found.iter().map(rows::job).collect()
+    async fn list_jobs(&self, query: &JobQuery) -> Result<Vec<Job>, Error> {
+        lists::jobs(&self.readers, query).await
     }
 
     async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, Error> {
@@ -185,10 +183,12 @@ impl Store for SqliteStore {
         found.fetch_all(&self.readers).await?.iter().map(rows::step).collect()
     }
 
-    async fn artifacts(&self, job: JobId, after: &str, limit: u32) -> Result<Vec<ArtifactRecord>, Error> {
-        let query = "SELECT * FROM artifacts WHERE job_id = ? AND name > ? ORDER BY name LIMIT ?";
-        let found = sqlx::query(query).bind(job.to_string()).bind(after).bind(limit);
-        found.fetch_all(&self.readers).await?.iter().map(rows::artifact).collect()
+    async fn list_events(&self, query: &EventQuery) -> Result<Vec<JobEvent>, Error> {
+        lists::events(&self.readers, query).await
+    }
+
+    async fn list_artifacts(&self, query: &ArtifactQuery) -> Result<Vec<ArtifactRecord>, Error> {
+        lists::artifacts(&self.readers, query).await
     }
 
     async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, Error> {
@@ -246,7 +246,7 @@ impl Store for SqliteStore {
 }
 
 async fn insert_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
-    let places = ["?"; 20].join(", ");
+    let places = ["?"; 23].join(", ");
     let query = format!("INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({places})");
     sqlx::query(AssertSqlSafe(query))
         .bind(job.id.to_string())
@@ -268,9 +268,13 @@ async fn insert_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.cancel.as_ref().map(|cancel| to_json("jobs.cancel", cancel)).transpose()?)
         .bind(job.finish_by.map(|time| time.0))
         .bind(job.resumed.as_ref().map(|resumed| to_json("jobs.resumed", resumed)).transpose()?)
+        .bind(to_json("jobs.queue", &*job.queue)?)
+        .bind(job.updated.0)
+        .bind(job.failure.map(|failure| to_json("jobs.failure", &failure)).transpose()?)
         .bind(integer(job.rings))
         .execute(&mut *connection)
         .await?;
+    lists::insert_job(connection, job).await?;
     sqlx::query("UPDATE counters SET value = MAX(value, ?) WHERE name = 'last_job_number'")
         .bind(integer(job.number))
         .execute(connection)
@@ -281,7 +285,7 @@ async fn insert_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
 async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
     let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, step = ?, loss = ?, \
                  last_sequence = ?, artifacts = ?, ring = ?, precision = ?, cancel = ?, finish_by = ?, \
-                 rings = ? WHERE job_id = ?";
+                 updated = ?, failure = ?, rings = ? WHERE job_id = ?";
     sqlx::query(query)
         .bind(job.state.as_str())
         .bind(job.reason.as_str())
@@ -295,11 +299,13 @@ async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.precision.map(|precision| precision.as_str()))
         .bind(job.cancel.as_ref().map(|cancel| to_json("jobs.cancel", cancel)).transpose()?)
         .bind(job.finish_by.map(|time| time.0))
+        .bind(job.updated.0)
+        .bind(job.failure.map(|failure| to_json("jobs.failure", &failure)).transpose()?)
         .bind(integer(job.rings))
         .bind(job.id.to_string())
-        .execute(connection)
+        .execute(&mut *connection)
         .await?;
-    Ok(())
+    lists::update_job(connection, job).await
 }
 
 async fn append_event(connection: &mut SqliteConnection, event: &JobEvent) -> Result<(), Error> {
@@ -347,6 +353,7 @@ async fn put_artifact(connection: &mut SqliteConnection, artifact: &ArtifactReco
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::LogLevel;
     use crate::store::conformance;
 
     #[tokio::test]
@@ -358,6 +365,8 @@ mod tests {
         store.close().await;
         let store = SqliteStore::open(&path).await.unwrap();
         conformance::check_written(&store, &written).await;
+        let store = SqliteStore::open(&folder.path().join("lists.db")).await.unwrap();
+        crate::store::lists::conformance::run(&store).await;
     }
 
     #[tokio::test]
@@ -398,7 +407,7 @@ mod tests {
             job: job.id,
             sequence: 1,
             time: job.created,
-            body: EventBody::note("info", text),
+            body: EventBody::note(LogLevel::Info, text),
         };
         for _ in 0..3 {
             // SQLite answers SQLITE_FULL where a file may not grow, as on a full disk.
