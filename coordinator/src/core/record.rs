@@ -247,11 +247,7 @@ mod tests {
 
     #[test]
     fn a_body_as_json_begins_with_its_kind() {
-<<<<<<< HEAD
         let progress = Progress { rank: 0, stage: ProgressStage::Load, done: 0, total: 0 };
-=======
-        let progress = Progress { rank: 0, stage: ProgressStage::Fetch, done: 0, total: 0 };
->>>>>>> h/apib
         let change = EventBody::StateChange { from: None, to: JobState::Queued, reason: String::new() };
         for body in [change, EventBody::Progress(progress), EventBody::note(LogLevel::Info, "")] {
             let written = serde_json::to_string(&body).unwrap();

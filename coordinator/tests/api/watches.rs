@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ringtune_shared::ids::JobId;
 use ringtune_proto::v1::{
     self, JobState, ProgressStage, RankPhase, job_event::Event, session_request::Message as Up,
     watch_jobs_response::Response,
 };
+use ringtune_shared::ids::JobId;
 use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt as _;
 
