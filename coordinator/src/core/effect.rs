@@ -9,6 +9,7 @@ use ringtune_shared::version::{Agreement, Misfit};
 use super::input::SessionId;
 use super::job::Job;
 use super::record::{ArtifactRecord, JobEvent, Progress, StepRecord};
+use super::time::Time;
 
 /// The outcome of one input. No action may be taken before all writes are safe.
 #[derive(Debug, Default)]
@@ -44,6 +45,8 @@ pub enum Write {
         last_sequence: u64,
         /// Files kept so far.
         artifacts: u64,
+        /// When the job last changed.
+        updated: Time,
     },
     /// The next event of a job.
     AppendEvent(JobEvent),

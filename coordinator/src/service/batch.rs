@@ -97,6 +97,7 @@ mod tests {
             loss: None,
             last_sequence,
             artifacts: 0,
+            updated: Time(0),
         };
         let coalesced = |writes: &[Write]| {
             let mut batch = Batch::new(&Cluster::recover(Options::default(), Recovered::default(), Time(0)));

@@ -138,9 +138,10 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     store.commit(&[Write::UpdateJob(Arc::new(job.clone()))]).await.expect("update");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
 
-    (job.step, job.loss, job.last_sequence, job.artifacts) = (8, None, 30, 2);
+    (job.step, job.loss, job.last_sequence, job.artifacts, job.updated) = (8, None, 30, 2, Time(13));
     let (step, loss, last_sequence, artifacts) = (job.step, job.loss, job.last_sequence, job.artifacts);
-    let progress = Write::UpdateProgress { job: job.id, step, loss, last_sequence, artifacts };
+    let updated = job.updated;
+    let progress = Write::UpdateProgress { job: job.id, step, loss, last_sequence, artifacts, updated };
     store.commit(&[progress]).await.expect("update the progress");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
     job

@@ -91,9 +91,9 @@ impl Store for MemoryStore {
                 Write::UpdateJob(job) => {
                     tables.jobs.insert(job.id, stored(job));
                 }
-                Write::UpdateProgress { job, step, loss, last_sequence, artifacts } => {
+                Write::UpdateProgress { job, step, loss, last_sequence, artifacts, updated } => {
                     if let Some(job) = tables.jobs.get_mut(job) {
-                        (job.step, job.loss) = (*step, *loss);
+                        (job.step, job.loss, job.updated) = (*step, *loss, *updated);
                         (job.last_sequence, job.artifacts) = (*last_sequence, *artifacts);
                     }
                 }

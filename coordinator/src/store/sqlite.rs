@@ -90,14 +90,15 @@ async fn write_all(connection: &mut SqliteConnection, writes: &[Write]) -> Resul
         match write {
             Write::InsertJob(job) => insert_job(&mut transaction, job).await?,
             Write::UpdateJob(job) => update_job(&mut transaction, job).await?,
-            Write::UpdateProgress { job, step, loss, last_sequence, artifacts } => {
-                let query =
-                    "UPDATE jobs SET step = ?, loss = ?, last_sequence = ?, artifacts = ? WHERE job_id = ?";
+            Write::UpdateProgress { job, step, loss, last_sequence, artifacts, updated } => {
+                let query = "UPDATE jobs SET step = ?, loss = ?, last_sequence = ?, artifacts = ?, updated = ? \
+                             WHERE job_id = ?";
                 sqlx::query(query)
                     .bind(integer(*step))
                     .bind(*loss)
                     .bind(integer(*last_sequence))
                     .bind(integer(*artifacts))
+                    .bind(updated.0)
                     .bind(job.to_string())
                     .execute(&mut *transaction)
                     .await?;

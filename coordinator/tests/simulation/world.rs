@@ -364,10 +364,10 @@ impl World {
                     assert!(kept || quick, "{} -> {}", before.state, job.state);
                     assert!(before.rings <= job.rings && job.rings <= options().tries, "{job:?}");
                 }
-                Write::UpdateProgress { job, step, loss, last_sequence, artifacts } => {
+                Write::UpdateProgress { job, step, loss, last_sequence, artifacts, updated } => {
                     let row = self.disk.jobs.get_mut(job).expect("updated before inserted");
                     assert!(!row.state.is_terminal(), "an ended job changed: {row:?}");
-                    (row.step, row.loss) = (*step, *loss);
+                    (row.step, row.loss, row.updated) = (*step, *loss, *updated);
                     (row.last_sequence, row.artifacts) = (*last_sequence, *artifacts);
                 }
                 Write::AppendEvent(event) => {

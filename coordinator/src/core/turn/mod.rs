@@ -98,6 +98,7 @@ impl<'a> Turn<'a> {
                     loss: job.loss,
                     last_sequence: job.last_sequence,
                     artifacts: job.artifacts,
+                    updated: job.updated,
                 },
             });
         }
@@ -164,9 +165,10 @@ impl<'a> Turn<'a> {
         true
     }
 
-    /// Ends a job that failed.
+    /// Ends a job that failed, where it may fail.
     fn fail_job(&mut self, id: JobId, failure: Failure, reason: &str) {
-        if let Some(job) = self.job_mut(id) {
+        let may_fail = self.cluster.jobs.get(&id).is_some_and(|job| job.state.may_become(JobState::Failed));
+        if may_fail && let Some(job) = self.job_mut(id) {
             job.failure = Some(failure);
         }
         self.end_job(id, JobState::Failed, reason);

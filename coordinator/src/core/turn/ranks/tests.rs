@@ -237,7 +237,10 @@ fn a_step_writes_only_the_numbers_that_it_changes() {
     let sequence = ring.cluster.job(ring.job).unwrap().last_sequence;
     let [Write::AppendStep(..), Write::AppendEvent(..), progress] = &writes[..] else { panic!("{writes:?}") };
     let (job, step, loss) = (ring.job, 1, Some(0.5));
-    assert_eq!(*progress, Write::UpdateProgress { job, step, loss, last_sequence: sequence, artifacts: 0 });
+    assert_eq!(
+        *progress,
+        Write::UpdateProgress { job, step, loss, last_sequence: sequence, artifacts: 0, updated: ring.now }
+    );
 }
 
 #[test]

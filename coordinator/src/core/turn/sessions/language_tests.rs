@@ -73,7 +73,8 @@ fn a_ring_speaks_the_newest_protocol_that_all_its_members_do() {
         resumed: None,
         queue: Arc::default(),
     };
-    let effects = cluster.apply(Input::CreateJob(new), Time(1)).unwrap();
+    cluster.apply(Input::CreateJob(new), Time(1)).unwrap();
+    let effects = cluster.place(Time(1));
     let protocols: Vec<u32> = effects
         .actions
         .iter()
