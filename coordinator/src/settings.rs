@@ -54,7 +54,7 @@ pub struct SessionSettings {
 pub struct LimitSettings {
     /// Jobs in the queue.
     pub queued_jobs: usize,
-    /// Workers known.
+    /// Workers connected.
     pub workers: usize,
     /// Bytes of one uploaded file.
     pub upload_bytes: u64,
@@ -95,8 +95,8 @@ impl Default for SessionSettings {
 impl Default for LimitSettings {
     fn default() -> Self {
         Self {
-            queued_jobs: 1000,
-            workers: 1000,
+            queued_jobs: 20_000,
+            workers: 2000,
             upload_bytes: 64 << 30,
             uploads: 64,
             calls_per_connection: 256,

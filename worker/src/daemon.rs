@@ -202,6 +202,7 @@ fn context(
         cache: ContentCache::open(state.cache_folder(), settings.storage.cache_bytes)
             .map_err(|error| Error::Cache(Box::new(error)))?,
         latents: open_latents(settings, state)?,
+        latent_memory_bytes: settings.storage.latent_memory_bytes,
         models: ModelSources::new(
             environment.clone(),
             settings.model_cache.options(&environment, &settings.storage.state_dir),

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringtune_shared::spec::Setting;
 use uuid::Uuid;
 
-use crate::client::CoordinatorUrl;
+use crate::{client::CoordinatorUrl, job_file::Label};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,7 +46,7 @@ pub enum Command {
     Up(UpArguments),
     /// Give a job to a coordinator; prints its job id
     Submit(SubmitArguments),
-    /// List jobs, newest first
+    /// List jobs, newest first unless --order-by says otherwise
     List(ListArguments),
     /// Show one job
     Status(JobArguments),
@@ -117,6 +117,9 @@ pub struct RunArguments {
     /// Another value for a key of the job file, as TOML or a plain word: --set train.seed=7 (may be repeated)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
+    /// A label of the job, over the job file's [queue] (may be repeated)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub label: Vec<Label>,
     /// Workers to start; at least the job's min_world_size [default: the job's world_size]
     #[arg(long, value_name = "N")]
     pub workers: Option<u32>,
@@ -163,6 +166,9 @@ pub struct SubmitArguments {
     /// Another value for a key of the job file, as TOML or a plain word: --set train.seed=7 (may be repeated)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
+    /// A label of the job, over the job file's [queue] (may be repeated)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub label: Vec<Label>,
     /// Follow the job until it ends
     #[arg(long)]
     pub watch: bool,
@@ -183,10 +189,26 @@ pub struct SubmitArguments {
 
 /// Arguments of `list`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ringtune list --state queued --order-by 'priority desc'
+  ringtune list --label project=dicoo --filter 'owner=ada AND kind=generate'
+
+Fields of --filter: state, name, owner, priority, kind, labels.KEY. A value with other than letters,
+digits and . _ / : @ + - stands in double quotes.")]
 pub struct ListArguments {
     /// Only jobs in this state (may be repeated): queued, preparing, running, succeeded, failed, cancelled
     #[arg(long, value_name = "STATE", value_parser = crate::output::parse_job_state)]
     pub state: Vec<ringtune_proto::v1::JobState>,
+    /// Only jobs of which all of this is true: FIELD=VALUE, several parted by " AND "
+    #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
+    pub filter: String,
+    /// Only jobs with this label (may be repeated)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub label: Vec<Label>,
+    /// create_time, priority or name; with " desc" behind it the greatest first [default: create_time desc]
+    #[arg(long, value_name = "FIELD", default_value = "", hide_default_value = true)]
+    pub order_by: String,
     /// At most this many jobs
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,

@@ -172,6 +172,12 @@ impl JobService for Flaky {
     ) -> Result<Response<v1::DeleteJobResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
+    async fn list_events(
+        &self,
+        _: Request<v1::ListEventsRequest>,
+    ) -> Result<Response<v1::ListEventsResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
     async fn list_steps(
         &self,
         _: Request<v1::ListStepsRequest>,
@@ -302,7 +308,10 @@ async fn a_watch_of_many_begins_anew_and_tells_each_thing_once() {
 async fn a_call_is_repeated_as_the_coordinator_asks() {
     let flaky = Flaky::default();
     let client = flaky.serve().await;
-    client.create_job(v1::JobSpec::default(), "once").await.expect("the third time");
+    client
+        .create_job(v1::JobSpec::default(), v1::QueueSpec::default(), "once")
+        .await
+        .expect("the third time");
     assert_eq!(*flaky.request_ids.lock().await, ["once"; 3]);
 }
 

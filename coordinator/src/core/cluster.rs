@@ -1,24 +1,28 @@
 //! The state: all jobs that have not ended, and all workers.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ringtune_shared::ids::{JobId, WorkerId};
+use ringtune_shared::version::Dialect;
 
+use super::deadlines::{Deadlines, Subject};
 use super::effect::{Effects, Refusal};
+use super::indexes::Requests;
 use super::input::Input;
 use super::job::{Job, JobState};
+use super::pool::Pool;
+use super::queue::Queue;
+use super::shared_map::SharedMap;
 use super::time::Time;
 use super::turn::Turn;
+use super::waiting::Waiting;
 use super::worker::{Worker, WorkerState};
 
 /// Limits and times of the core. Times in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// The protocol of WorkerService.
-    pub protocol: u32,
-    /// This coordinator's version.
-    pub version: String,
+    /// What this coordinator speaks with workers.
+    pub dialect: Dialect,
     /// After so long a silent session is lost, and a lost member has so long to come back.
     pub session_timeout: i64,
     /// So long the members of a ring have to come back after a restart of the coordinator.
@@ -31,9 +35,16 @@ pub struct Options {
     pub finish: i64,
     /// A lost worker without a rank is forgotten after so long.
     pub forget_worker: i64,
+    /// A worker that failed to prepare a rank, by a fault of its own, gets none for so long; after each further failure
+    /// for twice as long as before.
+    pub rest: i64,
+    /// At most so long.
+    pub longest_rest: i64,
+    /// Rings that are formed for a job at most while it fails in its preparation by faults of nodes.
+    pub tries: u64,
     /// Jobs in the queue.
     pub queued_jobs: usize,
-    /// Workers known.
+    /// Workers connected. As many lost ones are remembered at most.
     pub workers: usize,
     /// Files of a job.
     pub artifacts_per_job: u64,
@@ -44,16 +55,18 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            protocol: 1,
-            version: ringtune_shared::version::VERSION.to_owned(),
+            dialect: Dialect::ours(),
             session_timeout: 15_000,
             recovery: 60_000,
             cancel: 30_000,
             root_cause: 5_000,
             finish: 10_000,
             forget_worker: 600_000,
-            queued_jobs: 1000,
-            workers: 1000,
+            rest: 10_000,
+            longest_rest: 600_000,
+            tries: 3,
+            queued_jobs: 20_000,
+            workers: 2000,
             artifacts_per_job: 10_000,
             text_length: 4096,
         }
@@ -69,14 +82,28 @@ pub struct Recovered {
     pub last_number: u64,
 }
 
-/// All that the coordinator decides upon. Cheap to clone: jobs and workers are shared.
+/// All that the coordinator decides upon.
+///
+/// A copy costs a few counted references, however much it holds: everything is in [`SharedMap`]s. Jobs and workers are the
+/// state; the rest are indexes over them, kept by the methods in `indexes.rs` alone, so that no input that concerns one
+/// job or worker looks at all of them.
 #[derive(Debug, Clone)]
 pub struct Cluster {
     pub(super) options: Arc<Options>,
-    pub(super) jobs: BTreeMap<JobId, Arc<Job>>,
-    pub(super) workers: BTreeMap<WorkerId, Arc<Worker>>,
+    pub(super) jobs: SharedMap<JobId, Arc<Job>>,
+    pub(super) workers: SharedMap<WorkerId, Arc<Worker>>,
     pub(super) last_number: u64,
-    /// Something changed that may let a queued job start, or its reason to wait.
+    /// The latest time that came with an input: they may come a little out of order.
+    pub(super) latest: Time,
+    pub(super) deadlines: Deadlines,
+    pub(super) queue: Queue,
+    pub(super) pool: Pool,
+    /// Which rank of which job's ring a worker has.
+    pub(super) members: SharedMap<WorkerId, (JobId, u32)>,
+    pub(super) requests: Requests,
+    /// Jobs by state, in the order of [`JobState::ALL`].
+    pub(super) job_counts: [usize; JobState::ALL.len()],
+    /// Something changed that may let a queued job start.
     pub(super) placement_due: bool,
 }
 
@@ -84,30 +111,44 @@ impl Cluster {
     /// The state after a start: queued jobs queue again, rings wait for their members.
     pub fn recover(options: Options, recovered: Recovered, now: Time) -> Self {
         let patience = now.plus(options.recovery);
-        let jobs = recovered.jobs.into_iter().map(|mut job| {
+        let mut cluster = Self {
+            options: Arc::new(options),
+            jobs: SharedMap::default(),
+            workers: SharedMap::default(),
+            last_number: recovered.last_number,
+            latest: now,
+            deadlines: Deadlines::default(),
+            queue: Queue::default(),
+            pool: Pool::default(),
+            members: SharedMap::default(),
+            requests: Requests::default(),
+            job_counts: [0; JobState::ALL.len()],
+            placement_due: true,
+        };
+        for mut job in recovered.jobs {
             if let Some(ring) = &mut job.ring {
-                ring.patience = patience;
+                Arc::make_mut(ring).patience = patience;
+                cluster.deadlines.by(Subject::Job(job.id), patience);
             }
             if let Some(cancel) = &mut job.cancel {
                 cancel.deadline = patience;
             }
-            (job.id, Arc::new(job))
-        });
-        Self {
-            jobs: jobs.collect(),
-            options: Arc::new(options),
-            workers: BTreeMap::new(),
-            last_number: recovered.last_number,
-            placement_due: true,
+            cluster.insert_job(Arc::new(job));
         }
+        cluster
     }
 
-    /// Takes in one input.
+    /// Takes in one input. Rings are formed by [`Cluster::place`].
     ///
     /// # Errors
     /// A [`Refusal`] leaves the state as it was.
     pub fn apply(&mut self, input: Input, now: Time) -> Result<Effects, Refusal> {
         Turn::new(self, now).run(input)
+    }
+
+    /// Gives free workers to queued jobs, if anything changed that may let one start. Once after many inputs is enough.
+    pub fn place(&mut self, now: Time) -> Effects {
+        Turn::new(self, now).place()
     }
 
     /// The jobs that have not ended.
@@ -132,11 +173,23 @@ impl Cluster {
 
     /// How many jobs are in `state`; 0 for the final ones, which are not kept here.
     pub fn count_jobs(&self, state: JobState) -> usize {
-        self.jobs.values().filter(|job| job.state == state).count()
+        self.job_counts[state as usize]
     }
 
     /// How many workers are in `state`.
     pub fn count_workers(&self, state: WorkerState) -> usize {
-        self.workers.values().filter(|worker| worker.state() == state).count()
+        self.pool.count_of(state)
+    }
+
+    /// Why queued jobs wait, as of now.
+    pub fn waiting(&self) -> Waiting<'_> {
+        Waiting::of(self)
+    }
+
+    /// An ended job is deleted: the name of its request may be used again.
+    pub fn forget_request(&mut self, job: &Job) {
+        if let Some(request) = &job.request {
+            self.requests.forget(&request.id, job.id);
+        }
     }
 }

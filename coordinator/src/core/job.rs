@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::spec::{JobSpec, MixedPrecision};
+use ringtune_shared::spec::{JobSpec, MixedPrecision, QueueSpec};
 use serde::{Deserialize, Serialize};
 
+use super::effect::Refusal;
+use super::reason::Failure;
 use super::time::Time;
 
 /// The life of a job.
@@ -15,9 +17,10 @@ use super::time::Time;
 /// | from      | to        | when                                                              |
 /// |-----------|-----------|-------------------------------------------------------------------|
 /// | (none)    | Queued    | CreateJob                                                         |
-/// | Queued    | Preparing | enough free workers of one numerics class: epoch 1 is formed      |
+/// | Queued    | Preparing | enough free workers of one numerics class: a new epoch's ring      |
 /// | Queued    | Cancelled | CancelJob                                                         |
 /// | Preparing | Running   | every rank is ready                                               |
+/// | Preparing | Queued    | a rank failed by a fault of its node: tried again, twice at most  |
 /// | Preparing | Failed    | a rank failed, or its worker is gone                              |
 /// | Preparing | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
 /// | Running   | Succeeded | every rank finished                                               |
@@ -58,7 +61,7 @@ impl JobState {
         matches!(
             (self, to),
             (Queued, Preparing | Cancelled)
-                | (Preparing, Running | Failed | Cancelled)
+                | (Preparing, Queued | Running | Failed | Cancelled)
                 | (Running, Succeeded | Failed | Cancelled)
         )
     }
@@ -96,6 +99,8 @@ pub struct Job {
     pub number: u64,
     /// What is to be done, every default filled in.
     pub spec: Arc<JobSpec>,
+    /// Whose it is, and how urgent.
+    pub queue: Arc<QueueSpec>,
     /// The client's name for the request, if it gave one.
     pub request: Option<RequestKey>,
     /// What the checkpoint has that it goes on from, if it does.
@@ -104,8 +109,12 @@ pub struct Job {
     pub state: JobState,
     /// Why it is in this state.
     pub reason: String,
+    /// What failed, where it did.
+    pub failure: Option<Failure>,
     /// When it was created.
     pub created: Time,
+    /// When it last changed.
+    pub updated: Time,
     /// When it first left the queue.
     pub started: Option<Time>,
     /// When it ended.
@@ -118,8 +127,10 @@ pub struct Job {
     pub last_sequence: u64,
     /// Files kept so far, counting a replaced one again.
     pub artifacts: u64,
+    /// Rings formed for it so far, which is the epoch of the newest one.
+    pub rings: u64,
     /// Its ring, while it is Preparing or Running.
-    pub ring: Option<Ring>,
+    pub ring: Option<Arc<Ring>>,
     /// What the ranks compute in, once decided; kept after the end.
     pub precision: Option<MixedPrecision>,
     /// It is being cancelled.
@@ -128,12 +139,26 @@ pub struct Job {
     pub finish_by: Option<Time>,
 }
 
+impl Job {
+    /// Refuses what a rank of another epoch than that of this job's ring wants done to the job. `None`: no rank asks.
+    ///
+    /// # Errors
+    /// [`Refusal::OtherEpoch`].
+    pub fn check_epoch(&self, given: Option<Epoch>) -> Result<(), Refusal> {
+        let now = self.ring.as_ref().map(|ring| ring.epoch);
+        match given {
+            Some(given) if now != Some(given) => Err(Refusal::OtherEpoch { job: self.id, given, now }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What makes a repeated CreateJob find its job again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestKey {
     /// Chosen by the client.
     pub id: String,
-    /// The hash of the spec as sent.
+    /// The hash of the spec as sent, and of the queue where it says anything.
     pub fingerprint: ContentHash,
 }
 
@@ -193,9 +218,6 @@ pub struct Member {
     /// The step that it finished with. Not stored either.
     #[serde(skip)]
     pub last_step: u64,
-    /// When its worker last said that it holds the rank.
-    #[serde(skip)]
-    pub last_held: Time,
 }
 
 /// How far a rank is.
@@ -209,7 +231,7 @@ pub enum Phase {
     Assigned,
     /// Fetches, loads, encodes.
     Preparing,
-    /// Waits for StartTraining.
+    /// Waits for StartRank.
     Ready,
     /// Trains.
     Training,
@@ -232,6 +254,16 @@ impl Ring {
     /// The rank of `worker` in this ring.
     pub fn rank_of(&self, worker: WorkerId) -> Option<usize> {
         self.members.iter().position(|member| member.worker == worker)
+    }
+
+    /// The rank that a worker has in this ring.
+    pub fn member(&self, worker: WorkerId) -> Option<&Member> {
+        self.members.iter().find(|member| member.worker == worker)
+    }
+
+    /// The rank that a worker has in this ring, to be changed.
+    pub fn member_mut(&mut self, worker: WorkerId) -> Option<&mut Member> {
+        self.members.iter_mut().find(|member| member.worker == worker)
     }
 
     /// Whether every rank is in a phase that `wanted` accepts.

@@ -4,19 +4,30 @@
 //! come in with the input; what is to be done comes out as [`Effects`], writes first.
 
 mod cluster;
+mod deadlines;
 mod effect;
+mod indexes;
 mod input;
 mod job;
+mod pool;
+mod queue;
+mod reason;
 mod record;
 pub mod scheduler;
+mod shared_map;
 mod time;
 mod turn;
+mod waiting;
 mod worker;
 
 pub use cluster::{Cluster, Options, Recovered};
 pub use effect::{Action, Assignment, Down, Effects, Refusal, Write};
-pub use input::{HeldRank, Hello, Input, NewJob, RankReport, Sender, SessionId};
+pub use input::{Fault, HeldRank, Hello, Input, NewJob, RankReport, Sender, SessionId};
 pub use job::{Broken, Cancel, Job, JobState, Member, Phase, RequestKey, Ring};
-pub use record::{AnyFloat, ArtifactRecord, EventBody, JobEvent, Progress, StepRecord};
+pub use reason::{Failure, ReasonCode};
+pub use record::{
+    AnyFloat, ArtifactRecord, EventBody, EventKind, JobEvent, LogLevel, Progress, ProgressStage, StepRecord,
+};
 pub use time::Time;
+pub use waiting::Waiting;
 pub use worker::{Capabilities, Worker, WorkerState};

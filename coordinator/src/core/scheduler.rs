@@ -1,11 +1,9 @@
 //! Which workers a job gets: a function of the job's wishes and of the free workers.
 
-use std::collections::BTreeMap;
-
 use ringtune_shared::ids::WorkerId;
 use ringtune_shared::spec::MixedPrecision;
 
-/// What a job wishes for, and what there is.
+/// What a job wishes for.
 #[derive(Debug, Clone)]
 pub struct Problem<'a> {
     /// Ranks wanted.
@@ -18,8 +16,16 @@ pub struct Problem<'a> {
     pub threads_per_rank: u32,
     /// The class that its earlier steps were computed on.
     pub preferred_class: Option<&'a str>,
-    /// Workers that are connected and have nothing to do.
-    pub free: &'a [Candidate],
+}
+
+/// The workers that are connected and have nothing to do.
+pub trait FreeWorkers {
+    /// Every numerics class that has any, in the order of their names, and how many it has.
+    fn classes(&self) -> impl Iterator<Item = (&str, usize)>;
+
+    /// The first `most` workers of a class in rank order: by host name, so that those of one host are neighbours, then
+    /// by id.
+    fn of_class(&self, class: &str, most: usize) -> Vec<Candidate>;
 }
 
 /// A worker that could take a rank.
@@ -27,7 +33,7 @@ pub struct Problem<'a> {
 pub struct Candidate {
     /// Its id.
     pub worker: WorkerId,
-    /// For the order of ranks: neighbours on one host come together.
+    /// Its node.
     pub host_name: String,
     /// Workers of one class agree to the bit.
     pub numerics_class: String,
@@ -64,32 +70,13 @@ pub struct Placement {
 /// Chooses `min(world_size, free)` workers of one numerics class, if that makes at least `min_world_size`: the preferred
 /// class where it has so many, or else the class with most free workers.
 ///
-/// The same problem always gets the same answer, whatever the order of `free`.
-pub fn place(problem: &Problem<'_>) -> Decision {
-    // 1. The preferred class, if it is enough; else the one with most free workers, of equal ones the first by name.
-    let mut classes: BTreeMap<&str, Vec<&Candidate>> = BTreeMap::new();
-    for candidate in problem.free {
-        classes.entry(&candidate.numerics_class).or_default().push(candidate);
-    }
-    let enough = |members: &Vec<&Candidate>| members.len() >= problem.min_world_size as usize;
-    let largest = classes.iter().min_by_key(|(name, members)| {
-        let preferred = problem.preferred_class == Some(**name) && enough(members);
-        (!preferred, usize::MAX - members.len(), **name)
-    });
-    let largest_size = largest.map_or(0, |(_, members)| members.len());
-    if largest_size < problem.min_world_size as usize {
-        return Decision::Wait(waiting(problem, classes.len(), largest_size));
-    }
-    let Some((class, candidates)) = largest else {
-        return Decision::Wait(waiting(problem, 0, 0));
+/// The same problem always gets the same answer.
+pub fn place(problem: &Problem<'_>, free: &impl FreeWorkers) -> Decision {
+    let class = match choose_class(problem, free) {
+        Ok(class) => class,
+        Err(missing) => return Decision::Wait(missing),
     };
-
-    // 2. Its workers in rank order: those of one host are neighbours.
-    let mut chosen = candidates.clone();
-    chosen.sort_by(|one, other| (&one.host_name, one.worker).cmp(&(&other.host_name, other.worker)));
-    chosen.truncate(problem.world_size as usize);
-
-    // 3. What all of them can do.
+    let chosen = free.of_class(class, problem.world_size as usize);
     let mut notes = Vec::new();
     if chosen.len() < problem.world_size as usize {
         notes.push(format!(
@@ -98,6 +85,7 @@ pub fn place(problem: &Problem<'_>) -> Decision {
             problem.world_size
         ));
     }
+    // What all of them can do.
     let mut precision = problem.precision;
     if precision == MixedPrecision::Bf16 && !chosen.iter().all(|candidate| candidate.bf16) {
         precision = MixedPrecision::No;
@@ -107,22 +95,64 @@ pub fn place(problem: &Problem<'_>) -> Decision {
     let threads_per_rank = if problem.threads_per_rank == 0 { smallest } else { problem.threads_per_rank };
     Decision::Place(Placement {
         members: chosen.iter().map(|candidate| candidate.worker).collect(),
-        numerics_class: (*class).to_owned(),
+        numerics_class: class.to_owned(),
         precision,
         threads_per_rank: threads_per_rank.max(1),
         notes,
     })
 }
 
-fn waiting(problem: &Problem<'_>, classes: usize, largest: usize) -> String {
-    let (free, needed) = (problem.free.len(), problem.min_world_size);
-    if classes > 1 && free >= needed as usize {
+/// The class whose workers [`place`] would take: the preferred one, if it has enough; else the one with most free workers,
+/// of equal ones the first by name.
+///
+/// # Errors
+/// What is missing, as a text for users.
+pub fn choose_class<'f>(problem: &Problem<'_>, free: &'f impl FreeWorkers) -> Result<&'f str, String> {
+    let needed = problem.min_world_size as usize;
+    let largest = free.classes().min_by_key(|(name, size)| {
+        let preferred = problem.preferred_class == Some(*name) && *size >= needed;
+        (!preferred, usize::MAX - size, *name)
+    });
+    match largest {
+        Some((class, size)) if size >= needed => Ok(class),
+        _ => Err(missing(problem, free)),
+    }
+}
+
+fn missing(problem: &Problem<'_>, free: &impl FreeWorkers) -> String {
+    let needed = problem.min_world_size;
+    let (mut all, mut classes, mut largest) = (0, 0, 0);
+    for (_, size) in free.classes() {
+        (all, classes, largest) = (all + size, classes + 1, largest.max(size));
+    }
+    if classes > 1 && all >= needed as usize {
         format!(
-            "waiting for workers: {free} free in {classes} numerics classes, at most {largest} of one; \
+            "waiting for workers: {all} free in {classes} numerics classes, at most {largest} of one; \
              {needed} of one class needed"
         )
     } else {
-        format!("waiting for workers: {free} free, {needed} needed")
+        format!("waiting for workers: {all} free, {needed} needed")
+    }
+}
+
+/// The simplest way to answer: look at all, sort all. The indexes of the core must say the same.
+#[cfg(test)]
+pub(super) struct Listed<'a>(pub(super) &'a [Candidate]);
+
+#[cfg(test)]
+impl FreeWorkers for Listed<'_> {
+    fn classes(&self) -> impl Iterator<Item = (&str, usize)> {
+        let mut classes: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
+        self.0.iter().for_each(|one| *classes.entry(&one.numerics_class).or_default() += 1);
+        classes.into_iter()
+    }
+
+    fn of_class(&self, class: &str, most: usize) -> Vec<Candidate> {
+        let mut all: Vec<Candidate> =
+            self.0.iter().filter(|one| one.numerics_class == class).cloned().collect();
+        all.sort_by(|one, other| (&one.host_name, one.worker).cmp(&(&other.host_name, other.worker)));
+        all.truncate(most);
+        all
     }
 }
 
@@ -160,9 +190,8 @@ mod tests {
             let precision = if bf16 { MixedPrecision::Bf16 } else { MixedPrecision::No };
             let problem = Problem {
                 world_size: world, min_world_size: min, precision, threads_per_rank, preferred_class: None,
-                free: &free,
             };
-            let decision = place(&problem);
+            let decision = place(&problem, &Listed(&free));
             let largest = (0u8..4)
                 .map(|class| free.iter().filter(|one| one.numerics_class == format!("class-{class}")).count())
                 .max().unwrap_or(0);
@@ -190,7 +219,7 @@ mod tests {
             let mut turned = free.clone();
             let by = shift % free.len().max(1);
             turned.rotate_left(by);
-            prop_assert_eq!(place(&Problem { free: &turned, ..problem }), decision);
+            prop_assert_eq!(place(&problem, &Listed(&turned)), decision);
         }
     }
 
@@ -204,9 +233,8 @@ mod tests {
                 precision: MixedPrecision::No,
                 threads_per_rank: 0,
                 preferred_class,
-                free: &free,
             };
-            match place(&problem) {
+            match place(&problem, &Listed(&free)) {
                 Decision::Place(placement) => placement.numerics_class,
                 Decision::Wait(reason) => reason,
             }
@@ -220,15 +248,14 @@ mod tests {
     #[test]
     fn a_waiting_job_is_told_what_is_missing() {
         let two_classes = [candidate(0, 0, true, 1), candidate(1, 1, true, 1)];
-        let problem = |free, min_world_size| Problem {
+        let problem = |min_world_size| Problem {
             world_size: 3,
             min_world_size,
             precision: MixedPrecision::No,
             threads_per_rank: 0,
             preferred_class: None,
-            free,
         };
-        let reason = |free, min| match place(&problem(free, min)) {
+        let reason = |free, min| match place(&problem(min), &Listed(free)) {
             Decision::Wait(reason) => reason,
             Decision::Place(placement) => panic!("{placement:?}"),
         };

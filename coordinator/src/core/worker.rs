@@ -67,6 +67,8 @@ pub struct Worker {
     pub address: String,
     /// What it can do.
     pub capabilities: Arc<Capabilities>,
+    /// The protocol of its newest session.
+    pub protocol: u32,
     /// When this session began.
     pub connected: Time,
     /// When it was last heard.
@@ -75,8 +77,14 @@ pub struct Worker {
     pub lost: Option<Time>,
     /// The job whose ring it is in, and its rank there.
     pub rank: Option<(JobId, u32)>,
+    /// When it last said that it holds that rank.
+    pub last_held: Time,
     /// Ranks it was told to let go and may still hold.
     pub releasing: BTreeSet<(JobId, Epoch)>,
+    /// So often in turn it failed to prepare a rank, by a fault of its own.
+    pub failures: u32,
+    /// After such a failure it gets no rank until then.
+    pub rests_until: Option<Time>,
 }
 
 impl Worker {

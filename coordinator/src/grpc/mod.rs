@@ -3,13 +3,14 @@
 //! Invariant: ids and numbers from outside are parsed here, once; errors become statuses in
 //! `status.rs` alone; calls are counted, bounded and traced by layers, not by handlers.
 
+mod allowance;
 mod artifacts;
 mod cluster;
 mod inbound;
 mod jobs;
 mod limits;
+mod lists;
 mod outbound;
-mod pages;
 mod references;
 mod status;
 mod watches;

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 use ringtune_shared::checkpoint::{Checkpoint, LARGEST_FILE, ResumeFrom, Resumed};
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
 use ringtune_shared::spec::{EmbeddingPlace, JobSpec};
 use tokio::sync::RwLock;
@@ -38,14 +38,18 @@ impl References {
     }
 
     /// Lists a file with its job, if the file is still there.
-    pub(super) async fn keep(&self, record: ArtifactRecord) -> Result<(), FailedRequest> {
+    pub(super) async fn keep(
+        &self,
+        record: ArtifactRecord,
+        epoch: Option<Epoch>,
+    ) -> Result<(), FailedRequest> {
         let _tying = self.gate.read().await;
         let (contents, hash) = (self.contents.clone(), record.hash);
         let committed = blocking(move || contents.committed(&hash)).await??;
         if !committed.complete {
             return Err(contents::Error::NotFound(hash).into());
         }
-        Ok(self.handle.keep_artifact(record).await?)
+        Ok(self.handle.keep_artifact(record, epoch).await?)
     }
 
     /// Checks that a job's images are all here: the manifest, and every file that it names. Returns how many there are.
@@ -86,9 +90,14 @@ impl References {
     }
 
     /// Takes a file off a job, and removes its content if nobody else has it.
-    pub(super) async fn drop_artifact(&self, job: JobId, name: String) -> Result<(), FailedRequest> {
+    pub(super) async fn drop_artifact(
+        &self,
+        job: JobId,
+        name: String,
+        epoch: Option<Epoch>,
+    ) -> Result<(), FailedRequest> {
         let _alone = self.gate.write().await;
-        let Some(hash) = self.handle.drop_artifact(job, name).await? else { return Ok(()) };
+        let Some(hash) = self.handle.drop_artifact(job, name, epoch).await? else { return Ok(()) };
         if self.handle.store().artifact_of_content(hash).await?.is_some() {
             return Ok(());
         }

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringtune_shared::ids::{ContentHash, JobId};
-use tokio::sync::{mpsc, oneshot, watch};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::clock::Clock;
 use super::error::Error;
 use super::watch::Watch;
 use super::watch_many::WatchMany;
 use super::watchers::Watchers;
-use crate::core::{ArtifactRecord, Cluster, Down, Hello, Input, Job, NewJob, Sender, SessionId, Time};
+use crate::core::{
+    ArtifactRecord, Cluster, Down, Hello, Input, Job, JobState, NewJob, Refusal, Sender, SessionId, Time,
+};
 use crate::store::Store;
 
 /// The answer to a command, once what it did is stored.
@@ -26,13 +28,23 @@ pub enum Out {
     End(String),
 }
 
+/// What the loop is told, and when that came here: the loop may get to it later.
+pub(super) struct Arrived {
+    pub(super) at: Time,
+    pub(super) command: Command,
+}
+
 /// What the loop is told.
 pub(super) enum Command {
-    CreateJob(NewJob, Reply<Arc<Job>>),
+    /// The answer is the job, or only its id where the same request made one that has ended by now.
+    CreateJob(NewJob, Reply<(JobId, Option<Arc<Job>>)>),
     CancelJob(JobId, String, Reply<Arc<Job>>),
-    DeleteJob(JobId, Reply<Vec<ContentHash>>),
-    KeepArtifact(ArtifactRecord, Reply<()>),
-    DropArtifact(JobId, String, Reply<Option<ContentHash>>),
+    /// An ended job is about to be deleted.
+    Forget(Box<Job>, Reply<()>),
+    /// A job that had ended so is deleted.
+    Deleted(JobState),
+    KeepArtifact(ArtifactRecord, Option<Epoch>, Reply<()>),
+    DropArtifact(JobId, String, Option<Epoch>, Reply<()>),
     Hello(Box<Hello>, SessionId, mpsc::Sender<Out>, Reply<()>),
     /// Words of a worker.
     Said(Sender, Input),
@@ -41,40 +53,103 @@ pub(super) enum Command {
 
 /// Cheap to clone. Changes go through the loop; reads go to the store or to the newest snapshot, both
 /// of which hold only what is stored.
+///
+/// Whatever must be read from the store for a change is read here, before or after, so that the loop waits for nothing
+/// that many share.
 #[derive(Clone)]
 pub struct Handle {
-    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) commands: mpsc::Sender<Arrived>,
     pub(super) snapshot: watch::Receiver<Arc<Cluster>>,
     pub(super) store: Arc<dyn Store>,
     pub(super) watchers: Watchers,
     pub(super) sessions: Arc<AtomicU64>,
+    /// Wakes the task that removes what deleted jobs left.
+    pub(super) deleted: Arc<Notify>,
     pub(super) clock: Clock,
 }
 
 impl Handle {
     /// Queues a job, or finds the one that the same request made before.
     pub async fn create_job(&self, new: NewJob) -> Result<Arc<Job>, Error> {
-        self.ask(|reply| Command::CreateJob(new, reply)).await
+        // The store alone knows the requests of jobs that ended long ago. Those of all others are looked up again where
+        // the job is made.
+        if let Some(wanted) = &new.request
+            && let Some((job, known)) = self.store.request(&wanted.id).await?
+        {
+            if known != *wanted {
+                return Err(Refusal::RequestReused { request_id: wanted.id.clone(), job }.into());
+            }
+            return Ok(Arc::new(self.job(job).await?));
+        }
+        let (id, job) = self.ask(|reply| Command::CreateJob(new, reply)).await?;
+        match job {
+            Some(job) => {
+                let mut job = Arc::unwrap_or_clone(job);
+                self.explain(std::slice::from_mut(&mut job));
+                Ok(Arc::new(job))
+            }
+            None => Ok(Arc::new(self.job(id).await?)),
+        }
     }
 
     /// Asks a job to stop; returns it as it is then. One that was cancelled before is returned as it is.
     pub async fn cancel_job(&self, job: JobId, reason: String) -> Result<Arc<Job>, Error> {
-        self.ask(|reply| Command::CancelJob(job, reason, reply)).await
+        match self.ask(|reply| Command::CancelJob(job, reason, reply)).await {
+            Err(error) if is_not_active(&error) => {
+                let job = self.job(job).await?;
+                if job.state == JobState::Cancelled { Ok(Arc::new(job)) } else { Err(ended(&job)) }
+            }
+            answer => answer,
+        }
     }
 
     /// Forgets an ended job; returns the contents that no other job's artifacts refer to.
-    pub async fn delete_job(&self, job: JobId) -> Result<Vec<ContentHash>, Error> {
-        self.ask(|reply| Command::DeleteJob(job, reply)).await
+    pub async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, Error> {
+        // What ended never changes: nobody need be asked whether it still has.
+        let job = self.job(id).await?;
+        let state = job.state;
+        if !state.is_terminal() {
+            return Err(Error::NotEnded { job: id, state });
+        }
+        self.ask(|reply| Command::Forget(Box::new(job), reply)).await?;
+        let free = self.store.delete_job(id).await?;
+        self.watchers.forget(id);
+        // It counts no more; after the loop's end nobody counts.
+        let _ = self.send(Command::Deleted(state)).await;
+        self.deleted.notify_one();
+        tracing::info!(job = %id, "job deleted");
+        Ok(free)
     }
 
-    /// Lists a complete file with an active job.
-    pub async fn keep_artifact(&self, artifact: ArtifactRecord) -> Result<(), Error> {
-        self.ask(|reply| Command::KeepArtifact(artifact, reply)).await
+    /// Lists a complete file with an active job. `epoch`: of the ring that made it, where a rank did.
+    pub async fn keep_artifact(&self, artifact: ArtifactRecord, epoch: Option<Epoch>) -> Result<(), Error> {
+        let job = artifact.job;
+        match self.ask(|reply| Command::KeepArtifact(artifact, epoch, reply)).await {
+            Err(error) if is_not_active(&error) => Err(ended(&self.job(job).await?)),
+            answer => answer,
+        }
     }
 
-    /// Takes a file off an active job's list; returns its content, if it was there.
-    pub async fn drop_artifact(&self, job: JobId, name: String) -> Result<Option<ContentHash>, Error> {
-        self.ask(|reply| Command::DropArtifact(job, name, reply)).await
+    /// Takes a file off an active job's list; returns its content, if it was there. Nobody else may list or take off a
+    /// file of this name meanwhile. `epoch`: as above.
+    pub async fn drop_artifact(
+        &self,
+        job: JobId,
+        name: String,
+        epoch: Option<Epoch>,
+    ) -> Result<Option<ContentHash>, Error> {
+        // The store alone knows which files a job has.
+        let Some(record) = self.store.artifact(job, &name).await? else {
+            return match self.cluster().job(job) {
+                Some(_) => Ok(None),
+                None => Err(ended(&self.job(job).await?)),
+            };
+        };
+        match self.ask(|reply| Command::DropArtifact(job, name, epoch, reply)).await {
+            Ok(()) => Ok(Some(record.hash)),
+            Err(error) if is_not_active(&error) => Err(ended(&self.job(job).await?)),
+            Err(error) => Err(error),
+        }
     }
 
     /// Opens a session for a worker; from then on `out` carries what it is told.
@@ -87,18 +162,43 @@ impl Handle {
 
     /// Passes on what a worker said; waits while the loop is busy.
     pub async fn said(&self, sender: Sender, input: Input) -> Result<(), Error> {
-        self.commands.send(Command::Said(sender, input)).await.map_err(|_| Error::ShuttingDown)
+        self.send(Command::Said(sender, input)).await
     }
 
     /// Tells that a session ended.
     pub async fn session_ended(&self, sender: Sender) {
         // After the loop's end there is nobody left to know.
-        let _ = self.commands.send(Command::SessionEnded(sender)).await;
+        let _ = self.send(Command::SessionEnded(sender)).await;
     }
 
-    /// A job as it is stored.
+    /// A job as it is stored, with what is not.
     pub async fn job(&self, id: JobId) -> Result<Job, Error> {
-        self.store.job(id).await?.ok_or(Error::NoSuchJob(id))
+        let mut job = self.store.job(id).await?.ok_or(Error::NoSuchJob(id))?;
+        self.explain(std::slice::from_mut(&mut job));
+        Ok(job)
+    }
+
+    /// Gives jobs as they were read from the store what is not stored: why they wait now, as far as they do, and how far
+    /// their ranks are.
+    pub fn explain(&self, jobs: &mut [Job]) {
+        if jobs.iter().all(|job| job.state.is_terminal()) {
+            return;
+        }
+        let cluster = self.cluster();
+        let waiting = cluster.waiting();
+        for job in jobs.iter_mut() {
+            if job.state == JobState::Queued
+                && let Some(reason) = waiting.reason(job.id)
+            {
+                job.reason = reason;
+            }
+            let live = cluster.job(job.id).and_then(|live| live.ring.as_ref());
+            if let (Some(ring), Some(live)) = (&mut job.ring, live)
+                && ring.epoch == live.epoch
+            {
+                *ring = Arc::clone(live);
+            }
+        }
     }
 
     /// The events of a job after `after`: those stored first, then as they come, and between them how far its ranks
@@ -151,9 +251,23 @@ impl Handle {
         self.clock.now()
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
+    pub(super) async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).await.map_err(|_| Error::ShuttingDown)?;
+        self.send(command(reply)).await?;
         answer.await.map_err(|_| Error::ShuttingDown)?
     }
+
+    async fn send(&self, command: Command) -> Result<(), Error> {
+        // Stamped before it waits for its turn.
+        let arrived = Arrived { at: self.clock.now(), command };
+        self.commands.send(arrived).await.map_err(|_| Error::ShuttingDown)
+    }
+}
+
+fn is_not_active(error: &Error) -> bool {
+    matches!(error, Error::Refused(Refusal::NotActive(_)))
+}
+
+fn ended(job: &Job) -> Error {
+    Error::AlreadyEnded { job: job.id, state: job.state }
 }

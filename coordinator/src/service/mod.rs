@@ -1,17 +1,22 @@
 //! The one task that owns the state, and the handle that everybody else has.
 //!
-//! Commands come over a bounded channel. The loop takes as many as wait, applies them to a copy of
-//! the state, stores all writes in one commit, and only then makes the copy the state, answers, and
-//! does what was decided. A commit that fails leaves no trace: requests get the error, and workers
-//! whose words were lost are disconnected, so that they say hello again and tell what they hold.
+//! Commands come over a bounded channel, each stamped with the time at which it arrived. The loop takes as many as wait,
+//! applies them to a copy of the state, forms the rings that can be formed, stores all writes in one commit, and only
+//! then makes the copy the state, answers, and does what was decided. A commit that fails leaves no trace: requests get
+//! the error, and workers whose words were lost are disconnected, so that they say hello again and tell what they hold.
 //!
 //! Invariant: nothing is acknowledged or acted upon before it is stored.
+//! Invariant: the loop waits for its own commits and for nothing else; who needs more of the store asks it before or after
+//! (`handle.rs`).
 
 mod batch;
 mod clock;
+mod commands;
 mod error;
 mod handle;
+mod pace;
 mod progress;
+mod purge;
 mod run;
 mod watch;
 mod watch_many;

@@ -5,33 +5,33 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use ringtune_shared::ids::{ContentHash, JobId};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, error, info, warn};
 
-use super::batch::Batch;
+use super::batch::{Batch, Session};
 use super::clock::Clock;
+use super::commands::apply_said;
 use super::error::Error;
-use super::handle::{Command, Handle, Out, Reply};
+use super::handle::{Arrived, Handle, Out};
+use super::pace::{Pace, TICK};
+use super::purge;
 use super::watchers::Watchers;
 use crate::core::{
-    Action, Cluster, EventBody, Input, Job, JobState, NewJob, Options, Refusal, Sender, SessionId,
-    WorkerState, Write,
+    Action, Cluster, EventBody, Input, JobState, Options, Sender, SessionId, Time, WorkerState, Write,
 };
 use crate::metrics::Metrics;
 use crate::store::{self, Store};
 
 /// Commands stored in one commit at most.
-const BATCH: usize = 256;
+const BATCH: usize = 4096;
 /// Commands that may wait; then callers do.
-const WAITING: usize = 1024;
+const WAITING: usize = 8192;
 /// How long the store may fail without a break. Then the loop ends, rather than be there and do nothing: training
 /// goes on without it, and a restart finds everything that was stored.
 const STORE_PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at the deadlines.
-const TICK: Duration = Duration::from_millis(250);
 
 /// What the loop starts from.
 pub struct Settings {
@@ -56,10 +56,12 @@ pub async fn start(settings: Settings) -> Result<(Handle, JoinHandle<()>), store
         info!(jobs = recovered.jobs.len(), "found jobs that had not ended");
     }
     let ended = store.count_jobs().await?.into_iter().filter(|(state, _)| state.is_terminal()).collect();
+    let pace = Pace::new(options.session_timeout, clock.now());
     let state = Arc::new(Cluster::recover(options, recovered, clock.now()));
     let (commands, receiver) = mpsc::channel(WAITING);
     let (snapshot, newest) = watch::channel(state.clone());
-    let watchers = Watchers::default();
+    let (watchers, deleted, over) = (Watchers::default(), Arc::new(Notify::new()), CancellationToken::new());
+    tokio::spawn(purge::run(store.clone(), deleted.clone(), over.clone()));
     let service = Loop {
         receiver,
         state,
@@ -71,50 +73,71 @@ pub async fn start(settings: Settings) -> Result<(Handle, JoinHandle<()>), store
         ended,
         metrics,
         clock,
+        pace,
         failing_since: None,
+        _purge: over.drop_guard(),
     };
     let sessions = Arc::new(AtomicU64::new(1));
-    let handle = Handle { commands, snapshot: newest, store, watchers, sessions, clock };
+    let handle = Handle { commands, snapshot: newest, store, watchers, sessions, deleted, clock };
     Ok((handle, tokio::spawn(service.run())))
 }
 
-struct Loop {
-    receiver: mpsc::Receiver<Command>,
+pub(super) struct Loop {
+    receiver: mpsc::Receiver<Arrived>,
     state: Arc<Cluster>,
     snapshot: watch::Sender<Arc<Cluster>>,
     store: Arc<dyn Store>,
     watchers: Watchers,
-    sessions: HashMap<SessionId, mpsc::Sender<Out>>,
+    pub(super) sessions: HashMap<SessionId, Session>,
     /// Sessions that are over, which the state does not know yet.
     unheard: Vec<Sender>,
     /// Jobs that ended, by how.
-    ended: BTreeMap<JobState, u64>,
+    pub(super) ended: BTreeMap<JobState, u64>,
     metrics: Metrics,
     clock: Clock,
-    /// Since when no commit has succeeded.
+    pace: Pace,
+    /// Since when nothing could be stored.
     failing_since: Option<Instant>,
+    /// Ends the removal of deleted jobs with the loop.
+    _purge: DropGuard,
 }
 
 impl Loop {
     async fn run(mut self) {
-        let mut ticker = tokio::time::interval(TICK);
+        let mut ticker = tokio::time::interval(Duration::from_millis(TICK.unsigned_abs()));
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut waiting = Vec::with_capacity(BATCH);
         self.show_counts();
         loop {
-            let mut batch = Batch::new(&self.state);
             tokio::select! {
+                biased;
                 count = self.receiver.recv_many(&mut waiting, BATCH) => {
                     if count == 0 {
                         return;
                     }
                 }
-                _ = ticker.tick() => self.tick(&mut batch),
+                _ = ticker.tick() => {}
             }
-            for command in waiting.drain(..) {
-                batch = self.take(batch, command).await;
+            self.pace.wakes(self.clock.now());
+            // 1. What arrived.
+            let mut batch = Batch::new(&self.state);
+            let mut time = self.clock.now();
+            let newest = waiting.last().map(|arrived: &Arrived| arrived.at);
+            for arrived in waiting.drain(..) {
+                self.take(&mut batch, arrived);
             }
-            self.commit(batch).await;
+            // 2. What did not. As long as more is waiting, it is not later than what was taken in.
+            if let Some(newest) = newest.filter(|_| !self.receiver.is_empty()) {
+                time = time.min(newest);
+            }
+            let ticks = self.pace.tick_due(self.clock.now());
+            if ticks {
+                self.tick(&mut batch, time);
+            }
+            // 3. What follows for the queue.
+            let placed = batch.next.place(time);
+            batch.add(placed);
+            self.commit(batch, ticks).await;
             if self.failing_since.is_some_and(|since| since.elapsed() > STORE_PATIENCE) {
                 error!("nothing could be stored for {} s: ending", STORE_PATIENCE.as_secs());
                 return;
@@ -122,198 +145,25 @@ impl Loop {
         }
     }
 
-    fn tick(&mut self, batch: &mut Batch) {
+    fn tick(&mut self, batch: &mut Batch, time: Time) {
         for sender in std::mem::take(&mut self.unheard) {
-            self.apply_said(batch, sender, Input::SessionEnded(sender));
+            apply_said(batch, time, sender, Input::SessionEnded(sender));
         }
-        match batch.next.apply(Input::Tick, self.clock.now()) {
+        match batch.next.apply(Input::Tick, time) {
             Ok(effects) => batch.add(effects),
             Err(refusal) => error!(%refusal, "a tick was refused"),
         }
     }
 
-    /// Applies one command to the batch. Those that must read the store first get a batch of their own.
-    async fn take(&mut self, mut batch: Batch, command: Command) -> Batch {
-        match command {
-            Command::Said(sender, input) => self.apply_said(&mut batch, sender, input),
-            Command::SessionEnded(sender) => {
-                self.sessions.remove(&sender.session);
-                self.apply_said(&mut batch, sender, Input::SessionEnded(sender));
-            }
-            Command::Hello(hello, session, out, reply) => {
-                self.apply_request(&mut batch, Input::Hello { session, hello: *hello }, |outcome, batch| {
-                    if outcome.is_ok() {
-                        batch.opened.push((session, out));
-                    }
-                    (reply, outcome.map(|_| ()))
-                });
-            }
-            Command::CreateJob(new, reply) => return self.create_job(batch, new, reply).await,
-            Command::CancelJob(job, reason, reply) => {
-                return self.cancel_job(batch, job, reason, reply).await;
-            }
-            Command::DeleteJob(job, reply) => {
-                self.commit(batch).await;
-                let _ = reply.send(self.delete_job(job).await);
-                return Batch::new(&self.state);
-            }
-            Command::DropArtifact(job, name, reply) => {
-                return self.drop_artifact(batch, job, name, reply).await;
-            }
-            Command::KeepArtifact(artifact, reply) => {
-                let job = artifact.job;
-                if batch.next.job(job).is_some() {
-                    self.apply_request(&mut batch, Input::KeepArtifact(artifact), |outcome, _| {
-                        (reply, outcome.map(|_| ()))
-                    });
-                    return batch;
-                }
-                self.commit(batch).await;
-                let _ = reply.send(self.stored_job(job).await.and_then(|job| Err(ended(&job))));
-                return Batch::new(&self.state);
-            }
-        }
-        batch
-    }
-
-    fn apply_said(&self, batch: &mut Batch, sender: Sender, input: Input) {
-        match batch.next.apply(input, self.clock.now()) {
-            Ok(effects) => {
-                batch.heard.push(sender);
-                batch.add(effects);
-            }
-            Err(refusal) => debug!(worker = %sender.worker, %refusal, "dropped a worker's message"),
-        }
-    }
-
-    /// Applies a request; it is answered after the commit, or at once if it is refused.
-    fn apply_request<T: Send + 'static>(
-        &self,
-        batch: &mut Batch,
-        input: Input,
-        answer: impl FnOnce(Result<Option<Arc<Job>>, Error>, &mut Batch) -> (Reply<T>, Result<T, Error>),
-    ) {
-        let outcome = batch.next.apply(input, self.clock.now()).map_err(Error::from).map(|effects| {
-            let job = effects.job.clone();
-            batch.add(effects);
-            job
-        });
-        let (reply, outcome) = answer(outcome, batch);
-        match outcome {
-            Ok(value) => batch.answers.push(Box::new(move |stored| {
-                let _ = reply.send(stored.map(|()| value));
-            })),
-            Err(error) => {
-                let _ = reply.send(Err(error));
-            }
-        }
-    }
-
-    async fn create_job(&mut self, batch: Batch, new: NewJob, reply: Reply<Arc<Job>>) -> Batch {
-        // The store alone knows the requests of jobs that ended.
-        self.commit(batch).await;
-        let mut batch = Batch::new(&self.state);
-        let id = new.id;
-        if let Some(wanted) = &new.request {
-            match self.store.request(&wanted.id).await {
-                Ok(None) => {}
-                Ok(Some((job, known))) if known == *wanted => {
-                    let _ = reply.send(self.stored_job(job).await.map(Arc::new));
-                    return batch;
-                }
-                Ok(Some((job, _))) => {
-                    let refusal = Refusal::RequestReused { request_id: wanted.id.clone(), job };
-                    let _ = reply.send(Err(refusal.into()));
-                    return batch;
-                }
-                Err(error) => {
-                    let _ = reply.send(Err(error.into()));
-                    return batch;
-                }
-            }
-        }
-        self.apply_request(&mut batch, Input::CreateJob(new), |outcome, _| (reply, the_job(outcome, id)));
-        batch
-    }
-
-    async fn cancel_job(
-        &mut self,
-        mut batch: Batch,
-        job: JobId,
-        reason: String,
-        reply: Reply<Arc<Job>>,
-    ) -> Batch {
-        if batch.next.job(job).is_some() {
-            let input = Input::CancelJob { job, reason };
-            self.apply_request(&mut batch, input, |outcome, _| (reply, the_job(outcome, job)));
-            return batch;
-        }
-        self.commit(batch).await;
-        let answer = match self.stored_job(job).await {
-            Ok(job) if job.state == JobState::Cancelled => Ok(Arc::new(job)),
-            Ok(job) => Err(ended(&job)),
-            Err(error) => Err(error),
-        };
-        let _ = reply.send(answer);
-        Batch::new(&self.state)
-    }
-
-    /// The store alone knows which files a job has.
-    async fn drop_artifact(
-        &mut self,
-        batch: Batch,
-        job: JobId,
-        name: String,
-        reply: Reply<Option<ContentHash>>,
-    ) -> Batch {
-        self.commit(batch).await;
-        let mut batch = Batch::new(&self.state);
-        if batch.next.job(job).is_none() {
-            let _ = reply.send(self.stored_job(job).await.and_then(|job| Err(ended(&job))));
-            return batch;
-        }
-        match self.store.artifact(job, &name).await {
-            Ok(Some(record)) => {
-                self.apply_request(&mut batch, Input::DropArtifact { job, name }, |outcome, _| {
-                    (reply, outcome.map(|_| Some(record.hash)))
-                });
-            }
-            Ok(None) => drop(reply.send(Ok(None))),
-            Err(error) => drop(reply.send(Err(error.into()))),
-        }
-        batch
-    }
-
-    async fn delete_job(&mut self, id: JobId) -> Result<Vec<ContentHash>, Error> {
-        let job = self.stored_job(id).await?;
-        if !job.state.is_terminal() {
-            return Err(Error::NotEnded { job: id, state: job.state });
-        }
-        let free = self.store.delete_job(id).await?;
-        if let Some(count) = self.ended.get_mut(&job.state) {
-            *count = count.saturating_sub(1);
-        }
-        self.watchers.forget(id);
-        self.show_counts();
-        info!(job = %id, "job deleted");
-        Ok(free)
-    }
-
-    async fn stored_job(&self, id: JobId) -> Result<Job, Error> {
-        self.store.job(id).await?.ok_or(Error::NoSuchJob(id))
-    }
-
-    /// Stores a batch; then, and only then, it counts.
-    async fn commit(&mut self, mut batch: Batch) {
+    /// Stores a batch; then, and only then, it counts. `probe`: find out whether a store that failed works again, if the
+    /// batch does not.
+    async fn commit(&mut self, mut batch: Batch, probe: bool) {
         let writes = batch.coalesced_writes();
-        if let Err(error) = self.store.commit(&writes).await {
+        if let Err(error) = self.store_all(&writes, probe).await {
             error!(%error, writes = writes.len(), "cannot store: nothing was changed");
             self.failing_since.get_or_insert_with(Instant::now);
             self.give_up(batch, error);
             return;
-        }
-        if !writes.is_empty() {
-            self.failing_since = None;
         }
         // 1. The copy is the state.
         self.state = Arc::new(batch.next);
@@ -321,7 +171,7 @@ impl Loop {
         self.sessions.extend(batch.opened);
         // 2. Whoever asked or watches hears of it.
         for answer in batch.answers {
-            answer(Ok(()));
+            answer(Ok(&self.state));
         }
         for (job, progress) in batch.progress {
             self.watchers.progressed(job, progress);
@@ -334,6 +184,20 @@ impl Loop {
         for action in batch.actions {
             self.act(action);
         }
+    }
+
+    /// One failure may pass: only a store that stores nothing for a while ends the loop.
+    async fn store_all(&mut self, writes: &[Write], probe: bool) -> Result<(), store::Error> {
+        if !writes.is_empty() {
+            self.store.commit(writes).await?;
+            self.failing_since = None;
+        } else if self.failing_since.is_some() && probe {
+            match self.store.probe().await {
+                Ok(()) => self.failing_since = None,
+                Err(error) => debug!(%error, "still cannot store"),
+            }
+        }
+        Ok(())
     }
 
     fn give_up(&mut self, batch: Batch, error: store::Error) {
@@ -350,14 +214,13 @@ impl Loop {
     fn act(&mut self, action: Action) {
         match action {
             Action::Send(session, message) => {
-                let sent = self.sessions.get(&session).map(|out| out.try_send(Out::Message(message)));
-                if matches!(sent, Some(Err(_))) {
-                    warn!(?session, "a worker does not read what it is told: closing its session");
-                    self.sessions.remove(&session);
+                let Some(Session { worker, out }) = self.sessions.get(&session) else { return };
+                if out.try_send(Out::Message(message)).is_err() {
+                    warn!(%worker, "a worker does not read what it is told: closing its session");
                     // Its stream's end comes back as SessionEnded, but where the call was dropped before
                     // there was a stream.
-                    let worker = self.state.workers().find(|worker| worker.session == Some(session));
-                    self.unheard.extend(worker.map(|worker| Sender { worker: worker.id, session }));
+                    self.unheard.push(Sender { worker: *worker, session });
+                    self.sessions.remove(&session);
                 }
             }
             Action::Close(session, reason) => self.end_session(session, reason),
@@ -365,9 +228,9 @@ impl Loop {
     }
 
     fn end_session(&mut self, session: SessionId, reason: String) {
-        if let Some(out) = self.sessions.remove(&session) {
+        if let Some(closed) = self.sessions.remove(&session) {
             // If its queue is full the stream ends without the reason.
-            let _ = out.try_send(Out::End(reason));
+            let _ = closed.out.try_send(Out::End(reason));
         }
     }
 
@@ -380,7 +243,7 @@ impl Loop {
                         info!(job = %event.job, state = %to, reason, "job");
                     }
                     EventBody::Log { level, rank, message } => {
-                        debug!(job = %event.job, level, rank, message, "job log");
+                        debug!(job = %event.job, ?level, rank, message, "job log");
                     }
                     EventBody::Step(_) | EventBody::Progress(_) | EventBody::Artifact(_) => {}
                 }
@@ -405,10 +268,5 @@ impl Loop {
     }
 }
 
-fn the_job(outcome: Result<Option<Arc<Job>>, Error>, id: JobId) -> Result<Arc<Job>, Error> {
-    outcome.and_then(|job| job.ok_or(Error::NoSuchJob(id)))
-}
-
-fn ended(job: &Job) -> Error {
-    Error::AlreadyEnded { job: job.id, state: job.state }
-}
+#[cfg(test)]
+mod tests;

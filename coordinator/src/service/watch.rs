@@ -100,7 +100,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::core::{JobState, Options, Recovered, Time, Write};
+    use crate::core::{JobState, LogLevel, Options, ProgressStage, Recovered, Time, Write};
     use crate::service::watchers::Watchers;
     use crate::store::{MemoryStore, conformance};
 
@@ -109,12 +109,12 @@ mod tests {
         let job = conformance::queued_job(1);
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let progress =
-            |done| EventBody::Progress(Progress { rank: 0, stage: "fetch".to_owned(), done, total: 1000 });
+            |done| EventBody::Progress(Progress { rank: 0, stage: ProgressStage::Fetch, done, total: 1000 });
         let end = EventBody::StateChange { from: None, to: JobState::Cancelled, reason: "enough".to_owned() };
-        let mut bodies = vec![EventBody::note("info", "first")];
+        let mut bodies = vec![EventBody::note(LogLevel::Info, "first")];
         // More than are read at a time.
         bodies.extend((0..1000).map(progress));
-        bodies.extend([EventBody::note("info", "middle"), progress(1000), end]);
+        bodies.extend([EventBody::note(LogLevel::Info, "middle"), progress(1000), end]);
         let events = (1..).zip(bodies).map(|(sequence, body)| {
             Write::AppendEvent(JobEvent { job: job.id, sequence, time: Time(1), body })
         });

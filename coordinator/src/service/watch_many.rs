@@ -48,7 +48,8 @@ impl WatchMany {
             Self { store, cluster, feed, open: None, told: HashMap::new(), first: VecDeque::new() };
         if named.is_empty() {
             let snapshot = watch.cluster.borrow().clone();
-            watch.first = snapshot.jobs().cloned().collect();
+            let waiting = snapshot.waiting();
+            watch.first = snapshot.jobs().map(|job| explained(job, waiting.reason(job.id))).collect();
         } else {
             let mut open = HashSet::new();
             for id in named {
@@ -120,18 +121,26 @@ impl WatchMany {
     }
 
     async fn find(&self, id: JobId) -> Result<Option<Arc<Job>>, Error> {
-        let active = self.cluster.borrow().job(id).cloned();
-        match active {
-            Some(job) => Ok(Some(job)),
+        let snapshot = self.cluster.borrow().clone();
+        match snapshot.job(id) {
+            Some(job) => Ok(Some(explained(job, snapshot.waiting().reason(id)))),
             None => Ok(self.store.job(id).await?.map(Arc::new)),
         }
+    }
+}
+
+/// A job with what it waits for now, which is not kept with it.
+fn explained(job: &Arc<Job>, waits_for: Option<String>) -> Arc<Job> {
+    match waits_for {
+        Some(reason) => Arc::new(Job { reason, ..Job::clone(job) }),
+        None => job.clone(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{EventBody, Options, Recovered, Time};
+    use crate::core::{EventBody, LogLevel, Options, Recovered, Time};
     use crate::service::watchers::Watchers;
     use crate::store::{MemoryStore, conformance};
 
@@ -149,7 +158,7 @@ mod tests {
             assert!(matches!(watch.next().await, Ok(Some(ManyNews::Job(told))) if told.id == job.id));
         }
         for sequence in 1..=20_000 {
-            let body = EventBody::note("info", "x");
+            let body = EventBody::note(LogLevel::Info, "x");
             let event = JobEvent { job: job.id, sequence, time: Time(1), body };
             watchers.notify(&event);
             assert_eq!(quick.next().await.unwrap(), Some(ManyNews::Event(Arc::new(event))));

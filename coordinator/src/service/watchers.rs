@@ -144,7 +144,7 @@ impl Drop for Subscription {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::Time;
+    use crate::core::{ProgressStage, Time};
 
     #[test]
     fn a_topic_lasts_as_long_as_somebody_watches_or_ranks_prepare() {
@@ -161,7 +161,7 @@ mod tests {
         watchers.notify(&change(1, JobState::Queued));
         assert_eq!(topics(), 0);
         for rank in [0, 1, 0] {
-            watchers.progressed(job, Progress { rank, stage: "load".to_owned(), done: 0, total: 1 });
+            watchers.progressed(job, Progress { rank, stage: ProgressStage::Load, done: 0, total: 1 });
         }
         drop(watchers.subscribe(job));
         assert_eq!(topics(), 1, "a watcher that comes is to be told how far the ranks are");
@@ -170,7 +170,7 @@ mod tests {
         assert!(watching.ranks().borrow().is_empty(), "nobody prepares any longer");
         drop(watching);
         assert_eq!(topics(), 0);
-        watchers.progressed(job, Progress { rank: 0, stage: "draw".to_owned(), done: 0, total: 1 });
+        watchers.progressed(job, Progress { rank: 0, stage: ProgressStage::Draw, done: 0, total: 1 });
         watchers.notify(&change(3, JobState::Failed));
         assert_eq!(topics(), 0);
     }

@@ -1,12 +1,13 @@
 //! The store in memory: for tests of what stands on a store.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash, JobId};
 use serde_json::Value;
 
+use super::lists::{ArtifactQuery, EventQuery, JobQuery, memory as lists};
 use super::{Error, Store};
 use crate::core::{
     ArtifactRecord, Job, JobEvent, JobState, Phase, Recovered, RequestKey, StepRecord, Time, Write,
@@ -46,12 +47,12 @@ fn limited<T>(items: impl Iterator<Item = T>, limit: u32) -> Vec<T> {
 /// A job as it comes back from a disk: what is not stored is at its default.
 fn stored(job: &Job) -> Job {
     let mut job = job.clone();
-    if let Some(ring) = &mut job.ring {
+    if let Some(ring) = job.ring.as_mut().map(Arc::make_mut) {
         ring.patience = Time::default();
         ring.broken = None;
         for member in &mut ring.members {
             member.phase = Phase::default();
-            member.last_held = Time::default();
+            member.last_step = 0;
         }
     }
     job
@@ -90,6 +91,12 @@ impl Store for MemoryStore {
                 Write::UpdateJob(job) => {
                     tables.jobs.insert(job.id, stored(job));
                 }
+                Write::UpdateProgress { job, step, loss, last_sequence, artifacts } => {
+                    if let Some(job) = tables.jobs.get_mut(job) {
+                        (job.step, job.loss) = (*step, *loss);
+                        (job.last_sequence, job.artifacts) = (*last_sequence, *artifacts);
+                    }
+                }
                 Write::AppendEvent(event) => {
                     tables.events.entry(event.job).or_default().push(event.clone());
                 }
@@ -104,6 +111,10 @@ impl Store for MemoryStore {
             }
         }
         Ok(())
+    }
+
+    async fn probe(&self) -> Result<(), Error> {
+        if self.tables().full { Err(Error::Full) } else { Ok(()) }
     }
 
     async fn recover(&self) -> Result<Recovered, Error> {
@@ -122,14 +133,8 @@ impl Store for MemoryStore {
         Ok(keys.find(|(_, key)| key.id == request_id))
     }
 
-    async fn jobs(&self, states: &[JobState], below: Option<u64>, limit: u32) -> Result<Vec<Job>, Error> {
-        let tables = self.tables();
-        let wanted = |job: &&Job| {
-            below.is_none_or(|below| job.number < below) && (states.is_empty() || states.contains(&job.state))
-        };
-        let mut jobs: Vec<Job> = tables.jobs.values().filter(wanted).cloned().collect();
-        jobs.sort_by_key(|job| std::cmp::Reverse(job.number));
-        Ok(limited(jobs.into_iter(), limit))
+    async fn list_jobs(&self, query: &JobQuery) -> Result<Vec<Job>, Error> {
+        Ok(lists::jobs(self.tables().jobs.values(), query))
     }
 
     async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, Error> {
@@ -144,10 +149,12 @@ impl Store for MemoryStore {
         Ok(limited(steps.filter(|step| step.step > after).copied(), limit))
     }
 
-    async fn artifacts(&self, job: JobId, after: &str, limit: u32) -> Result<Vec<ArtifactRecord>, Error> {
-        let tables = self.tables();
-        let all = tables.artifacts.values();
-        Ok(limited(all.filter(|one| one.job == job && one.name.as_str() > after).cloned(), limit))
+    async fn list_events(&self, query: &EventQuery) -> Result<Vec<JobEvent>, Error> {
+        Ok(lists::events(self.tables().events.get(&query.job).into_iter().flatten(), query))
+    }
+
+    async fn list_artifacts(&self, query: &ArtifactQuery) -> Result<Vec<ArtifactRecord>, Error> {
+        Ok(lists::artifacts(self.tables().artifacts.values(), query))
     }
 
     async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, Error> {
@@ -170,6 +177,10 @@ impl Store for MemoryStore {
         mine.dedup();
         mine.retain(|hash| !tables.artifacts.values().any(|other| other.hash == *hash));
         Ok(mine)
+    }
+
+    async fn purge(&self, _rows: u32) -> Result<bool, Error> {
+        Ok(false)
     }
 
     async fn content_uris(&self) -> Result<Vec<String>, Error> {
@@ -208,12 +219,13 @@ fn add_content_uris(value: &Value, uris: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::conformance;
+    use crate::store::{conformance, lists};
 
     #[tokio::test]
     async fn conforms() {
         let store = MemoryStore::default();
         let written = conformance::run(&store).await;
         conformance::check_written(&store, &written).await;
+        lists::conformance::run(&MemoryStore::default()).await;
     }
 }

@@ -3,6 +3,7 @@
 //! Invariant: what [`Store::commit`] returned from is on disk; a commit that failed left nothing.
 
 pub mod conformance;
+pub mod lists;
 mod memory;
 mod rows;
 mod sqlite;
@@ -13,6 +14,8 @@ use async_trait::async_trait;
 use ringtune_shared::ids::{ContentHash, JobId};
 
 use crate::core::{ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write};
+
+use lists::{ArtifactQuery, EventQuery, JobQuery};
 
 pub use memory::MemoryStore;
 pub use sqlite::SqliteStore;
@@ -50,6 +53,9 @@ pub trait Store: Send + Sync + 'static {
     /// Stores all of `writes` in their order, or nothing. Durable once it returns.
     async fn commit(&self, writes: &[Write]) -> Result<(), Error>;
 
+    /// Stores something that nobody reads: whether anything can be stored at all.
+    async fn probe(&self) -> Result<(), Error>;
+
     /// Every job that has not ended, for a start.
     async fn recover(&self) -> Result<Recovered, Error>;
 
@@ -59,9 +65,8 @@ pub trait Store: Send + Sync + 'static {
     /// The job that a request id made.
     async fn request(&self, request_id: &str) -> Result<Option<(JobId, RequestKey)>, Error>;
 
-    /// Jobs with a smaller number than `below` (none: all), newest first, at most `limit`; only those
-    /// in `states` unless that is empty.
-    async fn jobs(&self, states: &[JobState], below: Option<u64>, limit: u32) -> Result<Vec<Job>, Error>;
+    /// A page of jobs.
+    async fn list_jobs(&self, query: &JobQuery) -> Result<Vec<Job>, Error>;
 
     /// A job's events with a greater sequence number, in order, at most `limit`.
     async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, Error>;
@@ -69,9 +74,11 @@ pub trait Store: Send + Sync + 'static {
     /// A job's steps after `after`, in order, at most `limit`.
     async fn steps(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<StepRecord>, Error>;
 
-    /// A job's artifacts whose names come after `after`, in the order of their names' bytes, at most
-    /// `limit`.
-    async fn artifacts(&self, job: JobId, after: &str, limit: u32) -> Result<Vec<ArtifactRecord>, Error>;
+    /// A page of a job's events.
+    async fn list_events(&self, query: &EventQuery) -> Result<Vec<JobEvent>, Error>;
+
+    /// A page of a job's artifacts.
+    async fn list_artifacts(&self, query: &ArtifactQuery) -> Result<Vec<ArtifactRecord>, Error>;
 
     /// One artifact of a job.
     async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, Error>;
@@ -82,6 +89,9 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets a job and all that belongs to it; returns the contents that no artifact of another job
     /// refers to. A job that is not there has none.
     async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, Error>;
+
+    /// Removes a bounded number of rows that deleted jobs left; whether there may be more.
+    async fn purge(&self, rows: u32) -> Result<bool, Error>;
 
     /// Every content URI that the spec of a job holds: its images, and its checkpoint.
     async fn content_uris(&self) -> Result<Vec<String>, Error>;

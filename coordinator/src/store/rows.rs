@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use ringtune_shared::ids::JobId;
-use ringtune_shared::spec::JobSpec;
+use ringtune_shared::spec::{JobSpec, QueueSpec};
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use super::Error;
-use crate::core::{ArtifactRecord, Job, JobEvent, JobState, RequestKey, StepRecord, Time};
+use crate::core::{ArtifactRecord, Job, JobEvent, JobState, RequestKey, Ring, StepRecord, Time};
 
 /// The columns that [`job`] reads, in the order of the table.
 pub(super) const JOB_COLUMNS: &str = "job_id, number, spec, request_id, request_fingerprint, state, reason, \
-     created, started, ended, step, loss, last_sequence, artifacts, ring, precision, cancel, finish_by, resumed";
+     created, started, ended, step, loss, last_sequence, artifacts, ring, precision, cancel, finish_by, resumed, \
+     queue, updated, failure, rings";
 
 /// A number as SQLite keeps it. Counters do not reach 2^63.
 pub(super) fn integer(number: u64) -> i64 {
@@ -56,22 +57,28 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
     let text = |column| row.try_get::<&str, _>(column);
     let optional = |column| row.try_get::<Option<&str>, _>(column);
     let state = text("state")?;
+    let ring = optional("ring")?.map(|text| from_json::<Ring>("jobs.ring", text)).transpose()?;
     Ok(Job {
         id: parsed("jobs.job_id", text("job_id")?)?,
         number: counter(row, "number")?,
         spec: Arc::new(from_json::<JobSpec>("jobs.spec", text("spec")?)?),
+        queue: Arc::new(from_json::<QueueSpec>("jobs.queue", text("queue")?)?),
         request: request(row)?,
         state: JobState::from_name(state)
             .ok_or_else(|| Error::Damaged { what: "jobs.state".to_owned(), problem: state.to_owned() })?,
         reason: text("reason")?.to_owned(),
+        failure: optional("failure")?.map(|text| from_json("jobs.failure", text)).transpose()?,
         created: time(row, "created")?,
+        updated: time(row, "updated")?,
         started: optional_time(row, "started")?,
         ended: optional_time(row, "ended")?,
         step: counter(row, "step")?,
         loss: row.try_get("loss")?,
         last_sequence: counter(row, "last_sequence")?,
         artifacts: counter(row, "artifacts")?,
-        ring: optional("ring")?.map(|text| from_json("jobs.ring", text)).transpose()?,
+        // A ring of an older version was not counted yet.
+        rings: counter(row, "rings")?.max(ring.as_ref().map_or(0, |ring| ring.epoch.0)),
+        ring: ring.map(Arc::new),
         precision: optional("precision")?.map(|text| parsed("jobs.precision", text)).transpose()?,
         cancel: optional("cancel")?.map(|text| from_json("jobs.cancel", text)).transpose()?,
         finish_by: optional_time(row, "finish_by")?,

@@ -11,6 +11,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, Connection as _, Row, SqliteConnection};
 
+use super::lists::{ArtifactQuery, EventQuery, JobQuery, sqlite as lists};
 use super::rows::{self, JOB_COLUMNS, integer, to_json};
 use super::{Error, Store};
 use crate::core::{
@@ -18,7 +19,12 @@ use crate::core::{
 };
 
 /// Every schema there ever was; a database of an older one is brought forward at the start.
-const SCHEMAS: [&str; 2] = [include_str!("schema_1.sql"), include_str!("schema_2.sql")];
+const SCHEMAS: [&str; 4] = [
+    include_str!("schema_1.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+];
 
 /// Connections that read.
 const READERS: u32 = 4;
@@ -84,6 +90,18 @@ async fn write_all(connection: &mut SqliteConnection, writes: &[Write]) -> Resul
         match write {
             Write::InsertJob(job) => insert_job(&mut transaction, job).await?,
             Write::UpdateJob(job) => update_job(&mut transaction, job).await?,
+            Write::UpdateProgress { job, step, loss, last_sequence, artifacts } => {
+                let query =
+                    "UPDATE jobs SET step = ?, loss = ?, last_sequence = ?, artifacts = ? WHERE job_id = ?";
+                sqlx::query(query)
+                    .bind(integer(*step))
+                    .bind(*loss)
+                    .bind(integer(*last_sequence))
+                    .bind(integer(*artifacts))
+                    .bind(job.to_string())
+                    .execute(&mut *transaction)
+                    .await?;
+            }
             Write::AppendEvent(event) => append_event(&mut transaction, event).await?,
             Write::AppendStep(job, step) => append_step(&mut transaction, *job, step).await?,
             Write::PutArtifact(artifact) => put_artifact(&mut transaction, artifact).await?,
@@ -110,9 +128,23 @@ impl Store for SqliteStore {
         stored
     }
 
+    async fn probe(&self) -> Result<(), Error> {
+        let mut connection = self.writer.acquire().await?;
+        // SQLite would not write what is there already.
+        let query = "INSERT INTO counters (name, value) VALUES ('probes', 1) \
+                     ON CONFLICT (name) DO UPDATE SET value = value + 1";
+        let written = sqlx::query(query).execute(&mut *connection).await;
+        if written.is_err() {
+            connection.close_on_drop();
+        }
+        Ok(written.map(drop)?)
+    }
+
     async fn recover(&self) -> Result<Recovered, Error> {
-        let jobs = self.jobs(&[JobState::Queued, JobState::Preparing, JobState::Running], None, u32::MAX);
-        let jobs = jobs.await?;
+        let query =
+            format!("SELECT {JOB_COLUMNS} FROM jobs WHERE state IN ('queued', 'preparing', 'running')");
+        let found = sqlx::query(AssertSqlSafe(query)).fetch_all(&self.readers).await?;
+        let jobs = found.iter().map(rows::job).collect::<Result<Vec<Job>, Error>>()?;
         let last: i64 = sqlx::query("SELECT value FROM counters WHERE name = 'last_job_number'")
             .fetch_one(&self.readers)
             .await?
@@ -134,17 +166,8 @@ impl Store for SqliteStore {
         Ok(job.and_then(|job| Some((job.id, job.request?))))
     }
 
-    async fn jobs(&self, states: &[JobState], below: Option<u64>, limit: u32) -> Result<Vec<Job>, Error> {
-        // Names of states are our own words: nothing from outside gets into the query's text.
-        let names: Vec<String> = states.iter().map(|state| format!("'{state}'")).collect();
-        let filter =
-            if names.is_empty() { String::new() } else { format!("AND state IN ({})", names.join(", ")) };
-        let query = format!(
-            "SELECT {JOB_COLUMNS} FROM jobs WHERE number < ? {filter} ORDER BY number DESC LIMIT {limit}"
-        );
-        let below = below.map_or(i64::MAX, integer);
-        let found = sqlx::query(AssertSqlSafe(query)).bind(below).fetch_all(&self.readers).await?;
-        found.iter().map(rows::job).collect()
+    async fn list_jobs(&self, query: &JobQuery) -> Result<Vec<Job>, Error> {
+        lists::jobs(&self.readers, query).await
     }
 
     async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, Error> {
@@ -160,10 +183,12 @@ impl Store for SqliteStore {
         found.fetch_all(&self.readers).await?.iter().map(rows::step).collect()
     }
 
-    async fn artifacts(&self, job: JobId, after: &str, limit: u32) -> Result<Vec<ArtifactRecord>, Error> {
-        let query = "SELECT * FROM artifacts WHERE job_id = ? AND name > ? ORDER BY name LIMIT ?";
-        let found = sqlx::query(query).bind(job.to_string()).bind(after).bind(limit);
-        found.fetch_all(&self.readers).await?.iter().map(rows::artifact).collect()
+    async fn list_events(&self, query: &EventQuery) -> Result<Vec<JobEvent>, Error> {
+        lists::events(&self.readers, query).await
+    }
+
+    async fn list_artifacts(&self, query: &ArtifactQuery) -> Result<Vec<ArtifactRecord>, Error> {
+        lists::artifacts(&self.readers, query).await
     }
 
     async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, Error> {
@@ -196,6 +221,11 @@ impl Store for SqliteStore {
         free.iter().map(|row| parse(row.try_get(0)?)).collect()
     }
 
+    /// Nothing is left: rows go with their job.
+    async fn purge(&self, _rows: u32) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     async fn content_uris(&self) -> Result<Vec<String>, Error> {
         let query = "SELECT DISTINCT atom FROM jobs, json_tree(jobs.spec) \
             WHERE type = 'text' AND substr(atom, 1, length(?1)) = ?1 ORDER BY atom";
@@ -216,7 +246,7 @@ impl Store for SqliteStore {
 }
 
 async fn insert_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
-    let places = ["?"; 19].join(", ");
+    let places = ["?"; 23].join(", ");
     let query = format!("INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({places})");
     sqlx::query(AssertSqlSafe(query))
         .bind(job.id.to_string())
@@ -233,13 +263,18 @@ async fn insert_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.loss)
         .bind(integer(job.last_sequence))
         .bind(integer(job.artifacts))
-        .bind(job.ring.as_ref().map(|ring| to_json("jobs.ring", ring)).transpose()?)
+        .bind(job.ring.as_ref().map(|ring| to_json("jobs.ring", &**ring)).transpose()?)
         .bind(job.precision.map(|precision| precision.as_str()))
         .bind(job.cancel.as_ref().map(|cancel| to_json("jobs.cancel", cancel)).transpose()?)
         .bind(job.finish_by.map(|time| time.0))
         .bind(job.resumed.as_ref().map(|resumed| to_json("jobs.resumed", resumed)).transpose()?)
+        .bind(to_json("jobs.queue", &*job.queue)?)
+        .bind(job.updated.0)
+        .bind(job.failure.map(|failure| to_json("jobs.failure", &failure)).transpose()?)
+        .bind(integer(job.rings))
         .execute(&mut *connection)
         .await?;
+    lists::insert_job(connection, job).await?;
     sqlx::query("UPDATE counters SET value = MAX(value, ?) WHERE name = 'last_job_number'")
         .bind(integer(job.number))
         .execute(connection)
@@ -249,8 +284,8 @@ async fn insert_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
 
 async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
     let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, step = ?, loss = ?, \
-                 last_sequence = ?, artifacts = ?, ring = ?, precision = ?, cancel = ?, finish_by = ? \
-                 WHERE job_id = ?";
+                 last_sequence = ?, artifacts = ?, ring = ?, precision = ?, cancel = ?, finish_by = ?, \
+                 updated = ?, failure = ?, rings = ? WHERE job_id = ?";
     sqlx::query(query)
         .bind(job.state.as_str())
         .bind(job.reason.as_str())
@@ -260,14 +295,17 @@ async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.loss)
         .bind(integer(job.last_sequence))
         .bind(integer(job.artifacts))
-        .bind(job.ring.as_ref().map(|ring| to_json("jobs.ring", ring)).transpose()?)
+        .bind(job.ring.as_ref().map(|ring| to_json("jobs.ring", &**ring)).transpose()?)
         .bind(job.precision.map(|precision| precision.as_str()))
         .bind(job.cancel.as_ref().map(|cancel| to_json("jobs.cancel", cancel)).transpose()?)
         .bind(job.finish_by.map(|time| time.0))
+        .bind(job.updated.0)
+        .bind(job.failure.map(|failure| to_json("jobs.failure", &failure)).transpose()?)
+        .bind(integer(job.rings))
         .bind(job.id.to_string())
-        .execute(connection)
+        .execute(&mut *connection)
         .await?;
-    Ok(())
+    lists::update_job(connection, job).await
 }
 
 async fn append_event(connection: &mut SqliteConnection, event: &JobEvent) -> Result<(), Error> {
@@ -315,6 +353,7 @@ async fn put_artifact(connection: &mut SqliteConnection, artifact: &ArtifactReco
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::LogLevel;
     use crate::store::conformance;
 
     #[tokio::test]
@@ -326,6 +365,8 @@ mod tests {
         store.close().await;
         let store = SqliteStore::open(&path).await.unwrap();
         conformance::check_written(&store, &written).await;
+        let store = SqliteStore::open(&folder.path().join("lists.db")).await.unwrap();
+        crate::store::lists::conformance::run(&store).await;
     }
 
     #[tokio::test]
@@ -335,7 +376,7 @@ mod tests {
         let store = SqliteStore::open(&path).await.unwrap();
         sqlx::raw_sql("PRAGMA user_version = 99").execute(&store.writer).await.unwrap();
         store.close().await;
-        assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 2 })));
+        assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 3 })));
     }
 
     #[tokio::test]
@@ -366,7 +407,7 @@ mod tests {
             job: job.id,
             sequence: 1,
             time: job.created,
-            body: EventBody::note("info", text),
+            body: EventBody::note(LogLevel::Info, text),
         };
         for _ in 0..3 {
             // SQLite answers SQLITE_FULL where a file may not grow, as on a full disk.

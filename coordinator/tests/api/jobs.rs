@@ -31,7 +31,7 @@ impl Coordinator {
     pub(crate) async fn create(&self, world_size: i64) -> v1::Job {
         static REQUESTS: AtomicU64 = AtomicU64::new(0);
         let request_id = format!("test-{}", REQUESTS.fetch_add(1, Ordering::Relaxed));
-        let request = v1::CreateJobRequest { spec: Some(spec(world_size)), request_id };
+        let request = v1::CreateJobRequest { spec: Some(spec(world_size)), request_id, queue: None };
         self.jobs().create_job(request).await.unwrap().into_inner().job.unwrap()
     }
 

@@ -3,12 +3,15 @@
 
 mod coordinator;
 mod jobs;
+mod lists;
 mod lives;
 mod losses;
+mod queue;
 mod requests;
 mod restarts;
 mod surface;
 mod uploads;
+mod versions;
 mod watches;
 mod worker;
 

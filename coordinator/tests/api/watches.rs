@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ringtune_proto::v1::{
-    self, JobState, RankPhase, job_event::Event, session_request::Message as Up,
+    self, JobState, ProgressStage, RankPhase, job_event::Event, session_request::Message as Up,
     watch_jobs_response::Response,
 };
 use ringtune_shared::ids::JobId;
@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl Worker {
-    async fn progress(&self, stage: &str, done: i64, total: i64) {
-        let progress = v1::RankProgress { rank: self.held.rank, stage: stage.to_owned(), done, total };
+    async fn progress(&self, stage: ProgressStage, done: i64, total: i64) {
+        let progress = v1::RankProgress { rank: self.held.rank, stage: stage.into(), done, total };
         let v1::HeldRank { job_id, epoch, rank, phase, .. } = self.held.clone();
         let report =
             v1::RankReport { job_id, epoch, rank, phase, progress: Some(progress), ..Default::default() };
@@ -27,8 +27,8 @@ impl Worker {
     }
 }
 
-fn done(ranks: &[v1::RankProgress]) -> Vec<(i32, &str, i64)> {
-    ranks.iter().map(|rank| (rank.rank, rank.stage.as_str(), rank.done)).collect()
+fn done(ranks: &[v1::RankProgress]) -> Vec<(i32, ProgressStage, i64)> {
+    ranks.iter().map(|rank| (rank.rank, rank.stage(), rank.done)).collect()
 }
 
 #[tokio::test]
@@ -45,13 +45,13 @@ async fn progress_is_told_to_all_who_watch_and_kept_nowhere() {
 
     // 1. A report for each picture, of which a watcher gets the newest.
     for picture in 0..=PICTURES {
-        worker.progress("fetch", picture, PICTURES).await;
+        worker.progress(ProgressStage::Fetch, picture, PICTURES).await;
     }
     let mut told = 0;
     loop {
         let ranks = live.next_progress().await;
         told += 1;
-        if done(&ranks) == [(0, "fetch", PICTURES)] {
+        if done(&ranks) == [(0, ProgressStage::Fetch, PICTURES)] {
             break;
         }
         assert!(told < PICTURES / 10, "{told} messages about {PICTURES} pictures");
@@ -59,10 +59,10 @@ async fn progress_is_told_to_all_who_watch_and_kept_nowhere() {
 
     // 2. Who comes later is told where the rank is, once, and nobody is told of it as history.
     let mut late = coordinator.watch(id, 0).await;
-    assert_eq!(done(&late.next_progress().await), [(0, "fetch", PICTURES)]);
-    worker.progress("load", 0, 1).await;
+    assert_eq!(done(&late.next_progress().await), [(0, ProgressStage::Fetch, PICTURES)]);
+    worker.progress(ProgressStage::Load, 0, 1).await;
     for watch in [&mut live, &mut late] {
-        assert_eq!(done(&watch.next_progress().await), [(0, "load", 0)]);
+        assert_eq!(done(&watch.next_progress().await), [(0, ProgressStage::Load, 0)]);
     }
     assert_eq!(coordinator.job(id).await.last_sequence, before, "progress is no event");
 
@@ -70,16 +70,16 @@ async fn progress_is_told_to_all_who_watch_and_kept_nowhere() {
     let mut stranger = worker.held.clone();
     stranger.epoch += 1;
     std::mem::swap(&mut worker.held, &mut stranger);
-    worker.progress("encode", 7, 9).await;
+    worker.progress(ProgressStage::Encode, 7, 9).await;
     worker.stopped(false).await;
     std::mem::swap(&mut worker.held, &mut stranger);
 
     // 4. Once the job runs, its preparation is over.
     worker.report(RankPhase::Ready, "").await;
     worker.train().await;
-    worker.progress("draw", 1, 4).await;
+    worker.progress(ProgressStage::Draw, 1, 4).await;
     let mut later = coordinator.watch(id, 0).await;
-    assert_eq!(done(&later.next_progress().await), [(0, "draw", 1)]);
+    assert_eq!(done(&later.next_progress().await), [(0, ProgressStage::Draw, 1)]);
     worker.finish().await;
     let events = coordinator.watch(id, 0).await.rest().await;
     let wanted = [JobState::Queued, JobState::Preparing, JobState::Running, JobState::Succeeded];

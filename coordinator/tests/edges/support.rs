@@ -16,6 +16,7 @@ use ringtune_proto::v1::{
     worker_service_client::WorkerServiceClient,
 };
 use ringtune_shared::ids::WorkerId;
+use ringtune_shared::version::{VERSION, WORKER_PROTOCOLS};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
@@ -114,15 +115,17 @@ pub(crate) fn hello(worker: WorkerId, incarnation: u64) -> v1::Hello {
         worker_id: worker.to_string(),
         incarnation,
         host_name: "node".to_owned(),
-        address: "127.0.0.1:1".to_owned(),
+        address: format!("{worker}:1"),
         capabilities: Some(v1::Capabilities {
-            version: ringtune_shared::version::VERSION.to_owned(),
+            version: VERSION.to_owned(),
             numerics_class: "one".to_owned(),
             threads: 2,
             ..v1::Capabilities::default()
         }),
         held: Vec::new(),
-        protocol: ringtune_proto::WORKER_PROTOCOL,
+        protocol_max: WORKER_PROTOCOLS.max,
+        protocol_min: WORKER_PROTOCOLS.min,
+        features: Vec::new(),
     }
 }
 
@@ -162,10 +165,10 @@ impl Worker {
         }
     }
 
-    pub(crate) async fn start_training(&mut self) {
+    pub(crate) async fn start_rank(&mut self) {
         match self.next().await {
-            Down::StartTraining(_) => {}
-            other => panic!("expected StartTraining, got {other:?}"),
+            Down::StartRank(_) => {}
+            other => panic!("expected StartRank, got {other:?}"),
         }
     }
 
@@ -202,7 +205,7 @@ impl Worker {
         let assignment = self.assignment().await;
         self.report(&assignment, v1::RankPhase::Preparing, "").await;
         self.report(&assignment, v1::RankPhase::Ready, "").await;
-        self.start_training().await;
+        self.start_rank().await;
         self.report(&assignment, v1::RankPhase::Training, "").await;
         assignment
     }
@@ -238,7 +241,7 @@ pub(crate) fn spec() -> v1::JobSpec {
 }
 
 pub(crate) async fn create(jobs: &mut JobServiceClient<Channel>, spec: v1::JobSpec) -> v1::Job {
-    let request = v1::CreateJobRequest { spec: Some(spec), request_id: String::new() };
+    let request = v1::CreateJobRequest { spec: Some(spec), ..Default::default() };
     jobs.create_job(request).await.unwrap().into_inner().job.unwrap()
 }
 

@@ -6,6 +6,8 @@
 //! alone.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test reports by panicking")]
 
+mod samples;
+mod thousands;
 mod world;
 
 use world::World;

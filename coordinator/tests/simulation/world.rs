@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ringtune_coordinator::core::{
-    Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, EventBody, HeldRank, Hello, Input, Job,
-    JobEvent, JobState, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, StepRecord, Time,
-    WorkerState, Write,
+    Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, EventBody, Fault, HeldRank, Hello, Input,
+    Job, JobEvent, JobState, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, StepRecord,
+    Time, WorkerState, Write,
 };
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::spec::{ClusterDraft, DataDraft, JobDraft, JobSpec, ModelDraft, TrainDraft};
+use ringtune_shared::version::Dialect;
 
-const STEPS: u64 = 4;
+use crate::samples::{STEPS, spec, step_record};
+
 const WORKERS: usize = 5;
 
 /// A small generator (splitmix64) so that a seed means the same for ever.
@@ -121,8 +122,11 @@ impl World {
             self.pass(500);
             self.check();
         }
-        let left: Vec<_> = self.cluster.jobs().map(|job| (job.id, job.state, job.reason.clone())).collect();
-        let stuck: Vec<_> = left.iter().filter(|(_, _, reason)| !reason.contains("9 needed")).collect();
+        let waiting = self.cluster.waiting();
+        let left = self.cluster.jobs().map(|job| (job.id, job.state, waiting.reason(job.id)));
+        let too_large =
+            |reason: &Option<String>| reason.as_ref().is_some_and(|text| text.contains("9 needed"));
+        let stuck: Vec<_> = left.filter(|(_, _, reason)| !too_large(reason)).collect();
         assert!(stuck.is_empty(), "never ended: {stuck:?}");
         assert_eq!(self.cluster.count_workers(WorkerState::Idle), WORKERS, "ranks were not let go");
     }
@@ -138,7 +142,13 @@ impl World {
         let world = [1, 1, 2, 3, 5, 9][self.chance.below(6)];
         let least = if self.chance.below(2) == 0 { 1 } else { world };
         let id = JobId(uuid_of(self.names));
-        let new = NewJob { id, spec: Arc::new(spec(world, least)), request: None, resumed: None };
+        let new = NewJob {
+            id,
+            spec: Arc::new(spec(world, least)),
+            queue: Arc::default(),
+            request: None,
+            resumed: None,
+        };
         if self.apply(Input::CreateJob(new)) {
             assert!(self.disk.jobs.contains_key(&id), "an accepted job is not stored");
         }
@@ -161,7 +171,7 @@ impl World {
             let name = "a".to_owned();
             let file =
                 ArtifactRecord { job, name, hash, size: 1, media_type: String::new(), created: self.now };
-            self.apply(Input::KeepArtifact(file));
+            self.apply(Input::KeepArtifact { artifact: file, epoch: None });
         }
     }
 
@@ -174,12 +184,8 @@ impl World {
         let daemon = &mut self.daemons[who];
         daemon.inbox.clear();
         daemon.session = Some(session);
-        let capabilities = Capabilities {
-            version: ringtune_shared::version::VERSION.to_owned(),
-            numerics_class: "one".to_owned(),
-            threads: 1,
-            ..Capabilities::default()
-        };
+        let capabilities =
+            Capabilities { numerics_class: "one".to_owned(), threads: 1, ..Capabilities::default() };
         let hello = Hello {
             worker: daemon.id,
             incarnation: daemon.incarnation,
@@ -187,7 +193,7 @@ impl World {
             address: format!("127.0.0.1:{who}"),
             capabilities: Arc::new(capabilities),
             held: daemon.ranks.iter().map(|rank| rank.held.clone()).collect(),
-            protocol: 1,
+            dialect: Dialect::ours(),
         };
         if !self.apply(Input::Hello { session, hello }) {
             self.daemons[who].session = None;
@@ -235,11 +241,12 @@ impl World {
                     phase: Phase::Preparing,
                     reason: String::new(),
                     neighbour_lost: false,
+                    fault: Fault::Unknown,
                     step: 0,
                 };
                 daemon.ranks.push(Rank { held, step: 0 });
             }
-            Some(Down::StartTraining(job, epoch)) => {
+            Some(Down::StartRank(job, epoch)) => {
                 for rank in daemon.ranks.iter_mut().filter(|rank| rank.is(job, epoch)) {
                     if rank.held.phase == Phase::Ready {
                         rank.held.phase = Phase::Training;
@@ -257,7 +264,7 @@ impl World {
                     daemon.ranks.retain(|rank| !rank.is(job, epoch));
                 }
             }
-            Some(Down::Welcome | Down::StepsStored(..)) | None => {}
+            Some(Down::Welcome(_) | Down::StepsStored(..)) | None => {}
         }
     }
 
@@ -265,6 +272,7 @@ impl World {
     fn work(&mut self, who: usize, may_fail: bool) {
         let fails = may_fail && self.chance.below(60) == 0;
         let neighbour_lost = fails && self.chance.below(2) == 0;
+        let fault = [Fault::Unknown, Fault::Job, Fault::Node, Fault::Node][self.chance.below(4)];
         let daemon = &mut self.daemons[who];
         let sender = daemon.session.map(|session| Sender { worker: daemon.id, session });
         let Some(rank) = daemon.ranks.first_mut() else { return };
@@ -281,6 +289,9 @@ impl World {
             }
             phase => phase,
         };
+        if fails && rank.held.phase == Phase::Failed {
+            rank.held.fault = fault;
+        }
         rank.held.neighbour_lost |= neighbour_lost && rank.held.phase == Phase::Failed;
         let rank = rank.clone();
         let Some(sender) = sender else { return };
@@ -322,9 +333,13 @@ impl World {
             }
             Ok(_) if self.disk_fails && self.chance.below(200) == 0 => false,
             Ok(effects) => {
+                // The service forms rings once for all inputs of a batch.
+                let placed = if self.chance.below(4) > 0 { next.place(self.now) } else { Effects::default() };
                 self.cluster = next;
-                self.store(&effects);
-                self.act(effects.actions);
+                for effects in [effects, placed] {
+                    self.store(&effects);
+                    self.act(effects.actions);
+                }
                 true
             }
         }
@@ -340,6 +355,13 @@ impl World {
                     let kept = before.state == job.state || before.state.may_become(job.state);
                     let quick = before.state == JobState::Preparing && job.state == JobState::Succeeded;
                     assert!(kept || quick, "{} -> {}", before.state, job.state);
+                    assert!(before.rings <= job.rings && job.rings <= options().tries, "{job:?}");
+                }
+                Write::UpdateProgress { job, step, loss, last_sequence, artifacts } => {
+                    let row = self.disk.jobs.get_mut(job).expect("updated before inserted");
+                    assert!(!row.state.is_terminal(), "an ended job changed: {row:?}");
+                    (row.step, row.loss) = (*step, *loss);
+                    (row.last_sequence, row.artifacts) = (*last_sequence, *artifacts);
                 }
                 Write::AppendEvent(event) => {
                     let events = self.disk.events.entry(event.job).or_default();
@@ -374,12 +396,13 @@ impl World {
 
     /// What must be true between any two inputs.
     pub(crate) fn check(&self) {
+        self.cluster.check_indexes().unwrap();
         let mut members = BTreeSet::new();
         for job in self.cluster.jobs() {
             assert!(!job.state.is_terminal());
             assert_eq!(job.ring.is_some(), job.state != JobState::Queued, "{job:?}");
             if let Some(ring) = &job.ring {
-                assert!(ring.epoch >= Epoch::FIRST);
+                assert_eq!(ring.epoch, Epoch(job.rings));
                 let size = ring.members.len();
                 assert!(size >= job.spec.cluster.min_world_size as usize);
                 assert!(size <= job.spec.cluster.world_size as usize);
@@ -416,12 +439,12 @@ impl Rank {
 /// What of a job is stored: the phases of its ranks are not.
 fn row(job: &Job) -> Job {
     let mut row = job.clone();
-    if let Some(ring) = &mut row.ring {
+    if let Some(ring) = row.ring.as_mut().map(Arc::make_mut) {
         ring.patience = Time::default();
         ring.broken = None;
         for member in &mut ring.members {
             member.phase = Phase::Assigned;
-            member.last_held = Time::default();
+            member.last_step = 0;
         }
     }
     if let Some(cancel) = &mut row.cancel {
@@ -432,42 +455,4 @@ fn row(job: &Job) -> Job {
 
 fn uuid_of(number: u64) -> uuid::Uuid {
     uuid::Uuid::from_u128(u128::from(number))
-}
-
-fn step_record(step: u64) -> StepRecord {
-    StepRecord {
-        step,
-        loss: 0.5,
-        learning_rate: 1e-3,
-        step_seconds: 1.0,
-        compute_seconds: 0.8,
-        exchange_seconds: 0.1,
-        wait_seconds: 0.1,
-        skipped: false,
-        world_size: 1,
-        validation_loss: None,
-        validation_seconds: 0.0,
-        preview_seconds: 0.0,
-    }
-}
-
-fn spec(world_size: i64, min_world_size: i64) -> JobSpec {
-    JobSpec::from_draft(JobDraft {
-        kind: Some("textual_inversion".to_owned()),
-        model: ModelDraft { base: Some("/models/sd".to_owned()), ..ModelDraft::default() },
-        data: DataDraft { images: Some("/images".to_owned()), folders: None },
-        train: TrainDraft {
-            placeholder_token: Some("<star>".to_owned()),
-            initializer_token: Some("star".to_owned()),
-            max_train_steps: Some(i64::try_from(STEPS).unwrap()),
-            ..TrainDraft::default()
-        },
-        cluster: ClusterDraft {
-            world_size: Some(world_size),
-            min_world_size: Some(min_world_size),
-            ..ClusterDraft::default()
-        },
-        ..JobDraft::default()
-    })
-    .unwrap()
 }

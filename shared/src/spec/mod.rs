@@ -20,6 +20,7 @@ mod generate;
 mod learning_rates;
 mod model_location;
 mod paths;
+mod queue;
 mod read_toml;
 mod settings;
 #[cfg(test)]
@@ -39,7 +40,8 @@ pub use folders::{FolderDraft, FolderSpec, ImageUse};
 pub use generate::{EmbeddingPlace, GenerateDraft, GenerateSpec, SCHEDULERS};
 pub use learning_rates::LearningRates;
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
-pub use read_toml::{parse_job_toml, parse_job_toml_with};
+pub use queue::{JobRequest, QueueDraft, QueueSpec, check_label, check_label_key};
+pub use read_toml::{parse_job_request, parse_job_toml, parse_job_toml_with};
 pub use settings::Setting;
 pub use validate::limits;
 pub use validation::{PreviewSpec, ValidationSpec};

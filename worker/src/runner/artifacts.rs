@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient};
 use ringtune_shared::{
     backoff::Backoff,
-    ids::{ContentHash, ContentHasher, IdError, JobId},
+    ids::{ContentHash, ContentHasher, Epoch, IdError, JobId},
 };
 use tokio::{
     fs::File,
@@ -33,7 +33,7 @@ use crate::session::link_random;
 const CHUNK_BYTES: usize = 512 << 10;
 /// Messages between the disk and the network.
 const QUEUED_CHUNKS: usize = 4;
-/// An upload or download that takes longer is tried again, from where it was.
+/// A call that takes longer is tried again; an upload goes on from where it was.
 const TRANSFER_LIMIT: Duration = Duration::from_secs(600);
 
 /// The coordinator's ArtifactService. Cheap to clone; connects when first used.
@@ -41,6 +41,8 @@ const TRANSFER_LIMIT: Duration = Duration::from_secs(600);
 pub struct ArtifactClient {
     service: ArtifactServiceClient<Channel>,
     backoff: Backoff,
+    /// Of the ring whose files these are: those of an older one are refused.
+    epoch: Option<Epoch>,
 }
 
 impl ArtifactClient {
@@ -52,42 +54,22 @@ impl ArtifactClient {
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(20))
             .connect_lazy();
-        Ok(Self { service: ArtifactServiceClient::new(channel), backoff: Backoff::RECONNECT })
+        Ok(Self { service: ArtifactServiceClient::new(channel), backoff: Backoff::RECONNECT, epoch: None })
     }
 
-    /// The whole content of `hash`, of at most `limit` bytes, checked.
-    pub async fn download(&self, hash: ContentHash, limit: u64) -> Result<Vec<u8>, RankError> {
-        let uri = hash.uri();
-        let mut retries = Retries::of(&uri, self.backoff);
-        let content = loop {
-            match within_limit(self.download_once(&uri, limit)).await {
-                Ok(content) => break content,
-                Err(status) => retries.wait_after(status).await?,
-            }
-        };
-        let wrong = |problem| RankError::WrongContent { uri: uri.clone(), problem };
-        if content.len() as u64 > limit {
-            return Err(wrong(format!("more than the {limit} bytes that it should have")));
-        }
-        let found = ContentHash::of(&content);
-        if found != hash {
-            return Err(wrong(format!("{} bytes with the hash {found}", content.len())));
-        }
-        Ok(content)
+    /// The same, for what a rank of this epoch leaves.
+    pub fn at(&self, epoch: Epoch) -> Self {
+        Self { epoch: Some(epoch), ..self.clone() }
     }
 
-    /// Stops reading as soon as there is more than there may be.
-    async fn download_once(&self, uri: &str, limit: u64) -> Result<Vec<u8>, Status> {
-        let request = v1::DownloadRequest { uri: uri.to_owned(), ..Default::default() };
-        let mut stream = self.service.clone().download(request).await?.into_inner();
-        let mut content = Vec::new();
-        while let Some(part) = stream.message().await? {
-            content.extend_from_slice(&part.chunk);
-            if content.len() as u64 > limit {
-                break;
-            }
-        }
-        Ok(content)
+    /// The calls themselves.
+    pub(super) fn service(&self) -> ArtifactServiceClient<Channel> {
+        self.service.clone()
+    }
+
+    /// How long to wait after what failed.
+    pub(super) fn backoff(&self) -> Backoff {
+        self.backoff
     }
 
     /// The files that are kept with a job, by name.
@@ -96,7 +78,12 @@ impl ArtifactClient {
         let mut retries = Retries::of(what, self.backoff);
         let (mut kept, mut page_token) = (BTreeMap::new(), String::new());
         loop {
-            let request = v1::ListArtifactsRequest { job_id: job.to_string(), page_size: 500, page_token };
+            let request = v1::ListArtifactsRequest {
+                job_id: job.to_string(),
+                page_size: 500,
+                page_token,
+                ..Default::default()
+            };
             let mut service = self.service.clone();
             let page = match within_limit(service.list_artifacts(request.clone())).await {
                 Ok(page) => page.into_inner(),
@@ -132,6 +119,7 @@ impl ArtifactClient {
             job_id: job.to_string(),
             name: name.clone(),
             media_type: media_type(&name).to_owned(),
+            epoch: self.epoch.map(|epoch| epoch.0),
         };
         let mut retries = Retries::of(&name, self.backoff);
         loop {
@@ -145,7 +133,8 @@ impl ArtifactClient {
     /// Takes a file off a job. One that is not there is no error.
     pub async fn delete(&self, job: JobId, file: &Path) -> Result<(), RankError> {
         let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let request = v1::DeleteArtifactRequest { job_id: job.to_string(), name: name.clone() };
+        let epoch = self.epoch.map(|epoch| epoch.0);
+        let request = v1::DeleteArtifactRequest { job_id: job.to_string(), name: name.clone(), epoch };
         let mut retries = Retries::of(&name, self.backoff);
         loop {
             let mut service = self.service.clone();
@@ -187,19 +176,19 @@ async fn within_limit<T>(transfer: impl Future<Output = Result<T, Status>>) -> R
 }
 
 /// Failed tries of one transfer.
-struct Retries<'a> {
+pub(super) struct Retries<'a> {
     what: &'a str,
     backoff: Backoff,
     attempt: u32,
 }
 
 impl<'a> Retries<'a> {
-    fn of(what: &'a str, backoff: Backoff) -> Self {
+    pub(super) fn of(what: &'a str, backoff: Backoff) -> Self {
         Self { what, backoff, attempt: 0 }
     }
 
     /// Waits before the next try, unless the coordinator's answer says that it would fail as well.
-    async fn wait_after(&mut self, status: Status) -> Result<(), RankError> {
+    pub(super) async fn wait_after(&mut self, status: Status) -> Result<(), RankError> {
         if is_final(status.code()) {
             return Err(RankError::refused(self.what, &status));
         }

@@ -31,7 +31,7 @@ use crate::{
         self, Batch, Drawing, EmbeddingFile, ModelName, PictureOptions, picture_file, sheet, to_image,
     },
     ring::Seat,
-    session::{Progress, RankEvent, RankOrders},
+    session::{Progress, ProgressStage, RankEvent, RankOrders},
 };
 
 /// A picture as a file: far above the largest that can be asked for.
@@ -77,7 +77,8 @@ pub(super) async fn run(work: Work, mut orders: watch::Receiver<RankOrders>) -> 
         _ => return Err(RankError::Stopped),
     }
     // 3. Draw; every picture is on its way when the next one begins.
-    let uploads = Uploads::start(artist.work.assignment.ring.job, artist.work.context.artifacts.clone());
+    let ring = &artist.work.assignment.ring;
+    let uploads = Uploads::start(ring.job, artist.work.context.artifacts.at(ring.epoch));
     let drawn = tokio::select! {
         drawn = artist.draw(seat, &prepared, &uploads) => drawn,
         _ = ended(&mut orders) => Err(RankError::Stopped),
@@ -100,16 +101,23 @@ impl Artist {
         // 1. The embeddings.
         let mut files = Vec::with_capacity(self.spec.embeddings.len());
         for (done, embedding) in self.spec.embeddings.iter().enumerate() {
-            progress("fetch", done as u64, self.spec.embeddings.len() as u64).await;
-            files.push(self.fetch(embedding).await?);
+            progress(ProgressStage::Fetch, done as u64, self.spec.embeddings.len() as u64).await;
+            files.push(self.fetch(embedding).await);
+            if files.last().is_some_and(Result::is_err) {
+                break;
+            }
         }
+        // The cache keeps its bound, also when something is not to be had.
+        let (cache, needed) = (context.cache.clone(), self.uploaded_embeddings());
+        tokio::task::spawn_blocking(move || cache.trim(&needed)).await?;
+        let files: Vec<EmbeddingFile> = files.into_iter().collect::<Result<_, _>>()?;
         // 2. The checkpoint; its hash is taken beside.
         let base_model = model::materialise(&assignment.spec, &context.models, journal).await?;
         let folder = base_model.folder.clone();
         let tokenizer = model::tokenizer_folder_of(&assignment.spec, &folder)?;
         let about = model::options_of(&assignment.spec);
         let variant = about.variant.clone();
-        progress("load", 0, 1).await;
+        progress(ProgressStage::Load, 0, 1).await;
         let load = LoadModel {
             folder: folder.clone(),
             options: about,
@@ -121,7 +129,7 @@ impl Artist {
         let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), (folder, tokenizer.clone()));
         let hashing =
             tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed.0, &variant, &hashed.1));
-        progress("load", 1, 1).await;
+        progress(ProgressStage::Load, 1, 1).await;
         // 3. Words and sizes.
         let options = options(&self.spec);
         let resolve = move || Drawing::new(options, &tokenizer, info, &files);
@@ -147,6 +155,14 @@ impl Artist {
             embeddings: embeddings.finish(),
             _base_model: base_model,
         })
+    }
+
+    fn uploaded_embeddings(&self) -> Vec<ContentHash> {
+        let uploaded = |embedding: &String| match EmbeddingPlace::parse(embedding) {
+            Ok(EmbeddingPlace::Uploaded { hash, .. }) => Some(hash),
+            _ => None,
+        };
+        self.spec.embeddings.iter().filter_map(uploaded).collect()
     }
 
     /// An embedding as a file of this machine.
@@ -199,7 +215,10 @@ impl Artist {
     }
 
     async fn say_drawn(&self, done: u64, total: u64) {
-        self.work.journal.event(RankEvent::Progress(Progress { stage: "draw", done, total })).await;
+        self.work
+            .journal
+            .event(RankEvent::Progress(Progress { stage: ProgressStage::Draw, done, total }))
+            .await;
     }
 
     async fn draw_batch(

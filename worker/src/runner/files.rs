@@ -106,7 +106,7 @@ impl JobFiles {
             csv: Some(csv),
             events,
             select_best: spec.train.validation.select_best,
-            uploads: Some(Uploads::start(assignment.ring.job, client)),
+            uploads: Some(Uploads::start(assignment.ring.job, client.at(assignment.ring.epoch))),
             checkpoints: Checkpoints::new(folder.to_owned(), assignment, prepared),
             last: StepJudged { step: done, validation_loss: prepared.state.selection().loss_after(done) },
         })

@@ -37,7 +37,7 @@ pub(super) async fn run(
 ) {
     let key = assignment.key();
     let rank = assignment.rank;
-    let folder = context.work_folder.join(format!("{}-{}", key.job, key.epoch));
+    let folder = context.rank_folder(key);
     let made = folder.clone();
     let folder_made = match tokio::task::spawn_blocking(move || make_work_folder(&made)).await {
         Ok(made) => made,
@@ -143,7 +143,7 @@ impl Work {
 
     /// The first lines of its log.
     pub(super) async fn introduce(&self) {
-        let Assignment { ring, rank, spec, threads, precision, numerics_class } = &self.assignment;
+        let Assignment { ring, rank, spec, threads, precision, numerics_class, .. } = &self.assignment;
         let wanted = spec.mixed_precision().as_str();
         let (journal, members) = (&self.journal, ring.members.len());
         journal.info(format!("ringtune-worker {VERSION}, {}", self.context.about)).await;

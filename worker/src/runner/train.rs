@@ -192,11 +192,19 @@ impl Training {
         Ok(tokio::task::spawn_blocking(build).await??)
     }
 
-    /// Drawing normal numbers is computing: off the runtime's threads.
+    /// Drawing normal numbers is computing, and posteriors may be on the disk: off the runtime's threads.
     async fn build(&self, step: u64, microbatch: u32) -> Result<Microbatch, RankError> {
         let (builder, rows) = (Arc::clone(&self.builder), self.rows());
-        let build =
-            move || builder.lock().unwrap_or_else(PoisonError::into_inner).build(step, microbatch, rows);
+        let own = self.ring.microbatches();
+        let (next_step, next) =
+            if microbatch + 1 < own.end { (step, microbatch + 1) } else { (step + 1, own.start) };
+        let build = move || {
+            let mut builder = builder.lock().unwrap_or_else(PoisonError::into_inner);
+            let built = builder.build(step, microbatch, rows);
+            // While this one is computed on.
+            builder.expect(next_step, next);
+            built
+        };
         Ok(tokio::task::spawn_blocking(build).await??)
     }
 

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use ringtune_proto::{
-    WORKER_PROTOCOL,
-    v1::{self, worker_service_client::WorkerServiceClient},
+use ringtune_proto::v1::{self, worker_service_client::WorkerServiceClient};
+use ringtune_shared::{
+    backoff::Backoff,
+    ids::WorkerId,
+    version::{self, Dialect, Misfit, ProtocolRange, Side, WORKER_FEATURES, WORKER_PROTOCOLS},
 };
-use ringtune_shared::{backoff::Backoff, ids::WorkerId, version};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -118,6 +119,8 @@ async fn one_session(
     info!(
         coordinator = options.url,
         version = welcome.coordinator_version,
+        protocol = welcome.protocol,
+        features = ?welcome.features,
         worker = %options.worker,
         incarnation = options.incarnation,
         "session opened"
@@ -164,7 +167,9 @@ async fn open(options: &LinkOptions, held: Vec<v1::HeldRank>) -> Result<Opened, 
         address: options.address.clone(),
         capabilities: Some(options.capabilities.clone()),
         held,
-        protocol: WORKER_PROTOCOL,
+        protocol_max: WORKER_PROTOCOLS.max,
+        protocol_min: WORKER_PROTOCOLS.min,
+        features: WORKER_FEATURES.map(str::to_owned).to_vec(),
     };
     let hello = v1::SessionRequest { message: Some(v1::session_request::Message::Hello(hello)) };
     up.send(hello).await.map_err(|_| broken("the stream closed before hello".to_owned()))?;
@@ -184,14 +189,18 @@ async fn open(options: &LinkOptions, held: Vec<v1::HeldRank>) -> Result<Opened, 
     let (welcome, down) = tokio::time::timeout(CONNECT_TIMEOUT, opening)
         .await
         .map_err(|_| broken(format!("no welcome within {} s", CONNECT_TIMEOUT.as_secs())))??;
-    if !version::compatible(&welcome.coordinator_version, version::VERSION) {
-        return Err(Ended::Refused(format!(
-            "this worker is {}, the coordinator is {}: major and minor must be equal",
-            version::VERSION,
-            welcome.coordinator_version
-        )));
-    }
+    check_welcome(&welcome).map_err(|misfit| Ended::Refused(misfit.to_string()))?;
     Ok((up, welcome, down))
+}
+
+/// That the coordinator chose a protocol that this worker speaks. One that chose none knows nothing of choosing.
+fn check_welcome(welcome: &v1::Welcome) -> Result<(), Misfit> {
+    if WORKER_PROTOCOLS.contains(welcome.protocol) {
+        return Ok(());
+    }
+    let protocols = ProtocolRange { min: welcome.protocol, max: welcome.protocol };
+    let coordinator = Side { version: welcome.coordinator_version.clone(), protocols };
+    Err(Misfit { worker: Dialect::ours().side(), coordinator })
 }
 
 fn ended(status: &Status) -> Ended {
@@ -225,4 +234,25 @@ pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
 /// Any number, each as likely: for waits that differ between workers.
 pub(crate) fn random() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().1.rotate_left(16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_welcome_in_another_protocol_is_refused_with_what_to_install() {
+        let welcome = |version: &str, protocol| v1::Welcome {
+            coordinator_version: version.to_owned(),
+            protocol,
+            ..v1::Welcome::default()
+        };
+        assert_eq!(check_welcome(&welcome("97.0.0", WORKER_PROTOCOLS.max)), Ok(()));
+        let newer = check_welcome(&welcome("97.0.0", 97)).expect_err("not ours").to_string();
+        let ours = version::VERSION;
+        assert!(newer.contains("the coordinator is Ringtune 97.0.0 and speaks protocol 97"), "{newer}");
+        assert!(newer.contains("install Ringtune 97.0.0 on the worker"), "{newer}");
+        let older = check_welcome(&welcome("0.1.0", 0)).expect_err("it does not choose").to_string();
+        assert!(older.contains(&format!("install Ringtune {ours} on the coordinator")), "{older}");
+    }
 }

@@ -10,4 +10,4 @@ mod wire;
 pub use link::LinkOptions;
 pub(crate) use link::{error_chain, random as link_random};
 pub use service::{EndOrder, RankControl, RankLauncher, RankOrders, SessionOptions, run};
-pub use types::{Assignment, Level, Phase, Progress, RankEvent, RankKey, StepSummary};
+pub use types::{Assignment, Level, Phase, Progress, ProgressStage, RankEvent, RankKey, StepSummary};

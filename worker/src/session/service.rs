@@ -12,13 +12,13 @@ use tokio::{
     time::{Interval, MissedTickBehavior, interval, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{error, warn};
+use tracing::{debug, error, warn};
 
 use super::{
     link::{self, LinkEvent, LinkOptions},
     state::{Effect, Event, Session},
     types::{Assignment, RankEvent, RankKey},
-    wire,
+    wire::{self, Heard},
 };
 use crate::http::Metrics;
 
@@ -152,8 +152,12 @@ impl<L: RankLauncher> Loop<L> {
                 self.apply(Event::Connected);
             }
             LinkEvent::Message(message) => match wire::event(*message) {
-                Ok(Some(event)) => self.apply(event),
-                Ok(None) => (),
+                Ok(Heard::Event(event)) => self.apply(event),
+                Ok(Heard::Nothing) => (),
+                Ok(Heard::Unknown) => {
+                    debug!("skipped a message of the coordinator that this version does not know");
+                    self.metrics.unknown_messages.inc();
+                }
                 Err(error) => error!(%error, "a message that makes no sense"),
             },
             LinkEvent::Down => self.disconnected(),

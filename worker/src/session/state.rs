@@ -1,7 +1,7 @@
 //! What a worker holds and what it says, as a pure function: `(state, event) -> effects`. No clock, no channel.
 //!
 //! ```text
-//!                 Assigned            Ready            StartTraining           Finished
+//!                 Assigned            Ready              StartRank             Finished
 //!   (nothing) ──────────────> Preparing ───> Ready ──────────────> Training ───────────> Finished ─┐
 //!                                 │            │                       │                           │ Stop:
 //!                                 └────────────┴── Failed / Stopped ───┴──> Failed / Stopped ──────┴──> (nothing)
@@ -37,7 +37,7 @@ pub enum Event {
         reason: String,
     },
     /// All ranks are ready.
-    StartTraining(RankKey),
+    StartRank(RankKey),
     /// End a rank, or let go of an ended one.
     Stop {
         /// Which.
@@ -46,7 +46,7 @@ pub enum Event {
         keep_artifacts: bool,
     },
     /// Steps up to this one are safe at the coordinator.
-    StepsStored(ringtune_shared::ids::JobId, u64),
+    StepsStored(RankKey, u64),
     /// A rank's work says so.
     Rank(RankKey, RankEvent),
     /// The worker is to end: stop what runs and say so.
@@ -171,10 +171,10 @@ impl Session {
             }
             Event::Assigned(assignment) => self.assign(assignment),
             Event::Unreadable { key, rank, reason } => self.refuse(key, rank, reason),
-            Event::StartTraining(key) => self.start_training(key),
+            Event::StartRank(key) => self.start_rank(key),
             Event::Stop { key, keep_artifacts } => self.stop(key, keep_artifacts),
-            Event::StepsStored(job, step) => {
-                for (_, held) in self.held.iter_mut().filter(|(key, _)| key.job == job) {
+            Event::StepsStored(key, step) => {
+                if let Some(held) = self.held.get_mut(&key) {
                     while held.unstored.front().is_some_and(|first| first.step <= step) {
                         held.unstored.pop_front();
                     }
@@ -280,7 +280,7 @@ impl Session {
         self.held.insert(key, held);
     }
 
-    fn start_training(&mut self, key: RankKey) -> Vec<Effect> {
+    fn start_rank(&mut self, key: RankKey) -> Vec<Effect> {
         match self.held.get_mut(&key) {
             Some(held) if held.shown.phase == Phase::Ready => {
                 held.shown.phase = Phase::Training;

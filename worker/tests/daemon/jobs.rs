@@ -1,6 +1,6 @@
 //! A rank's whole life on one worker.
 
-use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
+use ringtune_proto::v1::{ProgressStage, RankPhase, session_request::Message as Up};
 use ringtune_shared::ids::JobId;
 use safetensors::SafeTensors;
 
@@ -18,19 +18,21 @@ async fn a_job_is_prepared_trained_and_uploaded() {
         loop {
             match session.next().await.unwrap() {
                 Up::RankReport(report) if report.phase() == RankPhase::Ready => break,
-                Up::RankReport(report) => stages.extend(report.progress.map(|p| (p.stage, p.done, p.total))),
+                Up::RankReport(report) => {
+                    stages.extend(report.progress.map(|p| (p.stage(), p.done, p.total)))
+                }
                 _ => (),
             }
         }
-        assert!(stages.contains(&("fetch".to_owned(), 3, 3)), "{stages:?}");
-        assert!(stages.contains(&("load".to_owned(), 1, 1)));
+        assert!(stages.contains(&(ProgressStage::Fetch, 3, 3)), "{stages:?}");
+        assert!(stages.contains(&(ProgressStage::Load, 1, 1)));
         // 2. The pictures are encoded; then every step is reported once, in order.
         session.start(id).await;
         loop {
             if let Up::RankReport(report) = session.next().await.unwrap()
                 && let Some(progress) = report.progress
             {
-                assert_eq!((progress.stage.as_str(), progress.total), ("encode", 3));
+                assert_eq!((progress.stage(), progress.total), (ProgressStage::Encode, 3));
                 if progress.done == 3 {
                     break;
                 }

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ringtune_proto::v1;
+use ringtune_proto::v1::{self, download_request::Source};
 use ringtune_shared::files::{TEMPORARY_SUFFIX, safe_file_name};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncWriteExt as _;
@@ -85,7 +85,7 @@ impl Client {
         received: &mut Received,
     ) -> Result<(), ReceiveError> {
         let request = v1::DownloadRequest {
-            uri: artifact.uri.clone(),
+            source: Some(Source::Uri(artifact.uri.clone())),
             offset: i64::try_from(received.size).unwrap_or(i64::MAX),
             ..v1::DownloadRequest::default()
         };

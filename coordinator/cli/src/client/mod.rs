@@ -122,9 +122,15 @@ impl Client {
     }
 
     /// Creates a job; safe to repeat with the same `request_id`.
-    pub async fn create_job(&self, spec: v1::JobSpec, request_id: &str) -> Result<v1::Job, ClientError> {
+    pub async fn create_job(
+        &self,
+        spec: v1::JobSpec,
+        queue: v1::QueueSpec,
+        request_id: &str,
+    ) -> Result<v1::Job, ClientError> {
         let doing = "submit the job";
-        let request = v1::CreateJobRequest { spec: Some(spec), request_id: request_id.to_owned() };
+        let request =
+            v1::CreateJobRequest { spec: Some(spec), request_id: request_id.to_owned(), queue: Some(queue) };
         let answer = self
             .call(doing, || {
                 let (mut jobs, request) = (self.jobs(), unary(request.clone()));
@@ -146,21 +152,18 @@ impl Client {
         self.present(doing, answer.job)
     }
 
-    /// The newest jobs in these states (none: in any), at most `limit`.
+    /// The first jobs that `wanted` asks for, at most `limit`; its pages are this function's own affair.
     pub async fn list_jobs(
         &self,
-        states: &[v1::JobState],
+        wanted: v1::ListJobsRequest,
         limit: usize,
     ) -> Result<Vec<v1::Job>, ClientError> {
         let mut jobs = Vec::new();
         let mut page_token = String::new();
         loop {
-            let wanted = limit.saturating_sub(jobs.len()).min(PAGE_SIZE as usize);
-            let request = v1::ListJobsRequest {
-                page_size: i32::try_from(wanted).unwrap_or(PAGE_SIZE),
-                page_token,
-                states: states.iter().map(|state| *state as i32).collect(),
-            };
+            let missing = limit.saturating_sub(jobs.len()).min(PAGE_SIZE as usize);
+            let page_size = i32::try_from(missing).unwrap_or(PAGE_SIZE);
+            let request = v1::ListJobsRequest { page_size, page_token, ..wanted.clone() };
             let page = self
                 .call("list the jobs", || {
                     let (mut jobs, request) = (self.jobs(), unary(request.clone()));
@@ -194,7 +197,7 @@ impl Client {
         let mut workers = Vec::new();
         let mut page_token = String::new();
         loop {
-            let request = v1::ListWorkersRequest { page_size: PAGE_SIZE, page_token };
+            let request = v1::ListWorkersRequest { page_size: PAGE_SIZE, page_token, ..Default::default() };
             let page = self
                 .call("list the workers", || {
                     let request = unary(request.clone());
@@ -215,8 +218,12 @@ impl Client {
         let mut artifacts = Vec::new();
         let mut page_token = String::new();
         loop {
-            let request =
-                v1::ListArtifactsRequest { job_id: job.to_string(), page_size: PAGE_SIZE, page_token };
+            let request = v1::ListArtifactsRequest {
+                job_id: job.to_string(),
+                page_size: PAGE_SIZE,
+                page_token,
+                ..Default::default()
+            };
             let page = self
                 .call("list the artifacts", || {
                     let (mut client, request) = (self.artifacts(), unary(request.clone()));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ringtune_proto::{
-    convert::{job_state_name, spec_to_wire},
+    convert::{job_state_name, queue_to_wire, spec_to_wire},
     v1,
 };
 use ringtune_shared::{checkpoint::step_of_name, spec::ImageUse};
@@ -90,7 +90,8 @@ impl CheckedJob {
         for content in &self.initializers {
             client.upload(content).await?;
         }
-        client.create_job(spec_to_wire(&spec), request_id).await.map_err(|source| match source {
+        let queue = queue_to_wire(&self.file.queue);
+        client.create_job(spec_to_wire(&spec), queue, request_id).await.map_err(|source| match source {
             ClientError::NoAnswer { .. } | ClientError::Unreachable { .. } => {
                 Error::MaybeSubmitted { source, request_id: request_id.to_owned() }
             }
@@ -104,6 +105,7 @@ pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) 
     let output = Output::new(arguments.output.output);
     let client = Client::new(&arguments.coordinator.coordinator);
     let mut file = JobFile::read(&arguments.job, &arguments.set)?;
+    file.add_labels(&arguments.label)?;
     if let Some(earlier) = arguments.resume_from {
         file.spec.train.resume_from_checkpoint = newest_checkpoint(&client, earlier).await?;
     }

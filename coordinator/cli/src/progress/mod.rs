@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use prost_types::Timestamp;
 use ringtune_proto::{
-    convert::job_state_name,
-    v1::{self, job_event::Event},
+    convert::{job_state_name, log_level_name, progress_stage_name},
+    v1::{self, LogLevel, job_event::Event},
 };
 
 pub use display::Display;
@@ -89,9 +89,11 @@ impl JobProgress {
                 Some(Update::Remark(format!("kept {} ({} bytes)", artifact.name, artifact.size)))
             }
             Event::Log(line) => {
-                let who =
-                    if line.rank < 0 { "coordinator".to_owned() } else { format!("rank {}", line.rank) };
-                let level = if line.level == "info" { String::new() } else { format!("{}: ", line.level) };
+                let who = line.rank.map_or_else(|| "coordinator".to_owned(), |rank| format!("rank {rank}"));
+                let level = match line.level() {
+                    LogLevel::Info => String::new(),
+                    _ => format!("{}: ", log_level_name(line.level)),
+                };
                 Some(Update::Remark(format!("{who}: {level}{}", line.message)))
             }
         }
@@ -154,7 +156,8 @@ impl JobProgress {
     pub fn apply_ranks(&mut self, ranks: &[v1::RankProgress]) -> Option<Update> {
         let (mut changed, mut new_stage, mut drawing) = (false, false, false);
         for progress in ranks {
-            let now = Stage { name: progress.stage.clone(), done: progress.done, total: progress.total };
+            let name = progress_stage_name(progress.stage);
+            let now = Stage { name, done: progress.done, total: progress.total };
             let before = self.stages.insert(progress.rank, now.clone());
             changed |= before.as_ref() != Some(&now);
             new_stage |= before.is_none_or(|before| before.name != now.name);
@@ -176,7 +179,7 @@ impl JobProgress {
 /// What a rank does before step 1, and how far it is with that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stage {
-    name: String,
+    name: &'static str,
     done: i64,
     total: i64,
 }
@@ -189,13 +192,15 @@ impl Stage {
         } else if self.done < self.total {
             format!("{} {}/{}", self.name, self.done, self.total)
         } else {
-            self.name.clone()
+            self.name.to_owned()
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ringtune_proto::v1::ProgressStage;
+
     use super::*;
 
     fn step(number: i64, second: i64) -> v1::JobEvent {
@@ -269,17 +274,22 @@ mod tests {
     fn preparation_is_shown_when_it_changes() {
         let mut progress = JobProgress::new(1);
         let shown = |text: &str, new_stage| Some(Update::Preparing { text: text.to_owned(), new_stage });
-        let report =
-            |rank, stage: &str, done, total| v1::RankProgress { rank, stage: stage.to_owned(), done, total };
+        let report = |rank, stage: ProgressStage, done, total| v1::RankProgress {
+            rank,
+            stage: stage.into(),
+            done,
+            total,
+        };
         let mut told = |ranks: &[v1::RankProgress]| progress.apply_ranks(ranks);
-        let first = [report(1, "encode", 1, 6)];
+        let first = [report(1, ProgressStage::Encode, 1, 6)];
         assert_eq!(told(&first), shown("preparing: rank 1 encode 1/6", true));
         assert_eq!(told(&first), None);
-        assert_eq!(told(&[report(1, "encode", 6, 6)]), shown("preparing: rank 1 encode", false));
-        let download = [report(1, "download", 1_250_000, 17_000_000)];
+        assert_eq!(told(&[report(1, ProgressStage::Encode, 6, 6)]), shown("preparing: rank 1 encode", false));
+        let download = [report(1, ProgressStage::Download, 1_250_000, 17_000_000)];
         assert_eq!(told(&download), shown("preparing: rank 1 download 1.2/17.0 MB", true));
-        let both = [report(0, "load", 0, 0), report(1, "encode", 6, 6)];
+        let both = [report(0, ProgressStage::Load, 0, 0), report(1, ProgressStage::Encode, 6, 6)];
         assert_eq!(told(&both), shown("preparing: rank 0 load, rank 1 encode", true));
-        assert_eq!(told(&[report(0, "draw", 1, 2)]), shown("rank 0 draw 1/2, rank 1 encode", true));
+        let draw = [report(0, ProgressStage::Draw, 1, 2)];
+        assert_eq!(told(&draw), shown("rank 0 draw 1/2, rank 1 encode", true));
     }
 }

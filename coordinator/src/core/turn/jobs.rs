@@ -5,22 +5,24 @@ use std::sync::Arc;
 use ringtune_shared::ids::JobId;
 
 use super::Turn;
+use crate::core::deadlines::Subject;
 use crate::core::effect::{Down, Refusal, Write};
 use crate::core::input::NewJob;
 use crate::core::job::{Cancel, Job, JobState};
-use crate::core::record::{ArtifactRecord, EventBody};
+use crate::core::record::{ArtifactRecord, EventBody, JobEvent, LogLevel};
+use crate::core::scheduler::choose_class;
+use crate::core::waiting::problem;
 
 impl Turn<'_> {
     /// Queues a job, unless the same request did so before: then that job is the answer.
     pub(super) fn create_job(&mut self, new: NewJob) -> Result<JobId, Refusal> {
         if let Some(request) = &new.request {
-            let same_id = |job: &&Arc<Job>| job.request.as_ref().is_some_and(|known| known.id == request.id);
-            if let Some(job) = self.cluster.jobs.values().find(same_id) {
-                return if job.request.as_ref() == Some(request) {
-                    Ok(job.id)
-                } else {
-                    Err(Refusal::RequestReused { request_id: request.id.clone(), job: job.id })
-                };
+            match self.cluster.requests.find(request) {
+                Some((job, true)) => return Ok(job),
+                Some((job, false)) => {
+                    return Err(Refusal::RequestReused { request_id: request.id.clone(), job });
+                }
+                None => {}
             }
         }
         let limit = self.cluster.options.queued_jobs;
@@ -28,31 +30,40 @@ impl Turn<'_> {
             return Err(Refusal::QueueFull { limit });
         }
         self.cluster.last_number += 1;
-        let job = Arc::new(Job {
+        let mut job = Job {
             id: new.id,
             number: self.cluster.last_number,
             spec: new.spec,
+            queue: new.queue,
             request: new.request,
             step: new.resumed.as_ref().map_or(0, |resumed| resumed.step),
             resumed: new.resumed,
             state: JobState::Queued,
             reason: String::new(),
+            failure: None,
             created: self.now,
+            updated: self.now,
             started: None,
             ended: None,
             loss: None,
-            last_sequence: 0,
+            last_sequence: 1,
             artifacts: 0,
+            rings: 0,
             ring: None,
             precision: None,
             cancel: None,
             finish_by: None,
-        });
-        self.effects.writes.push(Write::InsertJob(job.clone()));
-        self.cluster.jobs.insert(new.id, job);
-        let reason = self.first_reason(new.id);
-        self.record(new.id, EventBody::StateChange { from: None, to: JobState::Queued, reason });
-        self.cluster.placement_due = true;
+        };
+        // What it waits for at first. Later on that is computed when somebody asks.
+        job.reason = match choose_class(&problem(&job), &self.cluster.pool) {
+            Ok(_) => "submitted".to_owned(),
+            Err(missing) => missing,
+        };
+        let body = EventBody::StateChange { from: None, to: JobState::Queued, reason: job.reason.clone() };
+        let event = JobEvent { job: job.id, sequence: job.last_sequence, time: self.now, body };
+        let job = Arc::new(job);
+        self.effects.writes.extend([Write::InsertJob(job.clone()), Write::AppendEvent(event)]);
+        self.cluster.insert_job(job);
         Ok(new.id)
     }
 
@@ -74,7 +85,8 @@ impl Turn<'_> {
             job.cancel = Some(Cancel { reason: said.clone(), deadline });
             job.reason = format!("cancelling: {said}");
         }
-        self.record(id, EventBody::note("info", format!("cancel requested: {said}")));
+        self.cluster.deadlines.by(Subject::Job(id), deadline);
+        self.record(id, EventBody::note(LogLevel::Info, format!("cancel requested: {said}")));
         for member in &ring.members {
             let reason = said.clone();
             self.tell(
@@ -88,7 +100,7 @@ impl Turn<'_> {
 
     /// Takes a file that a job has off its list.
     pub(super) fn drop_artifact(&mut self, id: JobId, name: String) -> Result<(), Refusal> {
-        let job = self.job_mut(id).ok_or(Refusal::NotActive(id))?;
+        let job = self.progress_mut(id).ok_or(Refusal::NotActive(id))?;
         job.artifacts = job.artifacts.saturating_sub(1);
         self.effects.writes.push(Write::DropArtifact(id, name));
         Ok(())
@@ -103,7 +115,7 @@ impl Turn<'_> {
         if job.artifacts >= limit {
             return Err(Refusal::TooManyArtifacts { limit });
         }
-        if let Some(job) = self.job_mut(id) {
+        if let Some(job) = self.progress_mut(id) {
             job.artifacts += 1;
         }
         self.effects.writes.push(Write::PutArtifact(artifact.clone()));

@@ -3,10 +3,11 @@
 mod jobs;
 mod placement;
 mod ranks;
+mod retries;
 mod sessions;
 mod ticks;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
@@ -14,28 +15,40 @@ use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use super::cluster::Cluster;
 use super::effect::{Action, Down, Effects, Refusal, Write};
 use super::input::Input;
-use super::job::{Job, JobState};
+use super::job::{Job, JobState, Ring};
+use super::reason::Failure;
 use super::record::{EventBody, JobEvent};
 use super::time::Time;
-use super::worker::Worker;
 
 /// The state, the time, and what came of the input so far.
 pub(super) struct Turn<'a> {
     cluster: &'a mut Cluster,
     now: Time,
     effects: Effects,
-    /// Jobs whose rows are to be written, but for new ones.
-    changed: BTreeSet<JobId>,
+    /// Jobs of which something is to be written, but for new ones.
+    changed: BTreeMap<JobId, Change>,
     /// Jobs that ended in this turn.
     ended: BTreeMap<JobId, Arc<Job>>,
 }
 
+/// How much of a job changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    /// Only the numbers of [`Write::UpdateProgress`].
+    Progress,
+    /// More than that.
+    Row,
+}
+
 impl<'a> Turn<'a> {
+    /// Inputs are stamped where they arrive, and may overtake each other a little: time never goes back here.
     pub(super) fn new(cluster: &'a mut Cluster, now: Time) -> Self {
-        Self { cluster, now, effects: Effects::default(), changed: BTreeSet::new(), ended: BTreeMap::new() }
+        let now = now.max(cluster.latest);
+        let (effects, changed, ended) = (Effects::default(), BTreeMap::new(), BTreeMap::new());
+        Self { cluster, now, effects, changed, ended }
     }
 
-    /// Takes in `input`, then forms the rings that can be formed.
+    /// Takes in `input`.
     pub(super) fn run(mut self, input: Input) -> Result<Effects, Refusal> {
         let mut about = None;
         match input {
@@ -44,100 +57,150 @@ impl<'a> Turn<'a> {
                 self.cancel_job(job, &reason)?;
                 about = Some(job);
             }
-            Input::KeepArtifact(artifact) => self.keep_artifact(artifact)?,
-            Input::DropArtifact { job, name } => self.drop_artifact(job, name)?,
+            Input::KeepArtifact { artifact, epoch } => {
+                self.check_epoch(artifact.job, epoch)?;
+                self.keep_artifact(artifact)?;
+            }
+            Input::DropArtifact { job, name, epoch } => {
+                self.check_epoch(job, epoch)?;
+                self.drop_artifact(job, name)?;
+            }
             Input::Hello { session, hello } => self.hello(session, hello)?,
             Input::SessionEnded(sender) => self.session_ended(sender),
             Input::Heartbeat(sender, held) => self.heartbeat(sender, held)?,
             Input::RankReport(sender, report) => self.rank_report(sender, report)?,
             Input::RankStep(sender, job, epoch, step) => self.rank_step(sender, job, epoch, step)?,
-            Input::RankLog { sender, job, level, message } => self.rank_log(sender, job, level, &message)?,
+            Input::RankLog { sender, job, epoch, level, message } => {
+                self.rank_log(sender, (job, epoch), level, &message)?;
+            }
             Input::Tick => self.tick(),
-        }
-        if self.cluster.placement_due {
-            self.place_queued_jobs();
         }
         Ok(self.finish(about))
     }
 
+    /// Forms the rings that can be formed, if there may be any.
+    pub(super) fn place(mut self) -> Effects {
+        if self.cluster.placement_due {
+            self.place_queued_jobs();
+        }
+        self.finish(None)
+    }
+
     fn finish(mut self, about: Option<JobId>) -> Effects {
-        for id in &self.changed {
-            if let Some(job) = self.ended.get(id).or_else(|| self.cluster.jobs.get(id)) {
-                self.effects.writes.push(Write::UpdateJob(job.clone()));
-            }
+        self.cluster.latest = self.now;
+        for (id, change) in &self.changed {
+            let Some(job) = self.ended.get(id).or_else(|| self.cluster.jobs.get(id)) else { continue };
+            self.effects.writes.push(match change {
+                Change::Row => Write::UpdateJob(job.clone()),
+                Change::Progress => Write::UpdateProgress {
+                    job: job.id,
+                    step: job.step,
+                    loss: job.loss,
+                    last_sequence: job.last_sequence,
+                    artifacts: job.artifacts,
+                },
+            });
         }
         let find = |id| self.ended.get(&id).or_else(|| self.cluster.jobs.get(&id)).cloned();
+        self.effects.about = about;
         self.effects.job = about.and_then(find);
         self.effects
     }
 
-    /// The job to change; its row will be written.
+    /// The job to change; its row will be written. Its state and its ring are changed by the methods of [`Cluster`].
     fn job_mut(&mut self, id: JobId) -> Option<&mut Job> {
         let job = self.cluster.jobs.get_mut(&id)?;
-        self.changed.insert(id);
-        Some(Arc::make_mut(job))
+        self.changed.insert(id, Change::Row);
+        let job = Arc::make_mut(job);
+        job.updated = self.now;
+        Some(job)
     }
 
-    fn worker_mut(&mut self, id: WorkerId) -> Option<&mut Worker> {
-        self.cluster.workers.get_mut(&id).map(Arc::make_mut)
+    /// The job, of which only the numbers of [`Write::UpdateProgress`] are to be changed.
+    fn progress_mut(&mut self, id: JobId) -> Option<&mut Job> {
+        let job = self.cluster.jobs.get_mut(&id)?;
+        self.changed.entry(id).or_insert(Change::Progress);
+        let job = Arc::make_mut(job);
+        job.updated = self.now;
+        Some(job)
+    }
+
+    /// The job's ring, of which only what is not stored is to be changed: phases and deadlines.
+    fn ring_mut(&mut self, id: JobId) -> Option<&mut Ring> {
+        let job = self.cluster.jobs.get_mut(&id)?;
+        job.ring.as_ref()?;
+        Arc::make_mut(job).ring.as_mut().map(Arc::make_mut)
     }
 
     /// Appends an event to a job's history.
     fn record(&mut self, id: JobId, body: EventBody) {
         let time = self.now;
-        let Some(job) = self.job_mut(id) else { return };
+        let Some(job) = self.progress_mut(id) else { return };
         job.last_sequence += 1;
         let event = JobEvent { job: id, sequence: job.last_sequence, time, body };
         self.effects.writes.push(Write::AppendEvent(event));
     }
 
-    /// Moves a job along the transition table of [`JobState`].
-    fn set_state(&mut self, id: JobId, to: JobState, reason: String) {
+    /// Moves a job along the transition table of [`JobState`]. Whether the table has this transition; if not, nothing
+    /// happens.
+    fn set_state(&mut self, id: JobId, to: JobState, reason: String) -> bool {
         let now = self.now;
-        let Some(job) = self.job_mut(id) else { return };
-        let from = job.state;
+        let Some(from) = self.cluster.jobs.get(&id).map(|job| job.state) else { return false };
         if !from.may_become(to) {
             debug_assert!(false, "a job cannot go from {from} to {to}");
-            return;
+            return false;
         }
-        job.state = to;
-        job.reason.clone_from(&reason);
-        if from == JobState::Queued && to == JobState::Preparing {
-            job.started = Some(now);
-        }
-        if to.is_terminal() {
-            job.ended = Some(now);
-        }
-        self.record(id, EventBody::StateChange { from: Some(from), to, reason });
-    }
-
-    /// Ends a job and lets all its ranks go.
-    fn end_job(&mut self, id: JobId, to: JobState, reason: &str) {
-        let reason = self.cut(reason);
-        let ring = self.job_mut(id).and_then(|job| {
-            job.cancel = None;
-            job.finish_by = None;
-            job.ring.take()
-        });
-        self.set_state(id, to, reason.clone());
-        for member in ring.iter().flat_map(|ring| &ring.members) {
-            let epoch = ring.as_ref().map_or(Epoch::FIRST, |ring| ring.epoch);
-            if let Some(worker) = self.worker_mut(member.worker) {
-                worker.rank = None;
-                self.release(member.worker, id, epoch, &reason);
+        self.cluster.move_job(id, to);
+        if let Some(job) = self.job_mut(id) {
+            job.reason.clone_from(&reason);
+            if from == JobState::Queued && to == JobState::Preparing {
+                job.started.get_or_insert(now);
+            }
+            if to.is_terminal() {
+                job.ended = Some(now);
             }
         }
-        if let Some(job) = self.cluster.jobs.remove(&id) {
+        self.record(id, EventBody::StateChange { from: Some(from), to, reason });
+        true
+    }
+
+    /// Ends a job that failed.
+    fn fail_job(&mut self, id: JobId, failure: Failure, reason: &str) {
+        if let Some(job) = self.job_mut(id) {
+            job.failure = Some(failure);
+        }
+        self.end_job(id, JobState::Failed, reason);
+    }
+
+    /// Ends a job and lets all its ranks go, where it may end so.
+    fn end_job(&mut self, id: JobId, to: JobState, reason: &str) {
+        let reason = self.cut(reason);
+        if !self.set_state(id, to, reason.clone()) {
+            return;
+        }
+        if let Some(job) = self.job_mut(id) {
+            job.cancel = None;
+            job.finish_by = None;
+        }
+        self.dissolve_ring(id, &reason);
+        if let Some(job) = self.cluster.remove_job(id) {
             self.ended.insert(id, job);
         }
-        self.cluster.placement_due = true;
+    }
+
+    /// Takes a job's ring away and lets all its ranks go.
+    fn dissolve_ring(&mut self, id: JobId, reason: &str) {
+        let Some(ring) = self.cluster.take_ring(id) else { return };
+        self.changed.insert(id, Change::Row);
+        for member in &ring.members {
+            self.cluster.change_worker(member.worker, |worker| worker.rank = None);
+            self.release(member.worker, id, ring.epoch, reason);
+        }
     }
 
     /// Tells a worker to let a rank go that is no longer wanted. It gets no other rank before it did.
     fn release(&mut self, worker: WorkerId, job: JobId, epoch: Epoch, reason: &str) {
-        if let Some(worker) = self.worker_mut(worker) {
-            worker.releasing.insert((job, epoch));
-        }
+        self.cluster.change_worker(worker, |worker| worker.releasing.insert((job, epoch)));
         let reason = reason.to_owned();
         self.tell(worker, Down::StopRank { job, epoch, reason, keep_artifacts: false });
     }

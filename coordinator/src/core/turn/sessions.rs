@@ -1,22 +1,25 @@
 //! Workers come, go, and come back.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use ringtune_shared::ids::{JobId, WorkerId};
-use ringtune_shared::version::compatible;
+use ringtune_shared::version::{Agreement, Dialect};
 
 use super::Turn;
+use crate::core::deadlines::Subject;
 use crate::core::effect::{Action, Down, Refusal};
-use crate::core::input::{HeldRank, Hello, Sender, SessionId};
+use crate::core::input::{Fault, HeldRank, Hello, Sender, SessionId};
 use crate::core::job::{JobState, Phase};
-use crate::core::record::EventBody;
-use crate::core::worker::Worker;
+use crate::core::reason::Failure;
+use crate::core::record::{EventBody, LogLevel};
+use crate::core::worker::{Worker, WorkerState};
 
 impl Turn<'_> {
     /// A worker opened a session: the newest one of the newest incarnation counts.
     pub(super) fn hello(&mut self, session: SessionId, hello: Hello) -> Result<(), Refusal> {
-        self.check_hello(&hello)?;
+        let agreement = self.check_hello(&hello)?;
+        self.check_address(&hello)?;
+        self.make_room(&hello)?;
         let id = hello.worker;
 
         // 1. Put the new session in the old one's place.
@@ -33,14 +36,20 @@ impl Turn<'_> {
             host_name: self.cut(&hello.host_name),
             address: hello.address,
             capabilities: hello.capabilities,
+            protocol: agreement.protocol,
             connected: self.now,
             last_sign: self.now,
             lost: None,
-            rank: None,
+            rank: self.cluster.members.get(&id).copied(),
+            last_held: known.as_ref().map(|worker| worker.last_held).unwrap_or_default(),
             releasing: releasing.intersection(&held_now).copied().collect(),
+            failures: known.as_ref().map_or(0, |worker| worker.failures),
+            rests_until: known.as_ref().and_then(|worker| worker.rests_until),
         };
-        self.cluster.workers.insert(id, Arc::new(worker));
-        self.effects.actions.push(Action::Send(session, Down::Welcome));
+        let silent = self.now.plus(self.cluster.options.session_timeout);
+        self.cluster.insert_worker(worker);
+        self.cluster.deadlines.by(Subject::Worker(id), silent);
+        self.effects.actions.push(Action::Send(session, Down::Welcome(agreement)));
 
         // 2. Ranks that no ring knows: let them go, even if it was told so on an older session, and
         // before it is given another one.
@@ -51,34 +60,57 @@ impl Turn<'_> {
         }
 
         // 3. The rank that a ring gave it: does it still hold it?
-        if let Some((job, rank)) = self.ring_of(id) {
-            if let Some(worker) = self.worker_mut(id) {
-                worker.rank = Some((job, rank));
-            }
+        if let Some(&(job, rank)) = self.cluster.members.get(&id) {
             self.member_is_back(job, rank, id, hello.incarnation, &hello.held);
         }
-        self.cluster.placement_due = true;
         Ok(())
     }
 
-    fn check_hello(&self, hello: &Hello) -> Result<(), Refusal> {
+    fn check_hello(&self, hello: &Hello) -> Result<Agreement, Refusal> {
         let options = &self.cluster.options;
-        if hello.protocol != options.protocol {
-            return Err(Refusal::OtherProtocol { theirs: hello.protocol, ours: options.protocol });
-        }
-        if !compatible(&hello.capabilities.version, &options.version) {
-            let theirs = hello.capabilities.version.chars().take(100).collect();
-            return Err(Refusal::OtherVersion { theirs, ours: options.version.clone() });
-        }
+        let agreement = Dialect::agree(&hello.dialect, &options.dialect)?;
         match self.cluster.workers.get(&hello.worker) {
             Some(known) if known.incarnation > hello.incarnation => {
                 Err(Refusal::OlderIncarnation { given: hello.incarnation, newest: known.incarnation })
             }
-            None if self.cluster.workers.len() >= options.workers => {
-                Err(Refusal::TooManyWorkers { limit: options.workers })
+            _ => Ok(agreement),
+        }
+    }
+
+    /// Two workers of one address cannot be in one ring. The one that has a session keeps it; one that is gone gives way
+    /// to a worker that was installed anew.
+    fn check_address(&self, hello: &Hello) -> Result<(), Refusal> {
+        let holder = self.cluster.pool.at_address(&hello.address).filter(|holder| *holder != hello.worker);
+        match holder.and_then(|holder| self.cluster.workers.get(&holder)) {
+            Some(holder) if holder.session.is_some() => {
+                Err(Refusal::AddressTaken { address: hello.address.clone(), holder: holder.id })
             }
             _ => Ok(()),
         }
+    }
+
+    /// Forgets whom the worker replaces, and of those that are gone the first, where there are too many to remember.
+    fn make_room(&mut self, hello: &Hello) -> Result<(), Refusal> {
+        let limit = self.cluster.options.workers;
+        let known = self.cluster.workers.get(&hello.worker);
+        let connected = known.is_some_and(|worker| worker.session.is_some());
+        if !connected && self.cluster.pool.connected() >= limit {
+            return Err(Refusal::TooManyWorkers { limit });
+        }
+        let is_known = known.is_some();
+        if let Some(before) = self.cluster.pool.at_address(&hello.address)
+            && before != hello.worker
+            && !self.cluster.members.contains_key(&before)
+        {
+            self.cluster.remove_worker(before);
+        }
+        if !is_known
+            && self.cluster.pool.count_of(WorkerState::Lost) >= limit
+            && let Some(longest_lost) = self.cluster.pool.longest_lost()
+        {
+            self.cluster.remove_worker(longest_lost);
+        }
+        Ok(())
     }
 
     /// A member of a ring said hello again.
@@ -92,7 +124,7 @@ impl Turn<'_> {
     ) {
         let Some(known) = self.cluster.jobs.get(&job) else { return };
         let Some(ring) = &known.ring else { return };
-        let Some(member) = ring.members.iter().find(|member| member.worker == worker) else { return };
+        let Some(member) = ring.member(worker) else { return };
         let (state, cancelling, epoch) = (known.state, known.cancel.clone(), ring.epoch);
         let (restarted, unheard) = (member.incarnation != incarnation, member.phase == Phase::Assigned);
         let host = member.host_name.clone();
@@ -105,63 +137,61 @@ impl Turn<'_> {
                 let reason = cancel.reason;
                 self.tell(worker, Down::StopRank { job, epoch, reason, keep_artifacts: true });
             } else if state == JobState::Running && held.phase == Phase::Ready {
-                self.tell(worker, Down::StartTraining(job, epoch));
+                self.tell(worker, Down::StartRank(job, epoch));
             }
         } else if cancelling.is_some() {
             let reason = "the rank is gone".to_owned();
-            let stopped =
-                HeldRank { job, epoch, rank, phase: Phase::Stopped, reason, neighbour_lost: false, step: 0 };
+            let (phase, neighbour_lost, fault, step) = (Phase::Stopped, false, Fault::Unknown, 0);
+            let stopped = HeldRank { job, epoch, rank, phase, reason, neighbour_lost, fault, step };
             self.observe(worker, &stopped);
         } else if restarted {
             let reason = format!("worker restarted: rank {rank} on {host} is lost");
-            self.end_job(job, JobState::Failed, &reason);
+            self.fail_job(job, Failure::WorkerLost, &reason);
         } else if state == JobState::Preparing && unheard {
             // The assignment may never have reached it.
-            self.mark_held(job, worker);
+            self.mark_held(worker);
             self.assign(job, worker);
         } else {
             let reason = format!("rank {rank} on {host}: the worker came back without it");
-            self.end_job(job, JobState::Failed, &reason);
+            self.fail_job(job, Failure::WorkerLost, &reason);
         }
     }
 
-    fn mark_held(&mut self, job: JobId, worker: WorkerId) {
+    pub(super) fn mark_held(&mut self, worker: WorkerId) {
         let now = self.now;
-        let ring = self.cluster.jobs.get_mut(&job).and_then(|job| Arc::make_mut(job).ring.as_mut());
-        let member = ring.and_then(|ring| ring.members.iter_mut().find(|member| member.worker == worker));
-        if let Some(member) = member {
-            member.last_held = now;
-        }
+        self.cluster.change_worker(worker, |worker| worker.last_held = now);
     }
 
     /// A session ended. A member of a ring has some time to come back.
     pub(super) fn session_ended(&mut self, sender: Sender) {
         let now = self.now;
         let seconds = self.cluster.options.session_timeout / 1000;
-        let Some(worker) = self.worker_mut(sender.worker) else { return };
+        let Some(worker) = self.cluster.workers.get(&sender.worker) else { return };
         if worker.session != Some(sender.session) {
             return;
         }
-        worker.session = None;
-        worker.lost = Some(now);
-        let host = worker.host_name.clone();
-        if let Some((job, rank)) = worker.rank {
+        let (host, rank) = (worker.host_name.clone(), worker.rank);
+        self.cluster.change_worker(sender.worker, |worker| {
+            worker.session = None;
+            worker.lost = Some(now);
+        });
+        let forgotten = now.plus(self.cluster.options.forget_worker);
+        self.cluster.deadlines.by(Subject::Worker(sender.worker), forgotten);
+        if let Some((job, rank)) = rank {
             let message = format!("rank {rank} on {host}: connection lost; waiting {seconds} s for it");
-            self.record(job, EventBody::note("warn", message));
+            self.record(job, EventBody::note(LogLevel::Warn, message));
+            let back_by = now.plus(self.cluster.options.session_timeout);
+            self.cluster.deadlines.by(Subject::Job(job), back_by);
         }
-        self.cluster.placement_due = true;
     }
 
     /// A sign of life, and what the worker holds.
     pub(super) fn heartbeat(&mut self, sender: Sender, held: Vec<HeldRank>) -> Result<(), Refusal> {
         self.heard(sender)?;
         let held_now: BTreeSet<_> = held.iter().map(|held| (held.job, held.epoch)).collect();
-        if let Some(worker) = self.worker_mut(sender.worker)
-            && !worker.releasing.is_subset(&held_now)
-        {
+        self.cluster.change_worker(sender.worker, |worker| {
             worker.releasing.retain(|rank| held_now.contains(rank));
-            self.cluster.placement_due = true;
-        }
+        });
         for held in &held {
             if self.holds(sender.worker, held) {
                 self.observe(sender.worker, held);
@@ -175,20 +205,18 @@ impl Turn<'_> {
     /// Notes that a worker was heard, if it speaks on its newest session.
     pub(super) fn heard(&mut self, sender: Sender) -> Result<(), Refusal> {
         let now = self.now;
-        match self.worker_mut(sender.worker) {
-            Some(worker) if worker.session == Some(sender.session) => {
+        let heard = self.cluster.change_worker(sender.worker, |worker| {
+            let newest = worker.session == Some(sender.session);
+            if newest {
                 worker.last_sign = now;
-                Ok(())
             }
-            _ => Err(Refusal::StaleSession),
-        }
-    }
-
-    /// The ring that counts on a worker, and its rank there.
-    fn ring_of(&self, worker: WorkerId) -> Option<(JobId, u32)> {
-        self.cluster.jobs.values().find_map(|job| {
-            let rank = job.ring.as_ref()?.rank_of(worker)?;
-            Some((job.id, u32::try_from(rank).ok()?))
-        })
+            newest
+        });
+        if heard == Some(true) { Ok(()) } else { Err(Refusal::StaleSession) }
     }
 }
+
+#[cfg(test)]
+mod language_tests;
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,7 @@ fn assignment(key: RankKey, rank: usize) -> Box<Assignment> {
         threads: 1,
         precision: Precision::Fp32,
         numerics_class: String::new(),
+        ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
     })
 }
 
@@ -56,7 +57,7 @@ fn connected() -> Session {
 fn training(session: &mut Session, key: RankKey, rank: usize) {
     session.apply(Event::Assigned(assignment(key, rank)));
     session.apply(Event::Rank(key, RankEvent::Ready));
-    assert!(session.apply(Event::StartTraining(key)).contains(&Effect::Train(key)));
+    assert!(session.apply(Event::StartRank(key)).contains(&Effect::Train(key)));
 }
 
 fn phases(effects: &[Effect]) -> Vec<Phase> {
@@ -86,8 +87,8 @@ fn a_rank_goes_through_its_phases_and_is_let_go() {
     assert!(matches!(effects[1], Effect::Start(_)));
     assert_eq!(phases(&session.apply(Event::Rank(key(1, 1), RankEvent::Ready))), [Phase::Ready]);
     // Only a ready rank trains, and only once.
-    assert_eq!(phases(&session.apply(Event::StartTraining(key(1, 1)))), [Phase::Training]);
-    assert!(session.apply(Event::StartTraining(key(1, 1))).is_empty());
+    assert_eq!(phases(&session.apply(Event::StartRank(key(1, 1)))), [Phase::Training]);
+    assert!(session.apply(Event::StartRank(key(1, 1))).is_empty());
     assert_eq!(steps(&session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(1))))), [1]);
     assert_eq!(phases(&session.apply(Event::Rank(key(1, 1), RankEvent::Finished))), [Phase::Finished]);
     assert_eq!(session.held()[0].phase, Phase::Finished);
@@ -102,7 +103,7 @@ fn what_happened_while_the_coordinator_was_away_is_said_when_it_is_back() {
     training(&mut session, key(1, 1), 0);
     session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(1))));
     session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(2))));
-    session.apply(Event::StepsStored(job(1), 1));
+    session.apply(Event::StepsStored(key(1, 1), 1));
     session.apply(Event::Disconnected);
     for event in [RankEvent::Step(step(3)), RankEvent::Finished] {
         assert!(session.apply(Event::Rank(key(1, 1), event)).is_empty());
@@ -111,7 +112,7 @@ fn what_happened_while_the_coordinator_was_away_is_said_when_it_is_back() {
     assert_eq!(session.held_for_hello()[0].phase, Phase::Training);
     let effects = session.apply(Event::Connected);
     assert_eq!((steps(&effects), phases(&effects)), (vec![2, 3], vec![Phase::Finished]));
-    session.apply(Event::StepsStored(job(1), 3));
+    session.apply(Event::StepsStored(key(1, 1), 3));
     assert_eq!(session.held_for_hello()[0].phase, Phase::Finished);
 }
 
@@ -204,7 +205,7 @@ enum Move {
     Assign(u64, u64, usize),
     Start(u64, u64),
     Stop(u64, u64, bool),
-    Stored(u64, u64),
+    Stored(u64, u64, u64),
     /// The running rank's work says its next word: 0 ready, 1 step, 2 finished, 3 failed, 4 stopped.
     Work(u8),
 }
@@ -216,8 +217,8 @@ fn moves() -> impl Strategy<Value = Move> {
         Just(Move::Disconnect),
         (jobs.clone(), epochs.clone(), 0..2usize).prop_map(|(j, e, r)| Move::Assign(j, e, r)),
         (jobs.clone(), epochs.clone()).prop_map(|(j, e)| Move::Start(j, e)),
-        (jobs.clone(), epochs, any::<bool>()).prop_map(|(j, e, k)| Move::Stop(j, e, k)),
-        (jobs, 0..20u64).prop_map(|(j, s)| Move::Stored(j, s)),
+        (jobs.clone(), epochs.clone(), any::<bool>()).prop_map(|(j, e, k)| Move::Stop(j, e, k)),
+        (jobs, epochs, 0..20u64).prop_map(|(j, e, s)| Move::Stored(j, e, s)),
         (0..5u8).prop_map(Move::Work),
         (0..5u8).prop_map(Move::Work),
     ]
@@ -238,9 +239,9 @@ proptest! {
                 Move::Connect => { up = true; Event::Connected }
                 Move::Disconnect => { up = false; Event::Disconnected }
                 Move::Assign(j, e, rank) => Event::Assigned(assignment(key(j, e), rank)),
-                Move::Start(j, e) => Event::StartTraining(key(j, e)),
+                Move::Start(j, e) => Event::StartRank(key(j, e)),
                 Move::Stop(j, e, keep_artifacts) => Event::Stop { key: key(j, e), keep_artifacts },
-                Move::Stored(j, s) => Event::StepsStored(job(j), s),
+                Move::Stored(j, e, s) => Event::StepsStored(key(j, e), s),
                 Move::Work(word) => {
                     let Some(key) = running else { continue };
                     count += 1;

@@ -2,10 +2,11 @@ use std::sync::Arc;
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::spec::parse_job_toml;
+use ringtune_shared::version::Dialect;
 
 use crate::core::{
-    Capabilities, Cluster, Effects, HeldRank, Hello, Input, JobState, NewJob, Options, Phase, RankReport,
-    Recovered, Sender, SessionId, StepRecord, Time, Write,
+    Capabilities, Cluster, Effects, Fault, HeldRank, Hello, Input, JobState, NewJob, Options, Phase,
+    RankReport, Recovered, Sender, SessionId, StepRecord, Time, Write,
 };
 
 /// A job whose ranks all train, each on a host of its own.
@@ -41,13 +42,9 @@ impl Ring {
                 incarnation: 1,
                 host_name: format!("host-{number}"),
                 address: format!("127.0.0.1:{number}"),
-                capabilities: Arc::new(Capabilities {
-                    version: Options::default().version,
-                    threads: 1,
-                    ..Capabilities::default()
-                }),
+                capabilities: Arc::new(Capabilities { threads: 1, ..Capabilities::default() }),
                 held: Vec::new(),
-                protocol: 1,
+                dialect: Dialect::ours(),
             };
             ring.apply(Input::Hello { session: SessionId(number), hello });
         }
@@ -60,10 +57,11 @@ impl Ring {
         ring.apply(Input::CreateJob(NewJob {
             id: ring.job,
             spec: Arc::new(spec),
+            queue: Arc::default(),
             request: None,
             resumed: None,
         }));
-        let members = &ring.cluster.job(ring.job).unwrap().ring.as_ref().unwrap().members;
+        let members = &ring.cluster.job(ring.job).unwrap().ring.clone().unwrap().members;
         let sender =
             |worker| Sender { worker, session: ring.cluster.worker(worker).unwrap().session.unwrap() };
         ring.members = members.iter().map(|member| sender(member.worker)).collect();
@@ -76,6 +74,8 @@ impl Ring {
 
     fn apply(&mut self, input: Input) {
         let Effects { writes, .. } = self.cluster.apply(input, self.now).unwrap();
+        self.cluster.place(self.now);
+        self.cluster.check_indexes().unwrap();
         for write in writes {
             if let Write::UpdateJob(job) = write
                 && job.state.is_terminal()
@@ -87,27 +87,14 @@ impl Ring {
 
     fn report(&mut self, rank: u32, phase: Phase, reason: &str, neighbour_lost: bool) {
         let (job, reason) = (self.job, reason.to_owned());
-        let held =
-            HeldRank { job, epoch: Epoch::FIRST, rank, phase, reason, neighbour_lost, step: self.step };
+        let (epoch, fault, step) = (Epoch::FIRST, Fault::Unknown, self.step);
+        let held = HeldRank { job, epoch, rank, phase, reason, neighbour_lost, fault, step };
         let sender = self.members[rank as usize];
         self.apply(Input::RankReport(sender, RankReport { held, progress: None }));
     }
 
     fn step(&mut self, step: u64) {
-        let record = StepRecord {
-            step,
-            loss: 0.5,
-            learning_rate: 0.1,
-            step_seconds: 0.1,
-            compute_seconds: 0.1,
-            exchange_seconds: 0.0,
-            wait_seconds: 0.0,
-            skipped: false,
-            world_size: self.members.len() as u32,
-            validation_loss: None,
-            validation_seconds: 0.0,
-            preview_seconds: 0.0,
-        };
+        let record = StepRecord { step, world_size: self.members.len() as u32, ..step_record() };
         self.step = step;
         self.apply(Input::RankStep(self.members[0], self.job, Epoch::FIRST, record));
     }
@@ -132,6 +119,24 @@ impl Ring {
     fn failed_with(&self, rank: usize, words: &str) {
         let reason = format!("rank {rank} on {}: {words}", self.host(rank));
         assert_eq!(self.ended, Some((JobState::Failed, reason)));
+    }
+}
+
+fn step_record() -> StepRecord {
+    StepRecord {
+        step: 0,
+        epoch: Epoch::FIRST,
+        loss: 0.5,
+        learning_rate: 0.1,
+        step_seconds: 0.1,
+        compute_seconds: 0.1,
+        exchange_seconds: 0.0,
+        wait_seconds: 0.0,
+        skipped: false,
+        world_size: 2,
+        validation_loss: None,
+        validation_seconds: 0.0,
+        preview_seconds: 0.0,
     }
 }
 
@@ -221,4 +226,28 @@ fn a_job_that_may_not_stop_early_waits_for_its_last_step() {
         ring.finishes();
         assert_eq!(ring.ended, None);
     }
+}
+
+#[test]
+fn a_step_writes_only_the_numbers_that_it_changes() {
+    let mut ring = Ring::training(2);
+    let record = StepRecord { step: 1, ..step_record() };
+    let input = Input::RankStep(ring.members[0], ring.job, Epoch::FIRST, record);
+    let writes = ring.cluster.apply(input, ring.now).unwrap().writes;
+    let sequence = ring.cluster.job(ring.job).unwrap().last_sequence;
+    let [Write::AppendStep(..), Write::AppendEvent(..), progress] = &writes[..] else { panic!("{writes:?}") };
+    let (job, step, loss) = (ring.job, 1, Some(0.5));
+    assert_eq!(*progress, Write::UpdateProgress { job, step, loss, last_sequence: sequence, artifacts: 0 });
+}
+
+#[test]
+fn a_sign_of_life_writes_nothing_and_touches_no_job() {
+    let mut ring = Ring::training(2);
+    let before = ring.cluster.job(ring.job).unwrap().clone();
+    let (job, reason) = (ring.job, String::new());
+    let (epoch, phase, fault) = (Epoch::FIRST, Phase::Training, Fault::Unknown);
+    let held = HeldRank { job, epoch, rank: 1, phase, reason, neighbour_lost: false, fault, step: 0 };
+    let effects = ring.cluster.apply(Input::Heartbeat(ring.members[1], vec![held]), ring.now).unwrap();
+    assert!(effects.writes.is_empty() && effects.actions.is_empty());
+    assert!(Arc::ptr_eq(&before, ring.cluster.job(ring.job).unwrap()));
 }

@@ -1,0 +1,78 @@
+//! Who is to be looked at when, so that nobody is looked at before.
+
+use ringtune_shared::ids::{JobId, WorkerId};
+
+use super::shared_map::SharedMap;
+use super::time::Time;
+
+/// Whose deadline it is. Workers come first: whether a member of a ring is lost decides about its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    Worker(WorkerId),
+    Job(JobId),
+}
+
+/// At most one time for each subject, at which or before which its next deadline is.
+///
+/// A sign of life moves a deadline on without touching this: who is looked at too early is entered again, for later.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Deadlines {
+    queue: SharedMap<(Time, Subject), ()>,
+    entered: SharedMap<Subject, Time>,
+}
+
+impl Deadlines {
+    /// The subject is looked at by then, or earlier if that was so before.
+    pub(super) fn by(&mut self, subject: Subject, time: Time) {
+        let before = self.entered.get(&subject).copied();
+        if before.is_some_and(|before| before <= time) {
+            return;
+        }
+        if let Some(before) = before {
+            self.queue.remove(&(before, subject));
+        }
+        self.entered.insert(subject, time);
+        self.queue.insert((time, subject), ());
+    }
+
+    /// The subject is gone.
+    pub(super) fn forget(&mut self, subject: Subject) {
+        if let Some(time) = self.entered.remove(&subject) {
+            self.queue.remove(&(time, subject));
+        }
+    }
+
+    /// Takes out whoever is to be looked at by now, workers first.
+    pub(super) fn take_due(&mut self, now: Time) -> Vec<Subject> {
+        let mut due = Vec::new();
+        while let Some((&(time, subject), ())) = self.queue.first()
+            && time <= now
+        {
+            self.forget(subject);
+            due.push(subject);
+        }
+        due.sort_unstable();
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_earliest_time_counts_and_workers_come_first() {
+        let (worker, job) = (Subject::Worker(WorkerId::new()), Subject::Job(JobId::new()));
+        let mut deadlines = Deadlines::default();
+        deadlines.by(job, Time(5));
+        deadlines.by(job, Time(3));
+        deadlines.by(job, Time(9));
+        deadlines.by(worker, Time(4));
+        assert_eq!(deadlines.take_due(Time(2)), []);
+        assert_eq!(deadlines.take_due(Time(4)), [worker, job]);
+        assert_eq!(deadlines.take_due(Time(100)), []);
+        deadlines.by(job, Time(200));
+        deadlines.forget(job);
+        assert_eq!(deadlines.take_due(Time(300)), []);
+    }
+}

@@ -1,0 +1,190 @@
+//! The workers as placement sees them: by numerics class, by address, and by how long they are gone.
+
+use ringtune_shared::ids::WorkerId;
+
+use super::scheduler::{Candidate, FreeWorkers};
+use super::shared_map::SharedMap;
+use super::time::Time;
+use super::worker::{Worker, WorkerState};
+
+/// What about a worker the indexes depend on, but for what its session fixes (host name, address, class).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Standing {
+    state: WorkerState,
+    /// It failed to prepare a rank not long ago.
+    rests: bool,
+    /// Since when it is gone, unless a ring waits for it.
+    forgettable: Option<Time>,
+}
+
+impl Standing {
+    pub(super) fn of(worker: &Worker) -> Self {
+        Self {
+            state: worker.state(),
+            rests: worker.rests_until.is_some(),
+            forgettable: worker.lost.filter(|_| worker.session.is_none() && worker.rank.is_none()),
+        }
+    }
+
+    fn connected(self) -> bool {
+        self.state != WorkerState::Lost
+    }
+
+    /// It could take a rank if it had nothing to do.
+    fn usable(self) -> bool {
+        self.connected() && !self.rests
+    }
+
+    fn free(self) -> bool {
+        self.state == WorkerState::Idle && !self.rests
+    }
+}
+
+/// The connected workers of one numerics class.
+#[derive(Debug, Clone, Default)]
+struct Class {
+    /// In rank order.
+    free: SharedMap<(String, WorkerId), Seat>,
+    /// Those that have a rank, too, but none that rests.
+    usable: usize,
+}
+
+/// What a free worker could do.
+#[derive(Debug, Clone, Copy)]
+struct Seat {
+    bf16: bool,
+    threads: u32,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pool {
+    classes: SharedMap<String, Class>,
+    addresses: SharedMap<String, WorkerId>,
+    forgettable: SharedMap<(Time, WorkerId), ()>,
+    idle: usize,
+    busy: usize,
+    lost: usize,
+    resting: usize,
+}
+
+impl Pool {
+    /// A worker is known from now on.
+    pub(super) fn enter(&mut self, worker: &Worker) {
+        self.addresses.insert(worker.address.clone(), worker.id);
+        self.count(worker, Standing::of(worker), true);
+    }
+
+    /// A worker is known no more, or is about to be another.
+    pub(super) fn leave(&mut self, worker: &Worker) {
+        if self.addresses.get(&worker.address) == Some(&worker.id) {
+            self.addresses.remove(&worker.address);
+        }
+        self.count(worker, Standing::of(worker), false);
+    }
+
+    /// A worker changed from one standing to another.
+    pub(super) fn moved(&mut self, worker: &Worker, from: Standing, to: Standing) {
+        self.count(worker, from, false);
+        self.count(worker, to, true);
+    }
+
+    fn count(&mut self, worker: &Worker, standing: Standing, enters: bool) {
+        let count = |number: &mut usize, counts: bool| match (counts, enters) {
+            (true, true) => *number += 1,
+            (true, false) => *number = number.saturating_sub(1),
+            (false, _) => {}
+        };
+        count(&mut self.idle, standing.state == WorkerState::Idle);
+        count(&mut self.busy, standing.state == WorkerState::Busy);
+        count(&mut self.lost, standing.state == WorkerState::Lost);
+        count(&mut self.resting, standing.connected() && standing.rests);
+        if let Some(since) = standing.forgettable {
+            let key = (since, worker.id);
+            if enters {
+                self.forgettable.insert(key, ())
+            } else {
+                self.forgettable.remove(&key)
+            };
+        }
+        if !standing.usable() {
+            return;
+        }
+        let name = &worker.capabilities.numerics_class;
+        if !self.classes.contains_key(name) {
+            self.classes.insert(name.clone(), Class::default());
+        }
+        let Some(class) = self.classes.get_mut(name) else { return };
+        count(&mut class.usable, true);
+        if standing.free() {
+            let place = (worker.host_name.clone(), worker.id);
+            let (bf16, threads) = (worker.capabilities.bf16, worker.capabilities.threads);
+            let seat = Seat { bf16, threads };
+            if enters {
+                class.free.insert(place, seat)
+            } else {
+                class.free.remove(&place)
+            };
+        }
+        if class.usable == 0 {
+            self.classes.remove(name);
+        }
+    }
+
+    /// All but the addresses, which say who came last.
+    pub(super) fn counts(&self) -> Self {
+        Self { addresses: SharedMap::default(), ..self.clone() }
+    }
+
+    pub(super) fn count_of(&self, state: WorkerState) -> usize {
+        match state {
+            WorkerState::Idle => self.idle,
+            WorkerState::Busy => self.busy,
+            WorkerState::Lost => self.lost,
+        }
+    }
+
+    /// Workers with a session.
+    pub(super) fn connected(&self) -> usize {
+        self.idle + self.busy
+    }
+
+    /// Connected workers that get no rank for a while.
+    pub(super) fn resting(&self) -> usize {
+        self.resting
+    }
+
+    /// The most workers that one class would have free if nobody had a rank.
+    pub(super) fn largest_class(&self) -> usize {
+        self.classes.values().map(|class| class.usable).max().unwrap_or(0)
+    }
+
+    /// Who said last that it has this address.
+    pub(super) fn at_address(&self, address: &str) -> Option<WorkerId> {
+        self.addresses.get(address).copied()
+    }
+
+    /// Who is gone for longest, of those that no ring waits for.
+    pub(super) fn longest_lost(&self) -> Option<WorkerId> {
+        self.forgettable.first().map(|((_, worker), ())| *worker)
+    }
+}
+
+impl FreeWorkers for Pool {
+    fn classes(&self) -> impl Iterator<Item = (&str, usize)> {
+        let all = self.classes.iter().map(|(name, class)| (name.as_str(), class.free.len()));
+        all.filter(|(_, free)| *free > 0)
+    }
+
+    fn of_class(&self, class: &str, most: usize) -> Vec<Candidate> {
+        let free = self.classes.get(class).into_iter().flat_map(|class| class.free.iter());
+        let candidate = |((host_name, worker), seat): (&(String, WorkerId), &Seat)| Candidate {
+            worker: *worker,
+            host_name: host_name.clone(),
+            numerics_class: class.to_owned(),
+            bf16: seat.bf16,
+            threads: seat.threads,
+        };
+        free.take(most).map(candidate).collect()
+    }
+}

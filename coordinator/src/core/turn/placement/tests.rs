@@ -1,0 +1,162 @@
+//! Placement over indexes against the simplest way to say the same: look at all jobs and all workers each time.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use ringtune_shared::ids::{JobId, WorkerId};
+use ringtune_shared::spec::{JobSpec, parse_job_toml};
+use ringtune_shared::version::Dialect;
+
+use super::{Decision, place, problem};
+use crate::core::scheduler::{Candidate, Listed};
+use crate::core::{
+    Capabilities, Cluster, Hello, Input, Job, JobState, NewJob, Options, Recovered, Sender, SessionId, Time,
+    Worker, WorkerState,
+};
+
+fn spec(world_size: u8, min_world_size: u8) -> Arc<JobSpec> {
+    let spec = parse_job_toml(&format!(
+        "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
+         [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n\
+         [cluster]\nworld_size = {world_size}\nmin_world_size = {min_world_size}\n"
+    ));
+    Arc::new(spec.unwrap())
+}
+
+fn candidates(cluster: &Cluster, wanted: impl Fn(&Worker) -> bool) -> Vec<Candidate> {
+    let wanted = cluster.workers().filter(|worker| worker.rests_until.is_none() && wanted(worker));
+    wanted
+        .map(|worker| Candidate {
+            worker: worker.id,
+            host_name: worker.host_name.clone(),
+            numerics_class: worker.capabilities.numerics_class.clone(),
+            bf16: worker.capabilities.bf16,
+            threads: worker.capabilities.threads,
+        })
+        .collect()
+}
+
+/// What becomes of each queued job, by the rule in words: the oldest first; a job that could run if all connected workers
+/// were free keeps those behind it waiting, one that could not even then lets them pass.
+fn reference(cluster: &Cluster) -> Vec<(JobId, Result<Vec<WorkerId>, String>)> {
+    let mut free = candidates(cluster, |worker| worker.state() == WorkerState::Idle);
+    let connected = candidates(cluster, |worker| worker.session.is_some());
+    let resting = cluster.workers().filter(|one| one.session.is_some() && one.rests_until.is_some()).count();
+    let mut queue: Vec<&Arc<Job>> = cluster.jobs().filter(|job| job.state == JobState::Queued).collect();
+    queue.sort_by_key(|job| job.number);
+    let mut ahead = None;
+    let mut outcome = Vec::new();
+    for job in queue {
+        let decision = match (place(&problem(job), &Listed(&free)), ahead) {
+            (Decision::Place(placement), None) => {
+                free.retain(|one| !placement.members.contains(&one.worker));
+                Ok(placement.members)
+            }
+            (Decision::Place(_), Some(first)) => Err(format!("waiting for workers: job {first} comes first")),
+            (Decision::Wait(missing), _) => {
+                if matches!(place(&problem(job), &Listed(&connected)), Decision::Place(_)) {
+                    ahead = ahead.or(Some(job.id));
+                }
+                let suffix = format!("; {resting} more left alone for a while after they failed to prepare");
+                Err(if resting > 0 { missing + &suffix } else { missing })
+            }
+        };
+        outcome.push((job.id, decision));
+    }
+    outcome
+}
+
+struct World {
+    cluster: Cluster,
+    now: Time,
+    workers: Vec<Sender>,
+    jobs: Vec<JobId>,
+    sessions: u64,
+}
+
+impl World {
+    fn apply(&mut self, input: Input) {
+        self.now = self.now.plus(1);
+        let _ = self.cluster.apply(input, self.now);
+        self.cluster.check_indexes().unwrap();
+    }
+
+    fn hello(&mut self, class: u8, host: u8) {
+        self.sessions += 1;
+        let (worker, session) = (WorkerId::new(), SessionId(self.sessions));
+        let capabilities = Capabilities {
+            version: ringtune_shared::version::VERSION.to_owned(),
+            numerics_class: format!("class-{}", class % 3),
+            threads: 1,
+            ..Capabilities::default()
+        };
+        let hello = Hello {
+            worker,
+            incarnation: 1,
+            host_name: format!("host-{}", host % 4),
+            address: format!("host:{session:?}"),
+            capabilities: Arc::new(capabilities),
+            held: Vec::new(),
+            dialect: Dialect::ours(),
+        };
+        self.apply(Input::Hello { session, hello });
+        self.workers.push(Sender { worker, session });
+    }
+
+    /// Places, and compares.
+    fn place(&mut self) {
+        let before = self.cluster.clone();
+        let expected = reference(&before);
+        self.cluster.place(self.now);
+        self.cluster.check_indexes().unwrap();
+        for (id, outcome) in &expected {
+            let job = self.cluster.job(*id).unwrap();
+            let ring =
+                job.ring.as_ref().map(|ring| ring.members.iter().map(|one| one.worker).collect::<Vec<_>>());
+            assert_eq!(ring.as_ref(), outcome.as_ref().ok(), "{id}");
+        }
+        for (id, outcome) in reference(&self.cluster) {
+            assert_eq!(self.cluster.waiting().reason(id), outcome.err(), "{id}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn indexes_decide_as_a_look_at_everything_does(
+        steps in prop::collection::vec((0u8..12, any::<u8>(), any::<u8>()), 1..80),
+    ) {
+        let cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
+        let mut world = World { cluster, now: Time(1), workers: vec![], jobs: vec![], sessions: 0 };
+        for (what, one, other) in steps {
+            match what {
+                0..3 => world.hello(one, other),
+                3 if !world.workers.is_empty() => {
+                    let sender = world.workers[usize::from(one) % world.workers.len()];
+                    world.apply(Input::SessionEnded(sender));
+                }
+                4 if !world.jobs.is_empty() => {
+                    let job = world.jobs[usize::from(one) % world.jobs.len()];
+                    world.apply(Input::CancelJob { job, reason: String::new() });
+                }
+                5 => {
+                    world.now = world.now.plus(20_000);
+                    world.apply(Input::Tick);
+                }
+                6..9 => {
+                    let id = JobId::new();
+                    let spec = spec(one % 6 + 1, other % (one % 6 + 1) + 1);
+                    world.apply(Input::CreateJob(NewJob { id, spec, request: None, resumed: None, queue: Arc::default() }));
+                    world.jobs.push(id);
+                }
+                9 if !world.workers.is_empty() => {
+                    // It lets go of what it was told to.
+                    let sender = world.workers[usize::from(one) % world.workers.len()];
+                    world.apply(Input::Heartbeat(sender, Vec::new()));
+                }
+                _ => world.place(),
+            }
+        }
+        world.place();
+    }
+}

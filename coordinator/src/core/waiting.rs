@@ -1,0 +1,64 @@
+//! Why queued jobs wait: computed when somebody asks.
+
+use ringtune_shared::ids::JobId;
+
+use super::cluster::Cluster;
+use super::job::{Job, JobState};
+use super::scheduler::{Problem, choose_class};
+
+/// The answer for any number of jobs, as of one state of the cluster.
+pub struct Waiting<'a> {
+    cluster: &'a Cluster,
+    /// The job that keeps those behind it waiting, with its number.
+    first: Option<(u64, JobId)>,
+}
+
+impl<'a> Waiting<'a> {
+    pub(super) fn of(cluster: &'a Cluster) -> Self {
+        Self { cluster, first: cluster.next_in_queue() }
+    }
+
+    /// Why a job waits; none where it is not in the queue.
+    pub fn reason(&self, id: JobId) -> Option<String> {
+        let job = self.cluster.jobs.get(&id).filter(|job| job.state == JobState::Queued)?;
+        if let Err(missing) = choose_class(&problem(job), &self.cluster.pool) {
+            let resting = self.cluster.pool.resting();
+            return Some(match resting {
+                0 => missing,
+                _ => format!("{missing}; {resting} more left alone for a while after they failed to prepare"),
+            });
+        }
+        Some(match self.first {
+            Some((number, first)) if number < job.number => {
+                format!("waiting for workers: job {first} comes first")
+            }
+            _ => "submitted".to_owned(),
+        })
+    }
+}
+
+impl Cluster {
+    /// The job that gets the next ring: the oldest of those that could run if all connected workers were free.
+    ///
+    /// It keeps the ones behind it waiting, so that large jobs do not starve; one that could not even then lets them pass.
+    pub(super) fn next_in_queue(&self) -> Option<(u64, JobId)> {
+        self.queue.oldest_fitting(self.pool.largest_class())
+    }
+}
+
+/// What a job wishes for.
+pub(super) fn problem(job: &Job) -> Problem<'_> {
+    let before = job.resumed.as_ref().map(|resumed| &resumed.numerics);
+    // What was decided at the first assignment is kept.
+    let threads_per_rank = match (job.spec.cluster.threads_per_rank, before) {
+        (0, Some(before)) => before.threads_per_rank,
+        (wanted, _) => wanted,
+    };
+    Problem {
+        world_size: job.spec.cluster.world_size,
+        min_world_size: job.spec.cluster.min_world_size,
+        precision: job.spec.mixed_precision(),
+        threads_per_rank,
+        preferred_class: before.map(|before| before.class.as_str()),
+    }
+}

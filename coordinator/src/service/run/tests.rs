@@ -1,0 +1,290 @@
+//! The loop against a store that fails or stalls. Time stands still but for what waits for it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
+use ringtune_shared::version::Dialect;
+
+use super::*;
+use crate::core::{
+    ArtifactRecord, Capabilities, Hello, Job, JobEvent, NewJob, Recovered, Refusal, RequestKey, StepRecord,
+};
+use crate::store::MemoryStore;
+use crate::store::conformance::queued_job;
+use crate::store::lists::{ArtifactQuery, EventQuery, JobQuery};
+
+/// A store in memory whose next commit takes a while, and whose readers never answer.
+#[derive(Default)]
+struct Slow {
+    store: MemoryStore,
+    /// Milliseconds.
+    next_commit: AtomicI64,
+    readers_hang: std::sync::atomic::AtomicBool,
+    commits: AtomicUsize,
+}
+
+impl Slow {
+    async fn read(&self) {
+        if self.readers_hang.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Slow {
+    async fn commit(&self, writes: &[Write]) -> Result<(), store::Error> {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        let milliseconds = self.next_commit.swap(0, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(milliseconds.unsigned_abs())).await;
+        self.store.commit(writes).await
+    }
+
+    async fn probe(&self) -> Result<(), store::Error> {
+        self.store.probe().await
+    }
+
+    async fn recover(&self) -> Result<Recovered, store::Error> {
+        self.store.recover().await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>, store::Error> {
+        self.read().await;
+        self.store.job(id).await
+    }
+
+    async fn request(&self, request_id: &str) -> Result<Option<(JobId, RequestKey)>, store::Error> {
+        self.read().await;
+        self.store.request(request_id).await
+    }
+
+    async fn list_jobs(&self, query: &JobQuery) -> Result<Vec<Job>, store::Error> {
+        self.store.list_jobs(query).await
+    }
+
+    async fn list_events(&self, query: &EventQuery) -> Result<Vec<JobEvent>, store::Error> {
+        self.store.list_events(query).await
+    }
+
+    async fn list_artifacts(&self, query: &ArtifactQuery) -> Result<Vec<ArtifactRecord>, store::Error> {
+        self.store.list_artifacts(query).await
+    }
+
+    async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, store::Error> {
+        self.store.events(job, after, limit).await
+    }
+
+    async fn steps(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<StepRecord>, store::Error> {
+        self.store.steps(job, after, limit).await
+    }
+
+    async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, store::Error> {
+        self.read().await;
+        self.store.artifact(job, name).await
+    }
+
+    async fn artifact_of_content(&self, hash: ContentHash) -> Result<Option<ArtifactRecord>, store::Error> {
+        self.store.artifact_of_content(hash).await
+    }
+
+    async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, store::Error> {
+        self.read().await;
+        self.store.delete_job(id).await
+    }
+
+    async fn purge(&self, rows: u32) -> Result<bool, store::Error> {
+        self.store.purge(rows).await
+    }
+
+    async fn content_uris(&self) -> Result<Vec<String>, store::Error> {
+        self.store.content_uris().await
+    }
+
+    async fn count_jobs(&self) -> Result<BTreeMap<JobState, u64>, store::Error> {
+        self.store.count_jobs().await
+    }
+}
+
+async fn started() -> (Arc<Slow>, Handle, JoinHandle<()>) {
+    let store = Arc::new(Slow::default());
+    let (options, metrics) = (Options::default(), Metrics::new().unwrap());
+    let (handle, service) = start(Settings { options, store: store.clone(), metrics }).await.unwrap();
+    (store, handle, service)
+}
+
+fn new_job(request: Option<&str>) -> NewJob {
+    let request = request.map(|id| RequestKey { id: id.to_owned(), fingerprint: ContentHash::of(b"spec") });
+    NewJob {
+        id: JobId::new(),
+        spec: queued_job(1).spec.clone(),
+        request,
+        resumed: None,
+        queue: Arc::default(),
+    }
+}
+
+fn hello(number: usize) -> Hello {
+    Hello {
+        worker: WorkerId::new(),
+        incarnation: 1,
+        host_name: format!("host-{number}"),
+        address: format!("127.0.0.1:{number}"),
+        capabilities: Arc::new(Capabilities {
+            version: ringtune_shared::version::VERSION.to_owned(),
+            threads: 1,
+            ..Capabilities::default()
+        }),
+        held: Vec::new(),
+        dialect: Dialect::ours(),
+    }
+}
+
+/// Says that it lives every two seconds, as workers do; waits while the loop is busy.
+async fn beat(handle: Handle, sender: Sender) {
+    let mut interval = tokio::time::interval(Duration::from_secs(2));
+    loop {
+        interval.tick().await;
+        if handle.said(sender, Input::Heartbeat(sender, Vec::new())).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stall_ends_no_session_that_spoke() {
+    let (store, handle, _service) = started().await;
+    let mut streams = Vec::new();
+    for number in 0..20 {
+        let (out, told) = mpsc::channel(64);
+        let sender = handle.hello(hello(number), out).await.unwrap();
+        tokio::spawn(beat(handle.clone(), sender));
+        streams.push(told);
+    }
+    // The channel is full long before the stall is over: words also wait in connections.
+    let (out, _told) = mpsc::channel(64);
+    let flood = handle.hello(hello(99), out).await.unwrap();
+    for stall in [16_000, 20_000, 60_000] {
+        store.next_commit.store(stall, Ordering::Relaxed);
+        handle.create_job(new_job(None)).await.unwrap();
+        let flooding = handle.clone();
+        let flooded = tokio::spawn(async move {
+            for _ in 0..3 * WAITING {
+                let _ = flooding.said(flood, Input::Heartbeat(flood, Vec::new())).await;
+            }
+        });
+        store.next_commit.store(stall, Ordering::Relaxed);
+        handle.create_job(new_job(None)).await.unwrap();
+        flooded.await.unwrap();
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        for told in &mut streams {
+            while let Ok(out) = told.try_recv() {
+                assert!(!matches!(out, Out::End(_)), "{stall} ms: {out:?}");
+            }
+        }
+    }
+    // Who says nothing is lost all the same.
+    assert_eq!(handle.cluster().worker(flood.worker).unwrap().state(), crate::core::WorkerState::Lost);
+    assert_eq!(handle.cluster().count_workers(WorkerState::Lost), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_failed_commit_and_a_quiet_time_do_not_end_the_loop() {
+    let (store, handle, service) = started().await;
+    store.store.set_full(true);
+    handle.create_job(new_job(None)).await.unwrap_err();
+    store.store.set_full(false);
+    tokio::time::sleep(3 * STORE_PATIENCE).await;
+    assert!(!service.is_finished());
+    handle.create_job(new_job(None)).await.unwrap();
+    // One that goes on failing does, even if nobody asks for anything.
+    store.store.set_full(true);
+    handle.create_job(new_job(None)).await.unwrap_err();
+    tokio::time::sleep(STORE_PATIENCE - Duration::from_secs(1)).await;
+    assert!(!service.is_finished());
+    tokio::time::timeout(Duration::from_secs(3), service).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_fails_leaves_no_trace() {
+    let (store, handle, _service) = started().await;
+    let before = handle.create_job(new_job(Some("kept"))).await.unwrap();
+    store.store.set_full(true);
+    handle.create_job(new_job(Some("lost"))).await.unwrap_err();
+    handle.cancel_job(before.id, String::new()).await.unwrap_err();
+    store.store.set_full(false);
+    let cluster = handle.cluster();
+    cluster.check_indexes().unwrap();
+    assert_eq!(cluster.jobs().map(|job| job.id).collect::<Vec<_>>(), [before.id]);
+    let again = handle.create_job(new_job(Some("lost"))).await.unwrap();
+    assert_eq!(again.number, before.number + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loop_goes_on_while_readers_hang() {
+    let (store, handle, _service) = started().await;
+    let job = handle.create_job(new_job(None)).await.unwrap().id;
+    store.readers_hang.store(true, Ordering::Relaxed);
+    // All of these wait for a reader.
+    let waits = [
+        tokio::spawn({
+            let handle = handle.clone();
+            async move { handle.create_job(new_job(Some("once"))).await.map(drop) }
+        }),
+        tokio::spawn({
+            let handle = handle.clone();
+            async move { handle.drop_artifact(job, "a".to_owned(), None).await.map(drop) }
+        }),
+        tokio::spawn({
+            let handle = handle.clone();
+            async move { handle.cancel_job(JobId::new(), String::new()).await.map(drop) }
+        }),
+        tokio::spawn({
+            let handle = handle.clone();
+            async move { handle.delete_job(job).await.map(drop) }
+        }),
+    ];
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(waits.iter().all(|wait| !wait.is_finished()));
+    let created = handle.create_job(new_job(None));
+    tokio::time::timeout(Duration::from_secs(1), created).await.unwrap().unwrap();
+    waits.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_looked_up_too_early_still_makes_one_job() {
+    let (store, handle, _service) = started().await;
+    let first = handle.create_job(new_job(Some("once"))).await.unwrap();
+    handle.cancel_job(first.id, String::new()).await.unwrap();
+    // As if both had been looked up before there was a job: the store is not asked.
+    let ask = |new| handle.ask(|reply| super::super::handle::Command::CreateJob(new, reply));
+    let (id, job) = ask(new_job(Some("once"))).await.unwrap();
+    assert_eq!((id, job), (first.id, None));
+    let mut other = new_job(Some("once"));
+    other.request.as_mut().unwrap().fingerprint = ContentHash::of(b"another");
+    let refused = ask(other).await.unwrap_err();
+    assert!(matches!(refused, Error::Refused(Refusal::RequestReused { .. })), "{refused}");
+    // Once the job is deleted, the name is free.
+    handle.delete_job(first.id).await.unwrap();
+    assert_ne!(handle.create_job(new_job(Some("once"))).await.unwrap().id, first.id);
+    assert_eq!(store.commits.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_job_says_what_it_waits_for_now_and_no_row_is_written_for_it() {
+    let (store, handle, _service) = started().await;
+    let first = handle.create_job(new_job(None)).await.unwrap();
+    assert_eq!(first.reason, "waiting for workers: 0 free, 1 needed");
+    let commits = store.commits.load(Ordering::Relaxed);
+    let (out, _told) = mpsc::channel(64);
+    let mut other = hello(1);
+    other.capabilities =
+        Arc::new(Capabilities { numerics_class: "b".to_owned(), ..(*other.capabilities).clone() });
+    handle.hello(other, out).await.unwrap();
+    let job = handle.job(first.id).await.unwrap();
+    assert_eq!(job.state, JobState::Preparing);
+    let second = handle.create_job(new_job(None)).await.unwrap();
+    assert_eq!(store.commits.load(Ordering::Relaxed), commits + 2);
+    assert_eq!(handle.job(second.id).await.unwrap().reason, "waiting for workers: 0 free, 1 needed");
+}
