@@ -172,7 +172,7 @@ mod tests {
     async fn slow(seconds: &[u64]) -> (Answers<Option<u64>>, CancellationToken, Arc<Semaphore>) {
         let (places, shutdown) = (Arc::new(Semaphore::new(1)), CancellationToken::new());
         let place = places.clone().acquire_owned().await.unwrap();
-        let source = Slow(seconds.to_vec().into_iter());
+        let source = Slow(Vec::from(seconds).into_iter());
         (stream(source, place, Clock::start(), shutdown.clone()), shutdown, places)
     }
 

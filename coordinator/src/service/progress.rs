@@ -81,7 +81,7 @@ impl RanksView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::ProgressStage::{self, Draw, Fetch, Load};
+    use crate::core::ProgressStage;
 
     fn progress(rank: u32, stage: ProgressStage, done: u64) -> Progress {
         Progress { rank, stage, done, total: 1000 }
@@ -94,7 +94,7 @@ mod tests {
         let began = Instant::now();
         let reporter = async {
             for done in 0..=1000 {
-                sender.send_modify(|ranks| ranks.put(progress(0, Fetch, done)));
+                sender.send_modify(|ranks| ranks.put(progress(0, ProgressStage::Fetch, done)));
                 tokio::time::sleep(Duration::from_millis(3)).await;
             }
         };
@@ -113,17 +113,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_late_watcher_is_told_where_each_rank_is_once() {
         let sender = watch::Sender::new(Ranks::default());
-        for (rank, stage, done) in [(1, Fetch, 1), (0, Fetch, 9), (1, Fetch, 2), (1, Load, 0)] {
+        for (rank, stage, done) in [
+            (1, ProgressStage::Fetch, 1),
+            (0, ProgressStage::Fetch, 9),
+            (1, ProgressStage::Fetch, 2),
+            (1, ProgressStage::Load, 0),
+        ] {
             sender.send_modify(|ranks| ranks.put(progress(rank, stage, done)));
         }
         let mut late = RanksView::new(sender.subscribe());
-        assert_eq!(late.next().await, [progress(0, Fetch, 9), progress(1, Load, 0)]);
+        assert_eq!(
+            late.next().await,
+            [progress(0, ProgressStage::Fetch, 9), progress(1, ProgressStage::Load, 0)]
+        );
         let nothing = tokio::time::timeout(Duration::from_secs(60), late.next()).await;
         assert!(nothing.is_err(), "told again: {nothing:?}");
         // What is over is told to nobody; what comes after it is.
         sender.send_modify(Ranks::clear);
-        sender.send_modify(|ranks| ranks.put(progress(0, Draw, 1)));
-        assert_eq!(late.next().await, [progress(0, Draw, 1)]);
-        assert_eq!(RanksView::new(sender.subscribe()).next().await, [progress(0, Draw, 1)]);
+        sender.send_modify(|ranks| ranks.put(progress(0, ProgressStage::Draw, 1)));
+        assert_eq!(late.next().await, [progress(0, ProgressStage::Draw, 1)]);
+        assert_eq!(RanksView::new(sender.subscribe()).next().await, [progress(0, ProgressStage::Draw, 1)]);
     }
 }

@@ -43,6 +43,7 @@ impl Measured {
     }
 
     /// How long one of `inputs` takes on average.
+    #[expect(clippy::print_stdout, reason = "figures for people")]
     fn measure(&mut self, what: &str, inputs: usize, run: impl FnOnce(&mut Self)) {
         let began = Instant::now();
         run(self);

@@ -114,7 +114,7 @@ async fn run_job(
         let joined =
             |count| remark(&format!("{count} of {workers} {} joined", plural(workers as u32, "worker")));
         cluster.wait_for_workers(&client, joined).await?;
-        checked.submit(&client, &Uuid::new_v4().to_string()).await
+        Box::pin(checked.submit(&client, &Uuid::new_v4().to_string())).await
     };
     let job = tokio::select! {
         job = submit => job?,

@@ -156,8 +156,11 @@ impl JobProgress {
     pub fn apply_ranks(&mut self, ranks: &[v1::RankProgress]) -> Option<Update> {
         let (mut changed, mut new_stage, mut drawing) = (false, false, false);
         for progress in ranks {
-            let name = progress_stage_name(progress.stage);
-            let now = Stage { name, done: progress.done, total: progress.total };
+            let now = Stage {
+                name: progress_stage_name(progress.stage),
+                done: progress.done,
+                total: progress.total,
+            };
             let before = self.stages.insert(progress.rank, now.clone());
             changed |= before.as_ref() != Some(&now);
             new_stage |= before.is_none_or(|before| before.name != now.name);
@@ -289,7 +292,9 @@ mod tests {
         assert_eq!(told(&download), shown("preparing: rank 1 download 1.2/17.0 MB", true));
         let both = [report(0, ProgressStage::Load, 0, 0), report(1, ProgressStage::Encode, 6, 6)];
         assert_eq!(told(&both), shown("preparing: rank 0 load, rank 1 encode", true));
-        let draw = [report(0, ProgressStage::Draw, 1, 2)];
-        assert_eq!(told(&draw), shown("rank 0 draw 1/2, rank 1 encode", true));
+        assert_eq!(
+            told(&[report(0, ProgressStage::Draw, 1, 2)]),
+            shown("rank 0 draw 1/2, rank 1 encode", true)
+        );
     }
 }
