@@ -82,7 +82,7 @@ pub enum EventKind {
     StateChange,
     /// [`EventBody::Step`]
     Step,
-    /// [`EventBody::Progress`]
+    /// [`EventBody::Progress`], which only older versions kept.
     Progress,
     /// [`EventBody::Artifact`]
     Artifact,
@@ -91,8 +91,8 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// Every kind.
-    pub const ALL: [Self; 5] = [Self::StateChange, Self::Step, Self::Progress, Self::Artifact, Self::Log];
+    /// Every kind that there still is.
+    pub const ALL: [Self; 4] = [Self::StateChange, Self::Step, Self::Artifact, Self::Log];
 
     /// The name, which is also that of the kind's bodies as JSON.
     pub fn as_str(self) -> &'static str {

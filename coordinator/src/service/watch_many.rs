@@ -48,7 +48,8 @@ impl WatchMany {
             Self { store, cluster, feed, open: None, told: HashMap::new(), first: VecDeque::new() };
         if named.is_empty() {
             let snapshot = watch.cluster.borrow().clone();
-            watch.first = snapshot.jobs().cloned().collect();
+            let waiting = snapshot.waiting();
+            watch.first = snapshot.jobs().map(|job| explained(job, waiting.reason(job.id))).collect();
         } else {
             let mut open = HashSet::new();
             for id in named {
@@ -120,11 +121,19 @@ impl WatchMany {
     }
 
     async fn find(&self, id: JobId) -> Result<Option<Arc<Job>>, Error> {
-        let active = self.cluster.borrow().job(id).cloned();
-        match active {
-            Some(job) => Ok(Some(job)),
+        let snapshot = self.cluster.borrow().clone();
+        match snapshot.job(id) {
+            Some(job) => Ok(Some(explained(job, snapshot.waiting().reason(id)))),
             None => Ok(self.store.job(id).await?.map(Arc::new)),
         }
+    }
+}
+
+/// A job with what it waits for now, which is not kept with it.
+fn explained(job: &Arc<Job>, waits_for: Option<String>) -> Arc<Job> {
+    match waits_for {
+        Some(reason) => Arc::new(Job { reason, ..Job::clone(job) }),
+        None => job.clone(),
     }
 }
 

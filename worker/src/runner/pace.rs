@@ -34,6 +34,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::ProgressStage;
 
     #[test]
     fn a_stage_is_told_at_its_beginning_its_end_and_once_a_second() {
@@ -46,11 +47,11 @@ mod tests {
             (0..=total).filter(due).collect::<Vec<_>>()
         };
         // A thousand pictures in two and a half seconds, then none at all, then as many, each slow.
-        assert_eq!(told("fetch", 1000, Duration::from_micros(2500)), [0, 400, 800, 1000]);
-        assert_eq!(told("load", 0, PAUSE), [0]);
-        assert_eq!(told("encode", 3, PAUSE * 2), [0, 1, 2, 3]);
+        assert_eq!(told(ProgressStage::Fetch, 1000, Duration::from_micros(2500)), [0, 400, 800, 1000]);
+        assert_eq!(told(ProgressStage::Load, 0, PAUSE), [0]);
+        assert_eq!(told(ProgressStage::Encode, 3, PAUSE * 2), [0, 1, 2, 3]);
         // The end is told once, however often it is said.
-        let end = Progress { stage: "encode", done: 3, total: 3 };
+        let end = Progress { stage: ProgressStage::Encode, done: 3, total: 3 };
         assert!(!pace.is_due(end, began + PAUSE * 6));
     }
 }
