@@ -69,7 +69,7 @@ fn add_convolutions(kind: Kind, hash: &mut Fnv) -> Result<()> {
     let image = image(CHANNELS, 1, kind)?;
     let filter = native::channels_last(&pattern(&[OUTPUTS, CHANNELS, 3, 3], 2, kind)?)?;
     let bias = pattern(&[OUTPUTS], 3, kind)?;
-    for stride in [1, 2] {
+    for stride in [1i64, 2] {
         hash.add(&[&image], |leaf| {
             Ok(leaf[0].f_conv2d(&filter, Some(&bias), [stride; 2], [1, 1], [1, 1], 1)?)
         })?;

@@ -315,7 +315,7 @@ mod tests {
     fn a_cached_picture_is_not_decoded_for_its_bucket() {
         let folder = tempfile::tempdir().unwrap();
         let mut bytes = Cursor::new(Vec::new());
-        let picture = RgbImage::from_fn(96, 48, |x, y| Rgb([(x * y) as u8, x as u8, y as u8]));
+        let picture = RgbImage::from_fn(96, 32, |x, y| Rgb([(x * y) as u8, x as u8, y as u8]));
         picture.write_to(&mut bytes, ImageFormat::Png).unwrap();
         let (mut bytes, path) = (bytes.into_inner(), folder.path().join("a.png"));
         let half = bytes.len() / 2;
