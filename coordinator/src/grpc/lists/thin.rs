@@ -124,6 +124,7 @@ mod tests {
     fn step(step: u64, loss: f64) -> StepRecord {
         StepRecord {
             step,
+            epoch: ringtune_shared::ids::Epoch::FIRST,
             loss,
             learning_rate: 0.0,
             step_seconds: 0.0,
