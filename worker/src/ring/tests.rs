@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
     ring::{
-        Member, RingConfig, RingView, Transport,
+        Frame, Member, RingConfig, RingView, Signal, Transport,
         conformance::{Failure, NewRing, SuiteConfig, TransportFactory, run_all},
     },
 };
@@ -106,6 +106,45 @@ async fn ranks_gather_all_rows_and_leave_in_peace() {
         });
     }
     ranks.join_all().await;
+}
+
+/// A rank whose process ends with its last word: what it sent last must be with its neighbour by then.
+#[test]
+fn what_a_rank_sent_has_arrived_when_it_has_left() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (servers, leaving) = (runtime(), runtime());
+    let ((one, one_address), (two, two_address)) = servers.block_on(async {
+        (listening(quick(Duration::from_secs(20))).await, listening(quick(Duration::from_secs(20))).await)
+    });
+    let view = view(JobId::new(), Epoch::FIRST, [one_address, two_address]);
+    let mut first = one.take_place(view.clone(), 0, 2).unwrap();
+    let mut second = two.take_place(view.clone(), 1, 2).unwrap();
+    let (job, epoch) = (view.job, view.epoch);
+    let frame = |segment| {
+        let payload = vec![7; 1 << 16].into();
+        Signal::Frame(Frame { job, epoch, collective: 1, hop: 0, segment, payload })
+    };
+    // 1. The second rank has a thread of its own and takes in whatever comes.
+    let taking = std::thread::spawn(move || {
+        servers.block_on(async move {
+            let (_send, mut receive) = Box::new(second.transport().await.unwrap()).split();
+            let mut taken = 0;
+            while receive.receive().await.unwrap().is_some() {
+                taken += 1;
+            }
+            taken
+        })
+    });
+    // 2. The first one sends, leaves, and is gone with all its tasks.
+    leaving.block_on(async {
+        let (mut send, _receive) = Box::new(first.transport().await.unwrap()).split();
+        for segment in 0..40 {
+            send.send(frame(segment)).await.unwrap();
+        }
+        send.finish().await.unwrap();
+    });
+    drop(leaving);
+    assert_eq!(taking.join().unwrap(), 40);
 }
 
 #[tokio::test]
