@@ -8,7 +8,7 @@ use ringtune_shared::{
 
 use super::{
     state::{Event, HeldRank, Message},
-    types::{Assignment, Phase, Progress, RankKey, StepSummary},
+    types::{Assignment, Fault, Phase, Progress, RankKey, StepSummary},
 };
 use crate::engine::Precision;
 
@@ -117,6 +117,7 @@ pub(super) fn request(message: &Message) -> v1::SessionRequest {
             reason: held.reason.clone(),
             neighbour_lost: held.neighbour_lost,
             step: i64::try_from(held.step).unwrap_or(i64::MAX),
+            fault: fault(held.fault).into(),
         }),
         Message::Step(key, step) => Up::RankStep(v1::RankStep {
             job_id: key.job.to_string(),
@@ -146,6 +147,7 @@ pub(super) fn held_ranks(held: &[HeldRank]) -> Vec<v1::HeldRank> {
             step: i64::try_from(held.step).unwrap_or(i64::MAX),
             reason: held.reason.clone(),
             neighbour_lost: held.neighbour_lost,
+            fault: fault(held.fault).into(),
         })
         .collect()
 }
@@ -177,6 +179,14 @@ fn step_report(step: &StepSummary) -> v1::StepReport {
         validation_loss: step.validation_loss.map(f64::from),
         validation_seconds: step.validation_seconds,
         preview_seconds: step.preview_seconds,
+    }
+}
+
+fn fault(fault: Option<Fault>) -> v1::RankFault {
+    match fault {
+        None => v1::RankFault::Unspecified,
+        Some(Fault::Job) => v1::RankFault::Job,
+        Some(Fault::Node) => v1::RankFault::Node,
     }
 }
 
