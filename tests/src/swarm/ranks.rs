@@ -216,8 +216,12 @@ mod tests {
     use super::*;
 
     fn assignment(rank: i32, steps: i64) -> v1::Assignment {
-        let ring =
-            v1::RingView { job_id: "a".to_owned(), epoch: 1, members: vec![v1::RingMember::default(); 2] };
+        let ring = v1::RingView {
+            job_id: "a".to_owned(),
+            epoch: 1,
+            members: vec![v1::RingMember::default(); 2],
+            protocol: 1,
+        };
         let train = v1::TrainSpec { max_train_steps: Some(steps), ..v1::TrainSpec::default() };
         let spec = v1::JobSpec { train: Some(train), ..v1::JobSpec::default() };
         v1::Assignment { ring: Some(ring), rank, spec: Some(spec), ..v1::Assignment::default() }

@@ -136,7 +136,7 @@ fn weights_that_want_a_gradient_are_refused() {
             [&[3i64, 8][..], &[3, 16], &[16, 8], &[16]].map(|shape| random(shape, 1).to_kind(kind));
         refused(linear_add(&x, &wanting(&weight), Some(&bias), &residual), "weights");
         refused(linear_add(&x, &weight, Some(&wanting(&bias)), &residual), "bias");
-        linear_add(&wanting(&x), &weight, Some(&bias), &wanting(&residual)).unwrap();
+        let _ = linear_add(&wanting(&x), &weight, Some(&bias), &wanting(&residual)).unwrap();
     }
     // 2. Norms.
     for kind in [Kind::BFloat16, Kind::Float] {
@@ -175,7 +175,7 @@ fn shapes_that_do_not_fit_are_refused() {
                 GroupNormArguments { weight: &weight, bias: &bias, groups, epsilon: 1e-5, silu: false };
             group_norm(&random(x, 3).to_kind(kind), added.as_ref(), norm)
         };
-        norm(&[2, 8, 3, 3], Some(&[2, 8]), 4, [8, 8]).unwrap();
+        let _ = norm(&[2, 8, 3, 3], Some(&[2, 8]), 4, [8, 8]).unwrap();
         for groups in [3, 0, -2, 16] {
             refused(norm(&[2, 8, 3, 3], None, groups, [8, 8]), "groups");
         }
@@ -193,7 +193,7 @@ fn shapes_that_do_not_fit_are_refused() {
         let bias = random(&[bias], 5);
         linear_add(&random(x, 6), &random(weight, 7), Some(&bias), &random(residual, 8))
     };
-    product(&[2, 3, 8], &[16, 8], 16, &[2, 3, 16]).unwrap();
+    let _ = product(&[2, 3, 8], &[16, 8], 16, &[2, 3, 16]).unwrap();
     refused(product(&[2, 3, 4], &[16, 8], 16, &[2, 3, 16]), "cannot take");
     refused(product(&[2, 3, 8], &[16, 8], 8, &[2, 3, 16]), "cannot have a bias");
     refused(product(&[2, 3, 8], &[16, 8], 16, &[2, 2, 16]), "cannot add");
@@ -202,7 +202,7 @@ fn shapes_that_do_not_fit_are_refused() {
     let forward = pack_convolution(&weight, &[1, 8, 4, 4], false).unwrap();
     let backward = pack_convolution(&weight, &[1, 16, 4, 4], true).unwrap();
     let (x, bias) = (random(&[1, 8, 4, 4], 10), random(&[16], 11));
-    packed_convolution(&x, &forward, &backward, &bias).unwrap();
+    let _ = packed_convolution(&x, &forward, &backward, &bias).unwrap();
     refused(packed_convolution(&random(&[1, 4, 4, 4], 12), &forward, &backward, &bias), "takes [batch, 8");
     refused(packed_convolution(&x, &forward, &forward, &bias), "backward weights");
     refused(packed_convolution(&x, &forward, &backward, &random(&[8], 13)), "a bias of 16");

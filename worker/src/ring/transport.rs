@@ -104,20 +104,22 @@ impl Outgoing {
         let Some(messages) = &self.messages else {
             return Err(LinkBroken("it was finished before".to_owned()));
         };
-        tokio::select! {
+        let answer = tokio::select! {
+            biased;
             // The call ends first only when the next rank refused or is gone.
-            answer = &mut self.call => {
-                self.messages = None;
-                Err(LinkBroken(match answer {
-                    Ok(Ok(())) => "it ended the stream".to_owned(),
-                    Ok(Err(status)) => format!("{}: {}", status.code(), status.message()),
-                    Err(error) => error.to_string(),
-                }))
-            }
-            sent = messages.send(message) => {
-                sent.map_err(|_| LinkBroken("the stream is closed".to_owned()))
-            }
-        }
+            answer = &mut self.call => answer,
+            sent = messages.send(message) => match sent {
+                Ok(()) => return Ok(()),
+                // The stream is closed a moment before the call says why.
+                Err(_) => (&mut self.call).await,
+            },
+        };
+        self.messages = None;
+        Err(LinkBroken(match answer {
+            Ok(Ok(())) => "it ended the stream".to_owned(),
+            Ok(Err(status)) => format!("{}: {}", status.code(), status.message()),
+            Err(error) => error.to_string(),
+        }))
     }
 }
 
@@ -145,9 +147,14 @@ impl SendHalf for Outgoing {
             return Ok(());
         }
         self.push(request(Part::Close(v1::RingClose {}))).await?;
-        // The stream ends behind the close; the call goes on by itself until all of it has left.
+        // The stream ends behind the close. The next rank answers when it has read that: until then this one stays,
+        // for what it sent last goes with its process.
         self.messages = None;
-        Ok(())
+        match (&mut self.call).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(status)) => Err(LinkBroken(format!("{}: {}", status.code(), status.message()))),
+            Err(error) => Err(LinkBroken(error.to_string())),
+        }
     }
 }
 

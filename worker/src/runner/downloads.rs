@@ -9,10 +9,7 @@ use tokio::time::timeout;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
-use super::{
-    RankError,
-    artifacts::{ArtifactClient, Retries},
-};
+use super::{RankError, artifacts::ArtifactClient, retry::Tries};
 
 /// A download to which nothing is added for so long counts as broken.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
@@ -24,16 +21,16 @@ impl ArtifactClient {
     /// The coordinator refuses, or has another content than it says.
     pub async fn download(&self, hash: ContentHash, limit: u64) -> Result<Vec<u8>, RankError> {
         let uri = hash.uri();
-        let mut retries = Retries::of(&uri, self.backoff());
+        let mut tries = Tries::of(&uri);
         let mut content = Vec::new();
         loop {
             let before = content.len();
             let Err(status) = self.receive(&uri, limit, &mut content).await else { break };
             if content.len() > before {
                 // It is getting on: waits begin anew.
-                retries = Retries::of(&uri, self.backoff());
+                tries = Tries::of(&uri);
             }
-            retries.wait_after(status).await?;
+            tries.wait_after(status).await?;
         }
         let wrong = |problem| RankError::WrongContent { uri: uri.clone(), problem };
         if content.len() as u64 > limit {

@@ -18,12 +18,13 @@ use tokio::{sync::watch, time::timeout};
 
 use super::{
     RankError, agreement, base_model_name,
+    ending::{LAST_UPLOAD, WAIT_FOR_A_BETTER_REASON, dropped, ended},
     files::write_job_file,
     images::one_file,
     journal::LOG_FILE,
     model,
-    task::{LAST_UPLOAD, WAIT_FOR_A_BETTER_REASON, Work, dropped, ended},
-    uploads::Uploads,
+    task::Work,
+    uploads::{UploadQueue, Uploads},
 };
 use crate::{
     engine::{LoadModel, SamplerKind},
@@ -77,10 +78,10 @@ pub(super) async fn run(work: Work, mut orders: watch::Receiver<RankOrders>) -> 
         _ => return Err(RankError::Stopped),
     }
     // 3. Draw; every picture is on its way when the next one begins.
-    let ring = &artist.work.assignment.ring;
-    let uploads = Uploads::start(ring.job, artist.work.context.artifacts.at(ring.epoch));
+    let mut uploads = artist.work.start_uploads(&orders);
     let drawn = tokio::select! {
-        drawn = artist.draw(seat, &prepared, &uploads) => drawn,
+        drawn = artist.draw(seat, &prepared, &mut uploads.queue) => drawn,
+        error = uploads.task.failure() => Err(error),
         _ = ended(&mut orders) => Err(RankError::Stopped),
     };
     artist.finish(drawn, uploads, orders).await
@@ -178,7 +179,12 @@ impl Artist {
         }
     }
 
-    async fn draw(&self, seat: Seat, prepared: &Prepared, uploads: &Uploads) -> Result<(), RankError> {
+    async fn draw(
+        &self,
+        seat: Seat,
+        prepared: &Prepared,
+        uploads: &mut UploadQueue,
+    ) -> Result<(), RankError> {
         // 1. All ranks draw with the same things.
         let mut ring = seat.connect().await?;
         let common = [
@@ -225,7 +231,7 @@ impl Artist {
         &self,
         batch: Batch,
         prepared: &Prepared,
-        uploads: &Uploads,
+        uploads: &mut UploadQueue,
     ) -> Result<(), RankError> {
         // Drawing normal numbers is computing: off the runtime's threads.
         let drawing = Arc::clone(&prepared.drawing);
@@ -246,7 +252,7 @@ impl Artist {
         name: String,
         picture: RgbImage,
         text: String,
-        uploads: &Uploads,
+        uploads: &mut UploadQueue,
     ) -> Result<(), RankError> {
         let path = self.work.folder.join(name);
         let target = path.clone();
@@ -265,7 +271,7 @@ impl Artist {
         Ok(())
     }
 
-    async fn write_job_file(&self, uploads: &Uploads) -> Result<(), RankError> {
+    async fn write_job_file(&self, uploads: &mut UploadQueue) -> Result<(), RankError> {
         let (path, spec): (PathBuf, JobSpec) =
             (self.work.folder.join(JOB_FILE), self.work.assignment.spec.clone());
         let target = path.clone();
@@ -279,7 +285,7 @@ impl Artist {
     }
 
     /// Waits for all pictures, which other ranks draw as well, and lays them out.
-    async fn draw_sheet(&self, prepared: &Prepared, uploads: &Uploads) -> Result<(), RankError> {
+    async fn draw_sheet(&self, prepared: &Prepared, uploads: &mut UploadQueue) -> Result<(), RankError> {
         let (client, job) = (&self.work.context.artifacts, self.work.assignment.ring.job);
         let names: Vec<String> = (0..self.spec.prompts.len())
             .flat_map(|prompt| (0..self.spec.count).map(move |number| (prompt, number)))
@@ -332,29 +338,32 @@ impl Artist {
             Err(RankError::Stopped) => journal.info("stopped on request").await,
             Err(error) => journal.error(error.to_string()).await,
         }
-        if self.work.assignment.rank == 0 {
-            uploads.push(self.work.folder.join(LOG_FILE)).await;
-        }
-        let keep = orders.borrow().end.is_none_or(|end| end.keep_artifacts);
+        let log = (self.work.assignment.rank == 0).then(|| self.work.folder.join(LOG_FILE));
+        let uploaded = async {
+            let mut uploads = uploads.for_the_last_files();
+            if let Some(log) = log {
+                uploads.queue.push(log).await;
+            }
+            uploads.finish().await
+        };
         match outcome {
             Ok(()) => tokio::select! {
-                uploaded = uploads.finish() => uploaded,
-                _ = ended(&mut orders) => Err(RankError::Stopped),
+                uploaded = uploaded => uploaded,
+                _ = dropped(&mut orders) => Err(RankError::Stopped),
             },
             Err(RankError::Stopped) => {
-                if keep {
-                    tokio::select! {
-                        uploaded = uploads.finish() => if let Err(error) = uploaded {
-                            journal.warn(format!("artifacts could not be kept: {error}")).await;
-                        },
-                        _ = dropped(&mut orders) => (),
-                    }
+                tokio::select! {
+                    biased;
+                    _ = dropped(&mut orders) => (),
+                    uploaded = uploaded => if let Err(error) = uploaded {
+                        journal.warn(format!("artifacts could not be kept: {error}")).await;
+                    },
                 }
                 Err(RankError::Stopped)
             }
             Err(error) => {
                 // What cannot be kept in time is lost; the job has failed for another reason.
-                let _ = timeout(LAST_UPLOAD, uploads.finish()).await;
+                let _ = timeout(LAST_UPLOAD, uploaded).await;
                 Err(error)
             }
         }

@@ -298,6 +298,7 @@ mod tests {
             threads: 1,
             precision: Precision::Fp32,
             numerics_class: "class".to_owned(),
+            ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
         }
     }
 

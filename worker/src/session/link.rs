@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use backon::BackoffBuilder as _;
 use ringtune_proto::v1::{self, worker_service_client::WorkerServiceClient};
 use ringtune_shared::{
-    backoff::Backoff,
     ids::WorkerId,
     version::{self, Dialect, Misfit, ProtocolRange, Side, WORKER_FEATURES, WORKER_PROTOCOLS},
 };
@@ -14,6 +14,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming, transport::Endpoint};
 use tracing::{debug, error, info, warn};
+
+use crate::reconnect;
 
 /// A session that stood this long was a good one: the next wait is short again.
 const GOOD_SESSION: Duration = Duration::from_secs(10);
@@ -39,8 +41,6 @@ pub struct LinkOptions {
     pub address: String,
     /// What this node can do.
     pub capabilities: v1::Capabilities,
-    /// Waits between tries.
-    pub backoff: Backoff,
 }
 
 /// What the link tells the session's loop.
@@ -69,7 +69,7 @@ pub(super) async fn keep(
     events: mpsc::Sender<LinkEvent>,
     (last, end): (CancellationToken, CancellationToken),
 ) {
-    let mut attempt = 0u32;
+    let mut waits = reconnect::waits().build();
     loop {
         let started = tokio::time::Instant::now();
         let ended = tokio::select! {
@@ -80,11 +80,11 @@ pub(super) async fn keep(
             return;
         }
         if started.elapsed() >= GOOD_SESSION {
-            attempt = 0;
+            waits = reconnect::waits().build();
         }
         let wait = match ended {
             Ended::Broken(reason) => {
-                let wait = options.backoff.delay(attempt, random());
+                let wait = waits.next().unwrap_or(reconnect::LONGEST);
                 warn!(
                     coordinator = options.url,
                     reason,
@@ -98,7 +98,6 @@ pub(super) async fn keep(
                 WAIT_AFTER_MISMATCH
             }
         };
-        attempt = attempt.saturating_add(1);
         tokio::select! {
             () = tokio::time::sleep(wait) => (),
             () = end.cancelled() => return,
@@ -229,11 +228,6 @@ pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// Any number, each as likely: for waits that differ between workers.
-pub(crate) fn random() -> u64 {
-    uuid::Uuid::new_v4().as_u64_pair().1.rotate_left(16)
 }
 
 #[cfg(test)]

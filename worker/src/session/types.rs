@@ -152,6 +152,15 @@ impl Level {
     }
 }
 
+/// Whether another worker might do better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The job would fail anywhere: its pictures, tokens, options or model.
+    Job,
+    /// This node or its network: no memory, no disk, nothing to be fetched, an engine that died.
+    Node,
+}
+
 /// What a rank's work says of itself, in order. The last four end it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RankEvent {
@@ -159,6 +168,8 @@ pub enum RankEvent {
     Progress(Progress),
     /// Prepared: waits to be told to train.
     Ready,
+    /// Goes on after this step, which was done before.
+    Resumed(u64),
     /// A step is done. Rank 0's are stored at the coordinator.
     Step(StepSummary),
     /// A line for the job's history.
@@ -166,7 +177,12 @@ pub enum RankEvent {
     /// All is done and uploaded.
     Finished,
     /// Ended, with the reason.
-    Failed(String),
+    Failed {
+        /// For the user.
+        reason: String,
+        /// For the coordinator.
+        fault: Fault,
+    },
     /// Ended, and all that can be said is that a neighbour was lost: another rank may know why.
     NeighbourLost(String),
     /// Ended as asked.

@@ -9,7 +9,7 @@ use ringtune_shared::{
 
 use super::{
     state::{Event, HeldRank, Message},
-    types::{Assignment, Level, Phase, Progress, ProgressStage, RankKey, StepSummary},
+    types::{Assignment, Fault, Level, Phase, Progress, ProgressStage, RankKey, StepSummary},
 };
 use crate::engine::Precision;
 
@@ -130,6 +130,7 @@ pub(super) fn request(message: &Message) -> v1::SessionRequest {
             reason: held.reason.clone(),
             neighbour_lost: held.neighbour_lost,
             step: i64::try_from(held.step).unwrap_or(i64::MAX),
+            fault: fault(held.fault).into(),
         }),
         Message::Step(key, step) => Up::RankStep(v1::RankStep {
             job_id: key.job.to_string(),
@@ -160,7 +161,7 @@ pub(super) fn held_ranks(held: &[HeldRank]) -> Vec<v1::HeldRank> {
             step: i64::try_from(held.step).unwrap_or(i64::MAX),
             reason: held.reason.clone(),
             neighbour_lost: held.neighbour_lost,
-            ..v1::HeldRank::default()
+            fault: fault(held.fault).into(),
         })
         .collect()
 }
@@ -211,6 +212,14 @@ fn step_report(epoch: Epoch, step: &StepSummary) -> v1::StepReport {
         validation_seconds: step.validation_seconds,
         preview_seconds: step.preview_seconds,
         epoch: epoch.0,
+    }
+}
+
+fn fault(fault: Option<Fault>) -> v1::RankFault {
+    match fault {
+        None => v1::RankFault::Unspecified,
+        Some(Fault::Job) => v1::RankFault::Job,
+        Some(Fault::Node) => v1::RankFault::Node,
     }
 }
 

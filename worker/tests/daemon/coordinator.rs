@@ -1,7 +1,7 @@
 //! A coordinator without a will: tests accept its sessions and say what it says.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
@@ -24,12 +24,17 @@ use ringtune_shared::{
     spec::JobSpec,
     version::{RING_PROTOCOLS, VERSION, WORKER_PROTOCOLS},
 };
-use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{
-    Request, Response, Status, Streaming,
+    Code, Request, Response, Status, Streaming,
     transport::{Server, server::TcpIncoming},
 };
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 /// Contents by hash, and the files of jobs by name.
 #[derive(Default)]
@@ -40,11 +45,17 @@ pub struct Files {
     cut_downloads_after: Option<usize>,
     /// Where downloads of each content were asked to begin.
     downloads: HashMap<ContentHash, Vec<i64>>,
+    /// What an upload is answered instead, by a part of the file's name.
+    refused: Option<(&'static str, Status)>,
+    /// Every upload is answered once that its file goes on elsewhere than it thought.
+    moved: Option<HashSet<String>>,
 }
 
 #[derive(Clone)]
 struct Services {
     files: Arc<Mutex<Files>>,
+    /// Uploads wait as long as it is true.
+    held: watch::Sender<bool>,
     sessions: mpsc::Sender<Session>,
     language: Language,
 }
@@ -65,6 +76,7 @@ impl Default for Language {
 pub struct Coordinator {
     pub address: SocketAddr,
     files: Arc<Mutex<Files>>,
+    held: watch::Sender<bool>,
     sessions: mpsc::Receiver<Session>,
     server: JoinHandle<()>,
 }
@@ -114,7 +126,8 @@ impl Coordinator {
         };
         let address = listener.local_addr().unwrap();
         let (sender, sessions) = mpsc::channel(16);
-        let services = Services { files: Arc::clone(&files), sessions: sender, language };
+        let held = watch::Sender::new(false);
+        let services = Services { files: Arc::clone(&files), held: held.clone(), sessions: sender, language };
         let server = Server::builder()
             .add_service(WorkerServiceServer::new(services.clone()))
             .add_service(ArtifactServiceServer::new(services));
@@ -137,7 +150,7 @@ impl Coordinator {
             std::future::pending::<()>().await;
             drop(guard);
         });
-        Self { address, files, sessions, server }
+        Self { address, files, held, sessions, server }
     }
 
     pub fn url(&self) -> String {
@@ -184,6 +197,21 @@ impl Coordinator {
     pub fn downloads_of(&self, content: &[u8]) -> Vec<i64> {
         let files = self.files.lock().unwrap();
         files.downloads.get(&ContentHash::of(content)).cloned().unwrap_or_default()
+    }
+
+    /// Answers uploads of files with `part` in their name like this from now on.
+    pub fn refuse(&self, part: &'static str, answer: Status) {
+        self.files.lock().unwrap().refused = Some((part, answer));
+    }
+
+    /// Answers every upload once as if an earlier try had still been written down meanwhile.
+    pub fn move_offsets(&self) {
+        self.files.lock().unwrap().moved = Some(HashSet::new());
+    }
+
+    /// Lets uploads wait, or go on.
+    pub fn hold_uploads(&self, hold: bool) {
+        self.held.send_replace(hold);
     }
 
     /// A file that was uploaded for a job.
@@ -310,6 +338,26 @@ impl Session {
         }
     }
 
+    /// Reads on until the rank's log has an error.
+    pub async fn until_error(&mut self) {
+        loop {
+            if let Up::RankLog(log) = self.next().await.expect("the session ended")
+                && log.line.unwrap().level == i32::from(v1::LogLevel::Error)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Reads on until the next heartbeat; returns what is held.
+    pub async fn until_beat(&mut self) -> Vec<v1::HeldRank> {
+        loop {
+            if let Up::Heartbeat(beat) = self.next().await.expect("the session ended") {
+                return beat.held;
+            }
+        }
+    }
+
     /// Reads on until a heartbeat shows that nothing is held.
     pub async fn until_free(&mut self) {
         loop {
@@ -366,10 +414,22 @@ impl ArtifactService for Services {
             }
         }
         let header = header.unwrap();
+        self.held.subscribe().wait_for(|held| !held).await.unwrap();
+        let mut files = self.files.lock().unwrap();
+        if let Some((part, answer)) = &files.refused
+            && header.name.contains(part)
+        {
+            return Err(answer.clone());
+        }
         let complete = content.len() as i64 == header.size;
         if complete {
             assert_eq!(ContentHash::of(&content).to_string(), header.sha256);
-            self.files.lock().unwrap().kept.insert((header.job_id, header.name), content);
+            if files.moved.as_mut().is_some_and(|moved| moved.insert(header.name.clone())) {
+                let details = ErrorDetails::with_error_info("UPLOAD_OFFSET", "ringtune", HashMap::new());
+                let text = "the file goes on elsewhere";
+                return Err(Status::with_error_details(Code::FailedPrecondition, text, details));
+            }
+            files.kept.insert((header.job_id, header.name), content);
         }
         let response = v1::UploadResponse { committed_size: 0, complete, uri: String::new() };
         Ok(Response::new(response))

@@ -125,6 +125,16 @@ fn only_rank_0_sends_steps_but_all_show_how_far_they_are() {
 }
 
 #[test]
+fn a_resumed_rank_that_has_no_step_left_finishes_with_the_step_that_it_resumed_after() {
+    let mut session = connected();
+    training(&mut session, key(1, 1), 0);
+    assert!(session.apply(Event::Rank(key(1, 1), RankEvent::Resumed(7))).is_empty());
+    let effects = session.apply(Event::Rank(key(1, 1), RankEvent::Finished));
+    assert!(matches!(&effects[..], [Effect::Send(Message::Report { held, .. })]
+        if held.phase == Phase::Finished && held.step == 7));
+}
+
+#[test]
 fn a_cancelled_rank_is_held_until_it_is_let_go_and_a_dropped_one_is_not() {
     for keep_artifacts in [true, false] {
         let mut session = connected();
@@ -176,17 +186,45 @@ fn a_newer_epoch_replaces_an_older_one_and_never_the_other_way_round() {
 }
 
 #[test]
-fn a_worker_that_ends_fails_its_rank_with_the_reason() {
+fn a_worker_that_ends_keeps_what_its_rank_has_and_fails_it_with_the_reason() {
     let mut session = connected();
     training(&mut session, key(1, 1), 0);
     let effects = session.apply(Event::Drain);
-    assert_eq!(effects, [Effect::End { key: key(1, 1), keep_artifacts: false }]);
+    assert_eq!(effects, [Effect::End { key: key(1, 1), keep_artifacts: true }]);
     assert!(!session.is_idle());
+    // What cannot be kept in time is not.
+    let effects = session.apply(Event::DrainIsOver);
+    assert_eq!(effects, [Effect::End { key: key(1, 1), keep_artifacts: false }]);
     let effects = session.apply(Event::Rank(key(1, 1), RankEvent::Stopped));
     assert_eq!(phases(&effects), [Phase::Failed]);
+    assert_eq!(session.held()[0].fault, Some(Fault::Node));
     assert!(session.is_idle());
     let effects = session.apply(Event::Assigned(assignment(key(2, 1), 0)));
     assert_eq!(phases(&effects), [Phase::Failed]);
+}
+
+#[test]
+fn a_worker_that_ends_keeps_nothing_that_was_to_be_dropped() {
+    let mut session = connected();
+    training(&mut session, key(1, 1), 0);
+    session.apply(Event::Stop { key: key(1, 1), keep_artifacts: false });
+    assert!(session.apply(Event::Drain).is_empty());
+    assert!(session.apply(Event::DrainIsOver).is_empty());
+}
+
+#[test]
+fn a_failure_says_whose_fault_it_is() {
+    for fault in [Fault::Job, Fault::Node] {
+        let mut session = connected();
+        training(&mut session, key(1, 1), 0);
+        session.apply(Event::Rank(key(1, 1), RankEvent::Failed { reason: "r".to_owned(), fault }));
+        assert_eq!(session.held()[0].fault, Some(fault));
+    }
+    // A rank that there is no room for here.
+    let mut session = connected();
+    training(&mut session, key(1, 1), 0);
+    session.apply(Event::Assigned(assignment(key(2, 1), 0)));
+    assert_eq!(session.held().iter().map(|held| held.fault).collect::<Vec<_>>(), [None, Some(Fault::Node)]);
 }
 
 #[test]
@@ -249,7 +287,7 @@ proptest! {
                         0 => RankEvent::Ready,
                         1 => RankEvent::Step(step(count)),
                         2 => RankEvent::Finished,
-                        3 => RankEvent::Failed("f".to_owned()),
+                        3 => RankEvent::Failed { reason: "f".to_owned(), fault: Fault::Job },
                         4 => RankEvent::NeighbourLost("n".to_owned()),
                         _ => RankEvent::Stopped,
                     };
