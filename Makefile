@@ -4,10 +4,10 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench
+.PHONY: help setup build demo test lint bench bench-control release-proto
 
 help: ## Show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 setup: ## Check the tools that are needed and put libtorch in the cache (once, about 550 MB)
 	@deploy/setup.sh
@@ -33,11 +33,19 @@ else
 endif
 	@deploy/stage.sh "documentation tests" $(CARGO) test --release --workspace --doc
 
-lint: setup ## Check format, lints and (where cargo-deny is installed) licences and advisories
+lint: setup ## Check format, lints, the API (with npm), licences and advisories (with cargo-deny)
 	@deploy/stage.sh format $(CARGO) fmt --all --check
 	@deploy/stage.sh clippy $(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "note: cargo-deny is not installed, deny.toml was not checked" >&2; fi
+	@deploy/stage.sh API deploy/check-api.sh
+
+release-proto: ## Make the API as it is now the released one, which later ones are compared with
+	@deploy/check-api.sh release
 
 bench: build ## Time our training step beside the one it replaces, in turns
 	@tests/bench/bench.sh
+
+bench-control: ## Load a coordinator with 1,000 fake workers and 10,000 jobs, kill it, and check its bounds
+	$(CARGO) build --release -p ringtune-coordinator --bin ringtune-coordinator
+	$(CARGO) bench -p ringtune-tests --bench control -- $(ARGUMENTS)

@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use ringtune_proto::{WORKER_PROTOCOL, v1};
+use ringtune_proto::v1;
 use ringtune_shared::{
     daemon::{
         lifecycle::{DRAIN_LIMIT, Shutdown},
@@ -226,7 +226,6 @@ fn options(settings: &Settings) -> core::Options {
     // Settings are between 0.01 and 86400 seconds.
     let milliseconds = |seconds: f64| (seconds * 1000.0) as i64;
     core::Options {
-        protocol: WORKER_PROTOCOL,
         session_timeout: milliseconds(settings.session.timeout_seconds),
         recovery: milliseconds(settings.session.recovery_seconds),
         queued_jobs: settings.limits.queued_jobs,
@@ -241,5 +240,8 @@ fn welcome(settings: &Settings) -> v1::Welcome {
         coordinator_version: VERSION.to_owned(),
         heartbeat_seconds: settings.session.heartbeat_seconds,
         session_timeout_seconds: settings.session.timeout_seconds,
+        // What the two agree on comes with each hello.
+        protocol: 0,
+        features: Vec::new(),
     }
 }

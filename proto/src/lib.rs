@@ -11,6 +11,3 @@ pub mod v1 {
 
 /// The encoded `FileDescriptorSet` of package `ringtune.v1` and of all that it imports.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ringtune_descriptor.bin"));
-
-/// The protocol between workers and coordinator; both sides must speak the same one.
-pub const WORKER_PROTOCOL: u32 = 1;

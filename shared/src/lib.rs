@@ -3,7 +3,6 @@
 //!
 //! Invariant: nothing here knows gRPC or libtorch.
 
-pub mod backoff;
 pub mod captions;
 pub mod checkpoint;
 pub mod config;

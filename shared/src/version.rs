@@ -1,38 +1,246 @@
-//! The version of this build, and which versions work together.
+//! The version of this build, and how two programs of different versions agree on what they say to each other.
+//!
+//! Each side names a range of protocol versions and the features that it has beyond them. They speak the newest
+//! protocol that both know and use the features that both have; without a protocol in common, neither begins.
+//! A protocol's number grows when a message changes its meaning or a new one must be understood; what may be
+//! skipped needs none, and what only some builds can do is a feature.
+
+use std::fmt;
 
 /// This build's version, "major.minor.patch".
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Whether daemons of the two versions may work together: their major and minor numbers are equal.
-///
-/// A version that cannot be read fits only itself.
-pub fn compatible(one: &str, other: &str) -> bool {
-    one == other
-        || matches!((major_and_minor(one), major_and_minor(other)), (Some(one), Some(other)) if one == other)
+/// The protocols of WorkerService that this build speaks, as worker and as coordinator.
+pub const WORKER_PROTOCOLS: ProtocolRange = ProtocolRange { min: 2, max: 2 };
+
+/// What this build has beyond them, by name: what only some builds of one protocol can do. There is none yet.
+pub const WORKER_FEATURES: [&str; 0] = [];
+
+/// The protocols of RingService that this build speaks. A ring speaks the newest one that all its members do: each
+/// protocol of WorkerService has one of RingService, of the same number.
+pub const RING_PROTOCOLS: ProtocolRange = WORKER_PROTOCOLS;
+
+/// The protocols of WorkerService, by the first release that spoke them.
+const FIRST_RELEASES: [(u32, &str); 2] = [(1, "0.1.0"), (2, "0.2.0")];
+
+/// Characters of the other side's version in a text.
+const LONGEST_VERSION: usize = 100;
+
+/// Versions of a protocol, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProtocolRange {
+    /// The oldest one.
+    pub min: u32,
+    /// The newest one.
+    pub max: u32,
 }
 
-fn major_and_minor(version: &str) -> Option<(u64, u64)> {
-    let mut numbers = version.split('.');
-    let major = numbers.next()?.parse().ok()?;
-    let minor = numbers.next()?.parse().ok()?;
-    numbers.next()?;
-    Some((major, minor))
+impl ProtocolRange {
+    /// The newest version that both ranges have.
+    pub fn newest_common(self, other: Self) -> Option<u32> {
+        let newest = self.max.min(other.max);
+        (newest >= self.min.max(other.min)).then_some(newest)
+    }
+
+    /// Whether `version` is among them.
+    pub fn contains(self, version: u32) -> bool {
+        (self.min..=self.max).contains(&version)
+    }
+}
+
+impl fmt::Display for ProtocolRange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.min, self.max) {
+            (0, 0) => write!(formatter, "no protocol that has a number"),
+            (min, max) if min == max => write!(formatter, "protocol {min}"),
+            (min, max) => write!(formatter, "protocols {min} to {max}"),
+        }
+    }
+}
+
+/// What one side can speak.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    /// Of the build, for texts only: it decides nothing.
+    pub version: String,
+    /// The protocols that it knows.
+    pub protocols: ProtocolRange,
+    /// What it has beyond them.
+    pub features: Vec<String>,
+}
+
+/// What two sides found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// The newest protocol that both know.
+    pub protocol: u32,
+    /// What both have, sorted, each name once.
+    pub features: Vec<String>,
+}
+
+impl Dialect {
+    /// This build's.
+    pub fn ours() -> Self {
+        Self {
+            version: VERSION.to_owned(),
+            protocols: WORKER_PROTOCOLS,
+            features: WORKER_FEATURES.map(str::to_owned).to_vec(),
+        }
+    }
+
+    /// What a worker and its coordinator speak with each other; decided by the coordinator.
+    ///
+    /// # Errors
+    /// [`Misfit`]: they have no protocol in common.
+    pub fn agree(worker: &Self, coordinator: &Self) -> Result<Agreement, Misfit> {
+        let Some(protocol) = worker.protocols.newest_common(coordinator.protocols) else {
+            return Err(Misfit { worker: worker.side(), coordinator: coordinator.side() });
+        };
+        let mut features = worker.features.clone();
+        features.retain(|feature| coordinator.features.contains(feature));
+        features.sort();
+        features.dedup();
+        Ok(Agreement { protocol, features })
+    }
+
+    /// Its part of a [`Misfit`].
+    pub fn side(&self) -> Side {
+        Side { version: self.version.clone(), protocols: self.protocols }
+    }
+}
+
+/// A worker and a coordinator that have no protocol in common.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the worker is {worker}, the coordinator is {coordinator}: {}", self.advice())]
+pub struct Misfit {
+    /// The worker.
+    pub worker: Side,
+    /// The coordinator.
+    pub coordinator: Side,
+}
+
+/// One of two that do not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// As it says itself; may be empty.
+    pub version: String,
+    /// The protocols that it knows.
+    pub protocols: ProtocolRange,
+}
+
+impl Side {
+    fn release(&self) -> String {
+        match self.version.as_str() {
+            "" => "Ringtune of an unknown version".to_owned(),
+            version => format!("Ringtune {}", version.chars().take(LONGEST_VERSION).collect::<String>()),
+        }
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} and speaks {}", self.release(), self.protocols)
+    }
+}
+
+impl Misfit {
+    /// Which versions fit, and what to install where: the older side is the one to renew.
+    fn advice(&self) -> String {
+        let (older, older_name, newer, newer_name) =
+            if self.worker.protocols.max < self.coordinator.protocols.max {
+                (&self.worker, "worker", &self.coordinator, "coordinator")
+            } else {
+                (&self.coordinator, "coordinator", &self.worker, "worker")
+            };
+        let fits = match first_release(newer.protocols.min) {
+            Some(first) => format!("{older_name}s of Ringtune {first} and newer fit this {newer_name}"),
+            None => format!("a {older_name} of the {newer_name}'s own version fits"),
+        };
+        let instead = match first_release(older.protocols.max) {
+            Some(first) => format!(" (or Ringtune {first} on the {newer_name})"),
+            None => String::new(),
+        };
+        format!("{fits}; install {} on the {older_name}{instead}", newer.release())
+    }
+}
+
+fn first_release(protocol: u32) -> Option<&'static str> {
+    FIRST_RELEASES.iter().find(|(spoken, _)| *spoken == protocol).map(|(_, release)| *release)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn dialect(version: &str, (min, max): (u32, u32), features: &[&str]) -> Dialect {
+        Dialect {
+            version: version.to_owned(),
+            protocols: ProtocolRange { min, max },
+            features: features.iter().map(|feature| (*feature).to_owned()).collect(),
+        }
+    }
+
     #[test]
-    fn patches_work_together_and_minors_do_not() {
-        assert!(compatible("0.1.0", "0.1.9"));
-        assert!(compatible("1.2.3-rc1", "1.2.0"));
-        assert!(!compatible("0.1.0", "0.2.0"));
-        assert!(!compatible("1.1.0", "2.1.0"));
-        assert!(!compatible("0.1", "0.1.0"));
-        assert!(!compatible("", "0.1.0"));
-        assert!(compatible("odd", "odd"));
-        assert!(compatible(VERSION, VERSION));
-        assert!(major_and_minor(VERSION).is_some());
+    fn the_newest_common_protocol_and_all_common_features_are_chosen() {
+        let ours = dialect("0.4.0", (2, 4), &["c", "a", "b"]);
+        for (theirs, expected) in [
+            ((2, 2), Some(2)),
+            ((1, 3), Some(3)),
+            ((4, 9), Some(4)),
+            ((5, 9), None),
+            ((1, 1), None),
+            ((0, 0), None),
+        ] {
+            let worker = dialect("x", theirs, &["b", "d", "a", "a"]);
+            let agreed = Dialect::agree(&worker, &ours).ok();
+            assert_eq!(agreed.as_ref().map(|agreed| agreed.protocol), expected, "{theirs:?}");
+            // Nobody sees who was asked first.
+            let other_way = Dialect::agree(&ours, &worker).ok();
+            assert_eq!(agreed, other_way);
+            if let Some(agreed) = agreed {
+                assert_eq!(agreed.features, ["a", "b"]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_version_number_decides_nothing() {
+        let worker = dialect("97.1.0", (1, 3), &[]);
+        assert!(Dialect::agree(&worker, &dialect("0.2.0", (2, 2), &[])).is_ok());
+    }
+
+    #[test]
+    fn a_misfit_says_which_versions_fit_and_what_to_install() {
+        let text = |worker: &Dialect, coordinator: &Dialect| {
+            Dialect::agree(worker, coordinator).expect_err("they do not fit").to_string()
+        };
+        let ours = dialect("0.2.0", (2, 2), &[]);
+        assert_eq!(
+            text(&dialect("0.1.0", (1, 1), &[]), &ours),
+            "the worker is Ringtune 0.1.0 and speaks protocol 1, the coordinator is Ringtune 0.2.0 and speaks \
+             protocol 2: workers of Ringtune 0.2.0 and newer fit this coordinator; install Ringtune 0.2.0 on the \
+             worker (or Ringtune 0.1.0 on the coordinator)"
+        );
+        assert_eq!(
+            text(&dialect("0.9.0", (4, 6), &[]), &ours),
+            "the worker is Ringtune 0.9.0 and speaks protocols 4 to 6, the coordinator is Ringtune 0.2.0 and speaks \
+             protocol 2: a coordinator of the worker's own version fits; install Ringtune 0.9.0 on the coordinator \
+             (or Ringtune 0.2.0 on the worker)"
+        );
+        let nameless = text(&dialect("", (0, 0), &[]), &ours);
+        assert!(
+            nameless.starts_with(
+                "the worker is Ringtune of an unknown version and speaks no protocol that has a number"
+            ),
+            "{nameless}"
+        );
+        assert!(nameless.ends_with("install Ringtune 0.2.0 on the worker"), "{nameless}");
+    }
+
+    #[test]
+    fn this_build_is_in_the_list_of_releases() {
+        let numbers: Vec<_> = VERSION.split('.').map(str::parse::<u64>).collect();
+        assert!(numbers.len() == 3 && numbers.iter().all(Result::is_ok), "{VERSION}");
+        assert!(FIRST_RELEASES.is_sorted_by_key(|(protocol, _)| *protocol));
     }
 }

@@ -4,11 +4,13 @@
 usage: grpc_client.py ADDRESS services                       services and their methods
        grpc_client.py ADDRESS describe MESSAGE_OR_ENUM       its fields or values
        grpc_client.py ADDRESS call SERVICE/METHOD [JSON …]   any method; several JSON arguments are a request stream
-       grpc_client.py ADDRESS submit JOB [--request-id ID] [--images DIR_OR_URI]   JOB: a .toml or .json job file
+       grpc_client.py ADDRESS submit JOB [--request-id ID] [--images DIR_OR_URI]   JOB: a .toml or .json job file, whose
+                                                             [queue] is sent beside the rest
        grpc_client.py ADDRESS upload FILE                    content-addressed; prints the last answer, with the URI
        grpc_client.py ADDRESS watch JOB_ID [--after N]       events until the job ends
        grpc_client.py ADDRESS get | cancel JOB_ID
-       grpc_client.py ADDRESS list | workers
+       grpc_client.py ADDRESS list | workers [--filter FILTER] [--order-by FIELD]   all pages, a line each
+       grpc_client.py ADDRESS events JOB_ID [--filter FILTER] [--order-by FIELD]    the same
 
 Prints JSON lines on stdout; 64-bit numbers as strings, as protobuf's JSON has them. Exit code 0; 1 after an error that
 the server sent, which is printed as {"code", "message", "details"}; 3 when the server cannot be reached.
@@ -92,6 +94,20 @@ def upload_requests(content):
         yield {"chunk": base64.b64encode(content[start : start + CHUNK_BYTES]).decode()}
 
 
+def list_request(options):
+    return {"filter": options.filter, "order_by": options.order_by}
+
+
+def pages(client, method, request):
+    """Every page of a list, as answered."""
+    while True:
+        (page,) = client.call(f"{PACKAGE}.{method}", [request])
+        yield page
+        request = {**request, "page_token": page.get("next_page_token", "")}
+        if not request["page_token"]:
+            return
+
+
 def run(client, options):
     """The answers of the command, one dictionary for each line."""
     call = lambda method, request: client.call(f"{PACKAGE}.{method}", [request])
@@ -107,21 +123,26 @@ def run(client, options):
             spec = read_job(options.job)
             if options.images:
                 spec.setdefault("data", {})["images"] = options.images
-            yield from call("JobService/CreateJob", {"spec": spec, "request_id": options.request_id})
+            request = {"spec": spec, "queue": spec.pop("queue", {}), "request_id": options.request_id}
+            yield from call("JobService/CreateJob", request)
         case "upload":
             requests = list(upload_requests(options.file.read_bytes()))
             yield from client.call(f"{PACKAGE}.ArtifactService/Upload", requests)
         case "watch":
             request = {"job_id": options.job_id, "after_sequence": options.after}
-            yield from client.call(f"{PACKAGE}.JobService/WatchJob", [request], timeout=options.watch_timeout)
+            answers = client.call(f"{PACKAGE}.JobService/WatchJob", [request], timeout=options.watch_timeout)
+            # The others tell how far preparation is, or only that the stream is alive.
+            yield from (answer["event"] for answer in answers if "event" in answer)
         case "get":
             yield from call("JobService/GetJob", {"job_id": options.job_id})
         case "cancel":
             yield from call("JobService/CancelJob", {"job_id": options.job_id, "reason": options.reason})
         case "list":
-            yield from call("JobService/ListJobs", {})
+            yield from pages(client, "JobService/ListJobs", list_request(options))
         case "workers":
-            yield from call("ClusterService/ListWorkers", {})
+            yield from pages(client, "ClusterService/ListWorkers", list_request(options))
+        case "events":
+            yield from pages(client, "JobService/ListEvents", {"job_id": options.job_id, **list_request(options)})
 
 
 def error_details(error):
@@ -137,8 +158,13 @@ def parse_arguments():
     parser.add_argument("address", help="host:port, or an http:// URL")
     parser.add_argument("--timeout", type=float, default=20, help="seconds for a call and for the connection")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("services", "list", "workers"):
-        commands.add_parser(name)
+    commands.add_parser("services")
+    for name in ("list", "workers", "events"):
+        command = commands.add_parser(name)
+        if name == "events":
+            command.add_argument("job_id")
+        command.add_argument("--filter", default="", help="for instance owner=ada AND labels.project=dicoo")
+        command.add_argument("--order-by", default="", help="for instance create_time desc")
     commands.add_parser("describe").add_argument("name")
     call = commands.add_parser("call")
     call.add_argument("method", help="for instance ringtune.v1.JobService/GetJob")

@@ -20,7 +20,7 @@ use crate::{
     wait::{SOON, until},
 };
 
-/// A running daemon; killed when dropped.
+/// A running daemon; killed when dropped, and it ends by itself when this process was killed.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -48,9 +48,9 @@ impl Daemon {
         let log = sandbox.path(&format!("{label}.log"));
         let mut child = Command::new(places::program(program)?)
             .args(arguments)
-            .args(["--announce", "--log-format", "human"])
+            .args(["--announce", "--lifeline", "--log-format", "human"])
             .envs(variables.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(std::fs::File::options().create(true).append(true).open(&log)?)
             .kill_on_drop(true)
@@ -69,6 +69,11 @@ impl Daemon {
             serde_json::from_str(&line).with_context(|| format!("announced {line}"))?;
         let address = |key: &str| said[key].as_str().map(str::to_owned).context("an address");
         Ok(Self { grpc: address("grpc")?, http: address("http")?, child, stdout })
+    }
+
+    /// Its process id; none once it has ended.
+    pub fn process_id(&self) -> Option<u32> {
+        self.child.id()
     }
 
     /// Ends it with SIGKILL and waits until it is gone.

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use axum::{
     Router,
     body::Body,
@@ -15,6 +15,8 @@ use axum::{
 };
 use ringtune_shared::ids::ContentHash;
 use tokio::net::TcpListener;
+
+use crate::places;
 
 /// The commit that is everything there is.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -53,6 +55,23 @@ impl Hub {
     pub fn sent(&self) -> Vec<String> {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// Fills a hub's cache in which "main" is the toy checkpoint, with one byte of its weights changed by `change`.
+/// `home`: for HF_HOME.
+pub fn fill_cache(home: &Path, change: u8) -> Result<()> {
+    let repository = home.join("hub").join(format!("models--{}", REPOSITORY.replace('/', "--")));
+    for (name, mut content) in files_below(&places::toy_checkpoint())? {
+        if name == "unet/diffusion_pytorch_model.safetensors" {
+            let last = content.last_mut().context("a byte")?;
+            *last ^= change;
+        }
+        let file = repository.join("snapshots").join(COMMIT).join(name);
+        std::fs::create_dir_all(file.parent().context("a folder")?)?;
+        std::fs::write(file, content)?;
+    }
+    std::fs::create_dir_all(repository.join("refs"))?;
+    Ok(std::fs::write(repository.join("refs/main"), COMMIT)?)
 }
 
 /// The files below a folder, by their paths with slashes.

@@ -10,6 +10,7 @@ pub mod places;
 pub mod process;
 pub mod reference;
 pub mod sandbox;
+pub mod swarm;
 pub mod wait;
 
 pub use cluster::{Cluster, Daemon};

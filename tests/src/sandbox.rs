@@ -33,7 +33,12 @@ pub struct Process {
 impl Sandbox {
     /// An empty one.
     pub fn new() -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("ringtune-test-").tempdir()?;
+        Self::within(&std::env::temp_dir())
+    }
+
+    /// An empty one in another folder than the system's for temporary files.
+    pub fn within(folder: &Path) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("ringtune-test-").tempdir_in(folder)?;
         fs::create_dir(folder.path().join("state"))?;
         Ok(Self { folder })
     }

@@ -39,14 +39,23 @@ async fn up_serves_the_client_commands_until_ctrl_c() -> Result<()> {
 
     // 3. A job, twice with one request id.
     let file = text(&sandbox.write_job("job.toml", &Job::toy()?.set("cluster.world_size", 2))?);
-    let submitted = ask(&["submit", &file, "--request-id", "once"]).await?;
+    let once =
+        ["submit", file.as_str(), "--request-id", "once", "--label", "team=red", "--set", "queue.owner=ada"];
+    let submitted = ask(&once).await?;
     let job_id = submitted[0]["job_id"].as_str().context("a job id")?.to_owned();
-    ensure!(ask(&["submit", &file, "--request-id", "once"]).await?[0]["job_id"] == job_id.as_str());
+    ensure!(ask(&once).await?[0]["job_id"] == job_id.as_str());
     let watched = ask(&["watch", &job_id]).await?;
     ensure!(watched.last().is_some_and(|event| event["state"] == "SUCCEEDED"), "{watched:?}");
     ensure!(ask(&["status", &job_id]).await?[0]["step"] == 3);
     ensure!(ask(&["list", "--state", "succeeded"]).await?.len() == 1);
     ensure!(ask(&["list", "--state", "failed"]).await?.is_empty());
+    let mine =
+        ask(&["list", "--filter", "owner=ada", "--label", "team=red", "--order-by", "name desc"]).await?;
+    ensure!(mine.len() == 1 && mine[0]["labels"]["team"] == "red", "{mine:?}");
+    ensure!(mine[0]["reason_code"] == "COMPLETED", "{mine:?}");
+    ensure!(ask(&["list", "--label", "team=blue"]).await?.is_empty());
+    let refused = sandbox.finish(&["list", "--filter", "colour=red", "--coordinator", &url]).await?;
+    refused.expect_code(2)?.expect_said(&["filter", "colour", "labels.KEY"])?;
 
     // 4. Its artifacts, all and one; a file that is there is replaced.
     let out = text(&sandbox.path("out"));
@@ -94,6 +103,11 @@ async fn a_client_without_the_proto_files_does_everything_by_reflection() -> Res
     let job_id = find_job_id(&submitted.json_lines()?).context(submitted.stdout)?;
     let watched = ask(&["watch", &job_id]).await?.expect_code(0)?.stdout;
     ensure!(watched.contains("JOB_STATE_SUCCEEDED"), "{watched}");
+    let listed =
+        ask(&["list", "--filter", "state=succeeded", "--order-by", "name"]).await?.expect_code(0)?.stdout;
+    ensure!(listed.contains(&job_id) && listed.contains("JOB_REASON_COMPLETED"), "{listed}");
+    let steps = ask(&["events", &job_id, "--filter", "type=step"]).await?.expect_code(0)?.stdout;
+    ensure!(steps.matches("\"step\": {").count() == 3, "{steps}");
 
     // 3. Submit one that goes on for ever, and cancel it.
     let file =

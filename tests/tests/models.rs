@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{
     Cluster, Job, Sandbox,
     cluster::start_worker_with,
-    hub::{COMMIT, Hub, REPOSITORY},
+    hub::{COMMIT, Hub, REPOSITORY, fill_cache},
     job::text,
     places,
     process::finish,
@@ -127,22 +127,6 @@ async fn a_model_of_a_hub_or_a_bucket_gives_what_its_folder_gives() -> Result<()
     let nothing = finish(&mut from_bucket("nothing", endpoint)?).await?.expect_code(1)?;
     nothing.expect_said(&["model.base", "s3://models/sd/none", "nothing under this prefix"])?;
     Ok(())
-}
-
-/// A hub's cache in which "main" is the toy checkpoint, with one byte of its weights changed by `change`.
-fn fill_cache(home: &Path, change: u8) -> Result<()> {
-    let repository = home.join("hub").join(format!("models--{}", REPOSITORY.replace('/', "--")));
-    for (name, mut content) in ringtune_tests::hub::files_below(&places::toy_checkpoint())? {
-        if name == "unet/diffusion_pytorch_model.safetensors" {
-            let last = content.last_mut().context("a byte")?;
-            *last ^= change;
-        }
-        let file = repository.join("snapshots").join(COMMIT).join(name);
-        fs::create_dir_all(file.parent().context("a folder")?)?;
-        fs::write(file, content)?;
-    }
-    fs::create_dir_all(repository.join("refs"))?;
-    Ok(fs::write(repository.join("refs/main"), COMMIT)?)
 }
 
 #[tokio::test]

@@ -4,11 +4,11 @@ use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use bytes::Bytes;
-use ringtune_proto::{
-    WORKER_PROTOCOL,
-    v1::{self, JobState, session_request, upload_request::Part},
+use ringtune_proto::v1::{self, JobState, session_request, upload_request::Part};
+use ringtune_shared::{
+    ids::ContentHash,
+    version::{VERSION, WORKER_PROTOCOLS},
 };
-use ringtune_shared::ids::ContentHash;
 use ringtune_tests::{Cluster, Daemon, Job, Sandbox, job::text, places};
 use tonic::Code;
 
@@ -127,7 +127,7 @@ async fn a_job_for_more_workers_than_there_are_waits_and_says_so() -> Result<()>
 /// The first answer to a worker that says hello, or why there is none.
 async fn say_hello(
     cluster: &Cluster<'_>,
-    protocol: u32,
+    protocol_max: u32,
     version: &str,
 ) -> Result<v1::SessionResponse, tonic::Status> {
     let hello = v1::Hello {
@@ -135,7 +135,7 @@ async fn say_hello(
         incarnation: 1,
         host_name: "test".to_owned(),
         address: "127.0.0.1:1".to_owned(),
-        protocol,
+        protocol_max,
         capabilities: Some(v1::Capabilities {
             version: version.to_owned(),
             cores: 1,
@@ -153,19 +153,21 @@ async fn say_hello(
 }
 
 #[tokio::test]
-async fn a_worker_of_another_version_is_refused_with_both_versions() -> Result<()> {
+async fn a_worker_of_another_protocol_is_refused_with_both_versions() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let cluster = Cluster::start(&sandbox, 0).await?;
-    let ours = env!("CARGO_PKG_VERSION");
-    for (protocol, version, parts) in [
-        (WORKER_PROTOCOL + 8, ours, [WORKER_PROTOCOL.to_string(), (WORKER_PROTOCOL + 8).to_string()]),
-        (WORKER_PROTOCOL, "99.7.0", [ours.to_owned(), "99.7.0".to_owned()]),
-    ] {
+    for (protocol, version) in [(1, "0.1.0"), (WORKER_PROTOCOLS.max + 8, "99.7.0")] {
         let Err(status) = say_hello(&cluster, protocol, version).await else { bail!("{version} was taken") };
         ensure!(status.code() == Code::FailedPrecondition, "{status:?}");
-        ensure!(parts.iter().all(|part| status.message().contains(part)), "{parts:?}: {}", status.message());
+        for part in
+            [format!("Ringtune {version} and speaks protocol {protocol}"), format!("Ringtune {VERSION}")]
+        {
+            ensure!(status.message().contains(&part), "{part}: {}", status.message());
+        }
     }
-    say_hello(&cluster, WORKER_PROTOCOL, ours).await.context("our own version")?;
+    say_hello(&cluster, WORKER_PROTOCOLS.max, "99.7.0")
+        .await
+        .context("a newer one that speaks our protocol")?;
     Ok(())
 }
 
@@ -228,7 +230,7 @@ async fn messages_over_the_limit_are_refused() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let cluster = Cluster::start(&sandbox, 0).await?;
     let spec = v1::JobSpec { name: "x".repeat(5 << 20), ..Default::default() };
-    let request = v1::CreateJobRequest { spec: Some(spec), request_id: String::new() };
+    let request = v1::CreateJobRequest { spec: Some(spec), ..Default::default() };
     let Err(status) = cluster.jobs().await?.create_job(request).await else { bail!("it was taken") };
     ensure!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status:?}");
     Ok(())

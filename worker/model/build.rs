@@ -45,9 +45,15 @@ fn main() -> Result<(), String> {
         .std("c++20")
         .opt_level(3)
         .debug(false)
-        .warnings(false)
-        .include(root.join("include"))
-        .include(root.join("include/torch/csrc/api/include"))
+        .warnings(true)
+        .extra_warnings(true)
+        // So that what is defined here and not declared in shim.h is seen.
+        .flag("-Wmissing-declarations")
+        // libtorch's own headers are not ours to mend.
+        .flag("-isystem")
+        .flag(root.join("include"))
+        .flag("-isystem")
+        .flag(root.join("include/torch/csrc/api/include"))
         .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
         .define("AT_PARALLEL_OPENMP", "1")
         .flag("-fopenmp")

@@ -2,14 +2,11 @@
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use ringtune_shared::{
-    backoff::Backoff,
-    daemon::{
-        lifecycle::{DRAIN_LIMIT, Shutdown},
-        listen::{self, Launch, ListenError},
-        settings::SettingsError,
-        state_lock::StateLockError,
-    },
+use ringtune_shared::daemon::{
+    lifecycle::{DRAIN_LIMIT, Shutdown},
+    listen::{self, Launch, ListenError},
+    settings::SettingsError,
+    state_lock::StateLockError,
 };
 use ringtune_sources::{Environment, ModelSources, Patience};
 use tokio::{net::TcpListener, task::JoinError, time::timeout};
@@ -33,6 +30,8 @@ use crate::{
 
 /// Calls that one connection may have open here: a neighbour has one.
 const MOST_CALLS_A_CONNECTION: usize = 32;
+/// Of a drain, what a running rank may take to upload what it has; the rest is for saying how it ended.
+const KEEP_LIMIT: Duration = DRAIN_LIMIT.saturating_sub(Duration::from_secs(2));
 
 /// Why a worker does not start, or ends.
 #[derive(Debug, thiserror::Error)]
@@ -142,9 +141,9 @@ pub async fn run_with(
         host_name: node.host_name.clone(),
         address,
         capabilities: capabilities(&node, &identity, threads),
-        backoff: Backoff::RECONNECT,
     };
-    let session = session::run(SessionOptions { link, metrics }, context, shutdown.soft.clone());
+    let options = SessionOptions { link, metrics, keep_limit: KEEP_LIMIT };
+    let session = session::run(options, context, shutdown.soft.clone());
     let ended = tokio::select! {
         () = drained(session, &shutdown) => Ok(()),
         ended = grpc_server => Err(Error::Server("gRPC", outcome(ended))),
@@ -202,6 +201,7 @@ fn context(
         cache: ContentCache::open(state.cache_folder(), settings.storage.cache_bytes)
             .map_err(|error| Error::Cache(Box::new(error)))?,
         latents: open_latents(settings, state)?,
+        latent_memory_bytes: settings.storage.latent_memory_bytes,
         models: ModelSources::new(
             environment.clone(),
             settings.model_cache.options(&environment, &settings.storage.state_dir),

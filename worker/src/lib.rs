@@ -17,6 +17,7 @@ pub mod node;
 pub mod output;
 pub mod patience;
 pub mod pipeline;
+mod reconnect;
 pub mod ring;
 pub mod runner;
 pub mod session;

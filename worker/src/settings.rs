@@ -58,6 +58,9 @@ pub struct RingSettings {
     pub peer_timeout_seconds: f64,
 }
 
+/// 2,000 pictures of 512 pixels.
+pub(crate) const LATENT_MEMORY_BYTES: u64 = 512 << 20;
+
 /// `[storage]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -68,6 +71,9 @@ pub struct StorageSettings {
     pub cache_bytes: u64,
     /// Bytes that the cache of encoded pictures may take; 256 KiB a picture of 512 pixels. 0: nothing is kept.
     pub latent_cache_bytes: u64,
+    /// Bytes of encoded pictures that a job keeps in memory, counted in the same way. What it has beyond is read from the
+    /// disk whenever it is shown.
+    pub latent_memory_bytes: u64,
 }
 
 /// `[model_cache]`: checkpoints out of buckets. Those of a hub are in the cache that all tools of the machine share,
@@ -133,6 +139,7 @@ impl Default for StorageSettings {
             state_dir: PathBuf::from("/var/lib/ringtune-worker"),
             cache_bytes: 8 << 30,
             latent_cache_bytes: 4 << 30,
+            latent_memory_bytes: LATENT_MEMORY_BYTES,
         }
     }
 }

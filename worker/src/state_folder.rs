@@ -50,11 +50,13 @@ pub struct StateFolder {
 }
 
 impl StateFolder {
-    /// Makes the folder if need be, locks it, reads or makes the worker's id, and counts this start.
+    /// Makes the folder if need be, locks it, removes what the ranks of a killed worker left in it, reads or makes the
+    /// worker's id, and counts this start.
     /// The count is on disk before this returns.
     pub fn open(folder: &Path) -> Result<Self, StateFolderError> {
         // 1. Ours alone.
         let lock = StateLock::take(folder, "worker")?;
+        remove_leftovers(&work_folder_of(folder))?;
         // 2. Who we are: made once, then kept.
         let id_path = folder.join("worker-id");
         let worker = match read(&id_path)? {
@@ -96,9 +98,24 @@ impl StateFolder {
         self.folder.join("latents")
     }
 
-    /// Where ranks write before they upload. What an earlier start left there is of no use.
+    /// Where ranks write before they upload. Empty when the folder is opened.
     pub fn work_folder(&self) -> PathBuf {
-        self.folder.join("work")
+        work_folder_of(&self.folder)
+    }
+}
+
+fn work_folder_of(folder: &Path) -> PathBuf {
+    folder.join("work")
+}
+
+/// A worker that was killed could not remove what its ranks wrote: checkpoints and pictures, of a job that nobody goes
+/// on with from here.
+fn remove_leftovers(work_folder: &Path) -> Result<(), StateFolderError> {
+    match std::fs::remove_dir_all(work_folder) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(StateFolderError::Io { path: work_folder.to_owned(), source })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -135,6 +152,21 @@ mod tests {
         drop(first);
         let second = StateFolder::open(folder.path()).unwrap();
         assert_eq!((second.worker(), second.incarnation()), (worker, 2));
+    }
+
+    #[test]
+    fn what_a_killed_worker_left_is_removed_by_the_next_and_by_nobody_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = StateFolder::open(folder.path()).unwrap();
+        let left = first.work_folder().join("job-1/checkpoint-9.safetensors");
+        std::fs::create_dir_all(left.parent().unwrap()).unwrap();
+        std::fs::write(&left, b"big").unwrap();
+        // One that is refused takes nothing from the one that works there.
+        assert!(StateFolder::open(folder.path()).is_err());
+        assert!(left.exists());
+        drop(first);
+        let second = StateFolder::open(folder.path()).unwrap();
+        assert!(!second.work_folder().join("job-1").exists());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringtune_shared::spec::Setting;
 use uuid::Uuid;
 
-use crate::client::CoordinatorUrl;
+use crate::{client::CoordinatorUrl, job_file::Label};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,12 +46,12 @@ pub enum Command {
     Up(UpArguments),
     /// Give a job to a coordinator; prints its job id
     Submit(SubmitArguments),
-    /// List jobs, newest first
+    /// List jobs, newest first unless --order-by says otherwise
     List(ListArguments),
     /// Show one job
     Status(JobArguments),
-    /// Follow a job until it ends; exits with the job's outcome
-    Watch(JobArguments),
+    /// Follow jobs until they end; exits with their outcome
+    Watch(WatchArguments),
     /// Stop a job; its artifacts so far are kept
     Cancel(CancelArguments),
     /// List the workers
@@ -117,6 +117,9 @@ pub struct RunArguments {
     /// Another value for a key of the job file, as TOML or a plain word: --set train.seed=7 (may be repeated)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
+    /// A label of the job, over the job file's [queue] (may be repeated)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub label: Vec<Label>,
     /// Workers to start; at least the job's min_world_size [default: the job's world_size]
     #[arg(long, value_name = "N")]
     pub workers: Option<u32>,
@@ -136,7 +139,8 @@ pub struct RunArguments {
 #[command(after_help = "\
 The coordinator listens on 127.0.0.1:7070 (HTTP 7071), the first worker on 7080 and 7081;
 a port that is taken is replaced by a free one, which is printed. Jobs and logs are kept
-in ${XDG_STATE_HOME:-~/.local/state}/ringtune/up. Ctrl-C stops everything.")]
+in ${XDG_STATE_HOME:-~/.local/state}/ringtune/up. What ends by itself is started
+again; Ctrl-C stops everything.")]
 pub struct UpArguments {
     /// Workers to start
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -162,13 +166,17 @@ pub struct SubmitArguments {
     /// Another value for a key of the job file, as TOML or a plain word: --set train.seed=7 (may be repeated)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
+    /// A label of the job, over the job file's [queue] (may be repeated)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub label: Vec<Label>,
     /// Follow the job until it ends
     #[arg(long)]
     pub watch: bool,
     /// Go on from the newest checkpoint of this earlier job, as train.resume_from_checkpoint would
     #[arg(long, value_name = "JOB")]
     pub resume_from: Option<Uuid>,
-    /// Makes a repeated submission of the same job safe: the same id gives the same job
+    /// Makes a repeated submission of the same job safe: the same id gives the same job [default: a new one, which is
+    /// said where the coordinator's answer did not come]
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
     /// Which coordinator.
@@ -181,10 +189,26 @@ pub struct SubmitArguments {
 
 /// Arguments of `list`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ringtune list --state queued --order-by 'priority desc'
+  ringtune list --label project=dicoo --filter 'owner=ada AND kind=generate'
+
+Fields of --filter: state, name, owner, priority, kind, labels.KEY. A value with other than letters,
+digits and . _ / : @ + - stands in double quotes.")]
 pub struct ListArguments {
     /// Only jobs in this state (may be repeated): queued, preparing, running, succeeded, failed, cancelled
     #[arg(long, value_name = "STATE", value_parser = crate::output::parse_job_state)]
     pub state: Vec<ringtune_proto::v1::JobState>,
+    /// Only jobs of which all of this is true: FIELD=VALUE, several parted by " AND "
+    #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
+    pub filter: String,
+    /// Only jobs with this label (may be repeated)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub label: Vec<Label>,
+    /// create_time, priority or name; with " desc" behind it the greatest first [default: create_time desc]
+    #[arg(long, value_name = "FIELD", default_value = "", hide_default_value = true)]
+    pub order_by: String,
     /// At most this many jobs
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
@@ -196,12 +220,34 @@ pub struct ListArguments {
     pub output: OutputArguments,
 }
 
-/// Arguments of the commands that take one job: `status`, `watch`.
+/// Arguments of the commands that take one job: `status`.
 #[derive(Debug, Args)]
 pub struct JobArguments {
     /// The job id, as `ringtune submit` printed it
     #[arg(value_name = "JOB")]
     pub job: Uuid,
+    /// Which coordinator.
+    #[command(flatten)]
+    pub coordinator: CoordinatorArguments,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
+/// Arguments of `watch`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ringtune watch JOB                         its whole history, then its progress until it ends
+  ringtune watch JOB JOB                     both from now on, until both have ended
+  ringtune watch --all --output json         whatever happens, an object a line, until Ctrl-C")]
+pub struct WatchArguments {
+    /// Job ids, as `ringtune submit` printed them
+    #[arg(value_name = "JOB", required_unless_present = "all")]
+    pub jobs: Vec<Uuid>,
+    /// All jobs, also those that come later, until Ctrl-C
+    #[arg(long, conflicts_with = "jobs")]
+    pub all: bool,
     /// Which coordinator.
     #[command(flatten)]
     pub coordinator: CoordinatorArguments,
@@ -272,6 +318,22 @@ mod tests {
                 .expect("parses");
         let Command::Generate(passed_on) = arguments.command else { panic!("not generate") };
         assert_eq!(passed_on.arguments, ["--help", "-o", "x", "--output", "y"]);
+    }
+
+    #[test]
+    fn watch_takes_jobs_or_all_of_them() {
+        let id = Uuid::nil().to_string();
+        let parse = |arguments: &[&str]| {
+            Arguments::try_parse_from(["ringtune", "watch"].iter().chain(arguments)).map(
+                |parsed| match parsed.command {
+                    Command::Watch(watch) => (watch.jobs.len(), watch.all),
+                    _ => panic!("not watch"),
+                },
+            )
+        };
+        assert_eq!(parse(&[&id, &id]).expect("two"), (2, false));
+        assert_eq!(parse(&["--all"]).expect("all"), (0, true));
+        assert!(parse(&[]).is_err() && parse(&[&id, "--all"]).is_err());
     }
 
     #[test]

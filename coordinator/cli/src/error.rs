@@ -27,6 +27,16 @@ pub enum Error {
     /// The coordinator did not do what was asked, or could not be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The coordinator did not say whether it made the job.
+    #[error(
+        "{source}\n  it may have made the job: run the same command with --request-id {request_id}: it makes no second job"
+    )]
+    MaybeSubmitted {
+        /// What happened to the answer.
+        source: ClientError,
+        /// The name of the request.
+        request_id: String,
+    },
     /// A daemon started by `run` or `up` failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -67,7 +77,7 @@ impl Error {
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             Self::Usage(_) | Self::JobFile(_) | Self::Images(_) | Self::Resume(_) => ExitStatus::Usage,
-            Self::Client(error) => match error.code() {
+            Self::Client(error) | Self::MaybeSubmitted { source: error, .. } => match error.code() {
                 Some(Code::InvalidArgument | Code::NotFound | Code::AlreadyExists | Code::OutOfRange) => {
                     ExitStatus::Usage
                 }

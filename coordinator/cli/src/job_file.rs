@@ -4,11 +4,12 @@ use std::{
     fmt::Write as _,
     fs, io,
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 use ringtune_shared::{
     ids::CONTENT_URI_PREFIX,
-    spec::{self, JobSpec, Setting, SpecError},
+    spec::{self, JobRequest, JobSpec, QueueDraft, QueueSpec, Setting, SpecError},
 };
 
 use crate::diffusers_arguments::{self, Translated};
@@ -30,6 +31,9 @@ pub enum JobFileError {
     /// A command line of diffusers' script whose job is not allowed.
     #[error("--from-diffusers-args: the job of this command line is not valid:\n{0}")]
     InvalidCommandLine(SpecError),
+    /// Labels of the command line that the job cannot have beside its own.
+    #[error("--label: {0}")]
+    Labels(SpecError),
     /// It says something that is not allowed.
     #[error("{}", list_violations(path, source))]
     Invalid {
@@ -62,11 +66,32 @@ pub enum ImageSource {
     Uploaded,
 }
 
+/// A label on the command line, `KEY=VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label {
+    /// Checked, as is the value.
+    pub key: String,
+    /// May be empty.
+    pub value: String,
+}
+
+impl FromStr for Label {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<Self, String> {
+        let (key, value) = given.split_once('=').ok_or("allowed: KEY=VALUE, as in project=dicoo")?;
+        spec::check_label(key, value).map_err(|violation| violation.problem)?;
+        Ok(Self { key: key.to_owned(), value: value.to_owned() })
+    }
+}
+
 /// A job as its file describes it.
 #[derive(Debug, Clone)]
 pub struct JobFile {
     /// The job with every default filled in, and its paths absolute.
     pub spec: JobSpec,
+    /// Whose it is, and how urgent.
+    pub queue: QueueSpec,
     /// Where its images are, in the order of [`JobSpec::image_sources`].
     pub images: Vec<(String, ImageSource)>,
 }
@@ -79,8 +104,8 @@ impl JobFile {
         let text = fs::read_to_string(path).map_err(unreadable)?;
         let absolute = std::path::absolute(path).map_err(unreadable)?;
         let folder = absolute.parent().unwrap_or(Path::new("/"));
-        spec::parse_job_toml_with(&text, settings)
-            .and_then(|spec| Self::resolve(spec, folder))
+        spec::parse_job_request(&text, settings)
+            .and_then(|request| Self::resolve(request, folder))
             .map_err(|source| JobFileError::Invalid { path: path.to_owned(), source })
     }
 
@@ -97,14 +122,24 @@ impl JobFile {
             })?;
         let folder = std::env::current_dir()
             .map_err(|source| JobFileError::Unreadable { path: PathBuf::from("."), source })?;
-        let file = spec::parse_job_toml_with(&translated.job, settings)
-            .and_then(|spec| Self::resolve(spec, &folder))
+        let file = spec::parse_job_request(&translated.job, settings)
+            .and_then(|request| Self::resolve(request, &folder))
             .map_err(without_lines)?;
         Ok((file, translated))
     }
 
-    /// Makes the paths of `spec` absolute; they are relative to `folder`.
-    fn resolve(mut spec: JobSpec, folder: &Path) -> Result<Self, SpecError> {
+    /// Puts labels of the command line over those of the file.
+    pub fn add_labels(&mut self, labels: &[Label]) -> Result<(), JobFileError> {
+        let QueueSpec { owner, priority, labels: mut all } = self.queue.clone();
+        all.extend(labels.iter().map(|label| (label.key.clone(), label.value.clone())));
+        let draft = QueueDraft { owner: Some(owner), priority: Some(priority.into()), labels: all };
+        self.queue = QueueSpec::from_draft(draft).map_err(JobFileError::Labels)?;
+        Ok(())
+    }
+
+    /// Makes the paths of the job absolute; they are relative to `folder`.
+    fn resolve(request: JobRequest, folder: &Path) -> Result<Self, SpecError> {
+        let JobRequest { mut spec, queue } = request;
         spec.resolve_paths(folder)?;
         let source = |place: &str| {
             if place.starts_with(CONTENT_URI_PREFIX) {
@@ -114,7 +149,7 @@ impl JobFile {
             }
         };
         let images = spec.image_sources().into_iter().map(|(field, place)| (field, source(place))).collect();
-        Ok(Self { spec, images })
+        Ok(Self { spec, queue, images })
     }
 }
 
@@ -158,10 +193,29 @@ mod tests {
     #[test]
     fn uploaded_images_keep_their_address() {
         let uri = format!("artifact://sha256/{}", "0".repeat(64));
-        let spec = spec::parse_job_toml(&JOB.replace("pictures", &uri)).expect("valid");
-        let job = JobFile::resolve(spec, Path::new("/jobs")).expect("resolved");
+        let request = spec::parse_job_request(&JOB.replace("pictures", &uri), &[]).expect("valid");
+        let job = JobFile::resolve(request, Path::new("/jobs")).expect("resolved");
         assert_eq!(job.images, [("data.images".to_owned(), ImageSource::Uploaded)]);
         assert_eq!(job.spec.data.images, uri);
+    }
+
+    #[test]
+    fn labels_of_the_command_line_count_more_than_those_of_the_file() {
+        let text = format!("{JOB}\n[queue]\nlabels = {{ a = \"1\", b = \"2\" }}\n");
+        let request = spec::parse_job_request(&text, &[]).expect("valid");
+        let mut job = JobFile::resolve(request, Path::new("/jobs")).expect("resolved");
+        let label = |text: &str| text.parse::<Label>();
+        job.add_labels(&[label("b=x=y").expect("a label"), label("c/d=").expect("a label")]).expect("added");
+        let labels: Vec<(&str, &str)> =
+            job.queue.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(labels, [("a", "1"), ("b", "x=y"), ("c/d", "")]);
+        for (wrong, part) in [("a", "KEY=VALUE"), ("A=b", "a-z"), ("=b", "1 to 63"), ("a=\n", "printable")] {
+            let problem = label(wrong).expect_err("refused");
+            assert!(problem.contains(part), "{problem}");
+        }
+        let many: Vec<Label> = (0..30).map(|n| label(&format!("n{n}=")).expect("a label")).collect();
+        let error = job.add_labels(&many).expect_err("too many").to_string();
+        assert_eq!(error, "--label: queue.labels: 33 labels; allowed: at most 32");
     }
 
     #[test]

@@ -1,10 +1,16 @@
 //! What the commands print: text for people, or one JSON object a line.
 
-use std::io::{self, Write as _};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write as _},
+};
 
 use prost_types::Timestamp;
 use ringtune_proto::{
-    convert::{job_state_from_name, job_state_name, worker_state_name},
+    convert::{
+        job_reason_name, job_state_from_name, job_state_name, log_level_name, progress_stage_name,
+        rank_phase_name, worker_state_name,
+    },
     v1::{self, JobState, job_event::Event},
 };
 use serde::Serialize;
@@ -79,13 +85,52 @@ pub struct JobObject {
     precision: String,
     epoch: u64,
     worker_ids: Vec<String>,
+    reason_code: &'static str,
+    owner: String,
+    labels: BTreeMap<String, String>,
+    priority: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ring: Option<RingObject>,
     create_time: String,
     start_time: String,
     end_time: String,
+    update_time: String,
+}
+
+/// A job's ring within its line of JSON.
+#[derive(Debug, Serialize)]
+struct RingObject {
+    epoch: u64,
+    members: Vec<MemberObject>,
+}
+
+#[derive(Debug, Serialize)]
+struct MemberObject {
+    rank: i32,
+    worker_id: String,
+    address: String,
+    host_name: String,
+    phase: &'static str,
+}
+
+impl From<&v1::Ring> for RingObject {
+    fn from(ring: &v1::Ring) -> Self {
+        let member = |member: &v1::ring::Member| MemberObject {
+            rank: member.rank,
+            worker_id: member.worker_id.clone(),
+            address: member.address.clone(),
+            host_name: member.host_name.clone(),
+            phase: rank_phase_name(member.phase()),
+        };
+        Self { epoch: ring.epoch, members: ring.members.iter().map(member).collect() }
+    }
 }
 
 impl From<&v1::Job> for JobObject {
     fn from(job: &v1::Job) -> Self {
+        let queue = job.queue.clone().unwrap_or_default();
+        let ring = job.ring.as_ref();
+        let members = ring.iter().flat_map(|ring| &ring.members);
         Self {
             r#type: "job",
             job_id: job.job_id.clone(),
@@ -96,11 +141,17 @@ impl From<&v1::Job> for JobObject {
             total_steps: job.total_steps,
             loss: job.loss,
             precision: job.precision.clone(),
-            epoch: job.epoch,
-            worker_ids: job.worker_ids.clone(),
+            epoch: ring.map_or(0, |ring| ring.epoch),
+            worker_ids: members.map(|member| member.worker_id.clone()).collect(),
+            reason_code: job_reason_name(job.reason_code()),
+            owner: queue.owner,
+            labels: queue.labels.into_iter().collect(),
+            priority: queue.priority,
+            ring: ring.map(RingObject::from),
             create_time: time_text(job.create_time.as_ref()),
             start_time: time_text(job.start_time.as_ref()),
             end_time: time_text(job.end_time.as_ref()),
+            update_time: time_text(job.update_time.as_ref()),
         }
     }
 }
@@ -114,7 +165,9 @@ pub struct WorkerObject {
     address: String,
     state: &'static str,
     job_id: String,
-    rank: i32,
+    /// None without a job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<i32>,
     version: String,
     libtorch_version: String,
     cpu_model: String,
@@ -214,12 +267,7 @@ enum EventDetails {
         validation_loss: Option<f64>,
         validation_seconds: f64,
         preview_seconds: f64,
-    },
-    Progress {
-        rank: i32,
-        stage: String,
-        done: i64,
-        total: i64,
+        epoch: u64,
     },
     Artifact {
         name: String,
@@ -227,8 +275,9 @@ enum EventDetails {
         size: i64,
     },
     Log {
-        level: String,
-        rank: i32,
+        level: &'static str,
+        /// None: the coordinator.
+        rank: Option<i32>,
         message: String,
     },
     /// Of a newer coordinator than this command.
@@ -256,19 +305,16 @@ impl From<&v1::JobEvent> for EventObject {
                 validation_loss: step.validation_loss,
                 validation_seconds: step.validation_seconds,
                 preview_seconds: step.preview_seconds,
-            },
-            Some(Event::Progress(progress)) => EventDetails::Progress {
-                rank: progress.rank,
-                stage: progress.stage,
-                done: progress.done,
-                total: progress.total,
+                epoch: step.epoch,
             },
             Some(Event::Artifact(artifact)) => {
                 EventDetails::Artifact { name: artifact.name, uri: artifact.uri, size: artifact.size }
             }
-            Some(Event::Log(line)) => {
-                EventDetails::Log { level: line.level, rank: line.rank, message: line.message }
-            }
+            Some(Event::Log(line)) => EventDetails::Log {
+                level: log_level_name(line.level),
+                rank: line.rank,
+                message: line.message,
+            },
             None => EventDetails::Unknown,
         };
         Self {
@@ -277,6 +323,33 @@ impl From<&v1::JobEvent> for EventObject {
             sequence: event.sequence,
             time: time_text(event.time.as_ref()),
             event: details,
+        }
+    }
+}
+
+/// How far a rank is, as a line of JSON; no part of the job's history, and so without a sequence number.
+#[derive(Debug, Serialize)]
+pub struct ProgressObject {
+    r#type: &'static str,
+    job_id: String,
+    event: &'static str,
+    rank: i32,
+    stage: &'static str,
+    done: i64,
+    total: i64,
+}
+
+impl ProgressObject {
+    /// A rank of `job_id`.
+    pub fn new(job_id: &str, progress: &v1::RankProgress) -> Self {
+        Self {
+            r#type: "event",
+            job_id: job_id.to_owned(),
+            event: "progress",
+            rank: progress.rank,
+            stage: progress_stage_name(progress.stage),
+            done: progress.done,
+            total: progress.total,
         }
     }
 }
@@ -291,6 +364,8 @@ mod tests {
         let line = serde_json::to_value(JobObject::from(&job)).expect("serializes");
         assert_eq!(line["job_id"], "x");
         assert_eq!(line["state"], "QUEUED");
+        assert_eq!((&line["reason_code"], &line["priority"]), (&"UNSPECIFIED".into(), &0.into()));
+        assert!(line["labels"].is_object() && line.get("ring").is_none());
         assert!(line.get("loss").is_none());
     }
 

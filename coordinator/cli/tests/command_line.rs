@@ -117,6 +117,30 @@ fn settings_of_the_command_line_replace_those_of_the_job() {
 }
 
 #[test]
+fn whose_a_job_is_and_how_urgent_is_shown_and_checked() {
+    let folder = Folder::new();
+    folder.write_job(&format!("{JOB}\n[queue]\nowner = \"ada\"\nlabels = {{ project = \"star\" }}\n"));
+    let more = ["--set", "queue.priority=5", "--label", "project=other", "--label", "a.b/c="];
+    let printed = folder.ringtune(&[&["run", "--print-job", "job.toml"], &more[..]].concat());
+    let text = String::from_utf8(printed.stdout).expect("UTF-8");
+    let queue =
+        "[queue]\nowner = \"ada\"\npriority = 5\n\n[queue.labels]\n\"a.b/c\" = \"\"\nproject = \"other\"\n";
+    assert!(text.ends_with(queue), "{text}");
+    folder.write_job(&text);
+    let again = folder.ringtune(&["run", "--print-job", "job.toml"]);
+    assert_eq!(String::from_utf8_lossy(&again.stdout), text);
+    let wrong = ["queue.priority", "got -1; allowed: 0 to 1000", "(from --set queue.priority=-1)"];
+    folder.refused(&["run", "job.toml", "--set", "queue.priority=-1"], &wrong);
+    folder.refused(&["submit", "job.toml", "--set", "queue.priority=-1"], &wrong);
+    folder.refused(&["submit", "job.toml", "--label", "Team=red"], &["--label", "\"Team\"", "a-z"]);
+    folder.refused(&["list", "--label", "team"], &["--label", "KEY=VALUE"]);
+    let many: Vec<String> = (0..33).map(|number| format!("--label=n{number}=")).collect();
+    let arguments: Vec<&str> =
+        ["run", "job.toml"].into_iter().chain(many.iter().map(String::as_str)).collect();
+    folder.refused(&arguments, &["queue.labels", "allowed: at most 32"]);
+}
+
+#[test]
 fn every_mistake_of_a_job_file_is_named_at_once() {
     let folder = Folder::new();
     folder.write_job(&JOB.replace(

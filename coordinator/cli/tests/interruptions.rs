@@ -8,22 +8,26 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, stream};
-use ringtune_cli::client::{Client, Content, CoordinatorUrl, WatchNews};
+use ringtune_cli::client::{Client, Content, CoordinatorUrl, ManyNews, WatchNews};
 use ringtune_proto::v1::{
     self, JobState,
     artifact_service_server::{ArtifactService, ArtifactServiceServer},
     job_event::Event,
     job_service_server::{JobService, JobServiceServer},
     upload_request::Part,
+    watch_job_response::Response as Answer,
+    watch_jobs_response::Response as ManyAnswer,
 };
 use ringtune_shared::ids::ContentHash;
 use tokio::{net::TcpListener, sync::Mutex};
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Request, Response, Status, Streaming, transport::Server};
+use tonic::{Code, Request, Response, Status, Streaming, transport::Server};
+use tonic_types::{ErrorDetails, StatusExt as _};
 use uuid::Uuid;
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -37,23 +41,35 @@ const EVENTS_IN_A_STREAM: usize = 3;
 #[derive(Default, Clone)]
 struct Flaky {
     calls: Arc<AtomicUsize>,
+    /// Of the jobs that were asked for.
+    request_ids: Arc<Mutex<Vec<String>>>,
     uploaded: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Flaky {
     async fn serve(&self) -> Client {
+        Client::new(&self.listen().await.parse::<CoordinatorUrl>().expect("an address"))
+    }
+
+    /// Returns its address.
+    async fn listen(&self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let address = listener.local_addr().expect("address").to_string();
         let server = Server::builder()
             .add_service(JobServiceServer::new(self.clone()))
             .add_service(ArtifactServiceServer::new(self.clone()));
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        Client::new(&address.parse::<CoordinatorUrl>().expect("an address"))
+        address
     }
 }
 
 fn content() -> Vec<u8> {
     (0..3_000_000_u32).map(|index| (index % 251) as u8).collect()
+}
+
+fn ask_again(code: Code) -> Status {
+    let details = ErrorDetails::with_retry_info(Some(Duration::from_millis(10)));
+    Status::with_error_details(code, "not now", details)
 }
 
 fn event(sequence: u64) -> v1::JobEvent {
@@ -64,14 +80,21 @@ fn event(sequence: u64) -> v1::JobEvent {
 
 #[tonic::async_trait]
 impl JobService for Flaky {
-    type WatchJobStream = Answers<v1::JobEvent>;
+    type WatchJobStream = Answers<v1::WatchJobResponse>;
+    type WatchJobsStream = Answers<v1::WatchJobsResponse>;
 
     async fn watch_job(
         &self,
         request: Request<v1::WatchJobRequest>,
     ) -> Result<Response<Self::WatchJobStream>, Status> {
-        let events = (request.into_inner().after_sequence + 1..=EVENTS).map(|sequence| Ok(event(sequence)));
+        let answer = |response| Ok(v1::WatchJobResponse { response: Some(response) });
+        let events = (request.into_inner().after_sequence + 1..=EVENTS)
+            .map(move |sequence| answer(Answer::Event(event(sequence))));
         let some = stream::iter(events).take(EVENTS_IN_A_STREAM);
+        // What is no event counts for nothing.
+        let others =
+            [Answer::Alive(v1::SignOfLife::default()), Answer::Progress(v1::RingProgress::default())];
+        let some = stream::iter(others.map(answer)).chain(some);
         // Once with an error, then by just ending.
         let end = match self.calls.fetch_add(1, Ordering::Relaxed) {
             0 => vec![Err(Status::unavailable("going down"))],
@@ -80,11 +103,37 @@ impl JobService for Flaky {
         Ok(Response::new(some.chain(stream::iter(end)).boxed()))
     }
 
+    /// Each job as it is, and then one event of the first: in the end the last one.
+    async fn watch_jobs(
+        &self,
+        request: Request<v1::WatchJobsRequest>,
+    ) -> Result<Response<Self::WatchJobsStream>, Status> {
+        let ids = request.into_inner().job_ids;
+        let sequence = EVENTS - 2 + self.calls.fetch_add(1, Ordering::Relaxed) as u64;
+        let job = |id: &String| {
+            let last_sequence = sequence - 1;
+            ManyAnswer::Job(v1::Job { job_id: id.clone(), last_sequence, ..Default::default() })
+        };
+        let mut answers: Vec<_> = ids.iter().map(job).collect();
+        answers.push(ManyAnswer::Event(v1::JobEvent { job_id: ids[0].clone(), ..event(sequence) }));
+        let answer = |response| Ok(v1::WatchJobsResponse { response: Some(response) });
+        Ok(Response::new(stream::iter(answers.into_iter().map(answer)).boxed()))
+    }
+
     async fn create_job(
         &self,
-        _: Request<v1::CreateJobRequest>,
+        request: Request<v1::CreateJobRequest>,
     ) -> Result<Response<v1::CreateJobResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+        let request = request.into_inner();
+        self.request_ids.lock().await.push(request.request_id);
+        if request.spec.is_some_and(|spec| spec.name == "late") {
+            return Err(Status::deadline_exceeded("the call took longer than 30 s"));
+        }
+        // Its queue is full for the first two calls.
+        match self.calls.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => Err(ask_again(Code::ResourceExhausted)),
+            _ => Ok(Response::new(v1::CreateJobResponse { job: Some(v1::Job::default()) })),
+        }
     }
     async fn get_job(&self, _: Request<v1::GetJobRequest>) -> Result<Response<v1::GetJobResponse>, Status> {
         // Away for the first two calls.
@@ -123,6 +172,12 @@ impl JobService for Flaky {
     ) -> Result<Response<v1::DeleteJobResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
+    async fn list_events(
+        &self,
+        _: Request<v1::ListEventsRequest>,
+    ) -> Result<Response<v1::ListEventsResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
     async fn list_steps(
         &self,
         _: Request<v1::ListStepsRequest>,
@@ -154,9 +209,13 @@ impl ArtifactService for Flaky {
             }
             chunks += 1;
             uploaded.extend_from_slice(&chunk);
-            // The first real attempt breaks after two chunks.
-            if chunks == 2 && self.calls.fetch_add(1, Ordering::Relaxed) == 0 {
-                return Err(Status::unavailable("going down"));
+            // The first real attempt breaks after two chunks; the next one comes while somebody else sends the file.
+            if chunks == 2 {
+                match self.calls.fetch_add(1, Ordering::Relaxed) {
+                    0 => return Err(Status::unavailable("going down")),
+                    1 => return Err(ask_again(Code::Aborted)),
+                    _ => {}
+                }
             }
         }
         let complete = uploaded.len() as i64 == header.size;
@@ -207,6 +266,7 @@ async fn a_watch_sees_every_event_once_and_tells_of_outages() {
     while let Some(news) = watch.next().await.expect("it goes on") {
         match news {
             WatchNews::Event(event) => sequences.push(event.sequence),
+            WatchNews::Progress(ranks) => assert!(ranks.is_empty()),
             WatchNews::Away(_) => outages += 1,
             WatchNews::Back => returns += 1,
         }
@@ -219,6 +279,63 @@ async fn a_watch_sees_every_event_once_and_tells_of_outages() {
 async fn a_call_is_repeated_while_the_coordinator_is_away() {
     let client = Flaky::default().serve().await;
     client.get_job(Uuid::nil()).await.expect("the third time");
+}
+
+#[tokio::test]
+async fn a_watch_of_many_begins_anew_and_tells_each_thing_once() {
+    let client = Flaky::default().serve().await;
+    let ids = [Uuid::from_u128(1), Uuid::from_u128(2)];
+    let mut watch = client.watch_many(&ids);
+    let (mut jobs, mut events) = (Vec::new(), Vec::new());
+    // The first job ends; the second never does, so that the watch would go on.
+    while events.last() != Some(&EVENTS) {
+        match watch.next().await.expect("it goes on").expect("a job is left") {
+            ManyNews::Job(job) => jobs.push((job.job_id, job.last_sequence)),
+            ManyNews::Event(event) => events.push(event.sequence),
+            ManyNews::Away(_) | ManyNews::Back => {}
+        }
+    }
+    assert_eq!(events, [EVENTS - 2, EVENTS - 1, EVENTS]);
+    let [first, second] = ids.map(|id| id.to_string());
+    // Of the first all is known from its events; of the second there is news each time.
+    let news =
+        |id: &String| jobs.iter().filter(|(job, _)| job == id).map(|(_, last)| *last).collect::<Vec<_>>();
+    assert_eq!(news(&first), [EVENTS - 3]);
+    assert_eq!(news(&second), [EVENTS - 3, EVENTS - 2, EVENTS - 1]);
+}
+
+#[tokio::test]
+async fn a_call_is_repeated_as_the_coordinator_asks() {
+    let flaky = Flaky::default();
+    let client = flaky.serve().await;
+    client
+        .create_job(v1::JobSpec::default(), v1::QueueSpec::default(), "once")
+        .await
+        .expect("the third time");
+    assert_eq!(*flaky.request_ids.lock().await, ["once"; 3]);
+}
+
+#[tokio::test]
+async fn a_submission_without_an_answer_says_how_to_repeat_it() {
+    let flaky = Flaky::default();
+    let address = flaky.listen().await;
+    let folder = tempfile::tempdir().expect("folder");
+    let images = ContentHash::of(b"images").uri();
+    let job = format!(
+        "kind = \"textual_inversion\"\nname = \"late\"\n[model]\nbase = \"hf://a/b\"\n[data]\nimages = \"{images}\"\n\
+         [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n"
+    );
+    std::fs::write(folder.path().join("job.toml"), job).expect("written");
+    let submit = tokio::process::Command::new(env!("CARGO_BIN_EXE_ringtune"))
+        .args(["submit", "job.toml", "--coordinator", &address])
+        .current_dir(folder.path())
+        .output();
+    let output = submit.await.expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let asked = flaky.request_ids.lock().await;
+    assert_eq!((output.status.code(), asked.len()), (Some(3), 1), "{said}");
+    assert!(said.contains(&format!("--request-id {}", asked[0])), "{said}");
+    assert!(said.contains("gave no answer in time") && !said.contains("cannot reach"), "{said}");
 }
 
 #[tokio::test]

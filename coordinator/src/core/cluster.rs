@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ringtune_shared::ids::{JobId, WorkerId};
+use ringtune_shared::version::Dialect;
 
 use super::deadlines::{Deadlines, Subject};
 use super::effect::{Effects, Refusal};
@@ -20,10 +21,8 @@ use super::worker::{Worker, WorkerState};
 /// Limits and times of the core. Times in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// The protocol of WorkerService.
-    pub protocol: u32,
-    /// This coordinator's version.
-    pub version: String,
+    /// What this coordinator speaks with workers.
+    pub dialect: Dialect,
     /// After so long a silent session is lost, and a lost member has so long to come back.
     pub session_timeout: i64,
     /// So long the members of a ring have to come back after a restart of the coordinator.
@@ -56,8 +55,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            protocol: 1,
-            version: ringtune_shared::version::VERSION.to_owned(),
+            dialect: Dialect::ours(),
             session_timeout: 15_000,
             recovery: 60_000,
             cancel: 30_000,

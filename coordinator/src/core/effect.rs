@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::spec::{JobSpec, MixedPrecision};
+use ringtune_shared::version::{Agreement, Misfit};
 
 use super::input::SessionId;
 use super::job::Job;
-use super::record::{ArtifactRecord, JobEvent, StepRecord};
+use super::record::{ArtifactRecord, JobEvent, Progress, StepRecord};
+use super::time::Time;
 
 /// The outcome of one input. No action may be taken before all writes are safe.
 #[derive(Debug, Default)]
@@ -16,6 +18,8 @@ pub struct Effects {
     pub writes: Vec<Write>,
     /// To be done once that is safe.
     pub actions: Vec<Action>,
+    /// How far ranks are now. Never stored: the newest word of each rank is all that anybody wants.
+    pub progress: Vec<(JobId, Progress)>,
     /// The job that a request was about.
     pub about: Option<JobId>,
     /// That job as it is after this input, unless it ended before.
@@ -41,6 +45,8 @@ pub enum Write {
         last_sequence: u64,
         /// Files kept so far.
         artifacts: u64,
+        /// When the job last changed.
+        updated: Time,
     },
     /// The next event of a job.
     AppendEvent(JobEvent),
@@ -65,11 +71,11 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Down {
     /// Its hello is accepted.
-    Welcome,
+    Welcome(Agreement),
     /// Take a rank.
     Assignment(Box<Assignment>),
     /// All ranks are ready.
-    StartTraining(JobId, Epoch),
+    StartRank(JobId, Epoch),
     /// Let a rank go.
     StopRank {
         /// The job.
@@ -82,7 +88,7 @@ pub enum Down {
         keep_artifacts: bool,
     },
     /// Steps up to this one are stored.
-    StepsStored(JobId, u64),
+    StepsStored(JobId, Epoch, u64),
 }
 
 /// A rank, and all that its worker must know of it.
@@ -104,6 +110,8 @@ pub struct Assignment {
     pub precision: MixedPrecision,
     /// Of all members.
     pub numerics_class: String,
+    /// What the members say to each other: the newest protocol that all of them speak.
+    pub protocol: u32,
 }
 
 /// Why an input was not accepted. The state is as it was before.
@@ -130,32 +138,17 @@ pub enum Refusal {
     /// No such job is queued or active.
     #[error("job {0} is not queued or active")]
     NotActive(JobId),
-    /// The request id names a job that was asked for with another spec.
-    #[error("request_id {request_id:?} was used for job {job} with another spec")]
+    /// The request id names a job that was asked for with another spec or queue.
+    #[error("request_id {request_id:?} was used for job {job} with another spec or queue")]
     RequestReused {
         /// As given.
         request_id: String,
         /// The job it names.
         job: JobId,
     },
-    /// The worker speaks another protocol.
-    #[error("the worker speaks protocol {theirs}, this coordinator {ours}: install the same version on both")]
-    OtherProtocol {
-        /// The worker's.
-        theirs: u32,
-        /// The coordinator's.
-        ours: u32,
-    },
-    /// The worker's version does not fit.
-    #[error(
-        "the worker is version {theirs:?}, this coordinator {ours:?}: major and minor number must be equal"
-    )]
-    OtherVersion {
-        /// The worker's.
-        theirs: String,
-        /// The coordinator's.
-        ours: String,
-    },
+    /// The worker speaks no protocol of this coordinator's.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
     /// A newer start of the same worker is known.
     #[error("incarnation {newest} of this worker is known, which is newer than {given}")]
     OlderIncarnation {
@@ -163,6 +156,16 @@ pub enum Refusal {
         given: u64,
         /// The newest one.
         newest: u64,
+    },
+    /// A rank of a ring that is no more, or never was, speaks for its job.
+    #[error("it comes from epoch {given} of the ring of job {job}, which {}", at_epoch(.now))]
+    OtherEpoch {
+        /// The job.
+        job: JobId,
+        /// As given.
+        given: Epoch,
+        /// The ring's, if the job has one now.
+        now: Option<Epoch>,
     },
     /// Another worker that is connected has the address.
     #[error(
@@ -178,4 +181,8 @@ pub enum Refusal {
     /// The session is not the worker's newest one.
     #[error("the session was replaced or is over")]
     StaleSession,
+}
+
+fn at_epoch(now: &Option<Epoch>) -> String {
+    now.map_or_else(|| "has no ring now".to_owned(), |epoch| format!("is at epoch {epoch} now"))
 }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::spec::JobSpec;
+use ringtune_shared::spec::{JobSpec, QueueSpec};
+use ringtune_shared::version::Dialect;
 
 use super::job::{Phase, RequestKey};
-use super::record::{ArtifactRecord, Progress, StepRecord};
+use super::record::{ArtifactRecord, LogLevel, Progress, StepRecord};
 use super::worker::Capabilities;
 
 /// One stream between a worker and the coordinator; never used twice.
@@ -36,13 +37,20 @@ pub enum Input {
         reason: String,
     },
     /// A file is complete and belongs to a job.
-    KeepArtifact(ArtifactRecord),
+    KeepArtifact {
+        /// The file.
+        artifact: ArtifactRecord,
+        /// The epoch of the ring that made it, where a rank did.
+        epoch: Option<Epoch>,
+    },
     /// A file that a job has is wanted no more.
     DropArtifact {
         /// The job.
         job: JobId,
         /// Its name there.
         name: String,
+        /// The epoch of the ring that wants it no more, where a rank says so.
+        epoch: Option<Epoch>,
     },
     /// A worker opened a session.
     Hello {
@@ -65,8 +73,10 @@ pub enum Input {
         sender: Sender,
         /// Of which job.
         job: JobId,
-        /// "info", "warn" or "error".
-        level: String,
+        /// In which epoch of its ring.
+        epoch: Epoch,
+        /// How important it is.
+        level: LogLevel,
         /// The line.
         message: String,
     },
@@ -81,6 +91,8 @@ pub struct NewJob {
     pub id: JobId,
     /// Every default filled in.
     pub spec: Arc<JobSpec>,
+    /// Whose it is, and how urgent.
+    pub queue: Arc<QueueSpec>,
     /// The client's name for this request.
     pub request: Option<RequestKey>,
     /// What the checkpoint has that it goes on from, if it does.
@@ -102,8 +114,8 @@ pub struct Hello {
     pub capabilities: Arc<Capabilities>,
     /// Ranks it holds.
     pub held: Vec<HeldRank>,
-    /// Of the WorkerService.
-    pub protocol: u32,
+    /// What it can speak.
+    pub dialect: Dialect,
 }
 
 /// A rank that a worker says it holds.

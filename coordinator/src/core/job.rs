@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::spec::{JobSpec, MixedPrecision};
+use ringtune_shared::spec::{JobSpec, MixedPrecision, QueueSpec};
 use serde::{Deserialize, Serialize};
 
+use super::effect::Refusal;
+use super::reason::Failure;
 use super::time::Time;
 
 /// The life of a job.
@@ -97,6 +99,8 @@ pub struct Job {
     pub number: u64,
     /// What is to be done, every default filled in.
     pub spec: Arc<JobSpec>,
+    /// Whose it is, and how urgent.
+    pub queue: Arc<QueueSpec>,
     /// The client's name for the request, if it gave one.
     pub request: Option<RequestKey>,
     /// What the checkpoint has that it goes on from, if it does.
@@ -105,8 +109,12 @@ pub struct Job {
     pub state: JobState,
     /// Why it is in this state.
     pub reason: String,
+    /// What failed, where it did.
+    pub failure: Option<Failure>,
     /// When it was created.
     pub created: Time,
+    /// When it last changed.
+    pub updated: Time,
     /// When it first left the queue.
     pub started: Option<Time>,
     /// When it ended.
@@ -131,12 +139,26 @@ pub struct Job {
     pub finish_by: Option<Time>,
 }
 
+impl Job {
+    /// Refuses what a rank of another epoch than that of this job's ring wants done to the job. `None`: no rank asks.
+    ///
+    /// # Errors
+    /// [`Refusal::OtherEpoch`].
+    pub fn check_epoch(&self, given: Option<Epoch>) -> Result<(), Refusal> {
+        let now = self.ring.as_ref().map(|ring| ring.epoch);
+        match given {
+            Some(given) if now != Some(given) => Err(Refusal::OtherEpoch { job: self.id, given, now }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What makes a repeated CreateJob find its job again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestKey {
     /// Chosen by the client.
     pub id: String,
-    /// The hash of the spec as sent.
+    /// The hash of the spec as sent, and of the queue where it says anything.
     pub fingerprint: ContentHash,
 }
 
@@ -209,7 +231,7 @@ pub enum Phase {
     Assigned,
     /// Fetches, loads, encodes.
     Preparing,
-    /// Waits for StartTraining.
+    /// Waits for StartRank.
     Ready,
     /// Trains.
     Training,

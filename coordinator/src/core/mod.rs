@@ -11,6 +11,7 @@ mod input;
 mod job;
 mod pool;
 mod queue;
+mod reason;
 mod record;
 pub mod scheduler;
 mod shared_map;
@@ -23,7 +24,10 @@ pub use cluster::{Cluster, Options, Recovered};
 pub use effect::{Action, Assignment, Down, Effects, Refusal, Write};
 pub use input::{Fault, HeldRank, Hello, Input, NewJob, RankReport, Sender, SessionId};
 pub use job::{Broken, Cancel, Job, JobState, Member, Phase, RequestKey, Ring};
-pub use record::{AnyFloat, ArtifactRecord, EventBody, JobEvent, Progress, StepRecord};
+pub use reason::{Failure, ReasonCode};
+pub use record::{
+    AnyFloat, ArtifactRecord, EventBody, EventKind, JobEvent, LogLevel, Progress, ProgressStage, StepRecord,
+};
 pub use time::Time;
 pub use waiting::Waiting;
 pub use worker::{Capabilities, Worker, WorkerState};

@@ -1,6 +1,6 @@
 //! What a job leaves behind: events, steps and artifacts.
 
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use serde::{Deserialize, Serialize};
 
 use super::job::JobState;
@@ -11,7 +11,7 @@ use super::time::Time;
 pub struct JobEvent {
     /// The job.
     pub job: JobId,
-    /// Counts up from 1 without gaps.
+    /// Counts up from 1.
     pub sequence: u64,
     /// When.
     pub time: Time,
@@ -34,14 +34,14 @@ pub enum EventBody {
     },
     /// An optimizer update.
     Step(StepRecord),
-    /// A rank got further with its preparation.
+    /// A rank got further with its preparation. Older versions kept this; it is read and passed over.
     Progress(Progress),
     /// A file was kept.
     Artifact(ArtifactRecord),
     /// A line for people.
     Log {
-        /// "info", "warn" or "error".
-        level: String,
+        /// How important it is.
+        level: LogLevel,
         /// The rank that says so; none: the coordinator.
         rank: Option<u32>,
         /// The line.
@@ -51,8 +51,19 @@ pub enum EventBody {
 
 impl EventBody {
     /// A line from the coordinator itself.
-    pub fn note(level: &str, message: impl Into<String>) -> Self {
-        Self::Log { level: level.to_owned(), rank: None, message: message.into() }
+    pub fn note(level: LogLevel, message: impl Into<String>) -> Self {
+        Self::Log { level, rank: None, message: message.into() }
+    }
+
+    /// Which kind it is of.
+    pub fn kind(&self) -> EventKind {
+        match self {
+            Self::StateChange { .. } => EventKind::StateChange,
+            Self::Step(_) => EventKind::Step,
+            Self::Progress(_) => EventKind::Progress,
+            Self::Artifact(_) => EventKind::Artifact,
+            Self::Log { .. } => EventKind::Log,
+        }
     }
 
     /// The state in which this event ended the job, if it did.
@@ -64,11 +75,76 @@ impl EventBody {
     }
 }
 
+/// The kinds of events, without what they say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// [`EventBody::StateChange`]
+    StateChange,
+    /// [`EventBody::Step`]
+    Step,
+    /// [`EventBody::Progress`], which only older versions kept.
+    Progress,
+    /// [`EventBody::Artifact`]
+    Artifact,
+    /// [`EventBody::Log`]
+    Log,
+}
+
+impl EventKind {
+    /// Every kind that there still is.
+    pub const ALL: [Self; 4] = [Self::StateChange, Self::Step, Self::Artifact, Self::Log];
+
+    /// The name, which is also that of the kind's bodies as JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::StateChange => "state_change",
+            Self::Step => "step",
+            Self::Progress => "progress",
+            Self::Artifact => "artifact",
+            Self::Log => "log",
+        }
+    }
+}
+
+/// How important a line is. The words in the store are those of release 0.1.0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogLevel {
+    /// Worth knowing.
+    Info,
+    /// Worth a look.
+    Warn,
+    /// Why something ended.
+    Error,
+}
+
+/// What a rank is busy with. The words in the store are those of release 0.1.0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProgressStage {
+    /// Fetches training images from the coordinator.
+    Fetch,
+    /// Fetches the checkpoint from a model hub or a bucket; in bytes.
+    Download,
+    /// Loads the checkpoint.
+    Load,
+    /// Encodes training images.
+    Encode,
+    /// Draws pictures of a job of kind "generate".
+    Draw,
+    /// A word that only the worker knew: release 0.1.0 stored whatever it was told.
+    #[serde(other)]
+    Other,
+}
+
 /// One optimizer update, as measured by rank 0. Times in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
     /// From 1.
     pub step: u64,
+    /// The ring's epoch in which it was made. Rings had only their first in release 0.1.0, which stored none.
+    #[serde(default = "first_epoch")]
+    pub epoch: Epoch,
     /// Mean over the global batch; not finite in a skipped step.
     #[serde(with = "any_float")]
     pub loss: f64,
@@ -102,13 +178,17 @@ pub struct StepRecord {
     pub preview_seconds: f64,
 }
 
+fn first_epoch() -> Epoch {
+    Epoch::FIRST
+}
+
 /// How far a rank is with its preparation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// The rank.
     pub rank: u32,
-    /// "fetch", "load", "encode" or "ready".
-    pub stage: String,
+    /// What it does.
+    pub stage: ProgressStage,
     /// Done so far, in the stage's own unit.
     pub done: u64,
     /// Of so many; 0: unknown.
@@ -166,10 +246,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_body_as_json_begins_with_its_kind() {
+        let progress = Progress { rank: 0, stage: ProgressStage::Load, done: 0, total: 0 };
+        let change = EventBody::StateChange { from: None, to: JobState::Queued, reason: String::new() };
+        for body in [change, EventBody::Progress(progress), EventBody::note(LogLevel::Info, "")] {
+            let written = serde_json::to_string(&body).unwrap();
+            assert!(written.starts_with(&format!("{{\"{}\":", body.kind().as_str())), "{written}");
+        }
+    }
+
+    #[test]
     fn numbers_that_json_lacks_are_read_back() {
         for loss in [0.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let step = StepRecord {
                 step: 1,
+                epoch: Epoch(7),
                 loss,
                 learning_rate: 1e-3,
                 step_seconds: 0.5,
@@ -187,9 +278,32 @@ mod tests {
             assert_eq!(read.loss.to_bits(), loss.to_bits(), "{written}");
             assert_eq!(read.validation_loss.map(|one| one.0.to_bits()), Some(loss.to_bits()), "{written}");
             // As a coordinator of an older version stored it.
+            assert_eq!(read.epoch, Epoch(7), "{written}");
             let older = written.split(",\"validation_loss\"").next().unwrap().to_owned() + "}}";
+            let older = older.replace("\"epoch\":7,", "");
             let EventBody::Step(read) = serde_json::from_str(&older).unwrap() else { panic!("{older}") };
+            assert_eq!(read.epoch, Epoch::FIRST);
             assert_eq!((read.world_size, read.validation_loss, read.preview_seconds), (2, None, 0.0));
+        }
+    }
+
+    #[test]
+    fn lines_and_progress_of_release_0_1_0_are_read() {
+        let log = r#"{"log":{"level":"warn","rank":null,"message":"slow"}}"#;
+        let body: EventBody = serde_json::from_str(log).unwrap();
+        assert_eq!(body, EventBody::note(LogLevel::Warn, "slow"));
+        assert_eq!(serde_json::to_string(&body).unwrap(), log);
+        for (word, stage) in [
+            ("fetch", ProgressStage::Fetch),
+            ("download", ProgressStage::Download),
+            ("load", ProgressStage::Load),
+            ("encode", ProgressStage::Encode),
+            ("draw", ProgressStage::Draw),
+            ("ponder", ProgressStage::Other),
+        ] {
+            let stored = format!(r#"{{"progress":{{"rank":1,"stage":"{word}","done":2,"total":3}}}}"#);
+            let read: EventBody = serde_json::from_str(&stored).unwrap();
+            assert_eq!(read, EventBody::Progress(Progress { rank: 1, stage, done: 2, total: 3 }));
         }
     }
 }

@@ -67,6 +67,8 @@ pub struct Worker {
     pub address: String,
     /// What it can do.
     pub capabilities: Arc<Capabilities>,
+    /// The protocol of its newest session.
+    pub protocol: u32,
     /// When this session began.
     pub connected: Time,
     /// When it was last heard.

@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use futures::Stream;
 use ringtune_proto::convert::{FieldError, parse, unsigned};
-use ringtune_proto::v1::{self, artifact_service_server::ArtifactService, upload_request::Part};
+use ringtune_proto::v1::{
+    self, artifact_service_server::ArtifactService, download_request::Source, upload_request::Part,
+};
 use ringtune_shared::files::check_file_name;
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::jobs::job_id;
 use super::status::{FailedRequest, shutting_down, too_many};
-use super::{Api, blocking, incoming::Parts, outbound, outgoing, pages};
+use super::{Api, blocking, incoming::Parts, outbound, outgoing};
 use crate::contents::{self, Claim, Committed, Range, Upload};
 use crate::core::{ArtifactRecord, Time};
 use crate::service::Error;
 
-/// Artifacts on a page, by default and at most.
-const ARTIFACTS: (u32, u32) = (100, 500);
 /// Bytes of an uploaded chunk at most.
 const LARGEST_CHUNK: usize = 1 << 20;
 /// Bytes of a downloaded chunk.
@@ -43,6 +43,8 @@ struct Header {
     /// The job to list the file with, and its name there.
     place: Option<(JobId, String)>,
     media_type: String,
+    /// The epoch of the ring that made the file, where a rank did.
+    epoch: Option<Epoch>,
 }
 
 #[tonic::async_trait]
@@ -59,7 +61,7 @@ impl ArtifactService for Artifacts {
         };
         let header = Header::read(header).map_err(FailedRequest::from)?;
         if let Some((job, _)) = &header.place {
-            self.check_active(*job).await?;
+            self.check_active(*job, header.epoch).await?;
         }
         // What is found or becomes whole here does not go before its job has it.
         let claim = self.0.images.hold(header.hash).await;
@@ -95,11 +97,11 @@ impl ArtifactService for Artifacts {
         &self,
         request: Request<v1::DeleteArtifactRequest>,
     ) -> Result<Response<v1::DeleteArtifactResponse>, Status> {
-        let v1::DeleteArtifactRequest { job_id: job, name } = request.into_inner();
+        let v1::DeleteArtifactRequest { job_id: job, name, epoch } = request.into_inner();
         let job = job_id(&job)?;
         check_file_name(&name)
             .map_err(|error| FailedRequest::from(FieldError::new("name", error.to_string())))?;
-        self.0.images.drop_artifact(job, name).await?;
+        self.0.images.drop_artifact(job, name, epoch.map(Epoch)).await?;
         Ok(Response::new(v1::DeleteArtifactResponse {}))
     }
 
@@ -107,14 +109,15 @@ impl ArtifactService for Artifacts {
         &self,
         request: Request<v1::ListArtifactsRequest>,
     ) -> Result<Response<v1::ListArtifactsResponse>, Status> {
-        Ok(Response::new(self.page(request.into_inner()).await?))
+        Ok(Response::new(self.page_of_artifacts(request.into_inner()).await?))
     }
 }
 
 impl Artifacts {
-    async fn check_active(&self, job: JobId) -> Result<(), FailedRequest> {
-        if self.0.handle.cluster().job(job).is_some() {
-            return Ok(());
+    /// Refuses a file for an ended job, or from a ring that is no more, before its bytes come.
+    async fn check_active(&self, job: JobId, epoch: Option<Epoch>) -> Result<(), FailedRequest> {
+        if let Some(job) = self.0.handle.cluster().job(job) {
+            return Ok(job.check_epoch(epoch).map_err(Error::Refused)?);
         }
         // It ended, or there never was one.
         let job = self.0.handle.job(job).await?;
@@ -203,22 +206,30 @@ impl Artifacts {
             // The core puts the time in.
             created: Time::default(),
         };
-        self.0.images.keep(record, claim).await
+        self.0.images.keep(record, header.epoch, claim).await
     }
 
     async fn open(&self, request: v1::DownloadRequest) -> Result<(v1::Artifact, Range), FailedRequest> {
         let offset = unsigned("offset", request.offset)?;
         let length: u64 = unsigned("length", request.length)?;
         let store = self.0.handle.store();
-        let (hash, listed) = if request.uri.is_empty() {
-            let job = self.0.handle.job(job_id(&request.job_id)?).await?.id;
-            let name = request.name;
-            let artifact = store.artifact(job, &name).await?.ok_or(Error::NoSuchArtifact { job, name })?;
-            (artifact.hash, Some(artifact))
-        } else {
-            let hash = ContentHash::from_uri(&request.uri)
-                .map_err(|error| FieldError::new("uri", error.to_string()))?;
-            (hash, store.artifact_of_content(hash).await?)
+        let (hash, listed) = match request.source {
+            None => {
+                let problem = "is missing; allowed: uri, or job_file with a job_id and a name";
+                return Err(FieldError::new("source", problem).into());
+            }
+            Some(Source::JobFile(v1::JobFile { job_id, name })) => {
+                let job = parse("job_file.job_id", &job_id)?;
+                let job = self.0.handle.job(job).await?.id;
+                let artifact =
+                    store.artifact(job, &name).await?.ok_or(Error::NoSuchArtifact { job, name })?;
+                (artifact.hash, Some(artifact))
+            }
+            Some(Source::Uri(uri)) => {
+                let hash =
+                    ContentHash::from_uri(&uri).map_err(|error| FieldError::new("uri", error.to_string()))?;
+                (hash, store.artifact_of_content(hash).await?)
+            }
         };
         let contents = self.0.contents.clone();
         let length = (length > 0).then_some(length);
@@ -230,24 +241,6 @@ impl Artifacts {
             ..v1::Artifact::default()
         };
         Ok((listed.map_or(unlisted, |record| outbound::artifact(&record)), range))
-    }
-
-    async fn page(
-        &self,
-        request: v1::ListArtifactsRequest,
-    ) -> Result<v1::ListArtifactsResponse, FailedRequest> {
-        let job = self.0.handle.job(job_id(&request.job_id)?).await?.id;
-        let size = pages::size(request.page_size, ARTIFACTS.0, ARTIFACTS.1)?;
-        let list = format!("artifacts {job}");
-        let after = pages::last(&list, &request.page_token)?.unwrap_or_default();
-        let mut artifacts = self.0.handle.store().artifacts(job, &after, size + 1).await?;
-        let more = artifacts.len() > size as usize;
-        artifacts.truncate(size as usize);
-        let last = artifacts.last().filter(|_| more);
-        Ok(v1::ListArtifactsResponse {
-            next_page_token: last.map(|artifact| pages::token(&list, &artifact.name)).unwrap_or_default(),
-            artifacts: artifacts.iter().map(outbound::artifact).collect(),
-        })
     }
 }
 
@@ -270,7 +263,7 @@ impl Header {
             let problem = format!("{} bytes; allowed: at most {LONGEST_MEDIA_TYPE}", wire.media_type.len());
             return Err(FieldError::new("header.media_type", problem));
         }
-        Ok(Self { hash, size, offset, place, media_type: wire.media_type })
+        Ok(Self { hash, size, offset, place, media_type: wire.media_type, epoch: wire.epoch.map(Epoch) })
     }
 }
 

@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use ringtune_proto::convert::{FieldError, parse};
+use ringtune_proto::convert::parse;
 use ringtune_proto::v1::{self, cluster_service_server::ClusterService};
 use ringtune_shared::ids::WorkerId;
+use ringtune_shared::version::WORKER_PROTOCOLS;
 use tonic::{Request, Response, Status};
 
 use super::status::FailedRequest;
-use super::{Api, outbound, pages};
+use super::{Api, outbound};
 use crate::core::{JobState, WorkerState};
 use crate::service::Error;
-
-/// Workers on a page, by default and at most.
-const WORKERS: (u32, u32) = (100, 500);
 
 #[derive(Clone)]
 pub(super) struct Cluster(pub(super) Arc<Api>);
@@ -60,29 +58,8 @@ impl ClusterService for Cluster {
             jobs_queued: jobs(JobState::Queued),
             jobs_active: jobs(JobState::Preparing).saturating_add(jobs(JobState::Running)),
             start_time: Some(outbound::time(self.0.handle.started())),
+            protocol_min: WORKER_PROTOCOLS.min,
+            protocol_max: WORKER_PROTOCOLS.max,
         }))
-    }
-}
-
-impl Cluster {
-    fn page_of_workers(
-        &self,
-        request: &v1::ListWorkersRequest,
-    ) -> Result<v1::ListWorkersResponse, FailedRequest> {
-        let size = pages::size(request.page_size, WORKERS.0, WORKERS.1)? as usize;
-        let refused = |_| FieldError::new("page_token", "not a next_page_token that this list gave");
-        let after: Option<WorkerId> = pages::last("workers", &request.page_token)?
-            .map(|text| text.parse().map_err(refused))
-            .transpose()?;
-        let cluster = self.0.handle.cluster();
-        let mut rest = cluster.workers().filter(|worker| after.is_none_or(|after| worker.id > after));
-        let workers: Vec<_> = rest.by_ref().take(size).collect();
-        let last = workers.last().filter(|_| rest.next().is_some());
-        Ok(v1::ListWorkersResponse {
-            next_page_token: last
-                .map(|worker| pages::token("workers", &worker.id.to_string()))
-                .unwrap_or_default(),
-            workers: workers.iter().map(|worker| outbound::worker(worker)).collect(),
-        })
     }
 }

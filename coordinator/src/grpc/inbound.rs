@@ -1,96 +1,150 @@
 //! Wire messages of workers as domain types. Everything from outside is bounded here.
 
-use std::sync::Arc;
+mod hello;
 
 use ringtune_proto::convert::{FieldError, parse, unsigned};
 use ringtune_proto::v1;
 use ringtune_shared::ids::Epoch;
 
 use crate::core::{
-    AnyFloat, Capabilities, Fault, HeldRank, Hello, Input, Phase, Progress, RankReport, Sender, StepRecord,
+    AnyFloat, Fault, HeldRank, Input, LogLevel, Phase, Progress, ProgressStage, RankReport, Sender,
+    StepRecord,
 };
+pub(super) use hello::hello;
 
 /// Ranks that one worker may say it holds.
 const MOST_HELD: usize = 64;
-/// Characters of a name that a worker gives.
-const LONGEST_NAME: usize = 256;
-/// Processor flags that a worker may name.
-const MOST_FLAGS: usize = 64;
 
-/// A worker's first words.
-pub(super) fn hello(wire: v1::Hello) -> Result<Hello, FieldError> {
-    let capabilities = wire.capabilities.unwrap_or_default();
-    Ok(Hello {
-        worker: parse("hello.worker_id", &wire.worker_id)?,
-        incarnation: wire.incarnation,
-        host_name: name("hello.host_name", wire.host_name)?,
-        address: name("hello.address", wire.address)?,
-        capabilities: Arc::new(self::capabilities(capabilities)?),
-        held: held_ranks("hello.held", wire.held)?,
-        protocol: wire.protocol,
-    })
+/// What was heard of a message.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    /// What the core is told; none where all of it is unknown.
+    pub(super) input: Option<Input>,
+    /// What a newer worker said that this coordinator does not know: it was skipped.
+    pub(super) unknown: Option<Unknown>,
 }
 
-/// Anything that a worker says after its hello.
-pub(super) fn words(sender: Sender, wire: v1::SessionRequest) -> Result<Input, FieldError> {
-    use v1::session_request::Message;
-    match wire.message {
-        Some(Message::Heartbeat(beat)) => {
-            Ok(Input::Heartbeat(sender, held_ranks("heartbeat.held", beat.held)?))
+/// What may be unknown in a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unknown {
+    /// The whole message.
+    Message,
+    /// A rank's phase: what is said of that rank.
+    Phase,
+    /// A line's level: that line.
+    LogLevel,
+    /// A progress report's stage: the progress, but not the report.
+    ProgressStage,
+}
+
+impl Unknown {
+    /// A label of a metric.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Message => "message",
+            Self::Phase => "phase",
+            Self::LogLevel => "log_level",
+            Self::ProgressStage => "progress_stage",
         }
-        Some(Message::RankReport(report)) => Ok(Input::RankReport(sender, rank_report(report)?)),
-        Some(Message::RankStep(report)) => {
-            let job = parse("rank_step.job_id", &report.job_id)?;
-            Ok(Input::RankStep(sender, job, Epoch(report.epoch), step(&report.step.unwrap_or_default())?))
-        }
-        Some(Message::RankLog(log)) => {
-            let line = log.line.unwrap_or_default();
-            let level = match line.level.as_str() {
-                level @ ("info" | "warn" | "error") => level.to_owned(),
-                other => return Err(not_among("rank_log.line.level", other, "info, warn, error")),
-            };
-            Ok(Input::RankLog {
-                sender,
-                job: parse("rank_log.job_id", &log.job_id)?,
-                level,
-                message: line.message,
-            })
-        }
-        Some(Message::Hello(_)) => Err(FieldError::new("hello", "came twice; allowed: first and once")),
-        None => Err(FieldError::new("message", "is missing or of a newer protocol")),
     }
 }
 
-fn rank_report(wire: v1::RankReport) -> Result<RankReport, FieldError> {
+impl From<Input> for Heard {
+    fn from(input: Input) -> Self {
+        Self { input: Some(input), unknown: None }
+    }
+}
+
+impl From<Unknown> for Heard {
+    fn from(unknown: Unknown) -> Self {
+        Self { input: None, unknown: Some(unknown) }
+    }
+}
+
+/// Anything that a worker says after its hello.
+pub(super) fn words(sender: Sender, wire: v1::SessionRequest) -> Result<Heard, FieldError> {
+    use v1::session_request::Message;
+    match wire.message {
+        Some(Message::Heartbeat(beat)) => {
+            let (held, unknown) = held_ranks("heartbeat.held", beat.held)?;
+            Ok(Heard { input: Some(Input::Heartbeat(sender, held)), unknown })
+        }
+        Some(Message::RankReport(report)) => rank_report(sender, report),
+        Some(Message::RankStep(report)) => {
+            let job = parse("rank_step.job_id", &report.job_id)?;
+            let epoch = Epoch(report.epoch);
+            let step = step(epoch, &report.step.unwrap_or_default())?;
+            Ok(Input::RankStep(sender, job, epoch, step).into())
+        }
+        Some(Message::RankLog(log)) => rank_log(sender, log),
+        Some(Message::Hello(_)) => Err(FieldError::new("hello", "came twice; allowed: first and once")),
+        None => Ok(Unknown::Message.into()),
+    }
+}
+
+fn rank_log(sender: Sender, wire: v1::RankLog) -> Result<Heard, FieldError> {
+    let line = wire.line.unwrap_or_default();
+    let level = match v1::LogLevel::try_from(line.level) {
+        Ok(v1::LogLevel::Info) => LogLevel::Info,
+        Ok(v1::LogLevel::Warn) => LogLevel::Warn,
+        Ok(v1::LogLevel::Error) => LogLevel::Error,
+        Ok(v1::LogLevel::Unspecified) => {
+            return Err(not_given("rank_log.line.level", "1 (INFO) to 3 (ERROR)"));
+        }
+        Err(_) => return Ok(Unknown::LogLevel.into()),
+    };
+    let job = parse("rank_log.job_id", &wire.job_id)?;
+    Ok(Input::RankLog { sender, job, epoch: Epoch(wire.epoch), level, message: line.message }.into())
+}
+
+fn rank_report(sender: Sender, wire: v1::RankReport) -> Result<Heard, FieldError> {
     let rank = unsigned("rank_report.rank", wire.rank.into())?;
-    let progress = match wire.progress {
-        None => None,
-        Some(progress) => Some(Progress {
-            rank,
-            stage: name("rank_report.progress.stage", progress.stage)?,
-            done: unsigned("rank_report.progress.done", progress.done)?,
-            total: unsigned("rank_report.progress.total", progress.total)?,
-        }),
+    let Some(phase) = phase("rank_report.phase", wire.phase)? else { return Ok(Unknown::Phase.into()) };
+    let (progress, unknown) = match wire.progress {
+        None => (None, None),
+        Some(wire) => match stage(wire.stage)? {
+            None => (None, Some(Unknown::ProgressStage)),
+            Some(stage) => {
+                let done = unsigned("rank_report.progress.done", wire.done)?;
+                let total = unsigned("rank_report.progress.total", wire.total)?;
+                (Some(Progress { rank, stage, done, total }), None)
+            }
+        },
     };
     let held = HeldRank {
         job: parse("rank_report.job_id", &wire.job_id)?,
         epoch: Epoch(wire.epoch),
         rank,
-        phase: phase("rank_report.phase", wire.phase)?,
+        phase,
         reason: wire.reason,
         neighbour_lost: wire.neighbour_lost,
         fault: fault(wire.fault),
         step: unsigned("rank_report.step", wire.step)?,
     };
-    Ok(RankReport { held, progress })
+    Ok(Heard { input: Some(Input::RankReport(sender, RankReport { held, progress })), unknown })
 }
 
-fn step(wire: &v1::StepReport) -> Result<StepRecord, FieldError> {
+/// None for one that this coordinator does not know.
+fn stage(wire: i32) -> Result<Option<ProgressStage>, FieldError> {
+    use v1::ProgressStage as Wire;
+    match Wire::try_from(wire) {
+        Ok(Wire::Fetch) => Ok(Some(ProgressStage::Fetch)),
+        Ok(Wire::Download) => Ok(Some(ProgressStage::Download)),
+        Ok(Wire::Load) => Ok(Some(ProgressStage::Load)),
+        Ok(Wire::Encode) => Ok(Some(ProgressStage::Encode)),
+        Ok(Wire::Draw) => Ok(Some(ProgressStage::Draw)),
+        Ok(Wire::Unspecified) => Err(not_given("rank_report.progress.stage", "1 (FETCH) to 5 (DRAW)")),
+        Err(_) => Ok(None),
+    }
+}
+
+fn step(epoch: Epoch, wire: &v1::StepReport) -> Result<StepRecord, FieldError> {
     if wire.step < 1 {
         return Err(FieldError::new("rank_step.step.step", format!("got {}; allowed: 1 or more", wire.step)));
     }
     Ok(StepRecord {
         step: unsigned("rank_step.step.step", wire.step)?,
+        epoch,
         loss: wire.loss,
         learning_rate: wire.learning_rate,
         step_seconds: wire.step_seconds,
@@ -105,38 +159,50 @@ fn step(wire: &v1::StepReport) -> Result<StepRecord, FieldError> {
     })
 }
 
-fn held_ranks(field: &str, wire: Vec<v1::HeldRank>) -> Result<Vec<HeldRank>, FieldError> {
+/// Ranks in a phase that this coordinator does not know are left out.
+fn held_ranks(field: &str, wire: Vec<v1::HeldRank>) -> Result<(Vec<HeldRank>, Option<Unknown>), FieldError> {
     if wire.len() > MOST_HELD {
         return Err(FieldError::new(field, format!("{} ranks; allowed: at most {MOST_HELD}", wire.len())));
     }
-    let held = wire.into_iter().map(|held| {
-        Ok(HeldRank {
+    let (mut known, mut unknown) = (Vec::with_capacity(wire.len()), None);
+    for held in wire {
+        let Some(phase) = phase(&format!("{field}.phase"), held.phase)? else {
+            unknown = Some(Unknown::Phase);
+            continue;
+        };
+        known.push(HeldRank {
             job: parse(&format!("{field}.job_id"), &held.job_id)?,
             epoch: Epoch(held.epoch),
             rank: unsigned(&format!("{field}.rank"), held.rank.into())?,
-            phase: phase(&format!("{field}.phase"), held.phase)?,
+            phase,
             reason: held.reason,
             neighbour_lost: held.neighbour_lost,
             fault: fault(held.fault),
             step: unsigned(&format!("{field}.step"), held.step)?,
-        })
-    });
-    held.collect()
+        });
+    }
+    Ok((known, unknown))
 }
 
-fn phase(field: &str, wire: i32) -> Result<Phase, FieldError> {
+/// None for one that this coordinator does not know.
+fn phase(field: &str, wire: i32) -> Result<Option<Phase>, FieldError> {
     use v1::RankPhase;
     match RankPhase::try_from(wire) {
-        Ok(RankPhase::Preparing) => Ok(Phase::Preparing),
-        Ok(RankPhase::Ready) => Ok(Phase::Ready),
-        Ok(RankPhase::Training) => Ok(Phase::Training),
-        Ok(RankPhase::Finished) => Ok(Phase::Finished),
-        Ok(RankPhase::Failed) => Ok(Phase::Failed),
-        Ok(RankPhase::Stopped) => Ok(Phase::Stopped),
-        Ok(RankPhase::Unspecified) | Err(_) => {
-            Err(FieldError::new(field, format!("got {wire}; allowed: 1 (PREPARING) to 6 (STOPPED)")))
+        Ok(RankPhase::Preparing) => Ok(Some(Phase::Preparing)),
+        Ok(RankPhase::Ready) => Ok(Some(Phase::Ready)),
+        Ok(RankPhase::Training) => Ok(Some(Phase::Training)),
+        Ok(RankPhase::Finished) => Ok(Some(Phase::Finished)),
+        Ok(RankPhase::Failed) => Ok(Some(Phase::Failed)),
+        Ok(RankPhase::Stopped) => Ok(Some(Phase::Stopped)),
+        Ok(RankPhase::Unspecified | RankPhase::Assigned) => {
+            Err(not_given(field, "1 (PREPARING) to 6 (STOPPED)"))
         }
+        Err(_) => Ok(None),
     }
+}
+
+fn not_given(field: &str, allowed: &str) -> FieldError {
+    FieldError::new(field, format!("got 0 (UNSPECIFIED); allowed: {allowed}"))
 }
 
 /// A newer worker's finer distinctions are not known here.
@@ -146,39 +212,6 @@ fn fault(wire: i32) -> Fault {
         Ok(v1::RankFault::Node) => Fault::Node,
         Ok(v1::RankFault::Unspecified) | Err(_) => Fault::Unknown,
     }
-}
-
-fn capabilities(wire: v1::Capabilities) -> Result<Capabilities, FieldError> {
-    if wire.cpu_flags.len() > MOST_FLAGS {
-        let problem = format!("{} flags; allowed: at most {MOST_FLAGS}", wire.cpu_flags.len());
-        return Err(FieldError::new("hello.capabilities.cpu_flags", problem));
-    }
-    let flag = |flag| name("hello.capabilities.cpu_flags", flag);
-    Ok(Capabilities {
-        version: name("hello.capabilities.version", wire.version)?,
-        libtorch_version: name("hello.capabilities.libtorch_version", wire.libtorch_version)?,
-        cpu_model: name("hello.capabilities.cpu_model", wire.cpu_model)?,
-        cpu_flags: wire.cpu_flags.into_iter().map(flag).collect::<Result<_, _>>()?,
-        cores: unsigned("hello.capabilities.cores", wire.cores.into())?,
-        numa_nodes: unsigned("hello.capabilities.numa_nodes", wire.numa_nodes.into())?,
-        memory_bytes: unsigned("hello.capabilities.memory_bytes", wire.memory_bytes)?,
-        numerics_class: name("hello.capabilities.numerics_class", wire.numerics_class)?,
-        bf16: wire.bf16,
-        threads: unsigned("hello.capabilities.threads", wire.threads.into())?,
-    })
-}
-
-fn name(field: &str, text: String) -> Result<String, FieldError> {
-    let length = text.chars().count();
-    if length > LONGEST_NAME {
-        return Err(FieldError::new(field, format!("{length} characters; allowed: at most {LONGEST_NAME}")));
-    }
-    Ok(text)
-}
-
-fn not_among(field: &str, given: &str, allowed: &str) -> FieldError {
-    let given: String = given.chars().take(100).collect();
-    FieldError::new(field, format!("got {given:?}; allowed: {allowed}"))
 }
 
 #[cfg(test)]
@@ -202,24 +235,49 @@ mod tests {
         let job_id = JobId::new().to_string();
         let report = v1::RankReport { job_id: job_id.clone(), phase: 2, rank: -1, ..Default::default() };
         assert_eq!(refused(Message::RankReport(report)), "rank_report.rank");
-        let report = v1::RankReport { job_id: job_id.clone(), phase: 99, ..Default::default() };
+        let report = v1::RankReport { job_id: job_id.clone(), phase: 0, ..Default::default() };
         assert_eq!(refused(Message::RankReport(report)), "rank_report.phase");
+        let progress = Some(v1::RankProgress { done: 1, total: 2, ..Default::default() });
+        let report = v1::RankReport { job_id: job_id.clone(), phase: 1, progress, ..Default::default() };
+        assert_eq!(refused(Message::RankReport(report)), "rank_report.progress.stage");
         let step = v1::RankStep { job_id: job_id.clone(), epoch: 1, step: None };
         assert_eq!(refused(Message::RankStep(step)), "rank_step.step.step");
         let held = vec![v1::HeldRank::default(); MOST_HELD + 1];
         assert_eq!(refused(Message::Heartbeat(v1::Heartbeat { held })), "heartbeat.held");
         assert_eq!(refused(Message::Hello(v1::Hello::default())), "hello");
-        let line = Some(v1::LogLine { level: "loud".to_owned(), ..Default::default() });
-        assert_eq!(refused(Message::RankLog(v1::RankLog { job_id, line })), "rank_log.line.level");
+        let line = Some(v1::LogLine::default());
+        assert_eq!(refused(Message::RankLog(v1::RankLog { job_id, line, epoch: 1 })), "rank_log.line.level");
     }
 
     #[test]
-    fn a_hello_is_bounded() {
-        let good = v1::Hello { worker_id: WorkerId::new().to_string(), ..Default::default() };
-        assert!(hello(good.clone()).is_ok());
-        let long = v1::Hello { host_name: "x".repeat(LONGEST_NAME + 1), ..good.clone() };
-        assert_eq!(hello(long).unwrap_err().field, "hello.host_name");
-        let nobody = v1::Hello { worker_id: "me".to_owned(), ..good };
-        assert_eq!(hello(nobody).unwrap_err().field, "hello.worker_id");
+    fn what_a_newer_worker_says_beyond_this_is_skipped_and_named() {
+        use v1::session_request::Message;
+        let heard = |message| words(sender(), v1::SessionRequest { message }).unwrap();
+        let job_id = JobId::new().to_string();
+        let skipped = |message, expected| {
+            let heard = heard(Some(message));
+            assert!(heard.input.is_none(), "{heard:?}");
+            assert_eq!(heard.unknown, Some(expected));
+        };
+        assert_eq!(heard(None).unknown, Some(Unknown::Message));
+        let report = v1::RankReport { job_id: job_id.clone(), phase: 99, ..Default::default() };
+        skipped(Message::RankReport(report), Unknown::Phase);
+        let line = Some(v1::LogLine { level: 99, ..Default::default() });
+        skipped(Message::RankLog(v1::RankLog { job_id: job_id.clone(), line, epoch: 1 }), Unknown::LogLevel);
+
+        // Only the progress is unknown: the phase counts.
+        let progress = Some(v1::RankProgress { stage: 99, ..Default::default() });
+        let report = v1::RankReport { job_id: job_id.clone(), phase: 1, progress, ..Default::default() };
+        let heard_report = heard(Some(Message::RankReport(report)));
+        assert_eq!(heard_report.unknown, Some(Unknown::ProgressStage));
+        let Some(Input::RankReport(_, report)) = heard_report.input else { panic!("{heard_report:?}") };
+        assert_eq!((report.held.phase, report.progress), (Phase::Preparing, None));
+
+        // Only one of two ranks is unknown: the sign of life counts.
+        let held = [1, 99].map(|phase| v1::HeldRank { job_id: job_id.clone(), phase, ..Default::default() });
+        let beat = heard(Some(Message::Heartbeat(v1::Heartbeat { held: held.to_vec() })));
+        assert_eq!(beat.unknown, Some(Unknown::Phase));
+        let Some(Input::Heartbeat(_, held)) = beat.input else { panic!("{beat:?}") };
+        assert_eq!(held.len(), 1);
     }
 }

@@ -2,36 +2,30 @@
 
 use std::sync::Arc;
 
-use futures::Stream;
 use prost::Message as _;
-use ringtune_proto::convert::{FieldError, parse, spec_from_wire, unsigned};
+use ringtune_proto::convert::{FieldError, parse, queue_from_wire, spec_from_wire};
 use ringtune_proto::v1::{self, job_service_server::JobService};
 use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash, JobId};
-use ringtune_shared::spec::JobSpec;
+use ringtune_shared::spec::{JobSpec, QueueSpec};
 use tonic::{Request, Response, Status};
 use tonic_types::FieldViolation;
 
 use super::references::Ties;
-use super::status::{FailedRequest, bad_request, bad_spec, shutting_down, too_many};
-use super::{Api, outbound, outgoing, pages};
-use crate::core::{JobState, NewJob, RequestKey};
-use crate::service::Watch;
+use super::status::{FailedRequest, bad_queue, bad_request, bad_spec};
+use super::watches::{self, Answers};
+use super::{Api, outbound};
+use crate::core::{NewJob, RequestKey};
 
 /// Characters of a request id.
 const LONGEST_REQUEST_ID: usize = 128;
-/// Jobs on a page, by default and at most.
-const JOBS: (u32, u32) = (50, 500);
-/// Steps on a page, by default and at most.
-const STEPS: (u32, u32) = (1000, 10_000);
 
 #[derive(Clone)]
 pub(super) struct Jobs(pub(super) Arc<Api>);
 
-type EventStream = std::pin::Pin<Box<dyn Stream<Item = Result<v1::JobEvent, Status>> + Send>>;
-
 #[tonic::async_trait]
 impl JobService for Jobs {
-    type WatchJobStream = EventStream;
+    type WatchJobStream = Answers<v1::WatchJobResponse>;
+    type WatchJobsStream = Answers<v1::WatchJobsResponse>;
 
     async fn create_job(
         &self,
@@ -39,7 +33,8 @@ impl JobService for Jobs {
     ) -> Result<Response<v1::CreateJobResponse>, Status> {
         let request = request.into_inner();
         let wire = request.spec.unwrap_or_default();
-        let key = request_key(request.request_id, &wire).map_err(FailedRequest::from)?;
+        let queue = queue_from_wire(request.queue).map_err(bad_queue)?;
+        let key = request_key(request.request_id, &wire, &queue).map_err(FailedRequest::from)?;
         let mut spec = spec_from_wire(wire).map_err(bad_spec)?;
         spec.check_paths().map_err(bad_spec)?;
         let mut ties = Ties::default();
@@ -47,7 +42,8 @@ impl JobService for Jobs {
         resolve_epochs(&mut spec, images)?;
         self.0.images.check_embeddings(&mut ties, &spec).await.map_err(bad_request)?;
         let resumed = self.0.images.resumed(&mut ties, &spec).await.map_err(bad_request)?;
-        let new = NewJob { id: JobId::new(), spec: Arc::new(spec), request: key, resumed };
+        let (id, spec, queue) = (JobId::new(), Arc::new(spec), Arc::new(queue));
+        let new = NewJob { id, spec, queue, request: key, resumed };
         let job = self.0.images.create_job(new, ties).await?;
         Ok(Response::new(v1::CreateJobResponse { job: Some(outbound::job(&job)) }))
     }
@@ -104,27 +100,14 @@ impl JobService for Jobs {
         &self,
         request: Request<v1::WatchJobRequest>,
     ) -> Result<Response<Self::WatchJobStream>, Status> {
-        let request = request.into_inner();
-        let id = job_id(&request.job_id)?;
-        let limit = super::WATCHES;
-        let permit = self.0.watches.clone().try_acquire_owned().map_err(|_| too_many("watches", limit))?;
-        let watch = self.0.handle.watch_job(id, request.after_sequence).await.map_err(FailedRequest::from)?;
-        let shutdown = self.0.shutdown.clone();
-        let stream = futures::stream::unfold(Some((watch, permit)), move |state| {
-            let shutdown = shutdown.clone();
-            async move {
-                let (mut watch, permit) = state?;
-                tokio::select! {
-                    item = next_event(&mut watch) => match item {
-                        Ok(Some(event)) => Some((Ok(event), Some((watch, permit)))),
-                        Ok(None) => None,
-                        Err(status) => Some((Err(status), None)),
-                    },
-                    () = shutdown.cancelled() => Some((Err(shutting_down()), None)),
-                }
-            }
-        });
-        Ok(Response::new(Box::pin(outgoing::to_reader(stream, self.0.idle_limit))))
+        Ok(Response::new(watches::watch_job(&self.0, request.into_inner()).await?))
+    }
+
+    async fn watch_jobs(
+        &self,
+        request: Request<v1::WatchJobsRequest>,
+    ) -> Result<Response<Self::WatchJobsStream>, Status> {
+        Ok(Response::new(watches::watch_jobs(&self.0, request.into_inner()).await?))
     }
 
     async fn list_steps(
@@ -132,6 +115,13 @@ impl JobService for Jobs {
         request: Request<v1::ListStepsRequest>,
     ) -> Result<Response<v1::ListStepsResponse>, Status> {
         Ok(Response::new(self.page_of_steps(request.into_inner()).await?))
+    }
+
+    async fn list_events(
+        &self,
+        request: Request<v1::ListEventsRequest>,
+    ) -> Result<Response<v1::ListEventsResponse>, Status> {
+        Ok(Response::new(self.page_of_events(request.into_inner()).await?))
     }
 }
 
@@ -156,58 +146,6 @@ impl Jobs {
         }
         Ok(count)
     }
-
-    async fn page_of_jobs(
-        &self,
-        request: v1::ListJobsRequest,
-    ) -> Result<v1::ListJobsResponse, FailedRequest> {
-        let size = pages::size(request.page_size, JOBS.0, JOBS.1)?;
-        let mut states =
-            request.states.iter().map(|state| listed_state(*state)).collect::<Result<Vec<_>, _>>()?;
-        states.sort_unstable();
-        states.dedup();
-        let list = format!("jobs {states:?}");
-        let below = pages::last_number(&list, &request.page_token)?;
-        let filter: Vec<JobState> = states.iter().copied().flatten().collect();
-        if filter.is_empty() && !states.is_empty() {
-            // Only states that no job of this version can be in.
-            return Ok(v1::ListJobsResponse::default());
-        }
-        // One more than asked for tells whether there is another page.
-        let mut jobs = self.0.handle.store().jobs(&filter, below, size + 1).await?;
-        let more = jobs.len() > size as usize;
-        jobs.truncate(size as usize);
-        self.0.handle.explain(&mut jobs);
-        let last = jobs.last().filter(|_| more);
-        Ok(v1::ListJobsResponse {
-            next_page_token: last.map(|job| pages::token(&list, &job.number.to_string())).unwrap_or_default(),
-            jobs: jobs.iter().map(outbound::job).collect(),
-        })
-    }
-
-    async fn page_of_steps(
-        &self,
-        request: v1::ListStepsRequest,
-    ) -> Result<v1::ListStepsResponse, FailedRequest> {
-        let job = self.job(&request.job_id).await?.id;
-        let size = pages::size(request.page_size, STEPS.0, STEPS.1)?;
-        let list = format!("steps {job} {}", request.after_step);
-        let first: u64 = unsigned("after_step", request.after_step)?;
-        let after = pages::last_number(&list, &request.page_token)?.unwrap_or(first);
-        let mut steps = self.0.handle.store().steps(job, after, size + 1).await?;
-        let more = steps.len() > size as usize;
-        steps.truncate(size as usize);
-        let last = steps.last().filter(|_| more);
-        Ok(v1::ListStepsResponse {
-            next_page_token: last.map(|step| pages::token(&list, &step.step.to_string())).unwrap_or_default(),
-            steps: steps.iter().map(outbound::step).collect(),
-        })
-    }
-}
-
-async fn next_event(watch: &mut Watch) -> Result<Option<v1::JobEvent>, Status> {
-    let event = watch.next().await.map_err(FailedRequest::from)?;
-    Ok(event.map(outbound::event))
 }
 
 /// Makes steps of a job's epochs.
@@ -227,30 +165,24 @@ pub(super) fn job_id(text: &str) -> Result<JobId, FailedRequest> {
     Ok(parse("job_id", text)?)
 }
 
-/// The key of a request: its id and the hash of the spec as sent.
-fn request_key(id: String, spec: &v1::JobSpec) -> Result<Option<RequestKey>, FieldError> {
+/// The key of a request: its id and the hash of the spec as sent, and of the queue where it says anything.
+fn request_key(id: String, spec: &v1::JobSpec, queue: &QueueSpec) -> Result<Option<RequestKey>, FieldError> {
     let length = id.chars().count();
     if length > LONGEST_REQUEST_ID {
         let problem = format!("{length} characters; allowed: at most {LONGEST_REQUEST_ID}");
         return Err(FieldError::new("request_id", problem));
     }
-    // Without maps in it, equal specs have equal bytes.
-    let fingerprint = ContentHash::of(&spec.encode_to_vec());
-    Ok((!id.is_empty()).then_some(RequestKey { id, fingerprint }))
-}
-
-/// A state to list; none for PAUSED, in which no job can be yet.
-fn listed_state(wire: i32) -> Result<Option<JobState>, FieldError> {
-    match v1::JobState::try_from(wire) {
-        Ok(v1::JobState::Queued) => Ok(Some(JobState::Queued)),
-        Ok(v1::JobState::Preparing) => Ok(Some(JobState::Preparing)),
-        Ok(v1::JobState::Running) => Ok(Some(JobState::Running)),
-        Ok(v1::JobState::Paused) => Ok(None),
-        Ok(v1::JobState::Succeeded) => Ok(Some(JobState::Succeeded)),
-        Ok(v1::JobState::Failed) => Ok(Some(JobState::Failed)),
-        Ok(v1::JobState::Cancelled) => Ok(Some(JobState::Cancelled)),
-        Ok(v1::JobState::Unspecified) | Err(_) => {
-            Err(FieldError::new("states", format!("got {wire}; allowed: 1 (QUEUED) to 7 (CANCELLED)")))
+    // Without maps in it, equal specs have equal bytes; the map of a queue is put in order.
+    let mut sent = spec.encode_to_vec();
+    if *queue != QueueSpec::default() {
+        let priority = queue.priority.to_string();
+        let mut parts = vec![queue.owner.as_str(), priority.as_str()];
+        parts.extend(queue.labels.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]));
+        for part in parts {
+            sent.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            sent.extend_from_slice(part.as_bytes());
         }
     }
+    let fingerprint = ContentHash::of(&sent);
+    Ok((!id.is_empty()).then_some(RequestKey { id, fingerprint }))
 }

@@ -10,8 +10,9 @@ use tonic::body::Body;
 use tower::Service;
 
 /// Methods whose streams may be open for as long as they like.
-const STREAMS: [&str; 7] = [
+const STREAMS: [&str; 8] = [
     "/ringtune.v1.JobService/WatchJob",
+    "/ringtune.v1.JobService/WatchJobs",
     "/ringtune.v1.ArtifactService/Upload",
     "/ringtune.v1.ArtifactService/Download",
     "/ringtune.v1.WorkerService/Session",

@@ -3,6 +3,7 @@
 //! Invariant: ids and numbers from outside are parsed here, once; errors become statuses in
 //! `status.rs` alone; calls are counted, bounded and traced by layers, not by handlers.
 
+mod allowance;
 mod artifacts;
 mod cluster;
 mod connections;
@@ -10,11 +11,12 @@ mod inbound;
 mod incoming;
 mod jobs;
 mod limits;
+mod lists;
 mod outbound;
 mod outgoing;
-mod pages;
 mod references;
 mod status;
+mod watches;
 mod workers;
 
 use std::sync::Arc;
@@ -39,7 +41,7 @@ use crate::service::Handle;
 use references::References;
 use status::FailedRequest;
 
-/// WatchJob streams that may be open at a time.
+/// WatchJob and WatchJobs streams that may be open at a time.
 const WATCHES: usize = 1024;
 /// Downloads that may be under way at a time.
 const DOWNLOADS: usize = 256;

@@ -1,11 +1,12 @@
 //! Domain types as wire messages.
 
-use ringtune_proto::convert::{spec_to_wire, timestamp};
+use ringtune_proto::convert::{queue_to_wire, spec_to_wire, timestamp};
 use ringtune_proto::v1;
+use ringtune_shared::version::Agreement;
 
 use crate::core::{
-    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Job, JobEvent, JobState, StepRecord, Time,
-    Worker, WorkerState,
+    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Failure, Job, JobEvent, JobState, LogLevel,
+    Phase, Progress, ProgressStage, ReasonCode, Ring, StepRecord, Time, Worker, WorkerState,
 };
 
 pub(super) fn time(time: Time) -> prost_types::Timestamp {
@@ -33,11 +34,14 @@ pub(super) fn job_state(state: JobState) -> v1::JobState {
 }
 
 pub(super) fn job(job: &Job) -> v1::Job {
-    let ring = job.ring.as_ref();
+    v1::Job { spec: Some(spec_to_wire(&job.spec)), ..job_without_spec(job) }
+}
+
+pub(super) fn job_without_spec(job: &Job) -> v1::Job {
     v1::Job {
         job_id: job.id.to_string(),
         name: job.spec.name.clone(),
-        spec: Some(spec_to_wire(&job.spec)),
+        spec: None,
         state: job_state(job.state).into(),
         state_reason: job.reason.clone(),
         create_time: Some(time(job.created)),
@@ -46,16 +50,57 @@ pub(super) fn job(job: &Job) -> v1::Job {
         step: signed(job.step),
         total_steps: signed(job.spec.total_steps()),
         loss: job.loss,
-        epoch: ring.map_or(0, |ring| ring.epoch.0),
-        worker_ids: ring
-            .map(|ring| ring.members.iter().map(|member| member.worker.to_string()).collect())
-            .unwrap_or_default(),
         last_sequence: job.last_sequence,
         precision: job.precision.map(|precision| precision.as_str().to_owned()).unwrap_or_default(),
+        queue: Some(queue_to_wire(&job.queue)),
+        update_time: Some(time(job.updated)),
+        reason_code: reason_code(job.reason_code()).into(),
+        ring: job.ring.as_deref().map(ring),
     }
 }
 
-pub(super) fn event(event: JobEvent) -> v1::JobEvent {
+fn reason_code(code: ReasonCode) -> v1::JobReason {
+    match code {
+        ReasonCode::WaitingForWorkers => v1::JobReason::WaitingForWorkers,
+        ReasonCode::WaitingBehindJob => v1::JobReason::WaitingBehindJob,
+        ReasonCode::Preparing => v1::JobReason::Preparing,
+        ReasonCode::Training => v1::JobReason::Training,
+        ReasonCode::Drawing => v1::JobReason::Drawing,
+        ReasonCode::Cancelling => v1::JobReason::Cancelling,
+        ReasonCode::Completed => v1::JobReason::Completed,
+        ReasonCode::StoppedEarly => v1::JobReason::StoppedEarly,
+        ReasonCode::CancelledByUser => v1::JobReason::CancelledByUser,
+        ReasonCode::Failed(Failure::Rank) => v1::JobReason::RankFailed,
+        ReasonCode::Failed(Failure::WorkerLost) => v1::JobReason::WorkerLost,
+        ReasonCode::Failed(Failure::NeighbourLost) => v1::JobReason::NeighbourLost,
+    }
+}
+
+fn ring(ring: &Ring) -> v1::Ring {
+    let member = |(rank, member): (usize, &crate::core::Member)| v1::ring::Member {
+        rank: small(rank),
+        worker_id: member.worker.to_string(),
+        address: member.address.clone(),
+        host_name: member.host_name.clone(),
+        phase: rank_phase(member.phase).into(),
+    };
+    v1::Ring { epoch: ring.epoch.0, members: ring.members.iter().enumerate().map(member).collect() }
+}
+
+fn rank_phase(phase: Phase) -> v1::RankPhase {
+    match phase {
+        Phase::Assigned => v1::RankPhase::Assigned,
+        Phase::Preparing => v1::RankPhase::Preparing,
+        Phase::Ready => v1::RankPhase::Ready,
+        Phase::Training => v1::RankPhase::Training,
+        Phase::Finished => v1::RankPhase::Finished,
+        Phase::Failed => v1::RankPhase::Failed,
+        Phase::Stopped => v1::RankPhase::Stopped,
+    }
+}
+
+/// None for what only older versions kept.
+pub(super) fn event(event: JobEvent) -> Option<v1::JobEvent> {
     use v1::job_event::Event;
     let body = match event.body {
         EventBody::StateChange { from, to, reason } => Event::StateChange(v1::StateChange {
@@ -64,22 +109,46 @@ pub(super) fn event(event: JobEvent) -> v1::JobEvent {
             reason,
         }),
         EventBody::Step(record) => Event::Step(step(&record)),
-        EventBody::Progress(progress) => Event::Progress(v1::RankProgress {
-            rank: small(progress.rank),
-            stage: progress.stage,
-            done: signed(progress.done),
-            total: signed(progress.total),
-        }),
+        EventBody::Progress(_) => return None,
         EventBody::Artifact(record) => Event::Artifact(artifact(&record)),
         EventBody::Log { level, rank, message } => {
-            Event::Log(v1::LogLine { level, rank: rank.map_or(-1, small), message })
+            let level = log_level(level).into();
+            Event::Log(v1::LogLine { level, rank: rank.map(small), message })
         }
     };
-    v1::JobEvent {
+    Some(v1::JobEvent {
         job_id: event.job.to_string(),
         sequence: event.sequence,
         time: Some(time(event.time)),
         event: Some(body),
+    })
+}
+
+pub(super) fn progress(progress: Progress) -> v1::RankProgress {
+    v1::RankProgress {
+        rank: small(progress.rank),
+        stage: progress_stage(progress.stage).into(),
+        done: signed(progress.done),
+        total: signed(progress.total),
+    }
+}
+
+fn log_level(level: LogLevel) -> v1::LogLevel {
+    match level {
+        LogLevel::Info => v1::LogLevel::Info,
+        LogLevel::Warn => v1::LogLevel::Warn,
+        LogLevel::Error => v1::LogLevel::Error,
+    }
+}
+
+fn progress_stage(stage: ProgressStage) -> v1::ProgressStage {
+    match stage {
+        ProgressStage::Fetch => v1::ProgressStage::Fetch,
+        ProgressStage::Download => v1::ProgressStage::Download,
+        ProgressStage::Load => v1::ProgressStage::Load,
+        ProgressStage::Encode => v1::ProgressStage::Encode,
+        ProgressStage::Draw => v1::ProgressStage::Draw,
+        ProgressStage::Other => v1::ProgressStage::Unspecified,
     }
 }
 
@@ -97,6 +166,7 @@ pub(super) fn step(step: &StepRecord) -> v1::StepReport {
         validation_loss: step.validation_loss.map(|loss| loss.0),
         validation_seconds: step.validation_seconds,
         preview_seconds: step.preview_seconds,
+        epoch: step.epoch.0,
     }
 }
 
@@ -112,19 +182,22 @@ pub(super) fn artifact(artifact: &ArtifactRecord) -> v1::Artifact {
     }
 }
 
-pub(super) fn worker(worker: &Worker) -> v1::Worker {
-    let state = match worker.state() {
+pub(super) fn worker_state(state: WorkerState) -> v1::WorkerState {
+    match state {
         WorkerState::Idle => v1::WorkerState::Idle,
         WorkerState::Busy => v1::WorkerState::Busy,
         WorkerState::Lost => v1::WorkerState::Lost,
-    };
+    }
+}
+
+pub(super) fn worker(worker: &Worker) -> v1::Worker {
     v1::Worker {
         worker_id: worker.id.to_string(),
         host_name: worker.host_name.clone(),
         address: worker.address.clone(),
-        state: state.into(),
+        state: worker_state(worker.state()).into(),
         job_id: worker.rank.map(|(job, _)| job.to_string()).unwrap_or_default(),
-        rank: worker.rank.map_or(0, |(_, rank)| small(rank)),
+        rank: worker.rank.map(|(_, rank)| small(rank)),
         capabilities: Some(capabilities(&worker.capabilities)),
         connect_time: Some(time(worker.connected)),
         last_heartbeat_time: Some(time(worker.last_sign)),
@@ -150,10 +223,12 @@ fn capabilities(capabilities: &Capabilities) -> v1::Capabilities {
 pub(super) fn down(message: Down, welcome: &v1::Welcome) -> v1::SessionResponse {
     use v1::session_response::Message;
     let message = match message {
-        Down::Welcome => Message::Welcome(welcome.clone()),
+        Down::Welcome(Agreement { protocol, features }) => {
+            Message::Welcome(v1::Welcome { protocol, features, ..welcome.clone() })
+        }
         Down::Assignment(given) => Message::Assignment(assignment(&given)),
-        Down::StartTraining(job, epoch) => {
-            Message::StartTraining(v1::StartTraining { job_id: job.to_string(), epoch: epoch.0 })
+        Down::StartRank(job, epoch) => {
+            Message::StartRank(v1::StartRank { job_id: job.to_string(), epoch: epoch.0 })
         }
         Down::StopRank { job, epoch, reason, keep_artifacts } => Message::StopRank(v1::StopRank {
             job_id: job.to_string(),
@@ -161,9 +236,11 @@ pub(super) fn down(message: Down, welcome: &v1::Welcome) -> v1::SessionResponse 
             reason,
             keep_artifacts,
         }),
-        Down::StepsStored(job, step) => {
-            Message::StepsStored(v1::StepsStored { job_id: job.to_string(), step: signed(step) })
-        }
+        Down::StepsStored(job, epoch, step) => Message::StepsStored(v1::StepsStored {
+            job_id: job.to_string(),
+            step: signed(step),
+            epoch: epoch.0,
+        }),
     };
     v1::SessionResponse { message: Some(message) }
 }
@@ -178,6 +255,7 @@ fn assignment(given: &Assignment) -> v1::Assignment {
             job_id: given.job.to_string(),
             epoch: given.epoch.0,
             members: given.members.iter().map(member).collect(),
+            protocol: given.protocol,
         }),
         rank: small(given.rank),
         spec: Some(spec_to_wire(&given.spec)),

@@ -8,6 +8,7 @@ use ringtune_shared::spec::SpecError;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 
+use super::allowance::Flood;
 use crate::core::Refusal;
 use crate::{contents, service, store};
 
@@ -31,6 +32,12 @@ pub(super) fn bad_spec(error: SpecError) -> Status {
     bad_request(error.violations.into_iter().map(named).collect())
 }
 
+/// Fields of a queue's entry are wrong; their names are those of the request already, "queue.labels.team".
+pub(super) fn bad_queue(error: SpecError) -> Status {
+    let violations = error.violations.into_iter();
+    bad_request(violations.map(|one| FieldViolation::new(one.field, one.problem)).collect())
+}
+
 /// INVALID_ARGUMENT with every violation, in the details and in words.
 pub(super) fn bad_request(violations: Vec<FieldViolation>) -> Status {
     let words: Vec<String> = violations
@@ -49,6 +56,11 @@ pub(super) fn shutting_down() -> Status {
 /// As many calls of this kind are under way as may be.
 pub(super) fn too_many(what: &str, limit: usize) -> Status {
     retry_later(Code::ResourceExhausted, &format!("{limit} {what} are under way, which is the limit"), RETRY)
+}
+
+/// A worker floods its session.
+pub(super) fn too_much(flood: &Flood) -> Status {
+    quota("messages of a session", flood.to_string())
 }
 
 /// Another try may help.
@@ -122,6 +134,11 @@ fn service_status(error: &service::Error) -> Status {
         E::NoSuchArtifact { name, .. } => missing("ringtune.v1.Artifact", name, message),
         E::AlreadyEnded { job, .. } => precondition("JOB_ENDED", job.to_string(), message),
         E::NotEnded { job, .. } => precondition("JOB_NOT_ENDED", job.to_string(), message),
+        E::NoSuchSequence { .. } => {
+            let details = ErrorDetails::with_bad_request_violation("after_sequence", message.clone());
+            Status::with_error_details(Code::OutOfRange, format!("after_sequence: {message}"), details)
+        }
+        E::TooSlow { .. } => retry_later(Code::Aborted, &message, Duration::from_secs(1)),
         E::ShuttingDown => shutting_down(),
     }
 }
@@ -138,10 +155,8 @@ fn refusal_status(refusal: &Refusal) -> Status {
                 ErrorDetails::with_resource_info("ringtune.v1.Job", job.to_string(), "", message.clone());
             Status::with_error_details(Code::AlreadyExists, message, details)
         }
-        Refusal::OtherProtocol { .. } => precondition("PROTOCOL", "hello.protocol".to_owned(), message),
-        Refusal::OtherVersion { .. } => {
-            precondition("VERSION", "hello.capabilities.version".to_owned(), message)
-        }
+        Refusal::Misfit(_) => precondition("PROTOCOL", "hello.protocol_max".to_owned(), message),
+        Refusal::OtherEpoch { job, .. } => precondition("EPOCH", job.to_string(), message),
         Refusal::OlderIncarnation { .. } => {
             precondition("INCARNATION", "hello.incarnation".to_owned(), message)
         }

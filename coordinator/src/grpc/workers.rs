@@ -1,7 +1,7 @@
 //! WorkerService: one stream up and one down for each worker.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::Stream;
 use ringtune_proto::convert::FieldError;
@@ -9,10 +9,13 @@ use ringtune_proto::v1::{self, worker_service_server::WorkerService};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::{Request, Response, Status, Streaming};
+use tracing::debug;
 
-use super::status::{FailedRequest, bad_field, shutting_down};
+use super::allowance::Allowance;
+use super::status::{FailedRequest, bad_field, shutting_down, too_much};
 use super::{Api, inbound, outbound};
 use crate::core::Sender;
+use crate::metrics::Metrics;
 use crate::service::{Handle, Out};
 
 /// Messages that may wait for a worker to read them; one more ends its session.
@@ -48,7 +51,8 @@ impl WorkerService for Workers {
         let over = CancellationToken::new();
         let (fail, failed) = oneshot::channel();
         let (handle, shutdown) = (self.0.handle.clone(), self.0.shutdown.clone());
-        let reader = Reader { handle, sender, over: over.clone(), shutdown, fail };
+        let metrics = self.0.metrics.clone();
+        let reader = Reader { handle, sender, metrics, over: over.clone(), shutdown, fail };
         tokio::spawn(reader.run(up));
         let writer = Writer {
             told,
@@ -65,6 +69,7 @@ impl WorkerService for Workers {
 struct Reader {
     handle: Handle,
     sender: Sender,
+    metrics: Metrics,
     over: CancellationToken,
     shutdown: CancellationToken,
     fail: oneshot::Sender<Status>,
@@ -73,7 +78,7 @@ struct Reader {
 impl Reader {
     async fn run(self, up: Streaming<v1::SessionRequest>) {
         let failure = tokio::select! {
-            failure = read(&self.handle, self.sender, up) => failure,
+            failure = self.read(up) => failure,
             () = self.over.cancelled() => None,
         };
         if let Some(status) = failure {
@@ -85,17 +90,29 @@ impl Reader {
             self.handle.session_ended(self.sender).await;
         }
     }
-}
 
-/// Returns what the worker did wrong; none where it only went.
-async fn read(handle: &Handle, sender: Sender, mut up: Streaming<v1::SessionRequest>) -> Option<Status> {
-    while let Ok(Some(message)) = up.message().await {
-        match inbound::words(sender, message) {
-            Ok(input) => handle.said(sender, input).await.ok()?,
-            Err(error) => return Some(bad_field(&error)),
+    /// Returns what the worker did wrong; none where it only went.
+    async fn read(&self, mut up: Streaming<v1::SessionRequest>) -> Option<Status> {
+        let sender = self.sender;
+        let mut allowance = Allowance::new(Instant::now());
+        while let Ok(Some(message)) = up.message().await {
+            if let Err(flood) = allowance.count(&message, Instant::now()) {
+                return Some(too_much(&flood));
+            }
+            let heard = match inbound::words(sender, message) {
+                Ok(heard) => heard,
+                Err(error) => return Some(bad_field(&error)),
+            };
+            if let Some(unknown) = heard.unknown {
+                debug!(worker = %sender.worker, what = unknown.name(), "skipped what this version does not know");
+                self.metrics.unknown.with_label_values(&[unknown.name()]).inc();
+            }
+            if let Some(input) = heard.input {
+                self.handle.said(sender, input).await.ok()?;
+            }
         }
+        None
     }
-    None
 }
 
 /// The stream down. Dropped with the connection, which stops the reader.
@@ -127,15 +144,18 @@ impl Writer {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let told = tokio::select! {
             // What the loop decided goes out before the stream ends.
             biased;
-            out = self.told.recv() => match out? {
-                Out::Message(message) => Some(Ok(outbound::down(message, &self.welcome))),
-                Out::End(reason) => Some(Err(Status::aborted(reason))),
-            },
-            status = failed => status.map(Err),
-            () = self.shutdown.cancelled() => Some(Err(shutting_down())),
+            out = self.told.recv() => out,
+            status = failed => return status.map(Err),
+            () = self.shutdown.cancelled() => return Some(Err(shutting_down())),
+        };
+        match told {
+            Some(Out::Message(message)) => Some(Ok(outbound::down(message, &self.welcome))),
+            Some(Out::End(reason)) => Some(Err(Status::aborted(reason))),
+            // The loop has let the session go, perhaps for what the reader found: the worker is to be told of that.
+            None => self.failed.as_mut()?.try_recv().ok().map(Err),
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct Metrics {
     pub steps: IntCounter,
     /// Bytes of contents that came in.
     pub uploaded_bytes: IntCounter,
+    /// What workers said that this version does not know, by what it was.
+    pub unknown: IntCounterVec,
 }
 
 impl Metrics {
@@ -52,6 +54,13 @@ impl Metrics {
             workers: IntGaugeVec::new(Opts::new("ringtune_workers", "Workers by state"), &["state"])?,
             steps: IntCounter::new("ringtune_steps_total", "Optimizer steps reported by rank 0")?,
             uploaded_bytes: IntCounter::new("ringtune_uploaded_bytes_total", "Bytes of uploads received")?,
+            unknown: IntCounterVec::new(
+                Opts::new(
+                    "ringtune_unknown_messages_total",
+                    "Messages of workers, or parts of them, skipped because this version does not know them",
+                ),
+                &["what"],
+            )?,
             registry,
         };
         let registry = &metrics.registry;
@@ -61,6 +70,7 @@ impl Metrics {
         registry.register(Box::new(metrics.workers.clone()))?;
         registry.register(Box::new(metrics.steps.clone()))?;
         registry.register(Box::new(metrics.uploaded_bytes.clone()))?;
+        registry.register(Box::new(metrics.unknown.clone()))?;
         #[cfg(target_os = "linux")]
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
         Ok(metrics)
@@ -107,7 +117,7 @@ fn method_of(path: &str) -> &str {
 }
 
 /// Every method of the four services.
-const METHODS: [&str; 18] = [
+const METHODS: [&str; 20] = [
     "CreateJob",
     "GetJob",
     "ListJobs",
@@ -116,7 +126,9 @@ const METHODS: [&str; 18] = [
     "ResumeJob",
     "DeleteJob",
     "WatchJob",
+    "WatchJobs",
     "ListSteps",
+    "ListEvents",
     "ListWorkers",
     "GetWorker",
     "DrainWorker",

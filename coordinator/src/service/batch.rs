@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::error::Error;
 use super::handle::Out;
-use crate::core::{Action, Cluster, Effects, Sender, SessionId, Write};
+use crate::core::{Action, Cluster, Effects, Progress, Sender, SessionId, Write};
 
 /// Answers a request once the commit went well or not; then the state is what is stored.
 type Answer = Box<dyn FnOnce(Result<&Cluster, Error>) + Send>;
@@ -24,6 +24,8 @@ pub(super) struct Batch {
     pub(super) next: Cluster,
     pub(super) writes: Vec<Write>,
     pub(super) actions: Vec<Action>,
+    /// How far ranks are now.
+    pub(super) progress: Vec<(JobId, Progress)>,
     pub(super) answers: Vec<Answer>,
     /// Sessions that said hello in this batch.
     pub(super) opened: Vec<(SessionId, Session)>,
@@ -38,6 +40,7 @@ impl Batch {
             next: state.clone(),
             writes: Vec::new(),
             actions: Vec::new(),
+            progress: Vec::new(),
             answers: Vec::new(),
             opened: Vec::new(),
             heard: Vec::new(),
@@ -47,6 +50,7 @@ impl Batch {
     pub(super) fn add(&mut self, effects: Effects) {
         self.writes.extend(effects.writes);
         self.actions.extend(effects.actions);
+        self.progress.extend(effects.progress);
     }
 
     /// Of several new versions of one row, or of its numbers, only the last is written.
@@ -93,6 +97,7 @@ mod tests {
             loss: None,
             last_sequence,
             artifacts: 0,
+            updated: Time(0),
         };
         let coalesced = |writes: &[Write]| {
             let mut batch = Batch::new(&Cluster::recover(Options::default(), Recovered::default(), Time(0)));

@@ -43,11 +43,13 @@ impl Loop {
                     newest(found, state).ok_or(Error::NoSuchJob(job))
                 });
             }
-            Command::KeepArtifact(artifact, reply) => {
-                apply_request(batch, at, Input::KeepArtifact(artifact), reply, |_, _| Ok(()));
+            Command::KeepArtifact(artifact, epoch, reply) => {
+                let input = Input::KeepArtifact { artifact, epoch };
+                apply_request(batch, at, input, reply, |_, _| Ok(()));
             }
-            Command::DropArtifact(job, name, reply) => {
-                apply_request(batch, at, Input::DropArtifact { job, name }, reply, |_, _| Ok(()));
+            Command::DropArtifact(job, name, epoch, reply) => {
+                let input = Input::DropArtifact { job, name, epoch };
+                apply_request(batch, at, input, reply, |_, _| Ok(()));
             }
             Command::Forget(job, reply) => {
                 batch.next.forget_request(&job);

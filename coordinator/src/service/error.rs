@@ -46,6 +46,22 @@ pub enum Error {
         /// Where it is.
         state: JobState,
     },
+    /// A watch is to begin after an event that there never was.
+    #[error("got {given}; the newest event of the job is {newest}")]
+    NoSuchSequence {
+        /// As given.
+        given: u64,
+        /// The job's last one.
+        newest: u64,
+    },
+    /// Whoever watches many jobs reads more slowly than things happen.
+    #[error(
+        "{missed} events came faster than they were read: watch again, which begins with each job as it is then"
+    )]
+    TooSlow {
+        /// Events that are lost to this watch.
+        missed: u64,
+    },
     /// The coordinator stops.
     #[error("the coordinator is shutting down")]
     ShuttingDown,

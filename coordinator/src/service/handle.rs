@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::clock::Clock;
 use super::error::Error;
-use super::watch::{Watch, Watchers};
+use super::watch::Watch;
+use super::watch_many::WatchMany;
+use super::watchers::Watchers;
 use crate::core::{
     ArtifactRecord, Cluster, Down, Hello, Input, Job, JobState, NewJob, Refusal, Sender, SessionId, Time,
 };
@@ -41,8 +43,8 @@ pub(super) enum Command {
     Forget(Box<Job>, Reply<()>),
     /// A job that had ended so is deleted.
     Deleted(JobState),
-    KeepArtifact(ArtifactRecord, Reply<()>),
-    DropArtifact(JobId, String, Reply<()>),
+    KeepArtifact(ArtifactRecord, Option<Epoch>, Reply<()>),
+    DropArtifact(JobId, String, Option<Epoch>, Reply<()>),
     Hello(Box<Hello>, SessionId, mpsc::Sender<Out>, Reply<()>),
     /// Words of a worker.
     Said(Sender, Input),
@@ -119,18 +121,23 @@ impl Handle {
         Ok(free)
     }
 
-    /// Lists a complete file with an active job.
-    pub async fn keep_artifact(&self, artifact: ArtifactRecord) -> Result<(), Error> {
+    /// Lists a complete file with an active job. `epoch`: of the ring that made it, where a rank did.
+    pub async fn keep_artifact(&self, artifact: ArtifactRecord, epoch: Option<Epoch>) -> Result<(), Error> {
         let job = artifact.job;
-        match self.ask(|reply| Command::KeepArtifact(artifact, reply)).await {
+        match self.ask(|reply| Command::KeepArtifact(artifact, epoch, reply)).await {
             Err(error) if is_not_active(&error) => Err(ended(&self.job(job).await?)),
             answer => answer,
         }
     }
 
     /// Takes a file off an active job's list; returns its content, if it was there. Nobody else may list or take off a
-    /// file of this name meanwhile.
-    pub async fn drop_artifact(&self, job: JobId, name: String) -> Result<Option<ContentHash>, Error> {
+    /// file of this name meanwhile. `epoch`: as above.
+    pub async fn drop_artifact(
+        &self,
+        job: JobId,
+        name: String,
+        epoch: Option<Epoch>,
+    ) -> Result<Option<ContentHash>, Error> {
         // The store alone knows which files a job has.
         let Some(record) = self.store.artifact(job, &name).await? else {
             return match self.cluster().job(job) {
@@ -138,7 +145,7 @@ impl Handle {
                 None => Err(ended(&self.job(job).await?)),
             };
         };
-        match self.ask(|reply| Command::DropArtifact(job, name, reply)).await {
+        match self.ask(|reply| Command::DropArtifact(job, name, epoch, reply)).await {
             Ok(()) => Ok(Some(record.hash)),
             Err(error) if is_not_active(&error) => Err(ended(&self.job(job).await?)),
             Err(error) => Err(error),
@@ -164,34 +171,59 @@ impl Handle {
         let _ = self.send(Command::SessionEnded(sender)).await;
     }
 
-    /// A job as it is stored; with why it waits, if it does.
+    /// A job as it is stored, with what is not.
     pub async fn job(&self, id: JobId) -> Result<Job, Error> {
         let mut job = self.store.job(id).await?.ok_or(Error::NoSuchJob(id))?;
         self.explain(std::slice::from_mut(&mut job));
         Ok(job)
     }
 
-    /// Gives jobs as they were read from the store, as far as they wait, the reason why they do so now.
+    /// Gives jobs as they were read from the store what is not stored: why they wait now, as far as they do, and how far
+    /// their ranks are.
     pub fn explain(&self, jobs: &mut [Job]) {
-        if jobs.iter().all(|job| job.state != JobState::Queued) {
+        if jobs.iter().all(|job| job.state.is_terminal()) {
             return;
         }
         let cluster = self.cluster();
         let waiting = cluster.waiting();
-        for job in jobs.iter_mut().filter(|job| job.state == JobState::Queued) {
-            if let Some(reason) = waiting.reason(job.id) {
+        for job in jobs.iter_mut() {
+            if job.state == JobState::Queued
+                && let Some(reason) = waiting.reason(job.id)
+            {
                 job.reason = reason;
+            }
+            let live = cluster.job(job.id).and_then(|live| live.ring.as_ref());
+            if let (Some(ring), Some(live)) = (&mut job.ring, live)
+                && ring.epoch == live.epoch
+            {
+                *ring = Arc::clone(live);
             }
         }
     }
 
-    /// The events of a job after `after`: those stored first, then as they come. A slow reader slows
-    /// down nobody: it reads from the store again. Ends after the event that ended the job.
+    /// The events of a job after `after`: those stored first, then as they come, and between them how far its ranks
+    /// are. A slow reader slows down nobody: it reads from the store again. Ends after the event that ended the job.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchJob`]; [`Error::NoSuchSequence`] where the job has not come to `after`; the store's.
     pub async fn watch_job(&self, id: JobId, after: u64) -> Result<Watch, Error> {
         // Subscribed before the job is read: no event falls between.
-        let watch = Watch::new(self.store.clone(), self.watchers.subscribe(id), id, after);
-        self.job(id).await?;
-        Ok(watch)
+        let subscription = self.watchers.subscribe(id);
+        let newest = self.job(id).await?.last_sequence;
+        if after > newest {
+            return Err(Error::NoSuchSequence { given: after, newest });
+        }
+        Ok(Watch::new(self.store.clone(), self.snapshot.clone(), subscription, after))
+    }
+
+    /// What happens from now on to these jobs, or to all if none is named.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchJob`]; the store's.
+    pub async fn watch_jobs(&self, named: &[JobId]) -> Result<WatchMany, Error> {
+        // Subscribed before the jobs are read: no event falls between.
+        let feed = self.watchers.feed();
+        WatchMany::open(self.store.clone(), self.snapshot.clone(), feed, named).await
     }
 
     /// The store, for reading.
@@ -207,6 +239,11 @@ impl Handle {
     /// When the coordinator started.
     pub fn started(&self) -> Time {
         self.clock.started()
+    }
+
+    /// The clock that inputs carry.
+    pub fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// Now, by the clock that inputs carry.

@@ -15,12 +15,16 @@ mod commands;
 mod error;
 mod handle;
 mod pace;
+mod progress;
 mod purge;
 mod run;
 mod watch;
+mod watch_many;
+mod watchers;
 
 pub use clock::Clock;
 pub use error::Error;
 pub use handle::{Handle, Out};
 pub use run::{Settings, start};
-pub use watch::Watch;
+pub use watch::{News, Watch};
+pub use watch_many::{ManyNews, WatchMany};

@@ -18,7 +18,7 @@ use super::error::Error;
 use super::handle::{Arrived, Handle, Out};
 use super::pace::{Pace, TICK};
 use super::purge;
-use super::watch::Watchers;
+use super::watchers::Watchers;
 use crate::core::{
     Action, Cluster, EventBody, Input, JobState, Options, Sender, SessionId, Time, WorkerState, Write,
 };
@@ -173,6 +173,9 @@ impl Loop {
         for answer in batch.answers {
             answer(Ok(&self.state));
         }
+        for (job, progress) in batch.progress {
+            self.watchers.progressed(job, progress);
+        }
         for write in &writes {
             self.tell_of(write);
         }
@@ -234,13 +237,13 @@ impl Loop {
     fn tell_of(&mut self, write: &Write) {
         match write {
             Write::AppendEvent(event) => {
-                self.watchers.notify(event.job, event.sequence);
+                self.watchers.notify(event);
                 match &event.body {
                     EventBody::StateChange { to, reason, .. } => {
                         info!(job = %event.job, state = %to, reason, "job");
                     }
                     EventBody::Log { level, rank, message } => {
-                        debug!(job = %event.job, level, rank, message, "job log");
+                        debug!(job = %event.job, ?level, rank, message, "job log");
                     }
                     EventBody::Step(_) | EventBody::Progress(_) | EventBody::Artifact(_) => {}
                 }

@@ -1,116 +1,138 @@
 //! Watching a job: the store is read again whenever the loop says that there is more.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
-use ringtune_shared::ids::JobId;
 use tokio::sync::watch;
 
 use super::error::Error;
-use crate::core::JobEvent;
+use super::progress::RanksView;
+use super::watchers::Subscription;
+use crate::core::{Cluster, EventBody, JobEvent, Progress};
 use crate::store::Store;
 
 /// Events read at a time.
 const PAGE: u32 = 256;
 
-/// Who waits for which job's events.
-#[derive(Clone, Default)]
-pub(super) struct Watchers(Arc<Mutex<HashMap<JobId, watch::Sender<u64>>>>);
-
-impl Watchers {
-    pub(super) fn subscribe(&self, job: JobId) -> Subscription {
-        let receiver = self.jobs().entry(job).or_insert_with(|| watch::Sender::new(0)).subscribe();
-        Subscription { receiver: Some(receiver), job, watchers: self.clone() }
-    }
-
-    /// The newest event of `job` is stored. Never waits.
-    pub(super) fn notify(&self, job: JobId, sequence: u64) {
-        if let Some(sender) = self.jobs().get(&job) {
-            sender.send_replace(sequence);
-        }
-    }
-
-    /// The job is deleted: nobody need wait any longer.
-    pub(super) fn forget(&self, job: JobId) {
-        self.jobs().remove(&job);
-    }
-
-    fn jobs(&self) -> MutexGuard<'_, HashMap<JobId, watch::Sender<u64>>> {
-        // Never held over anything that can panic half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What a watcher is told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum News {
+    /// The next event.
+    Event(JobEvent),
+    /// Ranks that went on since the last such news; at least one.
+    Progress(Vec<Progress>),
 }
 
-/// One place among the watchers; dropped, it is given back.
-pub(super) struct Subscription {
-    receiver: Option<watch::Receiver<u64>>,
-    job: JobId,
-    watchers: Watchers,
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        let mut jobs = self.watchers.jobs();
-        drop(self.receiver.take());
-        if jobs.get(&self.job).is_some_and(|sender| sender.receiver_count() == 0) {
-            jobs.remove(&self.job);
-        }
-    }
-}
-
-/// The events of one job, in order, without gap or duplicate.
+/// The events of one job, in order, without gap or duplicate; and how far its ranks are.
 pub struct Watch {
     store: Arc<dyn Store>,
+    cluster: watch::Receiver<Arc<Cluster>>,
     subscription: Subscription,
-    job: JobId,
+    ranks: RanksView,
     /// The last event that was handed out.
     after: u64,
     read: VecDeque<JobEvent>,
+    /// There may be events in the store that were not read.
+    stale: bool,
     over: bool,
 }
 
 impl Watch {
-    pub(super) fn new(store: Arc<dyn Store>, subscription: Subscription, job: JobId, after: u64) -> Self {
-        Self { store, subscription, job, after, read: VecDeque::new(), over: false }
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        cluster: watch::Receiver<Arc<Cluster>>,
+        subscription: Subscription,
+        after: u64,
+    ) -> Self {
+        let ranks = RanksView::new(subscription.ranks());
+        Self { store, cluster, subscription, ranks, after, read: VecDeque::new(), stale: true, over: false }
     }
 
-    /// The next event; none after the one that ended the job, or when the job was deleted.
+    /// What happens next; none after the event that ended the job, or when the job was deleted. Nothing is lost when
+    /// it is dropped in mid-wait.
     ///
     /// # Errors
     /// The store's.
-    pub async fn next(&mut self) -> Result<Option<JobEvent>, Error> {
+    pub async fn next(&mut self) -> Result<Option<News>, Error> {
         loop {
-            if let Some(event) = self.read.pop_front() {
+            while let Some(event) = self.read.pop_front() {
                 self.after = event.sequence;
                 self.over = event.body.ending().is_some();
-                return Ok(Some(event));
+                // Those are of an older version's time.
+                if !matches!(event.body, EventBody::Progress(_)) {
+                    return Ok(Some(News::Event(event)));
+                }
             }
             if self.over {
                 return Ok(None);
             }
-            // Marked as seen before reading: what is stored meanwhile wakes us again.
-            if let Some(receiver) = &mut self.subscription.receiver {
-                receiver.mark_unchanged();
+            if self.stale {
+                let goes_on = self.read_on().await?;
+                if self.read.is_empty() && !goes_on {
+                    return Ok(None);
+                }
+                continue;
             }
-            self.read = self.store.events(self.job, self.after, PAGE).await?.into();
-            if self.read.is_empty() && !self.wait_for_more().await? {
-                return Ok(None);
+            tokio::select! {
+                // The history first: a rank's progress belongs behind the events that came before it.
+                biased;
+                () = self.subscription.more() => self.stale = true,
+                ranks = self.ranks.next() => return Ok(Some(News::Progress(ranks))),
             }
         }
     }
 
-    /// Whether there may be more, once there is.
-    async fn wait_for_more(&mut self) -> Result<bool, Error> {
-        match self.store.standing(self.job).await? {
-            None => return Ok(false),
-            Some(job) if job.last_sequence > self.after => return Ok(true),
-            Some(job) if job.state.is_terminal() => return Ok(false),
-            Some(_) => {}
-        }
-        match &mut self.subscription.receiver {
-            // A closed channel: the job was deleted, or the loop ended; the next read finds out.
-            Some(receiver) => Ok(receiver.changed().await.is_ok()),
-            None => Ok(false),
-        }
+    /// Reads the next events, if there are any. Whether more can come.
+    async fn read_on(&mut self) -> Result<bool, Error> {
+        // Both before reading: what is stored meanwhile wakes us again, and of a job that had ended by now the last
+        // event is there.
+        self.subscription.mark_seen();
+        let goes_on = self.cluster.borrow().job(self.subscription.job).is_some();
+        let events = self.store.events(self.subscription.job, self.after, PAGE).await?;
+        self.stale = !goes_on || events.len() == PAGE as usize;
+        self.read = events.into();
+        Ok(goes_on)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::core::{JobState, LogLevel, Options, ProgressStage, Recovered, Time, Write};
+    use crate::service::watchers::Watchers;
+    use crate::store::{MemoryStore, conformance};
+
+    #[tokio::test]
+    async fn progress_that_an_older_version_kept_is_passed_over() {
+        let job = conformance::queued_job(1);
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let progress =
+            |done| EventBody::Progress(Progress { rank: 0, stage: ProgressStage::Fetch, done, total: 1000 });
+        let end = EventBody::StateChange { from: None, to: JobState::Cancelled, reason: "enough".to_owned() };
+        let mut bodies = vec![EventBody::note(LogLevel::Info, "first")];
+        // More than are read at a time.
+        bodies.extend((0..1000).map(progress));
+        bodies.extend([EventBody::note(LogLevel::Info, "middle"), progress(1000), end]);
+        let events = (1..).zip(bodies).map(|(sequence, body)| {
+            Write::AppendEvent(JobEvent { job: job.id, sequence, time: Time(1), body })
+        });
+        let mut writes = vec![Write::InsertJob(job.clone())];
+        writes.extend(events);
+        store.commit(&writes).await.unwrap();
+        // It ended: the state does not have it.
+        let state = Cluster::recover(Options::default(), Recovered::default(), Time(1));
+        let (_snapshot, cluster) = watch::channel(Arc::new(state));
+        let mut watch = Watch::new(store, cluster, Watchers::default().subscribe(job.id), 0);
+        let mut told = Vec::new();
+        let all = async {
+            while let Some(news) = watch.next().await.unwrap() {
+                let News::Event(event) = news else { panic!("{news:?}") };
+                told.push(event.sequence);
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
+        assert_eq!(told, [1, 1002, 1004]);
     }
 }

@@ -7,12 +7,15 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::{Numerics, Resumed};
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::spec::{DataDraft, JobDraft, JobSpec, MixedPrecision, ModelDraft, TrainDraft};
+use ringtune_shared::spec::{
+    DataDraft, JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec, TrainDraft,
+};
 
-use super::{Standing, Store};
+use super::Store;
+use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
 use crate::core::{
-    ArtifactRecord, Cancel, EventBody, Job, JobEvent, JobState, Member, Phase, RequestKey, Ring, StepRecord,
-    Time, Write,
+    ArtifactRecord, Cancel, EventBody, Failure, Job, JobEvent, JobState, LogLevel, Member, Phase, RequestKey,
+    Ring, StepRecord, Time, Write,
 };
 
 /// What [`run`] left in the store.
@@ -45,11 +48,14 @@ pub fn queued_job(number: u64) -> Arc<Job> {
         id: JobId::new(),
         number,
         spec: Arc::new(spec.expect("a valid spec")),
+        queue: Arc::default(),
         request: None,
         resumed: None,
         state: JobState::Queued,
         reason: String::new(),
+        failure: None,
         created: Time(1_700_000_000_123),
+        updated: Time(1_700_000_000_123),
         started: None,
         ended: None,
         step: 0,
@@ -86,9 +92,7 @@ pub async fn check_written(store: &dyn Store, written: &Written) {
     for job in &written.jobs {
         assert_eq!(store.job(job.id).await.expect("job").as_ref(), Some(job));
     }
-    let mut listed = store.jobs(&[], None, 100).await.expect("jobs");
-    listed.reverse();
-    assert_eq!(listed, written.jobs);
+    assert_eq!(store.list_jobs(&all_jobs()).await.expect("jobs"), written.jobs);
     let recovered = store.recover().await.expect("recover");
     let open = written.jobs.iter().filter(|job| !job.state.is_terminal()).count();
     assert_eq!(recovered.jobs.len(), open);
@@ -104,6 +108,8 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     let mut spec = (*job.spec).clone();
     spec.train.resume_from_checkpoint = fingerprint.uri();
     job.spec = Arc::new(spec);
+    let labels = [("team".to_owned(), "red".to_owned())].into();
+    job.queue = Arc::new(QueueSpec { owner: "ada".to_owned(), priority: 7, labels });
     store.commit(&[Write::InsertJob(Arc::new(job.clone()))]).await.expect("insert");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
     assert_eq!(store.job(JobId::new()).await.expect("job"), None);
@@ -119,6 +125,8 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     job.precision = Some(MixedPrecision::Bf16);
     job.cancel = Some(Cancel { reason: "enough".to_owned(), deadline: Time(9) });
     job.finish_by = Some(Time(11));
+    job.updated = Time(12);
+    job.failure = Some(Failure::WorkerLost);
     job.rings = 3;
     job.ring = Some(Arc::new(Ring {
         epoch: Epoch(3),
@@ -138,35 +146,29 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     store.commit(&[Write::UpdateJob(Arc::new(job.clone()))]).await.expect("update");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
 
-    // The last of several writes of a job is what stays, in whichever form.
-    let progress = |step| Write::UpdateProgress {
-        job: job.id,
-        step,
-        loss: Some(0.1 + 0.2),
-        last_sequence: 42,
-        artifacts: 3,
-    };
-    let whole = Write::UpdateJob(Arc::new(Job { reason: "still training".to_owned(), ..job.clone() }));
-    store.commit(&[progress(8), whole, progress(9)]).await.expect("progress");
-    job.reason = "still training".to_owned();
-    (job.step, job.loss, job.last_sequence, job.artifacts) = (9, Some(0.1 + 0.2), 42, 3);
-    assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
-    let standing = Standing { state: JobState::Running, last_sequence: 42 };
-    assert_eq!(store.standing(job.id).await.expect("standing"), Some(standing));
-    assert_eq!(store.standing(JobId::new()).await.expect("standing"), None);
-    store.commit(&[progress(10), Write::UpdateJob(Arc::new(job.clone()))]).await.expect("update");
+    (job.step, job.loss, job.last_sequence, job.artifacts, job.updated) = (8, None, 30, 2, Time(13));
+    let (step, loss, last_sequence, artifacts) = (job.step, job.loss, job.last_sequence, job.artifacts);
+    let updated = job.updated;
+    let progress = Write::UpdateProgress { job: job.id, step, loss, last_sequence, artifacts, updated };
+    store.commit(&[progress]).await.expect("update the progress");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
     job
 }
 
 fn event(job: JobId, sequence: u64) -> JobEvent {
-    JobEvent { job, sequence, time: Time(1), body: EventBody::note("info", format!("event {sequence}")) }
+    JobEvent {
+        job,
+        sequence,
+        time: Time(1),
+        body: EventBody::note(LogLevel::Info, format!("event {sequence}")),
+    }
 }
 
 /// A step as rank 0 reports it.
 pub(super) fn step(number: u64) -> StepRecord {
     StepRecord {
         step: number,
+        epoch: Epoch(3),
         loss: 0.1,
         learning_rate: 1e-4,
         step_seconds: 1.0,
@@ -208,6 +210,25 @@ async fn a_commit_is_all_or_nothing(store: &dyn Store, job: JobId) {
     store.probe().await.expect("a probe");
 }
 
+/// All jobs, oldest first.
+fn all_jobs() -> JobQuery {
+    let filter = JobFilter::default();
+    JobQuery { filter, order: JobOrder::Creation, descending: false, after: None, limit: 100 }
+}
+
+async fn artifacts(store: &dyn Store, job: JobId) -> Vec<ArtifactRecord> {
+    let query = ArtifactQuery {
+        job,
+        name: None,
+        media_type: None,
+        by_time: false,
+        descending: false,
+        after: None,
+        limit: 100,
+    };
+    store.list_artifacts(&query).await.expect("artifacts")
+}
+
 async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> Job {
     let (second, third) = (queued_job(2), queued_job(3));
     let artifact = |job: JobId, name: &str, content: &[u8]| ArtifactRecord {
@@ -230,9 +251,7 @@ async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> J
         ])
         .await
         .expect("artifacts");
-    let list = store.artifacts(third.id, "", 10).await.expect("list");
-    assert_eq!(list, [shared, replaced.clone()]);
-    assert_eq!(store.artifacts(third.id, "a", 10).await.expect("list"), std::slice::from_ref(&replaced));
+    assert_eq!(artifacts(store, third.id).await, [shared, replaced.clone()]);
     assert_eq!(store.artifact(third.id, "b").await.expect("one"), Some(replaced.clone()));
     assert_eq!(store.artifact(third.id, "c").await.expect("one"), None);
     let found = store.artifact_of_content(replaced.hash).await.expect("content");
@@ -243,16 +262,6 @@ async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> J
     store.commit(&[last, dropped.clone(), dropped]).await.expect("drop an artifact, and again");
     assert_eq!(store.artifact(third.id, "c").await.expect("one"), None);
 
-    let below = store.jobs(&[JobState::Queued], Some(3), 10).await.expect("jobs");
-    assert_eq!(below, [(*second).clone()]);
-    assert_eq!(store.jobs(&[], None, 2).await.expect("jobs").len(), 2);
-    let both = [JobState::Running, JobState::Queued];
-    let numbers = async |limit, below| -> Vec<u64> {
-        let jobs = store.jobs(&both, below, limit).await.expect("jobs");
-        jobs.iter().map(|job| job.number).collect()
-    };
-    assert_eq!((numbers(10, None).await, numbers(2, None).await), (vec![3, 2, 1], vec![3, 2]));
-    assert_eq!((numbers(10, Some(3)).await, numbers(1, Some(2)).await), (vec![2, 1], vec![1]));
     assert_eq!(store.count_jobs().await.expect("counts")[&JobState::Queued], 2);
 
     // Nothing is free as long as nobody knows what the manifests name.
@@ -263,7 +272,7 @@ async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> J
     // The content that job 1 also has is not free.
     assert_eq!(store.delete_job(third.id).await.expect("delete"), [replaced.hash]);
     assert_eq!(store.job(third.id).await.expect("job"), None);
-    assert!(store.artifacts(third.id, "", 10).await.expect("list").is_empty());
+    assert!(artifacts(store, third.id).await.is_empty());
     assert!(store.delete_job(third.id).await.expect("delete again").is_empty());
     (*second).clone()
 }

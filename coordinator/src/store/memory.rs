@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use ringtune_shared::ids::{ContentHash, JobId};
 use ringtune_shared::spec::ContentUse;
 
-use super::{Error, Standing, Store};
+use super::lists::{ArtifactQuery, EventQuery, JobQuery, memory as lists};
+use super::{Error, Store};
 use crate::core::{
     ArtifactRecord, Job, JobEvent, JobState, Phase, Recovered, RequestKey, StepRecord, Time, Write,
 };
@@ -121,9 +122,9 @@ impl Store for MemoryStore {
                 Write::UpdateJob(job) => {
                     tables.jobs.insert(job.id, stored(job));
                 }
-                Write::UpdateProgress { job, step, loss, last_sequence, artifacts } => {
+                Write::UpdateProgress { job, step, loss, last_sequence, artifacts, updated } => {
                     if let Some(job) = tables.jobs.get_mut(job) {
-                        (job.step, job.loss) = (*step, *loss);
+                        (job.step, job.loss, job.updated) = (*step, *loss, *updated);
                         (job.last_sequence, job.artifacts) = (*last_sequence, *artifacts);
                     }
                 }
@@ -157,26 +158,14 @@ impl Store for MemoryStore {
         Ok(self.tables().jobs.get(&id).cloned())
     }
 
-    async fn standing(&self, id: JobId) -> Result<Option<Standing>, Error> {
-        let tables = self.tables();
-        let standing = |job: &Job| Standing { state: job.state, last_sequence: job.last_sequence };
-        Ok(tables.jobs.get(&id).map(standing))
-    }
-
     async fn request(&self, request_id: &str) -> Result<Option<(JobId, RequestKey)>, Error> {
         let tables = self.tables();
         let mut keys = tables.jobs.values().filter_map(|job| Some((job.id, job.request.clone()?)));
         Ok(keys.find(|(_, key)| key.id == request_id))
     }
 
-    async fn jobs(&self, states: &[JobState], below: Option<u64>, limit: u32) -> Result<Vec<Job>, Error> {
-        let tables = self.tables();
-        let wanted = |job: &&Job| {
-            below.is_none_or(|below| job.number < below) && (states.is_empty() || states.contains(&job.state))
-        };
-        let mut jobs: Vec<Job> = tables.jobs.values().filter(wanted).cloned().collect();
-        jobs.sort_by_key(|job| std::cmp::Reverse(job.number));
-        Ok(limited(jobs.into_iter(), limit))
+    async fn list_jobs(&self, query: &JobQuery) -> Result<Vec<Job>, Error> {
+        Ok(lists::jobs(self.tables().jobs.values(), query))
     }
 
     async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, Error> {
@@ -191,10 +180,12 @@ impl Store for MemoryStore {
         Ok(limited(steps.filter(|step| step.step > after).copied(), limit))
     }
 
-    async fn artifacts(&self, job: JobId, after: &str, limit: u32) -> Result<Vec<ArtifactRecord>, Error> {
-        let tables = self.tables();
-        let all = tables.artifacts.values();
-        Ok(limited(all.filter(|one| one.job == job && one.name.as_str() > after).cloned(), limit))
+    async fn list_events(&self, query: &EventQuery) -> Result<Vec<JobEvent>, Error> {
+        Ok(lists::events(self.tables().events.get(&query.job).into_iter().flatten(), query))
+    }
+
+    async fn list_artifacts(&self, query: &ArtifactQuery) -> Result<Vec<ArtifactRecord>, Error> {
+        Ok(lists::artifacts(self.tables().artifacts.values(), query))
     }
 
     async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, Error> {
@@ -269,12 +260,13 @@ impl Store for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::conformance;
+    use crate::store::{conformance, lists};
 
     #[tokio::test]
     async fn conforms() {
         let store = MemoryStore::default();
         let written = conformance::run(&store).await;
         conformance::check_written(&store, &written).await;
+        lists::conformance::run(&MemoryStore::default()).await;
     }
 }

@@ -3,6 +3,7 @@
 //! Invariant: what [`Store::commit`] returned from is on disk; a commit that failed left nothing.
 
 pub mod conformance;
+pub mod lists;
 mod memory;
 mod sqlite;
 
@@ -12,6 +13,8 @@ use async_trait::async_trait;
 use ringtune_shared::ids::{ContentHash, JobId};
 
 use crate::core::{ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write};
+
+use lists::{ArtifactQuery, EventQuery, JobQuery};
 
 pub use memory::MemoryStore;
 pub use sqlite::SqliteStore;
@@ -43,15 +46,6 @@ pub enum Error {
     },
 }
 
-/// Where a job stands, for those who wait for its events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
-    /// See [`Job::state`].
-    pub state: JobState,
-    /// See [`Job::last_sequence`].
-    pub last_sequence: u64,
-}
-
 /// Jobs and all that belongs to them.
 ///
 /// A job whose row cannot be read disturbs no other one: in its place stands a job that says so, FAILED at the latest
@@ -71,15 +65,11 @@ pub trait Store: Send + Sync + 'static {
     /// One job.
     async fn job(&self, id: JobId) -> Result<Option<Job>, Error>;
 
-    /// Where a job stands. Cheaper than the job.
-    async fn standing(&self, id: JobId) -> Result<Option<Standing>, Error>;
-
     /// The job that a request id made.
     async fn request(&self, request_id: &str) -> Result<Option<(JobId, RequestKey)>, Error>;
 
-    /// Jobs with a smaller number than `below` (none: all), newest first, at most `limit`; only those
-    /// in `states` unless that is empty.
-    async fn jobs(&self, states: &[JobState], below: Option<u64>, limit: u32) -> Result<Vec<Job>, Error>;
+    /// A page of jobs.
+    async fn list_jobs(&self, query: &JobQuery) -> Result<Vec<Job>, Error>;
 
     /// A job's events with a greater sequence number, in order, at most `limit`.
     async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, Error>;
@@ -87,9 +77,11 @@ pub trait Store: Send + Sync + 'static {
     /// A job's steps after `after`, in order, at most `limit`.
     async fn steps(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<StepRecord>, Error>;
 
-    /// A job's artifacts whose names come after `after`, in the order of their names' bytes, at most
-    /// `limit`.
-    async fn artifacts(&self, job: JobId, after: &str, limit: u32) -> Result<Vec<ArtifactRecord>, Error>;
+    /// A page of a job's events.
+    async fn list_events(&self, query: &EventQuery) -> Result<Vec<JobEvent>, Error>;
+
+    /// A page of a job's artifacts.
+    async fn list_artifacts(&self, query: &ArtifactQuery) -> Result<Vec<ArtifactRecord>, Error>;
 
     /// One artifact of a job.
     async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, Error>;

@@ -12,7 +12,10 @@ use ringtune_proto::v1::{
 };
 use ringtune_shared::daemon::{lifecycle::Shutdown, listen::Launch};
 use tempfile::TempDir;
-use tokio::task::JoinHandle;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    task::JoinHandle,
+};
 use tonic::transport::{Channel, Endpoint};
 
 use crate::soon;
@@ -67,6 +70,16 @@ impl Coordinator {
         self.shutdown.soft.cancel();
         soon("the coordinator's end", self.ended).await.unwrap().unwrap();
         drop(self.own_state);
+    }
+
+    /// What the HTTP port answers, head and body.
+    pub(crate) async fn http_get(&self, path: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(self.http).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        soon("an HTTP answer", stream.read_to_string(&mut answer)).await.unwrap();
+        answer
     }
 
     pub(crate) fn jobs(&self) -> JobServiceClient<Channel> {

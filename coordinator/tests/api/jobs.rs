@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringtune_proto::v1::{self, JobState, job_event::Event};
+use ringtune_proto::v1::{self, JobState, job_event::Event, watch_job_response::Response};
 use tonic::Streaming;
 
 use crate::{coordinator::Coordinator, soon};
@@ -31,7 +31,7 @@ impl Coordinator {
     pub(crate) async fn create(&self, world_size: i64) -> v1::Job {
         static REQUESTS: AtomicU64 = AtomicU64::new(0);
         let request_id = format!("test-{}", REQUESTS.fetch_add(1, Ordering::Relaxed));
-        let request = v1::CreateJobRequest { spec: Some(spec(world_size)), request_id };
+        let request = v1::CreateJobRequest { spec: Some(spec(world_size)), request_id, queue: None };
         self.jobs().create_job(request).await.unwrap().into_inner().job.unwrap()
     }
 
@@ -47,8 +47,8 @@ impl Coordinator {
 
     pub(crate) async fn watch(&self, id: &str, after_sequence: u64) -> Watch {
         let request = v1::WatchJobRequest { job_id: id.to_owned(), after_sequence };
-        let events = self.jobs().watch_job(request).await.unwrap().into_inner();
-        Watch { events, last: after_sequence }
+        let answers = self.jobs().watch_job(request).await.unwrap().into_inner();
+        Watch { answers, last: after_sequence }
     }
 
     /// Waits for a job's end.
@@ -60,13 +60,18 @@ impl Coordinator {
 
 /// The events of a job; every one must carry the number that follows.
 pub(crate) struct Watch {
-    events: Streaming<v1::JobEvent>,
+    answers: Streaming<v1::WatchJobResponse>,
     last: u64,
 }
 
 impl Watch {
     pub(crate) async fn next(&mut self) -> Option<Event> {
-        let event = soon("an event", self.events.message()).await.unwrap()?;
+        let event = loop {
+            match soon("an answer", self.answers.message()).await.unwrap()?.response.unwrap() {
+                Response::Event(event) => break event,
+                Response::Progress(_) | Response::Alive(_) => {}
+            }
+        };
         assert_eq!(event.sequence, self.last + 1, "a gap before {event:?}");
         assert!(event.time.is_some() && !event.job_id.is_empty());
         self.last = event.sequence;
@@ -80,6 +85,18 @@ impl Watch {
             events.push(event);
         }
         events
+    }
+
+    /// Waits for the next word about ranks, passing over events.
+    pub(crate) async fn next_progress(&mut self) -> Vec<v1::RankProgress> {
+        loop {
+            let answer = soon("an answer", self.answers.message()).await.unwrap().expect("the watch ended");
+            match answer.response.unwrap() {
+                Response::Event(event) => self.last = event.sequence,
+                Response::Progress(progress) => return progress.ranks,
+                Response::Alive(_) => {}
+            }
+        }
     }
 
     /// Passes over events until the job is in a state.

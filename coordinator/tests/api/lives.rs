@@ -1,7 +1,7 @@
 //! Jobs whose workers stay: to the end, to a cancellation, to a rank's error.
 
 use ringtune_proto::v1::{
-    self, JobState, RankPhase, job_event::Event, session_request::Message as Up,
+    self, JobState, RankPhase, download_request::Source, job_event::Event, session_request::Message as Up,
     session_response::Message as Down,
 };
 use ringtune_shared::ids::ContentHash;
@@ -26,7 +26,7 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
     assert_eq!((assignment.threads_per_rank, assignment.precision.as_str()), (2, "no"));
     let train = assignment.spec.unwrap().train.unwrap();
     assert_eq!(train.learning_rate, Some(1e-4), "the worker is given every default");
-    let progress = v1::RankProgress { rank: 0, stage: "load".to_owned(), done: 1, total: 2 };
+    let progress = v1::RankProgress { rank: 0, stage: v1::ProgressStage::Load.into(), done: 1, total: 2 };
     let held = worker.held.clone();
     worker
         .say(Up::RankReport(v1::RankReport {
@@ -34,7 +34,7 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
             epoch: held.epoch,
             rank: 0,
             phase: RankPhase::Preparing.into(),
-            progress: Some(progress.clone()),
+            progress: Some(progress),
             ..v1::RankReport::default()
         }))
         .await;
@@ -44,14 +44,23 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
     worker.train().await;
     worker.step(1).await;
     worker.step(1).await;
-    let line = v1::LogLine { level: "info".to_owned(), rank: 0, message: "warm".to_owned() };
-    worker.say(Up::RankLog(v1::RankLog { job_id: id.to_owned(), line: Some(line) })).await;
+    let line = v1::LogLine { level: v1::LogLevel::Info.into(), rank: Some(0), message: "warm".to_owned() };
+    worker.say(Up::RankLog(v1::RankLog { job_id: id.to_owned(), line: Some(line), epoch: 1 })).await;
     for step in 2..=STEPS {
         worker.step(step).await;
     }
     let running = coordinator.job(id).await;
     assert_eq!((running.state(), running.step, running.loss), (JobState::Running, STEPS, Some(0.2)));
-    assert_eq!(running.worker_ids, [worker.hello.worker_id.clone()]);
+    let ring = running.ring.unwrap();
+    let member = v1::ring::Member {
+        rank: 0,
+        worker_id: worker.hello.worker_id.clone(),
+        address: worker.hello.address.clone(),
+        host_name: worker.hello.host_name.clone(),
+        phase: RankPhase::Training.into(),
+    };
+    assert_eq!((ring.epoch, ring.members), (1, vec![member]));
+    assert_eq!(v1::JobReason::try_from(running.reason_code), Ok(v1::JobReason::Training));
 
     // 3. It leaves its artifact.
     let mut upload = header(b"embedding");
@@ -61,7 +70,8 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
     worker.report(RankPhase::Finished, "").await;
     worker.stopped(false).await;
     let done = coordinator.end(id).await;
-    assert_eq!((done.state(), done.worker_ids.len()), (JobState::Succeeded, 0));
+    assert_eq!((done.state(), done.reason_code()), (JobState::Succeeded, v1::JobReason::Completed));
+    assert_eq!(done.ring, None);
     assert!(done.create_time.is_some() && done.start_time.is_some() && done.end_time.is_some());
 
     // 4. The history has all of it, whether watched live, later, or from the middle on.
@@ -70,8 +80,8 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
     assert_eq!(states(&events), wanted);
     let steps: Vec<i64> = events.iter().filter_map(step_of).collect();
     assert_eq!(steps, (1..=STEPS).collect::<Vec<_>>());
-    assert!(events.contains(&Event::Progress(progress)));
-    let warm = |event: &Event| matches!(event, Event::Log(line) if line.message == "warm" && line.rank == 0);
+    let warm =
+        |event: &Event| matches!(event, Event::Log(line) if line.message == "warm" && line.rank == Some(0));
     assert!(events.iter().any(warm));
     assert_eq!(done.last_sequence, events.len() as u64);
     assert_eq!(coordinator.watch(id, 0).await.rest().await, events);
@@ -89,12 +99,8 @@ fn step_of(event: &Event) -> Option<i64> {
 }
 
 async fn check_step_pages(coordinator: &Coordinator, id: &str) {
-    let mut request = v1::ListStepsRequest {
-        job_id: id.to_owned(),
-        after_step: 1,
-        page_size: 2,
-        page_token: String::new(),
-    };
+    let mut request =
+        v1::ListStepsRequest { job_id: id.to_owned(), after_step: 1, page_size: 2, ..Default::default() };
     let mut pages = Vec::new();
     loop {
         let page = coordinator.jobs().list_steps(request.clone()).await.unwrap().into_inner();
@@ -115,11 +121,8 @@ async fn check_artifacts(coordinator: &Coordinator, id: &str) {
     let listed = coordinator.artifacts().list_artifacts(request).await.unwrap().into_inner().artifacts;
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].uri, ContentHash::of(b"embedding").uri());
-    let request = v1::DownloadRequest {
-        job_id: id.to_owned(),
-        name: "learned_embeds.safetensors".to_owned(),
-        ..v1::DownloadRequest::default()
-    };
+    let file = v1::JobFile { job_id: id.to_owned(), name: "learned_embeds.safetensors".to_owned() };
+    let request = v1::DownloadRequest { source: Some(Source::JobFile(file)), ..Default::default() };
     let (artifact, bytes) = coordinator.download(request).await.unwrap();
     assert_eq!((artifact, bytes.as_slice()), (listed[0].clone(), b"embedding".as_slice()));
 }

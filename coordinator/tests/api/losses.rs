@@ -85,7 +85,7 @@ async fn a_session_that_never_came_about_is_lost_at_once() {
         address: String::new(),
         capabilities: Arc::new(capabilities),
         held: Vec::new(),
-        protocol: Options::default().protocol,
+        dialect: Options::default().dialect,
     };
     let (out, told) = tokio::sync::mpsc::channel(1);
     drop(told);

@@ -5,12 +5,16 @@ mod coordinator;
 mod damage;
 mod jobs;
 mod limits;
+mod lists;
 mod lives;
 mod losses;
+mod queue;
 mod requests;
 mod restarts;
 mod surface;
 mod uploads;
+mod versions;
+mod watches;
 mod worker;
 
 use std::time::Duration;

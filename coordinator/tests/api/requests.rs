@@ -7,7 +7,7 @@ use tonic_types::StatusExt as _;
 
 use crate::{coordinator::Coordinator, jobs::spec};
 
-fn fields(status: &Status) -> Vec<String> {
+pub(crate) fn fields(status: &Status) -> Vec<String> {
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
     let request = status.get_details_bad_request().expect("BadRequest details");
     for violation in &request.field_violations {
@@ -18,7 +18,7 @@ fn fields(status: &Status) -> Vec<String> {
 }
 
 async fn create(coordinator: &Coordinator, spec: v1::JobSpec, request_id: &str) -> Result<v1::Job, Status> {
-    let request = v1::CreateJobRequest { spec: Some(spec), request_id: request_id.to_owned() };
+    let request = v1::CreateJobRequest { spec: Some(spec), request_id: request_id.to_owned(), queue: None };
     Ok(coordinator.jobs().create_job(request).await?.into_inner().job.unwrap())
 }
 
@@ -96,7 +96,7 @@ async fn jobs_are_listed_newest_first_in_pages_and_deleted_once_ended() {
         let states = states.into_iter().map(i32::from).collect();
         let mut jobs = coordinator.jobs();
         async move {
-            let request = v1::ListJobsRequest { page_size, page_token, states };
+            let request = v1::ListJobsRequest { page_size, page_token, states, ..Default::default() };
             let page = jobs.list_jobs(request).await?.into_inner();
             let found: Vec<String> = page.jobs.into_iter().map(|job| job.job_id).collect();
             Ok::<_, Status>((found, page.next_page_token))

@@ -32,7 +32,7 @@ async fn a_running_job_outlives_its_coordinator() {
 
     let coordinator = Coordinator::start(state.path()).await;
     let found = coordinator.job(&job.job_id).await;
-    assert_eq!((found.state(), found.step, found.epoch), (JobState::Running, 1, 1));
+    assert_eq!((found.state(), found.step, found.ring.unwrap().epoch), (JobState::Running, 1, 1));
     let mut first = Worker::come_back(&coordinator, first.hang_up()).await;
     // Until the second one is there as well, the first one trains and reports.
     first.step(2).await;

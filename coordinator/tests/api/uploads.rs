@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use ringtune_proto::v1::{self, upload_request::Part};
+use ringtune_proto::v1::{self, download_request::Source, upload_request::Part};
 use ringtune_shared::ids::ContentHash;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
+use crate::requests::fields;
 use crate::{coordinator::Coordinator, soon};
 
 pub(crate) fn header(content: &[u8]) -> v1::UploadHeader {
@@ -174,8 +175,10 @@ async fn ranges_are_downloaded() {
     let content: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
     let parts = content.chunks(1 << 20).map(chunk).collect();
     let uri = coordinator.upload(header(&content), parts).await.unwrap().uri;
-    let range =
-        |offset, length| v1::DownloadRequest { uri: uri.clone(), offset, length, ..Default::default() };
+    let range = |offset, length| {
+        let source = Some(Source::Uri(uri.clone()));
+        v1::DownloadRequest { source, offset, length }
+    };
     for (offset, length, end) in
         [(0, 0, 3_000_000), (10, 5, 15), (600_000, 1_000_000, 1_600_000), (2_999_999, 99, 3_000_000)]
     {
@@ -190,7 +193,12 @@ async fn ranges_are_downloaded() {
     let negative = coordinator.download(range(-1, 0)).await.unwrap_err();
     assert_eq!(negative.code(), Code::InvalidArgument);
     let absent = ContentHash::of(b"never uploaded").uri();
-    let absent = v1::DownloadRequest { uri: absent, ..Default::default() };
+    let absent = v1::DownloadRequest { source: Some(Source::Uri(absent)), ..Default::default() };
     assert_eq!(coordinator.download(absent).await.unwrap_err().code(), Code::NotFound);
+    let nothing = coordinator.download(v1::DownloadRequest::default()).await.unwrap_err();
+    assert_eq!(fields(&nothing), ["source"]);
+    let nobodys = v1::JobFile { job_id: "seven".to_owned(), name: "a".to_owned() };
+    let nobodys = v1::DownloadRequest { source: Some(Source::JobFile(nobodys)), ..Default::default() };
+    assert_eq!(fields(&coordinator.download(nobodys).await.unwrap_err()), ["job_file.job_id"]);
     coordinator.stop().await;
 }

@@ -1,11 +1,13 @@
 //! A worker without a will: it says what a test wants it to, and holds one rank.
 
 use ringtune_coordinator::settings::Settings;
-use ringtune_proto::{
-    WORKER_PROTOCOL,
-    v1::{self, RankPhase, session_request::Message as Up, session_response::Message as Down},
+use ringtune_proto::v1::{
+    self, RankPhase, session_request::Message as Up, session_response::Message as Down,
 };
-use ringtune_shared::{ids::WorkerId, version::VERSION};
+use ringtune_shared::{
+    ids::WorkerId,
+    version::{VERSION, WORKER_PROTOCOLS},
+};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -33,7 +35,9 @@ pub(crate) fn hello(host: &str) -> v1::Hello {
             ..v1::Capabilities::default()
         }),
         held: Vec::new(),
-        protocol: WORKER_PROTOCOL,
+        protocol_max: WORKER_PROTOCOLS.max,
+        protocol_min: WORKER_PROTOCOLS.min,
+        features: Vec::new(),
     }
 }
 
@@ -64,6 +68,20 @@ impl Worker {
             other => panic!("the first word was {other:?}"),
         }
         Ok(worker)
+    }
+
+    /// Over streams that a test opened by itself, and that were welcomed.
+    pub(crate) fn over(
+        hello: v1::Hello,
+        up: mpsc::Sender<v1::SessionRequest>,
+        down: Streaming<v1::SessionResponse>,
+    ) -> Self {
+        Self { hello, held: v1::HeldRank::default(), up, down }
+    }
+
+    /// For those who say more than a test can wait for.
+    pub(crate) fn up(&self) -> mpsc::Sender<v1::SessionRequest> {
+        self.up.clone()
     }
 
     /// The connection breaks.
@@ -141,7 +159,7 @@ impl Worker {
 
     /// Waits for the word that training starts.
     pub(crate) async fn train(&mut self) {
-        let Down::StartTraining(start) = self.hear().await.unwrap() else { panic!("no start") };
+        let Down::StartRank(start) = self.hear().await.unwrap() else { panic!("no start") };
         assert_eq!((start.job_id.as_str(), start.epoch), (self.held.job_id.as_str(), self.held.epoch));
         self.report(RankPhase::Training, "").await;
     }

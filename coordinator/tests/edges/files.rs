@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use ringtune_coordinator::core::Options;
-use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient, upload_request::Part};
+use ringtune_proto::v1::{
+    self, artifact_service_client::ArtifactServiceClient, download_request::Source, upload_request::Part,
+};
 use ringtune_shared::checkpoint::{About, Checkpoint, ENTRY, Numerics, deciding_options};
 use ringtune_shared::ids::ContentHash;
 use tonic::transport::Channel;
@@ -49,7 +51,7 @@ async fn download(
 }
 
 fn by_uri(uri: &str) -> v1::DownloadRequest {
-    v1::DownloadRequest { uri: uri.to_owned(), ..Default::default() }
+    v1::DownloadRequest { source: Some(Source::Uri(uri.to_owned())), ..Default::default() }
 }
 
 #[tokio::test]
@@ -96,8 +98,8 @@ async fn a_jobs_files_are_listed_and_go_with_the_last_job_that_has_them() {
     let request = v1::ListArtifactsRequest { page_token: page.next_page_token, ..request };
     let rest = artifacts.list_artifacts(request).await.unwrap().into_inner();
     assert_eq!((rest.artifacts[0].name.as_str(), rest.next_page_token.as_str()), ("metrics.csv", ""));
-    let by_name =
-        v1::DownloadRequest { job_id: one.clone(), name: "metrics.csv".to_owned(), ..Default::default() };
+    let file = v1::JobFile { job_id: one.clone(), name: "metrics.csv".to_owned() };
+    let by_name = v1::DownloadRequest { source: Some(Source::JobFile(file)), ..Default::default() };
     let (artifact, content) = download(&mut artifacts, by_name).await.unwrap();
     assert_eq!((artifact.media_type.as_str(), content.as_slice()), ("text/csv", &b"step,loss"[..]));
 
@@ -215,7 +217,7 @@ async fn a_job_starts_from_an_uploaded_embedding_that_fits_it() {
     // A job that lists it as a file lets it go, and still needs it.
     let listed = v1::UploadHeader { job_id: job_id.clone(), name: "old.pt".to_owned(), ..header(&good, 0) };
     upload(&mut artifacts, listed, &[]).await.unwrap();
-    let request = v1::DeleteArtifactRequest { job_id, name: "old.pt".to_owned() };
+    let request = v1::DeleteArtifactRequest { job_id, name: "old.pt".to_owned(), epoch: None };
     artifacts.delete_artifact(request).await.unwrap();
     assert_eq!(download(&mut artifacts, by_uri(&good_uri)).await.unwrap().1, good);
     coordinator.stop().await;
@@ -265,7 +267,7 @@ async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
     upload(&mut artifacts, listed("checkpoint-2.safetensors", &second), &[]).await.unwrap();
     upload(&mut artifacts, listed("own", b"own"), &[b"own"]).await.unwrap();
     for name in ["checkpoint-2.safetensors", "own", "own", "never-there"] {
-        let request = v1::DeleteArtifactRequest { job_id: other.clone(), name: name.to_owned() };
+        let request = v1::DeleteArtifactRequest { job_id: other.clone(), name: name.to_owned(), epoch: None };
         artifacts.delete_artifact(request).await.unwrap();
     }
     let request = v1::ListArtifactsRequest { job_id: other.clone(), ..Default::default() };
@@ -280,7 +282,7 @@ async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
         (ringtune_shared::ids::JobId::new().to_string(), "own", Code::NotFound),
         (job.job_id, "../own", Code::InvalidArgument),
     ] {
-        let request = v1::DeleteArtifactRequest { job_id, name: name.to_owned() };
+        let request = v1::DeleteArtifactRequest { job_id, name: name.to_owned(), epoch: None };
         assert_eq!(artifacts.delete_artifact(request).await.unwrap_err().code(), code);
     }
     coordinator.stop().await;

@@ -12,10 +12,11 @@ use ringtune_coordinator::store::{SqliteStore, Store};
 use ringtune_coordinator::{grpc, service};
 use ringtune_proto::v1::{
     self, artifact_service_client::ArtifactServiceClient, job_service_client::JobServiceClient,
-    session_request::Message as Up, session_response::Message as Down,
+    session_request::Message as Up, session_response::Message as Down, watch_job_response::Response,
     worker_service_client::WorkerServiceClient,
 };
 use ringtune_shared::ids::WorkerId;
+use ringtune_shared::version::{VERSION, WORKER_PROTOCOLS};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
@@ -118,13 +119,15 @@ pub(crate) fn hello(worker: WorkerId, incarnation: u64) -> v1::Hello {
         host_name: "node".to_owned(),
         address: format!("{worker}:1"),
         capabilities: Some(v1::Capabilities {
-            version: ringtune_shared::version::VERSION.to_owned(),
+            version: VERSION.to_owned(),
             numerics_class: "one".to_owned(),
             threads: 2,
             ..v1::Capabilities::default()
         }),
         held: Vec::new(),
-        protocol: ringtune_proto::WORKER_PROTOCOL,
+        protocol_max: WORKER_PROTOCOLS.max,
+        protocol_min: WORKER_PROTOCOLS.min,
+        features: Vec::new(),
     }
 }
 
@@ -164,10 +167,10 @@ impl Worker {
         }
     }
 
-    pub(crate) async fn start_training(&mut self) {
+    pub(crate) async fn start_rank(&mut self) {
         match self.next().await {
-            Down::StartTraining(_) => {}
-            other => panic!("expected StartTraining, got {other:?}"),
+            Down::StartRank(_) => {}
+            other => panic!("expected StartRank, got {other:?}"),
         }
     }
 
@@ -204,7 +207,7 @@ impl Worker {
         let assignment = self.assignment().await;
         self.report(&assignment, v1::RankPhase::Preparing, "").await;
         self.report(&assignment, v1::RankPhase::Ready, "").await;
-        self.start_training().await;
+        self.start_rank().await;
         self.report(&assignment, v1::RankPhase::Training, "").await;
         assignment
     }
@@ -240,7 +243,7 @@ pub(crate) fn spec() -> v1::JobSpec {
 }
 
 pub(crate) async fn create(jobs: &mut JobServiceClient<Channel>, spec: v1::JobSpec) -> v1::Job {
-    let request = v1::CreateJobRequest { spec: Some(spec), request_id: String::new() };
+    let request = v1::CreateJobRequest { spec: Some(spec), ..Default::default() };
     jobs.create_job(request).await.unwrap().into_inner().job.unwrap()
 }
 
@@ -258,10 +261,23 @@ pub(crate) async fn watch_to_end(
     let request = v1::WatchJobRequest { job_id: job_id.to_owned(), after_sequence: after };
     let mut stream = jobs.watch_job(request).await.unwrap().into_inner();
     let mut events = Vec::new();
-    while let Some(event) = soon("an event", stream.message()).await.unwrap() {
+    while let Some(event) = next_event(&mut stream).await.unwrap() {
         events.push(event);
     }
     events
+}
+
+/// The next event of a watch, whatever else it says before.
+pub(crate) async fn next_event(
+    watch: &mut Streaming<v1::WatchJobResponse>,
+) -> Result<Option<v1::JobEvent>, Status> {
+    loop {
+        match soon("an event", watch.message()).await?.map(|answer| answer.response) {
+            None => return Ok(None),
+            Some(Some(Response::Event(event))) => return Ok(Some(event)),
+            Some(_) => {}
+        }
+    }
 }
 
 /// The job's last state and its reason, once it ended.

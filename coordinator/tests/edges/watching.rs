@@ -4,7 +4,7 @@ use ringtune_coordinator::core::Options;
 use ringtune_proto::v1::{self, RankPhase};
 use tonic::Code;
 
-use crate::support::{Coordinator, create, soon, spec, watch_to_end};
+use crate::support::{Coordinator, create, next_event, soon, spec, watch_to_end};
 
 fn long_job(steps: i64) -> v1::JobSpec {
     let mut spec = spec();
@@ -48,9 +48,9 @@ async fn watchers_that_come_early_late_or_read_slowly_see_the_same() {
     assert_eq!(watch_to_end(&mut jobs, &job.job_id, half as u64).await, early[half..]);
     assert!(watch_to_end(&mut jobs, &job.job_id, early.len() as u64).await.is_empty());
     for expected in &early {
-        assert_eq!(soon("an event", slow.message()).await.unwrap().as_ref(), Some(expected));
+        assert_eq!(next_event(&mut slow).await.unwrap().as_ref(), Some(expected));
     }
-    assert!(soon("the end", slow.message()).await.unwrap().is_none());
+    assert!(next_event(&mut slow).await.unwrap().is_none());
     coordinator.stop().await;
 }
 
@@ -76,5 +76,5 @@ async fn the_coordinators_end_ends_watches_and_sessions() {
     // Waits until the server and the loop have ended although both streams are open.
     coordinator.stop().await;
     assert_eq!(worker.end().await.unwrap().code(), Code::Unavailable);
-    assert_eq!(soon("the watch's end", watch.message()).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(next_event(&mut watch).await.unwrap_err().code(), Code::Unavailable);
 }

@@ -1,6 +1,7 @@
 //! A small job, and a step of it.
 
 use ringtune_coordinator::core::StepRecord;
+use ringtune_shared::ids::Epoch;
 use ringtune_shared::spec::{ClusterDraft, DataDraft, JobDraft, JobSpec, ModelDraft, TrainDraft};
 
 /// Steps of a job.
@@ -9,6 +10,7 @@ pub(crate) const STEPS: u64 = 4;
 pub(crate) fn step_record(step: u64) -> StepRecord {
     StepRecord {
         step,
+        epoch: Epoch::FIRST,
         loss: 0.5,
         learning_rate: 1e-3,
         step_seconds: 1.0,

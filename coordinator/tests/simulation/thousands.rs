@@ -33,10 +33,17 @@ impl Measured {
 
     fn create(&mut self) {
         let spec = Arc::new(spec(RANKS, RANKS));
-        self.apply(Input::CreateJob(NewJob { id: JobId::new(), spec, request: None, resumed: None }));
+        self.apply(Input::CreateJob(NewJob {
+            id: JobId::new(),
+            spec,
+            request: None,
+            resumed: None,
+            queue: Arc::default(),
+        }));
     }
 
     /// How long one of `inputs` takes on average.
+    #[expect(clippy::print_stdout, reason = "figures for people")]
     fn measure(&mut self, what: &str, inputs: usize, run: impl FnOnce(&mut Self)) {
         let began = Instant::now();
         run(self);
@@ -133,6 +140,6 @@ fn hello(number: u64) -> Hello {
         address: format!("host-{number}:7080"),
         capabilities: Arc::new(capabilities),
         held: Vec::new(),
-        protocol: 1,
+        dialect: ringtune_shared::version::Dialect::ours(),
     }
 }

@@ -9,6 +9,7 @@ use ringtune_coordinator::core::{
     Time, WorkerState, Write,
 };
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
+use ringtune_shared::version::Dialect;
 
 use crate::samples::{STEPS, spec, step_record};
 
@@ -59,6 +60,7 @@ pub(crate) struct World {
     daemons: Vec<Daemon>,
     sessions: u64,
     names: u64,
+    inputs: u64,
     /// The disk fails now and then.
     disk_fails: bool,
 }
@@ -84,6 +86,7 @@ impl World {
             daemons: daemons.collect(),
             sessions: 0,
             names: 0,
+            inputs: 0,
             disk_fails: true,
         }
     }
@@ -141,7 +144,13 @@ impl World {
         let world = [1, 1, 2, 3, 5, 9][self.chance.below(6)];
         let least = if self.chance.below(2) == 0 { 1 } else { world };
         let id = JobId(uuid_of(self.names));
-        let new = NewJob { id, spec: Arc::new(spec(world, least)), request: None, resumed: None };
+        let new = NewJob {
+            id,
+            spec: Arc::new(spec(world, least)),
+            queue: Arc::default(),
+            request: None,
+            resumed: None,
+        };
         if self.apply(Input::CreateJob(new)) {
             assert!(self.disk.jobs.contains_key(&id), "an accepted job is not stored");
         }
@@ -164,7 +173,7 @@ impl World {
             let name = "a".to_owned();
             let file =
                 ArtifactRecord { job, name, hash, size: 1, media_type: String::new(), created: self.now };
-            self.apply(Input::KeepArtifact(file));
+            self.apply(Input::KeepArtifact { artifact: file, epoch: None });
         }
     }
 
@@ -177,12 +186,8 @@ impl World {
         let daemon = &mut self.daemons[who];
         daemon.inbox.clear();
         daemon.session = Some(session);
-        let capabilities = Capabilities {
-            version: ringtune_shared::version::VERSION.to_owned(),
-            numerics_class: "one".to_owned(),
-            threads: 1,
-            ..Capabilities::default()
-        };
+        let capabilities =
+            Capabilities { numerics_class: "one".to_owned(), threads: 1, ..Capabilities::default() };
         let hello = Hello {
             worker: daemon.id,
             incarnation: daemon.incarnation,
@@ -190,7 +195,7 @@ impl World {
             address: format!("127.0.0.1:{who}"),
             capabilities: Arc::new(capabilities),
             held: daemon.ranks.iter().map(|rank| rank.held.clone()).collect(),
-            protocol: 1,
+            dialect: Dialect::ours(),
         };
         if !self.apply(Input::Hello { session, hello }) {
             self.daemons[who].session = None;
@@ -243,7 +248,7 @@ impl World {
                 };
                 daemon.ranks.push(Rank { held, step: 0 });
             }
-            Some(Down::StartTraining(job, epoch)) => {
+            Some(Down::StartRank(job, epoch)) => {
                 for rank in daemon.ranks.iter_mut().filter(|rank| rank.is(job, epoch)) {
                     if rank.held.phase == Phase::Ready {
                         rank.held.phase = Phase::Training;
@@ -261,7 +266,7 @@ impl World {
                     daemon.ranks.retain(|rank| !rank.is(job, epoch));
                 }
             }
-            Some(Down::Welcome | Down::StepsStored(..)) | None => {}
+            Some(Down::Welcome(_) | Down::StepsStored(..)) | None => {}
         }
     }
 
@@ -322,6 +327,11 @@ impl World {
     /// Applies an input as the service does: on a copy, which counts once it is stored.
     fn apply(&mut self, input: Input) -> bool {
         let mut next = self.cluster.clone();
+        self.inputs += 1;
+        if self.inputs.is_multiple_of(32) {
+            // Dear, so not each time.
+            next.check_indexes().unwrap();
+        }
         let before: Vec<Arc<Job>> = next.jobs().cloned().collect();
         match next.apply(input, self.now) {
             Err(_) => {
@@ -354,10 +364,10 @@ impl World {
                     assert!(kept || quick, "{} -> {}", before.state, job.state);
                     assert!(before.rings <= job.rings && job.rings <= options().tries, "{job:?}");
                 }
-                Write::UpdateProgress { job, step, loss, last_sequence, artifacts } => {
+                Write::UpdateProgress { job, step, loss, last_sequence, artifacts, updated } => {
                     let row = self.disk.jobs.get_mut(job).expect("updated before inserted");
                     assert!(!row.state.is_terminal(), "an ended job changed: {row:?}");
-                    (row.step, row.loss) = (*step, *loss);
+                    (row.step, row.loss, row.updated) = (*step, *loss, *updated);
                     (row.last_sequence, row.artifacts) = (*last_sequence, *artifacts);
                 }
                 Write::AppendEvent(event) => {
@@ -393,7 +403,6 @@ impl World {
 
     /// What must be true between any two inputs.
     pub(crate) fn check(&self) {
-        self.cluster.check_indexes().unwrap();
         let mut members = BTreeSet::new();
         for job in self.cluster.jobs() {
             assert!(!job.state.is_terminal());

@@ -4,12 +4,17 @@
 
 mod generate;
 mod names;
+mod queue;
 mod spec;
 
 use std::fmt;
 use std::str::FromStr;
 
-pub use names::{is_terminal, job_state_from_name, job_state_name, worker_state_name};
+pub use names::{
+    is_terminal, job_reason_name, job_state_from_name, job_state_name, log_level_name, progress_stage_name,
+    rank_phase_name, worker_state_from_name, worker_state_name,
+};
+pub use queue::{queue_from_wire, queue_to_wire};
 pub use spec::{draft_from_wire, spec_from_wire, spec_to_wire};
 
 /// A field of a message that is not what it should be.

@@ -1,6 +1,7 @@
 //! Job files: TOML, with the line of everything that is wrong.
 
 mod generate;
+mod queue;
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -11,8 +12,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::settings::{Appended, Setting};
 use super::{
-    ClusterDraft, ConceptDraft, DataDraft, DebugDraft, FolderDraft, JobDraft, JobSpec, ModelDraft, SpecError,
-    TrainDraft, Violation, foreign_keys,
+    ClusterDraft, ConceptDraft, DataDraft, DebugDraft, FolderDraft, JobDraft, JobRequest, JobSpec,
+    ModelDraft, QueueDraft, QueueSpec, SpecError, TrainDraft, Violation, foreign_keys,
 };
 use crate::suggest;
 
@@ -29,6 +30,11 @@ pub fn parse_job_toml(text: &str) -> Result<JobSpec, SpecError> {
 /// As [`parse_job_toml`], after each of `settings` has been put into the file, in their order. Errors in one of them
 /// name it instead of a line.
 pub fn parse_job_toml_with(text: &str, settings: &[Setting]) -> Result<JobSpec, SpecError> {
+    parse_job_request(text, settings).map(|request| request.spec)
+}
+
+/// As [`parse_job_toml_with`], with what the file says of the queue.
+pub fn parse_job_request(text: &str, settings: &[Setting]) -> Result<JobRequest, SpecError> {
     if text.len() > LARGEST_FILE {
         let problem = format!("the job file has {} bytes; allowed: at most {LARGEST_FILE}", text.len());
         return Err(SpecError { violations: vec![Violation::new("", problem)] });
@@ -40,25 +46,22 @@ pub fn parse_job_toml_with(text: &str, settings: &[Setting]) -> Result<JobSpec, 
     appended.put_in_place(&mut document).map_err(|violation| SpecError { violations: vec![violation] })?;
 
     let mut reader = Reader { text: &appended.text, violations: Vec::new(), lines: HashMap::new() };
-    let draft = reader.job(&document);
+    let (draft, queue) = reader.job(&document);
     let Reader { mut violations, lines, .. } = reader;
-    match JobSpec::from_draft(draft) {
-        Ok(spec) if violations.is_empty() => return Ok(spec),
-        Ok(_) => {}
-        Err(error) => {
-            for mut violation in error.violations {
-                // A field whose type is wrong came here as missing: one complaint is enough.
-                if violations.iter().any(|earlier| earlier.field == violation.field) {
-                    continue;
-                }
-                // What is missing in one of several tables is shown at its head.
-                let table =
-                    violation.field.starts_with("concepts[").then(|| violation.field.split('.').next());
-                let line = lines.get(&violation.field).or_else(|| lines.get(table.flatten()?));
-                violation.line = line.copied();
-                violations.push(violation);
-            }
+    let (spec, queue) = match (JobSpec::from_draft(draft), QueueSpec::from_draft(queue)) {
+        (Ok(spec), Ok(queue)) if violations.is_empty() => return Ok(JobRequest { spec, queue }),
+        (spec, queue) => (spec.err(), queue.err()),
+    };
+    for mut violation in spec.into_iter().chain(queue).flat_map(|error| error.violations) {
+        // A field whose type is wrong came here as missing: one complaint is enough.
+        if violations.iter().any(|earlier| earlier.field == violation.field) {
+            continue;
         }
+        // What is missing in one of several tables is shown at its head.
+        let table = violation.field.starts_with("concepts[").then(|| violation.field.split('.').next());
+        let line = lines.get(&violation.field).or_else(|| lines.get(table.flatten()?));
+        violation.line = line.copied();
+        violations.push(violation);
     }
     violations.sort_by_key(|violation| violation.line.unwrap_or(usize::MAX));
     violations.iter_mut().for_each(|violation| appended.name_origin(violation));
@@ -155,10 +158,13 @@ const SECTION_OF_KEY: &[(&str, &str)] = &[
     ("min_world_size", "cluster"),
     ("threads_per_rank", "cluster"),
     ("trace_dir", "debug"),
+    ("owner", "queue"),
+    ("priority", "queue"),
+    ("labels", "queue"),
 ];
 
 impl<'text> Reader<'text> {
-    fn job(&mut self, document: &DeTable<'_>) -> JobDraft {
+    fn job(&mut self, document: &DeTable<'_>) -> (JobDraft, QueueDraft) {
         let mut top = Section { name: String::new(), table: Some(document), known: Vec::new() };
         let kind = self.string(&mut top, "kind");
         let name = self.string(&mut top, "name");
@@ -198,10 +204,14 @@ impl<'text> Reader<'text> {
         let debug = DebugDraft { trace_dir: self.string(&mut section, "trace_dir") };
         self.refuse_unknown(section);
 
+        let mut section = self.section(&mut top, "queue");
+        let queue = self.queue(&mut section);
+        self.refuse_unknown(section);
+
         let concepts = self.concepts(&mut top);
 
         self.refuse_unknown(top);
-        JobDraft { kind, name, model, data, train, generate, cluster, debug, concepts }
+        (JobDraft { kind, name, model, data, train, generate, cluster, debug, concepts }, queue)
     }
 
     fn concepts(&mut self, top: &mut Section<'_>) -> Vec<ConceptDraft> {

@@ -12,6 +12,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <list>
 #include <map>
 #include <mutex>
@@ -172,7 +173,6 @@ void KeepingAllocator::give_back(void *memory) {
 
 extern "C" {
 
-// From here on tensors are allocated as described above.
 bool ringtune_install_allocator() {
     return ringtune::guarded(false, [] {
         c10::SetCPUAllocator(&ringtune::allocator(), 1);

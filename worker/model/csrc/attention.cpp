@@ -27,6 +27,16 @@ void gemm_brgemm(int64_t m, int64_t n, int64_t k, const Bf16 *a, int64_t lda, co
                                 reinterpret_cast<const at::BFloat16 *>(b), c, true);
 }
 
+// Called where an exception may be on its way already.
+void release_brgemm() noexcept {
+    guarded(false, [] {
+        at::native::cpublas::brgemm_release(true);
+        return true;
+    });
+}
+
+void release_nothing() noexcept {}
+
 void on_threads(int64_t tasks, const std::function<void(int64_t, int64_t)> &body) {
     at::parallel_for(0, tasks, 1, body);
 }
@@ -34,9 +44,9 @@ void on_threads(int64_t tasks, const std::function<void(int64_t, int64_t)> &body
 // oneDNN's product uses AMX, and is chosen where that is; ours is faster without.
 Backend backend_of(AttentionKernel kernel) {
     if (kernel == AttentionKernel::Amx) {
-        return {gemm_brgemm, [] { at::native::cpublas::brgemm_release(true); }, on_threads};
+        return {gemm_brgemm, release_brgemm, on_threads};
     }
-    return {flash::gemm_avx512, [] {}, on_threads};
+    return {flash::gemm_avx512, release_nothing, on_threads};
 }
 
 template <typename Element> flash::View<Element> view(const at::Tensor &tensor) {

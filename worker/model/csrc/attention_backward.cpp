@@ -356,11 +356,11 @@ void backward(const Shape &shape, const Backend &backend, Input query, Input key
     partial.value = allocate<float>(plan.want_value ? key_sums : 0);
     const int64_t tasks = plan.heads * plan.key_stretches * plan.query_stretches;
     backend.parallel_for(tasks, [&](int64_t begin, int64_t end) {
+        const Releasing releasing(backend);
         Scratch scratch;
         for (int64_t task = begin; task < end; ++task) {
             accumulate_stretch(plan, backend, packed, partial, task, scratch);
         }
-        backend.release();
     });
     finish(plan, backend, partial, gradients);
 }

@@ -4,7 +4,14 @@
 
 #include "attention_kernels.h"
 
+// GCC warns of the values that its own intrinsics leave open on purpose (bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 
 #include <algorithm>
 #include <cstdlib>
@@ -38,6 +45,18 @@ template <typename Element> Buffer<Element> allocate(int64_t elements) {
     }
     return Buffer<Element>(static_cast<Element *>(memory));
 }
+
+// Held by a thread as long as it multiplies: afterwards, after an exception too, the processor's matrix unit is free.
+class Releasing {
+  public:
+    explicit Releasing(const Backend &backend) : release_(backend.release) {}
+    ~Releasing() { release_(); }
+    Releasing(const Releasing &) = delete;
+    Releasing &operator=(const Releasing &) = delete;
+
+  private:
+    void (*release_)() noexcept;
+};
 
 // The rows of one batch item and head.
 template <typename Element> struct Rows {

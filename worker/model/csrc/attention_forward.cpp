@@ -123,6 +123,7 @@ void forward(const Shape &shape, const Backend &backend, Input query, Input key,
     const PackedKeys packed = pack(shape, backend, key, value);
     const int64_t query_blocks = divide_up(shape.queries, QUERY_BLOCK);
     backend.parallel_for(shape.batches * shape.heads * query_blocks, [&](int64_t begin, int64_t end) {
+        const Releasing releasing(backend);
         Scratch scratch(shape.width);
         for (int64_t task = begin; task < end; ++task) {
             const int64_t head = task / query_blocks;
@@ -139,7 +140,6 @@ void forward(const Shape &shape, const Backend &backend, Input query, Input key,
             store_transposed(&scratch.output[0], QUERY_BLOCK, scratch.sum, 1.0f, &scratch.transposing[0],
                              rows_of(output, shape, head), block, shape.width);
         }
-        backend.release();
     });
 }
 

@@ -43,8 +43,8 @@ using Gemm = void (*)(int64_t m, int64_t n, int64_t k, const Bf16 *a, int64_t ld
 // What the algorithm runs on.
 struct Backend {
     Gemm gemm;
-    // Called by a thread after its last product.
-    void (*release)();
+    // Called by a thread after its last product: see Releasing.
+    void (*release)() noexcept;
     // Calls body(begin, end) on disjoint ranges that cover [0, tasks), on several threads.
     std::function<void(int64_t tasks, const std::function<void(int64_t begin, int64_t end)> &body)> parallel_for;
 };

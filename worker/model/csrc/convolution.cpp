@@ -8,6 +8,8 @@
 #include <ATen/ops/mkldnn_reorder_conv2d_weight.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <vector>
+
 namespace ringtune {
 
 namespace {
@@ -78,9 +80,30 @@ struct PackedConvolutionAdd : torch::autograd::Function<PackedConvolutionAdd> {
     }
 };
 
+// What both convolutions ask of their weights; sizes are those of the weights before they were packed.
+void check_packed(const at::Tensor &input, const at::Tensor &forward_weight, const at::Tensor &backward_weight,
+                  const at::Tensor &bias) {
+    check_frozen("a packed convolution", "forward weights", forward_weight);
+    check_frozen("a packed convolution", "backward weights", backward_weight);
+    check_frozen("a packed convolution", "bias", bias);
+    TORCH_CHECK(forward_weight.is_mkldnn() && backward_weight.is_mkldnn() && forward_weight.dim() == 4 &&
+                    backward_weight.dim() == 4,
+                "a packed convolution takes packed weights");
+    const int64_t outputs = forward_weight.size(0), inputs = forward_weight.size(1);
+    TORCH_CHECK(backward_weight.size(0) == inputs && backward_weight.size(1) == outputs && bias.dim() == 1 &&
+                    bias.size(0) == outputs,
+                "a packed convolution from ", inputs, " to ", outputs, " channels takes backward weights of ", inputs,
+                " and ", outputs, " and a bias of ", outputs, ", not ", backward_weight.sizes(), " and ",
+                bias.sizes());
+    TORCH_CHECK(input.dim() == 4 && input.size(1) == inputs, "a packed convolution takes [batch, ", inputs,
+                ", height, width], not ", input.sizes());
+}
+
 } // namespace
 
 at::Tensor pack_convolution(const at::Tensor &weight, at::IntArrayRef input_size, bool backward) {
+    check_frozen("packing a convolution", "weights", weight);
+    TORCH_CHECK(weight.dim() == 4, "a convolution's weights are [outputs, inputs, k, k], not ", weight.sizes());
     at::NoGradGuard no_gradient;
     // The gradient of a convolution that keeps the size is the convolution with the weights turned by 180 degrees
     // and inputs and outputs exchanged.
@@ -92,14 +115,23 @@ at::Tensor pack_convolution(const at::Tensor &weight, at::IntArrayRef input_size
 
 at::Tensor packed_convolution(const at::Tensor &input, const at::Tensor &forward_weight,
                               const at::Tensor &backward_weight, const at::Tensor &bias) {
+    check_packed(input, forward_weight, backward_weight, bias);
     return PackedConvolution::apply(input, forward_weight, backward_weight, bias);
 }
+
+namespace {
 
 at::Tensor packed_convolution_add(const at::Tensor &input, const at::Tensor &forward_weight,
                                   const at::Tensor &backward_weight, const at::Tensor &bias,
                                   const at::Tensor &residual) {
+    check_packed(input, forward_weight, backward_weight, bias);
+    const std::vector<int64_t> result{input.size(0), forward_weight.size(0), input.size(2), input.size(3)};
+    TORCH_CHECK(residual.sizes() == at::IntArrayRef(result), "a packed convolution with the result ",
+                at::IntArrayRef(result), " cannot add ", residual.sizes());
     return PackedConvolutionAdd::apply(input, residual, forward_weight, backward_weight, bias);
 }
+
+} // namespace
 
 } // namespace ringtune
 

@@ -1,5 +1,5 @@
 // Group normalisation with SiLU, and GEGLU, as libtorch sees them: autograd functions around fused_kernels.h that
-// keep only their input for the backward pass. Weights are frozen: they get no gradient. Sums are over fixed
+// keep only their input for the backward pass. Weights are frozen: they have no gradient. Sums are over fixed
 // stretches of rows, added up in order, so that the bits do not depend on the number of threads.
 #include "fused_kernels.h"
 
@@ -235,10 +235,26 @@ struct GegluFunction : torch::autograd::Function<GegluFunction> {
     }
 };
 
-} // namespace
+void check_group_norm(const Tensor &x, const Tensor &added, int64_t groups, const Tensor &weight, const Tensor &bias) {
+    check_frozen("group norm", "weight", weight);
+    check_frozen("group norm", "bias", bias);
+    check_frozen("group norm", "added values", added);
+    TORCH_CHECK(x.dim() >= 2, "group norm takes [batch, channels, ...], not ", x.sizes());
+    const int64_t channels = x.size(1);
+    TORCH_CHECK(groups >= 1 && channels % groups == 0, "group norm cannot cut ", channels, " channels into ", groups,
+                " groups");
+    for (const Tensor &each : {weight, bias}) {
+        TORCH_CHECK(each.dim() == 1 && each.size(0) == channels, "group norm of ", channels,
+                    " channels takes as many weights and biases, not ", each.sizes());
+    }
+    TORCH_CHECK(!added.defined() || (x.dim() == 4 && added.dim() == 2 && added.size(0) == x.size(0) &&
+                                     added.size(1) == channels),
+                "group norm of ", x.sizes(), " adds [batch, channels], not ", added.sizes());
+}
 
 at::Tensor group_norm(const Tensor &x, const Tensor &added, int64_t groups, const Tensor &weight, const Tensor &bias,
                       double epsilon, bool silu) {
+    check_group_norm(x, added, groups, weight, bias);
     if (x.dim() == 4 && fits(x)) {
         auto state = c10::make_intrusive<NormState>();
         state->norm = {groups, epsilon, silu, floats(weight), floats(bias), {}};
@@ -254,6 +270,8 @@ at::Tensor group_norm(const Tensor &x, const Tensor &added, int64_t groups, cons
 }
 
 at::Tensor geglu(const Tensor &x) {
+    TORCH_CHECK(x.dim() >= 1 && x.size(-1) % 2 == 0, "GEGLU halves its last dimension, which ", x.sizes(),
+                " does not allow");
     if (fits(x)) {
         return GegluFunction::apply(x);
     }
@@ -261,11 +279,12 @@ at::Tensor geglu(const Tensor &x) {
     return halves[0] * at::gelu(halves[1]);
 }
 
+} // namespace
+
 } // namespace ringtune
 
 extern "C" {
 
-// `added` may be null: [batch, channels], added to the input first.
 at::Tensor *ringtune_group_norm(const at::Tensor *x, const at::Tensor *added, int64_t groups,
                                 const at::Tensor *weight, const at::Tensor *bias, double epsilon, bool silu) {
     return ringtune::guarded<at::Tensor *>(nullptr, [&] {

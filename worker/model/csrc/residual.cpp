@@ -41,20 +41,29 @@ struct LinearAdd : torch::autograd::Function<LinearAdd> {
     }
 };
 
-} // namespace
-
-// input [.., inputs] times weightT [inputs, outputs] + bias + residual [.., outputs]. Weights get no gradient.
+// input [.., inputs] times weightT [inputs, outputs] + bias + residual [.., outputs]. Weights have no gradient.
 at::Tensor linear_add(const at::Tensor &input, const at::Tensor &weight, const std::optional<at::Tensor> &bias,
                       const at::Tensor &residual) {
+    check_frozen("a linear layer that adds", "weights", weight);
+    check_frozen("a linear layer that adds", "bias", bias.value_or(at::Tensor()));
+    TORCH_CHECK(weight.dim() == 2 && input.dim() >= 1 && input.size(-1) == weight.size(1),
+                "a linear layer with weights ", weight.sizes(), " cannot take ", input.sizes());
+    TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == weight.size(0)), "a linear layer with weights ",
+                weight.sizes(), " cannot have a bias of ", bias->sizes());
+    auto result = input.sizes().vec();
+    result.back() = weight.size(0);
+    TORCH_CHECK(residual.sizes() == at::IntArrayRef(result), "a linear layer with the result ",
+                at::IntArrayRef(result), " cannot add ", residual.sizes());
     if (input.scalar_type() == at::kBFloat16 && residual.scalar_type() == at::kBFloat16 && input.numel() > 0) {
         return LinearAdd::apply(input, residual, weight, bias);
     }
     return at::linear(input, weight, bias) + residual;
 }
 
+} // namespace
+
 } // namespace ringtune
 
-// `bias` may be null.
 extern "C" at::Tensor *ringtune_linear_add(const at::Tensor *input, const at::Tensor *weight,
                                            const at::Tensor *bias, const at::Tensor *residual) {
     return ringtune::guarded<at::Tensor *>(nullptr, [&] {

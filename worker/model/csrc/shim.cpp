@@ -6,11 +6,19 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/version.h>
 
+#include <cstdlib>
+#include <cstring>
+
 namespace ringtune {
 
 std::string &last_error() {
     thread_local std::string message;
     return message;
+}
+
+void check_frozen(const char *operation, const char *name, const at::Tensor &weight) {
+    TORCH_CHECK(!weight.defined() || !weight.requires_grad(), operation, " has no gradient for its ", name,
+                ", which must not require one");
 }
 
 } // namespace ringtune
@@ -23,7 +31,6 @@ const char *ringtune_last_error() { return ringtune::last_error().c_str(); }
 
 const char *ringtune_libtorch_version() { return TORCH_VERSION; }
 
-// A tensor over memory that Rust keeps alive: `release(owner)` is called once, when the last view is gone.
 at::Tensor *ringtune_from_blob(void *data, const int64_t *shape, size_t dimensions, int kind, void *owner,
                                void (*release)(void *)) {
     return guarded<at::Tensor *>(nullptr, [&] {
@@ -34,7 +41,6 @@ at::Tensor *ringtune_from_blob(void *data, const int64_t *shape, size_t dimensio
     });
 }
 
-// The same values in channels-last order ([N, C, H, W] stored as N, H, W, C); no copy if they already are.
 at::Tensor *ringtune_channels_last(const at::Tensor *tensor) {
     return guarded<at::Tensor *>(
         nullptr, [&] { return new at::Tensor(tensor->contiguous(at::MemoryFormat::ChannelsLast)); });
@@ -47,7 +53,9 @@ at::Tensor *ringtune_attention(const at::Tensor *query, const at::Tensor *key, c
     });
 }
 
-int ringtune_attention_kernel() { return static_cast<int>(ringtune::attention_kernel()); }
+int ringtune_attention_kernel() {
+    return guarded(-1, [] { return static_cast<int>(ringtune::attention_kernel()); });
+}
 
 at::Tensor *ringtune_pack_convolution(const at::Tensor *weight, const int64_t *input_size, size_t dimensions,
                                       bool backward) {
@@ -64,7 +72,6 @@ at::Tensor *ringtune_packed_convolution(const at::Tensor *input, const at::Tenso
     });
 }
 
-// Compute threads of the calling thread's operations.
 bool ringtune_set_threads(int threads) {
     return guarded(false, [&] {
         at::set_num_threads(threads);
@@ -72,7 +79,6 @@ bool ringtune_set_threads(int threads) {
     });
 }
 
-// Process-wide and only before the first parallel work; a second call fails.
 bool ringtune_set_interop_threads(int threads) {
     return guarded(false, [&] {
         at::set_num_interop_threads(threads);
@@ -80,10 +86,13 @@ bool ringtune_set_interop_threads(int threads) {
     });
 }
 
-int ringtune_get_threads() { return at::get_num_threads(); }
+int ringtune_get_threads() {
+    return guarded(-1, [] { return at::get_num_threads(); });
+}
 
-// Caller frees with ringtune_free_string. "AVX512", "AVX2", ...: the kernels ATen dispatches to.
-char *ringtune_cpu_capability() { return strdup(at::get_cpu_capability().c_str()); }
+char *ringtune_cpu_capability() {
+    return guarded<char *>(nullptr, [] { return strdup(at::get_cpu_capability().c_str()); });
+}
 
 void ringtune_free_string(char *text) { free(text); }
 

@@ -4,14 +4,15 @@ use crate::samplers::SamplerKind;
 
 /// The number format of a job's heavy arithmetic.
 ///
-/// `Bf16` follows diffusers' textual_inversion.py with `mixed_precision="bf16"`: UNet and VAE weights and
-/// activations in bfloat16, the text encoder's matrix products in bfloat16 over fp32 weights, noising in
-/// bfloat16, the loss and the learned rows in fp32.
+/// `Bf16` is diffusers' textual_inversion.py with `mixed_precision="bf16"` where that decides the time: the VAE, and the
+/// UNet's matrix products, convolutions and activations between its first and its last convolution. In fp32, unlike
+/// there, are the text encoder, noising, scales, shifts and statistics of norms, the time embedding, and the UNet's
+/// first and last convolution; as there, the loss and the learned rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// Everything in fp32.
     Fp32,
-    /// bfloat16 where diffusers uses it.
+    /// bfloat16 for what takes the time.
     Bf16,
 }
 

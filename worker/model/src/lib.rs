@@ -32,7 +32,7 @@ pub use api::{
     Pixels, Precision, PredictionType, RgbImage,
 };
 pub use error::{Error, Result};
-pub use probe::probe;
+pub use probe::{KERNELS_REVISION, probe};
 pub use runtime::{Runtime, RuntimeInfo};
 pub use samplers::SamplerKind;
 pub use stable_diffusion::{StableDiffusion, check_folder};

@@ -1,4 +1,4 @@
-//! The boundary to `csrc/`: what libtorch can do and tch does not reach.
+//! The boundary to `csrc/`: what libtorch can do and tch does not reach. `csrc/shim.h` declares the same.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -156,7 +156,7 @@ pub(crate) fn attention(query: &Tensor, key: &Tensor, value: &Tensor, kernel: i3
 
 /// The number of the fastest attention kernel that this processor has.
 pub(crate) fn attention_kernel() -> i32 {
-    // SAFETY: no arguments; asks for the processor's features.
+    // SAFETY: no arguments; asks for the processor's features. A failure is a number of no kernel.
     unsafe { ringtune_attention_kernel() }
 }
 
@@ -284,3 +284,7 @@ pub(crate) fn threads() -> usize {
 #[cfg(test)]
 #[path = "native_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "boundary_tests.rs"]
+mod boundary_tests;

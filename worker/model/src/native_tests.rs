@@ -117,3 +117,96 @@ fn threads_and_kept_memory_do_not_change_a_bit() {
     release_memory().unwrap();
     assert!(first == bits(1), "after a release");
 }
+
+/// What libtorch says of the refusal.
+fn refusal(result: Result<Tensor>) -> String {
+    result.expect_err("it was not refused").to_string()
+}
+
+#[test]
+fn weights_that_want_a_gradient_are_refused() {
+    let wanting = |tensor: &Tensor| tensor.detach().copy().set_requires_grad(true);
+    let refused = |result: Result<Tensor>, name: &str| {
+        let text = refusal(result);
+        assert!(text.contains("has no gradient for its") && text.contains(name), "{text}");
+    };
+    // 1. Products that add.
+    for kind in [Kind::BFloat16, Kind::Float] {
+        let [x, residual, weight, bias] =
+            [&[3i64, 8][..], &[3, 16], &[16, 8], &[16]].map(|shape| random(shape, 1).to_kind(kind));
+        refused(linear_add(&x, &wanting(&weight), Some(&bias), &residual), "weights");
+        refused(linear_add(&x, &weight, Some(&wanting(&bias)), &residual), "bias");
+        let _ = linear_add(&wanting(&x), &weight, Some(&bias), &wanting(&residual)).unwrap();
+    }
+    // 2. Norms.
+    for kind in [Kind::BFloat16, Kind::Float] {
+        let x = random(&[2, 8, 3, 3], 2).to_kind(kind);
+        let (weight, bias, added) = (random(&[8], 3), random(&[8], 4), random(&[2, 8], 5));
+        let norm = |weight: &Tensor, bias: &Tensor, added: &Tensor| {
+            let norm = GroupNormArguments { weight, bias, groups: 2, epsilon: 1e-5, silu: true };
+            group_norm(&x, Some(added), norm)
+        };
+        refused(norm(&wanting(&weight), &bias, &added), "weight");
+        refused(norm(&weight, &wanting(&bias), &added), "bias");
+        refused(norm(&weight, &bias, &wanting(&added)), "added values");
+    }
+    // 3. Packed convolutions.
+    let (x, weight, bias) = (random(&[1, 8, 4, 4], 6), random(&[16, 8, 3, 3], 7), random(&[16], 8));
+    refused(pack_convolution(&wanting(&weight), &[1, 8, 4, 4], false), "weights");
+    let forward = pack_convolution(&weight, &[1, 8, 4, 4], false).unwrap();
+    let backward = pack_convolution(&weight, &[1, 16, 4, 4], true).unwrap();
+    refused(packed_convolution(&x, &forward, &backward, &wanting(&bias)), "bias");
+    let residual = random(&[1, 16, 4, 4], 9);
+    refused(packed_convolution_add(&x, &forward, &backward, &wanting(&bias), &residual), "bias");
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused() {
+    let refused = |result: Result<Tensor>, word: &str| {
+        let text = refusal(result);
+        assert!(text.contains(word), "{text}");
+    };
+    // 1. Norms.
+    for kind in [Kind::BFloat16, Kind::Float] {
+        let norm = |x: &[i64], added: Option<&[i64]>, groups: i64, weights: [i64; 2]| {
+            let [weight, bias] = weights.map(|count| random(&[count], 1).to_kind(Kind::Float));
+            let added = added.map(|shape| random(shape, 2));
+            let norm =
+                GroupNormArguments { weight: &weight, bias: &bias, groups, epsilon: 1e-5, silu: false };
+            group_norm(&random(x, 3).to_kind(kind), added.as_ref(), norm)
+        };
+        let _ = norm(&[2, 8, 3, 3], Some(&[2, 8]), 4, [8, 8]).unwrap();
+        for groups in [3, 0, -2, 16] {
+            refused(norm(&[2, 8, 3, 3], None, groups, [8, 8]), "groups");
+        }
+        for weights in [[4, 8], [8, 16]] {
+            refused(norm(&[2, 8, 3, 3], None, 4, weights), "as many weights and biases");
+        }
+        for added in [&[1i64, 8][..], &[2, 4], &[16], &[2, 8, 1, 1]] {
+            refused(norm(&[2, 8, 3, 3], Some(added), 4, [8, 8]), "adds [batch, channels]");
+        }
+        refused(norm(&[8], None, 4, [8, 8]), "takes [batch, channels, ...]");
+    }
+    // 2. Products.
+    refused(geglu(&random(&[2, 7], 4)), "GEGLU halves");
+    let product = |x: &[i64], weight: &[i64], bias: i64, residual: &[i64]| {
+        let bias = random(&[bias], 5);
+        linear_add(&random(x, 6), &random(weight, 7), Some(&bias), &random(residual, 8))
+    };
+    let _ = product(&[2, 3, 8], &[16, 8], 16, &[2, 3, 16]).unwrap();
+    refused(product(&[2, 3, 4], &[16, 8], 16, &[2, 3, 16]), "cannot take");
+    refused(product(&[2, 3, 8], &[16, 8], 8, &[2, 3, 16]), "cannot have a bias");
+    refused(product(&[2, 3, 8], &[16, 8], 16, &[2, 2, 16]), "cannot add");
+    // 3. Packed convolutions.
+    let weight = random(&[16, 8, 3, 3], 9);
+    let forward = pack_convolution(&weight, &[1, 8, 4, 4], false).unwrap();
+    let backward = pack_convolution(&weight, &[1, 16, 4, 4], true).unwrap();
+    let (x, bias) = (random(&[1, 8, 4, 4], 10), random(&[16], 11));
+    let _ = packed_convolution(&x, &forward, &backward, &bias).unwrap();
+    refused(packed_convolution(&random(&[1, 4, 4, 4], 12), &forward, &backward, &bias), "takes [batch, 8");
+    refused(packed_convolution(&x, &forward, &forward, &bias), "backward weights");
+    refused(packed_convolution(&x, &forward, &backward, &random(&[8], 13)), "a bias of 16");
+    refused(packed_convolution(&x, &weight, &weight, &bias), "takes packed weights");
+    let residual = random(&[1, 16, 4, 3], 14);
+    refused(packed_convolution_add(&x, &forward, &backward, &bias, &residual), "cannot add");
+}

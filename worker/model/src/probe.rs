@@ -6,47 +6,142 @@ use crate::api::Precision;
 use crate::attention::scaled_dot_product;
 use crate::error::Result;
 use crate::layers::{from_tokens, to_tokens};
-use crate::native;
+use crate::native::{self, GroupNormArguments};
+use crate::runtime;
 use crate::stable_diffusion::{kind_of, to_vec};
 
-const CHANNELS: i64 = 64;
-const SIDE: i64 = 24;
-const HEADS: i64 = 2;
+/// The revision of this crate's arithmetic. It is raised with every change that can move a bit of a gradient, a
+/// posterior or a picture: of a kernel in `csrc/`, of the order of operations in a layer, of a library they call. It
+/// is part of a worker's numerics class, so that two builds that differ never share a ring unseen.
+pub const KERNELS_REVISION: u32 = 1;
 
-/// Hash (16 hexadecimal digits) of one fixed forward and backward pass through every kind of kernel a training
-/// step uses, in fp32 and in bf16, with the calling thread's number of compute threads. Takes milliseconds.
+const BATCH: i64 = 2;
+/// Two heads of Stable Diffusion 1.x's narrowest width, in groups of ten channels as there.
+const CHANNELS: i64 = 80;
+/// Another number, for what changes it.
+const OUTPUTS: i64 = 96;
+const SIDE: i64 = 24;
+const GROUPS: i64 = 8;
+const EPSILON: f64 = 1e-5;
+/// Queries, keys, heads and width of a head: SD 1.x's self-attention at its three sizes and SD 2.x's, over several
+/// blocks of ours and with a block that is not full; cross-attention with one and with two prompts' tokens; and the
+/// VAE's single wide head.
+const ATTENTIONS: [[i64; 4]; 7] = [
+    [SIDE * SIDE, SIDE * SIDE, 2, 40],
+    [200, 200, 1, 80],
+    [64, 64, 1, 160],
+    [300, 300, 1, 64],
+    [200, 77, 2, 40],
+    [200, 154, 1, 64],
+    [100, 100, 1, 256],
+];
+
+/// Hash (16 hexadecimal digits) of one small forward and backward pass through each kind of kernel that a training
+/// step uses, in fp32 and, where the processor has it, in bf16, with the calling thread's number of compute threads.
+/// Takes tenths of a second.
 ///
-/// Two workers whose probes differ would not train to the same bits. Equal probes are strong evidence, not proof:
-/// compare processor model, instruction set, libtorch version and thread count too ([`crate::RuntimeInfo`]).
+/// Each kernel is taken by itself, so that no rounding behind it hides a bit: convolutions (plain, with stride 2,
+/// packed of 3x3 and of 1x1, packed with a residual), group norm (with and without SiLU and what is added), layer norm,
+/// products (plain, and with a residual), GEGLU, attention at each of `ATTENTIONS`, the text encoder's causal attention
+/// and activation, and growing.
+///
+/// Two workers whose probes differ would not train to the same bits. Equal probes are strong evidence, not proof: a
+/// library may choose another kernel at another size. Compare processor model, instruction set, libtorch version,
+/// [`KERNELS_REVISION`] and thread count too ([`crate::RuntimeInfo`]).
 pub fn probe() -> Result<String> {
     let mut hash = Fnv::new();
-    for precision in [Precision::Fp32, Precision::Bf16] {
-        add_pass(kind_of(precision), &mut hash)?;
+    add_pass(kind_of(Precision::Fp32), &mut hash)?;
+    // Without it no job computes in bf16 here, and oneDNN refuses to.
+    if runtime::has_bf16() {
+        add_pass(kind_of(Precision::Bf16), &mut hash)?;
     }
     Ok(format!("{:016x}", hash.0))
 }
 
 fn add_pass(kind: Kind, hash: &mut Fnv) -> Result<()> {
-    let input = pattern(&[2, CHANNELS, SIDE, SIDE], 1, kind)?.f_set_requires_grad(true)?;
-    // Convolution, group norm, SiLU.
-    let filter = native::channels_last(&pattern(&[CHANNELS, CHANNELS, 3, 3], 2, kind)?)?;
-    let (scale, shift) = (pattern(&[CHANNELS], 3, kind)?, pattern(&[CHANNELS], 4, kind)?);
-    let image = native::channels_last(&input)?.f_conv2d(&filter, Some(&shift), [1, 1], [1, 1], [1, 1], 1)?;
-    let image = image.f_group_norm(8, Some(&scale), Some(&shift), 1e-5, false)?.f_silu()?;
-    // Matrix product, layer norm, attention, GELU.
-    let weight = pattern(&[CHANNELS, CHANNELS], 5, kind)?;
-    let tokens = to_tokens(&image)?.f_linear(&weight, Some(&shift))?;
-    let tokens = tokens.f_layer_norm([CHANNELS], Some(&scale), Some(&shift), 1e-5, false)?;
-    let heads = tokens.f_view([2, SIDE * SIDE, HEADS, CHANNELS / HEADS])?;
-    let mixed = scaled_dot_product(&heads, &heads, &heads)?.f_reshape([2, SIDE * SIDE, CHANNELS])?;
-    let output = from_tokens(&mixed.f_gelu("none")?, SIDE, SIDE)?.f_to_kind(Kind::Float)?;
-    // The mean square, and its gradient.
-    let loss = output.f_square()?.f_mean(Kind::Float)?;
-    let gradients = Tensor::f_run_backward(&[&loss], &[&input], false, false)?;
-    for tensor in [&loss.f_view([1])?, &output.f_detach()?, &gradients[0]] {
-        to_vec(tensor)?.iter().for_each(|value| hash.add(value.to_bits()));
+    add_convolutions(kind, hash)?;
+    add_norms(kind, hash)?;
+    add_products(kind, hash)?;
+    add_attention(kind, hash)
+}
+
+fn add_convolutions(kind: Kind, hash: &mut Fnv) -> Result<()> {
+    let image = image(CHANNELS, 1, kind)?;
+    let filter = native::channels_last(&pattern(&[OUTPUTS, CHANNELS, 3, 3], 2, kind)?)?;
+    let bias = pattern(&[OUTPUTS], 3, kind)?;
+    for stride in [1i64, 2] {
+        hash.add(&[&image], |leaf| {
+            Ok(leaf[0].f_conv2d(&filter, Some(&bias), [stride; 2], [1, 1], [1, 1], 1)?)
+        })?;
+    }
+    hash.add(&[&image], |leaf| Ok(leaf[0].f_upsample_nearest2d([2 * SIDE, 2 * SIDE], None, None)?))?;
+    if kind != Kind::BFloat16 {
+        return Ok(());
+    }
+    let (input_size, output_size) = ([BATCH, CHANNELS, SIDE, SIDE], [BATCH, OUTPUTS, SIDE, SIDE]);
+    let residual = self::image(OUTPUTS, 4, kind)?;
+    for filter in [filter, pattern(&[OUTPUTS, CHANNELS, 1, 1], 5, kind)?] {
+        let forward = native::pack_convolution(&filter, &input_size, false)?;
+        let backward = native::pack_convolution(&filter, &output_size, true)?;
+        hash.add(&[&image], |leaf| native::packed_convolution(&leaf[0], &forward, &backward, &bias))?;
+        hash.add(&[&image, &residual], |leaf| {
+            native::packed_convolution_add(&leaf[0], &forward, &backward, &bias, &leaf[1])
+        })?;
     }
     Ok(())
+}
+
+fn add_norms(kind: Kind, hash: &mut Fnv) -> Result<()> {
+    let image = image(CHANNELS, 6, kind)?;
+    // fp32 whatever the input is, as in the layers.
+    let (weight, bias) = (pattern(&[CHANNELS], 7, Kind::Float)?, pattern(&[CHANNELS], 8, Kind::Float)?);
+    let added = pattern(&[BATCH, CHANNELS], 9, Kind::Float)?;
+    for (silu, added) in [(false, None), (true, None), (true, Some(&added))] {
+        let norm =
+            GroupNormArguments { weight: &weight, bias: &bias, groups: GROUPS, epsilon: EPSILON, silu };
+        hash.add(&[&image], |leaf| native::group_norm(&leaf[0], added, norm))?;
+    }
+    hash.add(&[&to_tokens(&image)?], |leaf| {
+        Ok(leaf[0].f_layer_norm([CHANNELS], Some(&weight), Some(&bias), EPSILON, false)?)
+    })
+}
+
+fn add_products(kind: Kind, hash: &mut Fnv) -> Result<()> {
+    let tokens = to_tokens(&image(CHANNELS, 10, kind)?)?;
+    let residual = to_tokens(&image(OUTPUTS, 11, kind)?)?;
+    let (weight, bias) = (pattern(&[OUTPUTS, CHANNELS], 12, kind)?, pattern(&[OUTPUTS], 13, kind)?);
+    for bias in [None, Some(&bias)] {
+        hash.add(&[&tokens], |leaf| Ok(leaf[0].f_linear(&weight, bias)?))?;
+        hash.add(&[&tokens, &residual], |leaf| native::linear_add(&leaf[0], &weight, bias, &leaf[1]))?;
+    }
+    hash.add(&[&tokens], |leaf| native::geglu(&leaf[0]))?;
+    hash.add(&[&tokens], |leaf| Ok(leaf[0].f_mul(&leaf[0].f_mul_scalar(1.702)?.f_sigmoid()?)?))?;
+    hash.add(&[&tokens], |leaf| from_tokens(&leaf[0].f_gelu("none")?, SIDE, SIDE))
+}
+
+fn add_attention(kind: Kind, hash: &mut Fnv) -> Result<()> {
+    for (number, [queries, keys, heads, width]) in ATTENTIONS.into_iter().enumerate() {
+        let stream = 20 + 3 * number as u32;
+        let query = pattern(&[BATCH, queries, heads, width], stream, kind)?;
+        let [key, value] =
+            [stream + 1, stream + 2].map(|stream| pattern(&[BATCH, keys, heads, width], stream, kind));
+        hash.add(&[&query, &key?, &value?], |leaf| scaled_dot_product(&leaf[0], &leaf[1], &leaf[2]))?;
+    }
+    if kind != Kind::Float {
+        return Ok(());
+    }
+    // The text encoder, which is fp32 in every job.
+    let query = pattern(&[BATCH, 2, 77, 64], 50, kind)?;
+    hash.add(&[&query], |leaf| {
+        let no_mask: Option<Tensor> = None;
+        let x = &leaf[0];
+        Ok(Tensor::f_scaled_dot_product_attention(x, x, x, no_mask, 0.0, true, None, false)?)
+    })
+}
+
+/// [BATCH, channels, SIDE, SIDE], channels-last.
+fn image(channels: i64, stream: u32, kind: Kind) -> Result<Tensor> {
+    native::channels_last(&pattern(&[BATCH, channels, SIDE, SIDE], stream, kind)?)
 }
 
 /// Values in [-0.5, 0.5) that depend on place and `stream` alone.
@@ -62,7 +157,7 @@ fn pattern(shape: &[i64], stream: u32, kind: Kind) -> Result<Tensor> {
     Ok(Tensor::f_from_slice(&values)?.f_view(shape)?.f_to_kind(kind)?)
 }
 
-/// FNV-1a with 64 bits, word by word.
+/// FNV-1a with 64 bits, over the bits of all results.
 struct Fnv(u64);
 
 impl Fnv {
@@ -70,7 +165,22 @@ impl Fnv {
         Fnv(0xcbf2_9ce4_8422_2325)
     }
 
-    fn add(&mut self, word: u32) {
+    /// The result of `operation` on `inputs`, and all their gradients where the mean square of it is the loss.
+    fn add(&mut self, inputs: &[&Tensor], operation: impl Fn(&[Tensor]) -> Result<Tensor>) -> Result<()> {
+        let leaves: Vec<Tensor> = inputs
+            .iter()
+            .map(|input| Ok(input.f_detach()?.f_set_requires_grad(true)?))
+            .collect::<Result<_>>()?;
+        let output = operation(&leaves)?;
+        let loss = output.f_to_kind(Kind::Float)?.f_square()?.f_mean(Kind::Float)?;
+        let gradients = Tensor::f_run_backward(&[&loss], &leaves, false, false)?;
+        for tensor in [output.f_detach()?, loss.f_detach()?.f_view([1])?].iter().chain(&gradients) {
+            to_vec(tensor)?.iter().for_each(|value| self.add_word(value.to_bits()));
+        }
+        Ok(())
+    }
+
+    fn add_word(&mut self, word: u32) {
         for byte in word.to_le_bytes() {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
@@ -81,16 +191,59 @@ impl Fnv {
 mod tests {
     use super::*;
 
+    fn hash_of(pass: impl Fn(&mut Fnv) -> Result<()>) -> Result<u64> {
+        let mut hash = Fnv::new();
+        pass(&mut hash).map(|()| hash.0)
+    }
+
     #[test]
     fn says_the_same_each_time_and_tells_kinds_apart() -> Result<()> {
         let first = probe()?;
         assert_eq!(first, probe()?);
         assert_eq!(first.len(), 16);
-        let hash_of = |kind| {
-            let mut hash = Fnv::new();
-            add_pass(kind, &mut hash).map(|()| hash.0)
+        if runtime::has_bf16() {
+            let of_kind = |kind| hash_of(|hash| add_pass(kind, hash));
+            assert_ne!(of_kind(Kind::Float)?, of_kind(Kind::BFloat16)?);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn every_kernel_that_takes_tensors_is_run() {
+        // What is declared at the boundary; attention is reached through the choice of its kernel.
+        let boundary = include_str!("native.rs");
+        let source = include_str!("probe.rs");
+        let wrappers = boundary.split("pub(crate) fn ").skip(1).filter_map(|rest| {
+            let (name, rest) = rest.split_once('(')?;
+            rest.split_once('{')?.0.contains("Tensor").then_some(name)
+        });
+        let wrappers: Vec<&str> = wrappers.collect();
+        assert!(wrappers.len() >= 8, "{wrappers:?}");
+        for name in wrappers {
+            let call = if name == "attention" {
+                "scaled_dot_product(".to_owned()
+            } else {
+                format!("native::{name}(")
+            };
+            assert!(source.contains(&call), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_bit_of_an_output_or_of_any_gradient_shows() -> Result<()> {
+        let (x, y) = (pattern(&[3, 4], 1, Kind::Float)?, pattern(&[3, 4], 2, Kind::Float)?);
+        let factor = |factor: f64| {
+            hash_of(|hash| {
+                hash.add(&[&x, &y], |leaf| {
+                    // The same output; of the second input another gradient.
+                    let moved = leaf[1].f_mul_scalar(factor)?;
+                    let same = leaf[1].f_add(&moved.f_sub(&moved.f_detach()?)?)?;
+                    Ok(leaf[0].f_add(&same)?)
+                })
+            })
         };
-        assert_ne!(hash_of(Kind::Float)?, hash_of(Kind::BFloat16)?);
+        assert_eq!(factor(1.0)?, factor(1.0)?);
+        assert_ne!(factor(1.0)?, factor(1.0 + 1e-5)?);
         Ok(())
     }
 }

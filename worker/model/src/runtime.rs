@@ -1,5 +1,6 @@
 //! libtorch's process-wide settings and what it says of itself.
 
+use crate::attention::AttentionKernel;
 use crate::error::{Error, Result};
 use crate::native;
 
@@ -10,9 +11,9 @@ pub struct RuntimeInfo {
     pub libtorch_version: String,
     /// The instruction set of ATen's kernels: "AVX512", "AVX2" or "DEFAULT".
     pub cpu_capability: String,
-    /// The best matrix instructions oneDNN can use here: "amx_bf16", "avx512_bf16", "avx512", "avx2" or "sse".
+    /// The best matrix instructions in use here: "amx_bf16", "avx512_bf16", "avx512", "avx2" or "sse".
     pub matrix_instructions: String,
-    /// Whether bfloat16 products have instructions of their own (avx512_bf16 or amx_bf16).
+    /// Whether bfloat16 products have instructions of their own.
     pub has_bf16: bool,
     /// Compute threads.
     pub threads: usize,
@@ -53,44 +54,28 @@ impl Runtime {
     }
 }
 
+/// AMX with bf16 comes with AVX-512 BF16 in every processor that has it.
 #[cfg(target_arch = "x86_64")]
-fn has_bf16() -> bool {
+pub(crate) fn has_bf16() -> bool {
     let leaf = core::arch::x86_64::__cpuid_count(7, 1);
-    let avx512_bf16 = leaf.eax & (1 << 5) != 0 && std::arch::is_x86_feature_detected!("avx512f");
-    avx512_bf16 || has_amx_bf16()
+    leaf.eax & (1 << 5) != 0 && std::arch::is_x86_feature_detected!("avx512f")
 }
 
-/// The tile instructions, and a system that saves the tile registers (bits 17 and 18 of XCR0).
-#[cfg(target_arch = "x86_64")]
-fn has_amx_bf16() -> bool {
-    const TILE_STATE: u64 = 0b11 << 17;
-    let leaf = core::arch::x86_64::__cpuid_count(7, 0);
-    let (tile, bf16) = (leaf.edx & (1 << 24) != 0, leaf.edx & (1 << 22) != 0);
-    if !(tile && bf16 && std::arch::is_x86_feature_detected!("xsave")) {
-        return false;
-    }
-    // SAFETY: XGETBV exists where the system uses XSAVE, which the detection above has asked for.
-    let saved = unsafe { core::arch::x86_64::_xgetbv(0) };
-    saved & TILE_STATE == TILE_STATE
-}
-
+/// Attention asks oneDNN whether it uses AMX: the processor may have it, and oneDNN be told (ONEDNN_MAX_CPU_ISA), or the
+/// system forbid, to use it.
 #[cfg(target_arch = "x86_64")]
 fn matrix_instructions() -> &'static str {
-    if has_amx_bf16() {
-        "amx_bf16"
-    } else if has_bf16() {
-        "avx512_bf16"
-    } else if std::arch::is_x86_feature_detected!("avx512bw") {
-        "avx512"
-    } else if std::arch::is_x86_feature_detected!("avx2") {
-        "avx2"
-    } else {
-        "sse"
+    match AttentionKernel::best() {
+        AttentionKernel::Amx => "amx_bf16",
+        AttentionKernel::Avx512 => "avx512_bf16",
+        AttentionKernel::Libtorch if std::arch::is_x86_feature_detected!("avx512bw") => "avx512",
+        AttentionKernel::Libtorch if std::arch::is_x86_feature_detected!("avx2") => "avx2",
+        AttentionKernel::Libtorch => "sse",
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn has_bf16() -> bool {
+pub(crate) fn has_bf16() -> bool {
     false
 }
 

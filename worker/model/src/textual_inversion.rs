@@ -81,7 +81,7 @@ impl StableDiffusion {
 
     /// The loss, [] fp32, of a microbatch whose token embeddings are `embeddings`.
     fn loss_of(&self, microbatch: &Microbatch, embeddings: &Tensor) -> Result<Tensor> {
-        // 1. Text, which every layer rounds to the job's precision for itself. [batch, tokens, width] fp32
+        // 1. Text, in fp32 whatever the job's precision; the UNet rounds it for itself. [batch, tokens, width] fp32
         let text = self.text.forward(embeddings)?;
         // 2. Noise and prediction. [batch, channels, height, width] fp32
         let latent = [

@@ -102,7 +102,8 @@ impl ModelSources {
         variant: &str,
         progress: &ProgressSender,
     ) -> Result<LocalModel, Error> {
-        let hub = Hub::new(&self.environment, self.patience)?;
+        let (environment, patience) = (Arc::clone(&self.environment), self.patience);
+        let hub = tokio::task::spawn_blocking(move || Hub::new(&environment, patience)).await??;
         let snapshot = hub.fetch(model, variant, progress).await?;
         let origin = HubOrigin { repository: model.repository.clone(), commit: snapshot.commit };
         Ok(LocalModel {

@@ -52,14 +52,23 @@ impl FileLock {
         }
     }
 
-    /// Waits for the lock; calls `waiting` now and then.
-    pub(crate) async fn take(path: &Path, mode: Mode, mut waiting: impl FnMut()) -> Result<Self, Error> {
+    /// Waits for the lock that somebody holds who makes `watched`; says now and then how many bytes that has.
+    pub(crate) async fn take(
+        path: &Path,
+        mode: Mode,
+        watched: &Path,
+        mut waiting: impl FnMut(u64),
+    ) -> Result<Self, Error> {
         loop {
-            let tried = path.to_owned();
-            if let Some(lock) = tokio::task::spawn_blocking(move || Self::try_take(&tried, mode)).await?? {
-                return Ok(lock);
+            let (tried, watched) = (path.to_owned(), watched.to_owned());
+            let trying = move || match Self::try_take(&tried, mode)? {
+                Some(lock) => Ok::<_, Error>(Ok(lock)),
+                None => Ok(Err(std::fs::metadata(watched).map_or(0, |about| about.len()))),
+            };
+            match tokio::task::spawn_blocking(trying).await?? {
+                Ok(lock) => return Ok(lock),
+                Err(bytes) => waiting(bytes),
             }
-            waiting();
             tokio::time::sleep(RETRY).await;
         }
     }

@@ -1,6 +1,10 @@
 //! Checkpoints in buckets of S3 and of what speaks like it.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -122,7 +126,7 @@ impl Bucket {
                 Right::Fetch(_alone) => self.fill(&objects, &entry, cache, progress).await?,
                 // Whoever fetches it lets others see how far it is.
                 Right::Wait => {
-                    progress.set(arrived(&objects, &entry.folder), total);
+                    progress.set(self.arrived(&objects, &entry).await?, total);
                     tokio::time::sleep(RETRY).await;
                 }
             }
@@ -178,7 +182,7 @@ impl Bucket {
         progress: &ProgressSender,
     ) -> Result<(), Error> {
         let total: u64 = objects.iter().map(|object| object.size).sum();
-        let missing = total.saturating_sub(arrived(objects, &entry.folder));
+        let missing = total.saturating_sub(self.arrived(objects, entry).await?);
         let (making, at, place) = (cache.clone(), entry.clone(), self.model.to_string());
         tokio::task::spawn_blocking(move || making.make_room(&at, &place, missing)).await??;
         let mut done = 0;
@@ -193,7 +197,7 @@ impl Bucket {
                 target,
             };
             let part = FileProgress::new(progress, done, total);
-            if !wanted.target.exists() {
+            if !tokio::fs::try_exists(&wanted.target).await.map_err(Error::io(&wanted.target))? {
                 transfer::download(&Part { bucket: self, object }, &wanted, &self.patience, &part).await?;
             }
             done += object.size;
@@ -201,6 +205,12 @@ impl Bucket {
         }
         let (completing, at) = (cache.clone(), entry.clone());
         tokio::task::spawn_blocking(move || completing.complete(&at)).await?
+    }
+
+    /// The bytes of the checkpoint that are here.
+    async fn arrived(&self, objects: &[Object], entry: &Entry) -> Result<u64, Error> {
+        let targets = objects.iter().map(|object| entry.folder.join(&object.name)).collect();
+        Ok(tokio::task::spawn_blocking(move || arrived(targets)).await?)
     }
 
     /// Words for an answer that is none. What S3 itself says of a wrong signature names keys, so it is left out.
@@ -271,20 +281,16 @@ fn object(model: &S3Model, about: ObjectMeta) -> Option<Object> {
     })
 }
 
-fn partial(target: &Path) -> std::path::PathBuf {
+fn partial(target: &Path) -> PathBuf {
     let mut name = target.as_os_str().to_owned();
     name.push(".incomplete");
     name.into()
 }
 
-/// The bytes of a checkpoint that are here.
-fn arrived(objects: &[Object], folder: &Path) -> u64 {
+/// The bytes of files that are here, whole or not. Blocks.
+fn arrived(targets: Vec<PathBuf>) -> u64 {
     let size = |path: &Path| std::fs::metadata(path).map(|about| about.len()).ok();
-    objects
-        .iter()
-        .map(|object| folder.join(&object.name))
-        .filter_map(|target| size(&target).or_else(|| size(&partial(&target))))
-        .sum()
+    targets.into_iter().filter_map(|target| size(&target).or_else(|| size(&partial(&target)))).sum()
 }
 
 fn short(text: &str) -> String {

@@ -12,8 +12,9 @@ const REQUIRED: [&str; 5] = [
     "vae/config.json",
 ];
 /// Small files that are taken where they are there.
-const OPTIONAL: [&str; 6] = [
+const OPTIONAL: [&str; 7] = [
     "feature_extractor/preprocessor_config.json",
+    "tokenizer/added_tokens.json",
     "tokenizer/merges.txt",
     "tokenizer/special_tokens_map.json",
     "tokenizer/tokenizer.json",
@@ -130,6 +131,22 @@ mod tests {
         let expected =
             [&REQUIRED[..], &["tokenizer/merges.txt", "tokenizer/vocab.json"], &PLAIN[..]].concat();
         assert_eq!(needed, expected);
+    }
+
+    #[test]
+    fn every_file_of_a_tokenizer_is_taken() {
+        let files = [
+            "tokenizer/added_tokens.json",
+            "tokenizer/merges.txt",
+            "tokenizer/special_tokens_map.json",
+            "tokenizer/tokenizer.json",
+            "tokenizer/tokenizer_config.json",
+            "tokenizer/vocab.json",
+        ];
+        let names: Vec<String> =
+            REQUIRED.iter().chain(&PLAIN).chain(&files).map(|name| (*name).to_owned()).collect();
+        let needed = needed_files(&names, "").unwrap();
+        assert!(files.iter().all(|file| needed.iter().any(|name| name == file)), "{needed:?}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::{
 use image::{
     DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, RgbImage,
     error::{DecodingError, ImageFormatHint},
+    metadata::Orientation,
 };
 use ringtune_shared::manifest::{LARGEST_IMAGE_FILE, MOST_FILES, is_image_name};
 
@@ -105,25 +106,54 @@ pub fn decode(name: &str, bytes: &[u8]) -> Result<RgbImage, Error> {
     decode_turned(bytes).map_err(|source| Error::UndecodableImage { name: name.to_string(), source })
 }
 
+/// Columns and rows of what [`decode`] makes of the same bytes, from the picture's header: of a picture whose pixels
+/// are broken too.
+///
+/// # Errors
+/// Not such a picture, one whose header is broken, or one that is too large when decoded.
+pub fn size(name: &str, bytes: &[u8]) -> Result<(u32, u32), Error> {
+    let size = || -> image::ImageResult<(u32, u32)> {
+        let (decoder, orientation) = open(bytes)?;
+        let (width, height) = decoder.dimensions();
+        Ok(match orientation {
+            Orientation::Rotate90
+            | Orientation::Rotate270
+            | Orientation::Rotate90FlipH
+            | Orientation::Rotate270FlipH => (height, width),
+            Orientation::NoTransforms
+            | Orientation::Rotate180
+            | Orientation::FlipHorizontal
+            | Orientation::FlipVertical => (width, height),
+        })
+    };
+    size().map_err(|source| Error::UndecodableImage { name: name.to_string(), source })
+}
+
 fn decode_turned(bytes: &[u8]) -> image::ImageResult<RgbImage> {
+    if image::guess_format(bytes).is_ok_and(|format| format == ImageFormat::Jpeg) && !jpeg_is_whole(bytes) {
+        let hint = ImageFormatHint::Exact(ImageFormat::Jpeg);
+        let problem = DecodingError::new(hint, "the file ends before the picture does");
+        return Err(ImageError::Decoding(problem));
+    }
+    let (decoder, orientation) = open(bytes)?;
+    let mut picture = DynamicImage::from_decoder(decoder)?;
+    picture.apply_orientation(orientation);
+    Ok(to_rgb8(picture))
+}
+
+/// A picture whose header is read, and how it is to be turned.
+fn open(bytes: &[u8]) -> image::ImageResult<(impl ImageDecoder + '_, Orientation)> {
     let mut limits = Limits::no_limits();
     limits.max_image_width = Some(MOST_SIDE);
     limits.max_image_height = Some(MOST_SIDE);
     limits.max_alloc = Some(MOST_DECODED_BYTES);
     let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
-    if reader.format() == Some(ImageFormat::Jpeg) && !jpeg_is_whole(bytes) {
-        let hint = ImageFormatHint::Exact(ImageFormat::Jpeg);
-        let problem = DecodingError::new(hint, "the file ends before the picture does");
-        return Err(ImageError::Decoding(problem));
-    }
     reader.limits(limits.clone());
     let mut decoder = reader.into_decoder()?;
     // into_decoder counts only what the decoder itself allocates, not the picture that it fills.
     limits.reserve(decoder.total_bytes())?;
     let orientation = decoder.orientation()?;
-    let mut picture = DynamicImage::from_decoder(decoder)?;
-    picture.apply_orientation(orientation);
-    Ok(to_rgb8(picture))
+    Ok((decoder, orientation))
 }
 
 /// Whether the end-of-image marker is there: the decoder fills the rest of a cut file with gray instead of failing.
@@ -218,6 +248,39 @@ mod tests {
             bytes.extend([0xff; 100]);
             assert!(decode("longer", &bytes).is_ok(), "{format:?}");
         }
+    }
+
+    /// A JPEG of 5 columns and 3 rows that says how it is to be turned.
+    /// Source: Exif 2.32, 4.5.2 and 4.6.4.
+    fn turned_jpeg(orientation: u8) -> Vec<u8> {
+        let plain = bytes_of(&DynamicImage::new_rgb8(5, 3), ImageFormat::Jpeg);
+        let entry = [0x12, 0x01, 3, 0, 1, 0, 0, 0, orientation, 0, 0, 0];
+        let exif = [b"Exif\0\0II*\0".as_slice(), &[8, 0, 0, 0, 1, 0], &entry, &[0; 4]].concat();
+        let marker = [0xff, 0xe1, 0, exif.len() as u8 + 2];
+        [&plain[..2], &marker, &exif, &plain[2..]].concat()
+    }
+
+    #[test]
+    fn the_size_is_that_of_the_decoded_picture_without_decoding_it() {
+        let mut turned = 0;
+        for orientation in 1..=8 {
+            let bytes = turned_jpeg(orientation);
+            let dimensions = decode("turned.jpg", &bytes).unwrap().dimensions();
+            assert_eq!(size("turned.jpg", &bytes).unwrap(), dimensions, "{orientation}");
+            turned += u32::from(dimensions == (3, 5));
+        }
+        assert_eq!(turned, 4);
+        let picture = RgbImage::from_fn(64, 48, |x, y| Rgb([(x * y) as u8, x as u8, y as u8]));
+        for format in [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP] {
+            let mut bytes = bytes_of(&picture.clone().into(), format);
+            assert_eq!(size("whole", &bytes).unwrap(), (64, 48));
+            // The pixels are not looked at.
+            let begin = bytes.len() * 3 / 4;
+            bytes[begin..].fill(0);
+            assert_eq!(size("broken", &bytes).unwrap(), (64, 48), "{format:?}");
+        }
+        let broken = size("broken.png", b"not a picture");
+        assert!(matches!(broken, Err(Error::UndecodableImage { ref name, .. }) if name == "broken.png"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringtune_proto::v1::{self, cluster_service_client::ClusterServiceClient};
-use ringtune_shared::version::{VERSION, compatible};
+use ringtune_shared::version::{Dialect, ProtocolRange};
 use serde::Serialize;
 use tonic::transport::Endpoint;
 
@@ -174,11 +174,14 @@ pub(super) async fn of_coordinator(url: &str) -> Check {
                 "{url}, version {}, workers: {} idle, {} busy, {} lost",
                 cluster.version, cluster.workers_idle, cluster.workers_busy, cluster.workers_lost
             );
-            Check::new("coordinator", found).unless(
-                compatible(&cluster.version, VERSION),
-                Verdict::Bad,
-                &format!("this worker is {VERSION}: major and minor must be equal"),
-            )
+            let coordinator = Dialect {
+                version: cluster.version,
+                protocols: ProtocolRange { min: cluster.protocol_min, max: cluster.protocol_max },
+                features: Vec::new(),
+            };
+            let misfit = Dialect::agree(&Dialect::ours(), &coordinator).err();
+            let advice = misfit.as_ref().map(ToString::to_string).unwrap_or_default();
+            Check::new("coordinator", found).unless(misfit.is_none(), Verdict::Bad, &advice)
         }
         Err(reason) => Check::new("coordinator", format!("{url}: {reason}")).unless(
             false,

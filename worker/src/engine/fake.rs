@@ -111,6 +111,7 @@ impl Engine for FakeEngine {
         Ok(EngineIdentity {
             library_version: "none".to_owned(),
             instruction_set: "fake".to_owned(),
+            kernels_revision: 0,
             probe: "0".repeat(16),
         })
     }

@@ -127,23 +127,30 @@ fn serve(mut engine: impl Engine, mut commands: mpsc::Receiver<Command>) {
             Command::Load(request, reply) => answer(reply, || engine.load(&request)),
             Command::TokenRow(id, reply) => answer(reply, || engine.token_row(id)),
             Command::EncodeImage(pixels, reply) => answer(reply, || engine.encode_image(&pixels)),
-            Command::DropVae(reply) => answer(reply, || {
-                engine.drop_vae();
-                Ok(())
-            }),
+            // Cheap, and what it lets go of is of no use to whoever comes next.
+            Command::DropVae(reply) => {
+                let _ = reply.send(guarded(|| {
+                    engine.drop_vae();
+                    Ok(())
+                }));
+            }
             Command::Gradient(microbatch, reply) => answer(reply, || engine.gradient(&microbatch)),
             Command::Loss(microbatch, reply) => answer(reply, || engine.loss(&microbatch)),
-            Command::Generate(request, reply) => {
+            Command::Generate(request, reply) if !reply.is_closed() => {
                 let pictures = guarded(|| engine.generate(&request, &|| !reply.is_closed()));
                 let _ = reply.send(pictures);
             }
+            Command::Generate(..) => (),
         }
     }
 }
 
-/// Whoever asked may be gone: a stopped rank does not wait for its last gradient.
+/// Whoever asked may be gone: a stopped rank does not wait for its last gradient. What nobody waits for any more when
+/// its turn comes is not computed, so that the next rank need not wait for it either.
 fn answer<T>(reply: Reply<T>, work: impl FnOnce() -> Result<T, EngineError>) {
-    let _ = reply.send(guarded(work));
+    if !reply.is_closed() {
+        let _ = reply.send(guarded(work));
+    }
 }
 
 /// A panic (a C++ exception surfaces as one) is the answer to this command, not the end of the worker.
@@ -162,7 +169,10 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{
+        sync::{Arc, atomic::Ordering},
+        time::Duration,
+    };
 
     use super::*;
     use crate::engine::{FakeEngine, FakeScript};
@@ -188,6 +198,26 @@ mod tests {
         let drawing = engine.generate(FakeEngine::any_request());
         assert!(tokio::time::timeout(Duration::from_millis(20), drawing).await.is_err());
         assert_eq!(engine.token_row(3).await.unwrap().len(), FakeEngine::TEXT_WIDTH);
+    }
+
+    /// A command that waited behind another one, and whose asker left meanwhile.
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_is_not_computed() {
+        let script = FakeScript { endless_pictures: true, ..FakeScript::default() };
+        let encoded = Arc::clone(&script.encoded);
+        let engine = EngineHandle::start(move || Ok(FakeEngine::new(script))).unwrap();
+        engine.load(FakeEngine::any_model()).await.unwrap();
+        let pixels = || Pixels { height: 4, width: 4, data: vec![0.5; 48] };
+        // 1. The engine is busy, and will be as long as somebody waits for its pictures.
+        let mut drawing = Box::pin(engine.generate(FakeEngine::any_request()));
+        assert!(tokio::time::timeout(Duration::ZERO, &mut drawing).await.is_err());
+        // 2. Behind them stand one whose asker leaves, and one whose asker stays.
+        assert!(tokio::time::timeout(Duration::ZERO, engine.encode_image(pixels())).await.is_err());
+        let mut wanted = Box::pin(engine.encode_image(pixels()));
+        assert!(tokio::time::timeout(Duration::ZERO, &mut wanted).await.is_err());
+        drop(drawing);
+        wanted.await.unwrap();
+        assert_eq!(encoded.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]

@@ -58,6 +58,7 @@ impl Engine for TorchEngine {
         Ok(EngineIdentity {
             library_version: info.libtorch_version,
             instruction_set: format!("{}+{}", info.cpu_capability, info.matrix_instructions),
+            kernels_revision: ringtune_model::KERNELS_REVISION,
             probe: probe?,
         })
     }

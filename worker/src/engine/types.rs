@@ -83,6 +83,8 @@ pub struct EngineIdentity {
     pub library_version: String,
     /// The instruction set that the library's kernels pick here: "AVX512", "AVX2" …
     pub instruction_set: String,
+    /// Raised by whoever changes the engine's arithmetic.
+    pub kernels_revision: u32,
     /// Hash of a small fixed computation, in hexadecimal: equal where the arithmetic is equal.
     pub probe: String,
 }

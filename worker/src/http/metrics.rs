@@ -37,6 +37,8 @@ pub struct Metrics {
     pub session_up: IntGauge,
     /// Sessions with the coordinator since the worker started.
     pub sessions: IntCounter,
+    /// Messages of the coordinator that were skipped, because this version does not know them.
+    pub unknown_messages: IntCounter,
     /// Posteriors that went through the VAE here: two a picture, one of its mirror image.
     pub latents_encoded: IntCounter,
     /// Posteriors found in this worker's cache.
@@ -91,6 +93,10 @@ impl Metrics {
             rank: gauge("ringtune_worker_rank", "The rank held, -1 without one")?,
             session_up: gauge("ringtune_worker_session_up", "1 while the coordinator is connected")?,
             sessions: counter("ringtune_worker_sessions_total", "Sessions with the coordinator")?,
+            unknown_messages: counter(
+                "ringtune_worker_unknown_messages_total",
+                "Messages of the coordinator skipped because this version does not know them",
+            )?,
             latents_encoded: counter("ringtune_worker_latents_encoded_total", "Posteriors encoded here")?,
             latent_cache_hits: counter(
                 "ringtune_worker_latent_cache_hits_total",

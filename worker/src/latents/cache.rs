@@ -1,6 +1,7 @@
 //! The files: one an entry, named by its key, in one folder of the worker.
 
 use std::{
+    collections::HashSet,
     fs::{self, File},
     io::{self, Read as _},
     path::{Path, PathBuf},
@@ -12,25 +13,34 @@ use tracing::warn;
 
 use super::{
     LatentKey,
-    entry::{decode, encode, row_length},
+    entry::{decode, encode, file_length},
 };
 use crate::{bounded_folder, train::EncodedImage};
-
-/// More than the header of any entry.
-const HEADER_BYTES: usize = 256;
 
 /// Posteriors that this worker has met, up to a bound; what was used longest ago goes first. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct LatentCache {
     folder: PathBuf,
     most_bytes: u64,
+    /// It outlives the job: what is kept is synced.
+    lasts: bool,
 }
 
 impl LatentCache {
     /// A cache in `folder`, which is made if need be, of about `most_bytes`.
     pub fn open(folder: PathBuf, most_bytes: u64) -> io::Result<Self> {
         fs::create_dir_all(&folder)?;
-        Ok(Self { folder, most_bytes })
+        Ok(Self { folder, most_bytes, lasts: true })
+    }
+
+    /// Entries of one job in a folder that is removed with it, and made with the first of them.
+    pub(super) fn of_a_job(folder: PathBuf) -> Self {
+        Self { folder, most_bytes: u64::MAX, lasts: false }
+    }
+
+    /// About how much it keeps.
+    pub(super) fn most_bytes(&self) -> u64 {
+        self.most_bytes
     }
 
     /// Where an entry is or would be.
@@ -42,7 +52,7 @@ impl LatentCache {
     /// have. A damaged file is removed, so that it is made again. Blocks.
     pub fn read(&self, key: LatentKey, shape: [usize; 3]) -> Option<EncodedImage> {
         let path = self.path(key);
-        let bytes = read_bounded(&path, row_length(shape) * 4 + HEADER_BYTES).ok()?;
+        let bytes = read_bounded(&path, file_length(shape)).ok()?;
         match decode(&bytes, key, shape) {
             Ok(image) => {
                 bounded_folder::mark_used(&path, SystemTime::now());
@@ -56,21 +66,39 @@ impl LatentCache {
         }
     }
 
-    /// Keeps posteriors. Blocks.
+    /// Keeps posteriors, if a cache of its size can. Blocks.
     pub fn write(&self, key: LatentKey, image: &EncodedImage) -> Result<(), FileError> {
-        write_atomically(&self.path(key), &encode(key, image))
+        let (path, bytes) = (self.path(key), encode(key, image));
+        if bytes.len() as u64 > self.most_bytes {
+            return Ok(());
+        }
+        if self.lasts {
+            return write_atomically(&path, &bytes);
+        }
+        // Nobody but this job reads it: what a crash leaves of it is of no use, whole or not.
+        let written = fs::create_dir_all(&self.folder).and_then(|()| fs::write(&path, &bytes));
+        written.map_err(|cause| FileError { action: "write", path, cause })
     }
 
-    /// Removes what was used longest ago until the rest fits. Blocks.
-    pub fn trim(&self) {
-        bounded_folder::trim(&self.folder, self.most_bytes, |_| false);
+    /// Lets the system read an entry ahead of its use. Blocks for a moment.
+    pub(super) fn expect(&self, key: LatentKey) {
+        // A wish: without it reading takes longer.
+        if let Ok(file) = File::open(self.path(key)) {
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::WillNeed);
+        }
+    }
+
+    /// Removes what was used longest ago until the rest fits, but nothing that is `needed`. Blocks.
+    pub fn trim(&self, needed: &HashSet<LatentKey>) {
+        let needed: HashSet<PathBuf> = needed.iter().map(|key| self.path(*key)).collect();
+        bounded_folder::trim(&self.folder, self.most_bytes, |path| needed.contains(path));
     }
 }
 
 /// A longer file is read to one byte more than `most` and found damaged.
-fn read_bounded(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(most as u64 + 1).read_to_end(&mut bytes)?;
+    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -122,8 +150,19 @@ mod tests {
         assert_eq!(fs::metadata(cache.path(key(0))).unwrap().len(), 188);
         // Reading is using.
         assert!(cache.read(key(0), SHAPE).is_some());
-        cache.trim();
+        cache.trim(&HashSet::from([key(2)]));
         let left: Vec<u8> = (0..4).filter(|number| cache.path(key(*number)).exists()).collect();
-        assert_eq!(left, [0, 3]);
+        // The third was not used for longer than the fourth, but is needed.
+        assert_eq!(left, [0, 2]);
+    }
+
+    #[test]
+    fn nothing_is_written_that_could_not_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        for most_bytes in [0, 187] {
+            let cache = LatentCache::open(folder.path().to_owned(), most_bytes).unwrap();
+            cache.write(key(0), &image(1.0)).unwrap();
+            assert!(!cache.path(key(0)).exists());
+        }
     }
 }

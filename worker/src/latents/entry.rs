@@ -8,6 +8,7 @@ use crate::{engine::Moments, train::EncodedImage};
 /// What an entry's file begins with.
 const MAGIC: &[u8; 16] = b"ringtune-latent1";
 const HASH_BYTES: usize = 32;
+const SIDE_BYTES: usize = 4;
 /// Mean and logarithm of the variance, of the picture and of its mirror image.
 const PARTS: usize = 4;
 
@@ -28,6 +29,11 @@ pub enum EntryError {
 /// Numbers in the row of a picture whose latents have `shape`: channels, rows, columns.
 pub fn row_length(shape: [usize; 3]) -> usize {
     PARTS * shape.iter().product::<usize>()
+}
+
+/// Bytes of a file as [`encode`] writes it.
+pub(super) fn file_length(shape: [usize; 3]) -> u64 {
+    (MAGIC.len() + 2 * HASH_BYTES + 3 * SIDE_BYTES + row_length(shape) * 4) as u64
 }
 
 /// The posteriors in a row: mean and log-variance of the picture, then those of its mirror image.
@@ -100,6 +106,7 @@ pub(super) mod tests {
         odd.flipped.logvar[5] = f32::from_bits(0x7fc0_0001);
         odd.plain.mean[0] = -0.0;
         let bits = |image: &EncodedImage| rows_of(image).iter().map(|n| n.to_bits()).collect::<Vec<_>>();
+        assert_eq!(encode(key("a"), &odd).len() as u64, file_length(SHAPE));
         let read = decode(&encode(key("a"), &odd), key("a"), SHAPE).unwrap();
         assert_eq!(bits(&read), bits(&odd));
         assert_eq!(rows_of(&odd).len(), row_length(SHAPE));

@@ -8,11 +8,13 @@
 mod cache;
 mod entry;
 mod plan;
+mod shelf;
 
 pub use cache::LatentCache;
 pub(crate) use entry::from_row;
 pub use entry::{EntryError, row_length, rows_of};
 pub use plan::{Give, rounds};
+pub use shelf::{Place, Shelf};
 
 use ringtune_shared::{
     ids::{ContentHash, ContentHasher},

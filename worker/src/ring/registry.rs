@@ -9,6 +9,7 @@ use std::{
 use ringtune_shared::{
     ids::{Epoch, JobId},
     ring::{Place, Ring, RingConfig, RingView},
+    version::RING_PROTOCOLS,
 };
 use tokio::{sync::mpsc, time::timeout};
 use tonic::Status;
@@ -73,7 +74,9 @@ impl Rings {
     /// loses its place.
     pub fn take_seat(&self, assignment: &Assignment) -> Result<Seat, Error> {
         let rows = assignment.spec.global_microbatches() as usize;
-        self.take_place(assignment.ring.clone(), assignment.rank, rows)
+        let mut seat = self.take_place(assignment.ring.clone(), assignment.rank, rows)?;
+        seat.protocol = assignment.ring_protocol;
+        Ok(seat)
     }
 
     /// The same from its parts. `rows`: microbatches of a step, over all ranks.
@@ -83,7 +86,8 @@ impl Rings {
         let place = Place { job: view.job, epoch: view.epoch, rank, world_size: view.world_size() };
         let (streams, incoming) = mpsc::channel(1);
         self.places().insert(place.job, Registered { place, streams });
-        Ok(Seat { rings: self.clone(), view, place, rows, incoming })
+        let protocol = RING_PROTOCOLS.max;
+        Ok(Seat { rings: self.clone(), view, place, rows, protocol, incoming })
     }
 
     pub(super) fn metrics(&self) -> Arc<Metrics> {
@@ -131,6 +135,8 @@ pub struct Seat {
     view: RingView,
     place: Place,
     rows: usize,
+    /// Of RingService, as all members speak it.
+    protocol: u32,
     incoming: mpsc::Receiver<IncomingStream>,
 }
 
@@ -159,7 +165,7 @@ impl Seat {
 
     /// The streams to and from the neighbours. Both at once: a ring is a cycle, and somebody has to be first.
     pub(super) async fn transport(&mut self) -> Result<GrpcTransport, Error> {
-        let place = self.place;
+        let (place, protocol) = (self.place, self.protocol);
         let limit = self.rings.shared.options.connect_timeout;
         let next_address = self.view.next_of(place.rank)?.address.clone();
         let previous_address = self.view.previous_of(place.rank)?.address.clone();
@@ -167,7 +173,7 @@ impl Seat {
         let dial = async {
             let unreachable =
                 |reason| Error::Unreachable { rank: place.next(), address: next_address.clone(), reason };
-            match timeout(limit, transport::dial(&next_address, place, metrics)).await {
+            match timeout(limit, transport::dial(&next_address, place, protocol, metrics)).await {
                 Ok(dialled) => dialled.map_err(unreachable),
                 Err(_) => Err(unreachable(format!("no connection within {} s", limit.as_secs_f64()))),
             }

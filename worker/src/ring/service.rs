@@ -5,21 +5,25 @@ use std::time::Duration;
 use ringtune_proto::{
     convert::parse,
     v1::{
-        ExchangeRequest, ExchangeResponse,
+        ExchangeRequest, ExchangeResponse, RingOpen,
         exchange_request::Part,
         ring_service_server::{RingService, RingServiceServer},
     },
 };
-use ringtune_shared::ids::Epoch;
+use ringtune_shared::{ids::Epoch, version::RING_PROTOCOLS};
 use tokio::time::timeout;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Rings, registry::Opening, transport::IncomingStream};
+use super::{
+    Rings,
+    registry::Opening,
+    transport::{IncomingStream, MOST_SEGMENT_BYTES},
+};
 
 /// A stream has to say what it is within this time.
 const OPENING_LIMIT: Duration = Duration::from_secs(10);
-/// Segments are at most 1 MiB.
-const MOST_MESSAGE_BYTES: usize = 2 << 20;
+/// A chunk's payload and what is around it.
+const MOST_MESSAGE_BYTES: usize = 2 * MOST_SEGMENT_BYTES as usize;
 
 /// The handler.
 #[derive(Clone, Debug)]
@@ -55,15 +59,60 @@ impl RingService for RingServer {
             rank: open.rank,
             world_size: open.world_size,
         };
+        check_language(&open)?;
         let seat = self.rings.find(opening)?;
         // 2. Hand it over, and answer when it has ended.
-        let (stream, ended) = IncomingStream::new(messages, self.rings.metrics());
+        let (stream, ended) = IncomingStream::new(messages, opening.job, self.rings.metrics());
         seat.try_send(stream).map_err(|_| {
             Status::failed_precondition("this rank has a stream from the previous one already")
         })?;
         match ended.await {
             Ok(()) => Ok(Response::new(ExchangeResponse {})),
             Err(_) => Err(Status::unavailable("the rank has left the ring")),
+        }
+    }
+}
+
+/// That this rank understands what the previous one is going to send.
+fn check_language(open: &RingOpen) -> Result<(), Status> {
+    let refuse = |text| Err(Status::failed_precondition(text));
+    if !RING_PROTOCOLS.contains(open.protocol) {
+        return refuse(format!(
+            "open.protocol: got {}; allowed: {RING_PROTOCOLS}: install one version of Ringtune on both workers",
+            open.protocol
+        ));
+    }
+    if open.max_segment_bytes == 0 || open.max_segment_bytes > MOST_SEGMENT_BYTES {
+        return refuse(format!(
+            "open.max_segment_bytes: got {}; allowed: 1 to {MOST_SEGMENT_BYTES}",
+            open.max_segment_bytes
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_of_another_protocol_or_with_larger_segments_is_refused_at_its_opening() {
+        let good = RingOpen {
+            protocol: RING_PROTOCOLS.max,
+            max_segment_bytes: MOST_SEGMENT_BYTES,
+            ..RingOpen::default()
+        };
+        assert!(check_language(&good).is_ok());
+        // Release 0.1.0 named none.
+        for protocol in [0, RING_PROTOCOLS.max + 1] {
+            let status = check_language(&RingOpen { protocol, ..good.clone() }).expect_err("refused");
+            assert_eq!(status.code(), tonic::Code::FailedPrecondition);
+            assert!(status.message().contains(&format!("got {protocol}; allowed: protocol 2")), "{status}");
+        }
+        for max_segment_bytes in [0, MOST_SEGMENT_BYTES + 1] {
+            let status =
+                check_language(&RingOpen { max_segment_bytes, ..good.clone() }).expect_err("refused");
+            assert!(status.message().starts_with("open.max_segment_bytes: got"), "{status}");
         }
     }
 }

@@ -6,14 +6,14 @@ use async_trait::async_trait;
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
     ring::{
-        Member, RingConfig, RingView, Transport,
+        Frame, Member, RingConfig, RingView, Signal, Transport,
         conformance::{Failure, NewRing, SuiteConfig, TransportFactory, run_all},
     },
 };
 use tokio::{net::TcpListener, task::JoinSet};
 use tonic::transport::{Server, server::TcpIncoming};
 
-use super::{Error, RingOptions, RingServer, Rings};
+use super::{Error, RingOptions, RingServer, Rings, Seat};
 use crate::http::Metrics;
 
 /// A worker's RingService on a port of its own. The server ends with the test's runtime.
@@ -92,9 +92,11 @@ async fn ranks_gather_all_rows_and_leave_in_peace() {
         workers.push(listening(quick(Duration::from_secs(20))).await);
     }
     let view = view(JobId::new(), Epoch::FIRST, workers.iter().map(|(_, address)| *address));
+    // All of them before one connects, as the coordinator has it: a rank is told to start when all are ready.
+    let take = |(rank, (rings, _)): (usize, &(Rings, SocketAddr))| rings.take_place(view.clone(), rank, rows);
+    let seats: Vec<Seat> = workers.iter().enumerate().map(take).collect::<Result<_, _>>().unwrap();
     let mut ranks = JoinSet::new();
-    for (rank, (rings, _)) in workers.iter().enumerate() {
-        let seat = rings.take_place(view.clone(), rank, rows).unwrap();
+    for seat in seats {
         ranks.spawn(async move {
             let mut ring = seat.connect().await.unwrap();
             let row = |microbatch| vec![microbatch as f32, 0.5];
@@ -106,6 +108,46 @@ async fn ranks_gather_all_rows_and_leave_in_peace() {
         });
     }
     ranks.join_all().await;
+}
+
+/// A rank whose process ends with its last word: what it sent last must be with its neighbour by then.
+#[test]
+fn what_a_rank_sent_has_arrived_when_it_has_left() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (servers, leaving) = (runtime(), runtime());
+    let ((one, one_address), (two, two_address)) = servers.block_on(async {
+        (listening(quick(Duration::from_secs(20))).await, listening(quick(Duration::from_secs(20))).await)
+    });
+    let view = view(JobId::new(), Epoch::FIRST, [one_address, two_address]);
+    let mut first = one.take_place(view.clone(), 0, 2).unwrap();
+    let mut second = two.take_place(view.clone(), 1, 2).unwrap();
+    let (job, epoch) = (view.job, view.epoch);
+    let frame = |segment| {
+        let payload = vec![7; 1 << 16].into();
+        Signal::Frame(Frame { job, epoch, collective: 1, hop: 0, segment, payload })
+    };
+    // 1. The second rank has a thread of its own and takes in whatever comes.
+    let taking = std::thread::spawn(move || {
+        servers.block_on(async move {
+            let (_send, mut receive) = Box::new(second.transport().await.unwrap()).split();
+            let mut taken = 0;
+            while receive.receive().await.unwrap().is_some() {
+                taken += 1;
+            }
+            taken
+        })
+    });
+    // 2. The first one sends, leaves, and is gone with all its tasks.
+    leaving.block_on(async {
+        let (mut send, _receive) = Box::new(first.transport().await.unwrap()).split();
+        for segment in 0..40 {
+            send.send(frame(segment)).await.unwrap();
+        }
+        // The other one may be gone before its answer is here.
+        let _ = send.finish().await;
+    });
+    drop(leaving);
+    assert_eq!(taking.join().unwrap(), 40);
 }
 
 #[tokio::test]

@@ -24,6 +24,8 @@ use crate::{http::Metrics, session::error_chain};
 pub(crate) const MOST_FRAME_BYTES: u32 = 1 << 20;
 /// Bytes on the way of one stream and one connection: there is one stream a connection.
 pub(crate) const WINDOW_BYTES: u32 = 4 << 20;
+/// The largest payload of a chunk.
+pub(super) const MOST_SEGMENT_BYTES: u32 = 1 << 20;
 /// Messages between the ring and the connection.
 const QUEUED_MESSAGES: usize = 2;
 
@@ -56,9 +58,14 @@ pub(super) struct Outgoing {
     metrics: Arc<Metrics>,
 }
 
-/// Opens a stream to the rank after `place` at `address`, host:port. The answer to its opening comes only with the
-/// first failed send: the next rank answers when the stream has ended.
-pub(super) async fn dial(address: &str, place: Place, metrics: Arc<Metrics>) -> Result<Outgoing, String> {
+/// Opens a stream to the rank after `place` at `address`, host:port, in `protocol`. The answer to its opening comes
+/// only with the first failed send: the next rank answers when the stream has ended.
+pub(super) async fn dial(
+    address: &str,
+    place: Place,
+    protocol: u32,
+    metrics: Arc<Metrics>,
+) -> Result<Outgoing, String> {
     let channel = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| error_chain(&error))?
         .connect_timeout(Duration::from_secs(10))
@@ -77,6 +84,8 @@ pub(super) async fn dial(address: &str, place: Place, metrics: Arc<Metrics>) -> 
         epoch: place.epoch.0,
         rank: i32::try_from(place.rank).unwrap_or(i32::MAX),
         world_size: i32::try_from(place.world_size).unwrap_or(i32::MAX),
+        protocol,
+        max_segment_bytes: MOST_SEGMENT_BYTES,
     };
     // There is room: the queue is new.
     messages.send(request(Part::Open(open))).await.map_err(|error| error.to_string())?;
@@ -95,20 +104,22 @@ impl Outgoing {
         let Some(messages) = &self.messages else {
             return Err(LinkBroken("it was finished before".to_owned()));
         };
-        tokio::select! {
+        let answer = tokio::select! {
+            biased;
             // The call ends first only when the next rank refused or is gone.
-            answer = &mut self.call => {
-                self.messages = None;
-                Err(LinkBroken(match answer {
-                    Ok(Ok(())) => "it ended the stream".to_owned(),
-                    Ok(Err(status)) => format!("{}: {}", status.code(), status.message()),
-                    Err(error) => error.to_string(),
-                }))
-            }
-            sent = messages.send(message) => {
-                sent.map_err(|_| LinkBroken("the stream is closed".to_owned()))
-            }
-        }
+            answer = &mut self.call => answer,
+            sent = messages.send(message) => match sent {
+                Ok(()) => return Ok(()),
+                // The stream is closed a moment before the call says why.
+                Err(_) => (&mut self.call).await,
+            },
+        };
+        self.messages = None;
+        Err(LinkBroken(match answer {
+            Ok(Ok(())) => "it ended the stream".to_owned(),
+            Ok(Err(status)) => format!("{}: {}", status.code(), status.message()),
+            Err(error) => error.to_string(),
+        }))
     }
 }
 
@@ -119,7 +130,6 @@ impl SendHalf for Outgoing {
             Signal::Frame(frame) => {
                 self.metrics.exchange_sent_bytes.inc_by(frame.payload.len() as u64);
                 Part::Chunk(v1::RingChunk {
-                    job_id: frame.job.to_string(),
                     epoch: frame.epoch.0,
                     collective: frame.collective,
                     hop: frame.hop,
@@ -127,9 +137,7 @@ impl SendHalf for Outgoing {
                     payload: frame.payload,
                 })
             }
-            Signal::Pulse { job, epoch } => {
-                Part::Pulse(v1::RingPulse { job_id: job.to_string(), epoch: epoch.0 })
-            }
+            Signal::Pulse { epoch, .. } => Part::Pulse(v1::RingPulse { epoch: epoch.0 }),
         };
         self.push(request(part)).await
     }
@@ -139,9 +147,14 @@ impl SendHalf for Outgoing {
             return Ok(());
         }
         self.push(request(Part::Close(v1::RingClose {}))).await?;
-        // The stream ends behind the close; the call goes on by itself until all of it has left.
+        // The stream ends behind the close. The next rank answers when it has read that: until then this one stays,
+        // for what it sent last goes with its process.
         self.messages = None;
-        Ok(())
+        match (&mut self.call).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(status)) => Err(LinkBroken(format!("{}: {}", status.code(), status.message()))),
+            Err(error) => Err(LinkBroken(error.to_string())),
+        }
     }
 }
 
@@ -158,6 +171,8 @@ impl Drop for Outgoing {
 #[derive(Debug)]
 pub struct IncomingStream {
     messages: Streaming<ExchangeRequest>,
+    /// As its opening says.
+    job: JobId,
     finished: bool,
     /// Tells the handler how the stream ended; dropping it says "given up".
     done: Option<oneshot::Sender<()>>,
@@ -168,10 +183,11 @@ impl IncomingStream {
     /// A stream whose opening has been read, and what tells the handler that it may answer.
     pub(super) fn new(
         messages: Streaming<ExchangeRequest>,
+        job: JobId,
         metrics: Arc<Metrics>,
     ) -> (Self, oneshot::Receiver<()>) {
         let (done, ended) = oneshot::channel();
-        (Self { messages, finished: false, done: Some(done), metrics }, ended)
+        (Self { messages, job, finished: false, done: Some(done), metrics }, ended)
     }
 
     fn signal(&self, part: Option<Part>) -> Result<Option<Signal>, LinkBroken> {
@@ -179,7 +195,7 @@ impl IncomingStream {
             Some(Part::Chunk(chunk)) => {
                 self.metrics.exchange_received_bytes.inc_by(chunk.payload.len() as u64);
                 Ok(Some(Signal::Frame(Frame {
-                    job: job_of(&chunk.job_id)?,
+                    job: self.job,
                     epoch: Epoch(chunk.epoch),
                     collective: chunk.collective,
                     hop: chunk.hop,
@@ -187,18 +203,12 @@ impl IncomingStream {
                     payload: chunk.payload,
                 })))
             }
-            Some(Part::Pulse(pulse)) => {
-                Ok(Some(Signal::Pulse { job: job_of(&pulse.job_id)?, epoch: Epoch(pulse.epoch) }))
-            }
+            Some(Part::Pulse(pulse)) => Ok(Some(Signal::Pulse { job: self.job, epoch: Epoch(pulse.epoch) })),
             Some(Part::Close(_)) => Ok(None),
             Some(Part::Open(_)) => Err(LinkBroken("it opened its stream twice".to_owned())),
             None => Err(LinkBroken("it sent a message that this version does not know".to_owned())),
         }
     }
-}
-
-fn job_of(text: &str) -> Result<JobId, LinkBroken> {
-    text.parse().map_err(|error| LinkBroken(format!("job_id: {error}")))
 }
 
 #[async_trait]

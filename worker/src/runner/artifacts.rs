@@ -9,10 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient};
-use ringtune_shared::{
-    backoff::Backoff,
-    ids::{ContentHash, ContentHasher, IdError, JobId},
-};
+use ringtune_shared::ids::{ContentHash, ContentHasher, Epoch, IdError, JobId};
 use tokio::{
     fs::File,
     io::{AsyncReadExt as _, AsyncSeekExt as _},
@@ -21,26 +18,25 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{
-    Code, Status,
+    Status,
     transport::{Channel, Endpoint},
 };
-use tracing::warn;
 
-use super::RankError;
-use crate::session::link_random;
+use super::{RankError, retry::until_answered};
 
 /// Bytes of one message of an upload.
 const CHUNK_BYTES: usize = 512 << 10;
 /// Messages between the disk and the network.
 const QUEUED_CHUNKS: usize = 4;
-/// An upload or download that takes longer is tried again, from where it was.
+/// A call that takes longer is tried again; an upload goes on from where it was.
 const TRANSFER_LIMIT: Duration = Duration::from_secs(600);
 
 /// The coordinator's ArtifactService. Cheap to clone; connects when first used.
 #[derive(Clone, Debug)]
 pub struct ArtifactClient {
     service: ArtifactServiceClient<Channel>,
-    backoff: Backoff,
+    /// Of the ring whose files these are: those of an older one are refused.
+    epoch: Option<Epoch>,
 }
 
 impl ArtifactClient {
@@ -52,60 +48,34 @@ impl ArtifactClient {
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(20))
             .connect_lazy();
-        Ok(Self { service: ArtifactServiceClient::new(channel), backoff: Backoff::RECONNECT })
+        Ok(Self { service: ArtifactServiceClient::new(channel), epoch: None })
     }
 
-    /// The whole content of `hash`, of at most `limit` bytes, checked.
-    pub async fn download(&self, hash: ContentHash, limit: u64) -> Result<Vec<u8>, RankError> {
-        let uri = hash.uri();
-        let mut retries = Retries::of(&uri, self.backoff);
-        let content = loop {
-            match within_limit(self.download_once(&uri, limit)).await {
-                Ok(content) => break content,
-                Err(status) => retries.wait_after(status).await?,
-            }
-        };
-        let wrong = |problem| RankError::WrongContent { uri: uri.clone(), problem };
-        if content.len() as u64 > limit {
-            return Err(wrong(format!("more than the {limit} bytes that it should have")));
-        }
-        let found = ContentHash::of(&content);
-        if found != hash {
-            return Err(wrong(format!("{} bytes with the hash {found}", content.len())));
-        }
-        Ok(content)
+    /// The same, for what a rank of this epoch leaves.
+    pub fn at(&self, epoch: Epoch) -> Self {
+        Self { epoch: Some(epoch), ..self.clone() }
     }
 
-    /// Stops reading as soon as there is more than there may be.
-    async fn download_once(&self, uri: &str, limit: u64) -> Result<Vec<u8>, Status> {
-        let request = v1::DownloadRequest { uri: uri.to_owned(), ..Default::default() };
-        let mut stream = self.service.clone().download(request).await?.into_inner();
-        let mut content = Vec::new();
-        while let Some(part) = stream.message().await? {
-            content.extend_from_slice(&part.chunk);
-            if content.len() as u64 > limit {
-                break;
-            }
-        }
-        Ok(content)
+    /// The calls themselves.
+    pub(super) fn service(&self) -> ArtifactServiceClient<Channel> {
+        self.service.clone()
     }
 
     /// The files that are kept with a job, by name.
     pub async fn list(&self, job: JobId) -> Result<BTreeMap<String, ContentHash>, RankError> {
-        let what = "list the job's artifacts";
-        let mut retries = Retries::of(what, self.backoff);
         let (mut kept, mut page_token) = (BTreeMap::new(), String::new());
         loop {
-            let request = v1::ListArtifactsRequest { job_id: job.to_string(), page_size: 500, page_token };
-            let mut service = self.service.clone();
-            let page = match within_limit(service.list_artifacts(request.clone())).await {
-                Ok(page) => page.into_inner(),
-                Err(status) => {
-                    retries.wait_after(status).await?;
-                    page_token = request.page_token;
-                    continue;
-                }
+            let request = v1::ListArtifactsRequest {
+                job_id: job.to_string(),
+                page_size: 500,
+                page_token,
+                ..Default::default()
             };
+            let ask = || {
+                let (mut service, request) = (self.service.clone(), request.clone());
+                within_limit(async move { service.list_artifacts(request).await })
+            };
+            let page = until_answered("list the job's artifacts", ask).await?.into_inner();
             for artifact in page.artifacts {
                 let wrong = |error: IdError| RankError::WrongContent {
                     uri: artifact.uri.clone(),
@@ -132,29 +102,21 @@ impl ArtifactClient {
             job_id: job.to_string(),
             name: name.clone(),
             media_type: media_type(&name).to_owned(),
+            epoch: self.epoch.map(|epoch| epoch.0),
         };
-        let mut retries = Retries::of(&name, self.backoff);
-        loop {
-            match within_limit(self.upload_once(file, header.clone())).await {
-                Ok(()) => return Ok(()),
-                Err(status) => retries.wait_after(status).await?,
-            }
-        }
+        until_answered(&name, || within_limit(self.upload_once(file, header.clone()))).await
     }
 
     /// Takes a file off a job. One that is not there is no error.
     pub async fn delete(&self, job: JobId, file: &Path) -> Result<(), RankError> {
         let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let request = v1::DeleteArtifactRequest { job_id: job.to_string(), name: name.clone() };
-        let mut retries = Retries::of(&name, self.backoff);
-        loop {
-            let mut service = self.service.clone();
-            let deleted = async { service.delete_artifact(request.clone()).await.map(drop) };
-            match within_limit(deleted).await {
-                Ok(()) => return Ok(()),
-                Err(status) => retries.wait_after(status).await?,
-            }
-        }
+        let epoch = self.epoch.map(|epoch| epoch.0);
+        let request = v1::DeleteArtifactRequest { job_id: job.to_string(), name: name.clone(), epoch };
+        let delete = || {
+            let (mut service, request) = (self.service.clone(), request.clone());
+            within_limit(async move { service.delete_artifact(request).await.map(drop) })
+        };
+        until_answered(&name, delete).await
     }
 
     async fn upload_once(&self, file: &Path, header: v1::UploadHeader) -> Result<(), Status> {
@@ -170,62 +132,24 @@ impl ArtifactClient {
         let (sender, receiver) = mpsc::channel(QUEUED_CHUNKS);
         let from = u64::try_from(offset).unwrap_or(0);
         let reading = AbortOnDropHandle::new(tokio::spawn(send_file(file.to_owned(), from, header, sender)));
-        let answer = self.service.clone().upload(ReceiverStream::new(receiver)).await;
-        drop(reading);
-        match answer?.into_inner() {
-            done if done.complete => Ok(()),
-            partial => {
-                Err(Status::unavailable(format!("{} of {size} bytes arrived", partial.committed_size)))
-            }
+        let answer = self.service.clone().upload(ReceiverStream::new(receiver)).await?.into_inner();
+        if answer.complete {
+            return Ok(());
         }
+        let committed = answer.committed_size;
+        Err(match reading.await {
+            Ok(Err(error)) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                Status::internal(format!("{} cannot be read: {error}", file.display()))
+            }
+            // The coordinator stopped in the middle of it.
+            _ => Status::unavailable(format!("{committed} of {size} bytes arrived")),
+        })
     }
 }
 
 async fn within_limit<T>(transfer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     let late = || Status::deadline_exceeded(format!("not done within {} s", TRANSFER_LIMIT.as_secs()));
     tokio::time::timeout(TRANSFER_LIMIT, transfer).await.unwrap_or_else(|_| Err(late()))
-}
-
-/// Failed tries of one transfer.
-struct Retries<'a> {
-    what: &'a str,
-    backoff: Backoff,
-    attempt: u32,
-}
-
-impl<'a> Retries<'a> {
-    fn of(what: &'a str, backoff: Backoff) -> Self {
-        Self { what, backoff, attempt: 0 }
-    }
-
-    /// Waits before the next try, unless the coordinator's answer says that it would fail as well.
-    async fn wait_after(&mut self, status: Status) -> Result<(), RankError> {
-        if is_final(status.code()) {
-            return Err(RankError::refused(self.what, &status));
-        }
-        let wait = self.backoff.delay(self.attempt, link_random());
-        let (what, reason) = (self.what, status.message());
-        warn!(what, code = %status.code(), reason, "transfer failed; again in {wait:?}");
-        self.attempt = self.attempt.saturating_add(1);
-        tokio::time::sleep(wait).await;
-        Ok(())
-    }
-}
-
-/// Codes that mean the same answer next time. The rest may be a coordinator that restarts.
-fn is_final(code: Code) -> bool {
-    matches!(
-        code,
-        Code::InvalidArgument
-            | Code::NotFound
-            | Code::AlreadyExists
-            | Code::PermissionDenied
-            | Code::FailedPrecondition
-            | Code::OutOfRange
-            | Code::Unimplemented
-            | Code::DataLoss
-            | Code::Unauthenticated
-    )
 }
 
 fn part(part: v1::upload_request::Part) -> v1::UploadRequest {

@@ -16,10 +16,13 @@ pub struct ContentCache {
 }
 
 impl ContentCache {
-    /// A cache in `folder`, which is made if need be, of about `most_bytes`.
+    /// A cache in `folder`, which is made if need be, of about `most_bytes`. Blocks: what an earlier start left there is
+    /// trimmed to that.
     pub fn open(folder: PathBuf, most_bytes: u64) -> Result<Self, RankError> {
         fs::create_dir_all(&folder).map_err(|source| RankError::Io { path: folder.clone(), source })?;
-        Ok(Self { folder, most_bytes })
+        let cache = Self { folder, most_bytes };
+        cache.trim(&[]);
+        Ok(cache)
     }
 
     /// Where a content is or would be.
@@ -83,7 +86,10 @@ mod tests {
             fs::File::open(cache.path(*hash)).unwrap().set_modified(time).unwrap();
         }
         cache.trim(&hashes[..1]);
-        let left: Vec<bool> = hashes.iter().map(|hash| cache.path(*hash).exists()).collect();
-        assert_eq!(left, [true, false, false, true]);
+        let left = || hashes.iter().map(|hash| cache.path(*hash).exists()).collect::<Vec<_>>();
+        assert_eq!(left(), [true, false, false, true]);
+        // The next start may have less room, and no job needs anything then.
+        ContentCache::open(folder.path().to_owned(), 10).unwrap();
+        assert_eq!(left(), [false, false, false, true]);
     }
 }

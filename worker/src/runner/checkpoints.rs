@@ -8,7 +8,7 @@ use ringtune_shared::{
     version::VERSION,
 };
 
-use super::{RankError, prepare::Prepared, resume::numerics, uploads::Uploads};
+use super::{RankError, prepare::Prepared, resume::numerics, uploads::UploadQueue};
 use crate::{output, session::Assignment, train::SavedState};
 
 /// Which steps of a job are kept, and those that are.
@@ -59,7 +59,7 @@ impl Checkpoints {
         &mut self,
         step: u64,
         state: SavedState,
-        uploads: &Uploads,
+        uploads: &mut UploadQueue,
     ) -> Result<(), RankError> {
         let about = About { step, options: deciding_options(&self.spec, step), ..self.about.clone() };
         let checkpoint = Checkpoint { about, numbers: state.numbers, tensors: state.tensors };

@@ -18,12 +18,13 @@ use tokio::{sync::watch, time::timeout};
 
 use super::{
     RankError, agreement, base_model_name,
+    ending::{LAST_UPLOAD, WAIT_FOR_A_BETTER_REASON, dropped, ended},
     files::write_job_file,
     images::one_file,
     journal::LOG_FILE,
     model,
-    task::{LAST_UPLOAD, WAIT_FOR_A_BETTER_REASON, Work, dropped, ended},
-    uploads::Uploads,
+    task::Work,
+    uploads::{UploadQueue, Uploads},
 };
 use crate::{
     engine::{LoadModel, SamplerKind},
@@ -31,7 +32,7 @@ use crate::{
         self, Batch, Drawing, EmbeddingFile, ModelName, PictureOptions, picture_file, sheet, to_image,
     },
     ring::Seat,
-    session::{Progress, RankEvent, RankOrders},
+    session::{Progress, ProgressStage, RankEvent, RankOrders},
 };
 
 /// A picture as a file: far above the largest that can be asked for.
@@ -77,9 +78,10 @@ pub(super) async fn run(work: Work, mut orders: watch::Receiver<RankOrders>) -> 
         _ => return Err(RankError::Stopped),
     }
     // 3. Draw; every picture is on its way when the next one begins.
-    let uploads = Uploads::start(artist.work.assignment.ring.job, artist.work.context.artifacts.clone());
+    let mut uploads = artist.work.start_uploads(&orders);
     let drawn = tokio::select! {
-        drawn = artist.draw(seat, &prepared, &uploads) => drawn,
+        drawn = artist.draw(seat, &prepared, &mut uploads.queue) => drawn,
+        error = uploads.task.failure() => Err(error),
         _ = ended(&mut orders) => Err(RankError::Stopped),
     };
     artist.finish(drawn, uploads, orders).await
@@ -100,16 +102,23 @@ impl Artist {
         // 1. The embeddings.
         let mut files = Vec::with_capacity(self.spec.embeddings.len());
         for (done, embedding) in self.spec.embeddings.iter().enumerate() {
-            progress("fetch", done as u64, self.spec.embeddings.len() as u64).await;
-            files.push(self.fetch(embedding).await?);
+            progress(ProgressStage::Fetch, done as u64, self.spec.embeddings.len() as u64).await;
+            files.push(self.fetch(embedding).await);
+            if files.last().is_some_and(Result::is_err) {
+                break;
+            }
         }
+        // The cache keeps its bound, also when something is not to be had.
+        let (cache, needed) = (context.cache.clone(), self.uploaded_embeddings());
+        tokio::task::spawn_blocking(move || cache.trim(&needed)).await?;
+        let files: Vec<EmbeddingFile> = files.into_iter().collect::<Result<_, _>>()?;
         // 2. The checkpoint; its hash is taken beside.
         let base_model = model::materialise(&assignment.spec, &context.models, journal).await?;
         let folder = base_model.folder.clone();
         let tokenizer = model::tokenizer_folder_of(&assignment.spec, &folder)?;
         let about = model::options_of(&assignment.spec);
         let variant = about.variant.clone();
-        progress("load", 0, 1).await;
+        progress(ProgressStage::Load, 0, 1).await;
         let load = LoadModel {
             folder: folder.clone(),
             options: about,
@@ -121,7 +130,7 @@ impl Artist {
         let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), (folder, tokenizer.clone()));
         let hashing =
             tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed.0, &variant, &hashed.1));
-        progress("load", 1, 1).await;
+        progress(ProgressStage::Load, 1, 1).await;
         // 3. Words and sizes.
         let options = options(&self.spec);
         let resolve = move || Drawing::new(options, &tokenizer, info, &files);
@@ -149,6 +158,14 @@ impl Artist {
         })
     }
 
+    fn uploaded_embeddings(&self) -> Vec<ContentHash> {
+        let uploaded = |embedding: &String| match EmbeddingPlace::parse(embedding) {
+            Ok(EmbeddingPlace::Uploaded { hash, .. }) => Some(hash),
+            _ => None,
+        };
+        self.spec.embeddings.iter().filter_map(uploaded).collect()
+    }
+
     /// An embedding as a file of this machine.
     async fn fetch(&self, embedding: &str) -> Result<EmbeddingFile, RankError> {
         let context = &self.work.context;
@@ -162,7 +179,12 @@ impl Artist {
         }
     }
 
-    async fn draw(&self, seat: Seat, prepared: &Prepared, uploads: &Uploads) -> Result<(), RankError> {
+    async fn draw(
+        &self,
+        seat: Seat,
+        prepared: &Prepared,
+        uploads: &mut UploadQueue,
+    ) -> Result<(), RankError> {
         // 1. All ranks draw with the same things.
         let mut ring = seat.connect().await?;
         let common = [
@@ -199,14 +221,17 @@ impl Artist {
     }
 
     async fn say_drawn(&self, done: u64, total: u64) {
-        self.work.journal.event(RankEvent::Progress(Progress { stage: "draw", done, total })).await;
+        self.work
+            .journal
+            .event(RankEvent::Progress(Progress { stage: ProgressStage::Draw, done, total }))
+            .await;
     }
 
     async fn draw_batch(
         &self,
         batch: Batch,
         prepared: &Prepared,
-        uploads: &Uploads,
+        uploads: &mut UploadQueue,
     ) -> Result<(), RankError> {
         // Drawing normal numbers is computing: off the runtime's threads.
         let drawing = Arc::clone(&prepared.drawing);
@@ -227,7 +252,7 @@ impl Artist {
         name: String,
         picture: RgbImage,
         text: String,
-        uploads: &Uploads,
+        uploads: &mut UploadQueue,
     ) -> Result<(), RankError> {
         let path = self.work.folder.join(name);
         let target = path.clone();
@@ -246,7 +271,7 @@ impl Artist {
         Ok(())
     }
 
-    async fn write_job_file(&self, uploads: &Uploads) -> Result<(), RankError> {
+    async fn write_job_file(&self, uploads: &mut UploadQueue) -> Result<(), RankError> {
         let (path, spec): (PathBuf, JobSpec) =
             (self.work.folder.join(JOB_FILE), self.work.assignment.spec.clone());
         let target = path.clone();
@@ -260,7 +285,7 @@ impl Artist {
     }
 
     /// Waits for all pictures, which other ranks draw as well, and lays them out.
-    async fn draw_sheet(&self, prepared: &Prepared, uploads: &Uploads) -> Result<(), RankError> {
+    async fn draw_sheet(&self, prepared: &Prepared, uploads: &mut UploadQueue) -> Result<(), RankError> {
         let (client, job) = (&self.work.context.artifacts, self.work.assignment.ring.job);
         let names: Vec<String> = (0..self.spec.prompts.len())
             .flat_map(|prompt| (0..self.spec.count).map(move |number| (prompt, number)))
@@ -313,29 +338,32 @@ impl Artist {
             Err(RankError::Stopped) => journal.info("stopped on request").await,
             Err(error) => journal.error(error.to_string()).await,
         }
-        if self.work.assignment.rank == 0 {
-            uploads.push(self.work.folder.join(LOG_FILE)).await;
-        }
-        let keep = orders.borrow().end.is_none_or(|end| end.keep_artifacts);
+        let log = (self.work.assignment.rank == 0).then(|| self.work.folder.join(LOG_FILE));
+        let uploaded = async {
+            let mut uploads = uploads.for_the_last_files();
+            if let Some(log) = log {
+                uploads.queue.push(log).await;
+            }
+            uploads.finish().await
+        };
         match outcome {
             Ok(()) => tokio::select! {
-                uploaded = uploads.finish() => uploaded,
-                _ = ended(&mut orders) => Err(RankError::Stopped),
+                uploaded = uploaded => uploaded,
+                _ = dropped(&mut orders) => Err(RankError::Stopped),
             },
             Err(RankError::Stopped) => {
-                if keep {
-                    tokio::select! {
-                        uploaded = uploads.finish() => if let Err(error) = uploaded {
-                            journal.warn(format!("artifacts could not be kept: {error}")).await;
-                        },
-                        _ = dropped(&mut orders) => (),
-                    }
+                tokio::select! {
+                    biased;
+                    _ = dropped(&mut orders) => (),
+                    uploaded = uploaded => if let Err(error) = uploaded {
+                        journal.warn(format!("artifacts could not be kept: {error}")).await;
+                    },
                 }
                 Err(RankError::Stopped)
             }
             Err(error) => {
                 // What cannot be kept in time is lost; the job has failed for another reason.
-                let _ = timeout(LAST_UPLOAD, uploads.finish()).await;
+                let _ = timeout(LAST_UPLOAD, uploaded).await;
                 Err(error)
             }
         }

@@ -28,7 +28,10 @@ pub enum RankError {
     Spec(#[from] SpecError),
     /// Batches, learning rate, numbers that are not finite.
     #[error(transparent)]
-    Train(#[from] train::Error),
+    Train(train::Error),
+    /// An encoded picture that this worker had set aside.
+    #[error("{0}")]
+    Posterior(String),
     /// Files of the job.
     #[error(transparent)]
     Output(#[from] output::Error),
@@ -122,6 +125,15 @@ pub enum RankError {
     /// Asked to end: not a failure.
     #[error("stopped on request")]
     Stopped,
+}
+
+impl From<train::Error> for RankError {
+    fn from(error: train::Error) -> Self {
+        match error {
+            train::Error::Posterior { problem } => Self::Posterior(problem),
+            other => Self::Train(other),
+        }
+    }
 }
 
 impl RankError {

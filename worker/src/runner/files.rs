@@ -13,8 +13,8 @@ use ringtune_shared::{
 };
 
 use super::{
-    ArtifactClient, RankError, checkpoints::Checkpoints, facts::facts, journal::LOG_FILE, prepare::Prepared,
-    preview::Shown, uploads::Uploads,
+    RankError, checkpoints::Checkpoints, facts::facts, journal::LOG_FILE, prepare::Prepared, preview::Shown,
+    uploads::Uploads,
 };
 use crate::{
     engine::RgbImage,
@@ -83,21 +83,16 @@ pub(super) fn make_work_folder(folder: &Path) -> Result<(), RankError> {
 }
 
 impl JobFiles {
-    /// Begins the files in `folder`, which is there. Blocks.
-    pub(super) fn create(
+    /// Begins the files in `folder`, which is there.
+    pub(super) async fn create(
         folder: &Path,
         assignment: &Assignment,
         prepared: &Prepared,
-        client: ArtifactClient,
+        uploads: Uploads,
     ) -> Result<Self, RankError> {
-        let spec = &assignment.spec;
-        let toml = spec.to_toml().map_err(|error| RankError::JobFile(error.to_string()))?;
-        write_job_file(&folder.join(JOB_FILE), &toml, spec)?;
-        let csv = MetricsCsv::create(&folder.join(metrics_csv::FILE_NAME))?;
-        let events = match spec.train.report_to {
-            ReportTo::Tensorboard => Some(EventFile::create(&folder.join(tensorboard::FILE_NAME))?),
-            ReportTo::Nothing => None,
-        };
+        let (place, spec) = (folder.to_owned(), assignment.spec.clone());
+        let select_best = spec.train.validation.select_best;
+        let (csv, events) = tokio::task::spawn_blocking(move || begin(&place, &spec)).await??;
         let done = prepared.done.steps;
         Ok(Self {
             folder: folder.to_owned(),
@@ -105,8 +100,8 @@ impl JobFiles {
             facts: Arc::new(facts(assignment, prepared)?),
             csv: Some(csv),
             events,
-            select_best: spec.train.validation.select_best,
-            uploads: Some(Uploads::start(assignment.ring.job, client)),
+            select_best,
+            uploads: Some(uploads),
             checkpoints: Checkpoints::new(folder.to_owned(), assignment, prepared),
             last: StepJudged { step: done, validation_loss: prepared.state.selection().loss_after(done) },
         })
@@ -138,14 +133,14 @@ impl JobFiles {
     }
 
     /// Writes the embeddings as they are after `step` and sends them on their way.
-    pub(super) async fn save_step(&self, step: u64, rows: Arc<Vec<f32>>) -> Result<(), RankError> {
+    pub(super) async fn save_step(&mut self, step: u64, rows: Arc<Vec<f32>>) -> Result<(), RankError> {
         let judged =
             if self.last.step == step { self.last } else { StepJudged { step, validation_loss: None } };
         for (index, concept) in self.concepts.iter().enumerate() {
             let name = concept.files.at_step(step);
             self.write_concept(index, &name, embeds::write, judged, Arc::clone(&rows)).await?;
-            if let Some(uploads) = &self.uploads {
-                uploads.push(self.folder.join(name)).await;
+            if let Some(uploads) = &mut self.uploads {
+                uploads.queue.push(self.folder.join(name)).await;
             }
         }
         Ok(())
@@ -158,8 +153,8 @@ impl JobFiles {
 
     /// Keeps the state as it is after `step`.
     pub(super) async fn save_checkpoint(&mut self, step: u64, state: SavedState) -> Result<(), RankError> {
-        match &self.uploads {
-            Some(uploads) => self.checkpoints.save(step, state, uploads).await,
+        match &mut self.uploads {
+            Some(uploads) => self.checkpoints.save(step, state, &mut uploads.queue).await,
             None => Ok(()),
         }
     }
@@ -181,8 +176,8 @@ impl JobFiles {
             let (height, width, path) = (picture.height, picture.width, file.clone());
             let png = tokio::task::spawn_blocking(move || picture::write(&path, &picture)).await??;
             shown.push(EventPicture { label, height, width, png });
-            if let Some(uploads) = &self.uploads {
-                uploads.push(file).await;
+            if let Some(uploads) = &mut self.uploads {
+                uploads.queue.push(file).await;
             }
         }
         let Some(mut events) = self.events.take() else { return Ok(()) };
@@ -203,14 +198,23 @@ impl JobFiles {
         };
         let written = self.write_results(left.rows, &mut names).await;
         if let Some(uploads) = self.uploads.take() {
+            let mut uploads = uploads.for_the_last_files();
             for name in names {
-                uploads.push(self.folder.join(name)).await;
+                uploads.queue.push(self.folder.join(name)).await;
             }
             // Last, so that it says how the uploads went.
-            uploads.push(self.folder.join(LOG_FILE)).await;
+            uploads.queue.push(self.folder.join(LOG_FILE)).await;
             uploads.finish().await?;
         }
         written.and(kept)
+    }
+
+    /// Why nothing more gets to the coordinator. Never ends while it does.
+    pub(super) async fn upload_failure(&mut self) -> RankError {
+        match &mut self.uploads {
+            Some(uploads) => uploads.task.failure().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Adds the names of the files that are good. What went wrong with another one does not keep them back.
@@ -285,6 +289,18 @@ impl JobFiles {
         };
         Ok(tokio::task::spawn_blocking(write).await??)
     }
+}
+
+/// Writes the job file and begins those that grow with every step. Blocks.
+fn begin(folder: &Path, spec: &JobSpec) -> Result<(MetricsCsv, Option<EventFile>), RankError> {
+    let toml = spec.to_toml().map_err(|error| RankError::JobFile(error.to_string()))?;
+    write_job_file(&folder.join(JOB_FILE), &toml, spec)?;
+    let csv = MetricsCsv::create(&folder.join(metrics_csv::FILE_NAME))?;
+    let events = match spec.train.report_to {
+        ReportTo::Tensorboard => Some(EventFile::create(&folder.join(tensorboard::FILE_NAME))?),
+        ReportTo::Nothing => None,
+    };
+    Ok((csv, events))
 }
 
 /// The job as it was run, which has to be the same job when it is read.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     data::images::{self, ImageFile, ImageSet},
-    session::{Progress, RankEvent},
+    session::{Progress, ProgressStage, RankEvent},
 };
 
 /// The pictures of a concept, ready to be read.
@@ -58,22 +58,22 @@ impl Pictures {
     }
 }
 
-/// Brings the pictures of all concepts here.
+/// Brings the pictures of all concepts here. Adds what must stay in the cache, which is not trimmed, to `needed`.
 pub(super) async fn materialise(
     spec: &JobSpec,
     client: &ArtifactClient,
     cache: &ContentCache,
     journal: &Journal,
+    needed: &mut Vec<ContentHash>,
 ) -> Result<Vec<Pictures>, RankError> {
     let mut all = Vec::new();
-    let mut needed = Vec::new();
     for (index, concept) in spec.concepts().into_iter().enumerate() {
         let captions = concept.uses_captions();
         let mut folders = Vec::new();
         for (key, folder) in concept.folders() {
             let field = spec.concept_field(index, &key);
             let brought = if folder.images.starts_with(CONTENT_URI_PREFIX) {
-                fetch(&folder.images, client, cache, journal, &mut needed).await
+                fetch(&folder.images, client, cache, journal, needed).await
             } else {
                 list(&field, &folder.images, captions, journal).await
             };
@@ -85,9 +85,6 @@ pub(super) async fn materialise(
         }
         all.push(Pictures::joined(folders));
     }
-    let cache = cache.clone();
-    // Not before all are there: no source is to push out another's.
-    tokio::task::spawn_blocking(move || cache.trim(&needed)).await?;
     Ok(all)
 }
 
@@ -141,10 +138,12 @@ async fn fetch(
     let manifest = Manifest::parse(&manifest)?;
     let total = manifest.files().len() as u64;
     for (done, file) in manifest.files().iter().enumerate() {
-        journal.event(RankEvent::Progress(Progress { stage: "fetch", done: done as u64, total })).await;
+        journal
+            .event(RankEvent::Progress(Progress { stage: ProgressStage::Fetch, done: done as u64, total }))
+            .await;
         one_file(file.sha256, file.size, client, cache).await?;
     }
-    journal.event(RankEvent::Progress(Progress { stage: "fetch", done: total, total })).await;
+    journal.event(RankEvent::Progress(Progress { stage: ProgressStage::Fetch, done: total, total })).await;
     let files = manifest
         .files()
         .iter()

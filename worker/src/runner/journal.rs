@@ -5,12 +5,13 @@ use std::{
     io::Write as _,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
+use super::pace::Pace;
 use crate::session::{Level, RankEvent, RankKey};
 
 /// The file's name among a job's artifacts.
@@ -22,6 +23,7 @@ pub(super) struct Journal {
     key: RankKey,
     rank: usize,
     file: Option<Arc<Mutex<File>>>,
+    pace: Arc<Mutex<Pace>>,
     events: mpsc::Sender<(RankKey, RankEvent)>,
 }
 
@@ -42,7 +44,7 @@ impl Journal {
                 .inspect_err(|error| warn!(file = %path.display(), %error, "no job.log"))
                 .ok()
         });
-        Self { key, rank, file: file.map(|file| Arc::new(Mutex::new(file))), events }
+        Self { key, rank, file: file.map(|file| Arc::new(Mutex::new(file))), pace: Arc::default(), events }
     }
 
     /// Worth knowing.
@@ -60,8 +62,13 @@ impl Journal {
         self.say(Level::Error, line.into()).await;
     }
 
-    /// Tells the session what happened.
+    /// Tells the session what happened; of its progress a part.
     pub(super) async fn event(&self, event: RankEvent) {
+        if let RankEvent::Progress(progress) = event
+            && !self.pace.lock().unwrap_or_else(PoisonError::into_inner).is_due(progress, Instant::now())
+        {
+            return;
+        }
         // Nobody listens any more when the worker ends.
         let _ = self.events.send((self.key, event)).await;
     }

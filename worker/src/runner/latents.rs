@@ -1,115 +1,26 @@
 //! The posteriors of a job's pictures: from this worker's cache, from another rank's, or encoded, each by one rank.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
-use image::RgbImage;
-use ringtune_shared::{ids::ContentHash, ring::block_of, spec::TrainSpec};
-use tracing::warn;
+use ringtune_shared::{ids::ContentHash, ring::block_of};
 
-use super::{Context, RankError, journal::Journal};
+use super::{
+    Context, RankError,
+    framing::{Framing, Target},
+    journal::Journal,
+};
 use crate::{
-    data::{
-        self,
-        buckets::{BucketOptions, Buckets, Placement},
-        images::{self, ImageFile},
-        pixels,
-    },
-    engine::{ModelInfo, Pixels},
+    data::images::ImageFile,
+    engine::ModelInfo,
     http::Metrics,
-    latents::{self, Give, LatentCache, LatentKey, LatentSource},
+    latents::{self, Give, LatentCache, LatentKey, LatentSource, Shelf},
     ring::RankRing,
-    session::{Assignment, Progress, RankEvent},
-    train::EncodedImage,
+    session::{Assignment, Progress, ProgressStage, RankEvent},
+    train::{EncodedImage, TrainingImage},
 };
 
 /// Posteriors of a picture and its mirror image.
 const POSTERIORS: u64 = 2;
-
-/// How a job brings its pictures to their sizes.
-#[derive(Clone, Debug)]
-pub(super) enum Framing {
-    /// All to one square.
-    Square {
-        /// Pixels of a side.
-        resolution: u32,
-        /// Cut to the middle square first.
-        center_crop: bool,
-    },
-    /// Each to its bucket.
-    Buckets(Buckets),
-}
-
-/// How one picture is brought to its size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// To a square.
-    Square {
-        /// Pixels of a side.
-        resolution: u32,
-        /// Cut to the middle square first.
-        center_crop: bool,
-    },
-    /// To its bucket.
-    Bucket(Placement),
-}
-
-impl Framing {
-    pub(super) fn of(train: &TrainSpec) -> Self {
-        if !train.enable_bucket {
-            return Self::Square { resolution: train.resolution, center_crop: train.center_crop };
-        }
-        Self::Buckets(Buckets::new(BucketOptions {
-            resolution: train.resolution,
-            min_bucket_reso: train.min_bucket_reso,
-            max_bucket_reso: train.max_bucket_reso,
-            bucket_reso_steps: train.bucket_reso_steps,
-            bucket_no_upscale: train.bucket_no_upscale,
-        }))
-    }
-
-    /// `content`: the picture's file.
-    fn target(&self, file: &ImageFile, content: &[u8]) -> Result<Target, RankError> {
-        let buckets = match self {
-            Self::Square { resolution, center_crop } => {
-                return Ok(Target::Square { resolution: *resolution, center_crop: *center_crop });
-            }
-            Self::Buckets(buckets) => buckets,
-        };
-        // Decoded, because a picture may be turned.
-        let (width, height) = images::decode(&file.name, content)?.dimensions();
-        let no_bucket = || data::Error::NoBucket { name: file.name.clone(), width, height };
-        Ok(Target::Bucket(buckets.place([width, height]).ok_or_else(no_bucket)?))
-    }
-}
-
-impl Target {
-    /// Columns and rows in pixels.
-    pub fn size(self) -> (u32, u32) {
-        match self {
-            Self::Square { resolution, .. } => (resolution, resolution),
-            Self::Bucket(Placement { bucket: [width, height], .. }) => (width, height),
-        }
-    }
-
-    /// What else decides the pixels, for the name of an entry.
-    fn crop(self) -> String {
-        match self {
-            Self::Square { center_crop: true, .. } => "center".to_owned(),
-            Self::Square { center_crop: false, .. } => "squash".to_owned(),
-            Self::Bucket(Placement { resized: [width, height], .. }) => format!("middle of {width}x{height}"),
-        }
-    }
-
-    /// A picture, or its mirror image, as the VAE takes it.
-    pub fn pixels(self, picture: &RgbImage, flip: bool) -> Pixels {
-        match self {
-            Self::Square { resolution, center_crop } => {
-                pixels::prepare(picture, resolution, center_crop, flip)
-            }
-            Self::Bucket(placement) => pixels::prepare_in_bucket(picture, placement, flip),
-        }
-    }
-}
 
 /// What the names of a job's entries have in common.
 pub(super) struct Common {
@@ -130,13 +41,14 @@ struct Picture {
     /// Channels, rows and columns of its latents.
     shape: [usize; 3],
     /// Once it is known.
-    encoded: Option<EncodedImage>,
+    encoded: Option<TrainingImage>,
 }
 
 /// The pictures of all concepts, with the posteriors that this worker has.
 #[derive(Debug)]
 pub(super) struct Latents {
     pictures: Vec<Picture>,
+    shelf: Shelf,
     /// Pictures of each concept.
     counts: Vec<usize>,
 }
@@ -148,6 +60,7 @@ pub(super) fn look_up(
     common: &Common,
     assignment: &Assignment,
     cache: &LatentCache,
+    mut shelf: Shelf,
 ) -> Result<Latents, RankError> {
     let counts = concepts.iter().map(Vec::len).collect();
     let mut pictures = Vec::new();
@@ -168,7 +81,10 @@ pub(super) fn look_up(
         let [columns, rows] = [width, height].map(|side| side as usize / common.model.vae_factor);
         let shape = [common.model.latent_channels, rows, columns];
         let key = source.key();
-        let encoded = cache.read(key, shape);
+        let encoded = match cache.read(key, shape) {
+            Some(encoded) => Some(shelf.place(key, shape).put_cached(encoded)?),
+            None => None,
+        };
         pictures.push(Picture { file, key, target, shape, encoded });
     }
     for number in block_of(assignment.rank, assignment.ring.members.len(), pictures.len()) {
@@ -176,7 +92,7 @@ pub(super) fn look_up(
             pictures[number].file.decode()?;
         }
     }
-    Ok(Latents { pictures, counts })
+    Ok(Latents { pictures, shelf, counts })
 }
 
 /// What one rank counts while it does its part.
@@ -189,13 +105,13 @@ struct Tally {
 
 impl Latents {
     /// Exchanges what the ranks have, and encodes what none has. Afterwards every rank has all, in its cache too.
-    /// Gives the posteriors of each concept's pictures.
+    /// Gives the posteriors of each concept's pictures, or where they are read.
     pub(super) async fn complete(
         mut self,
         ring: &mut RankRing,
         context: &Context,
         journal: &Journal,
-    ) -> Result<Vec<Vec<EncodedImage>>, RankError> {
+    ) -> Result<Vec<Vec<TrainingImage>>, RankError> {
         // 1. Who has what.
         let has: Vec<f32> =
             self.pictures.iter().map(|picture| f32::from(u8::from(picture.encoded.is_some()))).collect();
@@ -214,7 +130,8 @@ impl Latents {
             .await;
         // 2. Round by round, each rank gives one picture.
         let progress = |done: usize| {
-            let progress = Progress { stage: "encode", done: done as u64, total: to_encode as u64 };
+            let progress =
+                Progress { stage: ProgressStage::Encode, done: done as u64, total: to_encode as u64 };
             journal.event(RankEvent::Progress(progress))
         };
         let mut done = 0;
@@ -229,8 +146,7 @@ impl Latents {
         }
         // 3. The VAE has done its work; the cache keeps its bound.
         context.engine.drop_vae().await?;
-        let cache = context.latents.clone();
-        tokio::task::spawn_blocking(move || cache.trim()).await?;
+        tokio::task::spawn_blocking(self.shelf.trimming()).await?;
         count(&context.metrics, tally);
         let Tally { own_cache, others, encoded } = tally;
         journal
@@ -257,9 +173,12 @@ impl Latents {
             if give.encode {
                 let encoded = encode(&self.pictures[give.picture], context).await?;
                 tally.encoded += 1;
-                self.keep(give.picture, encoded, context).await?;
+                row = latents::rows_of(&encoded);
+                self.keep(give.picture, encoded).await?;
+            } else if let Some(encoded) = self.pictures[give.picture].encoded.clone() {
+                let reading = move || encoded.read().map(|encoded| latents::rows_of(&encoded));
+                row = tokio::task::spawn_blocking(reading).await??;
             }
-            row = self.pictures[give.picture].encoded.as_ref().map(latents::rows_of).unwrap_or_default();
         }
         // Those of smaller pictures are filled up: all rows of an exchange are equally long.
         row.resize(longest, 0.0);
@@ -271,25 +190,17 @@ impl Latents {
                 && let Some(encoded) = latents::from_row(row, picture.shape)
             {
                 tally.others += 1;
-                self.keep(give.picture, encoded, context).await?;
+                self.keep(give.picture, encoded).await?;
             }
         }
         Ok(())
     }
 
     /// Keeps posteriors for this job and, as far as the disk lets it, for the next.
-    async fn keep(
-        &mut self,
-        number: usize,
-        encoded: EncodedImage,
-        context: &Context,
-    ) -> Result<(), RankError> {
-        let (cache, key, shared) = (context.latents.clone(), self.pictures[number].key, Arc::new(encoded));
-        let written = Arc::clone(&shared);
-        if let Err(error) = tokio::task::spawn_blocking(move || cache.write(key, &written)).await? {
-            warn!(%error, "the latent cache keeps less than it could");
-        }
-        self.pictures[number].encoded = Some(Arc::unwrap_or_clone(shared));
+    async fn keep(&mut self, number: usize, encoded: EncodedImage) -> Result<(), RankError> {
+        let picture = &mut self.pictures[number];
+        let place = self.shelf.place(picture.key, picture.shape);
+        picture.encoded = Some(tokio::task::spawn_blocking(move || place.put(encoded)).await??);
         Ok(())
     }
 
@@ -304,9 +215,9 @@ impl Latents {
     pub(super) async fn rehearse(
         mut self,
         context: Option<&Context>,
-    ) -> Result<(Vec<Vec<EncodedImage>>, Option<f64>), RankError> {
+    ) -> Result<(Vec<Vec<TrainingImage>>, Option<f64>), RankError> {
         let mut seconds = None;
-        let mut known: Vec<([usize; 3], EncodedImage)> = Vec::new();
+        let mut known: Vec<([usize; 3], TrainingImage)> = Vec::new();
         for number in 0..self.pictures.len() {
             let shape = self.pictures[number].shape;
             if !known.iter().any(|(known, _)| *known == shape) {
@@ -318,7 +229,7 @@ impl Latents {
                 if context.is_some() {
                     seconds = Some(began.elapsed().as_secs_f64());
                 }
-                known.extend(encoded.map(|encoded| (shape, encoded)));
+                known.extend(encoded.map(|encoded| (shape, encoded.into())));
             }
             let encoded = known.iter().find(|(known, _)| *known == shape);
             self.pictures[number].encoded = encoded.map(|(_, encoded)| encoded.clone());
@@ -326,7 +237,7 @@ impl Latents {
         Ok((self.by_concept()?, seconds))
     }
 
-    fn by_concept(self) -> Result<Vec<Vec<EncodedImage>>, RankError> {
+    fn by_concept(self) -> Result<Vec<Vec<TrainingImage>>, RankError> {
         let mut all = self.pictures.into_iter().map(|picture| picture.encoded);
         let missing = || RankError::Ring(crate::ring::Error::Rows);
         self.counts
@@ -354,4 +265,79 @@ fn count(metrics: &Metrics, tally: Tally) {
     metrics.latents_encoded.inc_by(POSTERIORS * tally.encoded as u64);
     metrics.latent_cache_hits.inc_by(POSTERIORS * tally.own_cache as u64);
     metrics.latents_received.inc_by(POSTERIORS * tally.others as u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Cursor, path::Path};
+
+    use image::{ImageFormat, Rgb, RgbImage};
+    use ringtune_shared::{
+        ids::{Epoch, JobId, WorkerId},
+        ring::{Member, RingView},
+        spec::parse_job_toml,
+    };
+
+    use super::*;
+    use crate::engine::{Engine as _, FakeEngine, FakeScript, Precision};
+
+    fn model() -> ModelInfo {
+        FakeEngine::new(FakeScript::default()).load(&FakeEngine::any_model()).unwrap()
+    }
+
+    /// One of two ranks of a job with buckets.
+    fn assignment(rank: usize) -> Assignment {
+        let text = "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n\
+                    [train]\nplaceholder_token = \"<x>\"\ninitializer_token = \"star\"\nresolution = 64\n\
+                    enable_bucket = true\nmin_bucket_reso = 32\nmax_bucket_reso = 128\nbucket_reso_steps = 32\n";
+        let member = || Member { worker: WorkerId::new(), address: String::new() };
+        Assignment {
+            ring: RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![member(), member()] },
+            rank,
+            spec: parse_job_toml(text).unwrap(),
+            threads: 1,
+            precision: Precision::Fp32,
+            numerics_class: "class".to_owned(),
+            ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
+        }
+    }
+
+    /// What a rank finds of one picture.
+    fn found(rank: usize, file: &ImageFile, folder: &Path) -> Result<Latents, RankError> {
+        let (assignment, cache) =
+            (assignment(rank), LatentCache::open(folder.join("cache"), 1 << 20).unwrap());
+        let framing = Framing::of(&assignment.spec.train);
+        let common = Common { vae: ContentHash::of(b"vae"), model: model(), framing };
+        let shelf = Shelf::new(cache.clone(), folder.join("overflow"), 1 << 20);
+        look_up(vec![vec![file.clone()]], &common, &assignment, &cache, shelf)
+    }
+
+    #[test]
+    fn a_cached_picture_is_not_decoded_for_its_bucket() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut bytes = Cursor::new(Vec::new());
+        let picture = RgbImage::from_fn(96, 32, |x, y| Rgb([(x * y) as u8, x as u8, y as u8]));
+        picture.write_to(&mut bytes, ImageFormat::Png).unwrap();
+        let (mut bytes, path) = (bytes.into_inner(), folder.path().join("a.png"));
+        let half = bytes.len() / 2;
+        bytes[half..].fill(0);
+        std::fs::write(&path, bytes).unwrap();
+        let file = ImageFile { name: "a.png".to_owned(), path };
+        // Pixels are looked at by the rank that would encode them, and by no other.
+        assert!(matches!(found(0, &file, folder.path()), Err(RankError::Data(_))));
+        let latents = found(1, &file, folder.path()).unwrap();
+        let [picture] = latents.pictures.as_slice() else { panic!("{latents:?}") };
+        assert_eq!(picture.target.size(), (96, 32));
+        assert!(picture.encoded.is_none());
+        // Nobody does once it is known.
+        let row: Vec<f32> = (0..latents::row_length(picture.shape)).map(|number| number as f32).collect();
+        let encoded = latents::from_row(&row, picture.shape).unwrap();
+        let cache = LatentCache::open(folder.path().join("cache"), 1 << 20).unwrap();
+        cache.write(picture.key, &encoded).unwrap();
+        for rank in 0..2 {
+            let latents = found(rank, &file, folder.path()).unwrap();
+            let known = latents.pictures[0].encoded.as_ref().unwrap();
+            assert_eq!(*known.read().unwrap(), encoded);
+        }
+    }
 }

@@ -4,20 +4,26 @@ mod agreement;
 mod artifacts;
 mod cache;
 mod checkpoints;
+mod downloads;
 mod draw;
+mod ending;
 mod error;
 mod facts;
+mod fault;
 mod files;
 mod fingerprint;
+mod framing;
 mod images;
 mod initializers;
 mod journal;
 mod latents;
 mod model;
+mod pace;
 mod prepare;
 mod preview;
 mod rehearsal;
 mod resume;
+mod retry;
 mod task;
 mod train;
 mod uploads;
@@ -34,7 +40,7 @@ pub use error::RankError;
 pub(crate) use facts::base_model_name;
 pub use fingerprint::Fingerprints;
 pub(crate) use fingerprint::is_weights;
-pub use latents::Target;
+pub use framing::Target;
 pub use rehearsal::{Rehearsal, RehearsalOptions, RehearsedWord, Timing, rehearse};
 
 use crate::{
@@ -56,6 +62,8 @@ pub struct Context {
     pub cache: ContentCache,
     /// Pictures encoded before.
     pub latents: LatentCache,
+    /// Bytes of them that a job keeps in memory.
+    pub latent_memory_bytes: u64,
     /// Checkpoints from elsewhere.
     pub models: ModelSources,
     /// Hashes of checkpoints.
@@ -70,6 +78,13 @@ pub struct Context {
     pub allow_trace_dir: bool,
     /// "libtorch 2.13.0, …", for the log.
     pub about: String,
+}
+
+impl Context {
+    /// Where a rank writes: removed when it ends.
+    fn rank_folder(&self, rank: RankKey) -> PathBuf {
+        self.work_folder.join(format!("{}-{}", rank.job, rank.epoch))
+    }
 }
 
 impl RankLauncher for Context {

@@ -13,7 +13,7 @@ use super::{RankError, journal::Journal};
 use crate::{
     data::tokenizer_folder,
     engine::{ModelOptions, PredictionType},
-    session::{Progress, RankEvent},
+    session::{Progress, ProgressStage, RankEvent},
 };
 
 /// How often a download says how far it is. Every report is stored.
@@ -75,5 +75,5 @@ pub(super) fn options_of(spec: &JobSpec) -> ModelOptions {
 
 async fn report(journal: &Journal, progress: DownloadProgress) {
     let DownloadProgress { done, total } = progress;
-    journal.event(RankEvent::Progress(Progress { stage: "download", done, total })).await;
+    journal.event(RankEvent::Progress(Progress { stage: ProgressStage::Download, done, total })).await;
 }

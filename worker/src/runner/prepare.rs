@@ -3,17 +3,19 @@
 use std::{path::PathBuf, sync::Arc};
 
 use ringtune_shared::{
+    checkpoint::Checkpoint,
     ids::ContentHash,
     spec::{JobSpec, TrainSpec},
 };
 use ringtune_sources::LocalModel;
 
 use super::{
-    Context, RankError, images,
-    images::Pictures,
-    initializers,
+    Context, RankError,
+    framing::Framing,
+    images::{self, Pictures},
+    initializers::{self, Initializer},
     journal::Journal,
-    latents::{Common, Framing, Latents, look_up},
+    latents::{Common, Latents, look_up},
     model,
     preview::PreviewPlan,
     resume::{self, Done},
@@ -22,11 +24,12 @@ use super::{
 use crate::{
     data::{Prompts, prompts::Caption},
     engine::{LoadModel, ModelInfo, ModelOptions, PredictionType, TrainingSize},
+    latents::Shelf,
     output::Concept,
-    session::{Assignment, Progress, RankEvent},
+    session::{Assignment, Progress, ProgressStage, RankEvent},
     train::{
-        AdamWOptions, BatchOptions, ConceptSet, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder,
-        TrainState, TrainingSet,
+        AdamWOptions, BatchOptions, ConceptSet, LrOptions, LrSchedule, MicrobatchBuilder, TrainState,
+        TrainingImage, TrainingSet,
     },
 };
 
@@ -71,7 +74,10 @@ pub(super) struct Inputs {
 
 impl Inputs {
     /// With the posteriors of each concept's pictures.
-    pub(super) fn into_builder(self, images: Vec<Vec<EncodedImage>>) -> Result<MicrobatchBuilder, RankError> {
+    pub(super) fn into_builder(
+        self,
+        images: Vec<Vec<TrainingImage>>,
+    ) -> Result<MicrobatchBuilder, RankError> {
         let concepts = images.into_iter().zip(self.concepts);
         let concepts =
             concepts.map(|(images, (prompts, repeats))| ConceptSet { images, repeats, prompts }).collect();
@@ -88,16 +94,14 @@ pub(super) async fn prepare(
     let spec = &assignment.spec;
     let progress = |stage, done, total| journal.event(RankEvent::Progress(Progress { stage, done, total }));
     // 1. Where it goes on or starts, so that a wrong file is told before anything long is begun; and the pictures.
-    let checkpoint = resume::fetch(assignment, context, journal).await?;
-    let embeddings = initializers::fetch(spec, context).await?;
-    let pictures = images::materialise(spec, &context.artifacts, &context.cache, journal).await?;
+    let Fetched { checkpoint, embeddings, pictures } = fetch(assignment, context, journal).await?;
     let data_hash = data_hash(&pictures);
     let count: usize = pictures.iter().map(|pictures| pictures.files.len()).sum();
     journal.info(format!("data: {count} pictures, {data_hash}")).await;
     // 2. The checkpoint; its hash is taken beside.
     let base_model = model::materialise(spec, &context.models, journal).await?;
     let folder = base_model.folder.clone();
-    progress("load", 0, 1).await;
+    progress(ProgressStage::Load, 0, 1).await;
     let tokenizer = model::tokenizer_folder_of(spec, &folder)?;
     let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), (folder.clone(), tokenizer.clone()));
     let hashed_variant = spec.model.variant.clone();
@@ -119,7 +123,7 @@ pub(super) async fn prepare(
     let model = context.engine.load(load).await?;
     let hashing =
         tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed.0, &hashed_variant, &hashed.1));
-    progress("load", 1, 1).await;
+    progress(ProgressStage::Load, 1, 1).await;
     check_resolution(spec, &model)?;
     let starts: Vec<Option<Vec<f32>>> = embeddings
         .into_iter()
@@ -141,6 +145,8 @@ pub(super) async fn prepare(
     journal.info(format!("model: {} ({model_hash})", describe(&model))).await;
     // 4. Which posteriors are known. The others are made when the ring is there, each by one rank.
     let (fingerprints, cache) = (Arc::clone(&context.fingerprints), context.latents.clone());
+    let overflow = context.rank_folder(assignment.key()).join("latents");
+    let shelf = Shelf::new(cache.clone(), overflow, context.latent_memory_bytes);
     let (owned, info, vae_folder) = (assignment.clone(), model.clone(), folder.clone());
     let (files, repeats): (_, Vec<_>) =
         pictures.into_iter().map(|pictures| (pictures.files, pictures.repeats)).unzip();
@@ -148,7 +154,7 @@ pub(super) async fn prepare(
         let framing = Framing::of(&owned.spec.train);
         let vae = fingerprints.of_vae(&vae_folder, &owned.spec.model.variant)?;
         let common = Common { vae, model: info, framing };
-        look_up(files, &common, &owned, &cache)
+        look_up(files, &common, &owned, &cache, shelf)
     });
     let latents = looking_up.await??;
     // 5. The pure parts of training.
@@ -192,6 +198,31 @@ pub(super) async fn prepare(
         model,
         previews,
     })
+}
+
+/// What a job takes from the coordinator.
+struct Fetched {
+    checkpoint: Option<Checkpoint>,
+    embeddings: Vec<Option<Initializer>>,
+    pictures: Vec<Pictures>,
+}
+
+/// Fetches all that the job needs of the coordinator. The cache keeps its bound, also when something is not to be had.
+async fn fetch(assignment: &Assignment, context: &Context, journal: &Journal) -> Result<Fetched, RankError> {
+    let spec = &assignment.spec;
+    let mut needed = Vec::new();
+    let fetching = async {
+        let checkpoint = resume::fetch(assignment, context, journal).await?;
+        let embeddings = initializers::fetch(spec, context).await?;
+        let (client, cache) = (&context.artifacts, &context.cache);
+        let pictures = images::materialise(spec, client, cache, journal, &mut needed).await?;
+        Ok::<_, RankError>(Fetched { checkpoint, embeddings, pictures })
+    };
+    let fetched = fetching.await;
+    // Not before all are there: no source is to push out another's.
+    let cache = context.cache.clone();
+    tokio::task::spawn_blocking(move || cache.trim(&needed)).await?;
+    fetched
 }
 
 fn captions(pictures: &Pictures) -> Vec<Caption> {

@@ -6,11 +6,12 @@ use ringtune_shared::{
     ids::{ContentHash, Epoch, JobId, WorkerId},
     ring::{Member, RingView},
     spec::{ConceptSpec, JobSpec},
+    version::RING_PROTOCOLS,
 };
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::{Context, RankError, journal::Journal, latents::Target, prepare::prepare};
+use super::{Context, RankError, framing::Target, journal::Journal, prepare::prepare};
 use crate::{
     data::{ClipTokenizer, images::ImageFile},
     engine::{EngineHandle, ModelInfo, Precision},
@@ -92,7 +93,8 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
     let myself = Member { worker: WorkerId::new(), address: String::new() };
     let ring = RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![myself] };
     let numerics_class = "rehearsal".to_owned();
-    let assignment = Assignment { ring, rank: 0, spec, threads, precision, numerics_class };
+    let ring_protocol = RING_PROTOCOLS.max;
+    let assignment = Assignment { ring, rank: 0, spec, threads, precision, numerics_class, ring_protocol };
     // 1. The rank's own preparation; what it says is collected.
     let (events, mut said) = mpsc::channel(64);
     let journal = Journal::new(assignment.key(), 0, None, events);

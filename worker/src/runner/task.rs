@@ -1,32 +1,25 @@
 //! The phases of one rank's work.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc};
 
 use ringtune_shared::{spec::JobKind, version::VERSION};
-use tokio::{
-    sync::{mpsc, watch},
-    time::timeout,
-};
+use tokio::sync::{mpsc, watch};
 
 use super::{
     Context, RankError, draw,
+    ending::{ended, upload_failure},
     files::{JobFiles, LearnedRows, Left, make_work_folder},
     journal::{Journal, LOG_FILE},
     prepare::{Prepared, prepare},
     preview::{Previews, Shown},
     train::{Training, Validation, agree},
+    uploads::Uploads,
 };
 use crate::{
-    ring::Seat,
-    session::{Assignment, EndOrder, RankEvent, RankKey, RankOrders, StepSummary},
+    ring::{self, RankRing, Seat},
+    session::{Assignment, RankEvent, RankKey, RankOrders, StepSummary},
     train::Selection,
 };
-
-/// A neighbour that fails tells the coordinator why, and the coordinator ends us. Only when that does not come is
-/// "my neighbour is gone" the best reason there is.
-pub(super) const WAIT_FOR_A_BETTER_REASON: Duration = Duration::from_secs(3);
-/// For what a failed job leaves.
-pub(super) const LAST_UPLOAD: Duration = Duration::from_secs(10);
 
 /// Does the work and says how it ended; nothing else is ever the last word.
 pub(super) async fn run(
@@ -37,7 +30,7 @@ pub(super) async fn run(
 ) {
     let key = assignment.key();
     let rank = assignment.rank;
-    let folder = context.work_folder.join(format!("{}-{}", key.job, key.epoch));
+    let folder = context.rank_folder(key);
     let made = folder.clone();
     let folder_made = match tokio::task::spawn_blocking(move || make_work_folder(&made)).await {
         Ok(made) => made,
@@ -48,30 +41,38 @@ pub(super) async fn run(
     let work = Work { assignment, context, journal: journal.clone(), folder: folder.clone() };
     // In a task of its own, so that a panic is a reason too. Dropped with this one.
     let working = tokio::spawn(async move {
-        folder_made?;
-        match work.assignment.spec.kind {
-            JobKind::TextualInversion => work.run(orders).await,
-            JobKind::Generate => draw::run(work, orders).await,
-        }
+        let mut progress = InProgress::default();
+        let outcome = match (folder_made, work.assignment.spec.kind) {
+            (Err(error), _) => Err(error),
+            (Ok(()), JobKind::TextualInversion) => Box::pin(work.run(orders, &mut progress)).await,
+            (Ok(()), JobKind::Generate) => draw::run(work, orders).await,
+        };
+        (outcome, progress)
     });
-    let outcome = match tokio_util::task::AbortOnDropHandle::new(working).await {
-        Ok(outcome) => outcome,
-        Err(error) => Err(RankError::Task(error)),
+    let (outcome, progress) = match tokio_util::task::AbortOnDropHandle::new(working).await {
+        Ok((outcome, progress)) => (outcome, Some(progress)),
+        Err(error) => (Err(RankError::Task(error)), None),
     };
     let last_word = match outcome {
         Ok(()) => RankEvent::Finished,
         Err(RankError::Stopped) => RankEvent::Stopped,
         Err(error) if error.is_loss_of_a_neighbour() => RankEvent::NeighbourLost(error.to_string()),
-        Err(error) => RankEvent::Failed(error.to_string()),
+        Err(error) => RankEvent::Failed { reason: error.to_string(), fault: error.fault() },
     };
-    // A temporary folder that stays is found and removed by the next start.
+    // A temporary folder that stays is removed by the worker's next start.
     let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder)).await;
     journal.event(last_word).await;
+    // Not before: a neighbour that loses this rank has no better reason to give than that.
+    drop(progress);
 }
 
 /// What a rank has when its training ends, however it ends.
 #[derive(Default)]
 struct InProgress {
+    /// Its place, until it is connected.
+    seat: Option<Seat>,
+    /// The connected ring of a training that could not begin.
+    ring: Option<RankRing>,
     training: Option<Training>,
     learned: Option<LearnedRows>,
 }
@@ -104,13 +105,17 @@ pub(super) struct Work {
 }
 
 impl Work {
-    async fn run(self, mut orders: watch::Receiver<RankOrders>) -> Result<(), RankError> {
+    async fn run(
+        self,
+        mut orders: watch::Receiver<RankOrders>,
+        progress: &mut InProgress,
+    ) -> Result<(), RankError> {
         let journal = &self.journal;
         self.introduce().await;
         self.check_trace()?;
         // 1. A place in the ring, so that a neighbour that is ready first finds it. It is given up last, after
         //    the reason for leaving has been said.
-        let seat = self.context.rings.take_seat(&self.assignment)?;
+        progress.seat = Some(self.context.rings.take_seat(&self.assignment)?);
         // 2. Prepare, and wait for the others.
         let prepared = tokio::select! {
             prepared = prepare(&self.assignment, &self.context, journal) => match prepared {
@@ -129,21 +134,27 @@ impl Work {
         }
         let _held = Arc::clone(&prepared.base_model);
         // 3. Train, and leave something whatever happens.
-        let mut files = self.begin_files(&prepared).await?;
-        let mut progress = InProgress::default();
-        let trained = self.train(seat, prepared, &mut files, &mut progress, &mut orders).await;
+        let mut files = self.begin_files(&prepared, &orders).await?;
+        let trained = self.train(prepared, &mut files, progress, &mut orders).await;
         let left = progress.left(&trained);
-        if let (Ok(()), Some(training)) = (&trained, progress.training.take()) {
+        if trained.is_ok()
+            && let Some(training) = progress.training.take()
+        {
             training.leave().await;
         }
-        // What is left of the ring is dropped behind the last word: a neighbour that loses it has no better reason
-        // to give than that.
+        // What else there is of the ring is kept up meanwhile: the neighbours wait for the last word.
         self.finish(trained, files, left, orders).await
+    }
+
+    /// Files are on their way from now on.
+    pub(super) fn start_uploads(&self, orders: &watch::Receiver<RankOrders>) -> Uploads {
+        let ring = &self.assignment.ring;
+        Uploads::start(ring.job, self.context.artifacts.at(ring.epoch), orders.clone())
     }
 
     /// The first lines of its log.
     pub(super) async fn introduce(&self) {
-        let Assignment { ring, rank, spec, threads, precision, numerics_class } = &self.assignment;
+        let Assignment { ring, rank, spec, threads, precision, numerics_class, .. } = &self.assignment;
         let wanted = spec.mixed_precision().as_str();
         let (journal, members) = (&self.journal, ring.members.len());
         journal.info(format!("ringtune-worker {VERSION}, {}", self.context.about)).await;
@@ -171,51 +182,70 @@ impl Work {
         }
     }
 
-    async fn begin_files(&self, prepared: &Prepared) -> Result<Option<JobFiles>, RankError> {
+    async fn begin_files(
+        &self,
+        prepared: &Prepared,
+        orders: &watch::Receiver<RankOrders>,
+    ) -> Result<Option<JobFiles>, RankError> {
         if self.assignment.rank != 0 {
             return Ok(None);
         }
-        Ok(Some(JobFiles::create(&self.folder, &self.assignment, prepared, self.context.artifacts.clone())?))
+        let uploads = self.start_uploads(orders);
+        Ok(Some(JobFiles::create(&self.folder, &self.assignment, prepared, uploads).await?))
     }
 
     async fn train(
         &self,
-        seat: Seat,
         prepared: Prepared,
         files: &mut Option<JobFiles>,
         progress: &mut InProgress,
         orders: &mut watch::Receiver<RankOrders>,
     ) -> Result<(), RankError> {
-        let ring = tokio::select! {
+        let Some(seat) = progress.seat.take() else { return Err(RankError::Ring(ring::Error::Replaced)) };
+        let mut ring = tokio::select! {
             ring = seat.connect() => ring?,
             _ = ended(orders) => return Err(RankError::Stopped),
         };
-        let mut ring = ring;
         let done = prepared.done.steps;
         let agreed = tokio::select! {
             agreed = agree(&mut ring, &prepared) => agreed,
             _ = ended(orders) => Err(RankError::Stopped),
         };
         if let Err(error) = agreed {
-            // All ranks see a disagreement; none is to take another's leaving for the reason.
-            if let RankError::Disagreement { .. } = &error {
-                let _ = ring.close().await;
+            match &error {
+                // All ranks see a disagreement; none is to take another's leaving for the reason.
+                RankError::Disagreement { .. } => drop(ring.close().await),
+                _ => progress.ring = Some(ring),
             }
             return Err(error);
         }
-        let training = tokio::select! {
-            begun = Training::begin(&self.assignment, prepared, &self.context, ring, &self.journal) => begun?,
-            _ = ended(orders) => return Err(RankError::Stopped),
+        let begun = tokio::select! {
+            begun = Training::begin(&self.assignment, prepared, &self.context, &mut ring, &self.journal) => begun,
+            _ = ended(orders) => Err(RankError::Stopped),
         };
-        let training = progress.training.insert(training);
+        let training = match begun {
+            Ok(begin) => progress.training.insert(begin(ring)),
+            Err(error) => {
+                progress.ring = Some(ring);
+                return Err(error);
+            }
+        };
         let total = self.assignment.spec.train.max_train_steps;
+        if done > 0 {
+            self.journal.event(RankEvent::Resumed(done)).await;
+        }
         if done > 0 && (done >= total || training.selection().is_over()) {
-            return self.end_again(done, training, files, &mut progress.learned).await;
+            progress.learned = Some(self.learned_rows(training));
+            return tokio::select! {
+                ended_again = self.end_again(done, training, files) => ended_again,
+                _ = ended(orders) => Err(RankError::Stopped),
+            };
         }
         self.journal.info(plan(done, total)).await;
         for step in done + 1..=total {
             let taken = tokio::select! {
                 taken = self.take_step(step, training) => taken?,
+                error = upload_failure(files) => return Err(error),
                 _ = ended(orders) => return Err(RankError::Stopped),
             };
             progress.learned = Some(taken.rows.clone());
@@ -236,12 +266,10 @@ impl Work {
         done: u64,
         training: &mut Training,
         files: &mut Option<JobFiles>,
-        learned: &mut Option<LearnedRows>,
     ) -> Result<(), RankError> {
         self.journal.info(format!("resumed after step {done}, the last: nothing is left to train")).await;
         let rows = self.learned_rows(training);
         let previews = self.previews(done, true, &rows, training).await?;
-        *learned = Some(rows);
         if let Some(files) = files {
             for (shown, drawn) in previews {
                 files.save_previews(shown, drawn.pictures).await?;
@@ -361,68 +389,6 @@ impl Work {
                 .await;
         }
     }
-
-    /// Uploads what the outcome calls for.
-    async fn finish(
-        &self,
-        trained: Result<(), RankError>,
-        files: Option<JobFiles>,
-        left: Left,
-        mut orders: watch::Receiver<RankOrders>,
-    ) -> Result<(), RankError> {
-        let journal = &self.journal;
-        match trained {
-            Ok(()) => {
-                journal.info("training is done").await;
-                let Some(mut files) = files else { return Ok(()) };
-                tokio::select! {
-                    uploaded = files.finish(left) => uploaded,
-                    _ = ended(&mut orders) => Err(RankError::Stopped),
-                }
-            }
-            Err(RankError::Stopped) => self.stop(files, left, orders).await,
-            // A neighbour that was told to stop a moment before us has left the ring already.
-            Err(RankError::Ring(error)) => {
-                match timeout(WAIT_FOR_A_BETTER_REASON, ended(&mut orders)).await {
-                    Ok(_) => self.stop(files, left, orders).await,
-                    Err(_) => self.fail(RankError::Ring(error), files, left).await,
-                }
-            }
-            Err(error) => self.fail(error, files, left).await,
-        }
-    }
-
-    /// Ends as asked to; keeps the artifacts if that was asked for too.
-    async fn stop(
-        &self,
-        files: Option<JobFiles>,
-        left: Left,
-        mut orders: watch::Receiver<RankOrders>,
-    ) -> Result<(), RankError> {
-        self.journal.info("stopped on request").await;
-        let keep = orders.borrow().end.is_some_and(|end| end.keep_artifacts);
-        if let (true, Some(mut files)) = (keep, files) {
-            tokio::select! {
-                uploaded = files.finish(left) => {
-                    if let Err(error) = uploaded {
-                        self.journal.warn(format!("artifacts could not be kept: {error}")).await;
-                    }
-                }
-                _ = dropped(&mut orders) => (),
-            }
-        }
-        Err(RankError::Stopped)
-    }
-
-    /// Says what went wrong, and leaves what there is.
-    async fn fail(&self, error: RankError, files: Option<JobFiles>, left: Left) -> Result<(), RankError> {
-        self.journal.error(error.to_string()).await;
-        if let Some(mut files) = files {
-            // What cannot be kept in time is lost; the job has failed for another reason.
-            let _ = timeout(LAST_UPLOAD, files.finish(left)).await;
-        }
-        Err(error)
-    }
 }
 
 /// "training: 9 steps", or from where.
@@ -431,17 +397,4 @@ fn plan(done: u64, total: u64) -> String {
         0 => format!("training: {total} steps"),
         _ => format!("resumed after step {done}; training: steps {} to {total}", done + 1),
     }
-}
-
-/// Completes when the rank is to end, or when nobody holds its control any more.
-pub(super) async fn ended(orders: &mut watch::Receiver<RankOrders>) -> Option<EndOrder> {
-    match orders.wait_for(|orders| orders.end.is_some()).await {
-        Ok(orders) => orders.end,
-        Err(_) => None,
-    }
-}
-
-/// Completes when the rank is to end without keeping anything.
-pub(super) async fn dropped(orders: &mut watch::Receiver<RankOrders>) {
-    let _ = orders.wait_for(|orders| orders.end.is_some_and(|end| !end.keep_artifacts)).await;
 }

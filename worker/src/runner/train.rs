@@ -1,7 +1,7 @@
 //! The steps of one rank.
 
 use std::{
-    path::Path,
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -19,7 +19,7 @@ use crate::{
     engine::{EngineHandle, Gradient, Microbatch},
     http::Metrics,
     output::{TraceFolder, trace::TracedResult, trace::TracedStep},
-    ring::RankRing,
+    ring::{self, RankRing},
     session::{Assignment, StepSummary},
     train::{
         LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, SavedState, Selection, StepOutcome,
@@ -44,31 +44,31 @@ pub(super) struct Training {
 }
 
 impl Training {
-    /// Puts a prepared rank in its ring, whose ranks [`agree`].
+    /// Does what a prepared rank has still to do together with the ring, whose ranks [`agree`]. What is returned puts
+    /// it there for good, which cannot fail: until then the caller keeps the ring, to leave it when all is said.
     pub(super) async fn begin(
         assignment: &Assignment,
         prepared: Prepared,
         context: &Context,
-        mut ring: RankRing,
+        ring: &mut RankRing,
         journal: &Journal,
-    ) -> Result<Self, RankError> {
-        let images = prepared.latents.complete(&mut ring, context, journal).await?;
-        let trace = match assignment.spec.debug.trace_dir.as_str() {
-            "" => None,
-            folder => {
-                let vectors = prepared.concepts.iter().map(|concept| concept.num_vectors).sum();
-                Some(TraceFolder::create(Path::new(folder), vectors)?)
-            }
-        };
-        Ok(Self {
-            engine: context.engine.clone(),
-            metrics: Arc::clone(&context.metrics),
+    ) -> Result<impl FnOnce(RankRing) -> Self + use<>, RankError> {
+        let images = prepared.latents.complete(ring, context, journal).await?;
+        let vectors = prepared.concepts.iter().map(|concept| concept.num_vectors).sum();
+        let trace = create_trace(&assignment.spec.debug.trace_dir, vectors).await?;
+        let inputs = prepared.inputs;
+        let builder = tokio::task::spawn_blocking(move || inputs.into_builder(images)).await??;
+        let (engine, metrics) = (context.engine.clone(), Arc::clone(&context.metrics));
+        let validation = assignment.spec.train.validation;
+        Ok(move |ring| Self {
+            engine,
+            metrics,
             ring,
-            builder: Arc::new(Mutex::new(prepared.inputs.into_builder(images)?)),
+            builder: Arc::new(Mutex::new(builder)),
             schedule: prepared.schedule,
             state: prepared.state,
             before: None,
-            validation: assignment.spec.train.validation,
+            validation,
             previews: prepared.previews,
             trace,
         })
@@ -97,7 +97,6 @@ impl Training {
     /// Takes step `step`, from 1, together with all other ranks.
     pub(super) async fn step(&mut self, step: u64) -> Result<StepSummary, RankError> {
         let started = Instant::now();
-        self.before = Some(self.state.clone());
         let before = self.rows();
         // 1. This rank's microbatches, one after the other.
         let mut own = Vec::new();
@@ -122,9 +121,14 @@ impl Training {
         let gathered = self.ring.gather(own).await?;
         // 3. The same update on every rank.
         let learning_rate = self.schedule.at(step);
-        let reduced = reduce_rows(&gathered.rows, before.len())
-            .ok_or_else(|| RankError::Ring(crate::ring::Error::Rows))?;
-        let outcome = self.state.apply(step, &reduced, learning_rate)?;
+        let (rows, mut state) = (gathered.rows, self.state.clone());
+        let update = move || {
+            let reduced = reduce_rows(&rows, state.rows().len()).ok_or(RankError::Ring(ring::Error::Rows))?;
+            let outcome = state.apply(step, &reduced, learning_rate)?;
+            Ok::<_, RankError>((reduced, state, outcome))
+        };
+        let (reduced, state, outcome) = tokio::task::spawn_blocking(update).await??;
+        self.before = Some(std::mem::replace(&mut self.state, state));
         if self.ring.rank() == 0 {
             self.trace_step(step, before, &reduced, learning_rate).await?;
         }
@@ -192,11 +196,19 @@ impl Training {
         Ok(tokio::task::spawn_blocking(build).await??)
     }
 
-    /// Drawing normal numbers is computing: off the runtime's threads.
+    /// Drawing normal numbers is computing, and posteriors may be on the disk: off the runtime's threads.
     async fn build(&self, step: u64, microbatch: u32) -> Result<Microbatch, RankError> {
         let (builder, rows) = (Arc::clone(&self.builder), self.rows());
-        let build =
-            move || builder.lock().unwrap_or_else(PoisonError::into_inner).build(step, microbatch, rows);
+        let own = self.ring.microbatches();
+        let (next_step, next) =
+            if microbatch + 1 < own.end { (step, microbatch + 1) } else { (step + 1, own.start) };
+        let build = move || {
+            let mut builder = builder.lock().unwrap_or_else(PoisonError::into_inner);
+            let built = builder.build(step, microbatch, rows);
+            // While this one is computed on.
+            builder.expect(next_step, next);
+            built
+        };
         Ok(tokio::task::spawn_blocking(build).await??)
     }
 
@@ -240,6 +252,16 @@ impl Training {
         metrics.loss.set(f64::from(step.loss));
         metrics.step.set(i64::try_from(step.step).unwrap_or(i64::MAX));
     }
+}
+
+/// Where the job wants its steps written down, if it does.
+async fn create_trace(folder: &str, vectors: usize) -> Result<Option<TraceFolder>, RankError> {
+    if folder.is_empty() {
+        return Ok(None);
+    }
+    let folder = PathBuf::from(folder);
+    let create = move || TraceFolder::create(&folder, vectors);
+    Ok(Some(tokio::task::spawn_blocking(create).await??))
 }
 
 /// See [`agreement::check`].

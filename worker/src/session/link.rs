@@ -3,16 +3,19 @@
 
 use std::time::Duration;
 
-use ringtune_proto::{
-    WORKER_PROTOCOL,
-    v1::{self, worker_service_client::WorkerServiceClient},
+use backon::BackoffBuilder as _;
+use ringtune_proto::v1::{self, worker_service_client::WorkerServiceClient};
+use ringtune_shared::{
+    ids::WorkerId,
+    version::{self, Dialect, Misfit, ProtocolRange, Side, WORKER_FEATURES, WORKER_PROTOCOLS},
 };
-use ringtune_shared::{backoff::Backoff, ids::WorkerId, version};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming, transport::Endpoint};
 use tracing::{debug, error, info, warn};
+
+use crate::reconnect;
 
 /// A session that stood this long was a good one: the next wait is short again.
 const GOOD_SESSION: Duration = Duration::from_secs(10);
@@ -38,8 +41,6 @@ pub struct LinkOptions {
     pub address: String,
     /// What this node can do.
     pub capabilities: v1::Capabilities,
-    /// Waits between tries.
-    pub backoff: Backoff,
 }
 
 /// What the link tells the session's loop.
@@ -68,7 +69,7 @@ pub(super) async fn keep(
     events: mpsc::Sender<LinkEvent>,
     (last, end): (CancellationToken, CancellationToken),
 ) {
-    let mut attempt = 0u32;
+    let mut waits = reconnect::waits().build();
     loop {
         let started = tokio::time::Instant::now();
         let ended = tokio::select! {
@@ -79,11 +80,11 @@ pub(super) async fn keep(
             return;
         }
         if started.elapsed() >= GOOD_SESSION {
-            attempt = 0;
+            waits = reconnect::waits().build();
         }
         let wait = match ended {
             Ended::Broken(reason) => {
-                let wait = options.backoff.delay(attempt, random());
+                let wait = waits.next().unwrap_or(reconnect::LONGEST);
                 warn!(
                     coordinator = options.url,
                     reason,
@@ -97,7 +98,6 @@ pub(super) async fn keep(
                 WAIT_AFTER_MISMATCH
             }
         };
-        attempt = attempt.saturating_add(1);
         tokio::select! {
             () = tokio::time::sleep(wait) => (),
             () = end.cancelled() => return,
@@ -118,6 +118,8 @@ async fn one_session(
     info!(
         coordinator = options.url,
         version = welcome.coordinator_version,
+        protocol = welcome.protocol,
+        features = ?welcome.features,
         worker = %options.worker,
         incarnation = options.incarnation,
         "session opened"
@@ -164,7 +166,9 @@ async fn open(options: &LinkOptions, held: Vec<v1::HeldRank>) -> Result<Opened, 
         address: options.address.clone(),
         capabilities: Some(options.capabilities.clone()),
         held,
-        protocol: WORKER_PROTOCOL,
+        protocol_max: WORKER_PROTOCOLS.max,
+        protocol_min: WORKER_PROTOCOLS.min,
+        features: WORKER_FEATURES.map(str::to_owned).to_vec(),
     };
     let hello = v1::SessionRequest { message: Some(v1::session_request::Message::Hello(hello)) };
     up.send(hello).await.map_err(|_| broken("the stream closed before hello".to_owned()))?;
@@ -184,14 +188,18 @@ async fn open(options: &LinkOptions, held: Vec<v1::HeldRank>) -> Result<Opened, 
     let (welcome, down) = tokio::time::timeout(CONNECT_TIMEOUT, opening)
         .await
         .map_err(|_| broken(format!("no welcome within {} s", CONNECT_TIMEOUT.as_secs())))??;
-    if !version::compatible(&welcome.coordinator_version, version::VERSION) {
-        return Err(Ended::Refused(format!(
-            "this worker is {}, the coordinator is {}: major and minor must be equal",
-            version::VERSION,
-            welcome.coordinator_version
-        )));
-    }
+    check_welcome(&welcome).map_err(|misfit| Ended::Refused(misfit.to_string()))?;
     Ok((up, welcome, down))
+}
+
+/// That the coordinator chose a protocol that this worker speaks. One that chose none knows nothing of choosing.
+fn check_welcome(welcome: &v1::Welcome) -> Result<(), Misfit> {
+    if WORKER_PROTOCOLS.contains(welcome.protocol) {
+        return Ok(());
+    }
+    let protocols = ProtocolRange { min: welcome.protocol, max: welcome.protocol };
+    let coordinator = Side { version: welcome.coordinator_version.clone(), protocols };
+    Err(Misfit { worker: Dialect::ours().side(), coordinator })
 }
 
 fn ended(status: &Status) -> Ended {
@@ -222,7 +230,23 @@ pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Any number, each as likely: for waits that differ between workers.
-pub(crate) fn random() -> u64 {
-    uuid::Uuid::new_v4().as_u64_pair().1.rotate_left(16)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_welcome_in_another_protocol_is_refused_with_what_to_install() {
+        let welcome = |version: &str, protocol| v1::Welcome {
+            coordinator_version: version.to_owned(),
+            protocol,
+            ..v1::Welcome::default()
+        };
+        assert_eq!(check_welcome(&welcome("97.0.0", WORKER_PROTOCOLS.max)), Ok(()));
+        let newer = check_welcome(&welcome("97.0.0", 97)).expect_err("not ours").to_string();
+        let ours = version::VERSION;
+        assert!(newer.contains("the coordinator is Ringtune 97.0.0 and speaks protocol 97"), "{newer}");
+        assert!(newer.contains("install Ringtune 97.0.0 on the worker"), "{newer}");
+        let older = check_welcome(&welcome("0.1.0", 0)).expect_err("it does not choose").to_string();
+        assert!(older.contains(&format!("install Ringtune {ours} on the coordinator")), "{older}");
+    }
 }

@@ -9,16 +9,16 @@ use std::{
 use ringtune_proto::v1;
 use tokio::{
     sync::{mpsc, watch},
-    time::{Interval, MissedTickBehavior, interval, timeout},
+    time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{error, warn};
+use tracing::{debug, error, warn};
 
 use super::{
     link::{self, LinkEvent, LinkOptions},
     state::{Effect, Event, Session},
     types::{Assignment, RankEvent, RankKey},
-    wire,
+    wire::{self, Heard},
 };
 use crate::http::Metrics;
 
@@ -72,10 +72,13 @@ pub struct SessionOptions {
     pub link: LinkOptions,
     /// Where the session shows.
     pub metrics: Arc<Metrics>,
+    /// How long a running rank may keep what it has once the worker is to end.
+    pub keep_limit: Duration,
 }
 
 /// Keeps the session with the coordinator, and the ranks that it hands out, until `end`; then stops the running
-/// rank, says so, and returns. The caller bounds how long that may take.
+/// rank, which may upload what it has for `keep_limit`, says so, and returns. The caller bounds how long all of that
+/// may take.
 pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: CancellationToken) {
     let (held_sender, held_receiver) = watch::channel(Vec::new());
     let (link_sender, mut link_events) = mpsc::channel(QUEUED_EVENTS);
@@ -96,6 +99,7 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
         metrics: options.metrics,
     };
     let mut draining = false;
+    let mut keep_until = None;
     loop {
         if draining && this.session.is_idle() && (this.outbox.is_empty() || this.up.is_none()) {
             break;
@@ -107,7 +111,12 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
             permit = ready_to_send(this.up.as_ref()), if !this.outbox.is_empty() => this.send_next(permit),
             () = end.cancelled(), if !draining => {
                 draining = true;
+                keep_until = Some(Instant::now() + options.keep_limit);
                 this.apply(Event::Drain);
+            }
+            () = reached(keep_until) => {
+                keep_until = None;
+                this.apply(Event::DrainIsOver);
             }
         }
     }
@@ -152,8 +161,12 @@ impl<L: RankLauncher> Loop<L> {
                 self.apply(Event::Connected);
             }
             LinkEvent::Message(message) => match wire::event(*message) {
-                Ok(Some(event)) => self.apply(event),
-                Ok(None) => (),
+                Ok(Heard::Event(event)) => self.apply(event),
+                Ok(Heard::Nothing) => (),
+                Ok(Heard::Unknown) => {
+                    debug!("skipped a message of the coordinator that this version does not know");
+                    self.metrics.unknown_messages.inc();
+                }
                 Err(error) => error!(%error, "a message that makes no sense"),
             },
             LinkEvent::Down => self.disconnected(),
@@ -214,6 +227,14 @@ impl<L: RankLauncher> Loop<L> {
         if let Some(control) = self.controls.get(&key) {
             control.orders.send_modify(change);
         }
+    }
+}
+
+/// The moment; never, without one.
+async fn reached(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a worker holds and what it says, as a pure function: `(state, event) -> effects`. No clock, no channel.
 //!
 //! ```text
-//!                 Assigned            Ready            StartTraining           Finished
+//!                 Assigned            Ready              StartRank             Finished
 //!   (nothing) ──────────────> Preparing ───> Ready ──────────────> Training ───────────> Finished ─┐
 //!                                 │            │                       │                           │ Stop:
 //!                                 └────────────┴── Failed / Stopped ───┴──> Failed / Stopped ──────┴──> (nothing)
@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::types::{Assignment, Level, Phase, Progress, RankEvent, RankKey, StepSummary};
+use super::types::{Assignment, Fault, Level, Phase, Progress, RankEvent, RankKey, StepSummary};
 
 /// Step reports kept for a coordinator that is away; the oldest go first. metrics.csv has them all.
 const MOST_UNSTORED_STEPS: usize = 200_000;
@@ -37,7 +37,7 @@ pub enum Event {
         reason: String,
     },
     /// All ranks are ready.
-    StartTraining(RankKey),
+    StartRank(RankKey),
     /// End a rank, or let go of an ended one.
     Stop {
         /// Which.
@@ -46,11 +46,13 @@ pub enum Event {
         keep_artifacts: bool,
     },
     /// Steps up to this one are safe at the coordinator.
-    StepsStored(ringtune_shared::ids::JobId, u64),
+    StepsStored(RankKey, u64),
     /// A rank's work says so.
     Rank(RankKey, RankEvent),
-    /// The worker is to end: stop what runs and say so.
+    /// The worker is to end: what runs keeps what it has, and all is said.
     Drain,
+    /// The time for that is over: what still runs ends without it.
+    DrainIsOver,
 }
 
 /// What to do about it.
@@ -102,6 +104,8 @@ pub struct HeldRank {
     pub reason: String,
     /// It failed only because a neighbour was lost.
     pub neighbour_lost: bool,
+    /// Whose fault it is that it failed.
+    pub fault: Option<Fault>,
 }
 
 #[derive(Debug)]
@@ -116,8 +120,8 @@ struct Held {
 
 impl Held {
     fn new(key: RankKey, rank: usize) -> Self {
-        let (reason, neighbour_lost) = (String::new(), false);
-        let shown = HeldRank { key, rank, phase: Phase::Preparing, step: 0, reason, neighbour_lost };
+        let (reason, neighbour_lost, fault) = (String::new(), false, None);
+        let shown = HeldRank { key, rank, phase: Phase::Preparing, step: 0, reason, neighbour_lost, fault };
         Self { shown, waiting: None, ending: None, unstored: VecDeque::new() }
     }
 }
@@ -171,10 +175,10 @@ impl Session {
             }
             Event::Assigned(assignment) => self.assign(assignment),
             Event::Unreadable { key, rank, reason } => self.refuse(key, rank, reason),
-            Event::StartTraining(key) => self.start_training(key),
+            Event::StartRank(key) => self.start_rank(key),
             Event::Stop { key, keep_artifacts } => self.stop(key, keep_artifacts),
-            Event::StepsStored(job, step) => {
-                for (_, held) in self.held.iter_mut().filter(|(key, _)| key.job == job) {
+            Event::StepsStored(key, step) => {
+                if let Some(held) = self.held.get_mut(&key) {
                     while held.unstored.front().is_some_and(|first| first.step <= step) {
                         held.unstored.pop_front();
                     }
@@ -182,24 +186,24 @@ impl Session {
                 Vec::new()
             }
             Event::Rank(key, event) => self.rank_event(key, event),
-            Event::Drain => {
-                self.draining = true;
-                let queued: Vec<RankKey> = self
-                    .held
-                    .iter()
-                    .filter(|(_, held)| held.waiting.is_some())
-                    .map(|(key, _)| *key)
-                    .collect();
-                let mut effects: Vec<Effect> =
-                    queued.into_iter().flat_map(|key| self.end(key, Phase::Failed, SHUTTING_DOWN)).collect();
-                effects.extend(self.running.map(|key| Effect::End { key, keep_artifacts: false }));
-                effects
-            }
+            Event::Drain => self.drain(),
+            Event::DrainIsOver => self.running.map_or_else(Vec::new, |key| self.stop(key, false)),
         };
         if self.connected {
             return effects;
         }
         effects.into_iter().filter(|effect| !matches!(effect, Effect::Send(_))).collect()
+    }
+
+    /// Nothing begins any more. What runs is asked to keep what it has, unless it was asked to drop it.
+    fn drain(&mut self) -> Vec<Effect> {
+        self.draining = true;
+        let waiting = self.held.iter().filter(|(_, held)| held.waiting.is_some());
+        let waiting: Vec<RankKey> = waiting.map(|(key, _)| *key).collect();
+        let mut effects: Vec<Effect> =
+            waiting.into_iter().flat_map(|key| self.fail(key, SHUTTING_DOWN, Fault::Node)).collect();
+        effects.extend(self.running.map_or_else(Vec::new, |key| self.stop(key, true)));
+        effects
     }
 
     /// Says everything again that the coordinator may have missed: steps first, phases after them.
@@ -257,7 +261,7 @@ impl Session {
         effects
     }
 
-    /// Holds a rank that failed before it began, unless it is known already.
+    /// Holds a rank that failed before it began, unless it is known already. Another worker may be able to take it.
     fn refuse(&mut self, key: RankKey, rank: usize, reason: String) -> Vec<Effect> {
         if let Some(held) = self.held.get(&key) {
             return vec![report(held, None)];
@@ -265,6 +269,7 @@ impl Session {
         let mut held = Held::new(key, rank);
         held.shown.phase = Phase::Failed;
         held.shown.reason = reason;
+        held.shown.fault = Some(Fault::Node);
         let effects = vec![report(&held, None)];
         self.hold(key, held);
         effects
@@ -280,7 +285,7 @@ impl Session {
         self.held.insert(key, held);
     }
 
-    fn start_training(&mut self, key: RankKey) -> Vec<Effect> {
+    fn start_rank(&mut self, key: RankKey) -> Vec<Effect> {
         match self.held.get_mut(&key) {
             Some(held) if held.shown.phase == Phase::Ready => {
                 held.shown.phase = Phase::Training;
@@ -321,6 +326,11 @@ impl Session {
                 held.shown.phase = Phase::Ready;
                 vec![report(held, None)]
             }
+            // The coordinator knows; the rank may end without another step.
+            RankEvent::Resumed(step) => {
+                held.shown.step = step;
+                Vec::new()
+            }
             RankEvent::Step(step) => {
                 held.shown.step = step.step;
                 if held.shown.rank != 0 {
@@ -336,14 +346,21 @@ impl Session {
                 vec![Effect::Send(Message::Log(key, held.shown.rank, level, line))]
             }
             RankEvent::Finished => self.end(key, Phase::Finished, ""),
-            RankEvent::Failed(reason) => self.end(key, Phase::Failed, &reason),
+            RankEvent::Failed { reason, fault } => self.fail(key, &reason, fault),
             RankEvent::NeighbourLost(reason) => {
                 held.shown.neighbour_lost = true;
-                self.end(key, Phase::Failed, &reason)
+                self.fail(key, &reason, Fault::Node)
             }
-            RankEvent::Stopped if self.draining => self.end(key, Phase::Failed, SHUTTING_DOWN),
+            RankEvent::Stopped if self.draining => self.fail(key, SHUTTING_DOWN, Fault::Node),
             RankEvent::Stopped => self.end(key, Phase::Stopped, ""),
         }
+    }
+
+    fn fail(&mut self, key: RankKey, reason: &str, fault: Fault) -> Vec<Effect> {
+        if let Some(held) = self.held.get_mut(&key) {
+            held.shown.fault = Some(fault);
+        }
+        self.end(key, Phase::Failed, reason)
     }
 
     /// A rank's work has ended (or never began): hold the outcome, or let go if nobody wants it; begin the next.

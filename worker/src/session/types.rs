@@ -40,6 +40,8 @@ pub struct Assignment {
     pub precision: Precision,
     /// The class that all members have.
     pub numerics_class: String,
+    /// What its neighbours and it say to each other: a version of RingService's protocol that this build speaks.
+    pub ring_protocol: u32,
 }
 
 impl Assignment {
@@ -73,11 +75,26 @@ impl Phase {
     }
 }
 
-/// A part of preparation and how far it is.
+/// What a rank is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgressStage {
+    /// Fetches training images from the coordinator.
+    Fetch,
+    /// Fetches the checkpoint from a model hub or a bucket; in bytes.
+    Download,
+    /// Loads the checkpoint.
+    Load,
+    /// Encodes training images.
+    Encode,
+    /// Draws the pictures of a job of kind "generate".
+    Draw,
+}
+
+/// A part of preparation, or the drawing, and how far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// "fetch", "download", "load" or "encode".
-    pub stage: &'static str,
+    /// Which part.
+    pub stage: ProgressStage,
     /// Of `total`.
     pub done: u64,
     /// Images, bytes of a download, or 1.
@@ -125,7 +142,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The word on the wire and in job.log.
+    /// The word in job.log.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Info => "info",
@@ -135,6 +152,15 @@ impl Level {
     }
 }
 
+/// Whether another worker might do better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The job would fail anywhere: its pictures, tokens, options or model.
+    Job,
+    /// This node or its network: no memory, no disk, nothing to be fetched, an engine that died.
+    Node,
+}
+
 /// What a rank's work says of itself, in order. The last four end it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RankEvent {
@@ -142,6 +168,8 @@ pub enum RankEvent {
     Progress(Progress),
     /// Prepared: waits to be told to train.
     Ready,
+    /// Goes on after this step, which was done before.
+    Resumed(u64),
     /// A step is done. Rank 0's are stored at the coordinator.
     Step(StepSummary),
     /// A line for the job's history.
@@ -149,7 +177,12 @@ pub enum RankEvent {
     /// All is done and uploaded.
     Finished,
     /// Ended, with the reason.
-    Failed(String),
+    Failed {
+        /// For the user.
+        reason: String,
+        /// For the coordinator.
+        fault: Fault,
+    },
     /// Ended, and all that can be said is that a neighbour was lost: another rank may know why.
     NeighbourLost(String),
     /// Ended as asked.

@@ -4,11 +4,12 @@ use ringtune_proto::{convert::spec_from_wire, v1};
 use ringtune_shared::{
     ids::{Epoch, JobId},
     ring::{Member, RingView},
+    version::RING_PROTOCOLS,
 };
 
 use super::{
     state::{Event, HeldRank, Message},
-    types::{Assignment, Phase, Progress, RankKey, StepSummary},
+    types::{Assignment, Fault, Level, Phase, Progress, ProgressStage, RankKey, StepSummary},
 };
 use crate::engine::Precision;
 
@@ -25,37 +26,44 @@ fn wrong(message: &'static str, field: &'static str) -> impl Fn(&dyn ToString) -
     move |problem| WireError { message, field, problem: problem.to_string() }
 }
 
-/// Reads what the coordinator said; `None` for what a session has no event for (a second welcome).
-pub(super) fn event(response: v1::SessionResponse) -> Result<Option<Event>, WireError> {
+/// What was heard of a message.
+#[derive(Debug, PartialEq)]
+pub(super) enum Heard {
+    /// The session is told.
+    Event(Event),
+    /// What a session has no event for: a second welcome.
+    Nothing,
+    /// A message of a newer coordinator: it is skipped.
+    Unknown,
+}
+
+/// Reads what the coordinator said.
+pub(super) fn event(response: v1::SessionResponse) -> Result<Heard, WireError> {
     use v1::session_response::Message as Down;
-    let Some(message) = response.message else {
-        return Err(wrong("message", "message")(&"empty; this worker may be older than the coordinator"));
-    };
+    let Some(message) = response.message else { return Ok(Heard::Unknown) };
     let key = |message, job: &str, epoch| -> Result<RankKey, WireError> {
         Ok(RankKey { job: job_id(message, job)?, epoch: Epoch(epoch) })
     };
-    Ok(match message {
-        Down::Welcome(_) => None,
+    Ok(Heard::Event(match message {
+        Down::Welcome(_) => return Ok(Heard::Nothing),
         // One whose rank can be told is answered with a failure.
-        Down::Assignment(assignment) => Some(match rank_of(&assignment) {
+        Down::Assignment(assignment) => match rank_of(&assignment) {
             None => Event::Assigned(Box::new(self::assignment(assignment)?)),
             Some((key, rank)) => match self::assignment(assignment) {
                 Ok(assignment) => Event::Assigned(Box::new(assignment)),
                 Err(error) => Event::Unreadable { key, rank, reason: error.to_string() },
             },
-        }),
-        Down::StartTraining(start) => {
-            Some(Event::StartTraining(key("StartTraining", &start.job_id, start.epoch)?))
-        }
-        Down::StopRank(stop) => Some(Event::Stop {
+        },
+        Down::StartRank(start) => Event::StartRank(key("StartRank", &start.job_id, start.epoch)?),
+        Down::StopRank(stop) => Event::Stop {
             key: key("StopRank", &stop.job_id, stop.epoch)?,
             keep_artifacts: stop.keep_artifacts,
-        }),
-        Down::StepsStored(stored) => Some(Event::StepsStored(
-            job_id("StepsStored", &stored.job_id)?,
+        },
+        Down::StepsStored(stored) => Event::StepsStored(
+            key("StepsStored", &stored.job_id, stored.epoch)?,
             u64::try_from(stored.step).map_err(|_| wrong("StepsStored", "step")(&stored.step))?,
-        )),
-    })
+        ),
+    }))
 }
 
 fn job_id(message: &'static str, text: &str) -> Result<JobId, WireError> {
@@ -79,6 +87,10 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
             Ok(Member { worker, address: member.address })
         })
         .collect::<Result<_, WireError>>()?;
+    let ring_protocol =
+        Some(ring.protocol).filter(|protocol| RING_PROTOCOLS.contains(*protocol)).ok_or_else(|| {
+            wrong("ring.protocol")(&format!("{}; this worker speaks {RING_PROTOCOLS}", ring.protocol))
+        })?;
     let rank = usize::try_from(wire.rank)
         .ok()
         .filter(|rank| *rank < members.len())
@@ -101,6 +113,7 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
         threads,
         precision,
         numerics_class: wire.numerics_class,
+        ring_protocol,
     })
 }
 
@@ -117,19 +130,21 @@ pub(super) fn request(message: &Message) -> v1::SessionRequest {
             reason: held.reason.clone(),
             neighbour_lost: held.neighbour_lost,
             step: i64::try_from(held.step).unwrap_or(i64::MAX),
+            fault: fault(held.fault).into(),
         }),
         Message::Step(key, step) => Up::RankStep(v1::RankStep {
             job_id: key.job.to_string(),
             epoch: key.epoch.0,
-            step: Some(step_report(step)),
+            step: Some(step_report(key.epoch, step)),
         }),
         Message::Log(key, rank, level, line) => Up::RankLog(v1::RankLog {
             job_id: key.job.to_string(),
             line: Some(v1::LogLine {
-                level: level.as_str().to_owned(),
-                rank: rank_number(*rank),
+                level: log_level(*level).into(),
+                rank: Some(rank_number(*rank)),
                 message: line.clone(),
             }),
+            epoch: key.epoch.0,
         }),
     };
     v1::SessionRequest { message: Some(message) }
@@ -146,7 +161,7 @@ pub(super) fn held_ranks(held: &[HeldRank]) -> Vec<v1::HeldRank> {
             step: i64::try_from(held.step).unwrap_or(i64::MAX),
             reason: held.reason.clone(),
             neighbour_lost: held.neighbour_lost,
-            ..v1::HeldRank::default()
+            fault: fault(held.fault).into(),
         })
         .collect()
 }
@@ -158,13 +173,31 @@ fn rank_number(rank: usize) -> i32 {
 fn rank_progress(rank: usize, progress: &Progress) -> v1::RankProgress {
     v1::RankProgress {
         rank: rank_number(rank),
-        stage: progress.stage.to_owned(),
+        stage: progress_stage(progress.stage).into(),
         done: i64::try_from(progress.done).unwrap_or(i64::MAX),
         total: i64::try_from(progress.total).unwrap_or(i64::MAX),
     }
 }
 
-fn step_report(step: &StepSummary) -> v1::StepReport {
+fn log_level(level: Level) -> v1::LogLevel {
+    match level {
+        Level::Info => v1::LogLevel::Info,
+        Level::Warn => v1::LogLevel::Warn,
+        Level::Error => v1::LogLevel::Error,
+    }
+}
+
+fn progress_stage(stage: ProgressStage) -> v1::ProgressStage {
+    match stage {
+        ProgressStage::Fetch => v1::ProgressStage::Fetch,
+        ProgressStage::Download => v1::ProgressStage::Download,
+        ProgressStage::Load => v1::ProgressStage::Load,
+        ProgressStage::Encode => v1::ProgressStage::Encode,
+        ProgressStage::Draw => v1::ProgressStage::Draw,
+    }
+}
+
+fn step_report(epoch: Epoch, step: &StepSummary) -> v1::StepReport {
     v1::StepReport {
         step: i64::try_from(step.step).unwrap_or(i64::MAX),
         loss: f64::from(step.loss),
@@ -178,6 +211,15 @@ fn step_report(step: &StepSummary) -> v1::StepReport {
         validation_loss: step.validation_loss.map(f64::from),
         validation_seconds: step.validation_seconds,
         preview_seconds: step.preview_seconds,
+        epoch: epoch.0,
+    }
+}
+
+fn fault(fault: Option<Fault>) -> v1::RankFault {
+    match fault {
+        None => v1::RankFault::Unspecified,
+        Some(Fault::Job) => v1::RankFault::Job,
+        Some(Fault::Node) => v1::RankFault::Node,
     }
 }
 

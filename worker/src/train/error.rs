@@ -17,6 +17,12 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// An encoded picture that was set aside and is not to be had any more: no fault of the job.
+    #[error("{problem}")]
+    Posterior {
+        /// Which, and why.
+        problem: String,
+    },
     /// A prompt that the tokenizer refuses.
     #[error("{problem}")]
     Prompt {

@@ -19,7 +19,7 @@ impl MicrobatchBuilder {
     /// of noise that snr_gamma holds back would decide which embedding is the best, though it is not trained for them.
     ///
     /// # Errors
-    /// The tokenizer refuses a prompt.
+    /// The tokenizer refuses a prompt, or a posterior cannot be read. Blocks where one is not in memory.
     pub fn build_held_out(
         &self,
         count: u32,
@@ -36,7 +36,7 @@ impl MicrobatchBuilder {
             let timesteps = self.options.num_train_timesteps;
             let shown = self.draws.held_out(sample, count * batch, concept.prompts.count(), timesteps);
             let draw = self.draws.held_out_latent(sample, length);
-            let image = &concept.images[number];
+            let image = concept.images[number].read()?;
             inputs.latents.extend(image.latent(shown.flip, &draw, self.options.scaling_factor));
             inputs.noise.extend(self.draws.held_out_noise(sample, length));
             inputs.timesteps.push(shown.timestep);

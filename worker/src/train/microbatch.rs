@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use super::{Draws, Error, ImageOrder, TrainingSet, bucket_order::BucketOrder, training_set::shape_of};
+use super::{Draws, Error, ImageOrder, TrainingSet, bucket_order::BucketOrder};
 use crate::{
     data::{Prompts, caption_words::CaptionDraw},
     engine::Microbatch,
@@ -69,10 +69,10 @@ impl MicrobatchBuilder {
     }
 
     /// Microbatch `microbatch` (from 0, below M) of step `step` (from 1), with the learned rows as they are before
-    /// that step.
+    /// that step. Blocks where a posterior is not in memory.
     ///
     /// # Errors
-    /// The tokenizer refuses a prompt.
+    /// The tokenizer refuses a prompt, or a posterior cannot be read.
     pub fn build(&mut self, step: u64, microbatch: u32, rows: Arc<Vec<f32>>) -> Result<Microbatch, Error> {
         let BatchOptions { batch, scaling_factor, num_train_timesteps, snr_gamma, .. } = self.options;
         let images = self.images_of(step, microbatch);
@@ -81,7 +81,7 @@ impl MicrobatchBuilder {
         let mut inputs = self.without_samples(rows, shape, snr_gamma);
         for (sample, number) in (microbatch * batch..).zip(images) {
             let Some((concept, number)) = self.set.image(number) else { continue };
-            let image = &concept.images[number];
+            let image = concept.images[number].read()?;
             let flip = self.draws.flip(step, sample);
             let draw = self.draws.latent(step, sample, length);
             inputs.latents.extend(image.latent(flip, &draw, scaling_factor));
@@ -90,6 +90,15 @@ impl MicrobatchBuilder {
             inputs.input_ids.extend_from_slice(&self.prompt(step, sample, &concept.prompts, number)?);
         }
         Ok(inputs)
+    }
+
+    /// Says that this microbatch is built soon: what is not in memory of its images is read ahead.
+    pub fn expect(&mut self, step: u64, microbatch: u32) {
+        for number in self.images_of(step, microbatch) {
+            if let Some((concept, number)) = self.set.image(number) {
+                concept.images[number].expect();
+            }
+        }
     }
 
     /// Samples after which every image has been shown as often as its folder says.
@@ -103,7 +112,7 @@ impl MicrobatchBuilder {
     /// Channels, height, width of the latents of `images`, which have one shape.
     pub(super) fn shape_of_first(&self, images: &[usize]) -> [usize; 3] {
         let first = images.first().and_then(|number| self.set.image(*number));
-        first.map_or([0; 3], |(concept, number)| shape_of(&concept.images[number].plain))
+        first.map_or([0; 3], |(concept, number)| concept.images[number].shape())
     }
 
     /// The images (of all) that a microbatch shows, one for each sample.
@@ -185,7 +194,7 @@ pub(super) mod tests {
             templates,
         },
         engine::Moments,
-        train::{ConceptSet, EncodedImage},
+        train::{ConceptSet, EncodedImage, TrainingImage},
     };
 
     pub(crate) const OPTIONS: BatchOptions = BatchOptions {
@@ -216,14 +225,20 @@ pub(super) mod tests {
         let words =
             ConceptWords { tokenizer: &Arc::new(tokenizer), placeholders: &placeholders, others: &[] };
         let prompts = Prompts::encode(&words, &templates::OBJECT).unwrap();
-        let images: Vec<EncodedImage> = (0..images).map(image).collect();
+        let images: Vec<TrainingImage> = (0..images).map(|number| image(number).into()).collect();
         TrainingSet { concepts: vec![ConceptSet { repeats: vec![1; images.len()], images, prompts }] }
+    }
+
+    pub(crate) fn in_memory(image: &mut TrainingImage) -> &mut EncodedImage {
+        let TrainingImage::Here(image) = image else { panic!("{image:?}") };
+        Arc::make_mut(image)
     }
 
     /// Five images, of which the last two are higher than the others.
     pub(crate) fn of_two_sizes() -> TrainingSet {
         let mut several = set(5);
         for image in &mut several.concepts[0].images[3..] {
+            let image = in_memory(image);
             for moments in [&mut image.plain, &mut image.flipped] {
                 (moments.height, moments.width) = (2, 1);
                 moments.mean.truncate(4);
@@ -348,7 +363,7 @@ pub(super) mod tests {
         let all = set(4).concepts.remove(0).images;
         let split = |at: usize| {
             let parts = [all[..at].to_vec(), all[at..].to_vec()].into_iter().zip(prompts.clone());
-            let concept = |(images, prompts): (Vec<EncodedImage>, Prompts)| ConceptSet {
+            let concept = |(images, prompts): (Vec<TrainingImage>, Prompts)| ConceptSet {
                 repeats: vec![1; images.len()],
                 images,
                 prompts,
@@ -382,7 +397,7 @@ pub(super) mod tests {
     fn a_sample_of_the_posterior_has_its_deviation() {
         let image = EncodedImage { plain: moments(1.0, 2.0), flipped: moments(1.0, 2.0) };
         let mut one = set(1);
-        one.concepts[0].images = vec![image];
+        one.concepts[0].images = vec![image.into()];
         let mut builder = MicrobatchBuilder::new(one, OPTIONS).unwrap();
         let inputs = builder.build(1, 0, Arc::default()).unwrap();
         let draw = Draws::new(3).latent(1, 0, 6);
@@ -427,7 +442,7 @@ pub(super) mod tests {
         assert!(refused(set(1), BatchOptions { batch: 0, ..OPTIONS }));
         assert!(refused(set(1), BatchOptions { num_train_timesteps: 0, ..OPTIONS }));
         let mut uneven = set(2);
-        uneven.concepts[0].images[1].flipped.mean.pop();
+        in_memory(&mut uneven.concepts[0].images[1]).flipped.mean.pop();
         assert!(refused(uneven, OPTIONS));
     }
 }

@@ -25,7 +25,7 @@
 //!     seed: 7, microbatches: 4, batch: 2, scaling_factor: 0.18215, num_train_timesteps: 1000,
 //!     noise_offset: 0.0, snr_gamma: None, caption_dropout: 0.0, bucketed: false,
 //! };
-//! let set = TrainingSet { concepts: vec![ConceptSet { images: vec![image], repeats: vec![1], prompts }] };
+//! let set = TrainingSet { concepts: vec![ConceptSet { images: vec![image.into()], repeats: vec![1], prompts }] };
 //! let mut builder = MicrobatchBuilder::new(set, options)?;
 //! let curve = LrOptions { curve: LrScheduler::Constant, base: 5e-3, warmup_steps: 0, total_steps: 3, cycles: 1 };
 //! let schedule = LrSchedule::new(curve)?;
@@ -74,4 +74,4 @@ pub use reduce::{MicrobatchResult, ReducedStep, ordered_mean, reduce_rows, row_l
 pub use saved::SavedState;
 pub use selection::{Best, Selection, mean_loss};
 pub use state::{StepOutcome, TrainState};
-pub use training_set::{ConceptSet, EncodedImage, TrainingSet};
+pub use training_set::{ConceptSet, EncodedImage, StoredImage, TrainingImage, TrainingSet};

@@ -175,6 +175,25 @@ mod tests {
         }
     }
 
+    /// Which did not keep the latest validation, only the best and what followed it.
+    #[test]
+    fn a_choice_that_0_1_0_saved_goes_on() {
+        let (before, _) = follow(2, &[0.5, 0.6]);
+        let mut saved = SavedState::default();
+        before.save(&mut saved);
+        saved.numbers.remove(LAST_STEP).unwrap();
+        saved.tensors.remove(LAST_LOSS).unwrap();
+        let mut resumed = Selection::new(2).restored(&mut saved, 1).unwrap();
+        assert_eq!(saved.finish(), Ok(()));
+        assert_eq!((resumed.best(), resumed.without_improvement()), (before.best(), 1));
+        assert_eq!((before.loss_after(2), resumed.loss_after(2)), (Some(0.6), None));
+        // The second validation without a lower loss ends it, as it would have.
+        assert!(!resumed.is_over());
+        resumed.take_in(3, 0.7, &Arc::new(vec![3.0]));
+        assert!(resumed.is_over());
+        assert_eq!(resumed.loss_after(3), Some(0.7));
+    }
+
     #[test]
     fn the_mean_is_added_up_in_order() {
         assert_eq!(mean_loss(&[vec![1.0], vec![1e8], vec![-1e8]]), Ok(0.0));

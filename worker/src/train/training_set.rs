@@ -1,6 +1,6 @@
 //! What a job learns from: encoded images, and the prompts that go with them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
 use super::{BatchOptions, Error};
 use crate::{data::Prompts, engine::Moments};
@@ -34,6 +34,66 @@ impl EncodedImage {
     }
 }
 
+/// An image of a training set: its posterior, or where that is read whenever it is shown. Cheap to clone.
+#[derive(Clone, Debug)]
+pub enum TrainingImage {
+    /// In memory.
+    Here(Arc<EncodedImage>),
+    /// Anywhere else.
+    Stored(Arc<dyn StoredImage>),
+}
+
+/// A posterior that is not in memory. It is the same whenever it is read.
+pub trait StoredImage: Debug + Send + Sync {
+    /// Channels, rows and columns of its latents.
+    fn shape(&self) -> [usize; 3];
+
+    /// Reads it. Blocks.
+    ///
+    /// # Errors
+    /// Why it cannot be read any more, and which it is: for the user.
+    fn read(&self) -> Result<EncodedImage, String>;
+
+    /// It will be read soon.
+    fn expect(&self);
+}
+
+impl From<EncodedImage> for TrainingImage {
+    fn from(image: EncodedImage) -> Self {
+        Self::Here(Arc::new(image))
+    }
+}
+
+impl TrainingImage {
+    /// Channels, rows and columns of its latents.
+    pub fn shape(&self) -> [usize; 3] {
+        match self {
+            Self::Here(image) => shape_of(&image.plain),
+            Self::Stored(stored) => stored.shape(),
+        }
+    }
+
+    /// Its posterior. Blocks where it is not in memory.
+    ///
+    /// # Errors
+    /// It cannot be read any more.
+    pub fn read(&self) -> Result<Arc<EncodedImage>, Error> {
+        match self {
+            Self::Here(image) => Ok(Arc::clone(image)),
+            Self::Stored(stored) => {
+                stored.read().map(Arc::new).map_err(|problem| Error::Posterior { problem })
+            }
+        }
+    }
+
+    /// It will be read soon.
+    pub(super) fn expect(&self) {
+        if let Self::Stored(stored) = self {
+            stored.expect();
+        }
+    }
+}
+
 /// What a job learns from: the images of all concepts, one concept after the other, are shown in one order.
 #[derive(Clone, Debug)]
 pub struct TrainingSet {
@@ -45,7 +105,7 @@ pub struct TrainingSet {
 #[derive(Clone, Debug)]
 pub struct ConceptSet {
     /// At least one, in the order of their names; those of all concepts have one shape.
-    pub images: Vec<EncodedImage>,
+    pub images: Vec<TrainingImage>,
     /// How often each of them is shown in an epoch.
     pub repeats: Vec<u32>,
     /// At least one.
@@ -53,7 +113,7 @@ pub struct ConceptSet {
 }
 
 impl TrainingSet {
-    pub(super) fn images(&self) -> impl Iterator<Item = &EncodedImage> {
+    pub(super) fn images(&self) -> impl Iterator<Item = &TrainingImage> {
         self.concepts.iter().flat_map(|concept| &concept.images)
     }
 
@@ -80,7 +140,7 @@ impl TrainingSet {
 
     /// The images of `shows` by the shape of their latents, smaller heights first.
     pub(super) fn buckets(&self, shows: &[usize]) -> Vec<Vec<usize>> {
-        let shapes: Vec<[usize; 3]> = self.images().map(|image| shape_of(&image.plain)).collect();
+        let shapes: Vec<[usize; 3]> = self.images().map(TrainingImage::shape).collect();
         let mut buckets: BTreeMap<[usize; 3], Vec<usize>> = BTreeMap::new();
         shows.iter().for_each(|number| buckets.entry(shapes[*number]).or_default().push(*number));
         buckets.into_values().collect()
@@ -103,10 +163,11 @@ impl TrainingSet {
                 "microbatches, batch and num_train_timesteps must be at least 1, samples below 2^32",
             ));
         }
-        let first_shape = shape_of(&first.plain);
-        let fits = |image: &EncodedImage| {
-            let shape = if options.bucketed { shape_of(&image.plain) } else { first_shape };
+        let first_shape = first.shape();
+        let fits = |image: &TrainingImage| {
+            let shape = if options.bucketed { image.shape() } else { first_shape };
             let length: usize = shape.iter().product();
+            let TrainingImage::Here(image) = image else { return image.shape() == shape };
             [&image.plain, &image.flipped].into_iter().all(|moments| {
                 shape_of(moments) == shape && moments.mean.len() == length && moments.logvar.len() == length
             })
@@ -128,6 +189,83 @@ impl TrainingSet {
     }
 }
 
-pub(super) fn shape_of(moments: &Moments) -> [usize; 3] {
+fn shape_of(moments: &Moments) -> [usize; 3] {
     [moments.channels, moments.height, moments.width]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::{
+        super::{
+            MicrobatchBuilder,
+            microbatch::tests::{OPTIONS, in_memory, set},
+        },
+        *,
+    };
+
+    /// Counts how often it was announced and read.
+    #[derive(Debug)]
+    struct Elsewhere {
+        image: EncodedImage,
+        used: Mutex<[u32; 2]>,
+    }
+
+    impl StoredImage for Elsewhere {
+        fn shape(&self) -> [usize; 3] {
+            [self.image.plain.channels, self.image.plain.height, self.image.plain.width]
+        }
+
+        fn read(&self) -> Result<EncodedImage, String> {
+            self.used.lock().unwrap()[1] += 1;
+            if self.image.plain.mean[0] == 2.0 {
+                Err("it is gone".to_owned())
+            } else {
+                Ok(self.image.clone())
+            }
+        }
+
+        fn expect(&self) {
+            self.used.lock().unwrap()[0] += 1;
+        }
+    }
+
+    #[test]
+    fn images_that_are_not_in_memory_give_the_same_microbatches() {
+        let here = set(4);
+        let mut elsewhere = here.clone();
+        let mut stored = Vec::new();
+        for image in &mut elsewhere.concepts[0].images[2..] {
+            let image_elsewhere = Elsewhere { image: in_memory(image).clone(), used: Default::default() };
+            stored.push(Arc::new(image_elsewhere));
+            *image = TrainingImage::Stored(stored[stored.len() - 1].clone());
+        }
+        let mut builders = [here, elsewhere].map(|set| MicrobatchBuilder::new(set, OPTIONS).unwrap());
+        for (step, microbatch) in (1..5).flat_map(|step| (0..3).map(move |microbatch| (step, microbatch))) {
+            let built = builders.each_mut().map(|builder| {
+                builder.expect(step, microbatch);
+                builder.build(step, microbatch, Arc::default()).unwrap()
+            });
+            assert_eq!(built[0], built[1]);
+        }
+        // 24 samples show each of four images six times, and each was announced.
+        assert!(stored.iter().all(|image| *image.used.lock().unwrap() == [6, 6]), "{stored:?}");
+        assert_eq!(
+            builders[0].build_held_out(2, 1, Arc::default()).unwrap(),
+            builders[1].build_held_out(2, 1, Arc::default()).unwrap()
+        );
+    }
+
+    #[test]
+    fn an_image_that_is_gone_is_no_fault_of_the_job() {
+        let mut lost = set(4);
+        let image = in_memory(&mut lost.concepts[0].images[1]).clone();
+        let image = Elsewhere { image, used: Default::default() };
+        lost.concepts[0].images[1] = TrainingImage::Stored(Arc::new(image));
+        let mut builder = MicrobatchBuilder::new(lost, OPTIONS).unwrap();
+        let built: Vec<_> = (0..3).map(|microbatch| builder.build(1, microbatch, Arc::default())).collect();
+        let gone = Error::Posterior { problem: "it is gone".to_owned() };
+        assert!(built.iter().any(|built| built.as_ref() == Err(&gone)), "{built:?}");
+    }
 }

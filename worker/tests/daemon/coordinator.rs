@@ -1,7 +1,7 @@
 //! A coordinator without a will: tests accept its sessions and say what it says.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
@@ -12,6 +12,7 @@ use ringtune_proto::{
     v1::{
         self,
         artifact_service_server::{ArtifactService, ArtifactServiceServer},
+        download_request::Source,
         session_request::Message as Up,
         session_response::Message as Down,
         worker_service_server::{WorkerService, WorkerServiceServer},
@@ -21,32 +22,61 @@ use ringtune_shared::{
     ids::{ContentHash, JobId},
     manifest::{Manifest, ManifestFile},
     spec::JobSpec,
-    version::VERSION,
+    version::{RING_PROTOCOLS, VERSION, WORKER_PROTOCOLS},
 };
-use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{
-    Request, Response, Status, Streaming,
+    Code, Request, Response, Status, Streaming,
     transport::{Server, server::TcpIncoming},
 };
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 /// Contents by hash, and the files of jobs by name.
 #[derive(Default)]
 pub struct Files {
     contents: HashMap<ContentHash, Vec<u8>>,
     kept: BTreeMap<(String, String), Vec<u8>>,
+    /// Downloads break after so many bytes each.
+    cut_downloads_after: Option<usize>,
+    /// Where downloads of each content were asked to begin.
+    downloads: HashMap<ContentHash, Vec<i64>>,
+    /// What an upload is answered instead, by a part of the file's name.
+    refused: Option<(&'static str, Status)>,
+    /// Every upload is answered once that its file goes on elsewhere than it thought.
+    moved: Option<HashSet<String>>,
 }
 
 #[derive(Clone)]
 struct Services {
     files: Arc<Mutex<Files>>,
+    /// Uploads wait as long as it is true.
+    held: watch::Sender<bool>,
     sessions: mpsc::Sender<Session>,
-    version: String,
+    language: Language,
+}
+
+/// What a coordinator says of itself in its welcome.
+#[derive(Clone)]
+pub struct Language {
+    pub version: String,
+    pub protocol: u32,
+}
+
+impl Default for Language {
+    fn default() -> Self {
+        Self { version: VERSION.to_owned(), protocol: WORKER_PROTOCOLS.max }
+    }
 }
 
 pub struct Coordinator {
     pub address: SocketAddr,
     files: Arc<Mutex<Files>>,
+    held: watch::Sender<bool>,
     sessions: mpsc::Receiver<Session>,
     server: JoinHandle<()>,
 }
@@ -66,18 +96,18 @@ impl Drop for Coordinator {
 
 impl Coordinator {
     pub async fn start() -> Self {
-        Self::start_as(VERSION, SocketAddr::from(([127, 0, 0, 1], 0)), Arc::default()).await
+        Self::start_as(Language::default(), SocketAddr::from(([127, 0, 0, 1], 0)), Arc::default()).await
     }
 
-    pub async fn of_version(version: &str) -> Self {
-        Self::start_as(version, SocketAddr::from(([127, 0, 0, 1], 0)), Arc::default()).await
+    pub async fn speaking(language: Language) -> Self {
+        Self::start_as(language, SocketAddr::from(([127, 0, 0, 1], 0)), Arc::default()).await
     }
 
     /// As a crash and a restart look to workers: every connection breaks; files are still there.
     pub async fn restart(self) -> Self {
         let (address, files) = (self.address, Arc::clone(&self.files));
         self.stop().await;
-        Self::start_as(VERSION, address, files).await
+        Self::start_as(Language::default(), address, files).await
     }
 
     /// Everything of it is gone when this returns.
@@ -86,7 +116,7 @@ impl Coordinator {
         let _ = (&mut self.server).await;
     }
 
-    async fn start_as(version: &str, address: SocketAddr, files: Arc<Mutex<Files>>) -> Self {
+    async fn start_as(language: Language, address: SocketAddr, files: Arc<Mutex<Files>>) -> Self {
         let listener = loop {
             // The port of a coordinator that was just stopped may take a moment to come free.
             match TcpListener::bind(address).await {
@@ -96,7 +126,8 @@ impl Coordinator {
         };
         let address = listener.local_addr().unwrap();
         let (sender, sessions) = mpsc::channel(16);
-        let services = Services { files: Arc::clone(&files), sessions: sender, version: version.to_owned() };
+        let held = watch::Sender::new(false);
+        let services = Services { files: Arc::clone(&files), held: held.clone(), sessions: sender, language };
         let server = Server::builder()
             .add_service(WorkerServiceServer::new(services.clone()))
             .add_service(ArtifactServiceServer::new(services));
@@ -119,7 +150,7 @@ impl Coordinator {
             std::future::pending::<()>().await;
             drop(guard);
         });
-        Self { address, files, sessions, server }
+        Self { address, files, held, sessions, server }
     }
 
     pub fn url(&self) -> String {
@@ -155,6 +186,32 @@ impl Coordinator {
     pub fn spoil(&self, uri: &str) {
         let hash = ContentHash::from_uri(uri).unwrap();
         self.files.lock().unwrap().contents.insert(hash, b"spoilt".to_vec());
+    }
+
+    /// From now on no download has more than so many bytes, and all longer ones break there.
+    pub fn cut_downloads_after(&self, bytes: usize) {
+        self.files.lock().unwrap().cut_downloads_after = Some(bytes);
+    }
+
+    /// Where the downloads of a content were asked to begin, one after the other.
+    pub fn downloads_of(&self, content: &[u8]) -> Vec<i64> {
+        let files = self.files.lock().unwrap();
+        files.downloads.get(&ContentHash::of(content)).cloned().unwrap_or_default()
+    }
+
+    /// Answers uploads of files with `part` in their name like this from now on.
+    pub fn refuse(&self, part: &'static str, answer: Status) {
+        self.files.lock().unwrap().refused = Some((part, answer));
+    }
+
+    /// Answers every upload once as if an earlier try had still been written down meanwhile.
+    pub fn move_offsets(&self) {
+        self.files.lock().unwrap().moved = Some(HashSet::new());
+    }
+
+    /// Lets uploads wait, or go on.
+    pub fn hold_uploads(&self, hold: bool) {
+        self.held.send_replace(hold);
     }
 
     /// A file that was uploaded for a job.
@@ -195,6 +252,11 @@ impl Session {
         self.down.send(Ok(v1::SessionResponse { message: Some(message) })).await.unwrap();
     }
 
+    /// A message that no version has yet: one whose only field is unknown.
+    pub async fn say_something_unknown(&self) {
+        self.down.send(Ok(v1::SessionResponse { message: None })).await.unwrap();
+    }
+
     pub async fn assign(&self, rank: Rank<'_>) {
         self.assign_in(rank, "no").await;
     }
@@ -210,6 +272,7 @@ impl Session {
                 job_id: rank.job.to_string(),
                 epoch: rank.epoch,
                 members: rank.members.to_vec(),
+                protocol: RING_PROTOCOLS.max,
             }),
             rank: rank.rank as i32,
             spec: Some(spec_to_wire(rank.spec)),
@@ -221,7 +284,7 @@ impl Session {
     }
 
     pub async fn start(&self, job: JobId) {
-        self.say(Down::StartTraining(v1::StartTraining { job_id: job.to_string(), epoch: 1 })).await;
+        self.say(Down::StartRank(v1::StartRank { job_id: job.to_string(), epoch: 1 })).await;
     }
 
     /// Starts training once the rank is prepared.
@@ -237,7 +300,7 @@ impl Session {
     }
 
     pub async fn stored(&self, job: JobId, step: i64) {
-        self.say(Down::StepsStored(v1::StepsStored { job_id: job.to_string(), step })).await;
+        self.say(Down::StepsStored(v1::StepsStored { job_id: job.to_string(), step, epoch: 1 })).await;
     }
 
     /// The next message of any kind; `None` when the session has ended.
@@ -275,6 +338,26 @@ impl Session {
         }
     }
 
+    /// Reads on until the rank's log has an error.
+    pub async fn until_error(&mut self) {
+        loop {
+            if let Up::RankLog(log) = self.next().await.expect("the session ended")
+                && log.line.unwrap().level == i32::from(v1::LogLevel::Error)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Reads on until the next heartbeat; returns what is held.
+    pub async fn until_beat(&mut self) -> Vec<v1::HeldRank> {
+        loop {
+            if let Up::Heartbeat(beat) = self.next().await.expect("the session ended") {
+                return beat.held;
+            }
+        }
+    }
+
     /// Reads on until a heartbeat shows that nothing is held.
     pub async fn until_free(&mut self) {
         loop {
@@ -300,9 +383,11 @@ impl WorkerService for Services {
         let first = up.message().await?.and_then(|first| first.message);
         let Some(Up::Hello(hello)) = first else { return Err(Status::invalid_argument("no hello")) };
         let welcome = v1::Welcome {
-            coordinator_version: self.version.clone(),
+            coordinator_version: self.language.version.clone(),
             heartbeat_seconds: 0.1,
             session_timeout_seconds: 5.0,
+            protocol: self.language.protocol,
+            features: Vec::new(),
         };
         let welcome = v1::SessionResponse { message: Some(Down::Welcome(welcome)) };
         down.send(Ok(welcome)).await.unwrap();
@@ -329,10 +414,22 @@ impl ArtifactService for Services {
             }
         }
         let header = header.unwrap();
+        self.held.subscribe().wait_for(|held| !held).await.unwrap();
+        let mut files = self.files.lock().unwrap();
+        if let Some((part, answer)) = &files.refused
+            && header.name.contains(part)
+        {
+            return Err(answer.clone());
+        }
         let complete = content.len() as i64 == header.size;
         if complete {
             assert_eq!(ContentHash::of(&content).to_string(), header.sha256);
-            self.files.lock().unwrap().kept.insert((header.job_id, header.name), content);
+            if files.moved.as_mut().is_some_and(|moved| moved.insert(header.name.clone())) {
+                let details = ErrorDetails::with_error_info("UPLOAD_OFFSET", "ringtune", HashMap::new());
+                let text = "the file goes on elsewhere";
+                return Err(Status::with_error_details(Code::FailedPrecondition, text, details));
+            }
+            files.kept.insert((header.job_id, header.name), content);
         }
         let response = v1::UploadResponse { committed_size: 0, complete, uri: String::new() };
         Ok(Response::new(response))
@@ -342,13 +439,23 @@ impl ArtifactService for Services {
         &self,
         request: Request<v1::DownloadRequest>,
     ) -> Result<Response<Self::DownloadStream>, Status> {
-        let hash = ContentHash::from_uri(&request.into_inner().uri).unwrap();
-        let files = self.files.lock().unwrap();
+        let v1::DownloadRequest { source, offset, .. } = request.into_inner();
+        let Some(Source::Uri(uri)) = source else {
+            return Err(Status::invalid_argument("no uri"));
+        };
+        let hash = ContentHash::from_uri(&uri).unwrap();
+        let mut files = self.files.lock().unwrap();
+        files.downloads.entry(hash).or_default().push(offset);
         let content = files.contents.get(&hash).ok_or_else(|| Status::not_found("no such content"))?;
-        let parts: Vec<_> = content
+        let rest = &content[usize::try_from(offset).unwrap()..];
+        let sent = rest.len().min(files.cut_downloads_after.unwrap_or(usize::MAX));
+        let mut parts: Vec<_> = rest[..sent]
             .chunks(1000)
             .map(|chunk| Ok(v1::DownloadResponse { artifact: None, chunk: Bytes::copy_from_slice(chunk) }))
             .collect();
+        if sent < rest.len() {
+            parts.push(Err(Status::unavailable("the coordinator is restarting")));
+        }
         Ok(Response::new(tokio_stream::iter(parts)))
     }
 

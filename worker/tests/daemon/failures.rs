@@ -1,6 +1,6 @@
 //! Every failure ends the rank with a reason that names what is wrong; the worker lives on.
 
-use ringtune_proto::v1::RankPhase;
+use ringtune_proto::v1::{RankFault, RankPhase};
 use ringtune_shared::{ids::JobId, spec::JobSpec};
 use ringtune_worker::engine::FakeScript;
 
@@ -9,8 +9,11 @@ use crate::{
     worker::{Alone, fixture, in_time, job},
 };
 
-/// Runs a job that must fail; returns the reason. Then a good one must get ready on the same worker.
-async fn reason_of(script: FakeScript, change: impl FnOnce(&Coordinator, &mut JobSpec)) -> String {
+/// Runs a job that must fail; returns the reason and whose fault it is. Then a good one must get ready on the same worker.
+async fn reason_of(
+    script: FakeScript,
+    change: impl FnOnce(&Coordinator, &mut JobSpec),
+) -> (String, RankFault) {
     in_time(async {
         let fails_to_load = script.fail_load.is_some();
         let Alone { coordinator, worker, mut session } = Alone::start(script).await;
@@ -37,13 +40,24 @@ async fn reason_of(script: FakeScript, change: impl FnOnce(&Coordinator, &mut Jo
             session.until(RankPhase::Ready).await;
         }
         worker.end().await.unwrap();
-        report.reason
+        (report.reason.clone(), report.fault())
     })
     .await
 }
 
+/// Fails over the job itself.
 async fn assert_reason(script: FakeScript, change: impl FnOnce(&Coordinator, &mut JobSpec), words: &[&str]) {
-    let reason = Box::pin(reason_of(script, change)).await;
+    assert_failure(script, change, words, RankFault::Job).await;
+}
+
+async fn assert_failure(
+    script: FakeScript,
+    change: impl FnOnce(&Coordinator, &mut JobSpec),
+    words: &[&str],
+    expected: RankFault,
+) {
+    let (reason, fault) = Box::pin(reason_of(script, change)).await;
+    assert_eq!(fault, expected, "{reason}");
     for word in words {
         assert!(reason.contains(word), "{word:?} is missing of {reason:?}");
     }
@@ -56,7 +70,7 @@ fn plain() -> FakeScript {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_checkpoint_that_does_not_load() {
     let script = FakeScript { fail_load: Some("tensor 'conv_in.weight' is missing".to_owned()), ..plain() };
-    assert_reason(script, |_, _| (), &["model.base", "conv_in.weight"]).await;
+    assert_failure(script, |_, _| (), &["model.base", "conv_in.weight"], RankFault::Node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -89,7 +103,7 @@ async fn an_image_that_cannot_be_decoded() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn content_that_is_not_what_its_hash_says() {
     let change = |coordinator: &Coordinator, spec: &mut JobSpec| coordinator.spoil(&spec.data.images);
-    assert_reason(plain(), change, &["artifact://sha256/", "hash"]).await;
+    assert_failure(plain(), change, &["artifact://sha256/", "hash"], RankFault::Node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,7 +125,7 @@ async fn a_folder_without_pictures() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_that_is_not_there() {
     let change = |_: &Coordinator, spec: &mut JobSpec| spec.data.images = "/nowhere/at/all".to_owned();
-    assert_reason(plain(), change, &["data.images", "/nowhere/at/all"]).await;
+    assert_failure(plain(), change, &["data.images", "/nowhere/at/all"], RankFault::Node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,13 +137,13 @@ async fn a_trace_that_this_worker_does_not_allow() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_fails_in_the_middle() {
     let script = FakeScript { fail_on_gradient: Some(7), ..plain() };
-    assert_reason(script, |_, _| (), &["gradient 7"]).await;
+    assert_failure(script, |_, _| (), &["gradient 7"], RankFault::Node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_panics_in_the_middle() {
     let script = FakeScript { panic_on_gradient: Some(7), ..plain() };
-    assert_reason(script, |_, _| (), &["gradient 7 panics"]).await;
+    assert_failure(script, |_, _| (), &["gradient 7 panics"], RankFault::Node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,9 @@
 //! A rank's whole life on one worker.
 
-use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
+use ringtune_proto::v1::{ProgressStage, RankFault, RankPhase, session_request::Message as Up};
 use ringtune_shared::ids::JobId;
 use safetensors::SafeTensors;
+use tonic::Status;
 
 use crate::worker::{Alone, in_time, job};
 
@@ -18,19 +19,21 @@ async fn a_job_is_prepared_trained_and_uploaded() {
         loop {
             match session.next().await.unwrap() {
                 Up::RankReport(report) if report.phase() == RankPhase::Ready => break,
-                Up::RankReport(report) => stages.extend(report.progress.map(|p| (p.stage, p.done, p.total))),
+                Up::RankReport(report) => {
+                    stages.extend(report.progress.map(|p| (p.stage(), p.done, p.total)))
+                }
                 _ => (),
             }
         }
-        assert!(stages.contains(&("fetch".to_owned(), 3, 3)), "{stages:?}");
-        assert!(stages.contains(&("load".to_owned(), 1, 1)));
+        assert!(stages.contains(&(ProgressStage::Fetch, 3, 3)), "{stages:?}");
+        assert!(stages.contains(&(ProgressStage::Load, 1, 1)));
         // 2. The pictures are encoded; then every step is reported once, in order.
         session.start(id).await;
         loop {
             if let Up::RankReport(report) = session.next().await.unwrap()
                 && let Some(progress) = report.progress
             {
-                assert_eq!((progress.stage.as_str(), progress.total), ("encode", 3));
+                assert_eq!((progress.stage(), progress.total), (ProgressStage::Encode, 3));
                 if progress.done == 3 {
                     break;
                 }
@@ -111,13 +114,63 @@ async fn a_rank_that_nobody_wants_any_more_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_is_told_to_end_says_so_of_its_rank() {
     in_time(async {
-        let (Alone { coordinator: _coordinator, worker, mut session }, id) =
-            Alone::with_job(1_000_000, 1).await;
+        let (Alone { coordinator, worker, mut session }, id) = Alone::with_job(1_000_000, 1).await;
         session.start_when_ready(id).await;
         session.until_step().await;
         worker.shutdown.soft.cancel();
         let (report, _) = session.until(RankPhase::Failed).await;
         assert!(report.reason.contains("shutting down"), "{}", report.reason);
+        assert_eq!(report.fault(), RankFault::Node);
+        // It has learned something, which is not lost with it.
+        for name in ["learned_embeds.safetensors", "metrics.csv", "job.log"] {
+            assert!(coordinator.kept(id, name).is_some(), "{name} is missing");
+        }
+        worker.end().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_told_to_end_does_not_wait_for_a_coordinator_that_takes_no_files() {
+    in_time(async {
+        let (Alone { coordinator, worker, mut session }, id) = Alone::with_job(1_000_000, 1).await;
+        session.start_when_ready(id).await;
+        session.until_step().await;
+        coordinator.hold_uploads(true);
+        worker.shutdown.soft.cancel();
+        // It says so before the time to end is over.
+        let (report, _) = session.until(RankPhase::Failed).await;
+        assert!(report.reason.contains("shutting down"), "{}", report.reason);
+        worker.end().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_refused_for_good_ends_the_job_at_once_with_the_reason() {
+    in_time(async {
+        let (Alone { coordinator, worker, mut session }, id) = Alone::with_job(1_000_000, 1).await;
+        coordinator.refuse("steps-4", Status::failed_precondition("the job has enough files"));
+        session.start_when_ready(id).await;
+        let (report, _) = session.until(RankPhase::Failed).await;
+        assert!(report.reason.contains("learned_embeds-steps-4"), "{}", report.reason);
+        assert!(report.reason.contains("the job has enough files"), "{}", report.reason);
+        assert_eq!(report.fault(), RankFault::Job);
+        // What is not refused is kept all the same.
+        assert!(coordinator.kept(id, "learned_embeds.safetensors").is_some());
+        worker.end().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_asks_again_where_to_go_on() {
+    in_time(async {
+        let (Alone { coordinator, worker, mut session }, id) = Alone::with_job(2, 1).await;
+        coordinator.move_offsets();
+        session.start_when_ready(id).await;
+        session.until(RankPhase::Finished).await;
+        assert!(coordinator.kept(id, "learned_embeds.safetensors").is_some());
         worker.end().await.unwrap();
     })
     .await;

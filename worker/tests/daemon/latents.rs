@@ -4,11 +4,12 @@ use std::{
     fs,
     path::PathBuf,
     sync::{Arc, atomic::AtomicU64, atomic::Ordering},
+    time::Duration,
 };
 
-use ringtune_proto::v1::RankPhase;
+use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
 use ringtune_shared::{ids::JobId, spec::JobSpec};
-use ringtune_worker::engine::FakeScript;
+use ringtune_worker::{engine::FakeScript, settings::Settings};
 
 use crate::{
     rings::{Ring, begin, ring},
@@ -81,6 +82,75 @@ async fn a_cluster_encodes_every_picture_once() {
         larger.train.resolution = 32;
         learn(&mut pair, &larger).await;
         assert_eq!(count(), 28);
+    })
+    .await;
+}
+
+/// Two workers whose settings are changed.
+async fn changed_pair(script: &FakeScript, change: impl Fn(&mut Settings)) -> Ring {
+    let mut pair = ring(vec![]).await;
+    for _ in 0..2 {
+        pair.workers.push(Worker::start_with(&pair.coordinator, script.clone(), &change));
+        let session = pair.coordinator.accept().await;
+        pair.members.push(session.member());
+        pair.sessions.push(session);
+    }
+    pair
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn posteriors_that_are_not_in_memory_give_the_same_bytes() {
+    in_time(async {
+        let encoded = Arc::new(AtomicU64::new(0));
+        let script = FakeScript { encoded: Arc::clone(&encoded), ..FakeScript::default() };
+        let mut roomy = ring(vec![script.clone(); 2]).await;
+        let mut spec = job_on(&roomy.coordinator, pictures(6), 6, 4);
+        spec.train.validation.validation_loss_steps = 2;
+        let expected = learn(&mut roomy, &spec).await;
+        let entry = fs::metadata(&entries(&roomy.workers[0])[0]).unwrap().len();
+        assert_eq!(encoded.swap(0, Ordering::Relaxed), 12);
+        // Room in memory and in the cache for so many pictures.
+        for (in_memory, in_cache) in [(0, 6), (2, 4), (2, 3), (0, 0)] {
+            let mut narrow = changed_pair(&script, |settings| {
+                settings.storage.latent_memory_bytes = in_memory * entry;
+                settings.storage.latent_cache_bytes = in_cache * entry;
+            })
+            .await;
+            job_on(&narrow.coordinator, pictures(6), 6, 4);
+            // The second time they come from where the first has left them.
+            for again in [false, true] {
+                assert!(learn(&mut narrow, &spec).await == expected, "{in_memory}, {in_cache}, {again}");
+                for worker in &narrow.workers {
+                    assert!(entries(worker).len() as u64 <= in_cache);
+                    // What had no room went with the job.
+                    assert_eq!(fs::read_dir(worker.state.path().join("work")).unwrap().count(), 0);
+                }
+            }
+            let made = encoded.swap(0, Ordering::Relaxed);
+            assert!(if in_cache == 6 { made == 12 } else { (12..=24).contains(&made) }, "{made}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_posterior_that_is_lost_ends_the_job_with_its_name() {
+    in_time(async {
+        let slow = FakeScript { gradient_takes: Duration::from_millis(50), ..FakeScript::default() };
+        let mut pair = changed_pair(&slow, |settings| settings.storage.latent_memory_bytes = 0).await;
+        let (id, spec) = (JobId::new(), job_on(&pair.coordinator, pictures(6), 1000, 4));
+        begin(&mut pair, id, &spec).await;
+        pair.sessions[0].until_step().await;
+        let lost = entries(&pair.workers[0]);
+        lost.iter().for_each(|entry| fs::remove_file(entry).unwrap());
+        let reason = loop {
+            if let Up::RankReport(report) = pair.sessions[0].next().await.unwrap()
+                && report.phase() == RankPhase::Failed
+            {
+                break report.reason;
+            }
+        };
+        assert!(lost.iter().any(|entry| reason.contains(&entry.display().to_string())), "{reason}");
     })
     .await;
 }

@@ -3,6 +3,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 mod coordinator;
+mod downloads;
 mod failures;
 mod jobs;
 mod latents;

@@ -90,6 +90,30 @@ async fn a_rank_that_fails_says_why_and_the_others_wait_to_be_ended() {
     .await;
 }
 
+/// The one that fails still uploads what it has; until it has said why, it holds its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rank_that_fails_is_not_missed_before_it_has_said_why() {
+    in_time(async {
+        let fails = FakeScript { fail_on_gradient: Some(9), ..FakeScript::default() };
+        let mut ring = ring(vec![fails, FakeScript::default()]).await;
+        let (id, spec) = (JobId::new(), job(&ring.coordinator, 1000, 2));
+        ring.coordinator.hold_uploads(true);
+        begin(&mut ring, id, &spec).await;
+        // 1. Its reason is in its log; its files wait. A neighbour that misses it says so within 3 s.
+        ring.sessions[0].until_error().await;
+        for _ in 0..50 {
+            let held = ring.sessions[1].until_beat().await;
+            assert_eq!(held[0].phase(), RankPhase::Training, "{held:?}");
+        }
+        // 2. The files are there, and it says why.
+        ring.coordinator.hold_uploads(false);
+        let (report, _) = ring.sessions[0].until(RankPhase::Failed).await;
+        assert!(report.reason.contains("gradient 9") && !report.neighbour_lost, "{report:?}");
+        assert!(ring.coordinator.kept(id, "learned_embeds.safetensors").is_some());
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_disappears_ends_the_ring_with_its_rank_named() {
     in_time(async {

@@ -1,7 +1,11 @@
 //! What a worker does when its coordinator goes away, comes back, or is another one than it should be.
 
 use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
-use ringtune_shared::daemon::{listen::Launch, state_lock::StateLockError};
+use ringtune_shared::{
+    daemon::{listen::Launch, state_lock::StateLockError},
+    ids::JobId,
+    version::WORKER_PROTOCOLS,
+};
 use ringtune_worker::{
     daemon::{Error, run_with},
     engine::{EngineHandle, FakeEngine, FakeScript},
@@ -9,8 +13,8 @@ use ringtune_worker::{
 };
 
 use crate::{
-    coordinator::Coordinator,
-    worker::{Alone, Worker, in_time, settings},
+    coordinator::{Coordinator, Language},
+    worker::{Alone, Worker, in_time, job, settings},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,12 +69,39 @@ async fn an_ended_rank_is_said_again_until_it_is_let_go() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_coordinator_of_another_version_is_not_worked_for() {
+async fn a_coordinator_that_chose_another_protocol_is_not_worked_for() {
     in_time(async {
-        let mut coordinator = Coordinator::of_version("99.0.0").await;
+        // One newer than this worker; and release 0.1.0, which chose nothing.
+        for (version, protocol) in [("99.0.0", WORKER_PROTOCOLS.max + 1), ("0.1.0", 0)] {
+            let mut coordinator =
+                Coordinator::speaking(Language { version: version.to_owned(), protocol }).await;
+            let worker = Worker::start(&coordinator, FakeScript::default());
+            let mut session = coordinator.accept().await;
+            assert_eq!(session.hello.protocol_min, WORKER_PROTOCOLS.min);
+            assert_eq!(session.hello.protocol_max, WORKER_PROTOCOLS.max);
+            assert!(
+                session.next().await.is_none(),
+                "the worker stays in a session that it does not understand"
+            );
+            worker.end().await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newer_coordinator_that_speaks_this_protocol_is_worked_for_whatever_else_it_says() {
+    in_time(async {
+        let newer = Language { version: "99.0.0".to_owned(), ..Language::default() };
+        let mut coordinator = Coordinator::speaking(newer).await;
         let worker = Worker::start(&coordinator, FakeScript::default());
         let mut session = coordinator.accept().await;
-        assert!(session.next().await.is_none(), "the worker stays in a session of another version");
+        session.say_something_unknown().await;
+        let (id, spec) = (JobId::new(), job(&coordinator, 2, 1));
+        session.assign_alone(id, &spec).await;
+        session.say_something_unknown().await;
+        session.start_when_ready(id).await;
+        session.until(RankPhase::Finished).await;
         worker.end().await.unwrap();
     })
     .await;

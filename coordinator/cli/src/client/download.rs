@@ -7,14 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use backon::BackoffBuilder as _;
-use ringtune_proto::v1;
+use ringtune_proto::v1::{self, download_request::Source};
 use ringtune_shared::files::{TEMPORARY_SUFFIX, safe_file_name};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncWriteExt as _;
 use tonic::{Request, Status};
 
-use super::{Client, ClientError, REPEATS, backoff, is_transient};
+use super::{Client, ClientError, Retries};
 
 /// An artifact that is on this machine now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,15 +52,14 @@ impl Client {
             .map_err(cannot_write)?;
         let mut file = tokio::fs::File::from_std(temporary.reopen().map_err(cannot_write)?);
         let mut received = Received { hash: Sha256::new(), size: 0 };
-        let mut delays = backoff().with_max_times(REPEATS).build();
+        let mut retries = Retries::new();
         loop {
             match self.receive(artifact, &mut file, &mut received).await {
                 Ok(()) => break,
                 Err(ReceiveError::Write(source)) => return Err(cannot_write(source)),
-                Err(ReceiveError::Status(status)) => match delays.next().filter(|_| is_transient(&status)) {
-                    Some(delay) => tokio::time::sleep(delay).await,
-                    None => return Err(self.failure(doing, *status)),
-                },
+                Err(ReceiveError::Status(status)) => {
+                    retries.after(*status, doing).await.map_err(|status| self.failure(doing, *status))?;
+                }
             }
         }
 
@@ -87,7 +85,7 @@ impl Client {
         received: &mut Received,
     ) -> Result<(), ReceiveError> {
         let request = v1::DownloadRequest {
-            uri: artifact.uri.clone(),
+            source: Some(Source::Uri(artifact.uri.clone())),
             offset: i64::try_from(received.size).unwrap_or(i64::MAX),
             ..v1::DownloadRequest::default()
         };

@@ -1,13 +1,15 @@
 //! A thin client of the coordinator: typed calls that are repeated while it cannot be reached.
 
 mod download;
+mod outage;
+mod retry;
 mod upload;
 mod url;
 mod watch;
+mod watch_many;
 
 use std::{future::Future, time::Duration};
 
-use backon::{ExponentialBuilder, Retryable as _};
 use ringtune_proto::v1::{
     self, artifact_service_client::ArtifactServiceClient, cluster_service_client::ClusterServiceClient,
     job_service_client::JobServiceClient,
@@ -20,16 +22,16 @@ use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
 pub use download::SavedArtifact;
+use retry::{Retries, is_late, is_transient};
 pub use upload::Content;
 pub use url::{CoordinatorUrl, InvalidUrl};
 pub use watch::{Watch, WatchNews};
+pub use watch_many::{ManyNews, WatchMany};
 
-/// How long one unary call may take.
-const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long one unary call may take: longer than the coordinator's own limit, so that its answer comes first.
+const CALL_TIMEOUT: Duration = Duration::from_secs(35);
 /// How long a connection may take to come up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a call is repeated when the coordinator cannot be reached.
-const REPEATS: usize = 4;
 /// Artifacts and workers asked for in one page.
 const PAGE_SIZE: i32 = 500;
 
@@ -45,6 +47,16 @@ pub enum ClientError {
         /// Who was called.
         url: String,
         /// What the transport said.
+        problem: String,
+    },
+    /// It was reached, but did not answer in time: what was asked for may have been done.
+    #[error("cannot {doing}: the coordinator at {url} was reached, but gave no answer in time ({problem})")]
+    NoAnswer {
+        /// For example "submit the job".
+        doing: &'static str,
+        /// Who was called.
+        url: String,
+        /// Whose time limit it was.
         problem: String,
     },
     /// The coordinator said no.
@@ -82,6 +94,7 @@ impl ClientError {
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Unreachable { .. } => Some(Code::Unavailable),
+            Self::NoAnswer { .. } => Some(Code::DeadlineExceeded),
             Self::Refused { status, .. } => Some(status.code()),
             Self::Nonsense { .. } => Some(Code::Internal),
             Self::File { .. } => None,
@@ -109,9 +122,15 @@ impl Client {
     }
 
     /// Creates a job; safe to repeat with the same `request_id`.
-    pub async fn create_job(&self, spec: v1::JobSpec, request_id: &str) -> Result<v1::Job, ClientError> {
+    pub async fn create_job(
+        &self,
+        spec: v1::JobSpec,
+        queue: v1::QueueSpec,
+        request_id: &str,
+    ) -> Result<v1::Job, ClientError> {
         let doing = "submit the job";
-        let request = v1::CreateJobRequest { spec: Some(spec), request_id: request_id.to_owned() };
+        let request =
+            v1::CreateJobRequest { spec: Some(spec), request_id: request_id.to_owned(), queue: Some(queue) };
         let answer = self
             .call(doing, || {
                 let (mut jobs, request) = (self.jobs(), unary(request.clone()));
@@ -133,21 +152,18 @@ impl Client {
         self.present(doing, answer.job)
     }
 
-    /// The newest jobs in these states (none: in any), at most `limit`.
+    /// The first jobs that `wanted` asks for, at most `limit`; its pages are this function's own affair.
     pub async fn list_jobs(
         &self,
-        states: &[v1::JobState],
+        wanted: v1::ListJobsRequest,
         limit: usize,
     ) -> Result<Vec<v1::Job>, ClientError> {
         let mut jobs = Vec::new();
         let mut page_token = String::new();
         loop {
-            let wanted = limit.saturating_sub(jobs.len()).min(PAGE_SIZE as usize);
-            let request = v1::ListJobsRequest {
-                page_size: i32::try_from(wanted).unwrap_or(PAGE_SIZE),
-                page_token,
-                states: states.iter().map(|state| *state as i32).collect(),
-            };
+            let missing = limit.saturating_sub(jobs.len()).min(PAGE_SIZE as usize);
+            let page_size = i32::try_from(missing).unwrap_or(PAGE_SIZE);
+            let request = v1::ListJobsRequest { page_size, page_token, ..wanted.clone() };
             let page = self
                 .call("list the jobs", || {
                     let (mut jobs, request) = (self.jobs(), unary(request.clone()));
@@ -181,7 +197,7 @@ impl Client {
         let mut workers = Vec::new();
         let mut page_token = String::new();
         loop {
-            let request = v1::ListWorkersRequest { page_size: PAGE_SIZE, page_token };
+            let request = v1::ListWorkersRequest { page_size: PAGE_SIZE, page_token, ..Default::default() };
             let page = self
                 .call("list the workers", || {
                     let request = unary(request.clone());
@@ -202,8 +218,12 @@ impl Client {
         let mut artifacts = Vec::new();
         let mut page_token = String::new();
         loop {
-            let request =
-                v1::ListArtifactsRequest { job_id: job.to_string(), page_size: PAGE_SIZE, page_token };
+            let request = v1::ListArtifactsRequest {
+                job_id: job.to_string(),
+                page_size: PAGE_SIZE,
+                page_token,
+                ..Default::default()
+            };
             let page = self
                 .call("list the artifacts", || {
                     let (mut client, request) = (self.artifacts(), unary(request.clone()));
@@ -230,17 +250,30 @@ impl Client {
     async fn call<T, Answer>(
         &self,
         doing: &'static str,
-        attempt: impl FnMut() -> Answer,
+        mut attempt: impl FnMut() -> Answer,
     ) -> Result<T, ClientError>
     where
         Answer: Future<Output = Result<Response<T>, Status>>,
     {
-        let answer = attempt.retry(backoff().with_max_times(REPEATS)).when(is_transient).await;
-        answer.map(Response::into_inner).map_err(|status| self.failure(doing, status))
+        let mut retries = Retries::new();
+        loop {
+            match attempt().await {
+                Ok(answer) => return Ok(answer.into_inner()),
+                Err(status) => {
+                    retries.after(status, doing).await.map_err(|status| self.failure(doing, *status))?;
+                }
+            }
+        }
     }
 
     fn failure(&self, doing: &'static str, status: Status) -> ClientError {
-        if is_transient(&status) || status.code() == Code::DeadlineExceeded {
+        if is_late(&status) {
+            let problem = match status.code() {
+                Code::DeadlineExceeded => status.message().to_owned(),
+                _ => format!("nothing came for {} s", CALL_TIMEOUT.as_secs()),
+            };
+            ClientError::NoAnswer { doing, url: self.url.clone(), problem }
+        } else if is_transient(&status) && status.get_details_retry_info().is_none() {
             ClientError::Unreachable { url: self.url.clone(), problem: transport_problem(&status) }
         } else {
             ClientError::Refused { doing, status: Box::new(status) }
@@ -256,25 +289,10 @@ impl Client {
     }
 }
 
-fn backoff() -> ExponentialBuilder {
-    ExponentialBuilder::default()
-        .with_jitter()
-        .with_min_delay(Duration::from_millis(100))
-        .with_max_delay(Duration::from_secs(2))
-}
-
 fn unary<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(CALL_TIMEOUT);
     request
-}
-
-/// Whether the call may succeed when repeated: the transport failed, not the coordinator's judgement.
-fn is_transient(status: &Status) -> bool {
-    use std::error::Error as _;
-    status.code() == Code::Unavailable
-        // A connection that breaks in mid-call: tonic makes the status from the transport's error.
-        || (matches!(status.code(), Code::Unknown | Code::Internal | Code::Cancelled) && status.source().is_some())
 }
 
 /// The innermost cause is the one that people understand ("connection refused").
@@ -319,13 +337,5 @@ mod tests {
         let status = Status::with_error_details(Code::InvalidArgument, "2 fields are wrong", details);
         let text = describe(&status);
         assert_eq!(text, "2 fields are wrong\n  train.num_vectors: 0 is not allowed\n  name: is missing");
-    }
-
-    #[test]
-    fn a_judgement_is_final_and_a_broken_connection_is_not() {
-        assert!(is_transient(&Status::unavailable("shutting down")));
-        assert!(!is_transient(&Status::internal("the database is corrupt")));
-        let broken = Status::from_error(Box::new(std::io::Error::from(std::io::ErrorKind::ConnectionReset)));
-        assert!(is_transient(&broken), "{broken:?}");
     }
 }

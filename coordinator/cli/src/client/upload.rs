@@ -5,9 +5,7 @@ use ringtune_proto::v1::{self, upload_request::Part};
 use ringtune_shared::ids::ContentHash;
 use tonic::{Request, Status};
 
-use backon::BackoffBuilder as _;
-
-use super::{Client, ClientError, REPEATS, backoff, is_transient};
+use super::{Client, ClientError, Retries};
 
 /// Bytes in one message of an upload.
 const CHUNK_BYTES: usize = 512 * 1024;
@@ -30,7 +28,7 @@ impl Client {
     pub async fn upload(&self, content: &Content) -> Result<String, ClientError> {
         let doing = "upload a file";
         let sha256 = content.sha256.to_string();
-        let mut delays = backoff().with_max_times(REPEATS).build();
+        let mut retries = Retries::new();
         let mut committed = None;
         loop {
             // A header alone asks how much is there.
@@ -57,14 +55,11 @@ impl Client {
                     }
                     committed = Some(now);
                 }
-                Err(status) if is_transient(&status) => match delays.next() {
-                    Some(delay) => {
-                        committed = None;
-                        tokio::time::sleep(delay).await;
-                    }
-                    None => return Err(self.failure(doing, status)),
-                },
-                Err(status) => return Err(self.failure(doing, status)),
+                Err(status) => {
+                    retries.after(status, doing).await.map_err(|status| self.failure(doing, *status))?;
+                    // What is there by now is asked again.
+                    committed = None;
+                }
             }
         }
     }

@@ -10,7 +10,7 @@ use std::{
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde::Deserialize;
@@ -42,27 +42,49 @@ pub struct Announcement {
 }
 
 /// How to start a daemon.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct DaemonCommand {
-    label: String,
-    program: PathBuf,
-    arguments: Vec<OsString>,
-    log: PathBuf,
+    pub(super) label: String,
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<OsString>,
+    pub(super) log: PathBuf,
+    pub(super) listen: Listen,
+}
+
+/// Where a daemon is to listen.
+#[derive(Debug, Clone)]
+pub(super) enum Listen {
+    /// At its default ports, or at free ones where these are taken.
+    Default,
+    /// At any free ports.
+    Free,
+    /// Where its predecessor did, whose log it goes on with.
+    Again(Announcement),
+}
+
+impl Listen {
+    fn arguments(&self) -> Vec<&str> {
+        match self {
+            Self::Default => vec!["--free-ports"],
+            Self::Free => vec!["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"],
+            Self::Again(at) => vec!["--listen", &at.grpc, "--http-listen", &at.http],
+        }
+    }
 }
 
 impl DaemonCommand {
     /// State in `folder/LABEL`, log in `folder/LABEL.log`.
     pub(super) fn new(label: &str, program: PathBuf, folder: &Path, ports: Ports) -> Self {
         let log = folder.join(format!("{label}.log"));
-        let mut command = Self { label: label.to_owned(), program, arguments: Vec::new(), log };
+        let listen = match ports {
+            Ports::Free => Listen::Free,
+            Ports::Default => Listen::Default,
+        };
+        let mut command = Self { label: label.to_owned(), program, arguments: Vec::new(), log, listen };
         command.argument("--state-dir", folder.join(label));
-        if ports == Ports::Free {
-            command.argument("--listen", "127.0.0.1:0");
-            command.argument("--http-listen", "127.0.0.1:0");
-        }
         // The log is shown to people.
         command.argument("--log-format", "human");
-        for flag in ["--lifeline", "--announce", "--free-ports"] {
+        for flag in ["--lifeline", "--announce"] {
             command.flag(flag);
         }
         command
@@ -81,11 +103,11 @@ impl DaemonCommand {
 /// A running daemon; killed when dropped.
 #[derive(Debug)]
 pub struct Daemon {
-    label: String,
+    command: DaemonCommand,
     child: Child,
     lifeline: Option<ChildStdin>,
     announcement: Announcement,
-    log: PathBuf,
+    started: Instant,
 }
 
 /// How a daemon ended.
@@ -99,39 +121,45 @@ pub(super) struct Exit {
 impl Daemon {
     /// Starts a daemon and waits until it listens.
     pub(super) async fn start(command: DaemonCommand) -> Result<Self, ClusterError> {
-        let DaemonCommand { label, program, arguments, log } = command;
-        let mut child = Command::new(&program)
+        let DaemonCommand { label, program, arguments, log, listen } = &command;
+        let mut child = Command::new(program)
             .args(arguments)
+            .args(listen.arguments())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(create_locked(&log)?)
+            .stderr(open_locked(log, matches!(listen, Listen::Again(_)))?)
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .map_err(|source| ClusterError::Spawn { program, source })?;
+            .map_err(|source| ClusterError::Spawn { program: program.clone(), source })?;
         // Taken out, because waiting for a child closes its stdin.
         let lifeline = child.stdin.take();
         let stdout = child.stdout.take();
         let announced = tokio::select! {
             line = tokio::time::timeout(START_TIMEOUT, first_line(stdout)) => line,
-            status = child.wait() => return Err(exit_of(&label, &log, status).into_error()),
+            status = child.wait() => return Err(exit_of(label, log, status).into_error()),
         };
         match announced {
             Ok(Ok(line)) if line.is_empty() => {
                 // It closed its stdout: it is about to end.
                 let status = child.wait().await;
-                Err(exit_of(&label, &log, status).into_error())
+                Err(exit_of(label, log, status).into_error())
             }
             Ok(Ok(line)) => match serde_json::from_str(&line) {
-                Ok(announcement) => Ok(Self { label, child, lifeline, announcement, log }),
-                Err(_) => Err(ClusterError::Announcement { label, line }),
+                Ok(announcement) => {
+                    Ok(Self { command, child, lifeline, announcement, started: Instant::now() })
+                }
+                Err(_) => Err(ClusterError::Announcement { label: label.clone(), line }),
             },
             Ok(Err(source)) => {
-                Err(ClusterError::File { doing: "cannot read the output of", path: log, source })
+                let path = log.clone();
+                Err(ClusterError::File { doing: "cannot read the output of", path, source })
             }
-            Err(_) => {
-                Err(ClusterError::Silent { label, seconds: START_TIMEOUT.as_secs(), log_tail: tail(&log) })
-            }
+            Err(_) => Err(ClusterError::Silent {
+                label: label.clone(),
+                seconds: START_TIMEOUT.as_secs(),
+                log_tail: tail(log),
+            }),
         }
     }
 
@@ -140,24 +168,36 @@ impl Daemon {
     }
 
     pub(super) fn label(&self) -> &str {
-        &self.label
+        &self.command.label
     }
 
     pub(super) fn log_tail(&self) -> String {
-        tail(&self.log)
+        tail(&self.command.log)
+    }
+
+    /// How long it has been listening.
+    pub(super) fn age(&self) -> Duration {
+        self.started.elapsed()
     }
 
     /// Waits until it ends by itself; safe to drop in mid-wait.
     pub(super) async fn exited(&mut self) -> Exit {
         let status = self.child.wait().await;
-        exit_of(&self.label, &self.log, status)
+        exit_of(&self.command.label, &self.command.log, status)
+    }
+
+    /// Puts a new process in the place of one that ended: with its state, at its addresses.
+    pub(super) async fn start_again(&mut self) -> Result<(), ClusterError> {
+        let listen = Listen::Again(self.announcement.clone());
+        *self = Self::start(DaemonCommand { listen, ..self.command.clone() }).await?;
+        Ok(())
     }
 
     /// Lets it end, and kills it when it takes too long.
     pub(super) async fn stop(mut self) {
         drop(self.lifeline.take());
         if tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await.is_err() {
-            crate::output::remark(&format!("the {} does not end; killing it", self.label));
+            crate::output::remark(&format!("the {} does not end; killing it", self.label()));
             // Fails only when it ended just now.
             let _ = self.child.kill().await;
         }
@@ -165,7 +205,7 @@ impl Daemon {
 }
 
 impl Exit {
-    fn into_error(self) -> ClusterError {
+    pub(super) fn into_error(self) -> ClusterError {
         ClusterError::Exited { label: self.label, status: self.status, log_tail: self.log_tail }
     }
 }
@@ -191,11 +231,12 @@ async fn first_line(stdout: Option<ChildStdout>) -> io::Result<String> {
     Ok(line.trim_end().to_owned())
 }
 
-/// A new log file that is locked for as long as the daemon that writes it lives: the lock goes with the
+/// A log file, new or gone on with, that is locked for as long as the daemon that writes it lives: the lock goes with the
 /// open file that the child inherits as its stderr. So a folder whose locks are free is nobody's.
-fn create_locked(log: &Path) -> Result<File, ClusterError> {
+fn open_locked(log: &Path, go_on: bool) -> Result<File, ClusterError> {
     let failed = |source| ClusterError::File { doing: "cannot write", path: log.to_owned(), source };
-    let file = File::create(log).map_err(failed)?;
+    let file =
+        File::options().create(true).append(go_on).write(true).truncate(!go_on).open(log).map_err(failed)?;
     file.try_lock().map_err(|error| failed(error.into()))?;
     Ok(file)
 }
@@ -244,8 +285,9 @@ mod tests {
         DaemonCommand {
             label: "worker-1".to_owned(),
             program: "/bin/sh".into(),
-            arguments: vec!["-c".into(), script.into()],
+            arguments: vec!["-c".into(), script.into(), "sh".into()],
             log: folder.join("worker-1.log"),
+            listen: Listen::Free,
         }
     }
 

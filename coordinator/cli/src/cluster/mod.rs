@@ -2,6 +2,7 @@
 
 mod binaries;
 mod daemon;
+mod keep_up;
 mod state_folder;
 
 use std::{io, path::PathBuf, time::Duration};
@@ -80,6 +81,16 @@ pub enum ClusterError {
         status: String,
         /// The last lines of its log.
         log_tail: String,
+    },
+    /// It was started again, but never stayed.
+    #[error("the {label} ended {times} times soon after its start; the last time: {source}")]
+    KeepsEnding {
+        /// Which daemon.
+        label: String,
+        /// In a row.
+        times: u32,
+        /// The last end.
+        source: Box<ClusterError>,
     },
     /// Workers run, but the coordinator does not see them.
     #[error("{joined} of {wanted} workers joined within {seconds} s; the end of their logs:\n{log_tail}")]
@@ -226,6 +237,14 @@ impl LocalCluster {
                 Ended { is_coordinator: false, exit: log }
             }
         }
+    }
+
+    /// Starts every daemon again that ends; returns when one does not stay, however often. Safe to drop in mid-wait,
+    /// which leaves a daemon that is just being started dead.
+    pub async fn keep_up(&mut self) -> ClusterError {
+        let daemons = std::iter::once(&mut self.coordinator).chain(&mut self.workers);
+        let kept = daemons.map(|daemon| Box::pin(keep_up::keep_up(daemon, keep_up::PATIENCE)));
+        select_all(kept).await.0
     }
 
     /// The last lines of every daemon's log, each under its name.

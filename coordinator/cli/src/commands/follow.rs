@@ -14,7 +14,7 @@ use crate::{
     cluster::{Ended, LocalCluster},
     error::Error,
     interrupt::Interrupts,
-    output::{EventObject, Output},
+    output::{EventObject, Output, ProgressObject},
     progress::Display,
 };
 
@@ -104,6 +104,13 @@ impl Follow<'_> {
                         keeper.announce(artifact);
                     }
                     outcome = outcome_of(&event).or(outcome);
+                }
+                Happening::News(Some(WatchNews::Progress(ranks))) => {
+                    let id = self.job_id.to_string();
+                    for rank in &ranks {
+                        self.output.json(&ProgressObject::new(&id, rank))?;
+                    }
+                    display.ranks(&ranks);
                 }
                 Happening::News(Some(WatchNews::Away(problem))) => {
                     display.remark(&format!("lost the coordinator ({problem}); trying again"));

@@ -9,6 +9,7 @@ mod queries;
 mod run;
 mod submit;
 mod up;
+mod watch;
 
 use crate::{arguments::Command, error::Error, interrupt::Interrupts};
 
@@ -20,7 +21,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Submit(arguments) => Box::pin(submit::submit(arguments, interrupts)).await,
         Command::List(arguments) => queries::list(arguments).await,
         Command::Status(arguments) => queries::status(arguments).await,
-        Command::Watch(arguments) => submit::watch(arguments, interrupts).await,
+        Command::Watch(arguments) => Box::pin(watch::watch(arguments, interrupts)).await,
         Command::Cancel(arguments) => queries::cancel(arguments).await,
         Command::Workers(arguments) => queries::workers(arguments).await,
         Command::Fetch(arguments) => fetch::fetch(arguments).await,

@@ -1,15 +1,18 @@
 //! The commands that ask one question: `list`, `status`, `cancel`, `workers`.
 
+use std::collections::BTreeMap;
+
 use comfy_table::{CellAlignment, Table, presets};
 use ringtune_proto::{
-    convert::{job_state_name, worker_state_name},
-    v1::{self, JobState},
+    convert::{job_reason_name, job_state_name, rank_phase_name, worker_state_name},
+    v1::{self, JobReason, JobState},
 };
 
 use crate::{
     arguments::{CancelArguments, JobArguments, ListArguments, WorkersArguments},
     client::Client,
     error::Error,
+    job_file::Label,
     output::{JobObject, Output, WorkerObject, remark, time_text},
 };
 
@@ -19,7 +22,13 @@ const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
 pub(super) async fn list(arguments: ListArguments) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
     let client = Client::new(&arguments.coordinator.coordinator);
-    let jobs = client.list_jobs(&arguments.state, arguments.limit as usize).await?;
+    let wanted = v1::ListJobsRequest {
+        states: arguments.state.iter().map(|state| *state as i32).collect(),
+        filter: filter_of(&arguments.filter, &arguments.label),
+        order_by: arguments.order_by,
+        ..v1::ListJobsRequest::default()
+    };
+    let jobs = client.list_jobs(wanted, arguments.limit as usize).await?;
     if output.is_json() {
         return jobs.iter().try_for_each(|job| Ok(output.json(&JobObject::from(job))?));
     }
@@ -27,11 +36,14 @@ pub(super) async fn list(arguments: ListArguments) -> Result<(), Error> {
         remark("no jobs");
         return Ok(());
     }
-    let mut table = table(&["JOB", "NAME", "STATE", "STEP", "LOSS", "CREATED"]);
+    let mut table = table(&["JOB", "NAME", "OWNER", "PRIORITY", "STATE", "STEP", "LOSS", "CREATED"]);
     for job in &jobs {
+        let queue = job.queue.clone().unwrap_or_default();
         table.add_row([
             job.job_id.clone(),
             job.name.clone(),
+            queue.owner,
+            queue.priority.to_string(),
             job_state_name(job.state()).to_owned(),
             format!("{}/{}", job.step, job.total_steps),
             job.loss.map(|loss| format!("{loss:.4}")).unwrap_or_default(),
@@ -39,6 +51,14 @@ pub(super) async fn list(arguments: ListArguments) -> Result<(), Error> {
         ]);
     }
     print_table(output, &table)
+}
+
+/// A filter with labels beside it.
+fn filter_of(filter: &str, labels: &[Label]) -> String {
+    let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
+    let given = Some(filter.trim().to_owned()).filter(|filter| !filter.is_empty());
+    let labels = labels.iter().map(|label| format!("labels.{}=\"{}\"", label.key, quoted(&label.value)));
+    given.into_iter().chain(labels).collect::<Vec<_>>().join(" AND ")
 }
 
 /// `ringtune status`.
@@ -76,7 +96,7 @@ pub(super) async fn workers(arguments: WorkersArguments) -> Result<(), Error> {
         table(&["WORKER", "HOST", "STATE", "JOB", "RANK", "THREADS", "GIB", "BF16", "ADDRESS", "CPU"]);
     for worker in &workers {
         let capabilities = worker.capabilities.clone().unwrap_or_default();
-        let rank = if worker.job_id.is_empty() { String::new() } else { worker.rank.to_string() };
+        let rank = worker.rank.map(|rank| rank.to_string()).unwrap_or_default();
         table.add_row([
             worker.worker_id.clone(),
             worker.host_name.clone(),
@@ -115,6 +135,16 @@ fn job_text(job: &v1::Job) -> String {
     if !job.state_reason.is_empty() {
         lines.push(("reason", job.state_reason.clone()));
     }
+    if job.reason_code() != JobReason::Unspecified {
+        lines.push(("code", job_reason_name(job.reason_code()).to_owned()));
+    }
+    let queue = job.queue.clone().unwrap_or_default();
+    if !queue.owner.is_empty() {
+        lines.push(("owner", queue.owner));
+    }
+    lines.push(("priority", queue.priority.to_string()));
+    let labels: BTreeMap<String, String> = queue.labels.into_iter().collect();
+    lines.extend(labels.iter().map(|(key, value)| ("label", format!("{key}={value}"))));
     lines.push(("step", format!("{} of {}", job.step, job.total_steps)));
     if let Some(loss) = job.loss {
         lines.push(("loss", format!("{loss:.6}")));
@@ -122,12 +152,20 @@ fn job_text(job: &v1::Job) -> String {
     if !job.precision.is_empty() {
         lines.push(("precision", job.precision.clone()));
     }
-    if !job.worker_ids.is_empty() {
-        lines.push(("workers", format!("{} (ring epoch {})", job.worker_ids.join(" "), job.epoch)));
+    if let Some(ring) = &job.ring {
+        lines.push(("epoch", ring.epoch.to_string()));
+        let rank = |member: &v1::ring::Member| {
+            let phase = rank_phase_name(member.phase()).to_lowercase();
+            format!("{}: {phase} on {} ({})", member.rank, member.host_name, member.worker_id)
+        };
+        lines.extend(ring.members.iter().map(|member| ("rank", rank(member))));
     }
-    for (label, time) in
-        [("created", &job.create_time), ("started", &job.start_time), ("ended", &job.end_time)]
-    {
+    for (label, time) in [
+        ("created", &job.create_time),
+        ("started", &job.start_time),
+        ("updated", &job.update_time),
+        ("ended", &job.end_time),
+    ] {
         if time.is_some() {
             lines.push((label, time_text(time.as_ref())));
         }
@@ -150,6 +188,43 @@ mod tests {
         };
         let text = job_text(&job);
         assert!(text.contains("QUEUED") && text.contains("1 free, 2 needed"), "{text}");
-        assert!(!text.contains("loss") && !text.contains("ended"), "{text}");
+        assert!(!text.contains("loss") && !text.contains("ended") && !text.contains("code"), "{text}");
+    }
+
+    #[test]
+    fn a_running_job_shows_its_entry_in_the_queue_and_its_ring() {
+        let queue = v1::QueueSpec {
+            owner: "ada".into(),
+            labels: [("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1".to_owned())].into(),
+            priority: 7,
+        };
+        let member = v1::ring::Member {
+            rank: 0,
+            worker_id: "w".into(),
+            host_name: "node-1".into(),
+            phase: v1::RankPhase::Training as i32,
+            ..v1::ring::Member::default()
+        };
+        let job = v1::Job {
+            state: JobState::Running as i32,
+            reason_code: JobReason::Training as i32,
+            queue: Some(queue),
+            ring: Some(v1::Ring { epoch: 1, members: vec![member] }),
+            ..v1::Job::default()
+        };
+        let text = job_text(&job);
+        let after_name = text.split_once("RUNNING\n").expect("a state").1;
+        let expected = "code       TRAINING\nowner      ada\npriority   7\nlabel      a=1\nlabel      b=2\n\
+                        step       0 of 0\nepoch      1\nrank       0: training on node-1 (w)";
+        assert_eq!(after_name, expected);
+    }
+
+    #[test]
+    fn labels_are_put_beside_a_filter() {
+        let label = |text: &str| text.parse::<Label>().expect("a label");
+        assert_eq!(filter_of(" ", &[]), "");
+        assert_eq!(filter_of("owner=ada", &[]), "owner=ada");
+        let both = filter_of("owner=ada", &[label("a=1"), label("b=x \"y\" \\")]);
+        assert_eq!(both, r#"owner=ada AND labels.a="1" AND labels.b="x \"y\" \\""#);
     }
 }

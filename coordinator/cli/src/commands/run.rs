@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ringtune_shared::spec::JobSpec;
+use ringtune_shared::spec::{JobRequest, JobSpec};
 use uuid::Uuid;
 
 use super::{
@@ -30,10 +30,11 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     let output = Output::new(arguments.output.output);
 
     // 1. Everything that can be wrong is found before anything starts.
-    let (file, output_dir) = job_of(&arguments)?;
+    let (mut file, output_dir) = job_of(&arguments)?;
+    file.add_labels(&arguments.label)?;
     let workers = workers_to_start(&file.spec, arguments.workers)?;
     if arguments.print_job {
-        return print_job(&file.spec, output);
+        return print_job(file, output);
     }
     let artifacts_folder = output_folder(output_dir, &file.spec.name);
     pipeline::check(&file.spec, &artifacts_folder)?;
@@ -113,7 +114,7 @@ async fn run_job(
         let joined =
             |count| remark(&format!("{count} of {workers} {} joined", plural(workers as u32, "worker")));
         cluster.wait_for_workers(&client, joined).await?;
-        checked.submit(&client, &Uuid::new_v4().to_string()).await
+        Box::pin(checked.submit(&client, &Uuid::new_v4().to_string())).await
     };
     let job = tokio::select! {
         job = submit => job?,
@@ -192,11 +193,12 @@ fn workers_to_start(spec: &JobSpec, asked: Option<u32>) -> Result<u32, Error> {
     Ok(workers)
 }
 
-fn print_job(spec: &JobSpec, output: Output) -> Result<(), Error> {
-    let text = spec
+fn print_job(file: JobFile, output: Output) -> Result<(), Error> {
+    let job = JobRequest { spec: file.spec, queue: file.queue };
+    let text = job
         .to_toml()
         .map_err(|error| Error::Usage(format!("this job cannot be written as TOML: {error}")))?;
-    Ok(output.data(text.trim_end(), spec)?)
+    Ok(output.data(text.trim_end(), &job)?)
 }
 
 fn stopped_early() -> Error {

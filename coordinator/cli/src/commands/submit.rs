@@ -1,9 +1,9 @@
-//! `submit` and `watch`, and the way of a job file to the coordinator that `run` takes too.
+//! `submit`, and the way of a job file to the coordinator that `run` takes too.
 
 use std::path::Path;
 
 use ringtune_proto::{
-    convert::{job_state_name, spec_to_wire},
+    convert::{job_state_name, queue_to_wire, spec_to_wire},
     v1,
 };
 use ringtune_shared::{checkpoint::step_of_name, spec::ImageUse};
@@ -11,9 +11,9 @@ use uuid::Uuid;
 
 use super::follow::{Follow, OnInterrupt, Steps};
 use crate::{
-    arguments::{JobArguments, SubmitArguments},
+    arguments::SubmitArguments,
     checkpoints::{Start, find_start},
-    client::{Client, Content},
+    client::{Client, ClientError, Content},
     embeddings,
     error::Error,
     images::ImageFolder,
@@ -90,7 +90,13 @@ impl CheckedJob {
         for content in &self.initializers {
             client.upload(content).await?;
         }
-        Ok(client.create_job(spec_to_wire(&spec), request_id).await?)
+        let queue = queue_to_wire(&self.file.queue);
+        client.create_job(spec_to_wire(&spec), queue, request_id).await.map_err(|source| match source {
+            ClientError::NoAnswer { .. } | ClientError::Unreachable { .. } => {
+                Error::MaybeSubmitted { source, request_id: request_id.to_owned() }
+            }
+            refused => refused.into(),
+        })
     }
 }
 
@@ -99,6 +105,7 @@ pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) 
     let output = Output::new(arguments.output.output);
     let client = Client::new(&arguments.coordinator.coordinator);
     let mut file = JobFile::read(&arguments.job, &arguments.set)?;
+    file.add_labels(&arguments.label)?;
     if let Some(earlier) = arguments.resume_from {
         file.spec.train.resume_from_checkpoint = newest_checkpoint(&client, earlier).await?;
     }
@@ -116,16 +123,8 @@ pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) 
     follow(&client, &job, output, interrupts).await
 }
 
-/// `ringtune watch`.
-pub(super) async fn watch(arguments: JobArguments, interrupts: &Interrupts) -> Result<(), Error> {
-    let output = Output::new(arguments.output.output);
-    let client = Client::new(&arguments.coordinator.coordinator);
-    let job = client.get_job(arguments.job).await?;
-    follow(&client, &job, output, interrupts).await
-}
-
 /// Follows a job on a coordinator that is not ours.
-async fn follow(
+pub(super) async fn follow(
     client: &Client,
     job: &v1::Job,
     output: Output,

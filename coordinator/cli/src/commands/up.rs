@@ -26,7 +26,7 @@ struct WorkerAddress {
     http: String,
 }
 
-/// Starts everything and waits for Ctrl-C, or for a daemon to fail.
+/// Starts everything, and again what ends by itself, until Ctrl-C.
 pub(super) async fn up(arguments: UpArguments, interrupts: &Interrupts) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
     let folder = KeptFolder::open()?;
@@ -79,6 +79,6 @@ async fn stay_up(cluster: &mut LocalCluster, output: Output, interrupts: &Interr
     remark("give it a job with `ringtune submit --watch JOB.toml`; Ctrl-C stops it");
     tokio::select! {
         () = interrupts.first() => Ok(()),
-        ended = cluster.next_exit() => Err(ended.into_error().into()),
+        error = cluster.keep_up() => Err(error.into()),
     }
 }

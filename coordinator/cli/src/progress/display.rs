@@ -30,6 +30,16 @@ impl Display {
     /// Shows what the event changes.
     pub fn event(&mut self, event: &v1::JobEvent) {
         let update = self.progress.apply(event);
+        self.show(update);
+    }
+
+    /// Shows how far some ranks are.
+    pub fn ranks(&mut self, ranks: &[v1::RankProgress]) {
+        let update = self.progress.apply_ranks(ranks);
+        self.show(update);
+    }
+
+    fn show(&self, update: Option<Update>) {
         match (update, &self.bar) {
             (None, _) => (),
             (Some(Update::Remark(text)), _) => self.remark(&text),

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use prost_types::Timestamp;
 use ringtune_proto::{
-    convert::job_state_name,
-    v1::{self, job_event::Event},
+    convert::{job_state_name, log_level_name, progress_stage_name},
+    v1::{self, LogLevel, job_event::Event},
 };
 
 pub use display::Display;
@@ -85,14 +85,15 @@ impl JobProgress {
                 Some(Update::Remark(text))
             }
             Event::Step(step) => Some(self.apply_step(step, event.time.as_ref())),
-            Event::Progress(progress) => self.apply_preparation(progress),
             Event::Artifact(artifact) => {
                 Some(Update::Remark(format!("kept {} ({} bytes)", artifact.name, artifact.size)))
             }
             Event::Log(line) => {
-                let who =
-                    if line.rank < 0 { "coordinator".to_owned() } else { format!("rank {}", line.rank) };
-                let level = if line.level == "info" { String::new() } else { format!("{}: ", line.level) };
+                let who = line.rank.map_or_else(|| "coordinator".to_owned(), |rank| format!("rank {rank}"));
+                let level = match line.level() {
+                    LogLevel::Info => String::new(),
+                    _ => format!("{}: ", log_level_name(line.level)),
+                };
                 Some(Update::Remark(format!("{who}: {level}{}", line.message)))
             }
         }
@@ -151,20 +152,29 @@ impl JobProgress {
         Update::Step { due }
     }
 
-    fn apply_preparation(&mut self, progress: &v1::RankProgress) -> Option<Update> {
-        let now = Stage { name: progress.stage.clone(), done: progress.done, total: progress.total };
-        let before = self.stages.insert(progress.rank, now.clone());
-        if before.as_ref() == Some(&now) {
+    /// Takes in how far some ranks are. None when there is nothing to show.
+    pub fn apply_ranks(&mut self, ranks: &[v1::RankProgress]) -> Option<Update> {
+        let (mut changed, mut new_stage, mut drawing) = (false, false, false);
+        for progress in ranks {
+            let now = Stage {
+                name: progress_stage_name(progress.stage),
+                done: progress.done,
+                total: progress.total,
+            };
+            let before = self.stages.insert(progress.rank, now.clone());
+            changed |= before.as_ref() != Some(&now);
+            new_stage |= before.is_none_or(|before| before.name != now.name);
+            drawing = now.name == "draw";
+        }
+        if !changed {
             return None;
         }
         let ranks: Vec<String> =
             self.stages.iter().map(|(rank, stage)| format!("rank {rank} {}", stage.text())).collect();
+        let ranks = ranks.join(", ");
         Some(Update::Preparing {
-            text: match now.name.as_str() {
-                "draw" => ranks.join(", "),
-                _ => format!("preparing: {}", ranks.join(", ")),
-            },
-            new_stage: before.is_none_or(|before| before.name != now.name),
+            text: if drawing { ranks } else { format!("preparing: {ranks}") },
+            new_stage,
         })
     }
 }
@@ -172,7 +182,7 @@ impl JobProgress {
 /// What a rank does before step 1, and how far it is with that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stage {
-    name: String,
+    name: &'static str,
     done: i64,
     total: i64,
 }
@@ -185,13 +195,15 @@ impl Stage {
         } else if self.done < self.total {
             format!("{} {}/{}", self.name, self.done, self.total)
         } else {
-            self.name.clone()
+            self.name.to_owned()
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ringtune_proto::v1::ProgressStage;
+
     use super::*;
 
     fn step(number: i64, second: i64) -> v1::JobEvent {
@@ -264,28 +276,25 @@ mod tests {
     #[test]
     fn preparation_is_shown_when_it_changes() {
         let mut progress = JobProgress::new(1);
-        let mut event = v1::JobEvent {
-            event: Some(Event::Progress(v1::RankProgress {
-                rank: 1,
-                stage: "encode".into(),
-                done: 1,
-                total: 6,
-            })),
-            ..v1::JobEvent::default()
-        };
         let shown = |text: &str, new_stage| Some(Update::Preparing { text: text.to_owned(), new_stage });
-        assert_eq!(progress.apply(&event), shown("preparing: rank 1 encode 1/6", true));
-        assert_eq!(progress.apply(&event), None);
-        let report = |rank, stage: &str, done, total| {
-            Some(Event::Progress(v1::RankProgress { rank, stage: stage.to_owned(), done, total }))
+        let report = |rank, stage: ProgressStage, done, total| v1::RankProgress {
+            rank,
+            stage: stage.into(),
+            done,
+            total,
         };
-        event.event = report(1, "encode", 6, 6);
-        assert_eq!(progress.apply(&event), shown("preparing: rank 1 encode", false));
-        event.event = report(1, "download", 1_250_000, 17_000_000);
-        assert_eq!(progress.apply(&event), shown("preparing: rank 1 download 1.2/17.0 MB", true));
-        event.event = report(1, "encode", 6, 6);
-        assert_eq!(progress.apply(&event), shown("preparing: rank 1 encode", true));
-        event.event = report(0, "load", 0, 0);
-        assert_eq!(progress.apply(&event), shown("preparing: rank 0 load, rank 1 encode", true));
+        let mut told = |ranks: &[v1::RankProgress]| progress.apply_ranks(ranks);
+        let first = [report(1, ProgressStage::Encode, 1, 6)];
+        assert_eq!(told(&first), shown("preparing: rank 1 encode 1/6", true));
+        assert_eq!(told(&first), None);
+        assert_eq!(told(&[report(1, ProgressStage::Encode, 6, 6)]), shown("preparing: rank 1 encode", false));
+        let download = [report(1, ProgressStage::Download, 1_250_000, 17_000_000)];
+        assert_eq!(told(&download), shown("preparing: rank 1 download 1.2/17.0 MB", true));
+        let both = [report(0, ProgressStage::Load, 0, 0), report(1, ProgressStage::Encode, 6, 6)];
+        assert_eq!(told(&both), shown("preparing: rank 0 load, rank 1 encode", true));
+        assert_eq!(
+            told(&[report(0, ProgressStage::Draw, 1, 2)]),
+            shown("rank 0 draw 1/2, rank 1 encode", true)
+        );
     }
 }

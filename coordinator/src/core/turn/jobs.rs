@@ -9,7 +9,7 @@ use crate::core::deadlines::Subject;
 use crate::core::effect::{Down, Refusal, Write};
 use crate::core::input::NewJob;
 use crate::core::job::{Cancel, Job, JobState};
-use crate::core::record::{ArtifactRecord, EventBody, JobEvent};
+use crate::core::record::{ArtifactRecord, EventBody, JobEvent, LogLevel};
 use crate::core::scheduler::choose_class;
 use crate::core::waiting::problem;
 
@@ -34,12 +34,15 @@ impl Turn<'_> {
             id: new.id,
             number: self.cluster.last_number,
             spec: new.spec,
+            queue: new.queue,
             request: new.request,
             step: new.resumed.as_ref().map_or(0, |resumed| resumed.step),
             resumed: new.resumed,
             state: JobState::Queued,
             reason: String::new(),
+            failure: None,
             created: self.now,
+            updated: self.now,
             started: None,
             ended: None,
             loss: None,
@@ -83,7 +86,7 @@ impl Turn<'_> {
             job.reason = format!("cancelling: {said}");
         }
         self.cluster.deadlines.by(Subject::Job(id), deadline);
-        self.record(id, EventBody::note("info", format!("cancel requested: {said}")));
+        self.record(id, EventBody::note(LogLevel::Info, format!("cancel requested: {said}")));
         for member in &ring.members {
             let reason = said.clone();
             self.tell(

@@ -16,6 +16,7 @@ use super::cluster::Cluster;
 use super::effect::{Action, Down, Effects, Refusal, Write};
 use super::input::Input;
 use super::job::{Job, JobState, Ring};
+use super::reason::Failure;
 use super::record::{EventBody, JobEvent};
 use super::time::Time;
 
@@ -56,14 +57,22 @@ impl<'a> Turn<'a> {
                 self.cancel_job(job, &reason)?;
                 about = Some(job);
             }
-            Input::KeepArtifact(artifact) => self.keep_artifact(artifact)?,
-            Input::DropArtifact { job, name } => self.drop_artifact(job, name)?,
+            Input::KeepArtifact { artifact, epoch } => {
+                self.check_epoch(artifact.job, epoch)?;
+                self.keep_artifact(artifact)?;
+            }
+            Input::DropArtifact { job, name, epoch } => {
+                self.check_epoch(job, epoch)?;
+                self.drop_artifact(job, name)?;
+            }
             Input::Hello { session, hello } => self.hello(session, hello)?,
             Input::SessionEnded(sender) => self.session_ended(sender),
             Input::Heartbeat(sender, held) => self.heartbeat(sender, held)?,
             Input::RankReport(sender, report) => self.rank_report(sender, report)?,
             Input::RankStep(sender, job, epoch, step) => self.rank_step(sender, job, epoch, step)?,
-            Input::RankLog { sender, job, level, message } => self.rank_log(sender, job, level, &message)?,
+            Input::RankLog { sender, job, epoch, level, message } => {
+                self.rank_log(sender, (job, epoch), level, &message)?;
+            }
             Input::Tick => self.tick(),
         }
         Ok(self.finish(about))
@@ -89,6 +98,7 @@ impl<'a> Turn<'a> {
                     loss: job.loss,
                     last_sequence: job.last_sequence,
                     artifacts: job.artifacts,
+                    updated: job.updated,
                 },
             });
         }
@@ -102,14 +112,18 @@ impl<'a> Turn<'a> {
     fn job_mut(&mut self, id: JobId) -> Option<&mut Job> {
         let job = self.cluster.jobs.get_mut(&id)?;
         self.changed.insert(id, Change::Row);
-        Some(Arc::make_mut(job))
+        let job = Arc::make_mut(job);
+        job.updated = self.now;
+        Some(job)
     }
 
     /// The job, of which only the numbers of [`Write::UpdateProgress`] are to be changed.
     fn progress_mut(&mut self, id: JobId) -> Option<&mut Job> {
         let job = self.cluster.jobs.get_mut(&id)?;
         self.changed.entry(id).or_insert(Change::Progress);
-        Some(Arc::make_mut(job))
+        let job = Arc::make_mut(job);
+        job.updated = self.now;
+        Some(job)
     }
 
     /// The job's ring, of which only what is not stored is to be changed: phases and deadlines.
@@ -149,6 +163,15 @@ impl<'a> Turn<'a> {
         }
         self.record(id, EventBody::StateChange { from: Some(from), to, reason });
         true
+    }
+
+    /// Ends a job that failed, where it may fail.
+    fn fail_job(&mut self, id: JobId, failure: Failure, reason: &str) {
+        let may_fail = self.cluster.jobs.get(&id).is_some_and(|job| job.state.may_become(JobState::Failed));
+        if may_fail && let Some(job) = self.job_mut(id) {
+            job.failure = Some(failure);
+        }
+        self.end_job(id, JobState::Failed, reason);
     }
 
     /// Ends a job and lets all its ranks go, where it may end so.

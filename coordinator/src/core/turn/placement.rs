@@ -7,7 +7,7 @@ use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::effect::{Assignment, Down};
 use crate::core::job::{JobState, Member, Phase, Ring};
-use crate::core::record::EventBody;
+use crate::core::record::{EventBody, LogLevel};
 use crate::core::scheduler::{Decision, Placement, place};
 use crate::core::time::Time;
 use crate::core::waiting::problem;
@@ -56,7 +56,7 @@ impl Turn<'_> {
         self.cluster.deadlines.by(Subject::Job(id), now.plus(self.cluster.options.session_timeout));
         self.set_state(id, JobState::Preparing, reason);
         for note in placement.notes {
-            self.record(id, EventBody::note("info", note));
+            self.record(id, EventBody::note(LogLevel::Info, note));
         }
         for worker in placement.members {
             self.assign(id, worker);
@@ -80,6 +80,8 @@ impl Turn<'_> {
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         let Some(ring) = &job.ring else { return };
         let Some(rank) = ring.rank_of(worker) else { return };
+        let protocols = ring.members.iter().filter_map(|member| self.cluster.workers.get(&member.worker));
+        let newest = self.cluster.options.dialect.protocols.max;
         let assignment = Assignment {
             job: id,
             epoch: ring.epoch,
@@ -89,6 +91,7 @@ impl Turn<'_> {
             threads_per_rank: ring.threads_per_rank,
             precision: job.precision.unwrap_or(MixedPrecision::No),
             numerics_class: ring.numerics_class.clone(),
+            protocol: protocols.map(|worker| worker.protocol).min().unwrap_or(newest),
         };
         self.tell(worker, Down::Assignment(Box::new(assignment)));
     }

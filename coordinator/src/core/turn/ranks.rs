@@ -8,7 +8,8 @@ use crate::core::deadlines::Subject;
 use crate::core::effect::{Down, Refusal, Write};
 use crate::core::input::{Fault, HeldRank, RankReport, Sender};
 use crate::core::job::{Broken, Job, JobState, Phase};
-use crate::core::record::{EventBody, StepRecord};
+use crate::core::reason::Failure;
+use crate::core::record::{EventBody, LogLevel, StepRecord};
 
 impl Turn<'_> {
     /// A rank went on.
@@ -20,9 +21,8 @@ impl Turn<'_> {
             return Ok(());
         }
         if let Some(progress) = report.progress {
-            let stage = self.cut(&progress.stage);
-            let progress = crate::core::Progress { rank: held.rank, stage, ..progress };
-            self.record(held.job, EventBody::Progress(progress));
+            let progress = crate::core::Progress { rank: held.rank, ..progress };
+            self.effects.progress.push((held.job, progress));
         }
         self.observe(sender.worker, &held);
         Ok(())
@@ -53,21 +53,27 @@ impl Turn<'_> {
             self.record(id, EventBody::Step(step));
         }
         let stored = self.cluster.jobs.get(&id).map_or(step.step, |job| job.step);
-        self.tell(sender.worker, Down::StepsStored(id, stored));
+        self.tell(sender.worker, Down::StepsStored(id, epoch, stored));
         self.advance(id);
         Ok(())
+    }
+
+    /// [`Job::check_epoch`] of a job that has not ended.
+    pub(super) fn check_epoch(&self, id: JobId, given: Option<Epoch>) -> Result<(), Refusal> {
+        self.cluster.jobs.get(&id).ok_or(Refusal::NotActive(id))?.check_epoch(given)
     }
 
     /// A rank has a line for its job's log.
     pub(super) fn rank_log(
         &mut self,
         sender: Sender,
-        id: JobId,
-        level: String,
+        (id, epoch): (JobId, Epoch),
+        level: LogLevel,
         message: &str,
     ) -> Result<(), Refusal> {
         self.heard(sender)?;
         let ring = self.cluster.jobs.get(&id).and_then(|job| job.ring.as_ref());
+        let ring = ring.filter(|ring| ring.epoch == epoch);
         if let Some(rank) = ring.and_then(|ring| ring.rank_of(sender.worker)) {
             let message = self.cut(message);
             self.record(id, EventBody::Log { level, rank: u32::try_from(rank).ok(), message });
@@ -114,12 +120,12 @@ impl Turn<'_> {
                 } else if state == JobState::Preparing && held.fault == Fault::Node {
                     self.node_failed(held.job, worker, &reason);
                 } else {
-                    self.end_job(held.job, JobState::Failed, &reason);
+                    self.fail_job(held.job, Failure::Rank, &reason);
                 }
             }
             Phase::Failed => {
                 let message = self.cut(&format!("rank {} on {host}: {}", held.rank, held.reason));
-                self.record(held.job, EventBody::note("warn", message));
+                self.record(held.job, EventBody::note(LogLevel::Warn, message));
                 self.advance(held.job);
             }
             _ => self.advance(held.job),
@@ -131,7 +137,7 @@ impl Turn<'_> {
     fn ring_broke(&mut self, held: &HeldRank, reason: String) {
         let fail_by = self.now.plus(self.cluster.options.root_cause);
         let note = self.cut(&reason);
-        self.record(held.job, EventBody::note("warn", note));
+        self.record(held.job, EventBody::note(LogLevel::Warn, note));
         self.cluster.deadlines.by(Subject::Job(held.job), fail_by);
         let Some(ring) = self.ring_mut(held.job) else { return };
         let broken = ring.broken.get_or_insert(Broken { fail_by, rank: held.rank, reason: reason.clone() });
@@ -154,13 +160,14 @@ impl Turn<'_> {
             let worker = self.cluster.workers.get(&member.worker);
             !member.phase.is_terminal() && worker.is_none_or(|worker| worker.session.is_none())
         });
-        let reason = match away {
+        let (failure, reason) = match away {
             Some((rank, member)) => {
-                format!("worker lost: rank {rank} on {}; {}", member.host_name, broken.reason)
+                let reason = format!("worker lost: rank {rank} on {}; {}", member.host_name, broken.reason);
+                (Failure::WorkerLost, reason)
             }
-            None => broken.reason.clone(),
+            None => (Failure::NeighbourLost, broken.reason.clone()),
         };
-        self.end_job(id, JobState::Failed, &reason);
+        self.fail_job(id, failure, &reason);
         true
     }
 
@@ -187,7 +194,7 @@ impl Turn<'_> {
             );
             for member in &ring.members {
                 self.cluster.change_worker(member.worker, |worker| worker.failures = 0);
-                self.tell(member.worker, Down::StartTraining(id, ring.epoch));
+                self.tell(member.worker, Down::StartRank(id, ring.epoch));
             }
         }
         if ring.all(|phase| phase == Phase::Finished) {

@@ -5,6 +5,7 @@ use ringtune_shared::ids::{JobId, WorkerId};
 use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::job::JobState;
+use crate::core::reason::Failure;
 
 impl Turn<'_> {
     /// A rank failed in its preparation, and not by a fault of the job's: its worker gets no other for a while, and the
@@ -16,7 +17,7 @@ impl Turn<'_> {
         if rings >= tries {
             let reason =
                 if rings > 1 { format!("{reason} (tried {rings} times)") } else { reason.to_owned() };
-            self.end_job(job, JobState::Failed, &reason);
+            self.fail_job(job, Failure::Rank, &reason);
             return;
         }
         let reason = self.cut(&format!("{reason}; trying again elsewhere"));

@@ -3,20 +3,21 @@
 use std::collections::BTreeSet;
 
 use ringtune_shared::ids::{JobId, WorkerId};
-use ringtune_shared::version::compatible;
+use ringtune_shared::version::{Agreement, Dialect};
 
 use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::effect::{Action, Down, Refusal};
 use crate::core::input::{Fault, HeldRank, Hello, Sender, SessionId};
 use crate::core::job::{JobState, Phase};
-use crate::core::record::EventBody;
+use crate::core::reason::Failure;
+use crate::core::record::{EventBody, LogLevel};
 use crate::core::worker::{Worker, WorkerState};
 
 impl Turn<'_> {
     /// A worker opened a session: the newest one of the newest incarnation counts.
     pub(super) fn hello(&mut self, session: SessionId, hello: Hello) -> Result<(), Refusal> {
-        self.check_hello(&hello)?;
+        let agreement = self.check_hello(&hello)?;
         self.check_address(&hello)?;
         self.make_room(&hello)?;
         let id = hello.worker;
@@ -35,6 +36,7 @@ impl Turn<'_> {
             host_name: self.cut(&hello.host_name),
             address: hello.address,
             capabilities: hello.capabilities,
+            protocol: agreement.protocol,
             connected: self.now,
             last_sign: self.now,
             lost: None,
@@ -47,7 +49,7 @@ impl Turn<'_> {
         let silent = self.now.plus(self.cluster.options.session_timeout);
         self.cluster.insert_worker(worker);
         self.cluster.deadlines.by(Subject::Worker(id), silent);
-        self.effects.actions.push(Action::Send(session, Down::Welcome));
+        self.effects.actions.push(Action::Send(session, Down::Welcome(agreement)));
 
         // 2. Ranks that no ring knows: let them go, even if it was told so on an older session, and
         // before it is given another one.
@@ -64,20 +66,14 @@ impl Turn<'_> {
         Ok(())
     }
 
-    fn check_hello(&self, hello: &Hello) -> Result<(), Refusal> {
+    fn check_hello(&self, hello: &Hello) -> Result<Agreement, Refusal> {
         let options = &self.cluster.options;
-        if hello.protocol != options.protocol {
-            return Err(Refusal::OtherProtocol { theirs: hello.protocol, ours: options.protocol });
-        }
-        if !compatible(&hello.capabilities.version, &options.version) {
-            let theirs = hello.capabilities.version.chars().take(100).collect();
-            return Err(Refusal::OtherVersion { theirs, ours: options.version.clone() });
-        }
+        let agreement = Dialect::agree(&hello.dialect, &options.dialect)?;
         match self.cluster.workers.get(&hello.worker) {
             Some(known) if known.incarnation > hello.incarnation => {
                 Err(Refusal::OlderIncarnation { given: hello.incarnation, newest: known.incarnation })
             }
-            _ => Ok(()),
+            _ => Ok(agreement),
         }
     }
 
@@ -141,7 +137,7 @@ impl Turn<'_> {
                 let reason = cancel.reason;
                 self.tell(worker, Down::StopRank { job, epoch, reason, keep_artifacts: true });
             } else if state == JobState::Running && held.phase == Phase::Ready {
-                self.tell(worker, Down::StartTraining(job, epoch));
+                self.tell(worker, Down::StartRank(job, epoch));
             }
         } else if cancelling.is_some() {
             let reason = "the rank is gone".to_owned();
@@ -150,14 +146,14 @@ impl Turn<'_> {
             self.observe(worker, &stopped);
         } else if restarted {
             let reason = format!("worker restarted: rank {rank} on {host} is lost");
-            self.end_job(job, JobState::Failed, &reason);
+            self.fail_job(job, Failure::WorkerLost, &reason);
         } else if state == JobState::Preparing && unheard {
             // The assignment may never have reached it.
             self.mark_held(worker);
             self.assign(job, worker);
         } else {
             let reason = format!("rank {rank} on {host}: the worker came back without it");
-            self.end_job(job, JobState::Failed, &reason);
+            self.fail_job(job, Failure::WorkerLost, &reason);
         }
     }
 
@@ -183,7 +179,7 @@ impl Turn<'_> {
         self.cluster.deadlines.by(Subject::Worker(sender.worker), forgotten);
         if let Some((job, rank)) = rank {
             let message = format!("rank {rank} on {host}: connection lost; waiting {seconds} s for it");
-            self.record(job, EventBody::note("warn", message));
+            self.record(job, EventBody::note(LogLevel::Warn, message));
             let back_by = now.plus(self.cluster.options.session_timeout);
             self.cluster.deadlines.by(Subject::Job(job), back_by);
         }
@@ -220,5 +216,7 @@ impl Turn<'_> {
     }
 }
 
+#[cfg(test)]
+mod language_tests;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,8 @@ use crate::core::deadlines::Subject;
 use crate::core::effect::Action;
 use crate::core::input::Sender;
 use crate::core::job::{Job, JobState, Member, Phase, Ring};
-use crate::core::record::EventBody;
+use crate::core::reason::Failure;
+use crate::core::record::{EventBody, LogLevel};
 use crate::core::time::Time;
 
 impl Turn<'_> {
@@ -64,16 +65,16 @@ impl Turn<'_> {
         let Some(ring) = &job.ring else { return };
         if let Some(cancel) = &job.cancel {
             if cancel.deadline <= self.now {
-                self.record(id, EventBody::note("warn", "not every rank stopped in time"));
+                self.record(id, EventBody::note(LogLevel::Warn, "not every rank stopped in time"));
                 self.end_job(id, JobState::Cancelled, &cancel.reason);
             }
         } else if let Some(reason) = self.lost_rank(&job, ring) {
-            self.end_job(id, JobState::Failed, &reason);
+            self.fail_job(id, Failure::WorkerLost, &reason);
         } else if self.fail_broken(id) {
             // Said with its reason.
         } else if job.finish_by.is_some_and(|deadline| deadline <= self.now) {
             let missing = format!("only the reports of {} steps came", job.step);
-            self.record(id, EventBody::note("warn", missing));
+            self.record(id, EventBody::note(LogLevel::Warn, missing));
             self.end_job(id, JobState::Succeeded, "all ranks finished");
         }
     }

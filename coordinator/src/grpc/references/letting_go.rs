@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
 use tracing::info;
 
@@ -21,10 +21,11 @@ impl References {
         self: &Arc<Self>,
         job: JobId,
         name: String,
+        epoch: Option<Epoch>,
     ) -> Result<(), FailedRequest> {
         let this = self.clone();
         to_its_end(async move {
-            if let Some(hash) = this.handle.drop_artifact(job, name).await? {
+            if let Some(hash) = this.handle.drop_artifact(job, name, epoch).await? {
                 this.let_go(&[hash], SystemTime::now()).await?;
             }
             Ok(())

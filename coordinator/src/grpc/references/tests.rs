@@ -11,6 +11,7 @@ use crate::contents::Limits;
 use crate::core::Options;
 use crate::metrics::Metrics;
 use crate::service;
+use crate::store::lists::{JobFilter, JobOrder, JobQuery};
 use crate::store::{MemoryStore, conformance};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -60,7 +61,7 @@ impl Place {
 
     async fn create(&self, spec: JobSpec, ties: Ties) -> JobId {
         let id = JobId::new();
-        let new = NewJob { id, spec: Arc::new(spec), request: None, resumed: None };
+        let new = NewJob { id, spec: Arc::new(spec), request: None, resumed: None, queue: Arc::default() };
         self.references.create_job(new, ties).await.map_err(Status::from).unwrap();
         id
     }
@@ -78,7 +79,7 @@ impl Place {
                 created: crate::core::Time(0),
             };
             let claim = self.references.hold(*hash).await;
-            self.references.keep(record, claim).await.map_err(Status::from).unwrap();
+            self.references.keep(record, None, claim).await.map_err(Status::from).unwrap();
         }
         self.references.handle.cancel_job(id, String::new()).await.unwrap();
         id
@@ -143,7 +144,9 @@ async fn a_job_that_is_made_has_its_contents_whatever_goes_meanwhile() {
         while !place.references.claims.is_idle() {
             tokio::task::yield_now().await;
         }
-        let jobs = place.references.handle.store().jobs(&[], None, 1).await.unwrap();
+        let filter = JobFilter::default();
+        let newest = JobQuery { filter, order: JobOrder::Creation, descending: true, after: None, limit: 1 };
+        let jobs = place.references.handle.store().list_jobs(&newest).await.unwrap();
         if jobs.first().is_some_and(|job| job.spec.data.images == manifest.uri()) {
             made += 1;
             assert!(place.is_here(manifest) && place.is_here(picture), "round {round}");

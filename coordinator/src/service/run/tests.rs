@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
+use ringtune_shared::version::Dialect;
 
 use super::*;
 use crate::core::{
@@ -12,6 +13,7 @@ use crate::core::{
 };
 use crate::store::MemoryStore;
 use crate::store::conformance::queued_job;
+use crate::store::lists::{ArtifactQuery, EventQuery, JobQuery};
 
 /// A store in memory whose next commit takes a while, and whose readers never answer.
 #[derive(Default)]
@@ -58,13 +60,16 @@ impl Store for Slow {
         self.store.request(request_id).await
     }
 
-    async fn jobs(
-        &self,
-        states: &[JobState],
-        below: Option<u64>,
-        limit: u32,
-    ) -> Result<Vec<Job>, store::Error> {
-        self.store.jobs(states, below, limit).await
+    async fn list_jobs(&self, query: &JobQuery) -> Result<Vec<Job>, store::Error> {
+        self.store.list_jobs(query).await
+    }
+
+    async fn list_events(&self, query: &EventQuery) -> Result<Vec<JobEvent>, store::Error> {
+        self.store.list_events(query).await
+    }
+
+    async fn list_artifacts(&self, query: &ArtifactQuery) -> Result<Vec<ArtifactRecord>, store::Error> {
+        self.store.list_artifacts(query).await
     }
 
     async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, store::Error> {
@@ -73,15 +78,6 @@ impl Store for Slow {
 
     async fn steps(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<StepRecord>, store::Error> {
         self.store.steps(job, after, limit).await
-    }
-
-    async fn artifacts(
-        &self,
-        job: JobId,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<ArtifactRecord>, store::Error> {
-        self.store.artifacts(job, after, limit).await
     }
 
     async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, store::Error> {
@@ -100,11 +96,6 @@ impl Store for Slow {
 
     async fn purge(&self, rows: u32) -> Result<bool, store::Error> {
         self.store.purge(rows).await
-    }
-
-    async fn standing(&self, id: JobId) -> Result<Option<store::Standing>, store::Error> {
-        self.read().await;
-        self.store.standing(id).await
     }
 
     async fn unwanted(&self, candidates: &[ContentHash]) -> Result<Vec<ContentHash>, store::Error> {
@@ -137,7 +128,13 @@ async fn started() -> (Arc<Slow>, Handle, JoinHandle<()>) {
 
 fn new_job(request: Option<&str>) -> NewJob {
     let request = request.map(|id| RequestKey { id: id.to_owned(), fingerprint: ContentHash::of(b"spec") });
-    NewJob { id: JobId::new(), spec: queued_job(1).spec.clone(), request, resumed: None }
+    NewJob {
+        id: JobId::new(),
+        spec: queued_job(1).spec.clone(),
+        request,
+        resumed: None,
+        queue: Arc::default(),
+    }
 }
 
 fn hello(number: usize) -> Hello {
@@ -147,12 +144,12 @@ fn hello(number: usize) -> Hello {
         host_name: format!("host-{number}"),
         address: format!("127.0.0.1:{number}"),
         capabilities: Arc::new(Capabilities {
-            version: Options::default().version,
+            version: ringtune_shared::version::VERSION.to_owned(),
             threads: 1,
             ..Capabilities::default()
         }),
         held: Vec::new(),
-        protocol: Options::default().protocol,
+        dialect: Dialect::ours(),
     }
 }
 
@@ -249,7 +246,7 @@ async fn the_loop_goes_on_while_readers_hang() {
         }),
         tokio::spawn({
             let handle = handle.clone();
-            async move { handle.drop_artifact(job, "a".to_owned()).await.map(drop) }
+            async move { handle.drop_artifact(job, "a".to_owned(), None).await.map(drop) }
         }),
         tokio::spawn({
             let handle = handle.clone();

@@ -25,6 +25,8 @@ pub(super) async fn delete_job(
         "DELETE FROM artifacts WHERE job_id = ?",
         "DELETE FROM content_refs WHERE job_id = ?",
         "DELETE FROM job_progress WHERE job_id = ?",
+        "DELETE FROM job_list WHERE number = (SELECT number FROM jobs WHERE job_id = ?)",
+        "DELETE FROM job_labels WHERE number = (SELECT number FROM jobs WHERE job_id = ?)",
         "DELETE FROM job_specs WHERE number = (SELECT number FROM jobs WHERE job_id = ?)",
         "DELETE FROM jobs WHERE job_id = ?",
     ] {

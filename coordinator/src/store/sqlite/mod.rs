@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod contents;
+mod lists;
 mod rows;
 mod schema;
 mod write;
@@ -18,10 +19,11 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, Row, Sqlite};
 
-use super::{Error, Standing, Store};
+use super::lists::{ArtifactQuery, EventQuery, JobQuery};
+use super::{Error, Store};
 use crate::core::{ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write};
 use checkpoints::{Checkpoints, LONGEST_LOG};
-use rows::{Damaged, SELECT_JOBS, integer};
+use rows::{Damaged, SELECT_EVENTS, SELECT_JOBS, integer};
 
 /// Connections that read.
 const READERS: u32 = 4;
@@ -82,20 +84,11 @@ impl SqliteStore {
         }
         let unknown = format!("UPDATE jobs SET state = 'failed' WHERE state NOT IN ({})", names.join(", "));
         sqlx::query(AssertSqlSafe(unknown)).execute(&self.writer).await?;
+        let listed = "UPDATE job_list SET state = 'failed' WHERE state <> 'failed' \
+                      AND number IN (SELECT number FROM jobs WHERE state = 'failed')";
+        sqlx::query(listed).execute(&self.writer).await?;
         Ok(())
     }
-}
-
-/// Finds a page of jobs with a number below ?1, the newest first: the newest of each state by the index, and of these the
-/// newest. Names of states are our own words: nothing from outside gets into the query's text.
-fn page_query(states: &[JobState], limit: u32) -> String {
-    let newest = |filter: &str| {
-        format!("SELECT number FROM jobs WHERE number < ?1{filter} ORDER BY number DESC LIMIT {limit}")
-    };
-    let of_state = |state| format!("SELECT number FROM ({})", newest(&format!(" AND state = '{state}'")));
-    let pages: Vec<String> = states.iter().map(of_state).collect();
-    let page = if pages.is_empty() { newest("") } else { pages.join(" UNION ALL ") };
-    format!("{SELECT_JOBS} WHERE jobs.number IN ({page}) ORDER BY jobs.number DESC LIMIT {limit}")
 }
 
 /// Gives the connection that writes back after a change.
@@ -159,16 +152,6 @@ impl Store for SqliteStore {
         Ok(row.map(|row| rows::job_or_stand_in(&row, &self.damaged)).transpose()?.flatten())
     }
 
-    async fn standing(&self, id: JobId) -> Result<Option<Standing>, Error> {
-        let query = "SELECT state, last_sequence FROM jobs JOIN job_progress USING (job_id) WHERE job_id = ?";
-        let row = sqlx::query(query).bind(id.to_string()).fetch_optional(&self.readers).await?;
-        let standing = |row| {
-            let (state, last_sequence) = (rows::job_state(&row)?, rows::counter(&row, "last_sequence")?);
-            Ok(Standing { state, last_sequence })
-        };
-        row.map(standing).transpose()
-    }
-
     async fn request(&self, request_id: &str) -> Result<Option<(JobId, RequestKey)>, Error> {
         let query = "SELECT job_id, request_id, request_fingerprint FROM jobs WHERE request_id = ?";
         let row = sqlx::query(query).bind(request_id).fetch_optional(&self.readers).await?;
@@ -177,19 +160,22 @@ impl Store for SqliteStore {
         Ok(rows::request(&row)?.map(|key| (job, key)))
     }
 
-    async fn jobs(&self, states: &[JobState], below: Option<u64>, limit: u32) -> Result<Vec<Job>, Error> {
-        let query = page_query(states, limit);
-        let below = below.map_or(i64::MAX, integer);
-        let found = sqlx::query(AssertSqlSafe(query)).bind(below).fetch_all(&self.readers).await?;
-        let jobs = found.iter().map(|row| rows::job_or_stand_in(row, &self.damaged).transpose());
-        jobs.flatten().collect()
+    async fn list_jobs(&self, query: &JobQuery) -> Result<Vec<Job>, Error> {
+        lists::jobs(&self.readers, &self.damaged, query).await
+    }
+
+    async fn list_events(&self, query: &EventQuery) -> Result<Vec<JobEvent>, Error> {
+        lists::events(&self.readers, query).await
+    }
+
+    async fn list_artifacts(&self, query: &ArtifactQuery) -> Result<Vec<ArtifactRecord>, Error> {
+        lists::artifacts(&self.readers, query).await
     }
 
     async fn events(&self, job: JobId, after: u64, limit: u32) -> Result<Vec<JobEvent>, Error> {
-        let query = "SELECT sequence, time, events.body, events.step, steps.body AS step_body FROM events \
-                     LEFT JOIN steps ON steps.job_id = events.job_id AND steps.step = events.step \
-                     WHERE events.job_id = ? AND sequence > ? ORDER BY sequence LIMIT ?";
-        let found = sqlx::query(query).bind(job.to_string()).bind(integer(after)).bind(limit);
+        let query =
+            format!("{SELECT_EVENTS} WHERE events.job_id = ? AND sequence > ? ORDER BY sequence LIMIT ?");
+        let found = sqlx::query(AssertSqlSafe(query)).bind(job.to_string()).bind(integer(after)).bind(limit);
         found.fetch_all(&self.readers).await?.iter().map(|row| rows::event(job, row)).collect()
     }
 
@@ -197,12 +183,6 @@ impl Store for SqliteStore {
         let query = "SELECT body FROM steps WHERE job_id = ? AND step > ? ORDER BY step LIMIT ?";
         let found = sqlx::query(query).bind(job.to_string()).bind(integer(after)).bind(limit);
         found.fetch_all(&self.readers).await?.iter().map(rows::step).collect()
-    }
-
-    async fn artifacts(&self, job: JobId, after: &str, limit: u32) -> Result<Vec<ArtifactRecord>, Error> {
-        let query = "SELECT * FROM artifacts WHERE job_id = ? AND name > ? ORDER BY name LIMIT ?";
-        let found = sqlx::query(query).bind(job.to_string()).bind(after).bind(limit);
-        found.fetch_all(&self.readers).await?.iter().map(rows::artifact).collect()
     }
 
     async fn artifact(&self, job: JobId, name: &str) -> Result<Option<ArtifactRecord>, Error> {

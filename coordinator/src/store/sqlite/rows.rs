@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringtune_shared::ids::{ContentHash, JobId};
-use ringtune_shared::spec::JobSpec;
+use ringtune_shared::spec::{JobSpec, QueueSpec};
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
@@ -16,10 +16,14 @@ use crate::store::Error;
 /// What a query of jobs begins with: the columns that [`job`] reads. Rows of the other two tables may be missing in a
 /// damaged database.
 pub(super) const SELECT_JOBS: &str = "SELECT jobs.job_id, jobs.number, request_id, request_fingerprint, state, \
-     reason, created, started, ended, rings, ring, precision, cancel, finish_by, resumed, version, spec, step, loss, \
-     last_sequence, artifacts \
+     reason, created, started, ended, rings, ring, precision, cancel, finish_by, resumed, queue, failure, version, spec, \
+     step, loss, last_sequence, artifacts, updated \
      FROM jobs LEFT JOIN job_specs ON job_specs.number = jobs.number \
      LEFT JOIN job_progress ON job_progress.job_id = jobs.job_id";
+
+/// What a query of events begins with: the columns that [`event`] reads.
+pub(super) const SELECT_EVENTS: &str = "SELECT sequence, time, events.body, events.step, steps.body AS step_body \
+     FROM events LEFT JOIN steps ON steps.job_id = events.job_id AND steps.step = events.step";
 
 /// Jobs whose rows cannot be read and whose damage was logged.
 #[derive(Debug, Clone, Default)]
@@ -106,10 +110,13 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         id: job_id(row)?,
         number: counter(row, "number")?,
         spec: Arc::new(spec.map_err(|error| damaged("job_specs.spec", error))?),
+        queue: Arc::new(from_json::<QueueSpec>("jobs.queue", text("queue")?)?),
         request: request(row)?,
         state: job_state(row)?,
         reason: text("reason")?.to_owned(),
+        failure: optional("failure")?.map(|text| from_json("jobs.failure", text)).transpose()?,
         created: time(row, "created")?,
+        updated: time(row, "updated")?,
         started: optional_time(row, "started")?,
         ended: optional_time(row, "ended")?,
         step: counter(row, "step")?,
@@ -134,10 +141,13 @@ fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
         id,
         number: counter(row, "number").unwrap_or_default(),
         spec: Arc::new(JobSpec::unreadable()),
+        queue: Arc::default(),
         request: None,
         state: job_state(row).unwrap_or(JobState::Failed),
         reason: damage(error),
+        failure: None,
         created: time(row, "created").unwrap_or_default(),
+        updated: time(row, "updated").unwrap_or_default(),
         started: optional_time(row, "started").unwrap_or_default(),
         ended: optional_time(row, "ended").unwrap_or_default(),
         step: counter(row, "step").unwrap_or_default(),

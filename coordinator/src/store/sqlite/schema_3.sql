@@ -16,10 +16,12 @@ CREATE TABLE job_progress (
     step          INTEGER NOT NULL,
     loss          REAL,
     last_sequence INTEGER NOT NULL,
-    artifacts     INTEGER NOT NULL
+    artifacts     INTEGER NOT NULL,
+    -- When the job last changed.
+    updated       INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-INSERT INTO job_progress (job_id, step, loss, last_sequence, artifacts)
-    SELECT job_id, step, loss, last_sequence, artifacts FROM jobs ORDER BY job_id;
+INSERT INTO job_progress (job_id, step, loss, last_sequence, artifacts, updated)
+    SELECT job_id, step, loss, last_sequence, artifacts, COALESCE(ended, started, created) FROM jobs ORDER BY job_id;
 
 -- Which contents jobs name. 'images' are manifests, which name contents themselves.
 CREATE TABLE content_refs (
@@ -67,7 +69,11 @@ CREATE TABLE jobs_3 (
     cancel              TEXT,
     finish_by           INTEGER,
     -- What the checkpoint has that the job goes on from; null: it starts at step 1.
-    resumed             TEXT
+    resumed             TEXT,
+    -- Whose the job is: owner, priority and labels as JSON.
+    queue               TEXT NOT NULL DEFAULT '{}',
+    -- What failed.
+    failure             TEXT
 ) STRICT, WITHOUT ROWID;
 INSERT INTO jobs_3 (job_id, number, request_id, request_fingerprint, state, reason, created, started, ended, ring,
         precision, cancel, finish_by, resumed)
@@ -85,3 +91,35 @@ ALTER TABLE events ADD COLUMN step INTEGER;
 CREATE TABLE deleted_jobs (
     job_id TEXT PRIMARY KEY NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Jobs as lists are filtered and ordered: narrow rows, of which many lie on a page.
+CREATE TABLE job_list (
+    number   INTEGER PRIMARY KEY NOT NULL,
+    state    TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    kind     TEXT NOT NULL,
+    owner    TEXT NOT NULL,
+    priority INTEGER NOT NULL
+) STRICT;
+-- A damaged row is listed, too.
+INSERT INTO job_list (number, state, name, kind, owner, priority)
+    SELECT
+        jobs.number,
+        state,
+        CASE WHEN json_valid(spec) THEN COALESCE(json_extract(spec, '$.name'), '') ELSE '' END,
+        CASE WHEN json_valid(spec) THEN COALESCE(json_extract(spec, '$.kind'), '') ELSE '' END,
+        '',
+        0
+    FROM jobs JOIN job_specs ON job_specs.number = jobs.number;
+CREATE INDEX job_list_by_state ON job_list (state, number);
+CREATE INDEX job_list_by_owner ON job_list (owner, number);
+CREATE INDEX job_list_by_name ON job_list (name, number);
+CREATE INDEX job_list_by_priority ON job_list (priority DESC, number);
+
+CREATE TABLE job_labels (
+    key    TEXT NOT NULL,
+    value  TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    PRIMARY KEY (key, value, number)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX job_labels_of_job ON job_labels (number);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::rows::to_json;
 use super::schema::SCHEMAS;
 use super::*;
-use crate::core::{EventBody, StepRecord};
+use crate::core::{EventBody, LogLevel, StepRecord};
 use crate::store::conformance;
+use crate::store::lists::{JobFilter, JobOrder};
 
 #[tokio::test]
 async fn conforms_and_survives_reopening() {
@@ -17,6 +18,8 @@ async fn conforms_and_survives_reopening() {
     store.close().await;
     let store = SqliteStore::open(&path).await.unwrap();
     conformance::check_written(&store, &written).await;
+    let store = SqliteStore::open(&folder.path().join("lists.db")).await.unwrap();
+    crate::store::lists::conformance::run(&store).await;
 }
 
 #[tokio::test]
@@ -91,7 +94,7 @@ async fn a_database_of_the_last_release_is_brought_forward_with_all_that_is_in_i
     insert_as_before(&old, &job, &to_json("spec", &*job.spec).unwrap()).await;
     insert_as_before(&old, &broken, "{\"kind\":").await;
     let step = conformance::step(1);
-    let events = [EventBody::note("info", "a line"), EventBody::Step(step)];
+    let events = [EventBody::note(LogLevel::Info, "a line"), EventBody::Step(step)];
     for (sequence, body) in (1_i64..).zip(&events) {
         let query = "INSERT INTO events (job_id, sequence, time, body) VALUES (?, ?, 1, ?)";
         let body = to_json("events.body", body).unwrap();
@@ -125,7 +128,9 @@ async fn a_database_of_the_last_release_is_brought_forward_with_all_that_is_in_i
     // 4. It goes on.
     let next = StepRecord { step: 2, ..step };
     let event = JobEvent { job: job.id, sequence: 3, time: job.created, body: EventBody::Step(next) };
-    let progress = Write::UpdateProgress { job: job.id, step: 2, loss: None, last_sequence: 3, artifacts: 1 };
+    let updated = job.created;
+    let progress =
+        Write::UpdateProgress { job: job.id, step: 2, loss: None, last_sequence: 3, artifacts: 1, updated };
     let writes = [Write::AppendStep(job.id, next), Write::AppendEvent(event.clone()), progress];
     store.commit(&writes).await.unwrap();
     assert_eq!(store.events(job.id, 2, 9).await.unwrap(), [event]);
@@ -154,8 +159,8 @@ async fn a_damaged_job_disturbs_no_other_and_can_be_deleted() {
     let store = SqliteStore::open(&path).await.unwrap();
     assert_eq!(store.recover().await.unwrap().jobs, [(*jobs[5]).clone()]);
     assert_eq!(store.count_jobs().await.unwrap()[&JobState::Failed], 5);
-    let listed = store.jobs(&[], None, 10).await.unwrap();
-    let failed = store.jobs(&[JobState::Failed], None, 10).await.unwrap();
+    let listed = store.list_jobs(&page(None)).await.unwrap();
+    let failed = store.list_jobs(&page(Some(JobState::Failed))).await.unwrap();
     assert_eq!((listed.len(), failed.len()), (6, 5));
     for (job, said) in jobs.iter().zip(["damaged", "form 99", "job_specs", "jobs.ring", ""]) {
         let shown = store.job(job.id).await.unwrap().unwrap();
@@ -165,7 +170,7 @@ async fn a_damaged_job_disturbs_no_other_and_can_be_deleted() {
         store.delete_job(job.id).await.unwrap();
         assert_eq!(store.job(job.id).await.unwrap(), None);
     }
-    assert_eq!(store.jobs(&[], None, 10).await.unwrap(), [(*jobs[5]).clone()]);
+    assert_eq!(store.list_jobs(&page(None)).await.unwrap(), [(*jobs[5]).clone()]);
 }
 
 #[tokio::test]
@@ -190,6 +195,7 @@ async fn a_step_report_writes_few_bytes_however_large_its_job_is() {
             loss: Some(step.loss),
             last_sequence: number,
             artifacts: 0,
+            updated: job.created,
         };
         let writes = [Write::AppendStep(job.id, step), Write::AppendEvent(event), progress];
         store.commit(&writes).await.unwrap();
@@ -202,12 +208,15 @@ async fn a_step_report_writes_few_bytes_however_large_its_job_is() {
 async fn a_page_of_jobs_is_found_by_an_index() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(&folder.path().join("coordinator.db")).await.unwrap();
-    for states in [&[][..], &[JobState::Failed], &[JobState::Queued, JobState::Failed]] {
-        let query = format!("EXPLAIN QUERY PLAN {}", page_query(states, 50));
-        let plan = sqlx::query(AssertSqlSafe(query)).bind(i64::MAX).fetch_all(&store.readers).await.unwrap();
+    for (state, index) in [(None, "INTEGER PRIMARY KEY"), (Some(JobState::Failed), "job_list_by_state")] {
+        let query = format!("EXPLAIN QUERY PLAN {}", lists::jobs_text(&page(state)).unwrap());
+        let plan = sqlx::query(AssertSqlSafe(query)).bind(10).fetch_all(&store.readers).await.unwrap();
         let plan: Vec<String> = plan.iter().map(|row| row.try_get("detail").unwrap()).collect();
-        assert!(!plan.iter().any(|step| step.starts_with("SCAN jobs")), "{plan:#?}");
-        assert!(!states.is_empty() == plan.iter().any(|step| step.contains("jobs_by_state")), "{plan:#?}");
+        assert!(
+            !plan.iter().any(|step| step.starts_with("SCAN jobs") || step.contains("TEMP B-TREE")),
+            "{plan:#?}"
+        );
+        assert!(plan.iter().any(|step| step.contains(index) || step == "SCAN job_list"), "{plan:#?}");
     }
 }
 
@@ -221,7 +230,7 @@ async fn a_full_database_says_so_and_keeps_what_it_had_and_what_comes_later() {
         job: job.id,
         sequence: 1,
         time: job.created,
-        body: EventBody::note("info", text),
+        body: EventBody::note(LogLevel::Info, text),
     };
     for _ in 0..3 {
         // SQLite answers SQLITE_FULL where a file may not grow, as on a full disk.
@@ -252,4 +261,10 @@ async fn commits_reach_the_database_beside_those_who_commit() {
         }
     };
     tokio::time::timeout(Duration::from_secs(30), moved).await.unwrap();
+}
+
+/// The newest jobs, all or those in a state.
+fn page(state: Option<JobState>) -> JobQuery {
+    let filter = JobFilter { states: state.map(|state| vec![state]), ..JobFilter::default() };
+    JobQuery { filter, order: JobOrder::Creation, descending: true, after: None, limit: 10 }
 }

@@ -7,8 +7,9 @@ use ringtune_shared::spec::{ContentUse, STORED_VERSION};
 use sqlx::query_builder::Separated;
 use sqlx::{Connection as _, QueryBuilder, Sqlite, SqliteConnection};
 
+use super::lists;
 use super::rows::{integer, to_json};
-use crate::core::{ArtifactRecord, EventBody, Job, JobEvent, StepRecord, Write};
+use crate::core::{ArtifactRecord, EventBody, Job, JobEvent, StepRecord, Time, Write};
 use crate::store::Error;
 
 /// Rows of one statement. Few lengths, so that few statements are prepared, and kept prepared.
@@ -21,12 +22,13 @@ struct Progress {
     loss: Option<f64>,
     last_sequence: u64,
     artifacts: u64,
+    updated: Time,
 }
 
 impl Progress {
     fn of(job: &Job) -> Self {
-        let Job { step, loss, last_sequence, artifacts, .. } = *job;
-        Self { step, loss, last_sequence, artifacts }
+        let Job { step, loss, last_sequence, artifacts, updated, .. } = *job;
+        Self { step, loss, last_sequence, artifacts, updated }
     }
 }
 
@@ -63,9 +65,10 @@ impl<'a> Changes<'a> {
                     rows.insert(job.id, job);
                     changes.progress.insert(job.id, Progress::of(job));
                 }
-                Write::UpdateProgress { job, step, loss, last_sequence, artifacts } => {
-                    let (step, loss, last_sequence, artifacts) = (*step, *loss, *last_sequence, *artifacts);
-                    changes.progress.insert(*job, Progress { step, loss, last_sequence, artifacts });
+                Write::UpdateProgress { job, step, loss, last_sequence, artifacts, updated } => {
+                    let (step, loss, last_sequence) = (*step, *loss, *last_sequence);
+                    let (artifacts, updated) = (*artifacts, *updated);
+                    changes.progress.insert(*job, Progress { step, loss, last_sequence, artifacts, updated });
                 }
                 Write::AppendStep(job, step) => changes.steps.push((*job, step)),
                 Write::AppendEvent(event) => changes.events.push(event),
@@ -130,6 +133,7 @@ async fn insert_jobs(connection: &mut SqliteConnection, changes: &Changes<'_>) -
         job: &'a Job,
         spec: String,
         resumed: Option<String>,
+        queue: String,
     }
     let Some(last) = changes.inserted.values().map(|job| job.number).max() else { return Ok(()) };
     let mut rows = Vec::with_capacity(changes.inserted.len());
@@ -141,25 +145,29 @@ async fn insert_jobs(connection: &mut SqliteConnection, changes: &Changes<'_>) -
         })?;
         let resumed = job.resumed.as_ref().map(|resumed| to_json("jobs.resumed", resumed)).transpose()?;
         contents.extend(job.spec.contents().into_iter().map(|(used, hash)| (hash, job.id, used)));
-        rows.push(Row { job, spec, resumed });
+        let queue = to_json("jobs.queue", &*job.queue)?;
+        rows.push(Row { job, spec, resumed, queue });
     }
     let into = "INSERT INTO job_specs (number, version, spec) ";
     insert(connection, into, &rows, |row, Row { job, spec, .. }| {
         row.push_bind(integer(job.number)).push_bind(STORED_VERSION).push_bind(spec.as_str());
     })
     .await?;
-    let into = "INSERT INTO jobs (job_id, number, request_id, request_fingerprint, created, resumed, state, reason) ";
-    insert(connection, into, &rows, |row, Row { job, resumed, .. }| {
+    let into = "INSERT INTO jobs (job_id, number, request_id, request_fingerprint, created, resumed, queue, state, reason) ";
+    insert(connection, into, &rows, |row, Row { job, resumed, queue, .. }| {
         row.push_bind(job.id.to_string())
             .push_bind(integer(job.number))
             .push_bind(job.request.as_ref().map(|request| request.id.as_str()))
             .push_bind(job.request.as_ref().map(|request| request.fingerprint.to_string()))
             .push_bind(job.created.0)
             .push_bind(resumed.as_deref())
+            .push_bind(queue.as_str())
             .push_bind(job.state.as_str())
             .push_bind(job.reason.as_str());
     })
     .await?;
+    let jobs: Vec<&Job> = changes.inserted.values().copied().collect();
+    lists::insert_jobs(connection, &jobs).await?;
     for row in rows.iter().filter(|row| !is_new(row.job)) {
         update_job(connection, row.job).await?;
     }
@@ -176,6 +184,7 @@ fn is_new(job: &Job) -> bool {
     job.started.is_none()
         && job.ended.is_none()
         && job.rings == 0
+        && job.failure.is_none()
         && job.ring.is_none()
         && job.precision.is_none()
         && job.cancel.is_none()
@@ -203,7 +212,7 @@ async fn refer(
 
 async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
     let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, rings = ?, ring = ?, precision = ?, \
-                 cancel = ?, finish_by = ? WHERE job_id = ?";
+                 cancel = ?, finish_by = ?, failure = ? WHERE job_id = ?";
     sqlx::query(query)
         .bind(job.state.as_str())
         .bind(job.reason.as_str())
@@ -214,10 +223,11 @@ async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.precision.map(|precision| precision.as_str()))
         .bind(job.cancel.as_ref().map(|cancel| to_json("jobs.cancel", cancel)).transpose()?)
         .bind(job.finish_by.map(|time| time.0))
+        .bind(job.failure.map(|failure| to_json("jobs.failure", &failure)).transpose()?)
         .bind(job.id.to_string())
-        .execute(connection)
+        .execute(&mut *connection)
         .await?;
-    Ok(())
+    lists::update_job(connection, job).await
 }
 
 fn bind_progress(row: &mut Separated<'_, Sqlite, &'static str>, (job, progress): &(&JobId, &Progress)) {
@@ -225,14 +235,15 @@ fn bind_progress(row: &mut Separated<'_, Sqlite, &'static str>, (job, progress):
         .push_bind(integer(progress.step))
         .push_bind(progress.loss)
         .push_bind(integer(progress.last_sequence))
-        .push_bind(integer(progress.artifacts));
+        .push_bind(integer(progress.artifacts))
+        .push_bind(progress.updated.0);
 }
 
 async fn insert_progress(
     connection: &mut SqliteConnection,
     rows: &[(&JobId, &Progress)],
 ) -> Result<(), Error> {
-    let into = "INSERT INTO job_progress (job_id, step, loss, last_sequence, artifacts) ";
+    let into = "INSERT INTO job_progress (job_id, step, loss, last_sequence, artifacts, updated) ";
     insert(connection, into, rows, bind_progress).await
 }
 
@@ -243,7 +254,7 @@ async fn update_progress(
     for portion in portions(rows) {
         let mut query = QueryBuilder::<Sqlite>::new(
             "UPDATE job_progress SET step = new.column2, loss = new.column3, last_sequence = new.column4, \
-             artifacts = new.column5 FROM (",
+             artifacts = new.column5, updated = new.column6 FROM (",
         );
         query.push_values(portion, |mut row, item| bind_progress(&mut row, item));
         query.push(") AS new WHERE job_progress.job_id = new.column1");

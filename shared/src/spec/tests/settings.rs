@@ -120,3 +120,35 @@ fn a_file_that_is_no_toml_keeps_its_own_error() {
     let plain = parse_job_toml(&text).unwrap_err();
     assert_eq!(parse_job_toml_with(&text, &settings(&["train.seed=1"])).unwrap_err(), plain);
 }
+
+#[test]
+fn the_queue_is_set_too_and_is_no_part_of_what_is_computed() {
+    let text = format!("{SMALLEST}\n[queue]\nowner = \"ada\"\nlabels = {{ \"a/b\" = \"c\" }}\n");
+    let set = settings(&["queue.priority=5", "queue.labels.team=red hat"]);
+    let request = parse_job_request(&text, &set).unwrap();
+    assert_eq!((request.queue.owner.as_str(), request.queue.priority), ("ada", 5));
+    let labels: Vec<_> =
+        request.queue.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(labels, [("a/b", "c"), ("team", "red hat")]);
+    assert_eq!(request.spec, parse_job_toml(SMALLEST).unwrap());
+}
+
+#[test]
+fn a_wrong_queue_is_named_with_its_line_or_its_setting() {
+    let text =
+        format!("{SMALLEST}\n[queue]\npriority = -1\nlabels = {{ Team = \"x\", n = 3 }}\nurgent = true\n");
+    let lines = SMALLEST.lines().count();
+    let problems = wrong(&text, &["queue.owner=7"]);
+    let line = |more: usize| format!("line {}: ", lines + more);
+    let starts = [
+        format!("{}queue.priority: got -1; allowed: 0 to 1000", line(3)),
+        format!("{}queue.labels.n: got 3 (integer); allowed: a text in quotes", line(4)),
+        format!("{}queue.labels.Team: the key \"Team\" has 4 characters; allowed: 1 to 63", line(4)),
+        format!("{}queue.urgent: unknown key", line(5)),
+        "queue.owner: got 7 (integer); allowed: a text in quotes (from --set queue.owner=7)".to_owned(),
+    ];
+    for start in &starts {
+        assert!(problems.iter().any(|problem| problem.starts_with(start)), "{start} is not in {problems:#?}");
+    }
+    assert_eq!(problems.len(), starts.len(), "{problems:#?}");
+}

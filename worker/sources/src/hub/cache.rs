@@ -10,6 +10,7 @@
 //! It is never trimmed here: it is not ours alone.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -49,6 +50,18 @@ impl RepositoryCache {
 
     pub(crate) fn partial(&self, etag: &str) -> PathBuf {
         self.folder.join("blobs").join(format!("{etag}.incomplete"))
+    }
+
+    /// Bytes that are still to be written of the contents of these ETags and sizes: what has come of an interrupted
+    /// download lies on the disk already. A content of another size than announced is fetched again, beside it. Blocks.
+    pub(crate) fn missing(&self, contents: Vec<(String, u64)>) -> u64 {
+        let length = |path: PathBuf| fs::metadata(path).map(|about| about.len()).ok();
+        let contents: BTreeMap<String, u64> = contents.into_iter().collect();
+        let missing = contents.into_iter().map(|(etag, size)| match length(self.blob(&etag)) {
+            Some(there) if there == size => 0,
+            _ => size.saturating_sub(length(self.partial(&etag)).unwrap_or(0)),
+        });
+        missing.fold(0, u64::saturating_add)
     }
 
     pub(crate) fn lock(&self, etag: &str) -> PathBuf {
@@ -120,6 +133,24 @@ fn make_folder_of(file: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_come_already_needs_no_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = HubModel { repository: "acme/toy-sd".into(), revision: "main".into() };
+        let cache = RepositoryCache::new(folder.path(), &model);
+        let contents = || ["e1", "e2", "e3", "e4", "e2"].map(|etag| (etag.to_owned(), 100)).to_vec();
+        // Two files of one content are fetched once.
+        assert_eq!(cache.missing(contents()), 400);
+        make_folder_of(&cache.blob("e1")).unwrap();
+        fs::write(cache.blob("e1"), [0; 100]).unwrap();
+        fs::write(cache.partial("e2"), [0; 60]).unwrap();
+        // More than announced is begun anew, in the same place; a cut content is fetched beside what there is.
+        fs::write(cache.partial("e3"), [0; 130]).unwrap();
+        fs::write(cache.blob("e4"), [0; 30]).unwrap();
+        assert_eq!(cache.missing(contents()), 40 + 100);
+        assert_eq!(cache.missing(vec![("e5".to_owned(), u64::MAX), ("e6".to_owned(), u64::MAX)]), u64::MAX);
+    }
 
     #[test]
     fn links_lead_to_their_blobs_from_any_depth() {

@@ -101,9 +101,10 @@ impl Hub {
         let files: Vec<(&String, FileFacts)> =
             futures::stream::iter(questions).buffered(QUESTIONS).try_collect().await?;
         let total = total_size(model, &files)?;
-        let missing = files.iter().filter(|(_, facts)| !cache.blob(&facts.etag).exists());
-        let missing: u64 = missing.map(|(_, facts)| facts.size).sum();
-        check_room(&self.settings.cache, &model.to_string(), missing)?;
+        let contents = files.iter().map(|(_, facts)| (facts.etag.clone(), facts.size)).collect();
+        let (asked, root, place) = (cache.clone(), self.settings.cache.clone(), model.to_string());
+        let checking = move || check_room(&root, &place, asked.missing(contents));
+        tokio::task::spawn_blocking(checking).await??;
         // 2. One file after the other: the small ones come first.
         let mut done = 0;
         for (name, facts) in &files {
@@ -139,13 +140,12 @@ impl Hub {
         progress: &FileProgress,
     ) -> Result<(), Error> {
         let (blob, partial) = (cache.blob(&facts.etag), cache.partial(&facts.etag));
-        if is_whole(&blob, facts) {
+        if is_whole(&blob, facts).await {
             return Ok(());
         }
-        let watched = partial.clone();
-        let waiting = || progress.set(std::fs::metadata(&watched).map_or(0, |about| about.len()));
-        let _lock = FileLock::take(&cache.lock(&facts.etag), Mode::Exclusive, waiting).await?;
-        if is_whole(&blob, facts) {
+        let waiting = |bytes| progress.set(bytes);
+        let _lock = FileLock::take(&cache.lock(&facts.etag), Mode::Exclusive, &partial, waiting).await?;
+        if is_whole(&blob, facts).await {
             return Ok(());
         }
         let wanted = Wanted {
@@ -176,8 +176,8 @@ impl Hub {
 }
 
 /// A content that was cut short by a full disk, say, is fetched again.
-fn is_whole(blob: &std::path::Path, facts: &FileFacts) -> bool {
-    std::fs::metadata(blob).is_ok_and(|about| about.len() == facts.size)
+async fn is_whole(blob: &std::path::Path, facts: &FileFacts) -> bool {
+    tokio::fs::metadata(blob).await.is_ok_and(|about| about.len() == facts.size)
 }
 
 fn total_size(model: &HubModel, files: &[(&String, FileFacts)]) -> Result<u64, Error> {

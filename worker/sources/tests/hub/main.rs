@@ -85,6 +85,32 @@ fn sent_of(seen: &[Seen], name: &str) -> Vec<Option<String>> {
 }
 
 #[tokio::test]
+async fn a_tokenizer_comes_whole() {
+    // Its hash is part of a job's: one that lacks a file counts as another than the same in a folder.
+    let hub = Hub::start().await;
+    let user = User::of(&hub);
+    let (model, _) = user.fetch("hf://acme/toy-sd").await.unwrap();
+    let tokenizer = fs::read_dir(model.folder.join("tokenizer")).unwrap().flatten();
+    let mut names: Vec<String> = tokenizer.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "added_tokens.json",
+            "merges.txt",
+            "special_tokens_map.json",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "vocab.json"
+        ]
+    );
+    for name in names {
+        let name = format!("tokenizer/{name}");
+        assert_eq!(fs::read(model.folder.join(&name)).unwrap(), hub.file(&name), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_needed_and_nothing_else_comes_into_the_standard_layout() {
     let hub = Hub::start().await;
     hub.require_token(TOKEN);

@@ -71,8 +71,12 @@ impl Hub {
             "text_encoder/config.json",
             "unet/config.json",
             "vae/config.json",
-            "tokenizer/vocab.json",
+            "tokenizer/added_tokens.json",
             "tokenizer/merges.txt",
+            "tokenizer/special_tokens_map.json",
+            "tokenizer/tokenizer.json",
+            "tokenizer/tokenizer_config.json",
+            "tokenizer/vocab.json",
             "README.md",
         ] {
             files.insert(name.to_owned(), format!("{{\"name\": \"{name}\"}}").into_bytes());

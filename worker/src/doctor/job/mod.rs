@@ -19,7 +19,7 @@ use ringtune_shared::spec::{ImageUse, JobKind, JobSpec, MixedPrecision, SpecErro
 
 use ringtune_sources::{Environment, ModelSources, Patience};
 
-use crate::settings::ModelCacheSettings;
+use crate::settings::{LATENT_MEMORY_BYTES, ModelCacheSettings};
 use crate::{
     capabilities::default_threads,
     engine::{EngineHandle, Precision, TorchEngine},
@@ -165,6 +165,7 @@ async fn on_this_machine(
         artifacts: ArtifactClient::new(coordinator.unwrap_or(NO_COORDINATOR)).map_err(|error| say(&error))?,
         cache: ContentCache::open(folder.path().join("cache"), CACHE_BYTES).map_err(|error| say(&error))?,
         latents: LatentCache::open(folder.path().join("latents"), 0).map_err(|error| say(&error))?,
+        latent_memory_bytes: LATENT_MEMORY_BYTES,
         models: ModelSources::new(environment, cache, Patience::default()),
         fingerprints: Arc::new(Fingerprints::default()),
         rings: Rings::new(RingOptions::default(), Arc::clone(&metrics)),

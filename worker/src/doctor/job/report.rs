@@ -105,7 +105,7 @@ impl Problem {
             name.contains('.')
                 && !name.contains("..")
                 && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.[]".contains(c))
-                && ["model.", "data.", "train.", "cluster.", "debug.", "concepts["]
+                && ["model.", "data.", "train.", "cluster.", "debug.", "queue.", "concepts["]
                     .iter()
                     .any(|section| name.starts_with(section))
         };

@@ -27,6 +27,7 @@ fn assignment(key: RankKey, rank: usize) -> Box<Assignment> {
         threads: 1,
         precision: Precision::Fp32,
         numerics_class: String::new(),
+        ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
     })
 }
 
@@ -56,7 +57,7 @@ fn connected() -> Session {
 fn training(session: &mut Session, key: RankKey, rank: usize) {
     session.apply(Event::Assigned(assignment(key, rank)));
     session.apply(Event::Rank(key, RankEvent::Ready));
-    assert!(session.apply(Event::StartTraining(key)).contains(&Effect::Train(key)));
+    assert!(session.apply(Event::StartRank(key)).contains(&Effect::Train(key)));
 }
 
 fn phases(effects: &[Effect]) -> Vec<Phase> {
@@ -86,8 +87,8 @@ fn a_rank_goes_through_its_phases_and_is_let_go() {
     assert!(matches!(effects[1], Effect::Start(_)));
     assert_eq!(phases(&session.apply(Event::Rank(key(1, 1), RankEvent::Ready))), [Phase::Ready]);
     // Only a ready rank trains, and only once.
-    assert_eq!(phases(&session.apply(Event::StartTraining(key(1, 1)))), [Phase::Training]);
-    assert!(session.apply(Event::StartTraining(key(1, 1))).is_empty());
+    assert_eq!(phases(&session.apply(Event::StartRank(key(1, 1)))), [Phase::Training]);
+    assert!(session.apply(Event::StartRank(key(1, 1))).is_empty());
     assert_eq!(steps(&session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(1))))), [1]);
     assert_eq!(phases(&session.apply(Event::Rank(key(1, 1), RankEvent::Finished))), [Phase::Finished]);
     assert_eq!(session.held()[0].phase, Phase::Finished);
@@ -102,7 +103,7 @@ fn what_happened_while_the_coordinator_was_away_is_said_when_it_is_back() {
     training(&mut session, key(1, 1), 0);
     session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(1))));
     session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(2))));
-    session.apply(Event::StepsStored(job(1), 1));
+    session.apply(Event::StepsStored(key(1, 1), 1));
     session.apply(Event::Disconnected);
     for event in [RankEvent::Step(step(3)), RankEvent::Finished] {
         assert!(session.apply(Event::Rank(key(1, 1), event)).is_empty());
@@ -111,7 +112,7 @@ fn what_happened_while_the_coordinator_was_away_is_said_when_it_is_back() {
     assert_eq!(session.held_for_hello()[0].phase, Phase::Training);
     let effects = session.apply(Event::Connected);
     assert_eq!((steps(&effects), phases(&effects)), (vec![2, 3], vec![Phase::Finished]));
-    session.apply(Event::StepsStored(job(1), 3));
+    session.apply(Event::StepsStored(key(1, 1), 3));
     assert_eq!(session.held_for_hello()[0].phase, Phase::Finished);
 }
 
@@ -121,6 +122,16 @@ fn only_rank_0_sends_steps_but_all_show_how_far_they_are() {
     training(&mut session, key(1, 1), 1);
     assert!(session.apply(Event::Rank(key(1, 1), RankEvent::Step(step(7)))).is_empty());
     assert_eq!(session.held()[0].step, 7);
+}
+
+#[test]
+fn a_resumed_rank_that_has_no_step_left_finishes_with_the_step_that_it_resumed_after() {
+    let mut session = connected();
+    training(&mut session, key(1, 1), 0);
+    assert!(session.apply(Event::Rank(key(1, 1), RankEvent::Resumed(7))).is_empty());
+    let effects = session.apply(Event::Rank(key(1, 1), RankEvent::Finished));
+    assert!(matches!(&effects[..], [Effect::Send(Message::Report { held, .. })]
+        if held.phase == Phase::Finished && held.step == 7));
 }
 
 #[test]
@@ -175,17 +186,45 @@ fn a_newer_epoch_replaces_an_older_one_and_never_the_other_way_round() {
 }
 
 #[test]
-fn a_worker_that_ends_fails_its_rank_with_the_reason() {
+fn a_worker_that_ends_keeps_what_its_rank_has_and_fails_it_with_the_reason() {
     let mut session = connected();
     training(&mut session, key(1, 1), 0);
     let effects = session.apply(Event::Drain);
-    assert_eq!(effects, [Effect::End { key: key(1, 1), keep_artifacts: false }]);
+    assert_eq!(effects, [Effect::End { key: key(1, 1), keep_artifacts: true }]);
     assert!(!session.is_idle());
+    // What cannot be kept in time is not.
+    let effects = session.apply(Event::DrainIsOver);
+    assert_eq!(effects, [Effect::End { key: key(1, 1), keep_artifacts: false }]);
     let effects = session.apply(Event::Rank(key(1, 1), RankEvent::Stopped));
     assert_eq!(phases(&effects), [Phase::Failed]);
+    assert_eq!(session.held()[0].fault, Some(Fault::Node));
     assert!(session.is_idle());
     let effects = session.apply(Event::Assigned(assignment(key(2, 1), 0)));
     assert_eq!(phases(&effects), [Phase::Failed]);
+}
+
+#[test]
+fn a_worker_that_ends_keeps_nothing_that_was_to_be_dropped() {
+    let mut session = connected();
+    training(&mut session, key(1, 1), 0);
+    session.apply(Event::Stop { key: key(1, 1), keep_artifacts: false });
+    assert!(session.apply(Event::Drain).is_empty());
+    assert!(session.apply(Event::DrainIsOver).is_empty());
+}
+
+#[test]
+fn a_failure_says_whose_fault_it_is() {
+    for fault in [Fault::Job, Fault::Node] {
+        let mut session = connected();
+        training(&mut session, key(1, 1), 0);
+        session.apply(Event::Rank(key(1, 1), RankEvent::Failed { reason: "r".to_owned(), fault }));
+        assert_eq!(session.held()[0].fault, Some(fault));
+    }
+    // A rank that there is no room for here.
+    let mut session = connected();
+    training(&mut session, key(1, 1), 0);
+    session.apply(Event::Assigned(assignment(key(2, 1), 0)));
+    assert_eq!(session.held().iter().map(|held| held.fault).collect::<Vec<_>>(), [None, Some(Fault::Node)]);
 }
 
 #[test]
@@ -204,7 +243,7 @@ enum Move {
     Assign(u64, u64, usize),
     Start(u64, u64),
     Stop(u64, u64, bool),
-    Stored(u64, u64),
+    Stored(u64, u64, u64),
     /// The running rank's work says its next word: 0 ready, 1 step, 2 finished, 3 failed, 4 stopped.
     Work(u8),
 }
@@ -216,8 +255,8 @@ fn moves() -> impl Strategy<Value = Move> {
         Just(Move::Disconnect),
         (jobs.clone(), epochs.clone(), 0..2usize).prop_map(|(j, e, r)| Move::Assign(j, e, r)),
         (jobs.clone(), epochs.clone()).prop_map(|(j, e)| Move::Start(j, e)),
-        (jobs.clone(), epochs, any::<bool>()).prop_map(|(j, e, k)| Move::Stop(j, e, k)),
-        (jobs, 0..20u64).prop_map(|(j, s)| Move::Stored(j, s)),
+        (jobs.clone(), epochs.clone(), any::<bool>()).prop_map(|(j, e, k)| Move::Stop(j, e, k)),
+        (jobs, epochs, 0..20u64).prop_map(|(j, e, s)| Move::Stored(j, e, s)),
         (0..5u8).prop_map(Move::Work),
         (0..5u8).prop_map(Move::Work),
     ]
@@ -238,9 +277,9 @@ proptest! {
                 Move::Connect => { up = true; Event::Connected }
                 Move::Disconnect => { up = false; Event::Disconnected }
                 Move::Assign(j, e, rank) => Event::Assigned(assignment(key(j, e), rank)),
-                Move::Start(j, e) => Event::StartTraining(key(j, e)),
+                Move::Start(j, e) => Event::StartRank(key(j, e)),
                 Move::Stop(j, e, keep_artifacts) => Event::Stop { key: key(j, e), keep_artifacts },
-                Move::Stored(j, s) => Event::StepsStored(job(j), s),
+                Move::Stored(j, e, s) => Event::StepsStored(key(j, e), s),
                 Move::Work(word) => {
                     let Some(key) = running else { continue };
                     count += 1;
@@ -248,7 +287,7 @@ proptest! {
                         0 => RankEvent::Ready,
                         1 => RankEvent::Step(step(count)),
                         2 => RankEvent::Finished,
-                        3 => RankEvent::Failed("f".to_owned()),
+                        3 => RankEvent::Failed { reason: "f".to_owned(), fault: Fault::Job },
                         4 => RankEvent::NeighbourLost("n".to_owned()),
                         _ => RankEvent::Stopped,
                     };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use ringtune_shared::ids::{JobId, WorkerId};
 use ringtune_shared::spec::{JobSpec, parse_job_toml};
+use ringtune_shared::version::Dialect;
 
 use super::{Decision, place, problem};
 use crate::core::scheduler::{Candidate, Listed};
@@ -84,7 +85,7 @@ impl World {
         self.sessions += 1;
         let (worker, session) = (WorkerId::new(), SessionId(self.sessions));
         let capabilities = Capabilities {
-            version: Options::default().version,
+            version: ringtune_shared::version::VERSION.to_owned(),
             numerics_class: format!("class-{}", class % 3),
             threads: 1,
             ..Capabilities::default()
@@ -96,7 +97,7 @@ impl World {
             address: format!("host:{session:?}"),
             capabilities: Arc::new(capabilities),
             held: Vec::new(),
-            protocol: 1,
+            dialect: Dialect::ours(),
         };
         self.apply(Input::Hello { session, hello });
         self.workers.push(Sender { worker, session });
@@ -145,7 +146,7 @@ proptest! {
                 6..9 => {
                     let id = JobId::new();
                     let spec = spec(one % 6 + 1, other % (one % 6 + 1) + 1);
-                    world.apply(Input::CreateJob(NewJob { id, spec, request: None, resumed: None }));
+                    world.apply(Input::CreateJob(NewJob { id, spec, request: None, resumed: None, queue: Arc::default() }));
                     world.jobs.push(id);
                 }
                 9 if !world.workers.is_empty() => {

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::spec::parse_job_toml;
+use ringtune_shared::version::Dialect;
 
 use crate::core::{
     Capabilities, Cluster, Effects, Fault, HeldRank, Hello, Input, JobState, NewJob, Options, Phase,
@@ -41,13 +42,9 @@ impl Ring {
                 incarnation: 1,
                 host_name: format!("host-{number}"),
                 address: format!("127.0.0.1:{number}"),
-                capabilities: Arc::new(Capabilities {
-                    version: Options::default().version,
-                    threads: 1,
-                    ..Capabilities::default()
-                }),
+                capabilities: Arc::new(Capabilities { threads: 1, ..Capabilities::default() }),
                 held: Vec::new(),
-                protocol: 1,
+                dialect: Dialect::ours(),
             };
             ring.apply(Input::Hello { session: SessionId(number), hello });
         }
@@ -60,6 +57,7 @@ impl Ring {
         ring.apply(Input::CreateJob(NewJob {
             id: ring.job,
             spec: Arc::new(spec),
+            queue: Arc::default(),
             request: None,
             resumed: None,
         }));
@@ -127,6 +125,7 @@ impl Ring {
 fn step_record() -> StepRecord {
     StepRecord {
         step: 0,
+        epoch: Epoch::FIRST,
         loss: 0.5,
         learning_rate: 0.1,
         step_seconds: 0.1,
@@ -238,7 +237,10 @@ fn a_step_writes_only_the_numbers_that_it_changes() {
     let sequence = ring.cluster.job(ring.job).unwrap().last_sequence;
     let [Write::AppendStep(..), Write::AppendEvent(..), progress] = &writes[..] else { panic!("{writes:?}") };
     let (job, step, loss) = (ring.job, 1, Some(0.5));
-    assert_eq!(*progress, Write::UpdateProgress { job, step, loss, last_sequence: sequence, artifacts: 0 });
+    assert_eq!(
+        *progress,
+        Write::UpdateProgress { job, step, loss, last_sequence: sequence, artifacts: 0, updated: ring.now }
+    );
 }
 
 #[test]

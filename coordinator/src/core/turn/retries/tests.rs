@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::spec::parse_job_toml;
+use ringtune_shared::version::Dialect;
 
 use crate::core::{
     Capabilities, Cluster, Fault, HeldRank, Hello, Input, JobState, NewJob, Options, Phase, RankReport,
@@ -24,8 +25,11 @@ impl World {
         let mut world = Self { cluster, now, workers: Vec::new(), job, reason: String::new() };
         for number in 0..workers {
             let (worker, session) = (WorkerId::new(), SessionId(number));
-            let capabilities =
-                Capabilities { version: Options::default().version, threads: 1, ..Capabilities::default() };
+            let capabilities = Capabilities {
+                version: ringtune_shared::version::VERSION.to_owned(),
+                threads: 1,
+                ..Capabilities::default()
+            };
             let hello = Hello {
                 worker,
                 incarnation: 1,
@@ -33,7 +37,7 @@ impl World {
                 address: format!("127.0.0.1:{number}"),
                 capabilities: Arc::new(capabilities),
                 held: Vec::new(),
-                protocol: 1,
+                dialect: Dialect::ours(),
             };
             world.apply(Input::Hello { session, hello });
             world.workers.push(Sender { worker, session });
@@ -47,7 +51,8 @@ impl World {
             "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
              [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n",
         );
-        let new = NewJob { id, spec: Arc::new(spec.unwrap()), request: None, resumed: None };
+        let new =
+            NewJob { id, spec: Arc::new(spec.unwrap()), request: None, resumed: None, queue: Arc::default() };
         self.apply(Input::CreateJob(new));
     }
 

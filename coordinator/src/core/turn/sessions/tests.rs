@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use ringtune_shared::ids::{JobId, WorkerId};
 use ringtune_shared::spec::parse_job_toml;
+use ringtune_shared::version::Dialect;
 
 use crate::core::{
     Capabilities, Cluster, Hello, Input, NewJob, Options, Recovered, Refusal, Sender, SessionId, Time,
@@ -23,8 +24,11 @@ impl World {
     fn hello(&mut self, worker: WorkerId, address: &str) -> Result<Sender, Refusal> {
         self.sessions += 1;
         let session = SessionId(self.sessions);
-        let capabilities =
-            Capabilities { version: Options::default().version, threads: 1, ..Capabilities::default() };
+        let capabilities = Capabilities {
+            version: ringtune_shared::version::VERSION.to_owned(),
+            threads: 1,
+            ..Capabilities::default()
+        };
         let hello = Hello {
             worker,
             incarnation: 1,
@@ -32,7 +36,7 @@ impl World {
             address: address.to_owned(),
             capabilities: Arc::new(capabilities),
             held: Vec::new(),
-            protocol: 1,
+            dialect: Dialect::ours(),
         };
         self.apply(Input::Hello { session, hello })?;
         Ok(Sender { worker, session })
@@ -81,7 +85,13 @@ fn a_ring_still_waits_for_a_worker_whose_address_another_one_took() {
         "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
          [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n",
     );
-    let new = NewJob { id: JobId::new(), spec: Arc::new(spec.unwrap()), request: None, resumed: None };
+    let new = NewJob {
+        id: JobId::new(),
+        spec: Arc::new(spec.unwrap()),
+        request: None,
+        resumed: None,
+        queue: Arc::default(),
+    };
     world.apply(Input::CreateJob(new)).unwrap();
     world.apply(Input::SessionEnded(session)).unwrap();
     world.hello(second, "node:7080").unwrap();

@@ -1,0 +1,67 @@
+//! Why a job is in its state, for programs.
+
+use ringtune_shared::spec::JobKind;
+use serde::{Deserialize, Serialize};
+
+use super::job::{Job, JobState};
+
+/// Why a job is in its state. [`Job::reason`] has the words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReasonCode {
+    /// Queued: too few workers of one numerics class are free.
+    WaitingForWorkers,
+    /// Queued: the free workers are kept for a job before it.
+    WaitingBehindJob,
+    /// Preparing: the ranks fetch, load and encode.
+    Preparing,
+    /// Running: it learns.
+    Training,
+    /// Running: it draws pictures.
+    Drawing,
+    /// Preparing or running: it is being cancelled.
+    Cancelling,
+    /// Succeeded: everything is done.
+    Completed,
+    /// Succeeded before its last step.
+    StoppedEarly,
+    /// Cancelled by a user.
+    CancelledByUser,
+    /// Failed.
+    Failed(Failure),
+}
+
+/// What failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    /// A rank said so.
+    Rank,
+    /// A worker did not come back in time, was restarted, or came back without its rank.
+    WorkerLost,
+    /// A rank lost its neighbour, and none could say why.
+    NeighbourLost,
+}
+
+impl Job {
+    /// Why it is in its state. For one in the queue: whether it waits for more workers, which only the whole queue can
+    /// tell from waiting behind another job.
+    pub fn reason_code(&self) -> ReasonCode {
+        match self.state {
+            JobState::Queued => ReasonCode::WaitingForWorkers,
+            JobState::Preparing | JobState::Running if self.cancel.is_some() => ReasonCode::Cancelling,
+            JobState::Preparing => ReasonCode::Preparing,
+            JobState::Running if self.spec.kind == JobKind::Generate => ReasonCode::Drawing,
+            JobState::Running => ReasonCode::Training,
+            JobState::Succeeded if self.stopped_early() => ReasonCode::StoppedEarly,
+            JobState::Succeeded => ReasonCode::Completed,
+            JobState::Cancelled => ReasonCode::CancelledByUser,
+            // One that failed under a version that did not keep it: a rank is the likeliest.
+            JobState::Failed => ReasonCode::Failed(self.failure.unwrap_or(Failure::Rank)),
+        }
+    }
+
+    /// Whether it ended before its last step because it may.
+    fn stopped_early(&self) -> bool {
+        self.spec.train.validation.early_stop_patience > 0 && self.step < self.spec.total_steps()
+    }
+}

@@ -1,0 +1,11 @@
+//! The lists: what a client may filter and order by, and their pages.
+
+mod artifacts;
+mod events;
+mod filter;
+mod jobs;
+mod order;
+mod pages;
+mod steps;
+mod thin;
+mod workers;

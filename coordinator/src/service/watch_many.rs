@@ -1,0 +1,168 @@
+//! Watching many jobs from now on: each job as it is, then its events as the loop stores them.
+//!
+//! The store is read for jobs that have ended only. Events come over a channel that forgets the oldest: a reader that
+//! is too slow has to begin again, and slows down nobody.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use ringtune_shared::ids::JobId;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::watch;
+
+use super::error::Error;
+use crate::core::{Cluster, Job, JobEvent};
+use crate::store::Store;
+
+/// What a watcher of many jobs is told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ManyNews {
+    /// A job as it is; stands for all its events so far.
+    Job(Arc<Job>),
+    /// The next event of a job that was told.
+    Event(Arc<JobEvent>),
+}
+
+/// Some jobs, or all.
+pub struct WatchMany {
+    store: Arc<dyn Store>,
+    cluster: watch::Receiver<Arc<Cluster>>,
+    feed: broadcast::Receiver<Arc<JobEvent>>,
+    /// Those that were named and have not ended; none: all are watched.
+    open: Option<HashSet<JobId>>,
+    /// The newest event that was told of each job.
+    told: HashMap<JobId, u64>,
+    /// Jobs to be told first.
+    first: VecDeque<Arc<Job>>,
+}
+
+impl WatchMany {
+    /// `feed`: subscribed before this call. `named`: none means all.
+    pub(super) async fn open(
+        store: Arc<dyn Store>,
+        cluster: watch::Receiver<Arc<Cluster>>,
+        feed: broadcast::Receiver<Arc<JobEvent>>,
+        named: &[JobId],
+    ) -> Result<Self, Error> {
+        let mut watch =
+            Self { store, cluster, feed, open: None, told: HashMap::new(), first: VecDeque::new() };
+        if named.is_empty() {
+            let snapshot = watch.cluster.borrow().clone();
+            let waiting = snapshot.waiting();
+            watch.first = snapshot.jobs().map(|job| explained(job, waiting.reason(job.id))).collect();
+        } else {
+            let mut open = HashSet::new();
+            for id in named {
+                let job = watch.find(*id).await?.ok_or(Error::NoSuchJob(*id))?;
+                if !job.state.is_terminal() && !open.insert(*id) {
+                    continue;
+                }
+                watch.first.push_back(job);
+            }
+            watch.open = Some(open);
+        }
+        watch.told = watch.first.iter().map(|job| (job.id, job.last_sequence)).collect();
+        Ok(watch)
+    }
+
+    /// What happens next; none when all jobs that were named have ended. Nothing is lost when it is dropped in
+    /// mid-wait.
+    ///
+    /// # Errors
+    /// [`Error::TooSlow`]; the store's.
+    pub async fn next(&mut self) -> Result<Option<ManyNews>, Error> {
+        loop {
+            if let Some(job) = self.first.pop_front() {
+                return Ok(Some(ManyNews::Job(job)));
+            }
+            if self.open.as_ref().is_some_and(HashSet::is_empty) {
+                return Ok(None);
+            }
+            let event = match self.feed.recv().await {
+                Ok(event) => event,
+                Err(RecvError::Lagged(missed)) => return Err(Error::TooSlow { missed }),
+                Err(RecvError::Closed) => return Ok(None),
+            };
+            if self.open.as_ref().is_some_and(|open| !open.contains(&event.job)) {
+                continue;
+            }
+            let ends = event.body.ending().is_some();
+            let news = match self.told.get_mut(&event.job) {
+                Some(told) if event.sequence <= *told => None,
+                Some(told) => {
+                    *told = event.sequence;
+                    Some(ManyNews::Event(event.clone()))
+                }
+                None => {
+                    let new = self.new_job(event.job).await?;
+                    self.first.extend(new);
+                    None
+                }
+            };
+            if ends {
+                self.told.remove(&event.job);
+                if let Some(open) = &mut self.open {
+                    open.remove(&event.job);
+                }
+            }
+            if news.is_some() {
+                return Ok(news);
+            }
+        }
+    }
+
+    /// A job that came after this watch, with its events up to now; none if it was deleted already.
+    async fn new_job(&mut self, id: JobId) -> Result<Option<Arc<Job>>, Error> {
+        let job = self.find(id).await?;
+        if let Some(job) = &job {
+            self.told.insert(id, job.last_sequence);
+        }
+        Ok(job)
+    }
+
+    async fn find(&self, id: JobId) -> Result<Option<Arc<Job>>, Error> {
+        let snapshot = self.cluster.borrow().clone();
+        match snapshot.job(id) {
+            Some(job) => Ok(Some(explained(job, snapshot.waiting().reason(id)))),
+            None => Ok(self.store.job(id).await?.map(Arc::new)),
+        }
+    }
+}
+
+/// A job with what it waits for now, which is not kept with it.
+fn explained(job: &Arc<Job>, waits_for: Option<String>) -> Arc<Job> {
+    match waits_for {
+        Some(reason) => Arc::new(Job { reason, ..Job::clone(job) }),
+        None => job.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{EventBody, LogLevel, Options, Recovered, Time};
+    use crate::service::watchers::Watchers;
+    use crate::store::{MemoryStore, conformance};
+
+    #[tokio::test]
+    async fn a_reader_that_is_too_slow_is_told_and_delays_nobody() {
+        let job = conformance::queued_job(1);
+        let recovered = Recovered { jobs: vec![(*job).clone()], last_number: 1 };
+        let state = Arc::new(Cluster::recover(Options::default(), recovered, Time(1)));
+        let (_snapshot, cluster) = watch::channel(state);
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let watchers = Watchers::default();
+        let open = || WatchMany::open(store.clone(), cluster.clone(), watchers.feed(), &[]);
+        let (mut quick, mut slow) = (open().await.unwrap(), open().await.unwrap());
+        for watch in [&mut quick, &mut slow] {
+            assert!(matches!(watch.next().await, Ok(Some(ManyNews::Job(told))) if told.id == job.id));
+        }
+        for sequence in 1..=20_000 {
+            let body = EventBody::note(LogLevel::Info, "x");
+            let event = JobEvent { job: job.id, sequence, time: Time(1), body };
+            watchers.notify(&event);
+            assert_eq!(quick.next().await.unwrap(), Some(ManyNews::Event(Arc::new(event))));
+        }
+        assert!(matches!(slow.next().await, Err(Error::TooSlow { missed }) if missed > 10_000));
+    }
+}

@@ -1,0 +1,114 @@
+//! Whose a job is and how urgent: taken, shown, refused.
+
+use ringtune_proto::v1::{self, JobReason, JobState};
+use tonic::{Code, Status};
+
+use crate::{coordinator::Coordinator, jobs::spec, requests::fields, worker::Worker};
+
+pub(crate) fn queue(owner: &str, priority: i32, labels: &[(&str, &str)]) -> v1::QueueSpec {
+    let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    v1::QueueSpec { owner: owner.to_owned(), labels, priority }
+}
+
+pub(crate) async fn create(
+    coordinator: &Coordinator,
+    name: &str,
+    queue: v1::QueueSpec,
+    request_id: &str,
+) -> Result<v1::Job, Status> {
+    let request = v1::CreateJobRequest {
+        spec: Some(v1::JobSpec { name: name.to_owned(), ..spec(1) }),
+        request_id: request_id.to_owned(),
+        queue: Some(queue),
+    };
+    Ok(coordinator.jobs().create_job(request).await?.into_inner().job.unwrap())
+}
+
+#[tokio::test]
+async fn a_job_shows_whose_it_is_also_after_a_restart() {
+    let state = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(state.path()).await;
+    let wanted = queue("ada", 7, &[("project", "dicoo"), ("a.b/c-d_e", "")]);
+    let job = create(&coordinator, "star", wanted.clone(), "").await.unwrap();
+    assert_eq!(job.queue.as_ref(), Some(&wanted));
+    assert_eq!((job.state(), job.reason_code()), (JobState::Queued, JobReason::WaitingForWorkers));
+    assert_eq!(job.update_time, job.create_time);
+    let nobodys = coordinator.create(1).await;
+    assert_eq!(nobodys.queue, Some(v1::QueueSpec::default()));
+    coordinator.stop().await;
+
+    let coordinator = Coordinator::start(state.path()).await;
+    assert_eq!(coordinator.job(&job.job_id).await, job);
+    let cancelled = coordinator.cancel(&job.job_id).await.unwrap();
+    assert_eq!((cancelled.reason_code(), cancelled.queue), (JobReason::CancelledByUser, Some(wanted)));
+    assert_eq!(cancelled.update_time, cancelled.end_time);
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn the_worker_is_not_told_whose_the_job_is() {
+    let coordinator = Coordinator::fresh().await;
+    let mut worker = Worker::start(&coordinator, "host-a").await;
+    let plain = create(&coordinator, "star", v1::QueueSpec::default(), "").await.unwrap();
+    let spec = worker.take_rank().await.spec;
+    coordinator.cancel(&plain.job_id).await.unwrap();
+    worker.stopped(true).await;
+    worker.report(v1::RankPhase::Stopped, "").await;
+    worker.stopped(false).await;
+    worker.heartbeat(Vec::new()).await;
+    let owned = create(&coordinator, "star", queue("ada", 7, &[("a", "b")]), "").await.unwrap();
+    assert_ne!(owned.job_id, plain.job_id);
+    assert_eq!(worker.take_rank().await.spec, spec, "what ranks compute from depends on the queue");
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn what_no_job_can_have_is_refused_by_its_field() {
+    let coordinator = Coordinator::fresh().await;
+    let many: Vec<String> = (0..33).map(|number| format!("n{number}")).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|key| (key.as_str(), "")).collect();
+    let long = "x".repeat(64);
+    for (wrong, field) in [
+        (queue(&"o".repeat(129), 0, &[]), "queue.owner".to_owned()),
+        (queue("a\nb", 0, &[]), "queue.owner".to_owned()),
+        (queue("", -1, &[]), "queue.priority".to_owned()),
+        (queue("", 1001, &[]), "queue.priority".to_owned()),
+        (queue("", i32::MAX, &[]), "queue.priority".to_owned()),
+        (queue("", 0, &many), "queue.labels".to_owned()),
+        (queue("", 0, &[("Team", "red")]), "queue.labels.Team".to_owned()),
+        (queue("", 0, &[(long.as_str(), "")]), format!("queue.labels.{long}")),
+        (queue("", 0, &[("team", long.as_str())]), "queue.labels.team".to_owned()),
+        (queue("", 0, &[("team", "\t")]), "queue.labels.team".to_owned()),
+    ] {
+        let refused = create(&coordinator, "star", wrong, "").await.unwrap_err();
+        assert_eq!(fields(&refused), [field]);
+        assert!(refused.message().contains("allowed: "), "{refused:?}");
+    }
+    let jobs = coordinator.jobs().list_jobs(v1::ListJobsRequest::default()).await.unwrap().into_inner();
+    assert!(jobs.jobs.is_empty(), "a refused job was made");
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn the_same_request_with_another_queue_is_another_request() {
+    let coordinator = Coordinator::fresh().await;
+    let labels = [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")];
+    let first = create(&coordinator, "star", queue("ada", 7, &labels), "again").await.unwrap();
+    for _ in 0..4 {
+        // However the map's entries come.
+        let again = create(&coordinator, "star", queue("ada", 7, &labels), "again").await.unwrap();
+        assert_eq!(again.job_id, first.job_id);
+    }
+    for other in [
+        queue("bob", 7, &labels),
+        queue("ada", 8, &labels),
+        queue("ada", 7, &labels[1..]),
+        queue("ada", 7, &[("a", "1b"), ("2", "")]),
+        v1::QueueSpec::default(),
+    ] {
+        let refused = create(&coordinator, "star", other, "again").await.unwrap_err();
+        assert_eq!(refused.code(), Code::AlreadyExists);
+        assert!(refused.message().contains("another spec or queue"), "{refused:?}");
+    }
+    coordinator.stop().await;
+}

@@ -1,0 +1,57 @@
+//! The queue's entry of a job. An absent message, an empty text and a missing number mean "not given".
+
+use ringtune_shared::spec::{QueueDraft, QueueSpec, SpecError};
+
+use super::spec::given;
+use crate::v1;
+
+/// The checked entry of a message.
+///
+/// # Errors
+/// All fields that are wrong, by their full names, as in "queue.labels.team".
+pub fn queue_from_wire(wire: Option<v1::QueueSpec>) -> Result<QueueSpec, SpecError> {
+    let wire = wire.unwrap_or_default();
+    QueueSpec::from_draft(QueueDraft {
+        owner: given(wire.owner),
+        priority: Some(i64::from(wire.priority)),
+        labels: wire.labels.into_iter().collect(),
+    })
+}
+
+/// An entry as a message.
+pub fn queue_to_wire(queue: &QueueSpec) -> v1::QueueSpec {
+    v1::QueueSpec {
+        owner: queue.owner.clone(),
+        labels: queue.labels.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+        // At most 1000.
+        priority: i32::try_from(queue.priority).unwrap_or(i32::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_goes_over_the_wire_unchanged() {
+        let wire = v1::QueueSpec {
+            owner: "ada".to_owned(),
+            labels: [("project".to_owned(), "dicoo".to_owned())].into(),
+            priority: 7,
+        };
+        let queue = queue_from_wire(Some(wire.clone())).unwrap();
+        assert_eq!(
+            (queue.owner.as_str(), queue.priority, queue.labels["project"].as_str()),
+            ("ada", 7, "dicoo")
+        );
+        assert_eq!(queue_to_wire(&queue), wire);
+        assert_eq!(queue_from_wire(None), Ok(QueueSpec::default()));
+    }
+
+    #[test]
+    fn what_is_impossible_is_named() {
+        let wrong = v1::QueueSpec { priority: i32::MIN, ..Default::default() };
+        let error = queue_from_wire(Some(wrong)).unwrap_err();
+        assert_eq!(error.violations[0].field, "queue.priority");
+    }
+}

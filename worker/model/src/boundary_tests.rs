@@ -1,0 +1,150 @@
+//! Both sides of the boundary say the same: the compiler sees only one of them at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The results and parameters, each with its type as C++ writes it.
+type Functions = BTreeMap<String, Vec<(String, String)>>;
+
+const HEADER: &str = include_str!("../csrc/shim.h");
+const SOURCES: [(&str, &str); 6] = [
+    ("allocator.cpp", include_str!("../csrc/allocator.cpp")),
+    ("attention.cpp", include_str!("../csrc/attention.cpp")),
+    ("convolution.cpp", include_str!("../csrc/convolution.cpp")),
+    ("fused.cpp", include_str!("../csrc/fused.cpp")),
+    ("residual.cpp", include_str!("../csrc/residual.cpp")),
+    ("shim.cpp", include_str!("../csrc/shim.cpp")),
+];
+/// Types that may cross, in Rust and in C++.
+const TYPES: [(&str, &str); 13] = [
+    ("*const C_tensor", "const at::Tensor *"),
+    ("*mut C_tensor", "at::Tensor *"),
+    ("*const i64", "const int64_t *"),
+    ("*const c_char", "const char *"),
+    ("*mut c_char", "char *"),
+    ("*mut c_void", "void *"),
+    ("extern \"C\" fn(*mut c_void)", "void (*)(void *)"),
+    ("c_int", "int"),
+    ("i64", "int64_t"),
+    ("usize", "size_t"),
+    ("f64", "double"),
+    ("bool", "bool"),
+    ("()", "void"),
+];
+
+fn between<'text>(text: &'text str, start: &str, end: &str) -> &'text str {
+    let (_, rest) = text.split_once(start).unwrap();
+    rest.split_once(end).unwrap().0
+}
+
+/// Without line comments, in one line.
+fn plain(text: &str) -> String {
+    let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
+}
+
+/// What stands between the name's bracket and its counterpart.
+fn parameters(declared: &str) -> Vec<&str> {
+    let inside = declared.split_once('(').unwrap().1.rsplit_once(')').unwrap().0.trim();
+    let mut depth = 0;
+    let parts = inside.split(|letter| {
+        depth += i32::from(letter == '(') - i32::from(letter == ')');
+        letter == ',' && depth == 0
+    });
+    parts.map(str::trim).filter(|part| !part.is_empty()).collect()
+}
+
+fn of_rust(text: &str) -> Functions {
+    let block = plain(between(text, "unsafe extern \"C\" {", "\n}"));
+    let known = |rust: &str| {
+        let found = TYPES.iter().find(|(known, _)| *known == rust);
+        found.unwrap_or_else(|| panic!("no type of C++ is known for {rust:?}")).1.to_owned()
+    };
+    let declared = block.split(';').filter_map(|line| line.trim().strip_prefix("fn "));
+    let function = |line: &str| {
+        let name = line.split_once('(').unwrap().0.to_owned();
+        let (line, result) = match line.rsplit_once(") -> ") {
+            Some((line, result)) => (format!("{line})"), result.trim()),
+            None => (line.to_owned(), "()"),
+        };
+        let mut types = vec![("result".to_owned(), known(result))];
+        types.extend(parameters(&line).into_iter().map(|parameter| {
+            let (name, of) = parameter.split_once(':').unwrap();
+            (name.trim().to_owned(), known(of.trim()))
+        }));
+        (name, types)
+    };
+    declared.map(function).collect()
+}
+
+fn of_header(text: &str) -> Functions {
+    let block = plain(between(text, "extern \"C\" {", "} // extern \"C\""));
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    // "const char *name" to its type and its name.
+    let split = |declared: &str| {
+        let declared = declared.trim();
+        let name = declared.rsplit(|letter| !is_name(letter)).next().unwrap();
+        let of = declared[..declared.len() - name.len()].trim();
+        assert!(!of.is_empty() && !name.is_empty(), "{declared:?} has no name");
+        (name.to_owned(), of.to_owned())
+    };
+    let function = |line: &str| {
+        let (name, result) = split(line.split_once('(').unwrap().0);
+        let mut types = vec![("result".to_owned(), result)];
+        types.extend(parameters(line).into_iter().map(|parameter| {
+            match parameter.split_once("(*").and_then(|(of, rest)| Some((of, rest.split_once(')')?))) {
+                Some((of, (name, taken))) => (name.to_owned(), format!("{of}(*){taken}")),
+                None => split(parameter),
+            }
+        }));
+        (name, types)
+    };
+    block.split(';').filter(|line| !line.trim().is_empty()).map(function).collect()
+}
+
+#[test]
+fn rust_declares_what_the_header_declares() {
+    let (rust, header) = (of_rust(include_str!("native.rs")), of_header(HEADER));
+    assert!(rust.len() >= 18, "{rust:#?}");
+    assert_eq!(rust, header);
+    let kinds = ["Libtorch = 0", "Avx512 = 1", "Amx = 2"];
+    for kind in kinds {
+        assert!(HEADER.contains(kind) && include_str!("attention.rs").contains(kind), "{kind}");
+    }
+}
+
+#[test]
+fn what_differs_is_seen() {
+    let rust = |line: &str| of_rust(&format!("unsafe extern \"C\" {{\n    {line}\n}}\n"));
+    let header = |line: &str| of_header(&format!("extern \"C\" {{\n{line}\n}} // extern \"C\"\n"));
+    let same = rust("fn ringtune_x(a: *const C_tensor, b: usize, c: extern \"C\" fn(*mut c_void)) -> bool;");
+    assert_eq!(same, header("// Words.\nbool ringtune_x(const at::Tensor *a, size_t b, void (*c)(void *));"));
+    for other in [
+        "int ringtune_x(const at::Tensor *a, size_t b, void (*c)(void *));",
+        "bool ringtune_y(const at::Tensor *a, size_t b, void (*c)(void *));",
+        "bool ringtune_x(at::Tensor *a, size_t b, void (*c)(void *));",
+        "bool ringtune_x(const at::Tensor *a, int b, void (*c)(void *));",
+        "bool ringtune_x(size_t b, const at::Tensor *a, void (*c)(void *));",
+        "bool ringtune_x(const at::Tensor *a, size_t b);",
+        "bool ringtune_x(const at::Tensor *a, size_t b, void (*c)(int));",
+    ] {
+        assert_ne!(same, header(other), "{other}");
+    }
+    assert_eq!(rust("fn ringtune_x();"), header("void ringtune_x();"));
+}
+
+#[test]
+fn the_header_declares_all_that_is_defined() {
+    let mut defined = BTreeSet::new();
+    for (name, text) in SOURCES {
+        assert!(text.contains("#include \"shim.h\""), "{name}");
+        for line in text.lines().filter(|line| !line.starts_with([' ', '/', '#'])) {
+            let Some((before, _)) = line.split_once('(') else { continue };
+            let name = before.rsplit([' ', '*']).next().unwrap_or_default();
+            if name.starts_with("ringtune_") {
+                assert!(defined.insert(name.to_owned()), "{name} is defined twice");
+            }
+        }
+    }
+    let declared: BTreeSet<String> = of_header(HEADER).into_keys().collect();
+    assert_eq!(defined, declared);
+}
