@@ -47,5 +47,5 @@ bench: build ## Time our training step beside the one it replaces, in turns
 	@tests/bench/bench.sh
 
 bench-control: ## Load a coordinator with 1,000 fake workers and 10,000 jobs, kill it, and check its bounds
-	$(CARGO) build --release -p ringtune-coordinator --bin ringtune-coordinator
-	$(CARGO) bench -p ringtune-tests --bench control -- $(ARGUMENTS)
+	@$(CARGO) build --release
+	@$(CARGO) bench --workspace --bench control -- $(ARGUMENTS)

@@ -110,6 +110,8 @@ pub struct Assignment {
     pub precision: MixedPrecision,
     /// Of all members.
     pub numerics_class: String,
+    /// What files say they were made with.
+    pub version: String,
     /// What the members say to each other: the newest protocol that all of them speak.
     pub protocol: u32,
 }

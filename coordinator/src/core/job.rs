@@ -109,6 +109,8 @@ pub struct Job {
     pub state: JobState,
     /// Why it is in this state.
     pub reason: String,
+    /// It waits behind another job. Never stored: found out when somebody asks.
+    pub waits_behind: bool,
     /// What failed, where it did.
     pub failure: Option<Failure>,
     /// When it was created.
@@ -182,6 +184,9 @@ pub struct Ring {
     pub threads_per_rank: u32,
     /// The one class of all members.
     pub numerics_class: String,
+    /// What the job's files say they were made with; empty where release 0.1.0 formed the ring.
+    #[serde(default)]
+    pub version: String,
     /// Until then members may be away: set after a restart of the coordinator.
     #[serde(skip)]
     pub patience: Time,

@@ -43,10 +43,10 @@ pub enum Failure {
 }
 
 impl Job {
-    /// Why it is in its state. For one in the queue: whether it waits for more workers, which only the whole queue can
-    /// tell from waiting behind another job.
+    /// Why it is in its state. For one in the queue as far as somebody found it out: see [`Job::waits_behind`].
     pub fn reason_code(&self) -> ReasonCode {
         match self.state {
+            JobState::Queued if self.waits_behind => ReasonCode::WaitingBehindJob,
             JobState::Queued => ReasonCode::WaitingForWorkers,
             JobState::Preparing | JobState::Running if self.cancel.is_some() => ReasonCode::Cancelling,
             JobState::Preparing => ReasonCode::Preparing,

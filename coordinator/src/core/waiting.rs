@@ -18,6 +18,20 @@ impl<'a> Waiting<'a> {
         Self { cluster, first: cluster.next_in_queue() }
     }
 
+    /// Tells a job, as far as it is in the queue, why it waits.
+    pub fn explain(&self, job: &mut Job) {
+        if let Some(reason) = self.reason(job.id) {
+            job.reason = reason;
+            job.waits_behind = self.is_behind(job);
+        }
+    }
+
+    /// Whether it could run, but another one comes first.
+    fn is_behind(&self, job: &Job) -> bool {
+        self.first.is_some_and(|(number, _)| number < job.number)
+            && choose_class(&problem(job), &self.cluster.pool).is_ok()
+    }
+
     /// Why a job waits; none where it is not in the queue.
     pub fn reason(&self, id: JobId) -> Option<String> {
         let job = self.cluster.jobs.get(&id).filter(|job| job.state == JobState::Queued)?;

@@ -262,5 +262,6 @@ fn assignment(given: &Assignment) -> v1::Assignment {
         threads_per_rank: small(given.threads_per_rank),
         precision: given.precision.as_str().to_owned(),
         numerics_class: given.numerics_class.clone(),
+        version: given.version.clone(),
     }
 }

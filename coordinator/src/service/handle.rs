@@ -187,10 +187,8 @@ impl Handle {
         let cluster = self.cluster();
         let waiting = cluster.waiting();
         for job in jobs.iter_mut() {
-            if job.state == JobState::Queued
-                && let Some(reason) = waiting.reason(job.id)
-            {
-                job.reason = reason;
+            if job.state == JobState::Queued {
+                waiting.explain(job);
             }
             let live = cluster.job(job.id).and_then(|live| live.ring.as_ref());
             if let (Some(ring), Some(live)) = (&mut job.ring, live)

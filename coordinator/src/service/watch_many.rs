@@ -11,7 +11,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 
 use super::error::Error;
-use crate::core::{Cluster, Job, JobEvent};
+use crate::core::{Cluster, Job, JobEvent, JobState, Waiting};
 use crate::store::Store;
 
 /// What a watcher of many jobs is told.
@@ -49,7 +49,7 @@ impl WatchMany {
         if named.is_empty() {
             let snapshot = watch.cluster.borrow().clone();
             let waiting = snapshot.waiting();
-            watch.first = snapshot.jobs().map(|job| explained(job, waiting.reason(job.id))).collect();
+            watch.first = snapshot.jobs().map(|job| explained(job, &waiting)).collect();
         } else {
             let mut open = HashSet::new();
             for id in named {
@@ -123,18 +123,20 @@ impl WatchMany {
     async fn find(&self, id: JobId) -> Result<Option<Arc<Job>>, Error> {
         let snapshot = self.cluster.borrow().clone();
         match snapshot.job(id) {
-            Some(job) => Ok(Some(explained(job, snapshot.waiting().reason(id)))),
+            Some(job) => Ok(Some(explained(job, &snapshot.waiting()))),
             None => Ok(self.store.job(id).await?.map(Arc::new)),
         }
     }
 }
 
 /// A job with what it waits for now, which is not kept with it.
-fn explained(job: &Arc<Job>, waits_for: Option<String>) -> Arc<Job> {
-    match waits_for {
-        Some(reason) => Arc::new(Job { reason, ..Job::clone(job) }),
-        None => job.clone(),
+fn explained(job: &Arc<Job>, waiting: &Waiting<'_>) -> Arc<Job> {
+    if job.state != JobState::Queued {
+        return job.clone();
     }
+    let mut job = Job::clone(job);
+    waiting.explain(&mut job);
+    Arc::new(job)
 }
 
 #[cfg(test)]

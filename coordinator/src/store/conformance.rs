@@ -67,6 +67,7 @@ pub fn queued_job(number: u64) -> Arc<Job> {
         precision: None,
         cancel: None,
         finish_by: None,
+        waits_behind: false,
     })
 }
 
@@ -140,6 +141,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
         }],
         threads_per_rank: 2,
         numerics_class: "class".to_owned(),
+        version: "0.2.0".to_owned(),
         patience: Time::default(),
         broken: None,
     }));

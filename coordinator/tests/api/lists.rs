@@ -8,7 +8,7 @@ use crate::{
     jobs::STEPS,
     queue::{create, queue},
     requests::fields,
-    worker::Worker,
+    worker::{Worker, hello},
 };
 
 /// The names of all jobs that a list has, over as many pages as there are.
@@ -148,8 +148,9 @@ async fn a_page_token_is_good_for_its_own_list_alone() {
 async fn workers_are_filtered_and_ordered() {
     let coordinator = Coordinator::fresh().await;
     let mut workers = Vec::new();
-    for host in ["host-c", "host-a", "host-b", "host-a"] {
-        workers.push(Worker::start(&coordinator, host).await);
+    for (number, host) in ["host-c", "host-a", "host-b", "host-a"].into_iter().enumerate() {
+        let address = format!("{host}:708{number}");
+        workers.push(Worker::open(&coordinator, v1::Hello { address, ..hello(host) }).await.unwrap());
     }
     let job = coordinator.create(1).await;
     let list = async |filter: &str, order_by: &str| {

@@ -228,8 +228,9 @@ impl Ring {
     }
 
     /// Leaves the ring in peace, after the last collective: what was sent still arrives, and the
-    /// neighbours do not take it for a failure. Then waits for the previous rank to leave as well,
-    /// so that connections end in order; all in all for at most `peer_timeout`.
+    /// neighbours do not take it for a failure. Then waits until the previous rank leaves as well, or
+    /// gives no sign of life for `peer_timeout`: it may still wait for what others have to send, and
+    /// would take this rank's end for a failure of the ring.
     pub async fn close(mut self) -> Result<(), RingError> {
         if self.place.world_size == 1 {
             return Ok(());
@@ -249,9 +250,8 @@ impl Ring {
         }
 
         // 2. All of this rank's is where it belongs. Whatever happens from here on is not its
-        //    concern; it only stays to listen for a while.
-        let previous_leaves = async { while links.incoming.recv().await.is_some() {} };
-        let _ = timeout_at(deadline, previous_leaves).await;
+        //    concern; it only stays to listen. The receiving task ends the queue.
+        while links.incoming.recv().await.is_some() {}
         Ok(())
     }
 }

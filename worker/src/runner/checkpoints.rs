@@ -5,7 +5,6 @@ use std::{collections::VecDeque, path::PathBuf};
 use ringtune_shared::{
     checkpoint::{About, Checkpoint, deciding_options, file_name},
     spec::JobSpec,
-    version::VERSION,
 };
 
 use super::{RankError, prepare::Prepared, resume::numerics, uploads::UploadQueue};
@@ -31,7 +30,7 @@ impl Checkpoints {
         let spec = &assignment.spec;
         let about = About {
             step: prepared.done.steps,
-            version: VERSION.to_owned(),
+            version: assignment.version.clone(),
             model_hash: prepared.model_hash.to_string(),
             data_hash: prepared.data_hash.to_string(),
             options: deciding_options(spec, prepared.done.steps),

@@ -11,7 +11,6 @@ use ringtune_shared::{
     files::write_atomically,
     ids::{ContentHash, ContentHasher},
     spec::{EmbeddingPlace, GenerateSpec, JobSpec},
-    version::VERSION,
 };
 use ringtune_sources::LocalModel;
 use tokio::{sync::watch, time::timeout};
@@ -190,7 +189,6 @@ impl Artist {
         let common = [
             ("model (model.base)", prepared.model.hash),
             ("embedding (generate.embeddings)", prepared.embeddings),
-            ("version", ContentHash::of(VERSION.as_bytes())),
         ];
         let agreed = agreement::check(&mut ring, &common).await;
         if !matches!(agreed, Err(RankError::Ring(_))) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ringtune_shared::{checkpoint::TRAIN_OPTIONS_WITHOUT_EFFECT, version::VERSION};
+use ringtune_shared::checkpoint::TRAIN_OPTIONS_WITHOUT_EFFECT;
 use serde_json::{Value, json};
 
 use super::{RankError, prepare::Prepared};
@@ -43,7 +43,7 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
         data_hash: prepared.data_hash.to_string(),
         job,
         numerics_class: prepared.done.provenance.clone(),
-        version: VERSION.to_owned(),
+        version: assignment.version.clone(),
         seed: spec.train.seed,
         resolution: spec.train.resolution,
         prediction_type: prepared.prediction_type,

@@ -299,6 +299,7 @@ mod tests {
             precision: Precision::Fp32,
             numerics_class: "class".to_owned(),
             ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
+            version: ringtune_shared::version::VERSION.to_owned(),
         }
     }
 

@@ -6,7 +6,7 @@ use ringtune_shared::{
     ids::{ContentHash, Epoch, JobId, WorkerId},
     ring::{Member, RingView},
     spec::{ConceptSpec, JobSpec},
-    version::RING_PROTOCOLS,
+    version::{RING_PROTOCOLS, VERSION},
 };
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -94,7 +94,9 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
     let ring = RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![myself] };
     let numerics_class = "rehearsal".to_owned();
     let ring_protocol = RING_PROTOCOLS.max;
-    let assignment = Assignment { ring, rank: 0, spec, threads, precision, numerics_class, ring_protocol };
+    let version = VERSION.to_owned();
+    let assignment =
+        Assignment { ring, rank: 0, spec, threads, precision, numerics_class, ring_protocol, version };
     // 1. The rank's own preparation; what it says is collected.
     let (events, mut said) = mpsc::channel(64);
     let journal = Journal::new(assignment.key(), 0, None, events);

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use ringtune_shared::{ids::ContentHash, spec::ValidationSpec, version::VERSION};
+use ringtune_shared::spec::ValidationSpec;
 use tracing::debug;
 
 use super::{
@@ -266,11 +266,8 @@ async fn create_trace(folder: &str, vectors: usize) -> Result<Option<TraceFolder
 
 /// See [`agreement::check`].
 pub(super) async fn agree(ring: &mut RankRing, prepared: &Prepared) -> Result<(), RankError> {
-    let common = [
-        ("model (model.base)", prepared.model_hash),
-        ("set of pictures (data.images)", prepared.data_hash),
-        ("version", ContentHash::of(VERSION.as_bytes())),
-    ];
+    let common =
+        [("model (model.base)", prepared.model_hash), ("set of pictures (data.images)", prepared.data_hash)];
     agreement::check(ring, &common).await
 }
 

@@ -42,6 +42,8 @@ pub struct Assignment {
     pub numerics_class: String,
     /// What its neighbours and it say to each other: a version of RingService's protocol that this build speaks.
     pub ring_protocol: u32,
+    /// What files say they were made with: the same for all ranks, whatever their own versions.
+    pub version: String,
 }
 
 impl Assignment {

@@ -4,7 +4,7 @@ use ringtune_proto::{convert::spec_from_wire, v1};
 use ringtune_shared::{
     ids::{Epoch, JobId},
     ring::{Member, RingView},
-    version::RING_PROTOCOLS,
+    version::{RING_PROTOCOLS, VERSION},
 };
 
 use super::{
@@ -114,6 +114,10 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
         precision,
         numerics_class: wire.numerics_class,
         ring_protocol,
+        // A ring of release 0.1.0 names none.
+        version: Some(wire.version)
+            .filter(|version| !version.is_empty())
+            .unwrap_or_else(|| VERSION.to_owned()),
     })
 }
 

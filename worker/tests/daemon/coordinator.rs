@@ -279,6 +279,7 @@ impl Session {
             threads_per_rank: 1,
             precision: precision.to_owned(),
             numerics_class: "test".to_owned(),
+            version: VERSION.to_owned(),
         }))
         .await;
     }

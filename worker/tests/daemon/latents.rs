@@ -43,7 +43,7 @@ fn damage(entry: &PathBuf) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_encodes_every_picture_once() {
-    in_time(async {
+    Box::pin(in_time(async {
         let encoded = Arc::new(AtomicU64::new(0));
         let count = || encoded.load(Ordering::Relaxed);
         let script = FakeScript { encoded: Arc::clone(&encoded), ..FakeScript::default() };
@@ -82,7 +82,7 @@ async fn a_cluster_encodes_every_picture_once() {
         larger.train.resolution = 32;
         learn(&mut pair, &larger).await;
         assert_eq!(count(), 28);
-    })
+    }))
     .await;
 }
 

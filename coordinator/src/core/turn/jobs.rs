@@ -53,6 +53,7 @@ impl Turn<'_> {
             precision: None,
             cancel: None,
             finish_by: None,
+            waits_behind: false,
         };
         // What it waits for at first. Later on that is computed when somebody asks.
         job.reason = match choose_class(&problem(&job), &self.cluster.pool) {

@@ -49,6 +49,7 @@ impl Turn<'_> {
             members,
             threads_per_rank: placement.threads_per_rank,
             numerics_class: placement.numerics_class,
+            version: ringtune_shared::version::VERSION.to_owned(),
             patience: Time::default(),
             broken: None,
         };
@@ -91,6 +92,7 @@ impl Turn<'_> {
             threads_per_rank: ring.threads_per_rank,
             precision: job.precision.unwrap_or(MixedPrecision::No),
             numerics_class: ring.numerics_class.clone(),
+            version: ring.version.clone(),
             protocol: protocols.map(|worker| worker.protocol).min().unwrap_or(newest),
         };
         self.tell(worker, Down::Assignment(Box::new(assignment)));

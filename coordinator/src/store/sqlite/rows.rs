@@ -129,6 +129,7 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         precision: optional("precision")?.map(|text| parsed("jobs.precision", text)).transpose()?,
         cancel: optional("cancel")?.map(|text| from_json("jobs.cancel", text)).transpose()?,
         finish_by: optional_time(row, "finish_by")?,
+        waits_behind: false,
         resumed: optional("resumed")?.map(|text| from_json("jobs.resumed", text)).transpose()?,
     })
 }
@@ -159,6 +160,7 @@ fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
         precision: None,
         cancel: None,
         finish_by: None,
+        waits_behind: false,
         resumed: None,
     })
 }

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::harness::{Case, EPOCH, Outcome};
 use super::{Failure, Fault, SuiteConfig, TransportFactory, reference};
-use crate::ids::{Epoch, JobId};
+use crate::ids::Epoch;
 use crate::ring::{Frame, Ring, RingConfig, RingError};
 
 /// Numbers in the buffers of the cases with faults: enough for several segments in every hop.
@@ -184,14 +184,13 @@ pub(super) async fn an_older_epoch_is_refused(
     Ok(())
 }
 
-/// A newer epoch, another job, and frames that are doubled, left out or of another length.
+/// A newer epoch, and frames that are doubled, left out or of another length.
 pub(super) async fn what_does_not_belong_is_refused(
     factory: &dyn TransportFactory,
     config: &SuiteConfig,
 ) -> Result<(), Failure> {
     type Change = fn(&mut Frame);
-    let changes: [(&str, Change); 8] = [
-        ("another job", |frame| frame.job = JobId::new()),
+    let changes: [(&str, Change); 7] = [
         ("a collective that is over", |frame| frame.collective -= 1),
         ("a collective to come", |frame| frame.collective += 1),
         ("a hop too far", |frame| frame.hop += 1),

@@ -36,6 +36,23 @@ async fn the_ring_in_memory_passes() {
     }
 }
 
+/// A rank that is done stays for as long as the previous one needs, however long that is.
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_is_done_first_breaks_nobodys_ring() {
+    let config = RingConfig::default();
+    let [mut slow, mut done]: [Ring; 2] = rings(2, 4, &config, &[]).try_into().ok().unwrap();
+    let (mut one, mut other) = (vec![1.0; 8], vec![2.0; 8]);
+    let (first, second) = tokio::join!(slow.all_reduce(&mut one), done.all_reduce(&mut other));
+    first.and(second).unwrap();
+    let leaving = tokio::spawn(done.close());
+    // It pulses all the time.
+    tokio::time::sleep(config.peer_timeout * 5).await;
+    assert_eq!(slow.failure(), None);
+    assert!(!leaving.is_finished());
+    slow.close().await.unwrap();
+    leaving.await.unwrap().unwrap();
+}
+
 /// The same on a real clock and on several threads, as over sockets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ring_in_memory_passes_on_a_real_clock() {

@@ -28,6 +28,7 @@ fn assignment(key: RankKey, rank: usize) -> Box<Assignment> {
         precision: Precision::Fp32,
         numerics_class: String::new(),
         ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
+        version: ringtune_shared::version::VERSION.to_owned(),
     })
 }
 
