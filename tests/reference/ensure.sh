@@ -34,7 +34,7 @@ if [[ ! -f "$folder/manifest.json" ]]; then
         python="$("$here/setup.sh" 8>&- | tail -n 1)"
         partial="$folder.partial"
         rm -rf "$partial" "$folder"
-        "$python" "$here/golden.py" "$partial" >&2 8>&-
+        env -u PYTHONDONTWRITEBYTECODE "$python" "$here/golden.py" "$partial" >&2 8>&-
         mv "$partial" "$folder"
     fi
     flock -u 8

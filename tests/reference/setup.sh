@@ -37,13 +37,13 @@ if [[ ! -x "$folder/bin/python" ]]; then
         partial="$folder.partial"
         rm -rf "$partial"
         "$python" -m venv "$partial" >&2
-        # Not compiled: of some 30,000 modules few are ever imported, and those are compiled then.
+        # Not compiled: of some 30,000 modules few are ever imported, and those are compiled then, once.
         "$partial/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-compile \
             -r "$here/requirements.txt" >&2
         # libtorch_python links the CUDA libraries, so those have to stay; the
         # GPU compiler is never imported on a CPU.
         "$partial/bin/python" -m pip uninstall --quiet --yes --disable-pip-version-check triton >&2
-        "$partial/bin/python" -c 'import torch, diffusers, transformers, grpc_reflection' >&2
+        env -u PYTHONDONTWRITEBYTECODE "$partial/bin/python" -c 'import torch, diffusers, transformers, grpc_reflection' >&2
         mv "$partial" "$folder"
     fi
     flock -u 9

@@ -31,6 +31,9 @@ pub async fn python() -> Result<PathBuf> {
 pub async fn run_script(script: &str, arguments: &[&str]) -> Result<Finished> {
     let python = python().await?;
     let script = places::repository().join("tests/reference").join(script);
-    // Waiting threads that spin take the cores from whatever else runs.
-    finish(Command::new(python).arg(script).args(arguments).env("GOMP_SPINCOUNT", "0")).await
+    let mut command = Command::new(python);
+    // Waiting threads that spin take the cores from whatever else runs. What is imported is compiled once, for all
+    // scripts: that takes longer than most of them.
+    command.arg(script).args(arguments).env("GOMP_SPINCOUNT", "0").env_remove("PYTHONDONTWRITEBYTECODE");
+    finish(&mut command).await
 }

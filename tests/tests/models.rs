@@ -99,6 +99,7 @@ async fn a_model_of_a_hub_or_a_bucket_gives_what_its_folder_gives() -> Result<()
     let mut server = Command::new(python)
         .arg(script)
         .args([text(&checkpoint), "sd/toy".to_owned()])
+        .env_remove("PYTHONDONTWRITEBYTECODE")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         // It says every request there.

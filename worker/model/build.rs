@@ -6,18 +6,13 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 11] = [
-    "csrc/shim.cpp",
-    "csrc/allocator.cpp",
-    "csrc/fused.cpp",
+const SOURCES: [&str; 6] = [
+    "csrc/with_libtorch.cpp",
     "csrc/fused_kernels.cpp",
-    "csrc/attention.cpp",
     "csrc/attention_backward.cpp",
     "csrc/attention_blocks.cpp",
     "csrc/attention_forward.cpp",
     "csrc/attention_gemm.cpp",
-    "csrc/convolution.cpp",
-    "csrc/residual.cpp",
 ];
 
 fn main() -> Result<(), String> {

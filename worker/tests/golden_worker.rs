@@ -129,6 +129,7 @@ fn ask_about_buckets(questions: &Value) -> Value {
     let python = String::from_utf8(setup.stdout).expect("a path");
     let mut script = Command::new(python.trim())
         .arg(reference.join("buckets.py"))
+        .env_remove("PYTHONDONTWRITEBYTECODE")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -28,6 +28,7 @@ fn original_layout(arguments: &[&str]) {
         .env("GOMP_SPINCOUNT", "0")
         .env("OMP_NUM_THREADS", "1")
         .env("HF_HUB_OFFLINE", "1")
+        .env_remove("PYTHONDONTWRITEBYTECODE")
         .output()
         .expect("python starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,0 +1,10 @@
+// Everything that includes libtorch's headers, as one translation unit: reading them takes a compiler ten seconds each
+// time, which is more than all of our own code.
+
+#include "shim.cpp"
+
+#include "allocator.cpp"
+#include "attention.cpp"
+#include "convolution.cpp"
+#include "fused.cpp"
+#include "residual.cpp"
