@@ -135,11 +135,8 @@ impl Daemon {
         // Taken out, because waiting for a child closes its stdin.
         let lifeline = child.stdin.take();
         let stdout = child.stdout.take();
-        let announced = tokio::select! {
-            line = tokio::time::timeout(START_TIMEOUT, first_line(stdout)) => line,
-            status = child.wait() => return Err(exit_of(label, log, status).into_error()),
-        };
-        match announced {
+        // One that ends closes its stdout. Not asked whether it has ended: what it said before counts.
+        match tokio::time::timeout(START_TIMEOUT, first_line(stdout)).await {
             Ok(Ok(line)) if line.is_empty() => {
                 // It closed its stdout: it is about to end.
                 let status = child.wait().await;
