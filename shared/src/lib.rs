@@ -1,5 +1,5 @@
 //! What every part of Ringtune shares: ids, the job spec, settings, the ring and its
-//! all-reduce over a [`ring::Transport`], back-off and file helpers.
+//! all-reduce over a [`ring::Transport`] and file helpers.
 //!
 //! Invariant: nothing here knows gRPC or libtorch.
 
