@@ -10,7 +10,7 @@ cache="${XDG_CACHE_HOME:-$HOME/.cache}/ringtune"
 export TRANSFORMERS_VERBOSITY=error DIFFUSERS_VERBOSITY=error HF_HUB_OFFLINE=1
 
 python="$("$here/../reference/setup.sh" | tail -n 1)"
-(cd "$root" && cargo build --release -p ringtune-model --example step)
+(cd "$root" && cargo build --release --workspace --example step)
 
 # A checkpoint of the real size, made once for each content of its script.
 hash="$(sha256sum < "$here/../reference/make_sd.py" | cut -c1-16)"
