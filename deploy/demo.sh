@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The demo: teaches a small trained checkpoint the concept "green star", which no caption of its training
-# ever joined, and draws a sheet: the training pictures, samples of the initializer's prompt (before),
-# samples of the learned token (after). Everything it writes goes to demo/ in the clone.
+# The demo: two workers teach a small model "green star", a pair that its training captions never contained, and a
+# sheet is drawn: the training pictures, samples of the initializer's prompt (before), samples of the learned token
+# (after). Everything goes to demo/ in the clone.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

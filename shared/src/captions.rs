@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::manifest::is_image_name;
+use crate::files::is_image_name;
 
 /// Bytes of a caption.
 pub const LONGEST_CAPTION: usize = 4 << 10;

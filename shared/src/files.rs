@@ -101,6 +101,16 @@ pub fn safe_file_name(name: &str) -> bool {
     check_file_name(name).is_ok()
 }
 
+/// The endings, in any case, by which an image file is known.
+pub const IMAGE_EXTENSIONS: [&str; 4] = ["jpeg", "jpg", "png", "webp"];
+
+/// Whether a file is an image by its name.
+pub fn is_image_name(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(stem, extension)| {
+        !stem.is_empty() && IMAGE_EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,14 +5,15 @@
 
 pub mod captions;
 pub mod checkpoint;
+mod checkpoint_names;
 pub mod config;
 pub mod daemon;
 pub mod embedding;
 pub mod files;
 pub mod ids;
+pub mod job;
 pub mod manifest;
 pub mod ring;
-pub mod spec;
 pub mod suggest;
 pub mod templates;
 pub mod version;

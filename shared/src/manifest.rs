@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::captions::{CaptionError, check_caption};
 use crate::files::{FileNameError, check_file_name};
+pub use crate::files::{IMAGE_EXTENSIONS, is_image_name};
 use crate::ids::ContentHash;
 
 /// The only version there is.
@@ -22,8 +23,6 @@ pub const MOST_CAPTION_BYTES: usize = 8 << 20;
 /// Bytes of a manifest itself: all files with the longest names fit, and all captions, whose quotation marks and
 /// backslashes take two bytes each.
 pub const LARGEST_MANIFEST: usize = (8 << 20) + 2 * MOST_CAPTION_BYTES;
-/// The endings, in any case, by which an image file is known.
-pub const IMAGE_EXTENSIONS: [&str; 4] = ["jpeg", "jpg", "png", "webp"];
 
 /// The files of an image folder, sorted by name; what it holds has been checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -90,13 +89,6 @@ pub enum ManifestError {
     /// The names are not in order, or one is there twice.
     #[error("image manifest: {0:?} is there twice or not in order")]
     Order(String),
-}
-
-/// Whether a file is an image by its name.
-pub fn is_image_name(name: &str) -> bool {
-    name.rsplit_once('.').is_some_and(|(stem, extension)| {
-        !stem.is_empty() && IMAGE_EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
-    })
 }
 
 impl Manifest {

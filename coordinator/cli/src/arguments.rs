@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ringtune_shared::spec::Setting;
+use ringtune_shared::job::Setting;
 use uuid::Uuid;
 
 use crate::{client::CoordinatorUrl, job_file::Label};

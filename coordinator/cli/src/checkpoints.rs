@@ -9,7 +9,7 @@ use bytes::Bytes;
 use ringtune_shared::{
     checkpoint::{self, Checkpoint, CheckpointError, LARGEST_FILE, ResumeFrom},
     ids::ContentHash,
-    spec::JobSpec,
+    job::JobSpec,
 };
 
 use crate::client::{Client, ClientError, Content};
@@ -90,8 +90,8 @@ impl CheckpointFile {
 /// The checkpoint that is meant is not there, broken, or another job's. "latest" goes past broken ones, and means a new
 /// run where there is none, as in diffusers' script.
 pub fn find_start(spec: &JobSpec, folder: Option<&Path>) -> Result<(Start, Vec<String>), ResumeError> {
-    let given = &spec.train.resume_from_checkpoint;
-    let no_folder = || ResumeError::NoFolder { given: given.clone() };
+    let given = spec.resume_from();
+    let no_folder = || ResumeError::NoFolder { given: given.to_owned() };
     let mut remarks = Vec::new();
     let found = match ResumeFrom::parse(given) {
         // The second was refused with the job file.
@@ -197,7 +197,7 @@ fn read(path: &Path) -> Result<(CheckpointFile, Checkpoint), ResumeError> {
 
 #[cfg(test)]
 mod tests {
-    use ringtune_shared::spec::parse_job_toml;
+    use ringtune_shared::job::parse_job_toml;
 
     use super::*;
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ringtune_shared::{spec::HubModel, suggest};
+use ringtune_shared::{job::HubModel, suggest};
 
 /// What kind of value an option takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -293,7 +293,7 @@ fn number(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use ringtune_shared::spec::{LrScheduler, MixedPrecision, parse_job_toml};
+    use ringtune_shared::job::{MixedPrecision, kinds::textual_inversion::LrScheduler, parse_job_toml};
 
     use super::*;
 
@@ -315,10 +315,10 @@ mod tests {
         assert!(translated.remarks[0].contains("xformers"), "{:?}", translated.remarks);
         let job = parse_job_toml(&translated.job).unwrap();
         assert_eq!(
-            (job.model.base.as_str(), job.data.images.as_str()),
+            (job.common.model.base.as_str(), job.textual_inversion().unwrap().data.images.as_str()),
             ("/models/stable diffusion", "./cat")
         );
-        let train = &job.train;
+        let train = &job.textual_inversion().unwrap().train;
         assert_eq!(
             (train.placeholder_token.as_str(), train.initializer_token.as_str()),
             ("<cat-toy>", "toy")
@@ -328,7 +328,7 @@ mod tests {
         assert!(train.scale_lr);
         assert_eq!(train.lr_scheduler, LrScheduler::Constant);
         assert_eq!(train.mixed_precision, MixedPrecision::Bf16);
-        assert_eq!(job.cluster.world_size, 2);
+        assert_eq!(job.common.cluster.world_size, 2);
     }
 
     #[test]
@@ -356,11 +356,11 @@ mod tests {
         let line = "--num_train_epochs 3 --repeats=10 --pretrained_model_name_or_path m --train_data_dir d \
             --placeholder_token x --initializer_token y";
         let translated = translate(line, nowhere).unwrap();
-        let train = parse_job_toml(&translated.job).unwrap().train;
+        let train = parse_job_toml(&translated.job).unwrap().textual_inversion().unwrap().train.clone();
         assert_eq!((train.max_train_steps, train.num_train_epochs, train.repeats), (5000, Some(3), 10));
         assert!(translated.remarks[0].contains("5000"), "{:?}", translated.remarks);
         let given = translate(&format!("{line} --max_train_steps 7"), nowhere).unwrap();
-        assert_eq!(parse_job_toml(&given.job).unwrap().train.max_train_steps, 7);
+        assert_eq!(parse_job_toml(&given.job).unwrap().textual_inversion().unwrap().train.max_train_steps, 7);
         assert_eq!(given.remarks, Vec::<String>::new());
     }
 
@@ -368,13 +368,24 @@ mod tests {
     fn a_run_of_the_script_is_gone_on_with_as_there() {
         let line = "--resume_from_checkpoint=latest --checkpointing_steps 100 --checkpoints_total_limit=3 \
             --pretrained_model_name_or_path m --train_data_dir d --placeholder_token x --initializer_token y";
-        let train = parse_job_toml(&translate(line, nowhere).unwrap().job).unwrap().train;
+        let train = parse_job_toml(&translate(line, nowhere).unwrap().job)
+            .unwrap()
+            .textual_inversion()
+            .unwrap()
+            .train
+            .clone();
         assert_eq!((train.checkpointing_steps, train.checkpoints_total_limit), (100, 3));
         assert_eq!(train.resume_from_checkpoint, "latest");
         let folder = translate(&line.replace("latest", "out/checkpoint-200"), nowhere).unwrap().job;
-        assert_eq!(parse_job_toml(&folder).unwrap().train.resume_from_checkpoint, "out/checkpoint-200");
+        assert_eq!(
+            parse_job_toml(&folder).unwrap().textual_inversion().unwrap().train.resume_from_checkpoint,
+            "out/checkpoint-200"
+        );
         let step = translate(&line.replace("latest", "checkpoint-200"), nowhere).unwrap().job;
-        assert_eq!(parse_job_toml(&step).unwrap().train.resume_from_checkpoint, "checkpoint-200");
+        assert_eq!(
+            parse_job_toml(&step).unwrap().textual_inversion().unwrap().train.resume_from_checkpoint,
+            "checkpoint-200"
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use ringtune_shared::{
     embedding::{EmbeddingError, LearnedEmbedding, read_file},
     files::safe_file_name,
     ids::{CONTENT_URI_PREFIX, ContentHash},
-    spec::{EmbeddingPlace, JobSpec},
+    job::{JobSpec, kinds::generate::EmbeddingPlace},
 };
 
 use crate::{
@@ -19,7 +19,7 @@ const MEDIA_TYPE: &str = "application/octet-stream";
 
 /// Refuses, before anything starts, files that are no embeddings or cannot be uploaded.
 pub fn check(spec: &JobSpec) -> Result<(), Error> {
-    for embedding in spec.generate.iter().flat_map(|generate| &generate.embeddings) {
+    for embedding in spec.drawn_embeddings() {
         let Ok(EmbeddingPlace::File(path)) = EmbeddingPlace::parse(embedding) else { continue };
         let refuse = |problem: String| Err(Error::Usage(format!("generate.embeddings: {path}: {problem}")));
         let read = read_file(Path::new(&path)).and_then(|bytes| LearnedEmbedding::from_bytes(&bytes));
@@ -35,7 +35,7 @@ pub fn check(spec: &JobSpec) -> Result<(), Error> {
 
 /// Uploads the embeddings and puts their addresses in the job.
 pub async fn upload(spec: &mut JobSpec, client: &Client) -> Result<(), Error> {
-    for embedding in spec.generate.iter_mut().flat_map(|generate| &mut generate.embeddings) {
+    for embedding in spec.drawn_embeddings_mut() {
         let Ok(EmbeddingPlace::File(path)) = EmbeddingPlace::parse(embedding) else { continue };
         let read = tokio::fs::read(&path).await;
         let failed = |source| ClientError::File { doing: "cannot read", path: path.clone().into(), source };

@@ -9,7 +9,7 @@ use std::{
 
 use ringtune_shared::{
     ids::CONTENT_URI_PREFIX,
-    spec::{self, JobRequest, JobSpec, QueueDraft, QueueSpec, Setting, SpecError},
+    job::{self, JobRequest, JobSpec, QueueDraft, QueueSpec, Setting, SpecError},
 };
 
 use crate::diffusers_arguments::{self, Translated};
@@ -80,7 +80,7 @@ impl FromStr for Label {
 
     fn from_str(given: &str) -> Result<Self, String> {
         let (key, value) = given.split_once('=').ok_or("allowed: KEY=VALUE, as in project=dicoo")?;
-        spec::check_label(key, value).map_err(|violation| violation.problem)?;
+        job::check_label(key, value).map_err(|violation| violation.problem)?;
         Ok(Self { key: key.to_owned(), value: value.to_owned() })
     }
 }
@@ -104,7 +104,7 @@ impl JobFile {
         let text = fs::read_to_string(path).map_err(unreadable)?;
         let absolute = std::path::absolute(path).map_err(unreadable)?;
         let folder = absolute.parent().unwrap_or(Path::new("/"));
-        spec::parse_job_request(&text, settings)
+        job::parse_job_request(&text, settings)
             .and_then(|request| Self::resolve(request, folder))
             .map_err(|source| JobFileError::Invalid { path: path.to_owned(), source })
     }
@@ -122,7 +122,7 @@ impl JobFile {
             })?;
         let folder = std::env::current_dir()
             .map_err(|source| JobFileError::Unreadable { path: PathBuf::from("."), source })?;
-        let file = spec::parse_job_request(&translated.job, settings)
+        let file = job::parse_job_request(&translated.job, settings)
             .and_then(|request| Self::resolve(request, &folder))
             .map_err(without_lines)?;
         Ok((file, translated))
@@ -184,8 +184,8 @@ mod tests {
         fs::write(&path, JOB).expect("written");
         let job = JobFile::read(&path, &[]).expect("valid");
         let within = |name: &str| folder.path().join(name).display().to_string();
-        assert_eq!(job.spec.model.base, within("toy-sd"));
-        assert_eq!(job.spec.debug.trace_dir, within("trace"));
+        assert_eq!(job.spec.common.model.base, within("toy-sd"));
+        assert_eq!(job.spec.common.debug.trace_dir, within("trace"));
         let pictures = ImageSource::Folder(folder.path().join("pictures"));
         assert_eq!(job.images, [("data.images".to_owned(), pictures)]);
     }
@@ -193,16 +193,16 @@ mod tests {
     #[test]
     fn uploaded_images_keep_their_address() {
         let uri = format!("artifact://sha256/{}", "0".repeat(64));
-        let request = spec::parse_job_request(&JOB.replace("pictures", &uri), &[]).expect("valid");
+        let request = job::parse_job_request(&JOB.replace("pictures", &uri), &[]).expect("valid");
         let job = JobFile::resolve(request, Path::new("/jobs")).expect("resolved");
         assert_eq!(job.images, [("data.images".to_owned(), ImageSource::Uploaded)]);
-        assert_eq!(job.spec.data.images, uri);
+        assert_eq!(job.spec.textual_inversion().unwrap().data.images, uri);
     }
 
     #[test]
     fn labels_of_the_command_line_count_more_than_those_of_the_file() {
         let text = format!("{JOB}\n[queue]\nlabels = {{ a = \"1\", b = \"2\" }}\n");
-        let request = spec::parse_job_request(&text, &[]).expect("valid");
+        let request = job::parse_job_request(&text, &[]).expect("valid");
         let mut job = JobFile::resolve(request, Path::new("/jobs")).expect("resolved");
         let label = |text: &str| text.parse::<Label>();
         job.add_labels(&[label("b=x=y").expect("a label"), label("c/d=").expect("a label")]).expect("added");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::spec::{JobSpec, MixedPrecision};
+use ringtune_shared::job::{JobSpec, MixedPrecision};
 use ringtune_shared::version::{Agreement, Misfit};
 
 use super::input::SessionId;

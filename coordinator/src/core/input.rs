@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::spec::{JobSpec, QueueSpec};
+use ringtune_shared::job::{JobSpec, QueueSpec};
 use ringtune_shared::version::Dialect;
 
 use super::job::{Phase, RequestKey};

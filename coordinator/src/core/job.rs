@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::spec::{JobSpec, MixedPrecision, QueueSpec};
+use ringtune_shared::job::{JobSpec, MixedPrecision, QueueSpec};
 use serde::{Deserialize, Serialize};
 
 use super::effect::Refusal;

@@ -14,7 +14,7 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn insert(&mut self, job: &Job) {
-        let size = job.spec.cluster.min_world_size;
+        let size = job.spec.common.cluster.min_world_size;
         if !self.sizes.contains_key(&size) {
             self.sizes.insert(size, SharedMap::default());
         }
@@ -24,7 +24,7 @@ impl Queue {
     }
 
     pub(super) fn remove(&mut self, job: &Job) {
-        let size = job.spec.cluster.min_world_size;
+        let size = job.spec.common.cluster.min_world_size;
         let Some(jobs) = self.sizes.get_mut(&size) else { return };
         jobs.remove(&job.number);
         if jobs.is_empty() {

@@ -1,6 +1,6 @@
 //! Why a job is in its state, for programs.
 
-use ringtune_shared::spec::JobKind;
+use ringtune_shared::job::Activity;
 use serde::{Deserialize, Serialize};
 
 use super::job::{Job, JobState};
@@ -50,7 +50,7 @@ impl Job {
             JobState::Queued => ReasonCode::WaitingForWorkers,
             JobState::Preparing | JobState::Running if self.cancel.is_some() => ReasonCode::Cancelling,
             JobState::Preparing => ReasonCode::Preparing,
-            JobState::Running if self.spec.kind == JobKind::Generate => ReasonCode::Drawing,
+            JobState::Running if self.spec.activity() == Activity::Drawing => ReasonCode::Drawing,
             JobState::Running => ReasonCode::Training,
             JobState::Succeeded if self.stopped_early() => ReasonCode::StoppedEarly,
             JobState::Succeeded => ReasonCode::Completed,
@@ -62,6 +62,6 @@ impl Job {
 
     /// Whether it ended before its last step because it may.
     fn stopped_early(&self) -> bool {
-        self.spec.train.validation.early_stop_patience > 0 && self.step < self.spec.total_steps()
+        self.spec.may_stop_early() && self.step < self.spec.total_steps()
     }
 }

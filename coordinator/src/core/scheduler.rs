@@ -1,7 +1,7 @@
 //! Which workers a job gets: a function of the job's wishes and of the free workers.
 
 use ringtune_shared::ids::WorkerId;
-use ringtune_shared::spec::MixedPrecision;
+use ringtune_shared::job::MixedPrecision;
 
 /// What a job wishes for.
 #[derive(Debug, Clone)]

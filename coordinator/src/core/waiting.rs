@@ -64,13 +64,13 @@ impl Cluster {
 pub(super) fn problem(job: &Job) -> Problem<'_> {
     let before = job.resumed.as_ref().map(|resumed| &resumed.numerics);
     // What was decided at the first assignment is kept.
-    let threads_per_rank = match (job.spec.cluster.threads_per_rank, before) {
+    let threads_per_rank = match (job.spec.common.cluster.threads_per_rank, before) {
         (0, Some(before)) => before.threads_per_rank,
         (wanted, _) => wanted,
     };
     Problem {
-        world_size: job.spec.cluster.world_size,
-        min_world_size: job.spec.cluster.min_world_size,
+        world_size: job.spec.common.cluster.world_size,
+        min_world_size: job.spec.common.cluster.min_world_size,
         precision: job.spec.mixed_precision(),
         threads_per_rank,
         preferred_class: before.map(|before| before.class.as_str()),

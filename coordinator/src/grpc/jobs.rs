@@ -6,7 +6,7 @@ use prost::Message as _;
 use ringtune_proto::convert::{FieldError, parse, queue_from_wire, spec_from_wire};
 use ringtune_proto::v1::{self, job_service_server::JobService};
 use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash, JobId};
-use ringtune_shared::spec::{JobSpec, QueueSpec};
+use ringtune_shared::job::{JobSpec, QueueSpec};
 use tonic::{Request, Response, Status};
 use tonic_types::FieldViolation;
 

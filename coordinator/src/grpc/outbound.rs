@@ -40,7 +40,7 @@ pub(super) fn job(job: &Job) -> v1::Job {
 pub(super) fn job_without_spec(job: &Job) -> v1::Job {
     v1::Job {
         job_id: job.id.to_string(),
-        name: job.spec.name.clone(),
+        name: job.spec.common.name.clone(),
         spec: None,
         state: job_state(job.state).into(),
         state_reason: job.reason.clone(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use ringtune_proto::convert::FieldError;
-use ringtune_shared::spec::SpecError;
+use ringtune_shared::job::SpecError;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 
@@ -24,7 +24,7 @@ pub(super) fn bad_field(error: &FieldError) -> Status {
 
 /// Fields of a job spec are wrong; named as in the request, "spec.train.num_vectors".
 pub(super) fn bad_spec(error: SpecError) -> Status {
-    let named = |violation: ringtune_shared::spec::Violation| {
+    let named = |violation: ringtune_shared::job::Violation| {
         let field =
             if violation.field.is_empty() { String::new() } else { format!("spec.{}", violation.field) };
         FieldViolation::new(field, violation.problem)

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::{Numerics, Resumed};
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::spec::{
-    DataDraft, JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec, TrainDraft,
+use ringtune_shared::job::{
+    JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec,
+    kinds::textual_inversion::{DataDraft, TrainDraft},
 };
 
 use super::Store;
@@ -107,7 +108,9 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     let numerics = Numerics { class: "class".to_owned(), threads_per_rank: 2, precision: "no".to_owned() };
     job.resumed = Some(Resumed { step: 6, numerics });
     let mut spec = (*job.spec).clone();
-    spec.train.resume_from_checkpoint = fingerprint.uri();
+    if let Some(resume_from) = spec.resume_from_mut() {
+        *resume_from = fingerprint.uri();
+    }
     job.spec = Arc::new(spec);
     let labels = [("team".to_owned(), "red".to_owned())].into();
     job.queue = Arc::new(QueueSpec { owner: "ada".to_owned(), priority: 7, labels });

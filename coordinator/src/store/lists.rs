@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use ringtune_shared::ids::JobId;
-use ringtune_shared::spec::JobKind;
+use ringtune_shared::job::JobKind;
 
 use crate::core::{EventKind, Job, JobState, Time};
 
@@ -131,7 +131,7 @@ impl JobOrder {
         let key = match self {
             Self::Creation => JobKey::Creation,
             Self::Priority => JobKey::Priority(job.queue.priority),
-            Self::Name => JobKey::Name(job.spec.name.clone()),
+            Self::Name => JobKey::Name(job.spec.common.name.clone()),
         };
         JobPlace { key, number: job.number }
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use ringtune_shared::ids::{ContentHash, JobId};
-use ringtune_shared::spec::ContentUse;
+use ringtune_shared::job::ContentUse;
 
 use super::lists::{ArtifactQuery, EventQuery, JobQuery, memory as lists};
 use super::{Error, Store};

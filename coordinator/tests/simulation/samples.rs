@@ -2,7 +2,10 @@
 
 use ringtune_coordinator::core::StepRecord;
 use ringtune_shared::ids::Epoch;
-use ringtune_shared::spec::{ClusterDraft, DataDraft, JobDraft, JobSpec, ModelDraft, TrainDraft};
+use ringtune_shared::job::{
+    ClusterDraft, JobDraft, JobSpec, ModelDraft,
+    kinds::textual_inversion::{DataDraft, TrainDraft},
+};
 
 /// Steps of a job.
 pub(crate) const STEPS: u64 = 4;

@@ -410,8 +410,8 @@ impl World {
             if let Some(ring) = &job.ring {
                 assert_eq!(ring.epoch, Epoch(job.rings));
                 let size = ring.members.len();
-                assert!(size >= job.spec.cluster.min_world_size as usize);
-                assert!(size <= job.spec.cluster.world_size as usize);
+                assert!(size >= job.spec.common.cluster.min_world_size as usize);
+                assert!(size <= job.spec.common.cluster.world_size as usize);
                 for member in &ring.members {
                     assert!(members.insert(member.worker), "{} is in two rings", member.worker);
                 }

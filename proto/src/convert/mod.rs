@@ -2,20 +2,21 @@
 //!
 //! Wire texts are parsed once, where they come in; beyond that point only domain types are used.
 
-mod generate;
+mod fields;
+mod job;
+mod kinds;
 mod names;
 mod queue;
-mod spec;
 
 use std::fmt;
 use std::str::FromStr;
 
+pub use job::{draft_from_wire, spec_from_wire, spec_to_wire};
 pub use names::{
     is_terminal, job_reason_name, job_state_from_name, job_state_name, log_level_name, progress_stage_name,
     rank_phase_name, worker_state_from_name, worker_state_name,
 };
 pub use queue::{queue_from_wire, queue_to_wire};
-pub use spec::{draft_from_wire, spec_from_wire, spec_to_wire};
 
 /// A field of a message that is not what it should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,8 +1,8 @@
 //! The queue's entry of a job. An absent message, an empty text and a missing number mean "not given".
 
-use ringtune_shared::spec::{QueueDraft, QueueSpec, SpecError};
+use ringtune_shared::job::{QueueDraft, QueueSpec, SpecError};
 
-use super::spec::given;
+use super::fields::given;
 use crate::v1;
 
 /// The checked entry of a message.

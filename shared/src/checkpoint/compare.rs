@@ -5,26 +5,10 @@ use std::{collections::BTreeMap, fmt};
 use serde_json::Value;
 
 use super::{About, Numerics};
-use crate::spec::{JobSpec, LrScheduler};
+use crate::job::JobSpec;
 
-/// Options of `[train]` that decide no bit of what is learned: how max_train_steps came about, what is kept, where it went
-/// on, and what is shown.
-pub const TRAIN_OPTIONS_WITHOUT_EFFECT: [&str; 11] = [
-    "num_train_epochs",
-    "repeats",
-    "save_steps",
-    "checkpointing_steps",
-    "checkpoints_total_limit",
-    "resume_from_checkpoint",
-    "save_as_full_pipeline",
-    "validation_prompt",
-    "num_validation_images",
-    "validation_steps",
-    "report_to",
-];
-
-/// Other options that decide none: sections as a whole, or keys of one. Whatever is not named here is taken to decide
-/// something.
+/// Options of all kinds that decide no bit: sections as a whole, or keys of one. Whatever neither this list nor the
+/// kind's own names is taken to decide something.
 const WITHOUT_EFFECT: &[&str] = &[
     "name",
     // Compared by content.
@@ -32,18 +16,13 @@ const WITHOUT_EFFECT: &[&str] = &[
     "model.revision",
     "model.variant",
     "model.tokenizer",
-    "data.images",
-    "data.folders",
     "debug",
-    // Only their product counts.
+    // What counts of the number of ranks, the kind says.
     "cluster.world_size",
-    "train.gradient_accumulation_steps",
     "cluster.min_world_size",
     // Compared as decided.
     "cluster.threads_per_rank",
-    "train.mixed_precision",
 ];
-const MICROBATCHES: &str = "cluster.world_size x train.gradient_accumulation_steps";
 const STEPS: &str = "train.max_train_steps";
 
 /// Something that decides the bits and is not the same.
@@ -92,30 +71,18 @@ pub fn deciding_options(spec: &JobSpec, step: u64) -> BTreeMap<String, Value> {
             }
         }
     }
-    options.retain(|option, _| decides(option));
-    options.insert(MICROBATCHES.to_owned(), Value::from(spec.global_microbatches()));
-    let curve_has_no_end =
-        matches!(spec.train.lr_scheduler, LrScheduler::Constant | LrScheduler::ConstantWithWarmup);
-    let (train, validation) = (&spec.train, &spec.train.validation);
-    let chooses = validation.select_best || validation.early_stop_patience > 0;
-    let judged_as_the_last = step == train.max_train_steps
-        && chooses
-        && validation.is_due(step, step)
-        && !validation.is_due(step, u64::MAX);
-    if curve_has_no_end && !judged_as_the_last {
+    options.retain(|option, _| decides(spec, option));
+    spec.work.add_deciding(&spec.common.cluster, &mut options);
+    if !spec.work.total_decides(step) {
         options.remove(STEPS);
     }
     options
 }
 
 /// By an option's full name.
-fn decides(option: &str) -> bool {
-    let (section, key) = option.split_once('.').unwrap_or(("", option));
-    let without_effect = match section {
-        "train" => TRAIN_OPTIONS_WITHOUT_EFFECT.contains(&key),
-        _ => false,
-    };
-    !without_effect && !WITHOUT_EFFECT.iter().any(|known| *known == option || *known == section)
+fn decides(spec: &JobSpec, option: &str) -> bool {
+    let section = option.split_once('.').map_or("", |(section, _)| section);
+    !WITHOUT_EFFECT.iter().any(|known| *known == option || *known == section) && spec.work.decides(option)
 }
 
 /// A table of a list without the keys that say where something is: contents are compared.
@@ -136,14 +103,14 @@ impl About {
         let mut now = deciding_options(spec, self.step);
         // Whether the number of steps has decided anything so far, the checkpoint says.
         match self.options.contains_key(STEPS) {
-            true => now.insert(STEPS.to_owned(), Value::from(spec.train.max_train_steps)),
+            true => now.insert(STEPS.to_owned(), Value::from(spec.total_steps())),
             false => now.remove(STEPS),
         };
         let names: std::collections::BTreeSet<&String> = self.options.keys().chain(now.keys()).collect();
         names
             .into_iter()
             // A checkpoint of an earlier version may have written one down that decides nothing.
-            .filter(|option| decides(option))
+            .filter(|option| decides(spec, option))
             .filter(|option| self.options.get(*option) != now.get(*option))
             // Not known before the images are counted.
             .filter(|option| !spec.needs_image_count() || *option != STEPS)
@@ -164,7 +131,7 @@ impl About {
         if !differences.is_empty() {
             return Err(format!("the checkpoint is of another job: {}", differences.join("; ")));
         }
-        let (done, total) = (self.step, spec.train.max_train_steps);
+        let (done, total) = (self.step, spec.total_steps());
         // After the last step only the results are to be written again.
         if !spec.needs_image_count() && done > total {
             return Err(format!(
@@ -201,7 +168,7 @@ impl About {
 #[cfg(test)]
 mod tests {
     use super::{super::file::tests::example, *};
-    use crate::spec::{FolderSpec, tests::job_with as spec};
+    use crate::job::{kinds::textual_inversion::FolderSpec, tests::job_with as spec};
 
     fn about(spec: &JobSpec, step: u64) -> About {
         About { step, options: deciding_options(spec, step), ..example().about }
@@ -216,11 +183,11 @@ mod tests {
              validation_prompt = \"a <a>\"\nnum_validation_images = 2\nvalidation_steps = 3\nreport_to = \"none\"",
             "world_size = 2",
         );
-        other.name = "other".to_owned();
-        other.model.base = "/elsewhere".to_owned();
-        other.model.tokenizer = "/elsewhere".to_owned();
-        other.data.images = "/elsewhere".to_owned();
-        other.debug.trace_dir = "/t".to_owned();
+        other.common.name = "other".to_owned();
+        other.common.model.base = "/elsewhere".to_owned();
+        other.common.model.tokenizer = "/elsewhere".to_owned();
+        other.textual_inversion_mut().unwrap().data.images = "/elsewhere".to_owned();
+        other.common.debug.trace_dir = "/t".to_owned();
         assert_eq!(about(&one, 7).differences(&other), []);
         assert_eq!(about(&one, 7).check(&other), Ok(()));
         let mut older = about(&one, 7);
@@ -232,11 +199,14 @@ mod tests {
     fn places_of_pictures_decide_nothing() {
         let folders = |images: &str| FolderSpec { images: images.to_owned(), repeats: 2 };
         let mut one = spec("", "");
-        (one.data.images, one.data.folders) = (String::new(), vec![folders("/a"), folders("/b")]);
+        (
+            one.textual_inversion_mut().unwrap().data.images,
+            one.textual_inversion_mut().unwrap().data.folders,
+        ) = (String::new(), vec![folders("/a"), folders("/b")]);
         let mut other = one.clone();
-        other.data.folders[1] = folders("/elsewhere");
+        other.textual_inversion_mut().unwrap().data.folders[1] = folders("/elsewhere");
         assert_eq!(about(&one, 7).differences(&other), []);
-        one.train.shuffle_tags = true;
+        one.textual_inversion_mut().unwrap().train.shuffle_tags = true;
         assert!(about(&one, 7).check(&other).unwrap_err().contains("train.shuffle_tags was true"));
     }
 
@@ -248,7 +218,7 @@ mod tests {
         assert_eq!(before.check(&epochs), Ok(()));
         epochs.resolve_epochs(16).unwrap();
         assert_eq!(before.check(&epochs), Ok(()));
-        epochs.train.max_train_steps = 99;
+        epochs.textual_inversion_mut().unwrap().train.max_train_steps = 99;
         assert!(before.check(&epochs).unwrap_err().contains("train.max_train_steps was 100, now it is 99"));
     }
 

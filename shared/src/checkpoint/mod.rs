@@ -8,18 +8,18 @@
 
 mod compare;
 mod file;
-mod name;
-mod resume;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use compare::{Difference, TRAIN_OPTIONS_WITHOUT_EFFECT, deciding_options};
+pub use crate::{
+    checkpoint_names::{file_name, step_of_name},
+    job::{NotAResume, ResumeFrom},
+};
+pub use compare::{Difference, deciding_options};
 pub use file::{CheckpointError, ENTRY, LARGEST_FILE};
-pub use name::{file_name, step_of_name};
-pub use resume::{NotAResume, ResumeFrom};
 
 /// The layout that this version writes, and the only one that it reads.
 pub const FORMAT: u32 = 1;

@@ -22,7 +22,7 @@ mod web;
 
 use std::{path::PathBuf, sync::Arc};
 
-use ringtune_shared::spec::{HubModel, ModelLocation};
+use ringtune_shared::job::{HubModel, ModelLocation};
 
 pub use environment::Environment;
 pub use error::Error;

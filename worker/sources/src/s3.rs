@@ -13,7 +13,7 @@ use object_store::{
     aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
     path::Path as ObjectPath,
 };
-use ringtune_shared::{ids::ContentHasher, spec::S3Model};
+use ringtune_shared::{ids::ContentHasher, job::S3Model};
 
 use crate::{
     Environment, Error, LocalModel, Patience, ProgressSender,

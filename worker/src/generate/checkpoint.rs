@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use ringtune_shared::spec::{ModelLocation, check_variant};
+use ringtune_shared::job::{ModelLocation, check_variant};
 use ringtune_sources::{DownloadProgress, Environment, LocalModel, ModelSources, Patience, progress_channel};
 use tokio::time::{MissedTickBehavior, interval};
 

@@ -1,6 +1,6 @@
 //! What a job taught, and how its files are called.
 
-use ringtune_shared::{embedding::FileNames, spec::ConceptSpec};
+use ringtune_shared::{embedding::FileNames, job::kinds::textual_inversion::ConceptSpec};
 
 use super::Learned;
 
@@ -61,7 +61,7 @@ impl Concept {
 
 #[cfg(test)]
 mod tests {
-    use ringtune_shared::spec::LearnableProperty;
+    use ringtune_shared::job::kinds::textual_inversion::LearnableProperty;
 
     use super::*;
 

@@ -147,7 +147,7 @@ fn modelspec_prediction(prediction: PredictionType) -> &'static str {
 pub(crate) mod tests {
     use std::sync::LazyLock;
 
-    use ringtune_shared::spec::{ConceptSpec, LearnableProperty};
+    use ringtune_shared::job::kinds::textual_inversion::{ConceptSpec, LearnableProperty};
 
     use super::*;
 

@@ -217,7 +217,7 @@ fn file_stem_for(token: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ringtune_shared::spec::{ConceptSpec, LearnableProperty};
+    use ringtune_shared::job::kinds::textual_inversion::{ConceptSpec, LearnableProperty};
     use serde_json::json;
 
     use super::{

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, path::PathBuf};
 
 use ringtune_shared::{
     checkpoint::{About, Checkpoint, deciding_options, file_name},
-    spec::JobSpec,
+    job::{JobSpec, kinds::textual_inversion::TrainSpec},
 };
 
 use super::{RankError, prepare::Prepared, resume::numerics, uploads::UploadQueue};
@@ -26,7 +26,12 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    pub(super) fn new(folder: PathBuf, assignment: &Assignment, prepared: &Prepared) -> Self {
+    pub(super) fn new(
+        folder: PathBuf,
+        assignment: &Assignment,
+        train: &TrainSpec,
+        prepared: &Prepared,
+    ) -> Self {
         let spec = &assignment.spec;
         let about = About {
             step: prepared.done.steps,
@@ -37,8 +42,8 @@ impl Checkpoints {
             numerics: numerics(assignment),
             provenance: prepared.done.provenance.clone(),
         };
-        let limit = usize::try_from(spec.train.checkpoints_total_limit).unwrap_or(usize::MAX);
-        let (every, kept) = (spec.train.checkpointing_steps, VecDeque::new());
+        let limit = usize::try_from(train.checkpoints_total_limit).unwrap_or(usize::MAX);
+        let (every, kept) = (train.checkpointing_steps, VecDeque::new());
         Self { folder, about, spec: spec.clone(), every, limit, kept }
     }
 

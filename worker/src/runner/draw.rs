@@ -10,7 +10,10 @@ use ringtune_shared::{
     embedding::LARGEST_FILE,
     files::write_atomically,
     ids::{ContentHash, ContentHasher},
-    spec::{EmbeddingPlace, GenerateSpec, JobSpec},
+    job::{
+        JobSpec,
+        kinds::generate::{EmbeddingPlace, GenerateSpec},
+    },
 };
 use ringtune_sources::LocalModel;
 use tokio::{sync::watch, time::timeout};
@@ -53,10 +56,11 @@ struct Prepared {
 }
 
 /// The rank's work, from introduction to last upload.
-pub(super) async fn run(work: Work, mut orders: watch::Receiver<RankOrders>) -> Result<(), RankError> {
-    let Some(spec) = work.assignment.spec.generate.clone() else {
-        return Err(RankError::Field { field: "generate", problem: "missing".to_owned() });
-    };
+pub(super) async fn run(
+    work: Work,
+    spec: GenerateSpec,
+    mut orders: watch::Receiver<RankOrders>,
+) -> Result<(), RankError> {
     let artist = Artist { work, spec };
     let journal = &artist.work.journal;
     artist.work.introduce().await;
@@ -141,7 +145,7 @@ impl Artist {
         }
         let name = match &base_model.origin {
             Some(origin) => origin.repository.clone(),
-            None => base_model_name(&assignment.spec.model.base),
+            None => base_model_name(&assignment.spec.common.model.base),
         };
         let model = ModelName { name, hash: hashing.await?? };
         let (sampler, (width, height)) = (drawing.sampler(), drawing.size());
@@ -408,7 +412,7 @@ fn refused(error: generate::Error) -> RankError {
 
 #[cfg(test)]
 mod tests {
-    use ringtune_shared::spec::SCHEDULERS;
+    use ringtune_shared::job::kinds::generate::SCHEDULERS;
 
     use super::*;
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use ringtune_shared::{
-    captions::CaptionFileError, files::FileError, ids::IdError, manifest::ManifestError, ring::RingError,
-    spec::SpecError,
+    captions::CaptionFileError, files::FileError, ids::IdError, job::SpecError, manifest::ManifestError,
+    ring::RingError,
 };
 use tonic::{Code, Status};
 

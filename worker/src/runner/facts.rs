@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ringtune_shared::checkpoint::TRAIN_OPTIONS_WITHOUT_EFFECT;
+use ringtune_shared::job::kinds::textual_inversion::{TRAIN_OPTIONS_WITHOUT_EFFECT, TextualInversionSpec};
 use serde_json::{Value, json};
 
 use super::{RankError, prepare::Prepared};
@@ -10,20 +10,25 @@ use crate::{output::EmbeddingFacts, session::Assignment};
 
 /// Everything that decides the learned bits and nothing that does not: where model and images lie is replaced by
 /// what they are, and traces leave no mark.
-pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<EmbeddingFacts, RankError> {
+pub(super) fn facts(
+    assignment: &Assignment,
+    job: &TextualInversionSpec,
+    prepared: &Prepared,
+) -> Result<EmbeddingFacts, RankError> {
     let spec = &assignment.spec;
     let origin = prepared.base_model.origin.as_ref();
+    let train = &job.train;
     let mut job = serde_json::to_value(spec).map_err(|error| RankError::JobFile(error.to_string()))?;
     if let Value::Object(sections) = &mut job {
         for place in ["model", "data", "debug"] {
             sections.remove(place);
         }
-        if let Some(prediction) = spec.model.prediction_type {
+        if let Some(prediction) = spec.common.model.prediction_type {
             sections.insert("model".to_owned(), json!({ "prediction_type": prediction.as_str() }));
         }
-        if let Some(Value::Object(train)) = sections.get_mut("train") {
+        if let Some(Value::Object(options)) = sections.get_mut("train") {
             for option in TRAIN_OPTIONS_WITHOUT_EFFECT {
-                train.remove(option);
+                options.remove(option);
             }
         }
         let concepts = sections.get_mut("concepts").and_then(Value::as_array_mut);
@@ -35,19 +40,19 @@ pub(super) fn facts(assignment: &Assignment, prepared: &Prepared) -> Result<Embe
         sections.insert("precision".to_owned(), Value::from(assignment.precision.name()));
     }
     Ok(EmbeddingFacts {
-        title: spec.name.clone(),
+        title: spec.common.name.clone(),
         base_model: origin
-            .map_or_else(|| base_model_name(&spec.model.base), |origin| origin.repository.clone()),
+            .map_or_else(|| base_model_name(&spec.common.model.base), |origin| origin.repository.clone()),
         base_model_commit: origin.map(|origin| origin.commit.clone()),
         model_hash: prepared.model_hash.to_string(),
         data_hash: prepared.data_hash.to_string(),
         job,
         numerics_class: prepared.done.provenance.clone(),
         version: assignment.version.clone(),
-        seed: spec.train.seed,
-        resolution: spec.train.resolution,
+        seed: train.seed,
+        resolution: train.resolution,
         prediction_type: prepared.prediction_type,
-        max_train_steps: spec.train.max_train_steps,
+        max_train_steps: train.max_train_steps,
     })
 }
 

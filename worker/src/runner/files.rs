@@ -9,7 +9,11 @@ use std::{
 
 use ringtune_shared::{
     files::write_atomically,
-    spec::{JobSpec, ReportTo, parse_job_toml},
+    job::{
+        JobSpec,
+        kinds::textual_inversion::{ReportTo, TextualInversionSpec},
+        parse_job_toml,
+    },
 };
 
 use super::{
@@ -87,22 +91,23 @@ impl JobFiles {
     pub(super) async fn create(
         folder: &Path,
         assignment: &Assignment,
+        job: &TextualInversionSpec,
         prepared: &Prepared,
         uploads: Uploads,
     ) -> Result<Self, RankError> {
         let (place, spec) = (folder.to_owned(), assignment.spec.clone());
-        let select_best = spec.train.validation.select_best;
-        let (csv, events) = tokio::task::spawn_blocking(move || begin(&place, &spec)).await??;
+        let (select_best, report_to) = (job.train.validation.select_best, job.train.report_to);
+        let (csv, events) = tokio::task::spawn_blocking(move || begin(&place, &spec, report_to)).await??;
         let done = prepared.done.steps;
         Ok(Self {
             folder: folder.to_owned(),
             concepts: Arc::new(prepared.concepts.clone()),
-            facts: Arc::new(facts(assignment, prepared)?),
+            facts: Arc::new(facts(assignment, job, prepared)?),
             csv: Some(csv),
             events,
             select_best,
             uploads: Some(uploads),
-            checkpoints: Checkpoints::new(folder.to_owned(), assignment, prepared),
+            checkpoints: Checkpoints::new(folder.to_owned(), assignment, &job.train, prepared),
             last: StepJudged { step: done, validation_loss: prepared.state.selection().loss_after(done) },
         })
     }
@@ -292,11 +297,15 @@ impl JobFiles {
 }
 
 /// Writes the job file and begins those that grow with every step. Blocks.
-fn begin(folder: &Path, spec: &JobSpec) -> Result<(MetricsCsv, Option<EventFile>), RankError> {
+fn begin(
+    folder: &Path,
+    spec: &JobSpec,
+    report_to: ReportTo,
+) -> Result<(MetricsCsv, Option<EventFile>), RankError> {
     let toml = spec.to_toml().map_err(|error| RankError::JobFile(error.to_string()))?;
     write_job_file(&folder.join(JOB_FILE), &toml, spec)?;
     let csv = MetricsCsv::create(&folder.join(metrics_csv::FILE_NAME))?;
-    let events = match spec.train.report_to {
+    let events = match report_to {
         ReportTo::Tensorboard => Some(EventFile::create(&folder.join(tensorboard::FILE_NAME))?),
         ReportTo::Nothing => None,
     };

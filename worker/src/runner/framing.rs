@@ -1,7 +1,7 @@
 //! How pictures are brought to the sizes that a job trains at.
 
 use image::RgbImage;
-use ringtune_shared::spec::TrainSpec;
+use ringtune_shared::job::kinds::textual_inversion::TrainSpec;
 
 use super::RankError;
 use crate::{

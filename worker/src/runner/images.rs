@@ -8,8 +8,8 @@ use std::{
 use ringtune_shared::{
     captions::{caption_beside, caption_file_name},
     ids::{CONTENT_URI_PREFIX, ContentHash},
+    job::kinds::textual_inversion::TextualInversionSpec,
     manifest::{LARGEST_MANIFEST, Manifest, ManifestFile},
-    spec::JobSpec,
 };
 
 use super::{
@@ -60,18 +60,18 @@ impl Pictures {
 
 /// Brings the pictures of all concepts here. Adds what must stay in the cache, which is not trimmed, to `needed`.
 pub(super) async fn materialise(
-    spec: &JobSpec,
+    job: &TextualInversionSpec,
     client: &ArtifactClient,
     cache: &ContentCache,
     journal: &Journal,
     needed: &mut Vec<ContentHash>,
 ) -> Result<Vec<Pictures>, RankError> {
     let mut all = Vec::new();
-    for (index, concept) in spec.concepts().into_iter().enumerate() {
+    for (index, concept) in job.concepts().into_iter().enumerate() {
         let captions = concept.uses_captions();
         let mut folders = Vec::new();
         for (key, folder) in concept.folders() {
-            let field = spec.concept_field(index, &key);
+            let field = job.concept_field(index, &key);
             let brought = if folder.images.starts_with(CONTENT_URI_PREFIX) {
                 fetch(&folder.images, client, cache, journal, needed).await
             } else {

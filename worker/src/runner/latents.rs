@@ -274,8 +274,8 @@ mod tests {
     use image::{ImageFormat, Rgb, RgbImage};
     use ringtune_shared::{
         ids::{Epoch, JobId, WorkerId},
+        job::parse_job_toml,
         ring::{Member, RingView},
-        spec::parse_job_toml,
     };
 
     use super::*;
@@ -307,7 +307,7 @@ mod tests {
     fn found(rank: usize, file: &ImageFile, folder: &Path) -> Result<Latents, RankError> {
         let (assignment, cache) =
             (assignment(rank), LatentCache::open(folder.join("cache"), 1 << 20).unwrap());
-        let framing = Framing::of(&assignment.spec.train);
+        let framing = Framing::of(&assignment.spec.textual_inversion().unwrap().train);
         let common = Common { vae: ContentHash::of(b"vae"), model: model(), framing };
         let shelf = Shelf::new(cache.clone(), folder.join("overflow"), 1 << 20);
         look_up(vec![vec![file.clone()]], &common, &assignment, &cache, shelf)

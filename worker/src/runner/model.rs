@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use ringtune_shared::spec::{self, JobSpec, ModelLocation};
+use ringtune_shared::job::{self, JobSpec, ModelLocation};
 use ringtune_sources::{DownloadProgress, LocalModel, ModelSources, progress_channel};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -25,9 +25,9 @@ pub(super) async fn materialise(
     sources: &ModelSources,
     journal: &Journal,
 ) -> Result<LocalModel, RankError> {
-    let location = spec.model.location()?;
+    let location = spec.common.model.location()?;
     let (sender, receiver) = progress_channel();
-    let mut fetching = Box::pin(sources.fetch(&location, &spec.model.variant, &sender));
+    let mut fetching = Box::pin(sources.fetch(&location, &spec.common.model.variant, &sender));
     let mut ticks = interval(REPORT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut said = DownloadProgress::default();
@@ -60,17 +60,17 @@ pub(super) async fn materialise(
 
 /// The folder of the job's tokenizer, for its checkpoint in `model`.
 pub(super) fn tokenizer_folder_of(spec: &JobSpec, model: &Path) -> Result<PathBuf, RankError> {
-    tokenizer_folder(model, Some(Path::new(&spec.model.tokenizer)))
+    tokenizer_folder(model, Some(Path::new(&spec.common.model.tokenizer)))
         .map_err(|problem| RankError::Field { field: "model.tokenizer", problem })
 }
 
 /// What the job says about its checkpoint.
 pub(super) fn options_of(spec: &JobSpec) -> ModelOptions {
-    let prediction_type = spec.model.prediction_type.map(|prediction| match prediction {
-        spec::PredictionType::Epsilon => PredictionType::Epsilon,
-        spec::PredictionType::VPrediction => PredictionType::VPrediction,
+    let prediction_type = spec.common.model.prediction_type.map(|prediction| match prediction {
+        job::PredictionType::Epsilon => PredictionType::Epsilon,
+        job::PredictionType::VPrediction => PredictionType::VPrediction,
     });
-    ModelOptions { variant: spec.model.variant.clone(), prediction_type, rescale_zero_snr: false }
+    ModelOptions { variant: spec.common.model.variant.clone(), prediction_type, rescale_zero_snr: false }
 }
 
 async fn report(journal: &Journal, progress: DownloadProgress) {

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use ringtune_shared::{
     checkpoint::Checkpoint,
     ids::ContentHash,
-    spec::{JobSpec, TrainSpec},
+    job::kinds::textual_inversion::{TextualInversionSpec, TrainSpec},
 };
 use ringtune_sources::LocalModel;
 
@@ -88,13 +88,14 @@ impl Inputs {
 /// Prepares a rank. Every failure names the job's field or the file.
 pub(super) async fn prepare(
     assignment: &Assignment,
+    job: &TextualInversionSpec,
     context: &Context,
     journal: &Journal,
 ) -> Result<Prepared, RankError> {
-    let spec = &assignment.spec;
+    let (spec, train) = (&assignment.spec, &job.train);
     let progress = |stage, done, total| journal.event(RankEvent::Progress(Progress { stage, done, total }));
     // 1. Where it goes on or starts, so that a wrong file is told before anything long is begun; and the pictures.
-    let Fetched { checkpoint, embeddings, pictures } = fetch(assignment, context, journal).await?;
+    let Fetched { checkpoint, embeddings, pictures } = fetch(assignment, job, context, journal).await?;
     let data_hash = data_hash(&pictures);
     let count: usize = pictures.iter().map(|pictures| pictures.files.len()).sum();
     journal.info(format!("data: {count} pictures, {data_hash}")).await;
@@ -104,18 +105,15 @@ pub(super) async fn prepare(
     progress(ProgressStage::Load, 0, 1).await;
     let tokenizer = model::tokenizer_folder_of(spec, &folder)?;
     let (fingerprints, hashed) = (Arc::clone(&context.fingerprints), (folder.clone(), tokenizer.clone()));
-    let hashed_variant = spec.model.variant.clone();
+    let hashed_variant = spec.common.model.variant.clone();
     let training = TrainingSize {
-        batch: spec.train.train_batch_size as usize,
-        resolution: spec.train.resolution as usize,
-        bucketed: spec.train.enable_bucket,
+        batch: train.train_batch_size as usize,
+        resolution: train.resolution as usize,
+        bucketed: train.enable_bucket,
     };
     let load = LoadModel {
         folder: folder.clone(),
-        options: ModelOptions {
-            rescale_zero_snr: spec.train.rescale_betas_zero_snr,
-            ..model::options_of(spec)
-        },
+        options: ModelOptions { rescale_zero_snr: train.rescale_betas_zero_snr, ..model::options_of(spec) },
         precision: assignment.precision,
         threads: assignment.threads,
         training: Some(training),
@@ -124,13 +122,13 @@ pub(super) async fn prepare(
     let hashing =
         tokio::task::spawn_blocking(move || fingerprints.of_model(&hashed.0, &hashed_variant, &hashed.1));
     progress(ProgressStage::Load, 1, 1).await;
-    check_resolution(spec, &model)?;
+    check_resolution(train, &model)?;
     let starts: Vec<Option<Vec<f32>>> = embeddings
         .into_iter()
         .map(|embedding| embedding.map(|embedding| embedding.rows(model.text_width)).transpose())
         .collect::<Result<_, _>>()?;
     // 3. Words.
-    let (owned, info, words_folder) = (spec.clone(), model.clone(), tokenizer.clone());
+    let (owned, info, words_folder) = (job.clone(), model.clone(), tokenizer.clone());
     let captions = pictures.iter().map(captions).collect();
     let (words, previews) =
         tokio::task::spawn_blocking(move || words::read(&owned, &info, &words_folder, captions)).await??;
@@ -150,35 +148,35 @@ pub(super) async fn prepare(
     let (owned, info, vae_folder) = (assignment.clone(), model.clone(), folder.clone());
     let (files, repeats): (_, Vec<_>) =
         pictures.into_iter().map(|pictures| (pictures.files, pictures.repeats)).unzip();
+    let framing = Framing::of(train);
     let looking_up = tokio::task::spawn_blocking(move || {
-        let framing = Framing::of(&owned.spec.train);
-        let vae = fingerprints.of_vae(&vae_folder, &owned.spec.model.variant)?;
+        let vae = fingerprints.of_vae(&vae_folder, &owned.spec.common.model.variant)?;
         let common = Common { vae, model: info, framing };
         look_up(files, &common, &owned, &cache, shelf)
     });
     let latents = looking_up.await??;
     // 5. The pure parts of training.
     let options = BatchOptions {
-        seed: spec.train.seed,
+        seed: train.seed,
         microbatches: spec.global_microbatches(),
-        batch: spec.train.train_batch_size,
+        batch: train.train_batch_size,
         scaling_factor: model.scaling_factor,
         num_train_timesteps: model.num_train_timesteps,
-        noise_offset: spec.train.noise_offset,
-        snr_gamma: above_zero(spec.train.snr_gamma),
-        caption_dropout: spec.train.caption_dropout,
-        bucketed: spec.train.enable_bucket,
+        noise_offset: train.noise_offset,
+        snr_gamma: above_zero(train.snr_gamma),
+        caption_dropout: train.caption_dropout,
+        bucketed: train.enable_bucket,
     };
-    let schedule = schedule(spec)?;
+    let schedule = schedule(train, job.learning_rate_scale(&spec.common.cluster))?;
     let adamw = AdamWOptions {
-        beta1: spec.train.adam_beta1,
-        beta2: spec.train.adam_beta2,
-        epsilon: spec.train.adam_epsilon,
-        weight_decay: spec.train.adam_weight_decay,
+        beta1: train.adam_beta1,
+        beta2: train.adam_beta2,
+        epsilon: train.adam_epsilon,
+        weight_decay: train.adam_weight_decay,
     };
     let state = TrainState::new(rows, adamw)
-        .with_max_grad_norm(above_zero(spec.train.max_grad_norm))
-        .with_patience(spec.train.validation.early_stop_patience);
+        .with_max_grad_norm(above_zero(train.max_grad_norm))
+        .with_patience(train.validation.early_stop_patience);
     let (state, done) = resume::restore(checkpoint, state, [model_hash, data_hash], assignment)?;
     Ok(Prepared {
         latents,
@@ -193,7 +191,7 @@ pub(super) async fn prepare(
         data_hash,
         prediction_type: model.prediction_type,
         done,
-        concepts: Concept::list(&spec.concepts()),
+        concepts: Concept::list(&job.concepts()),
         tokenizer,
         model,
         previews,
@@ -208,14 +206,19 @@ struct Fetched {
 }
 
 /// Fetches all that the job needs of the coordinator. The cache keeps its bound, also when something is not to be had.
-async fn fetch(assignment: &Assignment, context: &Context, journal: &Journal) -> Result<Fetched, RankError> {
+async fn fetch(
+    assignment: &Assignment,
+    job: &TextualInversionSpec,
+    context: &Context,
+    journal: &Journal,
+) -> Result<Fetched, RankError> {
     let spec = &assignment.spec;
     let mut needed = Vec::new();
     let fetching = async {
         let checkpoint = resume::fetch(assignment, context, journal).await?;
         let embeddings = initializers::fetch(spec, context).await?;
         let (client, cache) = (&context.artifacts, &context.cache);
-        let pictures = images::materialise(spec, client, cache, journal, &mut needed).await?;
+        let pictures = images::materialise(job, client, cache, journal, &mut needed).await?;
         Ok::<_, RankError>(Fetched { checkpoint, embeddings, pictures })
     };
     let fetched = fetching.await;
@@ -241,16 +244,17 @@ fn data_hash(pictures: &[Pictures]) -> ContentHash {
     }
 }
 
-fn schedule(spec: &JobSpec) -> Result<LrSchedule, RankError> {
-    if let Some(rates) = &spec.train.learning_rates {
-        return Ok(LrSchedule::piecewise(rates.clone(), spec.learning_rate_scale()));
+/// `scale`: what all rates are multiplied with.
+fn schedule(train: &TrainSpec, scale: f64) -> Result<LrSchedule, RankError> {
+    if let Some(rates) = &train.learning_rates {
+        return Ok(LrSchedule::piecewise(rates.clone(), scale));
     }
     Ok(LrSchedule::new(LrOptions {
-        curve: spec.train.lr_scheduler,
-        base: spec.effective_learning_rate(),
-        warmup_steps: spec.train.lr_warmup_steps,
-        total_steps: spec.train.max_train_steps,
-        cycles: spec.train.lr_num_cycles,
+        curve: train.lr_scheduler,
+        base: train.learning_rate * scale,
+        warmup_steps: train.lr_warmup_steps,
+        total_steps: train.max_train_steps,
+        cycles: train.lr_num_cycles,
     })?)
 }
 
@@ -271,10 +275,10 @@ fn describe(model: &ModelInfo) -> String {
     )
 }
 
-fn check_resolution(spec: &JobSpec, model: &ModelInfo) -> Result<(), RankError> {
-    let (resolution, factor) = (spec.train.resolution as usize, model.vae_factor);
-    if spec.train.enable_bucket {
-        let TrainSpec { bucket_reso_steps: steps, min_bucket_reso: shortest, .. } = spec.train;
+fn check_resolution(train: &TrainSpec, model: &ModelInfo) -> Result<(), RankError> {
+    let (resolution, factor) = (train.resolution as usize, model.vae_factor);
+    if train.enable_bucket {
+        let TrainSpec { bucket_reso_steps: steps, min_bucket_reso: shortest, .. } = *train;
         // Kohya's buckets count in steps from the shortest side on.
         let sides = [("train.bucket_reso_steps", steps), ("train.min_bucket_reso", shortest)];
         let wrong = sides.into_iter().find(|(_, side)| !(*side as usize).is_multiple_of(factor));
@@ -283,7 +287,7 @@ fn check_resolution(spec: &JobSpec, model: &ModelInfo) -> Result<(), RankError> 
             return Err(RankError::Field { field, problem });
         }
         // Nothing but previews is of this size, then.
-        if spec.train.previews.validation_prompt.is_empty() {
+        if train.previews.validation_prompt.is_empty() {
             return Ok(());
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ringtune_shared::spec::{JobSpec, PreviewSpec};
+use ringtune_shared::job::kinds::textual_inversion::{PreviewSpec, TrainSpec};
 
 use super::RankError;
 use crate::{
@@ -58,12 +58,12 @@ impl PreviewPlan {
     /// # Errors
     /// The prompt is longer than the text encoder reads.
     pub(super) fn new(
-        spec: &JobSpec,
+        train: &TrainSpec,
         model: &ModelInfo,
         tokenizer: &ClipTokenizer,
         placeholders: &[Placeholders],
     ) -> Result<Option<Self>, RankError> {
-        let PreviewSpec { validation_prompt, num_validation_images, .. } = &spec.train.previews;
+        let PreviewSpec { validation_prompt, num_validation_images, .. } = &train.previews;
         if validation_prompt.is_empty() {
             return Ok(None);
         }
@@ -79,7 +79,7 @@ impl PreviewPlan {
                 problem: format!("got {found} tokens ({prompt:?}); allowed: at most {most}"),
             });
         }
-        let side = spec.train.resolution as usize;
+        let side = train.resolution as usize;
         let latent = model.latent_channels * (side / model.vae_factor).pow(2);
         Ok(Some(Self {
             prompt_ids: tokenizer.encode(&prompt)?,
@@ -87,7 +87,7 @@ impl PreviewPlan {
             count: *num_validation_images,
             side,
             latent,
-            draws: Draws::new(spec.train.seed),
+            draws: Draws::new(train.seed),
         }))
     }
 

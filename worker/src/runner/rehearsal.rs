@@ -4,8 +4,11 @@ use std::{path::Path, sync::Arc, time::Instant};
 
 use ringtune_shared::{
     ids::{ContentHash, Epoch, JobId, WorkerId},
+    job::{
+        JobSpec,
+        kinds::textual_inversion::{ConceptSpec, TextualInversionSpec},
+    },
     ring::{Member, RingView},
-    spec::{ConceptSpec, JobSpec},
     version::{RING_PROTOCOLS, VERSION},
 };
 use serde::Serialize;
@@ -29,6 +32,8 @@ const TIMED_MICROBATCHES: u32 = 2;
 pub struct RehearsalOptions {
     /// The job, its paths absolute.
     pub spec: JobSpec,
+    /// Its work.
+    pub job: TextualInversionSpec,
     /// What a rank would compute in here.
     pub precision: Precision,
     /// Its threads.
@@ -89,7 +94,7 @@ pub struct Timing {
 /// # Errors
 /// What would end the job: see [`RankError`].
 pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Rehearsal, RankError> {
-    let RehearsalOptions { spec, precision, threads, compute } = options;
+    let RehearsalOptions { spec, job, precision, threads, compute } = options;
     let myself = Member { worker: WorkerId::new(), address: String::new() };
     let ring = RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![myself] };
     let numerics_class = "rehearsal".to_owned();
@@ -110,7 +115,7 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
         warnings
     };
     let preparing = async {
-        let prepared = prepare(&assignment, context, &journal).await;
+        let prepared = prepare(&assignment, &job, context, &journal).await;
         drop(journal);
         prepared
     };
@@ -135,8 +140,7 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
         }
     }
     samples.truncate(PROMPTS_SHOWN);
-    let (owned, folder, length) =
-        (assignment.spec.clone(), prepared.tokenizer.clone(), model.max_text_length);
+    let (owned, folder, length) = (job.clone(), prepared.tokenizer.clone(), model.max_text_length);
     let (words, prompts) = tokio::task::spawn_blocking(move || {
         let tokenizer = ClipTokenizer::open(&folder, length)?;
         let words = words(&owned, &tokenizer)?;
@@ -174,7 +178,7 @@ async fn time_microbatches(
 }
 
 /// Every concept's token with its ids, which count up from the vocabulary's size.
-fn words(spec: &JobSpec, tokenizer: &ClipTokenizer) -> Result<Vec<RehearsedWord>, RankError> {
+fn words(job: &TextualInversionSpec, tokenizer: &ClipTokenizer) -> Result<Vec<RehearsedWord>, RankError> {
     let mut next = tokenizer.vocabulary_size() as i64;
     let word = |concept: ConceptSpec| {
         let ids = (next..next + i64::from(concept.num_vectors)).collect();
@@ -187,7 +191,7 @@ fn words(spec: &JobSpec, tokenizer: &ClipTokenizer) -> Result<Vec<RehearsedWord>
         let token = concept.placeholder_token;
         Ok(RehearsedWord { token, ids, initializer, initializer_ids })
     };
-    spec.concepts().into_iter().map(word).collect()
+    job.concepts().into_iter().map(word).collect()
 }
 
 /// "[<cat>]", and "[<cat> 2]" for the second vector.

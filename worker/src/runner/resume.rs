@@ -37,7 +37,7 @@ pub(super) async fn fetch(
     journal: &Journal,
 ) -> Result<Option<Checkpoint>, RankError> {
     let spec = &assignment.spec;
-    let hash = match ResumeFrom::parse(&spec.train.resume_from_checkpoint) {
+    let hash = match ResumeFrom::parse(spec.resume_from()) {
         Ok(ResumeFrom::Nothing) => return Ok(None),
         Ok(ResumeFrom::Uploaded(hash)) => hash,
         Ok(other) => return Err(refused(format!("a worker needs an artifact:// URI, not {other:?}"))),

@@ -1,8 +1,11 @@
 //! The phases of one rank's work.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{ops::Deref, path::PathBuf, sync::Arc};
 
-use ringtune_shared::{spec::JobKind, version::VERSION};
+use ringtune_shared::{
+    job::{self, kinds::textual_inversion::TextualInversionSpec},
+    version::VERSION,
+};
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -42,10 +45,12 @@ pub(super) async fn run(
     // In a task of its own, so that a panic is a reason too. Dropped with this one.
     let working = tokio::spawn(async move {
         let mut progress = InProgress::default();
-        let outcome = match (folder_made, work.assignment.spec.kind) {
+        let outcome = match (folder_made, work.assignment.spec.work.clone()) {
             (Err(error), _) => Err(error),
-            (Ok(()), JobKind::TextualInversion) => Box::pin(work.run(orders, &mut progress)).await,
-            (Ok(()), JobKind::Generate) => draw::run(work, orders).await,
+            (Ok(()), job::Work::TextualInversion(job)) => {
+                Box::pin(TrainingWork { work, job }.run(orders, &mut progress)).await
+            }
+            (Ok(()), job::Work::Generate(spec)) => draw::run(work, spec, orders).await,
         };
         (outcome, progress)
     });
@@ -105,6 +110,43 @@ pub(super) struct Work {
 }
 
 impl Work {
+    /// Files are on their way from now on.
+    pub(super) fn start_uploads(&self, orders: &watch::Receiver<RankOrders>) -> Uploads {
+        let ring = &self.assignment.ring;
+        Uploads::start(ring.job, self.context.artifacts.at(ring.epoch), orders.clone())
+    }
+
+    /// The first lines of its log.
+    pub(super) async fn introduce(&self) {
+        let Assignment { ring, rank, spec, threads, precision, numerics_class, .. } = &self.assignment;
+        let wanted = spec.mixed_precision().as_str();
+        let (journal, members) = (&self.journal, ring.members.len());
+        journal.info(format!("ringtune-worker {VERSION}, {}", self.context.about)).await;
+        journal
+            .info(format!(
+                "rank {rank} of {members}, epoch {}, {threads} threads, class {numerics_class}",
+                ring.epoch
+            ))
+            .await;
+        journal.info(format!("computing in {precision} (the job asked for \"{wanted}\")")).await;
+    }
+}
+
+/// The work of a rank that trains.
+struct TrainingWork {
+    work: Work,
+    job: TextualInversionSpec,
+}
+
+impl Deref for TrainingWork {
+    type Target = Work;
+
+    fn deref(&self) -> &Work {
+        &self.work
+    }
+}
+
+impl TrainingWork {
     async fn run(
         self,
         mut orders: watch::Receiver<RankOrders>,
@@ -118,7 +160,7 @@ impl Work {
         progress.seat = Some(self.context.rings.take_seat(&self.assignment)?);
         // 2. Prepare, and wait for the others.
         let prepared = tokio::select! {
-            prepared = prepare(&self.assignment, &self.context, journal) => match prepared {
+            prepared = prepare(&self.assignment, &self.job, &self.context, journal) => match prepared {
                 Ok(prepared) => prepared,
                 Err(error) => {
                     journal.error(format!("preparation failed: {error}")).await;
@@ -146,29 +188,8 @@ impl Work {
         self.finish(trained, files, left, orders).await
     }
 
-    /// Files are on their way from now on.
-    pub(super) fn start_uploads(&self, orders: &watch::Receiver<RankOrders>) -> Uploads {
-        let ring = &self.assignment.ring;
-        Uploads::start(ring.job, self.context.artifacts.at(ring.epoch), orders.clone())
-    }
-
-    /// The first lines of its log.
-    pub(super) async fn introduce(&self) {
-        let Assignment { ring, rank, spec, threads, precision, numerics_class, .. } = &self.assignment;
-        let wanted = spec.mixed_precision().as_str();
-        let (journal, members) = (&self.journal, ring.members.len());
-        journal.info(format!("ringtune-worker {VERSION}, {}", self.context.about)).await;
-        journal
-            .info(format!(
-                "rank {rank} of {members}, epoch {}, {threads} threads, class {numerics_class}",
-                ring.epoch
-            ))
-            .await;
-        journal.info(format!("computing in {precision} (the job asked for \"{wanted}\")")).await;
-    }
-
     fn check_trace(&self) -> Result<(), RankError> {
-        let folder = &self.assignment.spec.debug.trace_dir;
+        let folder = &self.assignment.spec.common.debug.trace_dir;
         let field = |problem: &str| {
             Err(RankError::Field { field: "debug.trace_dir", problem: format!("{folder:?}: {problem}") })
         };
@@ -191,7 +212,7 @@ impl Work {
             return Ok(None);
         }
         let uploads = self.start_uploads(orders);
-        Ok(Some(JobFiles::create(&self.folder, &self.assignment, prepared, uploads).await?))
+        Ok(Some(JobFiles::create(&self.folder, &self.assignment, &self.job, prepared, uploads).await?))
     }
 
     async fn train(
@@ -220,7 +241,14 @@ impl Work {
             return Err(error);
         }
         let begun = tokio::select! {
-            begun = Training::begin(&self.assignment, prepared, &self.context, &mut ring, &self.journal) => begun,
+            begun = Training::begin(
+                &self.assignment,
+                self.job.train.validation,
+                prepared,
+                &self.context,
+                &mut ring,
+                &self.journal,
+            ) => begun,
             _ = ended(orders) => Err(RankError::Stopped),
         };
         let training = match begun {
@@ -230,7 +258,7 @@ impl Work {
                 return Err(error);
             }
         };
-        let total = self.assignment.spec.train.max_train_steps;
+        let total = self.job.train.max_train_steps;
         if done > 0 {
             self.journal.event(RankEvent::Resumed(done)).await;
         }
@@ -279,14 +307,14 @@ impl Work {
     }
 
     fn learned_rows(&self, training: &Training) -> LearnedRows {
-        let select_best = self.assignment.spec.train.validation.select_best;
+        let select_best = self.job.train.validation.select_best;
         let best = training.selection().best().filter(|_| select_best).cloned();
         LearnedRows { last: training.rows(), best }
     }
 
     /// One step and what is found out after it, together with all other ranks.
     async fn take_step(&self, step: u64, training: &mut Training) -> Result<StepTaken, RankError> {
-        let train = &self.assignment.spec.train;
+        let train = &self.job.train;
         let total = train.max_train_steps;
         // 1. The update.
         let mut summary = training.step(step).await?;
@@ -316,7 +344,7 @@ impl Work {
         rows: &LearnedRows,
         training: &mut Training,
     ) -> Result<Vec<(Shown, Previews)>, RankError> {
-        let train = &self.assignment.spec.train;
+        let train = &self.job.train;
         let mut previews = Vec::new();
         if train.previews.is_due(step, train.max_train_steps) || over {
             previews.extend(self.preview(step, Shown::Step(step), &rows.last, training).await?);
@@ -351,7 +379,7 @@ impl Work {
     ) -> Result<(), RankError> {
         let StepTaken { summary, rows, previews, .. } = taken;
         if let Some(files) = files {
-            let (step, train) = (summary.step, &self.assignment.spec.train);
+            let (step, train) = (summary.step, &self.job.train);
             files.record(&summary)?;
             if train.save_steps > 0 && step.is_multiple_of(train.save_steps) && step < train.max_train_steps {
                 files.save_step(step, rows.last).await?;

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use ringtune_shared::spec::ValidationSpec;
+use ringtune_shared::job::kinds::textual_inversion::ValidationSpec;
 use tracing::debug;
 
 use super::{
@@ -48,6 +48,7 @@ impl Training {
     /// it there for good, which cannot fail: until then the caller keeps the ring, to leave it when all is said.
     pub(super) async fn begin(
         assignment: &Assignment,
+        validation: ValidationSpec,
         prepared: Prepared,
         context: &Context,
         ring: &mut RankRing,
@@ -55,11 +56,10 @@ impl Training {
     ) -> Result<impl FnOnce(RankRing) -> Self + use<>, RankError> {
         let images = prepared.latents.complete(ring, context, journal).await?;
         let vectors = prepared.concepts.iter().map(|concept| concept.num_vectors).sum();
-        let trace = create_trace(&assignment.spec.debug.trace_dir, vectors).await?;
+        let trace = create_trace(&assignment.spec.common.debug.trace_dir, vectors).await?;
         let inputs = prepared.inputs;
         let builder = tokio::task::spawn_blocking(move || inputs.into_builder(images)).await??;
         let (engine, metrics) = (context.engine.clone(), Arc::clone(&context.metrics));
-        let validation = assignment.spec.train.validation;
         Ok(move |ring| Self {
             engine,
             metrics,

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use ringtune_shared::spec::{ConceptSpec, JobSpec, LearnableProperty};
+use ringtune_shared::job::kinds::textual_inversion::{ConceptSpec, LearnableProperty, TextualInversionSpec};
 
 use super::{RankError, preview::PreviewPlan};
 use crate::{
@@ -27,16 +27,16 @@ pub(super) struct ConceptWords {
 /// # Errors
 /// A word that the vocabulary makes impossible; a tokenizer that is not the text encoder's.
 pub(super) fn read(
-    spec: &JobSpec,
+    job: &TextualInversionSpec,
     model: &ModelInfo,
     folder: &Path,
     captions: Vec<Vec<Caption>>,
 ) -> Result<(Vec<ConceptWords>, Option<PreviewPlan>), RankError> {
     let mut tokenizer = ClipTokenizer::open(folder, model.max_text_length)?;
     check_tokenizer(&tokenizer, model)?;
-    let concepts = spec.concepts();
+    let concepts = job.concepts();
     let blame = |index: usize, key: &str| {
-        let field = spec.concept_field(index, key);
+        let field = job.concept_field(index, key);
         move |error: data::Error| RankError::from(error).in_field(&field)
     };
     // 1. The initializers, before the placeholders are there: they can never be one of them.
@@ -58,7 +58,7 @@ pub(super) fn read(
     // 3. The prompts, in which all of them are known.
     let tokenizer = Arc::new(tokenizer);
     let options =
-        CaptionOptions { shuffle_tags: spec.train.shuffle_tags, keep_tags: spec.train.keep_tags as usize };
+        CaptionOptions { shuffle_tags: job.train.shuffle_tags, keep_tags: job.train.keep_tags as usize };
     let mut words = Vec::with_capacity(concepts.len());
     for (index, ((concept, initializers), captions)) in
         concepts.iter().zip(initializers).zip(captions).enumerate()
@@ -70,7 +70,7 @@ pub(super) fn read(
         words.push(ConceptWords { prompts: prompts.map_err(blame(index, "templates"))?, initializers });
     }
     // 4. What is drawn.
-    let previews = PreviewPlan::new(spec, model, &tokenizer, &placeholders)?;
+    let previews = PreviewPlan::new(&job.train, model, &tokenizer, &placeholders)?;
     Ok((words, previews))
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 
 use ringtune_shared::{
     ids::{Epoch, JobId},
+    job::JobSpec,
     ring::RingView,
-    spec::JobSpec,
 };
 
 use crate::engine::Precision;

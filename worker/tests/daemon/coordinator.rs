@@ -20,8 +20,8 @@ use ringtune_proto::{
 };
 use ringtune_shared::{
     ids::{ContentHash, JobId},
+    job::JobSpec,
     manifest::{Manifest, ManifestFile},
-    spec::JobSpec,
     version::{RING_PROTOCOLS, VERSION, WORKER_PROTOCOLS},
 };
 use tokio::{

@@ -1,7 +1,7 @@
 //! Every failure ends the rank with a reason that names what is wrong; the worker lives on.
 
 use ringtune_proto::v1::{RankFault, RankPhase};
-use ringtune_shared::{ids::JobId, spec::JobSpec};
+use ringtune_shared::{ids::JobId, job::JobSpec};
 use ringtune_worker::engine::FakeScript;
 
 use crate::{
@@ -34,8 +34,9 @@ async fn reason_of(
         };
         session.stop(id, false).await;
         if !fails_to_load {
-            let good_images = job(&coordinator, 1, 1).data;
-            let good = JobSpec { data: good_images, ..good };
+            let images = job(&coordinator, 1, 1).textual_inversion().unwrap().data.clone();
+            let mut good = good;
+            good.textual_inversion_mut().unwrap().data = images;
             session.assign_alone(JobId::new(), &good).await;
             session.until(RankPhase::Ready).await;
         }
@@ -75,41 +76,51 @@ async fn a_checkpoint_that_does_not_load() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resolution_that_does_not_fit_the_vae() {
-    assert_reason(plain(), |_, spec| spec.train.resolution = 18, &["train.resolution", "18", "16 or 20"])
-        .await;
+    assert_reason(
+        plain(),
+        |_, spec| spec.textual_inversion_mut().unwrap().train.resolution = 18,
+        &["train.resolution", "18", "16 or 20"],
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_placeholder_that_is_in_the_vocabulary() {
-    let change = |_: &Coordinator, spec: &mut JobSpec| spec.train.placeholder_token = "star</w>".to_owned();
+    let change = |_: &Coordinator, spec: &mut JobSpec| {
+        spec.textual_inversion_mut().unwrap().train.placeholder_token = "star</w>".to_owned()
+    };
     assert_reason(plain(), change, &["train.placeholder_token", "star"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_initializer_that_is_several_tokens() {
-    let change =
-        |_: &Coordinator, spec: &mut JobSpec| spec.train.initializer_token = "one green star".to_owned();
+    let change = |_: &Coordinator, spec: &mut JobSpec| {
+        spec.textual_inversion_mut().unwrap().train.initializer_token = "one green star".to_owned()
+    };
     assert_reason(plain(), change, &["train.initializer_token", "one green star", "num_vectors = 3"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_image_that_cannot_be_decoded() {
     let change = |coordinator: &Coordinator, spec: &mut JobSpec| {
-        spec.data.images = coordinator.add_images(&[("broken.png", b"not a picture".to_vec())]);
+        spec.textual_inversion_mut().unwrap().data.images =
+            coordinator.add_images(&[("broken.png", b"not a picture".to_vec())]);
     };
     assert_reason(plain(), change, &["broken.png"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn content_that_is_not_what_its_hash_says() {
-    let change = |coordinator: &Coordinator, spec: &mut JobSpec| coordinator.spoil(&spec.data.images);
+    let change = |coordinator: &Coordinator, spec: &mut JobSpec| {
+        coordinator.spoil(&spec.textual_inversion().unwrap().data.images)
+    };
     assert_failure(plain(), change, &["artifact://sha256/", "hash"], RankFault::Node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn content_that_the_coordinator_does_not_have() {
     let change = |_: &Coordinator, spec: &mut JobSpec| {
-        spec.data.images = format!("artifact://sha256/{}", "0".repeat(64));
+        spec.textual_inversion_mut().unwrap().data.images = format!("artifact://sha256/{}", "0".repeat(64));
     };
     assert_reason(plain(), change, &["artifact://sha256/000", "no such content"]).await;
 }
@@ -117,20 +128,22 @@ async fn content_that_the_coordinator_does_not_have() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_without_pictures() {
     let change = |_: &Coordinator, spec: &mut JobSpec| {
-        spec.data.images = fixture("toy-sd/tokenizer").display().to_string();
+        spec.textual_inversion_mut().unwrap().data.images = fixture("toy-sd/tokenizer").display().to_string();
     };
     assert_reason(plain(), change, &["data.images"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_that_is_not_there() {
-    let change = |_: &Coordinator, spec: &mut JobSpec| spec.data.images = "/nowhere/at/all".to_owned();
+    let change = |_: &Coordinator, spec: &mut JobSpec| {
+        spec.textual_inversion_mut().unwrap().data.images = "/nowhere/at/all".to_owned()
+    };
     assert_failure(plain(), change, &["data.images", "/nowhere/at/all"], RankFault::Node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trace_that_this_worker_does_not_allow() {
-    let change = |_: &Coordinator, spec: &mut JobSpec| spec.debug.trace_dir = "/tmp/trace".to_owned();
+    let change = |_: &Coordinator, spec: &mut JobSpec| spec.common.debug.trace_dir = "/tmp/trace".to_owned();
     assert_reason(plain(), change, &["debug.trace_dir", "allow_trace_dir"]).await;
 }
 
@@ -155,7 +168,8 @@ async fn numbers_that_are_not_finite_ten_times_in_a_row() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn learned_numbers_that_are_not_finite() {
     let script = FakeScript { token_rows_not_finite: true, ..plain() };
-    let change = |_: &Coordinator, spec: &mut JobSpec| spec.train.max_train_steps = 1;
+    let change =
+        |_: &Coordinator, spec: &mut JobSpec| spec.textual_inversion_mut().unwrap().train.max_train_steps = 1;
     assert_reason(script, change, &["learned_embeds.safetensors", "16 of 16 learned numbers are not finite"])
         .await;
 }

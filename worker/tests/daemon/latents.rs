@@ -8,7 +8,7 @@ use std::{
 };
 
 use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
-use ringtune_shared::{ids::JobId, spec::JobSpec};
+use ringtune_shared::{ids::JobId, job::JobSpec};
 use ringtune_worker::{engine::FakeScript, settings::Settings};
 
 use crate::{
@@ -79,7 +79,7 @@ async fn a_cluster_encodes_every_picture_once() {
         learn(&mut pair, &more).await;
         assert_eq!(count(), 16);
         let mut larger = spec.clone();
-        larger.train.resolution = 32;
+        larger.textual_inversion_mut().unwrap().train.resolution = 32;
         learn(&mut pair, &larger).await;
         assert_eq!(count(), 28);
     }))
@@ -105,7 +105,7 @@ async fn posteriors_that_are_not_in_memory_give_the_same_bytes() {
         let script = FakeScript { encoded: Arc::clone(&encoded), ..FakeScript::default() };
         let mut roomy = ring(vec![script.clone(); 2]).await;
         let mut spec = job_on(&roomy.coordinator, pictures(6), 6, 4);
-        spec.train.validation.validation_loss_steps = 2;
+        spec.textual_inversion_mut().unwrap().train.validation.validation_loss_steps = 2;
         let expected = learn(&mut roomy, &spec).await;
         let entry = fs::metadata(&entries(&roomy.workers[0])[0]).unwrap().len();
         assert_eq!(encoded.swap(0, Ordering::Relaxed), 12);

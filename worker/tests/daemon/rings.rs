@@ -28,7 +28,7 @@ pub async fn ring(scripts: Vec<FakeScript>) -> Ring {
 }
 
 /// Assigns and starts a job on all of them.
-pub async fn begin(ring: &mut Ring, id: JobId, spec: &ringtune_shared::spec::JobSpec) {
+pub async fn begin(ring: &mut Ring, id: JobId, spec: &ringtune_shared::job::JobSpec) {
     for (rank, session) in ring.sessions.iter().enumerate() {
         session.assign(Rank { job: id, epoch: 1, members: &ring.members, rank, spec }).await;
     }
@@ -138,7 +138,8 @@ async fn ranks_with_different_pictures_do_not_start() {
         let spec = job(&ring.coordinator, 5, 2);
         let mut other = spec.clone();
         let picture = crate::worker::pictures(1).remove(0).1;
-        other.data.images = ring.coordinator.add_images(&[("other.png", picture)]);
+        other.textual_inversion_mut().unwrap().data.images =
+            ring.coordinator.add_images(&[("other.png", picture)]);
         for (rank, spec) in [&spec, &other].into_iter().enumerate() {
             ring.sessions[rank].assign(Rank { job: id, epoch: 1, members: &ring.members, rank, spec }).await;
         }

@@ -4,7 +4,7 @@ use ringtune_proto::v1::RankPhase;
 use ringtune_shared::{
     daemon::{lifecycle::Shutdown, listen::Launch},
     ids::JobId,
-    spec::JobSpec,
+    job::JobSpec,
 };
 use ringtune_worker::{
     daemon::run_with,
@@ -43,8 +43,9 @@ async fn cluster(workers: usize) -> Cluster {
 impl Cluster {
     fn job(&self, steps: u64, world_size: u32) -> JobSpec {
         let mut spec = job(&self.coordinator, steps, world_size);
-        spec.train.resolution = 64;
-        spec.data.images = fixture("concepts/green-star").display().to_string();
+        spec.textual_inversion_mut().unwrap().train.resolution = 64;
+        spec.textual_inversion_mut().unwrap().data.images =
+            fixture("concepts/green-star").display().to_string();
         spec
     }
 

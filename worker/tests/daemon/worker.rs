@@ -6,7 +6,7 @@ use image::{ImageFormat, Rgb, RgbImage};
 use ringtune_shared::{
     daemon::{lifecycle::Shutdown, listen::Launch},
     ids::JobId,
-    spec::{JobSpec, parse_job_toml},
+    job::{JobSpec, parse_job_toml},
 };
 use ringtune_worker::{
     daemon::{Error, run_with},

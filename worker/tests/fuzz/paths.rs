@@ -8,8 +8,8 @@ use ringtune_shared::{
     checkpoint::{About, Checkpoint, Numerics},
     embedding::LearnedEmbedding,
     ids::ContentHash,
+    job::parse_job_toml,
     manifest::{Manifest, ManifestFile},
-    spec::parse_job_toml,
 };
 use ringtune_worker::{
     data::{images, pixels},

@@ -28,7 +28,7 @@ pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
     }
     // A job of a coordinator that knows more than this command cannot be read; its files are saved all the same.
     let spec = job.spec.and_then(|spec| spec_from_wire(spec).ok());
-    if let Some(spec) = spec.filter(|spec| spec.train.save_as_full_pipeline && arguments.name.is_empty()) {
+    if let Some(spec) = spec.filter(|spec| spec.wants_full_pipeline() && arguments.name.is_empty()) {
         pipeline::say_how(&spec, &folder);
     }
     Ok(())

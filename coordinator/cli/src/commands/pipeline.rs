@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ringtune_shared::{
     embedding::FileNames,
-    spec::{JobSpec, ModelLocation, ModelSpec},
+    job::{JobSpec, ModelLocation, ModelSpec, kinds::textual_inversion::TextualInversionSpec},
 };
 use serde::Serialize;
 use tokio::process::Command;
@@ -32,12 +32,12 @@ struct PipelineObject {
 /// Refuses, before anything starts, a job whose pipeline could not be made in `folder`.
 pub(super) fn check(spec: &JobSpec, folder: &Path) -> Result<(), Error> {
     const FIELD: &str = "train.save_as_full_pipeline";
-    if !spec.train.save_as_full_pipeline {
+    if !spec.wants_full_pipeline() {
         return Ok(());
     }
     // What a hub or a bucket has, a worker finds out before the first step.
-    let base = local_path(&spec.model.base);
-    if ModelLocation::is_path(&spec.model.base) && !base.join(MODEL_INDEX).is_file() {
+    let base = local_path(&spec.common.model.base);
+    if ModelLocation::is_path(&spec.common.model.base) && !base.join(MODEL_INDEX).is_file() {
         return Err(Error::Usage(format!(
             "{FIELD}: {} has no {MODEL_INDEX}; a pipeline is made from a folder in diffusers layout on this machine",
             base.display()
@@ -63,7 +63,7 @@ pub(super) async fn make(
     let program = find_program(WORKER)?;
     let target = folder.join(FOLDER);
     let mut command = Command::new(&program);
-    command.arg("pipeline").args(model_options(&spec.model));
+    command.arg("pipeline").args(model_options(&spec.common.model));
     for file in embeddings(spec) {
         command.arg("--embeds").arg(folder.join(file));
     }
@@ -91,14 +91,14 @@ pub(super) fn say_how(spec: &JobSpec, folder: &Path) {
         embeddings(spec).iter().map(|file| format!(" --embeds {}", folder.join(file).display())).collect();
     remark(&format!(
         "the job asks for a full pipeline; on a machine that has its model:\n  ringtune pipeline {}{embeds} -o {}",
-        model_options(&spec.model).join(" "),
+        model_options(&spec.common.model).join(" "),
         folder.join(FOLDER).display()
     ));
 }
 
 /// The files of the embeddings that go into it.
 fn embeddings(spec: &JobSpec) -> Vec<String> {
-    let concepts = spec.concepts();
+    let concepts = spec.textual_inversion().map(TextualInversionSpec::concepts).unwrap_or_default();
     let tokens: Vec<&str> = concepts.iter().map(|concept| concept.placeholder_token.as_str()).collect();
     FileNames::list(&tokens).iter().map(FileNames::diffusers).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ringtune_shared::spec::{JobRequest, JobSpec};
+use ringtune_shared::job::{JobRequest, JobSpec};
 use uuid::Uuid;
 
 use super::{
@@ -36,10 +36,10 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     if arguments.print_job {
         return print_job(file, output);
     }
-    let artifacts_folder = output_folder(output_dir, &file.spec.name);
+    let artifacts_folder = output_folder(output_dir, &file.spec.common.name);
     pipeline::check(&file.spec, &artifacts_folder)?;
     let checked = CheckedJob::check(file, Some(&artifacts_folder))?;
-    let artifacts_folder = prepare_folder(Some(artifacts_folder), &checked.file.spec.name)?;
+    let artifacts_folder = prepare_folder(Some(artifacts_folder), &checked.file.spec.common.name)?;
 
     // 2. The daemons.
     let state = RunFolder::create()?;
@@ -69,7 +69,7 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     }
     outcome?;
     // 4. What is made of the artifacts.
-    if checked.file.spec.train.save_as_full_pipeline {
+    if checked.file.spec.wants_full_pipeline() {
         pipeline::make(&checked.file.spec, &folder, output, interrupts).await?;
     }
     Ok(())
@@ -125,7 +125,7 @@ async fn run_job(
     remark(&format!("job {job_id}"));
 
     // 2. From now on it cancels the job, whose artifacts are still saved.
-    let limit = checked.file.spec.train.checkpoints_total_limit;
+    let limit = checked.file.spec.checkpoints_total_limit();
     let keeper = Keeper::start(client.clone(), artifacts_folder.clone(), limit);
     let follow = Follow {
         client: &client,
@@ -171,8 +171,8 @@ fn finish(outcome: Outcome, job_id: Uuid, folder: &Path, saved: Result<usize, Er
 }
 
 fn workers_to_start(spec: &JobSpec, asked: Option<u32>) -> Result<u32, Error> {
-    let workers = asked.unwrap_or(spec.cluster.world_size);
-    let least = spec.cluster.min_world_size;
+    let workers = asked.unwrap_or(spec.common.cluster.world_size);
+    let least = spec.common.cluster.min_world_size;
     if workers < least {
         return Err(Error::Usage(format!(
             "--workers {workers} is fewer than the job's cluster.min_world_size = {least}; \
@@ -184,10 +184,10 @@ fn workers_to_start(spec: &JobSpec, asked: Option<u32>) -> Result<u32, Error> {
             "{workers} workers on one machine are too many; use --workers with a number from {least} to {MOST_WORKERS}"
         )));
     }
-    if workers > spec.cluster.world_size {
+    if workers > spec.common.cluster.world_size {
         remark(&format!(
             "warning: --workers {workers} is more than the job's world_size = {}; the others stay idle",
-            spec.cluster.world_size
+            spec.common.cluster.world_size
         ));
     }
     Ok(workers)

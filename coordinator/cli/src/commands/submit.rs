@@ -6,7 +6,7 @@ use ringtune_proto::{
     convert::{job_state_name, queue_to_wire, spec_to_wire},
     v1,
 };
-use ringtune_shared::{checkpoint::step_of_name, spec::ImageUse};
+use ringtune_shared::{checkpoint::step_of_name, job::kinds::textual_inversion::ImageUse};
 use uuid::Uuid;
 
 use super::follow::{Follow, OnInterrupt, Steps};
@@ -47,12 +47,8 @@ impl CheckedJob {
         for warning in images.iter().flatten().flat_map(warnings).flatten() {
             remark(&format!("warning: {warning}"));
         }
-        let train = &file.spec.train;
-        if let Some(epochs) = train.num_train_epochs.filter(|_| train.max_train_steps > 0) {
-            remark(&format!(
-                "warning: train.num_train_epochs = {epochs} is without effect: train.max_train_steps = {} counts more",
-                train.max_train_steps
-            ));
+        if let Some(warning) = file.spec.warning() {
+            remark(&format!("warning: {warning}"));
         }
         embeddings::check(&file.spec)?;
         let initializers = embeddings::take_initializers(&mut file.spec)?;
@@ -82,9 +78,12 @@ impl CheckedJob {
             remark(&format!("uploaded {count} images"));
         }
         match &self.start {
-            Start::Beginning => spec.train.resume_from_checkpoint.clear(),
+            Start::Beginning => spec.resume_from_mut().map(String::clear).unwrap_or_default(),
             Start::Uploaded => (),
-            Start::From(file) => spec.train.resume_from_checkpoint = file.upload(client).await?,
+            Start::From(file) => {
+                let uploaded = file.upload(client).await?;
+                spec.resume_from_mut().map(|place| *place = uploaded).unwrap_or_default();
+            }
         }
         embeddings::upload(&mut spec, client).await?;
         for content in &self.initializers {
@@ -107,7 +106,15 @@ pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) 
     let mut file = JobFile::read(&arguments.job, &arguments.set)?;
     file.add_labels(&arguments.label)?;
     if let Some(earlier) = arguments.resume_from {
-        file.spec.train.resume_from_checkpoint = newest_checkpoint(&client, earlier).await?;
+        let checkpoint = newest_checkpoint(&client, earlier).await?;
+        let Some(place) = file.spec.resume_from_mut() else {
+            let kind = file.spec.kind();
+            return Err(Error::Usage(format!(
+                "--resume-from: a job of kind {:?} has no checkpoints",
+                kind.as_str()
+            )));
+        };
+        *place = checkpoint;
     }
     let checked = CheckedJob::check(file, None)?;
     let request_id = arguments.request_id.unwrap_or_else(|| Uuid::new_v4().to_string());

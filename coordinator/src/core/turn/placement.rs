@@ -1,7 +1,7 @@
 //! The queue: which job gets a ring next.
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::spec::MixedPrecision;
+use ringtune_shared::job::MixedPrecision;
 
 use super::Turn;
 use crate::core::deadlines::Subject;

@@ -1,7 +1,6 @@
 //! What ranks say, and what follows for their jobs.
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::spec::JobKind;
 
 use super::Turn;
 use crate::core::deadlines::Subject;
@@ -190,7 +189,7 @@ impl Turn<'_> {
             self.set_state(
                 id,
                 JobState::Running,
-                format!("{} on {} rank(s)", doing(job.spec.kind), ring.members.len()),
+                format!("{} on {} rank(s)", job.spec.activity(), ring.members.len()),
             );
             for member in &ring.members {
                 self.cluster.change_worker(member.worker, |worker| worker.failures = 0);
@@ -207,7 +206,7 @@ impl Turn<'_> {
         let finish_by = self.now.plus(self.cluster.options.finish);
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         if job.step >= last_step(job) {
-            let reason = success(job);
+            let reason = job.spec.success(job.step);
             self.end_job(id, JobState::Succeeded, &reason);
         } else if job.finish_by.is_none()
             && let Some(job) = self.job_mut(id)
@@ -218,34 +217,13 @@ impl Turn<'_> {
     }
 }
 
-fn doing(kind: JobKind) -> &'static str {
-    match kind {
-        JobKind::TextualInversion => "training",
-        JobKind::Generate => "drawing",
-    }
-}
-
 /// The step after which a job whose ranks all finished is over: the one that rank 0 stopped at, where a job may stop
 /// early at all.
 fn last_step(job: &Job) -> u64 {
     let planned = job.spec.total_steps();
-    let may_stop_early = job.spec.train.validation.early_stop_patience > 0;
+    let may_stop_early = job.spec.may_stop_early();
     let stopped = job.ring.as_ref().and_then(|ring| ring.members.first()).map(|first| first.last_step);
     stopped.filter(|step| may_stop_early && *step > 0).map_or(planned, |step| step.min(planned))
-}
-
-fn success(job: &Job) -> String {
-    let (done, planned) = (job.step, job.spec.total_steps());
-    if job.spec.kind == JobKind::Generate {
-        return "all pictures are drawn".to_owned();
-    }
-    if done >= planned {
-        return format!("{done} steps done");
-    }
-    let patience = job.spec.train.validation.early_stop_patience;
-    format!(
-        "{done} of {planned} steps done: stopped early, no lower validation loss in {patience} validations"
-    )
 }
 
 #[cfg(test)]

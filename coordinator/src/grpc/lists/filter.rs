@@ -17,7 +17,7 @@ use std::iter::Peekable;
 use std::str::CharIndices;
 
 use ringtune_proto::convert::FieldError;
-use ringtune_shared::spec::check_label_key;
+use ringtune_shared::job::check_label_key;
 
 /// Bytes of a filter.
 const LONGEST: usize = 8192;

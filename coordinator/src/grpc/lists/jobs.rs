@@ -2,7 +2,7 @@
 
 use ringtune_proto::convert::{FieldError, job_state_from_name};
 use ringtune_proto::v1;
-use ringtune_shared::spec::JobKind;
+use ringtune_shared::job::JobKind;
 
 use super::filter::Filter;
 use super::order::Order;

@@ -2,7 +2,7 @@
 
 use ringtune_shared::embedding::{LARGEST_FILE, LearnedEmbedding};
 use ringtune_shared::ids::ContentHash;
-use ringtune_shared::spec::{EmbeddingPlace, JobSpec};
+use ringtune_shared::job::{JobSpec, kinds::generate::EmbeddingPlace};
 use tonic_types::FieldViolation;
 
 use super::{References, Ties, read_whole};
@@ -18,7 +18,7 @@ impl References {
         let refuse =
             |field: &str, problem: String| vec![FieldViolation::new(format!("spec.{field}"), problem)];
         // 1. A job may also draw with files that its workers have.
-        for (index, entry) in spec.generate.iter().flat_map(|generate| &generate.embeddings).enumerate() {
+        for (index, entry) in spec.drawn_embeddings().iter().enumerate() {
             let refuse = |problem: String| refuse(&format!("generate.embeddings[{index}]"), problem);
             if let EmbeddingPlace::Uploaded { hash, .. } = EmbeddingPlace::parse(entry).map_err(refuse)? {
                 self.use_embedding(ties, hash).await.map_err(refuse)?;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::{Checkpoint, LARGEST_FILE, ResumeFrom, Resumed};
 use ringtune_shared::ids::{ContentHash, Epoch};
+use ringtune_shared::job::JobSpec;
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
-use ringtune_shared::spec::JobSpec;
 use tonic::Status;
 use tonic_types::FieldViolation;
 
@@ -118,7 +118,7 @@ impl References {
         spec: &JobSpec,
     ) -> Result<Option<Resumed>, Vec<FieldViolation>> {
         let refuse = |problem: String| vec![FieldViolation::new(CHECKPOINT_FIELD, problem)];
-        let text = &spec.train.resume_from_checkpoint;
+        let text = spec.resume_from();
         let hash = match ResumeFrom::parse(text) {
             Ok(ResumeFrom::Nothing) => return Ok(None),
             Ok(ResumeFrom::Uploaded(hash)) => hash,

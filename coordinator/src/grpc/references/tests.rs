@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringtune_shared::ids::{ContentHash, JobId};
-use ringtune_shared::spec::JobSpec;
+use ringtune_shared::job::JobSpec;
 
 use super::*;
 use crate::contents::Limits;
@@ -88,7 +88,7 @@ impl Place {
 
 fn spec(images: &str) -> JobSpec {
     let mut spec = (*conformance::queued_job(1).spec).clone();
-    spec.data.images = images.to_owned();
+    spec.textual_inversion_mut().unwrap().data.images = images.to_owned();
     spec
 }
 
@@ -147,12 +147,15 @@ async fn a_job_that_is_made_has_its_contents_whatever_goes_meanwhile() {
         let filter = JobFilter::default();
         let newest = JobQuery { filter, order: JobOrder::Creation, descending: true, after: None, limit: 1 };
         let jobs = place.references.handle.store().list_jobs(&newest).await.unwrap();
-        if jobs.first().is_some_and(|job| job.spec.data.images == manifest.uri()) {
+        if jobs.first().is_some_and(|job| job.spec.textual_inversion().unwrap().data.images == manifest.uri())
+        {
             made += 1;
             assert!(place.is_here(manifest) && place.is_here(picture), "round {round}");
         }
         place.references.sweep(SystemTime::now() + 2 * DAY).await.map_err(Status::from).unwrap();
-        let is_made = jobs.first().is_some_and(|job| job.spec.data.images == manifest.uri());
+        let is_made = jobs
+            .first()
+            .is_some_and(|job| job.spec.textual_inversion().unwrap().data.images == manifest.uri());
         assert_eq!([place.is_here(manifest), place.is_here(picture)], [is_made; 2], "round {round}");
     }
     assert!(made > 0, "no round made its job");

@@ -26,8 +26,10 @@ fn file(job: JobId, name: &str, hash: ContentHash) -> Write {
 fn job_of(number: u64, images: Option<ContentHash>, checkpoint: Option<ContentHash>) -> Arc<Job> {
     let mut job = (*queued_job(number)).clone();
     let mut spec = (*job.spec).clone();
-    spec.data.images = images.map_or_else(|| "/images".to_owned(), |hash| hash.uri());
-    spec.train.resume_from_checkpoint = checkpoint.map(|hash| hash.uri()).unwrap_or_default();
+    if let Some(work) = spec.textual_inversion_mut() {
+        work.data.images = images.map_or_else(|| "/images".to_owned(), |hash| hash.uri());
+        work.train.resume_from_checkpoint = checkpoint.map(|hash| hash.uri()).unwrap_or_default();
+    }
     job.spec = Arc::new(spec);
     Arc::new(job)
 }

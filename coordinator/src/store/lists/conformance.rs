@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ringtune_shared::ids::{ContentHash, JobId};
-use ringtune_shared::spec::JobKind;
+use ringtune_shared::job::JobKind;
 
 use super::{ArtifactQuery, EventQuery, JobFilter, JobOrder, JobQuery};
 use crate::core::{ArtifactRecord, EventBody, EventKind, Job, JobEvent, JobState, LogLevel, Time, Write};
@@ -27,7 +27,7 @@ async fn write_jobs(store: &dyn Store) -> Vec<Job> {
     for number in 1..=30_u64 {
         let mut job = (*conformance::queued_job(number)).clone();
         let mut spec = (*job.spec).clone();
-        spec.name = char::from(b'a' + (number % 5) as u8).to_string();
+        spec.common.name = char::from(b'a' + (number % 5) as u8).to_string();
         job.spec = Arc::new(spec);
         let queue = Arc::make_mut(&mut job.queue);
         queue.priority = (number % 3) as u32;

@@ -16,10 +16,10 @@ pub(in crate::store) fn jobs<'a>(jobs: impl Iterator<Item = &'a Job>, query: &Jo
 
 fn wanted(filter: &JobFilter, job: &Job) -> bool {
     filter.states.as_ref().is_none_or(|states| states.contains(&job.state))
-        && filter.name.as_ref().is_none_or(|name| *name == job.spec.name)
+        && filter.name.as_ref().is_none_or(|name| *name == job.spec.common.name)
         && filter.owner.as_ref().is_none_or(|owner| *owner == job.queue.owner)
         && filter.priority.is_none_or(|priority| priority == job.queue.priority)
-        && filter.kind.is_none_or(|kind| kind == job.spec.kind)
+        && filter.kind.is_none_or(|kind| kind == job.spec.kind())
         && filter.labels.iter().all(|(key, value)| job.queue.labels.get(key) == Some(value))
 }
 

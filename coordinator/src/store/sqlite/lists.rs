@@ -46,8 +46,8 @@ pub(super) async fn insert_jobs(connection: &mut SqliteConnection, jobs: &[&Job]
     insert(connection, into, jobs, |row, job| {
         row.push_bind(integer(job.number))
             .push_bind(job.state.as_str())
-            .push_bind(job.spec.name.as_str())
-            .push_bind(job.spec.kind.as_str())
+            .push_bind(job.spec.common.name.as_str())
+            .push_bind(job.spec.kind().as_str())
             .push_bind(job.queue.owner.as_str())
             .push_bind(i64::from(job.queue.priority));
     })

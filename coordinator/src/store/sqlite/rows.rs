@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringtune_shared::ids::{ContentHash, JobId};
-use ringtune_shared::spec::{JobSpec, QueueSpec};
+use ringtune_shared::job::{JobSpec, QueueSpec};
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;

@@ -86,7 +86,7 @@ async fn a_database_of_the_last_release_is_brought_forward_with_all_that_is_in_i
     let mut job = (*conformance::queued_job(1)).clone();
     let checkpoint = ContentHash::of(b"checkpoint");
     let mut spec = (*job.spec).clone();
-    spec.train.resume_from_checkpoint = checkpoint.uri();
+    spec.textual_inversion_mut().unwrap().train.resume_from_checkpoint = checkpoint.uri();
     job.spec = Arc::new(spec);
     job.request = Some(RequestKey { id: "request".to_owned(), fingerprint: ContentHash::of(b"spec") });
     (job.step, job.loss, job.last_sequence, job.artifacts) = (1, Some(0.1 + 0.2), 2, 1);
@@ -118,7 +118,7 @@ async fn a_database_of_the_last_release_is_brought_forward_with_all_that_is_in_i
     assert_eq!(store.steps(job.id, 0, 9).await.unwrap(), [step]);
     assert_eq!(store.job(broken.id).await.unwrap().unwrap().state, JobState::Failed);
     // 3. Nothing that it names is free, and what its manifest names is asked for first.
-    let images = ContentHash::from_uri(&job.spec.data.images).unwrap();
+    let images = ContentHash::from_uri(&job.spec.textual_inversion().unwrap().data.images).unwrap();
     let (picture, other) = (ContentHash::of(b"picture"), ContentHash::of(b"other"));
     let all = [images, checkpoint, listed, picture, other];
     assert!(store.unwanted(&all).await.unwrap().is_empty());
@@ -180,7 +180,7 @@ async fn a_step_report_writes_few_bytes_however_large_its_job_is() {
     let store = SqliteStore::open(&path).await.unwrap();
     let mut job = (*conformance::queued_job(1)).clone();
     let mut spec = (*job.spec).clone();
-    spec.train.templates = vec!["x".repeat(500); 500];
+    spec.textual_inversion_mut().unwrap().train.templates = vec!["x".repeat(500); 500];
     job.spec = Arc::new(spec);
     store.commit(&[Write::InsertJob(Arc::new(job.clone()))]).await.unwrap();
     let log = || std::fs::metadata(folder.path().join("coordinator.db-wal")).unwrap().len();

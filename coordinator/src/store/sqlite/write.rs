@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringtune_shared::ids::{ContentHash, JobId};
-use ringtune_shared::spec::{ContentUse, STORED_VERSION};
+use ringtune_shared::job::{ContentUse, STORED_VERSION};
 use sqlx::query_builder::Separated;
 use sqlx::{Connection as _, QueryBuilder, Sqlite, SqliteConnection};
 

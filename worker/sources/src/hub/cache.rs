@@ -18,7 +18,7 @@ use std::{
 
 use ringtune_shared::{
     files::{temporary_path_beside, write_atomically},
-    spec::HubModel,
+    job::HubModel,
 };
 
 use super::client::is_commit;

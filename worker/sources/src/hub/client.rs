@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use futures::{StreamExt as _, TryStreamExt as _};
 use reqwest::{Client, Method, Response, StatusCode, Url, header};
-use ringtune_shared::spec::{HubModel, is_plain_name};
+use ringtune_shared::job::{HubModel, is_plain_name};
 use serde::Deserialize;
 
 use super::settings::HubSettings;

@@ -10,7 +10,7 @@ mod settings;
 use std::path::PathBuf;
 
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, future::BoxFuture};
-use ringtune_shared::spec::HubModel;
+use ringtune_shared::job::HubModel;
 
 use crate::{
     Environment, Error, Patience, ProgressSender,

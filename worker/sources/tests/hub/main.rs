@@ -7,7 +7,7 @@ mod server;
 use std::{fs, path::Path, time::Duration};
 
 use axum::http::Method;
-use ringtune_shared::spec::ModelLocation;
+use ringtune_shared::job::ModelLocation;
 use ringtune_sources::{
     CacheOptions, DownloadProgress, Environment, Error, LocalModel, ModelSources, Patience, progress_channel,
 };
@@ -141,8 +141,16 @@ async fn an_interrupted_file_goes_on_where_it_stopped() {
     let user = User::of(&hub);
     let (model, _) = user.fetch("hf://acme/toy-sd").await.unwrap();
     assert_whole(&hub, &model.folder);
-    let asked = sent_of(&hub.seen(), UNET);
-    assert_eq!(asked, [None, Some("bytes=100000-".to_owned()), Some("bytes=150000-".to_owned())]);
+    // What a server has sent when it breaks off may not have arrived: whatever has is not asked for again.
+    let asked: Vec<u64> = sent_of(&hub.seen(), UNET).iter().map(|range| start_of(range.as_deref())).collect();
+    let [0, second, third] = asked[..] else { panic!("{asked:?}") };
+    assert!(0 < second && second <= 100_000, "{asked:?}");
+    assert!(second < third && third <= second + 50_000, "{asked:?}");
+}
+
+/// Where an asked range begins.
+fn start_of(range: Option<&str>) -> u64 {
+    range.map_or(0, |range| range.trim_start_matches("bytes=").trim_end_matches('-').parse().unwrap())
 }
 
 #[tokio::test]
@@ -154,11 +162,13 @@ async fn a_restart_asks_only_for_the_rest() {
     let error = user.fetch("hf://acme/toy-sd").await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     assert!(!error.to_string().contains("signature"), "{error}");
-    assert_eq!(user.partials(), [100_000]);
+    // What the server sent before it broke off may not all have arrived.
+    let [kept] = user.partials()[..] else { panic!("{:?}", user.partials()) };
+    assert!(0 < kept && kept <= 100_000, "{kept}");
     hub.seen();
     let (model, _) = user.fetch("hf://acme/toy-sd").await.unwrap();
     assert_whole(&hub, &model.folder);
-    assert_eq!(sent_of(&hub.seen(), UNET), [Some("bytes=100000-".to_owned())]);
+    assert_eq!(sent_of(&hub.seen(), UNET), [Some(format!("bytes={kept}-"))]);
     assert_eq!(user.partials(), [] as [u64; 0]);
 }
 

@@ -15,7 +15,11 @@ use std::{
 };
 
 use clap::Args;
-use ringtune_shared::spec::{ImageUse, JobKind, JobSpec, MixedPrecision, SpecError, parse_job_toml};
+use ringtune_shared::job::{
+    JobKind, JobSpec, MixedPrecision, SpecError,
+    kinds::textual_inversion::{ImageUse, TextualInversionSpec},
+    parse_job_toml,
+};
 
 use ringtune_sources::{Environment, ModelSources, Patience};
 
@@ -69,15 +73,15 @@ pub(super) async fn examine(file: &Path, arguments: &JobArguments, coordinator: 
             return report;
         }
     };
-    report.name = spec.name.clone();
-    if spec.kind != JobKind::TextualInversion {
-        let problem = format!("a dry run shows textual_inversion jobs, not {:?}", spec.kind.as_str());
+    report.name = spec.common.name.clone();
+    if spec.kind() != JobKind::TextualInversion {
+        let problem = format!("a dry run shows textual_inversion jobs, not {:?}", spec.kind().as_str());
         report.problems.push(Problem { field: "kind".to_owned(), problem });
         return report;
     }
-    if !spec.train.resume_from_checkpoint.is_empty() {
+    if let Some(resume_from) = spec.resume_from_mut().filter(|place| !place.is_empty()) {
         // It is compared with what it goes on from when it is uploaded; everything else is as in a job of its own.
-        spec.train.resume_from_checkpoint.clear();
+        resume_from.clear();
         report.warnings.push("train.resume_from_checkpoint: not looked at in a dry run".to_owned());
     }
     // 2. The folders: everything that is wrong with them at once, and what nobody refuses but may not be meant.
@@ -106,9 +110,10 @@ pub(super) async fn examine(file: &Path, arguments: &JobArguments, coordinator: 
         return report;
     }
     // 3. All that a worker would check, on this machine.
-    match on_this_machine(&spec, arguments, coordinator).await {
+    let Some(job) = spec.textual_inversion() else { return report };
+    match on_this_machine(&spec, job, arguments, coordinator).await {
         Ok((rehearsal, precision, threads)) => {
-            report.take(&spec, &rehearsal, precision, threads);
+            report.take(&spec.common, job, &rehearsal, precision, threads);
             if let Some(out) = &arguments.out {
                 write_sheet(&mut report, rehearsal, out).await;
             }
@@ -143,14 +148,16 @@ fn spec_needs_coordinator(report: &JobReport) -> bool {
 /// Rehearses with an engine and folders that last as long as this call. The error is a text for people.
 async fn on_this_machine(
     spec: &JobSpec,
+    job: &TextualInversionSpec,
     arguments: &JobArguments,
     coordinator: Option<&str>,
 ) -> Result<(Rehearsal, Precision, usize), String> {
     let say = |error: &dyn std::error::Error| error.to_string();
     let node = Node::detect();
-    let wanted = arguments.threads.map_or(spec.cluster.threads_per_rank as usize, |threads| threads as usize);
+    let wanted =
+        arguments.threads.map_or(spec.common.cluster.threads_per_rank as usize, |threads| threads as usize);
     let threads = if wanted == 0 { default_threads(&node, 0) } else { wanted };
-    let bf16 = spec.train.mixed_precision == MixedPrecision::Bf16;
+    let bf16 = spec.mixed_precision() == MixedPrecision::Bf16;
     let precision = if bf16 && node.cpu.has_bf16() { Precision::Bf16 } else { Precision::Fp32 };
     let engine = tokio::task::spawn_blocking(move || EngineHandle::start(move || TorchEngine::new(threads)))
         .await
@@ -174,7 +181,13 @@ async fn on_this_machine(
         allow_trace_dir: true,
         about: String::new(),
     };
-    let options = RehearsalOptions { spec: spec.clone(), precision, threads, compute: !arguments.no_compute };
+    let options = RehearsalOptions {
+        spec: spec.clone(),
+        job: job.clone(),
+        precision,
+        threads,
+        compute: !arguments.no_compute,
+    };
     let rehearsed = rehearse(options, &context).await.map_err(|error: RankError| say(&error))?;
     Ok((rehearsed, precision, threads))
 }

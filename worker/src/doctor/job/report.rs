@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ringtune_shared::spec::{JobSpec, Violation};
+use ringtune_shared::job::{CommonSpec, Violation, kinds::textual_inversion::TextualInversionSpec};
 use serde::Serialize;
 
 use super::pictures::FolderReport;
@@ -138,7 +138,8 @@ impl JobReport {
     /// Takes in what the rehearsal gave.
     pub(super) fn take(
         &mut self,
-        spec: &JobSpec,
+        common: &CommonSpec,
+        job: &TextualInversionSpec,
         rehearsal: &Rehearsal,
         precision: Precision,
         threads: usize,
@@ -155,7 +156,7 @@ impl JobReport {
             }
         }
         self.sizes.sort_by_key(|size| (size.width, size.height));
-        let (steps, global_batch) = (spec.train.max_train_steps, spec.global_batch());
+        let (steps, global_batch) = (job.train.max_train_steps, job.global_batch(&common.cluster));
         let samples = steps.saturating_mul(global_batch);
         self.training = Some(TrainingReport {
             steps,
@@ -163,20 +164,20 @@ impl JobReport {
             samples,
             epoch_samples: rehearsal.epoch_samples,
             epochs: samples as f64 / rehearsal.epoch_samples.max(1) as f64,
-            learning_rate: spec.effective_learning_rate(),
+            learning_rate: job.effective_learning_rate(&common.cluster),
         });
         self.model = Some(ModelReport {
-            base: spec.model.base.clone(),
+            base: common.model.base.clone(),
             sha256: rehearsal.model_hash.to_string(),
             prediction_type: rehearsal.model.prediction_type.name().to_owned(),
             text_width: rehearsal.model.text_width,
             vae_factor: rehearsal.model.vae_factor,
         });
-        let ranks = spec.cluster.world_size;
+        let ranks = common.cluster.world_size;
         self.estimate = rehearsal.timing.map(|timing| {
             let share = pictures.div_ceil(ranks.max(1) as usize);
             let encode_seconds = timing.encode_seconds * share as f64;
-            let step_seconds = timing.microbatch_seconds * f64::from(spec.train.gradient_accumulation_steps);
+            let step_seconds = timing.microbatch_seconds * f64::from(job.train.gradient_accumulation_steps);
             Estimate {
                 precision: precision.name().to_owned(),
                 threads,

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
+    job::parse_job_toml,
     ring::{Member, RingView},
-    spec::parse_job_toml,
 };
 
 use super::*;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use ringtune_shared::ids::{JobId, WorkerId};
-use ringtune_shared::spec::{JobSpec, parse_job_toml};
+use ringtune_shared::job::{JobSpec, parse_job_toml};
 use ringtune_shared::version::Dialect;
 
 use super::{Decision, place, problem};

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use ringtune_shared::ids::{JobId, WorkerId};
-use ringtune_shared::spec::parse_job_toml;
+use ringtune_shared::job::parse_job_toml;
 use ringtune_shared::version::{Agreement, Dialect, ProtocolRange};
 
 use crate::core::{

@@ -1,0 +1,321 @@
+//! `data`, `train` and `concepts` of the job spec.
+
+use ringtune_shared::job::kinds::textual_inversion::{
+    ConceptDraft, ConceptSpec, DataDraft, DataSpec, FolderDraft, FolderSpec, TrainDraft, TrainSpec,
+};
+
+use crate::{
+    convert::fields::{given, signed},
+    v1,
+};
+
+pub(in crate::convert) fn data_from_wire(wire: v1::DataSpec) -> DataDraft {
+    DataDraft { images: given(wire.images), folders: folders_from_wire(wire.folders) }
+}
+
+pub(in crate::convert) fn train_from_wire(train: v1::TrainSpec) -> TrainDraft {
+    TrainDraft {
+        placeholder_token: given(train.placeholder_token),
+        initializer_token: given(train.initializer_token),
+        initializer_embedding: given(train.initializer_embedding),
+        learnable_property: train.learnable_property,
+        num_vectors: train.num_vectors,
+        resolution: train.resolution,
+        train_batch_size: train.train_batch_size,
+        gradient_accumulation_steps: train.gradient_accumulation_steps,
+        max_train_steps: train.max_train_steps,
+        learning_rate: train.learning_rate,
+        learning_rates: train.learning_rates,
+        scale_lr: train.scale_lr,
+        lr_scheduler: train.lr_scheduler,
+        lr_warmup_steps: train.lr_warmup_steps,
+        seed: train.seed,
+        mixed_precision: train.mixed_precision,
+        center_crop: train.center_crop,
+        templates: (!train.templates.is_empty()).then_some(train.templates),
+        save_steps: train.save_steps,
+        adam_beta1: train.adam_beta1,
+        adam_beta2: train.adam_beta2,
+        adam_weight_decay: train.adam_weight_decay,
+        adam_epsilon: train.adam_epsilon,
+        lr_num_cycles: train.lr_num_cycles,
+        max_grad_norm: train.max_grad_norm,
+        snr_gamma: train.snr_gamma,
+        noise_offset: train.noise_offset,
+        rescale_betas_zero_snr: train.rescale_betas_zero_snr,
+        num_train_epochs: train.num_train_epochs,
+        repeats: train.repeats,
+        checkpointing_steps: train.checkpointing_steps,
+        checkpoints_total_limit: train.checkpoints_total_limit,
+        resume_from_checkpoint: train.resume_from_checkpoint,
+        save_as_full_pipeline: train.save_as_full_pipeline,
+        validation_loss_steps: train.validation_loss_steps,
+        validation_loss_samples: train.validation_loss_samples,
+        select_best: train.select_best,
+        early_stop_patience: train.early_stop_patience,
+        validation_prompt: train.validation_prompt,
+        num_validation_images: train.num_validation_images,
+        validation_steps: train.validation_steps,
+        report_to: train.report_to,
+        caption_dropout: train.caption_dropout,
+        shuffle_tags: train.shuffle_tags,
+        keep_tags: train.keep_tags,
+        enable_bucket: train.enable_bucket,
+        min_bucket_reso: train.min_bucket_reso,
+        max_bucket_reso: train.max_bucket_reso,
+        bucket_reso_steps: train.bucket_reso_steps,
+        bucket_no_upscale: train.bucket_no_upscale,
+    }
+}
+
+pub(in crate::convert) fn concept_from_wire(wire: v1::ConceptSpec) -> ConceptDraft {
+    ConceptDraft {
+        placeholder_token: given(wire.placeholder_token),
+        initializer_token: given(wire.initializer_token),
+        initializer_embedding: given(wire.initializer_embedding),
+        images: given(wire.images),
+        folders: folders_from_wire(wire.folders),
+        num_vectors: wire.num_vectors,
+        learnable_property: wire.learnable_property,
+        templates: (!wire.templates.is_empty()).then_some(wire.templates),
+    }
+}
+
+fn folders_from_wire(wire: Vec<v1::FolderSpec>) -> Option<Vec<FolderDraft>> {
+    let folder = |wire: v1::FolderSpec| FolderDraft { images: given(wire.images), repeats: wire.repeats };
+    (!wire.is_empty()).then(|| wire.into_iter().map(folder).collect())
+}
+
+fn folders_to_wire(folders: &[FolderSpec]) -> Vec<v1::FolderSpec> {
+    let wire = |folder: &FolderSpec| v1::FolderSpec {
+        images: folder.images.clone(),
+        repeats: Some(i64::from(folder.repeats)),
+    };
+    folders.iter().map(wire).collect()
+}
+
+pub(in crate::convert) fn concept_to_wire(concept: &ConceptSpec) -> v1::ConceptSpec {
+    v1::ConceptSpec {
+        placeholder_token: concept.placeholder_token.clone(),
+        initializer_token: concept.initializer_token.clone(),
+        initializer_embedding: concept.initializer_embedding.clone(),
+        images: concept.images.clone(),
+        folders: folders_to_wire(&concept.folders),
+        num_vectors: Some(i64::from(concept.num_vectors)),
+        learnable_property: Some(concept.learnable_property.as_str().to_owned()),
+        templates: concept.templates.clone(),
+    }
+}
+
+pub(in crate::convert) fn data_to_wire(data: &DataSpec) -> v1::DataSpec {
+    v1::DataSpec { images: data.images.clone(), folders: folders_to_wire(&data.folders) }
+}
+
+pub(in crate::convert) fn train_to_wire(train: &TrainSpec) -> v1::TrainSpec {
+    v1::TrainSpec {
+        placeholder_token: train.placeholder_token.clone(),
+        initializer_token: train.initializer_token.clone(),
+        initializer_embedding: train.initializer_embedding.clone(),
+        learnable_property: Some(train.learnable_property.as_str().to_owned()),
+        num_vectors: Some(i64::from(train.num_vectors)),
+        resolution: Some(i64::from(train.resolution)),
+        train_batch_size: Some(i64::from(train.train_batch_size)),
+        gradient_accumulation_steps: Some(i64::from(train.gradient_accumulation_steps)),
+        max_train_steps: (train.max_train_steps > 0).then(|| signed(train.max_train_steps)),
+        learning_rate: Some(train.learning_rate),
+        learning_rates: train.learning_rates.as_ref().map(ToString::to_string),
+        scale_lr: Some(train.scale_lr),
+        lr_scheduler: Some(train.lr_scheduler.as_str().to_owned()),
+        lr_warmup_steps: Some(signed(train.lr_warmup_steps)),
+        seed: Some(signed(train.seed)),
+        mixed_precision: Some(train.mixed_precision.as_str().to_owned()),
+        center_crop: Some(train.center_crop),
+        templates: train.templates.clone(),
+        save_steps: Some(signed(train.save_steps)),
+        adam_beta1: Some(train.adam_beta1),
+        adam_beta2: Some(train.adam_beta2),
+        adam_weight_decay: Some(train.adam_weight_decay),
+        adam_epsilon: Some(train.adam_epsilon),
+        lr_num_cycles: Some(signed(train.lr_num_cycles)),
+        max_grad_norm: Some(train.max_grad_norm),
+        snr_gamma: Some(train.snr_gamma),
+        noise_offset: Some(train.noise_offset),
+        rescale_betas_zero_snr: Some(train.rescale_betas_zero_snr),
+        num_train_epochs: train.num_train_epochs.map(signed),
+        repeats: Some(i64::from(train.repeats)),
+        checkpointing_steps: Some(signed(train.checkpointing_steps)),
+        checkpoints_total_limit: Some(signed(train.checkpoints_total_limit)),
+        resume_from_checkpoint: Some(train.resume_from_checkpoint.clone()),
+        save_as_full_pipeline: Some(train.save_as_full_pipeline),
+        validation_loss_steps: Some(signed(train.validation.validation_loss_steps)),
+        validation_loss_samples: Some(i64::from(train.validation.validation_loss_samples)),
+        select_best: Some(train.validation.select_best),
+        early_stop_patience: Some(signed(train.validation.early_stop_patience)),
+        validation_prompt: Some(train.previews.validation_prompt.clone()),
+        num_validation_images: Some(i64::from(train.previews.num_validation_images)),
+        validation_steps: Some(signed(train.previews.validation_steps)),
+        report_to: Some(train.report_to.as_str().to_owned()),
+        caption_dropout: Some(train.caption_dropout),
+        shuffle_tags: Some(train.shuffle_tags),
+        keep_tags: Some(i64::from(train.keep_tags)),
+        enable_bucket: Some(train.enable_bucket),
+        min_bucket_reso: Some(i64::from(train.min_bucket_reso)),
+        max_bucket_reso: Some(i64::from(train.max_bucket_reso)),
+        bucket_reso_steps: Some(i64::from(train.bucket_reso_steps)),
+        bucket_no_upscale: Some(train.bucket_no_upscale),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringtune_shared::job::{
+        JobSpec, PredictionType,
+        kinds::textual_inversion::{ReportTo, TextualInversionSpec, ValidationSpec},
+    };
+
+    use super::*;
+    use crate::convert::{spec_from_wire, spec_to_wire};
+
+    fn work(spec: &JobSpec) -> &TextualInversionSpec {
+        spec.textual_inversion().unwrap()
+    }
+
+    fn sent() -> v1::JobSpec {
+        v1::JobSpec {
+            kind: "textual_inversion".to_owned(),
+            model: Some(v1::ModelSpec {
+                base: "hf://acme/sd".to_owned(),
+                revision: "v1".to_owned(),
+                variant: "fp16".to_owned(),
+                prediction_type: Some("v_prediction".to_owned()),
+                tokenizer: Some("/models/tokenizer".to_owned()),
+            }),
+            data: Some(v1::DataSpec { images: "/images".to_owned(), ..Default::default() }),
+            train: Some(v1::TrainSpec {
+                placeholder_token: "<star>".to_owned(),
+                initializer_token: "star".to_owned(),
+                learning_rates: Some("0.02:7, 1e-3".to_owned()),
+                seed: Some(i64::MAX),
+                templates: vec!["a photo of a {}".to_owned()],
+                adam_beta1: Some(0.8),
+                adam_beta2: Some(0.9),
+                adam_weight_decay: Some(0.1),
+                adam_epsilon: Some(1e-6),
+                lr_num_cycles: Some(2),
+                max_grad_norm: Some(0.5),
+                snr_gamma: Some(5.0),
+                noise_offset: Some(0.1),
+                checkpointing_steps: Some(3),
+                checkpoints_total_limit: Some(2),
+                resume_from_checkpoint: Some("latest".to_owned()),
+                save_as_full_pipeline: None,
+                validation_loss_steps: Some(50),
+                validation_loss_samples: Some(24),
+                select_best: Some(true),
+                early_stop_patience: Some(3),
+                validation_prompt: Some("a <star>".to_owned()),
+                num_validation_images: Some(2),
+                validation_steps: Some(10),
+                report_to: Some("none".to_owned()),
+                rescale_betas_zero_snr: Some(true),
+                ..Default::default()
+            }),
+            cluster: Some(v1::ClusterSpec { world_size: Some(3), ..Default::default() }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_resolved_spec_goes_over_the_wire_unchanged() {
+        let spec = spec_from_wire(sent()).unwrap();
+        assert_eq!(spec.common.cluster.min_world_size, 3);
+        assert_eq!((spec.common.model.revision.as_str(), spec.common.model.variant.as_str()), ("v1", "fp16"));
+        assert_eq!(work(&spec).train.max_train_steps, 5000);
+        assert_eq!((work(&spec).train.adam_beta1, work(&spec).train.adam_beta2), (0.8, 0.9));
+        assert_eq!((work(&spec).train.adam_weight_decay, work(&spec).train.adam_epsilon), (0.1, 1e-6));
+        assert_eq!((work(&spec).train.lr_num_cycles, work(&spec).train.max_grad_norm), (2, 0.5));
+        assert_eq!((work(&spec).train.snr_gamma, work(&spec).train.noise_offset), (5.0, 0.1));
+        assert_eq!(
+            (work(&spec).train.checkpointing_steps, work(&spec).train.checkpoints_total_limit),
+            (3, 2)
+        );
+        assert_eq!(work(&spec).train.resume_from_checkpoint, "latest");
+        let ValidationSpec { validation_loss_steps, validation_loss_samples, .. } =
+            work(&spec).train.validation;
+        assert_eq!((validation_loss_steps, validation_loss_samples), (50, 24));
+        assert!(
+            work(&spec).train.validation.select_best && work(&spec).train.validation.early_stop_patience == 3
+        );
+        let previews = &work(&spec).train.previews;
+        assert_eq!(previews.validation_prompt, "a <star>");
+        assert_eq!((previews.num_validation_images, previews.validation_steps), (2, 10));
+        assert_eq!(work(&spec).train.report_to, ReportTo::Nothing);
+        assert!(work(&spec).train.rescale_betas_zero_snr);
+        assert_eq!(spec.common.model.prediction_type, Some(PredictionType::VPrediction));
+        assert_eq!(spec.common.model.tokenizer, "/models/tokenizer");
+        assert_eq!((work(&spec).train.learning_rate, work(&spec).train.lr_warmup_steps), (0.02, 0));
+        assert_eq!(work(&spec).train.learning_rates.as_ref().map(|rates| rates.at(8)), Some(1e-3));
+        let wire = spec_to_wire(&spec);
+        assert_eq!(spec_from_wire(wire.clone()).unwrap(), spec);
+        assert_eq!(spec_to_wire(&spec), wire);
+    }
+
+    /// A pipeline is made beside a plain folder only, and an embedding is no start beside words, so that they need a
+    /// job of their own.
+    #[test]
+    fn a_pipeline_and_an_embedding_that_are_asked_for_go_over_the_wire() {
+        let mut plain = sent();
+        plain.model = Some(v1::ModelSpec { base: "/models/sd".to_owned(), ..Default::default() });
+        if let Some(train) = &mut plain.train {
+            train.save_as_full_pipeline = Some(true);
+            train.initializer_token.clear();
+            train.initializer_embedding = "/old.pt".to_owned();
+        }
+        let spec = spec_from_wire(plain).unwrap();
+        assert!(work(&spec).train.save_as_full_pipeline);
+        assert_eq!(work(&spec).train.initializer_embedding, "/old.pt");
+        assert_eq!(spec_from_wire(spec_to_wire(&spec)).unwrap(), spec);
+    }
+
+    #[test]
+    fn several_concepts_go_over_the_wire_unchanged() {
+        let concept = |token: &str| v1::ConceptSpec {
+            placeholder_token: token.to_owned(),
+            initializer_token: "star".to_owned(),
+            images: "/images".to_owned(),
+            ..Default::default()
+        };
+        let own = v1::ConceptSpec {
+            initializer_token: String::new(),
+            initializer_embedding: "/old.pt".to_owned(),
+            num_vectors: Some(3),
+            learnable_property: Some("style".to_owned()),
+            ..concept("<b>")
+        };
+        let mut several = v1::JobSpec { concepts: vec![concept("<a>"), own], data: None, ..sent() };
+        if let Some(train) = &mut several.train {
+            train.placeholder_token.clear();
+            train.initializer_token.clear();
+        }
+        let spec = spec_from_wire(several).unwrap();
+        assert_eq!(work(&spec).concepts[0].templates, ["a photo of a {}"]);
+        assert_eq!((work(&spec).concepts[1].num_vectors, work(&spec).concepts[1].templates.len()), (3, 0));
+        assert_eq!(work(&spec).concepts[1].initializer_embedding, "/old.pt");
+        assert_eq!(spec_from_wire(spec_to_wire(&spec)).unwrap(), spec);
+    }
+
+    #[test]
+    fn what_is_missing_or_impossible_is_named() {
+        let mut wrong = sent();
+        wrong.model = None;
+        if let Some(train) = &mut wrong.train {
+            train.placeholder_token.clear();
+            train.num_vectors = Some(-1);
+        }
+        let error = spec_from_wire(wrong).unwrap_err();
+        let fields: Vec<&str> = error.violations.iter().map(|one| one.field.as_str()).collect();
+        for field in ["model.base", "train.placeholder_token", "train.num_vectors"] {
+            assert!(fields.contains(&field), "{field} is not in {fields:?}");
+        }
+    }
+}

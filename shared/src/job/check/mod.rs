@@ -1,0 +1,173 @@
+//! Defaults and limits of what jobs of all kinds have, and what the checks of every kind are made of.
+
+mod model;
+mod size;
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use super::{
+    ClusterDraft, ClusterSpec, CommonSpec, DebugSpec, SpecError, Violation,
+    common::CommonDraft,
+    text::{printable, scheme},
+};
+
+/// The largest values that are accepted: far above what is useful, low enough that no size
+/// computed from them overflows or exhausts a machine by accident. Those of a kind stand in its folder.
+pub mod limits {
+    /// Pixels.
+    pub const RESOLUTION: i64 = 4096;
+    /// Ranks.
+    pub const WORLD_SIZE: i64 = 1024;
+    /// Compute threads of a rank.
+    pub const THREADS_PER_RANK: i64 = 1024;
+    /// Characters of names and tokens.
+    pub const NAME_CHARACTERS: usize = 200;
+    /// Characters of paths and URIs.
+    pub const PATH_CHARACTERS: usize = 4096;
+    /// Bytes of a job as JSON with every default filled in: it goes to every rank in one message, which may have 4 MiB.
+    pub const JOB_BYTES: usize = 1 << 20;
+}
+
+/// Collects violations; a value that is wrong is replaced by one that is right, so that the
+/// checks of the others go on.
+#[derive(Default)]
+pub(super) struct Check {
+    violations: Vec<Violation>,
+}
+
+impl Check {
+    pub(super) fn refuse(&mut self, field: &str, problem: impl Into<String>) {
+        self.violations.push(Violation::new(field, problem));
+    }
+
+    /// All values, if they are right.
+    pub(super) fn end<T>(self, values: T) -> Result<T, SpecError> {
+        if self.violations.is_empty() { Ok(values) } else { Err(SpecError { violations: self.violations }) }
+    }
+
+    /// What jobs of all kinds have. `name`: that of a job that has none.
+    pub(super) fn common(&mut self, draft: CommonDraft, name: &str) -> CommonSpec {
+        CommonSpec {
+            name: self.name(draft.name, name),
+            model: self.model(draft.model),
+            cluster: self.cluster(draft.cluster),
+            debug: DebugSpec { trace_dir: self.trace_dir(draft.debug.trace_dir) },
+        }
+    }
+
+    fn name(&mut self, given: Option<String>, default: &str) -> String {
+        let Some(name) = given.filter(|name| !name.is_empty()) else { return default.to_owned() };
+        if let Err(problem) = printable(&name, limits::NAME_CHARACTERS) {
+            self.refuse("name", problem);
+        } else if name.trim() != name {
+            self.refuse("name", format!("got {name:?}; allowed: no space at either end"));
+        }
+        name
+    }
+
+    fn trace_dir(&mut self, given: Option<String>) -> String {
+        let folder = given.unwrap_or_default();
+        if let Err(problem) = printable(&folder, limits::PATH_CHARACTERS) {
+            self.refuse("debug.trace_dir", problem);
+        } else if let Some(scheme) = scheme(&folder) {
+            self.refuse(
+                "debug.trace_dir",
+                format!("got {folder:?}; {scheme}:// is not supported: give a folder"),
+            );
+        }
+        folder
+    }
+
+    fn cluster(&mut self, draft: ClusterDraft) -> ClusterSpec {
+        let world_size = self.count("cluster.world_size", draft.world_size, 1, 1..=limits::WORLD_SIZE);
+        let min_world_size =
+            self.count("cluster.min_world_size", draft.min_world_size, world_size, 1..=limits::WORLD_SIZE);
+        let threads_per_rank =
+            self.count("cluster.threads_per_rank", draft.threads_per_rank, 0, 0..=limits::THREADS_PER_RANK);
+        ClusterSpec { world_size, min_world_size, threads_per_rank }
+    }
+
+    pub(super) fn ranks(&mut self, cluster: &ClusterSpec) {
+        let ClusterSpec { world_size, min_world_size, .. } = *cluster;
+        if min_world_size > world_size && !self.has_refused("cluster.world_size") {
+            self.refuse(
+                "cluster.min_world_size",
+                format!("got {min_world_size}; allowed: 1 to {world_size}, the job's world_size"),
+            );
+        }
+    }
+
+    fn has_refused(&self, field: &str) -> bool {
+        self.violations.iter().any(|violation| violation.field == field)
+    }
+
+    /// A text that must be there; empty counts as missing.
+    pub(super) fn required(&mut self, field: &str, given: Option<String>, wanted: &str) -> String {
+        let text = given.unwrap_or_default();
+        if text.is_empty() {
+            self.refuse(field, format!("missing; give {wanted}"));
+        } else if let Err(problem) = printable(&text, limits::PATH_CHARACTERS) {
+            self.refuse(field, problem);
+        }
+        text
+    }
+
+    pub(super) fn choice<T: FromStr<Err: Display>>(
+        &mut self,
+        field: &str,
+        given: Option<String>,
+        default: T,
+    ) -> T {
+        // The wire writes "not given" as an empty text where a field cannot be absent.
+        let Some(text) = given else { return default };
+        match text.parse() {
+            Ok(value) => value,
+            Err(error) => {
+                self.refuse(field, error.to_string());
+                default
+            }
+        }
+    }
+
+    /// A whole number. `allowed` lies within `T`, whatever it is.
+    pub(super) fn count<T>(
+        &mut self,
+        field: &str,
+        given: Option<i64>,
+        default: T,
+        allowed: RangeInclusive<i64>,
+    ) -> T
+    where
+        T: TryFrom<i64>,
+    {
+        let Some(number) = given else { return default };
+        let fitting = if allowed.contains(&number) { T::try_from(number).ok() } else { None };
+        fitting.unwrap_or_else(|| {
+            self.refuse(field, format!("got {number}; allowed: {} to {}", allowed.start(), allowed.end()));
+            default
+        })
+    }
+
+    /// A number from 0 to `most`. A zero comes out without a sign, so that equal jobs are written equally.
+    pub(super) fn number(&mut self, field: &str, given: Option<f64>, default: f64, most: f64) -> f64 {
+        let Some(number) = given else { return default };
+        // NaN is in no range.
+        if (0.0..=most).contains(&number) {
+            return number.abs();
+        }
+        self.refuse(field, format!("got {number}; allowed: 0 to {most}"));
+        default
+    }
+
+    /// A number from 0 up to, but not, 1.
+    pub(super) fn share(&mut self, field: &str, given: Option<f64>, default: f64) -> f64 {
+        let Some(number) = given else { return default };
+        if (0.0..1.0).contains(&number) {
+            return number.abs();
+        }
+        self.refuse(field, format!("got {number}; allowed: 0 to 1, without 1"));
+        default
+    }
+}

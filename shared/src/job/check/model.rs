@@ -1,0 +1,47 @@
+//! `[model]`.
+
+use super::{Check, limits};
+use crate::job::{
+    ModelDraft, ModelLocation, ModelSpec, NotAChoice, PredictionType,
+    model_location::check_variant,
+    text::{printable, scheme, shortened},
+};
+
+impl Check {
+    /// Where the checkpoint is, and which of its files.
+    pub(super) fn model(&mut self, draft: ModelDraft) -> ModelSpec {
+        const WANTED: &str =
+            "a folder in diffusers layout, a .safetensors file, hf://ORG/NAME or s3://BUCKET/PREFIX";
+        let before = self.violations.len();
+        let base = self.required("model.base", draft.base, WANTED);
+        let (revision, variant) = (draft.revision.unwrap_or_default(), draft.variant.unwrap_or_default());
+        if let Err(problem) = check_variant(&variant) {
+            self.refuse("model.variant", problem);
+        }
+        if self.violations.len() == before
+            && let Err((field, problem)) = ModelLocation::parse(&base, &revision)
+        {
+            self.refuse(field, problem);
+        }
+        let prediction_type = self.prediction_type(draft.prediction_type);
+        let tokenizer = self.tokenizer(draft.tokenizer.unwrap_or_default());
+        ModelSpec { base, revision, variant, prediction_type, tokenizer }
+    }
+
+    fn prediction_type(&mut self, given: Option<String>) -> Option<PredictionType> {
+        let word = given.filter(|word| !word.is_empty())?;
+        word.parse().map_err(|error: NotAChoice| self.refuse("model.prediction_type", error.to_string())).ok()
+    }
+
+    /// A folder; empty: the checkpoint's own.
+    fn tokenizer(&mut self, folder: String) -> String {
+        const FIELD: &str = "model.tokenizer";
+        if let Err(problem) = printable(&folder, limits::PATH_CHARACTERS) {
+            self.refuse(FIELD, problem);
+        } else if let Some(scheme) = scheme(&folder) {
+            let given = shortened(&folder);
+            self.refuse(FIELD, format!("got {given:?}; {scheme}:// is not supported: give a folder"));
+        }
+        folder
+    }
+}

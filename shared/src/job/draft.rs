@@ -1,0 +1,48 @@
+//! A job before its defaults are filled in and its values are checked.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ClusterDraft, DebugDraft, ModelDraft,
+    common::CommonDraft,
+    kinds::{
+        WorkDraft,
+        generate::GenerateDraft,
+        textual_inversion::{ConceptDraft, DataDraft, TrainDraft},
+    },
+};
+
+/// A job as it was asked for: everything may be missing, nothing has been checked.
+///
+/// TOML files and the wire's messages both become one, so that defaults and limits are written
+/// down once, in [`super::JobSpec::from_draft`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct JobDraft {
+    /// Required.
+    pub kind: Option<String>,
+    /// See [`super::JobSpec::name`].
+    pub name: Option<String>,
+    /// `[model]`
+    pub model: ModelDraft,
+    /// `[data]`
+    pub data: DataDraft,
+    /// `[train]`
+    pub train: TrainDraft,
+    /// `[generate]`
+    pub generate: GenerateDraft,
+    /// `[cluster]`
+    pub cluster: ClusterDraft,
+    /// `[debug]`
+    pub debug: DebugDraft,
+    /// `[[concepts]]`
+    pub concepts: Vec<ConceptDraft>,
+}
+
+impl JobDraft {
+    /// The kind that was asked for, what all kinds have, and what only some have.
+    pub(super) fn parts(self) -> (Option<String>, CommonDraft, WorkDraft) {
+        let Self { kind, name, model, data, train, generate, cluster, debug, concepts } = self;
+        (kind, CommonDraft { name, model, cluster, debug }, WorkDraft { data, train, concepts, generate })
+    }
+}

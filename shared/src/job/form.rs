@@ -1,0 +1,94 @@
+//! A job as JSON and as TOML: one flat table of sections, of which a kind has some.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use super::{
+    ClusterSpec, CommonSpec, DebugSpec, JobDraft, JobKind, JobSpec, ModelSpec, Work,
+    kinds::{
+        generate::GenerateSpec,
+        textual_inversion::{ConceptSpec, DataSpec, TextualInversionSpec, TrainSpec},
+    },
+};
+
+/// A job as it is written. The order of the fields is that of the text, which metadata and stored jobs have.
+#[derive(Serialize)]
+struct Written<'a> {
+    kind: JobKind,
+    name: &'a str,
+    model: &'a ModelSpec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a DataSpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    train: Option<&'a TrainSpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generate: Option<&'a GenerateSpec>,
+    cluster: &'a ClusterSpec,
+    debug: &'a DebugSpec,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    concepts: &'a [ConceptSpec],
+}
+
+impl Serialize for JobSpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let CommonSpec { name, model, cluster, debug } = &self.common;
+        let written = Written {
+            kind: self.kind(),
+            name,
+            model,
+            data: None,
+            train: None,
+            generate: None,
+            cluster,
+            debug,
+            concepts: &[],
+        };
+        let written = match &self.work {
+            Work::TextualInversion(TextualInversionSpec { data, train, concepts }) => {
+                let data = Some(data).filter(|data| !data.is_unused());
+                Written { data, train: Some(train), concepts, ..written }
+            }
+            Work::Generate(generate) => Written { generate: Some(generate), ..written },
+        };
+        written.serialize(serializer)
+    }
+}
+
+/// Fills in the defaults and checks every value, as for any other draft.
+impl<'de> Deserialize<'de> for JobSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::from_draft(JobDraft::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// [`JobSpec`] as it was written, read without checks.
+#[derive(Deserialize)]
+pub(super) struct Unchecked {
+    kind: JobKind,
+    name: String,
+    model: ModelSpec,
+    #[serde(default)]
+    data: DataSpec,
+    train: Option<TrainSpec>,
+    generate: Option<GenerateSpec>,
+    cluster: ClusterSpec,
+    debug: DebugSpec,
+    #[serde(default)]
+    concepts: Vec<ConceptSpec>,
+}
+
+impl Unchecked {
+    /// # Errors
+    /// The section that a job of its kind has is missing.
+    pub(super) fn into_spec(self) -> Result<JobSpec, serde_json::Error> {
+        let Self { kind, name, model, data, train, generate, cluster, debug, concepts } = self;
+        let missing = serde_json::Error::missing_field;
+        let work = match kind {
+            JobKind::TextualInversion => {
+                let train = train.ok_or_else(|| missing("train"))?;
+                Work::TextualInversion(TextualInversionSpec { data, train, concepts })
+            }
+            JobKind::Generate => Work::Generate(generate.ok_or_else(|| missing("generate"))?),
+        };
+        Ok(JobSpec { common: CommonSpec { name, model, cluster, debug }, work })
+    }
+}

@@ -1,0 +1,232 @@
+//! `[generate]`: pictures to draw.
+
+mod check;
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use check::check;
+
+use crate::{
+    files::check_file_name,
+    ids::{CONTENT_URI_PREFIX, ContentHash},
+    job::{ContentUse, MixedPrecision, reader::section, text::text_bytes},
+};
+
+/// The sections of a job file that jobs of this kind have and not all others.
+pub(super) const SECTIONS: [&str; 1] = ["generate"];
+
+/// The samplers' names; each is diffusers' class of that kind.
+pub const SCHEDULERS: [&str; 7] = ["ddim", "pndm", "euler", "euler_a", "dpm++_2m", "dpm++_2m_karras", "lms"];
+
+/// Between the address of an uploaded embedding and its file's name, as in a URI's fragment.
+const NAME_MARK: char = '#';
+
+/// Pictures to draw. Guidance, steps and size have the names and meanings of diffusers' pipelines; the defaults are
+/// those of `ringtune generate`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GenerateSpec {
+    /// What to draw; at least one.
+    pub prompts: Vec<String>,
+    /// What not to draw. Default empty.
+    pub negative_prompt: String,
+    /// Learned embeddings: files as every worker sees them, or uploaded ones, `artifact://sha256/HEX#NAME`.
+    pub embeddings: Vec<String>,
+    /// Pictures of each prompt. Default 1.
+    pub count: u32,
+    /// Denoising steps. Default 25.
+    pub steps: u32,
+    /// 1 or less: no guidance. Default 7.5.
+    pub guidance_scale: f64,
+    /// Pixels; 0: what the checkpoint was made for. Default 0.
+    pub width: u32,
+    /// Pixels; 0: what the checkpoint was made for. Default 0.
+    pub height: u32,
+    /// What the first noise is derived from. Default 0.
+    pub seed: u64,
+    /// One of [`SCHEDULERS`]; empty: the checkpoint's own. Default empty.
+    pub scheduler: String,
+    /// Pictures that one rank draws at once. Default 1.
+    pub batch: u32,
+    /// One more picture, of all. Default false.
+    pub sheet: bool,
+    /// What the ranks are to compute in. Default no, that is fp32.
+    pub mixed_precision: MixedPrecision,
+}
+
+section! {
+    /// `[generate]`, unchecked; see [`GenerateSpec`].
+    GenerateDraft {
+        prompts: Vec<String> as strings,
+        negative_prompt: String as string,
+        embeddings: Vec<String> as strings,
+        count: i64 as integer,
+        steps: i64 as integer,
+        guidance_scale: f64 as number,
+        width: i64 as integer,
+        height: i64 as integer,
+        seed: i64 as integer,
+        scheduler: String as string,
+        batch: i64 as integer,
+        sheet: bool as boolean,
+        mixed_precision: String as string,
+    }
+}
+
+/// Where an embedding is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EmbeddingPlace {
+    /// A file that every worker sees.
+    File(String),
+    /// At the coordinator.
+    Uploaded {
+        /// Of its content.
+        hash: ContentHash,
+        /// The file's name, which can be its token's.
+        name: String,
+    },
+}
+
+impl EmbeddingPlace {
+    /// Reads an entry of `generate.embeddings`.
+    ///
+    /// # Errors
+    /// What is wrong with an address.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if !text.starts_with(CONTENT_URI_PREFIX) {
+            return Ok(Self::File(text.to_owned()));
+        }
+        let (uri, name) = text.split_once(NAME_MARK).unwrap_or((text, "embedding.safetensors"));
+        let hash = ContentHash::from_uri(uri).map_err(|error| error.to_string())?;
+        check_file_name(name).map_err(|error| error.to_string())?;
+        Ok(Self::Uploaded { hash, name: name.to_owned() })
+    }
+
+    /// The entry of an uploaded file.
+    pub fn uploaded(uri: &str, name: &str) -> String {
+        format!("{uri}{NAME_MARK}{name}")
+    }
+}
+
+impl GenerateSpec {
+    /// No picture.
+    pub(in crate::job) fn nothing() -> Self {
+        Self {
+            prompts: Vec::new(),
+            negative_prompt: String::new(),
+            embeddings: Vec::new(),
+            count: 0,
+            steps: 0,
+            guidance_scale: 0.0,
+            width: 0,
+            height: 0,
+            seed: 0,
+            scheduler: String::new(),
+            batch: 1,
+            sheet: false,
+            mixed_precision: MixedPrecision::No,
+        }
+    }
+
+    /// The uploaded embeddings that it names.
+    pub(in crate::job) fn contents(&self) -> Vec<(ContentUse, ContentHash)> {
+        let uploaded = |entry: &String| match EmbeddingPlace::parse(entry) {
+            Ok(EmbeddingPlace::Uploaded { hash, .. }) => Some((ContentUse::Embedding, hash)),
+            _ => None,
+        };
+        self.embeddings.iter().filter_map(uploaded).collect()
+    }
+
+    /// See [`crate::job::kinds::Work`].
+    pub(in crate::job) fn places(&mut self) -> Vec<(String, &mut String)> {
+        self.embeddings.iter_mut().map(|embedding| ("generate.embeddings".to_owned(), embedding)).collect()
+    }
+
+    /// See [`crate::job::kinds::Work`].
+    pub(in crate::job) fn lists(&self) -> Vec<(String, usize, &'static str)> {
+        vec![
+            ("generate.prompts".to_owned(), text_bytes(&self.prompts), ""),
+            ("generate.embeddings".to_owned(), text_bytes(&self.embeddings), ""),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{JobKind, JobSpec, Work, parse_job_toml};
+
+    const JOB: &str = "kind = \"generate\"\n[model]\nbase = \"/m\"\n[generate]\nprompts = [\"a <cat>\"]\n";
+
+    #[test]
+    fn a_generate_job_has_defaults_and_is_written_as_it_is_read() {
+        let spec = parse_job_toml(JOB).unwrap();
+        let Work::Generate(generate) = &spec.work else { panic!("generate") };
+        assert_eq!(
+            (spec.kind(), spec.common.name.as_str(), spec.total_steps()),
+            (JobKind::Generate, "generate", 0)
+        );
+        assert_eq!(
+            (generate.steps, generate.guidance_scale, generate.count, generate.batch),
+            (25, 7.5, 1, 1)
+        );
+        let full = format!(
+            "{JOB}embeddings = [\"/e/cat.safetensors\"]\nnegative_prompt = \"mud\"\ncount = 3\nsteps = 9\n\
+             guidance_scale = 4\nwidth = 64\nheight = 96\nseed = 7\nscheduler = \"euler_a\"\nbatch = 2\nsheet = true\n\
+             mixed_precision = \"bf16\"\n[cluster]\nworld_size = 2\n"
+        );
+        let spec = parse_job_toml(&full).unwrap();
+        assert_eq!(spec.mixed_precision(), MixedPrecision::Bf16);
+        let text = spec.to_toml().unwrap();
+        assert!(!text.contains("[train]") && !text.contains("[data]"), "{text}");
+        assert_eq!(parse_job_toml(&text).unwrap(), spec);
+        let json = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<JobSpec>(&json).unwrap(), spec);
+    }
+
+    #[test]
+    fn wrong_values_and_foreign_sections_are_named() {
+        let long = format!("[{}]", "\"x\",".repeat(2000));
+        for (job, field) in [
+            (JOB.replace("prompts = [\"a <cat>\"]", ""), "generate.prompts"),
+            (JOB.replace("[\"a <cat>\"]", "[]"), "generate.prompts"),
+            (JOB.replace("[\"a <cat>\"]", &long), "generate.prompts"),
+            (JOB.replace("a <cat>", ""), "generate.prompts[0]"),
+            (format!("{JOB}count = 0"), "generate.count"),
+            (format!("{JOB}steps = 1001"), "generate.steps"),
+            (format!("{JOB}guidance_scale = nan"), "generate.guidance_scale"),
+            (format!("{JOB}width = 5000"), "generate.width"),
+            (format!("{JOB}seed = -1"), "generate.seed"),
+            (format!("{JOB}scheduler = \"heun\""), "generate.scheduler"),
+            (format!("{JOB}batch = 65"), "generate.batch"),
+            (format!("{JOB}stepz = 5"), "generate.stepz"),
+            (format!("{JOB}embeddings = [\"artifact://sha256/12\"]"), "generate.embeddings[0]"),
+            (format!("{JOB}embeddings = [\"s3://b/k\"]"), "generate.embeddings[0]"),
+            (format!("{JOB}[train]\nlearning_rate = 0.1"), "train"),
+            (format!("{JOB}[data]\nimages = \"/i\""), "data"),
+            (format!("{JOB}[debug]\ntrace_dir = \"/t\""), "debug.trace_dir"),
+            (
+                "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n[train]\n\
+                 placeholder_token = \"<a>\"\ninitializer_token = \"b\"\n[generate]\ncount = 2\n"
+                    .to_owned(),
+                "generate",
+            ),
+        ] {
+            let error = parse_job_toml(&job).unwrap_err();
+            let fields: Vec<&str> = error.violations.iter().map(|one| one.field.as_str()).collect();
+            assert_eq!(fields, [field], "{error}");
+        }
+    }
+
+    #[test]
+    fn an_uploaded_embedding_keeps_its_name_and_no_folder() {
+        let uri = format!("{CONTENT_URI_PREFIX}{}", "ab".repeat(32));
+        let EmbeddingPlace::Uploaded { hash, name } =
+            EmbeddingPlace::parse(&EmbeddingPlace::uploaded(&uri, "my cat.safetensors")).unwrap()
+        else {
+            panic!("uploaded")
+        };
+        assert_eq!((hash.uri(), name.as_str()), (uri.clone(), "my cat.safetensors"));
+        assert!(EmbeddingPlace::parse(&format!("{uri}#../cat")).is_err());
+        assert_eq!(EmbeddingPlace::parse("/e/a#b").unwrap(), EmbeddingPlace::File("/e/a#b".to_owned()));
+    }
+}

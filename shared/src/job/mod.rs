@@ -1,0 +1,200 @@
+//! The job spec: what a user asks for, with every default filled in and every value checked.
+//!
+//! A job is what jobs of all kinds have in common, [`CommonSpec`], and the [`Work`] of its kind. It comes as TOML (people)
+//! or over gRPC (programs). Both become a [`JobDraft`], in which everything may be missing, and [`JobSpec::from_draft`]
+//! alone fills in the defaults and checks the values. What a [`JobSpec`] holds has been checked, also when it was read
+//! from JSON: by the checks of its day where it was stored ([`JobSpec::from_stored`]), by today's otherwise.
+//!
+//! Everything that belongs to one kind stands in its folder under `kinds`; [`Work`] is where the kinds are registered.
+
+mod check;
+mod choices;
+mod common;
+mod contents;
+mod draft;
+mod error;
+mod foreign_keys;
+mod form;
+pub mod kinds;
+mod model_location;
+mod paths;
+mod queue;
+mod read_toml;
+mod reader;
+mod resume_from;
+mod settings;
+mod stored;
+#[cfg(test)]
+pub(crate) mod tests;
+mod text;
+
+pub use check::limits;
+pub use choices::{MixedPrecision, NotAChoice, PredictionType};
+pub use common::{ClusterDraft, ClusterSpec, CommonSpec, DebugDraft, DebugSpec, ModelDraft, ModelSpec};
+pub use contents::ContentUse;
+pub use draft::JobDraft;
+pub use error::{SpecError, Violation};
+pub use kinds::{Activity, JobKind, Work};
+pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
+pub use queue::{JobRequest, QueueDraft, QueueSpec, check_label, check_label_key};
+pub use read_toml::{parse_job_request, parse_job_toml, parse_job_toml_with};
+pub use resume_from::{NotAResume, ResumeFrom};
+pub use settings::Setting;
+pub use stored::{STORED_VERSION, StoredSpecError};
+
+use check::Check;
+use kinds::textual_inversion::{ImageUse, InitializerEmbedding, TextualInversionSpec};
+
+/// A job as it will be run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobSpec {
+    /// What jobs of all kinds have.
+    pub common: CommonSpec,
+    /// What is done.
+    pub work: Work,
+}
+
+impl JobSpec {
+    /// Fills in the defaults and checks every value; names all that is wrong, not only the first.
+    pub fn from_draft(draft: JobDraft) -> Result<Self, SpecError> {
+        let mut check = Check::default();
+        let (kind, common, work) = draft.parts();
+        let kind = kinds::check_kind(&mut check, kind);
+        let common = check.common(common, kind.as_str());
+        let work = kinds::check(&mut check, kind, work, &common);
+        let spec = Self { common, work };
+        check.ranks(&spec.common.cluster);
+        check.whole_job(&spec);
+        check.end(spec)
+    }
+
+    /// The job as a job file that [`parse_job_toml`] reads back to the same spec.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
+
+    /// What kind of work it is.
+    pub fn kind(&self) -> JobKind {
+        self.work.kind()
+    }
+
+    /// Optimizer updates; 0 for a job that trains nothing, or while they are not known yet.
+    pub fn total_steps(&self) -> u64 {
+        self.work.total_steps()
+    }
+
+    /// What the ranks are to compute in.
+    pub fn mixed_precision(&self) -> MixedPrecision {
+        self.work.mixed_precision()
+    }
+
+    /// M: parts of a step that ranks share out, whatever the ring's size; a job without steps has one for each rank.
+    pub fn global_microbatches(&self) -> u32 {
+        let cluster = &self.common.cluster;
+        self.textual_inversion().map_or(cluster.world_size, |work| work.global_microbatches(cluster))
+    }
+
+    /// The work, where it is textual inversion.
+    pub fn textual_inversion(&self) -> Option<&TextualInversionSpec> {
+        match &self.work {
+            Work::TextualInversion(work) => Some(work),
+            Work::Generate(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn textual_inversion_mut(&mut self) -> Option<&mut TextualInversionSpec> {
+        match &mut self.work {
+            Work::TextualInversion(work) => Some(work),
+            Work::Generate(_) => None,
+        }
+    }
+
+    /// Whether the number of steps still has to follow from the number of images.
+    pub fn needs_image_count(&self) -> bool {
+        self.textual_inversion().is_some_and(TextualInversionSpec::needs_image_count)
+    }
+
+    /// Replaces a number of epochs by the number of steps that it is with `images` images; does nothing where the steps
+    /// are known.
+    ///
+    /// # Errors
+    /// No image, or more steps than a job may have.
+    pub fn resolve_epochs(&mut self, images: u64) -> Result<(), SpecError> {
+        match &mut self.work {
+            Work::TextualInversion(work) => work.resolve_epochs(images, &self.common.cluster),
+            Work::Generate(_) => Ok(()),
+        }
+    }
+
+    /// An option that nobody refuses but that is without effect as it is given, in words.
+    pub fn warning(&self) -> Option<String> {
+        self.textual_inversion().and_then(TextualInversionSpec::warning)
+    }
+
+    /// Where all pictures of the job are, by the names of their fields.
+    pub fn image_sources(&mut self) -> Vec<(String, &mut String)> {
+        self.textual_inversion_mut().map(TextualInversionSpec::image_sources).unwrap_or_default()
+    }
+
+    /// How the pictures of each of [`JobSpec::image_sources`] are used, in the same order.
+    pub fn image_uses(&self) -> Vec<ImageUse> {
+        self.textual_inversion().map(TextualInversionSpec::image_uses).unwrap_or_default()
+    }
+
+    /// Where it goes on, as [`crate::checkpoint::ResumeFrom`] reads it; empty: nowhere.
+    pub fn resume_from(&self) -> &str {
+        self.textual_inversion().map(|work| work.train.resume_from_checkpoint.as_str()).unwrap_or_default()
+    }
+
+    /// The same, to be changed; none for a job that has no steps.
+    pub fn resume_from_mut(&mut self) -> Option<&mut String> {
+        self.textual_inversion_mut().map(|work| &mut work.train.resume_from_checkpoint)
+    }
+
+    /// So many of its checkpoints are kept, the newest; 0: all.
+    pub fn checkpoints_total_limit(&self) -> u64 {
+        self.textual_inversion().map_or(0, |work| work.train.checkpoints_total_limit)
+    }
+
+    /// Whether it may be over before its last step.
+    pub fn may_stop_early(&self) -> bool {
+        self.textual_inversion().is_some_and(|work| work.train.validation.early_stop_patience > 0)
+    }
+
+    /// Whether whoever takes its files home is to make a whole checkpoint of them.
+    pub fn wants_full_pipeline(&self) -> bool {
+        self.textual_inversion().is_some_and(|work| work.train.save_as_full_pipeline)
+    }
+
+    /// The embeddings that concepts start from, one of each.
+    pub fn initializer_embeddings(&mut self) -> Vec<InitializerEmbedding<'_>> {
+        self.textual_inversion_mut().map(TextualInversionSpec::initializer_embeddings).unwrap_or_default()
+    }
+
+    /// The embeddings that it draws with, as [`kinds::generate::EmbeddingPlace`] reads them.
+    pub fn drawn_embeddings(&self) -> &[String] {
+        match &self.work {
+            Work::Generate(generate) => &generate.embeddings,
+            Work::TextualInversion(_) => &[],
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn drawn_embeddings_mut(&mut self) -> &mut [String] {
+        match &mut self.work {
+            Work::Generate(generate) => &mut generate.embeddings,
+            Work::TextualInversion(_) => &mut [],
+        }
+    }
+
+    /// What its ranks do when they are prepared.
+    pub fn activity(&self) -> Activity {
+        self.work.activity()
+    }
+
+    /// What is said of a job that succeeded after `done` steps.
+    pub fn success(&self, done: u64) -> String {
+        self.work.success(done)
+    }
+}

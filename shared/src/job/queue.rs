@@ -1,0 +1,214 @@
+//! `[queue]`: whose a job is, how it is found again, and how urgent it is.
+//!
+//! Invariant: none of it decides a bit of the result. It is therefore no part of a [`JobSpec`], which is what goes into
+//! an embedding's metadata, what a checkpoint is compared by, and what the ranks are given.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{JobSpec, SpecError, Violation};
+
+/// Characters of an owner.
+const LONGEST_OWNER: usize = 128;
+/// Labels of a job.
+const MOST_LABELS: usize = 32;
+/// Characters of a label's key, and of its value.
+const LONGEST_LABEL: usize = 63;
+/// The greatest priority.
+const HIGHEST_PRIORITY: u32 = 1000;
+
+/// All that a job file, or a CreateJobRequest, asks for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobRequest {
+    /// What is to be computed.
+    #[serde(flatten)]
+    pub spec: JobSpec,
+    /// Whose it is, and how urgent.
+    pub queue: QueueSpec,
+}
+
+impl JobRequest {
+    /// The job as a job file that [`super::parse_job_request`] reads back to the same request.
+    ///
+    /// # Errors
+    /// None that a checked request could cause.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
+}
+
+/// Whose a job is, how it is found again, and how urgent it is. What was made by [`QueueSpec::from_draft`] has been
+/// checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueueSpec {
+    /// As the client says: a claim that nobody checks. At most 128 printable characters. Default: empty.
+    pub owner: String,
+    /// From 0 to 1000; nothing depends on it yet. Default 0.
+    pub priority: u32,
+    /// At most 32. A key has 1 to 63 of a-z, 0-9 and `. _ / -`, the first a letter or a digit; a value at most 63
+    /// printable characters.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// `[queue]`, unchecked; see [`QueueSpec`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "documented in QueueSpec")]
+pub struct QueueDraft {
+    pub owner: Option<String>,
+    pub priority: Option<i64>,
+    pub labels: BTreeMap<String, String>,
+}
+
+impl QueueSpec {
+    /// Fills in the defaults and checks every value.
+    ///
+    /// # Errors
+    /// Everything that is wrong, by the fields' full names, as in "queue.labels.team".
+    pub fn from_draft(draft: QueueDraft) -> Result<Self, SpecError> {
+        let mut violations = Vec::new();
+        let owner = draft.owner.unwrap_or_default();
+        if let Err(problem) = check_text(&owner, LONGEST_OWNER) {
+            violations.push(Violation::new("queue.owner", problem));
+        }
+        let given = draft.priority.unwrap_or_default();
+        let priority = u32::try_from(given).ok().filter(|priority| *priority <= HIGHEST_PRIORITY);
+        if priority.is_none() {
+            let problem = format!("got {given}; allowed: 0 to {HIGHEST_PRIORITY}");
+            violations.push(Violation::new("queue.priority", problem));
+        }
+        let count = draft.labels.len();
+        if count > MOST_LABELS {
+            let problem = format!("{count} labels; allowed: at most {MOST_LABELS}");
+            violations.push(Violation::new("queue.labels", problem));
+        } else {
+            let checked = draft.labels.iter().map(|(key, value)| check_label(key, value));
+            violations.extend(checked.filter_map(Result::err));
+        }
+        match violations.is_empty() {
+            true => Ok(Self { owner, priority: priority.unwrap_or_default(), labels: draft.labels }),
+            false => Err(SpecError { violations }),
+        }
+    }
+}
+
+/// Checks one label.
+///
+/// # Errors
+/// Its field, as in "queue.labels.team", with what is allowed.
+pub fn check_label(key: &str, value: &str) -> Result<(), Violation> {
+    let field = || format!("queue.labels.{}", shown(key));
+    check_label_key(key).map_err(|problem| Violation::new(field(), problem))?;
+    check_text(value, LONGEST_LABEL).map_err(|problem| Violation::new(field(), problem))
+}
+
+/// Checks a label's key.
+///
+/// # Errors
+/// What is wrong with it and what is allowed.
+pub fn check_label_key(key: &str) -> Result<(), String> {
+    let alphanumeric = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+    let is_key = key.starts_with(alphanumeric)
+        && key.len() <= LONGEST_LABEL
+        && key.chars().all(|letter| alphanumeric(letter) || "._/-".contains(letter));
+    match is_key {
+        true => Ok(()),
+        false => Err(format!(
+            "the key {:?} has {} characters; allowed: 1 to {LONGEST_LABEL} of a-z, 0-9 and . _ / -, the first a \
+             letter or a digit",
+            shown(key),
+            key.chars().count()
+        )),
+    }
+}
+
+/// A text that can be shown on a line, of at most so many characters.
+fn check_text(text: &str, longest: usize) -> Result<(), String> {
+    let length = text.chars().count();
+    if length > longest {
+        return Err(format!("{length} characters; allowed: at most {longest}"));
+    }
+    match text.chars().find(|letter| letter.is_control()) {
+        Some(letter) => Err(format!("has the control character {letter:?}; allowed: printable characters")),
+        None => Ok(()),
+    }
+}
+
+/// The beginning of a text from outside, for a message.
+fn shown(text: &str) -> String {
+    text.chars()
+        .take(LONGEST_LABEL + 1)
+        .map(|letter| if letter.is_control() { '?' } else { letter })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{parse_job_request, tests::job_with};
+
+    fn draft(labels: &[(&str, &str)]) -> QueueDraft {
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        QueueDraft { labels: labels.collect(), ..QueueDraft::default() }
+    }
+
+    fn refused(draft: QueueDraft) -> Vec<String> {
+        let error = QueueSpec::from_draft(draft).unwrap_err();
+        error.violations.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_is_not_given_is_nobodys_and_not_urgent() {
+        assert_eq!(QueueSpec::from_draft(QueueDraft::default()), Ok(QueueSpec::default()));
+    }
+
+    #[test]
+    fn limits_hold_at_their_edges() {
+        let (key, value) = ("k".repeat(63), "ü".repeat(63));
+        let mut most = draft(&[("0", ""), ("a.b/c-d_e", "x y"), (&key, &value)]);
+        most.owner = Some("ä".repeat(128));
+        most.priority = Some(1000);
+        let queue = QueueSpec::from_draft(most.clone()).unwrap();
+        assert_eq!((queue.priority, queue.labels.len()), (1000, 3));
+        most.labels.extend((0..29).map(|number| (format!("n{number}"), String::new())));
+        assert!(QueueSpec::from_draft(most.clone()).is_ok());
+        most.labels.insert("one-more".to_owned(), String::new());
+        assert_eq!(refused(most), ["queue.labels: 33 labels; allowed: at most 32"]);
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_named_with_what_is_allowed() {
+        for priority in [-1, 1001, i64::MAX, i64::MIN] {
+            let wrong = QueueDraft { priority: Some(priority), ..QueueDraft::default() };
+            assert_eq!(refused(wrong), [format!("queue.priority: got {priority}; allowed: 0 to 1000")]);
+        }
+        let long = "x".repeat(64);
+        for key in ["", "Team", "-a", "a b", "ä", "a\n", long.as_str()] {
+            let problems = refused(draft(&[(key, "v")]));
+            assert!(
+                problems[0].starts_with("queue.labels.") && problems[0].contains("allowed: 1 to 63"),
+                "{problems:?}"
+            );
+            assert!(!problems[0].contains('\n'), "{problems:?}");
+        }
+        let mut both = draft(&[("a", "tab\t"), ("b", &long)]);
+        both.owner = Some("o".repeat(129));
+        let problems = refused(both);
+        assert_eq!(problems[0], "queue.owner: 129 characters; allowed: at most 128");
+        assert!(problems[1].starts_with("queue.labels.a: has the control character '\\t'"), "{problems:?}");
+        assert_eq!(problems[2], "queue.labels.b: 64 characters; allowed: at most 63");
+    }
+
+    #[test]
+    fn a_request_is_read_back_from_its_own_job_file() {
+        let mut queue = QueueSpec::from_draft(draft(&[("a.b/c", "x \"y\"")])).unwrap();
+        queue.owner = "ada".to_owned();
+        queue.priority = 7;
+        for queue in [queue, QueueSpec::default()] {
+            let request = JobRequest { spec: job_with("", ""), queue };
+            let text = request.to_toml().unwrap();
+            assert_eq!(parse_job_request(&text, &[]).unwrap(), request, "{text}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Job files: TOML, with the line of everything that is wrong.
+
+mod queue;
+
+use std::collections::HashMap;
+
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::{
+    ClusterDraft, DebugDraft, JobDraft, JobRequest, JobSpec, ModelDraft, QueueDraft, QueueSpec, SpecError,
+    Violation,
+    kinds::{
+        generate::GenerateDraft,
+        textual_inversion::{DataDraft, TrainDraft},
+    },
+    reader::{Keys, Reader, Section, line_of},
+    settings::{Appended, Setting},
+};
+
+/// A job file may have this many bytes: enough for all templates at their limits.
+const LARGEST_FILE: usize = 4 << 20;
+
+/// Reads a job file and fills in the defaults.
+///
+/// Errors name all unknown keys, wrong types and impossible values at once, each with its line.
+pub fn parse_job_toml(text: &str) -> Result<JobSpec, SpecError> {
+    parse_job_toml_with(text, &[])
+}
+
+/// As [`parse_job_toml`], after each of `settings` has been put into the file, in their order. Errors in one of them
+/// name it instead of a line.
+pub fn parse_job_toml_with(text: &str, settings: &[Setting]) -> Result<JobSpec, SpecError> {
+    parse_job_request(text, settings).map(|request| request.spec)
+}
+
+/// As [`parse_job_toml_with`], with what the file says of the queue.
+pub fn parse_job_request(text: &str, settings: &[Setting]) -> Result<JobRequest, SpecError> {
+    if text.len() > LARGEST_FILE {
+        let problem = format!("the job file has {} bytes; allowed: at most {LARGEST_FILE}", text.len());
+        return Err(SpecError { violations: vec![Violation::new("", problem)] });
+    }
+    // The file by itself first: what is appended must neither hide nor move its mistakes.
+    let alone = parse_document(text)?;
+    let appended = Appended::new(text, &alone, settings);
+    let mut document = parse_document(&appended.text)?;
+    appended.put_in_place(&mut document).map_err(|violation| SpecError { violations: vec![violation] })?;
+
+    let mut reader = Reader {
+        text: &appended.text,
+        violations: Vec::new(),
+        lines: HashMap::new(),
+        sections_of_keys: sections_of_keys(),
+    };
+    let (draft, queue) = reader.job(&document);
+    let Reader { mut violations, lines, .. } = reader;
+    let (spec, queue) = match (JobSpec::from_draft(draft), QueueSpec::from_draft(queue)) {
+        (Ok(spec), Ok(queue)) if violations.is_empty() => return Ok(JobRequest { spec, queue }),
+        (spec, queue) => (spec.err(), queue.err()),
+    };
+    for mut violation in spec.into_iter().chain(queue).flat_map(|error| error.violations) {
+        // A field whose type is wrong came here as missing: one complaint is enough.
+        if violations.iter().any(|earlier| earlier.field == violation.field) {
+            continue;
+        }
+        // What is missing in one of several tables is shown at its head.
+        let table = violation.field.starts_with("concepts[").then(|| violation.field.split('.').next());
+        let line = lines.get(&violation.field).or_else(|| lines.get(table.flatten()?));
+        violation.line = line.copied();
+        violations.push(violation);
+    }
+    violations.sort_by_key(|violation| violation.line.unwrap_or(usize::MAX));
+    violations.iter_mut().for_each(|violation| appended.name_origin(violation));
+    Err(SpecError { violations })
+}
+
+fn parse_document(text: &str) -> Result<DeTable<'_>, SpecError> {
+    DeTable::parse(text).map(Spanned::into_inner).map_err(|error| {
+        let line = error.span().map(|span| line_of(text, span));
+        let problem = format!("not valid TOML: {}", error.message());
+        SpecError { violations: vec![Violation { field: String::new(), problem, line }] }
+    })
+}
+
+/// Every key of a job file with its section, for "belongs to".
+fn sections_of_keys() -> Vec<(&'static str, &'static str)> {
+    let sections = [
+        ("model", ModelDraft::KEYS),
+        ("data", DataDraft::KEYS),
+        ("train", TrainDraft::KEYS),
+        ("cluster", ClusterDraft::KEYS),
+        ("debug", DebugDraft::KEYS),
+        ("queue", queue::KEYS),
+        ("generate", GenerateDraft::KEYS),
+    ];
+    sections.into_iter().flat_map(|(section, keys)| keys.iter().map(move |key| (*key, section))).collect()
+}
+
+impl Reader<'_> {
+    fn job(&mut self, document: &DeTable<'_>) -> (JobDraft, QueueDraft) {
+        let mut top = Section { name: String::new(), table: Some(document), known: Vec::new() };
+        let kind = self.string(&mut top, "kind");
+        let name = self.string(&mut top, "name");
+
+        let model = self.keys(&mut top, "model");
+        let data = self.keys(&mut top, "data");
+        let train = self.keys(&mut top, "train");
+        let generate = self.keys(&mut top, "generate");
+        let cluster = self.keys(&mut top, "cluster");
+        let debug = self.keys(&mut top, "debug");
+
+        let mut section = self.section(&mut top, "queue");
+        let queue = self.queue(&mut section);
+        self.refuse_unknown(section);
+
+        let concepts = self.tables(&mut top, "concepts").unwrap_or_default();
+
+        self.refuse_unknown(top);
+        (JobDraft { kind, name, model, data, train, generate, cluster, debug, concepts }, queue)
+    }
+}

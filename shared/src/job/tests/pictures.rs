@@ -1,0 +1,89 @@
+//! Folders, and what is made of captions.
+
+use super::*;
+
+const FOLDERS: &str = "folders = [{ images = \"./a\", repeats = 2 }, { images = \"/b\" }]";
+
+fn of_folders(line: &str) -> String {
+    SMALLEST.replace("images = \"./pictures\"", line)
+}
+
+#[test]
+fn several_folders_are_read_and_written_and_made_absolute() {
+    let mut spec = parse_job_toml(&of_folders(FOLDERS)).unwrap();
+    let folder = |images: &str, repeats| FolderSpec { images: images.to_owned(), repeats };
+    assert_eq!(spec.textual_inversion().unwrap().data.folders, [folder("./a", 2), folder("/b", 1)]);
+    let repeats: Vec<u32> = spec.image_uses().iter().map(|used| used.repeats).collect();
+    assert_eq!((spec.textual_inversion().unwrap().data.images.as_str(), repeats), ("", vec![2, 1]));
+    assert_eq!(parse_job_toml(&spec.to_toml().unwrap()).unwrap(), spec);
+    assert_eq!(serde_json::from_str::<JobSpec>(&serde_json::to_string(&spec).unwrap()).unwrap(), spec);
+    let relative = spec.check_paths().unwrap_err();
+    assert_eq!(relative.violations[0].field, "data.folders[0].images");
+    spec.resolve_paths(Path::new("/jobs")).unwrap();
+    assert_eq!(spec.textual_inversion().unwrap().data.folders[0].images, "/jobs/a");
+    let fields: Vec<String> = spec.image_sources().into_iter().map(|(field, _)| field).collect();
+    assert_eq!(fields, ["data.folders[0].images", "data.folders[1].images"]);
+    assert_eq!(spec.textual_inversion().unwrap().concept_field(0, "folders[1].images"), fields[1]);
+}
+
+#[test]
+fn folders_that_cannot_be_are_refused_by_their_fields() {
+    for (line, field) in [
+        ("folders = []", "data.folders"),
+        ("folders = \"a\"", "data.folders"),
+        ("folders = [\"a\"]", "data.folders[0]"),
+        ("folders = [{ images = \"a\", repeats = 0 }]", "data.folders[0].repeats"),
+        ("folders = [{ images = \"a\" }, { images = \"b\", repeats = 1001 }]", "data.folders[1].repeats"),
+        ("folders = [{ images = \"a\", repeat = 2 }]", "data.folders[0].repeat"),
+        ("folders = [{ images = \"a\" }, { repeats = 2 }]", "data.folders[1].images"),
+        ("images = \"a\"\nfolders = [{ images = \"a\" }]", "data.images"),
+    ] {
+        let error = parse_job_toml(&of_folders(line)).unwrap_err();
+        assert!(error.violations.iter().any(|violation| violation.field == field), "{line}: {error}");
+    }
+    let many = format!("folders = [{}]", "{ images = \"a\" },".repeat(65));
+    assert_eq!(violation(&of_folders(&many)).field, "data.folders");
+}
+
+#[test]
+fn options_about_captions_need_a_template_with_captions() {
+    let job = |lines: &str| parse_job_toml(&with("train", lines));
+    let spec = job(
+        "templates = [\"[name], [filewords]\"]\ncaption_dropout = 0.1\nshuffle_tags = true\nkeep_tags = 1",
+    );
+    let train = spec.unwrap().textual_inversion().unwrap().train.clone();
+    assert_eq!((train.caption_dropout, train.shuffle_tags, train.keep_tags), (0.1, true, 1));
+    for (line, field) in [
+        ("caption_dropout = 0.1", "train.caption_dropout"),
+        ("shuffle_tags = true", "train.shuffle_tags"),
+        ("keep_tags = 1", "train.keep_tags"),
+        ("templates = [\"[caption]\"]\ncaption_dropout = 0.1", "train.caption_dropout"),
+        ("templates = [\"[name] [caption]\"]\ncaption_dropout = 1.1", "train.caption_dropout"),
+        ("templates = [\"[name] [caption]\"]\nkeep_tags = -1", "train.keep_tags"),
+    ] {
+        assert_eq!(violation(&with("train", line)).field, field, "{line}");
+    }
+}
+
+#[test]
+fn buckets_need_a_size_that_fits() {
+    let train = parse_job_toml(&with("train", "enable_bucket = true"))
+        .unwrap()
+        .textual_inversion()
+        .unwrap()
+        .train
+        .clone();
+    assert_eq!((train.min_bucket_reso, train.max_bucket_reso, train.bucket_reso_steps), (256, 1024, 64));
+    for (lines, field) in [
+        ("min_bucket_reso = 513", "train.min_bucket_reso"),
+        ("max_bucket_reso = 511", "train.max_bucket_reso"),
+        ("bucket_reso_steps = 513", "train.bucket_reso_steps"),
+        ("bucket_reso_steps = 0", "train.bucket_reso_steps"),
+        ("center_crop = true", "train.center_crop"),
+    ] {
+        assert_eq!(violation(&with("train", &format!("enable_bucket = true\n{lines}"))).field, field);
+    }
+    assert!(parse_job_toml(&with("train", "min_bucket_reso = 513\ncenter_crop = true")).is_ok());
+    let small = "enable_bucket = true\nbucket_no_upscale = true\nresolution = 128";
+    assert!(parse_job_toml(&with("train", small)).is_ok());
+}
