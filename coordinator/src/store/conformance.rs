@@ -14,8 +14,8 @@ use ringtune_shared::spec::{
 use super::Store;
 use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
 use crate::core::{
-    ArtifactRecord, Cancel, EventBody, Failure, Job, JobEvent, JobState, LogLevel, Member, Phase, RequestKey,
-    Ring, StepRecord, Time, Write,
+    ArtifactRecord, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState, LogLevel, Member, Phase,
+    Pin, RequestKey, Ring, StepRecord, Stop, Time, Write,
 };
 
 /// What [`run`] left in the store.
@@ -64,9 +64,9 @@ pub fn queued_job(number: u64) -> Arc<Job> {
         artifacts: 0,
         rings: 0,
         ring: None,
-        precision: None,
-        cancel: None,
-        finish_by: None,
+        pin: None,
+        stop: None,
+        checkpoint: None,
         waits_behind: false,
     })
 }
@@ -123,9 +123,14 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     job.started = Some(Time(5));
     job.step = 7;
     job.loss = Some(0.125);
-    job.precision = Some(MixedPrecision::Bf16);
-    job.cancel = Some(Cancel { reason: "enough".to_owned(), deadline: Time(9) });
-    job.finish_by = Some(Time(11));
+    job.pin = Some(Arc::new(Pin {
+        numerics_class: "class".to_owned(),
+        threads_per_rank: 2,
+        precision: MixedPrecision::Bf16,
+        version: "0.2.0".to_owned(),
+    }));
+    job.stop = Some(Stop { goal: Goal::Cancelled { reason: "enough".to_owned() }, deadline: Time(9) });
+    job.checkpoint = Some(Checkpoint { step: 6, epoch: Epoch(2), hash: fingerprint });
     job.updated = Time(12);
     job.failure = Some(Failure::WorkerLost);
     job.rings = 3;
@@ -139,9 +144,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
             phase: Phase::default(),
             last_step: 0,
         }],
-        threads_per_rank: 2,
-        numerics_class: "class".to_owned(),
-        version: "0.2.0".to_owned(),
+        started: true,
         patience: Time::default(),
         broken: None,
     }));
@@ -240,6 +243,7 @@ async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> J
         size: content.len() as u64,
         media_type: String::new(),
         created: Time(3),
+        epoch: None,
     };
     let (shared, replaced) = (artifact(third.id, "a", b"shared"), artifact(third.id, "b", b"new"));
     store

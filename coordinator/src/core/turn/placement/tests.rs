@@ -39,7 +39,7 @@ fn candidates(cluster: &Cluster, wanted: impl Fn(&Worker) -> bool) -> Vec<Candid
 /// What becomes of each queued job, by the rule in words: the oldest first; a job that could run if all connected workers
 /// were free keeps those behind it waiting, one that could not even then lets them pass.
 fn reference(cluster: &Cluster) -> Vec<(JobId, Result<Vec<WorkerId>, String>)> {
-    let mut free = candidates(cluster, |worker| worker.state() == WorkerState::Idle);
+    let mut free = candidates(cluster, |worker| cluster.worker_state(worker) == WorkerState::Idle);
     let connected = candidates(cluster, |worker| worker.session.is_some());
     let resting = cluster.workers().filter(|one| one.session.is_some() && one.rests_until.is_some()).count();
     let mut queue: Vec<&Arc<Job>> = cluster.jobs().filter(|job| job.state == JobState::Queued).collect();
