@@ -268,6 +268,31 @@ async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> J
     store.commit(&[last, dropped.clone(), dropped]).await.expect("drop an artifact, and again");
     assert_eq!(store.artifact(third.id, "c").await.expect("one"), None);
 
+    // Which of them are checkpoints of jobs that have not ended is known after a start.
+    let checkpoint = |name: &str, epoch: Option<u64>| ArtifactRecord {
+        epoch: epoch.map(Epoch),
+        ..artifact(third.id, name, name.as_bytes())
+    };
+    let kept = checkpoint("checkpoint-10.safetensors", Some(2));
+    let writes = [
+        Write::PutArtifact(kept.clone()),
+        Write::PutArtifact(checkpoint("checkpoint-9.safetensors", None)),
+        Write::PutArtifact(checkpoint("checkpoint-x.safetensors", Some(2))),
+        Write::PutArtifact(checkpoint("learned_embeds.safetensors", Some(2))),
+        Write::PutArtifact(checkpoint("checkpoint-8.safetensors", Some(2))),
+        Write::DropArtifact(third.id, "checkpoint-8.safetensors".to_owned()),
+    ];
+    store.commit(&writes).await.expect("checkpoints");
+    assert_eq!(store.artifact(third.id, &kept.name).await.expect("one"), Some(kept.clone()));
+    let recovered = store.recover().await.expect("recover").checkpoints;
+    let known = Checkpoint { step: 10, epoch: Epoch(2), hash: kept.hash };
+    assert_eq!(recovered, [(third.id, known)]);
+    for write in writes {
+        if let Write::PutArtifact(file) = write {
+            store.commit(&[Write::DropArtifact(file.job, file.name)]).await.expect("drop");
+        }
+    }
+
     assert_eq!(store.count_jobs().await.expect("counts")[&JobState::Queued], 2);
 
     // Nothing is free as long as nobody knows what the manifests name.

@@ -55,8 +55,8 @@ impl World {
 
     /// The newest first.
     fn stored_checkpoints(&self, job: JobId) -> Vec<Checkpoint> {
-        let files = self.disk.files.values().filter(|file| file.job == job);
-        let mut checkpoints: Vec<Checkpoint> = files.filter_map(|file| file.checkpoint()).collect();
+        let files = self.disk.files.range((job, String::new())..).take_while(|((of, _), _)| *of == job);
+        let mut checkpoints: Vec<Checkpoint> = files.filter_map(|(_, file)| file.checkpoint()).collect();
         checkpoints.sort_by_key(|one| std::cmp::Reverse(one.step));
         checkpoints
     }
