@@ -22,7 +22,7 @@ use crate::{
     contents::{self, Contents, Limits, RoomLimits},
     core, grpc, http,
     metrics::Metrics,
-    service,
+    open_files, service,
     settings::Settings,
     state_folder::StateFolder,
     store::{self, SqliteStore},
@@ -101,6 +101,7 @@ impl Daemon {
     pub async fn start(settings: Settings, launch: Launch, shutdown: Shutdown) -> Result<Self, Error> {
         // 1. What can be refused at once.
         settings.validate()?;
+        open_files::raise(&settings.limits);
         let state_dir = settings.storage.state_dir.clone();
         let state = tokio::task::spawn_blocking(move || StateFolder::open(&state_dir)).await??;
         let grpc_listener = listen::bind("grpc.listen", settings.grpc.listen, launch.free_ports).await?;

@@ -7,6 +7,7 @@ pub mod daemon;
 pub mod grpc;
 pub mod http;
 pub mod metrics;
+mod open_files;
 pub mod service;
 pub mod settings;
 pub mod state_folder;

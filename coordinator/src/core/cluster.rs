@@ -1,5 +1,6 @@
 //! The state: all jobs that have not ended, and all workers.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use ringtune_shared::ids::{JobId, WorkerId};
@@ -12,6 +13,7 @@ use super::input::Input;
 use super::job::{Job, JobState};
 use super::pool::Pool;
 use super::queue::Queue;
+use super::record::Checkpoint;
 use super::shared_map::SharedMap;
 use super::time::Time;
 use super::turn::Turn;
@@ -78,6 +80,8 @@ impl Default for Options {
 pub struct Recovered {
     /// Every job that has not ended.
     pub jobs: Vec<Job>,
+    /// The checkpoints of these jobs that are there, in any order.
+    pub checkpoints: Vec<(JobId, Checkpoint)>,
     /// The number of the newest job there ever was; 0: none.
     pub last_number: u64,
 }
@@ -100,6 +104,8 @@ pub struct Cluster {
     pub(super) pool: Pool,
     /// Which rank of which job's ring a worker has.
     pub(super) members: SharedMap<WorkerId, (JobId, u32)>,
+    /// The checkpoints that are there, of jobs that have any, the newest first.
+    pub(super) checkpoints: SharedMap<JobId, SharedMap<Reverse<u64>, Checkpoint>>,
     pub(super) requests: Requests,
     /// Jobs by state, in the order of [`JobState::ALL`].
     pub(super) job_counts: [usize; JobState::ALL.len()],
@@ -121,6 +127,7 @@ impl Cluster {
             queue: Queue::default(),
             pool: Pool::default(),
             members: SharedMap::default(),
+            checkpoints: SharedMap::default(),
             requests: Requests::default(),
             job_counts: [0; JobState::ALL.len()],
             placement_due: true,
@@ -130,10 +137,21 @@ impl Cluster {
                 Arc::make_mut(ring).patience = patience;
                 cluster.deadlines.by(Subject::Job(job.id), patience);
             }
-            if let Some(cancel) = &mut job.cancel {
-                cancel.deadline = patience;
+            if let Some(stop) = &mut job.stop {
+                stop.deadline = patience;
             }
+            // Found out below: the files say it.
+            job.checkpoint = None;
             cluster.insert_job(Arc::new(job));
+        }
+        for (id, checkpoint) in recovered.checkpoints {
+            if !cluster.jobs.contains_key(&id) {
+                continue;
+            }
+            let newest = cluster.put_checkpoint(id, checkpoint);
+            if let Some(job) = cluster.jobs.get_mut(&id) {
+                Arc::make_mut(job).checkpoint = newest;
+            }
         }
         cluster
     }
@@ -169,6 +187,21 @@ impl Cluster {
     /// One worker.
     pub fn worker(&self, id: WorkerId) -> Option<&Arc<Worker>> {
         self.workers.get(&id)
+    }
+
+    /// The job whose ring gave a worker a rank, and which one.
+    pub fn rank_of(&self, worker: WorkerId) -> Option<(JobId, u32)> {
+        self.members.get(&worker).copied()
+    }
+
+    /// How users see a worker.
+    pub fn worker_state(&self, worker: &Worker) -> WorkerState {
+        worker.state(self.members.contains_key(&worker.id))
+    }
+
+    /// The checkpoints of a job that are there, the newest first.
+    pub fn checkpoints(&self, job: JobId) -> impl Iterator<Item = &Checkpoint> {
+        self.checkpoints.get(&job).into_iter().flat_map(SharedMap::values)
     }
 
     /// How many jobs are in `state`; 0 for the final ones, which are not kept here.

@@ -20,10 +20,40 @@ pub struct Effects {
     pub actions: Vec<Action>,
     /// How far ranks are now. Never stored: the newest word of each rank is all that anybody wants.
     pub progress: Vec<(JobId, Progress)>,
+    /// The input came from another epoch than that of its job's ring: it was skipped.
+    pub other_epoch: Option<OtherEpoch>,
     /// The job that a request was about.
     pub about: Option<JobId>,
     /// That job as it is after this input, unless it ended before.
     pub job: Option<Arc<Job>>,
+}
+
+/// What a rank of another epoch than that of its job's ring said or sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtherEpoch {
+    /// How far it is.
+    Report,
+    /// A step.
+    Step,
+    /// A line for the log.
+    Log,
+    /// A file.
+    Upload,
+    /// That a file is wanted no more.
+    Deletion,
+}
+
+impl OtherEpoch {
+    /// A label of a metric.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Report => "report",
+            Self::Step => "step",
+            Self::Log => "log",
+            Self::Upload => "upload",
+            Self::Deletion => "deletion",
+        }
+    }
 }
 
 /// A change of what is stored.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing else inserts, removes or changes a job's state or ring, or a worker.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
@@ -10,6 +11,7 @@ use super::cluster::Cluster;
 use super::deadlines::Subject;
 use super::job::{Job, JobState, RequestKey, Ring};
 use super::pool::Standing;
+use super::record::Checkpoint;
 use super::shared_map::SharedMap;
 use super::worker::Worker;
 
@@ -78,6 +80,7 @@ impl Cluster {
         let job = self.jobs.remove(&id)?;
         self.job_counts[job.state as usize] -= 1;
         self.requests.ended(&job);
+        self.checkpoints.remove(&id);
         self.deadlines.forget(Subject::Job(id));
         Some(job)
     }
@@ -112,32 +115,69 @@ impl Cluster {
     pub(super) fn take_ring(&mut self, id: JobId) -> Option<Arc<Ring>> {
         let ring = self.jobs.get_mut(&id).map(Arc::make_mut)?.ring.take()?;
         for member in &ring.members {
-            self.members.remove(&member.worker);
+            self.seat_one(member.worker, None);
         }
         Some(ring)
     }
 
     fn seat(&mut self, job: JobId, ring: &Ring) {
         for (rank, member) in (0..).zip(&ring.members) {
-            self.members.insert(member.worker, (job, rank));
+            self.seat_one(member.worker, Some((job, rank)));
+        }
+    }
+
+    /// A worker, known or not, gets a rank, or has none any more.
+    fn seat_one(&mut self, id: WorkerId, rank: Option<(JobId, u32)>) {
+        let had_rank = match rank {
+            Some(rank) => self.members.insert(id, rank).is_some(),
+            None => self.members.remove(&id).is_some(),
+        };
+        let Some(worker) = self.workers.get(&id) else { return };
+        let (before, after) = (Standing::of(worker, had_rank), Standing::of(worker, rank.is_some()));
+        if before != after {
+            self.pool.moved(worker, before, after);
+            self.placement_due = true;
         }
     }
 
     /// A worker said hello, for the first time or again.
     pub(super) fn insert_worker(&mut self, worker: Worker) {
-        if let Some(before) = self.workers.get(&worker.id).cloned() {
-            self.pool.leave(&before);
+        let has_rank = self.members.contains_key(&worker.id);
+        if let Some(before) = self.workers.get(&worker.id) {
+            self.pool.leave(before, Standing::of(before, has_rank));
         }
-        self.pool.enter(&worker);
+        self.pool.enter(&worker, Standing::of(&worker, has_rank));
         self.workers.insert(worker.id, Arc::new(worker));
         self.placement_due = true;
     }
 
     pub(super) fn remove_worker(&mut self, id: WorkerId) {
         if let Some(worker) = self.workers.remove(&id) {
-            self.pool.leave(&worker);
+            let has_rank = self.members.contains_key(&id);
+            self.pool.leave(&worker, Standing::of(&worker, has_rank));
             self.deadlines.forget(Subject::Worker(id));
         }
+    }
+
+    /// A checkpoint is there; one of the same step is replaced. Returns the job's newest one.
+    pub(super) fn put_checkpoint(&mut self, job: JobId, checkpoint: Checkpoint) -> Option<Checkpoint> {
+        if !self.checkpoints.contains_key(&job) {
+            self.checkpoints.insert(job, SharedMap::default());
+        }
+        let all = self.checkpoints.get_mut(&job)?;
+        all.insert(Reverse(checkpoint.step), checkpoint);
+        all.first().map(|(_, newest)| *newest)
+    }
+
+    /// The checkpoint of this step is there no more, if it was. Returns the newest one that is left.
+    pub(super) fn drop_checkpoint(&mut self, job: JobId, step: u64) -> Option<Checkpoint> {
+        let all = self.checkpoints.get_mut(&job)?;
+        all.remove(&Reverse(step));
+        let newest = all.first().map(|(_, newest)| *newest);
+        if newest.is_none() {
+            self.checkpoints.remove(&job);
+        }
+        newest
     }
 
     /// Changes of a worker what its session does not fix. None: there is no such worker.
@@ -146,10 +186,11 @@ impl Cluster {
         id: WorkerId,
         change: impl FnOnce(&mut Worker) -> T,
     ) -> Option<T> {
+        let has_rank = self.members.contains_key(&id);
         let worker = Arc::make_mut(self.workers.get_mut(&id)?);
-        let before = Standing::of(worker);
+        let before = Standing::of(worker, has_rank);
         let value = change(worker);
-        let after = Standing::of(worker);
+        let after = Standing::of(worker, has_rank);
         if before != after {
             self.pool.moved(worker, before, after);
             self.placement_due = true;
@@ -173,9 +214,12 @@ impl Cluster {
         same("queue", format!("{:?}", self.queue), format!("{:?}", other.queue))?;
         same("pool", format!("{:?}", self.pool.counts()), format!("{:?}", other.pool.counts()))?;
         same("members", format!("{:?}", self.members), format!("{:?}", other.members))?;
-        let ranks = self.workers.values().filter_map(|worker| Some((worker.id, worker.rank?)));
-        let known = self.members.iter().filter(|(worker, _)| self.workers.contains_key(*worker));
-        let known = known.map(|(worker, rank)| (*worker, *rank));
-        same("ranks", format!("{:?}", ranks.collect::<Vec<_>>()), format!("{:?}", known.collect::<Vec<_>>()))
+        for job in self.jobs.values() {
+            let newest = self.checkpoints.get(&job.id).and_then(|all| all.first()).map(|(_, newest)| *newest);
+            same("newest checkpoint", format!("{:?}", job.checkpoint), format!("{newest:?}"))?;
+        }
+        let others =
+            self.checkpoints.iter().find(|(job, all)| all.is_empty() || !self.jobs.contains_key(*job));
+        same("checkpoints of no job", format!("{:?}", others.map(|(job, _)| *job)), "None".to_owned())
     }
 }

@@ -38,10 +38,8 @@ pub enum Input {
     },
     /// A file is complete and belongs to a job.
     KeepArtifact {
-        /// The file.
+        /// The file. One that a rank made is of the epoch of its ring.
         artifact: ArtifactRecord,
-        /// The epoch of the ring that made it, where a rank did.
-        epoch: Option<Epoch>,
     },
     /// A file that a job has is wanted no more.
     DropArtifact {

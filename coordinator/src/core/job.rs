@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::job::{JobSpec, MixedPrecision, QueueSpec};
+use ringtune_shared::job::{JobSpec, QueueSpec};
 use serde::{Deserialize, Serialize};
 
 use super::effect::Refusal;
+use super::pin::Pin;
 use super::reason::Failure;
+use super::record::Checkpoint;
+use super::stop::Stop;
 use super::time::Time;
 
 /// The life of a job.
@@ -17,11 +20,11 @@ use super::time::Time;
 /// | from      | to        | when                                                              |
 /// |-----------|-----------|-------------------------------------------------------------------|
 /// | (none)    | Queued    | CreateJob                                                         |
-/// | Queued    | Preparing | enough free workers of one numerics class: a new epoch's ring      |
+/// | Queued    | Preparing | enough free workers of one numerics class: a new epoch's ring     |
 /// | Queued    | Cancelled | CancelJob                                                         |
 /// | Preparing | Running   | every rank is ready                                               |
-/// | Preparing | Queued    | a rank failed by a fault of its node: tried again, twice at most  |
-/// | Preparing | Failed    | a rank failed, or its worker is gone                              |
+/// | Preparing | Queued    | a node failed or its worker is gone: tried again, twice at most   |
+/// | Preparing | Failed    | a rank failed otherwise, or too often                             |
 /// | Preparing | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
 /// | Running   | Succeeded | every rank finished                                               |
 /// | Running   | Failed    | a rank failed, or its worker is gone                              |
@@ -133,12 +136,12 @@ pub struct Job {
     pub rings: u64,
     /// Its ring, while it is Preparing or Running.
     pub ring: Option<Arc<Ring>>,
-    /// What the ranks compute in, once decided; kept after the end.
-    pub precision: Option<MixedPrecision>,
-    /// It is being cancelled.
-    pub cancel: Option<Cancel>,
-    /// All ranks finished but steps are missing: the end is put off until then.
-    pub finish_by: Option<Time>,
+    /// What all its rings have in common, once the first one was formed; kept after the end.
+    pub pin: Option<Arc<Pin>>,
+    /// It is on its way out of its ring.
+    pub stop: Option<Stop>,
+    /// The newest of its checkpoints that are there; kept after the end.
+    pub checkpoint: Option<Checkpoint>,
 }
 
 impl Job {
@@ -164,29 +167,16 @@ pub struct RequestKey {
     pub fingerprint: ContentHash,
 }
 
-/// A cancellation under way.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cancel {
-    /// As the user gave it.
-    pub reason: String,
-    /// When the ranks' time to stop by themselves is over.
-    pub deadline: Time,
-}
-
-/// One membership of a job's ring and what was decided with it.
+/// One membership of a job's ring.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ring {
     /// From 1.
     pub epoch: Epoch,
     /// In rank order.
     pub members: Vec<Member>,
-    /// Compute threads of each rank.
-    pub threads_per_rank: u32,
-    /// The one class of all members.
-    pub numerics_class: String,
-    /// What the job's files say they were made with; empty where release 0.1.0 formed the ring.
+    /// All its ranks were ready, and were told to start.
     #[serde(default)]
-    pub version: String,
+    pub started: bool,
     /// Until then members may be away: set after a restart of the coordinator.
     #[serde(skip)]
     pub patience: Time,

@@ -18,11 +18,12 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    pub(super) fn of(worker: &Worker) -> Self {
+    /// `has_rank`: a ring gave it one.
+    pub(super) fn of(worker: &Worker, has_rank: bool) -> Self {
         Self {
-            state: worker.state(),
+            state: worker.state(has_rank),
             rests: worker.rests_until.is_some(),
-            forgettable: worker.lost.filter(|_| worker.session.is_none() && worker.rank.is_none()),
+            forgettable: worker.lost.filter(|_| worker.session.is_none() && !has_rank),
         }
     }
 
@@ -70,17 +71,17 @@ pub(super) struct Pool {
 
 impl Pool {
     /// A worker is known from now on.
-    pub(super) fn enter(&mut self, worker: &Worker) {
+    pub(super) fn enter(&mut self, worker: &Worker, standing: Standing) {
         self.addresses.insert(worker.address.clone(), worker.id);
-        self.count(worker, Standing::of(worker), true);
+        self.count(worker, standing, true);
     }
 
     /// A worker is known no more, or is about to be another.
-    pub(super) fn leave(&mut self, worker: &Worker) {
+    pub(super) fn leave(&mut self, worker: &Worker, standing: Standing) {
         if self.addresses.get(&worker.address) == Some(&worker.id) {
             self.addresses.remove(&worker.address);
         }
-        self.count(worker, Standing::of(worker), false);
+        self.count(worker, standing, false);
     }
 
     /// A worker changed from one standing to another.
@@ -157,6 +158,11 @@ impl Pool {
     /// The most workers that one class would have free if nobody had a rank.
     pub(super) fn largest_class(&self) -> usize {
         self.classes.values().map(|class| class.usable).max().unwrap_or(0)
+    }
+
+    /// The workers that this class would have free if nobody had a rank.
+    pub(super) fn usable_of(&self, class: &str) -> usize {
+        self.classes.get(class).map_or(0, |class| class.usable)
     }
 
     /// Who said last that it has this address.

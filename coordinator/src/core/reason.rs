@@ -48,7 +48,7 @@ impl Job {
         match self.state {
             JobState::Queued if self.waits_behind => ReasonCode::WaitingBehindJob,
             JobState::Queued => ReasonCode::WaitingForWorkers,
-            JobState::Preparing | JobState::Running if self.cancel.is_some() => ReasonCode::Cancelling,
+            JobState::Preparing | JobState::Running if self.is_cancelling() => ReasonCode::Cancelling,
             JobState::Preparing => ReasonCode::Preparing,
             JobState::Running if self.spec.activity() == Activity::Drawing => ReasonCode::Drawing,
             JobState::Running => ReasonCode::Training,
@@ -58,6 +58,10 @@ impl Job {
             // One that failed under a version that did not keep it: a rank is the likeliest.
             JobState::Failed => ReasonCode::Failed(self.failure.unwrap_or(Failure::Rank)),
         }
+    }
+
+    fn is_cancelling(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.goal.state() == JobState::Cancelled)
     }
 
     /// Whether it ended before its last step because it may.

@@ -1,5 +1,6 @@
 //! What a job leaves behind: events, steps and artifacts.
 
+use ringtune_shared::checkpoint::step_of_name;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use serde::{Deserialize, Serialize};
 
@@ -210,6 +211,28 @@ pub struct ArtifactRecord {
     pub media_type: String,
     /// When it was kept.
     pub created: Time,
+    /// The epoch of the ring that made it; none: a user sent it, or a release before 0.2.0 kept it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<Epoch>,
+}
+
+impl ArtifactRecord {
+    /// The checkpoint that it is, if a rank made it and it is one.
+    pub fn checkpoint(&self) -> Option<Checkpoint> {
+        let (step, epoch) = (step_of_name(&self.name)?, self.epoch?);
+        Some(Checkpoint { step, epoch, hash: self.hash })
+    }
+}
+
+/// A state of a job that a rank kept as a file: from here another ring can go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Steps done.
+    pub step: u64,
+    /// Of the ring that made it.
+    pub epoch: Epoch,
+    /// The file's content.
+    pub hash: ContentHash,
 }
 
 /// A number that may not be finite, as JSON.

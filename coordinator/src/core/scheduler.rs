@@ -14,8 +14,19 @@ pub struct Problem<'a> {
     pub precision: MixedPrecision,
     /// Threads of a rank; 0: decide.
     pub threads_per_rank: u32,
-    /// The class that its earlier steps were computed on.
-    pub preferred_class: Option<&'a str>,
+    /// Which classes will do.
+    pub class: ClassWish<'a>,
+}
+
+/// Which numerics classes will do for a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClassWish<'a> {
+    /// Any.
+    Any,
+    /// Any, but this one first: its checkpoint's steps were computed on it.
+    Preferred(&'a str),
+    /// Only this one: it had a ring of this class. What the ranks compute in is decided, too.
+    Only(&'a str),
 }
 
 /// The workers that are connected and have nothing to do.
@@ -87,7 +98,8 @@ pub fn place(problem: &Problem<'_>, free: &impl FreeWorkers) -> Decision {
     }
     // What all of them can do.
     let mut precision = problem.precision;
-    if precision == MixedPrecision::Bf16 && !chosen.iter().all(|candidate| candidate.bf16) {
+    let decided = matches!(problem.class, ClassWish::Only(_));
+    if precision == MixedPrecision::Bf16 && !decided && !chosen.iter().all(|candidate| candidate.bf16) {
         precision = MixedPrecision::No;
         notes.push("computes in fp32: a worker's processor has no bf16".to_owned());
     }
@@ -102,15 +114,19 @@ pub fn place(problem: &Problem<'_>, free: &impl FreeWorkers) -> Decision {
     })
 }
 
-/// The class whose workers [`place`] would take: the preferred one, if it has enough; else the one with most free workers,
-/// of equal ones the first by name.
+/// The class whose workers [`place`] would take: the one that the job is bound to; or else the preferred one, if it has
+/// enough; or else the one with most free workers, of equal ones the first by name.
 ///
 /// # Errors
 /// What is missing, as a text for users.
 pub fn choose_class<'f>(problem: &Problem<'_>, free: &'f impl FreeWorkers) -> Result<&'f str, String> {
     let needed = problem.min_world_size as usize;
-    let largest = free.classes().min_by_key(|(name, size)| {
-        let preferred = problem.preferred_class == Some(*name) && *size >= needed;
+    let allowed = free.classes().filter(|(name, _)| match problem.class {
+        ClassWish::Only(only) => only == *name,
+        ClassWish::Any | ClassWish::Preferred(_) => true,
+    });
+    let largest = allowed.min_by_key(|(name, size)| {
+        let preferred = problem.class == ClassWish::Preferred(name) && *size >= needed;
         (!preferred, usize::MAX - size, *name)
     });
     match largest {
@@ -125,7 +141,18 @@ fn missing(problem: &Problem<'_>, free: &impl FreeWorkers) -> String {
     for (_, size) in free.classes() {
         (all, classes, largest) = (all + size, classes + 1, largest.max(size));
     }
-    if classes > 1 && all >= needed as usize {
+    let bound_to = match problem.class {
+        ClassWish::Only(only) => {
+            Some(free.classes().find(|(name, _)| *name == only).map_or(0, |(_, size)| size))
+        }
+        ClassWish::Any | ClassWish::Preferred(_) => None,
+    };
+    if let Some(of_class) = bound_to.filter(|of_class| *of_class < all) {
+        format!(
+            "waiting for workers: {all} free, {of_class} of the numerics class that the job began on; \
+             {needed} of that class needed"
+        )
+    } else if classes > 1 && all >= needed as usize {
         format!(
             "waiting for workers: {all} free in {classes} numerics classes, at most {largest} of one; \
              {needed} of one class needed"
@@ -189,7 +216,7 @@ mod tests {
         ) {
             let precision = if bf16 { MixedPrecision::Bf16 } else { MixedPrecision::No };
             let problem = Problem {
-                world_size: world, min_world_size: min, precision, threads_per_rank, preferred_class: None,
+                world_size: world, min_world_size: min, precision, threads_per_rank, class: ClassWish::Any,
             };
             let decision = place(&problem, &Listed(&free));
             let largest = (0u8..4)
@@ -226,23 +253,49 @@ mod tests {
     #[test]
     fn the_class_of_a_resumed_job_comes_first_where_it_is_enough() {
         let free = [0, 0, 0, 1, 1].map(|class| candidate(class, class, true, 1));
-        let class_of = |preferred_class, min_world_size| {
+        let class_of = |class, min_world_size| {
             let problem = Problem {
                 world_size: 3,
                 min_world_size,
                 precision: MixedPrecision::No,
                 threads_per_rank: 0,
-                preferred_class,
+                class,
             };
             match place(&problem, &Listed(&free)) {
                 Decision::Place(placement) => placement.numerics_class,
                 Decision::Wait(reason) => reason,
             }
         };
-        assert_eq!(class_of(None, 1), "class-0");
-        assert_eq!(class_of(Some("class-1"), 2), "class-1");
-        assert_eq!(class_of(Some("class-1"), 3), "class-0");
-        assert_eq!(class_of(Some("class-7"), 1), "class-0");
+        use ClassWish::{Any, Only, Preferred};
+        assert_eq!(class_of(Any, 1), "class-0");
+        assert_eq!(class_of(Preferred("class-1"), 2), "class-1");
+        assert_eq!(class_of(Preferred("class-1"), 3), "class-0");
+        assert_eq!(class_of(Preferred("class-7"), 1), "class-0");
+        // One that had a ring takes no other.
+        assert_eq!(class_of(Only("class-1"), 2), "class-1");
+        let missing = |of_class| {
+            format!(
+                "waiting for workers: 5 free, {of_class} of the numerics class that the job began on; \
+                 3 of that class needed"
+            )
+        };
+        assert_eq!(class_of(Only("class-1"), 3), missing(2));
+        assert_eq!(class_of(Only("class-7"), 3), missing(0));
+    }
+
+    #[test]
+    fn what_was_decided_with_the_first_ring_stays() {
+        let free = [candidate(0, 0, false, 8), candidate(0, 1, true, 8)];
+        let problem = Problem {
+            world_size: 2,
+            min_world_size: 1,
+            precision: MixedPrecision::Bf16,
+            threads_per_rank: 3,
+            class: ClassWish::Only("class-0"),
+        };
+        let Decision::Place(placement) = place(&problem, &Listed(&free)) else { panic!("it waits") };
+        assert_eq!((placement.precision, placement.threads_per_rank), (MixedPrecision::Bf16, 3));
+        assert!(placement.notes.is_empty());
     }
 
     #[test]
@@ -253,7 +306,7 @@ mod tests {
             min_world_size,
             precision: MixedPrecision::No,
             threads_per_rank: 0,
-            preferred_class: None,
+            class: ClassWish::Any,
         };
         let reason = |free, min| match place(&problem(min), &Listed(free)) {
             Decision::Wait(reason) => reason,

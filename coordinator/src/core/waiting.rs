@@ -4,7 +4,7 @@ use ringtune_shared::ids::JobId;
 
 use super::cluster::Cluster;
 use super::job::{Job, JobState};
-use super::scheduler::{Problem, choose_class};
+use super::scheduler::{ClassWish, Problem, choose_class};
 
 /// The answer for any number of jobs, as of one state of the cluster.
 pub struct Waiting<'a> {
@@ -56,23 +56,28 @@ impl Cluster {
     ///
     /// It keeps the ones behind it waiting, so that large jobs do not starve; one that could not even then lets them pass.
     pub(super) fn next_in_queue(&self) -> Option<(u64, JobId)> {
-        self.queue.oldest_fitting(self.pool.largest_class())
+        self.queue.oldest_fitting(&self.pool)
     }
 }
 
-/// What a job wishes for.
+/// What a job wishes for: what its first ring had, or else what its checkpoint's steps were computed on, or else what its
+/// spec says.
 pub(super) fn problem(job: &Job) -> Problem<'_> {
-    let before = job.resumed.as_ref().map(|resumed| &resumed.numerics);
-    // What was decided at the first assignment is kept.
-    let threads_per_rank = match (job.spec.common.cluster.threads_per_rank, before) {
-        (0, Some(before)) => before.threads_per_rank,
-        (wanted, _) => wanted,
+    let spec = &job.spec;
+    let (class, decided_threads, precision) = match (&job.pin, &job.resumed) {
+        (Some(pin), _) => (ClassWish::Only(&pin.numerics_class), Some(pin.threads_per_rank), pin.precision),
+        (None, Some(resumed)) => {
+            let (numerics, wanted) = (&resumed.numerics, spec.common.cluster.threads_per_rank);
+            let threads = if wanted == 0 { numerics.threads_per_rank } else { wanted };
+            (ClassWish::Preferred(&numerics.class), Some(threads), spec.mixed_precision())
+        }
+        (None, None) => (ClassWish::Any, None, spec.mixed_precision()),
     };
     Problem {
-        world_size: job.spec.common.cluster.world_size,
-        min_world_size: job.spec.common.cluster.min_world_size,
-        precision: job.spec.mixed_precision(),
-        threads_per_rank,
-        preferred_class: before.map(|before| before.class.as_str()),
+        world_size: spec.common.cluster.world_size,
+        min_world_size: spec.common.cluster.min_world_size,
+        precision,
+        threads_per_rank: decided_threads.unwrap_or(spec.common.cluster.threads_per_rank),
+        class,
     }
 }

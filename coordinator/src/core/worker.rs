@@ -75,9 +75,7 @@ pub struct Worker {
     pub last_sign: Time,
     /// When its session was lost.
     pub lost: Option<Time>,
-    /// The job whose ring it is in, and its rank there.
-    pub rank: Option<(JobId, u32)>,
-    /// When it last said that it holds that rank.
+    /// When it last said that it holds its rank, if a ring gave it one (`Cluster::rank_of`).
     pub last_held: Time,
     /// Ranks it was told to let go and may still hold.
     pub releasing: BTreeSet<(JobId, Epoch)>,
@@ -88,11 +86,11 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// How users see it.
-    pub fn state(&self) -> WorkerState {
+    /// How users see it. `has_rank`: a ring gave it one.
+    pub(super) fn state(&self, has_rank: bool) -> WorkerState {
         if self.session.is_none() {
             WorkerState::Lost
-        } else if self.rank.is_some() || !self.releasing.is_empty() {
+        } else if has_rank || !self.releasing.is_empty() {
             WorkerState::Busy
         } else {
             WorkerState::Idle

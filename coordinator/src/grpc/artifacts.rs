@@ -18,7 +18,7 @@ use super::jobs::job_id;
 use super::status::{FailedRequest, shutting_down, too_many};
 use super::{Api, blocking, incoming::Parts, outbound, outgoing};
 use crate::contents::{self, Claim, Committed, Range, Upload};
-use crate::core::{ArtifactRecord, Time};
+use crate::core::{ArtifactRecord, OtherEpoch, Time};
 use crate::service::Error;
 
 /// Bytes of an uploaded chunk at most.
@@ -117,7 +117,10 @@ impl Artifacts {
     /// Refuses a file for an ended job, or from a ring that is no more, before its bytes come.
     async fn check_active(&self, job: JobId, epoch: Option<Epoch>) -> Result<(), FailedRequest> {
         if let Some(job) = self.0.handle.cluster().job(job) {
-            return Ok(job.check_epoch(epoch).map_err(Error::Refused)?);
+            return Ok(job.check_epoch(epoch).map_err(|refusal| {
+                self.0.metrics.other_epoch(OtherEpoch::Upload);
+                Error::Refused(refusal)
+            })?);
         }
         // It ended, or there never was one.
         let job = self.0.handle.job(job).await?;
@@ -205,8 +208,9 @@ impl Artifacts {
             media_type: header.media_type.clone(),
             // The core puts the time in.
             created: Time::default(),
+            epoch: header.epoch,
         };
-        self.0.images.keep(record, header.epoch, claim).await
+        self.0.images.keep(record, claim).await
     }
 
     async fn open(&self, request: v1::DownloadRequest) -> Result<(v1::Artifact, Range), FailedRequest> {

@@ -33,7 +33,7 @@ impl ClusterService for Cluster {
             parse("worker_id", &request.into_inner().worker_id).map_err(FailedRequest::from)?;
         let cluster = self.0.handle.cluster();
         let worker = cluster.worker(id).ok_or(Error::NoSuchWorker(id)).map_err(FailedRequest::from)?;
-        Ok(Response::new(v1::GetWorkerResponse { worker: Some(outbound::worker(worker)) }))
+        Ok(Response::new(v1::GetWorkerResponse { worker: Some(outbound::worker(&cluster, worker)) }))
     }
 
     async fn drain_worker(

@@ -5,8 +5,8 @@ use ringtune_proto::v1;
 use ringtune_shared::version::Agreement;
 
 use crate::core::{
-    ArtifactRecord, Assignment, Capabilities, Down, EventBody, Failure, Job, JobEvent, JobState, LogLevel,
-    Phase, Progress, ProgressStage, ReasonCode, Ring, StepRecord, Time, Worker, WorkerState,
+    ArtifactRecord, Assignment, Capabilities, Cluster, Down, EventBody, Failure, Job, JobEvent, JobState,
+    LogLevel, Phase, Progress, ProgressStage, ReasonCode, Ring, StepRecord, Time, Worker, WorkerState,
 };
 
 pub(super) fn time(time: Time) -> prost_types::Timestamp {
@@ -51,7 +51,7 @@ pub(super) fn job_without_spec(job: &Job) -> v1::Job {
         total_steps: signed(job.spec.total_steps()),
         loss: job.loss,
         last_sequence: job.last_sequence,
-        precision: job.precision.map(|precision| precision.as_str().to_owned()).unwrap_or_default(),
+        precision: job.pin.as_ref().map(|pin| pin.precision.as_str().to_owned()).unwrap_or_default(),
         queue: Some(queue_to_wire(&job.queue)),
         update_time: Some(time(job.updated)),
         reason_code: reason_code(job.reason_code()).into(),
@@ -190,14 +190,16 @@ pub(super) fn worker_state(state: WorkerState) -> v1::WorkerState {
     }
 }
 
-pub(super) fn worker(worker: &Worker) -> v1::Worker {
+/// `cluster`: the one that knows the worker.
+pub(super) fn worker(cluster: &Cluster, worker: &Worker) -> v1::Worker {
+    let rank = cluster.rank_of(worker.id);
     v1::Worker {
         worker_id: worker.id.to_string(),
         host_name: worker.host_name.clone(),
         address: worker.address.clone(),
-        state: worker_state(worker.state()).into(),
-        job_id: worker.rank.map(|(job, _)| job.to_string()).unwrap_or_default(),
-        rank: worker.rank.map(|(_, rank)| small(rank)),
+        state: worker_state(cluster.worker_state(worker)).into(),
+        job_id: rank.map(|(job, _)| job.to_string()).unwrap_or_default(),
+        rank: rank.map(|(_, rank)| small(rank)),
         capabilities: Some(capabilities(&worker.capabilities)),
         connect_time: Some(time(worker.connected)),
         last_heartbeat_time: Some(time(worker.last_sign)),

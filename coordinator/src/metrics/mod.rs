@@ -12,7 +12,7 @@ use prometheus::{
 
 pub use layer::{CountedBody, CountedService, Layer};
 
-use crate::core::{JobState, WorkerState};
+use crate::core::{JobState, OtherEpoch, WorkerState};
 
 /// Seconds; from a heartbeat's handling to a long upload.
 const RPC_BUCKETS: [f64; 9] = [0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0];
@@ -31,6 +31,7 @@ pub struct Metrics {
     pub uploaded_bytes: IntCounter,
     /// What workers said that this version does not know, by what it was.
     pub unknown: IntCounterVec,
+    other_epochs: IntCounterVec,
 }
 
 impl Metrics {
@@ -61,6 +62,13 @@ impl Metrics {
                 ),
                 &["what"],
             )?,
+            other_epochs: IntCounterVec::new(
+                Opts::new(
+                    "ringtune_other_epoch_total",
+                    "What ranks of another epoch than that of their job's ring said or sent: skipped or refused",
+                ),
+                &["what"],
+            )?,
             registry,
         };
         let registry = &metrics.registry;
@@ -71,6 +79,7 @@ impl Metrics {
         registry.register(Box::new(metrics.steps.clone()))?;
         registry.register(Box::new(metrics.uploaded_bytes.clone()))?;
         registry.register(Box::new(metrics.unknown.clone()))?;
+        registry.register(Box::new(metrics.other_epochs.clone()))?;
         #[cfg(target_os = "linux")]
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
         Ok(metrics)
@@ -86,6 +95,11 @@ impl Metrics {
     pub fn set_workers(&self, state: WorkerState, count: usize) {
         let name = format!("{state:?}").to_ascii_lowercase();
         self.workers.with_label_values(&[&name]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Something came from another epoch than that of its job's ring.
+    pub fn other_epoch(&self, what: OtherEpoch) {
+        self.other_epochs.with_label_values(&[what.as_str()]).inc();
     }
 
     /// One call ended. `path`: as in the request, "/ringtune.v1.JobService/GetJob".

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::error::Error;
 use super::handle::Out;
-use crate::core::{Action, Cluster, Effects, Progress, Sender, SessionId, Write};
+use crate::core::{Action, Cluster, Effects, OtherEpoch, Progress, Sender, SessionId, Write};
 
 /// Answers a request once the commit went well or not; then the state is what is stored.
 type Answer = Box<dyn FnOnce(Result<&Cluster, Error>) + Send>;
@@ -26,6 +26,8 @@ pub(super) struct Batch {
     pub(super) actions: Vec<Action>,
     /// How far ranks are now.
     pub(super) progress: Vec<(JobId, Progress)>,
+    /// What came from another epoch than that of its job's ring.
+    pub(super) other_epochs: Vec<OtherEpoch>,
     pub(super) answers: Vec<Answer>,
     /// Sessions that said hello in this batch.
     pub(super) opened: Vec<(SessionId, Session)>,
@@ -41,6 +43,7 @@ impl Batch {
             writes: Vec::new(),
             actions: Vec::new(),
             progress: Vec::new(),
+            other_epochs: Vec::new(),
             answers: Vec::new(),
             opened: Vec::new(),
             heard: Vec::new(),
@@ -51,6 +54,7 @@ impl Batch {
         self.writes.extend(effects.writes);
         self.actions.extend(effects.actions);
         self.progress.extend(effects.progress);
+        self.other_epochs.extend(effects.other_epoch);
     }
 
     /// Of several new versions of one row, or of its numbers, only the last is written.

@@ -9,7 +9,7 @@ use super::batch::{Batch, Session};
 use super::error::Error;
 use super::handle::{Arrived, Command, Reply};
 use super::run::Loop;
-use crate::core::{Cluster, Input, Job, Sender, Time};
+use crate::core::{Cluster, Input, Job, OtherEpoch, Refusal, Sender, Time};
 
 /// The job that a request was about, and how it was after it, unless it had ended before.
 type Found = (Option<JobId>, Option<Arc<Job>>);
@@ -43,8 +43,8 @@ impl Loop {
                     newest(found, state).ok_or(Error::NoSuchJob(job))
                 });
             }
-            Command::KeepArtifact(artifact, epoch, reply) => {
-                let input = Input::KeepArtifact { artifact, epoch };
+            Command::KeepArtifact(artifact, reply) => {
+                let input = Input::KeepArtifact { artifact };
                 apply_request(batch, at, input, reply, |_, _| Ok(()));
             }
             Command::DropArtifact(job, name, epoch, reply) => {
@@ -91,7 +91,16 @@ fn apply_request<T: Send + 'static>(
     reply: Reply<T>,
     answer: impl FnOnce(Found, &Cluster) -> Result<T, Error> + Send + 'static,
 ) -> bool {
-    let outcome = batch.next.apply(input, at).map(|mut effects| {
+    let what = match &input {
+        Input::KeepArtifact { .. } => Some(OtherEpoch::Upload),
+        Input::DropArtifact { .. } => Some(OtherEpoch::Deletion),
+        _ => None,
+    };
+    let outcome = batch.next.apply(input, at);
+    if let Err(Refusal::OtherEpoch { .. }) = &outcome {
+        batch.other_epochs.extend(what);
+    }
+    let outcome = outcome.map(|mut effects| {
         let found = (effects.about, effects.job.take());
         batch.add(effects);
         found

@@ -43,7 +43,7 @@ pub(super) enum Command {
     Forget(Box<Job>, Reply<()>),
     /// A job that had ended so is deleted.
     Deleted(JobState),
-    KeepArtifact(ArtifactRecord, Option<Epoch>, Reply<()>),
+    KeepArtifact(ArtifactRecord, Reply<()>),
     DropArtifact(JobId, String, Option<Epoch>, Reply<()>),
     Hello(Box<Hello>, SessionId, mpsc::Sender<Out>, Reply<()>),
     /// Words of a worker.
@@ -121,17 +121,17 @@ impl Handle {
         Ok(free)
     }
 
-    /// Lists a complete file with an active job. `epoch`: of the ring that made it, where a rank did.
-    pub async fn keep_artifact(&self, artifact: ArtifactRecord, epoch: Option<Epoch>) -> Result<(), Error> {
+    /// Lists a complete file with an active job.
+    pub async fn keep_artifact(&self, artifact: ArtifactRecord) -> Result<(), Error> {
         let job = artifact.job;
-        match self.ask(|reply| Command::KeepArtifact(artifact, epoch, reply)).await {
+        match self.ask(|reply| Command::KeepArtifact(artifact, reply)).await {
             Err(error) if is_not_active(&error) => Err(ended(&self.job(job).await?)),
             answer => answer,
         }
     }
 
     /// Takes a file off an active job's list; returns its content, if it was there. Nobody else may list or take off a
-    /// file of this name meanwhile. `epoch`: as above.
+    /// file of this name meanwhile. `epoch`: of the ring that wants it no more, where a rank says so.
     pub async fn drop_artifact(
         &self,
         job: JobId,

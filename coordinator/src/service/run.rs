@@ -158,6 +158,9 @@ impl Loop {
     /// Stores a batch; then, and only then, it counts. `probe`: find out whether a store that failed works again, if the
     /// batch does not.
     async fn commit(&mut self, mut batch: Batch, probe: bool) {
+        for what in std::mem::take(&mut batch.other_epochs) {
+            self.metrics.other_epoch(what);
+        }
         let writes = batch.coalesced_writes();
         if let Err(error) = self.store_all(&writes, probe).await {
             error!(%error, writes = writes.len(), "cannot store: nothing was changed");

@@ -149,7 +149,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_that_is_too_slow_is_told_and_delays_nobody() {
         let job = conformance::queued_job(1);
-        let recovered = Recovered { jobs: vec![(*job).clone()], last_number: 1 };
+        let recovered = Recovered { jobs: vec![(*job).clone()], last_number: 1, ..Recovered::default() };
         let state = Arc::new(Cluster::recover(Options::default(), recovered, Time(1)));
         let (_snapshot, cluster) = watch::channel(state);
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());

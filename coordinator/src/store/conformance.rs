@@ -15,8 +15,8 @@ use ringtune_shared::job::{
 use super::Store;
 use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
 use crate::core::{
-    ArtifactRecord, Cancel, EventBody, Failure, Job, JobEvent, JobState, LogLevel, Member, Phase, RequestKey,
-    Ring, StepRecord, Time, Write,
+    ArtifactRecord, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState, LogLevel, Member, Phase,
+    Pin, RequestKey, Ring, StepRecord, Stop, Time, Write,
 };
 
 /// What [`run`] left in the store.
@@ -65,9 +65,9 @@ pub fn queued_job(number: u64) -> Arc<Job> {
         artifacts: 0,
         rings: 0,
         ring: None,
-        precision: None,
-        cancel: None,
-        finish_by: None,
+        pin: None,
+        stop: None,
+        checkpoint: None,
         waits_behind: false,
     })
 }
@@ -126,9 +126,14 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     job.started = Some(Time(5));
     job.step = 7;
     job.loss = Some(0.125);
-    job.precision = Some(MixedPrecision::Bf16);
-    job.cancel = Some(Cancel { reason: "enough".to_owned(), deadline: Time(9) });
-    job.finish_by = Some(Time(11));
+    job.pin = Some(Arc::new(Pin {
+        numerics_class: "class".to_owned(),
+        threads_per_rank: 2,
+        precision: MixedPrecision::Bf16,
+        version: "0.2.0".to_owned(),
+    }));
+    job.stop = Some(Stop { goal: Goal::Cancelled { reason: "enough".to_owned() }, deadline: Time(9) });
+    job.checkpoint = Some(Checkpoint { step: 6, epoch: Epoch(2), hash: fingerprint });
     job.updated = Time(12);
     job.failure = Some(Failure::WorkerLost);
     job.rings = 3;
@@ -142,9 +147,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
             phase: Phase::default(),
             last_step: 0,
         }],
-        threads_per_rank: 2,
-        numerics_class: "class".to_owned(),
-        version: "0.2.0".to_owned(),
+        started: true,
         patience: Time::default(),
         broken: None,
     }));
@@ -243,6 +246,7 @@ async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> J
         size: content.len() as u64,
         media_type: String::new(),
         created: Time(3),
+        epoch: None,
     };
     let (shared, replaced) = (artifact(third.id, "a", b"shared"), artifact(third.id, "b", b"new"));
     store
@@ -266,6 +270,31 @@ async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> J
     let dropped = Write::DropArtifact(third.id, "c".to_owned());
     store.commit(&[last, dropped.clone(), dropped]).await.expect("drop an artifact, and again");
     assert_eq!(store.artifact(third.id, "c").await.expect("one"), None);
+
+    // Which of them are checkpoints of jobs that have not ended is known after a start.
+    let checkpoint = |name: &str, epoch: Option<u64>| ArtifactRecord {
+        epoch: epoch.map(Epoch),
+        ..artifact(third.id, name, name.as_bytes())
+    };
+    let kept = checkpoint("checkpoint-10.safetensors", Some(2));
+    let writes = [
+        Write::PutArtifact(kept.clone()),
+        Write::PutArtifact(checkpoint("checkpoint-9.safetensors", None)),
+        Write::PutArtifact(checkpoint("checkpoint-x.safetensors", Some(2))),
+        Write::PutArtifact(checkpoint("learned_embeds.safetensors", Some(2))),
+        Write::PutArtifact(checkpoint("checkpoint-8.safetensors", Some(2))),
+        Write::DropArtifact(third.id, "checkpoint-8.safetensors".to_owned()),
+    ];
+    store.commit(&writes).await.expect("checkpoints");
+    assert_eq!(store.artifact(third.id, &kept.name).await.expect("one"), Some(kept.clone()));
+    let recovered = store.recover().await.expect("recover").checkpoints;
+    let known = Checkpoint { step: 10, epoch: Epoch(2), hash: kept.hash };
+    assert_eq!(recovered, [(third.id, known)]);
+    for write in writes {
+        if let Write::PutArtifact(file) = write {
+            store.commit(&[Write::DropArtifact(file.job, file.name)]).await.expect("drop");
+        }
+    }
 
     assert_eq!(store.count_jobs().await.expect("counts")[&JobState::Queued], 2);
 

@@ -151,7 +151,10 @@ impl Store for MemoryStore {
     async fn recover(&self) -> Result<Recovered, Error> {
         let tables = self.tables();
         let jobs = tables.jobs.values().filter(|job| !job.state.is_terminal()).cloned().collect();
-        Ok(Recovered { jobs, last_number: tables.last_number })
+        let open = |job: &JobId| tables.jobs.get(job).is_some_and(|job| !job.state.is_terminal());
+        let files = tables.artifacts.values().filter(|artifact| open(&artifact.job));
+        let checkpoints = files.filter_map(|file| Some((file.job, file.checkpoint()?))).collect();
+        Ok(Recovered { jobs, checkpoints, last_number: tables.last_number })
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>, Error> {

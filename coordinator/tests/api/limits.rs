@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use prost::Message as _;
 use ringtune_proto::v1::{self, upload_request::Part};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -77,9 +78,8 @@ async fn a_connection_too_many_is_closed_and_others_are_served() {
     coordinator.stop().await;
 }
 
-#[tokio::test]
-async fn a_job_that_is_too_large_with_its_defaults_is_refused_by_field() {
-    let coordinator = Coordinator::fresh().await;
+/// A job of so many concepts that takes 120 KB for each.
+fn large_spec(concepts: usize) -> v1::JobSpec {
     let concept = |index: usize| v1::ConceptSpec {
         placeholder_token: format!("<{index}>"),
         initializer_token: "a".to_owned(),
@@ -88,14 +88,50 @@ async fn a_job_that_is_too_large_with_its_defaults_is_refused_by_field() {
     };
     let mut spec = crate::jobs::spec(1);
     spec.data = None;
-    spec.concepts = (0..64).map(concept).collect();
+    spec.concepts = (0..concepts).map(concept).collect();
     let train = spec.train.as_mut().unwrap();
     (train.placeholder_token, train.initializer_token) = (String::new(), String::new());
     train.templates = vec![format!("{} {{}}", "x".repeat(400)); 300];
-    let request = v1::CreateJobRequest { spec: Some(spec), ..Default::default() };
+    spec
+}
+
+#[tokio::test]
+async fn a_job_that_is_too_large_with_its_defaults_is_refused_by_field() {
+    let coordinator = Coordinator::fresh().await;
+    let request = v1::CreateJobRequest { spec: Some(large_spec(64)), ..Default::default() };
     let refused = coordinator.jobs().create_job(request).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     let violations = refused.get_details_bad_request().unwrap().field_violations;
     assert_eq!(violations[0].field, "spec.train.templates", "{violations:?}");
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_of_large_jobs_is_a_message_that_clients_take() {
+    let coordinator = Coordinator::fresh().await;
+    let mut created = Vec::new();
+    for number in 0..9 {
+        let request = v1::CreateJobRequest { spec: Some(large_spec(7)), ..Default::default() };
+        created.push(coordinator.jobs().create_job(request).await.unwrap().into_inner().job.unwrap().job_id);
+        if number % 2 == 0 {
+            created.push(coordinator.create(1).await.job_id);
+        }
+    }
+    created.reverse();
+    let (mut listed, mut pages) = (Vec::new(), 0);
+    let mut request = v1::ListJobsRequest { page_size: 500, ..Default::default() };
+    loop {
+        // A client refuses what is longer than 4 MiB.
+        let page = coordinator.jobs().list_jobs(request.clone()).await.unwrap().into_inner();
+        assert!(page.encoded_len() <= (3 << 20) + 1024, "{} bytes", page.encoded_len());
+        listed.extend(page.jobs.into_iter().map(|job| job.job_id));
+        pages += 1;
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        request.page_token = page.next_page_token;
+    }
+    assert_eq!(listed, created);
+    assert!((2..=4).contains(&pages), "{pages} pages");
     coordinator.stop().await;
 }

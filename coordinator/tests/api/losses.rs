@@ -8,11 +8,12 @@ use ringtune_coordinator::{
     service,
     store::MemoryStore,
 };
-use ringtune_proto::v1::JobState;
+use ringtune_proto::v1::{self, JobState, RankPhase};
 use ringtune_shared::{ids::WorkerId, version::VERSION};
 use tonic::Code;
 
 use crate::{
+    coordinator::Coordinator,
     soon,
     worker::{Worker, training},
 };
@@ -48,6 +49,29 @@ async fn a_worker_that_stays_away_fails_its_job() {
     // It falls silent, its connection does not break.
     let silent = worker.end().await;
     assert_eq!((silent.code(), silent.message()), (Code::Aborted, "nothing heard for 2 s"));
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_restarts_while_it_prepares_gives_its_rank_to_another_one() {
+    let coordinator = Coordinator::fresh().await;
+    let mut worker = Worker::start(&coordinator, "host-a").await;
+    let job = coordinator.create(1).await;
+    let first = worker.take_rank().await;
+    let mut other = Worker::start(&coordinator, "host-b").await;
+    let mut live = coordinator.watch(&job.job_id, 0).await;
+    live.until(JobState::Preparing).await;
+    let restarted = v1::Hello { incarnation: 2, ..worker.hello.clone() };
+    let _restarted = Worker::open(&coordinator, restarted).await.unwrap();
+    live.until(JobState::Queued).await;
+    // On another worker, with what was decided for the first one.
+    let second = other.take_rank().await;
+    assert_eq!((first.ring.unwrap().epoch, second.ring.unwrap().epoch), (1, 2));
+    assert_eq!(second.threads_per_rank, first.threads_per_rank);
+    other.report(RankPhase::Ready, "").await;
+    other.train().await;
+    other.finish().await;
+    assert_eq!(coordinator.end(&job.job_id).await.state(), JobState::Succeeded);
     coordinator.stop().await;
 }
 
@@ -89,9 +113,9 @@ async fn a_session_that_never_came_about_is_lost_at_once() {
     };
     let (out, told) = tokio::sync::mpsc::channel(1);
     drop(told);
-    let sender = handle.hello(hello, out).await.unwrap();
+    handle.hello(hello, out).await.unwrap();
     let lost = async {
-        while handle.cluster().worker(sender.worker).unwrap().state() != WorkerState::Lost {
+        while handle.cluster().count_workers(WorkerState::Lost) == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

@@ -215,6 +215,16 @@ async fn the_cluster_and_every_step_say_what_they_belong_to() {
     coordinator.stop().await;
 }
 
+/// How much of another epoch was counted, by what it was.
+async fn expect_other_epochs(coordinator: &Coordinator, counted: &[(&str, u32)]) {
+    let metrics = coordinator.http_get("/metrics").await;
+    for (what, count) in counted {
+        let name = format!("ringtune_other_epoch_total{{what=\"{what}\"}} ");
+        let found = metrics.lines().find_map(|line| line.strip_prefix(&name));
+        assert_eq!(found.map_or(Ok(0), str::parse), Ok(*count), "{what} in {metrics}");
+    }
+}
+
 #[tokio::test]
 async fn files_of_another_epoch_than_the_ring_s_are_refused_and_change_nothing() {
     let (coordinator, worker, job) = training(|_| ()).await;
@@ -245,6 +255,8 @@ async fn files_of_another_epoch_than_the_ring_s_are_refused_and_change_nothing()
     assert_eq!(listed[0].sha256, header(b"of this ring").sha256);
     // A user's upload is of no epoch.
     upload(None, b"of a user").await.unwrap();
+    let counted = ["upload", "deletion", "log"].map(|what| (what, 2 * u32::from(what != "log")));
+    expect_other_epochs(&coordinator, &counted).await;
     coordinator.stop().await;
 }
 
@@ -260,10 +272,16 @@ async fn who_claims_a_rank_that_is_another_s_or_speaks_of_another_epoch_changes_
     let line = v1::LogLine { level: v1::LogLevel::Info.into(), rank: Some(0), message: "stale".to_owned() };
     let stale = v1::RankLog { job_id: job.job_id.clone(), epoch: worker.held.epoch + 1, line: Some(line) };
     worker.say(Up::RankLog(stale)).await;
+    worker.held.epoch += 1;
+    worker.say_step(1).await;
+    worker.report(RankPhase::Failed, "not of this ring").await;
+    assert_eq!(worker.stopped(false).await, "the coordinator has no such rank");
+    worker.held.epoch -= 1;
     worker.finish().await;
     let done = coordinator.end(&job.job_id).await;
     assert_eq!(done.state(), JobState::Succeeded, "{}", done.state_reason);
     let events = coordinator.watch(&job.job_id, 0).await.rest().await;
+    expect_other_epochs(&coordinator, &[("step", 1), ("log", 1), ("report", 1)]).await;
     let stale = |event: &v1::job_event::Event| matches!(event, v1::job_event::Event::Log(line) if line.message == "stale");
     assert!(!events.iter().any(stale));
     coordinator.stop().await;

@@ -6,6 +6,7 @@
 //! alone.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test reports by panicking")]
 
+mod invariants;
 mod samples;
 mod thousands;
 mod world;

@@ -1,11 +1,8 @@
-//! A small job, and a step of it.
+//! Chance, a small job, and what belongs to one.
 
-use ringtune_coordinator::core::StepRecord;
-use ringtune_shared::ids::Epoch;
-use ringtune_shared::job::{
-    ClusterDraft, JobDraft, JobSpec, ModelDraft,
-    kinds::textual_inversion::{DataDraft, TrainDraft},
-};
+use ringtune_coordinator::core::{ArtifactRecord, Input, Phase, StepRecord, Time};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
+use ringtune_shared::job::{ClusterDraft, JobDraft, JobSpec, ModelDraft, kinds::textual_inversion::{DataDraft, TrainDraft}};
 
 /// Steps of a job.
 pub(crate) const STEPS: u64 = 4;
@@ -47,4 +44,38 @@ pub(crate) fn spec(world_size: i64, min_world_size: i64) -> JobSpec {
         ..JobDraft::default()
     })
     .unwrap()
+}
+
+/// A small generator (splitmix64) so that a seed means the same for ever.
+pub(crate) struct Chance(pub(crate) u64);
+
+impl Chance {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((bits ^ (bits >> 31)) % limit as u64).unwrap()
+    }
+}
+
+pub(crate) fn file(job: JobId, name: String, epoch: Option<Epoch>, created: Time) -> ArtifactRecord {
+    let hash = ContentHash::of(format!("{name} {epoch:?}").as_bytes());
+    ArtifactRecord { job, name, hash, size: 1, media_type: String::new(), created, epoch }
+}
+
+/// The ranks of which an input says that they are ready, or further.
+pub(crate) fn said_ready(input: &Input) -> Vec<(WorkerId, JobId, Epoch)> {
+    let (worker, held) = match input {
+        Input::Hello { hello, .. } => (hello.worker, hello.held.as_slice()),
+        Input::Heartbeat(sender, held) => (sender.worker, held.as_slice()),
+        Input::RankReport(sender, report) => (sender.worker, std::slice::from_ref(&report.held)),
+        _ => return Vec::new(),
+    };
+    let ready = held.iter().filter(|held| held.phase >= Phase::Ready);
+    ready.map(|held| (worker, held.job, held.epoch)).collect()
+}
+
+pub(crate) fn uuid_of(number: u64) -> uuid::Uuid {
+    uuid::Uuid::from_u128(u128::from(number))
 }

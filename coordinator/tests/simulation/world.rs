@@ -4,36 +4,27 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ringtune_coordinator::core::{
-    Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, EventBody, Fault, HeldRank, Hello, Input,
-    Job, JobEvent, JobState, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, StepRecord,
-    Time, WorkerState, Write,
+    Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, Fault, HeldRank, Hello, Input, Job,
+    JobEvent, LogLevel, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, StepRecord, Time,
+    WorkerState, Write,
 };
-use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::version::Dialect;
 
-use crate::samples::{STEPS, spec, step_record};
+use crate::invariants::{check_assignment, check_rewrite, row};
+use crate::samples::{Chance, STEPS, file, said_ready, spec, step_record, uuid_of};
 
 const WORKERS: usize = 5;
-
-/// A small generator (splitmix64) so that a seed means the same for ever.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((bits ^ (bits >> 31)) % limit as u64).unwrap()
-    }
-}
+/// Those of the first numerics class; the others are of a second one.
+const FIRST_CLASS: usize = 3;
 
 /// What survives a restart of the coordinator.
 #[derive(Default)]
-struct Disk {
-    jobs: BTreeMap<JobId, Job>,
-    events: BTreeMap<JobId, Vec<JobEvent>>,
-    steps: BTreeMap<JobId, Vec<StepRecord>>,
+pub(crate) struct Disk {
+    pub(crate) jobs: BTreeMap<JobId, Job>,
+    pub(crate) events: BTreeMap<JobId, Vec<JobEvent>>,
+    pub(crate) steps: BTreeMap<JobId, Vec<StepRecord>>,
+    pub(crate) files: BTreeMap<(JobId, String), ArtifactRecord>,
 }
 
 /// A rank as a worker holds it.
@@ -44,20 +35,27 @@ struct Rank {
 }
 
 /// A worker daemon.
-struct Daemon {
-    id: WorkerId,
+pub(crate) struct Daemon {
+    pub(crate) id: WorkerId,
+    /// Its numerics class.
+    pub(crate) class: &'static str,
+    threads: u32,
     incarnation: u64,
     session: Option<SessionId>,
     inbox: VecDeque<Down>,
     ranks: Vec<Rank>,
+    /// The last rank that it let go.
+    past: Option<Rank>,
 }
 
 pub(crate) struct World {
     chance: Chance,
     now: Time,
-    cluster: Cluster,
-    disk: Disk,
-    daemons: Vec<Daemon>,
+    pub(crate) cluster: Cluster,
+    pub(crate) disk: Disk,
+    pub(crate) daemons: Vec<Daemon>,
+    /// Who said that its rank of which epoch was ready, or further, and was heard.
+    pub(crate) ready: BTreeSet<(WorkerId, JobId, Epoch)>,
     sessions: u64,
     names: u64,
     inputs: u64,
@@ -65,18 +63,21 @@ pub(crate) struct World {
     disk_fails: bool,
 }
 
-fn options() -> Options {
-    Options { queued_jobs: 6, ..Options::default() }
+pub(crate) fn options() -> Options {
+    Options { queued_jobs: 6, longest_rest: 60_000, ..Options::default() }
 }
 
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let daemons = (0..WORKERS).map(|index| Daemon {
             id: WorkerId(uuid_of(1000 + index as u64)),
+            class: if index < FIRST_CLASS { "one" } else { "two" },
+            threads: index as u32 + 1,
             incarnation: 1,
             session: None,
             inbox: VecDeque::new(),
             ranks: Vec::new(),
+            past: None,
         });
         Self {
             chance: Chance(seed),
@@ -84,6 +85,7 @@ impl World {
             cluster: Cluster::recover(options(), Recovered::default(), Time(1_000_000)),
             disk: Disk::default(),
             daemons: daemons.collect(),
+            ready: BTreeSet::new(),
             sessions: 0,
             names: 0,
             inputs: 0,
@@ -105,8 +107,10 @@ impl World {
             28..60 => self.read_inbox(who),
             60..82 => self.work(who, true),
             82..90 => self.heartbeat(who),
-            90..93 => self.keep_artifact(),
-            93..99 => self.pass(700),
+            90..92 => self.keep_artifact(),
+            92..93 => self.drop_artifact(),
+            93..95 => self.speak_of_the_past(who),
+            95..99 => self.pass(700),
             _ => self.pass(20_000),
         }
     }
@@ -142,7 +146,7 @@ impl World {
         self.names += 1;
         // Some jobs want more than there is.
         let world = [1, 1, 2, 3, 5, 9][self.chance.below(6)];
-        let least = if self.chance.below(2) == 0 { 1 } else { world };
+        let least = if self.chance.below(2) == 0 || world == WORKERS as i64 { 1 } else { world };
         let id = JobId(uuid_of(self.names));
         let new = NewJob {
             id,
@@ -169,11 +173,42 @@ impl World {
 
     fn keep_artifact(&mut self) {
         if let Some(job) = self.random_job() {
-            let hash = ContentHash([7; 32]);
-            let name = "a".to_owned();
-            let file =
-                ArtifactRecord { job, name, hash, size: 1, media_type: String::new(), created: self.now };
-            self.apply(Input::KeepArtifact { artifact: file, epoch: None });
+            // A user's, also in the place of a checkpoint.
+            let name = ["a", "checkpoint-2.safetensors"][self.chance.below(2)];
+            self.apply(Input::KeepArtifact { artifact: file(job, name.to_owned(), None, self.now) });
+        }
+    }
+
+    fn drop_artifact(&mut self) {
+        let count = self.disk.files.len();
+        if count > 0
+            && let Some((job, name)) = self.disk.files.keys().nth(self.chance.below(count)).cloned()
+        {
+            self.apply(Input::DropArtifact { job, name, epoch: None });
+        }
+    }
+
+    /// A worker that was frozen says what was true of a rank that it has let go: nobody is to believe it.
+    fn speak_of_the_past(&mut self, who: usize) {
+        let daemon = &self.daemons[who];
+        let (Some(session), Some(past)) = (daemon.session, daemon.past.clone()) else { return };
+        let (job, epoch, sender) = (past.held.job, past.held.epoch, Sender { worker: daemon.id, session });
+        let before = self.cluster.job(job).cloned();
+        let artifact = file(job, "checkpoint-3.safetensors".to_owned(), Some(epoch), self.now);
+        let held = HeldRank { phase: Phase::Ready, ..past.held };
+        let message = "from the past".to_owned();
+        let level = LogLevel::Info;
+        match self.chance.below(4) {
+            0 => self.say(who, Input::RankReport(sender, RankReport { held, progress: None })),
+            1 => self.say(who, Input::RankStep(sender, job, epoch, step_record(STEPS))),
+            2 => self.say(who, Input::RankLog { sender, job, epoch, level, message }),
+            _ => assert!(!self.apply(Input::KeepArtifact { artifact }), "a file of another epoch was taken"),
+        }
+        // A session that could not be stored ends, and a queued job may have got its next ring meanwhile.
+        if let Some(before) = before.filter(|before| before.ring.is_some())
+            && self.daemons[who].session.is_some()
+        {
+            assert_eq!(Some(&before), self.cluster.job(job), "an older epoch was believed");
         }
     }
 
@@ -186,8 +221,11 @@ impl World {
         let daemon = &mut self.daemons[who];
         daemon.inbox.clear();
         daemon.session = Some(session);
-        let capabilities =
-            Capabilities { numerics_class: "one".to_owned(), threads: 1, ..Capabilities::default() };
+        let capabilities = Capabilities {
+            numerics_class: daemon.class.to_owned(),
+            threads: daemon.threads,
+            ..Capabilities::default()
+        };
         let hello = Hello {
             worker: daemon.id,
             incarnation: daemon.incarnation,
@@ -223,7 +261,10 @@ impl World {
         let jobs: Vec<Job> =
             self.disk.jobs.values().filter(|job| !job.state.is_terminal()).cloned().collect();
         let last_number = self.disk.jobs.values().map(|job| job.number).max().unwrap_or(0);
-        self.cluster = Cluster::recover(options(), Recovered { jobs, last_number }, self.now);
+        let files = self.disk.files.values().filter(|file| jobs.iter().any(|job| job.id == file.job));
+        let checkpoints = files.filter_map(|file| Some((file.job, file.checkpoint()?))).collect();
+        let recovered = Recovered { jobs, checkpoints, last_number };
+        self.cluster = Cluster::recover(options(), recovered, self.now);
         for daemon in &mut self.daemons {
             daemon.session = None;
             daemon.inbox.clear();
@@ -263,7 +304,8 @@ impl World {
                         }
                     }
                 } else {
-                    daemon.ranks.retain(|rank| !rank.is(job, epoch));
+                    let gone = daemon.ranks.iter().position(|rank| rank.is(job, epoch));
+                    daemon.past = gone.map(|at| daemon.ranks.remove(at)).or(daemon.past.take());
                 }
             }
             Some(Down::Welcome(_) | Down::StepsStored(..)) | None => {}
@@ -298,7 +340,12 @@ impl World {
         let rank = rank.clone();
         let Some(sender) = sender else { return };
         if let (Some(step), 0) = (step, rank.held.rank) {
-            self.say(who, Input::RankStep(sender, rank.held.job, rank.held.epoch, step_record(step)));
+            let (job, epoch) = (rank.held.job, rank.held.epoch);
+            self.say(who, Input::RankStep(sender, job, epoch, step_record(step)));
+            if self.chance.below(2) == 0 {
+                let name = format!("checkpoint-{step}.safetensors");
+                self.apply(Input::KeepArtifact { artifact: file(job, name, Some(epoch), self.now) });
+            }
         }
         if self.daemons[who].session.is_some() {
             self.say(who, Input::RankReport(sender, RankReport { held: rank.held, progress: None }));
@@ -333,6 +380,7 @@ impl World {
             next.check_indexes().unwrap();
         }
         let before: Vec<Arc<Job>> = next.jobs().cloned().collect();
+        let ready = said_ready(&input);
         match next.apply(input, self.now) {
             Err(_) => {
                 assert!(before.iter().eq(next.jobs()), "a refusal changed the state");
@@ -343,6 +391,7 @@ impl World {
                 // The service forms rings once for all inputs of a batch.
                 let placed = if self.chance.below(4) > 0 { next.place(self.now) } else { Effects::default() };
                 self.cluster = next;
+                self.ready.extend(ready);
                 for effects in [effects, placed] {
                     self.store(&effects);
                     self.act(effects.actions);
@@ -358,11 +407,7 @@ impl World {
                 Write::InsertJob(job) => assert!(self.disk.jobs.insert(job.id, row(job)).is_none()),
                 Write::UpdateJob(job) => {
                     let before = self.disk.jobs.insert(job.id, row(job)).expect("updated before inserted");
-                    assert!(!before.state.is_terminal(), "an ended job changed: {before:?} {job:?}");
-                    let kept = before.state == job.state || before.state.may_become(job.state);
-                    let quick = before.state == JobState::Preparing && job.state == JobState::Succeeded;
-                    assert!(kept || quick, "{} -> {}", before.state, job.state);
-                    assert!(before.rings <= job.rings && job.rings <= options().tries, "{job:?}");
+                    check_rewrite(&before, job);
                 }
                 Write::UpdateProgress { job, step, loss, last_sequence, artifacts, updated } => {
                     let row = self.disk.jobs.get_mut(job).expect("updated before inserted");
@@ -380,13 +425,23 @@ impl World {
                     assert!(steps.last().is_none_or(|last| last.step < step.step), "a step came twice");
                     steps.push(*step);
                 }
-                Write::PutArtifact(_) | Write::DropArtifact(..) => {}
+                Write::PutArtifact(file) => {
+                    self.disk.files.insert((file.job, file.name.clone()), file.clone());
+                }
+                Write::DropArtifact(job, name) => {
+                    self.disk.files.remove(&(*job, name.clone()));
+                }
             }
         }
     }
 
     fn act(&mut self, actions: Vec<Action>) {
         for action in actions {
+            match &action {
+                Action::Send(_, Down::Assignment(given)) => check_assignment(self, given),
+                Action::Send(_, Down::StartRank(job, epoch)) => self.check_start(*job, *epoch),
+                _ => {}
+            }
             let (Action::Send(session, _) | Action::Close(session, _)) = &action;
             let Some(daemon) = self.daemons.iter_mut().find(|one| one.session == Some(*session)) else {
                 continue;
@@ -400,65 +455,10 @@ impl World {
             }
         }
     }
-
-    /// What must be true between any two inputs.
-    pub(crate) fn check(&self) {
-        let mut members = BTreeSet::new();
-        for job in self.cluster.jobs() {
-            assert!(!job.state.is_terminal());
-            assert_eq!(job.ring.is_some(), job.state != JobState::Queued, "{job:?}");
-            if let Some(ring) = &job.ring {
-                assert_eq!(ring.epoch, Epoch(job.rings));
-                let size = ring.members.len();
-                assert!(size >= job.spec.common.cluster.min_world_size as usize);
-                assert!(size <= job.spec.common.cluster.world_size as usize);
-                for member in &ring.members {
-                    assert!(members.insert(member.worker), "{} is in two rings", member.worker);
-                }
-            }
-            assert_eq!(row(job), self.disk.jobs[&job.id], "the row is not what the core holds");
-        }
-        for (id, job) in &self.disk.jobs {
-            assert_eq!(job.state.is_terminal(), self.cluster.job(*id).is_none(), "lost: {job:?}");
-            let events = &self.disk.events[id];
-            assert_eq!(events.len() as u64, job.last_sequence);
-            let told = events.iter().rev().find_map(|event| match &event.body {
-                EventBody::StateChange { to, .. } => Some(*to),
-                _ => None,
-            });
-            assert_eq!(told, Some(job.state), "the history tells another state");
-            let steps = self.disk.steps.get(id).map_or(0, |steps| steps.last().map_or(0, |last| last.step));
-            assert_eq!(steps, job.step);
-            if job.state.is_terminal() {
-                assert!(job.ring.is_none() && job.ended.is_some() && job.cancel.is_none());
-            }
-        }
-    }
 }
 
 impl Rank {
     fn is(&self, job: JobId, epoch: Epoch) -> bool {
         self.held.job == job && self.held.epoch == epoch
     }
-}
-
-/// What of a job is stored: the phases of its ranks are not.
-fn row(job: &Job) -> Job {
-    let mut row = job.clone();
-    if let Some(ring) = row.ring.as_mut().map(Arc::make_mut) {
-        ring.patience = Time::default();
-        ring.broken = None;
-        for member in &mut ring.members {
-            member.phase = Phase::Assigned;
-            member.last_step = 0;
-        }
-    }
-    if let Some(cancel) = &mut row.cancel {
-        cancel.deadline = Time::default();
-    }
-    row
-}
-
-fn uuid_of(number: u64) -> uuid::Uuid {
-    uuid::Uuid::from_u128(u128::from(number))
 }

@@ -1,16 +1,16 @@
-//! What users ask for: create, cancel, keep a file.
+//! What users ask for: create and cancel.
 
 use std::sync::Arc;
 
 use ringtune_shared::ids::JobId;
 
 use super::Turn;
-use crate::core::deadlines::Subject;
-use crate::core::effect::{Down, Refusal, Write};
+use crate::core::effect::{Refusal, Write};
 use crate::core::input::NewJob;
-use crate::core::job::{Cancel, Job, JobState};
-use crate::core::record::{ArtifactRecord, EventBody, JobEvent, LogLevel};
+use crate::core::job::{Job, JobState};
+use crate::core::record::{EventBody, JobEvent, LogLevel};
 use crate::core::scheduler::choose_class;
+use crate::core::stop::Goal;
 use crate::core::waiting::problem;
 
 impl Turn<'_> {
@@ -50,9 +50,9 @@ impl Turn<'_> {
             artifacts: 0,
             rings: 0,
             ring: None,
-            precision: None,
-            cancel: None,
-            finish_by: None,
+            pin: None,
+            stop: None,
+            checkpoint: None,
             waits_behind: false,
         };
         // What it waits for at first. Later on that is computed when somebody asks.
@@ -71,56 +71,22 @@ impl Turn<'_> {
     /// A queued job ends at once; an active one when its ranks stopped or their time is over.
     /// Asking again changes nothing.
     pub(super) fn cancel_job(&mut self, id: JobId, reason: &str) -> Result<(), Refusal> {
-        let deadline = self.now.plus(self.cluster.options.cancel);
         let reason = self.cut(reason);
-        let said = if reason.is_empty() { "cancelled by request".to_owned() } else { reason.clone() };
+        let said = if reason.is_empty() { "cancelled by request".to_owned() } else { reason };
         let Some(job) = self.cluster.jobs.get(&id) else { return Err(Refusal::NotActive(id)) };
-        if job.cancel.is_some() {
+        if job.stop.as_ref().is_some_and(|stop| stop.goal.state() == JobState::Cancelled) {
             return Ok(());
         }
-        let Some(ring) = job.ring.clone() else {
-            self.end_job(id, JobState::Cancelled, &said);
+        let goal = Goal::Cancelled { reason: said.clone() };
+        if job.ring.is_none() {
+            self.reach(id, &goal);
             return Ok(());
-        };
+        }
         if let Some(job) = self.job_mut(id) {
-            job.cancel = Some(Cancel { reason: said.clone(), deadline });
             job.reason = format!("cancelling: {said}");
         }
-        self.cluster.deadlines.by(Subject::Job(id), deadline);
         self.record(id, EventBody::note(LogLevel::Info, format!("cancel requested: {said}")));
-        for member in &ring.members {
-            let reason = said.clone();
-            self.tell(
-                member.worker,
-                Down::StopRank { job: id, epoch: ring.epoch, reason, keep_artifacts: true },
-            );
-        }
-        self.advance(id);
-        Ok(())
-    }
-
-    /// Takes a file that a job has off its list.
-    pub(super) fn drop_artifact(&mut self, id: JobId, name: String) -> Result<(), Refusal> {
-        let job = self.progress_mut(id).ok_or(Refusal::NotActive(id))?;
-        job.artifacts = job.artifacts.saturating_sub(1);
-        self.effects.writes.push(Write::DropArtifact(id, name));
-        Ok(())
-    }
-
-    /// Lists a complete file with its job.
-    pub(super) fn keep_artifact(&mut self, mut artifact: ArtifactRecord) -> Result<(), Refusal> {
-        let limit = self.cluster.options.artifacts_per_job;
-        artifact.created = self.now;
-        let id = artifact.job;
-        let job = self.cluster.jobs.get(&id).ok_or(Refusal::NotActive(id))?;
-        if job.artifacts >= limit {
-            return Err(Refusal::TooManyArtifacts { limit });
-        }
-        if let Some(job) = self.progress_mut(id) {
-            job.artifacts += 1;
-        }
-        self.effects.writes.push(Write::PutArtifact(artifact.clone()));
-        self.record(id, EventBody::Artifact(artifact));
+        self.stop_job(id, goal);
         Ok(())
     }
 }

@@ -1,10 +1,12 @@
 //! One turn of the core: one input, and everything that follows from it.
 
+mod artifacts;
 mod jobs;
+mod losses;
 mod placement;
 mod ranks;
-mod retries;
 mod sessions;
+mod stops;
 mod ticks;
 
 use std::collections::BTreeMap;
@@ -16,7 +18,6 @@ use super::cluster::Cluster;
 use super::effect::{Action, Down, Effects, Refusal, Write};
 use super::input::Input;
 use super::job::{Job, JobState, Ring};
-use super::reason::Failure;
 use super::record::{EventBody, JobEvent};
 use super::time::Time;
 
@@ -57,8 +58,8 @@ impl<'a> Turn<'a> {
                 self.cancel_job(job, &reason)?;
                 about = Some(job);
             }
-            Input::KeepArtifact { artifact, epoch } => {
-                self.check_epoch(artifact.job, epoch)?;
+            Input::KeepArtifact { artifact } => {
+                self.check_epoch(artifact.job, artifact.epoch)?;
                 self.keep_artifact(artifact)?;
             }
             Input::DropArtifact { job, name, epoch } => {
@@ -148,7 +149,6 @@ impl<'a> Turn<'a> {
         let now = self.now;
         let Some(from) = self.cluster.jobs.get(&id).map(|job| job.state) else { return false };
         if !from.may_become(to) {
-            debug_assert!(false, "a job cannot go from {from} to {to}");
             return false;
         }
         self.cluster.move_job(id, to);
@@ -165,37 +165,11 @@ impl<'a> Turn<'a> {
         true
     }
 
-    /// Ends a job that failed, where it may fail.
-    fn fail_job(&mut self, id: JobId, failure: Failure, reason: &str) {
-        let may_fail = self.cluster.jobs.get(&id).is_some_and(|job| job.state.may_become(JobState::Failed));
-        if may_fail && let Some(job) = self.job_mut(id) {
-            job.failure = Some(failure);
-        }
-        self.end_job(id, JobState::Failed, reason);
-    }
-
-    /// Ends a job and lets all its ranks go, where it may end so.
-    fn end_job(&mut self, id: JobId, to: JobState, reason: &str) {
-        let reason = self.cut(reason);
-        if !self.set_state(id, to, reason.clone()) {
-            return;
-        }
-        if let Some(job) = self.job_mut(id) {
-            job.cancel = None;
-            job.finish_by = None;
-        }
-        self.dissolve_ring(id, &reason);
-        if let Some(job) = self.cluster.remove_job(id) {
-            self.ended.insert(id, job);
-        }
-    }
-
     /// Takes a job's ring away and lets all its ranks go.
     fn dissolve_ring(&mut self, id: JobId, reason: &str) {
         let Some(ring) = self.cluster.take_ring(id) else { return };
         self.changed.insert(id, Change::Row);
         for member in &ring.members {
-            self.cluster.change_worker(member.worker, |worker| worker.rank = None);
             self.release(member.worker, id, ring.epoch, reason);
         }
     }

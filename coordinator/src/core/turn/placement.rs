@@ -1,12 +1,14 @@
 //! The queue: which job gets a ring next.
 
+use std::sync::Arc;
+
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::job::MixedPrecision;
 
 use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::effect::{Assignment, Down};
 use crate::core::job::{JobState, Member, Phase, Ring};
+use crate::core::pin::Pin;
 use crate::core::record::{EventBody, LogLevel};
 use crate::core::scheduler::{Decision, Placement, place};
 use crate::core::time::Time;
@@ -35,27 +37,26 @@ impl Turn<'_> {
         let reason = format!("preparing {} rank(s) on {}", hosts.len(), hosts.join(", "));
         let reason = self.cut(&reason);
         let now = self.now;
-        for (rank, member) in members.iter().enumerate() {
-            self.cluster.change_worker(member.worker, |worker| {
-                worker.rank = Some((id, u32::try_from(rank).unwrap_or(u32::MAX)));
-                worker.last_held = now;
-            });
+        for member in &members {
+            self.cluster.change_worker(member.worker, |worker| worker.last_held = now);
         }
         let Some(job) = self.job_mut(id) else { return };
-        job.precision = Some(placement.precision);
         job.rings += 1;
-        let ring = Ring {
-            epoch: Epoch(job.rings),
-            members,
-            threads_per_rank: placement.threads_per_rank,
-            numerics_class: placement.numerics_class,
-            version: ringtune_shared::version::VERSION.to_owned(),
-            patience: Time::default(),
-            broken: None,
-        };
-        self.cluster.set_ring(id, ring);
+        let (epoch, patience) = (Epoch(job.rings), Time::default());
+        self.cluster.set_ring(id, Ring { epoch, members, started: false, patience, broken: None });
         self.cluster.deadlines.by(Subject::Job(id), now.plus(self.cluster.options.session_timeout));
         self.set_state(id, JobState::Preparing, reason);
+        // Out of the queue, where it stood by its pin, it gets one that stays.
+        if let Some(job) = self.job_mut(id) {
+            job.pin.get_or_insert_with(|| {
+                Arc::new(Pin {
+                    numerics_class: placement.numerics_class,
+                    threads_per_rank: placement.threads_per_rank,
+                    precision: placement.precision,
+                    version: ringtune_shared::version::VERSION.to_owned(),
+                })
+            });
+        }
         for note in placement.notes {
             self.record(id, EventBody::note(LogLevel::Info, note));
         }
@@ -79,7 +80,7 @@ impl Turn<'_> {
     /// Tells a member of its rank.
     pub(super) fn assign(&mut self, id: JobId, worker: WorkerId) {
         let Some(job) = self.cluster.jobs.get(&id) else { return };
-        let Some(ring) = &job.ring else { return };
+        let (Some(ring), Some(pin)) = (&job.ring, &job.pin) else { return };
         let Some(rank) = ring.rank_of(worker) else { return };
         let protocols = ring.members.iter().filter_map(|member| self.cluster.workers.get(&member.worker));
         let newest = self.cluster.options.dialect.protocols.max;
@@ -89,10 +90,10 @@ impl Turn<'_> {
             members: ring.members.iter().map(|member| (member.worker, member.address.clone())).collect(),
             rank: u32::try_from(rank).unwrap_or(u32::MAX),
             spec: job.spec.clone(),
-            threads_per_rank: ring.threads_per_rank,
-            precision: job.precision.unwrap_or(MixedPrecision::No),
-            numerics_class: ring.numerics_class.clone(),
-            version: ring.version.clone(),
+            threads_per_rank: pin.threads_per_rank,
+            precision: pin.precision,
+            numerics_class: pin.numerics_class.clone(),
+            version: pin.version.clone(),
             protocol: protocols.map(|worker| worker.protocol).min().unwrap_or(newest),
         };
         self.tell(worker, Down::Assignment(Box::new(assignment)));

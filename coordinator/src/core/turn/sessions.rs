@@ -8,10 +8,9 @@ use ringtune_shared::version::{Agreement, Dialect};
 use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::effect::{Action, Down, Refusal};
-use crate::core::input::{Fault, HeldRank, Hello, Sender, SessionId};
-use crate::core::job::{JobState, Phase};
-use crate::core::reason::Failure;
-use crate::core::record::{EventBody, LogLevel};
+use crate::core::input::{HeldRank, Hello, Sender, SessionId};
+use crate::core::job::Phase;
+use crate::core::loss::Loss;
 use crate::core::worker::{Worker, WorkerState};
 
 impl Turn<'_> {
@@ -40,7 +39,6 @@ impl Turn<'_> {
             connected: self.now,
             last_sign: self.now,
             lost: None,
-            rank: self.cluster.members.get(&id).copied(),
             last_held: known.as_ref().map(|worker| worker.last_held).unwrap_or_default(),
             releasing: releasing.intersection(&held_now).copied().collect(),
             failures: known.as_ref().map_or(0, |worker| worker.failures),
@@ -60,7 +58,7 @@ impl Turn<'_> {
         }
 
         // 3. The rank that a ring gave it: does it still hold it?
-        if let Some(&(job, rank)) = self.cluster.members.get(&id) {
+        if let Some((job, rank)) = self.cluster.rank_of(id) {
             self.member_is_back(job, rank, id, hello.incarnation, &hello.held);
         }
         Ok(())
@@ -122,38 +120,33 @@ impl Turn<'_> {
         incarnation: u64,
         held: &[HeldRank],
     ) {
-        let Some(known) = self.cluster.jobs.get(&job) else { return };
-        let Some(ring) = &known.ring else { return };
+        let Some(ring) = self.cluster.jobs.get(&job).and_then(|job| job.ring.as_ref()) else { return };
         let Some(member) = ring.member(worker) else { return };
-        let (state, cancelling, epoch) = (known.state, known.cancel.clone(), ring.epoch);
+        let started = ring.started;
         let (restarted, unheard) = (member.incarnation != incarnation, member.phase == Phase::Assigned);
         let host = member.host_name.clone();
         if let Some(held) = held.iter().find(|held| self.holds(worker, held)) {
             self.observe(worker, held);
-            if self.cluster.jobs.get(&job).is_none_or(|job| job.ring.is_none()) {
-                return;
-            }
-            if let Some(cancel) = cancelling {
-                let reason = cancel.reason;
-                self.tell(worker, Down::StopRank { job, epoch, reason, keep_artifacts: true });
-            } else if state == JobState::Running && held.phase == Phase::Ready {
-                self.tell(worker, Down::StartRank(job, epoch));
-            }
-        } else if cancelling.is_some() {
-            let reason = "the rank is gone".to_owned();
-            let (phase, neighbour_lost, fault, step) = (Phase::Stopped, false, Fault::Unknown, 0);
-            let stopped = HeldRank { job, epoch, rank, phase, reason, neighbour_lost, fault, step };
-            self.observe(worker, &stopped);
+            self.say_again(job, worker, started && held.phase == Phase::Ready);
         } else if restarted {
             let reason = format!("worker restarted: rank {rank} on {host} is lost");
-            self.fail_job(job, Failure::WorkerLost, &reason);
-        } else if state == JobState::Preparing && unheard {
-            // The assignment may never have reached it.
-            self.mark_held(worker);
-            self.assign(job, worker);
+            self.lose(job, worker, Loss::Restarted, &reason);
         } else {
             let reason = format!("rank {rank} on {host}: the worker came back without it");
-            self.fail_job(job, Failure::WorkerLost, &reason);
+            self.lose(job, worker, Loss::BackWithout { unheard }, &reason);
+        }
+    }
+
+    /// Says to a member that came back with its rank what it may have missed. `start`: that all were ready.
+    fn say_again(&mut self, job: JobId, worker: WorkerId, start: bool) {
+        let Some(known) = self.cluster.jobs.get(&job) else { return };
+        let Some(ring) = &known.ring else { return };
+        let epoch = ring.epoch;
+        if let Some(reason) = known.told_to_stop().and_then(|stop| stop.goal.reason()) {
+            let reason = reason.to_owned();
+            self.tell(worker, Down::StopRank { job, epoch, reason, keep_artifacts: true });
+        } else if start {
+            self.tell(worker, Down::StartRank(job, epoch));
         }
     }
 
@@ -165,23 +158,20 @@ impl Turn<'_> {
     /// A session ended. A member of a ring has some time to come back.
     pub(super) fn session_ended(&mut self, sender: Sender) {
         let now = self.now;
-        let seconds = self.cluster.options.session_timeout / 1000;
         let Some(worker) = self.cluster.workers.get(&sender.worker) else { return };
         if worker.session != Some(sender.session) {
             return;
         }
-        let (host, rank) = (worker.host_name.clone(), worker.rank);
+        let host = worker.host_name.clone();
         self.cluster.change_worker(sender.worker, |worker| {
             worker.session = None;
             worker.lost = Some(now);
         });
         let forgotten = now.plus(self.cluster.options.forget_worker);
         self.cluster.deadlines.by(Subject::Worker(sender.worker), forgotten);
-        if let Some((job, rank)) = rank {
-            let message = format!("rank {rank} on {host}: connection lost; waiting {seconds} s for it");
-            self.record(job, EventBody::note(LogLevel::Warn, message));
-            let back_by = now.plus(self.cluster.options.session_timeout);
-            self.cluster.deadlines.by(Subject::Job(job), back_by);
+        if let Some((job, rank)) = self.cluster.rank_of(sender.worker) {
+            let reason = format!("rank {rank} on {host}: connection lost");
+            self.lose(job, sender.worker, Loss::Away, &reason);
         }
     }
 

@@ -6,8 +6,7 @@ use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::effect::Action;
 use crate::core::input::Sender;
-use crate::core::job::{Job, JobState, Member, Phase, Ring};
-use crate::core::reason::Failure;
+use crate::core::job::{Member, Ring};
 use crate::core::record::{EventBody, LogLevel};
 use crate::core::time::Time;
 
@@ -44,7 +43,9 @@ impl Turn<'_> {
                 self.effects.actions.push(Action::Close(session, reason));
                 self.session_ended(Sender { worker: id, session });
             }
-        } else if worker.rank.is_none() && worker.lost.is_some_and(|lost| lost.plus(forget) <= self.now) {
+        } else if self.cluster.rank_of(id).is_none()
+            && worker.lost.is_some_and(|lost| lost.plus(forget) <= self.now)
+        {
             self.cluster.remove_worker(id);
         }
     }
@@ -53,7 +54,7 @@ impl Turn<'_> {
         let options = &self.cluster.options;
         let worker = self.cluster.workers.get(&id)?;
         let next = match (worker.session, worker.lost) {
-            (None, Some(_)) if worker.rank.is_some() => self.now.plus(options.session_timeout),
+            (None, Some(_)) if self.cluster.rank_of(id).is_some() => self.now.plus(options.session_timeout),
             (None, Some(lost)) => lost.plus(options.forget_worker),
             _ => worker.last_sign.plus(options.session_timeout),
         };
@@ -61,64 +62,45 @@ impl Turn<'_> {
     }
 
     fn tick_job(&mut self, id: JobId) {
-        let Some(job) = self.cluster.jobs.get(&id).cloned() else { return };
-        let Some(ring) = &job.ring else { return };
-        if let Some(cancel) = &job.cancel {
-            if cancel.deadline <= self.now {
-                self.record(id, EventBody::note(LogLevel::Warn, "not every rank stopped in time"));
-                self.end_job(id, JobState::Cancelled, &cancel.reason);
+        let Some(job) = self.cluster.jobs.get(&id) else { return };
+        let told = job.told_to_stop().is_some();
+        if !told {
+            if let Some((worker, loss, reason)) = self.overdue_rank(id) {
+                self.lose(id, worker, loss, &reason);
+                return;
             }
-        } else if let Some(reason) = self.lost_rank(&job, ring) {
-            self.fail_job(id, Failure::WorkerLost, &reason);
-        } else if self.fail_broken(id) {
-            // Said with its reason.
-        } else if job.finish_by.is_some_and(|deadline| deadline <= self.now) {
-            let missing = format!("only the reports of {} steps came", job.step);
-            self.record(id, EventBody::note(LogLevel::Warn, missing));
-            self.end_job(id, JobState::Succeeded, "all ranks finished");
+            if self.look_at_broken(id) {
+                return;
+            }
         }
+        let Some(job) = self.cluster.jobs.get(&id) else { return };
+        let Some(stop) = job.stop.clone().filter(|stop| stop.deadline <= self.now) else { return };
+        let missing = match told {
+            true => "not every rank stopped in time".to_owned(),
+            false => format!("only the reports of {} steps came", job.step),
+        };
+        self.record(id, EventBody::note(LogLevel::Warn, missing));
+        self.reach(id, &stop.goal);
     }
 
     fn job_deadline(&self, id: JobId) -> Option<Time> {
         let job = self.cluster.jobs.get(&id)?;
         let ring = job.ring.as_ref()?;
-        if let Some(cancel) = &job.cancel {
-            return Some(cancel.deadline);
+        if let Some(stop) = job.told_to_stop() {
+            return Some(stop.deadline);
         }
         let members = ring.members.iter().map(|member| self.member_deadline(ring, member));
-        members.chain(ring.broken.as_ref().map(|broken| broken.fail_by)).chain(job.finish_by).min()
+        let stop = job.stop.as_ref().map(|stop| stop.deadline);
+        members.chain(ring.broken.as_ref().map(|broken| broken.fail_by)).chain(stop).min()
     }
 
     /// By when a member must be back, or must say that it holds its rank.
-    fn member_deadline(&self, ring: &Ring, member: &Member) -> Time {
+    pub(super) fn member_deadline(&self, ring: &Ring, member: &Member) -> Time {
         let timeout = self.cluster.options.session_timeout;
         let Some(worker) = self.cluster.workers.get(&member.worker) else { return ring.patience };
         match worker.lost {
             Some(lost) => lost.plus(timeout).max(ring.patience),
             None => worker.last_held.plus(timeout),
         }
-    }
-
-    /// The first rank whose worker is gone for too long, as a reason.
-    fn lost_rank(&self, job: &Job, ring: &Ring) -> Option<String> {
-        let overdue = |member: &Member| self.member_deadline(ring, member) <= self.now;
-        let (rank, member) = ring.members.iter().enumerate().find(|(_, member)| overdue(member))?;
-        let (host, seconds) = (&member.host_name, self.cluster.options.session_timeout / 1000);
-        Some(match self.cluster.workers.get(&member.worker).map(|worker| worker.lost) {
-            None => format!(
-                "worker lost: rank {rank} on {host} (worker {}) did not come back within {} s after the \
-                 coordinator's restart",
-                member.worker,
-                self.cluster.options.recovery / 1000
-            ),
-            Some(Some(_)) => {
-                format!("worker lost: rank {rank} on {host} did not come back within {seconds} s")
-            }
-            Some(None) => format!(
-                "rank {rank} on {host}: the worker does not hold it ({} the rank of job {})",
-                if member.phase == Phase::Assigned { "never took" } else { "dropped" },
-                job.id
-            ),
-        })
     }
 }

@@ -41,12 +41,12 @@ impl Artifacts {
         };
         filter.finish(FIELDS)?;
         self.0.handle.job(job).await?;
-        let mut artifacts = self.0.handle.store().list_artifacts(&query).await?;
-        let more = pages::cut(&mut artifacts, size);
-        let place = artifacts.last().filter(|_| more).map(|one| format!("{} {}", one.created.0, one.name));
+        let found = self.0.handle.store().list_artifacts(&query).await?;
+        let (artifacts, last) = pages::fill(&found, size, outbound::artifact);
+        let place = last.map(|one| format!("{} {}", one.created.0, one.name));
         Ok(v1::ListArtifactsResponse {
             next_page_token: place.map(|place| listing.token(&place)).unwrap_or_default(),
-            artifacts: artifacts.iter().map(outbound::artifact).collect(),
+            artifacts,
         })
     }
 }

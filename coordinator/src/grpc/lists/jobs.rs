@@ -6,7 +6,7 @@ use ringtune_shared::job::JobKind;
 
 use super::filter::Filter;
 use super::order::Order;
-use super::pages::{self, Listing};
+use super::pages::{self, Listing, Page};
 use crate::core::JobState;
 use crate::grpc::jobs::Jobs;
 use crate::grpc::outbound;
@@ -15,6 +15,8 @@ use crate::store::lists::{JobFilter, JobKey, JobOrder, JobPlace, JobQuery};
 
 /// Jobs on a page, by default and at most.
 const PAGE: (u32, u32) = (50, 500);
+/// Jobs that are read at once. One may take a mebibyte.
+const PORTION: u32 = 32;
 const FIELDS: &str = "state, name, owner, priority, kind, labels.KEY";
 const STATES: &str = "QUEUED, PREPARING, RUNNING, PAUSED, SUCCEEDED, FAILED, CANCELLED";
 const ORDERS: [(&str, JobOrder); 3] =
@@ -33,17 +35,23 @@ impl Jobs {
         let listing = Listing::new("jobs", &format!("{states:?} {} {order:?}", filter.canonical()));
         let after = listing.last(&request.page_token, |text| read_place(order.by, text))?;
         let filter = read_filter(states, filter)?;
-        // One more than asked for tells whether there is another page.
-        let query =
-            JobQuery { filter, order: order.by, descending: order.descending, after, limit: size + 1 };
-        let mut jobs = self.0.handle.store().list_jobs(&query).await?;
-        let more = pages::cut(&mut jobs, size);
-        self.0.handle.explain(&mut jobs);
-        let last = jobs.last().filter(|_| more).map(|job| listing.token(&write_place(&order.by.place(job))));
-        Ok(v1::ListJobsResponse {
-            next_page_token: last.unwrap_or_default(),
-            jobs: jobs.iter().map(outbound::job).collect(),
-        })
+        let mut query =
+            JobQuery { filter, order: order.by, descending: order.descending, after, limit: PORTION };
+        let mut page = Page::new(size);
+        // Read in portions: what does not fit on the page is not to take all memory before it is left out.
+        loop {
+            // One more than there is room for tells whether there is another page.
+            query.limit = PORTION.min(u32::try_from(page.room() + 1).unwrap_or(PORTION));
+            let mut jobs = self.0.handle.store().list_jobs(&query).await?;
+            self.0.handle.explain(&mut jobs);
+            let fitting = jobs.iter().take_while(|job| page.put(outbound::job(job))).count();
+            query.after = jobs[..fitting].last().map(|job| order.by.place(job)).or(query.after);
+            if page.is_full() || jobs.len() < query.limit as usize {
+                break;
+            }
+        }
+        let last = query.after.filter(|_| page.is_full()).map(|place| listing.token(&write_place(&place)));
+        Ok(v1::ListJobsResponse { next_page_token: last.unwrap_or_default(), jobs: page.into_items() })
     }
 }
 

@@ -1,8 +1,13 @@
 //! Pages of lists: sizes and opaque tokens.
 
+use prost::Message;
 use ringtune_proto::convert::FieldError;
 use ringtune_shared::ids::ContentHash;
 
+/// Bytes that the items of a page take as a message at most: clients take messages of 4 MiB.
+const LARGEST: usize = 3 << 20;
+/// Bytes before each item of a message at most: its key and its length.
+const KEY: usize = 8;
 /// Between the parts of a token.
 const SEPARATOR: char = '\n';
 
@@ -73,12 +78,58 @@ pub(super) fn size(given: i32, default: u32, most: u32) -> Result<u32, FieldErro
     }
 }
 
-/// Takes what was read beyond the page off it, and says whether that was something: one more is read than is asked
-/// for, which tells whether there is another page.
-pub(super) fn cut<T>(items: &mut Vec<T>, size: u32) -> bool {
-    let more = items.len() > size as usize;
-    items.truncate(size as usize);
-    more
+/// A page that is being filled.
+#[derive(Debug)]
+pub(super) struct Page<M> {
+    items: Vec<M>,
+    size: usize,
+    bytes: usize,
+    /// Something did not fit any more.
+    full: bool,
+}
+
+impl<M: Message> Page<M> {
+    /// An empty page for `size` items.
+    pub(super) fn new(size: u32) -> Self {
+        Self { items: Vec::new(), size: size as usize, bytes: 0, full: false }
+    }
+
+    /// Puts an item behind the others. Where it does not fit, the page is full and takes no other one; the first one
+    /// always fits.
+    ///
+    /// Whether it is on the page.
+    pub(super) fn put(&mut self, item: M) -> bool {
+        let bytes = self.bytes + item.encoded_len() + KEY;
+        self.full |= self.items.len() >= self.size || (bytes > LARGEST && !self.items.is_empty());
+        if !self.full {
+            self.bytes = bytes;
+            self.items.push(item);
+        }
+        !self.full
+    }
+
+    /// Items that may still come, by their number.
+    pub(super) fn room(&self) -> usize {
+        self.size - self.items.len()
+    }
+
+    /// Whether something came that did not fit: there is another page.
+    pub(super) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// What is on it.
+    pub(super) fn into_items(self) -> Vec<M> {
+        self.items
+    }
+}
+
+/// The page that the first of `items` make, and the last one on it where there are others behind it.
+pub(super) fn fill<T, M: Message>(items: &[T], size: u32, wire: impl Fn(&T) -> M) -> (Vec<M>, Option<&T>) {
+    let mut page = Page::new(size);
+    let fitting = items.iter().take_while(|item| page.put(wire(item))).count();
+    let last = items[..fitting].last().filter(|_| page.is_full());
+    (page.into_items(), last)
 }
 
 fn refused(problem: &str) -> FieldError {
@@ -116,8 +167,27 @@ mod tests {
         assert_eq!(size(7, 50, 500), Ok(7));
         assert_eq!(size(501, 50, 500), Ok(500));
         assert_eq!(size(-1, 50, 500).unwrap_err().field, "page_size");
-        let mut items = vec![1, 2, 3];
-        assert!(!cut(&mut items, 3));
-        assert!(cut(&mut items, 2) && items == [1, 2]);
+    }
+
+    #[test]
+    fn a_page_ends_with_its_size_or_with_three_mebibytes() {
+        let items = |bytes: usize, count: usize| vec!["x".repeat(bytes); count];
+        let fits = |items: &[String], size| {
+            let (page, last) = fill(items, size, Clone::clone);
+            (page.len(), last.is_some())
+        };
+        assert_eq!(fits(&items(1, 3), 3), (3, false));
+        assert_eq!(fits(&items(1, 4), 3), (3, true));
+        assert_eq!(fits(&[], 3), (0, false));
+        // Four of a mebibyte are more than fit, and one is always there.
+        assert_eq!(fits(&items(1 << 20, 3), 500), (2, true));
+        assert_eq!(fits(&items(1_000_000, 3), 500), (3, false));
+        assert_eq!(fits(&items(5 << 20, 2), 500), (1, true));
+        assert_eq!(fits(&items(5 << 20, 1), 500), (1, false));
+        // Small ones count with what stands before each.
+        let small = items(1, 1 << 20);
+        let (page, last) = fill(&small, u32::MAX, Clone::clone);
+        assert!(page.iter().map(|item| item.encoded_len() + KEY).sum::<usize>() <= LARGEST);
+        assert!(last.is_some());
     }
 }

@@ -32,13 +32,10 @@ impl Jobs {
         let listing = Listing::new("steps", &format!("{job} {first}"));
         let after = listing.last_number(&request.page_token)?.unwrap_or(first);
         self.0.handle.job(job).await?;
-        let mut steps = self.0.handle.store().steps(job, after, size + 1).await?;
-        let more = pages::cut(&mut steps, size);
-        let last = steps.last().filter(|_| more).map(|step| listing.token(&step.step.to_string()));
-        Ok(v1::ListStepsResponse {
-            next_page_token: last.unwrap_or_default(),
-            steps: steps.iter().map(outbound::step).collect(),
-        })
+        let found = self.0.handle.store().steps(job, after, size + 1).await?;
+        let (steps, last) = pages::fill(&found, size, outbound::step);
+        let last = last.map(|step| listing.token(&step.step.to_string()));
+        Ok(v1::ListStepsResponse { next_page_token: last.unwrap_or_default(), steps })
     }
 
     async fn thinned_steps(

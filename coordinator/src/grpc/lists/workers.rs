@@ -52,17 +52,14 @@ impl Cluster {
         let cluster = self.0.handle.cluster();
         let mut found: Vec<_> = cluster
             .workers()
-            .filter(|worker| wanted.accepts(worker))
+            .filter(|worker| wanted.accepts(&cluster, worker))
             .map(|worker| (order.by.place(worker), worker))
             .filter(|(place, _)| after.as_ref().is_none_or(|after| compare(place, after).is_gt()))
             .collect();
         found.sort_by(|(one, _), (other, _)| compare(one, other));
-        let more = pages::cut(&mut found, size);
-        let last = found.last().filter(|_| more).map(|(place, _)| listing.token(&write_place(place)));
-        Ok(v1::ListWorkersResponse {
-            next_page_token: last.unwrap_or_default(),
-            workers: found.iter().map(|(_, worker)| outbound::worker(worker)).collect(),
-        })
+        let (workers, last) = pages::fill(&found, size, |(_, worker)| outbound::worker(&cluster, worker));
+        let last = last.map(|(place, _)| listing.token(&write_place(place)));
+        Ok(v1::ListWorkersResponse { next_page_token: last.unwrap_or_default(), workers })
     }
 }
 
@@ -87,12 +84,12 @@ fn read_filter(mut filter: Filter) -> Result<Wanted, FieldError> {
 }
 
 impl Wanted {
-    fn accepts(&self, worker: &Worker) -> bool {
+    fn accepts(&self, cluster: &crate::core::Cluster, worker: &Worker) -> bool {
         let class = &worker.capabilities.numerics_class;
-        self.state.is_none_or(|state| state == outbound::worker_state(worker.state()))
+        self.state.is_none_or(|state| state == outbound::worker_state(cluster.worker_state(worker)))
             && self.host_name.as_ref().is_none_or(|name| *name == worker.host_name)
             && self.numerics_class.as_ref().is_none_or(|wanted| wanted == class)
-            && self.job.is_none_or(|job| worker.rank.is_some_and(|(held, _)| held == job))
+            && self.job.is_none_or(|job| cluster.rank_of(worker.id).is_some_and(|(held, _)| held == job))
     }
 }
 

@@ -12,7 +12,7 @@ mod tests;
 use std::sync::Arc;
 
 use ringtune_shared::checkpoint::{Checkpoint, LARGEST_FILE, ResumeFrom, Resumed};
-use ringtune_shared::ids::{ContentHash, Epoch};
+use ringtune_shared::ids::ContentHash;
 use ringtune_shared::job::JobSpec;
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
 use tonic::Status;
@@ -53,12 +53,7 @@ impl References {
     }
 
     /// Lists a file with its job, if the file, which `claim` holds, is still there.
-    pub(super) async fn keep(
-        &self,
-        record: ArtifactRecord,
-        epoch: Option<Epoch>,
-        claim: Claim,
-    ) -> Result<(), FailedRequest> {
+    pub(super) async fn keep(&self, record: ArtifactRecord, claim: Claim) -> Result<(), FailedRequest> {
         let (contents, hash) = (self.contents.clone(), record.hash);
         let committed = blocking(move || contents.committed(&hash)).await??;
         if !committed.complete {
@@ -66,7 +61,7 @@ impl References {
         }
         let handle = self.handle.clone();
         to_its_end(async move {
-            let kept = handle.keep_artifact(record, epoch).await;
+            let kept = handle.keep_artifact(record).await;
             drop(claim);
             Ok(kept?)
         })

@@ -77,9 +77,10 @@ impl Place {
                 size: 1,
                 media_type: String::new(),
                 created: crate::core::Time(0),
+                epoch: None,
             };
             let claim = self.references.hold(*hash).await;
-            self.references.keep(record, None, claim).await.map_err(Status::from).unwrap();
+            self.references.keep(record, claim).await.map_err(Status::from).unwrap();
         }
         self.references.handle.cancel_job(id, String::new()).await.unwrap();
         id

@@ -197,7 +197,9 @@ async fn a_stall_ends_no_session_that_spoke() {
         }
     }
     // Who says nothing is lost all the same.
-    assert_eq!(handle.cluster().worker(flood.worker).unwrap().state(), crate::core::WorkerState::Lost);
+    let cluster = handle.cluster();
+    let flooded = cluster.worker(flood.worker).unwrap();
+    assert_eq!(cluster.worker_state(flooded), crate::core::WorkerState::Lost);
     assert_eq!(handle.cluster().count_workers(WorkerState::Lost), 1);
 }
 

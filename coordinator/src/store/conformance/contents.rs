@@ -19,7 +19,7 @@ fn content(name: &str) -> ContentHash {
 
 fn file(job: JobId, name: &str, hash: ContentHash) -> Write {
     let (name, media_type) = (name.to_owned(), String::new());
-    Write::PutArtifact(ArtifactRecord { job, name, hash, size: 1, media_type, created: Time(1) })
+    Write::PutArtifact(ArtifactRecord { job, name, hash, size: 1, media_type, created: Time(1), epoch: None })
 }
 
 /// A queued job with these images and this checkpoint.

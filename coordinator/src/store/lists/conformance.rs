@@ -168,6 +168,7 @@ async fn artifacts_are_listed_by_name_and_time(store: &dyn Store, job: JobId) {
         size: 1,
         media_type: media_type.to_owned(),
         created: Time(time),
+        epoch: None,
     };
     let kept = [
         artifact("b", 1, "image/png"),

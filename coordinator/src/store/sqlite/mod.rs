@@ -18,10 +18,13 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{AssertSqlSafe, Row, Sqlite};
+use tracing::error;
 
 use super::lists::{ArtifactQuery, EventQuery, JobQuery};
 use super::{Error, Store};
-use crate::core::{ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write};
+use crate::core::{
+    ArtifactRecord, Checkpoint, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write,
+};
 use checkpoints::{Checkpoints, LONGEST_LOG};
 use rows::{Damaged, SELECT_EVENTS, SELECT_JOBS, integer};
 
@@ -77,7 +80,7 @@ impl SqliteStore {
         if damaged.is_empty() && !has_other {
             return Ok(());
         }
-        let query = "UPDATE jobs SET state = 'failed', reason = ?, ring = NULL, cancel = NULL, finish_by = NULL \
+        let query = "UPDATE jobs SET state = 'failed', reason = ?, ring = NULL, stop = NULL \
                      WHERE job_id = ?";
         for (job, reason) in damaged {
             sqlx::query(query).bind(reason).bind(job.to_string()).execute(&self.writer).await?;
@@ -89,6 +92,23 @@ impl SqliteStore {
         sqlx::query(listed).execute(&self.writer).await?;
         Ok(())
     }
+}
+
+/// The checkpoints that jobs have which have not ended.
+async fn checkpoints_of_open_jobs(readers: &SqlitePool) -> Result<Vec<(JobId, Checkpoint)>, Error> {
+    let query = "SELECT artifacts.* FROM jobs JOIN artifacts ON artifacts.job_id = jobs.job_id \
+                 WHERE state IN ('queued', 'preparing', 'running') AND epoch IS NOT NULL \
+                 AND name >= 'checkpoint-' AND name < 'checkpoint.'";
+    let mut checkpoints = Vec::new();
+    for row in sqlx::query(query).fetch_all(readers).await? {
+        match rows::artifact(&row) {
+            Ok(artifact) => checkpoints.extend(artifact.checkpoint().map(|one| (artifact.job, one))),
+            // It can still be listed, which says so; nobody goes on from it.
+            Err(error @ Error::Damaged { .. }) => error!(%error, "a stored artifact cannot be read"),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(checkpoints)
 }
 
 /// Gives the connection that writes back after a change.
@@ -142,7 +162,8 @@ impl Store for SqliteStore {
             .fetch_one(&self.readers)
             .await?
             .try_get(0)?;
-        Ok(Recovered { jobs, last_number: u64::try_from(last).unwrap_or(0) })
+        let checkpoints = checkpoints_of_open_jobs(&self.readers).await?;
+        Ok(Recovered { jobs, checkpoints, last_number: u64::try_from(last).unwrap_or(0) })
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>, Error> {

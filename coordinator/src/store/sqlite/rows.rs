@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use ringtune_shared::job::{JobSpec, QueueSpec};
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::Row;
@@ -16,7 +16,7 @@ use crate::store::Error;
 /// What a query of jobs begins with: the columns that [`job`] reads. Rows of the other two tables may be missing in a
 /// damaged database.
 pub(super) const SELECT_JOBS: &str = "SELECT jobs.job_id, jobs.number, request_id, request_fingerprint, state, \
-     reason, created, started, ended, rings, ring, precision, cancel, finish_by, resumed, queue, failure, version, spec, \
+     reason, created, started, ended, rings, ring, pin, stop, checkpoint, resumed, queue, failure, version, spec, \
      step, loss, last_sequence, artifacts, updated \
      FROM jobs LEFT JOIN job_specs ON job_specs.number = jobs.number \
      LEFT JOIN job_progress ON job_progress.job_id = jobs.job_id";
@@ -69,6 +69,13 @@ pub(super) fn hash(what: &str, text: &str) -> Result<ContentHash, Error> {
 pub(super) fn counter(row: &SqliteRow, column: &str) -> Result<u64, Error> {
     let number: i64 = row.try_get(column)?;
     u64::try_from(number).map_err(|_| damaged(column, format!("{number} is negative")))
+}
+
+fn optional_counter(row: &SqliteRow, column: &str) -> Result<Option<u64>, Error> {
+    match row.try_get::<Option<i64>, _>(column)? {
+        Some(_) => counter(row, column).map(Some),
+        None => Ok(None),
+    }
 }
 
 fn time(row: &SqliteRow, column: &str) -> Result<Time, Error> {
@@ -126,9 +133,9 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         // A ring of an older version was not counted yet.
         rings: counter(row, "rings")?.max(ring.as_ref().map_or(0, |ring| ring.epoch.0)),
         ring: ring.map(Arc::new),
-        precision: optional("precision")?.map(|text| parsed("jobs.precision", text)).transpose()?,
-        cancel: optional("cancel")?.map(|text| from_json("jobs.cancel", text)).transpose()?,
-        finish_by: optional_time(row, "finish_by")?,
+        pin: optional("pin")?.map(|text| from_json("jobs.pin", text)).transpose()?.map(Arc::new),
+        stop: optional("stop")?.map(|text| from_json("jobs.stop", text)).transpose()?,
+        checkpoint: optional("checkpoint")?.map(|text| from_json("jobs.checkpoint", text)).transpose()?,
         waits_behind: false,
         resumed: optional("resumed")?.map(|text| from_json("jobs.resumed", text)).transpose()?,
     })
@@ -157,9 +164,9 @@ fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
         artifacts: counter(row, "artifacts").unwrap_or_default(),
         rings: 0,
         ring: None,
-        precision: None,
-        cancel: None,
-        finish_by: None,
+        pin: None,
+        stop: None,
+        checkpoint: None,
         waits_behind: false,
         resumed: None,
     })
@@ -206,6 +213,7 @@ pub(super) fn artifact(row: &SqliteRow) -> Result<ArtifactRecord, Error> {
         size: counter(row, "size")?,
         media_type: row.try_get("media_type")?,
         created: time(row, "created")?,
+        epoch: optional_counter(row, "epoch")?.map(Epoch),
     })
 }
 

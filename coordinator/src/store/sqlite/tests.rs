@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::rows::to_json;
 use super::schema::SCHEMAS;
 use super::*;
-use crate::core::{EventBody, LogLevel, StepRecord};
+use ringtune_shared::job::MixedPrecision;
+
+use crate::core::{EventBody, Goal, LogLevel, Pin, StepRecord, Stop, Time};
 use crate::store::conformance;
 use crate::store::lists::{JobFilter, JobOrder};
 
@@ -29,7 +31,7 @@ async fn a_newer_schema_is_refused() {
     let store = SqliteStore::open(&path).await.unwrap();
     sqlx::raw_sql("PRAGMA user_version = 99").execute(&store.writer).await.unwrap();
     store.close().await;
-    assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 3 })));
+    assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 4 })));
 }
 
 /// A database as an older version made it.
@@ -135,6 +137,73 @@ async fn a_database_of_the_last_release_is_brought_forward_with_all_that_is_in_i
     store.commit(&writes).await.unwrap();
     assert_eq!(store.events(job.id, 2, 9).await.unwrap(), [event]);
     assert_eq!(store.delete_job(job.id).await.unwrap(), [listed]);
+}
+
+#[tokio::test]
+async fn jobs_that_had_not_ended_under_schema_3_keep_their_rings_and_how_they_were_to_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("coordinator.db");
+    let old = older(&path, 3).await;
+    let ring = r#"{"epoch":2,"members":[],"threads_per_rank":3,"numerics_class":"a class"VERSION}"#;
+    let [with, without] = [",\"version\":\"0.2.0\"", ""].map(|version| ring.replace("VERSION", version));
+    let cancel = r#"{"reason":"enough \"of\" it","deadline":77}"#;
+    // Number, state, ring, precision, cancel, finish_by.
+    type Row<'a> = (i64, &'a str, Option<&'a str>, Option<&'a str>, Option<&'a str>, Option<i64>);
+    let rows: [Row<'_>; 7] = [
+        (1, "queued", None, None, None, None),
+        (2, "preparing", Some(&with), Some("bf16"), None, None),
+        (3, "running", Some(&without), Some("no"), Some(cancel), Some(5)),
+        (4, "running", Some(&with), Some("no"), None, Some(66)),
+        (5, "running", Some(&with), Some("no"), Some("{\"reason\""), None),
+        (6, "running", Some("round"), Some("no"), None, None),
+        (7, "succeeded", None, Some("bf16"), None, None),
+    ];
+    let jobs: Vec<Arc<Job>> = (1..=7).map(conformance::queued_job).collect();
+    for (job, (number, state, ring, precision, cancel, finish_by)) in jobs.iter().zip(rows) {
+        let query = "INSERT INTO jobs (job_id, number, state, reason, created, rings, ring, precision, cancel, \
+                     finish_by) VALUES (?, ?, ?, '', 1, 2, ?, ?, ?, ?)";
+        let row = sqlx::query(query).bind(job.id.to_string()).bind(number).bind(state);
+        row.bind(ring).bind(precision).bind(cancel).bind(finish_by).execute(&old).await.unwrap();
+        let spec = job.spec.to_stored().unwrap();
+        let query = "INSERT INTO job_specs (number, version, spec) VALUES (?, ?, ?)";
+        let version = ringtune_shared::job::STORED_VERSION;
+        sqlx::query(query).bind(number).bind(version).bind(spec).execute(&old).await.unwrap();
+        let query = "INSERT INTO job_progress VALUES (?, 0, NULL, 1, 0, 1)";
+        sqlx::query(query).bind(job.id.to_string()).execute(&old).await.unwrap();
+    }
+    let file = "INSERT INTO artifacts VALUES (?, 'checkpoint-5.safetensors', ?, 6, '', 3)";
+    let hash = ContentHash::of(b"of nobody knows which ring").to_string();
+    sqlx::query(file).bind(jobs[2].id.to_string()).bind(hash).execute(&old).await.unwrap();
+    old.close().await;
+
+    let store = SqliteStore::open(&path).await.unwrap();
+    let recovered = store.recover().await.unwrap();
+    assert!(recovered.checkpoints.is_empty());
+    let numbers: Vec<u64> = recovered.jobs.iter().map(|job| job.number).collect();
+    assert_eq!(numbers, [1, 2, 3, 4], "what cannot be read is FAILED");
+    let pin = |precision, version: &str| {
+        let (numerics_class, threads_per_rank) = ("a class".to_owned(), 3);
+        Some(Arc::new(Pin { numerics_class, threads_per_rank, precision, version: version.to_owned() }))
+    };
+    let [queued, preparing, cancelling, finishing] = recovered.jobs.try_into().unwrap();
+    assert_eq!((queued.pin, queued.stop, queued.ring), (None, None, None));
+    assert_eq!((preparing.pin, preparing.stop), (pin(MixedPrecision::Bf16, "0.2.0"), None));
+    assert!(!preparing.ring.unwrap().started);
+    let reason = "enough \"of\" it".to_owned();
+    assert_eq!(cancelling.pin, pin(MixedPrecision::No, ""));
+    assert_eq!(cancelling.stop, Some(Stop { goal: Goal::Cancelled { reason }, deadline: Time(77) }));
+    assert_eq!(finishing.stop, Some(Stop { goal: Goal::Succeeded, deadline: Time(66) }));
+    for job in [cancelling, finishing] {
+        let ring = job.ring.unwrap();
+        assert_eq!((ring.epoch, ring.started), (ringtune_shared::ids::Epoch(2), true));
+    }
+    for damaged in &jobs[4..6] {
+        let job = store.job(damaged.id).await.unwrap().unwrap();
+        assert_eq!(job.state, JobState::Failed, "{}", job.reason);
+    }
+    // What an ended job says of itself is still there.
+    let ended = store.job(jobs[6].id).await.unwrap().unwrap();
+    assert_eq!(ended.pin.unwrap().precision, MixedPrecision::Bf16);
 }
 
 #[tokio::test]

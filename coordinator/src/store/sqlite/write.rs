@@ -186,9 +186,9 @@ fn is_new(job: &Job) -> bool {
         && job.rings == 0
         && job.failure.is_none()
         && job.ring.is_none()
-        && job.precision.is_none()
-        && job.cancel.is_none()
-        && job.finish_by.is_none()
+        && job.pin.is_none()
+        && job.stop.is_none()
+        && job.checkpoint.is_none()
 }
 
 /// Ties contents to jobs. A manifest that no job named before is to be read.
@@ -211,8 +211,8 @@ async fn refer(
 }
 
 async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
-    let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, rings = ?, ring = ?, precision = ?, \
-                 cancel = ?, finish_by = ?, failure = ? WHERE job_id = ?";
+    let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, rings = ?, ring = ?, pin = ?, \
+                 stop = ?, checkpoint = ?, failure = ? WHERE job_id = ?";
     sqlx::query(query)
         .bind(job.state.as_str())
         .bind(job.reason.as_str())
@@ -220,9 +220,9 @@ async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.ended.map(|time| time.0))
         .bind(integer(job.rings))
         .bind(job.ring.as_ref().map(|ring| to_json("jobs.ring", &**ring)).transpose()?)
-        .bind(job.precision.map(|precision| precision.as_str()))
-        .bind(job.cancel.as_ref().map(|cancel| to_json("jobs.cancel", cancel)).transpose()?)
-        .bind(job.finish_by.map(|time| time.0))
+        .bind(job.pin.as_ref().map(|pin| to_json("jobs.pin", &**pin)).transpose()?)
+        .bind(job.stop.as_ref().map(|stop| to_json("jobs.stop", stop)).transpose()?)
+        .bind(job.checkpoint.as_ref().map(|newest| to_json("jobs.checkpoint", newest)).transpose()?)
         .bind(job.failure.map(|failure| to_json("jobs.failure", &failure)).transpose()?)
         .bind(job.id.to_string())
         .execute(&mut *connection)
@@ -296,8 +296,8 @@ async fn append_events(connection: &mut SqliteConnection, events: &[&JobEvent]) 
 }
 
 async fn put_artifact(connection: &mut SqliteConnection, artifact: &ArtifactRecord) -> Result<(), Error> {
-    let query = "INSERT OR REPLACE INTO artifacts (job_id, name, sha256, size, media_type, created) \
-                 VALUES (?, ?, ?, ?, ?, ?)";
+    let query = "INSERT OR REPLACE INTO artifacts (job_id, name, sha256, size, media_type, created, epoch) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?)";
     sqlx::query(query)
         .bind(artifact.job.to_string())
         .bind(artifact.name.as_str())
@@ -305,6 +305,7 @@ async fn put_artifact(connection: &mut SqliteConnection, artifact: &ArtifactReco
         .bind(integer(artifact.size))
         .bind(artifact.media_type.as_str())
         .bind(artifact.created.0)
+        .bind(artifact.epoch.map(|epoch| integer(epoch.0)))
         .execute(connection)
         .await?;
     Ok(())

@@ -10,8 +10,8 @@ use ringtune_shared::version::Dialect;
 use super::{Decision, place, problem};
 use crate::core::scheduler::{Candidate, Listed};
 use crate::core::{
-    Capabilities, Cluster, Hello, Input, Job, JobState, NewJob, Options, Recovered, Sender, SessionId, Time,
-    Worker, WorkerState,
+    Capabilities, Cluster, Fault, HeldRank, Hello, Input, Job, JobState, NewJob, Options, Phase, RankReport,
+    Recovered, Sender, SessionId, Time, Worker, WorkerState,
 };
 
 fn spec(world_size: u8, min_world_size: u8) -> Arc<JobSpec> {
@@ -39,7 +39,7 @@ fn candidates(cluster: &Cluster, wanted: impl Fn(&Worker) -> bool) -> Vec<Candid
 /// What becomes of each queued job, by the rule in words: the oldest first; a job that could run if all connected workers
 /// were free keeps those behind it waiting, one that could not even then lets them pass.
 fn reference(cluster: &Cluster) -> Vec<(JobId, Result<Vec<WorkerId>, String>)> {
-    let mut free = candidates(cluster, |worker| worker.state() == WorkerState::Idle);
+    let mut free = candidates(cluster, |worker| cluster.worker_state(worker) == WorkerState::Idle);
     let connected = candidates(cluster, |worker| worker.session.is_some());
     let resting = cluster.workers().filter(|one| one.session.is_some() && one.rests_until.is_some()).count();
     let mut queue: Vec<&Arc<Job>> = cluster.jobs().filter(|job| job.state == JobState::Queued).collect();
@@ -103,6 +103,29 @@ impl World {
         self.workers.push(Sender { worker, session });
     }
 
+    /// A rank of a ring that prepares fails by a fault of its node: its job is queued again, bound to its class, unless
+    /// it was tried too often.
+    fn fail_a_node(&mut self, which: u8) {
+        let preparing = self.cluster.jobs().filter(|job| job.state == JobState::Preparing);
+        let ring = preparing.filter_map(|job| Some((job.id, job.ring.clone()?)));
+        let rings: Vec<_> = ring.collect();
+        let Some((job, ring)) = rings.get(usize::from(which) % rings.len().max(1)) else { return };
+        let rank = usize::from(which) % ring.members.len();
+        let worker = ring.members[rank].worker;
+        let Some(sender) = self.workers.iter().find(|one| one.worker == worker).copied() else { return };
+        let held = HeldRank {
+            job: *job,
+            epoch: ring.epoch,
+            rank: rank as u32,
+            phase: Phase::Failed,
+            reason: String::new(),
+            neighbour_lost: false,
+            fault: Fault::Node,
+            step: 0,
+        };
+        self.apply(Input::RankReport(sender, RankReport { held, progress: None }));
+    }
+
     /// Places, and compares.
     fn place(&mut self) {
         let before = self.cluster.clone();
@@ -124,7 +147,7 @@ impl World {
 proptest! {
     #[test]
     fn indexes_decide_as_a_look_at_everything_does(
-        steps in prop::collection::vec((0u8..12, any::<u8>(), any::<u8>()), 1..80),
+        steps in prop::collection::vec((0u8..15, any::<u8>(), any::<u8>()), 1..100),
     ) {
         let cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
         let mut world = World { cluster, now: Time(1), workers: vec![], jobs: vec![], sessions: 0 };
@@ -154,6 +177,7 @@ proptest! {
                     let sender = world.workers[usize::from(one) % world.workers.len()];
                     world.apply(Input::Heartbeat(sender, Vec::new()));
                 }
+                10..13 => world.fail_a_node(one),
                 _ => world.place(),
             }
         }

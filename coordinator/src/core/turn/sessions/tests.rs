@@ -95,7 +95,7 @@ fn a_ring_still_waits_for_a_worker_whose_address_another_one_took() {
     world.apply(Input::CreateJob(new)).unwrap();
     world.apply(Input::SessionEnded(session)).unwrap();
     world.hello(second, "node:7080").unwrap();
-    assert!(world.cluster.worker(first).unwrap().rank.is_some());
+    assert!(world.cluster.rank_of(first).is_some());
 }
 
 #[test]
@@ -127,8 +127,8 @@ fn only_those_who_are_silent_are_lost_and_after_a_while_forgotten() {
         world.apply(Input::Heartbeat(speaker, Vec::new())).unwrap();
         world.apply(Input::Tick).unwrap();
     }
-    assert_eq!(world.cluster.worker(silent).unwrap().state(), WorkerState::Lost);
-    assert_eq!(world.cluster.worker(speaks).unwrap().state(), WorkerState::Idle);
+    let state = |worker| world.cluster.worker_state(world.cluster.worker(worker).unwrap());
+    assert_eq!((state(silent), state(speaks)), (WorkerState::Lost, WorkerState::Idle));
     for _ in 0..=options.forget_worker / 10_000 {
         world.now = world.now.plus(10_000);
         world.apply(Input::Heartbeat(speaker, Vec::new())).unwrap();

@@ -1,0 +1,160 @@
+//! What becomes of a job whose ring loses a member: one pure decision, as a table.
+
+use super::input::Fault;
+use super::job::JobState;
+use super::reason::Failure;
+
+/// What happened to a member of a ring, or to its rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// Its session ended or fell silent.
+    Away,
+    /// It did not come back in time, after its session's end or after the coordinator's restart.
+    Overdue,
+    /// It is connected, but has not said for too long that it holds the rank: it never took or dropped it.
+    NotHeld,
+    /// It came back as another start of its daemon: the rank went with the old one.
+    Restarted,
+    /// It came back without the rank. `unheard`: nothing was ever heard of that rank, whose assignment may be lost.
+    BackWithout {
+        /// See above.
+        unheard: bool,
+    },
+    /// The rank failed. A worker that refuses a rank or shuts down says so, too, as a fault of the node.
+    RankFailed(Fault),
+    /// The rank stopped, and nobody had asked it to.
+    RankStopped(Fault),
+    /// The rank failed because it lost its neighbour, which may know why.
+    NeighbourLost,
+    /// Ranks lost their neighbours, and the time in which one could say why is over. `away`: a worker of the ring is
+    /// not connected; it is what they lost.
+    Unexplained {
+        /// See above.
+        away: bool,
+    },
+}
+
+/// The job as far as the decision depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Situation {
+    /// Preparing or Running.
+    pub(super) state: JobState,
+    /// Its ranks were told to stop: it has a goal already.
+    pub(super) stopping: bool,
+    /// Rings formed for it so far.
+    pub(super) rings: u64,
+    /// Rings that are formed at most while it fails in its preparation.
+    pub(super) tries: u64,
+}
+
+/// What follows for the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing yet: the member may come back, another rank may say more, or a deadline decides.
+    Wait,
+    /// The member is given its rank again.
+    Assign,
+    /// The job is ending anyway: the rank counts as one that ended.
+    Ended,
+    /// The job goes back to the queue, and the worker rests.
+    Queue,
+    /// As Queue, but the job has had all the rings that it may have: it fails.
+    GiveUp(Failure),
+    /// The job fails.
+    Fail(Failure),
+}
+
+/// The table. A loss by a fault of a node or of a connection is worth another ring while the job prepares, as nothing of
+/// it is done yet; what is the job's own fault, or nobody's that is known, is not.
+///
+/// | loss                        | stopping | Preparing             | Running            |
+/// |-----------------------------|----------|-----------------------|--------------------|
+/// | Away                        | wait     | wait                  | wait               |
+/// | Overdue, NotHeld            | wait     | queue, or WorkerLost  | fail WorkerLost    |
+/// | Restarted                   | ended    | queue, or WorkerLost  | fail WorkerLost    |
+/// | BackWithout, unheard        | ended    | assign again          | fail WorkerLost    |
+/// | BackWithout                 | ended    | queue, or WorkerLost  | fail WorkerLost    |
+/// | RankFailed, RankStopped: node's fault | ended | queue, or Rank | fail Rank          |
+/// | RankFailed, RankStopped: other fault  | ended | fail Rank      | fail Rank          |
+/// | NeighbourLost               | ended    | wait                  | wait               |
+/// | Unexplained, a worker away  | wait     | queue, or WorkerLost  | fail WorkerLost    |
+/// | Unexplained                 | wait     | fail NeighbourLost    | fail NeighbourLost |
+pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
+    if job.stopping {
+        return match loss {
+            Loss::Away | Loss::Overdue | Loss::NotHeld | Loss::Unexplained { .. } => Verdict::Wait,
+            Loss::Restarted
+            | Loss::BackWithout { .. }
+            | Loss::RankFailed(_)
+            | Loss::RankStopped(_)
+            | Loss::NeighbourLost => Verdict::Ended,
+        };
+    }
+    let preparing = job.state == JobState::Preparing;
+    let again_or = |failure| match preparing {
+        true if job.rings < job.tries => Verdict::Queue,
+        true => Verdict::GiveUp(failure),
+        false => Verdict::Fail(failure),
+    };
+    match loss {
+        Loss::Away | Loss::NeighbourLost => Verdict::Wait,
+        Loss::BackWithout { unheard: true } if preparing => Verdict::Assign,
+        Loss::Overdue
+        | Loss::NotHeld
+        | Loss::Restarted
+        | Loss::BackWithout { .. }
+        | Loss::Unexplained { away: true } => again_or(Failure::WorkerLost),
+        Loss::RankFailed(Fault::Node) | Loss::RankStopped(Fault::Node) => again_or(Failure::Rank),
+        Loss::RankFailed(Fault::Job | Fault::Unknown) | Loss::RankStopped(Fault::Job | Fault::Unknown) => {
+            Verdict::Fail(Failure::Rank)
+        }
+        Loss::Unexplained { away: false } => Verdict::Fail(Failure::NeighbourLost),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use Failure::{NeighbourLost, Rank, WorkerLost};
+    use Verdict::{Assign, Ended, Fail, GiveUp, Queue, Wait};
+
+    use super::*;
+
+    /// Each loss with what follows while the job stops, while it prepares, after its last try to, and while it runs.
+    const TABLE: [(Loss, [Verdict; 4]); 15] = [
+        (Loss::Away, [Wait, Wait, Wait, Wait]),
+        (Loss::Overdue, [Wait, Queue, GiveUp(WorkerLost), Fail(WorkerLost)]),
+        (Loss::NotHeld, [Wait, Queue, GiveUp(WorkerLost), Fail(WorkerLost)]),
+        (Loss::Restarted, [Ended, Queue, GiveUp(WorkerLost), Fail(WorkerLost)]),
+        (Loss::BackWithout { unheard: true }, [Ended, Assign, Assign, Fail(WorkerLost)]),
+        (Loss::BackWithout { unheard: false }, [Ended, Queue, GiveUp(WorkerLost), Fail(WorkerLost)]),
+        (Loss::RankFailed(Fault::Node), [Ended, Queue, GiveUp(Rank), Fail(Rank)]),
+        (Loss::RankFailed(Fault::Job), [Ended, Fail(Rank), Fail(Rank), Fail(Rank)]),
+        (Loss::RankFailed(Fault::Unknown), [Ended, Fail(Rank), Fail(Rank), Fail(Rank)]),
+        (Loss::RankStopped(Fault::Node), [Ended, Queue, GiveUp(Rank), Fail(Rank)]),
+        (Loss::RankStopped(Fault::Job), [Ended, Fail(Rank), Fail(Rank), Fail(Rank)]),
+        (Loss::RankStopped(Fault::Unknown), [Ended, Fail(Rank), Fail(Rank), Fail(Rank)]),
+        (Loss::NeighbourLost, [Ended, Wait, Wait, Wait]),
+        (Loss::Unexplained { away: true }, [Wait, Queue, GiveUp(WorkerLost), Fail(WorkerLost)]),
+        (
+            Loss::Unexplained { away: false },
+            [Wait, Fail(NeighbourLost), Fail(NeighbourLost), Fail(NeighbourLost)],
+        ),
+    ];
+
+    #[test]
+    fn every_line_of_the_table() {
+        for (loss, [stopping, preparing, at_the_last_try, running]) in TABLE {
+            let decided = |state, rings, is_stopping| {
+                decide(loss, Situation { state, stopping: is_stopping, rings, tries: 3 })
+            };
+            for rings in 1..=4 {
+                for state in [JobState::Preparing, JobState::Running] {
+                    assert_eq!(decided(state, rings, true), stopping, "{loss:?}, stopping, ring {rings}");
+                }
+                let expected = if rings < 3 { preparing } else { at_the_last_try };
+                assert_eq!(decided(JobState::Preparing, rings, false), expected, "{loss:?}, ring {rings}");
+                assert_eq!(decided(JobState::Running, rings, false), running, "{loss:?}, ring {rings}");
+            }
+        }
+    }
+}

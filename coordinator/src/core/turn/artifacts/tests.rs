@@ -1,0 +1,132 @@
+use std::sync::Arc;
+
+use ringtune_shared::checkpoint::file_name;
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
+use ringtune_shared::job::parse_job_toml;
+use ringtune_shared::version::Dialect;
+
+use crate::core::{
+    ArtifactRecord, Capabilities, Checkpoint, Cluster, Effects, Hello, Input, NewJob, Options, Recovered,
+    Refusal, SessionId, Time, Write,
+};
+
+/// A job with a ring, its first.
+fn job() -> (Cluster, JobId) {
+    let mut cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
+    let hello = Hello {
+        worker: WorkerId::new(),
+        incarnation: 1,
+        host_name: "host".to_owned(),
+        address: "127.0.0.1:1".to_owned(),
+        capabilities: Arc::new(Capabilities { threads: 1, ..Capabilities::default() }),
+        held: Vec::new(),
+        dialect: Dialect::ours(),
+    };
+    cluster.apply(Input::Hello { session: SessionId(1), hello }, Time(1)).unwrap();
+    let spec = parse_job_toml(
+        "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
+         [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n",
+    );
+    let id = JobId::new();
+    let new =
+        NewJob { id, spec: Arc::new(spec.unwrap()), request: None, resumed: None, queue: Arc::default() };
+    cluster.apply(Input::CreateJob(new), Time(1)).unwrap();
+    cluster.place(Time(1));
+    assert!(cluster.job(id).unwrap().ring.is_some());
+    (cluster, id)
+}
+
+fn file(job: JobId, name: &str, content: &str, epoch: Option<u64>) -> ArtifactRecord {
+    ArtifactRecord {
+        job,
+        name: name.to_owned(),
+        hash: ContentHash::of(content.as_bytes()),
+        size: 1,
+        media_type: String::new(),
+        created: Time(0),
+        epoch: epoch.map(Epoch),
+    }
+}
+
+fn checkpoint(step: u64, content: &str) -> Checkpoint {
+    Checkpoint { step, epoch: Epoch(1), hash: ContentHash::of(content.as_bytes()) }
+}
+
+fn apply(cluster: &mut Cluster, input: Input) -> Result<Effects, Refusal> {
+    let effects = cluster.apply(input, Time(2));
+    cluster.check_indexes().unwrap();
+    effects
+}
+
+/// The newest one in the job's record, and all that are there.
+fn known(cluster: &Cluster, job: JobId) -> (Option<Checkpoint>, Vec<Checkpoint>) {
+    (cluster.job(job).unwrap().checkpoint, cluster.checkpoints(job).copied().collect())
+}
+
+#[test]
+fn the_checkpoints_that_are_there_are_known_and_the_newest_stored() {
+    let (mut cluster, id) = job();
+    let keep = |cluster: &mut Cluster, step, content: &str| {
+        let artifact = file(id, &file_name(step), content, Some(1));
+        apply(cluster, Input::KeepArtifact { artifact }).unwrap()
+    };
+    let drop = |cluster: &mut Cluster, step| {
+        let (name, epoch) = (file_name(step), Some(Epoch(1)));
+        apply(cluster, Input::DropArtifact { job: id, name, epoch }).unwrap()
+    };
+    let stored = |effects: &Effects| {
+        effects.writes.iter().find_map(|write| match write {
+            Write::UpdateJob(job) => Some(job.checkpoint),
+            _ => None,
+        })
+    };
+    assert_eq!(known(&cluster, id), (None, vec![]));
+    for step in [500, 1000, 1500] {
+        let effects = keep(&mut cluster, step, "a");
+        assert_eq!(stored(&effects), Some(Some(checkpoint(step, "a"))));
+    }
+    // 1. An old one goes, which changes no newest one; the newest one goes.
+    assert_eq!(stored(&drop(&mut cluster, 500)), None);
+    assert_eq!(known(&cluster, id).1, [checkpoint(1500, "a"), checkpoint(1000, "a")]);
+    assert_eq!(stored(&drop(&mut cluster, 1500)), Some(Some(checkpoint(1000, "a"))));
+    // 2. One is made again.
+    keep(&mut cluster, 1000, "b");
+    assert_eq!(known(&cluster, id), (Some(checkpoint(1000, "b")), vec![checkpoint(1000, "b")]));
+    // 3. What is no checkpoint, or not there, changes nothing.
+    let artifact = file(id, "learned_embeds.safetensors", "c", Some(1));
+    apply(&mut cluster, Input::KeepArtifact { artifact }).unwrap();
+    drop(&mut cluster, 7);
+    assert_eq!(known(&cluster, id).1, [checkpoint(1000, "b")]);
+    // 4. Nothing is left.
+    assert_eq!(stored(&drop(&mut cluster, 1000)), Some(None));
+    assert_eq!(known(&cluster, id), (None, vec![]));
+}
+
+#[test]
+fn only_what_the_jobs_own_ring_made_counts() {
+    let (mut cluster, id) = job();
+    let mut keep = |name: &str, epoch| {
+        let artifact = file(id, name, "x", epoch);
+        let kept = apply(&mut cluster, Input::KeepArtifact { artifact });
+        (kept.is_ok(), known(&cluster, id).0.map(|newest| newest.step))
+    };
+    assert_eq!(keep("checkpoint-5.safetensors", Some(2)), (false, None), "a ring that never was");
+    assert_eq!(keep("checkpoint-5.safetensors", None), (true, None), "a user's");
+    assert_eq!(keep("checkpoint-05.safetensors", Some(1)), (true, None), "no name of a checkpoint");
+    assert_eq!(keep("checkpoint-5.safetensors", Some(1)), (true, Some(5)));
+    assert_eq!(keep("checkpoint-5.safetensors", None), (true, None), "a user put another file in its place");
+}
+
+#[test]
+fn they_are_known_again_after_a_restart() {
+    let (mut cluster, id) = job();
+    let newest = checkpoint(9, "a");
+    let artifact = file(id, &file_name(9), "a", Some(1));
+    apply(&mut cluster, Input::KeepArtifact { artifact }).unwrap();
+    let jobs = vec![(**cluster.job(id).unwrap()).clone()];
+    let checkpoints = vec![(id, checkpoint(3, "b")), (id, newest), (JobId::new(), checkpoint(7, "c"))];
+    let recovered = Recovered { jobs, checkpoints, last_number: 1 };
+    let cluster = Cluster::recover(Options::default(), recovered, Time(5));
+    cluster.check_indexes().unwrap();
+    assert_eq!(known(&cluster, id), (Some(newest), vec![newest, checkpoint(3, "b")]));
+}

@@ -1,0 +1,163 @@
+//! Members of rings that are lost: finds out what happened, and does what [`decide`] says.
+
+use ringtune_shared::ids::{JobId, WorkerId};
+
+use super::Turn;
+use crate::core::deadlines::Subject;
+use crate::core::job::{Broken, Phase};
+use crate::core::loss::{Loss, Situation, Verdict, decide};
+use crate::core::record::{EventBody, LogLevel};
+use crate::core::stop::Goal;
+
+impl Turn<'_> {
+    /// Something happened to a member of a job's ring. `reason`: what, with its rank and host.
+    pub(super) fn lose(&mut self, id: JobId, worker: WorkerId, loss: Loss, reason: &str) {
+        let Some(job) = self.cluster.jobs.get(&id).filter(|job| job.ring.is_some()) else { return };
+        let (state, stopping) = (job.state, job.told_to_stop().is_some());
+        let (rings, tries) = (job.rings, self.cluster.options.tries);
+        match decide(loss, Situation { state, stopping, rings, tries }) {
+            Verdict::Wait => self.wait(id, worker, loss, reason),
+            Verdict::Assign => {
+                self.mark_held(worker);
+                self.assign(id, worker);
+            }
+            Verdict::Ended => self.rank_ended(id, worker, loss, reason),
+            Verdict::Queue => {
+                self.let_rest(worker);
+                self.reach(id, &Goal::Queued { reason: format!("{reason}; trying again elsewhere") });
+            }
+            Verdict::GiveUp(failure) => {
+                self.let_rest(worker);
+                let tried = if rings > 1 { format!(" (tried {rings} times)") } else { String::new() };
+                self.reach(id, &Goal::Failed { failure, reason: format!("{reason}{tried}") });
+            }
+            Verdict::Fail(failure) => self.reach(id, &Goal::Failed { failure, reason: reason.to_owned() }),
+        }
+    }
+
+    /// What is told of a loss that decides nothing yet, and until when it need not.
+    fn wait(&mut self, id: JobId, worker: WorkerId, loss: Loss, reason: &str) {
+        let options = &self.cluster.options;
+        let milliseconds = match loss {
+            Loss::Away => options.session_timeout,
+            Loss::NeighbourLost => options.root_cause,
+            // Their deadlines are over; the job has another one.
+            _ => return,
+        };
+        let deadline = self.now.plus(milliseconds);
+        self.cluster.deadlines.by(Subject::Job(id), deadline);
+        let note = match loss {
+            Loss::Away => format!("{reason}; waiting {} s for it", milliseconds / 1000),
+            _ => reason.to_owned(),
+        };
+        let note = self.cut(&note);
+        self.record(id, EventBody::note(LogLevel::Warn, note));
+        if loss == Loss::NeighbourLost {
+            self.ring_broke(id, worker, deadline, reason);
+        }
+    }
+
+    /// A rank lost its neighbour. That one, or another rank, may say why a moment later: whichever report comes
+    /// first, the cause is to be the job's reason, and otherwise what the lowest rank said.
+    fn ring_broke(&mut self, id: JobId, worker: WorkerId, fail_by: crate::core::Time, reason: &str) {
+        let Some(ring) = self.ring_mut(id) else { return };
+        let Some(rank) = ring.rank_of(worker).and_then(|rank| u32::try_from(rank).ok()) else { return };
+        let broken = ring.broken.get_or_insert_with(|| Broken { fail_by, rank, reason: reason.to_owned() });
+        if rank < broken.rank {
+            (broken.rank, broken.reason) = (rank, reason.to_owned());
+        }
+        self.advance(id);
+    }
+
+    /// Looks whether no rank of a broken ring can give a better reason any more, or its time to do so is over: then the
+    /// loss stays unexplained. Whether it is so.
+    pub(super) fn look_at_broken(&mut self, id: JobId) -> bool {
+        let Some(ring) = self.cluster.jobs.get(&id).and_then(|job| job.ring.as_ref()) else { return false };
+        let Some(broken) = &ring.broken else { return false };
+        if self.now < broken.fail_by && !ring.all(Phase::is_terminal) {
+            return false;
+        }
+        // A worker that is away with its rank is what the others lost.
+        let away = ring.members.iter().enumerate().find(|(_, member)| {
+            let worker = self.cluster.workers.get(&member.worker);
+            !member.phase.is_terminal() && worker.is_none_or(|worker| worker.session.is_none())
+        });
+        let (worker, reason) = match away {
+            Some((rank, member)) => {
+                let reason = format!("worker lost: rank {rank} on {}; {}", member.host_name, broken.reason);
+                (Some(member.worker), reason)
+            }
+            None => {
+                (ring.members.get(broken.rank as usize).map(|member| member.worker), broken.reason.clone())
+            }
+        };
+        let Some(worker) = worker else { return false };
+        let loss = Loss::Unexplained { away: away.is_some() };
+        self.lose(id, worker, loss, &reason);
+        true
+    }
+
+    /// A rank of a job that is ending anyway is gone.
+    fn rank_ended(&mut self, id: JobId, worker: WorkerId, loss: Loss, reason: &str) {
+        if matches!(loss, Loss::RankFailed(_) | Loss::NeighbourLost) {
+            let note = self.cut(reason);
+            self.record(id, EventBody::note(LogLevel::Warn, note));
+        }
+        let member = self.ring_mut(id).and_then(|ring| ring.member_mut(worker));
+        if let Some(member) = member.filter(|member| !member.phase.is_terminal()) {
+            member.phase = Phase::Stopped;
+        }
+        self.advance(id);
+    }
+
+    /// A worker that keeps failing is asked less and less often, but never given up.
+    fn let_rest(&mut self, worker: WorkerId) {
+        let (first, longest) = (self.cluster.options.rest, self.cluster.options.longest_rest);
+        let now = self.now;
+        let until = self.cluster.change_worker(worker, |worker| {
+            let doublings = worker.failures.min(32);
+            worker.failures = worker.failures.saturating_add(1);
+            let until = now.plus(first.saturating_mul(1 << doublings).min(longest));
+            worker.rests_until = Some(until);
+            until
+        });
+        if let Some(until) = until {
+            self.cluster.deadlines.by(Subject::Worker(worker), until);
+        }
+    }
+
+    /// The first rank whose worker is gone for too long, or does not hold it: what happened, and in words.
+    pub(super) fn overdue_rank(&self, id: JobId) -> Option<(WorkerId, Loss, String)> {
+        let job = self.cluster.jobs.get(&id)?;
+        let ring = job.ring.as_ref()?;
+        let overdue = |member: &crate::core::Member| self.member_deadline(ring, member) <= self.now;
+        let (rank, member) = ring.members.iter().enumerate().find(|(_, member)| overdue(member))?;
+        let (host, seconds) = (&member.host_name, self.cluster.options.session_timeout / 1000);
+        let (loss, reason) = match self.cluster.workers.get(&member.worker).map(|worker| worker.lost) {
+            None => (
+                Loss::Overdue,
+                format!(
+                    "worker lost: rank {rank} on {host} (worker {}) did not come back within {} s after the \
+                     coordinator's restart",
+                    member.worker,
+                    self.cluster.options.recovery / 1000
+                ),
+            ),
+            Some(Some(_)) => (
+                Loss::Overdue,
+                format!("worker lost: rank {rank} on {host} did not come back within {seconds} s"),
+            ),
+            Some(None) => {
+                let how = if member.phase == Phase::Assigned { "never took" } else { "dropped" };
+                let text = format!(
+                    "rank {rank} on {host}: the worker does not hold it ({how} the rank of job {id})"
+                );
+                (Loss::NotHeld, text)
+            }
+        };
+        Some((member.worker, loss, reason))
+    }
+}
+
+#[cfg(test)]
+mod tests;

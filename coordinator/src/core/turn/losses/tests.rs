@@ -1,0 +1,335 @@
+use std::sync::Arc;
+
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::job::parse_job_toml;
+use ringtune_shared::version::Dialect;
+
+use crate::core::{
+    Action, Capabilities, Cluster, Down, Fault, HeldRank, Hello, Input, JobState, NewJob, Options, Phase,
+    RankReport, Recovered, Sender, SessionId, Time, WorkerState,
+};
+
+/// Workers on hosts a, b, …, in this order, and a job for one of them.
+struct World {
+    cluster: Cluster,
+    now: Time,
+    workers: Vec<Sender>,
+    job: JobId,
+    reason: String,
+    /// What workers were told.
+    told: Vec<Down>,
+}
+
+fn hello(number: u64, class: &str, threads: u32) -> Hello {
+    let capabilities = Capabilities {
+        version: ringtune_shared::version::VERSION.to_owned(),
+        numerics_class: class.to_owned(),
+        threads,
+        ..Capabilities::default()
+    };
+    Hello {
+        worker: WorkerId::new(),
+        incarnation: 1,
+        host_name: format!("host-{number}"),
+        address: format!("127.0.0.1:{number}"),
+        capabilities: Arc::new(capabilities),
+        held: Vec::new(),
+        dialect: Dialect::ours(),
+    }
+}
+
+impl World {
+    fn new(workers: usize) -> Self {
+        Self::of_classes(&vec![("", 1); workers])
+    }
+
+    /// A worker of each class, with so many threads.
+    fn of_classes(workers: &[(&str, u32)]) -> Self {
+        let cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
+        let (now, job) = (Time(1), JobId::new());
+        let mut world =
+            Self { cluster, now, workers: Vec::new(), job, reason: String::new(), told: Vec::new() };
+        for (number, (class, threads)) in (0..).zip(workers) {
+            let (session, hello) = (SessionId(number), hello(number, class, *threads));
+            let worker = hello.worker;
+            world.apply(Input::Hello { session, hello });
+            world.workers.push(Sender { worker, session });
+        }
+        world.create(job);
+        world
+    }
+
+    fn create(&mut self, id: JobId) {
+        let spec = parse_job_toml(
+            "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
+             [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n",
+        );
+        let new =
+            NewJob { id, spec: Arc::new(spec.unwrap()), request: None, resumed: None, queue: Arc::default() };
+        self.apply(Input::CreateJob(new));
+    }
+
+    fn apply(&mut self, input: Input) {
+        let mut effects = self.cluster.apply(input, self.now).unwrap();
+        effects.actions.extend(self.cluster.place(self.now).actions);
+        self.cluster.check_indexes().unwrap();
+        self.told.extend(effects.actions.into_iter().filter_map(|action| match action {
+            Action::Send(_, message) => Some(message),
+            Action::Close(..) => None,
+        }));
+        for write in effects.writes {
+            if let crate::core::Write::UpdateJob(job) = write
+                && job.id == self.job
+            {
+                self.reason.clone_from(&job.reason);
+            }
+        }
+    }
+
+    /// Which worker has the job's rank, and in which epoch.
+    fn holder(&self) -> Option<(usize, Epoch)> {
+        let ring = self.cluster.job(self.job)?.ring.as_ref()?;
+        let holder = ring.members[0].worker;
+        Some((self.workers.iter().position(|one| one.worker == holder).unwrap(), ring.epoch))
+    }
+
+    fn report(&mut self, phase: Phase, fault: Fault) {
+        let (holder, epoch) = self.holder().unwrap();
+        self.report_of(holder, epoch, phase, fault);
+    }
+
+    fn report_of(&mut self, holder: usize, epoch: Epoch, phase: Phase, fault: Fault) {
+        let (job, reason) = (self.job, "no space left".to_owned());
+        let held = HeldRank { job, epoch, rank: 0, phase, reason, neighbour_lost: false, fault, step: 0 };
+        self.apply(Input::RankReport(self.workers[holder], RankReport { held, progress: None }));
+        if phase.is_terminal() {
+            // It lets go of what it is told to.
+            self.apply(Input::Heartbeat(self.workers[holder], Vec::new()));
+        }
+    }
+
+    /// The worker's daemon comes back, perhaps as another start of it, without a rank.
+    fn come_back(&mut self, worker: usize, incarnation: u64) {
+        let known = self.cluster.worker(self.workers[worker].worker).unwrap();
+        let hello = Hello {
+            worker: known.id,
+            incarnation,
+            host_name: known.host_name.clone(),
+            address: known.address.clone(),
+            capabilities: known.capabilities.clone(),
+            held: Vec::new(),
+            dialect: Dialect::ours(),
+        };
+        let session = SessionId(self.workers[worker].session.0 + 100);
+        self.apply(Input::Hello { session, hello });
+        self.workers[worker].session = session;
+    }
+
+    /// All but the worker beat while the time of a session goes by.
+    fn stays_away(&mut self, gone: usize) {
+        self.apply(Input::SessionEnded(self.workers[gone]));
+        for _ in 0..=Options::default().session_timeout / 1000 {
+            self.now = self.now.plus(1000);
+            for (index, worker) in self.workers.clone().into_iter().enumerate() {
+                if index != gone && self.holder().is_none_or(|(holder, _)| holder != index) {
+                    self.apply(Input::Heartbeat(worker, Vec::new()));
+                }
+            }
+            self.apply(Input::Tick);
+        }
+    }
+
+    fn pass(&mut self, milliseconds: i64) {
+        // Nobody falls silent meanwhile.
+        for _ in 0..milliseconds / 1000 {
+            self.now = self.now.plus(1000);
+            for worker in self.workers.clone() {
+                self.apply(Input::Heartbeat(worker, Vec::new()));
+            }
+            self.apply(Input::Tick);
+        }
+    }
+}
+
+#[test]
+fn a_job_that_a_node_fails_to_prepare_is_tried_on_two_others_and_no_more() {
+    let mut world = World::new(5);
+    for (worker, epoch) in [(0, 1), (1, 2)] {
+        assert_eq!(world.holder(), Some((worker, Epoch(epoch))));
+        world.report(Phase::Failed, Fault::Node);
+        assert_eq!(world.cluster.job(world.job).unwrap().state, JobState::Preparing, "placed again at once");
+    }
+    assert_eq!(world.holder(), Some((2, Epoch(3))));
+    world.report(Phase::Failed, Fault::Node);
+    assert!(world.cluster.job(world.job).is_none());
+    assert_eq!(world.reason, "rank 0 on host-2: no space left (tried 3 times)");
+}
+
+#[test]
+fn a_fault_of_the_job_or_one_that_nobody_names_ends_it_at_once_and_spares_the_worker() {
+    for fault in [Fault::Job, Fault::Unknown] {
+        let mut world = World::new(2);
+        world.report(Phase::Failed, fault);
+        assert!(world.cluster.job(world.job).is_none());
+        assert_eq!(world.reason, "rank 0 on host-0: no space left");
+        assert!(world.cluster.workers().all(|worker| worker.rests_until.is_none()));
+    }
+}
+
+#[test]
+fn a_node_that_failed_later_on_ends_the_job() {
+    let mut world = World::new(2);
+    world.report(Phase::Ready, Fault::Unknown);
+    world.report(Phase::Failed, Fault::Node);
+    assert!(world.cluster.job(world.job).is_none());
+}
+
+#[test]
+fn a_worker_that_fails_again_and_again_is_left_alone_for_longer_and_longer() {
+    let mut world = World::new(1);
+    let mut waits = Vec::new();
+    for _ in 0..9 {
+        world.report(Phase::Failed, Fault::Node);
+        if world.cluster.job(world.job).is_none() {
+            world.job = JobId::new();
+            world.create(world.job);
+        }
+        let began = world.now;
+        assert_eq!(world.cluster.count_workers(WorkerState::Idle), 1);
+        let reason = world.cluster.waiting().reason(world.job).unwrap();
+        assert!(reason.contains("0 free, 1 needed; 1 more left alone"), "{reason}");
+        while world.holder().is_none() {
+            world.pass(1000);
+        }
+        waits.push((world.now.0 - began.0) / 1000);
+    }
+    assert_eq!(waits, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
+    // What it prepares well makes up for all that.
+    world.report(Phase::Ready, Fault::Unknown);
+    world.report(Phase::Failed, Fault::Job);
+    world.job = JobId::new();
+    world.create(world.job);
+    world.report(Phase::Failed, Fault::Node);
+    let began = world.now;
+    while world.holder().is_none() {
+        world.pass(1000);
+    }
+    assert_eq!((world.now.0 - began.0) / 1000, 10);
+}
+
+#[test]
+fn a_worker_that_is_lost_while_it_prepares_costs_the_job_a_try_and_no_more() {
+    let mut world = World::new(4);
+    // 1. It stays away.
+    world.report(Phase::Preparing, Fault::Unknown);
+    world.stays_away(0);
+    assert_eq!(world.holder(), Some((1, Epoch(2))));
+    let lost = "worker lost: rank 0 on host-0 did not come back within 15 s; trying again elsewhere";
+    assert_eq!(world.reason, lost);
+    // 2. The next one restarts.
+    world.report(Phase::Preparing, Fault::Unknown);
+    world.come_back(1, 2);
+    assert_eq!(world.reason, "worker restarted: rank 0 on host-1 is lost; trying again elsewhere");
+    assert_eq!(world.holder(), Some((2, Epoch(3))));
+    // 3. The third one comes back without the rank that it had begun with: that was the last try.
+    world.report(Phase::Preparing, Fault::Unknown);
+    world.come_back(2, 1);
+    assert!(world.cluster.job(world.job).is_none());
+    assert_eq!(world.reason, "rank 0 on host-2: the worker came back without it (tried 3 times)");
+    // All of them rest.
+    let rests =
+        world.workers.iter().map(|one| world.cluster.worker(one.worker).unwrap().rests_until.is_some());
+    assert_eq!(rests.collect::<Vec<_>>(), [true, true, true, false]);
+}
+
+#[test]
+fn a_worker_that_is_lost_while_it_trains_ends_the_job() {
+    let mut world = World::new(2);
+    world.report(Phase::Ready, Fault::Unknown);
+    world.stays_away(0);
+    assert!(world.cluster.job(world.job).is_none());
+    assert_eq!(world.reason, "worker lost: rank 0 on host-0 did not come back within 15 s");
+}
+
+#[test]
+fn an_assignment_that_may_be_lost_is_given_again() {
+    let mut world = World::new(2);
+    world.told.clear();
+    world.come_back(0, 1);
+    assert_eq!(world.holder(), Some((0, Epoch(1))));
+    let given = world.told.iter().filter(|message| matches!(message, Down::Assignment(_))).count();
+    assert_eq!(given, 1);
+}
+
+#[test]
+fn the_next_ring_is_of_the_class_and_has_the_threads_of_the_first() {
+    let mut world = World::of_classes(&[("a", 4), ("b", 2), ("b", 3), ("a", 7)]);
+    // The class that has most free workers, of equal ones the first by name.
+    assert_eq!(world.holder(), Some((0, Epoch(1))));
+    let pin = world.cluster.job(world.job).unwrap().pin.clone().unwrap();
+    assert_eq!((pin.numerics_class.as_str(), pin.threads_per_rank), ("a", 4));
+    world.report(Phase::Failed, Fault::Node);
+    assert_eq!(world.holder(), Some((3, Epoch(2))), "though those of the other class are free");
+    world.report(Phase::Failed, Fault::Node);
+    // It waits for its class, and lets others pass meanwhile.
+    let reason = world.cluster.waiting().reason(world.job).unwrap();
+    let of_class = "2 free, 0 of the numerics class that the job began on; 1 of that class needed";
+    assert!(reason.contains(of_class), "{reason}");
+    let (first, other) = (world.job, JobId::new());
+    world.create(other);
+    world.job = other;
+    assert_eq!(world.holder(), Some((1, Epoch(1))));
+    world.job = first;
+    while world.holder().is_none() {
+        world.now = world.now.plus(1000);
+        world.workers.clone().into_iter().for_each(|one| world.apply(Input::Heartbeat(one, Vec::new())));
+        world.apply(Input::Tick);
+    }
+    assert_eq!(world.holder(), Some((0, Epoch(3))));
+    let given = world.told.iter().filter_map(|message| match message {
+        Down::Assignment(given) if given.job == first => {
+            Some((given.numerics_class.as_str(), given.threads_per_rank, given.version.as_str()))
+        }
+        _ => None,
+    });
+    assert_eq!(given.collect::<Vec<_>>(), [("a", 4, pin.version.as_str()); 3]);
+    assert_eq!(world.cluster.job(first).unwrap().pin, Some(pin));
+}
+
+#[test]
+fn a_pin_comes_back_from_the_store() {
+    let mut world = World::of_classes(&[("a", 4), ("b", 2), ("b", 3)]);
+    world.report(Phase::Ready, Fault::Unknown);
+    let mut job = (**world.cluster.job(world.job).unwrap()).clone();
+    assert_eq!(job.pin.as_ref().unwrap().numerics_class, "b");
+    // As a job that is queued again when the coordinator starts.
+    (job.ring, job.state) = (None, JobState::Queued);
+    let recovered = Recovered { jobs: vec![job], ..Recovered::default() };
+    world.cluster = Cluster::recover(Options::default(), recovered, Time(0));
+    world.apply(Input::Hello { session: SessionId(50), hello: hello(50, "a", 9) });
+    assert_eq!(world.cluster.job(world.job).unwrap().state, JobState::Queued);
+    world.apply(Input::Hello { session: SessionId(51), hello: hello(51, "b", 9) });
+    assert_eq!(world.cluster.job(world.job).unwrap().state, JobState::Preparing);
+    let given = world.told.iter().rev().find_map(|message| match message {
+        Down::Assignment(given) => Some((given.numerics_class.as_str(), given.threads_per_rank)),
+        _ => None,
+    });
+    assert_eq!(given, Some(("b", 2)));
+}
+
+#[test]
+fn that_a_rank_of_an_older_epoch_is_ready_starts_no_newer_ring() {
+    let mut world = World::new(2);
+    world.report(Phase::Failed, Fault::Node);
+    assert_eq!(world.holder(), Some((1, Epoch(2))));
+    world.told.clear();
+    for holder in [0, 1] {
+        world.report_of(holder, Epoch(1), Phase::Ready, Fault::Unknown);
+    }
+    let job = world.cluster.job(world.job).unwrap();
+    assert_eq!((job.state, job.ring.as_ref().unwrap().started), (JobState::Preparing, false));
+    assert!(!world.told.iter().any(|message| matches!(message, Down::StartRank(..))));
+    world.report(Phase::Ready, Fault::Unknown);
+    assert!(world.cluster.job(world.job).unwrap().ring.as_ref().unwrap().started);
+    assert_eq!(world.told.last(), Some(&Down::StartRank(world.job, Epoch(2))));
+}

@@ -1,0 +1,82 @@
+//! How a job leaves its ring: at once, or once its ranks have stopped.
+
+use ringtune_shared::ids::JobId;
+
+use super::Turn;
+use crate::core::deadlines::Subject;
+use crate::core::effect::Down;
+use crate::core::job::JobState;
+use crate::core::reason::Failure;
+use crate::core::stop::{Goal, Stop};
+
+impl Turn<'_> {
+    /// Tells the ranks of a job to keep what they have and to stop. When all have, or their time is over, the job becomes
+    /// what the goal says. It takes the place of a goal that there was. Nothing happens where the job may not become that.
+    pub(super) fn stop_job(&mut self, id: JobId, goal: Goal) {
+        let Some(job) = self.cluster.jobs.get(&id).filter(|job| job.state.may_become(goal.state())) else {
+            return;
+        };
+        let Some(ring) = job.ring.clone() else { return };
+        let deadline = self.now.plus(self.cluster.options.cancel);
+        self.cluster.deadlines.by(Subject::Job(id), deadline);
+        if let Some(reason) = goal.reason() {
+            for member in &ring.members {
+                let (epoch, reason) = (ring.epoch, reason.to_owned());
+                self.tell(member.worker, Down::StopRank { job: id, epoch, reason, keep_artifacts: true });
+            }
+        }
+        if let Some(job) = self.job_mut(id) {
+            job.stop = Some(Stop { goal, deadline });
+        }
+        self.advance(id);
+    }
+
+    /// A job becomes what a goal says, where it may, and lets all its ranks go.
+    pub(super) fn reach(&mut self, id: JobId, goal: &Goal) {
+        match goal {
+            Goal::Succeeded => self.end_job(id, JobState::Succeeded, "all ranks finished"),
+            Goal::Cancelled { reason } => self.end_job(id, JobState::Cancelled, reason),
+            Goal::Failed { failure, reason } => self.fail_job(id, *failure, reason),
+            Goal::Queued { reason } => self.queue_again(id, reason),
+        }
+    }
+
+    /// Ends a job that failed, where it may fail.
+    fn fail_job(&mut self, id: JobId, failure: Failure, reason: &str) {
+        let may_fail = self.cluster.jobs.get(&id).is_some_and(|job| job.state.may_become(JobState::Failed));
+        if may_fail && let Some(job) = self.job_mut(id) {
+            job.failure = Some(failure);
+        }
+        self.end_job(id, JobState::Failed, reason);
+    }
+
+    /// Gives a job up its ring and its place in the queue back, where it may have it. What was pinned with its first ring
+    /// stays.
+    fn queue_again(&mut self, id: JobId, reason: &str) {
+        let reason = self.cut(reason);
+        if self.set_state(id, JobState::Queued, reason.clone()) {
+            if let Some(job) = self.job_mut(id) {
+                job.stop = None;
+            }
+            self.dissolve_ring(id, &reason);
+        }
+    }
+
+    /// Ends a job and lets all its ranks go. Nothing happens where it may not end so.
+    pub(super) fn end_job(&mut self, id: JobId, to: JobState, reason: &str) {
+        let reason = self.cut(reason);
+        if !to.is_terminal() || !self.set_state(id, to, reason.clone()) {
+            return;
+        }
+        if let Some(job) = self.job_mut(id) {
+            job.stop = None;
+        }
+        self.dissolve_ring(id, &reason);
+        if let Some(job) = self.cluster.remove_job(id) {
+            self.ended.insert(id, job);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+use std::sync::Arc;
+
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::job::parse_job_toml;
+use ringtune_shared::version::Dialect;
+
+use super::super::Turn;
+use crate::core::{
+    Action, Capabilities, Cluster, Down, Effects, Failure, Fault, Goal, HeldRank, Hello, Input, Job,
+    JobState, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, Time, Write,
+};
+
+/// A job whose only rank prepares, if there is a worker.
+fn job(workers: u64) -> (Cluster, JobId, Option<Sender>) {
+    let mut cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
+    let mut sender = None;
+    for number in 0..workers {
+        let (worker, session) = (WorkerId::new(), SessionId(number));
+        let hello = Hello {
+            worker,
+            incarnation: 1,
+            host_name: "host".to_owned(),
+            address: format!("127.0.0.1:{number}"),
+            capabilities: Arc::new(Capabilities { threads: 1, ..Capabilities::default() }),
+            held: Vec::new(),
+            dialect: Dialect::ours(),
+        };
+        cluster.apply(Input::Hello { session, hello }, Time(1)).unwrap();
+        sender = Some(Sender { worker, session });
+    }
+    let spec = parse_job_toml(
+        "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
+         [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n",
+    );
+    let id = JobId::new();
+    let new =
+        NewJob { id, spec: Arc::new(spec.unwrap()), request: None, resumed: None, queue: Arc::default() };
+    cluster.apply(Input::CreateJob(new), Time(1)).unwrap();
+    cluster.place(Time(1));
+    (cluster, id, sender)
+}
+
+/// What follows from something that is done to the cluster at a time.
+fn turn(cluster: &mut Cluster, now: Time, act: impl FnOnce(&mut Turn<'_>)) -> Effects {
+    let mut turn = Turn::new(cluster, now);
+    act(&mut turn);
+    let effects = turn.finish(None);
+    cluster.check_indexes().unwrap();
+    effects
+}
+
+fn report(cluster: &mut Cluster, sender: Sender, job: JobId, phase: Phase) -> Effects {
+    let (epoch, reason, fault) = (Epoch::FIRST, String::new(), Fault::Unknown);
+    let held = HeldRank { job, epoch, rank: 0, phase, reason, neighbour_lost: false, fault, step: 0 };
+    cluster.apply(Input::RankReport(sender, RankReport { held, progress: None }), Time(2)).unwrap()
+}
+
+fn row(effects: &Effects) -> &Job {
+    let mut rows = effects.writes.iter().filter_map(|write| match write {
+        Write::UpdateJob(job) => Some(&**job),
+        _ => None,
+    });
+    rows.next_back().expect("a row")
+}
+
+#[test]
+fn nothing_happens_to_a_job_that_may_not_end_so() {
+    let (mut cluster, id, _) = job(0);
+    let before = cluster.job(id).unwrap().clone();
+    for to in JobState::ALL.into_iter().filter(|to| *to != JobState::Cancelled) {
+        let effects = turn(&mut cluster, Time(2), |turn| turn.end_job(id, to, "no"));
+        assert!(effects.writes.is_empty() && effects.actions.is_empty(), "{to}: {effects:?}");
+        assert_eq!(cluster.job(id), Some(&before), "{to}");
+    }
+    let failed = Goal::Failed { failure: Failure::Rank, reason: "no".to_owned() };
+    for goal in [Goal::Succeeded, failed, Goal::Queued { reason: "no".to_owned() }] {
+        let effects = turn(&mut cluster, Time(2), |turn| turn.reach(id, &goal));
+        assert!(effects.writes.is_empty() && effects.actions.is_empty(), "{goal:?}: {effects:?}");
+        assert_eq!(cluster.job(id), Some(&before), "{goal:?}");
+    }
+    // One that is over is not there any more.
+    turn(&mut cluster, Time(2), |turn| turn.end_job(id, JobState::Cancelled, "yes"));
+    let effects = turn(&mut cluster, Time(2), |turn| turn.end_job(id, JobState::Cancelled, "again"));
+    assert!(effects.writes.is_empty());
+}
+
+#[test]
+fn a_job_becomes_what_its_goal_says_once_its_ranks_have_stopped_or_their_time_is_over() {
+    let reason = || "why".to_owned();
+    for (goal, failure) in [
+        (Goal::Cancelled { reason: reason() }, None),
+        (Goal::Failed { failure: Failure::WorkerLost, reason: reason() }, Some(Failure::WorkerLost)),
+        (Goal::Queued { reason: reason() }, None),
+    ] {
+        for in_time in [true, false] {
+            let (mut cluster, id, sender) = job(1);
+            let effects = turn(&mut cluster, Time(2), |turn| turn.stop_job(id, goal.clone()));
+            let (epoch, keep_artifacts) = (Epoch::FIRST, true);
+            let told = Down::StopRank { job: id, epoch, reason: reason(), keep_artifacts };
+            assert_eq!(effects.actions, [Action::Send(sender.unwrap().session, told)]);
+            assert_eq!(row(&effects).stop.as_ref().map(|stop| &stop.goal), Some(&goal));
+            assert_eq!(cluster.job(id).unwrap().state, JobState::Preparing);
+            let effects = match in_time {
+                true => report(&mut cluster, sender.unwrap(), id, Phase::Stopped),
+                false => cluster.apply(Input::Tick, Time(2).plus(Options::default().cancel)).unwrap(),
+            };
+            let job = row(&effects);
+            assert_eq!((job.state, job.reason.as_str()), (goal.state(), "why"), "in time: {in_time}");
+            assert_eq!((job.failure, &job.stop, &job.ring), (failure, &None, &None));
+            assert!(cluster.rank_of(sender.unwrap().worker).is_none());
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_is_ready_or_fails_meanwhile_changes_no_goal() {
+    for phase in [Phase::Ready, Phase::Failed] {
+        let (mut cluster, id, sender) = job(1);
+        turn(&mut cluster, Time(2), |turn| turn.stop_job(id, Goal::Queued { reason: "why".to_owned() }));
+        report(&mut cluster, sender.unwrap(), id, phase);
+        let state = if phase.is_terminal() { JobState::Queued } else { JobState::Preparing };
+        assert_eq!(cluster.job(id).unwrap().state, state, "{phase:?}");
+    }
+}
+
+#[test]
+fn a_user_who_cancels_has_the_last_word() {
+    let (mut cluster, id, sender) = job(1);
+    turn(&mut cluster, Time(2), |turn| turn.stop_job(id, Goal::Queued { reason: "why".to_owned() }));
+    for _ in 0..2 {
+        cluster.apply(Input::CancelJob { job: id, reason: "enough".to_owned() }, Time(3)).unwrap();
+        assert_eq!(cluster.job(id).unwrap().reason, "cancelling: enough");
+    }
+    let effects = report(&mut cluster, sender.unwrap(), id, Phase::Stopped);
+    assert_eq!((row(&effects).state, row(&effects).reason.as_str()), (JobState::Cancelled, "enough"));
+}
