@@ -13,6 +13,7 @@ pub mod ids;
 pub mod manifest;
 pub mod ring;
 pub mod spec;
+pub mod state;
 pub mod suggest;
 pub mod templates;
 pub mod version;
