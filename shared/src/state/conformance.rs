@@ -1,8 +1,8 @@
 //! The suite that every source and every sink of states must pass.
 
 use super::{
-    Cursor, CHUNK_BYTES, Dtype, MemoryState, State as _, StateError, StateSink, StateSource, TensorInfo, TensorList,
-    transfer,
+    CHUNK_BYTES, Cursor, Dtype, MemoryState, State as _, StateError, StateSink, StateSource, TensorInfo,
+    TensorList, transfer,
 };
 
 /// A sink that can be asked what it has.
@@ -113,8 +113,11 @@ fn check_source(sample: &MemoryState, source: &mut dyn StateSource) -> Result<()
 /// What it does else.
 pub fn run_sink(open: &mut OpenSink<'_>) -> Result<(), Failure> {
     for (number, sample) in samples().map_err(text)?.iter().enumerate() {
-        let checks: [(&str, Check); 3] =
-            [("whole", takes_all), ("out of turn", refuses_what_is_not_due), ("cut", keeps_nothing_of_a_part)];
+        let checks: [(&str, Check); 3] = [
+            ("whole", takes_all),
+            ("out of turn", refuses_what_is_not_due),
+            ("cut", keeps_nothing_of_a_part),
+        ];
         for (name, check) in checks {
             check(sample, open).map_err(|problem| format!("sample {number}, {name}: {problem}"))?;
         }
@@ -222,7 +225,8 @@ impl StateSource for Failing<'_> {
     }
 
     fn next_chunk(&mut self) -> Result<Option<&[u8]>, StateError> {
-        self.left = self.left.checked_sub(1).ok_or_else(|| StateError::refused("it failed as it was told"))?;
+        self.left =
+            self.left.checked_sub(1).ok_or_else(|| StateError::refused("it failed as it was told"))?;
         self.source.next_chunk()
     }
 }

@@ -32,9 +32,9 @@ impl<R: Read> Decoder<R> {
         &self.header
     }
 
-    /// What it reads from.
-    pub fn get_ref(&self) -> &R {
-        &self.reader
+    /// What it reads from: at the end, nothing is left in it.
+    pub fn into_inner(self) -> R {
+        self.reader
     }
 }
 

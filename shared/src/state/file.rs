@@ -1,10 +1,6 @@
 //! A state as a file: whole or not there.
 
-use std::{
-    fs::File,
-    io::BufWriter,
-    path::Path,
-};
+use std::{fs::File, io::BufWriter, path::Path};
 
 use super::{Decoder, Encoded, Encoder, Metadata, StateError, StateSink, TensorList};
 use crate::files::NewFile;

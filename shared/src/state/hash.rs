@@ -114,6 +114,11 @@ impl<S: StateSource> Verified<S> {
     pub fn new(inner: S, expected: ContentHash) -> Self {
         Self { inner, hasher: ContentHasher::new(), expected }
     }
+
+    /// The source itself.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
 }
 
 impl<S: StateSource> StateSource for Verified<S> {

@@ -10,10 +10,8 @@ use serde::{
 use serde_json::Value;
 
 use super::{
-    MOST_DIMENSIONS, MOST_TENSORS, StateError, TensorInfo, TensorList, TensorProblem,
-    decoder::fill,
-    error::cut,
-    tensor::METADATA_KEY,
+    MOST_DIMENSIONS, MOST_TENSORS, StateError, TensorInfo, TensorList, TensorProblem, decoder::fill,
+    error::cut, tensor::METADATA_KEY,
 };
 
 /// Bytes of a header at most, without the length in front of it. The format allows 100 MB; here it holds at most
@@ -88,7 +86,8 @@ pub(super) fn encode(metadata: &Metadata, list: &TensorList) -> Result<Vec<u8>, 
     check_metadata(metadata.len())?;
     let mut entries = Vec::new();
     if !metadata.is_empty() {
-        let texts: Vec<String> = metadata.iter().map(|(key, text)| format!("{}:{}", quoted(key), quoted(text))).collect();
+        let texts: Vec<String> =
+            metadata.iter().map(|(key, text)| format!("{}:{}", quoted(key), quoted(text))).collect();
         entries.push(format!("{}:{{{}}}", quoted(METADATA_KEY), texts.join(",")));
     }
     let mut begin = 0;
@@ -244,7 +243,11 @@ impl<'de> Visitor<'de> for Texts<'_> {
         while let Some((key, text)) = map.next_entry::<String, String>()? {
             let shown = cut(&key);
             let twice = texts.insert(key, text).is_some();
-            let wrong = if twice { Err(StateError::MetadataTwice { key: shown }) } else { check_metadata(texts.len()) };
+            let wrong = if twice {
+                Err(StateError::MetadataTwice { key: shown })
+            } else {
+                check_metadata(texts.len())
+            };
             if let Err(error) = wrong {
                 *self.problem = Some(error);
                 return Err(A::Error::custom("stopped"));

@@ -41,7 +41,10 @@ fn every_wrong_tensor_has_an_error_of_its_own() {
         (one("F64", "[2305843009213693952]", "[0,0]"), TensorProblem::Overflow),
         (two("[0,4]", "[4,8]").replace("\"b\"", "\"a\""), TensorProblem::Twice),
         (one("U8", "[0]", "[0,0]").replace("\"a\"", "\"\""), TensorProblem::Name),
-        (one("U8", "[0]", "[0,0]").replace("\"a\"", &format!("\"{}\"", "x".repeat(1025))), TensorProblem::Name),
+        (
+            one("U8", "[0]", "[0,0]").replace("\"a\"", &format!("\"{}\"", "x".repeat(1025))),
+            TensorProblem::Name,
+        ),
     ];
     for (header, expected) in cases {
         assert_eq!(problem(&header, 8), expected, "{header}");
@@ -81,16 +84,23 @@ fn what_is_no_header_is_refused() {
 
 #[test]
 fn lengths_are_checked_before_anything_is_allocated() {
-    let read = |length: u64, size| Header::read(&mut [&length.to_le_bytes()[..], b"{}"].concat().as_slice(), size);
+    let read =
+        |length: u64, size| Header::read(&mut [&length.to_le_bytes()[..], b"{}"].concat().as_slice(), size);
     for length in [0, 1, LARGEST_HEADER + 1, u64::MAX] {
         let refused = read(length, None);
-        assert!(matches!(refused, Err(StateError::HeaderLength { given, .. }) if given == length), "{refused:?}");
+        assert!(
+            matches!(refused, Err(StateError::HeaderLength { given, .. }) if given == length),
+            "{refused:?}"
+        );
     }
     // More than there is, whether that is known before or found out.
     for size in [None, Some(10)] {
         let refused = read(LARGEST_HEADER, size);
         let expected = LARGEST_HEADER + 8;
-        assert!(matches!(refused, Err(StateError::Truncated { expected: e, found: 10 }) if e == expected), "{refused:?}");
+        assert!(
+            matches!(refused, Err(StateError::Truncated { expected: e, found: 10 }) if e == expected),
+            "{refused:?}"
+        );
     }
     assert!(matches!(Header::read(&mut &b"1234567"[..], None), Err(StateError::Truncated { found: 7, .. })));
     // Tensors that are larger than any file.

@@ -58,7 +58,9 @@ impl State for MemoryState {
                 let start = usize::try_from(place.offset).ok()?;
                 bytes.get(start..start.checked_add(place.length)?)
             });
-            into.copy_from_slice(bytes.ok_or_else(|| StateError::contract("a tensor is shorter than it says"))?);
+            into.copy_from_slice(
+                bytes.ok_or_else(|| StateError::contract("a tensor is shorter than it says"))?,
+            );
             Ok(())
         };
         Ok(Box::new(FromTensors::new(self.list.clone(), fill)))

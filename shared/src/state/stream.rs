@@ -17,6 +17,16 @@ pub trait StateSource {
     fn next_chunk(&mut self) -> Result<Option<&[u8]>, StateError>;
 }
 
+impl<S: StateSource + ?Sized> StateSource for Box<S> {
+    fn list(&self) -> &TensorList {
+        (**self).list()
+    }
+
+    fn next_chunk(&mut self) -> Result<Option<&[u8]>, StateError> {
+        (**self).next_chunk()
+    }
+}
+
 /// Takes a state in. Blocks: see the module's text.
 ///
 /// What came is of no use to anybody before [`StateSink::finish`] has returned without an error; a sink that is dropped

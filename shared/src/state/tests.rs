@@ -314,7 +314,10 @@ fn what_is_stored_in_another_order_is_read_but_not_written() {
     let written = Encoder::hash(Metadata::new(), &mut decoder);
     assert!(matches!(written, Err(StateError::Order { ref name }) if name == "a"), "{written:?}");
     let read = decoded(&bytes).unwrap();
-    assert_eq!(read.tensors().map(|(_, bytes)| bytes.to_vec()).collect::<Vec<_>>(), [vec![3, 4, 5, 6], vec![1, 2]]);
+    assert_eq!(
+        read.tensors().map(|(_, bytes)| bytes.to_vec()).collect::<Vec<_>>(),
+        [vec![3, 4, 5, 6], vec![1, 2]]
+    );
 }
 
 #[test]
