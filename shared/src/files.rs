@@ -32,13 +32,64 @@ impl FileError {
 /// A temporary name in the same folder, fsync, rename, fsync of the folder. The folder must exist.
 /// When it fails (a full disk, say) the temporary file is removed. Blocks.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    let temporary = temporary_path_beside(path);
-    let written = write_and_sync(&temporary, bytes).and_then(|()| rename_durably(&temporary, path));
-    if written.is_err() {
-        // The first failure is the one to report; what is left of the file is of no use.
-        let _ = fs::remove_file(&temporary);
+    let mut file = NewFile::create(path)?;
+    file.write_all(bytes).map_err(FileError::at("write", path))?;
+    file.commit()
+}
+
+/// A file that is written piece by piece and has its name only when it is whole: the same as [`write_atomically`]
+/// for contents that are not in memory. Dropped before [`NewFile::commit`] it leaves nothing. Blocks.
+#[derive(Debug)]
+pub struct NewFile {
+    file: File,
+    /// None once it has its name.
+    temporary: Option<PathBuf>,
+    path: PathBuf,
+}
+
+impl NewFile {
+    /// Begins a file that will be `path`, in a folder that is there.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn create(path: &Path) -> Result<Self, FileError> {
+        let temporary = temporary_path_beside(path);
+        let opened = OpenOptions::new().write(true).create_new(true).open(&temporary);
+        let file = opened.map_err(FileError::at("create", path))?;
+        Ok(Self { file, temporary: Some(temporary), path: path.to_owned() })
     }
-    written
+
+    /// Gives it its name, when all that was written is on the disk.
+    ///
+    /// # Errors
+    /// The file system's: then what was there under that name is still there, and nothing else is.
+    pub fn commit(mut self) -> Result<(), FileError> {
+        self.file.sync_all().map_err(FileError::at("sync", &self.path))?;
+        if let Some(temporary) = &self.temporary {
+            rename_durably(temporary, &self.path)?;
+            self.temporary = None;
+        }
+        Ok(())
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            // What is left of it is of no use; where it cannot be removed either, its ending says so.
+            let _ = fs::remove_file(temporary);
+        }
+    }
 }
 
 /// A fresh name in the same folder for a file that will become `path`.
@@ -56,13 +107,6 @@ pub fn rename_durably(from: &Path, to: &Path) -> Result<(), FileError> {
         _ => Path::new("."),
     };
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(FileError::at("sync the folder", folder))
-}
-
-fn write_and_sync(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).open(path).map_err(FileError::at("create", path))?;
-    file.write_all(bytes).map_err(FileError::at("write", path))?;
-    file.sync_all().map_err(FileError::at("sync", path))
 }
 
 /// A text that is no name of a file in a folder.

@@ -14,6 +14,7 @@ pub mod ids;
 pub mod job;
 pub mod manifest;
 pub mod ring;
+pub mod state;
 pub mod suggest;
 pub mod templates;
 pub mod version;

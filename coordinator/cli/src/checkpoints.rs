@@ -5,14 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use bytes::Bytes;
 use ringtune_shared::{
-    checkpoint::{self, Checkpoint, CheckpointError, LARGEST_FILE, ResumeFrom},
+    checkpoint::{self, CheckpointError, OpenCheckpoint, ResumeFrom},
     ids::ContentHash,
     job::JobSpec,
+    state::{Hashing, StateError},
 };
 
-use crate::client::{Client, ClientError, Content};
+use crate::client::{Client, ClientError, FileContent};
 
 /// A checkpoint that a job cannot go on from.
 #[derive(Debug, thiserror::Error)]
@@ -63,28 +63,30 @@ pub enum Start {
     From(CheckpointFile),
 }
 
-/// A checkpoint's file, read and checked.
+/// A checkpoint's file, which was read and checked. It may be larger than memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointFile {
     /// Where it is.
     pub path: PathBuf,
     /// Steps done.
     pub step: u64,
-    bytes: Bytes,
+    size: u64,
+    sha256: ContentHash,
 }
 
 impl CheckpointFile {
-    /// Uploads it; returns its address.
+    /// Uploads it; returns its address. One that was changed meanwhile the coordinator refuses.
     pub async fn upload(&self, client: &Client) -> Result<String, ClientError> {
-        let sha256 = ContentHash::of(&self.bytes);
         let media_type = "application/octet-stream";
-        client.upload(&Content { bytes: self.bytes.clone(), sha256, media_type }).await
+        let (path, size, sha256) = (self.path.clone(), self.size, self.sha256);
+        client.upload_file(&FileContent { path, size, sha256, media_type }).await
     }
 }
 
 /// Finds what the job goes on from and checks that it is this job's; and what a user should know of the search.
 ///
-/// `folder`: where "latest" and steps are looked for.
+/// `folder`: where "latest" and steps are looked for. Blocks, for as long as it takes to read a checkpoint once: its hash
+/// is its name at the coordinator.
 ///
 /// # Errors
 /// The checkpoint that is meant is not there, broken, or another job's. "latest" goes past broken ones, and means a new
@@ -93,24 +95,23 @@ pub fn find_start(spec: &JobSpec, folder: Option<&Path>) -> Result<(Start, Vec<S
     let given = spec.resume_from();
     let no_folder = || ResumeError::NoFolder { given: given.to_owned() };
     let mut remarks = Vec::new();
-    let found = match ResumeFrom::parse(given) {
+    let file = match ResumeFrom::parse(given) {
         // The second was refused with the job file.
         Ok(ResumeFrom::Nothing) | Err(_) => return Ok((Start::Beginning, remarks)),
         Ok(ResumeFrom::Uploaded(_)) => return Ok((Start::Uploaded, remarks)),
-        Ok(ResumeFrom::File(path)) => read(&with_ending(&path))?,
-        Ok(ResumeFrom::Step(step)) => read(&folder.ok_or_else(no_folder)?.join(checkpoint::file_name(step)))?,
+        Ok(ResumeFrom::File(path)) => check(&with_ending(&path), spec)?,
+        Ok(ResumeFrom::Step(step)) => {
+            check(&folder.ok_or_else(no_folder)?.join(checkpoint::file_name(step)), spec)?
+        }
         Ok(ResumeFrom::Latest) => {
             let folder = folder.ok_or_else(no_folder)?;
-            let Some(newest) = newest(folder, &mut remarks)? else {
+            let Some(newest) = newest(folder, spec, &mut remarks)? else {
                 remarks.push(format!("no checkpoint in {}: starting a new run", folder.display()));
                 return Ok((Start::Beginning, remarks));
             };
             newest
         }
     };
-    let (file, checkpoint) = found;
-    let refused = |problem| ResumeError::Refused { path: file.path.clone(), problem };
-    checkpoint.about.check(spec).map_err(refused)?;
     remarks.push(format!("resuming after step {} from {}", file.step, file.path.display()));
     Ok((Start::From(file), remarks))
 }
@@ -145,18 +146,20 @@ pub fn set_metrics_aside(folder: &Path, first: u64) -> io::Result<()> {
     }
 }
 
-/// The newest checkpoint of a folder that can be read.
+/// The newest checkpoint of a folder that is whole.
 fn newest(
     folder: &Path,
+    spec: &JobSpec,
     remarks: &mut Vec<String>,
-) -> Result<Option<(CheckpointFile, Checkpoint)>, ResumeError> {
+) -> Result<Option<CheckpointFile>, ResumeError> {
     let steps = match steps_in(folder) {
         Err(source) => return Err(ResumeError::Unreadable { path: folder.to_owned(), source }),
         Ok(steps) => steps,
     };
     for step in steps.into_iter().rev() {
-        match read(&folder.join(checkpoint::file_name(step))) {
+        match check(&folder.join(checkpoint::file_name(step)), spec) {
             Ok(found) => return Ok(Some(found)),
+            Err(error @ ResumeError::Refused { .. }) => return Err(error),
             Err(error) => remarks.push(format!("warning: {error}; looking for an older one")),
         }
     }
@@ -183,16 +186,24 @@ fn with_ending(path: &str) -> PathBuf {
     if !given.exists() && file.exists() { file } else { given }
 }
 
-fn read(path: &Path) -> Result<(CheckpointFile, Checkpoint), ResumeError> {
+/// Reads a checkpoint: first its header, so that one of another job is told at once, and then the rest of it, of which
+/// nothing is kept.
+fn check(path: &Path, spec: &JobSpec) -> Result<CheckpointFile, ResumeError> {
+    let failed = |error| match error {
+        CheckpointError::Access(StateError::Io(source)) => {
+            ResumeError::Unreadable { path: path.to_owned(), source }
+        }
+        source => ResumeError::Invalid { path: path.to_owned(), source },
+    };
     let unreadable = |source| ResumeError::Unreadable { path: path.to_owned(), source };
-    let invalid = |source| ResumeError::Invalid { path: path.to_owned(), source };
-    let size = fs::metadata(path).map_err(unreadable)?.len();
-    if size > LARGEST_FILE {
-        return Err(invalid(CheckpointError::TooLarge { size }));
-    }
-    let bytes = Bytes::from(fs::read(path).map_err(unreadable)?);
-    let checkpoint = Checkpoint::from_bytes(&bytes).map_err(invalid)?;
-    Ok((CheckpointFile { path: path.to_owned(), step: checkpoint.about.step, bytes }, checkpoint))
+    let file = fs::File::open(path).map_err(unreadable)?;
+    let size = file.metadata().map_err(unreadable)?.len();
+    let checkpoint = OpenCheckpoint::new(Hashing::new(file), size).map_err(failed)?;
+    let about = &checkpoint.header.about;
+    about.check(spec).map_err(|problem| ResumeError::Refused { path: path.to_owned(), problem })?;
+    let step = about.step;
+    let sha256 = checkpoint.verify().map_err(failed)?.hash();
+    Ok(CheckpointFile { path: path.to_owned(), step, size, sha256 })
 }
 
 #[cfg(test)]
@@ -241,6 +252,31 @@ mod tests {
         assert!(remarks[0].contains("checkpoint-9.safetensors: it is no checkpoint"), "{remarks:?}");
         let step = find_start(&job("9"), Some(folder.path())).expect_err("broken");
         assert!(matches!(step, ResumeError::Invalid { .. }), "{step}");
+    }
+
+    /// Whose tensors are not those that were written, too.
+    #[test]
+    fn a_damaged_one_is_passed_over_and_one_of_another_job_is_not() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/0.1.0");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let name = checkpoint::file_name(6);
+        let mut bytes = fs::read(fixtures.join("plain").join(&name)).expect("a fixture");
+        let text = fs::read_to_string(fixtures.join("jobs/plain.toml")).expect("a job");
+        let mut spec = parse_job_toml(&text).expect("valid");
+        *spec.resume_from_mut().expect("a job with steps") = "latest".to_owned();
+        let find = |spec: &JobSpec| find_start(spec, Some(folder.path()));
+        fs::write(folder.path().join(&name), &bytes).expect("written");
+        let (start, _) = find(&spec).expect("found");
+        let Start::From(found) = start else { panic!("{start:?}") };
+        assert_eq!((found.step, found.size, found.sha256), (6, bytes.len() as u64, ContentHash::of(&bytes)));
+        let mut other = job("latest");
+        other.common.name = spec.common.name.clone();
+        assert!(matches!(find(&other), Err(ResumeError::Refused { .. })));
+        *bytes.last_mut().expect("a byte") ^= 1;
+        fs::write(folder.path().join(&name), &bytes).expect("written");
+        let (start, remarks) = find(&spec).expect("found");
+        assert_eq!(start, Start::Beginning);
+        assert!(remarks[0].contains("have the hash"), "{remarks:?}");
     }
 
     #[test]

@@ -82,6 +82,12 @@ impl Range {
     }
 }
 
+impl Read for Range {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.file.read(buffer)
+    }
+}
+
 /// A folder of contents; clones share it. Only one process may use a folder.
 #[derive(Clone, Debug)]
 pub struct Contents {

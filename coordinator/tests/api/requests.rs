@@ -32,12 +32,8 @@ async fn a_bad_spec_is_refused_with_every_field() {
     train.lr_scheduler = Some("steep".to_owned());
     let mut named = fields(&create(&coordinator, bad, "").await.unwrap_err());
     named.sort();
-    let wanted = [
-        "spec.cluster.world_size",
-        "spec.model.base",
-        "spec.train.lr_scheduler",
-        "spec.train.num_vectors",
-    ];
+    let wanted =
+        ["spec.cluster.world_size", "spec.model.base", "spec.train.lr_scheduler", "spec.train.num_vectors"];
     assert_eq!(named, wanted);
 
     let nothing = coordinator.jobs().create_job(v1::CreateJobRequest::default()).await.unwrap_err();

@@ -6,8 +6,9 @@ use ringtune_coordinator::core::Options;
 use ringtune_proto::v1::{
     self, artifact_service_client::ArtifactServiceClient, download_request::Source, upload_request::Part,
 };
-use ringtune_shared::checkpoint::{About, Checkpoint, ENTRY, Numerics, deciding_options};
+use ringtune_shared::checkpoint::{self, About, Numerics, deciding_options};
 use ringtune_shared::ids::ContentHash;
+use ringtune_shared::state::{Dtype, Encoder, FromTensors, TensorInfo, TensorList, TensorsHash, transfer};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
@@ -28,7 +29,8 @@ async fn upload(
     header: v1::UploadHeader,
     chunks: &[&[u8]],
 ) -> Result<v1::UploadResponse, Status> {
-    let chunks = chunks.iter().map(|chunk| Part::Chunk(chunk.to_vec().into()));
+    let chunks = chunks.iter().flat_map(|chunk| chunk.chunks(1 << 20));
+    let chunks = chunks.map(|chunk| Part::Chunk(chunk.to_vec().into()));
     let parts: Vec<v1::UploadRequest> = std::iter::once(Part::Header(header))
         .chain(chunks)
         .map(|part| v1::UploadRequest { part: Some(part) })
@@ -158,25 +160,29 @@ async fn a_jobs_images_must_be_here_and_stay() {
     coordinator.stop().await;
 }
 
-/// The bytes of a checkpoint of `spec()` after `step` steps, without any state in it.
+/// The bytes of a checkpoint of `spec()` after `step` steps, of a state of some zeros.
 fn checkpoint(step: u64) -> Vec<u8> {
     let job = ringtune_proto::convert::spec_from_wire(spec()).unwrap();
-    let checkpoint = Checkpoint {
-        about: About {
-            step,
-            version: "0.1.0".to_owned(),
-            model_hash: "m".to_owned(),
-            data_hash: "d".to_owned(),
-            options: deciding_options(&job, step),
-            numerics: Numerics { class: "c".to_owned(), threads_per_rank: 1, precision: "no".to_owned() },
-            provenance: "c/threads-1".to_owned(),
-        },
-        numbers: BTreeMap::new(),
-        tensors: BTreeMap::new(),
+    let about = About {
+        step,
+        version: "0.1.0".to_owned(),
+        model_hash: "m".to_owned(),
+        data_hash: "d".to_owned(),
+        options: deciding_options(&job, step),
+        numerics: Numerics { class: "c".to_owned(), threads_per_rank: 1, precision: "no".to_owned() },
+        provenance: "c/threads-1".to_owned(),
     };
-    let entry = serde_json::to_string(&checkpoint.entry().unwrap()).unwrap();
-    let header = format!("{{\"__metadata__\":{{\"{ENTRY}\":{entry}}}}}");
-    [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat()
+    let source = || {
+        let list = TensorList::new(vec![TensorInfo::new("a", Dtype::BF16, vec![1 << 20]).unwrap()]).unwrap();
+        FromTensors::new(list, |_, into| {
+            into.fill(0);
+            Ok(())
+        })
+    };
+    let hash = TensorsHash::of(&mut source()).unwrap();
+    let mut encoder = Encoder::new(checkpoint::metadata(&about, &BTreeMap::new(), hash).unwrap(), Vec::new());
+    transfer(&mut source(), &mut encoder).unwrap();
+    encoder.into_inner()
 }
 
 fn embedding(name: &str) -> Vec<u8> {

@@ -2,7 +2,10 @@
 
 use ringtune_coordinator::core::{ArtifactRecord, Input, Phase, StepRecord, Time};
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
-use ringtune_shared::job::{ClusterDraft, JobDraft, JobSpec, ModelDraft, kinds::textual_inversion::{DataDraft, TrainDraft}};
+use ringtune_shared::job::{
+    ClusterDraft, JobDraft, JobSpec, ModelDraft,
+    kinds::textual_inversion::{DataDraft, TrainDraft},
+};
 
 /// Steps of a job.
 pub(crate) const STEPS: u64 = 4;

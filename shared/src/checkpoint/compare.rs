@@ -171,7 +171,7 @@ mod tests {
     use crate::job::{kinds::textual_inversion::FolderSpec, tests::job_with as spec};
 
     fn about(spec: &JobSpec, step: u64) -> About {
-        About { step, options: deciding_options(spec, step), ..example().about }
+        About { step, options: deciding_options(spec, step), ..example() }
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn another_class_is_told_and_another_precision_refused() {
-        let before = example().about;
+        let before = example();
         assert_eq!(before.check_numerics(&before.numerics), Ok(None));
         let threads = Numerics { threads_per_rank: 3, ..before.numerics.clone() };
         assert!(before.check_numerics(&threads).unwrap().unwrap().contains("NOT BIT-EXACT"));

@@ -1,23 +1,28 @@
-//! The bytes of a checkpoint. Nothing in them is trusted: they may come from anywhere.
+//! A checkpoint's file: a state's encoding whose metadata says what it is the state of.
+
+use std::{collections::BTreeMap, fs::File, io::Read, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use safetensors::{Dtype, SafeTensors};
-
-use super::{About, Checkpoint, FORMAT};
-use crate::ids::ContentHash;
+use super::{About, FORMAT, Resumed};
+use crate::{
+    ids::ContentHash,
+    state::{
+        Decoder, Encoded, FileSink, Header, Metadata, State, StateError, StateSource, TensorList,
+        TensorsHash, Verified, transfer,
+    },
+};
 
 /// The only entry of the file's metadata.
 pub const ENTRY: &str = "ringtune.checkpoint";
-/// Bytes of a checkpoint at most: far more than the state of any job that is allowed.
-pub const LARGEST_FILE: u64 = 256 << 20;
-/// Bytes of its header at most: a job's prompts are in it.
-const LARGEST_HEADER: u64 = 16 << 20;
-/// Vectors and counters of a state at most.
-const MOST_ENTRIES: usize = 1000;
+/// Bytes of a checkpoint at most. Nothing is allocated by its size; what a coordinator takes is its own setting
+/// (`limits.upload_bytes`).
+pub const LARGEST_FILE: u64 = 1 << 40;
+/// Counters of a state at most.
+const MOST_NUMBERS: usize = 1000;
 
 /// A file that is no checkpoint, or none that this version reads.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// Too large to be one.
     #[error("it has {size} bytes; a checkpoint has at most {LARGEST_FILE}")]
@@ -27,13 +32,31 @@ pub enum CheckpointError {
     },
     /// Not whole, or not what a checkpoint looks like.
     #[error("it is no checkpoint: {0}")]
-    Broken(String),
+    Broken(StateError),
+    /// A state's file, but no checkpoint.
+    #[error("it is no checkpoint: {problem}")]
+    Entry {
+        /// What is wrong with the entry.
+        problem: String,
+    },
     /// Written by another version.
     #[error("it is a checkpoint of format {found}; this version reads format {FORMAT}")]
     Format {
         /// The file's.
         found: u32,
     },
+    /// Reading or writing failed, whatever the file holds.
+    #[error(transparent)]
+    Access(StateError),
+}
+
+impl From<StateError> for CheckpointError {
+    fn from(error: StateError) -> Self {
+        match error {
+            StateError::Io(_) | StateError::File(_) => Self::Access(error),
+            other => Self::Broken(other),
+        }
+    }
 }
 
 /// The metadata entry.
@@ -42,7 +65,7 @@ pub enum CheckpointError {
 struct Entry {
     format: u32,
     about: About,
-    numbers: std::collections::BTreeMap<String, u64>,
+    numbers: BTreeMap<String, u64>,
     /// Of everything behind the header.
     tensors_sha256: String,
 }
@@ -53,153 +76,280 @@ struct FormatOnly {
     format: u32,
 }
 
-impl Checkpoint {
-    /// The text of the file's metadata entry [`ENTRY`]. Equal checkpoints have equal texts.
+/// All of a checkpoint but the tensors' numbers: the little that decides where a job goes on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckpointHeader {
+    /// Which job, and how far.
+    pub about: About,
+    /// The state's counters by name; a 64-bit float is kept as its bits.
+    pub numbers: BTreeMap<String, u64>,
+    /// What the state's tensors are.
+    pub tensors: TensorList,
+    /// Of their bytes.
+    pub tensors_sha256: ContentHash,
+}
+
+impl CheckpointHeader {
+    /// Reads the header of a checkpoint of `size` bytes and nothing behind it: at most 16 MiB.
     ///
     /// # Errors
-    /// A value that JSON cannot hold.
-    pub fn entry(&self) -> Result<String, CheckpointError> {
-        let mut data = Vec::new();
-        for tensor in self.tensors.values() {
-            data.extend(tensor.iter().flat_map(|number| number.to_le_bytes()));
-        }
-        let entry = Entry {
-            format: FORMAT,
-            about: self.about.clone(),
-            numbers: self.numbers.clone(),
-            tensors_sha256: ContentHash::of(&data).to_string(),
-        };
-        serde_json::to_string(&entry).map_err(|error| CheckpointError::Broken(error.to_string()))
+    /// It is something else, or its size is not what the header announces.
+    pub fn read(reader: &mut impl Read, size: u64) -> Result<Self, CheckpointError> {
+        check_size(size)?;
+        Self::new(&Header::read(reader, Some(size))?)
     }
 
-    /// Reads a file's bytes: whole, of this format, with the hash that it says its tensors have.
-    ///
-    /// # Errors
-    /// It is something else.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, CheckpointError> {
-        let broken = |problem: String| CheckpointError::Broken(problem);
-        // 1. The container. Its reader refuses overlaps, gaps and what goes beyond the end.
-        if bytes.len() as u64 > LARGEST_FILE {
-            return Err(CheckpointError::TooLarge { size: bytes.len() as u64 });
-        }
-        let length = bytes.first_chunk().map(|length| u64::from_le_bytes(*length));
-        match length {
-            None => return Err(broken(format!("{} bytes are no safetensors file", bytes.len()))),
-            Some(length) if length > LARGEST_HEADER => {
-                return Err(broken(format!("its header has {length} bytes, more than {LARGEST_HEADER}")));
-            }
-            Some(_) => (),
-        }
-        let (header_length, header) =
-            SafeTensors::read_metadata(bytes).map_err(|error| broken(error.to_string()))?;
-        let tensors = SafeTensors::deserialize(bytes).map_err(|error| broken(error.to_string()))?;
-        let data = bytes.get(8 + header_length..).unwrap_or_default();
-        // 2. The entry.
-        let text = header.metadata().as_ref().and_then(|metadata| metadata.get(ENTRY));
-        let text = text.ok_or_else(|| broken(format!("its metadata has no entry {ENTRY:?}")))?;
-        let unreadable = |error: serde_json::Error| broken(format!("its entry {ENTRY:?}: {error}"));
+    fn new(header: &Header) -> Result<Self, CheckpointError> {
+        let wrong = |problem: String| CheckpointError::Entry { problem };
+        let text = header.metadata.get(ENTRY);
+        let text = text.ok_or_else(|| wrong(format!("its metadata has no entry {ENTRY:?}")))?;
+        let unreadable = |error: serde_json::Error| wrong(format!("its entry {ENTRY:?}: {error}"));
         let FormatOnly { format } = serde_json::from_str(text).map_err(unreadable)?;
         if format != FORMAT {
             return Err(CheckpointError::Format { found: format });
         }
-        let entry: Entry = serde_json::from_str(text).map_err(unreadable)?;
-        if entry.tensors_sha256 != ContentHash::of(data).to_string() {
-            return Err(broken("its tensors are not those that were written".to_owned()));
+        let Entry { about, numbers, tensors_sha256, .. } = serde_json::from_str(text).map_err(unreadable)?;
+        if numbers.len() > MOST_NUMBERS {
+            return Err(wrong(format!("it has {} numbers; allowed: at most {MOST_NUMBERS}", numbers.len())));
         }
-        if tensors.len() > MOST_ENTRIES || entry.numbers.len() > MOST_ENTRIES {
-            return Err(broken(format!("it has more than {MOST_ENTRIES} tensors or numbers")));
-        }
-        // 3. The state.
-        let mut checkpoint =
-            Self { about: entry.about, numbers: entry.numbers, tensors: std::collections::BTreeMap::new() };
-        for (name, tensor) in tensors.iter() {
-            let (kind, shape) = (tensor.dtype(), tensor.shape());
-            if kind != Dtype::F32 || shape.len() != 1 {
-                return Err(broken(format!(
-                    "tensor {name:?} is {kind:?} {shape:?}, not F32 of one dimension"
-                )));
-            }
-            let (numbers, _) = tensor.data().as_chunks::<4>();
-            let numbers = numbers.iter().map(|number| f32::from_le_bytes(*number)).collect();
-            checkpoint.tensors.insert(name.to_owned(), numbers);
-        }
-        Ok(checkpoint)
+        let tensors_sha256 = tensors_sha256
+            .parse()
+            .map_err(|error| wrong(format!("its entry {ENTRY:?}: tensors_sha256: {error}")))?;
+        Ok(Self { about, numbers, tensors: header.tensors.clone(), tensors_sha256 })
     }
+
+    /// What is to be known before a job that goes on from here is placed.
+    pub fn resumed(&self) -> Resumed {
+        Resumed { step: self.about.step, numerics: self.about.numerics.clone() }
+    }
+}
+
+/// A checkpoint that is open to be read.
+pub struct OpenCheckpoint<R = File> {
+    /// What stands before the tensors.
+    pub header: CheckpointHeader,
+    /// The state, whose hash is checked at its end.
+    pub source: Verified<Decoder<R>>,
+}
+
+/// Opens a checkpoint and reads its header. The file may be removed meanwhile, but not changed.
+///
+/// # Errors
+/// It is something else, or cannot be read.
+pub fn open(path: &Path) -> Result<OpenCheckpoint, CheckpointError> {
+    let file = File::open(path).map_err(StateError::from)?;
+    let size = file.metadata().map_err(StateError::from)?.len();
+    OpenCheckpoint::new(file, size)
+}
+
+impl<R: Read> OpenCheckpoint<R> {
+    /// Reads the header of a checkpoint of `size` bytes.
+    ///
+    /// # Errors
+    /// See [`open`].
+    pub fn new(reader: R, size: u64) -> Result<Self, CheckpointError> {
+        check_size(size)?;
+        let decoder = Decoder::new(reader, Some(size))?;
+        let header = CheckpointHeader::new(decoder.header())?;
+        let source = Verified::new(decoder, header.tensors_sha256);
+        Ok(Self { header, source })
+    }
+
+    /// Reads all of the state and keeps nothing of it. What it was read from.
+    ///
+    /// # Errors
+    /// Its hash is not the right one, or it cannot be read.
+    pub fn verify(mut self) -> Result<R, CheckpointError> {
+        while self.source.next_chunk()?.is_some() {}
+        Ok(self.source.into_inner().into_inner())
+    }
+}
+
+/// Writes a checkpoint: whole or not at all. Equal states of equal jobs are equal files.
+///
+/// The state is read twice, as the hash of its tensors stands before them.
+///
+/// # Errors
+/// The state's; it was another one when it was read again; the file system's.
+pub fn write(
+    path: &Path,
+    about: &About,
+    numbers: &BTreeMap<String, u64>,
+    state: &dyn State,
+) -> Result<Encoded, CheckpointError> {
+    let tensors = TensorsHash::of(&mut *state.source()?)?;
+    let mut file = FileSink::create(path, metadata(about, numbers, tensors)?)?;
+    transfer(&mut Verified::new(state.source()?, tensors), &mut file)?;
+    let written = file.encoded().ok_or_else(|| StateError::refused("the file has no end"))?;
+    Ok(written)
+}
+
+/// The metadata of a checkpoint's encoding. Equal checkpoints have equal texts. `tensors`: see [`TensorsHash`].
+///
+/// # Errors
+/// A value that JSON cannot hold.
+pub fn metadata(
+    about: &About,
+    numbers: &BTreeMap<String, u64>,
+    tensors: ContentHash,
+) -> Result<Metadata, CheckpointError> {
+    let entry = Entry {
+        format: FORMAT,
+        about: about.clone(),
+        numbers: numbers.clone(),
+        tensors_sha256: tensors.to_string(),
+    };
+    let text = serde_json::to_string(&entry)
+        .map_err(|error| CheckpointError::Entry { problem: error.to_string() })?;
+    Ok(Metadata::from([(ENTRY.to_owned(), text)]))
+}
+
+fn check_size(size: u64) -> Result<(), CheckpointError> {
+    if size > LARGEST_FILE { Err(CheckpointError::TooLarge { size }) } else { Ok(()) }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::collections::{BTreeMap, HashMap};
+    use std::fs;
 
-    use safetensors::tensor::TensorView;
     use serde_json::json;
 
     use super::{super::Numerics, *};
+    use crate::state::{Dtype, Encoder, MemoryState, TensorInfo};
 
-    pub(in super::super) fn example() -> Checkpoint {
-        Checkpoint {
-            about: About {
-                step: 7,
-                version: "0.1.0".to_owned(),
-                model_hash: "m".to_owned(),
-                data_hash: "d".to_owned(),
-                options: BTreeMap::from([("train.seed".to_owned(), json!(7))]),
-                numerics: Numerics { class: "c".to_owned(), threads_per_rank: 2, precision: "no".to_owned() },
-                provenance: "c/threads-2".to_owned(),
-            },
-            numbers: BTreeMap::from([("count".to_owned(), u64::MAX)]),
-            tensors: BTreeMap::from([
-                ("a".to_owned(), vec![1.5, -0.0, f32::MIN_POSITIVE]),
-                ("b".to_owned(), vec![f32::INFINITY, 1e-45]),
-            ]),
+    pub(in super::super) fn example() -> About {
+        About {
+            step: 7,
+            version: "0.1.0".to_owned(),
+            model_hash: "m".to_owned(),
+            data_hash: "d".to_owned(),
+            options: BTreeMap::from([("train.seed".to_owned(), json!(7))]),
+            numerics: Numerics { class: "c".to_owned(), threads_per_rank: 2, precision: "no".to_owned() },
+            provenance: "c/threads-2".to_owned(),
         }
     }
 
-    /// The file as the format's own writer makes it.
-    fn written(checkpoint: &Checkpoint, entry: &str) -> Vec<u8> {
-        let bytes: Vec<(String, Vec<u8>)> = checkpoint
-            .tensors
-            .iter()
-            .map(|(name, tensor)| (name.clone(), tensor.iter().flat_map(|one| one.to_le_bytes()).collect()))
-            .collect();
-        let views = bytes
-            .iter()
-            .map(|(name, data)| (name, TensorView::new(Dtype::F32, vec![data.len() / 4], data).unwrap()));
-        let metadata = HashMap::from([(ENTRY.to_owned(), entry.to_owned())]);
-        safetensors::serialize(views, Some(metadata)).unwrap()
+    fn state() -> MemoryState {
+        let tensor = |name: &str, numbers: &[f32]| {
+            let info = TensorInfo::new(name, Dtype::F32, vec![numbers.len() as u64]).unwrap();
+            (info, numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
+        };
+        MemoryState::new(vec![
+            tensor("a", &[1.5, -0.0, f32::MIN_POSITIVE]),
+            tensor("b", &[f32::INFINITY, 1e-45]),
+        ])
+        .unwrap()
+    }
+
+    fn numbers() -> BTreeMap<String, u64> {
+        BTreeMap::from([("count".to_owned(), u64::MAX)])
+    }
+
+    fn tensors_hash() -> ContentHash {
+        TensorsHash::of(&mut *state().source().unwrap()).unwrap()
+    }
+
+    fn encoded(metadata: Metadata) -> Vec<u8> {
+        let mut encoder = Encoder::new(metadata, Vec::new());
+        transfer(&mut *state().source().unwrap(), &mut encoder).unwrap();
+        encoder.into_inner()
+    }
+
+    /// What a file of these bytes is read as.
+    fn read(bytes: &[u8]) -> Result<(CheckpointHeader, MemoryState), CheckpointError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint");
+        fs::write(&path, bytes).unwrap();
+        let mut checkpoint = open(&path)?;
+        let state = MemoryState::read(&mut checkpoint.source, u64::MAX)?;
+        open(&path)?.verify()?;
+        Ok((checkpoint.header, state))
     }
 
     #[test]
     fn what_was_written_is_read() {
-        let checkpoint = example();
-        let bytes = written(&checkpoint, &checkpoint.entry().unwrap());
-        assert_eq!(Checkpoint::from_bytes(&bytes), Ok(checkpoint));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint");
+        let written = write(&path, &example(), &numbers(), &state()).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!((written.sha256, written.bytes), (ContentHash::of(&bytes), bytes.len() as u64));
+        let (header, found) = read(&bytes).unwrap();
+        assert_eq!((header.about.clone(), header.numbers.clone(), found), (example(), numbers(), state()));
+        let mut start = &bytes[..bytes.len() - 20];
+        assert_eq!(CheckpointHeader::read(&mut start, bytes.len() as u64).unwrap(), header);
+        assert!(start.is_empty(), "more than the header was read");
+    }
+
+    /// Written by 0.1.0: names, order, metadata and spelling stay as they were.
+    #[test]
+    fn checkpoints_of_0_1_0_are_read_and_written_to_the_same_bytes() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/0.1.0");
+        for name in ["plain", "selected"] {
+            for step in [3, 6] {
+                let path = fixtures.join(name).join(super::super::file_name(step));
+                let then = fs::read(&path).unwrap();
+                let (header, state) = read(&then).unwrap();
+                assert_eq!(header.about.step, step);
+                let folder = tempfile::tempdir().unwrap();
+                let now = folder.path().join("checkpoint");
+                write(&now, &header.about, &header.numbers, &state).unwrap();
+                assert_eq!(fs::read(&now).unwrap(), then, "{}", path.display());
+            }
+        }
     }
 
     #[test]
     fn whatever_is_changed_is_found() {
-        let checkpoint = example();
-        let entry = checkpoint.entry().unwrap();
-        let bytes = written(&checkpoint, &entry);
+        let metadata = metadata(&example(), &numbers(), tensors_hash()).unwrap();
+        let bytes = encoded(metadata.clone());
         for cut in [0, 7, 8, 100, bytes.len() - 1] {
-            assert!(Checkpoint::from_bytes(&bytes[..cut]).is_err(), "{cut}");
+            assert!(matches!(read(&bytes[..cut]), Err(CheckpointError::Broken(_))), "{cut}");
         }
         // One bit anywhere in the tensors or in the header's length.
         for place in (0..8).chain(bytes.len() - 20..bytes.len()) {
             let mut changed = bytes.clone();
             changed[place] ^= 0x10;
-            assert!(Checkpoint::from_bytes(&changed).is_err(), "{place}");
+            assert!(matches!(read(&changed), Err(CheckpointError::Broken(_))), "{place}");
         }
-        let other = written(&checkpoint, &entry.replace("\"format\":1", "\"format\":2,\"new\":[]"));
-        assert_eq!(Checkpoint::from_bytes(&other), Err(CheckpointError::Format { found: 2 }));
-        for entry in ["", "[]", "{\"format\":1}", &entry.replace("\"step\":7", "\"step\":-7")] {
-            assert!(matches!(
-                Checkpoint::from_bytes(&written(&checkpoint, entry)),
-                Err(CheckpointError::Broken(_))
-            ));
+        let with = |entry: &str| read(&encoded(Metadata::from([(ENTRY.to_owned(), entry.to_owned())])));
+        let entry = &metadata[ENTRY];
+        let other = with(&entry.replace("\"format\":1", "\"format\":2,\"new\":[]"));
+        assert!(matches!(other, Err(CheckpointError::Format { found: 2 })), "{other:?}");
+        let many: Vec<String> = (0..=MOST_NUMBERS).map(|number| format!("\"{number}\":0")).collect();
+        let many = entry.replace("\"count\":18446744073709551615", &many.join(","));
+        for entry in [
+            "",
+            "[]",
+            "{\"format\":1}",
+            &entry.replace("\"step\":7", "\"step\":-7"),
+            &many,
+            &entry.to_uppercase(),
+        ] {
+            let refused = with(entry);
+            assert!(matches!(refused, Err(CheckpointError::Entry { .. })), "{entry}: {refused:?}");
         }
-        let mut long = bytes;
-        long[..8].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert!(matches!(Checkpoint::from_bytes(&long), Err(CheckpointError::Broken(_))));
+        assert!(read(&encoded(Metadata::new())).unwrap_err().to_string().contains(ENTRY));
+    }
+
+    #[test]
+    fn a_state_that_changes_while_it_is_written_leaves_no_file() {
+        struct Changing(std::cell::Cell<bool>);
+
+        impl State for Changing {
+            fn source(&self) -> Result<Box<dyn StateSource + '_>, StateError> {
+                let second = self.0.replace(true);
+                let list = TensorList::new(vec![TensorInfo::new("a", Dtype::U8, vec![1])?])?;
+                let fill = move |_, into: &mut [u8]| {
+                    into.fill(u8::from(second));
+                    Ok(())
+                };
+                Ok(Box::new(crate::state::FromTensors::new(list, fill)))
+            }
+        }
+
+        let folder = tempfile::tempdir().unwrap();
+        let written = write(&folder.path().join("x"), &example(), &numbers(), &Changing(false.into()));
+        assert!(matches!(written, Err(CheckpointError::Broken(StateError::Hash { .. }))), "{written:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

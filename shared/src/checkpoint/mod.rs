@@ -1,7 +1,8 @@
 //! Checkpoints: everything that decides the rest of a job, as a file.
 //!
-//! A checkpoint is a safetensors file of flat fp32 tensors. Its metadata has one entry, [`ENTRY`]: JSON that says which
-//! job it belongs to and how far that was. Worker, coordinator and command line all read it, and all of them check it.
+//! A checkpoint is the encoding of a [state](crate::state). Its metadata has one entry, [`ENTRY`]: JSON that says which job
+//! it belongs to and how far that was, and what hash the tensors have. Worker, coordinator and command line all read this
+//! header, and all of them check it; the tensors, which may be larger than memory, only those who need them.
 //!
 //! Invariant: draws and the learning rate are functions of the seed and the step, so that a state and a step are all
 //! that there is to keep.
@@ -19,21 +20,12 @@ pub use crate::{
     job::{NotAResume, ResumeFrom},
 };
 pub use compare::{Difference, deciding_options};
-pub use file::{CheckpointError, ENTRY, LARGEST_FILE};
+pub use file::{
+    CheckpointError, CheckpointHeader, ENTRY, LARGEST_FILE, OpenCheckpoint, metadata, open, write,
+};
 
 /// The layout that this version writes, and the only one that it reads.
 pub const FORMAT: u32 = 1;
-
-/// A job's state after a step, and what it is the state of.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Checkpoint {
-    /// Which job, and how far.
-    pub about: About,
-    /// The state's counters by name; a 64-bit float is kept as its bits.
-    pub numbers: BTreeMap<String, u64>,
-    /// The state's vectors by name.
-    pub tensors: BTreeMap<String, Vec<f32>>,
-}
 
 /// Which job a checkpoint belongs to, and how far that was.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,11 +67,4 @@ pub struct Resumed {
     pub step: u64,
     /// On what they were computed.
     pub numerics: Numerics,
-}
-
-impl Checkpoint {
-    /// What is to be known before a job that goes on from here is placed.
-    pub fn resumed(&self) -> Resumed {
-        Resumed { step: self.about.step, numerics: self.about.numerics.clone() }
-    }
 }

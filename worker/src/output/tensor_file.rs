@@ -1,37 +1,32 @@
-//! Safetensors files with one spelling for each content.
+//! Small safetensors files with one spelling for each content.
 //!
-//! The format's own writer keeps metadata in a hash map, whose order differs from run to run; here the header is
-//! written by hand, sorted, and read back with the format's own reader before anything reaches the disk.
-//! Source: github.com/huggingface/safetensors, README, "Format".
+//! The format's own writer keeps metadata in a hash map, whose order differs from run to run; here the bytes are those of
+//! a state's encoding, and read back with the format's own reader before anything reaches the disk.
 
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
 
-use ringtune_shared::files::write_atomically;
+use ringtune_shared::{
+    files::write_atomically,
+    state::{Dtype, Encoder, MemoryState, Metadata, State as _, StateError, TensorInfo, transfer},
+};
 use safetensors::SafeTensors;
-use serde_json::{Value, json};
 
-use super::{Error, canonical_json};
-
-/// The header's length is padded to a multiple of this, so that tensors are aligned in a mapped file.
-const ALIGNMENT: usize = 8;
+use super::Error;
 
 /// Tensors and metadata to be written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TensorFile {
-    /// Wide numbers first, as the format's own writer does it for the sake of alignment; then by name.
-    tensors: BTreeMap<(u8, String), Tensor>,
-    metadata: BTreeMap<String, String>,
+    tensors: Vec<Tensor>,
+    metadata: Metadata,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct Tensor {
-    kind: &'static str,
+    name: String,
+    dtype: Dtype,
     shape: Vec<usize>,
     bytes: Vec<u8>,
 }
-
-const WIDE: u8 = 0;
-const NARROW: u8 = 1;
 
 impl TensorFile {
     /// Nothing yet.
@@ -50,46 +45,48 @@ impl TensorFile {
     ///
     /// # Errors
     /// The numbers do not fill the shape.
-    pub fn with_f32(mut self, name: &str, shape: &[usize], numbers: &[f32]) -> Result<Self, Error> {
+    pub fn with_f32(self, name: &str, shape: &[usize], numbers: &[f32]) -> Result<Self, Error> {
         check_shape(name, shape, numbers.len())?;
-        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        self.tensors.insert((NARROW, name.to_string()), Tensor { kind: "F32", shape: shape.to_vec(), bytes });
-        Ok(self)
+        Ok(self.with(
+            name,
+            Dtype::F32,
+            shape,
+            numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
+        ))
     }
 
     /// Adds a tensor of 64-bit integers, the last dimension running fastest.
     ///
     /// # Errors
     /// The numbers do not fill the shape.
-    pub fn with_i64(mut self, name: &str, shape: &[usize], numbers: &[i64]) -> Result<Self, Error> {
+    pub fn with_i64(self, name: &str, shape: &[usize], numbers: &[i64]) -> Result<Self, Error> {
         check_shape(name, shape, numbers.len())?;
-        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        self.tensors.insert((WIDE, name.to_string()), Tensor { kind: "I64", shape: shape.to_vec(), bytes });
-        Ok(self)
+        Ok(self.with(
+            name,
+            Dtype::I64,
+            shape,
+            numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
+        ))
+    }
+
+    fn with(mut self, name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
+        self.tensors.push(Tensor { name: name.to_string(), dtype, shape: shape.to_vec(), bytes });
+        self
     }
 
     /// The file's bytes: the same for the same content, in whatever order it was added.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut entries = Vec::new();
-        if !self.metadata.is_empty() {
-            entries.push(format!("\"__metadata__\":{}", canonical_json(&json!(self.metadata))));
-        }
-        let mut data = Vec::new();
-        for ((_, name), tensor) in &self.tensors {
-            let start = data.len();
-            data.extend_from_slice(&tensor.bytes);
-            let (name, kind, shape) = (Value::from(name.as_str()), tensor.kind, json!(tensor.shape));
-            let end = data.len();
-            entries.push(format!(
-                "{name}:{{\"dtype\":\"{kind}\",\"shape\":{shape},\"data_offsets\":[{start},{end}]}}"
-            ));
-        }
-        let mut header = format!("{{{}}}", entries.join(",")).into_bytes();
-        header.resize(header.len().next_multiple_of(ALIGNMENT), b' ');
-        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
-        bytes.append(&mut header);
-        bytes.append(&mut data);
-        bytes
+    ///
+    /// # Errors
+    /// What the format does not take: a name twice, or one that is reserved.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, StateError> {
+        let tensor = |tensor: &Tensor| {
+            let shape = tensor.shape.iter().map(|side| *side as u64).collect();
+            Ok((TensorInfo::new(&tensor.name, tensor.dtype, shape)?, tensor.bytes.clone()))
+        };
+        let state = MemoryState::new(self.tensors.iter().map(tensor).collect::<Result<_, StateError>>()?)?;
+        let mut encoder = Encoder::new(self.metadata.clone(), Vec::new());
+        transfer(&mut *state.source()?, &mut encoder)?;
+        Ok(encoder.into_inner())
     }
 
     /// Writes the file: whole or not at all.
@@ -97,10 +94,11 @@ impl TensorFile {
     /// # Errors
     /// The format's reader does not take it (a name twice, or one that is reserved), or the file cannot be written.
     pub fn write(&self, file: &Path) -> Result<(), Error> {
-        let bytes = self.to_bytes();
         let wrong = |problem: String| Error::Format { file: file.to_path_buf(), problem };
+        let bytes = self.to_bytes().map_err(|error| wrong(error.to_string()))?;
         let read = SafeTensors::deserialize(&bytes).map_err(|error| wrong(error.to_string()))?;
-        for ((_, name), tensor) in &self.tensors {
+        for tensor in &self.tensors {
+            let name = &tensor.name;
             let back = read.tensor(name).map_err(|error| wrong(error.to_string()))?;
             if back.data() != tensor.bytes || back.shape() != tensor.shape {
                 return Err(wrong(format!("tensor {name:?} reads back differently")));
@@ -119,8 +117,6 @@ fn check_shape(name: &str, shape: &[usize], found: usize) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use safetensors::Dtype;
-
     use super::*;
 
     fn example() -> TensorFile {
@@ -134,9 +130,9 @@ mod tests {
 
     #[test]
     fn the_formats_own_reader_gives_everything_back() {
-        let bytes = example().to_bytes();
+        let bytes = example().to_bytes().unwrap();
         let (header_length, header) = SafeTensors::read_metadata(&bytes).unwrap();
-        assert_eq!(header_length % ALIGNMENT, 0);
+        assert_eq!(header_length % 8, 0);
         let metadata = header.metadata().as_ref().unwrap();
         assert_eq!((metadata["first"].as_str(), metadata["second"].as_str()), ("{}", "é\n"));
         let read = SafeTensors::deserialize(&bytes).unwrap();
@@ -156,7 +152,7 @@ mod tests {
             .with_i64("z", &[3], &[1, -2, i64::MAX])
             .and_then(|file| file.with_f32("a \"b\"", &[2, 1], &[1.5, -2.0]))
             .unwrap();
-        assert_eq!(turned.to_bytes(), example().to_bytes());
+        assert_eq!(turned.to_bytes().unwrap(), example().to_bytes().unwrap());
     }
 
     #[test]
@@ -165,7 +161,7 @@ mod tests {
         let header =
             r#"{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}   "#;
         let expected = [&[88, 0, 0, 0, 0, 0, 0, 0], header.as_bytes(), &[0, 0, 128, 63]].concat();
-        assert_eq!(file.to_bytes(), expected);
+        assert_eq!(file.to_bytes().unwrap(), expected);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{collections::HashSet, fs, path::PathBuf, time::SystemTime};
 use ringtune_shared::{files::write_atomically, ids::ContentHash};
 use tracing::warn;
 
-use super::RankError;
+use super::{RankError, artifacts::hash_file_blocking};
 use crate::bounded_folder;
 
 /// A folder of files named by their hash. What was used longest ago goes first when it is full.
@@ -43,6 +43,25 @@ impl ContentCache {
         Some(content)
     }
 
+    /// Where the content is, if it is there and whole, however large it is. A damaged file is removed. Blocks.
+    pub fn find(&self, hash: ContentHash) -> Option<PathBuf> {
+        let path = self.path(hash);
+        if !path.exists() {
+            return None;
+        }
+        match hash_file_blocking(&path) {
+            Ok((found, _)) if found == hash => {
+                bounded_folder::mark_used(&path, SystemTime::now());
+                Some(path)
+            }
+            _ => {
+                warn!(file = %path.display(), "a damaged file in the cache: fetching it again");
+                let _ = fs::remove_file(&path);
+                None
+            }
+        }
+    }
+
     /// Keeps a content whose hash was checked. Blocks.
     pub fn write(&self, hash: ContentHash, content: &[u8]) -> Result<(), RankError> {
         Ok(write_atomically(&self.path(hash), content)?)
@@ -69,8 +88,12 @@ mod tests {
         assert_eq!(cache.read(hash), None);
         cache.write(hash, b"abc").unwrap();
         assert_eq!(cache.read(hash).as_deref(), Some(&b"abc"[..]));
+        assert_eq!(cache.find(hash), Some(cache.path(hash)));
         fs::write(cache.path(hash), b"abd").unwrap();
         assert_eq!(cache.read(hash), None);
+        assert!(!cache.path(hash).exists());
+        fs::write(cache.path(hash), b"abd").unwrap();
+        assert_eq!(cache.find(hash), None);
         assert!(!cache.path(hash).exists());
     }
 

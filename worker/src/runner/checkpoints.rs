@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, path::PathBuf};
 
 use ringtune_shared::{
-    checkpoint::{About, Checkpoint, deciding_options, file_name},
+    checkpoint::{About, deciding_options, file_name},
     job::{JobSpec, kinds::textual_inversion::TrainSpec},
 };
 
@@ -66,10 +66,12 @@ impl Checkpoints {
         uploads: &mut UploadQueue,
     ) -> Result<(), RankError> {
         let about = About { step, options: deciding_options(&self.spec, step), ..self.about.clone() };
-        let checkpoint = Checkpoint { about, numbers: state.numbers, tensors: state.tensors };
         let file = self.folder.join(file_name(step));
         let written = file.clone();
-        tokio::task::spawn_blocking(move || output::checkpoint::write(&written, &checkpoint)).await??;
+        tokio::task::spawn_blocking(move || {
+            output::checkpoint::write(&written, &about, &state.numbers, &state)
+        })
+        .await??;
         uploads.push(file).await;
         self.kept.push_back(step);
         while self.limit > 0 && self.kept.len() > self.limit {

@@ -70,7 +70,8 @@ async fn append(
     Ok(())
 }
 
-async fn within_idle_limit<T>(coming: impl Future<Output = T>) -> Result<T, Status> {
+/// Waits for what is to come, but not for ever.
+pub(super) async fn within_idle_limit<T>(coming: impl Future<Output = T>) -> Result<T, Status> {
     let late = |_| Status::deadline_exceeded(format!("nothing came for {} s", IDLE_LIMIT.as_secs()));
     timeout(IDLE_LIMIT, coming).await.map_err(late)
 }

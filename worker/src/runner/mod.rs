@@ -16,6 +16,7 @@ mod framing;
 mod images;
 mod initializers;
 mod journal;
+mod large_files;
 mod latents;
 mod model;
 mod pace;

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use ringtune_shared::{
-    checkpoint::Checkpoint,
+    checkpoint::OpenCheckpoint,
     ids::ContentHash,
     job::kinds::textual_inversion::{TextualInversionSpec, TrainSpec},
 };
@@ -177,7 +177,7 @@ pub(super) async fn prepare(
     let state = TrainState::new(rows, adamw)
         .with_max_grad_norm(above_zero(train.max_grad_norm))
         .with_patience(train.validation.early_stop_patience);
-    let (state, done) = resume::restore(checkpoint, state, [model_hash, data_hash], assignment)?;
+    let (state, done) = resume::restore(checkpoint, state, [model_hash, data_hash], assignment).await?;
     Ok(Prepared {
         latents,
         inputs: Inputs {
@@ -200,7 +200,7 @@ pub(super) async fn prepare(
 
 /// What a job takes from the coordinator.
 struct Fetched {
-    checkpoint: Option<Checkpoint>,
+    checkpoint: Option<OpenCheckpoint>,
     embeddings: Vec<Option<Initializer>>,
     pictures: Vec<Pictures>,
 }

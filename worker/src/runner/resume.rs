@@ -1,12 +1,15 @@
 //! Where a job goes on: the checkpoint that it was given, fetched and checked.
 
+use std::path::Path;
+
 use ringtune_shared::{
-    checkpoint::{Checkpoint, LARGEST_FILE, Numerics, ResumeFrom},
+    checkpoint::{self, CheckpointError, LARGEST_FILE, Numerics, OpenCheckpoint, ResumeFrom},
     ids::ContentHash,
+    state::StateError,
     version::VERSION,
 };
 
-use super::{Context, RankError, images::one_file, journal::Journal};
+use super::{Context, RankError, journal::Journal, large_files::one_file_on_disk};
 use crate::{
     session::Assignment,
     train::{SavedState, TrainState},
@@ -30,12 +33,13 @@ pub(super) fn numerics(assignment: &Assignment) -> Numerics {
     }
 }
 
-/// Fetches the job's checkpoint, if it has one, and checks what can be checked before the model is loaded.
+/// Fetches the job's checkpoint, if it has one, and checks what can be checked before the model is loaded. The state in it
+/// stays on the disk.
 pub(super) async fn fetch(
     assignment: &Assignment,
     context: &Context,
     journal: &Journal,
-) -> Result<Option<Checkpoint>, RankError> {
+) -> Result<Option<OpenCheckpoint>, RankError> {
     let spec = &assignment.spec;
     let hash = match ResumeFrom::parse(spec.resume_from()) {
         Ok(ResumeFrom::Nothing) => return Ok(None),
@@ -43,18 +47,21 @@ pub(super) async fn fetch(
         Ok(other) => return Err(refused(format!("a worker needs an artifact:// URI, not {other:?}"))),
         Err(error) => return Err(refused(error.to_string())),
     };
-    let bytes = one_file(hash, LARGEST_FILE, &context.artifacts, &context.cache).await?;
-    let read = tokio::task::spawn_blocking(move || Checkpoint::from_bytes(&bytes)).await?;
-    let checkpoint = read.map_err(|error| refused(error.to_string()))?;
-    checkpoint.about.check(spec).map_err(refused)?;
-    let warning = checkpoint.about.check_numerics(&numerics(assignment)).map_err(refused)?;
+    let path = one_file_on_disk(hash, LARGEST_FILE, &context.artifacts, &context.cache).await?;
+    // From here on it may go from the cache: it stays as long as it is open.
+    let opening =
+        tokio::task::spawn_blocking(move || checkpoint::open(&path).map_err(|error| failed(&path, error)));
+    let checkpoint = opening.await??;
+    let about = &checkpoint.header.about;
+    about.check(spec).map_err(refused)?;
+    let warning = about.check_numerics(&numerics(assignment)).map_err(refused)?;
     // The same for all ranks: said once.
     if assignment.rank == 0 {
         if let Some(warning) = warning {
             journal.warn(warning).await;
         }
-        if checkpoint.about.version != VERSION {
-            let theirs = &checkpoint.about.version;
+        if about.version != VERSION {
+            let theirs = &about.version;
             journal.warn(format!("the checkpoint was written by version {theirs}, this is {VERSION}")).await;
         }
     }
@@ -62,17 +69,17 @@ pub(super) async fn fetch(
 }
 
 /// Puts a fresh state where the checkpoint left off.
-pub(super) fn restore(
-    checkpoint: Option<Checkpoint>,
+pub(super) async fn restore(
+    checkpoint: Option<OpenCheckpoint>,
     fresh: TrainState,
     [model_hash, data_hash]: [ContentHash; 2],
     assignment: &Assignment,
 ) -> Result<(TrainState, Done), RankError> {
     let own = class_and_threads(&numerics(assignment));
-    let Some(checkpoint) = checkpoint else {
+    let Some(OpenCheckpoint { header, mut source }) = checkpoint else {
         return Ok((fresh, Done { steps: 0, provenance: own }));
     };
-    let about = checkpoint.about;
+    let about = header.about;
     for (what, before, now) in
         [("model.base", &about.model_hash, model_hash), ("data.images", &about.data_hash, data_hash)]
     {
@@ -82,7 +89,9 @@ pub(super) fn restore(
             )));
         }
     }
-    let mut saved = SavedState { numbers: checkpoint.numbers, tensors: checkpoint.tensors };
+    let numbers = header.numbers;
+    let read = tokio::task::spawn_blocking(move || SavedState::read(numbers, &mut source)).await?;
+    let mut saved = read.map_err(|error| refused(CheckpointError::from(error).to_string()))?;
     let state = fresh.restored(&mut saved)?;
     saved.finish()?;
     let provenance = match class_and_threads(&about.numerics) == own {
@@ -90,6 +99,14 @@ pub(super) fn restore(
         false => format!("{}; from step {}: {own}", about.provenance, about.step + 1),
     };
     Ok((state, Done { steps: about.step, provenance }))
+}
+
+/// A file that cannot be read is no fault of the job.
+fn failed(path: &Path, error: CheckpointError) -> RankError {
+    match error {
+        CheckpointError::Access(StateError::Io(source)) => RankError::Io { path: path.to_owned(), source },
+        other => refused(other.to_string()),
+    }
 }
 
 fn class_and_threads(numerics: &Numerics) -> String {

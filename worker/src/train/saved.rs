@@ -1,11 +1,20 @@
 //! A training state as named vectors and counters: what a checkpoint keeps of it.
 //!
 //! Every part of the state puts its own in when it is saved and takes it out when it is restored; the names begin with
-//! the part's.
+//! the part's. It leaves as the source of a stream and comes back from one. All of it is small and in memory: weights that
+//! live with libtorch, and their moments, do not belong here but in a source and a sink beside it, as the text of
+//! [`ringtune_shared::state`] has it.
 
 use std::collections::BTreeMap;
 
+use ringtune_shared::state::{
+    Dtype, FromTensors, MemoryState, Place, State, StateError, StateSource, TensorInfo, TensorList,
+};
+
 use super::Error;
+
+/// Bytes of all vectors at most: far more than those of any job that is allowed.
+const LARGEST_STATE: u64 = 256 << 20;
 
 /// Vectors and counters by name.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,6 +26,26 @@ pub struct SavedState {
 }
 
 impl SavedState {
+    /// The state whose counters are known and whose vectors a source gives.
+    ///
+    /// # Errors
+    /// The source's; more than 256 MiB; tensors that are no flat fp32.
+    pub fn read(numbers: BTreeMap<String, u64>, source: &mut dyn StateSource) -> Result<Self, StateError> {
+        for tensor in source.list().tensors() {
+            let (name, kind, shape) = (tensor.name(), tensor.dtype(), tensor.shape());
+            if kind != Dtype::F32 || shape.len() != 1 {
+                let problem = format!("tensor {name:?} is {kind} {shape:?}; allowed: F32 of one dimension");
+                return Err(StateError::refused(problem));
+            }
+        }
+        let tensors = MemoryState::read(source, LARGEST_STATE)?.into_tensors().map(|(tensor, bytes)| {
+            let (numbers, _) = bytes.as_chunks::<4>();
+            let numbers = numbers.iter().map(|number| f32::from_le_bytes(*number)).collect();
+            (tensor.name().to_owned(), numbers)
+        });
+        Ok(Self { numbers, tensors: tensors.collect() })
+    }
+
     /// Adds a vector.
     pub fn put_tensor(&mut self, name: &str, numbers: Vec<f32>) {
         self.tensors.insert(name.to_owned(), numbers);
@@ -62,6 +91,27 @@ impl SavedState {
     }
 }
 
+impl State for SavedState {
+    /// The vectors: all of one type, so that the order of their names is that of the stream.
+    fn source(&self) -> Result<Box<dyn StateSource + '_>, StateError> {
+        let info = |(name, numbers): (&String, &Vec<f32>)| {
+            TensorInfo::new(name, Dtype::F32, vec![numbers.len() as u64])
+        };
+        let list = TensorList::new(self.tensors.iter().map(info).collect::<Result<_, _>>()?)?;
+        let vectors: Vec<&Vec<f32>> = self.tensors.values().collect();
+        let fill = move |place: Place, into: &mut [u8]| {
+            let numbers = vectors.get(place.tensor).map(|numbers| numbers.iter()).unwrap_or_default();
+            let (chunks, _) = into.as_chunks_mut::<4>();
+            let skipped = usize::try_from(place.offset / 4).unwrap_or(usize::MAX);
+            for (chunk, number) in chunks.iter_mut().zip(numbers.skip(skipped)) {
+                *chunk = number.to_le_bytes();
+            }
+            Ok(())
+        };
+        Ok(Box::new(FromTensors::new(list, fill)))
+    }
+}
+
 fn missing(name: &str) -> Error {
     Error::Checkpoint { problem: format!("the checkpoint has no {name}") }
 }
@@ -101,10 +151,13 @@ mod tests {
         }
     }
 
+    /// By way of a stream.
     fn saved(state: &TrainState) -> SavedState {
         let mut saved = SavedState::default();
         state.save(&mut saved);
-        saved
+        let streamed = SavedState::read(saved.numbers.clone(), &mut *saved.source().unwrap()).unwrap();
+        assert_eq!(streamed.tensors.len(), saved.tensors.len());
+        streamed
     }
 
     /// Vectors and counters by name.
@@ -142,6 +195,34 @@ mod tests {
                 assert_eq!((one, bits(&resumed)), (other, bits(&further)), "seed {seed}, step {step}");
             }
         }
+    }
+
+    #[test]
+    fn only_flat_fp32_within_memory_is_read() {
+        let refused = |dtype, shape: Vec<u64>| {
+            let list = TensorList::new(vec![TensorInfo::new("odd", dtype, shape).unwrap()]).unwrap();
+            let mut source = FromTensors::new(list, |_, into: &mut [u8]| {
+                into.fill(0);
+                Ok(())
+            });
+            SavedState::read(BTreeMap::new(), &mut source).unwrap_err().to_string()
+        };
+        assert_eq!(
+            refused(Dtype::BF16, vec![3]),
+            "tensor \"odd\" is BF16 [3]; allowed: F32 of one dimension"
+        );
+        assert!(refused(Dtype::F32, vec![1, 3]).contains("F32 [1, 3]"));
+        assert!(refused(Dtype::F32, vec![LARGEST_STATE / 4 + 1]).contains("allowed: at most 268435456"));
+    }
+
+    /// Longer than a chunk, so that the place in the vector counts.
+    #[test]
+    fn a_long_vector_comes_back() {
+        let mut state = SavedState::default();
+        state.put_tensor("long", (0..600_000).map(|number| number as f32).collect());
+        state.put_tensor("none", Vec::new());
+        let back = SavedState::read(BTreeMap::new(), &mut *state.source().unwrap()).unwrap();
+        assert_eq!(back, state);
     }
 
     #[test]

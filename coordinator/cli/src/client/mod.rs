@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 pub use download::SavedArtifact;
 use retry::{Retries, is_late, is_transient};
-pub use upload::Content;
+pub use upload::{Content, FileContent};
 pub use url::{CoordinatorUrl, InvalidUrl};
 pub use watch::{Watch, WatchNews};
 pub use watch_many::{ManyNews, WatchMany};

@@ -38,7 +38,10 @@ pub(super) async fn run(arguments: RunArguments, interrupts: &Interrupts) -> Res
     }
     let artifacts_folder = output_folder(output_dir, &file.spec.common.name);
     pipeline::check(&file.spec, &artifacts_folder)?;
-    let checked = CheckedJob::check(file, Some(&artifacts_folder))?;
+    let checked = tokio::select! {
+        checked = CheckedJob::check(file, Some(artifacts_folder.clone())) => checked?,
+        () = interrupts.first() => return Err(Error::Interrupted("stopped before anything was started".to_owned())),
+    };
     let artifacts_folder = prepare_folder(Some(artifacts_folder), &checked.file.spec.common.name)?;
 
     // 2. The daemons.

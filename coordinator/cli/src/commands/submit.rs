@@ -1,6 +1,6 @@
 //! `submit`, and the way of a job file to the coordinator that `run` takes too.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ringtune_proto::{
     convert::{job_state_name, queue_to_wire, spec_to_wire},
@@ -36,7 +36,14 @@ pub(super) struct CheckedJob {
 impl CheckedJob {
     /// Checks the images of a job, and the checkpoint that it goes on from; tells the user which files will be skipped,
     /// and where it starts. `folder`: where checkpoints are looked for.
-    pub(super) fn check(mut file: JobFile, folder: Option<&Path>) -> Result<Self, Error> {
+    pub(super) async fn check(file: JobFile, folder: Option<PathBuf>) -> Result<Self, Error> {
+        // A checkpoint may be larger than memory: reading it takes its time.
+        let checking = tokio::task::spawn_blocking(move || Self::check_blocking(file, folder.as_deref()));
+        let died = |error| Err(Error::JobEnded(format!("the check of the job ended unexpectedly: {error}")));
+        checking.await.unwrap_or_else(died)
+    }
+
+    fn check_blocking(mut file: JobFile, folder: Option<&Path>) -> Result<Self, Error> {
         let scan = |((field, source), used): (&(String, ImageSource), ImageUse)| match source {
             ImageSource::Folder(folder) => ImageFolder::scan(field, folder, used.captions).map(Some),
             ImageSource::Uploaded => Ok(None),
@@ -116,7 +123,10 @@ pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) 
         };
         *place = checkpoint;
     }
-    let checked = CheckedJob::check(file, None)?;
+    let checked = tokio::select! {
+        checked = CheckedJob::check(file, None) => checked?,
+        () = interrupts.first() => return Err(Error::Interrupted("stopped before the job was submitted".to_owned())),
+    };
     let request_id = arguments.request_id.unwrap_or_else(|| Uuid::new_v4().to_string());
     let job = tokio::select! {
         job = checked.submit(&client, &request_id) => job?,

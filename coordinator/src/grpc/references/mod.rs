@@ -11,7 +11,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use ringtune_shared::checkpoint::{Checkpoint, LARGEST_FILE, ResumeFrom, Resumed};
+use ringtune_shared::checkpoint::{CheckpointHeader, ResumeFrom, Resumed};
 use ringtune_shared::ids::ContentHash;
 use ringtune_shared::job::JobSpec;
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
@@ -105,8 +105,8 @@ impl References {
         self.checked(move || count_images(&contents, hash, &manifest)).await.map_err(refuse)
     }
 
-    /// Reads the checkpoint that a job is to go on from, if it is to, and checks that it is that job's. It counts as used
-    /// from now on.
+    /// Reads the header of the checkpoint that a job is to go on from, if it is to, and checks that it is that job's. It
+    /// counts as used from now on.
     pub(super) async fn resumed(
         &self,
         ties: &mut Ties,
@@ -160,20 +160,28 @@ fn count_images(contents: &Contents, hash: ContentHash, manifest: &Manifest) -> 
     Ok(manifest.files().len() as u64)
 }
 
-/// Blocks.
-fn read_checkpoint(contents: &Contents, hash: ContentHash) -> Result<Checkpoint, String> {
-    let bytes = read_whole(contents, hash, LARGEST_FILE)?;
-    let checkpoint = Checkpoint::from_bytes(&bytes).map_err(|error| format!("{}: {error}", hash.uri()))?;
+/// Reads the header and no more, however large the state behind it is. That the content is whole was checked when it
+/// came; whether its tensors are those that the header names, the ranks check. Blocks.
+fn read_checkpoint(contents: &Contents, hash: ContentHash) -> Result<CheckpointHeader, String> {
+    let mut range = find(contents, hash)?;
+    let size = range.content_size;
+    let checkpoint =
+        CheckpointHeader::read(&mut range, size).map_err(|error| format!("{}: {error}", hash.uri()))?;
     contents.touch(&hash).map_err(|error| error.to_string())?;
     Ok(checkpoint)
 }
 
-/// A content of at most `limit` bytes. Blocks.
-fn read_whole(contents: &Contents, hash: ContentHash, limit: u64) -> Result<Vec<u8>, String> {
-    let mut range = contents.read(&hash, 0, None).map_err(|error| match error {
+/// A whole content, to be read from its beginning. Blocks.
+fn find(contents: &Contents, hash: ContentHash) -> Result<contents::Range, String> {
+    contents.read(&hash, 0, None).map_err(|error| match error {
         contents::Error::NotFound(hash) => format!("{} is not uploaded yet", hash.uri()),
         other => other.to_string(),
-    })?;
+    })
+}
+
+/// A content of at most `limit` bytes. Blocks.
+fn read_whole(contents: &Contents, hash: ContentHash, limit: u64) -> Result<Vec<u8>, String> {
+    let mut range = find(contents, hash)?;
     let size = range.content_size;
     if size > limit {
         return Err(format!("{} has {size} bytes; allowed: at most {limit}", hash.uri()));
