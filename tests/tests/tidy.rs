@@ -157,6 +157,69 @@ fn core_modules_do_no_io_and_read_no_clock() -> Result<()> {
     Ok(())
 }
 
+/// Where kinds of work have their own folders or files.
+const KINDS: [&str; 2] = ["shared/src/job/kinds", "proto/src/convert/kinds"];
+/// Who may name a kind: all others ask a job for facts.
+const REGISTRATIONS: [&str; 6] = [
+    "shared/src/job/mod.rs",
+    "shared/src/job/draft.rs",
+    "shared/src/job/form.rs",
+    "shared/src/job/stored.rs",
+    "shared/src/job/read_toml/mod.rs",
+    "proto/src/convert/job.rs",
+];
+
+#[test]
+fn no_kind_of_work_names_another() -> Result<()> {
+    let kinds = ["generate", "textual_inversion"];
+    for folder in KINDS {
+        let files = rust_files(folder)?;
+        for kind in kinds {
+            let own = |path: &&PathBuf| {
+                path.components().any(|part| Path::new(part.as_os_str()).file_stem() == Some(kind.as_ref()))
+            };
+            let mut found = files.iter().filter(own).peekable();
+            ensure!(found.peek().is_some(), "{folder} has nothing of {kind}");
+            for path in found {
+                let code = live_code(path)?;
+                for other in kinds.iter().filter(|other| **other != kind) {
+                    ensure!(!code.contains(&format!("{other}::")), "{} names {other}", path.display());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn only_registrations_name_a_kind_of_work() -> Result<()> {
+    let repository = places::repository();
+    let (mut registered, mut seen) = (0, 0);
+    for folder in ["shared/src", "proto/src", "coordinator/src", "coordinator/cli/src"] {
+        for path in rust_files(folder)? {
+            let place = path.strip_prefix(&repository)?.to_string_lossy().into_owned();
+            // What tests are made of names what they test.
+            let is_test = place.contains("tests") || place.contains("conformance");
+            if is_test || KINDS.iter().any(|kinds| place.starts_with(kinds)) {
+                continue;
+            }
+            seen += 1;
+            let code = live_code(&path)?;
+            let names =
+                ["kinds::generate", "kinds::textual_inversion", "Work::Generate", "Work::TextualInversion"];
+            let names_one = names.iter().any(|name| code.contains(name)) || code.contains("    kinds::{");
+            let may = REGISTRATIONS.contains(&place.as_str());
+            registered += usize::from(may);
+            ensure!(
+                may || !names_one,
+                "{place} names a kind of work: ask the job for a fact, or register there"
+            );
+        }
+    }
+    ensure!(registered == REGISTRATIONS.len() && seen > 100, "the search finds {registered} of {seen}");
+    Ok(())
+}
+
 #[test]
 fn every_dependency_has_its_version_and_features_in_the_workspace() -> Result<()> {
     for folder in CRATES {

@@ -7,7 +7,7 @@ use ringtune_shared::{
     embedding::{EmbeddingError, LearnedEmbedding, read_file},
     files::safe_file_name,
     ids::{CONTENT_URI_PREFIX, ContentHash},
-    job::{JobSpec, kinds::generate::EmbeddingPlace},
+    job::{EmbeddingPlace, JobSpec},
 };
 
 use crate::{

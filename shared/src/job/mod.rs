@@ -12,6 +12,7 @@ mod choices;
 mod common;
 mod contents;
 mod draft;
+mod embedding_place;
 mod error;
 mod foreign_keys;
 mod form;
@@ -33,6 +34,7 @@ pub use choices::{MixedPrecision, NotAChoice, PredictionType};
 pub use common::{ClusterDraft, ClusterSpec, CommonSpec, DebugDraft, DebugSpec, ModelDraft, ModelSpec};
 pub use contents::ContentUse;
 pub use draft::JobDraft;
+pub use embedding_place::EmbeddingPlace;
 pub use error::{SpecError, Violation};
 pub use kinds::{Activity, JobKind, Work};
 pub use model_location::{DEFAULT_REVISION, HubModel, ModelLocation, S3Model, check_variant, is_plain_name};
@@ -43,7 +45,16 @@ pub use settings::Setting;
 pub use stored::{STORED_VERSION, StoredSpecError};
 
 use check::Check;
-use kinds::textual_inversion::{ImageUse, InitializerEmbedding, TextualInversionSpec};
+use kinds::textual_inversion::{ConceptSpec, InitializerEmbedding, TextualInversionSpec};
+
+/// How the pictures of a folder are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageUse {
+    /// How often each is shown while one of a folder with 1 is shown once.
+    pub repeats: u32,
+    /// Whether their captions stand in prompts.
+    pub captions: bool,
+}
 
 /// A job as it will be run.
 #[derive(Debug, Clone, PartialEq)]
@@ -172,7 +183,7 @@ impl JobSpec {
         self.textual_inversion_mut().map(TextualInversionSpec::initializer_embeddings).unwrap_or_default()
     }
 
-    /// The embeddings that it draws with, as [`kinds::generate::EmbeddingPlace`] reads them.
+    /// The embeddings that it draws with, as [`EmbeddingPlace`] reads them.
     pub fn drawn_embeddings(&self) -> &[String] {
         match &self.work {
             Work::Generate(generate) => &generate.embeddings,
@@ -186,6 +197,12 @@ impl JobSpec {
             Work::Generate(generate) => &mut generate.embeddings,
             Work::TextualInversion(_) => &mut [],
         }
+    }
+
+    /// The words that it teaches, in the order of its files.
+    pub fn learned_tokens(&self) -> Vec<String> {
+        let concepts = self.textual_inversion().map(TextualInversionSpec::concepts).unwrap_or_default();
+        concepts.into_iter().map(|ConceptSpec { placeholder_token, .. }| placeholder_token).collect()
     }
 
     /// What its ranks do when they are prepared.

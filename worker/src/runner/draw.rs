@@ -10,10 +10,7 @@ use ringtune_shared::{
     embedding::LARGEST_FILE,
     files::write_atomically,
     ids::{ContentHash, ContentHasher},
-    job::{
-        JobSpec,
-        kinds::generate::{EmbeddingPlace, GenerateSpec},
-    },
+    job::{EmbeddingPlace, JobSpec, kinds::generate::GenerateSpec},
 };
 use ringtune_sources::LocalModel;
 use tokio::{sync::watch, time::timeout};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ringtune_shared::{
     embedding::{self, LARGEST_FILE, LearnedEmbedding},
-    job::{JobSpec, kinds::generate::EmbeddingPlace},
+    job::{EmbeddingPlace, JobSpec},
 };
 
 use super::{Context, RankError, images::one_file};

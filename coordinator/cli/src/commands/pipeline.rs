@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ringtune_shared::{
     embedding::FileNames,
-    job::{JobSpec, ModelLocation, ModelSpec, kinds::textual_inversion::TextualInversionSpec},
+    job::{JobSpec, ModelLocation, ModelSpec},
 };
 use serde::Serialize;
 use tokio::process::Command;
@@ -98,8 +98,8 @@ pub(super) fn say_how(spec: &JobSpec, folder: &Path) {
 
 /// The files of the embeddings that go into it.
 fn embeddings(spec: &JobSpec) -> Vec<String> {
-    let concepts = spec.textual_inversion().map(TextualInversionSpec::concepts).unwrap_or_default();
-    let tokens: Vec<&str> = concepts.iter().map(|concept| concept.placeholder_token.as_str()).collect();
+    let tokens = spec.learned_tokens();
+    let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
     FileNames::list(&tokens).iter().map(FileNames::diffusers).collect()
 }
 

@@ -6,7 +6,7 @@ use ringtune_proto::{
     convert::{job_state_name, queue_to_wire, spec_to_wire},
     v1,
 };
-use ringtune_shared::{checkpoint::step_of_name, job::kinds::textual_inversion::ImageUse};
+use ringtune_shared::{checkpoint::step_of_name, job::ImageUse};
 use uuid::Uuid;
 
 use super::follow::{Follow, OnInterrupt, Steps};

@@ -2,7 +2,7 @@
 
 use ringtune_shared::embedding::{LARGEST_FILE, LearnedEmbedding};
 use ringtune_shared::ids::ContentHash;
-use ringtune_shared::job::{JobSpec, kinds::generate::EmbeddingPlace};
+use ringtune_shared::job::{EmbeddingPlace, JobSpec};
 use tonic_types::FieldViolation;
 
 use super::{References, Ties, read_whole};

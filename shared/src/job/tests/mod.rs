@@ -1,3 +1,5 @@
+//! Job files and drafts: what is accepted, what is refused, and in which words.
+
 mod concepts;
 mod pictures;
 mod places;

@@ -16,8 +16,7 @@ use std::{
 
 use clap::Args;
 use ringtune_shared::job::{
-    JobKind, JobSpec, MixedPrecision, SpecError,
-    kinds::textual_inversion::{ImageUse, TextualInversionSpec},
+    ImageUse, JobKind, JobSpec, MixedPrecision, SpecError, kinds::textual_inversion::TextualInversionSpec,
     parse_job_toml,
 };
 

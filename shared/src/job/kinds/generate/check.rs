@@ -1,8 +1,8 @@
 //! Defaults and limits of `[generate]`.
 
-use super::{EmbeddingPlace, GenerateDraft, GenerateSpec, SCHEDULERS};
+use super::{GenerateDraft, GenerateSpec, SCHEDULERS};
 use crate::job::{
-    CommonSpec, MixedPrecision,
+    CommonSpec, EmbeddingPlace, MixedPrecision,
     check::{Check, limits},
     text::{printable, scheme, shortened},
 };

@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ConceptSpec, DataSpec, TextualInversionSpec, concepts};
-use crate::{job::reader::section, templates::use_captions};
+use crate::{
+    job::{ImageUse, reader::section},
+    templates::use_captions,
+};
 
 /// One of several folders of pictures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,15 +23,6 @@ section! {
         images: String as string,
         repeats: i64 as integer,
     }
-}
-
-/// How the pictures of a folder are used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ImageUse {
-    /// See [`FolderSpec::repeats`].
-    pub repeats: u32,
-    /// Whether their captions stand in prompts.
-    pub captions: bool,
 }
 
 impl ConceptSpec {

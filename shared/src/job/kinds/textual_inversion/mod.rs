@@ -25,7 +25,7 @@ pub use choices::{LearnableProperty, LrScheduler, ReportTo};
 pub use concepts::{ConceptDraft, ConceptSpec, InitializerEmbedding};
 pub use deciding::TRAIN_OPTIONS_WITHOUT_EFFECT;
 pub use draft::{DataDraft, TrainDraft};
-pub use folders::{FolderDraft, FolderSpec, ImageUse};
+pub use folders::{FolderDraft, FolderSpec};
 pub use learning_rates::LearningRates;
 pub use train::TrainSpec;
 pub use validation::{PreviewSpec, ValidationSpec};
