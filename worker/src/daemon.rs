@@ -16,13 +16,15 @@ use tracing::{error, info, warn};
 
 use crate::{
     advertise::{AdvertiseError, advertised_address},
+    base_model::Fingerprints,
     capabilities::{capabilities, default_threads},
+    contents::{self, ArtifactClient, ContentCache},
     engine::{EngineError, EngineHandle, EngineIdentity, TorchEngine},
     http::{self, Metrics, MetricsError},
     latents::LatentCache,
     node::Node,
+    rank::Context,
     ring::{self, RingOptions, RingServer, Rings},
-    runner::{ArtifactClient, ContentCache, Context, Fingerprints, RankError},
     session::{self, LinkOptions, SessionOptions},
     settings::Settings,
     state_folder::{StateFolder, StateFolderError},
@@ -57,7 +59,7 @@ pub enum Error {
     Metrics(#[from] MetricsError),
     /// The cache.
     #[error("cache: {0}")]
-    Cache(#[source] Box<RankError>),
+    Cache(#[source] Box<contents::Error>),
     /// The coordinator's address.
     #[error("coordinator.url: {0}")]
     Coordinator(#[source] tonic::transport::Error),
@@ -219,7 +221,7 @@ fn context(
 fn open_latents(settings: &Settings, state: &StateFolder) -> Result<LatentCache, Error> {
     let folder = state.latents_folder();
     LatentCache::open(folder.clone(), settings.storage.latent_cache_bytes)
-        .map_err(|source| Error::Cache(Box::new(RankError::Io { path: folder, source })))
+        .map_err(|source| Error::Cache(Box::new(contents::Error::Io { path: folder, source })))
 }
 
 /// The session's whole life: it goes on until asked to end, then may take a bounded time, and no time at all after

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{data, engine::EngineError, runner::RankError};
+use crate::{base_model, data, engine::EngineError};
 
 /// Each message names the option or the file.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ pub enum Error {
     },
     /// The checkpoint's files cannot be read.
     #[error(transparent)]
-    Model(#[from] RankError),
+    Model(#[from] base_model::Error),
     /// The checkpoint could not be fetched.
     #[error("--model {0}")]
     Source(#[from] ringtune_sources::Error),

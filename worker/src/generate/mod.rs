@@ -30,9 +30,9 @@ pub use infotext::Infotext;
 use checkpoint::CheckpointChoice;
 
 use crate::{
+    base_model::{Fingerprints, base_model_name},
     data::{images, tokenizer_folder},
     engine::{EngineHandle, LoadModel, ModelInfo, ModelOptions, Precision},
-    runner::{Fingerprints, base_model_name},
 };
 
 /// Draws and writes all pictures that were asked for; says on stderr how far it is.

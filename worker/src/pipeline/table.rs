@@ -11,7 +11,7 @@ use safetensors::{Dtype, tensor::Metadata};
 use serde_json::{Map, Value, json};
 
 use super::error::{Error, failed_at, unusable};
-use crate::runner::is_weights;
+use crate::base_model::is_weights;
 
 /// The stem of the weights' files.
 const STEM: &str = "model";

@@ -2,6 +2,7 @@
 //! around it ([`run`]), which dials for ever.
 
 mod link;
+mod orders;
 mod service;
 pub mod state;
 pub mod types;
@@ -9,5 +10,7 @@ mod wire;
 
 pub use link::LinkOptions;
 pub(crate) use link::error_chain;
-pub use service::{EndOrder, RankControl, RankLauncher, RankOrders, SessionOptions, run};
-pub use types::{Assignment, Fault, Level, Phase, Progress, ProgressStage, RankEvent, RankKey, StepSummary};
+pub use orders::{EndOrder, RankControl, RankOrders};
+pub(crate) use orders::{dropped, ended};
+pub use service::{RankLauncher, SessionOptions, run};
+pub use types::{Assignment, Level, Phase, Progress, ProgressStage, RankEvent, RankKey, StepSummary};

@@ -16,6 +16,7 @@ use tracing::{debug, error, warn};
 
 use super::{
     link::{self, LinkEvent, LinkOptions},
+    orders::{EndOrder, RankControl, RankOrders},
     state::{Effect, Event, Session},
     types::{Assignment, RankEvent, RankKey},
     wire::{self, Heard},
@@ -33,36 +34,6 @@ const GOODBYE: Duration = Duration::from_secs(1);
 pub trait RankLauncher: Send {
     /// The work says how it goes through `events`, and listens to the returned control. Does not block.
     fn launch(&self, assignment: Assignment, events: mpsc::Sender<(RankKey, RankEvent)>) -> RankControl;
-}
-
-/// What a rank's work was told so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RankOrders {
-    /// All ranks are ready.
-    pub train: bool,
-    /// End; whether to upload what there is first.
-    pub end: Option<EndOrder>,
-}
-
-/// How to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndOrder {
-    /// Upload what there is first.
-    pub keep_artifacts: bool,
-}
-
-/// Tells a rank's work what to do. Dropping it ends the work.
-#[derive(Debug)]
-pub struct RankControl {
-    orders: watch::Sender<RankOrders>,
-}
-
-impl RankControl {
-    /// The control, and the end that the work listens to.
-    pub fn new() -> (Self, watch::Receiver<RankOrders>) {
-        let (orders, receiver) = watch::channel(RankOrders::default());
-        (Self { orders }, receiver)
-    }
 }
 
 /// What the loop needs to know.
@@ -225,7 +196,7 @@ impl<L: RankLauncher> Loop<L> {
 
     fn order(&self, key: RankKey, change: impl FnOnce(&mut RankOrders)) {
         if let Some(control) = self.controls.get(&key) {
-            control.orders.send_modify(change);
+            control.tell(change);
         }
     }
 }

@@ -11,7 +11,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::types::{Assignment, Fault, Level, Phase, Progress, RankEvent, RankKey, StepSummary};
+use super::types::{Assignment, Level, Phase, Progress, RankEvent, RankKey, StepSummary};
+use crate::fault::Fault;
 
 /// Step reports kept for a coordinator that is away; the oldest go first. metrics.csv has them all.
 const MOST_UNSTORED_STEPS: usize = 200_000;

@@ -8,7 +8,7 @@ use ringtune_shared::{
     ring::RingView,
 };
 
-use crate::engine::Precision;
+use crate::{engine::Precision, fault::Fault};
 
 /// Names one rank's work on this worker: a job, in one membership of its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -152,15 +152,6 @@ impl Level {
             Self::Error => "error",
         }
     }
-}
-
-/// Whether another worker might do better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The job would fail anywhere: its pictures, tokens, options or model.
-    Job,
-    /// This node or its network: no memory, no disk, nothing to be fetched, an engine that died.
-    Node,
 }
 
 /// What a rank's work says of itself, in order. The last four end it.

@@ -9,9 +9,9 @@ use ringtune_shared::{
 
 use super::{
     state::{Event, HeldRank, Message},
-    types::{Assignment, Fault, Level, Phase, Progress, ProgressStage, RankKey, StepSummary},
+    types::{Assignment, Level, Phase, Progress, ProgressStage, RankKey, StepSummary},
 };
-use crate::engine::Precision;
+use crate::{engine::Precision, fault::Fault};
 
 /// A message from the coordinator that makes no sense. It is logged and passed over.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

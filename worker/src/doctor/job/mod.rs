@@ -1,7 +1,7 @@
 //! `doctor JOB.toml`: what a job would do, without doing it.
 //!
 //! Nothing is decided here: the job file is read by the same code as in `ringtune run`, and everything that a worker
-//! checks is checked by a rank's own preparation ([`crate::runner::rehearse`]).
+//! checks is checked by a rank's own preparation ([`crate::kinds::rehearse`]).
 
 mod pictures;
 mod report;
@@ -24,15 +24,16 @@ use ringtune_sources::{Environment, ModelSources, Patience};
 
 use crate::settings::{LATENT_MEMORY_BYTES, ModelCacheSettings};
 use crate::{
+    base_model::Fingerprints,
     capabilities::default_threads,
+    contents::{ArtifactClient, ContentCache},
     engine::{EngineHandle, Precision, TorchEngine},
     http::Metrics,
+    kinds::{Rehearsal, RehearsalOptions, rehearse},
     latents::LatentCache,
     node::Node,
+    rank::{self, Context},
     ring::{RingOptions, Rings},
-    runner::{
-        ArtifactClient, ContentCache, Context, Fingerprints, RankError, Rehearsal, RehearsalOptions, rehearse,
-    },
 };
 use pictures::FolderReport;
 pub(super) use report::JobReport;
@@ -187,7 +188,7 @@ async fn on_this_machine(
         threads,
         compute: !arguments.no_compute,
     };
-    let rehearsed = rehearse(options, &context).await.map_err(|error: RankError| say(&error))?;
+    let rehearsed = rehearse(options, &context).await.map_err(|error: rank::Error| say(&error))?;
     Ok((rehearsed, precision, threads))
 }
 

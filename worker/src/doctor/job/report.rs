@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::pictures::FolderReport;
 use crate::{
     engine::Precision,
-    runner::{Rehearsal, RehearsedWord},
+    kinds::{Rehearsal, RehearsedWord},
 };
 
 /// Everything about a job.

@@ -9,7 +9,8 @@ use crate::{
     data::images::ImageFile,
     engine::Pixels,
     generate::sheet::{Row, compose},
-    runner::{Rehearsal, Target},
+    inputs::Target,
+    kinds::Rehearsal,
 };
 
 /// Pictures side by side.

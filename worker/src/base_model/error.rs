@@ -1,0 +1,60 @@
+//! Why a base model cannot be used.
+
+use std::path::PathBuf;
+
+use ringtune_shared::job::SpecError;
+
+use crate::{
+    contents,
+    engine::EngineError,
+    fault::{Blame, Fault},
+};
+
+/// Each names the job's field or the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Where it is cannot be read.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// It cannot be fetched.
+    #[error("model.base: {0}")]
+    Source(#[from] ringtune_sources::Error),
+    /// It cannot be loaded or computed with.
+    #[error("model.base: {0}")]
+    Engine(#[from] EngineError),
+    /// It is not what the job needs.
+    #[error("{field}: {problem}")]
+    Field {
+        /// `section.key` of the job.
+        field: &'static str,
+        /// What was given and what is allowed.
+        problem: String,
+    },
+    /// One of its files cannot be read.
+    #[error(transparent)]
+    Read(#[from] contents::Error),
+    /// A task of this worker died.
+    #[error("a part of the worker ended unexpectedly: {0}")]
+    Task(#[from] tokio::task::JoinError),
+    /// One of its files is not there.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl Blame for Error {
+    fn fault(&self) -> Fault {
+        match self {
+            Self::Spec(_) | Self::Field { .. } => Fault::Job,
+            Self::Source(error) => error.fault(),
+            Self::Engine(error) => error.fault(),
+            Self::Read(error) => error.fault(),
+            Self::Io { .. } | Self::Task(_) => Fault::Node,
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A base model that is brought here, loaded by the engine and hashed.
+
+use std::{path::PathBuf, sync::Arc};
+
+use ringtune_shared::{ids::ContentHash, job::JobSpec};
+use ringtune_sources::{LocalModel, ModelSources};
+use tokio::task::JoinHandle;
+
+use super::{
+    Error, Fingerprints, base_model_name,
+    fetch::{materialise, options_of, tokenizer_folder_of},
+};
+use crate::{
+    engine::{EngineHandle, LoadModel, ModelInfo, ModelOptions, Precision, TrainingSize},
+    journal::Journal,
+    session::{Progress, ProgressStage, RankEvent},
+};
+
+/// What is loaded, by what.
+pub(crate) struct Loading<'a> {
+    /// The job.
+    pub(crate) spec: &'a JobSpec,
+    /// What it is to be trained with; none: pictures only.
+    pub(crate) training: Option<TrainingSize>,
+    /// The schedule is rescaled to a terminal signal-to-noise ratio of zero.
+    pub(crate) rescale_zero_snr: bool,
+    /// What the network computes in.
+    pub(crate) precision: Precision,
+    /// Threads within one operation.
+    pub(crate) threads: usize,
+    /// Loads it.
+    pub(crate) engine: &'a EngineHandle,
+    /// Fetches it.
+    pub(crate) sources: &'a ModelSources,
+    /// Hashes it.
+    pub(crate) fingerprints: &'a Arc<Fingerprints>,
+    /// Is told how far it is.
+    pub(crate) journal: &'a Journal,
+}
+
+/// A base model in the engine. Its files are held as long as this is.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// The files.
+    pub(crate) local: Arc<LocalModel>,
+    /// Its tokenizer's folder.
+    pub(crate) tokenizer: PathBuf,
+    /// What it is.
+    pub(crate) info: ModelInfo,
+    /// Its hash, which is taken beside.
+    hashing: JoinHandle<Result<ContentHash, Error>>,
+}
+
+impl Loading<'_> {
+    /// Brings the base model of a job here, has the engine load it, and begins to hash it.
+    ///
+    /// # Errors
+    /// What is wrong with `model.base`, or with this node.
+    pub(crate) async fn run(self) -> Result<Loaded, Error> {
+        let Self { spec, training, rescale_zero_snr, precision, threads, journal, .. } = self;
+        let local = materialise(spec, self.sources, journal).await?;
+        let folder = local.folder.clone();
+        let load_is = |done| Progress { stage: ProgressStage::Load, done, total: 1 };
+        journal.event(RankEvent::Progress(load_is(0))).await;
+        let tokenizer = tokenizer_folder_of(spec, &folder)?;
+        let options = ModelOptions { rescale_zero_snr, ..options_of(spec) };
+        let variant = options.variant.clone();
+        let load = LoadModel { folder: folder.clone(), options, precision, threads, training };
+        let info = self.engine.load(load).await?;
+        let (fingerprints, words) = (Arc::clone(self.fingerprints), tokenizer.clone());
+        let hashing = tokio::task::spawn_blocking(move || fingerprints.of_model(&folder, &variant, &words));
+        journal.event(RankEvent::Progress(load_is(1))).await;
+        Ok(Loaded { local: Arc::new(local), tokenizer, info, hashing })
+    }
+}
+
+impl Loaded {
+    /// The hash of its files, once it is taken.
+    pub(crate) async fn hash(&mut self) -> Result<ContentHash, Error> {
+        (&mut self.hashing).await?
+    }
+
+    /// What it is called: its repository, or the last part of its path.
+    pub(crate) fn name(&self, spec: &JobSpec) -> String {
+        match &self.local.origin {
+            Some(origin) => origin.repository.clone(),
+            None => base_model_name(&spec.common.model.base),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Files to and from the coordinator, by content. What fails because the coordinator is away is tried again.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient};
+use ringtune_shared::ids::{ContentHash, ContentHasher, Epoch, IdError, JobId};
+use tokio::{
+    fs::File,
+    io::{AsyncReadExt as _, AsyncSeekExt as _},
+    sync::mpsc,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::{
+    Status,
+    transport::{Channel, Endpoint},
+};
+
+use super::{Error, retry::until_answered};
+
+/// Bytes of one message of an upload.
+const CHUNK_BYTES: usize = 512 << 10;
+/// Messages between the disk and the network.
+const QUEUED_CHUNKS: usize = 4;
+/// A call that takes longer is tried again; an upload goes on from where it was.
+const TRANSFER_LIMIT: Duration = Duration::from_secs(600);
+
+/// The coordinator's ArtifactService. Cheap to clone; connects when first used.
+#[derive(Clone, Debug)]
+pub struct ArtifactClient {
+    service: ArtifactServiceClient<Channel>,
+    /// Of the ring whose files these are: those of an older one are refused.
+    epoch: Option<Epoch>,
+}
+
+impl ArtifactClient {
+    /// A client of the coordinator at `url`, `http://HOST:PORT`.
+    pub fn new(url: &str) -> Result<Self, tonic::transport::Error> {
+        let channel = Endpoint::from_shared(url.to_owned())?
+            .connect_timeout(Duration::from_secs(10))
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .keep_alive_timeout(Duration::from_secs(20))
+            .connect_lazy();
+        Ok(Self { service: ArtifactServiceClient::new(channel), epoch: None })
+    }
+
+    /// The same, for what a rank of this epoch leaves.
+    pub fn at(&self, epoch: Epoch) -> Self {
+        Self { epoch: Some(epoch), ..self.clone() }
+    }
+
+    /// The calls themselves.
+    pub(crate) fn service(&self) -> ArtifactServiceClient<Channel> {
+        self.service.clone()
+    }
+
+    /// The files that are kept with a job, by name.
+    pub async fn list(&self, job: JobId) -> Result<BTreeMap<String, ContentHash>, Error> {
+        let (mut kept, mut page_token) = (BTreeMap::new(), String::new());
+        loop {
+            let request = v1::ListArtifactsRequest {
+                job_id: job.to_string(),
+                page_size: 500,
+                page_token,
+                ..Default::default()
+            };
+            let ask = || {
+                let (mut service, request) = (self.service.clone(), request.clone());
+                within_limit(async move { service.list_artifacts(request).await })
+            };
+            let page = until_answered("list the job's artifacts", ask).await?.into_inner();
+            for artifact in page.artifacts {
+                let wrong = |error: IdError| Error::WrongContent {
+                    uri: artifact.uri.clone(),
+                    problem: error.to_string(),
+                };
+                let hash = ContentHash::from_uri(&artifact.uri).map_err(wrong)?;
+                kept.insert(artifact.name, hash);
+            }
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return Ok(kept);
+            }
+        }
+    }
+
+    /// Keeps a file with a job under its own name. An upload that breaks goes on where it was.
+    pub async fn upload(&self, job: JobId, file: &Path) -> Result<(), Error> {
+        let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let (hash, size) = hash_file(file.to_owned()).await?;
+        let header = v1::UploadHeader {
+            sha256: hash.to_string(),
+            size: i64::try_from(size).unwrap_or(i64::MAX),
+            offset: 0,
+            job_id: job.to_string(),
+            name: name.clone(),
+            media_type: media_type(&name).to_owned(),
+            epoch: self.epoch.map(|epoch| epoch.0),
+        };
+        until_answered(&name, || within_limit(self.upload_once(file, header.clone()))).await
+    }
+
+    /// Takes a file off a job. One that is not there is no error.
+    pub async fn delete(&self, job: JobId, file: &Path) -> Result<(), Error> {
+        let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let epoch = self.epoch.map(|epoch| epoch.0);
+        let request = v1::DeleteArtifactRequest { job_id: job.to_string(), name: name.clone(), epoch };
+        let delete = || {
+            let (mut service, request) = (self.service.clone(), request.clone());
+            within_limit(async move { service.delete_artifact(request).await.map(drop) })
+        };
+        until_answered(&name, delete).await
+    }
+
+    async fn upload_once(&self, file: &Path, header: v1::UploadHeader) -> Result<(), Status> {
+        // 1. How much is there already?
+        let ask = tokio_stream::iter([part(v1::upload_request::Part::Header(header.clone()))]);
+        let there = self.service.clone().upload(ask).await?.into_inner();
+        if there.complete {
+            return Ok(());
+        }
+        // 2. The rest.
+        let (size, offset) = (header.size, there.committed_size);
+        let header = v1::UploadHeader { offset, ..header };
+        let (sender, receiver) = mpsc::channel(QUEUED_CHUNKS);
+        let from = u64::try_from(offset).unwrap_or(0);
+        let reading = AbortOnDropHandle::new(tokio::spawn(send_file(file.to_owned(), from, header, sender)));
+        let answer = self.service.clone().upload(ReceiverStream::new(receiver)).await?.into_inner();
+        if answer.complete {
+            return Ok(());
+        }
+        let committed = answer.committed_size;
+        Err(match reading.await {
+            Ok(Err(error)) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                Status::internal(format!("{} cannot be read: {error}", file.display()))
+            }
+            // The coordinator stopped in the middle of it.
+            _ => Status::unavailable(format!("{committed} of {size} bytes arrived")),
+        })
+    }
+}
+
+async fn within_limit<T>(transfer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    let late = || Status::deadline_exceeded(format!("not done within {} s", TRANSFER_LIMIT.as_secs()));
+    tokio::time::timeout(TRANSFER_LIMIT, transfer).await.unwrap_or_else(|_| Err(late()))
+}
+
+fn part(part: v1::upload_request::Part) -> v1::UploadRequest {
+    v1::UploadRequest { part: Some(part) }
+}
+
+async fn send_file(
+    file: PathBuf,
+    from: u64,
+    header: v1::UploadHeader,
+    sender: mpsc::Sender<v1::UploadRequest>,
+) -> std::io::Result<()> {
+    use v1::upload_request::Part;
+    let gone = |_| std::io::ErrorKind::BrokenPipe;
+    sender.send(part(Part::Header(header))).await.map_err(gone)?;
+    let mut reader = File::open(&file).await?;
+    reader.seek(std::io::SeekFrom::Start(from)).await?;
+    loop {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let count = reader.read(&mut chunk).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        chunk.truncate(count);
+        sender.send(part(Part::Chunk(Bytes::from(chunk)))).await.map_err(gone)?;
+    }
+}
+
+/// The hash and size of a file of any length.
+async fn hash_file(file: PathBuf) -> Result<(ContentHash, u64), Error> {
+    tokio::task::spawn_blocking(move || hash_file_blocking(&file)).await?
+}
+
+/// The same, for a thread that may block.
+pub(crate) fn hash_file_blocking(file: &Path) -> Result<(ContentHash, u64), Error> {
+    use std::io::Read as _;
+    let failed = |source| Error::Io { path: file.to_owned(), source };
+    let mut reader = std::fs::File::open(file).map_err(failed)?;
+    let mut hasher = ContentHasher::new();
+    let mut buffer = vec![0; 1 << 20];
+    let mut size = 0;
+    loop {
+        let count = reader.read(&mut buffer).map_err(failed)?;
+        if count == 0 {
+            return Ok((hasher.finish(), size));
+        }
+        hasher.update(&buffer[..count]);
+        size += count as u64;
+    }
+}
+
+fn media_type(name: &str) -> &'static str {
+    match name.rsplit_once('.').map(|(_, ending)| ending) {
+        Some("png") => "image/png",
+        Some("csv") => "text/csv",
+        Some("md") => "text/markdown; charset=utf-8",
+        Some("toml") => "application/toml",
+        Some("log") => "text/plain; charset=utf-8",
+        _ => "application/octet-stream",
+    }
+}

@@ -1,0 +1,100 @@
+//! Why something does not come from the coordinator, or does not get there.
+
+use std::path::PathBuf;
+
+use ringtune_shared::files::FileError;
+use tonic::{Code, Status};
+
+use crate::fault::{Blame, Fault};
+
+/// Each names the content, the file or the call.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file of the worker's cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Reading or writing a file.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The coordinator gave a file that is not what was asked for.
+    #[error("{uri}: the coordinator sent {problem}")]
+    WrongContent {
+        /// What was asked for.
+        uri: String,
+        /// What came.
+        problem: String,
+    },
+    /// The coordinator refused, and would again.
+    #[error("{what}: the coordinator answered {code}: {message}")]
+    Refused {
+        /// What was asked.
+        what: String,
+        /// gRPC code.
+        code: Code,
+        /// The coordinator's words.
+        message: String,
+    },
+    /// A task of this worker died.
+    #[error("a part of the worker ended unexpectedly: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+impl Error {
+    pub(super) fn refused(what: &str, status: &Status) -> Self {
+        Self::Refused { what: what.to_owned(), code: status.code(), message: status.message().to_owned() }
+    }
+}
+
+impl Blame for Error {
+    fn fault(&self) -> Fault {
+        match self {
+            Self::Refused { code, .. } => refusal_fault(*code),
+            Self::File(_) | Self::Io { .. } | Self::WrongContent { .. } | Self::Task(_) => Fault::Node,
+        }
+    }
+}
+
+/// What the coordinator refuses is refused to every worker; what it could not do, or this worker may not, is not.
+fn refusal_fault(code: Code) -> Fault {
+    match code {
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::DataLoss => Fault::Job,
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::PermissionDenied
+        | Code::Aborted
+        | Code::Unimplemented
+        | Code::Internal
+        | Code::Unavailable
+        | Code::Unauthenticated => Fault::Node,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_considered_refusal_is_the_jobs_fault_and_a_failure_the_nodes() {
+        let refused = |code| Error::Refused { what: "a.png".to_owned(), code, message: "no".to_owned() };
+        for code in [Code::ResourceExhausted, Code::NotFound] {
+            assert_eq!(refused(code).fault(), Fault::Job);
+        }
+        assert_eq!(refused(Code::Internal).fault(), Fault::Node);
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        assert_eq!(Error::Io { path: PathBuf::from("f"), source: full }.fault(), Fault::Node);
+    }
+}

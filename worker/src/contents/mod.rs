@@ -1,0 +1,35 @@
+//! What comes from the coordinator and what goes there, by content. Calls that fail because the coordinator is away are
+//! made again; a transfer goes on where it broke off.
+
+mod cache;
+mod client;
+mod downloads;
+mod error;
+mod large_files;
+mod retry;
+mod uploads;
+
+pub use cache::ContentCache;
+pub use client::ArtifactClient;
+pub(crate) use client::hash_file_blocking;
+pub use error::Error;
+pub(crate) use large_files::one_file_on_disk;
+pub(crate) use uploads::{UploadQueue, Uploads};
+
+use ringtune_shared::ids::ContentHash;
+
+/// A content of at most `limit` bytes, from the cache or else from the coordinator.
+pub(crate) async fn one_file(
+    hash: ContentHash,
+    limit: u64,
+    client: &ArtifactClient,
+    cache: &ContentCache,
+) -> Result<Vec<u8>, Error> {
+    let there = cache.clone();
+    if let Some(content) = tokio::task::spawn_blocking(move || there.read(hash)).await? {
+        return Ok(content);
+    }
+    let content = client.download(hash, limit).await?;
+    let there = cache.clone();
+    tokio::task::spawn_blocking(move || there.write(hash, &content).map(|()| content)).await?
+}

@@ -1,0 +1,187 @@
+//! Files on their way to the coordinator while the work goes on.
+
+use std::{future, path::PathBuf};
+
+use ringtune_shared::ids::JobId;
+use tokio::sync::{mpsc, watch};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{ArtifactClient, Error};
+use crate::session::{RankOrders, ended};
+
+/// Files that may wait for a coordinator that is away; then the work waits.
+const QUEUED_FILES: usize = 4096;
+
+/// Uploads one file after the other. Dropping it gives the rest up.
+#[derive(Debug)]
+pub(crate) struct Uploads {
+    /// Takes them in.
+    pub(crate) queue: UploadQueue,
+    /// Sends them.
+    pub(crate) task: UploadTask,
+    job: JobId,
+    client: ArtifactClient,
+}
+
+/// Where files wait for their turn.
+#[derive(Debug)]
+pub(crate) struct UploadQueue {
+    orders: mpsc::Sender<Order>,
+    rank: watch::Receiver<RankOrders>,
+    /// What came when the queue was full and the rank was to end: the last step's files, and what is left at the end.
+    late: Vec<Order>,
+}
+
+/// The task that sends the files.
+#[derive(Debug)]
+pub(crate) struct UploadTask {
+    /// None once it has ended and said how.
+    running: Option<AbortOnDropHandle<Result<(), Error>>>,
+}
+
+/// What is to be done at the coordinator, in order.
+#[derive(Debug)]
+enum Order {
+    Upload(PathBuf),
+    /// Take the file off the job, here and there.
+    Delete(PathBuf),
+}
+
+impl Uploads {
+    /// `rank`: what the rank was told so far.
+    pub(crate) fn start(job: JobId, client: ArtifactClient, rank: watch::Receiver<RankOrders>) -> Self {
+        let (orders, queue) = mpsc::channel(QUEUED_FILES);
+        let sending = tokio::spawn(send(queue, job, client.clone()));
+        let queue = UploadQueue { orders, rank, late: Vec::new() };
+        let task = UploadTask { running: Some(AbortOnDropHandle::new(sending)) };
+        Self { queue, task, job, client }
+    }
+
+    /// For what is left to send at the end. What one file was refused for need not hold for the next.
+    pub(crate) fn for_the_last_files(self) -> Self {
+        match self.task.running {
+            Some(_) => self,
+            None => Self::start(self.job, self.client, self.queue.rank),
+        }
+    }
+
+    /// Waits until all are there.
+    pub(crate) async fn finish(self) -> Result<(), Error> {
+        let Self { queue, mut task, .. } = self;
+        for order in queue.late {
+            // Closed by a failure, which the task tells.
+            let _ = queue.orders.send(order).await;
+        }
+        drop(queue.orders);
+        task.outcome().await
+    }
+}
+
+async fn send(mut queue: mpsc::Receiver<Order>, job: JobId, client: ArtifactClient) -> Result<(), Error> {
+    while let Some(order) = queue.recv().await {
+        match order {
+            Order::Upload(file) => client.upload(job, &file).await?,
+            Order::Delete(file) => {
+                client.delete(job, &file).await?;
+                // What cannot be removed goes with the folder.
+                let _ = tokio::fs::remove_file(&file).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl UploadQueue {
+    /// Waits only when very many files wait already, and then no longer than the rank is to go on.
+    pub(crate) async fn push(&mut self, file: PathBuf) {
+        self.add(Order::Upload(file)).await;
+    }
+
+    /// Deletes a file that was pushed before.
+    pub(crate) async fn delete(&mut self, file: PathBuf) {
+        self.add(Order::Delete(file)).await;
+    }
+
+    async fn add(&mut self, order: Order) {
+        if !self.late.is_empty() {
+            self.late.push(order);
+            return;
+        }
+        tokio::select! {
+            biased;
+            // The queue is closed only by a failure, which the task tells.
+            room = self.orders.reserve() => if let Ok(room) = room {
+                room.send(order);
+            },
+            _ = ended(&mut self.rank) => self.late.push(order),
+        }
+    }
+}
+
+impl UploadTask {
+    /// Why no more files are sent. Never ends while they are.
+    pub(crate) async fn failure(&mut self) -> Error {
+        match self.outcome().await {
+            Err(error) => error,
+            Ok(()) => future::pending().await,
+        }
+    }
+
+    async fn outcome(&mut self) -> Result<(), Error> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let outcome = running.await;
+        self.running = None;
+        outcome?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::session::EndOrder;
+
+    /// Uploads to nobody, and what tells the rank to end.
+    fn uploads() -> (Uploads, watch::Sender<RankOrders>) {
+        let (rank, orders) = watch::channel(RankOrders::default());
+        let client = ArtifactClient::new("http://127.0.0.1:1").unwrap();
+        (Uploads::start(JobId::new(), client, orders), rank)
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_is_waited_for_only_as_long_as_the_rank_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a");
+        std::fs::write(&file, b"a").unwrap();
+        let (mut uploads, rank) = uploads();
+        // One more than there is room for may be on its way.
+        while timeout(Duration::from_millis(50), uploads.queue.push(file.clone())).await.is_ok() {}
+        assert!(uploads.queue.late.is_empty());
+        {
+            let mut waiting = Box::pin(uploads.queue.push(file.clone()));
+            assert!(timeout(Duration::ZERO, &mut waiting).await.is_err());
+            rank.send_modify(|orders| orders.end = Some(EndOrder { keep_artifacts: true }));
+            waiting.await;
+        }
+        uploads.queue.delete(file).await;
+        // Neither is lost, nor is their order.
+        assert!(matches!(&uploads.queue.late[..], [Order::Upload(_), Order::Delete(_)]));
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_told_at_once_and_what_comes_after_it_is_sent_anew() {
+        let (mut uploads, _rank) = uploads();
+        uploads.queue.push("/nowhere/at/all".into()).await;
+        let error = uploads.task.failure().await;
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+        // It goes on taking files, which go nowhere, and is told once.
+        uploads.queue.push("/nowhere/at/all".into()).await;
+        assert!(timeout(Duration::ZERO, uploads.task.failure()).await.is_err());
+        let mut last = uploads.for_the_last_files();
+        last.queue.push("/nowhere/else".into()).await;
+        assert!(last.finish().await.unwrap_err().to_string().contains("/nowhere/else"));
+    }
+}

@@ -1,0 +1,78 @@
+//! What is wrong with what a job is given.
+
+use ringtune_shared::{captions::CaptionFileError, ids::IdError, manifest::ManifestError};
+
+use crate::{
+    contents, data,
+    fault::{Blame, Fault},
+};
+
+/// Each names the file, or the job's field.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// One image, tokenizer, tokens.
+    #[error(transparent)]
+    Data(#[from] data::Error),
+    /// A caption file beside a picture.
+    #[error(transparent)]
+    Caption(#[from] CaptionFileError),
+    /// The manifest of the images.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// Not a content URI.
+    #[error(transparent)]
+    ContentUri(#[from] IdError),
+    /// It does not come from the coordinator.
+    #[error(transparent)]
+    Contents(#[from] contents::Error),
+    /// What stands behind a field of the job cannot be used.
+    #[error("{field}: {source}")]
+    InField {
+        /// `section.key` of the job.
+        field: String,
+        /// Why.
+        source: Box<Error>,
+    },
+    /// A task of this worker died.
+    #[error("a part of the worker ended unexpectedly: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+impl Error {
+    /// The same, blamed on a field of the job, if it is what the field's value leads to.
+    pub(crate) fn in_field(self, field: &str) -> Self {
+        match self {
+            Self::Data(_) | Self::Caption(_) | Self::Manifest(_) | Self::ContentUri(_) => {
+                Self::InField { field: field.to_owned(), source: Box::new(self) }
+            }
+            other => other,
+        }
+    }
+}
+
+impl Blame for Error {
+    fn fault(&self) -> Fault {
+        match self {
+            Self::Data(error) => error.fault(),
+            Self::Caption(error) => error.fault(),
+            Self::Contents(error) => error.fault(),
+            Self::InField { source, .. } => source.fault(),
+            Self::Manifest(_) | Self::ContentUri(_) => Fault::Job,
+            Self::Task(_) => Fault::Node,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_has_the_fault_of_what_stands_behind_it() {
+        let undecodable = data::Error::ImageTooLarge { name: "a.png".to_owned(), bytes: 2, allowed: 1 };
+        let error = Error::from(undecodable).in_field("data.images");
+        assert_eq!(error.fault(), Fault::Job);
+        assert!(error.to_string().starts_with("data.images: "), "{error}");
+    }
+}

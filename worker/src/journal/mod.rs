@@ -1,0 +1,132 @@
+//! What a rank says while it works: to job.log, to the worker's own log and to the coordinator.
+
+mod pace;
+
+use std::{
+    fs::{File, OpenOptions},
+    io::Write as _,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use tokio::sync::mpsc;
+use tracing::{error, info, warn};
+
+use pace::Pace;
+
+use crate::session::{Level, RankEvent, RankKey};
+
+/// The file's name among a job's artifacts.
+pub(crate) const LOG_FILE: &str = "job.log";
+
+/// One rank's journal. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Journal {
+    key: RankKey,
+    rank: usize,
+    file: Option<Arc<Mutex<File>>>,
+    pace: Arc<Mutex<Pace>>,
+    events: mpsc::Sender<(RankKey, RankEvent)>,
+}
+
+impl Journal {
+    /// A journal that writes to `file` too, when there is one. A file that cannot be opened is told and left out:
+    /// what matters more is written elsewhere and will fail there.
+    pub(crate) fn new(
+        key: RankKey,
+        rank: usize,
+        file: Option<PathBuf>,
+        events: mpsc::Sender<(RankKey, RankEvent)>,
+    ) -> Self {
+        let file = file.and_then(|path| {
+            OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&path)
+                .inspect_err(|error| warn!(file = %path.display(), %error, "no job.log"))
+                .ok()
+        });
+        Self { key, rank, file: file.map(|file| Arc::new(Mutex::new(file))), pace: Arc::default(), events }
+    }
+
+    /// Worth knowing.
+    pub(crate) async fn info(&self, line: impl Into<String>) {
+        self.say(Level::Info, line.into()).await;
+    }
+
+    /// Worth a look.
+    pub(crate) async fn warn(&self, line: impl Into<String>) {
+        self.say(Level::Warn, line.into()).await;
+    }
+
+    /// Why it ended.
+    pub(crate) async fn error(&self, line: impl Into<String>) {
+        self.say(Level::Error, line.into()).await;
+    }
+
+    /// Tells the session what happened; of its progress a part.
+    pub(crate) async fn event(&self, event: RankEvent) {
+        if let RankEvent::Progress(progress) = event
+            && !self.pace.lock().unwrap_or_else(PoisonError::into_inner).is_due(progress, Instant::now())
+        {
+            return;
+        }
+        // Nobody listens any more when the worker ends.
+        let _ = self.events.send((self.key, event)).await;
+    }
+
+    async fn say(&self, level: Level, line: String) {
+        let (job, rank) = (self.key.job, self.rank);
+        match level {
+            Level::Info => info!(%job, rank, "{line}"),
+            Level::Warn => warn!(%job, rank, "{line}"),
+            Level::Error => error!(%job, rank, "{line}"),
+        }
+        if let Some(file) = &self.file {
+            let text = format!("{} {:5} rank {rank}: {line}\n", utc_now(), level.as_str());
+            // One short line: not worth a thread.
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = file.write_all(text.as_bytes()) {
+                warn!(%job, %error, "cannot write job.log");
+            }
+        }
+        self.event(RankEvent::Log(level, line)).await;
+    }
+}
+
+/// "2026-01-31T23:59:59Z".
+fn utc_now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    utc(seconds)
+}
+
+/// Days to date: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.
+fn utc(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::utc;
+
+    #[test]
+    fn dates() {
+        // `date -u -d @…`
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(utc(1_795_226_400), "2026-11-21T02:00:00Z");
+    }
+}

@@ -1,0 +1,33 @@
+//! The kinds of work: each prepares and computes in a folder of its own, and is registered here and nowhere else in the
+//! worker.
+
+mod generate;
+mod textual_inversion;
+
+use ringtune_shared::job::Work;
+use tokio::sync::mpsc;
+
+pub use textual_inversion::rehearsal::{Rehearsal, RehearsalOptions, RehearsedWord, Timing, rehearse};
+
+use crate::{
+    rank::{Context, live},
+    session::{Assignment, RankControl, RankEvent, RankKey, RankLauncher},
+};
+
+impl RankLauncher for Context {
+    fn launch(&self, assignment: Assignment, events: mpsc::Sender<(RankKey, RankEvent)>) -> RankControl {
+        let (control, orders) = RankControl::new();
+        let context = self.clone();
+        match assignment.spec.work.clone() {
+            Work::TextualInversion(job) => {
+                let task = textual_inversion::TextualInversion { job };
+                tokio::spawn(live(task, assignment, context, orders, events));
+            }
+            Work::Generate(spec) => {
+                let task = generate::Generate { spec };
+                tokio::spawn(live(task, assignment, context, orders, events));
+            }
+        }
+        control
+    }
+}

@@ -1,0 +1,51 @@
+//! The learned embeddings that concepts start from, instead of words.
+
+use ringtune_shared::{embedding::LearnedEmbedding, job::JobSpec};
+
+use crate::{
+    fault::Refusal,
+    inputs::embedding_bytes,
+    rank::{Context, Error},
+};
+
+/// An embedding, and the job's field that names it.
+#[derive(Debug)]
+pub(super) struct Initializer {
+    field: String,
+    learned: LearnedEmbedding,
+}
+
+impl Initializer {
+    /// [num_vectors, width] flat.
+    ///
+    /// # Errors
+    /// It was learned for a text encoder of another width.
+    pub(super) fn rows(self, width: usize) -> Result<Vec<f32>, Error> {
+        match self.learned.check_width(width) {
+            Ok(()) => Ok(self.learned.rows),
+            Err(error) => Err(Refusal { field: self.field, problem: error.to_string() }.into()),
+        }
+    }
+}
+
+/// Fetches what each concept starts from; none: it starts from words.
+///
+/// # Errors
+/// It cannot be fetched, is no embedding, or has another number of rows than the concept.
+pub(super) async fn fetch(spec: &JobSpec, context: &Context) -> Result<Vec<Option<Initializer>>, Error> {
+    let mut spec = spec.clone();
+    let mut all = Vec::new();
+    for wanted in spec.initializer_embeddings() {
+        if wanted.place.is_empty() {
+            all.push(None);
+            continue;
+        }
+        let refused = |problem: String| Refusal { field: wanted.field.clone(), problem };
+        let bytes = embedding_bytes(wanted.place, &wanted.field, context).await?;
+        let read = tokio::task::spawn_blocking(move || LearnedEmbedding::from_bytes(&bytes)).await?;
+        let learned = read.map_err(|error| refused(error.to_string()))?;
+        wanted.check(&learned).map_err(refused)?;
+        all.push(Some(Initializer { field: wanted.field, learned }));
+    }
+    Ok(all)
+}

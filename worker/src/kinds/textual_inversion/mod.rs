@@ -1,0 +1,33 @@
+//! Textual inversion: rows of the text encoder's table are learned, everything else stays as it is.
+
+mod facts;
+mod initializers;
+mod prepare;
+mod preview;
+pub(super) mod rehearsal;
+mod results;
+mod trainee;
+mod words;
+
+use ringtune_shared::job::kinds::textual_inversion::TextualInversionSpec;
+
+use crate::{
+    rank::{Error, Rank, Task},
+    training::Training,
+};
+use trainee::Inverter;
+
+/// The task of a rank.
+#[derive(Clone, Debug)]
+pub(crate) struct TextualInversion {
+    /// What is asked for.
+    pub(crate) job: TextualInversionSpec,
+}
+
+impl Task for TextualInversion {
+    type Work = Training<Inverter>;
+
+    async fn prepare(self, rank: &Rank) -> Result<Training<Inverter>, Error> {
+        Ok(Training::new(Inverter::prepare(rank, self.job).await?))
+    }
+}

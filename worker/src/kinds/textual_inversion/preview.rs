@@ -1,0 +1,184 @@
+//! Pictures while training goes on: at fixed prompt and noise, made by the ranks in turns, gathered by rank 0.
+
+use std::time::Instant;
+
+use ringtune_shared::job::kinds::textual_inversion::{PreviewSpec, TrainSpec};
+
+use crate::{
+    data::{ClipTokenizer, Placeholders},
+    engine::{EngineHandle, ImageRequest, ModelInfo, RgbImage, SamplerKind},
+    fault::Refusal,
+    rank::Error,
+    ring::RankRing,
+    train::Draws,
+    training::Previews,
+};
+
+/// Those of diffusers' textual_inversion.py, in `log_validation`, and of its pipeline.
+const SAMPLER: SamplerKind = SamplerKind::DpmSolver2M;
+const STEPS: usize = 25;
+const GUIDANCE: f64 = 7.5;
+
+/// Pixels that are sent around the ring at a time: no rank holds more of every other's picture than this twice.
+const PIXELS_SENT_AT_ONCE: usize = 1 << 16;
+
+/// What the pictures of a job are drawn from. They are those of `ringtune generate` with the job's seed, the same
+/// scheduler, steps and guidance, and the embedding of the step.
+#[derive(Clone, Debug)]
+pub(super) struct PreviewPlan {
+    prompt_ids: Vec<i64>,
+    negative_ids: Vec<i64>,
+    count: u32,
+    side: usize,
+    latent: usize,
+    draws: Draws,
+}
+
+impl PreviewPlan {
+    /// None where the job wants no pictures.
+    ///
+    /// # Errors
+    /// The prompt is longer than the text encoder reads.
+    pub(super) fn new(
+        train: &TrainSpec,
+        model: &ModelInfo,
+        tokenizer: &ClipTokenizer,
+        placeholders: &[Placeholders],
+    ) -> Result<Option<Self>, Error> {
+        let PreviewSpec { validation_prompt, num_validation_images, .. } = &train.previews;
+        if validation_prompt.is_empty() {
+            return Ok(None);
+        }
+        // Every vector of a token, as diffusers' pipeline puts them in.
+        let several = placeholders.iter().filter(|placeholders| placeholders.tokens.len() > 1);
+        let prompt = several.fold(validation_prompt.clone(), |prompt, placeholders| {
+            prompt.replace(&placeholders.tokens[0], &placeholders.text())
+        });
+        let (found, most) = (tokenizer.count_tokens(&prompt)?, tokenizer.length() - 2);
+        if found > most {
+            let problem = format!("got {found} tokens ({prompt:?}); allowed: at most {most}");
+            return Err(Refusal::of("train.validation_prompt", problem).into());
+        }
+        let side = train.resolution as usize;
+        let latent = model.latent_channels * (side / model.vae_factor).pow(2);
+        Ok(Some(Self {
+            prompt_ids: tokenizer.encode(&prompt)?,
+            negative_ids: tokenizer.encode("")?,
+            count: *num_validation_images,
+            side,
+            latent,
+            draws: Draws::new(train.seed),
+        }))
+    }
+
+    fn request(&self, number: u32, rows: &[f32]) -> ImageRequest {
+        let mut noise = self.draws.picture_noise(number, self.latent * (1 + SAMPLER.step_noises(STEPS)));
+        let step_noise = noise.split_off(self.latent);
+        ImageRequest {
+            batch: 1,
+            height: self.side,
+            width: self.side,
+            prompt_ids: self.prompt_ids.clone(),
+            negative_ids: self.negative_ids.clone(),
+            rows: rows.to_vec(),
+            sampler: SAMPLER,
+            steps: STEPS,
+            guidance: GUIDANCE,
+            noise,
+            step_noise,
+        }
+    }
+
+    /// Draws all pictures with these rows, together with all other ranks: rank r of n draws r, r + n, …
+    ///
+    /// # Errors
+    /// The ring broke. A picture that a rank cannot draw is no error.
+    pub(super) async fn draw(
+        &self,
+        engine: &EngineHandle,
+        ring: &mut RankRing,
+        rows: &[f32],
+    ) -> Result<Previews, Error> {
+        let started = Instant::now();
+        let (rank, ranks) = (ring.rank() as u32, ring.world_size() as u32);
+        let (mut pictures, mut failures) = (Vec::new(), Vec::new());
+        for first in (0..self.count).step_by(ranks.max(1) as usize) {
+            let number = first + rank;
+            let drawn = if number < self.count {
+                let request = self.noised(number, rows).await?;
+                let drawn = engine.generate(request).await.map(|pictures| pictures.into_iter().next());
+                drawn
+                    .map_err(|error| failures.push(format!("picture {number} could not be drawn: {error}")))
+                    .ok()
+                    .flatten()
+            } else {
+                None
+            };
+            let round = self.exchange(ring, drawn).await?;
+            if rank == 0 {
+                pictures.extend(round.into_iter().take((self.count - first) as usize));
+            }
+        }
+        // Training goes on without it. An engine that is gone says so at the next step.
+        let _ = engine.drop_vae().await;
+        Ok(Previews { pictures, failures, seconds: started.elapsed().as_secs_f64() })
+    }
+
+    /// Drawing normal numbers is computing: off the runtime's threads.
+    async fn noised(&self, number: u32, rows: &[f32]) -> Result<ImageRequest, Error> {
+        let (plan, rows) = (self.clone(), rows.to_vec());
+        Ok(tokio::task::spawn_blocking(move || plan.request(number, &rows)).await?)
+    }
+
+    /// Everybody's picture of this round, in rank order; on other ranks than 0 the pictures are dropped on the way.
+    async fn exchange(
+        &self,
+        ring: &mut RankRing,
+        drawn: Option<RgbImage>,
+    ) -> Result<Vec<Option<RgbImage>>, Error> {
+        let ranks = ring.world_size();
+        let own = to_row(drawn.as_ref(), self.side * self.side);
+        let mut gathered = vec![Vec::new(); if ring.rank() == 0 { ranks } else { 0 }];
+        for part in own.chunks(PIXELS_SENT_AT_ONCE) {
+            let parts = ring.gather_one_each(part.to_vec()).await?;
+            gathered.iter_mut().zip(parts).for_each(|(whole, part)| whole.extend(part));
+        }
+        Ok(gathered.iter().map(|row| from_row(row, self.side)).collect())
+    }
+}
+
+/// A picture as the ring carries it: whether there is one, then a number for each pixel, red · 2^16 + green · 2^8 +
+/// blue, which 32-bit floats hold exactly.
+fn to_row(picture: Option<&RgbImage>, pixels: usize) -> Vec<f32> {
+    let Some(picture) = picture.filter(|picture| picture.data.len() == 3 * pixels) else {
+        return vec![0.0; 1 + pixels];
+    };
+    let packed = |pixel: &[u8]| pixel.iter().fold(0u32, |sum, byte| sum << 8 | u32::from(*byte)) as f32;
+    std::iter::once(1.0).chain(picture.data.chunks_exact(3).map(packed)).collect()
+}
+
+fn from_row(row: &[f32], side: usize) -> Option<RgbImage> {
+    let (there, pixels) = row.split_first()?;
+    let unpacked = |pixel: &f32| {
+        let [_, red, green, blue] = (*pixel as u32).to_be_bytes();
+        [red, green, blue]
+    };
+    let data = pixels.iter().flat_map(unpacked).collect();
+    (*there == 1.0).then_some(RgbImage { height: side, width: side, data })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pixel_survives_the_ring() {
+        let mut data: Vec<u8> = (0..48u32).map(|number| (number * 37 % 256) as u8).collect();
+        data[..9].copy_from_slice(&[255, 255, 255, 0, 0, 0, 255, 254, 1]);
+        let picture = RgbImage { height: 4, width: 4, data };
+        assert_eq!(from_row(&to_row(Some(&picture), 16), 4), Some(picture));
+        assert_eq!(to_row(None, 16).len(), 17);
+        assert_eq!(from_row(&to_row(None, 16), 4), None);
+        assert_eq!(from_row(&[], 4), None);
+    }
+}

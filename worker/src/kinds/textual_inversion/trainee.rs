@@ -1,0 +1,354 @@
+//! What one rank trains, and each thing that it does together with the others.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use ringtune_shared::job::kinds::textual_inversion::{ReportTo, TextualInversionSpec, TrainSpec};
+use ringtune_sources::LocalModel;
+
+use super::{
+    prepare::{Inputs, Prepared, prepare},
+    preview::PreviewPlan,
+    results::{LearnedRows, Results},
+};
+use crate::{
+    engine::{EngineHandle, Gradient, Microbatch},
+    fault::Refusal,
+    http::Metrics,
+    inputs::Posteriors,
+    output::{TraceFolder, trace::TracedResult, trace::TracedStep},
+    rank::{Error, Rank},
+    ring::{self, RankRing},
+    session::StepSummary,
+    train::{
+        LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, SavedState, Selection, StepOutcome,
+        TrainState, mean_loss, reduce_rows,
+    },
+    training::{Course, Origin, Previews, Shown, StepJudged, Trainee, Validation},
+};
+
+/// What is learned by one rank: the rows, their optimizer, and all that microbatches are made of.
+#[derive(Debug)]
+pub(crate) struct Inverter {
+    engine: EngineHandle,
+    metrics: Arc<Metrics>,
+    train: TrainSpec,
+    course: Course,
+    origin: Origin,
+    posteriors: Posteriors,
+    inputs: Inputs,
+    /// Makes microbatches, once all posteriors are known.
+    builder: Option<Arc<Mutex<MicrobatchBuilder>>>,
+    schedule: LrSchedule,
+    state: TrainState,
+    /// The state before a step of which not all is found out yet.
+    before: Option<TrainState>,
+    previews: Option<PreviewPlan>,
+    results: Results,
+    trace: Option<TraceFolder>,
+    /// The base model's files: held as long as they may be read.
+    _base_model: Arc<LocalModel>,
+}
+
+impl Inverter {
+    /// Prepares a rank. Every failure names the job's field or the file.
+    pub(super) async fn prepare(rank: &Rank, job: TextualInversionSpec) -> Result<Self, Error> {
+        check_trace(rank)?;
+        let prepared = prepare(rank, &job).await?;
+        let results = Results::new(&rank.assignment, &job, &prepared)?;
+        let train = job.train;
+        let course = Course {
+            done: prepared.done,
+            total: train.max_train_steps,
+            save_steps: train.save_steps,
+            checkpointing_steps: train.checkpointing_steps,
+            checkpoints_total_limit: train.checkpoints_total_limit,
+            tensorboard: train.report_to == ReportTo::Tensorboard,
+        };
+        let Prepared { posteriors, inputs, schedule, state, base_model, origin, previews, .. } = prepared;
+        let trace_dir = rank.assignment.spec.common.debug.trace_dir.clone();
+        Ok(Self {
+            engine: rank.context.engine.clone(),
+            metrics: Arc::clone(&rank.context.metrics),
+            trace: create_trace(&trace_dir, results.vectors()).await?,
+            train,
+            course,
+            origin,
+            posteriors,
+            inputs,
+            builder: None,
+            schedule,
+            state,
+            before: None,
+            previews,
+            results,
+            _base_model: base_model,
+        })
+    }
+
+    fn builder(&self) -> Result<Arc<Mutex<MicrobatchBuilder>>, Error> {
+        let unknown = || Error::Posterior("not all posteriors are known yet".to_owned());
+        self.builder.clone().ok_or_else(unknown)
+    }
+
+    fn rows(&self) -> Arc<Vec<f32>> {
+        Arc::clone(self.state.rows())
+    }
+
+    fn held_out_microbatches(&self) -> Result<u32, Error> {
+        let builder = self.builder()?;
+        let builder = builder.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(builder.held_out_microbatches(self.train.validation.validation_loss_samples))
+    }
+
+    async fn build_held_out(&self, count: u32, microbatch: u32) -> Result<Microbatch, Error> {
+        let (builder, rows) = (self.builder()?, self.rows());
+        let build = move || {
+            builder.lock().unwrap_or_else(PoisonError::into_inner).build_held_out(count, microbatch, rows)
+        };
+        Ok(tokio::task::spawn_blocking(build).await??)
+    }
+
+    /// Drawing normal numbers is computing, and posteriors may be on the disk: off the runtime's threads.
+    async fn build(&self, step: u64, microbatch: u32, ring: &RankRing) -> Result<Microbatch, Error> {
+        let (builder, rows) = (self.builder()?, self.rows());
+        let own = ring.microbatches();
+        let (next_step, next) =
+            if microbatch + 1 < own.end { (step, microbatch + 1) } else { (step + 1, own.start) };
+        let build = move || {
+            let mut builder = builder.lock().unwrap_or_else(PoisonError::into_inner);
+            let built = builder.build(step, microbatch, rows);
+            // While this one is computed on.
+            builder.expect(next_step, next);
+            built
+        };
+        Ok(tokio::task::spawn_blocking(build).await??)
+    }
+
+    async fn trace_microbatch(
+        &self,
+        step: u64,
+        microbatch: u32,
+        inputs: Microbatch,
+        gradient: &Gradient,
+    ) -> Result<(), Error> {
+        let Some(trace) = self.trace.clone() else { return Ok(()) };
+        let (loss, grad) = (gradient.loss, gradient.grad.clone());
+        let write =
+            move || trace.write_microbatch(step, microbatch, &inputs, TracedResult { loss, gradient: &grad });
+        Ok(tokio::task::spawn_blocking(write).await??)
+    }
+
+    async fn trace_step(
+        &self,
+        step: u64,
+        before: Arc<Vec<f32>>,
+        reduced: &ReducedStep,
+        lr: f64,
+    ) -> Result<(), Error> {
+        let Some(trace) = self.trace.clone() else { return Ok(()) };
+        let (after, gradient) = (self.rows(), reduced.gradient.clone());
+        let write = move || {
+            let traced = TracedStep { embeds_before: &before, embeds_after: &after, gradient: &gradient, lr };
+            trace.write_step(step, traced)
+        };
+        Ok(tokio::task::spawn_blocking(write).await??)
+    }
+
+    fn measure(&self, step: &StepSummary) {
+        let metrics = &self.metrics;
+        metrics.step_seconds.observe(step.step_seconds);
+        metrics.compute_seconds.observe(step.compute_seconds);
+        metrics.exchange_seconds.observe(step.exchange_seconds + step.wait_seconds);
+        metrics.steps.inc();
+        metrics.skipped_steps.inc_by(u64::from(step.skipped));
+        metrics.loss.set(f64::from(step.loss));
+        metrics.step.set(i64::try_from(step.step).unwrap_or(i64::MAX));
+    }
+}
+
+impl Trainee for Inverter {
+    type Learned = LearnedRows;
+
+    fn course(&self) -> &Course {
+        &self.course
+    }
+
+    fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    async fn enter(&mut self, rank: &Rank, ring: &mut RankRing) -> Result<(), Error> {
+        let images = self.posteriors.complete(ring, &rank.context, &rank.journal).await?;
+        if self.builder.is_none() {
+            let inputs = self.inputs.clone();
+            let builder = tokio::task::spawn_blocking(move || inputs.into_builder(images)).await??;
+            self.builder = Some(Arc::new(Mutex::new(builder)));
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self, step: u64, ring: &mut RankRing) -> Result<StepSummary, Error> {
+        let started = Instant::now();
+        let before = self.rows();
+        // 1. This rank's microbatches, one after the other.
+        let mut own = Vec::new();
+        let mut compute_seconds = 0.0;
+        for microbatch in ring.microbatches() {
+            let inputs = self.build(step, microbatch, ring).await?;
+            let traced = self.trace.is_some().then(|| inputs.clone());
+            let gradient = self.engine.gradient(inputs).await.map_err(Error::of_engine)?;
+            let seconds = gradient.forward_seconds + gradient.backward_seconds;
+            compute_seconds += seconds;
+            if let Some(inputs) = traced {
+                self.trace_microbatch(step, microbatch, inputs, &gradient).await?;
+            }
+            let result = MicrobatchResult {
+                loss: gradient.loss,
+                gradient: gradient.grad,
+                compute_seconds: seconds as f32,
+            };
+            own.push(result.into_row());
+        }
+        // 2. Everybody's, in microbatch order.
+        let gathered = ring.gather(own).await?;
+        // 3. The same update on every rank.
+        let learning_rate = self.schedule.at(step);
+        let (rows, mut state) = (gathered.rows, self.state.clone());
+        let update = move || {
+            let reduced = reduce_rows(&rows, state.rows().len()).ok_or(Error::Ring(ring::Error::Rows))?;
+            let outcome = state.apply(step, &reduced, learning_rate)?;
+            Ok::<_, Error>((reduced, state, outcome))
+        };
+        let (reduced, state, outcome) = tokio::task::spawn_blocking(update).await??;
+        self.before = Some(std::mem::replace(&mut self.state, state));
+        if ring.rank() == 0 {
+            self.trace_step(step, before, &reduced, learning_rate).await?;
+        }
+        let summary = StepSummary {
+            step,
+            loss: reduced.loss,
+            learning_rate,
+            step_seconds: started.elapsed().as_secs_f64(),
+            compute_seconds,
+            exchange_seconds: gathered.exchange_seconds,
+            wait_seconds: gathered.wait_seconds,
+            skipped: outcome == StepOutcome::Skipped,
+            world_size: ring.world_size(),
+            validation_loss: None,
+            validation_seconds: 0.0,
+            preview_seconds: 0.0,
+        };
+        self.measure(&summary);
+        Ok(summary)
+    }
+
+    fn is_validated_after(&self, step: u64) -> bool {
+        self.train.validation.is_due(step, self.course.total)
+    }
+
+    /// The same bits on each rank, for any number of them: the rows are as they are after `step`.
+    async fn validate(&mut self, step: u64, ring: &mut RankRing) -> Result<Validation, Error> {
+        let started = Instant::now();
+        let count = self.held_out_microbatches()?;
+        let mut own = Vec::new();
+        for microbatch in ring.share_of(count as usize) {
+            let inputs = self.build_held_out(count, microbatch as u32).await?;
+            own.push(vec![self.engine.loss(inputs).await.map_err(Error::of_engine)?]);
+        }
+        let gathered = ring.gather_of(count as usize, 1, own).await?;
+        let loss = mean_loss(&gathered.rows)?;
+        let is_best = self.state.judge(step, loss);
+        self.metrics.validation_loss.set(f64::from(loss));
+        Ok(Validation { loss, is_best, seconds: started.elapsed().as_secs_f64() })
+    }
+
+    fn is_shown_after(&self, step: u64) -> bool {
+        self.train.previews.is_due(step, self.course.total)
+    }
+
+    async fn draw(
+        &mut self,
+        shown: Shown,
+        learned: &LearnedRows,
+        ring: &mut RankRing,
+    ) -> Result<Option<Previews>, Error> {
+        let Some(plan) = &self.previews else { return Ok(None) };
+        let rows = match (shown, &learned.best) {
+            (Shown::Best(_), Some(best)) => &best.rows,
+            _ => &learned.last,
+        };
+        Ok(Some(plan.draw(&self.engine, ring, rows).await?))
+    }
+
+    fn settle(&mut self) {
+        self.before = None;
+    }
+
+    fn selection(&self) -> &Selection {
+        self.state.selection()
+    }
+
+    fn learned(&self) -> LearnedRows {
+        let select_best = self.train.validation.select_best;
+        let best = self.selection().best().filter(|_| select_best).cloned();
+        LearnedRows { last: self.rows(), best }
+    }
+
+    fn best_step(learned: &LearnedRows) -> Option<u64> {
+        learned.best.as_ref().map(|best| best.step)
+    }
+
+    fn saved_state(&self) -> SavedState {
+        let mut saved = SavedState::default();
+        self.before.as_ref().unwrap_or(&self.state).save(&mut saved);
+        saved
+    }
+
+    async fn write_step(
+        &self,
+        folder: &Path,
+        judged: StepJudged,
+        learned: &LearnedRows,
+    ) -> Result<Vec<String>, Error> {
+        self.results.write_step(folder, judged, &learned.last).await
+    }
+
+    async fn write_results(
+        &self,
+        folder: &Path,
+        last: StepJudged,
+        learned: LearnedRows,
+        names: &mut Vec<String>,
+    ) -> Result<(), Error> {
+        self.results.write(folder, last, learned, names).await
+    }
+}
+
+/// Traces are written only where the worker's configuration lets jobs do so.
+fn check_trace(rank: &Rank) -> Result<(), Error> {
+    let folder = &rank.assignment.spec.common.debug.trace_dir;
+    let refused =
+        |problem: &str| Err(Refusal::of("debug.trace_dir", format!("{folder:?}: {problem}")).into());
+    match folder.as_str() {
+        "" => Ok(()),
+        _ if !rank.context.allow_trace_dir => {
+            refused("this worker writes no traces unless debug.allow_trace_dir is set in its configuration")
+        }
+        relative if !Path::new(relative).is_absolute() => refused("it must be an absolute path"),
+        _ => Ok(()),
+    }
+}
+
+/// Where the job wants its steps written down, if it does.
+async fn create_trace(folder: &str, vectors: usize) -> Result<Option<TraceFolder>, Error> {
+    if folder.is_empty() {
+        return Ok(None);
+    }
+    let folder = PathBuf::from(folder);
+    let create = move || TraceFolder::create(&folder, vectors);
+    Ok(Some(tokio::task::spawn_blocking(create).await??))
+}

@@ -1,0 +1,108 @@
+//! What the job's words are in the checkpoint's vocabulary.
+
+use std::{path::Path, sync::Arc};
+
+use ringtune_shared::job::kinds::textual_inversion::{ConceptSpec, LearnableProperty, TextualInversionSpec};
+
+use super::preview::PreviewPlan;
+use crate::{
+    data::{
+        self, ClipTokenizer, Placeholders, Prompts, caption_words::CaptionOptions, prompts::Caption,
+        templates,
+    },
+    engine::ModelInfo,
+    fault::Refusal,
+    inputs,
+    rank::Error,
+};
+
+/// One concept's words.
+pub(super) struct ConceptWords {
+    /// Its templates, filled in and encoded.
+    pub(super) prompts: Prompts,
+    /// The tokens whose rows its rows start from, one for each; none where it starts from an embedding.
+    pub(super) initializers: Vec<i64>,
+}
+
+/// Looks up and adds the words of all concepts, in their order; and what pictures are drawn from while training goes
+/// on. Blocks. `captions`: of each concept's pictures.
+///
+/// # Errors
+/// A word that the vocabulary makes impossible; a tokenizer that is not the text encoder's.
+pub(super) fn read(
+    job: &TextualInversionSpec,
+    model: &ModelInfo,
+    folder: &Path,
+    captions: Vec<Vec<Caption>>,
+) -> Result<(Vec<ConceptWords>, Option<PreviewPlan>), Error> {
+    let mut tokenizer = ClipTokenizer::open(folder, model.max_text_length)?;
+    check_tokenizer(&tokenizer, model)?;
+    let concepts = job.concepts();
+    let blame = |index: usize, key: &str| {
+        let field = job.concept_field(index, key);
+        move |error: data::Error| inputs::Error::from(error).in_field(&field)
+    };
+    // 1. The initializers, before the placeholders are there: they can never be one of them.
+    let mut initializers = Vec::with_capacity(concepts.len());
+    for (index, concept) in concepts.iter().enumerate() {
+        if concept.initializer_token.is_empty() {
+            initializers.push(Vec::new());
+            continue;
+        }
+        let found = tokenizer.initializer_ids(&concept.initializer_token, concept.num_vectors as usize);
+        initializers.push(found.map_err(blame(index, "initializer_token"))?);
+    }
+    // 2. The placeholders, whose ids count up from the vocabulary's size.
+    let mut placeholders: Vec<Placeholders> = Vec::with_capacity(concepts.len());
+    for (index, concept) in concepts.iter().enumerate() {
+        let added = tokenizer.add_placeholders(&concept.placeholder_token, concept.num_vectors as usize);
+        placeholders.push(added.map_err(blame(index, "placeholder_token"))?);
+    }
+    // 3. The prompts, in which all of them are known.
+    let tokenizer = Arc::new(tokenizer);
+    let options =
+        CaptionOptions { shuffle_tags: job.train.shuffle_tags, keep_tags: job.train.keep_tags as usize };
+    let mut words = Vec::with_capacity(concepts.len());
+    for (index, ((concept, initializers), captions)) in
+        concepts.iter().zip(initializers).zip(captions).enumerate()
+    {
+        let (own, others) = own_and_others(&placeholders, index);
+        let known = data::prompts::ConceptWords { tokenizer: &tokenizer, placeholders: own, others: &others };
+        let prompts =
+            prompts(concept, &known).and_then(|prompts| prompts.with_captions(&known, captions, options));
+        words.push(ConceptWords { prompts: prompts.map_err(blame(index, "templates"))?, initializers });
+    }
+    // 4. What is drawn.
+    let previews = PreviewPlan::new(&job.train, model, &tokenizer, &placeholders)?;
+    Ok((words, previews))
+}
+
+fn check_tokenizer(tokenizer: &ClipTokenizer, model: &ModelInfo) -> Result<(), Error> {
+    if tokenizer.vocabulary_size() == model.vocab_size && tokenizer.length() == model.max_text_length {
+        return Ok(());
+    }
+    let problem = format!(
+        "its tokenizer has {} tokens and prompts of {}, its text encoder {} and {}",
+        tokenizer.vocabulary_size(),
+        tokenizer.length(),
+        model.vocab_size,
+        model.max_text_length
+    );
+    Err(Refusal::of("model.base", problem).into())
+}
+
+fn own_and_others(all: &[Placeholders], index: usize) -> (&Placeholders, Vec<Placeholders>) {
+    let others = all.iter().enumerate().filter(|(other, _)| *other != index);
+    (&all[index], others.map(|(_, other)| other.clone()).collect())
+}
+
+fn prompts(concept: &ConceptSpec, words: &data::prompts::ConceptWords<'_>) -> Result<Prompts, data::Error> {
+    if !concept.templates.is_empty() {
+        return Prompts::encode(words, &concept.templates);
+    }
+    let templates: &[&str] = match concept.learnable_property {
+        LearnableProperty::Object => &templates::OBJECT,
+        LearnableProperty::Style => &templates::STYLE,
+    };
+    Prompts::encode(words, templates)
+}

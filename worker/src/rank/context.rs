@@ -1,0 +1,51 @@
+//! What all ranks of a worker share.
+
+use std::{path::PathBuf, sync::Arc};
+
+use ringtune_shared::ids::JobId;
+use ringtune_sources::ModelSources;
+
+use crate::{
+    base_model::Fingerprints,
+    contents::{ArtifactClient, ContentCache},
+    engine::EngineHandle,
+    http::Metrics,
+    latents::LatentCache,
+    ring::Rings,
+};
+
+/// What every rank's work on this worker shares. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// libtorch's thread.
+    pub engine: EngineHandle,
+    /// The coordinator's files.
+    pub artifacts: ArtifactClient,
+    /// Files fetched before.
+    pub cache: ContentCache,
+    /// Pictures encoded before.
+    pub latents: LatentCache,
+    /// Bytes of them that a job keeps in memory.
+    pub latent_memory_bytes: u64,
+    /// Base models from elsewhere.
+    pub models: ModelSources,
+    /// Hashes of base models.
+    pub fingerprints: Arc<Fingerprints>,
+    /// Where neighbours' streams arrive.
+    pub rings: Rings,
+    /// Steps, losses, bytes.
+    pub metrics: Arc<Metrics>,
+    /// Where ranks write before they upload.
+    pub work_folder: PathBuf,
+    /// This worker's configuration lets jobs write traces.
+    pub allow_trace_dir: bool,
+    /// "libtorch 2.13.0, …", for the log.
+    pub about: String,
+}
+
+impl Context {
+    /// Where a rank of this job writes: removed when it ends. One rank of a job is held at a time.
+    pub(crate) fn rank_folder(&self, job: JobId) -> PathBuf {
+        self.work_folder.join(job.to_string())
+    }
+}

@@ -1,0 +1,37 @@
+//! The ring of one epoch, as a rank's work is lent it.
+
+use tracing::debug;
+
+use super::Error;
+use crate::ring::{self, RankRing};
+
+/// Held by the rank's life, so that the neighbours miss this rank only when its last word is said; lent to its work.
+#[derive(Debug, Default)]
+pub(crate) struct LentRing {
+    ring: Option<RankRing>,
+}
+
+impl LentRing {
+    /// The ring of an epoch from now on.
+    pub(super) fn put(&mut self, ring: RankRing) -> &mut RankRing {
+        self.ring.insert(ring)
+    }
+
+    /// The ring.
+    ///
+    /// # Errors
+    /// This rank has left it.
+    pub(crate) fn get(&mut self) -> Result<&mut RankRing, Error> {
+        self.ring.as_mut().ok_or(Error::Ring(ring::Error::Replaced))
+    }
+
+    /// Leaves it after the last exchange. All that this rank had to give is given: a neighbour that goes wrong from here
+    /// on is not its concern.
+    pub(crate) async fn leave(&mut self) {
+        if let Some(ring) = self.ring.take()
+            && let Err(error) = ring.close().await
+        {
+            debug!(%error, "the ring broke after the last exchange");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What a rank's work is told, and how it listens.
+
+use tokio::sync::watch;
+
+/// What a rank's work was told so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankOrders {
+    /// All ranks are ready.
+    pub train: bool,
+    /// End; whether to upload what there is first.
+    pub end: Option<EndOrder>,
+}
+
+/// How to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndOrder {
+    /// Upload what there is first.
+    pub keep_artifacts: bool,
+}
+
+/// Tells a rank's work what to do. Dropping it ends the work.
+#[derive(Debug)]
+pub struct RankControl {
+    orders: watch::Sender<RankOrders>,
+}
+
+impl RankControl {
+    /// The control, and the end that the work listens to.
+    pub fn new() -> (Self, watch::Receiver<RankOrders>) {
+        let (orders, receiver) = watch::channel(RankOrders::default());
+        (Self { orders }, receiver)
+    }
+
+    /// Changes what the work was told.
+    pub(super) fn tell(&self, change: impl FnOnce(&mut RankOrders)) {
+        self.orders.send_modify(change);
+    }
+}
+
+/// Completes when the rank is to end, or when nobody holds its control any more.
+pub(crate) async fn ended(orders: &mut watch::Receiver<RankOrders>) -> Option<EndOrder> {
+    match orders.wait_for(|orders| orders.end.is_some()).await {
+        Ok(orders) => orders.end,
+        Err(_) => None,
+    }
+}
+
+/// Completes when the rank is to end without keeping anything.
+pub(crate) async fn dropped(orders: &mut watch::Receiver<RankOrders>) {
+    let _ = orders.wait_for(|orders| orders.end.is_some_and(|end| !end.keep_artifacts)).await;
+}

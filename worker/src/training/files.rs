@@ -1,0 +1,202 @@
+//! What rank 0 leaves of any training: the metrics, the pictures, the checkpoints, the job as it was run, the log, and
+//! what the trainee writes. A file that does not read back as it was written fails the job and is not uploaded.
+
+use std::path::{Path, PathBuf};
+
+use ringtune_shared::job::JobSpec;
+
+use super::{
+    checkpoints::Checkpoints,
+    trainee::{Shown, StepJudged, Trainee},
+};
+use crate::{
+    contents::Uploads,
+    engine::RgbImage,
+    journal::LOG_FILE,
+    output::{
+        EventFile, MetricsCsv, StepMetrics, metrics_csv, picture,
+        tensorboard::{self, EventPicture},
+    },
+    rank::{Error, JOB_FILE, Rank, write_job_file},
+    session::StepSummary,
+    train::SavedState,
+};
+
+/// Rank 0's files of one job.
+#[derive(Debug)]
+pub(super) struct TrainingFiles {
+    folder: PathBuf,
+    csv: Option<MetricsCsv>,
+    events: Option<EventFile>,
+    uploads: Option<Uploads>,
+    checkpoints: Checkpoints,
+    last: StepJudged,
+}
+
+impl TrainingFiles {
+    /// Begins the files in the rank's folder.
+    pub(super) async fn create<T: Trainee>(
+        rank: &Rank,
+        trainee: &T,
+        uploads: Uploads,
+    ) -> Result<Self, Error> {
+        let course = trainee.course();
+        let (place, spec, tensorboard) =
+            (rank.folder.clone(), rank.assignment.spec.clone(), course.tensorboard);
+        let (csv, events) = tokio::task::spawn_blocking(move || begin(&place, &spec, tensorboard)).await??;
+        Ok(Self {
+            folder: rank.folder.clone(),
+            csv: Some(csv),
+            events,
+            uploads: Some(uploads),
+            checkpoints: Checkpoints::new(rank, course, trainee.origin()),
+            last: StepJudged {
+                step: course.done,
+                validation_loss: trainee.selection().loss_after(course.done),
+            },
+        })
+    }
+
+    /// Adds a step to metrics.csv and to TensorBoard's events: one short line and record, handed to the system at
+    /// once.
+    pub(super) fn record(&mut self, step: &StepSummary) -> Result<(), Error> {
+        self.last = StepJudged { step: step.step, validation_loss: step.validation_loss };
+        let metrics = StepMetrics {
+            step: step.step,
+            loss: step.loss,
+            lr: step.learning_rate,
+            step_seconds: step.step_seconds,
+            compute_seconds: step.compute_seconds,
+            exchange_seconds: step.exchange_seconds,
+            wait_seconds: step.wait_seconds,
+            validation_loss: step.validation_loss,
+            validation_seconds: step.validation_seconds,
+            preview_seconds: step.preview_seconds,
+        };
+        if let Some(csv) = &mut self.csv {
+            csv.append(&metrics)?;
+        }
+        if let Some(events) = &mut self.events {
+            events.append_step(&metrics)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is learned after the last recorded step and sends it on its way.
+    pub(super) async fn save_step<T: Trainee>(
+        &mut self,
+        trainee: &T,
+        learned: &T::Learned,
+    ) -> Result<(), Error> {
+        for name in trainee.write_step(&self.folder, self.last, learned).await? {
+            if let Some(uploads) = &mut self.uploads {
+                uploads.queue.push(self.folder.join(name)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the state after `step` is to be kept with [`Self::save_checkpoint`].
+    pub(super) fn checkpoint_is_due(&self, step: u64) -> bool {
+        self.checkpoints.due(step)
+    }
+
+    /// Keeps the state as it is after `step`.
+    pub(super) async fn save_checkpoint(&mut self, step: u64, state: SavedState) -> Result<(), Error> {
+        match &mut self.uploads {
+            Some(uploads) => self.checkpoints.save(step, state, &mut uploads.queue).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Writes pictures and sends them on their way. One that is missing was told already.
+    pub(super) async fn save_previews(
+        &mut self,
+        of: Shown,
+        pictures: Vec<Option<RgbImage>>,
+    ) -> Result<(), Error> {
+        let mut shown = Vec::new();
+        for (number, picture) in pictures.into_iter().enumerate() {
+            let Some(picture) = picture else { continue };
+            let (name, label) = match of {
+                Shown::Step(step) => (picture::file_name_at(step, number), number.to_string()),
+                Shown::Best(_) => (picture::file_name_of_best(number), format!("best/{number}")),
+            };
+            let file = self.folder.join(name);
+            let (height, width, path) = (picture.height, picture.width, file.clone());
+            let png = tokio::task::spawn_blocking(move || picture::write(&path, &picture)).await??;
+            shown.push(EventPicture { label, height, width, png });
+            if let Some(uploads) = &mut self.uploads {
+                uploads.queue.push(file).await;
+            }
+        }
+        let Some(mut events) = self.events.take() else { return Ok(()) };
+        let (Shown::Step(step) | Shown::Best(step)) = of;
+        let append = move || events.append_pictures(step, shown).map(|()| events);
+        self.events = Some(tokio::task::spawn_blocking(append).await??);
+        Ok(())
+    }
+
+    /// Writes what is left to write, and waits until everything that reads back is at the coordinator. `state`: of a job
+    /// that ended before its last step and can go on.
+    pub(super) async fn finish<T: Trainee>(
+        &mut self,
+        trainee: &T,
+        learned: Option<T::Learned>,
+        state: Option<SavedState>,
+    ) -> Result<(), Error> {
+        let kept = match state {
+            Some(state) if self.checkpoints.lacks(self.last.step) => {
+                self.save_checkpoint(self.last.step, state).await
+            }
+            _ => Ok(()),
+        };
+        let mut names = vec![JOB_FILE.to_owned()];
+        let mut written = self.close(&mut names).await;
+        if let (Ok(()), Some(learned)) = (&written, learned) {
+            written = trainee.write_results(&self.folder, self.last, learned, &mut names).await;
+        }
+        if let Some(uploads) = self.uploads.take() {
+            let mut uploads = uploads.for_the_last_files();
+            for name in names {
+                uploads.queue.push(self.folder.join(name)).await;
+            }
+            // Last, so that it says how the uploads went.
+            uploads.queue.push(self.folder.join(LOG_FILE)).await;
+            uploads.finish().await?;
+        }
+        written.and(kept)
+    }
+
+    /// Why nothing more gets to the coordinator. Never ends while it does.
+    pub(super) async fn upload_failure(&mut self) -> Error {
+        match &mut self.uploads {
+            Some(uploads) => uploads.task.failure().await.into(),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends the files that grew with every step, and adds their names.
+    async fn close(&mut self, names: &mut Vec<String>) -> Result<(), Error> {
+        if let Some(csv) = self.csv.take() {
+            tokio::task::spawn_blocking(move || csv.finish()).await??;
+            names.push(metrics_csv::FILE_NAME.to_owned());
+        }
+        if let Some(events) = self.events.take() {
+            tokio::task::spawn_blocking(move || events.finish()).await??;
+            names.push(tensorboard::FILE_NAME.to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Writes the job file and begins those that grow with every step. Blocks.
+fn begin(folder: &Path, spec: &JobSpec, tensorboard: bool) -> Result<(MetricsCsv, Option<EventFile>), Error> {
+    write_job_file(folder, spec)?;
+    let csv = MetricsCsv::create(&folder.join(metrics_csv::FILE_NAME))?;
+    let events = match tensorboard {
+        true => Some(EventFile::create(&folder.join(tensorboard::FILE_NAME))?),
+        false => None,
+    };
+    Ok((csv, events))
+}

@@ -1,0 +1,163 @@
+//! What is trained, as the loop sees it.
+
+use std::{future::Future, path::Path};
+
+use ringtune_shared::ids::ContentHash;
+
+use crate::{
+    engine::RgbImage,
+    rank::{Error, Rank},
+    ring::RankRing,
+    session::StepSummary,
+    train::{SavedState, Selection},
+};
+
+/// How far training goes, and what is kept on the way. Fixed when it is prepared.
+#[derive(Clone, Debug)]
+pub(crate) struct Course {
+    /// Steps that a checkpoint has done already.
+    pub(crate) done: u64,
+    /// The last step.
+    pub(crate) total: u64,
+    /// After every so many steps what is learned is saved; 0: only at the end.
+    pub(crate) save_steps: u64,
+    /// After every so many steps the whole state is kept; 0: never.
+    pub(crate) checkpointing_steps: u64,
+    /// So many checkpoints at most, the newest; 0: all.
+    pub(crate) checkpoints_total_limit: u64,
+    /// Events for TensorBoard are written.
+    pub(crate) tensorboard: bool,
+}
+
+impl Course {
+    /// Whether what is learned is saved after `step`, which is not the last.
+    pub(super) fn saves_after(&self, step: u64) -> bool {
+        self.save_steps > 0 && step.is_multiple_of(self.save_steps) && step < self.total
+    }
+}
+
+/// What the bits of a training follow from.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// The base model, by content.
+    pub(crate) model_hash: ContentHash,
+    /// All pictures, by content.
+    pub(crate) data_hash: ContentHash,
+    /// What the job's files say of the numerics of all steps, those to come included.
+    pub(crate) provenance: String,
+}
+
+/// A loss on the held-out samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Validation {
+    /// Their mean.
+    pub(crate) loss: f32,
+    /// It is the lowest so far.
+    pub(crate) is_best: bool,
+    /// How long it took.
+    pub(crate) seconds: f64,
+}
+
+/// A step, and the loss that was taken after it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StepJudged {
+    pub(crate) step: u64,
+    pub(crate) validation_loss: Option<f32>,
+}
+
+/// Of which state pictures are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// As it was after this step.
+    Step(u64),
+    /// The best one, of this step, which is not the last.
+    Best(u64),
+}
+
+/// What became of one round of pictures.
+#[derive(Debug)]
+pub(crate) struct Previews {
+    /// In order of their numbers; on other ranks than 0 empty. None: it could not be drawn.
+    pub(crate) pictures: Vec<Option<RgbImage>>,
+    /// Why this rank could not draw some.
+    pub(crate) failures: Vec<String>,
+    /// From the first to the last.
+    pub(crate) seconds: f64,
+}
+
+/// What is trained. It outlives the ring, which it is lent for each thing that the ranks do together, always all of them
+/// and in the same order. A call that is dropped half-way leaves the state of the step before.
+pub(crate) trait Trainee: Send + Sync + 'static {
+    /// What files and pictures are made from. Cheap to clone: weights are shared, or stay with the engine.
+    type Learned: Clone + Send + Sync + 'static;
+
+    /// How far it goes.
+    fn course(&self) -> &Course;
+
+    /// What its bits follow from.
+    fn origin(&self) -> &Origin;
+
+    /// Does what is to be done together before the first step in a ring; what a former ring did is not done again.
+    fn enter(&mut self, rank: &Rank, ring: &mut RankRing) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Takes step `step`, from 1.
+    fn step(
+        &mut self,
+        step: u64,
+        ring: &mut RankRing,
+    ) -> impl Future<Output = Result<StepSummary, Error>> + Send;
+
+    /// Whether the loss on held-out samples is to be taken after `step`.
+    fn is_validated_after(&self, step: u64) -> bool;
+
+    /// Takes it.
+    fn validate(
+        &mut self,
+        step: u64,
+        ring: &mut RankRing,
+    ) -> impl Future<Output = Result<Validation, Error>> + Send;
+
+    /// Whether pictures are to be drawn after `step`, if the job wants any at all.
+    fn is_shown_after(&self, step: u64) -> bool;
+
+    /// Draws pictures of the last step's state, or of the best one. None where the job wants none.
+    fn draw(
+        &mut self,
+        shown: Shown,
+        learned: &Self::Learned,
+        ring: &mut RankRing,
+    ) -> impl Future<Output = Result<Option<Previews>, Error>> + Send;
+
+    /// All of the last step is found out: it will be kept.
+    fn settle(&mut self);
+
+    /// What the validations so far say.
+    fn selection(&self) -> &Selection;
+
+    /// What is learned after the last finished step.
+    fn learned(&self) -> Self::Learned;
+
+    /// The step of the best state, where the job's result is that one.
+    fn best_step(learned: &Self::Learned) -> Option<u64>;
+
+    /// All that the steps after the last settled one depend on.
+    fn saved_state(&self) -> SavedState;
+
+    /// Writes what is learned into `folder`. Gives the files' names.
+    fn write_step(
+        &self,
+        folder: &Path,
+        judged: StepJudged,
+        learned: &Self::Learned,
+    ) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
+
+    /// Writes the job's results into `folder`, and adds the names of the files that are good to `names`. `last`: the last
+    /// step.
+    fn write_results(
+        &self,
+        folder: &Path,
+        last: StepJudged,
+        learned: Self::Learned,
+        names: &mut Vec<String>,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+}
