@@ -7,6 +7,7 @@ use std::{
 };
 
 use ringtune_proto::v1;
+use ringtune_shared::ids::JobId;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout},
@@ -111,7 +112,7 @@ struct Loop<L> {
     held: watch::Sender<Vec<v1::HeldRank>>,
     launcher: L,
     rank_sender: mpsc::Sender<(RankKey, RankEvent)>,
-    controls: BTreeMap<RankKey, RankControl>,
+    controls: BTreeMap<JobId, RankControl>,
     up: Option<mpsc::Sender<v1::SessionRequest>>,
     heartbeat: Option<Interval>,
     outbox: VecDeque<v1::SessionRequest>,
@@ -175,11 +176,11 @@ impl<L: RankLauncher> Loop<L> {
                 Effect::Start(assignment) => {
                     let key = assignment.key();
                     let control = self.launcher.launch(*assignment, self.rank_sender.clone());
-                    self.controls.insert(key, control);
+                    self.controls.insert(key.job, control);
                 }
-                Effect::Train(key) => self.order(key, |orders| orders.train = true),
+                Effect::Train(key) => self.order(key.job, |orders| orders.train = true),
                 Effect::End { key, keep_artifacts } => {
-                    self.order(key, |orders| orders.end = Some(EndOrder { keep_artifacts }));
+                    self.order(key.job, |orders| orders.end = Some(EndOrder { keep_artifacts }));
                 }
             }
         }
@@ -187,15 +188,14 @@ impl<L: RankLauncher> Loop<L> {
             warn!("the coordinator does not read: closing the session");
             self.disconnected();
         }
-        let running = self.session.running();
-        self.metrics.rank.set(running.map_or(-1, |held| held.rank as i64));
-        let running = running.map(|held| held.key);
-        self.controls.retain(|key, _| Some(*key) == running);
+        self.metrics.rank.set(self.session.place().map_or(-1, |rank| rank as i64));
+        let running = self.session.running().map(|key| key.job);
+        self.controls.retain(|job, _| Some(*job) == running);
         let _ = self.held.send_replace(wire::held_ranks(&self.session.held_for_hello()));
     }
 
-    fn order(&self, key: RankKey, change: impl FnOnce(&mut RankOrders)) {
-        if let Some(control) = self.controls.get(&key) {
+    fn order(&self, job: JobId, change: impl FnOnce(&mut RankOrders)) {
+        if let Some(control) = self.controls.get(&job) {
             control.tell(change);
         }
     }

@@ -6,10 +6,16 @@
 //!                                 │            │                       │                           │ Stop:
 //!                                 └────────────┴── Failed / Stopped ───┴──> Failed / Stopped ──────┴──> (nothing)
 //! ```
-//! One rank's work runs at a time. Ended ranks stay held, and are repeated in every hello and heartbeat, until the
+//! One rank's work runs at a time. A rank is held by its job; the epoch is that of the ring that it has now, and what is
+//! said of another one is not about it. Ended ranks stay held, and are repeated in every hello and heartbeat, until the
 //! coordinator lets them go; so nothing that happened while it was away is lost.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, VecDeque},
+};
+
+use ringtune_shared::ids::JobId;
 
 use super::types::{Assignment, Level, Phase, Progress, RankEvent, RankKey, StepSummary};
 use crate::fault::Fault;
@@ -112,10 +118,8 @@ pub struct HeldRank {
 #[derive(Debug)]
 struct Held {
     shown: HeldRank,
-    /// Waits for the rank before it to end.
+    /// Waits for the work that runs to end.
     waiting: Option<Box<Assignment>>,
-    /// Asked to end: whether to keep artifacts.
-    ending: Option<bool>,
     unstored: VecDeque<StepSummary>,
 }
 
@@ -123,8 +127,16 @@ impl Held {
     fn new(key: RankKey, rank: usize) -> Self {
         let (reason, neighbour_lost, fault) = (String::new(), false, None);
         let shown = HeldRank { key, rank, phase: Phase::Preparing, step: 0, reason, neighbour_lost, fault };
-        Self { shown, waiting: None, ending: None, unstored: VecDeque::new() }
+        Self { shown, waiting: None, unstored: VecDeque::new() }
     }
+}
+
+/// The one rank whose work runs. Its job may be held with a newer ring already, for which it makes room.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    key: RankKey,
+    /// Asked to end: whether to keep artifacts.
+    ending: Option<bool>,
 }
 
 /// Everything a worker holds.
@@ -132,9 +144,8 @@ impl Held {
 pub struct Session {
     connected: bool,
     draining: bool,
-    held: BTreeMap<RankKey, Held>,
-    /// The one rank whose work runs.
-    running: Option<RankKey>,
+    held: BTreeMap<JobId, Held>,
+    running: Option<Running>,
 }
 
 impl Session {
@@ -157,8 +168,22 @@ impl Session {
     }
 
     /// The rank whose work runs now.
-    pub fn running(&self) -> Option<&HeldRank> {
-        self.running.and_then(|key| self.held.get(&key)).map(|held| &held.shown)
+    pub fn running(&self) -> Option<RankKey> {
+        self.running.map(|running| running.key)
+    }
+
+    /// Its place in its ring; none when it only makes room.
+    pub fn place(&self) -> Option<usize> {
+        self.with(self.running()?).map(|held| held.shown.rank)
+    }
+
+    /// What is held of this ring of the job, and of no other.
+    fn with(&self, key: RankKey) -> Option<&Held> {
+        self.held.get(&key.job).filter(|held| held.shown.key == key)
+    }
+
+    fn with_mut(&mut self, key: RankKey) -> Option<&mut Held> {
+        self.held.get_mut(&key.job).filter(|held| held.shown.key == key)
     }
 
     /// Nothing runs and nothing waits to.
@@ -179,7 +204,7 @@ impl Session {
             Event::StartRank(key) => self.start_rank(key),
             Event::Stop { key, keep_artifacts } => self.stop(key, keep_artifacts),
             Event::StepsStored(key, step) => {
-                if let Some(held) = self.held.get_mut(&key) {
+                if let Some(held) = self.with_mut(key) {
                     while held.unstored.front().is_some_and(|first| first.step <= step) {
                         held.unstored.pop_front();
                     }
@@ -188,7 +213,7 @@ impl Session {
             }
             Event::Rank(key, event) => self.rank_event(key, event),
             Event::Drain => self.drain(),
-            Event::DrainIsOver => self.running.map_or_else(Vec::new, |key| self.stop(key, false)),
+            Event::DrainIsOver => self.running().map_or_else(Vec::new, |key| self.stop(key, false)),
         };
         if self.connected {
             return effects;
@@ -199,11 +224,11 @@ impl Session {
     /// Nothing begins any more. What runs is asked to keep what it has, unless it was asked to drop it.
     fn drain(&mut self) -> Vec<Effect> {
         self.draining = true;
-        let waiting = self.held.iter().filter(|(_, held)| held.waiting.is_some());
-        let waiting: Vec<RankKey> = waiting.map(|(key, _)| *key).collect();
+        let waiting = self.held.values().filter(|held| held.waiting.is_some());
+        let waiting: Vec<RankKey> = waiting.map(|held| held.shown.key).collect();
         let mut effects: Vec<Effect> =
             waiting.into_iter().flat_map(|key| self.fail(key, SHUTTING_DOWN, Fault::Node)).collect();
-        effects.extend(self.running.map_or_else(Vec::new, |key| self.stop(key, true)));
+        effects.extend(self.running().map_or_else(Vec::new, |key| self.stop(key, true)));
         effects
     }
 
@@ -211,8 +236,9 @@ impl Session {
     fn connect(&mut self) -> Vec<Effect> {
         self.connected = true;
         let mut effects = Vec::new();
-        for (key, held) in &self.held {
-            effects.extend(held.unstored.iter().map(|step| Effect::Send(Message::Step(*key, *step))));
+        for held in self.held.values() {
+            let key = held.shown.key;
+            effects.extend(held.unstored.iter().map(|step| Effect::Send(Message::Step(key, *step))));
             effects.push(report(held, None));
         }
         effects
@@ -221,19 +247,14 @@ impl Session {
     fn assign(&mut self, assignment: Box<Assignment>) -> Vec<Effect> {
         let key = assignment.key();
         // 1. Known already (said again after a reconnect), or out of date.
-        if let Some(held) = self.held.get(&key) {
-            return vec![report(held, None)];
-        }
-        if self.held.keys().any(|held| held.job == key.job && held.epoch > key.epoch) {
-            return Vec::new();
+        if let Some(answer) = self.known(key) {
+            return answer;
         }
         // 2. No rank fits beside a running one that nobody asked to end.
         let refusal = match self.running {
             _ if self.draining => Some(SHUTTING_DOWN.to_owned()),
-            Some(running)
-                if running.job != key.job && self.held.get(&running).is_some_and(|h| h.ending.is_none()) =>
-            {
-                Some(format!("this worker holds a rank of job {} already", running.job))
+            Some(Running { key: RankKey { job, .. }, ending: None }) if job != key.job => {
+                Some(format!("this worker holds a rank of job {job} already"))
             }
             _ => None,
         };
@@ -243,51 +264,65 @@ impl Session {
         // 3. Take it, now or when the running one has ended. A newer epoch of the same job replaces the older.
         let mut held = Held::new(key, assignment.rank);
         let mut effects = vec![report(&held, None)];
-        match self.running {
-            None => {
-                self.running = Some(key);
-                effects.push(Effect::Start(assignment));
-            }
-            Some(running) => {
-                held.waiting = Some(assignment);
-                if let Some(old) = self.held.get_mut(&running)
-                    && old.ending.is_none()
-                {
-                    old.ending = Some(false);
-                    effects.push(Effect::End { key: running, keep_artifacts: false });
-                }
-            }
+        if self.running.is_some() {
+            held.waiting = Some(assignment);
+            effects.extend(self.make_room());
+        } else {
+            self.running = Some(Running { key, ending: None });
+            effects.push(Effect::Start(assignment));
         }
-        self.hold(key, held);
+        self.hold(held);
         effects
+    }
+
+    /// What to answer when a rank is named that is held already, or one of an older ring.
+    fn known(&self, key: RankKey) -> Option<Vec<Effect>> {
+        let held = self.held.get(&key.job)?;
+        match held.shown.key.epoch.cmp(&key.epoch) {
+            Ordering::Less => None,
+            Ordering::Equal => Some(vec![report(held, None)]),
+            Ordering::Greater => Some(Vec::new()),
+        }
+    }
+
+    /// Has what runs end, unless it does.
+    fn make_room(&mut self) -> Option<Effect> {
+        let running = self.running.as_mut().filter(|running| running.ending.is_none())?;
+        running.ending = Some(false);
+        Some(Effect::End { key: running.key, keep_artifacts: false })
     }
 
     /// Holds a rank that failed before it began, unless it is known already. Another worker may be able to take it.
     fn refuse(&mut self, key: RankKey, rank: usize, reason: String) -> Vec<Effect> {
-        if let Some(held) = self.held.get(&key) {
-            return vec![report(held, None)];
+        if let Some(answer) = self.known(key) {
+            return answer;
         }
         let mut held = Held::new(key, rank);
         held.shown.phase = Phase::Failed;
         held.shown.reason = reason;
         held.shown.fault = Some(Fault::Node);
-        let effects = vec![report(&held, None)];
-        self.hold(key, held);
+        let mut effects = vec![report(&held, None)];
+        if self.running.is_some_and(|running| running.key.job == key.job) {
+            effects.extend(self.make_room());
+        }
+        self.hold(held);
         effects
     }
 
-    fn hold(&mut self, key: RankKey, held: Held) {
+    fn hold(&mut self, held: Held) {
+        let job = held.shown.key.job;
         if self.held.len() >= MOST_HELD
+            && !self.held.contains_key(&job)
             && let Some(oldest) =
-                self.held.iter().find(|(_, held)| held.shown.phase.is_terminal()).map(|(key, _)| *key)
+                self.held.iter().find(|(_, held)| held.shown.phase.is_terminal()).map(|(job, _)| *job)
         {
             self.held.remove(&oldest);
         }
-        self.held.insert(key, held);
+        self.held.insert(job, held);
     }
 
     fn start_rank(&mut self, key: RankKey) -> Vec<Effect> {
-        match self.held.get_mut(&key) {
+        match self.with_mut(key) {
             Some(held) if held.shown.phase == Phase::Ready => {
                 held.shown.phase = Phase::Training;
                 vec![Effect::Train(key), report(held, None)]
@@ -297,29 +332,30 @@ impl Session {
     }
 
     fn stop(&mut self, key: RankKey, keep_artifacts: bool) -> Vec<Effect> {
-        let Some(held) = self.held.get_mut(&key) else { return Vec::new() };
-        if held.shown.phase.is_terminal() {
-            self.held.remove(&key);
+        let Some(held) = self.with(key) else { return Vec::new() };
+        let (over, waiting) = (held.shown.phase.is_terminal(), held.waiting.is_some());
+        if waiting && keep_artifacts {
+            return self.end(key, Phase::Stopped, "");
+        }
+        if over || waiting {
+            self.held.remove(&key.job);
             return Vec::new();
         }
-        if held.waiting.is_some() {
-            if keep_artifacts {
-                return self.end(key, Phase::Stopped, "");
-            }
-            self.held.remove(&key);
+        let Some(running) = self.running.as_mut().filter(|running| running.key == key) else {
             return Vec::new();
-        }
+        };
         // Dropping the work outweighs keeping it; asking again changes nothing.
-        if held.ending == Some(false) || held.ending == Some(keep_artifacts) {
+        if running.ending == Some(false) || running.ending == Some(keep_artifacts) {
             return Vec::new();
         }
-        held.ending = Some(keep_artifacts);
+        running.ending = Some(keep_artifacts);
         vec![Effect::End { key, keep_artifacts }]
     }
 
     fn rank_event(&mut self, key: RankKey, event: RankEvent) -> Vec<Effect> {
-        let Some(held) = self.held.get_mut(&key) else {
-            return Vec::new();
+        let Some(held) = self.with_mut(key) else {
+            // Of a ring that has been replaced: nobody asks any more how it went.
+            return if event.is_last() { self.begin_next(key) } else { Vec::new() };
         };
         match event {
             RankEvent::Progress(progress) => vec![report(held, Some(progress))],
@@ -358,7 +394,7 @@ impl Session {
     }
 
     fn fail(&mut self, key: RankKey, reason: &str, fault: Fault) -> Vec<Effect> {
-        if let Some(held) = self.held.get_mut(&key) {
+        if let Some(held) = self.with_mut(key) {
             held.shown.fault = Some(fault);
         }
         self.end(key, Phase::Failed, reason)
@@ -366,26 +402,36 @@ impl Session {
 
     /// A rank's work has ended (or never began): hold the outcome, or let go if nobody wants it; begin the next.
     fn end(&mut self, key: RankKey, phase: Phase, reason: &str) -> Vec<Effect> {
+        let is_dropped =
+            self.running.is_some_and(|running| running.key == key && running.ending == Some(false));
+        let let_go = is_dropped && !self.draining;
         let mut effects = Vec::new();
-        if let Some(held) = self.held.get_mut(&key) {
+        if let Some(held) = self.with_mut(key) {
             held.waiting = None;
             held.shown.phase = phase;
             held.shown.reason = reason.to_owned();
-            if held.ending == Some(false) && !self.draining {
-                self.held.remove(&key);
-            } else {
+            if !let_go {
                 effects.push(report(held, None));
             }
         }
-        if self.running == Some(key) {
-            self.running = None;
-            let next = self.held.iter_mut().find_map(|(key, held)| Some((*key, held.waiting.take()?)));
-            if let Some((next, assignment)) = next {
-                self.running = Some(next);
-                effects.push(Effect::Start(assignment));
-            }
+        if let_go {
+            self.held.remove(&key.job);
         }
+        effects.extend(self.begin_next(key));
         effects
+    }
+
+    /// The work of a rank has ended: whoever waits for that begins.
+    fn begin_next(&mut self, ended: RankKey) -> Vec<Effect> {
+        if self.running() != Some(ended) {
+            return Vec::new();
+        }
+        self.running = None;
+        let Some(next) = self.held.values_mut().find_map(|held| held.waiting.take()) else {
+            return Vec::new();
+        };
+        self.running = Some(Running { key: next.key(), ending: None });
+        vec![Effect::Start(next)]
     }
 }
 

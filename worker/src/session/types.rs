@@ -181,3 +181,10 @@ pub enum RankEvent {
     /// Ended as asked.
     Stopped,
 }
+
+impl RankEvent {
+    /// Nothing comes after it.
+    pub fn is_last(&self) -> bool {
+        matches!(self, Self::Finished | Self::Failed { .. } | Self::NeighbourLost(_) | Self::Stopped)
+    }
+}

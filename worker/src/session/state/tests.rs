@@ -181,6 +181,11 @@ fn a_newer_epoch_replaces_an_older_one_and_never_the_other_way_round() {
     assert!(session.apply(Event::Assigned(assignment(key(1, 1), 0))).is_empty());
     let effects = session.apply(Event::Assigned(assignment(key(1, 3), 0)));
     assert!(effects.contains(&Effect::End { key: key(1, 2), keep_artifacts: false }));
+    // What is held is the newer one, from here on; what the older one says is not about it.
+    assert_eq!(session.held().iter().map(|held| held.key).collect::<Vec<_>>(), [key(1, 3)]);
+    assert!(session.apply(Event::Rank(key(1, 2), RankEvent::Step(step(9)))).is_empty());
+    assert!(session.apply(Event::Stop { key: key(1, 2), keep_artifacts: true }).is_empty());
+    assert_eq!((session.running(), session.place()), (Some(key(1, 2)), None));
     let effects = session.apply(Event::Rank(key(1, 2), RankEvent::Stopped));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Start(next) if next.key() == key(1, 3))));
     assert_eq!(session.held().iter().map(|held| held.key).collect::<Vec<_>>(), [key(1, 3)]);
@@ -307,7 +312,7 @@ proptest! {
                     Effect::Train(key) | Effect::End { key, .. } => prop_assert_eq!(running, Some(key)),
                 }
             }
-            prop_assert_eq!(session.running().map(|held| held.key), running);
+            prop_assert_eq!(session.running(), running);
             prop_assert!(session.held().iter().all(|held| started.contains(&held.key)
                 || held.phase != Phase::Training && held.phase != Phase::Finished && held.phase != Phase::Ready));
         }
@@ -317,7 +322,7 @@ proptest! {
             for key in held {
                 session.apply(Event::Stop { key, keep_artifacts: false });
             }
-            if let Some(running) = session.running().map(|held| held.key) {
+            if let Some(running) = session.running() {
                 session.apply(Event::Rank(running, RankEvent::Stopped));
             }
         }
