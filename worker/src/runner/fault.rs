@@ -60,24 +60,7 @@ fn data_fault(error: &data::Error) -> Fault {
 }
 
 fn engine_fault(error: &EngineError) -> Fault {
-    match error {
-        EngineError::Model(error) => model_fault(error),
-        EngineError::NothingLoaded
-        | EngineError::Scripted(_)
-        | EngineError::Panicked(_)
-        | EngineError::Unwanted
-        | EngineError::Gone
-        | EngineError::Spawn(_) => Fault::Node,
-    }
-}
-
-fn model_fault(error: &ringtune_model::Error) -> Fault {
-    use ringtune_model::Error as E;
-    match error {
-        // No memory, most likely: shapes and values were checked before.
-        E::Io { .. } | E::Torch(_) => Fault::Node,
-        _ => Fault::Job,
-    }
+    if error.is_of_job() { Fault::Job } else { Fault::Node }
 }
 
 fn source_fault(error: &ringtune_sources::Error) -> Fault {
@@ -164,7 +147,7 @@ mod tests {
         let job = [
             RankError::InField { field: "data.images".to_owned(), source: Box::new(undecodable.into()) },
             data::Error::PlaceholderTaken { token: "cat".to_owned() }.into(),
-            EngineError::Model(ringtune_model::Error::Json { file: file(), reason: "no".to_owned() }).into(),
+            EngineError::OfJob("unet/config.json: no".into()).into(),
             ringtune_sources::Error::Unsuitable { place: name(), problem: "no unet".to_owned() }.into(),
             train::Error::NotFinite { step: 9, in_a_row: 10, loss: f32::NAN }.into(),
             caption(CaptionError::Encoding.into()).into(),
