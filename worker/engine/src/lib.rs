@@ -10,11 +10,10 @@
 //! [`WorkerEngine`] is all of them, and so the list of what the engine of a worker has to do.
 //!
 //! # What is large stays on the thread
-//! No tensor leaves the engine's thread: what goes in and out is plain data of a few megabytes at most. Weights that are
-//! trained, their gradients and the optimizer's state are no exception where they are gigabytes. They live on the
-//! engine's thread, in the engine; whoever needs some of it (a chunk of the gradient for the ring, a tensor for a
-//! checkpoint) sends a closure there, which is lent them in slices and carries one chunk at a time in or out. Nothing
-//! ever copies them whole.
+//! No tensor leaves the engine's thread: what goes in and out is plain data of a few megabytes at most. A kind of work
+//! that trains gigabytes keeps them there too, in the engine: the weights, their gradients and the optimizer's state.
+//! Whoever needs a part of them (a chunk of the gradient for the ring, a tensor for a checkpoint) sends a closure, to
+//! which the engine lends them in slices, and which takes one chunk in or out. They are never copied whole.
 
 mod calls;
 mod draw_pictures;
