@@ -20,6 +20,11 @@ use crate::{
     wait::{SOON, until},
 };
 
+/// The daemon that computes.
+const WORKER: &str = "ringtune-worker";
+/// The same without libtorch.
+const FAKE_WORKER: &str = "fake-worker";
+
 /// A running daemon; killed when dropped, and it ends by itself when this process was killed.
 #[derive(Debug)]
 pub struct Daemon {
@@ -97,11 +102,20 @@ pub struct Cluster<'a> {
 impl<'a> Cluster<'a> {
     /// Starts a coordinator and waits for `workers` workers to join it.
     pub async fn start(sandbox: &'a Sandbox, workers: usize) -> Result<Self> {
+        Self::start_on(sandbox, workers, WORKER).await
+    }
+
+    /// The same, with workers that compute with the fake engine.
+    pub async fn start_fake(sandbox: &'a Sandbox, workers: usize) -> Result<Self> {
+        Self::start_on(sandbox, workers, FAKE_WORKER).await
+    }
+
+    async fn start_on(sandbox: &'a Sandbox, workers: usize, program: &str) -> Result<Self> {
         let coordinator = start_coordinator(sandbox, "127.0.0.1:0").await?;
         let mut cluster = Self { sandbox, coordinator, workers: Vec::new() };
         for number in 1..=workers {
-            let worker =
-                start_worker(sandbox, &format!("worker-{number}"), &cluster.coordinator.grpc).await?;
+            let label = format!("worker-{number}");
+            let worker = start_program(sandbox, &label, program, &cluster.coordinator.grpc, &[]).await?;
             cluster.workers.push(worker);
         }
         let all_idle = || async {
@@ -218,6 +232,16 @@ pub async fn start_worker_with(
     coordinator: &str,
     variables: &[(&str, String)],
 ) -> Result<Daemon> {
+    start_program(sandbox, label, WORKER, coordinator, variables).await
+}
+
+async fn start_program(
+    sandbox: &Sandbox,
+    label: &str,
+    program: &str,
+    coordinator: &str,
+    variables: &[(&str, String)],
+) -> Result<Daemon> {
     let state = sandbox.path(label).to_string_lossy().into_owned();
     let url = format!("http://{coordinator}");
     let arguments = [
@@ -232,5 +256,5 @@ pub async fn start_worker_with(
         "--threads",
         "1",
     ];
-    Daemon::start_with(sandbox, label, "ringtune-worker", &arguments, variables).await
+    Daemon::start_with(sandbox, label, program, &arguments, variables).await
 }

@@ -13,22 +13,29 @@ use toml::Table;
 /// No source file is longer: what grows beyond it wants to be two.
 const LONGEST_FILE: usize = 500;
 /// The crate folders.
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 11] = [
     "proto",
     "shared",
     "coordinator",
     "coordinator/cli",
     "worker",
+    "worker/daemon",
+    "worker/engine",
+    "worker/engine/fake",
     "worker/model",
     "worker/sources",
     "tests",
 ];
 
-/// The names of a crate's dependencies, of every kind.
-fn dependencies(folder: &str) -> Result<BTreeSet<String>> {
+fn manifest(folder: &str) -> Result<Table> {
     let manifest = places::repository().join(folder).join("Cargo.toml");
     let text = fs::read_to_string(&manifest).with_context(|| manifest.display().to_string())?;
-    let table: Table = toml::from_str(&text)?;
+    Ok(toml::from_str(&text)?)
+}
+
+/// The names of a crate's dependencies, of every kind.
+fn dependencies(folder: &str) -> Result<BTreeSet<String>> {
+    let table = manifest(folder)?;
     let kinds = ["dependencies", "dev-dependencies", "build-dependencies"];
     let names = kinds.iter().filter_map(|kind| table.get(*kind)?.as_table()).flat_map(Table::keys);
     Ok(names.cloned().collect())
@@ -36,8 +43,11 @@ fn dependencies(folder: &str) -> Result<BTreeSet<String>> {
 
 /// The crates of the workspace that a crate reaches, itself included.
 fn reachable(folder: &'static str) -> Result<BTreeSet<&'static str>> {
-    let folders: BTreeMap<String, &'static str> =
-        CRATES.iter().map(|folder| (package_name(folder), *folder)).collect();
+    let mut folders = BTreeMap::new();
+    for folder in CRATES {
+        let name = manifest(folder)?["package"]["name"].as_str().context("a name")?.to_owned();
+        folders.insert(name, folder);
+    }
     let (mut found, mut open) = (BTreeSet::new(), vec![folder]);
     while let Some(next) = open.pop() {
         if found.insert(next) {
@@ -45,10 +55,6 @@ fn reachable(folder: &'static str) -> Result<BTreeSet<&'static str>> {
         }
     }
     Ok(found)
-}
-
-fn package_name(folder: &str) -> String {
-    format!("ringtune-{}", folder.rsplit('/').next().unwrap_or(folder))
 }
 
 /// The Rust files below a folder of the repository, not those of crates within crates.
@@ -98,6 +104,20 @@ fn models_are_fetched_without_grpc_and_libtorch() -> Result<()> {
 }
 
 #[test]
+fn the_engine_knows_neither_grpc_nor_libtorch() -> Result<()> {
+    let reached = reachable("worker/engine")?;
+    ensure!(
+        reached == BTreeSet::from(["worker/engine", "worker/engine/fake"]),
+        "worker/engine reaches {reached:?}"
+    );
+    for folder in reached {
+        let names = dependencies(folder)?;
+        ensure!(!names.iter().any(|name| name.contains("tonic")), "{folder} depends on {names:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn only_the_model_crate_names_libtorch() -> Result<()> {
     for folder in CRATES {
         let names = dependencies(folder)?;
@@ -109,26 +129,28 @@ fn only_the_model_crate_names_libtorch() -> Result<()> {
 }
 
 #[test]
-fn the_coordinator_and_the_command_never_link_libtorch() -> Result<()> {
-    for folder in ["coordinator", "coordinator/cli", "tests"] {
+fn only_the_workers_daemon_links_libtorch() -> Result<()> {
+    for folder in CRATES.iter().filter(|folder| !["worker/daemon", "worker/model"].contains(folder)) {
         let reached = reachable(folder)?;
-        ensure!(
-            !reached.contains("worker/model") && !reached.contains("worker"),
-            "{folder} reaches {reached:?}"
-        );
+        ensure!(!reached.contains("worker/model"), "{folder} reaches {reached:?}");
     }
-    ensure!(reachable("worker")?.contains("worker/model"), "the search finds nothing");
+    for folder in ["coordinator", "coordinator/cli"] {
+        let reached = reachable(folder)?;
+        ensure!(!reached.contains("worker"), "{folder} reaches {reached:?}");
+    }
+    let daemon = reachable("worker/daemon")?;
+    ensure!(daemon.contains("worker/model") && daemon.contains("worker"), "the search finds nothing");
     Ok(())
 }
 
 #[test]
-fn the_built_coordinator_and_command_load_no_libtorch() -> Result<()> {
+fn no_built_program_but_the_worker_loads_libtorch() -> Result<()> {
     let names_libtorch = |program: &str| -> Result<bool> {
         let library = b"libtorch_cpu.so";
         Ok(fs::read(places::program(program)?)?.windows(library.len()).any(|window| window == library))
     };
     ensure!(names_libtorch("ringtune-worker")?, "the search finds nothing");
-    for program in ["ringtune", "ringtune-coordinator"] {
+    for program in ["ringtune", "ringtune-coordinator", "fake-worker"] {
         ensure!(!names_libtorch(program)?, "{program} links libtorch");
     }
     Ok(())

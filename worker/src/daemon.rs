@@ -19,7 +19,7 @@ use crate::{
     base_model::Fingerprints,
     capabilities::{capabilities, default_threads},
     contents::{self, ArtifactClient, ContentCache},
-    engine::{EngineError, EngineHandle, EngineIdentity, TorchEngine},
+    engine::{EngineError, EngineHandle, EngineIdentity, StartEngine},
     http::{self, Metrics, MetricsError},
     latents::LatentCache,
     node::Node,
@@ -51,7 +51,7 @@ pub enum Error {
     /// What to tell the neighbours.
     #[error(transparent)]
     Advertise(#[from] AdvertiseError),
-    /// libtorch.
+    /// The library that computes.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// The metrics' registry.
@@ -89,10 +89,15 @@ impl Error {
     }
 }
 
-/// Runs a worker on libtorch until `shutdown`.
-pub async fn run(settings: Settings, launch: Launch, shutdown: Shutdown) -> Result<(), Error> {
+/// Runs a worker until `shutdown`, on an engine with the threads that the settings or the machine have.
+pub async fn run(
+    settings: Settings,
+    launch: Launch,
+    shutdown: Shutdown,
+    start: StartEngine,
+) -> Result<(), Error> {
     let threads = default_threads(&detect().await?, settings.compute.threads);
-    run_with(settings, launch, shutdown, move || EngineHandle::start(move || TorchEngine::new(threads))).await
+    run_with(settings, launch, shutdown, move || start(threads)).await
 }
 
 /// Runs a worker on any engine until `shutdown`. The engine is started once nothing else can go wrong cheaply.

@@ -68,24 +68,7 @@ impl Blame for data::Error {
 
 impl Blame for EngineError {
     fn fault(&self) -> Fault {
-        match self {
-            Self::Model(error) => model_fault(error),
-            Self::NothingLoaded
-            | Self::Scripted(_)
-            | Self::Panicked(_)
-            | Self::Unwanted
-            | Self::Gone
-            | Self::Spawn(_) => Fault::Node,
-        }
-    }
-}
-
-fn model_fault(error: &ringtune_model::Error) -> Fault {
-    use ringtune_model::Error as E;
-    match error {
-        // No memory, most likely: shapes and values were checked before.
-        E::Io { .. } | E::Torch(_) => Fault::Node,
-        _ => Fault::Job,
+        if self.is_of_job() { Fault::Job } else { Fault::Node }
     }
 }
 
@@ -135,10 +118,7 @@ mod tests {
         let job: [Box<dyn Blame>; 6] = [
             Box::new(data::Error::ImageTooLarge { name: name(), bytes: 2, allowed: 1 }),
             Box::new(data::Error::PlaceholderTaken { token: "cat".to_owned() }),
-            Box::new(EngineError::Model(ringtune_model::Error::Json {
-                file: file(),
-                reason: "no".to_owned(),
-            })),
+            Box::new(EngineError::OfJob("unet/config.json: no".into())),
             Box::new(ringtune_sources::Error::Unsuitable { place: name(), problem: "no unet".to_owned() }),
             Box::new(caption(CaptionError::Encoding.into())),
             Box::new(Refusal::of("train.resolution", "too small")),
@@ -146,10 +126,11 @@ mod tests {
         for error in job {
             assert_eq!(error.fault(), Fault::Job, "{error}");
         }
-        let node: [Box<dyn Blame>; 6] = [
+        let node: [Box<dyn Blame>; 7] = [
             Box::new(output::Error::writing(&file(), full())),
             Box::new(data::Error::ReadImage { name: name(), source: full() }),
             Box::new(EngineError::Gone),
+            Box::new(EngineError::OfNode("model.safetensors: cannot be read".into())),
             Box::new(EngineError::Panicked("can't allocate memory".to_owned())),
             Box::new(ringtune_sources::Error::Unreachable { what: name(), problem: "no route".to_owned() }),
             Box::new(caption(full().into())),

@@ -1,6 +1,7 @@
-//! Ringtune's worker: dials a coordinator, takes ranks of jobs, computes them on libtorch
-//! (on one thread, behind the [`engine::Engine`] trait) and exchanges gradients with its ring
-//! neighbours over gRPC.
+//! Ringtune's worker: dials a coordinator, takes ranks of jobs, computes them on an engine (on one thread, behind
+//! the [`engine::WorkerEngine`] trait) and exchanges gradients with its ring neighbours over gRPC.
+//!
+//! It links no library that computes: a program hands one in ([`engine::Library`]).
 
 pub mod advertise;
 pub mod arguments;
@@ -23,6 +24,7 @@ pub mod node;
 pub mod output;
 pub mod patience;
 pub mod pipeline;
+pub mod program;
 pub mod rank;
 mod reconnect;
 pub mod ring;

@@ -3,13 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
+use ringtune_engine::{ModelInfo, ModelOptions, PredictionType, SamplerKind};
 use tch::Kind;
 
-use crate::api::{ModelInfo, ModelOptions, PredictionType};
 use crate::clip::{self, TextEncoder};
 use crate::config::{Keys, SamplerConfig, SchedulerConfig, TextConfig, UNetConfig, VaeConfig};
 use crate::error::{Error, Result};
-use crate::samplers::SamplerKind;
 use crate::single_file::SingleFile;
 use crate::unet::{self, UNet};
 use crate::vae::{self, VaeDecoder, VaeEncoder};

@@ -1,8 +1,9 @@
 //! Sampling pictures with classifier-free guidance (Ho & Salimans 2022).
 
+use ringtune_engine::{MOST_CHUNKS, MOST_PICTURES, RgbImage};
 use tch::Tensor;
 
-use crate::api::{GenerateRequest, MOST_CHUNKS, MOST_PICTURES, RgbImage};
+use crate::api::GenerateRequest;
 use crate::error::{Error, Result};
 use crate::samplers::Sampler;
 use crate::stable_diffusion::{StableDiffusion, check_sides, kind_of, to_vec};

@@ -1,7 +1,7 @@
 //! Stable Diffusion on libtorch, as far as textual inversion needs it: the only crate that names tch.
 //!
 //! The way in is [`Runtime::initialise`], then [`StableDiffusion::open`] and its methods; they take and return
-//! plain data ([`api`]). Every random draw is the caller's. The networks' blocks are public modules so that each
+//! plain data ([`api`], [`ringtune_engine`]). Every random draw is the caller's. The networks' blocks are public modules so that each
 //! can be checked against the reference implementation: open a [`weights::Weights`], take a
 //! [`weights::Scope`] of it, build the block, call `forward` with tensors.
 
@@ -27,12 +27,11 @@ pub mod unet;
 pub mod vae;
 pub mod weights;
 
-pub use api::{
-    GenerateRequest, Gradient, MOST_CHUNKS, MOST_PICTURES, Microbatch, ModelInfo, ModelOptions, Moments,
-    Pixels, Precision, PredictionType, RgbImage,
-};
+pub use api::{GenerateRequest, Microbatch};
 pub use error::{Error, Result};
 pub use probe::{KERNELS_REVISION, probe};
+pub use ringtune_engine::{
+    Gradient, ModelInfo, ModelOptions, Moments, Pixels, Precision, PredictionType, RgbImage, SamplerKind,
+};
 pub use runtime::{Runtime, RuntimeInfo};
-pub use samplers::SamplerKind;
 pub use stable_diffusion::{StableDiffusion, check_folder};

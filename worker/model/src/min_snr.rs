@@ -3,7 +3,8 @@
 //! Source: Hang et al. 2023 (min-SNR), section 3.4; diffusers examples/text_to_image/train_text_to_image.py with
 //! `--snr_gamma`, and training_utils.compute_snr.
 
-use crate::api::PredictionType;
+use ringtune_engine::PredictionType;
+
 use crate::error::{Error, Result};
 use crate::schedule::NoiseSchedule;
 

@@ -1,8 +1,8 @@
 //! A small fixed computation whose bits tell apart machines that would train differently.
 
+use ringtune_engine::Precision;
 use tch::{Kind, Tensor};
 
-use crate::api::Precision;
 use crate::attention::scaled_dot_product;
 use crate::error::Result;
 use crate::layers::{from_tokens, to_tokens};

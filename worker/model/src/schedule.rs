@@ -2,9 +2,9 @@
 //!
 //! Variances are computed in fp32 as diffusers' DDPMScheduler does, without libtorch.
 
+use ringtune_engine::PredictionType;
 use tch::{Kind, Tensor};
 
-use crate::api::PredictionType;
 use crate::config::{BetaSchedule, SchedulerConfig};
 use crate::error::{Error, Result};
 

@@ -8,18 +8,20 @@
 //!
 //! Source: diffusers `loaders/single_file_utils.py` and `scripts/convert_original_stable_diffusion_to_diffusers.py`.
 
+mod layout;
 mod names;
 mod sizes;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ringtune_engine::PredictionType;
 use serde_json::{Map, Value, json};
 
-use crate::api::PredictionType;
 use crate::config::Keys;
 use crate::error::{Error, Result};
 use crate::weights::{Header, Weights};
+use layout::Generation;
 use names::Component;
 use sizes::Sizes;
 
@@ -32,15 +34,6 @@ pub(crate) struct SingleFile {
     path: PathBuf,
     sizes: Arc<Sizes>,
     prediction: PredictionType,
-}
-
-/// Which text encoder a file holds, by which the two generations are told apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Generation {
-    /// Stable Diffusion 1.x: CLIP ViT-L as transformers has it.
-    One,
-    /// Stable Diffusion 2.x: CLIP ViT-H as open_clip has it.
-    Two,
 }
 
 impl SingleFile {

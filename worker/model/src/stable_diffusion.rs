@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use ringtune_engine::{ModelInfo, ModelOptions, Moments, Pixels, Precision};
 use tch::{Kind, Tensor};
 
-use crate::api::{ModelInfo, ModelOptions, Moments, Pixels, Precision};
 use crate::checkpoint::Checkpoint;
 use crate::clip::TextEncoder;
 use crate::error::{Error, Result};

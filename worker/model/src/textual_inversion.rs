@@ -4,9 +4,10 @@
 
 use std::time::Instant;
 
+use ringtune_engine::{Gradient, Precision};
 use tch::{Reduction, Tensor};
 
-use crate::api::{Gradient, Microbatch, Precision};
+use crate::api::Microbatch;
 use crate::error::{Error, Result};
 use crate::min_snr;
 use crate::stable_diffusion::{StableDiffusion, to_vec};

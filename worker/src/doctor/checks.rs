@@ -9,7 +9,7 @@ use tonic::transport::Endpoint;
 
 use crate::{
     capabilities::default_threads,
-    engine::{EngineError, EngineHandle, TorchEngine},
+    engine::{EngineError, StartEngine},
     node::Node,
     session::error_chain,
 };
@@ -117,11 +117,9 @@ fn memory(bytes: u64, shown: String) -> Check {
 }
 
 /// libtorch: that it starts, which it is, where it is.
-pub(super) async fn of_engine() -> Vec<Check> {
+pub(super) async fn of_engine(start: StartEngine) -> Vec<Check> {
     let threads = default_threads(&Node::detect(), 0);
-    let started = tokio::task::spawn_blocking(move || EngineHandle::start(move || TorchEngine::new(threads)))
-        .await
-        .unwrap_or(Err(EngineError::Gone));
+    let started = tokio::task::spawn_blocking(move || start(threads)).await.unwrap_or(Err(EngineError::Gone));
     let identity = match started {
         Ok(engine) => engine.identity().await,
         Err(error) => Err(error),

@@ -9,6 +9,8 @@ use clap::{Args, ValueEnum};
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
 
+use crate::engine::StartEngine;
+
 pub use checks::{Check, Verdict};
 pub use job::JobArguments;
 
@@ -49,9 +51,9 @@ struct Report<'a> {
 ///
 /// # Errors
 /// stdout cannot be written.
-pub async fn run(arguments: &DoctorArguments) -> io::Result<bool> {
+pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> io::Result<bool> {
     if let Some(file) = &arguments.job.job {
-        let report = job::examine(file, &arguments.job, arguments.coordinator.as_deref()).await;
+        let report = job::examine(file, &arguments.job, arguments.coordinator.as_deref(), start).await;
         let text = match arguments.output {
             DoctorOutput::Json => report.to_json().map_err(io::Error::other)?,
             DoctorOutput::Text => job::render(&report),
@@ -60,7 +62,7 @@ pub async fn run(arguments: &DoctorArguments) -> io::Result<bool> {
         return Ok(report.can_start());
     }
     let mut checks = checks::of_node();
-    checks.extend(checks::of_engine().await);
+    checks.extend(checks::of_engine(start).await);
     if let Some(url) = &arguments.coordinator {
         checks.push(checks::of_coordinator(url).await);
     }

@@ -6,13 +6,12 @@
 use std::path::Path;
 
 use image::RgbImage;
-use ringtune_model::{MOST_CHUNKS, MOST_PICTURES};
 use ringtune_shared::ids::ContentHash;
 
 use super::{Error, Infotext, embeddings::EmbeddingFile, embeddings::Embeddings, sheet};
 use crate::{
     data::ClipTokenizer,
-    engine::{self, ImageRequest, ModelInfo, SamplerKind},
+    engine::{self, ImageRequest, MOST_CHUNKS, MOST_PICTURES, ModelInfo, SamplerKind},
     train::Draws,
 };
 

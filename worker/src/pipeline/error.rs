@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{data, generate};
+use crate::{data, engine::EngineError, generate};
 
 /// Each message names the file or folder.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum Error {
     Task(#[from] tokio::task::JoinError),
     /// The model loader does not take it.
     #[error("the checkpoint cannot be read: {0}")]
-    Model(#[from] ringtune_model::Error),
+    Model(#[from] EngineError),
 }
 
 impl Error {

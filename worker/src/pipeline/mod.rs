@@ -23,6 +23,7 @@ pub use error::Error;
 
 use crate::{
     data::ClipTokenizer,
+    engine::{Library, ModelInfo},
     generate::{
         EmbeddingFile, Embeddings,
         checkpoint::{self, CheckpointChoice},
@@ -34,21 +35,21 @@ use parts::{How, MODEL_INDEX};
 /// Longest prompt of any CLIP; only for reading the tokenizer.
 const PROMPT_LENGTH: usize = 77;
 
-/// Makes the folder; says on stderr what it is.
+/// Makes the folder; says on stderr what it is. The loader of `library` has to take it.
 ///
 /// # Errors
 /// See [`Error`]. On an error the output is as it was.
-pub async fn run(arguments: PipelineArguments) -> Result<(), Error> {
+pub async fn run(arguments: PipelineArguments, library: Library) -> Result<(), Error> {
     check_output(&arguments.output)?;
     let PipelineArguments { model, revision, .. } = &arguments;
     // Its cache keeps what it holds as long as this value lives.
     let checkpoint = checkpoint::fetch(CheckpointChoice { model, revision, variant: "" }).await?;
     let folder = checkpoint.folder.clone();
-    tokio::task::spawn_blocking(move || make(&folder, &arguments)).await?
+    tokio::task::spawn_blocking(move || make(&folder, &arguments, library)).await?
 }
 
 /// With the checkpoint in the folder `model`. Blocks.
-fn make(model: &Path, arguments: &PipelineArguments) -> Result<(), Error> {
+fn make(model: &Path, arguments: &PipelineArguments, library: Library) -> Result<(), Error> {
     let output = &arguments.output;
     // 1. Everything that can be wrong.
     let index = parts::read_index(model)?;
@@ -76,7 +77,8 @@ fn make(model: &Path, arguments: &PipelineArguments) -> Result<(), Error> {
     words::write(&model.join("tokenizer"), &folder.path().join("tokenizer"), vocabulary, &tokens)?;
     table.write(&folder.path().join("text_encoder"), &embeddings.rows)?;
     // 4. What was written is read again.
-    check(folder.path(), vocabulary, &tokens, &embeddings.rows)?;
+    let info = (library.check_folder)(folder.path())?;
+    check(folder.path(), &info, vocabulary, &tokens, &embeddings.rows)?;
     // 5. Its own name.
     let readable = fs::Permissions::from_mode(0o755);
     fs::set_permissions(folder.path(), readable).map_err(failed_at(folder.path()))?;
@@ -113,9 +115,15 @@ fn parent_of(output: &Path) -> PathBuf {
     }
 }
 
-/// The model loader has to take it, its tokenizer to give the learned ids, and its table to hold the learned rows.
-fn check(folder: &Path, vocabulary: usize, tokens: &[String], rows: &[f32]) -> Result<(), Error> {
-    let info = ringtune_model::check_folder(folder)?;
+/// The folder that the model loader takes as `info` has to have as many tokens, its tokenizer to give the learned ids,
+/// and its table to hold the learned rows.
+fn check(
+    folder: &Path,
+    info: &ModelInfo,
+    vocabulary: usize,
+    tokens: &[String],
+    rows: &[f32],
+) -> Result<(), Error> {
     if info.vocab_size != vocabulary + tokens.len() {
         return Err(unusable(folder, format!("reads back with {} tokens", info.vocab_size)));
     }
@@ -132,6 +140,3 @@ fn check(folder: &Path, vocabulary: usize, tokens: &[String], rows: &[f32]) -> R
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,8 +1,8 @@
 //! Pictures come through interruptions.
 
+use ringtune_fake_engine::FakeScript;
 use ringtune_proto::v1::RankPhase;
 use ringtune_shared::ids::JobId;
-use ringtune_worker::engine::FakeScript;
 
 use crate::worker::{Alone, in_time, job_on, pictures};
 

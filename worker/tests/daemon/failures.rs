@@ -1,8 +1,8 @@
 //! Every failure ends the rank with a reason that names what is wrong; the worker lives on.
 
+use ringtune_fake_engine::FakeScript;
 use ringtune_proto::v1::{RankFault, RankPhase};
 use ringtune_shared::{ids::JobId, job::JobSpec};
-use ringtune_worker::engine::FakeScript;
 
 use crate::{
     coordinator::Coordinator,

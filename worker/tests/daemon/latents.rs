@@ -7,9 +7,10 @@ use std::{
     time::Duration,
 };
 
+use ringtune_fake_engine::FakeScript;
 use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
 use ringtune_shared::{ids::JobId, job::JobSpec};
-use ringtune_worker::{engine::FakeScript, settings::Settings};
+use ringtune_worker::settings::Settings;
 
 use crate::{
     rings::{Ring, begin, ring},

@@ -10,5 +10,5 @@ mod latents;
 mod rings;
 mod services;
 mod sessions;
-mod torch;
+mod support;
 mod worker;

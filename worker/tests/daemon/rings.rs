@@ -1,8 +1,8 @@
 //! Several workers in one ring.
 
+use ringtune_fake_engine::FakeScript;
 use ringtune_proto::v1::{self, RankPhase};
 use ringtune_shared::ids::JobId;
-use ringtune_worker::engine::FakeScript;
 
 use crate::{
     coordinator::{Coordinator, Rank, Session},

@@ -1,6 +1,6 @@
 //! What a worker's gRPC port offers besides the ring: health and reflection.
 
-use ringtune_worker::engine::FakeScript;
+use ringtune_fake_engine::FakeScript;
 use tonic::transport::Endpoint;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,

@@ -1,5 +1,6 @@
 //! What a worker does when its coordinator goes away, comes back, or is another one than it should be.
 
+use ringtune_fake_engine::{FakeEngine, FakeScript};
 use ringtune_proto::v1::{RankPhase, session_request::Message as Up};
 use ringtune_shared::{
     daemon::{listen::Launch, state_lock::StateLockError},
@@ -8,7 +9,7 @@ use ringtune_shared::{
 };
 use ringtune_worker::{
     daemon::{Error, run_with},
-    engine::{EngineHandle, FakeEngine, FakeScript},
+    engine::EngineHandle,
     state_folder::StateFolderError,
 };
 

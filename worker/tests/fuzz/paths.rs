@@ -3,7 +3,6 @@
 use std::{fs, io::Cursor, path::PathBuf};
 
 use image::{DynamicImage, ImageFormat, RgbImage};
-use ringtune_model::weights::Weights;
 use ringtune_shared::{
     checkpoint::{self, About, Numerics},
     embedding::LearnedEmbedding,
@@ -14,7 +13,6 @@ use ringtune_shared::{
 };
 use ringtune_worker::{
     data::{images, pixels},
-    output::tensor_file::TensorFile,
     train::SavedState,
 };
 
@@ -137,41 +135,6 @@ fn manifest() {
                 true
             }
             Err(_) => false,
-        }),
-    }
-    .fuzz();
-}
-
-#[test]
-fn safetensors_header() {
-    let file = |tensors: &[(&str, &[usize])]| {
-        let file = tensors.iter().fold(TensorFile::new(), |file, (name, shape)| {
-            file.with_f32(name, shape, &vec![0.5; shape.iter().product()]).unwrap()
-        });
-        file.with_metadata("format", "pt").to_bytes().unwrap()
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().join("model.safetensors");
-    let words =
-        ["F32", "F64", "BF16", "I64", "BOOL", "F4", "dtype", "shape", "data_offsets", "__metadata__", "<a>"];
-    Path {
-        name: "safetensors-header",
-        words: words.map(str::to_owned).to_vec(),
-        valid: vec![file(&[("<a>", &[2, 8])]), file(&[("a.weight", &[4]), ("b", &[2, 1, 3])])],
-        mend: mend_safetensors,
-        most_bytes: 64 * MEBIBYTE,
-        read: Box::new(move |bytes| {
-            fs::write(&place, bytes).unwrap();
-            let Ok(weights) = Weights::open_file(&place, |name| Some(name.to_owned())) else { return false };
-            // The numbers themselves, wherever the header says that they are.
-            for (name, shape) in [("<a>", &[2, 8][..]), ("a.weight", &[4]), ("b", &[2, 1, 3])] {
-                if let Ok(tensor) = weights.root().stored_tensor(name, shape) {
-                    assert_eq!(tensor.size(), shape);
-                    // Reads every number.
-                    assert_eq!(tensor.f_sum(tensor.kind()).unwrap().numel(), 1);
-                }
-            }
-            true
         }),
     }
     .fuzz();

@@ -1,11 +1,11 @@
 //! scheduler/scheduler_config.json, read for one sampler as diffusers' `from_config` of its class reads it: a key that
 //! is absent takes that class's default, and keys of other classes are ignored.
 
+use ringtune_engine::SamplerKind;
 use serde_json::json;
 
 use crate::config::{Keys, SchedulerConfig, TimestepSpacing};
 use crate::error::Result;
-use crate::samplers::SamplerKind;
 
 /// Everything that decides a walk from noise to latents but the number of steps.
 #[derive(Debug, Clone, PartialEq)]

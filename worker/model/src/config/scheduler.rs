@@ -1,6 +1,7 @@
 //! The part of scheduler/scheduler_config.json that training and every sampler share, read as diffusers does.
 
-use crate::api::PredictionType;
+use ringtune_engine::PredictionType;
+
 use crate::config::Keys;
 use crate::error::Result;
 

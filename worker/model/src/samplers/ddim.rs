@@ -1,7 +1,8 @@
 //! The DDIM sampler (Song et al. 2021) with eta 0: every step is determined by the one before.
 
+use ringtune_engine::PredictionType;
+
 use super::{Solver, spacing};
-use crate::api::PredictionType;
 use crate::config::SamplerConfig;
 use crate::schedule::NoiseSchedule;
 

@@ -1,9 +1,10 @@
 //! DPM-Solver++ 2M (Lu et al. 2022): a multistep method on the predicted clean sample, in the logarithm of the
 //! signal-to-noise ratio.
 
+use ringtune_engine::{PredictionType, SamplerKind};
+
 use super::sigmas::{SigmaTable, check_falling, karras};
-use super::{SamplerKind, Solver, spacing};
-use crate::api::PredictionType;
+use super::{Solver, spacing};
 use crate::config::{BetaSchedule, DpmSolverConfig, SamplerConfig, TimestepSpacing};
 use crate::error::{Error, Result};
 

@@ -1,8 +1,10 @@
 //! Euler's method on the noise level, and its ancestral variant, which goes further down than the next level and adds
 //! noise up to it.
 
+use ringtune_engine::SamplerKind;
+
+use super::Solver;
 use super::sigmas::SigmaPath;
-use super::{SamplerKind, Solver};
 use crate::config::SamplerConfig;
 use crate::error::Result;
 

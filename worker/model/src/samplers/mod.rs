@@ -7,13 +7,12 @@
 mod ddim;
 mod dpm_solver;
 mod euler;
-mod kind;
 mod lms;
 mod pndm;
 mod sigmas;
 mod spacing;
 
-pub use kind::SamplerKind;
+use ringtune_engine::SamplerKind;
 
 use crate::config::SamplerConfig;
 use crate::error::{Error, Result};

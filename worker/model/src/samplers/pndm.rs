@@ -1,8 +1,9 @@
 //! Pseudo numerical methods for diffusion models (Liu et al. 2022): a linear multistep method of order 4, whose first
 //! values come from Runge-Kutta steps or, with `skip_prk_steps`, from lower orders (what others call PLMS).
 
+use ringtune_engine::PredictionType;
+
 use super::{Solver, spacing};
-use crate::api::PredictionType;
 use crate::config::SamplerConfig;
 use crate::error::{Error, Result};
 use crate::schedule::NoiseSchedule;

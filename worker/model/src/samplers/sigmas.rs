@@ -1,7 +1,8 @@
 //! Noise levels sigma = sqrt((1 - a) / a), by which Euler, LMS and DPM-Solver count (Karras et al. 2022).
 
+use ringtune_engine::PredictionType;
+
 use super::spacing;
-use crate::api::PredictionType;
 use crate::config::{SamplerConfig, TimestepSpacing};
 use crate::error::{Error, Result};
 use crate::schedule::NoiseSchedule;

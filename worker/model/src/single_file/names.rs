@@ -3,18 +3,10 @@
 //! Source: diffusers `loaders/single_file_utils.py` (convert_ldm_unet_checkpoint, convert_ldm_vae_checkpoint,
 //! convert_open_clip_checkpoint).
 
-use super::Generation;
+use super::layout::{CLIP, Generation, OPEN_CLIP, UNET, UNUSED_TEXT_BLOCK, VAE};
 use super::sizes::{InputBlock, Sizes};
 use crate::clip;
 use crate::weights::{Part, Place};
-
-pub(super) const UNET: &str = "model.diffusion_model.";
-pub(super) const VAE: &str = "first_stage_model.";
-pub(super) const CLIP: &str = "cond_stage_model.transformer.";
-pub(super) const OPEN_CLIP: &str = "cond_stage_model.model.";
-
-/// open_clip's last block, which Stable Diffusion 2.x leaves out: it takes the output of the one before.
-const UNUSED_TEXT_BLOCK: usize = 23;
 
 /// A part of a checkpoint that is loaded by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,9 +200,4 @@ fn open_clip_places(name: &str, rest: &str) -> Vec<Place> {
         ("mlp.c_proj.", "mlp.fc2."),
     ];
     whole(replaced(rest, &PARTS).map_or_else(|| name.to_string(), |part| format!("{layer}.{part}")))
-}
-
-/// How many of the text encoder's blocks are used, of those that a file has.
-pub(super) fn used_text_blocks(blocks: usize) -> usize {
-    blocks.min(UNUSED_TEXT_BLOCK)
 }

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::Generation;
-use super::names::{CLIP, OPEN_CLIP, UNET, VAE, used_text_blocks};
+use super::layout::{CLIP, Generation, OPEN_CLIP, UNET, VAE, used_text_blocks};
 use crate::error::{Error, Result};
 use crate::weights::Header;
 

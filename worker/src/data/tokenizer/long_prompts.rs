@@ -1,7 +1,7 @@
 //! Prompts for drawing: tokens of several vectors written out, and prompts that are longer than the text encoder's
 //! input cut into chunks.
 
-use ringtune_model::MOST_CHUNKS;
+use crate::engine::MOST_CHUNKS;
 
 use super::{super::Error, ClipTokenizer};
 

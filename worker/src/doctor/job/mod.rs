@@ -27,7 +27,7 @@ use crate::{
     base_model::Fingerprints,
     capabilities::default_threads,
     contents::{ArtifactClient, ContentCache},
-    engine::{EngineHandle, Precision, TorchEngine},
+    engine::{Precision, StartEngine},
     http::Metrics,
     kinds::{Rehearsal, RehearsalOptions, rehearse},
     latents::LatentCache,
@@ -63,7 +63,12 @@ pub struct JobArguments {
 }
 
 /// Looks at a job from all sides.
-pub(super) async fn examine(file: &Path, arguments: &JobArguments, coordinator: Option<&str>) -> JobReport {
+pub(super) async fn examine(
+    file: &Path,
+    arguments: &JobArguments,
+    coordinator: Option<&str>,
+    start: StartEngine,
+) -> JobReport {
     let mut report = JobReport { job_file: file.to_owned(), ..JobReport::default() };
     // 1. The job file.
     let mut spec = match read(file) {
@@ -111,7 +116,7 @@ pub(super) async fn examine(file: &Path, arguments: &JobArguments, coordinator: 
     }
     // 3. All that a worker would check, on this machine.
     let Some(job) = spec.textual_inversion() else { return report };
-    match on_this_machine(&spec, job, arguments, coordinator).await {
+    match on_this_machine(&spec, job, arguments, coordinator, start).await {
         Ok((rehearsal, precision, threads)) => {
             report.take(&spec.common, job, &rehearsal, precision, threads);
             if let Some(out) = &arguments.out {
@@ -151,6 +156,7 @@ async fn on_this_machine(
     job: &TextualInversionSpec,
     arguments: &JobArguments,
     coordinator: Option<&str>,
+    start: StartEngine,
 ) -> Result<(Rehearsal, Precision, usize), String> {
     let say = |error: &dyn std::error::Error| error.to_string();
     let node = Node::detect();
@@ -159,7 +165,7 @@ async fn on_this_machine(
     let threads = if wanted == 0 { default_threads(&node, 0) } else { wanted };
     let bf16 = spec.mixed_precision() == MixedPrecision::Bf16;
     let precision = if bf16 && node.cpu.has_bf16() { Precision::Bf16 } else { Precision::Fp32 };
-    let engine = tokio::task::spawn_blocking(move || EngineHandle::start(move || TorchEngine::new(threads)))
+    let engine = tokio::task::spawn_blocking(move || start(threads))
         .await
         .map_err(|error| say(&error))?
         .map_err(|error| say(&error))?;

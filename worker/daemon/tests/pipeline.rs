@@ -1,15 +1,36 @@
-use std::os::unix::fs::MetadataExt as _;
+//! `ringtune-worker pipeline` with libtorch's loader: what is in the folder that it makes.
 
-use super::*;
-use crate::output::TensorFile;
+#![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use ringtune_worker::{
+    data::ClipTokenizer,
+    output::TensorFile,
+    pipeline::{self, Error, PipelineArguments},
+};
+use ringtune_worker_daemon::LIBTORCH;
+use safetensors::SafeTensors;
+
+/// Of the toy checkpoint.
+const VOCABULARY: i64 = 49_408;
 
 fn toy() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/toy-sd")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/toy-sd")
+}
+
+/// Floats of a token's row.
+fn width() -> usize {
+    (LIBTORCH.check_folder)(&toy()).unwrap().text_width
 }
 
 /// Two rows of the toy's width for `<cat>`.
 fn embedding(folder: &Path) -> (PathBuf, Vec<f32>) {
-    let width = table::TokenTable::open(&toy().join("text_encoder")).unwrap().width();
+    let width = width();
     let rows: Vec<f32> = (0..2 * width).map(|number| number as f32 / 3.0).collect();
     let file = folder.join("cat.safetensors");
     TensorFile::new().with_f32("<cat>", &[2, width], &rows).unwrap().write(&file).unwrap();
@@ -29,7 +50,21 @@ fn arguments(folder: &Path) -> PipelineArguments {
 
 fn run(arguments: &PipelineArguments) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(super::run(arguments.clone()))
+    runtime.block_on(pipeline::run(arguments.clone(), LIBTORCH))
+}
+
+/// The folder's tokenizer reads `tokens` as the ids from `first` on, and its table ends with their `rows`.
+fn knows(folder: &Path, first: i64, tokens: &[&str], rows: &[f32]) {
+    let tokenizer = ClipTokenizer::open(&folder.join("tokenizer"), 77).unwrap();
+    for (token, id) in tokens.iter().zip(first..) {
+        assert_eq!(tokenizer.encode(token).unwrap()[1], id, "{token}");
+    }
+    let bytes = fs::read(folder.join("text_encoder/model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let table = tensors.tensor("embeddings.token_embedding.weight").unwrap();
+    let learned: Vec<u8> = rows.iter().flat_map(|number| number.to_le_bytes()).collect();
+    assert_eq!(table.shape()[0] as i64, first + tokens.len() as i64);
+    assert!(table.data().ends_with(&learned), "the table does not end with the learned rows");
 }
 
 #[test]
@@ -39,15 +74,14 @@ fn a_pipeline_has_the_token_its_rows_and_everything_else_as_it_was() {
     let output = arguments.output.clone();
     run(&arguments).unwrap();
     let (_, rows) = embedding(folder.path());
-    check(&output, 49_408, &["<cat>".to_owned(), "<cat>_1".to_owned()], &rows).unwrap();
+    knows(&output, VOCABULARY, &["<cat>", "<cat>_1"], &rows);
     let same = |one: &str| fs::read(toy().join(one)).unwrap() == fs::read(output.join(one)).unwrap();
     for name in ["unet/diffusion_pytorch_model.safetensors", "vae/config.json", "tokenizer/merges.txt"] {
         assert!(same(name), "{name}");
     }
     assert!(!same("text_encoder/config.json"));
     // Rows before the learned ones are the checkpoint's, exactly.
-    let (old, new) =
-        (ringtune_model::check_folder(&toy()).unwrap(), ringtune_model::check_folder(&output).unwrap());
+    let [old, new] = [&toy(), &output].map(|folder| (LIBTORCH.check_folder)(folder).unwrap());
     assert_eq!((old.vocab_size + 2, old.text_width), (new.vocab_size, new.text_width));
     // Again, over itself and without links; nothing else stays behind.
     run(&PipelineArguments { copy: true, ..arguments }).unwrap();
@@ -64,14 +98,14 @@ fn a_pipeline_can_learn_another_word() {
     let folder = tempfile::tempdir().unwrap();
     let first = arguments(folder.path());
     run(&first).unwrap();
-    let width = table::TokenTable::open(&toy().join("text_encoder")).unwrap().width();
+    let width = width();
     let dog = folder.path().join("dog.safetensors");
     let rows = vec![0.25; width];
     TensorFile::new().with_f32("<dog>", &[1, width], &rows).unwrap().write(&dog).unwrap();
     let output = folder.path().join("second");
     let model = first.output.to_str().unwrap().to_owned();
     run(&PipelineArguments { model, embeds: vec![dog], output: output.clone(), ..first }).unwrap();
-    check(&output, 49_410, &["<dog>".to_owned()], &rows).unwrap();
+    knows(&output, VOCABULARY + 2, &["<dog>"], &rows);
     let tokenizer = ClipTokenizer::open(&output.join("tokenizer"), 77).unwrap();
     assert_eq!(tokenizer.encode("<cat>_1").unwrap()[1], 49_409);
 }

@@ -1,4 +1,12 @@
-//! The same with libtorch, on the toy checkpoint.
+//! Whole workers on libtorch in this process, on the toy checkpoint, with a coordinator that does what the test says.
+
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../../../tests/daemon/coordinator.rs"]
+#[allow(dead_code, reason = "the tests of the worker use the rest of it")]
+mod coordinator;
+#[path = "../../../tests/daemon/support.rs"]
+mod support;
 
 use ringtune_proto::v1::RankPhase;
 use ringtune_shared::{
@@ -6,17 +14,13 @@ use ringtune_shared::{
     ids::JobId,
     job::JobSpec,
 };
-use ringtune_worker::{
-    daemon::run_with,
-    engine::{EngineHandle, TorchEngine},
-};
+use ringtune_worker::daemon::run_with;
+use ringtune_worker_daemon::LIBTORCH;
 use safetensors::SafeTensors;
 use tempfile::TempDir;
 
-use crate::{
-    coordinator::{Coordinator, Rank, Session},
-    worker::{fixture, in_time, job, settings},
-};
+use coordinator::{Coordinator, Rank, Session};
+use support::{fixture, in_time, job, settings};
 
 struct Cluster {
     coordinator: Coordinator,
@@ -32,7 +36,7 @@ async fn cluster(workers: usize) -> Cluster {
     for _ in 0..workers {
         let state = tempfile::tempdir().unwrap();
         tokio::spawn(run_with(settings(&coordinator, &state), Launch::default(), shutdown.clone(), || {
-            EngineHandle::start(|| TorchEngine::new(1))
+            (LIBTORCH.start)(1)
         }));
         folders.push(state);
         sessions.push(coordinator.accept().await);

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 fn fixture(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(path)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(path)
 }
 
 /// A folder with pictures, a file that is none, and a job on them.

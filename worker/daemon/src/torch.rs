@@ -5,12 +5,11 @@ use std::{
     time::SystemTime,
 };
 
-use ringtune_model::{Runtime, StableDiffusion};
-
-use super::{
-    Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo, Moments,
-    Pixels, RgbImage, TrainingSize,
+use ringtune_engine::{
+    DrawPictures, EncodeImages, Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel,
+    Microbatch, ModelInfo, Moments, Pixels, RgbImage, TextualInversion, TrainingSize, Wanted,
 };
+use ringtune_model::{Error, Runtime, StableDiffusion};
 
 /// Parts of a checkpoint folder whose files decide what is loaded.
 const COMPONENTS: [&str; 5] = ["", "text_encoder", "unet", "vae", "scheduler"];
@@ -39,7 +38,7 @@ struct FileStamp {
 impl TorchEngine {
     /// Sets libtorch up with `threads` compute threads; a job may change them later.
     pub fn new(threads: usize) -> Result<Self, EngineError> {
-        Runtime::initialise(threads)?;
+        Runtime::initialise(threads).map_err(engine_error)?;
         Ok(Self { loaded: None })
     }
 
@@ -52,19 +51,19 @@ impl Engine for TorchEngine {
     fn identity(&mut self) -> Result<EngineIdentity, EngineError> {
         let info = Runtime::info();
         // On one thread, so that workers with different defaults can be of one class: a job fixes the number.
-        Runtime::set_threads(1)?;
+        Runtime::set_threads(1).map_err(engine_error)?;
         let probe = ringtune_model::probe();
-        Runtime::set_threads(info.threads)?;
+        Runtime::set_threads(info.threads).map_err(engine_error)?;
         Ok(EngineIdentity {
             library_version: info.libtorch_version,
             instruction_set: format!("{}+{}", info.cpu_capability, info.matrix_instructions),
             kernels_revision: ringtune_model::KERNELS_REVISION,
-            probe: probe?,
+            probe: probe.map_err(engine_error)?,
         })
     }
 
     fn load(&mut self, request: &LoadModel) -> Result<ModelInfo, EngineError> {
-        Runtime::set_threads(request.threads)?;
+        Runtime::set_threads(request.threads).map_err(engine_error)?;
         let files = stamps(&request.folder);
         if let Some(loaded) = &self.loaded
             && loaded.request == *request
@@ -74,23 +73,22 @@ impl Engine for TorchEngine {
         }
         // The old one goes first: two checkpoints may not fit into memory.
         self.loaded = None;
-        let model = StableDiffusion::open_with(&request.folder, request.precision, &request.options)?;
+        let model = StableDiffusion::open_with(&request.folder, request.precision, &request.options)
+            .map_err(engine_error)?;
         let info = model.info();
         if let Some(TrainingSize { batch, resolution, bucketed: true }) = request.training {
             // Whether the resolution fits the checkpoint is asked by whoever knows the job's fields.
             let side = (resolution / info.vae_factor).max(1);
-            model.lay_out(batch, side, side)?;
+            model.lay_out(batch, side, side).map_err(engine_error)?;
         }
         self.loaded = Some(Loaded { request: request.clone(), files, model });
         Ok(info)
     }
+}
 
-    fn token_row(&mut self, id: i64) -> Result<Vec<f32>, EngineError> {
-        Ok(self.model()?.token_row(id)?)
-    }
-
+impl EncodeImages for TorchEngine {
     fn encode_image(&mut self, pixels: &Pixels) -> Result<Moments, EngineError> {
-        Ok(self.model()?.encode_image(pixels)?)
+        self.model()?.encode_image(pixels).map_err(engine_error)
     }
 
     fn drop_vae(&mut self) {
@@ -98,21 +96,34 @@ impl Engine for TorchEngine {
             loaded.model.drop_vae();
         }
     }
+}
+
+impl TextualInversion for TorchEngine {
+    fn token_row(&mut self, id: i64) -> Result<Vec<f32>, EngineError> {
+        self.model()?.token_row(id).map_err(engine_error)
+    }
 
     fn gradient(&mut self, microbatch: &Microbatch) -> Result<Gradient, EngineError> {
-        Ok(self.model()?.gradient(&microbatch.view())?)
+        self.model()?.gradient(&microbatch.into()).map_err(engine_error)
     }
 
     fn loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError> {
-        Ok(self.model()?.loss(&microbatch.view())?)
+        self.model()?.loss(&microbatch.into()).map_err(engine_error)
     }
+}
 
-    fn generate(
-        &mut self,
-        request: &ImageRequest,
-        is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Vec<RgbImage>, EngineError> {
-        self.model()?.generate(&request.view(), |_, _| is_wanted())?.ok_or(EngineError::Unwanted)
+impl DrawPictures for TorchEngine {
+    fn generate(&mut self, request: &ImageRequest, wanted: Wanted<'_>) -> Result<Vec<RgbImage>, EngineError> {
+        let drawn = self.model()?.generate(&request.into(), |_, _| wanted.still()).map_err(engine_error)?;
+        drawn.ok_or(EngineError::Unwanted)
+    }
+}
+
+/// Whose fault it is. libtorch lacks memory, most likely: shapes and values were checked before.
+pub(crate) fn engine_error(error: Error) -> EngineError {
+    match error {
+        Error::Io { .. } | Error::Torch(_) => EngineError::OfNode(Box::new(error)),
+        _ => EngineError::OfJob(Box::new(error)),
     }
 }
 
@@ -132,4 +143,20 @@ fn stamps(checkpoint: &Path) -> Vec<FileStamp> {
         .collect();
     all.sort();
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_checkpoint_says_is_the_jobs_fault_and_what_the_disk_does_the_nodes() {
+        let file = || PathBuf::from("unet/config.json");
+        let job = engine_error(Error::Json { file: file(), reason: "ends too early".to_owned() });
+        assert!(job.is_of_job());
+        assert_eq!(job.to_string(), "unet/config.json: ends too early");
+        let node = engine_error(Error::Io { file: file(), source: std::io::Error::other("gone") });
+        assert!(!node.is_of_job());
+        assert_eq!(node.to_string(), "unet/config.json: gone");
+    }
 }

@@ -170,7 +170,7 @@ fn doctor_reports_for_people_and_programs() {
 #[test]
 fn generate_draws_and_refuses() {
     let folder = tempfile::tempdir().unwrap();
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/toy-sd");
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/toy-sd");
     let generate = |output: &Path, more: &[&str]| {
         worker()
             .args(["generate", "--prompt", "a photo of a star", "--steps", "2", "--threads", "1"])
@@ -199,7 +199,7 @@ fn generate_draws_and_refuses() {
 #[test]
 fn a_batch_draws_what_single_pictures_are() {
     let folder = tempfile::tempdir().unwrap();
-    let toy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/toy-sd");
+    let toy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/toy-sd");
     // Noise in the steps, guidance, a last batch that is not full.
     let draw = |name: &str, batch: &str| {
         let output = worker()
@@ -231,7 +231,7 @@ fn a_batch_draws_what_single_pictures_are() {
 #[test]
 fn generate_draws_with_every_scheduler() {
     let folder = tempfile::tempdir().unwrap();
-    let toy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/toy-sd");
+    let toy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/toy-sd");
     let generate = |model: &Path, output: &Path, more: &[&str]| {
         worker()
             .args(["generate", "--prompt", "a photo of a star", "--steps", "4", "--threads", "1"])

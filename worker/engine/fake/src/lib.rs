@@ -1,5 +1,9 @@
 //! An engine of a few lines of arithmetic: equal inputs give equal outputs, and a script says where to fail.
 //! Everything around the engine is tested with it.
+//!
+//! It is a crate, for tests alone, and no feature of the engine's crate: cargo gives a dependency the features that
+//! anybody in the selection asks for, so that a test's feature would compile everything above the engine a second time
+//! and leave the fake in the programs that are built beside the tests.
 
 use std::{
     path::PathBuf,
@@ -10,9 +14,10 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo,
-    ModelOptions, Moments, Pixels, Precision, PredictionType, RgbImage, SamplerKind,
+use ringtune_engine::{
+    DrawPictures, EncodeImages, Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel,
+    Microbatch, ModelInfo, ModelOptions, Moments, Pixels, Precision, PredictionType, RgbImage, SamplerKind,
+    TextualInversion, Wanted,
 };
 
 /// Where a [`FakeEngine`] is to fail. Gradients are counted from 1.
@@ -34,6 +39,8 @@ pub struct FakeScript {
     pub endless_pictures: bool,
     /// Counts the pictures that were encoded, by all engines that share it.
     pub encoded: Arc<AtomicU64>,
+    /// Counts how often the VAE was dropped, by all engines that share it.
+    pub dropped: Arc<AtomicU64>,
 }
 
 /// Deterministic and fast; see the module.
@@ -118,7 +125,7 @@ impl Engine for FakeEngine {
 
     fn load(&mut self, request: &LoadModel) -> Result<ModelInfo, EngineError> {
         if let Some(reason) = &self.script.fail_load {
-            return Err(EngineError::Scripted(reason.clone()));
+            return Err(EngineError::OfNode(reason.clone().into()));
         }
         self.loaded = Some(request.clone());
         Ok(ModelInfo {
@@ -135,15 +142,9 @@ impl Engine for FakeEngine {
             native_resolution: None,
         })
     }
+}
 
-    fn token_row(&mut self, id: i64) -> Result<Vec<f32>, EngineError> {
-        self.loaded()?;
-        if self.script.token_rows_not_finite {
-            return Ok(vec![f32::NAN; Self::TEXT_WIDTH]);
-        }
-        Ok((0..Self::TEXT_WIDTH).map(|column| ((id as usize % 97) * 31 + column) as f32 / 3007.0).collect())
-    }
-
+impl EncodeImages for FakeEngine {
     fn encode_image(&mut self, pixels: &Pixels) -> Result<Moments, EngineError> {
         self.loaded()?;
         self.script.encoded.fetch_add(1, Ordering::Relaxed);
@@ -154,14 +155,26 @@ impl Engine for FakeEngine {
         Ok(Moments { channels: 4, height, width, mean, logvar: vec![-2.0; 4 * positions] })
     }
 
-    fn drop_vae(&mut self) {}
+    fn drop_vae(&mut self) {
+        self.script.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl TextualInversion for FakeEngine {
+    fn token_row(&mut self, id: i64) -> Result<Vec<f32>, EngineError> {
+        self.loaded()?;
+        if self.script.token_rows_not_finite {
+            return Ok(vec![f32::NAN; Self::TEXT_WIDTH]);
+        }
+        Ok((0..Self::TEXT_WIDTH).map(|column| ((id as usize % 97) * 31 + column) as f32 / 3007.0).collect())
+    }
 
     fn gradient(&mut self, microbatch: &Microbatch) -> Result<Gradient, EngineError> {
         self.loaded()?;
         self.gradients += 1;
         let count = self.gradients;
         if self.script.fail_on_gradient == Some(count) {
-            return Err(EngineError::Scripted(format!("gradient {count} fails as scripted")));
+            return Err(EngineError::OfNode(format!("gradient {count} fails as scripted").into()));
         }
         assert!(self.script.panic_on_gradient != Some(count), "gradient {count} panics as scripted");
         if !self.script.gradient_takes.is_zero() {
@@ -179,15 +192,13 @@ impl Engine for FakeEngine {
         self.loaded()?;
         Ok(squares(&pulls(microbatch)))
     }
+}
 
-    fn generate(
-        &mut self,
-        request: &ImageRequest,
-        is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Vec<RgbImage>, EngineError> {
+impl DrawPictures for FakeEngine {
+    fn generate(&mut self, request: &ImageRequest, wanted: Wanted<'_>) -> Result<Vec<RgbImage>, EngineError> {
         self.loaded()?;
         if self.script.endless_pictures {
-            while is_wanted() {
+            while wanted.still() {
                 std::thread::yield_now();
             }
             return Err(EngineError::Unwanted);

@@ -1,0 +1,22 @@
+//! The worker on libtorch: joins the worker, which links no library to compute with, and the model library, which knows
+//! nothing of workers.
+
+mod torch;
+
+use std::path::Path;
+
+use ringtune_engine::{EngineError, EngineHandle, ModelInfo};
+use ringtune_worker::engine::Library;
+
+pub use torch::TorchEngine;
+
+/// libtorch, as the worker wants it.
+pub const LIBTORCH: Library = Library { start, check_folder };
+
+fn start(threads: usize) -> Result<EngineHandle, EngineError> {
+    EngineHandle::start(move || TorchEngine::new(threads))
+}
+
+fn check_folder(folder: &Path) -> Result<ModelInfo, EngineError> {
+    ringtune_model::check_folder(folder).map_err(torch::engine_error)
+}

@@ -1,0 +1,16 @@
+//! `ringtune-worker`: see `ringtune-worker --help`.
+
+use std::{io::Write as _, process::ExitCode};
+
+use clap::Parser as _;
+use ringtune_worker::{arguments::Arguments, patience, program};
+use ringtune_worker_daemon::LIBTORCH;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Err(error) = patience::ensure() {
+        // Only slower on busy cores.
+        let _ = writeln!(std::io::stderr(), "ringtune-worker: set GOMP_SPINCOUNT=0 by hand: {error}");
+    }
+    program::run(arguments, LIBTORCH)
+}

@@ -1,0 +1,39 @@
+//! The engine computes; everything else in the worker moves plain data to it and from it.
+//!
+//! An engine is synchronous and lives on one operating-system thread ([`EngineHandle::start`]): libtorch's settings are
+//! per thread, and its calls last from milliseconds to minutes. The async side holds an [`EngineHandle`], which sends
+//! one piece of work at a time over a bounded channel and awaits its answer. The work is a closure
+//! ([`EngineHandle::run`]); what callers ask most has a method of its own.
+//!
+//! Every engine has a name for what it computes with and loads checkpoints ([`Engine`]). Beside it stands one small
+//! trait for each thing that kinds of work need: [`EncodeImages`], [`TextualInversion`], [`DrawPictures`].
+//! [`WorkerEngine`] is all of them, and so the list of what the engine of a worker has to do.
+//!
+//! # What is large stays on the thread
+//! No tensor leaves the engine's thread: what goes in and out is plain data of a few megabytes at most. A kind of work
+//! that trains gigabytes keeps them there too, in the engine: the weights, their gradients and the optimizer's state.
+//! Whoever needs a part of them (a chunk of the gradient for the ring, a tensor for a checkpoint) sends a closure, to
+//! which the engine lends them in slices, and which takes one chunk in or out. They are never copied whole.
+
+mod calls;
+mod draw_pictures;
+mod encode_images;
+mod engine;
+mod error;
+mod model;
+mod sampler_kind;
+mod textual_inversion;
+mod thread;
+mod wanted;
+mod worker_engine;
+
+pub use draw_pictures::{DrawPictures, ImageRequest, MOST_CHUNKS, MOST_PICTURES, RgbImage};
+pub use encode_images::{EncodeImages, Moments, Pixels};
+pub use engine::{Engine, EngineIdentity};
+pub use error::EngineError;
+pub use model::{LoadModel, ModelInfo, ModelOptions, Precision, PredictionType, TrainingSize};
+pub use sampler_kind::SamplerKind;
+pub use textual_inversion::{Gradient, Microbatch, TextualInversion};
+pub use thread::EngineHandle;
+pub use wanted::Wanted;
+pub use worker_engine::WorkerEngine;
