@@ -4,6 +4,7 @@
 //! checks is checked by a rank's own preparation ([`crate::runner::rehearse`]).
 
 mod pictures;
+mod problem;
 mod report;
 mod sheet;
 mod text;
@@ -35,8 +36,9 @@ use crate::{
     },
 };
 use pictures::FolderReport;
+use problem::Problem;
 pub(super) use report::JobReport;
-use report::{Problem, SheetReport};
+use report::SheetReport;
 pub(super) use text::render;
 
 /// Nobody listens there: what a dry run needs lies on this machine, unless a coordinator is given.
