@@ -2,11 +2,12 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
+use ringtune_proto::{convert::job_state_from_name, v1::JobState};
 use ringtune_shared::job::Setting;
 use uuid::Uuid;
 
-use crate::{client::CoordinatorUrl, job_file::Label};
+use crate::{client::CoordinatorUrl, job_file::Label, output::OutputFormat};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,16 +68,6 @@ pub enum Command {
     /// Check whether this machine is fit for a worker, or what a job file would do (runs `ringtune-worker doctor`)
     #[command(disable_help_flag = true)]
     Doctor(PassedOnArguments),
-}
-
-/// How to print data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum OutputFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 /// `--output`, of every command that prints data.
@@ -198,8 +189,8 @@ Fields of --filter: state, name, owner, priority, kind, labels.KEY. A value with
 digits and . _ / : @ + - stands in double quotes.")]
 pub struct ListArguments {
     /// Only jobs in this state (may be repeated): queued, preparing, running, succeeded, failed, cancelled
-    #[arg(long, value_name = "STATE", value_parser = crate::output::parse_job_state)]
-    pub state: Vec<ringtune_proto::v1::JobState>,
+    #[arg(long, value_name = "STATE", value_parser = parse_job_state)]
+    pub state: Vec<JobState>,
     /// Only jobs of which all of this is true: FIELD=VALUE, several parted by " AND "
     #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
     pub filter: String,
@@ -298,6 +289,13 @@ pub struct PassedOnArguments {
     /// Passed on to ringtune-worker; try --help
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     pub arguments: Vec<OsString>,
+}
+
+/// Parses a job state as users write it, in upper or lower case.
+fn parse_job_state(name: &str) -> Result<JobState, String> {
+    job_state_from_name(name).ok_or_else(|| {
+        "the states are queued, preparing, running, paused, succeeded, failed and cancelled".to_owned()
+    })
 }
 
 #[cfg(test)]

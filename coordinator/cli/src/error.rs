@@ -5,7 +5,10 @@ use std::{io, path::PathBuf};
 use tonic::Code;
 
 use crate::{
-    checkpoints::ResumeError, client::ClientError, cluster::ClusterError, images::ImageFolderError,
+    checkpoints::ResumeError,
+    client::ClientError,
+    cluster::{ClusterError, WaitError},
+    images::{ImageFolderError, UploadError},
     job_file::JobFileError,
 };
 
@@ -95,5 +98,23 @@ impl Error {
     /// Whether the reader of our output went away (`ringtune list | head -1`), which is no failure.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+impl From<WaitError> for Error {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::Cluster(error) => error.into(),
+            WaitError::Client(error) => error.into(),
+        }
+    }
+}
+
+impl From<UploadError> for Error {
+    fn from(error: UploadError) -> Self {
+        match error {
+            UploadError::Folder(error) => error.into(),
+            UploadError::Client(error) => error.into(),
+        }
     }
 }

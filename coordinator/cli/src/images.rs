@@ -13,10 +13,7 @@ use ringtune_shared::{
     manifest::{LARGEST_IMAGE_FILE, MOST_FILES, Manifest, ManifestError, ManifestFile, is_image_name},
 };
 
-use crate::{
-    client::{Client, ClientError, Content},
-    error::Error,
-};
+use crate::client::{Client, ClientError, Content};
 
 /// Stray files that are named one by one.
 const STRAY_FILES_NAMED: usize = 10;
@@ -83,6 +80,17 @@ pub enum ImageFolderError {
         /// Why.
         source: ManifestError,
     },
+}
+
+/// Why the images of a folder are not all at the coordinator.
+#[derive(Debug, thiserror::Error)]
+pub enum UploadError {
+    /// The folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] ImageFolderError),
+    /// The coordinator did not take them in, or a file cannot be read.
+    #[error(transparent)]
+    Client(#[from] ClientError),
 }
 
 fn only_stray(stray: &[String]) -> String {
@@ -179,7 +187,7 @@ impl ImageFolder {
     }
 
     /// Uploads every image and then the manifest; returns the manifest's address.
-    pub async fn upload(&self, client: &Client) -> Result<String, Error> {
+    pub async fn upload(&self, client: &Client) -> Result<String, UploadError> {
         let mut files = Vec::with_capacity(self.images.len());
         let captions = self.captions.iter().cloned().chain(std::iter::repeat(None));
         for (name, caption) in self.images.iter().zip(captions) {

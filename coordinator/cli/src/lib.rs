@@ -19,6 +19,7 @@ pub mod error;
 pub mod images;
 pub mod interrupt;
 pub mod job_file;
+pub mod objects;
 pub mod output;
 pub mod progress;
 

@@ -9,20 +9,8 @@ use ringtune_shared::version::Dialect;
 
 use super::job::{Phase, RequestKey};
 use super::record::{ArtifactRecord, LogLevel, Progress, StepRecord};
+use super::session::{Sender, SessionId};
 use super::worker::Capabilities;
-
-/// One stream between a worker and the coordinator; never used twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(pub u64);
-
-/// Who says something, and on which session: words from an older session are dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sender {
-    /// The worker.
-    pub worker: WorkerId,
-    /// The session it speaks on.
-    pub session: SessionId,
-}
 
 /// Everything that can happen.
 #[derive(Debug, Clone)]

@@ -1,6 +1,5 @@
 //! A job and the ring it runs on.
 
-use std::fmt;
 use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
@@ -8,90 +7,13 @@ use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::{JobSpec, QueueSpec};
 use serde::{Deserialize, Serialize};
 
-use super::effect::Refusal;
+use super::failure::Failure;
+use super::job_state::JobState;
 use super::pin::Pin;
-use super::reason::Failure;
 use super::record::Checkpoint;
+use super::refusal::Refusal;
 use super::stop::Stop;
 use super::time::Time;
-
-/// The life of a job.
-///
-/// | from      | to        | when                                                              |
-/// |-----------|-----------|-------------------------------------------------------------------|
-/// | (none)    | Queued    | CreateJob                                                         |
-/// | Queued    | Preparing | enough free workers of one numerics class: a new epoch's ring     |
-/// | Queued    | Cancelled | CancelJob                                                         |
-/// | Preparing | Running   | every rank is ready                                               |
-/// | Preparing | Queued    | a node failed or its worker is gone: tried again, twice at most   |
-/// | Preparing | Failed    | a rank failed otherwise, or too often                             |
-/// | Preparing | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
-/// | Running   | Succeeded | every rank finished                                               |
-/// | Running   | Failed    | a rank failed, or its worker is gone                              |
-/// | Running   | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
-///
-/// Succeeded, Failed and Cancelled are final: a job in one of them never changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum JobState {
-    /// Waits for enough free workers.
-    Queued,
-    /// Ranks fetch the data, load the model, encode the images.
-    Preparing,
-    /// Ranks train.
-    Running,
-    /// Every step is done and the artifacts are kept.
-    Succeeded,
-    /// Ended by an error.
-    Failed,
-    /// Ended on request.
-    Cancelled,
-}
-
-impl JobState {
-    /// Every state, in the order of a life.
-    pub const ALL: [Self; 6] =
-        [Self::Queued, Self::Preparing, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
-
-    /// Whether a job in this state never changes again.
-    pub fn is_terminal(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
-    }
-
-    /// Whether the table above has this transition.
-    pub fn may_become(self, to: Self) -> bool {
-        use JobState::{Cancelled, Failed, Preparing, Queued, Running, Succeeded};
-        matches!(
-            (self, to),
-            (Queued, Preparing | Cancelled)
-                | (Preparing, Queued | Running | Failed | Cancelled)
-                | (Running, Succeeded | Failed | Cancelled)
-        )
-    }
-
-    /// The name, as stored and as shown in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Preparing => "preparing",
-            Self::Running => "running",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// Reads what [`JobState::as_str`] gives.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == name)
-    }
-}
-
-impl fmt::Display for JobState {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.as_str())
-    }
-}
 
 /// What a user asked for, and what became of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -155,6 +77,11 @@ impl Job {
             Some(given) if now != Some(given) => Err(Refusal::OtherEpoch { job: self.id, given, now }),
             _ => Ok(()),
         }
+    }
+
+    /// The stop that its ranks were told of, if they were.
+    pub fn told_to_stop(&self) -> Option<&Stop> {
+        self.stop.as_ref().filter(|stop| stop.goal.reason().is_some())
     }
 }
 
@@ -264,19 +191,5 @@ impl Ring {
     /// Whether every rank is in a phase that `wanted` accepts.
     pub fn all(&self, wanted: impl Fn(Phase) -> bool) -> bool {
         self.members.iter().all(|member| wanted(member.phase))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn final_states_have_no_way_out_and_others_have_one() {
-        for from in JobState::ALL {
-            let exits = JobState::ALL.into_iter().filter(|to| from.may_become(*to)).count();
-            assert_eq!(exits == 0, from.is_terminal(), "{from}");
-            assert_eq!(JobState::from_name(from.as_str()), Some(from));
-        }
     }
 }

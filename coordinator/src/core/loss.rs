@@ -1,8 +1,8 @@
 //! What becomes of a job whose ring loses a member: one pure decision, as a table.
 
+use super::failure::Failure;
 use super::input::Fault;
-use super::job::JobState;
-use super::reason::Failure;
+use super::job_state::JobState;
 
 /// What happened to a member of a ring, or to its rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,16 +6,19 @@
 mod cluster;
 mod deadlines;
 mod effect;
-mod indexes;
+mod failure;
 mod input;
 mod job;
+mod job_state;
 mod loss;
 mod pin;
 mod pool;
 mod queue;
 mod reason;
 mod record;
+mod refusal;
 pub mod scheduler;
+mod session;
 mod shared_map;
 mod stop;
 mod time;
@@ -24,15 +27,19 @@ mod waiting;
 mod worker;
 
 pub use cluster::{Cluster, Options, Recovered};
-pub use effect::{Action, Assignment, Down, Effects, OtherEpoch, Refusal, Write};
-pub use input::{Fault, HeldRank, Hello, Input, NewJob, RankReport, Sender, SessionId};
-pub use job::{Broken, Job, JobState, Member, Phase, RequestKey, Ring};
+pub use effect::{Action, Assignment, Down, Effects, OtherEpoch, Write};
+pub use failure::Failure;
+pub use input::{Fault, HeldRank, Hello, Input, NewJob, RankReport};
+pub use job::{Broken, Job, Member, Phase, RequestKey, Ring};
+pub use job_state::JobState;
 pub use pin::Pin;
-pub use reason::{Failure, ReasonCode};
+pub use reason::ReasonCode;
 pub use record::{
     AnyFloat, ArtifactRecord, Checkpoint, EventBody, EventKind, JobEvent, LogLevel, Progress, ProgressStage,
     StepRecord,
 };
+pub use refusal::Refusal;
+pub use session::{Sender, SessionId};
 pub use stop::{Goal, Stop};
 pub use time::Time;
 pub use waiting::Waiting;

@@ -1,9 +1,10 @@
 //! Why a job is in its state, for programs.
 
 use ringtune_shared::job::Activity;
-use serde::{Deserialize, Serialize};
 
-use super::job::{Job, JobState};
+use super::failure::Failure;
+use super::job::Job;
+use super::job_state::JobState;
 
 /// Why a job is in its state. [`Job::reason`] has the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,18 +29,6 @@ pub enum ReasonCode {
     CancelledByUser,
     /// Failed.
     Failed(Failure),
-}
-
-/// What failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Failure {
-    /// A rank said so.
-    Rank,
-    /// A worker did not come back in time, was restarted, or came back without its rank.
-    WorkerLost,
-    /// A rank lost its neighbour, and none could say why.
-    NeighbourLost,
 }
 
 impl Job {

@@ -4,7 +4,7 @@ use ringtune_shared::checkpoint::step_of_name;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use serde::{Deserialize, Serialize};
 
-use super::job::JobState;
+use super::job_state::JobState;
 use super::time::Time;
 
 /// Something that happened to a job.

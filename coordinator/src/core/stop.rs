@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::job::{Job, JobState};
-use super::reason::Failure;
+use super::failure::Failure;
+use super::job_state::JobState;
 use super::time::Time;
 
 /// The ranks come to their end by themselves; then, or when their time is over, the job becomes what the goal says.
@@ -59,13 +59,6 @@ impl Goal {
                 Some(reason)
             }
         }
-    }
-}
-
-impl Job {
-    /// The stop that its ranks were told of, if they were.
-    pub fn told_to_stop(&self) -> Option<&Stop> {
-        self.stop.as_ref().filter(|stop| stop.goal.reason().is_some())
     }
 }
 

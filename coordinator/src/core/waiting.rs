@@ -3,7 +3,8 @@
 use ringtune_shared::ids::JobId;
 
 use super::cluster::Cluster;
-use super::job::{Job, JobState};
+use super::job::Job;
+use super::job_state::JobState;
 use super::scheduler::{ClassWish, Problem, choose_class};
 
 /// The answer for any number of jobs, as of one state of the cluster.
@@ -14,7 +15,7 @@ pub struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    pub(super) fn of(cluster: &'a Cluster) -> Self {
+    fn of(cluster: &'a Cluster) -> Self {
         Self { cluster, first: cluster.next_in_queue() }
     }
 
@@ -52,11 +53,9 @@ impl<'a> Waiting<'a> {
 }
 
 impl Cluster {
-    /// The job that gets the next ring: the oldest of those that could run if all connected workers were free.
-    ///
-    /// It keeps the ones behind it waiting, so that large jobs do not starve; one that could not even then lets them pass.
-    pub(super) fn next_in_queue(&self) -> Option<(u64, JobId)> {
-        self.queue.oldest_fitting(&self.pool)
+    /// Why queued jobs wait, as of now.
+    pub fn waiting(&self) -> Waiting<'_> {
+        Waiting::of(self)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 
-use super::input::SessionId;
+use super::session::SessionId;
 use super::time::Time;
 
 /// What a node can do, as it says in its hello.

@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::jobs::job_id;
+use super::ids::job_id;
 use super::status::{FailedRequest, shutting_down, too_many};
 use super::{Api, blocking, incoming::Parts, outbound, outgoing};
 use crate::contents::{self, Claim, Committed, Range, Upload};

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use prost::Message as _;
-use ringtune_proto::convert::{FieldError, parse, queue_from_wire, spec_from_wire};
+use ringtune_proto::convert::{FieldError, queue_from_wire, spec_from_wire};
 use ringtune_proto::v1::{self, job_service_server::JobService};
 use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash, JobId};
 use ringtune_shared::job::{JobSpec, QueueSpec};
 use tonic::{Request, Response, Status};
 use tonic_types::FieldViolation;
 
+use super::ids::job_id;
 use super::references::Ties;
 use super::status::{FailedRequest, bad_queue, bad_request, bad_spec};
 use super::watches::{self, Answers};
@@ -159,10 +160,6 @@ fn resolve_epochs(spec: &mut JobSpec, images: Option<u64>) -> Result<(), Status>
         return Err(bad_request(vec![FieldViolation::new("spec.train.num_train_epochs", problem)]));
     };
     spec.resolve_epochs(images).map_err(bad_spec)
-}
-
-pub(super) fn job_id(text: &str) -> Result<JobId, FailedRequest> {
-    Ok(parse("job_id", text)?)
 }
 
 /// The key of a request: its id and the hash of the spec as sent, and of the queue where it says anything.

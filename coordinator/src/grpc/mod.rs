@@ -7,6 +7,7 @@ mod allowance;
 mod artifacts;
 mod cluster;
 mod connections;
+mod ids;
 mod inbound;
 mod incoming;
 mod jobs;

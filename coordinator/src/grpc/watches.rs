@@ -12,6 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
+use super::ids::job_id;
 use super::outbound;
 use super::status::{FailedRequest, shutting_down, too_many};
 use super::{Api, WATCHES};
@@ -93,7 +94,7 @@ pub(super) async fn watch_job(
     api: &Api,
     request: v1::WatchJobRequest,
 ) -> Result<Answers<v1::WatchJobResponse>, FailedRequest> {
-    let id = super::jobs::job_id(&request.job_id)?;
+    let id = job_id(&request.job_id)?;
     let place = place(api)?;
     let watch = api.handle.watch_job(id, request.after_sequence).await?;
     Ok(stream(watch, place, api.handle.clock(), api.shutdown.clone()))

@@ -2,16 +2,23 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use ringtune_shared::ids::{JobId, WorkerId};
 use tokio::sync::mpsc;
+use tracing::debug;
 
 use super::error::Error;
-use super::handle::Out;
-use crate::core::{Action, Cluster, Effects, OtherEpoch, Progress, Sender, SessionId, Write};
+use super::handle::{Out, Reply};
+use crate::core::{
+    Action, Cluster, Effects, Input, Job, OtherEpoch, Progress, Refusal, Sender, SessionId, Time, Write,
+};
 
 /// Answers a request once the commit went well or not; then the state is what is stored.
 type Answer = Box<dyn FnOnce(Result<&Cluster, Error>) + Send>;
+
+/// The job that a request was about, and how it was after it, unless it had ended before.
+pub(super) type Found = (Option<JobId>, Option<Arc<Job>>);
 
 /// A session's way down, and whose it is.
 pub(super) struct Session {
@@ -57,6 +64,49 @@ impl Batch {
         self.other_epochs.extend(effects.other_epoch);
     }
 
+    /// Takes in what a worker said, as of when it arrived.
+    pub(super) fn said(&mut self, at: Time, sender: Sender, input: Input) {
+        match self.next.apply(input, at) {
+            Ok(effects) => {
+                self.heard.push(sender);
+                self.add(effects);
+            }
+            Err(refusal) => debug!(worker = %sender.worker, %refusal, "dropped a worker's message"),
+        }
+    }
+
+    /// Takes in a request, which is answered after the commit, also where it is refused: the refusal may rest on what is
+    /// not stored yet. Whether it was accepted.
+    pub(super) fn request<T: Send + 'static>(
+        &mut self,
+        at: Time,
+        input: Input,
+        reply: Reply<T>,
+        answer: impl FnOnce(Found, &Cluster) -> Result<T, Error> + Send + 'static,
+    ) -> bool {
+        let what = match &input {
+            Input::KeepArtifact { .. } => Some(OtherEpoch::Upload),
+            Input::DropArtifact { .. } => Some(OtherEpoch::Deletion),
+            _ => None,
+        };
+        let outcome = self.next.apply(input, at);
+        if let Err(Refusal::OtherEpoch { .. }) = &outcome {
+            self.other_epochs.extend(what);
+        }
+        let outcome = outcome.map(|mut effects| {
+            let found = (effects.about, effects.job.take());
+            self.add(effects);
+            found
+        });
+        let accepted = outcome.is_ok();
+        self.answers.push(Box::new(move |stored| {
+            let answer = stored.and_then(|state| answer(outcome?, state));
+            // Nobody waits any more where the call was given up.
+            let _ = reply.send(answer);
+        }));
+        accepted
+    }
+
     /// Of several new versions of one row, or of its numbers, only the last is written.
     pub(super) fn coalesced_writes(&mut self) -> Vec<Write> {
         // Whether a later write has the whole row.
@@ -81,10 +131,8 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::core::{Options, Recovered, Time};
+    use crate::core::{Options, Recovered};
     use crate::store::conformance::queued_job;
 
     #[test]

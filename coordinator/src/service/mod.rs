@@ -11,7 +11,6 @@
 
 mod batch;
 mod clock;
-mod commands;
 mod error;
 mod handle;
 mod pace;

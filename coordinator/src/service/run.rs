@@ -1,5 +1,7 @@
 //! The loop.
 
+mod commands;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,7 +15,6 @@ use tracing::{debug, error, info, warn};
 
 use super::batch::{Batch, Session};
 use super::clock::Clock;
-use super::commands::apply_said;
 use super::error::Error;
 use super::handle::{Arrived, Handle, Out};
 use super::pace::{Pace, TICK};
@@ -82,17 +83,17 @@ pub async fn start(settings: Settings) -> Result<(Handle, JoinHandle<()>), store
     Ok((handle, tokio::spawn(service.run())))
 }
 
-pub(super) struct Loop {
+struct Loop {
     receiver: mpsc::Receiver<Arrived>,
     state: Arc<Cluster>,
     snapshot: watch::Sender<Arc<Cluster>>,
     store: Arc<dyn Store>,
     watchers: Watchers,
-    pub(super) sessions: HashMap<SessionId, Session>,
+    sessions: HashMap<SessionId, Session>,
     /// Sessions that are over, which the state does not know yet.
     unheard: Vec<Sender>,
     /// Jobs that ended, by how.
-    pub(super) ended: BTreeMap<JobState, u64>,
+    ended: BTreeMap<JobState, u64>,
     metrics: Metrics,
     clock: Clock,
     pace: Pace,
@@ -147,7 +148,7 @@ impl Loop {
 
     fn tick(&mut self, batch: &mut Batch, time: Time) {
         for sender in std::mem::take(&mut self.unheard) {
-            apply_said(batch, time, sender, Input::SessionEnded(sender));
+            batch.said(time, sender, Input::SessionEnded(sender));
         }
         match batch.next.apply(Input::Tick, time) {
             Ok(effects) => batch.add(effects),

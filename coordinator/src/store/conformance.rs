@@ -1,5 +1,4 @@
 //! What every [`Store`] must do, as one suite for all of them. Panics where one does not.
-#![expect(clippy::expect_used, clippy::missing_panics_doc, reason = "a test suite reports by panicking")]
 
 mod contents;
 
@@ -21,9 +20,9 @@ use crate::core::{
 
 /// What [`run`] left in the store.
 #[derive(Debug)]
-pub struct Written {
+pub(crate) struct Written {
     /// Oldest first.
-    pub jobs: Vec<Job>,
+    pub(crate) jobs: Vec<Job>,
 }
 
 /// One of two uploaded image folders.
@@ -32,7 +31,7 @@ fn images(number: u64) -> Option<String> {
 }
 
 /// A small job as CreateJob would make it, without its first event.
-pub fn queued_job(number: u64) -> Arc<Job> {
+pub(crate) fn queued_job(number: u64) -> Arc<Job> {
     let spec = JobSpec::from_draft(JobDraft {
         kind: Some("textual_inversion".to_owned()),
         name: Some(format!("job {number}")),
@@ -73,7 +72,7 @@ pub fn queued_job(number: u64) -> Arc<Job> {
 }
 
 /// Writes and reads everything that a store has, on an empty store.
-pub async fn run(store: &dyn Store) -> Written {
+pub(crate) async fn run(store: &dyn Store) -> Written {
     let first = jobs_are_kept(store).await;
     events_and_steps_are_kept_in_order(store, first.id).await;
     a_commit_is_all_or_nothing(store, first.id).await;
@@ -90,7 +89,7 @@ pub async fn run(store: &dyn Store) -> Written {
 }
 
 /// Checks that what [`run`] left is there.
-pub async fn check_written(store: &dyn Store, written: &Written) {
+pub(crate) async fn check_written(store: &dyn Store, written: &Written) {
     for job in &written.jobs {
         assert_eq!(store.job(job.id).await.expect("job").as_ref(), Some(job));
     }

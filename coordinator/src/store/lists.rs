@@ -3,7 +3,9 @@
 //! Every page begins behind the last thing of the page before (keyset): what comes or goes meanwhile neither repeats nor
 //! hides anything else.
 
-pub mod conformance;
+#[cfg(test)]
+pub(super) mod conformance;
+#[cfg(test)]
 pub(super) mod memory;
 
 use std::cmp::Ordering;

@@ -15,7 +15,7 @@ use crate::core::{
 
 /// Forgets everything when dropped. Can be told to fail.
 #[derive(Debug, Default)]
-pub struct MemoryStore {
+pub(crate) struct MemoryStore {
     tables: Mutex<Tables>,
 }
 
@@ -35,7 +35,7 @@ struct Tables {
 
 impl MemoryStore {
     /// From now on commits fail with [`Error::Full`], or no longer.
-    pub fn set_full(&self, full: bool) {
+    pub(crate) fn set_full(&self, full: bool) {
         self.tables().full = full;
     }
 

@@ -2,8 +2,10 @@
 //!
 //! Invariant: what [`Store::commit`] returned from is on disk; a commit that failed left nothing.
 
-pub mod conformance;
+#[cfg(test)]
+pub(crate) mod conformance;
 pub mod lists;
+#[cfg(test)]
 mod memory;
 mod sqlite;
 
@@ -16,7 +18,8 @@ use crate::core::{ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey
 
 use lists::{ArtifactQuery, EventQuery, JobQuery};
 
-pub use memory::MemoryStore;
+#[cfg(test)]
+pub(crate) use memory::MemoryStore;
 pub use sqlite::SqliteStore;
 
 /// What a store can fail with.

@@ -6,7 +6,7 @@ use ringtune_coordinator::{
     core::{Capabilities, Hello, Options, WorkerState},
     metrics::Metrics,
     service,
-    store::MemoryStore,
+    store::SqliteStore,
 };
 use ringtune_proto::v1::{self, JobState, RankPhase};
 use ringtune_shared::{ids::WorkerId, version::VERSION};
@@ -95,9 +95,11 @@ async fn a_worker_that_restarted_has_lost_its_rank() {
 /// A call that is given up after its hello and before its answer leaves nobody to tell of its end.
 #[tokio::test]
 async fn a_session_that_never_came_about_is_lost_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&folder.path().join("coordinator.db")).await.unwrap();
     let settings = service::Settings {
         options: Options { session_timeout: 600_000, ..Options::default() },
-        store: Arc::new(MemoryStore::default()),
+        store: Arc::new(store),
         metrics: Metrics::new().unwrap(),
     };
     let (handle, _loop) = service::start(settings).await.unwrap();

@@ -4,6 +4,7 @@
 
 mod endings;
 mod files;
+mod full_disk;
 mod sessions;
 mod storage;
 mod support;

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use ringtune_coordinator::core::Options;
-use ringtune_coordinator::store::MemoryStore;
 use ringtune_proto::v1::{self, JobState, RankPhase};
 use tonic::Code;
 
+use crate::full_disk::FullDisk;
 use crate::support::{Coordinator, create, ending, get, held, spec};
 
 #[tokio::test]
 async fn a_full_disk_refuses_requests_and_loses_no_report() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Arc::new(MemoryStore::default());
+    let store = Arc::new(FullDisk::open(folder.path()).await);
     let coordinator = Coordinator::start_on(folder.path(), Options::default(), store.clone()).await;
     let mut jobs = coordinator.jobs().await;
     let mut worker = coordinator.worker().await;

@@ -8,6 +8,7 @@
 
 mod calls;
 mod machine;
+mod stop;
 
 pub(super) use machine::run;
 

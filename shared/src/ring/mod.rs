@@ -46,18 +46,18 @@
 //! get rid of what it has to send, knows that the next rank has stalled.
 
 mod collectives;
-pub mod conformance;
 mod error;
 mod frame;
 mod hops;
 mod link;
 mod member;
-pub mod memory;
+mod place;
 mod plan;
 mod transport;
 
 pub use error::RingError;
 pub use frame::{Frame, Signal};
-pub use member::{Canceller, Exchange, Place, Ring, RingConfig};
+pub use member::{Canceller, Exchange, Ring, RingConfig};
+pub use place::Place;
 pub use plan::{Member, PlanError, RingView, block_of};
 pub use transport::{LinkBroken, ReceiveHalf, SendHalf, Transport};

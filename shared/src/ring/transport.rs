@@ -7,7 +7,7 @@ use super::Signal;
 /// One rank's connection with its two neighbours in one epoch.
 ///
 /// It carries signals in order, whole and at most once, and holds only a bounded number of them on
-/// the way. [`super::conformance`] checks all that is asked of a transport.
+/// the way. The suite in `ringtune-conformance` checks all that is asked of a transport.
 pub trait Transport: Send {
     /// Parts it, because a rank sends and receives at the same time.
     fn split(self: Box<Self>) -> (Box<dyn SendHalf>, Box<dyn ReceiveHalf>);

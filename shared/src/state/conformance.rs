@@ -6,7 +6,7 @@ use super::{
 };
 
 /// A sink that can be asked what it has.
-pub trait TestedSink: StateSink {
+pub(super) trait TestedSink: StateSink {
     /// Whether what it has is `state`; none where it has nothing that anybody may use.
     ///
     /// # Errors
@@ -15,19 +15,20 @@ pub trait TestedSink: StateSink {
 }
 
 /// What differs from what it should be, in words.
-pub type Failure = String;
+pub(super) type Failure = String;
 
 /// Makes a source of a given state.
-pub type OpenSource<'a> = dyn FnMut(&MemoryState) -> Result<Box<dyn StateSource + '_>, StateError> + 'a;
+pub(super) type OpenSource<'a> =
+    dyn FnMut(&MemoryState) -> Result<Box<dyn StateSource + '_>, StateError> + 'a;
 
 /// Makes an empty sink.
-pub type OpenSink<'a> = dyn FnMut() -> Result<Box<dyn TestedSink>, StateError> + 'a;
+pub(super) type OpenSink<'a> = dyn FnMut() -> Result<Box<dyn TestedSink>, StateError> + 'a;
 
 /// States of every kind: without tensors, without numbers, of every type, around the length of a chunk, of many tensors.
 ///
 /// # Errors
 /// None: that would be a fault of the program.
-pub fn samples() -> Result<Vec<MemoryState>, StateError> {
+pub(super) fn samples() -> Result<Vec<MemoryState>, StateError> {
     let mut random = Bytes(7);
     let mut state = |tensors: Vec<(String, Dtype, Vec<u64>)>| {
         let filled = tensors.into_iter().map(|(name, dtype, shape)| {
@@ -77,7 +78,7 @@ pub fn samples() -> Result<Vec<MemoryState>, StateError> {
 ///
 /// # Errors
 /// What it does else.
-pub fn run_source(open: &mut OpenSource<'_>) -> Result<(), Failure> {
+pub(super) fn run_source(open: &mut OpenSource<'_>) -> Result<(), Failure> {
     for (number, sample) in samples().map_err(text)?.iter().enumerate() {
         check_source(sample, &mut *open(sample).map_err(text)?)
             .map_err(|problem| format!("sample {number}: {problem}"))?;
@@ -111,7 +112,7 @@ fn check_source(sample: &MemoryState, source: &mut dyn StateSource) -> Result<()
 ///
 /// # Errors
 /// What it does else.
-pub fn run_sink(open: &mut OpenSink<'_>) -> Result<(), Failure> {
+pub(super) fn run_sink(open: &mut OpenSink<'_>) -> Result<(), Failure> {
     for (number, sample) in samples().map_err(text)?.iter().enumerate() {
         let checks: [(&str, Check); 3] = [
             ("whole", takes_all),

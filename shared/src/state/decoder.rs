@@ -1,8 +1,8 @@
 //! The one encoding of a state, on its way in. Nothing in it is trusted: it may come from anywhere.
 
-use std::io::{self, Read};
+use std::io::Read;
 
-use super::{Cursor, Header, StateError, StateSource, TensorList};
+use super::{Cursor, Header, StateError, StateSource, TensorList, fill::fill};
 
 /// Reads a state from anything that gives bytes: safetensors, canonical or not. What it allocates is bounded by the
 /// header's limits and one chunk, whatever the header says.
@@ -61,18 +61,4 @@ impl<R: Read> StateSource for Decoder<R> {
         }
         Ok(Some(&self.buffer))
     }
-}
-
-/// Fills the buffer as far as there is something to read; how far that was.
-pub(super) fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match reader.read(rest) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
 }

@@ -10,15 +10,13 @@ use serde::{
 use serde_json::Value;
 
 use super::{
-    MOST_DIMENSIONS, MOST_TENSORS, StateError, TensorInfo, TensorList, TensorProblem, decoder::fill,
-    error::cut, tensor::METADATA_KEY,
+    MOST_DIMENSIONS, MOST_TENSORS, StateError, TensorInfo, TensorList, TensorProblem,
+    error::cut,
+    fill::fill,
+    limits::{LARGEST_HEADER, MOST_METADATA},
+    tensor::METADATA_KEY,
 };
 
-/// Bytes of a header at most, without the length in front of it. The format allows 100 MB; here it holds at most
-/// [`MOST_TENSORS`] tensors, which take about 10 MB, and the prompts of a job.
-pub const LARGEST_HEADER: u64 = 16 << 20;
-/// Metadata entries at most.
-pub const MOST_METADATA: usize = 1024;
 /// Of the length in front of the header.
 const LENGTH_BYTES: u64 = 8;
 /// The header's length is padded to a multiple of this, so that tensors are aligned in a mapped file.

@@ -33,16 +33,19 @@
 //! small and does not live there (counters, a schedule) comes from another source. As each of them is in canonical order,
 //! the source of both goes through them like a merge, always taking the tensor that [`TensorList`] sorts first.
 //!
-//! [`conformance`] has the suite that every source and sink passes.
+//! The suite that every source and sink passes is in `conformance.rs`.
 
-pub mod conformance;
+#[cfg(test)]
+mod conformance;
 mod cursor;
 mod decoder;
 mod encoder;
 mod error;
 mod file;
+mod fill;
 mod hash;
 mod header;
+mod limits;
 mod memory;
 mod stream;
 mod tensor;
@@ -55,7 +58,8 @@ pub use encoder::{Encoded, Encoder};
 pub use error::{StateError, TensorProblem};
 pub use file::{FileSink, open_file};
 pub use hash::{Hashing, TensorsHash, Verified};
-pub use header::{Header, LARGEST_HEADER, MOST_METADATA, Metadata};
+pub use header::{Header, Metadata};
+pub use limits::{LARGEST_HEADER, LONGEST_NAME, MOST_DIMENSIONS, MOST_METADATA, MOST_TENSORS};
 pub use memory::{MemorySink, MemoryState};
 pub use stream::{FromTensors, State, StateSink, StateSource, transfer};
-pub use tensor::{Dtype, LONGEST_NAME, MOST_DIMENSIONS, MOST_TENSORS, TensorInfo, TensorList};
+pub use tensor::{Dtype, TensorInfo, TensorList};

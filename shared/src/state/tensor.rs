@@ -5,14 +5,8 @@ use std::{collections::HashSet, sync::Arc};
 /// The types of the safetensors format, in its order: narrow ones first.
 pub use safetensors::Dtype;
 
-use super::{StateError, TensorProblem};
+use super::{LONGEST_NAME, MOST_DIMENSIONS, MOST_TENSORS, StateError, TensorProblem};
 
-/// Bytes of a name at most. Those of models and their optimizers have about 100.
-pub const LONGEST_NAME: usize = 1024;
-/// Dimensions of a tensor at most.
-pub const MOST_DIMENSIONS: usize = 16;
-/// Tensors of a state at most: twenty times those of a UNet with its moments and its average.
-pub const MOST_TENSORS: usize = 1 << 16;
 /// What the format keeps its metadata under.
 pub(super) const METADATA_KEY: &str = "__metadata__";
 

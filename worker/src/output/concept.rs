@@ -2,8 +2,6 @@
 
 use ringtune_shared::{embedding::FileNames, job::kinds::textual_inversion::ConceptSpec};
 
-use super::Learned;
-
 /// One concept of a job, as its files know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Concept {
@@ -17,6 +15,27 @@ pub struct Concept {
     pub num_vectors: usize,
     /// What its files are called.
     pub files: FileNames,
+}
+
+/// The learned rows of one concept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Learned<'a> {
+    /// What was taught.
+    pub concept: &'a Concept,
+    /// [num_vectors, width] flat.
+    pub rows: &'a [f32],
+    /// The step that they were learned up to.
+    pub step: u64,
+    /// Their loss on the held-out samples, where it was taken.
+    pub validation_loss: Option<f32>,
+}
+
+impl Learned<'_> {
+    /// [num_vectors, width].
+    pub fn shape(&self) -> [usize; 2] {
+        let vectors = self.concept.num_vectors;
+        [vectors, self.rows.len() / vectors.max(1)]
+    }
 }
 
 impl Concept {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ringtune_shared::ids::ContentHash;
 use serde_json::{Value, json};
 
-use super::{Concept, canonical_json};
+use super::{Learned, canonical_json};
 use crate::engine::PredictionType;
 
 /// The metadata entry that names the placeholder token. Prompts of `generate` use that word, whatever the tensor or
@@ -41,27 +41,6 @@ pub struct EmbeddingFacts {
     pub prediction_type: PredictionType,
     /// The step after which training is over.
     pub max_train_steps: u64,
-}
-
-/// The learned rows of one concept.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Learned<'a> {
-    /// What was taught.
-    pub concept: &'a Concept,
-    /// [num_vectors, width] flat.
-    pub rows: &'a [f32],
-    /// The step that they were learned up to.
-    pub step: u64,
-    /// Their loss on the held-out samples, where it was taken.
-    pub validation_loss: Option<f32>,
-}
-
-impl Learned<'_> {
-    /// [num_vectors, width].
-    pub fn shape(&self) -> [usize; 2] {
-        let vectors = self.concept.num_vectors;
-        [vectors, self.rows.len() / vectors.max(1)]
-    }
 }
 
 impl EmbeddingFacts {
@@ -150,6 +129,7 @@ pub(crate) mod tests {
     use ringtune_shared::job::kinds::textual_inversion::{ConceptSpec, LearnableProperty};
 
     use super::*;
+    use crate::output::Concept;
 
     pub(crate) fn example() -> EmbeddingFacts {
         EmbeddingFacts {

@@ -20,9 +20,9 @@ pub mod tensorboard;
 pub mod trace;
 
 pub use canonical_json::canonical_json;
-pub use concept::Concept;
+pub use concept::{Concept, Learned};
 pub use error::Error;
-pub use facts::{EmbeddingFacts, Learned};
+pub use facts::EmbeddingFacts;
 pub use metrics_csv::{MetricsCsv, StepMetrics};
 pub use tensor_file::TensorFile;
 pub use tensorboard::EventFile;

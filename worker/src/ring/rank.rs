@@ -35,11 +35,15 @@ impl std::fmt::Debug for RankRing {
     }
 }
 
-impl RankRing {
-    pub(super) fn new(ring: Ring, rows: usize, seat: Seat) -> Self {
-        Self { ring, rows, _seat: seat }
+impl Seat {
+    /// Dials the next rank and waits for the previous one. All ranks have taken their seats by now.
+    pub async fn connect(mut self) -> Result<RankRing, Error> {
+        let ring = self.ring().await?;
+        Ok(RankRing { ring, rows: self.rows, _seat: self })
     }
+}
 
+impl RankRing {
     /// This rank.
     pub fn rank(&self) -> usize {
         self.ring.place().rank

@@ -15,7 +15,7 @@ use tokio::{sync::mpsc, time::timeout};
 use tonic::Status;
 
 use super::{
-    Error, RankRing,
+    Error,
     transport::{self, GrpcTransport, IncomingStream, Outgoing},
 };
 use crate::{http::Metrics, session::Assignment};
@@ -134,7 +134,7 @@ pub struct Seat {
     rings: Rings,
     view: RingView,
     place: Place,
-    rows: usize,
+    pub(super) rows: usize,
     /// Of RingService, as all members speak it.
     protocol: u32,
     incoming: mpsc::Receiver<IncomingStream>,
@@ -147,11 +147,11 @@ impl Drop for Seat {
 }
 
 impl Seat {
-    /// Dials the next rank and waits for the previous one. All ranks have taken their seats by now.
-    pub async fn connect(mut self) -> Result<RankRing, Error> {
+    /// Dials the next rank and waits for the previous one.
+    pub(super) async fn ring(&mut self) -> Result<Ring, Error> {
         let place = self.place;
         if place.world_size == 1 {
-            return Ok(RankRing::new(Ring::alone(place.job, place.epoch), self.rows, self));
+            return Ok(Ring::alone(place.job, place.epoch));
         }
         let transport = Box::new(self.transport().await?);
         let peer_timeout = self.rings.shared.options.peer_timeout;
@@ -160,7 +160,7 @@ impl Seat {
             peer_timeout,
             ..RingConfig::default()
         };
-        Ok(RankRing::new(Ring::start(place, transport, config)?, self.rows, self))
+        Ok(Ring::start(place, transport, config)?)
     }
 
     /// The streams to and from the neighbours. Both at once: a ring is a cycle, and somebody has to be first.

@@ -3,12 +3,10 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use ringtune_conformance::ring::{Failure, NewRing, SuiteConfig, TransportFactory, run_all};
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
-    ring::{
-        Frame, Member, RingConfig, RingView, Signal, Transport,
-        conformance::{Failure, NewRing, SuiteConfig, TransportFactory, run_all},
-    },
+    ring::{Frame, Member, RingConfig, RingView, Signal, Transport},
 };
 use tokio::{net::TcpListener, task::JoinSet};
 use tonic::transport::{Server, server::TcpIncoming};

@@ -49,6 +49,7 @@
 //! ```
 
 pub mod adamw;
+mod batch_options;
 mod bucket_order;
 pub mod clip;
 pub mod draws;
@@ -65,11 +66,12 @@ pub mod state;
 mod training_set;
 
 pub use adamw::{AdamW, AdamWOptions};
+pub use batch_options::BatchOptions;
 pub use draws::{Draws, HeldOutDraw};
 pub use error::Error;
 pub use image_order::ImageOrder;
 pub use lr::{LrOptions, LrSchedule};
-pub use microbatch::{BatchOptions, MicrobatchBuilder};
+pub use microbatch::MicrobatchBuilder;
 pub use reduce::{MicrobatchResult, ReducedStep, ordered_mean, reduce_rows, row_length};
 pub use saved::SavedState;
 pub use selection::{Best, Selection, mean_loss};

@@ -272,15 +272,6 @@ pub enum WaitError {
     Client(ClientError),
 }
 
-impl From<WaitError> for crate::error::Error {
-    fn from(error: WaitError) -> Self {
-        match error {
-            WaitError::Cluster(error) => error.into(),
-            WaitError::Client(error) => error.into(),
-        }
-    }
-}
-
 /// A daemon that ended.
 #[derive(Debug)]
 pub struct Ended {

@@ -13,7 +13,8 @@ use crate::{
     arguments::FetchArguments,
     client::{Client, SavedArtifact},
     error::Error,
-    output::{ArtifactObject, Output, remark},
+    objects::ArtifactObject,
+    output::{Output, remark},
 };
 
 /// `ringtune fetch`.

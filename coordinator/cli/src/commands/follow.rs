@@ -14,7 +14,8 @@ use crate::{
     cluster::{Ended, LocalCluster},
     error::Error,
     interrupt::Interrupts,
-    output::{EventObject, Output, ProgressObject},
+    objects::{EventObject, ProgressObject},
+    output::Output,
     progress::Display,
 };
 

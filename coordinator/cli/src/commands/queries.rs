@@ -13,7 +13,8 @@ use crate::{
     client::Client,
     error::Error,
     job_file::Label,
-    output::{JobObject, Output, WorkerObject, remark, time_text},
+    objects::{JobObject, WorkerObject},
+    output::{Output, remark, time_text},
 };
 
 const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;

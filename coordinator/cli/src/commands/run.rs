@@ -19,7 +19,8 @@ use crate::{
     error::Error,
     interrupt::Interrupts,
     job_file::JobFile,
-    output::{JobObject, Output, remark},
+    objects::JobObject,
+    output::{Output, remark},
 };
 
 /// More workers on one machine than anyone wants.

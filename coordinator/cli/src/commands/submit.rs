@@ -19,7 +19,8 @@ use crate::{
     images::ImageFolder,
     interrupt::Interrupts,
     job_file::{ImageSource, JobFile},
-    output::{JobObject, Output, remark},
+    objects::JobObject,
+    output::{Output, remark},
 };
 
 /// A job whose file and images have been checked.

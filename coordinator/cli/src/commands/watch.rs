@@ -13,7 +13,8 @@ use crate::{
     client::{Client, ManyNews},
     error::Error,
     interrupt::Interrupts,
-    output::{EventObject, JobObject, Output, remark},
+    objects::{EventObject, JobObject},
+    output::{Output, remark},
     progress::{JobProgress, Update},
 };
 

@@ -4,9 +4,10 @@ use ringtune_shared::checkpoint::step_of_name;
 use ringtune_shared::ids::{Epoch, JobId};
 
 use super::Turn;
-use crate::core::effect::{Refusal, Write};
+use crate::core::effect::Write;
 use crate::core::job::Job;
 use crate::core::record::{ArtifactRecord, EventBody};
+use crate::core::refusal::Refusal;
 
 impl Turn<'_> {
     /// [`Job::check_epoch`] of a job that has not ended.

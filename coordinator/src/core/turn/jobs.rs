@@ -5,10 +5,12 @@ use std::sync::Arc;
 use ringtune_shared::ids::JobId;
 
 use super::Turn;
-use crate::core::effect::{Refusal, Write};
+use crate::core::effect::Write;
 use crate::core::input::NewJob;
-use crate::core::job::{Job, JobState};
+use crate::core::job::Job;
+use crate::core::job_state::JobState;
 use crate::core::record::{EventBody, JobEvent, LogLevel};
+use crate::core::refusal::Refusal;
 use crate::core::scheduler::choose_class;
 use crate::core::stop::Goal;
 use crate::core::waiting::problem;

@@ -15,14 +15,31 @@ use std::sync::Arc;
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 
 use super::cluster::Cluster;
-use super::effect::{Action, Down, Effects, Refusal, Write};
+use super::effect::{Action, Down, Effects, Write};
 use super::input::Input;
-use super::job::{Job, JobState, Ring};
+use super::job::{Job, Ring};
+use super::job_state::JobState;
 use super::record::{EventBody, JobEvent};
+use super::refusal::Refusal;
 use super::time::Time;
 
+impl Cluster {
+    /// Takes in one input. Rings are formed by [`Cluster::place`].
+    ///
+    /// # Errors
+    /// A [`Refusal`] leaves the state as it was.
+    pub fn apply(&mut self, input: Input, now: Time) -> Result<Effects, Refusal> {
+        Turn::new(self, now).run(input)
+    }
+
+    /// Gives free workers to queued jobs, if anything changed that may let one start. Once after many inputs is enough.
+    pub fn place(&mut self, now: Time) -> Effects {
+        Turn::new(self, now).place()
+    }
+}
+
 /// The state, the time, and what came of the input so far.
-pub(super) struct Turn<'a> {
+struct Turn<'a> {
     cluster: &'a mut Cluster,
     now: Time,
     effects: Effects,
@@ -43,14 +60,14 @@ enum Change {
 
 impl<'a> Turn<'a> {
     /// Inputs are stamped where they arrive, and may overtake each other a little: time never goes back here.
-    pub(super) fn new(cluster: &'a mut Cluster, now: Time) -> Self {
+    fn new(cluster: &'a mut Cluster, now: Time) -> Self {
         let now = now.max(cluster.latest);
         let (effects, changed, ended) = (Effects::default(), BTreeMap::new(), BTreeMap::new());
         Self { cluster, now, effects, changed, ended }
     }
 
     /// Takes in `input`.
-    pub(super) fn run(mut self, input: Input) -> Result<Effects, Refusal> {
+    fn run(mut self, input: Input) -> Result<Effects, Refusal> {
         let mut about = None;
         match input {
             Input::CreateJob(new) => about = Some(self.create_job(new)?),
@@ -80,7 +97,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Forms the rings that can be formed, if there may be any.
-    pub(super) fn place(mut self) -> Effects {
+    fn place(mut self) -> Effects {
         if self.cluster.placement_due {
             self.place_queued_jobs();
         }

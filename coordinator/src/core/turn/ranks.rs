@@ -6,11 +6,14 @@ use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 
 use super::Turn;
 use crate::core::deadlines::Subject;
-use crate::core::effect::{Down, OtherEpoch, Refusal, Write};
-use crate::core::input::{HeldRank, RankReport, Sender};
-use crate::core::job::{Job, JobState, Phase, Ring};
+use crate::core::effect::{Down, OtherEpoch, Write};
+use crate::core::input::{HeldRank, RankReport};
+use crate::core::job::{Job, Phase, Ring};
+use crate::core::job_state::JobState;
 use crate::core::loss::Loss;
 use crate::core::record::{EventBody, LogLevel, StepRecord};
+use crate::core::refusal::Refusal;
+use crate::core::session::Sender;
 use crate::core::stop::{Goal, Stop};
 
 impl Turn<'_> {

@@ -7,10 +7,12 @@ use ringtune_shared::version::{Agreement, Dialect};
 
 use super::Turn;
 use crate::core::deadlines::Subject;
-use crate::core::effect::{Action, Down, Refusal};
-use crate::core::input::{HeldRank, Hello, Sender, SessionId};
+use crate::core::effect::{Action, Down};
+use crate::core::input::{HeldRank, Hello};
 use crate::core::job::Phase;
 use crate::core::loss::Loss;
+use crate::core::refusal::Refusal;
+use crate::core::session::{Sender, SessionId};
 use crate::core::worker::{Worker, WorkerState};
 
 impl Turn<'_> {

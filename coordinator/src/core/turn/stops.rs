@@ -5,8 +5,8 @@ use ringtune_shared::ids::JobId;
 use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::effect::Down;
-use crate::core::job::JobState;
-use crate::core::reason::Failure;
+use crate::core::failure::Failure;
+use crate::core::job_state::JobState;
 use crate::core::stop::{Goal, Stop};
 
 impl Turn<'_> {

@@ -5,9 +5,9 @@ use ringtune_shared::ids::{JobId, WorkerId};
 use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::effect::Action;
-use crate::core::input::Sender;
 use crate::core::job::{Member, Ring};
 use crate::core::record::{EventBody, LogLevel};
+use crate::core::session::Sender;
 use crate::core::time::Time;
 
 impl Turn<'_> {

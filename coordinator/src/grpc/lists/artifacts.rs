@@ -7,7 +7,7 @@ use super::order::Order;
 use super::pages::{self, Listing};
 use crate::core::Time;
 use crate::grpc::artifacts::Artifacts;
-use crate::grpc::jobs::job_id;
+use crate::grpc::ids::job_id;
 use crate::grpc::outbound;
 use crate::grpc::status::FailedRequest;
 use crate::store::lists::ArtifactQuery;

@@ -6,7 +6,8 @@ use ringtune_shared::ids::JobId;
 
 use super::pages::{self, Listing};
 use super::thin::{Range, Thinner};
-use crate::grpc::jobs::{Jobs, job_id};
+use crate::grpc::ids::job_id;
+use crate::grpc::jobs::Jobs;
 use crate::grpc::outbound;
 use crate::grpc::status::FailedRequest;
 

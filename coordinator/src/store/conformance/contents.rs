@@ -1,5 +1,4 @@
 //! Which contents a store gives free, and how it forgets.
-#![expect(clippy::expect_used, reason = "a test suite reports by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

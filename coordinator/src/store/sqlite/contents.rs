@@ -4,8 +4,8 @@ use ringtune_shared::ids::{ContentHash, JobId};
 use sqlx::sqlite::SqlitePool;
 use sqlx::{Connection as _, Row, SqliteConnection};
 
+use super::portions::insert;
 use super::rows::{hash, to_json};
-use super::write::insert;
 use crate::store::Error;
 
 /// Forgets a job but for its events and steps, which [`purge`] takes. Returns the contents of its files that no job

@@ -3,8 +3,8 @@
 use sqlx::sqlite::{SqliteArguments, SqlitePool, SqliteRow};
 use sqlx::{Arguments as _, AssertSqlSafe, SqliteConnection};
 
+use super::portions::insert;
 use super::rows::{self, Damaged, SELECT_EVENTS, SELECT_JOBS, integer};
-use super::write::insert;
 use crate::core::{ArtifactRecord, EventKind, Job, JobEvent};
 use crate::store::Error;
 use crate::store::lists::{ArtifactQuery, EventQuery, JobFilter, JobKey, JobOrder, JobQuery};

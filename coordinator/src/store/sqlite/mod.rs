@@ -3,6 +3,7 @@
 mod checkpoints;
 mod contents;
 mod lists;
+mod portions;
 mod rows;
 mod schema;
 mod write;

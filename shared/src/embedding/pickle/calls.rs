@@ -1,6 +1,6 @@
 //! What the known names stand for when a pickle calls them. Pure: values in, a value out.
 
-use super::{Global, Heap, Id, MOST_DIMENSIONS, Storage, Tensor, Value, machine::Stop};
+use super::{Global, Heap, Id, MOST_DIMENSIONS, Storage, Tensor, Value, stop::Stop};
 
 /// BINPERSID: `("storage", kind, key, place, numbers)` stands for an entry of the file.
 pub(super) fn load<'a>(heap: &Heap<'a>, address: Id) -> Result<Value<'a>, Stop> {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::{
     Global, Heap, Id, MOST_BYTES, MOST_MARKS, MOST_REMEMBERED, MOST_STACKED, MOST_VALUES, Value, calls,
+    stop::Stop,
 };
 use crate::embedding::EmbeddingError;
 
@@ -32,20 +33,6 @@ pub(in crate::embedding) fn run(code: &[u8]) -> Result<(Heap<'_>, Id), Embedding
             Err(Stop::Code(error)) => return Err(error),
             Err(Stop::Problem(problem)) => return Err(EmbeddingError::Pickle { at: began, problem }),
         }
-    }
-}
-
-/// Why the machine does not go on.
-pub(super) enum Stop {
-    /// It would have to run code.
-    Code(EmbeddingError),
-    /// Anything else.
-    Problem(String),
-}
-
-impl From<&str> for Stop {
-    fn from(problem: &str) -> Self {
-        Self::Problem(problem.to_owned())
     }
 }
 

@@ -4,6 +4,7 @@
 //! checks is checked by a rank's own preparation ([`crate::kinds::rehearse`]).
 
 mod pictures;
+mod problem;
 mod report;
 mod sheet;
 mod text;
@@ -36,8 +37,9 @@ use crate::{
     ring::{RingOptions, Rings},
 };
 use pictures::FolderReport;
+use problem::Problem;
 pub(super) use report::JobReport;
-use report::{Problem, SheetReport};
+use report::SheetReport;
 pub(super) use text::render;
 
 /// Nobody listens there: what a dry run needs lies on this machine, unless a coordinator is given.

@@ -11,7 +11,7 @@ use ringtune_shared::{
 };
 use serde::Serialize;
 
-use super::report::Problem;
+use super::problem::Problem;
 use crate::data::images;
 
 /// Where a job has pictures.

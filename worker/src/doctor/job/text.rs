@@ -168,7 +168,7 @@ fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::report::Problem, *};
+    use super::{super::problem::Problem, *};
 
     #[test]
     fn times_are_read_at_a_glance() {

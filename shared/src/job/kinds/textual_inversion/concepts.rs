@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FolderDraft, FolderSpec, LearnableProperty, TextualInversionSpec, limits::NUM_VECTORS};
-use crate::{embedding::LearnedEmbedding, job::reader::section};
+use super::{
+    FolderDraft, FolderSpec, LearnableProperty, TextualInversionSpec, folders::key, limits::NUM_VECTORS,
+};
+use crate::{embedding::LearnedEmbedding, job::reader::section, templates::use_captions};
 
 /// One concept: a new word, and what it is learned from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +44,22 @@ section! {
         num_vectors: i64 as integer,
         learnable_property: String as string,
         templates: Vec<String> as strings,
+    }
+}
+
+impl ConceptSpec {
+    /// Whether one of its prompts has the picture's caption in it.
+    pub fn uses_captions(&self) -> bool {
+        use_captions(&self.templates)
+    }
+
+    /// Where its pictures are: at least one folder, each with its key ("images" or "folders[0].images").
+    pub fn folders(&self) -> Vec<(String, FolderSpec)> {
+        if self.folders.is_empty() {
+            return vec![("images".to_owned(), FolderSpec { images: self.images.clone(), repeats: 1 })];
+        }
+        let folders = self.folders.iter().cloned().enumerate();
+        folders.map(|(index, folder)| (key(index), folder)).collect()
     }
 }
 

@@ -12,7 +12,9 @@ mod deciding;
 mod draft;
 mod epochs;
 mod folders;
+mod image_sources;
 mod learning_rates;
+pub mod limits;
 mod places;
 mod size;
 mod train;
@@ -20,7 +22,6 @@ mod validation;
 
 use serde::{Deserialize, Serialize};
 
-pub use check::limits;
 pub use choices::{LearnableProperty, LrScheduler, ReportTo};
 pub use concepts::{ConceptDraft, ConceptSpec, InitializerEmbedding};
 pub use deciding::TRAIN_OPTIONS_WITHOUT_EFFECT;

@@ -13,7 +13,9 @@ use tokio::time::{Instant, sleep};
 use super::harness::{Case, Outcome};
 use super::reference::{self, mix};
 use super::{Failure, Fault, NewRing, SuiteConfig, TransportFactory};
-use crate::ring::{LinkBroken, ReceiveHalf, Ring, RingConfig, RingError, SendHalf, Signal, Transport};
+use ringtune_shared::ring::{
+    LinkBroken, ReceiveHalf, Ring, RingConfig, RingError, SendHalf, Signal, Transport,
+};
 
 /// What happened in a schedule: one line an event, the same for the same seed.
 pub type Trace = Vec<String>;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use crate::ids::Epoch;
-use crate::ring::{Frame, LinkBroken, ReceiveHalf, SendHalf, Signal, Transport};
+use ringtune_shared::ids::Epoch;
+use ringtune_shared::ring::{Frame, LinkBroken, ReceiveHalf, SendHalf, Signal, Transport};
 
 /// What a rank does wrong, counted in the frames that it has sent.
 #[derive(Debug, Clone, Copy)]

@@ -1,23 +1,23 @@
 //! The state: all jobs that have not ended, and all workers.
 
+mod indexes;
+mod requests;
+
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use ringtune_shared::ids::{JobId, WorkerId};
 use ringtune_shared::version::Dialect;
 
+use self::requests::Requests;
 use super::deadlines::{Deadlines, Subject};
-use super::effect::{Effects, Refusal};
-use super::indexes::Requests;
-use super::input::Input;
-use super::job::{Job, JobState};
+use super::job::Job;
+use super::job_state::JobState;
 use super::pool::Pool;
 use super::queue::Queue;
 use super::record::Checkpoint;
 use super::shared_map::SharedMap;
 use super::time::Time;
-use super::turn::Turn;
-use super::waiting::Waiting;
 use super::worker::{Worker, WorkerState};
 
 /// Limits and times of the core. Times in milliseconds.
@@ -156,19 +156,6 @@ impl Cluster {
         cluster
     }
 
-    /// Takes in one input. Rings are formed by [`Cluster::place`].
-    ///
-    /// # Errors
-    /// A [`Refusal`] leaves the state as it was.
-    pub fn apply(&mut self, input: Input, now: Time) -> Result<Effects, Refusal> {
-        Turn::new(self, now).run(input)
-    }
-
-    /// Gives free workers to queued jobs, if anything changed that may let one start. Once after many inputs is enough.
-    pub fn place(&mut self, now: Time) -> Effects {
-        Turn::new(self, now).place()
-    }
-
     /// The jobs that have not ended.
     pub fn jobs(&self) -> impl Iterator<Item = &Arc<Job>> {
         self.jobs.values()
@@ -214,9 +201,11 @@ impl Cluster {
         self.pool.count_of(state)
     }
 
-    /// Why queued jobs wait, as of now.
-    pub fn waiting(&self) -> Waiting<'_> {
-        Waiting::of(self)
+    /// The job that gets the next ring: the oldest of those that could run if all connected workers were free.
+    ///
+    /// It keeps the ones behind it waiting, so that large jobs do not starve; one that could not even then lets them pass.
+    pub(super) fn next_in_queue(&self) -> Option<(u64, JobId)> {
+        self.queue.oldest_fitting(&self.pool)
     }
 
     /// An ended job is deleted: the name of its request may be used again.

@@ -1,6 +1,7 @@
+use ringtune_shared::ring::{Place, Ring, RingError};
+
 use super::harness::EPOCH;
 use super::*;
-use crate::ring::{Place, Ring, RingError, memory};
 
 struct Memory {
     capacity: usize,

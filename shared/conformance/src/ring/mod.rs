@@ -6,6 +6,7 @@
 mod cases;
 mod faults;
 mod harness;
+pub mod memory;
 mod reference;
 pub mod schedule;
 #[cfg(test)]
@@ -15,8 +16,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{RingConfig, Transport};
-use crate::ids::{Epoch, JobId};
+use ringtune_shared::ids::{Epoch, JobId};
+use ringtune_shared::ring::{RingConfig, Transport};
 
 pub use faults::{Fault, Faulty, Graveyard};
 

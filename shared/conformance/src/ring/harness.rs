@@ -7,8 +7,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::{Failure, Fault, Faulty, Graveyard, NewRing, SuiteConfig, TransportFactory};
-use crate::ids::{Epoch, JobId};
-use crate::ring::{Place, Ring, RingConfig, RingError};
+use ringtune_shared::ids::{Epoch, JobId};
+use ringtune_shared::ring::{Place, Ring, RingConfig, RingError};
 
 /// A ring to run a case on.
 pub(super) struct Case<'suite> {

@@ -5,64 +5,19 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
+use ringtune_shared::ids::{JobId, WorkerId};
 
-use super::cluster::Cluster;
-use super::deadlines::Subject;
-use super::job::{Job, JobState, RequestKey, Ring};
-use super::pool::Standing;
-use super::record::Checkpoint;
-use super::shared_map::SharedMap;
-use super::worker::Worker;
-
-/// Ended jobs whose requests are remembered. Whoever looked a request up in the store before it was there finds it here:
-/// that many jobs do not end within one call.
-const ENDED_REQUESTS: usize = 10_000;
-
-/// Which request made which job: of all jobs that have not ended, and of the last ones that have.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Requests {
-    by_id: SharedMap<String, (JobId, ContentHash)>,
-    /// Those of ended jobs, in the order in which they ended.
-    ended: SharedMap<u64, (String, JobId)>,
-    next: u64,
-}
-
-impl Requests {
-    /// The job of a request, and whether that was the same request.
-    pub(super) fn find(&self, wanted: &RequestKey) -> Option<(JobId, bool)> {
-        let (job, fingerprint) = self.by_id.get(&wanted.id)?;
-        Some((*job, *fingerprint == wanted.fingerprint))
-    }
-
-    fn insert(&mut self, job: &Job) {
-        if let Some(request) = &job.request {
-            self.by_id.insert(request.id.clone(), (job.id, request.fingerprint));
-        }
-    }
-
-    fn ended(&mut self, job: &Job) {
-        let Some(request) = &job.request else { return };
-        self.ended.insert(self.next, (request.id.clone(), job.id));
-        self.next += 1;
-        if self.ended.len() > ENDED_REQUESTS
-            && let Some((&oldest, _)) = self.ended.first()
-            && let Some((request, job)) = self.ended.remove(&oldest)
-        {
-            self.forget(&request, job);
-        }
-    }
-
-    /// The name may be used again, if it is still this job's.
-    pub(super) fn forget(&mut self, request: &str, job: JobId) {
-        if self.by_id.get(request).is_some_and(|(known, _)| *known == job) {
-            self.by_id.remove(request);
-        }
-    }
-}
+use super::{Cluster, Recovered};
+use crate::core::deadlines::Subject;
+use crate::core::job::{Job, Ring};
+use crate::core::job_state::JobState;
+use crate::core::pool::Standing;
+use crate::core::record::Checkpoint;
+use crate::core::shared_map::SharedMap;
+use crate::core::worker::Worker;
 
 impl Cluster {
-    pub(super) fn insert_job(&mut self, job: Arc<Job>) {
+    pub(in crate::core) fn insert_job(&mut self, job: Arc<Job>) {
         self.job_counts[job.state as usize] += 1;
         self.requests.insert(&job);
         if job.state == JobState::Queued {
@@ -76,7 +31,7 @@ impl Cluster {
     }
 
     /// Takes out a job that ended.
-    pub(super) fn remove_job(&mut self, id: JobId) -> Option<Arc<Job>> {
+    pub(in crate::core) fn remove_job(&mut self, id: JobId) -> Option<Arc<Job>> {
         let job = self.jobs.remove(&id)?;
         self.job_counts[job.state as usize] -= 1;
         self.requests.ended(&job);
@@ -86,7 +41,7 @@ impl Cluster {
     }
 
     /// Sets a job's state alone.
-    pub(super) fn move_job(&mut self, id: JobId, to: JobState) {
+    pub(in crate::core) fn move_job(&mut self, id: JobId, to: JobState) {
         let Some(job) = self.jobs.get_mut(&id).map(Arc::make_mut) else { return };
         let from = std::mem::replace(&mut job.state, to);
         self.job_counts[from as usize] -= 1;
@@ -103,7 +58,7 @@ impl Cluster {
     }
 
     /// Gives a job its ring.
-    pub(super) fn set_ring(&mut self, id: JobId, ring: Ring) {
+    pub(in crate::core) fn set_ring(&mut self, id: JobId, ring: Ring) {
         let ring = Arc::new(ring);
         self.seat(id, &ring);
         if let Some(job) = self.jobs.get_mut(&id).map(Arc::make_mut) {
@@ -112,7 +67,7 @@ impl Cluster {
     }
 
     /// Takes a job's ring away.
-    pub(super) fn take_ring(&mut self, id: JobId) -> Option<Arc<Ring>> {
+    pub(in crate::core) fn take_ring(&mut self, id: JobId) -> Option<Arc<Ring>> {
         let ring = self.jobs.get_mut(&id).map(Arc::make_mut)?.ring.take()?;
         for member in &ring.members {
             self.seat_one(member.worker, None);
@@ -141,7 +96,7 @@ impl Cluster {
     }
 
     /// A worker said hello, for the first time or again.
-    pub(super) fn insert_worker(&mut self, worker: Worker) {
+    pub(in crate::core) fn insert_worker(&mut self, worker: Worker) {
         let has_rank = self.members.contains_key(&worker.id);
         if let Some(before) = self.workers.get(&worker.id) {
             self.pool.leave(before, Standing::of(before, has_rank));
@@ -151,7 +106,7 @@ impl Cluster {
         self.placement_due = true;
     }
 
-    pub(super) fn remove_worker(&mut self, id: WorkerId) {
+    pub(in crate::core) fn remove_worker(&mut self, id: WorkerId) {
         if let Some(worker) = self.workers.remove(&id) {
             let has_rank = self.members.contains_key(&id);
             self.pool.leave(&worker, Standing::of(&worker, has_rank));
@@ -160,7 +115,11 @@ impl Cluster {
     }
 
     /// A checkpoint is there; one of the same step is replaced. Returns the job's newest one.
-    pub(super) fn put_checkpoint(&mut self, job: JobId, checkpoint: Checkpoint) -> Option<Checkpoint> {
+    pub(in crate::core) fn put_checkpoint(
+        &mut self,
+        job: JobId,
+        checkpoint: Checkpoint,
+    ) -> Option<Checkpoint> {
         if !self.checkpoints.contains_key(&job) {
             self.checkpoints.insert(job, SharedMap::default());
         }
@@ -170,7 +129,7 @@ impl Cluster {
     }
 
     /// The checkpoint of this step is there no more, if it was. Returns the newest one that is left.
-    pub(super) fn drop_checkpoint(&mut self, job: JobId, step: u64) -> Option<Checkpoint> {
+    pub(in crate::core) fn drop_checkpoint(&mut self, job: JobId, step: u64) -> Option<Checkpoint> {
         let all = self.checkpoints.get_mut(&job)?;
         all.remove(&Reverse(step));
         let newest = all.first().map(|(_, newest)| *newest);
@@ -181,7 +140,7 @@ impl Cluster {
     }
 
     /// Changes of a worker what its session does not fix. None: there is no such worker.
-    pub(super) fn change_worker<T>(
+    pub(in crate::core) fn change_worker<T>(
         &mut self,
         id: WorkerId,
         change: impl FnOnce(&mut Worker) -> T,
@@ -203,7 +162,7 @@ impl Cluster {
     /// # Errors
     /// The first one that is not, by name.
     pub fn check_indexes(&self) -> Result<(), String> {
-        let mut other = Self::recover((*self.options).clone(), super::Recovered::default(), self.latest);
+        let mut other = Self::recover((*self.options).clone(), Recovered::default(), self.latest);
         self.jobs.values().for_each(|job| other.insert_job(job.clone()));
         self.workers.values().for_each(|worker| other.insert_worker((**worker).clone()));
         let same = |what: &str, mine: String, others: String| match mine == others {

@@ -1,6 +1,6 @@
 //! What the collectives must give, computed in one place and one after the other.
 
-use crate::ring::block_of;
+use ringtune_shared::ring::block_of;
 
 /// Number `index` of what `rank` contributes: of very different magnitudes and both signs, so that
 /// another order of additions gives other bits.

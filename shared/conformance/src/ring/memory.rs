@@ -1,9 +1,8 @@
-//! A transport within one process, for tests and simulation.
+//! A transport within one process, for tests.
 
 use async_trait::async_trait;
+use ringtune_shared::ring::{LinkBroken, ReceiveHalf, SendHalf, Signal, Transport};
 use tokio::sync::mpsc;
-
-use super::{LinkBroken, ReceiveHalf, SendHalf, Signal, Transport};
 
 /// One rank's place in a ring of channels.
 pub struct MemoryTransport {

@@ -1,0 +1,15 @@
+//! What a job failed of, for programs.
+
+use serde::{Deserialize, Serialize};
+
+/// What failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    /// A rank said so.
+    Rank,
+    /// A worker did not come back in time, was restarted, or came back without its rank.
+    WorkerLost,
+    /// A rank lost its neighbour, and none could say why.
+    NeighbourLost,
+}

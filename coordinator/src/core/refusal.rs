@@ -1,0 +1,77 @@
+//! Why an input is not accepted.
+
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::version::Misfit;
+
+/// Why an input was not accepted. The state is as it was before.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The queue is at its limit.
+    #[error("{limit} jobs are queued, which is the limit: cancel one or wait until one starts")]
+    QueueFull {
+        /// The limit.
+        limit: usize,
+    },
+    /// As many workers are connected as may be.
+    #[error("{limit} workers are known, which is the limit")]
+    TooManyWorkers {
+        /// The limit.
+        limit: usize,
+    },
+    /// The job has as many files as it may have.
+    #[error("the job has {limit} artifacts, which is the limit")]
+    TooManyArtifacts {
+        /// The limit.
+        limit: u64,
+    },
+    /// No such job is queued or active.
+    #[error("job {0} is not queued or active")]
+    NotActive(JobId),
+    /// The request id names a job that was asked for with another spec or queue.
+    #[error("request_id {request_id:?} was used for job {job} with another spec or queue")]
+    RequestReused {
+        /// As given.
+        request_id: String,
+        /// The job it names.
+        job: JobId,
+    },
+    /// The worker speaks no protocol of this coordinator's.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+    /// A newer start of the same worker is known.
+    #[error("incarnation {newest} of this worker is known, which is newer than {given}")]
+    OlderIncarnation {
+        /// As given.
+        given: u64,
+        /// The newest one.
+        newest: u64,
+    },
+    /// A rank of a ring that is no more, or never was, speaks for its job.
+    #[error("it comes from epoch {given} of the ring of job {job}, which {}", at_epoch(.now))]
+    OtherEpoch {
+        /// The job.
+        job: JobId,
+        /// As given.
+        given: Epoch,
+        /// The ring's, if the job has one now.
+        now: Option<Epoch>,
+    },
+    /// Another worker that is connected has the address.
+    #[error(
+        "address {address:?} is that of worker {holder}, which is connected: give each worker an address of its own \
+         (advertise_address), or wait until that one is gone"
+    )]
+    AddressTaken {
+        /// As given.
+        address: String,
+        /// Who has it.
+        holder: WorkerId,
+    },
+    /// The session is not the worker's newest one.
+    #[error("the session was replaced or is over")]
+    StaleSession,
+}
+
+fn at_epoch(now: &Option<Epoch>) -> String {
+    now.map_or_else(|| "has no ring now".to_owned(), |epoch| format!("is at epoch {epoch} now"))
+}

@@ -1,0 +1,24 @@
+//! What of a job says which inputs a microbatch has.
+
+/// The job's numbers that say which inputs a microbatch has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BatchOptions {
+    /// train.seed.
+    pub seed: u64,
+    /// M: microbatches in a step, over all ranks; at least 1.
+    pub microbatches: u32,
+    /// b: samples in a microbatch; at least 1.
+    pub batch: u32,
+    /// The VAE's, from its config.json.
+    pub scaling_factor: f64,
+    /// The noise schedule's, at least 1.
+    pub num_train_timesteps: usize,
+    /// train.noise_offset; 0: none.
+    pub noise_offset: f64,
+    /// train.snr_gamma; none: all samples weigh the same.
+    pub snr_gamma: Option<f64>,
+    /// train.caption_dropout: the share of samples whose caption is left empty.
+    pub caption_dropout: f64,
+    /// train.enable_bucket: images may differ in size, and those of a microbatch do not.
+    pub bucketed: bool,
+}
