@@ -58,7 +58,7 @@ pub enum Command {
     Workers(WorkersArguments),
     /// Save a job's artifacts
     Fetch(FetchArguments),
-    /// Make images from a checkpoint plus learned embeddings (runs `ringtune-worker generate`)
+    /// Draw pictures with a model and learned embeddings (runs `ringtune-worker generate`)
     #[command(disable_help_flag = true)]
     Generate(PassedOnArguments),
     /// Make a folder that diffusers loads, with learned words in it (runs `ringtune-worker pipeline`)

@@ -238,7 +238,7 @@ impl Reader {
         if !self.problems.is_empty() {
             return Err(self.problems.join("\n"));
         }
-        self.let_steps_count_more_than_epochs();
+        self.let_steps_count_more_than_passes();
         let mut job = "kind = \"textual_inversion\"\n".to_owned();
         for section in ["model", "data", "train", "cluster"] {
             let values = self.values.iter().filter(|((of, _), _)| *of == section);
@@ -253,13 +253,13 @@ impl Reader {
 
 impl Reader {
     /// The script's `max_train_steps` has a default, so that its `num_train_epochs` never counts.
-    fn let_steps_count_more_than_epochs(&mut self) {
+    fn let_steps_count_more_than_passes(&mut self) {
         let steps = ("train", "max_train_steps");
         if self.values.contains_key(&("train", "num_train_epochs")) && !self.values.contains_key(&steps) {
             self.values.insert(steps, SCRIPTS_MAX_TRAIN_STEPS.to_owned());
             self.remarks.push(format!(
                 "--num_train_epochs: as in the script, --max_train_steps counts more, and is {SCRIPTS_MAX_TRAIN_STEPS} \
-                 where it is not given; for epochs, take max_train_steps out of the job file"
+                 where it is not given; for passes over the pictures, take max_train_steps out of the job file"
             ));
         }
     }
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_count_as_little_as_in_the_script() {
+    fn passes_count_as_little_as_in_the_script() {
         let line = "--num_train_epochs 3 --repeats=10 --pretrained_model_name_or_path m --train_data_dir d \
             --placeholder_token x --initializer_token y";
         let translated = translate(line, nowhere).unwrap();

@@ -9,9 +9,13 @@ use tracing_subscriber::{EnvFilter, util::SubscriberInitExt as _};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogSettings {
-    /// "auto" (human on a terminal, JSON otherwise), "human" or "json".
+    /// How log lines look: `auto` is `human` on a terminal and `json` otherwise.
+    ///
+    /// Allowed: `auto`, `human` or `json`.
     pub format: LogFormat,
-    /// A tracing filter such as `info,ringtune_worker=debug`.
+    /// Which log lines are written.
+    ///
+    /// Allowed: a tracing filter, such as `info,ringtune_worker=debug`.
     pub filter: String,
 }
 

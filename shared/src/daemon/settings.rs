@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenSettings {
-    /// `ADDRESS:PORT`; port 0 takes any free one.
+    /// The address and port on which the daemon listens; port 0: any free one.
+    ///
+    /// Allowed: `ADDRESS:PORT`, beyond loopback only with `security.insecure`.
     pub listen: SocketAddr,
 }
 
@@ -23,7 +25,7 @@ impl ListenSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SecuritySettings {
-    /// Listen beyond loopback although nothing is encrypted or authenticated yet.
+    /// Lets the daemon listen beyond loopback, although nothing is encrypted or authenticated yet.
     pub insecure: bool,
 }
 

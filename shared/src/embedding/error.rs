@@ -45,7 +45,7 @@ pub enum EmbeddingError {
     },
     /// For a text encoder of another width.
     #[error(
-        "its rows are {found} wide, this checkpoint's text encoder takes {wanted}: it was learned for another model"
+        "its rows are {found} wide, this model's text encoder takes {wanted}: it was learned for another model"
     )]
     WrongWidth {
         /// Numbers of a row.

@@ -1,5 +1,5 @@
-//! train.save_as_full_pipeline: the checkpoint with the learned word in it, beside the saved artifacts. It is made here,
-//! from the embeddings and the checkpoint: gigabytes that lie on this machine already need not travel.
+//! train.save_as_full_pipeline: the model with the learned word in it, beside the saved artifacts. It is made here,
+//! from the embeddings and the model: gigabytes that lie on this machine already need not travel.
 
 use std::path::Path;
 

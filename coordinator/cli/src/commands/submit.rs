@@ -64,8 +64,8 @@ impl CheckedJob {
             images.as_ref().map(|images| images.count() as u64 * u64::from(used.repeats))
         });
         if let Some(shown) = shown.sum::<Option<u64>>() {
-            // What is wrong with the number of epochs is the coordinator's to say.
-            let _ = counted.resolve_epochs(shown);
+            // What is wrong with the number of passes is the coordinator's to say.
+            let _ = counted.count_steps(shown);
         }
         let (start, remarks) = find_start(&counted, folder)?;
         remarks.iter().for_each(|line| remark(line));

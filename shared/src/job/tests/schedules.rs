@@ -1,4 +1,4 @@
-//! `learning_rates` in place of one rate and its schedule, and the options of a checkpoint.
+//! `learning_rates` in place of one rate and its schedule, and the options of a model.
 
 use super::*;
 
@@ -58,7 +58,7 @@ fn impossible_lists_are_refused_by_name() {
 }
 
 #[test]
-fn a_checkpoints_options_are_read() {
+fn a_models_options_are_read() {
     let text = with("model", "prediction_type = \"v_prediction\"\ntokenizer = \"words\"");
     let mut spec = parse_job_toml(&text).unwrap();
     assert_eq!(spec.common.model.prediction_type, Some(PredictionType::VPrediction));

@@ -44,7 +44,7 @@ pub mod limits {
     pub const FOLDER_REPEATS: i64 = 1000;
     /// Tags that stay first.
     pub const TAGS: i64 = 4096;
-    /// Times that an image counts in an epoch.
+    /// Times that an image is shown in a pass over the pictures.
     pub const REPEATS: i64 = 1_000_000;
     /// Before `scale_lr`.
     pub const LEARNING_RATE: f64 = 1000.0;
@@ -216,7 +216,7 @@ impl Check {
         self.rates_reach_the_end(&work.train);
         if work.train.rescale_betas_zero_snr && common.model.prediction_type == Some(PredictionType::Epsilon)
         {
-            let problem = "got true with model.prediction_type = \"epsilon\"; only a checkpoint that predicts the \
+            let problem = "got true with model.prediction_type = \"epsilon\"; only a model that predicts the \
                            velocity (v_prediction) can be trained on pure noise";
             self.refuse("train.rescale_betas_zero_snr", problem);
         }
@@ -241,7 +241,7 @@ impl Check {
         }
     }
 
-    /// A full pipeline is made of a checkpoint in diffusers layout, with its own tokenizer and scheduler.
+    /// A full pipeline is made of a model in diffusers layout, with its own tokenizer and scheduler.
     fn pipeline_of_a_folder(&mut self, work: &TextualInversionSpec, model: &ModelSpec) {
         let ModelSpec { base, variant, tokenizer, prediction_type, .. } = model;
         let is_folder = !ModelLocation::is_path(base) || !base.ends_with(".safetensors");
