@@ -163,14 +163,14 @@ impl Settings {
         ];
         for (key, given) in seconds {
             if !(0.01..=86_400.0).contains(&given) {
-                return Err(SettingsError::number(key, given, "it is between 0.01 and 86400"));
+                return Err(SettingsError::number(key, given, "it must be between 0.01 and 86400"));
             }
         }
         if self.session.timeout_seconds < 2.0 * self.session.heartbeat_seconds {
             return Err(SettingsError::number(
                 "session.timeout_seconds",
                 self.session.timeout_seconds,
-                "it is at least twice heartbeat_seconds",
+                "it must be at least twice heartbeat_seconds",
             ));
         }
         let counts = [
@@ -182,7 +182,7 @@ impl Settings {
         ];
         for (key, given) in counts {
             if !(1..=1_000_000).contains(&given) {
-                return Err(SettingsError::number(key, given, "it is between 1 and 1000000"));
+                return Err(SettingsError::number(key, given, "it must be between 1 and 1000000"));
             }
         }
         for (key, given) in [
@@ -190,7 +190,7 @@ impl Settings {
             ("limits.artifacts_per_job", self.limits.artifacts_per_job),
         ] {
             if given == 0 {
-                return Err(SettingsError::number(key, 0, "it is at least 1"));
+                return Err(SettingsError::number(key, 0, "it must be at least 1"));
             }
         }
         check_state_dir(&self.storage.state_dir)?;

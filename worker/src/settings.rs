@@ -26,9 +26,9 @@ pub struct Settings {
     pub ring: RingSettings,
     /// Where the worker keeps files, and how much room they may take.
     pub storage: StorageSettings,
-    /// Models fetched from buckets. Those from a model hub are in the hub's own cache, which the worker never trims.
+    /// Where models from buckets are kept; those from a model hub are in the hub's own cache.
     pub model_cache: ModelCacheSettings,
-    /// The processor.
+    /// How much of the processor a rank gets.
     pub compute: ComputeSettings,
     /// For those who check the numbers.
     pub debug: DebugSettings,
@@ -96,14 +96,12 @@ pub struct StorageSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelCacheSettings {
-    /// The folder of the cache of models from buckets, which all workers of a machine can share; empty:
-    /// `$XDG_CACHE_HOME/ringtune/models`, or `~/.cache/ringtune/models`, or `models` in the state folder where there is no
-    /// home.
+    /// The cache's folder, which all workers of a machine can share; empty: `$XDG_CACHE_HOME/ringtune/models`, or
+    /// `~/.cache/ringtune/models`, or `models` in the state folder where there is no home.
     ///
     /// Allowed: empty, or an absolute path.
     pub dir: PathBuf,
-    /// How much the cache of models from buckets may take; what was used longest ago is removed first, and nothing that
-    /// is in use.
+    /// How much the cache may take; what was used longest ago is removed first, and nothing that is in use.
     ///
     /// Allowed: 0 or more.
     pub max_bytes: u64,
@@ -193,7 +191,7 @@ impl Settings {
             return Err(SettingsError::text(
                 "coordinator.url",
                 url,
-                "it is http://HOST:PORT, such as http://127.0.0.1:7070",
+                "it must be http://HOST:PORT, such as http://127.0.0.1:7070",
             ));
         }
         let timeout = self.ring.peer_timeout_seconds;
@@ -201,7 +199,7 @@ impl Settings {
             return Err(SettingsError::number(
                 "ring.peer_timeout_seconds",
                 timeout,
-                "it is between 0.1 and 86400",
+                "it must be between 0.1 and 86400",
             ));
         }
         if !self.ring.interface.is_empty() && !self.ring.advertise_address.is_empty() {
@@ -215,13 +213,17 @@ impl Settings {
             return Err(SettingsError::number(
                 "compute.threads",
                 self.compute.threads,
-                "it is at most 4096; 0 decides",
+                "it must be at most 4096; 0 means one for each physical core",
             ));
         }
         let dir = &self.model_cache.dir;
         if !dir.as_os_str().is_empty() && !dir.is_absolute() {
             let given = dir.display().to_string();
-            return Err(SettingsError::text("model_cache.dir", &given, "it is an absolute path, or empty"));
+            return Err(SettingsError::text(
+                "model_cache.dir",
+                &given,
+                "it must be an absolute path, or empty",
+            ));
         }
         check_state_dir(&self.storage.state_dir)?;
         self.security.check(&[("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)])

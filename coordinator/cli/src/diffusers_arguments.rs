@@ -258,8 +258,8 @@ impl Reader {
         if self.values.contains_key(&("train", "num_train_epochs")) && !self.values.contains_key(&steps) {
             self.values.insert(steps, SCRIPTS_MAX_TRAIN_STEPS.to_owned());
             self.remarks.push(format!(
-                "--num_train_epochs: as in the script, --max_train_steps counts more, and is {SCRIPTS_MAX_TRAIN_STEPS} \
-                 where it is not given; for passes over the pictures, take max_train_steps out of the job file"
+                "--num_train_epochs: as in the script, --max_train_steps takes precedence, and is {SCRIPTS_MAX_TRAIN_STEPS} \
+                 if it is not given; for passes over the pictures, take max_train_steps out of the job file"
             ));
         }
     }
@@ -278,8 +278,8 @@ fn takes(name: &str) -> Option<Takes> {
 fn unknown(name: &str) -> String {
     let names = KNOWN.iter().map(|known| known.0);
     match suggest::nearest(name, names) {
-        Some(near) => format!("--{name} is no option of textual_inversion.py; did you mean --{near}?"),
-        None => format!("--{name} is no option of textual_inversion.py"),
+        Some(near) => format!("--{name} is not an option of textual_inversion.py; did you mean --{near}?"),
+        None => format!("--{name} is not an option of textual_inversion.py"),
     }
 }
 
@@ -395,7 +395,7 @@ mod tests {
         let problems = translate(line, nowhere).unwrap_err();
         for words in [
             "--resolution: \"big\" is not a number",
-            "--learning_rat is no option of textual_inversion.py; did you mean --learning_rate?",
+            "--learning_rat is not an option of textual_inversion.py; did you mean --learning_rate?",
             "--scale_lr takes no value",
             "--push_to_hub: ",
             "--seed needs a value",

@@ -1,4 +1,4 @@
-//! What the commands print: text for people, or one JSON object a line.
+//! What the commands print: text for people, or one JSON object per line.
 
 use std::{
     collections::BTreeMap,

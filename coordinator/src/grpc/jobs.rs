@@ -154,8 +154,7 @@ fn count_steps(spec: &mut JobSpec, images: Option<u64>) -> Result<(), Status> {
         return Ok(());
     }
     let Some(images) = images else {
-        let problem =
-            "only uploaded images can be counted here, and these are in a folder; give max_train_steps";
+        let problem = "the coordinator can only count images that are uploaded, and these are in a folder; give max_train_steps";
         return Err(bad_request(vec![FieldViolation::new("spec.train.num_train_epochs", problem)]));
     };
     spec.count_steps(images).map_err(bad_spec)

@@ -9,7 +9,7 @@ use tracing_subscriber::{EnvFilter, util::SubscriberInitExt as _};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogSettings {
-    /// How log lines look: `auto` is `human` on a terminal and `json` otherwise.
+    /// How log lines look: for people, as one JSON object each, or `auto`, which is the former on a terminal only.
     ///
     /// Allowed: `auto`, `human` or `json`.
     pub format: LogFormat,
@@ -34,7 +34,7 @@ pub enum LogFormat {
     Auto,
     /// Lines for people.
     Human,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 

@@ -121,7 +121,8 @@ fn structs_of(source: &str) -> BTreeMap<String, Vec<Field>> {
     structs
 }
 
-/// Shows every setting below `prefix`, in the order of the fields. A field whose type is a struct is a section.
+/// Shows every setting below `prefix`, in the order of the fields. A field whose type is a struct is a section, which
+/// is shown before its settings.
 fn collect(
     structs: &BTreeMap<String, Vec<Field>>,
     name: &str,
@@ -136,7 +137,10 @@ fn collect(
         let key = if prefix.is_empty() { field.name.clone() } else { format!("{prefix}.{}", field.name) };
         let default = defaults.get(&field.name).unwrap_or_else(|| panic!("{key} has no default"));
         match default {
-            Value::Object(_) => collect(structs, &field.kind, &key, default, show),
+            Value::Object(_) => {
+                show(&key, field, default);
+                collect(structs, &field.kind, &key, default, show);
+            }
             _ => show(&key, field, default),
         }
     }
@@ -149,6 +153,9 @@ fn row(key: &str, field: &Field, default: &Value, accepts: &dyn Fn(&str, &str) -
         sentence.ends_with('.') && !sentence.contains(". "),
         "{key}: its doc comment is to begin with one sentence"
     );
+    if default.is_object() {
+        return format!("| **`[{key}]`** | | | | | {sentence} |\n");
+    }
     let allowed = match (rest, default) {
         ([], Value::Bool(_)) => "`true` or `false`",
         ([allowed], _) => {

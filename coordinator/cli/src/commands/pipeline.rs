@@ -46,7 +46,7 @@ pub(super) fn check(spec: &JobSpec, folder: &Path) -> Result<(), Error> {
     let target = folder.join(FOLDER);
     if target.exists() && !target.join(MODEL_INDEX).is_file() {
         return Err(Error::Usage(format!(
-            "{FIELD}: {} is there and is no pipeline: move it away, or give another -o",
+            "{FIELD}: {} is there and is not a pipeline: move it away, or give another -o",
             target.display()
         )));
     }

@@ -163,7 +163,10 @@ pub(super) async fn follow(
 /// The id of a job that the coordinator answered with.
 pub(super) fn job_id(job: &v1::Job) -> Result<Uuid, Error> {
     job.job_id.parse().map_err(|_| {
-        Error::JobEnded(format!("the coordinator answered with a job id that is no UUID: {:?}", job.job_id))
+        Error::JobEnded(format!(
+            "the coordinator answered with a job id that is not a UUID: {:?}",
+            job.job_id
+        ))
     })
 }
 

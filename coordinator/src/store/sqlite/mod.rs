@@ -44,7 +44,7 @@ impl SqliteStore {
     /// Opens a database file, makes it where it is missing, and brings its schema up to date.
     ///
     /// # Errors
-    /// A file that is no database, a newer schema, the file system's.
+    /// A file that is not a database, a newer schema, the file system's.
     pub async fn open(path: &Path) -> Result<Self, Error> {
         let options = SqliteConnectOptions::new()
             .filename(path)

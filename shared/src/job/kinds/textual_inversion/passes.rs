@@ -14,7 +14,7 @@ impl TextualInversionSpec {
         let steps = self.train.max_train_steps;
         let passes = self.train.num_train_epochs.filter(|_| steps > 0)?;
         Some(format!(
-            "train.num_train_epochs = {passes} is without effect: train.max_train_steps = {steps} counts more"
+            "train.num_train_epochs = {passes} has no effect: train.max_train_steps = {steps} takes precedence"
         ))
     }
 

@@ -98,7 +98,7 @@ pub struct TrainSpec {
     pub report_to: ReportTo,
     /// Share of the samples whose caption is left empty. Default 0.
     pub caption_dropout: f64,
-    /// Whether the tags of captions, parted by commas, come in another order in every sample. Default false.
+    /// Whether the tags of captions, separated by commas, come in another order in every sample. Default false.
     pub shuffle_tags: bool,
     /// The first so many tags stay where they are. Default 0.
     pub keep_tags: u32,

@@ -87,7 +87,7 @@ impl Check {
     fn data(&mut self, draft: DataDraft, several: bool) -> DataSpec {
         if several {
             if draft.folders.is_some() {
-                self.refuse("data.folders", "is given beside [[concepts]]; give it in each of them");
+                self.refuse("data.folders", "is given together with [[concepts]]; give it in each of them");
             }
             let images = self.refuse_beside_concepts("data.images", draft.images);
             return DataSpec { images, folders: Vec::new() };
@@ -247,7 +247,7 @@ impl Check {
         let is_folder = !ModelLocation::is_path(base) || !base.ends_with(".safetensors");
         let is_plain = variant.is_empty() && tokenizer.is_empty() && prediction_type.is_none();
         if work.train.save_as_full_pipeline && !(is_folder && is_plain) {
-            let problem = "got true; allowed where model.base is no single file, and without model.variant, model.tokenizer \
+            let problem = "got true; allowed where model.base is not a single file, and without model.variant, model.tokenizer \
                            and model.prediction_type";
             self.refuse("train.save_as_full_pipeline", problem);
         }
