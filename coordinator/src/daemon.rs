@@ -57,7 +57,7 @@ pub enum Error {
     #[error("HTTP: {0}")]
     Http(#[source] io::Error),
     /// Signals, stdin or stdout.
-    #[error("the surroundings of the process: {0}")]
+    #[error("the process's signals, stdin or stdout: {0}")]
     Process(#[source] io::Error),
     /// The store failed for too long.
     #[error("nothing could be stored for too long (a full disk? the log says why); what was stored is safe")]

@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Where clients and workers call.
+    /// Where clients and workers connect.
     pub grpc: ListenSettings,
-    /// Where metrics and health are read.
+    /// Where `/metrics`, `/healthz` and `/readyz` are read.
     pub http: ListenSettings,
-    /// The database and the files.
+    /// Where jobs and files are kept, and how much room the files may take.
     pub storage: StorageSettings,
-    /// Workers' sessions.
+    /// How long the coordinator waits for a silent worker.
     pub session: SessionSettings,
-    /// What strangers and mistakes cannot exceed.
+    /// What no client can exceed, whether by mistake or on purpose.
     pub limits: LimitSettings,
-    /// Logs.
+    /// The log, on stderr.
     pub log: LogSettings,
     /// What keeps strangers out.
     pub security: SecuritySettings,
@@ -32,23 +32,35 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StorageSettings {
-    /// Jobs, their history and their artifacts. One coordinator per folder.
+    /// The folder in which the coordinator keeps jobs, their history and all files; one coordinator per folder.
+    ///
+    /// Allowed: a folder.
     pub state_dir: PathBuf,
-    /// Bytes that all uploaded files and artifacts may take; 0: as many as the disk has.
+    /// How much all uploaded files and artifacts together may take; 0: as much as the disk has.
+    ///
+    /// Allowed: 0 or more.
     pub content_bytes: u64,
-    /// Bytes of the disk that uploads leave free.
+    /// How much of the disk uploads leave free.
+    ///
+    /// Allowed: 0 or more.
     pub free_bytes: u64,
 }
 
-/// `[session]`: times in seconds.
+/// `[session]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionSettings {
-    /// Workers say that they live this often.
+    /// How often a worker tells the coordinator that it is alive.
+    ///
+    /// Allowed: 0.01 to half of `session.timeout_seconds`.
     pub heartbeat_seconds: f64,
-    /// A worker that is silent for so long is lost, and has so long to come back.
+    /// How long a worker may be silent before its session is ended, and how long it then has to come back.
+    ///
+    /// Allowed: twice `session.heartbeat_seconds` to 86400.
     pub timeout_seconds: f64,
-    /// After its own restart the coordinator waits so long for the workers of running jobs.
+    /// How long the coordinator waits for the workers of running jobs after its own restart.
+    ///
+    /// Allowed: 0.01 to 86400.
     pub recovery_seconds: f64,
 }
 
@@ -56,23 +68,41 @@ pub struct SessionSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitSettings {
-    /// Jobs in the queue.
+    /// How many jobs may wait in the queue.
+    ///
+    /// Allowed: 1 to 1000000.
     pub queued_jobs: usize,
-    /// Workers connected.
+    /// How many workers may be connected.
+    ///
+    /// Allowed: 1 to 1000000.
     pub workers: usize,
-    /// Bytes of one uploaded file.
+    /// How large one uploaded file may be.
+    ///
+    /// Allowed: 1 or more.
     pub upload_bytes: u64,
-    /// Uploads under way at a time.
+    /// How many uploads may be under way at a time.
+    ///
+    /// Allowed: 1 to 1000000.
     pub uploads: usize,
-    /// Files kept with one job, counting a replaced one again.
+    /// How many artifacts one job may have; one that replaces another counts again.
+    ///
+    /// Allowed: 1 or more.
     pub artifacts_per_job: u64,
-    /// gRPC connections open at a time.
+    /// How many gRPC connections may be open at a time.
+    ///
+    /// Allowed: 1 to 1000000.
     pub connections: usize,
-    /// gRPC calls under way at a time on one connection.
+    /// How many gRPC calls may be under way at a time on one connection.
+    ///
+    /// Allowed: 1 to 1000000.
     pub calls_per_connection: usize,
-    /// Seconds that a call with a single answer may take.
+    /// How long a call with a single answer may take.
+    ///
+    /// Allowed: 0.01 to 86400.
     pub call_seconds: f64,
-    /// An upload, a download or a watch whose client does nothing for so many seconds loses its place.
+    /// How long the client of an upload, a download or a watch may do nothing before the call is ended.
+    ///
+    /// Allowed: 0.01 to 86400.
     pub idle_seconds: f64,
 }
 
@@ -133,14 +163,14 @@ impl Settings {
         ];
         for (key, given) in seconds {
             if !(0.01..=86_400.0).contains(&given) {
-                return Err(SettingsError::number(key, given, "it is between 0.01 and 86400"));
+                return Err(SettingsError::number(key, given, "it must be between 0.01 and 86400"));
             }
         }
         if self.session.timeout_seconds < 2.0 * self.session.heartbeat_seconds {
             return Err(SettingsError::number(
                 "session.timeout_seconds",
                 self.session.timeout_seconds,
-                "it is at least twice heartbeat_seconds",
+                "it must be at least twice heartbeat_seconds",
             ));
         }
         let counts = [
@@ -152,7 +182,7 @@ impl Settings {
         ];
         for (key, given) in counts {
             if !(1..=1_000_000).contains(&given) {
-                return Err(SettingsError::number(key, given, "it is between 1 and 1000000"));
+                return Err(SettingsError::number(key, given, "it must be between 1 and 1000000"));
             }
         }
         for (key, given) in [
@@ -160,7 +190,7 @@ impl Settings {
             ("limits.artifacts_per_job", self.limits.artifacts_per_job),
         ] {
             if given == 0 {
-                return Err(SettingsError::number(key, 0, "it is at least 1"));
+                return Err(SettingsError::number(key, 0, "it must be at least 1"));
             }
         }
         check_state_dir(&self.storage.state_dir)?;

@@ -13,14 +13,14 @@ pub const LARGEST_CAPTION_FILE: u64 = 2 * LONGEST_CAPTION as u64;
 /// A caption that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CaptionError {
-    /// It is no text.
+    /// It is not text.
     #[error("it is not UTF-8 text")]
     Encoding,
     /// It is too long.
     #[error("it has {0} bytes; allowed: at most {LONGEST_CAPTION}")]
     TooLong(usize),
     /// A caption in a manifest is not as [`read_caption`] makes it.
-    #[error("{0:?} is empty, has blanks around it or control characters in it")]
+    #[error("{0:?} is empty, begins or ends with a blank, or has control characters in it")]
     Form(String),
 }
 
@@ -40,7 +40,7 @@ pub enum CaptionFileProblem {
     /// It cannot be read.
     #[error(transparent)]
     Unreadable(#[from] io::Error),
-    /// What it holds is no caption.
+    /// What it holds is not a caption.
     #[error(transparent)]
     Caption(#[from] CaptionError),
 }
@@ -58,7 +58,7 @@ pub fn caption_beside(folder: &Path, image: &str) -> Result<Option<String>, Capt
                 Err(CaptionError::TooLong(usize::try_from(about.len()).unwrap_or(usize::MAX)).into())
             }
             // A pipe would keep its reader waiting.
-            Ok(about) if !about.is_file() => Err(io::Error::other("it is no regular file").into()),
+            Ok(about) if !about.is_file() => Err(io::Error::other("it is not a regular file").into()),
             Ok(_) => Ok(read_caption(&fs::read(&path)?)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
@@ -67,7 +67,7 @@ pub fn caption_beside(folder: &Path, image: &str) -> Result<Option<String>, Capt
     read().map_err(|problem| CaptionFileError { path: path.clone(), problem })
 }
 
-/// The name of a picture's caption file: `a.b.txt` for `a.b.png`; none where the name is no picture's.
+/// The name of a picture's caption file: `a.b.txt` for `a.b.png`; none where the name is not a picture's.
 pub fn caption_file_name(image: &str) -> Option<String> {
     let (stem, _) = image.rsplit_once('.').filter(|_| is_image_name(image))?;
     Some(format!("{stem}.txt"))

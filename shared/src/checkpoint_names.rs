@@ -8,7 +8,7 @@ pub fn file_name(step: u64) -> String {
     format!("{PREFIX}{step}{SUFFIX}")
 }
 
-/// The step that a file's name stands for; none if it is no checkpoint's.
+/// The step that a file's name stands for; none if it is not a checkpoint's.
 pub fn step_of_name(name: &str) -> Option<u64> {
     let step = step_of_stem(name.strip_suffix(SUFFIX)?)?;
     // One spelling for each step: no sign, no leading zero.

@@ -109,7 +109,7 @@ pub fn rename_durably(from: &Path, to: &Path) -> Result<(), FileError> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(FileError::at("sync the folder", folder))
 }
 
-/// A text that is no name of a file in a folder.
+/// A text that is not the name of a file in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a file name: {problem}")]
 pub struct FileNameError {

@@ -65,7 +65,7 @@ pub enum ManifestError {
     #[error("image manifest: {0}")]
     FileName(#[from] FileNameError),
     /// A file is not an image by its name.
-    #[error("image manifest: {0:?} is no image by its name; allowed: .jpeg, .jpg, .png, .webp")]
+    #[error("image manifest: {0:?} does not have an image's name; allowed: .jpeg, .jpg, .png, .webp")]
     NotAnImage(String),
     /// A file is empty or too large.
     #[error("image manifest: {name:?} has {size} bytes; allowed: 1 to {LARGEST_IMAGE_FILE}")]
@@ -87,7 +87,7 @@ pub enum ManifestError {
     #[error("the image manifest has {0} bytes of captions; allowed: at most {MOST_CAPTION_BYTES}")]
     CaptionBytes(usize),
     /// The names are not in order, or one is there twice.
-    #[error("image manifest: {0:?} is there twice or not in order")]
+    #[error("image manifest: {0:?} comes twice or is not in order")]
     Order(String),
 }
 

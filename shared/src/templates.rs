@@ -34,7 +34,7 @@ impl fmt::Display for NotATemplate {
 }
 
 impl Template {
-    /// Reads a template. A brace or a bracket that is no mark is refused: Python's `format` would fail at the one,
+    /// Reads a template. A brace or a bracket that is not a mark is refused: Python's `format` would fail at the one,
     /// and the other is a mistyped mark.
     pub fn parse(text: &str) -> Result<Self, NotATemplate> {
         let mut pieces = Vec::new();

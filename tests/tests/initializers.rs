@@ -87,12 +87,12 @@ async fn what_is_no_start_is_refused() -> Result<()> {
     // The command line sees all but the text encoder's width, which a worker finds before the first step.
     for (embedding, code, said) in [
         (missing.as_str(), 2, "missing.pt: No such file"),
-        (&text(sandbox.folder()), 2, "it is no file"),
+        (&text(sandbox.folder()), 2, "it is not a file"),
         (&fixture("pickle-calls.bin"), 2, "Nothing was run"),
         (&fixture("legacy.pt"), 2, "weights_only=True"),
         (&fixture("infinite.bin"), 2, "not finite"),
         (&fixture("learned_embeds.bin"), 2, "it has 1 vector and num_vectors is 2"),
-        (&fixture("a1111.pt"), 1, "its rows are 8 wide, this checkpoint's text encoder takes 64"),
+        (&fixture("a1111.pt"), 1, "its rows are 8 wide, this model's text encoder takes 64"),
     ] {
         sandbox.write_job("job.toml", &started_from(embedding, "trace")?)?;
         let run = sandbox.finish(&["run", "job.toml", "-o", "out"]).await?;

@@ -16,23 +16,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Whom to dial.
+    /// The coordinator that the worker dials.
     pub coordinator: CoordinatorSettings,
-    /// Where the neighbours in a ring reach this worker.
+    /// Where ring neighbours connect.
     pub grpc: ListenSettings,
-    /// Where metrics and health are read.
+    /// Where `/metrics` and `/healthz` are read.
     pub http: ListenSettings,
-    /// The ring.
+    /// How the worker and its ring neighbours reach each other.
     pub ring: RingSettings,
-    /// Files of the worker.
+    /// Where the worker keeps files, and how much room they may take.
     pub storage: StorageSettings,
-    /// Checkpoints that were fetched.
+    /// Where models from buckets are kept; those from a model hub are in the hub's own cache.
     pub model_cache: ModelCacheSettings,
-    /// The processor.
+    /// How much of the processor a rank gets.
     pub compute: ComputeSettings,
     /// For those who check the numbers.
     pub debug: DebugSettings,
-    /// Logs.
+    /// The log, on stderr.
     pub log: LogSettings,
     /// What keeps strangers out.
     pub security: SecuritySettings,
@@ -42,7 +42,9 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CoordinatorSettings {
-    /// `http://HOST:PORT` of its gRPC port.
+    /// The address of the coordinator's gRPC port.
+    ///
+    /// Allowed: `http://HOST:PORT`.
     pub url: String,
 }
 
@@ -50,11 +52,17 @@ pub struct CoordinatorSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RingSettings {
-    /// `HOST` or `HOST:PORT` that neighbours dial; empty: found out.
+    /// The address that ring neighbours dial; empty: the local address of the route to the coordinator.
+    ///
+    /// Allowed: empty, or `HOST` or `HOST:PORT` where `ring.interface` is empty.
     pub advertise_address: String,
-    /// Advertise this network interface's address; empty: found out.
+    /// The network interface whose address ring neighbours dial; empty: no particular one.
+    ///
+    /// Allowed: empty, or a name where `ring.advertise_address` is empty.
     pub interface: String,
-    /// A neighbour without a sign of life for so long is lost.
+    /// How long a ring neighbour may give no sign of life before it counts as lost.
+    ///
+    /// Allowed: 0.1 to 86400.
     pub peer_timeout_seconds: f64,
 }
 
@@ -65,26 +73,37 @@ pub(crate) const LATENT_MEMORY_BYTES: u64 = 512 << 20;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StorageSettings {
-    /// The worker's identity, cache and work files. One worker per folder.
+    /// The folder in which the worker keeps its identity, its caches and its work files; one worker per folder.
+    ///
+    /// Allowed: a folder.
     pub state_dir: PathBuf,
-    /// Bytes that the cache of fetched files may take.
+    /// How much the cache of files fetched from the coordinator may take.
+    ///
+    /// Allowed: 0 or more.
     pub cache_bytes: u64,
-    /// Bytes that the cache of encoded pictures may take; 256 KiB a picture of 512 pixels. 0: nothing is kept.
+    /// How much the cache of encoded pictures may take, at 256 KiB for a picture of 512 pixels; 0: nothing is kept.
+    ///
+    /// Allowed: 0 or more.
     pub latent_cache_bytes: u64,
-    /// Bytes of encoded pictures that a job keeps in memory, counted in the same way. What it has beyond is read from the
-    /// disk whenever it is shown.
+    /// How much a job's encoded pictures may take in memory, counted in the same way; the others are read from the disk
+    /// whenever they are shown.
+    ///
+    /// Allowed: 0 or more.
     pub latent_memory_bytes: u64,
 }
 
-/// `[model_cache]`: checkpoints out of buckets. Those of a hub are in the cache that all tools of the machine share,
-/// which is not ours to trim.
+/// `[model_cache]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelCacheSettings {
-    /// Its folder, which all workers of a machine can share; empty: $XDG_CACHE_HOME/ringtune/models, or
-    /// ~/.cache/ringtune/models, or in the state folder where there is no home.
+    /// The cache's folder, which all workers of a machine can share; empty: `$XDG_CACHE_HOME/ringtune/models`, or
+    /// `~/.cache/ringtune/models`, or `models` in the state folder where there is no home.
+    ///
+    /// Allowed: empty, or an absolute path.
     pub dir: PathBuf,
-    /// Bytes that it may take. What was used longest ago goes first, and nothing that is in use.
+    /// How much the cache may take; what was used longest ago is removed first, and nothing that is in use.
+    ///
+    /// Allowed: 0 or more.
     pub max_bytes: u64,
 }
 
@@ -92,7 +111,9 @@ pub struct ModelCacheSettings {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ComputeSettings {
-    /// Threads that a rank gets when its job leaves it open; 0: one a physical core.
+    /// How many threads a rank gets when its job leaves it open; 0: one for each physical core.
+    ///
+    /// Allowed: 0 to 4096.
     pub threads: usize,
 }
 
@@ -100,7 +121,7 @@ pub struct ComputeSettings {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DebugSettings {
-    /// A job's `debug.trace_dir` is written; otherwise such a job is refused.
+    /// Lets jobs write traces into their `debug.trace_dir` on this machine; otherwise such a job is refused.
     pub allow_trace_dir: bool,
 }
 
@@ -170,7 +191,7 @@ impl Settings {
             return Err(SettingsError::text(
                 "coordinator.url",
                 url,
-                "it is http://HOST:PORT, such as http://127.0.0.1:7070",
+                "it must be http://HOST:PORT, such as http://127.0.0.1:7070",
             ));
         }
         let timeout = self.ring.peer_timeout_seconds;
@@ -178,7 +199,7 @@ impl Settings {
             return Err(SettingsError::number(
                 "ring.peer_timeout_seconds",
                 timeout,
-                "it is between 0.1 and 86400",
+                "it must be between 0.1 and 86400",
             ));
         }
         if !self.ring.interface.is_empty() && !self.ring.advertise_address.is_empty() {
@@ -192,13 +213,17 @@ impl Settings {
             return Err(SettingsError::number(
                 "compute.threads",
                 self.compute.threads,
-                "it is at most 4096; 0 decides",
+                "it must be at most 4096; 0 means one for each physical core",
             ));
         }
         let dir = &self.model_cache.dir;
         if !dir.as_os_str().is_empty() && !dir.is_absolute() {
             let given = dir.display().to_string();
-            return Err(SettingsError::text("model_cache.dir", &given, "it is an absolute path, or empty"));
+            return Err(SettingsError::text(
+                "model_cache.dir",
+                &given,
+                "it must be an absolute path, or empty",
+            ));
         }
         check_state_dir(&self.storage.state_dir)?;
         self.security.check(&[("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)])

@@ -23,7 +23,7 @@ Examples:
       JOB=$(ringtune submit dicoo.toml)
       ringtune watch $JOB
       ringtune fetch $JOB -o results
-  Make pictures with what was learned:
+  Draw pictures with what was learned:
       ringtune generate --help
 
 Exit codes: 0 success, 1 the job failed, 2 wrong usage, 3 the coordinator cannot be reached.
@@ -53,13 +53,13 @@ pub enum Command {
     Status(JobArguments),
     /// Follow jobs until they end; exits with their outcome
     Watch(WatchArguments),
-    /// Stop a job; its artifacts so far are kept
+    /// Stop a job and keep the artifacts that it has so far
     Cancel(CancelArguments),
     /// List the workers
     Workers(WorkersArguments),
     /// Save a job's artifacts
     Fetch(FetchArguments),
-    /// Make images from a checkpoint plus learned embeddings (runs `ringtune-worker generate`)
+    /// Draw pictures with a model and learned embeddings (runs `ringtune-worker generate`)
     #[command(disable_help_flag = true)]
     Generate(PassedOnArguments),
     /// Make a folder that diffusers loads, with learned words in it (runs `ringtune-worker pipeline`)
@@ -73,7 +73,7 @@ pub enum Command {
 /// `--output`, of every command that prints data.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct OutputArguments {
-    /// Print data as text, or as one JSON object a line
+    /// Print data as text, or as one JSON object per line
     #[arg(long, value_enum, default_value_t = OutputFormat::Text, value_name = "FORMAT")]
     pub output: OutputFormat,
 }
@@ -101,14 +101,14 @@ pub struct RunArguments {
     /// The job file
     #[arg(value_name = "JOB.toml", required_unless_present = "from_diffusers_args")]
     pub job: Option<PathBuf>,
-    /// Instead of a job file: a command line of diffusers' textual_inversion.py, in quotes; --print-job shows the
-    /// job file that it stands for
+    /// Instead of a job file: a command line of diffusers' textual_inversion.py, in quotes; --print-job shows it as
+    /// a job file
     #[arg(long, value_name = "LINE", conflicts_with = "job", allow_hyphen_values = true)]
     pub from_diffusers_args: Option<String>,
     /// Another value for a key of the job file, as TOML or a plain word: --set train.seed=7 (may be repeated)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
-    /// A label of the job, over the job file's [queue] (may be repeated)
+    /// A label for the job, which replaces one in the job file's [queue] (may be repeated)
     #[arg(long, value_name = "KEY=VALUE")]
     pub label: Vec<Label>,
     /// Workers to start; at least the job's min_world_size [default: the job's world_size]
@@ -130,8 +130,8 @@ pub struct RunArguments {
 #[command(after_help = "\
 The coordinator listens on 127.0.0.1:7070 (HTTP 7071), the first worker on 7080 and 7081;
 a port that is taken is replaced by a free one, which is printed. Jobs and logs are kept
-in ${XDG_STATE_HOME:-~/.local/state}/ringtune/up. What ends by itself is started
-again; Ctrl-C stops everything.")]
+in ${XDG_STATE_HOME:-~/.local/state}/ringtune/up. A process that ends by itself is
+started again; Ctrl-C stops everything.")]
 pub struct UpArguments {
     /// Workers to start
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -148,7 +148,7 @@ Examples:
   JOB=$(ringtune submit dicoo.toml)          prints the job id
   ringtune submit --watch dicoo.toml         stays until the job ends; exits with its outcome
 
-The images are uploaded to the coordinator. The model folder is read by the workers:
+The command uploads the images to the coordinator. The workers read the model folder:
 its path must be the same on each of them.")]
 pub struct SubmitArguments {
     /// The job file
@@ -157,7 +157,7 @@ pub struct SubmitArguments {
     /// Another value for a key of the job file, as TOML or a plain word: --set train.seed=7 (may be repeated)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
-    /// A label of the job, over the job file's [queue] (may be repeated)
+    /// A label for the job, which replaces one in the job file's [queue] (may be repeated)
     #[arg(long, value_name = "KEY=VALUE")]
     pub label: Vec<Label>,
     /// Follow the job until it ends
@@ -166,8 +166,8 @@ pub struct SubmitArguments {
     /// Go on from the newest checkpoint of this earlier job, as train.resume_from_checkpoint would
     #[arg(long, value_name = "JOB")]
     pub resume_from: Option<Uuid>,
-    /// Makes a repeated submission of the same job safe: the same id gives the same job [default: a new one, which is
-    /// said where the coordinator's answer did not come]
+    /// Makes it safe to submit the same job again: the same id gives the same job [default: a new one, which is printed
+    /// if the coordinator does not answer]
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
     /// Which coordinator.
@@ -185,19 +185,19 @@ Examples:
   ringtune list --state queued --order-by 'priority desc'
   ringtune list --label project=dicoo --filter 'owner=ada AND kind=generate'
 
-Fields of --filter: state, name, owner, priority, kind, labels.KEY. A value with other than letters,
-digits and . _ / : @ + - stands in double quotes.")]
+Fields of --filter: state, name, owner, priority, kind, labels.KEY. Put a value in double quotes
+if it has other characters than letters, digits and . _ / : @ + -")]
 pub struct ListArguments {
     /// Only jobs in this state (may be repeated): queued, preparing, running, succeeded, failed, cancelled
     #[arg(long, value_name = "STATE", value_parser = parse_job_state)]
     pub state: Vec<JobState>,
-    /// Only jobs of which all of this is true: FIELD=VALUE, several parted by " AND "
+    /// Only jobs of which all of this is true: FIELD=VALUE, several joined by " AND "
     #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
     pub filter: String,
     /// Only jobs with this label (may be repeated)
     #[arg(long, value_name = "KEY=VALUE")]
     pub label: Vec<Label>,
-    /// create_time, priority or name; with " desc" behind it the greatest first [default: create_time desc]
+    /// create_time, priority or name; add " desc" for the greatest first [default: create_time desc]
     #[arg(long, value_name = "FIELD", default_value = "", hide_default_value = true)]
     pub order_by: String,
     /// At most this many jobs
@@ -231,12 +231,12 @@ pub struct JobArguments {
 Examples:
   ringtune watch JOB                         its whole history, then its progress until it ends
   ringtune watch JOB JOB                     both from now on, until both have ended
-  ringtune watch --all --output json         whatever happens, an object a line, until Ctrl-C")]
+  ringtune watch --all --output json         everything that happens, one object per line, until Ctrl-C")]
 pub struct WatchArguments {
     /// Job ids, as `ringtune submit` printed them
     #[arg(value_name = "JOB", required_unless_present = "all")]
     pub jobs: Vec<Uuid>,
-    /// All jobs, also those that come later, until Ctrl-C
+    /// All jobs, including those that are created later, until Ctrl-C
     #[arg(long, conflicts_with = "jobs")]
     pub all: bool,
     /// Which coordinator.

@@ -249,7 +249,7 @@ mod tests {
         fs::write(folder.path().join("checkpoint-9.safetensors"), "cut").expect("written");
         let (start, remarks) = find_start(&job("latest"), Some(folder.path())).expect("found");
         assert_eq!(start, Start::Beginning);
-        assert!(remarks[0].contains("checkpoint-9.safetensors: it is no checkpoint"), "{remarks:?}");
+        assert!(remarks[0].contains("checkpoint-9.safetensors: it is not a checkpoint"), "{remarks:?}");
         let step = find_start(&job("9"), Some(folder.path())).expect_err("broken");
         assert!(matches!(step, ResumeError::Invalid { .. }), "{step}");
     }

@@ -238,7 +238,7 @@ impl Reader {
         if !self.problems.is_empty() {
             return Err(self.problems.join("\n"));
         }
-        self.let_steps_count_more_than_epochs();
+        self.let_steps_count_more_than_passes();
         let mut job = "kind = \"textual_inversion\"\n".to_owned();
         for section in ["model", "data", "train", "cluster"] {
             let values = self.values.iter().filter(|((of, _), _)| *of == section);
@@ -253,13 +253,13 @@ impl Reader {
 
 impl Reader {
     /// The script's `max_train_steps` has a default, so that its `num_train_epochs` never counts.
-    fn let_steps_count_more_than_epochs(&mut self) {
+    fn let_steps_count_more_than_passes(&mut self) {
         let steps = ("train", "max_train_steps");
         if self.values.contains_key(&("train", "num_train_epochs")) && !self.values.contains_key(&steps) {
             self.values.insert(steps, SCRIPTS_MAX_TRAIN_STEPS.to_owned());
             self.remarks.push(format!(
-                "--num_train_epochs: as in the script, --max_train_steps counts more, and is {SCRIPTS_MAX_TRAIN_STEPS} \
-                 where it is not given; for epochs, take max_train_steps out of the job file"
+                "--num_train_epochs: as in the script, --max_train_steps takes precedence, and is {SCRIPTS_MAX_TRAIN_STEPS} \
+                 if it is not given; for passes over the pictures, take max_train_steps out of the job file"
             ));
         }
     }
@@ -278,8 +278,8 @@ fn takes(name: &str) -> Option<Takes> {
 fn unknown(name: &str) -> String {
     let names = KNOWN.iter().map(|known| known.0);
     match suggest::nearest(name, names) {
-        Some(near) => format!("--{name} is no option of textual_inversion.py; did you mean --{near}?"),
-        None => format!("--{name} is no option of textual_inversion.py"),
+        Some(near) => format!("--{name} is not an option of textual_inversion.py; did you mean --{near}?"),
+        None => format!("--{name} is not an option of textual_inversion.py"),
     }
 }
 
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_count_as_little_as_in_the_script() {
+    fn passes_count_as_little_as_in_the_script() {
         let line = "--num_train_epochs 3 --repeats=10 --pretrained_model_name_or_path m --train_data_dir d \
             --placeholder_token x --initializer_token y";
         let translated = translate(line, nowhere).unwrap();
@@ -395,7 +395,7 @@ mod tests {
         let problems = translate(line, nowhere).unwrap_err();
         for words in [
             "--resolution: \"big\" is not a number",
-            "--learning_rat is no option of textual_inversion.py; did you mean --learning_rate?",
+            "--learning_rat is not an option of textual_inversion.py; did you mean --learning_rate?",
             "--scale_lr takes no value",
             "--push_to_hub: ",
             "--seed needs a value",

@@ -50,7 +50,7 @@ pub async fn upload(spec: &mut JobSpec, client: &Client) -> Result<(), Error> {
 /// Reads the embeddings that a job's concepts start from, and puts the addresses that they will have in the job.
 ///
 /// # Errors
-/// A file is no embedding, or has another number of rows than its concept.
+/// A file is not an embedding, or has another number of rows than its concept.
 pub fn take_initializers(spec: &mut JobSpec) -> Result<Vec<Content>, Error> {
     let mut contents = Vec::new();
     for embedding in spec.initializer_embeddings() {

@@ -95,7 +95,7 @@ impl Error {
         }
     }
 
-    /// Whether the reader of our output went away (`ringtune list | head -1`), which is no failure.
+    /// Whether the reader of our output went away (`ringtune list | head -1`), which is not a failure.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -25,7 +25,7 @@ pub enum JobFileError {
         /// What the system said.
         source: io::Error,
     },
-    /// A command line of diffusers' script that is no job.
+    /// A command line of diffusers' script that is not a job.
     #[error("--from-diffusers-args: {0}")]
     Untranslatable(String),
     /// A command line of diffusers' script whose job is not allowed.

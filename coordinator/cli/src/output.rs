@@ -1,4 +1,4 @@
-//! How the commands print: data to stdout, as text for people or as one JSON object a line; remarks to stderr.
+//! How the commands print: data to stdout, as text for people or as one JSON object per line; remarks to stderr.
 
 use std::io::{self, Write as _};
 
@@ -12,7 +12,7 @@ pub enum OutputFormat {
     /// For people.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 

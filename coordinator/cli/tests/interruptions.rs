@@ -91,7 +91,7 @@ impl JobService for Flaky {
         let events = (request.into_inner().after_sequence + 1..=EVENTS)
             .map(move |sequence| answer(Answer::Event(event(sequence))));
         let some = stream::iter(events).take(EVENTS_IN_A_STREAM);
-        // What is no event counts for nothing.
+        // What is not an event counts for nothing.
         let others =
             [Answer::Alive(v1::SignOfLife::default()), Answer::Progress(v1::RingProgress::default())];
         let some = stream::iter(others.map(answer)).chain(some);

@@ -9,10 +9,10 @@ use ringtune_shared::{files::FileError, ids::ContentHash};
 #[non_exhaustive]
 pub enum Error {
     /// Nothing of this hash is kept.
-    #[error("{0} is not here")]
+    #[error("the coordinator does not have {0}")]
     NotFound(ContentHash),
     /// An upload does not go on where the last one ended.
-    #[error("offset is {given}, but {committed} bytes of this content are here: go on from there")]
+    #[error("offset is {given}, but the coordinator has {committed} bytes of this content: go on from there")]
     Offset {
         /// As given.
         given: u64,
@@ -20,13 +20,13 @@ pub enum Error {
         committed: u64,
     },
     /// More bytes came than the header said.
-    #[error("more than the {size} bytes that the header named were sent")]
+    #[error("more bytes were sent than the {size} that the header named")]
     TooLong {
         /// As the header named it.
         size: u64,
     },
     /// The bytes are not those that were named.
-    #[error("the content's SHA-256 is {found}, the header named {expected}; what was sent is dropped")]
+    #[error("the content's SHA-256 is {found}, but the header named {expected}; what was sent was dropped")]
     HashMismatch {
         /// As the header named it.
         expected: ContentHash,
@@ -42,7 +42,7 @@ pub enum Error {
         actual: u64,
     },
     /// A content is larger than is allowed.
-    #[error("size is {given}, at most {limit} bytes are allowed")]
+    #[error("size is {given}; at most {limit} bytes are allowed")]
     TooLarge {
         /// As given.
         given: u64,

@@ -173,7 +173,7 @@ impl Contents {
         Ok(Range { file: file.take(length.unwrap_or(u64::MAX)), path, content_size: size })
     }
 
-    /// Drops a content that nobody refers to any more. One that is not here is no error.
+    /// Drops a content that nobody refers to any more. One that is not here is not an error.
     ///
     /// # Errors
     /// The file system's.

@@ -125,9 +125,9 @@ pub enum LogLevel {
 pub enum ProgressStage {
     /// Fetches training images from the coordinator.
     Fetch,
-    /// Fetches the checkpoint from a model hub or a bucket; in bytes.
+    /// Fetches the model from a model hub or a bucket; in bytes.
     Download,
-    /// Loads the checkpoint.
+    /// Loads the model.
     Load,
     /// Encodes training images.
     Encode,

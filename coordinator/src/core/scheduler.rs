@@ -91,7 +91,7 @@ pub fn place(problem: &Problem<'_>, free: &impl FreeWorkers) -> Decision {
     let mut notes = Vec::new();
     if chosen.len() < problem.world_size as usize {
         notes.push(format!(
-            "{} of the {} wanted ranks; the result is the same",
+            "starting with {} of the {} ranks that are wanted; the result is the same",
             chosen.len(),
             problem.world_size
         ));

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Milliseconds since the Unix epoch. The core never asks for it: it comes with each input.
+/// Milliseconds since 1970 began, in UTC. The core never asks for it: it comes with each input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Time(pub i64);

@@ -40,7 +40,7 @@ impl<'a> Waiting<'a> {
             let resting = self.cluster.pool.resting();
             return Some(match resting {
                 0 => missing,
-                _ => format!("{missing}; {resting} more left alone for a while after they failed to prepare"),
+                _ => format!("{missing}; {resting} more are resting after they failed to prepare"),
             });
         }
         Some(match self.first {

@@ -15,7 +15,7 @@ pub struct Capabilities {
     pub version: String,
     /// Of the libtorch it runs on.
     pub libtorch_version: String,
-    /// The processor's model name.
+    /// The processor's name, as it gives it itself.
     pub cpu_model: String,
     /// amx_bf16, avx512_bf16, avx2 and their like.
     pub cpu_flags: Vec<String>,

@@ -53,7 +53,7 @@ pub(super) struct Allowance {
 /// A worker that says more than it may.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{what}: more than {burst} at once or {per_second} a second in the long run; allowed: fewer on one session"
+    "{what}: more than {burst} at once, or {per_second} per second in the long run; allowed on one session: fewer"
 )]
 pub(super) struct Flood {
     what: &'static str,

@@ -76,7 +76,7 @@ impl Pace {
 
     fn too_slow(&self) -> Status {
         Status::deadline_exceeded(format!(
-            "{} bytes came in {} s; an upload brings at least {LEAST_BYTES} in that time, or ends; what came is kept",
+            "{} bytes came in {} s, and an upload that brings fewer than {LEAST_BYTES} in that time is ended; what came is kept",
             self.bytes,
             self.limit.as_secs_f64()
         ))

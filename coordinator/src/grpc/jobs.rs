@@ -40,7 +40,7 @@ impl JobService for Jobs {
         spec.check_paths().map_err(bad_spec)?;
         let mut ties = Ties::default();
         let images = self.check_images(&mut ties, &spec).await.map_err(bad_request)?;
-        resolve_epochs(&mut spec, images)?;
+        count_steps(&mut spec, images)?;
         self.0.images.check_embeddings(&mut ties, &spec).await.map_err(bad_request)?;
         let resumed = self.0.images.resumed(&mut ties, &spec).await.map_err(bad_request)?;
         let (id, spec, queue) = (JobId::new(), Arc::new(spec), Arc::new(queue));
@@ -149,17 +149,16 @@ impl Jobs {
     }
 }
 
-/// Makes steps of a job's epochs.
-fn resolve_epochs(spec: &mut JobSpec, images: Option<u64>) -> Result<(), Status> {
+/// Counts the steps of a job that says how many passes over its pictures it takes.
+fn count_steps(spec: &mut JobSpec, images: Option<u64>) -> Result<(), Status> {
     if !spec.needs_image_count() {
         return Ok(());
     }
     let Some(images) = images else {
-        let problem =
-            "only uploaded images can be counted here, and these are in a folder; give max_train_steps";
+        let problem = "the coordinator can only count images that are uploaded, and these are in a folder; give max_train_steps";
         return Err(bad_request(vec![FieldViolation::new("spec.train.num_train_epochs", problem)]));
     };
-    spec.resolve_epochs(images).map_err(bad_spec)
+    spec.count_steps(images).map_err(bad_spec)
 }
 
 /// The key of a request: its id and the hash of the spec as sent, and of the queue where it says anything.

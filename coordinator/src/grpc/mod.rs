@@ -177,5 +177,5 @@ async fn sweep(references: Arc<References>) {
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, FailedRequest> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|_| Status::internal("a file operation was broken off").into())
+        .map_err(|_| Status::internal("a file operation was interrupted").into())
 }

@@ -38,7 +38,7 @@ impl Metrics {
     /// Fresh metrics in a registry of their own, with those of the process.
     ///
     /// # Errors
-    /// None in practice: only a name that is used twice or is no metric name.
+    /// None in practice: only a name that is used twice or is not a metric name.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let metrics = Self {

@@ -56,7 +56,7 @@ pub enum Error {
     },
     /// Whoever watches many jobs reads more slowly than things happen.
     #[error(
-        "{missed} events came faster than they were read: watch again, which begins with each job as it is then"
+        "{missed} events came faster than they were read: watch again, which starts with each job as it is then"
     )]
     TooSlow {
         /// Events that are lost to this watch.

@@ -80,7 +80,7 @@ async fn jobs_are_filtered_and_ordered() {
 async fn a_list_that_cannot_be_is_refused_with_what_is_allowed() {
     let coordinator = Coordinator::fresh().await;
     for (filter, part) in [
-        ("owner", "there is no = behind owner"),
+        ("owner", "there is no = after owner"),
         ("owner=ada OR owner=bob", "AND or a comma is missing"),
         ("priority>5", "= is the only comparison"),
         ("owner=\"ada", "a quote is not closed"),

@@ -64,7 +64,7 @@ async fn progress_is_told_to_all_who_watch_and_kept_nowhere() {
     for watch in [&mut live, &mut late] {
         assert_eq!(done(&watch.next_progress().await), [(0, ProgressStage::Load, 0)]);
     }
-    assert_eq!(coordinator.job(id).await.last_sequence, before, "progress is no event");
+    assert_eq!(coordinator.job(id).await.last_sequence, before, "progress is not an event");
 
     // 3. What another rank or another epoch says of itself is not believed.
     let mut stranger = worker.held.clone();

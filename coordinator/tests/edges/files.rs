@@ -257,7 +257,7 @@ async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
         upload(&mut artifacts, header(bytes, 0), &[bytes]).await.unwrap();
     }
     assert!(refused(&over, None).await.contains("take an earlier one"));
-    assert!(refused(&broken, None).await.contains("no checkpoint"));
+    assert!(refused(&broken, None).await.contains("it is not a checkpoint"));
     assert!(refused("latest", None).await.contains("artifact:// URI"));
     assert!(refused(&good, Some(5)).await.contains("train.seed was 0, now it is 5"));
     // 2. What fits begins there.

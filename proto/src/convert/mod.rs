@@ -55,7 +55,7 @@ pub fn unsigned<T: TryFrom<i64>>(field: &str, number: i64) -> Result<T, FieldErr
     T::try_from(number).map_err(|_| FieldError::new(field, format!("got {number}, which is out of range")))
 }
 
-/// The timestamp of a time in milliseconds since the Unix epoch.
+/// The timestamp of a time in milliseconds since 1970 began, in UTC.
 pub fn timestamp(milliseconds: i64) -> prost_types::Timestamp {
     let nanos = milliseconds.rem_euclid(1000) * 1_000_000;
     prost_types::Timestamp {
@@ -65,7 +65,7 @@ pub fn timestamp(milliseconds: i64) -> prost_types::Timestamp {
     }
 }
 
-/// Milliseconds since the Unix epoch; the rest is cut off.
+/// Milliseconds since 1970 began, in UTC; the rest is cut off.
 pub fn milliseconds(timestamp: &prost_types::Timestamp) -> i64 {
     timestamp.seconds.saturating_mul(1000).saturating_add(i64::from(timestamp.nanos / 1_000_000))
 }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_back_before_and_after_the_epoch() {
+    fn times_are_read_back_before_and_after_1970() {
         for time in [0, 1, 999, 1000, 1_700_000_000_123, -1, -1001] {
             let wire = timestamp(time);
             assert!((0..1_000_000_000).contains(&wire.nanos));

@@ -211,15 +211,15 @@ mod tests {
     }
 
     #[test]
-    fn epochs_count_once_they_are_steps() {
+    fn passes_count_once_they_are_steps() {
         let cosine = |steps: &str| spec(&format!("lr_scheduler = \"cosine\"\nrepeats = 2\n{steps}"), "");
         let before = about(&cosine("max_train_steps = 100"), 7);
-        let mut epochs = cosine("num_train_epochs = 50\ntrain_batch_size = 16");
-        assert_eq!(before.check(&epochs), Ok(()));
-        epochs.resolve_epochs(16).unwrap();
-        assert_eq!(before.check(&epochs), Ok(()));
-        epochs.textual_inversion_mut().unwrap().train.max_train_steps = 99;
-        assert!(before.check(&epochs).unwrap_err().contains("train.max_train_steps was 100, now it is 99"));
+        let mut passes = cosine("num_train_epochs = 50\ntrain_batch_size = 16");
+        assert_eq!(before.check(&passes), Ok(()));
+        passes.count_steps(16).unwrap();
+        assert_eq!(before.check(&passes), Ok(()));
+        passes.textual_inversion_mut().unwrap().train.max_train_steps = 99;
+        assert!(before.check(&passes).unwrap_err().contains("train.max_train_steps was 100, now it is 99"));
     }
 
     #[test]

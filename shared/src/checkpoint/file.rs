@@ -21,7 +21,7 @@ pub const LARGEST_FILE: u64 = 1 << 40;
 /// Counters of a state at most.
 const MOST_NUMBERS: usize = 1000;
 
-/// A file that is no checkpoint, or none that this version reads.
+/// A file that is not a checkpoint, or none that this version reads.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// Too large to be one.
@@ -31,10 +31,10 @@ pub enum CheckpointError {
         size: u64,
     },
     /// Not whole, or not what a checkpoint looks like.
-    #[error("it is no checkpoint: {0}")]
+    #[error("it is not a checkpoint: {0}")]
     Broken(StateError),
     /// A state's file, but no checkpoint.
-    #[error("it is no checkpoint: {problem}")]
+    #[error("it is not a checkpoint: {problem}")]
     Entry {
         /// What is wrong with the entry.
         problem: String,

@@ -13,7 +13,7 @@ pub struct CommonArguments {
     /// Settings file (TOML)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Folder for what the daemon keeps; one daemon a folder
+    /// Folder for what the daemon keeps; one daemon per folder
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
     /// Where others call; port 0: any free one

@@ -9,9 +9,13 @@ use tracing_subscriber::{EnvFilter, util::SubscriberInitExt as _};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogSettings {
-    /// "auto" (human on a terminal, JSON otherwise), "human" or "json".
+    /// How log lines look: for people, as one JSON object each, or `auto`, which is the former on a terminal only.
+    ///
+    /// Allowed: `auto`, `human` or `json`.
     pub format: LogFormat,
-    /// A tracing filter such as `info,ringtune_worker=debug`.
+    /// Which log lines are written.
+    ///
+    /// Allowed: a tracing filter, such as `info,ringtune_worker=debug`.
     pub filter: String,
 }
 
@@ -30,7 +34,7 @@ pub enum LogFormat {
     Auto,
     /// Lines for people.
     Human,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenSettings {
-    /// `ADDRESS:PORT`; port 0 takes any free one.
+    /// The address and port on which the daemon listens; port 0 takes any free one.
+    ///
+    /// Allowed: `ADDRESS:PORT`, beyond loopback only with `security.insecure`.
     pub listen: SocketAddr,
 }
 
@@ -23,7 +25,7 @@ impl ListenSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SecuritySettings {
-    /// Listen beyond loopback although nothing is encrypted or authenticated yet.
+    /// Lets the daemon listen beyond loopback, although nothing is encrypted or authenticated yet.
     pub insecure: bool,
 }
 
@@ -92,7 +94,7 @@ impl SecuritySettings {
 /// It is.
 pub fn check_state_dir(folder: &Path) -> Result<(), SettingsError> {
     if folder.as_os_str().is_empty() {
-        return Err(SettingsError::text("storage.state_dir", "", "it is a folder"));
+        return Err(SettingsError::text("storage.state_dir", "", "it must be a folder"));
     }
     Ok(())
 }
@@ -119,9 +121,9 @@ mod tests {
     #[test]
     fn errors_name_the_setting_what_was_given_and_what_is_allowed() {
         let empty = check_state_dir(Path::new("")).unwrap_err();
-        assert_eq!(empty.to_string(), "storage.state_dir: \"\" is not allowed; it is a folder");
+        assert_eq!(empty.to_string(), "storage.state_dir: \"\" is not allowed; it must be a folder");
         assert_eq!(check_state_dir(Path::new("/s")), Ok(()));
-        let number = SettingsError::number("a.b", 0.5, "it is at least 1");
-        assert_eq!(number.to_string(), "a.b: 0.5 is not allowed; it is at least 1");
+        let number = SettingsError::number("a.b", 0.5, "it must be at least 1");
+        assert_eq!(number.to_string(), "a.b: 0.5 is not allowed; it must be at least 1");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::LARGEST_FILE;
 
-/// A file that is no embedding, or none that can be read.
+/// A file that is not an embedding, or none that can be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EmbeddingError {
     /// No file, or none that can be opened.
@@ -24,7 +24,7 @@ pub enum EmbeddingError {
     #[error("it is neither a safetensors file nor a zip file of torch.save: {0}")]
     Safetensors(String),
     /// A zip file that torch.save does not write.
-    #[error("it is no zip file as torch.save writes it: {0}")]
+    #[error("it is not a zip file as torch.save writes it: {0}")]
     Archive(String),
     /// Its pickle is damaged, or made of something else than torch.save writes.
     #[error("its data.pkl, at byte {at}: {problem}")]
@@ -45,7 +45,7 @@ pub enum EmbeddingError {
     },
     /// For a text encoder of another width.
     #[error(
-        "its rows are {found} wide, this checkpoint's text encoder takes {wanted}: it was learned for another model"
+        "its rows are {found} wide, this model's text encoder takes {wanted}: it was learned for another model"
     )]
     WrongWidth {
         /// Numbers of a row.

@@ -55,7 +55,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, EmbeddingError> {
     // Before it is opened: that alone would wait for the other end of a pipe.
     let about = std::fs::metadata(path).map_err(unreadable)?;
     if !about.is_file() {
-        return Err(EmbeddingError::Unreadable("it is no file".to_owned()));
+        return Err(EmbeddingError::Unreadable("it is not a file".to_owned()));
     }
     if about.len() > LARGEST_FILE {
         return Err(EmbeddingError::TooLarge { size: about.len() });

@@ -73,7 +73,7 @@ fn only_files_are_read_and_no_large_ones() {
     let large = folder.path().join("large");
     std::fs::File::create(&large).unwrap().set_len(LARGEST_FILE + 1).unwrap();
     assert_eq!(read_file(&large), Err(EmbeddingError::TooLarge { size: LARGEST_FILE + 1 }));
-    assert_eq!(read_file(folder.path()), Err(EmbeddingError::Unreadable("it is no file".to_owned())));
+    assert_eq!(read_file(folder.path()), Err(EmbeddingError::Unreadable("it is not a file".to_owned())));
     let missing = read_file(&folder.path().join("missing")).unwrap_err();
     assert!(missing.to_string().contains("No such file"), "{missing}");
     std::fs::write(&large, b"small").unwrap();

@@ -85,17 +85,17 @@ fn only_tensor<'h, 'a>(
         None => (false, &top[..]),
         Some(value) => match heap.parameters(value) {
             Some(items) => (true, items),
-            None => return Err(other("its \"string_to_param\" is no dictionary")),
+            None => return Err(other("its \"string_to_param\" is not a dictionary")),
         },
     };
     let mut names = Vec::with_capacity(items.len());
     for (name, _) in items {
-        let Value::Text(name) = heap.get(*name) else { return Err(other("one of its names is no text")) };
+        let Value::Text(name) = heap.get(*name) else { return Err(other("one of its names is not text")) };
         names.push(*name);
     }
     let ([name], [(_, value)]) = (&names[..], items) else { return Err(not_one(&names)) };
     let Value::Tensor(tensor) = heap.get(*value) else {
-        return Err(other(&format!("its {name:.60?} is no tensor")));
+        return Err(other(&format!("its {name:.60?} is not a tensor")));
     };
     let token = match (is_a1111, named("name")) {
         (false, _) => Some((*name).to_owned()),

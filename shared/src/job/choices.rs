@@ -67,7 +67,7 @@ pub struct NotAChoice {
 }
 
 choice! {
-    /// What a checkpoint's UNet predicts, by the names of diffusers' schedulers.
+    /// What a model's UNet predicts, by the names of diffusers' schedulers.
     PredictionType {
         /// The noise: Stable Diffusion 1.x, and 2.x base.
         Epsilon = "epsilon",

@@ -1,4 +1,4 @@
-//! What jobs of all kinds have: a name, a checkpoint, ranks.
+//! What jobs of all kinds have: a name, a base model, ranks.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::{ModelLocation, PredictionType, SpecError, Violation, reader::section
 pub struct CommonSpec {
     /// A name for people; not unique. Default: the kind.
     pub name: String,
-    /// The checkpoint that is built on.
+    /// The base model.
     pub model: ModelSpec,
     /// On how many ranks.
     pub cluster: ClusterSpec,
@@ -17,7 +17,7 @@ pub struct CommonSpec {
     pub debug: DebugSpec,
 }
 
-/// The checkpoint that is built on.
+/// The base model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelSpec {
     /// Where it is: see [`ModelLocation`].
@@ -26,16 +26,16 @@ pub struct ModelSpec {
     pub revision: String,
     /// "fp16": weights are read from `diffusion_pytorch_model.fp16.safetensors` and the like. Empty: none.
     pub variant: String,
-    /// What its UNet predicts; none: what the checkpoint says, or is known of its kind.
+    /// What its UNet predicts; none: what the model says, or is known of its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction_type: Option<PredictionType>,
-    /// A folder with another tokenizer than the checkpoint's, as every worker sees it; empty: the checkpoint's.
+    /// A folder with another tokenizer than the model's, as every worker sees it; empty: the model's.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tokenizer: String,
 }
 
 impl ModelSpec {
-    /// Where the checkpoint is.
+    /// Where the model is.
     ///
     /// # Errors
     /// `base` or `revision` has not been checked: what a [`super::JobSpec`] holds has.

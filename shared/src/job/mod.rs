@@ -126,14 +126,14 @@ impl JobSpec {
         self.textual_inversion().is_some_and(TextualInversionSpec::needs_image_count)
     }
 
-    /// Replaces a number of epochs by the number of steps that it is with `images` images; does nothing where the steps
-    /// are known.
+    /// Replaces a number of passes over the pictures by the number of steps that they take with `images` images; does
+    /// nothing where the steps are known.
     ///
     /// # Errors
     /// No image, or more steps than a job may have.
-    pub fn resolve_epochs(&mut self, images: u64) -> Result<(), SpecError> {
+    pub fn count_steps(&mut self, images: u64) -> Result<(), SpecError> {
         match &mut self.work {
-            Work::TextualInversion(work) => work.resolve_epochs(images, &self.common.cluster),
+            Work::TextualInversion(work) => work.count_steps(images, &self.common.cluster),
             Work::Generate(_) => Ok(()),
         }
     }
@@ -173,7 +173,7 @@ impl JobSpec {
         self.textual_inversion().is_some_and(|work| work.train.validation.early_stop_patience > 0)
     }
 
-    /// Whether whoever takes its files home is to make a whole checkpoint of them.
+    /// Whether whoever takes its files home is to make a full pipeline of them.
     pub fn wants_full_pipeline(&self) -> bool {
         self.textual_inversion().is_some_and(|work| work.train.save_as_full_pipeline)
     }

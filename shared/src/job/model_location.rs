@@ -1,4 +1,4 @@
-//! Where a checkpoint is: what `model.base` may say.
+//! Where a model is: what `model.base` may say.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ const LONGEST_REVISION: usize = 200;
 const BUCKET_LENGTHS: std::ops::RangeInclusive<usize> = 3..=63;
 const LONGEST_KEY: usize = 900;
 
-/// Where a checkpoint is. What one holds has been checked: nothing in it leads out of a folder or changes a URL.
+/// Where a model is. What one holds has been checked: nothing in it leads out of a folder or changes a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelLocation {
     /// A folder in diffusers layout, or one safetensors file in the original layout, as every worker sees it.

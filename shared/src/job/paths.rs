@@ -6,8 +6,8 @@ use super::{JobSpec, ModelLocation, ModelSpec, SpecError, Violation};
 use crate::ids::CONTENT_URI_PREFIX;
 
 impl JobSpec {
-    /// Makes the job's relative paths absolute: the checkpoint (unless it is a URI), the tokenizer's folder, the image folder (unless it is a
-    /// content URI) and the trace folder (unless it is empty).
+    /// Makes the job's relative paths absolute: the model (unless it is a URI), the tokenizer's folder, the image
+    /// folder (unless it is a content URI) and the trace folder (unless it is empty).
     ///
     /// `base`: the folder of the job file, itself absolute and valid UTF-8; else the violation
     /// names the field that needed it.
@@ -40,9 +40,9 @@ impl JobSpec {
             !path.is_empty() && !path.starts_with(CONTENT_URI_PREFIX) && ModelLocation::is_path(path)
         };
         let ModelSpec { base, tokenizer, .. } = &mut self.common.model;
-        let checkpoint = [("model.base".to_owned(), base), ("model.tokenizer".to_owned(), tokenizer)];
+        let model = [("model.base".to_owned(), base), ("model.tokenizer".to_owned(), tokenizer)];
         let trace = [("debug.trace_dir".to_owned(), &mut self.common.debug.trace_dir)];
-        let all = checkpoint.into_iter().chain(self.work.places()).chain(trace);
+        let all = model.into_iter().chain(self.work.places()).chain(trace);
         all.filter(|(_, path)| is_path(path)).collect()
     }
 }

@@ -18,8 +18,8 @@ const LARGEST_SETTING: usize = 1 << 20;
 /// Where the settings stand while the text is parsed. No key of a job is called so.
 const APPENDED: &str = "--set";
 
-/// One `KEY=VALUE`, as in `train.seed=7`: the key with its sections before it, parted by dots, the value in TOML. A
-/// value that is no TOML is a text as it stands, unless it begins with a quotation mark or a bracket.
+/// One `KEY=VALUE`, as in `train.seed=7`: the key with its sections before it, separated by dots, the value in TOML. A
+/// value that is not TOML is a text as it stands, unless it begins with a quotation mark or a bracket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     given: String,
@@ -99,7 +99,7 @@ impl<'settings> Appended<'settings> {
 
     /// Moves the settings of the parsed whole to their places, later ones over earlier ones.
     ///
-    /// Errors: a setting whose place is within something that is no table.
+    /// Errors: a setting whose place is within something that is not a table.
     pub(super) fn put_in_place(&self, document: &mut DeTable<'_>) -> Result<(), Violation> {
         if self.settings.is_empty() {
             return Ok(());

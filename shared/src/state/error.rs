@@ -47,7 +47,7 @@ pub enum StateError {
         problem: TensorProblem,
     },
     /// Tensors in another order than the canonical one: what is to be written has one spelling only.
-    #[error("tensor {name:?} stands behind one that it should be before (wider types first, then by name)")]
+    #[error("tensor {name:?} comes after one that it should come before (wider types first, then by name)")]
     Order {
         /// The first that is out of order.
         name: String,
@@ -61,7 +61,7 @@ pub enum StateError {
         found: u64,
     },
     /// Something follows that belongs to no tensor.
-    #[error("it has bytes behind the {expected} that it should have")]
+    #[error("it has bytes after the {expected} that it should have")]
     Trailing {
         /// Bytes of header and tensors.
         expected: u64,
@@ -101,7 +101,7 @@ pub enum TensorProblem {
     #[error("a name has 1 to {LONGEST_NAME} bytes and is not \"__metadata__\"")]
     Name,
     /// Its name is another one's, too.
-    #[error("the name is there twice")]
+    #[error("the name comes twice")]
     Twice,
     /// A type that the format does not have.
     #[error("the type {given:?} is unknown")]
@@ -115,11 +115,11 @@ pub enum TensorProblem {
         /// How many.
         given: usize,
     },
-    /// Its size, or that of all so far, is no 64-bit number.
-    #[error("its size is beyond all bounds")]
+    /// Its size, or that of all so far, is not a 64-bit number.
+    #[error("its size is too large to be computed")]
     Overflow,
     /// Numbers narrower than a byte that do not fill the last one.
-    #[error("its {bits} bits are no whole number of bytes")]
+    #[error("its {bits} bits are not a whole number of bytes")]
     PartOfByte {
         /// Bits.
         bits: u64,

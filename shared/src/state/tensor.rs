@@ -23,7 +23,7 @@ impl TensorInfo {
     /// `shape`: the last dimension runs fastest; empty for a single number.
     ///
     /// # Errors
-    /// A name that is none, too many dimensions, a size that is no whole number of bytes or no 64-bit number.
+    /// A name that is none, too many dimensions, a size that is not a whole number of bytes or no 64-bit number.
     pub fn new(name: impl Into<String>, dtype: Dtype, shape: Vec<u64>) -> Result<Self, StateError> {
         let name = name.into();
         let wrong = |problem| StateError::tensor(&name, problem);
@@ -85,7 +85,7 @@ impl TensorList {
     /// In canonical order, in whatever order they are given.
     ///
     /// # Errors
-    /// A name twice, more than [`MOST_TENSORS`], a size of all that is no 64-bit number.
+    /// A name twice, more than [`MOST_TENSORS`], a size of all that is not a 64-bit number.
     pub fn new(mut tensors: Vec<TensorInfo>) -> Result<Self, StateError> {
         tensors.sort_by(TensorInfo::canonical_order);
         Self::in_this_order(tensors)

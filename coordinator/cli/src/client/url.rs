@@ -13,7 +13,7 @@ pub struct CoordinatorUrl {
     uri: Uri,
 }
 
-/// A text that is no coordinator's address.
+/// A text that is not a coordinator's address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a coordinator's address: {problem}; write http://HOST:PORT")]
 pub struct InvalidUrl {

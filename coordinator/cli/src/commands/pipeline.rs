@@ -1,5 +1,5 @@
-//! train.save_as_full_pipeline: the checkpoint with the learned word in it, beside the saved artifacts. It is made here,
-//! from the embeddings and the checkpoint: gigabytes that lie on this machine already need not travel.
+//! train.save_as_full_pipeline: the model with the learned word in it, beside the saved artifacts. It is made here,
+//! from the embeddings and the model: gigabytes that lie on this machine already need not travel.
 
 use std::path::Path;
 
@@ -46,7 +46,7 @@ pub(super) fn check(spec: &JobSpec, folder: &Path) -> Result<(), Error> {
     let target = folder.join(FOLDER);
     if target.exists() && !target.join(MODEL_INDEX).is_file() {
         return Err(Error::Usage(format!(
-            "{FIELD}: {} is there and is no pipeline: move it away, or give another -o",
+            "{FIELD}: {} is there and is not a pipeline: move it away, or give another -o",
             target.display()
         )));
     }

@@ -65,8 +65,8 @@ impl CheckedJob {
             images.as_ref().map(|images| images.count() as u64 * u64::from(used.repeats))
         });
         if let Some(shown) = shown.sum::<Option<u64>>() {
-            // What is wrong with the number of epochs is the coordinator's to say.
-            let _ = counted.resolve_epochs(shown);
+            // What is wrong with the number of passes is the coordinator's to say.
+            let _ = counted.count_steps(shown);
         }
         let (start, remarks) = find_start(&counted, folder)?;
         remarks.iter().for_each(|line| remark(line));
@@ -164,7 +164,10 @@ pub(super) async fn follow(
 /// The id of a job that the coordinator answered with.
 pub(super) fn job_id(job: &v1::Job) -> Result<Uuid, Error> {
     job.job_id.parse().map_err(|_| {
-        Error::JobEnded(format!("the coordinator answered with a job id that is no UUID: {:?}", job.job_id))
+        Error::JobEnded(format!(
+            "the coordinator answered with a job id that is not a UUID: {:?}",
+            job.job_id
+        ))
     })
 }
 

@@ -77,7 +77,7 @@ impl Turn<'_> {
         let Some(stop) = job.stop.clone().filter(|stop| stop.deadline <= self.now) else { return };
         let missing = match told {
             true => "not every rank stopped in time".to_owned(),
-            false => format!("only the reports of {} steps came", job.step),
+            false => format!("only {} steps were reported", job.step),
         };
         self.record(id, EventBody::note(LogLevel::Warn, missing));
         self.reach(id, &stop.goal);

@@ -23,9 +23,9 @@ use ringtune_shared::job::check_label_key;
 const LONGEST: usize = 8192;
 /// What a label's key has before it.
 const LABELS: &str = "labels.";
-const ALLOWED: &str = "FIELD=VALUE, several parted by \" AND \" or by commas";
+const ALLOWED: &str = "FIELD=VALUE, several joined by \" AND \" or by commas";
 
-/// The values that fields must have. They are taken out one by one; what is left over is no field of the list.
+/// The values that fields must have. They are taken out one by one; what is left over is not a field of the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Filter {
     terms: BTreeMap<String, String>,
@@ -154,7 +154,7 @@ impl Reader<'_> {
         match self.peek() {
             Some('=') => drop(self.letters.next()),
             Some('!' | '<' | '>' | ':' | '~') => return Err("= is the only comparison".to_owned()),
-            _ => return Err(format!("there is no = behind {}", shown(&field))),
+            _ => return Err(format!("there is no = after {}", shown(&field))),
         }
         self.skip_space();
         let value = match self.peek() {
@@ -163,7 +163,7 @@ impl Reader<'_> {
                 let value = self.word(|letter| letter.is_ascii_alphanumeric() || "._/:@+-".contains(letter));
                 if value.is_empty() {
                     return Err(format!(
-                        "{} has no value; one of other than letters, digits and . _ / : @ + - stands in double quotes",
+                        "{} has no value; one with other characters than letters, digits and . _ / : @ + - needs double quotes",
                         shown(&field)
                     ));
                 }
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_shown_where_it_begins() {
         for (text, part) in [
-            ("owner", "at its end: there is no = behind owner"),
+            ("owner", "at its end: there is no = after owner"),
             ("owner=", "at its end: owner has no value"),
             ("=ada", "before \"=ada\": a field's name is missing"),
             ("owner!=ada", "before \"!=ada\": = is the only comparison"),
@@ -259,7 +259,7 @@ mod tests {
             ("owner=ada,owner=bob", "owner is given twice"),
             ("owner=\"ada", "at its end: a quote is not closed"),
             ("owner=\"a\\n\"", "only \\\" and \\\\ are known in quotes"),
-            ("owner=<ada>", "stands in double quotes"),
+            ("owner=<ada>", "needs double quotes"),
             ("(owner=ada)", "a field's name is missing"),
         ] {
             let problem = problem(text);

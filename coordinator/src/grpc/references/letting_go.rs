@@ -112,7 +112,7 @@ fn remove_old(
     Ok(removed)
 }
 
-/// What a manifest names; nothing where it is not here or is no manifest. Blocks.
+/// What a manifest names; nothing where it is not here or is not a manifest. Blocks.
 fn files_of(contents: &Contents, manifest: ContentHash) -> Result<Vec<ContentHash>, contents::Error> {
     let json = match contents.read(&manifest, 0, None) {
         Err(contents::Error::NotFound(_)) => return Ok(Vec::new()),

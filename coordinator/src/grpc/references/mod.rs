@@ -136,7 +136,7 @@ impl References {
         &self,
         check: impl FnOnce() -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
-        blocking(check).await.unwrap_or_else(|_| Err("the check was broken off".to_owned()))
+        blocking(check).await.unwrap_or_else(|_| Err("the check was interrupted".to_owned()))
     }
 }
 
@@ -144,7 +144,7 @@ impl References {
 async fn to_its_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, FailedRequest>> + Send + 'static,
 ) -> Result<T, FailedRequest> {
-    tokio::spawn(work).await.unwrap_or_else(|_| Err(Status::internal("the work was broken off").into()))
+    tokio::spawn(work).await.unwrap_or_else(|_| Err(Status::internal("the work was interrupted").into()))
 }
 
 /// The number of a manifest's images; or what of them is not here, in words. Blocks.

@@ -1,8 +1,8 @@
 //! The store in a SQLite file: one connection writes, a few read beside it (WAL).
 
-mod checkpoints;
 mod contents;
 mod lists;
+mod log_mover;
 mod portions;
 mod rows;
 mod schema;
@@ -26,7 +26,7 @@ use super::{Error, Store};
 use crate::core::{
     ArtifactRecord, Checkpoint, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write,
 };
-use checkpoints::{Checkpoints, LONGEST_LOG};
+use log_mover::{LONGEST_LOG, LogMover};
 use rows::{Damaged, SELECT_EVENTS, SELECT_JOBS, integer};
 
 /// Connections that read.
@@ -38,14 +38,14 @@ pub struct SqliteStore {
     writer: SqlitePool,
     readers: SqlitePool,
     damaged: Damaged,
-    checkpoints: Checkpoints,
+    log_mover: LogMover,
 }
 
 impl SqliteStore {
     /// Opens a database file, makes it where it is missing, and brings its schema up to date.
     ///
     /// # Errors
-    /// A file that is no database, a newer schema, the file system's.
+    /// A file that is not a database, a newer schema, the file system's.
     pub async fn open(path: &Path) -> Result<Self, Error> {
         let options = SqliteConnectOptions::new()
             .filename(path)
@@ -63,8 +63,8 @@ impl SqliteStore {
             .max_connections(READERS)
             .connect_with(options.pragma("query_only", "ON"))
             .await?;
-        let checkpoints = Checkpoints::start(readers.clone());
-        Ok(Self { writer, readers, damaged: Damaged::default(), checkpoints })
+        let log_mover = LogMover::start(readers.clone());
+        Ok(Self { writer, readers, damaged: Damaged::default(), log_mover })
     }
 
     /// Waits for what is under way and closes the file.
@@ -95,7 +95,7 @@ impl SqliteStore {
     }
 }
 
-/// The checkpoints that jobs have which have not ended.
+/// The checkpoints of jobs that have not ended.
 async fn checkpoints_of_open_jobs(readers: &SqlitePool) -> Result<Vec<(JobId, Checkpoint)>, Error> {
     let query = "SELECT artifacts.* FROM jobs JOIN artifacts ON artifacts.job_id = jobs.job_id \
                  WHERE state IN ('queued', 'preparing', 'running') AND epoch IS NOT NULL \
@@ -130,7 +130,7 @@ impl Store for SqliteStore {
         }
         let mut connection = self.writer.acquire().await?;
         let outcome = write::write_all(&mut connection, writes).await;
-        self.checkpoints.committed();
+        self.log_mover.committed();
         changed(connection, outcome)
     }
 

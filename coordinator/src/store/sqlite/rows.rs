@@ -88,7 +88,8 @@ fn optional_time(row: &SqliteRow, column: &str) -> Result<Option<Time>, Error> {
 
 pub(super) fn job_state(row: &SqliteRow) -> Result<JobState, Error> {
     let name: &str = row.try_get("state")?;
-    JobState::from_name(name).ok_or_else(|| damaged("jobs.state", format!("{name:?} is no state of a job")))
+    JobState::from_name(name)
+        .ok_or_else(|| damaged("jobs.state", format!("{name:?} is not a state of a job")))
 }
 
 pub(super) fn job_id(row: &SqliteRow) -> Result<JobId, Error> {

@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(spec_to_wire(&spec), wire);
     }
 
-    /// A pipeline is made beside a plain folder only, and an embedding is no start beside words, so that they need a
+    /// A pipeline is made beside a plain folder only, and an embedding is not a start beside words, so that they need a
     /// job of their own.
     #[test]
     fn a_pipeline_and_an_embedding_that_are_asked_for_go_over_the_wire() {

@@ -68,7 +68,7 @@ async fn both_collectives(
     Ok(difference.map(|difference| format!("the last all_reduce: {difference}")))
 }
 
-/// A rank that comes three deadlines late, but lives, is no failure.
+/// A rank that comes three deadlines late, but lives, is not a failure.
 pub(super) async fn a_slow_rank_that_pulses_is_waited_for(
     factory: &dyn TransportFactory,
     config: &SuiteConfig,

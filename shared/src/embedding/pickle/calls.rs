@@ -22,7 +22,7 @@ pub(super) fn load<'a>(heap: &Heap<'a>, address: Id) -> Result<Value<'a>, Stop> 
 /// REDUCE.
 pub(super) fn call<'a>(heap: &Heap<'a>, function: Id, arguments: Id) -> Result<Value<'a>, Stop> {
     let (Value::Global(function), Value::Tuple(arguments)) = (heap.get(function), heap.get(arguments)) else {
-        return Err("it calls something that is no known name".into());
+        return Err("it calls something that is not a known name".into());
     };
     match (function, &arguments[..]) {
         (Global::RebuildTensor, [storage, offset, shape, stride, _requires_grad, _hooks]) => {
@@ -30,7 +30,7 @@ pub(super) fn call<'a>(heap: &Heap<'a>, function: Id, arguments: Id) -> Result<V
         }
         (Global::RebuildParameter, [data, _requires_grad, _hooks]) => match heap.get(*data) {
             Value::Tensor(tensor) => Ok(Value::Tensor(tensor.clone())),
-            _ => Err("a parameter is no tensor".into()),
+            _ => Err("a parameter is not a tensor".into()),
         },
         (Global::OrderedDict, []) => Ok(Value::Dict(Vec::new())),
         // Only in what a ParameterDict keeps beside its parameters.
@@ -51,7 +51,7 @@ pub(super) fn new_object<'a>(heap: &Heap<'a>, class: Id, arguments: Id) -> Resul
 
 fn tensor<'a>(heap: &Heap<'a>, [storage, offset, shape, stride]: [Id; 4]) -> Result<Value<'a>, Stop> {
     let Value::Storage(storage) = heap.get(storage) else { return Err("a tensor has no storage".into()) };
-    let offset = size(heap, offset).ok_or("a tensor's offset is no number")?;
+    let offset = size(heap, offset).ok_or("a tensor's offset is not a number")?;
     let (shape, stride) = (sizes(heap, shape)?, sizes(heap, stride)?);
     if shape.len() != stride.len() {
         return Err("a tensor has more sizes than strides, or fewer".into());
@@ -60,7 +60,7 @@ fn tensor<'a>(heap: &Heap<'a>, [storage, offset, shape, stride]: [Id; 4]) -> Res
 }
 
 fn sizes(heap: &Heap<'_>, id: Id) -> Result<Vec<usize>, Stop> {
-    let Value::Tuple(parts) = heap.get(id) else { return Err("a tensor's shape is no tuple".into()) };
+    let Value::Tuple(parts) = heap.get(id) else { return Err("a tensor's shape is not a tuple".into()) };
     if parts.len() > MOST_DIMENSIONS {
         return Err(Stop::Problem(format!("a tensor has {} dimensions", parts.len())));
     }

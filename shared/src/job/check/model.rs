@@ -8,7 +8,7 @@ use crate::job::{
 };
 
 impl Check {
-    /// Where the checkpoint is, and which of its files.
+    /// Where the model is, and which of its files.
     pub(super) fn model(&mut self, draft: ModelDraft) -> ModelSpec {
         const WANTED: &str =
             "a folder in diffusers layout, a .safetensors file, hf://ORG/NAME or s3://BUCKET/PREFIX";
@@ -33,7 +33,7 @@ impl Check {
         word.parse().map_err(|error: NotAChoice| self.refuse("model.prediction_type", error.to_string())).ok()
     }
 
-    /// A folder; empty: the checkpoint's own.
+    /// A folder; empty: the model's own.
     fn tokenizer(&mut self, folder: String) -> String {
         const FIELD: &str = "model.tokenizer";
         if let Err(problem) = printable(&folder, limits::PATH_CHARACTERS) {

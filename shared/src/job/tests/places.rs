@@ -21,7 +21,7 @@ fn places_that_nobody_can_reach_are_refused() {
     assert_eq!(violation(&short_hash).field, "data.images");
     assert!(
         parse_job_toml(&SMALLEST.replace("/models/sd", "C:/a://b")).is_ok(),
-        "a colon in a path is no scheme"
+        "a colon in a path is not a scheme"
     );
 }
 

@@ -1,4 +1,4 @@
-//! `learning_rates` in place of one rate and its schedule, and the options of a checkpoint.
+//! `learning_rates` in place of one rate and its schedule, and the options of a model.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn what_it_replaces_must_not_stand_beside_it() {
         let text = with("train", &format!("learning_rates = \"0.005:9, 1e-4\"\n{key} = {value}"));
         let found = violation(&text);
         assert_eq!(found.field, format!("train.{key}"));
-        assert!(found.problem.contains("beside learning_rates") && found.line.is_some(), "{found}");
+        assert!(found.problem.contains("together with learning_rates") && found.line.is_some(), "{found}");
     }
     let harmless = "learning_rates = \"0.005:9, 1e-4\"\nlr_scheduler = \"constant\"\nlr_warmup_steps = 0";
     assert!(parse_job_toml(&with("train", harmless)).is_ok());
@@ -58,7 +58,7 @@ fn impossible_lists_are_refused_by_name() {
 }
 
 #[test]
-fn a_checkpoints_options_are_read() {
+fn a_models_options_are_read() {
     let text = with("model", "prediction_type = \"v_prediction\"\ntokenizer = \"words\"");
     let mut spec = parse_job_toml(&text).unwrap();
     assert_eq!(spec.common.model.prediction_type, Some(PredictionType::VPrediction));

@@ -74,7 +74,7 @@ fn errors_name_the_setting_and_not_a_line() {
         "trian: unknown key; did you mean \"train\"? (from --set trian.seed=1)",
     ];
     assert_eq!(wrong(&text, &given), expected);
-    // A value that is replaced is no mistake, and a key of the file keeps its line.
+    // A value that is replaced is not a mistake, and a key of the file keeps its line.
     assert_eq!(wrong(&text, &["train.num_vectors=1", "train.seed=7", "cluster.min_world_size=2"]).len(), 1);
     let text = format!("{SMALLEST}\nlearning_rate = 'fast'");
     assert!(wrong(&text, &["train.seed=1"])[0].starts_with("line 11: train.learning_rate: "));

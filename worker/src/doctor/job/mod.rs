@@ -112,7 +112,7 @@ pub(super) async fn examine(
     }
     let shown = |(folder, used): (&FolderReport, &ImageUse)| folder.used as u64 * u64::from(used.repeats);
     let found = report.folders.iter().zip(&uses).map(shown).sum();
-    if let Err(error) = spec.resolve_epochs(found) {
+    if let Err(error) = spec.count_steps(found) {
         report.problems.extend(error.violations.iter().map(Problem::of_violation));
         return report;
     }

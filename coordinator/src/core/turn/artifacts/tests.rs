@@ -92,7 +92,7 @@ fn the_checkpoints_that_are_there_are_known_and_the_newest_stored() {
     // 2. One is made again.
     keep(&mut cluster, 1000, "b");
     assert_eq!(known(&cluster, id), (Some(checkpoint(1000, "b")), vec![checkpoint(1000, "b")]));
-    // 3. What is no checkpoint, or not there, changes nothing.
+    // 3. What is not a checkpoint, or not there, changes nothing.
     let artifact = file(id, "learned_embeds.safetensors", "c", Some(1));
     apply(&mut cluster, Input::KeepArtifact { artifact }).unwrap();
     drop(&mut cluster, 7);

@@ -197,7 +197,7 @@ fn a_worker_that_fails_again_and_again_is_left_alone_for_longer_and_longer() {
         let began = world.now;
         assert_eq!(world.cluster.count_workers(WorkerState::Idle), 1);
         let reason = world.cluster.waiting().reason(world.job).unwrap();
-        assert!(reason.contains("0 free, 1 needed; 1 more left alone"), "{reason}");
+        assert!(reason.contains("0 free, 1 needed; 1 more are resting"), "{reason}");
         while world.holder().is_none() {
             world.pass(1000);
         }

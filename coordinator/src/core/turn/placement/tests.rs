@@ -57,7 +57,7 @@ fn reference(cluster: &Cluster) -> Vec<(JobId, Result<Vec<WorkerId>, String>)> {
                 if matches!(place(&problem(job), &Listed(&connected)), Decision::Place(_)) {
                     ahead = ahead.or(Some(job.id));
                 }
-                let suffix = format!("; {resting} more left alone for a while after they failed to prepare");
+                let suffix = format!("; {resting} more are resting after they failed to prepare");
                 Err(if resting > 0 { missing + &suffix } else { missing })
             }
         };

@@ -115,7 +115,7 @@ impl Check {
     fn scheduler(&mut self, given: String) -> String {
         if !given.is_empty() && !SCHEDULERS.contains(&given.as_str()) {
             let (given, allowed) = (shortened(&given), SCHEDULERS.join(", "));
-            let problem = format!("got {given:?}; allowed: {allowed}, or none for the checkpoint's own");
+            let problem = format!("got {given:?}; allowed: {allowed}, or none for the model's own");
             self.refuse("generate.scheduler", problem);
         }
         given

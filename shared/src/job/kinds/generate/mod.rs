@@ -33,13 +33,13 @@ pub struct GenerateSpec {
     pub steps: u32,
     /// 1 or less: no guidance. Default 7.5.
     pub guidance_scale: f64,
-    /// Pixels; 0: what the checkpoint was made for. Default 0.
+    /// Pixels; 0: what the model was made for. Default 0.
     pub width: u32,
-    /// Pixels; 0: what the checkpoint was made for. Default 0.
+    /// Pixels; 0: what the model was made for. Default 0.
     pub height: u32,
     /// What the first noise is derived from. Default 0.
     pub seed: u64,
-    /// One of [`SCHEDULERS`]; empty: the checkpoint's own. Default empty.
+    /// One of [`SCHEDULERS`]; empty: the model's own. Default empty.
     pub scheduler: String,
     /// Pictures that one rank draws at once. Default 1.
     pub batch: u32,

@@ -75,7 +75,7 @@ pub struct InitializerEmbedding<'a> {
 }
 
 impl InitializerEmbedding<'_> {
-    /// Refuses what is no start for this concept. Whether it is as wide as the text encoder only a worker can tell.
+    /// Refuses what is not a start for this concept. Whether it is as wide as the text encoder only a worker can tell.
     ///
     /// # Errors
     /// It has another number of rows than the concept learns: both, without the field's name.

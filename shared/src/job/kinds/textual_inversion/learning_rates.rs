@@ -132,7 +132,7 @@ impl<'de> Deserialize<'de> for LearningRates {
             Some(Piece { rate: rate.trim().parse().ok()?, until })
         });
         let pieces: Option<Vec<Piece>> = pieces.collect();
-        let problem = || de::Error::custom(format!("{text:?} is no list of learning rates"));
+        let problem = || de::Error::custom(format!("{text:?} is not a list of learning rates"));
         Ok(Self { pieces: pieces.ok_or_else(problem)? })
     }
 }

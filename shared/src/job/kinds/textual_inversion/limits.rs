@@ -22,7 +22,7 @@ pub const FOLDERS: usize = 64;
 pub const FOLDER_REPEATS: i64 = 1000;
 /// Tags that stay first.
 pub const TAGS: i64 = 4096;
-/// Times that an image counts in an epoch.
+/// Times that an image counts in a pass.
 pub const REPEATS: i64 = 1_000_000;
 /// Before `scale_lr`.
 pub const LEARNING_RATE: f64 = 1000.0;

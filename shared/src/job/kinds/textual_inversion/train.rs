@@ -31,8 +31,8 @@ pub struct TrainSpec {
     /// Microbatches that a rank of a full ring adds up in a step. Default 1.
     pub gradient_accumulation_steps: u32,
     /// Optimizer updates. Default 5000; where `num_train_epochs` is given and this is not, it follows from the
-    /// number of images (see [`super::TextualInversionSpec::resolve_epochs`]) and is 0 until they are counted. Never 0 in a job that a
-    /// coordinator has accepted.
+    /// number of images (see [`super::TextualInversionSpec::count_steps`]) and is 0 until they are counted. Never 0 in
+    /// a job that a coordinator has accepted.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_train_steps: u64,
     /// Before `scale_lr` and the schedule. Default 1e-4; the first of `learning_rates` where these are given.
@@ -72,13 +72,13 @@ pub struct TrainSpec {
     pub snr_gamma: f64,
     /// Share of one more normal draw for each sample and channel in its noise; 0: none. Default 0.
     pub noise_offset: f64,
-    /// Shift the checkpoint's schedule so that its last step is pure noise (Lin et al. 2023). Default false.
+    /// Shift the model's noise schedule so that its last step is pure noise (Lin et al. 2023). Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rescale_betas_zero_snr: bool,
     /// How often all images are gone through, where `max_train_steps` is not given. Default: not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_train_epochs: Option<u64>,
-    /// How often each image counts in one of `num_train_epochs`. Default 100.
+    /// How often each image is shown in one of `num_train_epochs` passes. Default 100.
     pub repeats: u32,
     /// The whole state is kept every so many steps, to go on from; 0: never. Default 500.
     pub checkpointing_steps: u64,
@@ -86,7 +86,7 @@ pub struct TrainSpec {
     pub checkpoints_total_limit: u64,
     /// Where the job goes on (see [`crate::checkpoint::ResumeFrom`]); empty: it starts at step 1. Default empty.
     pub resume_from_checkpoint: String,
-    /// Leave a whole checkpoint with the learned word in it, too. Default false.
+    /// Leave a whole model with the learned word in it, too. Default false.
     pub save_as_full_pipeline: bool,
     /// How the embedding is judged.
     #[serde(flatten)]
@@ -98,7 +98,7 @@ pub struct TrainSpec {
     pub report_to: ReportTo,
     /// Share of the samples whose caption is left empty. Default 0.
     pub caption_dropout: f64,
-    /// Whether the tags of captions, parted by commas, come in another order in every sample. Default false.
+    /// Whether the tags of captions, separated by commas, come in another order in every sample. Default false.
     pub shuffle_tags: bool,
     /// The first so many tags stay where they are. Default 0.
     pub keep_tags: u32,

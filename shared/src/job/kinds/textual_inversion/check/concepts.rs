@@ -39,7 +39,7 @@ impl Check {
     fn initializer_embedding(&mut self, section: &str, place: &str, words: Option<String>) {
         let field = format!("{section}.initializer_embedding");
         if words.is_some_and(|words| !words.is_empty()) {
-            self.refuse(&field, "given beside initializer_token; allowed: one of them");
+            self.refuse(&field, "given together with initializer_token; allowed: one of them");
         } else if let Err(problem) = printable(place, limits::PATH_CHARACTERS) {
             self.refuse(&field, problem);
         } else if place.starts_with(CONTENT_URI_PREFIX) {
@@ -80,7 +80,8 @@ impl Check {
     /// A key that each of several concepts has for itself.
     pub(super) fn refuse_beside_concepts(&mut self, field: &str, given: Option<String>) -> String {
         if let Some(given) = given.filter(|given| !given.is_empty()) {
-            let problem = format!("got {:?} beside [[concepts]]; give it in each of them", shortened(&given));
+            let problem =
+                format!("got {:?} together with [[concepts]]; give it in each of them", shortened(&given));
             self.refuse(field, problem);
         }
         String::new()
@@ -153,8 +154,8 @@ impl Check {
             let (token, other_token) =
                 (&concepts[index].placeholder_token, &concepts[other].placeholder_token);
             let problem = format!(
-                "got {token:?}, which cannot be told from {other_token:?} of concepts[{other}]; allowed: words of \
-                 which none is a part of another, whatever their case"
+                "got {token:?}, which cannot be told apart from {other_token:?} of concepts[{other}]; allowed: \
+                 words none of which is part of another, ignoring case"
             );
             self.refuse(&field(index, "placeholder_token"), problem);
         }

@@ -41,7 +41,7 @@ impl Check {
     fn data(&mut self, draft: DataDraft, several: bool) -> DataSpec {
         if several {
             if draft.folders.is_some() {
-                self.refuse("data.folders", "is given beside [[concepts]]; give it in each of them");
+                self.refuse("data.folders", "is given together with [[concepts]]; give it in each of them");
             }
             let images = self.refuse_beside_concepts("data.images", draft.images);
             return DataSpec { images, folders: Vec::new() };
@@ -170,7 +170,7 @@ impl Check {
         self.rates_reach_the_end(&work.train);
         if work.train.rescale_betas_zero_snr && common.model.prediction_type == Some(PredictionType::Epsilon)
         {
-            let problem = "got true with model.prediction_type = \"epsilon\"; only a checkpoint that predicts the \
+            let problem = "got true with model.prediction_type = \"epsilon\"; only a model that predicts the \
                            velocity (v_prediction) can be trained on pure noise";
             self.refuse("train.rescale_betas_zero_snr", problem);
         }
@@ -195,13 +195,13 @@ impl Check {
         }
     }
 
-    /// A full pipeline is made of a checkpoint in diffusers layout, with its own tokenizer and scheduler.
+    /// A full pipeline is made of a model in diffusers layout, with its own tokenizer and scheduler.
     fn pipeline_of_a_folder(&mut self, work: &TextualInversionSpec, model: &ModelSpec) {
         let ModelSpec { base, variant, tokenizer, prediction_type, .. } = model;
         let is_folder = !ModelLocation::is_path(base) || !base.ends_with(".safetensors");
         let is_plain = variant.is_empty() && tokenizer.is_empty() && prediction_type.is_none();
         if work.train.save_as_full_pipeline && !(is_folder && is_plain) {
-            let problem = "got true; allowed where model.base is no single file, and without model.variant, model.tokenizer \
+            let problem = "got true; allowed where model.base is not a single file, and without model.variant, model.tokenizer \
                            and model.prediction_type";
             self.refuse("train.save_as_full_pipeline", problem);
         }

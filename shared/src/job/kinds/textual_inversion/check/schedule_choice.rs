@@ -21,20 +21,22 @@ impl Check {
         };
         // A job that was written out in full has the first of the rates here.
         if let Some(rate) = draft.learning_rate.filter(|rate| *rate != rates.at(1)) {
-            let problem =
-                format!("got {rate} beside learning_rates, which says the rate of every step: leave one out");
+            let problem = format!(
+                "got {rate} together with learning_rates, which gives the rate of every step: leave one out"
+            );
             self.refuse("train.learning_rate", problem);
         }
         if let Some(name) =
             draft.lr_scheduler.as_deref().filter(|name| *name != LrScheduler::Constant.as_str())
         {
-            let problem =
-                format!("got {name:?} beside learning_rates, which is a schedule of its own: leave one out");
+            let problem = format!(
+                "got {name:?} together with learning_rates, which is a schedule of its own: leave one out"
+            );
             self.refuse("train.lr_scheduler", problem);
         }
         if let Some(steps) = draft.lr_warmup_steps.filter(|steps| *steps != 0) {
             let problem = format!(
-                "got {steps} beside learning_rates, which has no warm-up: leave it out, and begin with small rates"
+                "got {steps} together with learning_rates, which has no warm-up: leave it out, and begin with small rates"
             );
             self.refuse("train.lr_warmup_steps", problem);
         }

@@ -1,4 +1,4 @@
-//! How many steps a number of epochs is.
+//! How many steps a number of passes over the pictures takes.
 
 use super::{TextualInversionSpec, limits};
 use crate::job::{ClusterSpec, SpecError, Violation};
@@ -9,38 +9,38 @@ impl TextualInversionSpec {
         self.train.max_train_steps == 0
     }
 
-    /// Says that a number of epochs is without effect beside a number of steps.
+    /// Says that a number of passes is without effect beside a number of steps.
     pub(in crate::job) fn warning(&self) -> Option<String> {
         let steps = self.train.max_train_steps;
-        let epochs = self.train.num_train_epochs.filter(|_| steps > 0)?;
+        let passes = self.train.num_train_epochs.filter(|_| steps > 0)?;
         Some(format!(
-            "train.num_train_epochs = {epochs} is without effect: train.max_train_steps = {steps} counts more"
+            "train.num_train_epochs = {passes} has no effect: train.max_train_steps = {steps} takes precedence"
         ))
     }
 
-    /// Replaces `num_train_epochs` by the `max_train_steps` that it is with `images` images; does nothing where
-    /// `max_train_steps` is known: it counts more, as in diffusers' script.
+    /// Replaces `num_train_epochs` by the `max_train_steps` that so many passes take with `images` images; does
+    /// nothing where `max_train_steps` is known: it counts more, as in diffusers' script.
     ///
-    /// An epoch shows each image `repeats` times, in batches of `train_batch_size` which the `world_size` ranks
-    /// share; `gradient_accumulation_steps` of them are one step, the last of an epoch having fewer.
+    /// A pass shows each image `repeats` times, in batches of `train_batch_size` which the `world_size` ranks
+    /// share; `gradient_accumulation_steps` of them are one step, the last of a pass having fewer.
     /// Source: diffusers, examples/textual_inversion/textual_inversion.py (num_update_steps_per_epoch).
     ///
     /// # Errors
     /// No image, or more steps than a job may have.
-    pub fn resolve_epochs(&mut self, images: u64, cluster: &ClusterSpec) -> Result<(), SpecError> {
+    pub fn count_steps(&mut self, images: u64, cluster: &ClusterSpec) -> Result<(), SpecError> {
         if !self.needs_image_count() {
             return Ok(());
         }
         let train = &self.train;
-        let epochs = train.num_train_epochs.unwrap_or(0);
+        let passes = train.num_train_epochs.unwrap_or(0);
         let samples = images.saturating_mul(u64::from(train.repeats));
         let batches = samples.div_ceil(u64::from(train.train_batch_size));
         let batches_of_a_rank = batches.div_ceil(u64::from(cluster.world_size));
-        let steps_of_an_epoch = batches_of_a_rank.div_ceil(u64::from(train.gradient_accumulation_steps));
-        let steps = epochs.saturating_mul(steps_of_an_epoch);
+        let steps_of_a_pass = batches_of_a_rank.div_ceil(u64::from(train.gradient_accumulation_steps));
+        let steps = passes.saturating_mul(steps_of_a_pass);
         if steps == 0 || steps > limits::STEPS.unsigned_abs() {
             let problem = format!(
-                "got {epochs}, that is {steps} steps with {images} images, repeated {} times each; allowed: 1 to {} steps",
+                "got {passes}, that is {steps} steps with {images} images, repeated {} times each; allowed: 1 to {} steps",
                 train.repeats,
                 limits::STEPS
             );
@@ -60,7 +60,7 @@ mod tests {
 
     /// The script's own numbers: accelerate's dataloader of a process has ceil(batches / processes) batches.
     #[test]
-    fn epochs_become_the_scripts_steps() {
+    fn passes_become_the_scripts_steps() {
         for (train, cluster, images, steps) in [
             ("num_train_epochs = 1\ntrain_batch_size = 1", "", 5, 500),
             ("num_train_epochs = 3\ntrain_batch_size = 16", "", 5, 3 * 32),
@@ -75,7 +75,7 @@ mod tests {
         ] {
             let mut spec = job(train, cluster);
             assert!(spec.needs_image_count());
-            spec.resolve_epochs(images).unwrap();
+            spec.count_steps(images).unwrap();
             assert_eq!(
                 (
                     spec.textual_inversion().unwrap().train.max_train_steps,
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn given_steps_count_more_and_an_open_number_is_written_as_it_was_given() {
         let mut spec = job("num_train_epochs = 2\nmax_train_steps = 7", "");
-        spec.resolve_epochs(5).unwrap();
+        spec.count_steps(5).unwrap();
         assert_eq!(
             (
                 spec.textual_inversion().unwrap().train.max_train_steps,
@@ -109,10 +109,10 @@ mod tests {
     fn impossible_numbers_are_refused() {
         let mut spec = job("num_train_epochs = 10_000_000", "");
         let before = spec.clone();
-        let error = spec.resolve_epochs(5).unwrap_err();
+        let error = spec.count_steps(5).unwrap_err();
         assert_eq!(error.violations[0].field, "train.num_train_epochs");
         assert_eq!(spec, before);
-        assert!(job("num_train_epochs = 1", "").resolve_epochs(0).is_err());
+        assert!(job("num_train_epochs = 1", "").count_steps(0).is_err());
         for line in ["num_train_epochs = 0", "repeats = 0", "repeats = 1_000_001", "max_train_steps = 0"] {
             let text = job("", "").to_toml().unwrap();
             let kept: Vec<&str> =
@@ -125,9 +125,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_number_panics(images in any::<u64>(), epochs in 1i64..=10_000_000, repeats in 1i64..=1_000_000) {
-            let mut spec = job(&format!("num_train_epochs = {epochs}\nrepeats = {repeats}"), "");
-            let resolved = spec.resolve_epochs(images);
+        fn no_number_panics(images in any::<u64>(), passes in 1i64..=10_000_000, repeats in 1i64..=1_000_000) {
+            let mut spec = job(&format!("num_train_epochs = {passes}\nrepeats = {repeats}"), "");
+            let resolved = spec.count_steps(images);
             prop_assert_eq!(resolved.is_ok(), (1..=10_000_000).contains(&spec.textual_inversion().unwrap().train.max_train_steps));
         }
     }

@@ -17,12 +17,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Moves until the last clone is dropped.
 #[derive(Debug, Clone)]
-pub(super) struct Checkpoints {
+pub(super) struct LogMover {
     committed: Arc<Notify>,
     _task: Arc<AbortOnDropHandle<()>>,
 }
 
-impl Checkpoints {
+impl LogMover {
     /// `readers`: SQLite lets connections move pages that may not write themselves.
     pub(super) fn start(readers: SqlitePool) -> Self {
         let committed = Arc::new(Notify::new());

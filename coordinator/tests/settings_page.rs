@@ -1,0 +1,15 @@
+//! docs/settings.md lists every setting of the coordinator.
+#![expect(clippy::expect_used, reason = "a test reports by panicking")]
+
+#[path = "../../shared/tests/settings_page/mod.rs"]
+mod page;
+
+use ringtune_coordinator::settings::Settings;
+
+const SOURCES: [&str; 3] =
+    ["coordinator/src/settings.rs", "shared/src/daemon/settings.rs", "shared/src/daemon/logging.rs"];
+
+#[test]
+fn the_page_lists_every_setting_of_the_coordinator() {
+    page::check_table("ringtune-coordinator", &SOURCES, Settings::validate);
+}

@@ -1,0 +1,15 @@
+//! docs/settings.md lists every setting of the worker.
+#![expect(clippy::expect_used, reason = "a test reports by panicking")]
+
+#[path = "../../shared/tests/settings_page/mod.rs"]
+mod page;
+
+use ringtune_worker::settings::Settings;
+
+const SOURCES: [&str; 3] =
+    ["worker/src/settings.rs", "shared/src/daemon/settings.rs", "shared/src/daemon/logging.rs"];
+
+#[test]
+fn the_page_lists_every_setting_of_the_worker() {
+    page::check_table("ringtune-worker", &SOURCES, Settings::validate);
+}
