@@ -181,15 +181,18 @@ fn core_modules_do_no_io_and_read_no_clock() -> Result<()> {
 }
 
 /// Where kinds of work have their own folders or files.
-const KINDS: [&str; 2] = ["shared/src/job/kinds", "proto/src/convert/kinds"];
+const KINDS: [&str; 3] = ["shared/src/job/kinds", "proto/src/convert/kinds", "worker/src/kinds"];
 /// Who may name a kind: all others ask a job for facts.
-const REGISTRATIONS: [&str; 6] = [
+const REGISTRATIONS: [&str; 8] = [
     "shared/src/job/mod.rs",
     "shared/src/job/draft.rs",
     "shared/src/job/form.rs",
     "shared/src/job/stored.rs",
     "shared/src/job/read_toml/mod.rs",
     "proto/src/convert/job.rs",
+    // A dry run shows what one kind would learn from, and no other.
+    "worker/src/doctor/job/mod.rs",
+    "worker/src/doctor/job/report.rs",
 ];
 
 #[test]
@@ -218,7 +221,7 @@ fn no_kind_of_work_names_another() -> Result<()> {
 fn only_registrations_name_a_kind_of_work() -> Result<()> {
     let repository = places::repository();
     let (mut registered, mut seen) = (0, 0);
-    for folder in ["shared/src", "proto/src", "coordinator/src", "coordinator/cli/src"] {
+    for folder in ["shared/src", "proto/src", "coordinator/src", "coordinator/cli/src", "worker/src"] {
         for path in rust_files(folder)? {
             let place = path.strip_prefix(&repository)?.to_string_lossy().into_owned();
             // What tests are made of names what they test.
@@ -240,6 +243,39 @@ fn only_registrations_name_a_kind_of_work() -> Result<()> {
         }
     }
     ensure!(registered == REGISTRATIONS.len() && seen > 100, "the search finds {registered} of {seen}");
+    Ok(())
+}
+
+/// Parts of the worker, and what they never name.
+const NEVER: [(&str, &[&str]); 8] = [
+    ("rank", &["kinds", "training", "inputs"]),
+    ("contents", &["kinds", "training", "inputs", "rank"]),
+    ("base_model", &["kinds", "training", "inputs", "rank"]),
+    ("inputs", &["kinds", "training"]),
+    ("training", &["kinds", "inputs"]),
+    ("data", &["contents", "session", "ring", "rank", "http"]),
+    ("train", &["contents", "session", "ring", "rank", "http"]),
+    ("output", &["contents", "session", "ring", "rank", "http"]),
+];
+
+#[test]
+fn the_workers_parts_name_only_what_is_below_them() -> Result<()> {
+    for (part, never) in NEVER {
+        let plain = ["data", "train", "output"].contains(&part);
+        let files = rust_files(&format!("worker/src/{part}"))?;
+        ensure!(!files.is_empty(), "there is no {part}");
+        for path in files {
+            let code = live_code(&path)?;
+            let is_named = |module: &str| {
+                code.contains(&format!("crate::{module}")) || code.contains(&format!("\n    {module}::"))
+            };
+            let wrong = never.iter().find(|module| is_named(module));
+            ensure!(wrong.is_none(), "{} names {wrong:?}", path.display());
+            let network =
+                ["tonic", "tokio", "ringtune_proto"].iter().find(|name| plain && code.contains(**name));
+            ensure!(network.is_none(), "{} names {network:?}", path.display());
+        }
+    }
     Ok(())
 }
 

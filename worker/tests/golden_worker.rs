@@ -11,7 +11,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use ringtune_shared::{ids::ContentHash, job::kinds::textual_inversion::LrScheduler};
+use ringtune_shared::{ids::ContentHash, job::LrScheduler};
 use ringtune_worker::{
     data::{
         ClipTokenizer, Error, ImageFile,

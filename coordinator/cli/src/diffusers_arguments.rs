@@ -293,7 +293,7 @@ fn number(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use ringtune_shared::job::{MixedPrecision, kinds::textual_inversion::LrScheduler, parse_job_toml};
+    use ringtune_shared::job::{LrScheduler, MixedPrecision, parse_job_toml};
 
     use super::*;
 

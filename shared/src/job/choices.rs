@@ -87,3 +87,21 @@ choice! {
 }
 
 pub(super) use choice;
+
+choice! {
+    /// The schedule of the learning rate; diffusers' six.
+    LrScheduler {
+        /// The same all the time.
+        Constant = "constant",
+        /// Up over the warm-up, then down to 0 in a straight line.
+        Linear = "linear",
+        /// Up over the warm-up, then down to 0 along half a cosine.
+        Cosine = "cosine",
+        /// As cosine, with hard restarts: `lr_num_cycles` times.
+        CosineWithRestarts = "cosine_with_restarts",
+        /// Up over the warm-up, then down to 1e-7 along a polynomial.
+        Polynomial = "polynomial",
+        /// Up over the warm-up, then the same all the time.
+        ConstantWithWarmup = "constant_with_warmup",
+    }
+}

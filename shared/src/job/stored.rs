@@ -110,7 +110,7 @@ fn complete_version_0(text: &str) -> Result<Unchecked, serde_json::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{kinds::textual_inversion::LearningRates, parse_job_toml, tests::job_with};
+    use crate::job::{LearningRates, parse_job_toml, tests::job_with};
 
     /// As version 0.1.0 stored a job with nothing but its needs given.
     const SMALLEST_0: &str = r#"{"kind":"textual_inversion","name":"textual_inversion","model":{"base":"/m","revision":"","variant":""},"data":{"images":"/i"},"train":{"placeholder_token":"<a>","initializer_token":"b","learnable_property":"object","num_vectors":1,"resolution":512,"train_batch_size":16,"gradient_accumulation_steps":1,"max_train_steps":5000,"learning_rate":0.0001,"scale_lr":false,"lr_scheduler":"constant","lr_warmup_steps":500,"seed":0,"mixed_precision":"no","center_crop":false,"templates":[],"save_steps":500,"adam_beta1":0.9,"adam_beta2":0.999,"adam_weight_decay":0.01,"adam_epsilon":1e-8,"lr_num_cycles":1,"max_grad_norm":0.0,"snr_gamma":0.0,"noise_offset":0.0,"repeats":100,"checkpointing_steps":500,"checkpoints_total_limit":0,"resume_from_checkpoint":"","save_as_full_pipeline":false,"validation_loss_steps":0,"validation_loss_samples":32,"select_best":false,"early_stop_patience":0,"validation_prompt":"","num_validation_images":4,"validation_steps":100,"report_to":"tensorboard","caption_dropout":0.0,"shuffle_tags":false,"keep_tags":0,"enable_bucket":false,"min_bucket_reso":256,"max_bucket_reso":1024,"bucket_reso_steps":64,"bucket_no_upscale":false},"cluster":{"world_size":1,"min_world_size":1,"threads_per_rank":0},"debug":{"trace_dir":""}}"#;

@@ -6,6 +6,7 @@
 
 mod graph;
 mod source;
+mod tokens;
 
 use std::{
     collections::BTreeSet,

@@ -5,8 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, anyhow};
-use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
+use anyhow::{Context as _, Result};
+
+use crate::tokens::{self, Token};
 
 /// Where a module stands in its crate: the names from the root, which has none.
 pub(super) type Place = Vec<String>;
@@ -36,7 +37,7 @@ pub(super) struct Module {
 #[derive(Debug)]
 struct Inner {
     name: String,
-    text: Option<TokenStream>,
+    text: Option<Vec<Token>>,
 }
 
 /// All modules of a crate but those of tests.
@@ -66,14 +67,14 @@ impl ModuleTree {
         read: &impl Fn(&Path) -> Option<String>,
     ) -> Result<()> {
         let text = read(file).with_context(|| format!("{} is missing", file.display()))?;
-        let tokens = text.parse().map_err(|error| anyhow!("{}: {error}", file.display()))?;
+        let tokens = tokens::read(&text).with_context(|| file.display().to_string())?;
         self.read_module(place, tokens, file, folder, read)
     }
 
     fn read_module(
         &mut self,
         place: Place,
-        tokens: TokenStream,
+        tokens: Vec<Token>,
         file: &Path,
         folder: &Path,
         read: &impl Fn(&Path) -> Option<String>,
@@ -105,8 +106,7 @@ const ITEMS: [&str; 9] = ["fn", "struct", "enum", "trait", "type", "const", "sta
 
 impl Module {
     /// `outermost`: these are the module's own items, not what is within one.
-    fn scan(&mut self, tokens: TokenStream, outermost: bool) {
-        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    fn scan(&mut self, tokens: Vec<Token>, outermost: bool) {
         let mut at = 0;
         while at < tokens.len() {
             let rest = &tokens[at..];
@@ -119,49 +119,49 @@ impl Module {
                 continue;
             }
             at += match &rest[0] {
-                TokenTree::Ident(word) if word == "use" && !is_punct(rest.get(1), '<') => {
-                    let length = 1 + rest[1..].iter().take_while(|token| !is_punct(Some(token), ';')).count();
+                Token::Word(word) if word == "use" && !is_mark(rest.get(1), '<') => {
+                    let length = 1 + rest[1..].iter().take_while(|token| !is_mark(Some(token), ';')).count();
                     self.import(&rest[1..length], &Vec::new());
                     length
                 }
-                TokenTree::Ident(word) if word == "mod" && outermost => self.inner_module(rest),
-                TokenTree::Ident(_) => {
+                Token::Word(word) if word == "mod" && outermost => self.inner_module(rest),
+                Token::Word(_) => {
                     let path = path(rest);
                     if outermost && path.len() == 1 {
                         self.note_item(rest);
                     }
                     let length = path.len() * 3 - 2;
-                    let is_continued = at > 0 && is_punct(tokens.get(at - 1), ':') && {
-                        at > 1 && is_punct(tokens.get(at - 2), ':')
+                    let is_continued = at > 0 && is_mark(tokens.get(at - 1), ':') && {
+                        at > 1 && is_mark(tokens.get(at - 2), ':')
                     };
                     if path.len() > 1 && !is_continued {
                         self.paths.insert(path);
                     }
                     length
                 }
-                TokenTree::Group(group) => {
-                    self.scan(group.stream(), false);
+                Token::Group { inside, .. } => {
+                    self.scan(inside.clone(), false);
                     1
                 }
-                TokenTree::Punct(_) | TokenTree::Literal(_) => 1,
+                Token::Mark(_) | Token::Literal => 1,
             };
         }
     }
 
-    fn note_item(&mut self, rest: &[TokenTree]) {
-        let before = rest[0].to_string();
+    fn note_item(&mut self, rest: &[Token]) {
+        let before = rest[0].word();
         // macro_rules! name
         let name = if before == "macro_rules" { rest.get(2) } else { rest.get(1) };
-        if let Some(TokenTree::Ident(name)) = name.filter(|_| ITEMS.contains(&before.as_str())) {
-            self.items.insert(name.to_string());
+        if let Some(Token::Word(name)) = name.filter(|_| ITEMS.contains(&before)) {
+            self.items.insert(name.clone());
         }
     }
 
     /// `mod name;` or `mod name { … }`. Returns how many tokens that is.
-    fn inner_module(&mut self, rest: &[TokenTree]) -> usize {
-        let name = rest.get(1).map(ToString::to_string).unwrap_or_default();
+    fn inner_module(&mut self, rest: &[Token]) -> usize {
+        let name = rest.get(1).map(|name| name.word().to_owned()).unwrap_or_default();
         let text = match rest.get(2) {
-            Some(TokenTree::Group(group)) => Some(group.stream()),
+            Some(Token::Group { inside, .. }) => Some(inside.clone()),
             _ => None,
         };
         self.inner.push(Inner { name, text });
@@ -169,25 +169,25 @@ impl Module {
     }
 
     /// One branch of a `use` tree, behind `before`.
-    fn import(&mut self, tokens: &[TokenTree], before: &[String]) {
+    fn import(&mut self, tokens: &[Token], before: &[String]) {
         let mut path = before.to_vec();
         let mut name = None;
         let mut at = 0;
         while let Some(token) = tokens.get(at) {
             match token {
-                TokenTree::Ident(word) if word == "as" => {
-                    name = tokens.get(at + 1).map(ToString::to_string);
+                Token::Word(word) if word == "as" => {
+                    name = tokens.get(at + 1).map(|name| name.word().to_owned());
                     break;
                 }
                 // `a::{self}` is `a`.
-                TokenTree::Ident(word) if word == "self" && !path.is_empty() => {}
-                TokenTree::Ident(word) => path.push(word.to_string()),
-                TokenTree::Punct(star) if star.as_char() == '*' => {
+                Token::Word(word) if word == "self" && !path.is_empty() => {}
+                Token::Word(word) => path.push(word.clone()),
+                Token::Mark('*') => {
                     self.imports.insert(Import { path, name: None });
                     return;
                 }
-                TokenTree::Group(group) => return self.import_each(group, &path),
-                TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+                Token::Group { inside, .. } => return self.import_each(inside, &path),
+                Token::Mark(_) | Token::Literal => {}
             }
             at += 1;
         }
@@ -196,9 +196,8 @@ impl Module {
         }
     }
 
-    fn import_each(&mut self, group: &Group, before: &[String]) {
-        let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
-        for branch in tokens.split(|token| is_punct(Some(token), ',')) {
+    fn import_each(&mut self, tokens: &[Token], before: &[String]) {
+        for branch in tokens.split(|token| is_mark(Some(token), ',')) {
             if !branch.is_empty() {
                 self.import(branch, before);
             }
@@ -206,45 +205,45 @@ impl Module {
     }
 }
 
-fn is_punct(token: Option<&TokenTree>, wanted: char) -> bool {
-    matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
+fn is_mark(token: Option<&Token>, wanted: char) -> bool {
+    token.is_some_and(|token| token.is_mark(wanted))
 }
 
 /// The names of `a::b::c`, from the first token on.
-fn path(tokens: &[TokenTree]) -> Vec<String> {
-    let mut names = vec![tokens[0].to_string()];
+fn path(tokens: &[Token]) -> Vec<String> {
+    let mut names = vec![tokens[0].word().to_owned()];
     let mut rest = &tokens[1..];
-    while let [TokenTree::Punct(one), TokenTree::Punct(other), TokenTree::Ident(name), more @ ..] = rest {
-        if one.as_char() != ':' || other.as_char() != ':' {
-            break;
-        }
-        names.push(name.to_string());
+    while let [Token::Mark(':'), Token::Mark(':'), Token::Word(name), more @ ..] = rest {
+        names.push(name.clone());
         rest = more;
     }
     names
 }
 
 /// An attribute, whether it is one of all that is around it (`#!`), and how many tokens it has.
-fn attribute(tokens: &[TokenTree]) -> Option<(&Group, bool, usize)> {
-    if !is_punct(tokens.first(), '#') {
+fn attribute(tokens: &[Token]) -> Option<(&[Token], bool, usize)> {
+    if !is_mark(tokens.first(), '#') {
         return None;
     }
-    let inner = is_punct(tokens.get(1), '!');
+    let inner = is_mark(tokens.get(1), '!');
     let at = 1 + usize::from(inner);
     match tokens.get(at) {
-        Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Bracket => {
-            Some((group, inner, at + 1))
-        }
+        Some(Token::Group { open: '[', inside }) => Some((inside, inner, at + 1)),
         _ => None,
     }
 }
 
-fn is_test_only(attribute: &Group) -> bool {
-    attribute.stream().to_string().replace(' ', "") == "cfg(test)"
+fn is_test_only(attribute: &[Token]) -> bool {
+    match attribute {
+        [cfg, Token::Group { inside, .. }] if cfg.word() == "cfg" => {
+            inside.iter().map(Token::word).eq(["test"])
+        }
+        _ => false,
+    }
 }
 
 /// How many tokens the next item has, its attributes included.
-fn item_length(tokens: &[TokenTree]) -> usize {
+fn item_length(tokens: &[Token]) -> usize {
     let mut at = 0;
     while let Some((_, _, length)) = attribute(&tokens[at..]) {
         at += length;
@@ -252,9 +251,9 @@ fn item_length(tokens: &[TokenTree]) -> usize {
     let mut is_use = false;
     for (index, token) in tokens.iter().enumerate().skip(at) {
         match token {
-            TokenTree::Ident(word) if word == "use" => is_use = true,
-            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace && !is_use => return index + 1,
-            token if is_punct(Some(token), ';') => return index + 1,
+            Token::Word(word) if word == "use" => is_use = true,
+            Token::Group { open: '{', .. } if !is_use => return index + 1,
+            token if is_mark(Some(token), ';') => return index + 1,
             _ => {}
         }
     }

@@ -1,6 +1,6 @@
 //! What a job taught, and how its files are called.
 
-use ringtune_shared::{embedding::FileNames, job::kinds::textual_inversion::ConceptSpec};
+use ringtune_shared::embedding::FileNames;
 
 /// One concept of a job, as its files know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,18 +38,29 @@ impl Learned<'_> {
     }
 }
 
+/// A concept before its files have names.
+#[derive(Clone, Debug, Default)]
+pub struct Taught {
+    /// See [`Concept`].
+    pub placeholder_token: String,
+    /// See [`Concept`].
+    pub initializer_token: String,
+    /// See [`Concept`].
+    pub initializer_embedding: String,
+    /// See [`Concept`].
+    pub num_vectors: usize,
+}
+
 impl Concept {
     /// The concepts of a job, in the order of their rows.
-    pub fn list(specs: &[ConceptSpec]) -> Vec<Self> {
-        let tokens: Vec<&str> = specs.iter().map(|spec| spec.placeholder_token.as_str()).collect();
-        let concept = |(spec, files): (&ConceptSpec, FileNames)| Self {
-            placeholder_token: spec.placeholder_token.clone(),
-            initializer_token: spec.initializer_token.clone(),
-            initializer_embedding: spec.initializer_embedding.clone(),
-            num_vectors: spec.num_vectors as usize,
-            files,
+    pub fn list(taught: Vec<Taught>) -> Vec<Self> {
+        let tokens: Vec<&str> = taught.iter().map(|taught| taught.placeholder_token.as_str()).collect();
+        let names = FileNames::list(&tokens);
+        let concept = |(taught, files): (Taught, FileNames)| {
+            let Taught { placeholder_token, initializer_token, initializer_embedding, num_vectors } = taught;
+            Self { placeholder_token, initializer_token, initializer_embedding, num_vectors, files }
         };
-        specs.iter().zip(FileNames::list(&tokens)).map(concept).collect()
+        taught.into_iter().zip(names).map(concept).collect()
     }
 
     /// What it starts from: the word, or the embedding's content URI.
@@ -80,22 +91,16 @@ impl Concept {
 
 #[cfg(test)]
 mod tests {
-    use ringtune_shared::job::kinds::textual_inversion::LearnableProperty;
-
     use super::*;
 
     fn concepts(tokens: &[&str]) -> Vec<Concept> {
-        let spec = |(index, token): (usize, &&str)| ConceptSpec {
+        let taught = |(index, token): (usize, &&str)| Taught {
             placeholder_token: (*token).to_owned(),
             initializer_token: "star".to_owned(),
-            initializer_embedding: String::new(),
-            images: "/images".to_owned(),
-            folders: Vec::new(),
-            num_vectors: index as u32 + 1,
-            learnable_property: LearnableProperty::Object,
-            templates: Vec::new(),
+            num_vectors: index + 1,
+            ..Taught::default()
         };
-        Concept::list(&tokens.iter().enumerate().map(spec).collect::<Vec<_>>())
+        Concept::list(tokens.iter().enumerate().map(taught).collect())
     }
 
     #[test]

@@ -126,10 +126,8 @@ fn modelspec_prediction(prediction: PredictionType) -> &'static str {
 pub(crate) mod tests {
     use std::sync::LazyLock;
 
-    use ringtune_shared::job::kinds::textual_inversion::{ConceptSpec, LearnableProperty};
-
     use super::*;
-    use crate::output::Concept;
+    use crate::output::{Concept, Taught};
 
     pub(crate) fn example() -> EmbeddingFacts {
         EmbeddingFacts {
@@ -150,17 +148,13 @@ pub(crate) mod tests {
 
     pub(crate) fn learned(rows: &[f32]) -> Learned<'_> {
         static CONCEPT: LazyLock<Concept> = LazyLock::new(|| {
-            let spec = ConceptSpec {
+            let taught = Taught {
                 placeholder_token: "<a>".to_owned(),
                 initializer_token: "star".to_owned(),
-                initializer_embedding: String::new(),
-                images: "/images".to_owned(),
-                folders: Vec::new(),
                 num_vectors: 2,
-                learnable_property: LearnableProperty::Object,
-                templates: Vec::new(),
+                ..Taught::default()
             };
-            Concept::list(&[spec]).remove(0)
+            Concept::list(vec![taught]).remove(0)
         });
         Learned { concept: &CONCEPT, rows, step: 5, validation_loss: None }
     }

@@ -20,7 +20,7 @@ pub mod tensorboard;
 pub mod trace;
 
 pub use canonical_json::canonical_json;
-pub use concept::{Concept, Learned};
+pub use concept::{Concept, Learned, Taught};
 pub use error::Error;
 pub use facts::EmbeddingFacts;
 pub use metrics_csv::{MetricsCsv, StepMetrics};

@@ -217,12 +217,11 @@ fn file_stem_for(token: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ringtune_shared::job::kinds::textual_inversion::{ConceptSpec, LearnableProperty};
     use serde_json::json;
 
     use super::{
         super::{
-            Concept,
+            Concept, Taught,
             facts::tests::{example, learned},
         },
         *,
@@ -275,17 +274,13 @@ mod tests {
 
     #[test]
     fn one_card_lists_all_concepts() {
-        let spec = |token: &str, initializer: &str, num_vectors| ConceptSpec {
+        let taught = |token: &str, initializer: &str, num_vectors| Taught {
             placeholder_token: token.to_owned(),
             initializer_token: initializer.to_owned(),
-            initializer_embedding: String::new(),
-            images: "/images".to_owned(),
-            folders: Vec::new(),
             num_vectors,
-            learnable_property: LearnableProperty::Object,
-            templates: Vec::new(),
+            ..Taught::default()
         };
-        let concepts = Concept::list(&[spec("<a>", "star", 1), spec("<b>", "heart", 2)]);
+        let concepts = Concept::list(vec![taught("<a>", "star", 1), taught("<b>", "heart", 2)]);
         let facts = EmbeddingFacts {
             job: json!({"concepts": [{"placeholder_token": "<a>"}, {"placeholder_token": "<b>", "num_vectors": 2}]}),
             ..example()

@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use ringtune_shared::job::kinds::textual_inversion::{LearningRates, LrScheduler};
+use ringtune_shared::job::{LearningRates, LrScheduler};
 
 use super::Error;
 

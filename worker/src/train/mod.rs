@@ -5,7 +5,7 @@
 //!
 //! ```
 //! # use std::sync::Arc;
-//! # use ringtune_shared::job::kinds::textual_inversion::LrScheduler;
+//! # use ringtune_shared::job::LrScheduler;
 //! # use ringtune_worker::{data::{ClipTokenizer, Prompts, prompts::ConceptWords, templates}, engine::Moments};
 //! use ringtune_worker::train::{
 //!     AdamWOptions, BatchOptions, EncodedImage, LrOptions, LrSchedule, MicrobatchBuilder, MicrobatchResult,

@@ -18,6 +18,10 @@ use super::{
 pub mod limits {
     /// Pixels.
     pub const RESOLUTION: i64 = 4096;
+    /// Steps of a training.
+    pub const STEPS: i64 = 10_000_000;
+    /// Learning rate, before `scale_lr`.
+    pub const LEARNING_RATE: f64 = 1000.0;
     /// Ranks.
     pub const WORLD_SIZE: i64 = 1024;
     /// Compute threads of a rank.

@@ -21,7 +21,7 @@ use crate::{
     fault::Refusal,
     inputs::{Common, Framing, PictureFolder, Pictures, Posteriors, look_up, materialise},
     latents::Shelf,
-    output::Concept,
+    output::{Concept, Taught},
     rank::{Error, Rank},
     train::{
         AdamWOptions, BatchOptions, ConceptSet, LrOptions, LrSchedule, MicrobatchBuilder, TrainState,
@@ -152,7 +152,7 @@ pub(super) async fn prepare(rank: &Rank, job: &TextualInversionSpec) -> Result<P
         origin: Origin { model_hash, data_hash, provenance },
         prediction_type: model.prediction_type,
         done,
-        concepts: Concept::list(&job.concepts()),
+        concepts: Concept::list(job.concepts().into_iter().map(taught).collect()),
         tokenizer: loaded.tokenizer,
         model,
         previews,
@@ -177,6 +177,15 @@ async fn known_posteriors(
         look_up(files, &common, &assignment, &cache, shelf)
     });
     looking_up.await?
+}
+
+fn taught(concept: ConceptSpec) -> Taught {
+    Taught {
+        placeholder_token: concept.placeholder_token,
+        initializer_token: concept.initializer_token,
+        initializer_embedding: concept.initializer_embedding,
+        num_vectors: concept.num_vectors as usize,
+    }
 }
 
 /// Before the first step.

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{LrScheduler, TextualInversionSpec};
+use super::TextualInversionSpec;
 use crate::job::ClusterSpec;
+use crate::job::LrScheduler;
 
 /// Keys of `[train]` that decide no bit of what is learned: how max_train_steps came about, what is kept, where it went
 /// on, and what is shown.

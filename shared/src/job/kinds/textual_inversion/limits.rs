@@ -14,8 +14,6 @@ pub const TRAIN_BATCH_SIZE: i64 = 1024;
 pub const GRADIENT_ACCUMULATION_STEPS: i64 = 1024;
 /// Microbatches in a step over all ranks: each sends its own row around the ring.
 pub const GLOBAL_MICROBATCHES: u32 = 65_536;
-/// Steps of any kind.
-pub const STEPS: i64 = 10_000_000;
 /// Folders of a concept.
 pub const FOLDERS: usize = 64;
 /// Times that each picture of a folder is shown.
@@ -24,8 +22,6 @@ pub const FOLDER_REPEATS: i64 = 1000;
 pub const TAGS: i64 = 4096;
 /// Times that an image counts in a pass.
 pub const REPEATS: i64 = 1_000_000;
-/// Before `scale_lr`.
-pub const LEARNING_RATE: f64 = 1000.0;
 /// Of AdamW's numbers that are not a share.
 pub const ADAM: f64 = 1000.0;
 /// Length of a step's gradient.

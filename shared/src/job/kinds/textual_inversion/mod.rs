@@ -12,7 +12,6 @@ mod deciding;
 mod draft;
 mod folders;
 mod image_sources;
-mod learning_rates;
 pub mod limits;
 mod passes;
 mod places;
@@ -22,12 +21,11 @@ mod validation;
 
 use serde::{Deserialize, Serialize};
 
-pub use choices::{LearnableProperty, LrScheduler, ReportTo};
+pub use choices::{LearnableProperty, ReportTo};
 pub use concepts::{ConceptDraft, ConceptSpec, InitializerEmbedding};
 pub use deciding::TRAIN_OPTIONS_WITHOUT_EFFECT;
 pub use draft::{DataDraft, TrainDraft};
 pub use folders::{FolderDraft, FolderSpec};
-pub use learning_rates::LearningRates;
 pub use train::TrainSpec;
 pub use validation::{PreviewSpec, ValidationSpec};
 

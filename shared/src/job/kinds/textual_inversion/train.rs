@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{LearnableProperty, LearningRates, LrScheduler, PreviewSpec, ReportTo, ValidationSpec};
+use super::{LearnableProperty, PreviewSpec, ReportTo, ValidationSpec};
 use crate::job::MixedPrecision;
+use crate::job::{LearningRates, LrScheduler};
 
 /// How it is learned. Names, values and defaults are diffusers', but for `seed`; `max_grad_norm`, `snr_gamma` and
 /// `noise_offset` are those of its `train_text_to_image.py`, and off where not given.

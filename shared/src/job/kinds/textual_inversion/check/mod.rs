@@ -8,13 +8,13 @@ mod validation;
 
 use self::{concepts::Words, pictures::Places};
 use super::{
-    ConceptDraft, DataDraft, DataSpec, LearnableProperty, LrScheduler, ReportTo, TextualInversionSpec,
-    TrainDraft, TrainSpec, limits,
+    ConceptDraft, DataDraft, DataSpec, LearnableProperty, ReportTo, TextualInversionSpec, TrainDraft,
+    TrainSpec, limits,
 };
 use crate::{
     ids::{CONTENT_URI_PREFIX, ContentHash},
     job::{
-        CommonSpec, MixedPrecision, ModelLocation, ModelSpec, PredictionType,
+        CommonSpec, LrScheduler, MixedPrecision, ModelLocation, ModelSpec, PredictionType,
         check::Check,
         text::{printable, scheme, shortened},
     },

@@ -1,9 +1,10 @@
 //! A list of learning rates stands in place of one rate and its schedule.
 
 use super::{
-    super::{LearningRates, LrScheduler, TrainDraft, TrainSpec},
+    super::{TrainDraft, TrainSpec},
     Check,
 };
+use crate::job::{LearningRates, LrScheduler};
 
 const FIELD: &str = "train.learning_rates";
 
