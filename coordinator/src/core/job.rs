@@ -58,7 +58,7 @@ pub struct Job {
     pub rings: u64,
     /// Its ring, while it is Preparing or Running.
     pub ring: Option<Arc<Ring>>,
-    /// What all its rings have in common, once the first one was formed; kept after the end.
+    /// What all its rings have in common, once the first one was formed, unless none of them started; kept after the end.
     pub pin: Option<Arc<Pin>>,
     /// It is on its way out of its ring.
     pub stop: Option<Stop>,
@@ -77,6 +77,12 @@ impl Job {
             Some(given) if now != Some(given) => Err(Refusal::OtherEpoch { job: self.id, given, now }),
             _ => Ok(()),
         }
+    }
+
+    /// Whether a ring of it may have computed something: this one started, or an earlier one did steps.
+    pub(super) fn has_begun(&self) -> bool {
+        let first = self.resumed.as_ref().map_or(0, |resumed| resumed.step);
+        self.step > first || self.ring.as_ref().is_some_and(|ring| ring.started)
     }
 
     /// The stop that its ranks were told of, if they were.

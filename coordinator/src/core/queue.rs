@@ -14,7 +14,7 @@ use super::shared_map::SharedMap;
 pub(super) struct Queue {
     /// Jobs that any class will do for.
     open: Sizes,
-    /// Jobs that had a ring before, by its class. Classes are few.
+    /// Jobs that have begun on a ring before, by its class. Classes are few.
     pinned: SharedMap<String, Sizes>,
 }
 

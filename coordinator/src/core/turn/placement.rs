@@ -47,7 +47,7 @@ impl Turn<'_> {
         self.cluster.set_ring(id, Ring { epoch, members, started: false, patience, broken: None });
         self.cluster.deadlines.by(Subject::Job(id), now.plus(self.cluster.options.session_timeout));
         self.set_state(id, JobState::Preparing, reason);
-        // Out of the queue, where it stood by its pin, it gets one that stays.
+        // Out of the queue, where it stood by its pin, it gets one if it has none.
         if let Some(job) = self.job_mut(id) {
             job.pin.get_or_insert_with(|| {
                 Arc::new(Pin {

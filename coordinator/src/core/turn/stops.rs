@@ -50,16 +50,23 @@ impl Turn<'_> {
         self.end_job(id, JobState::Failed, reason);
     }
 
-    /// Gives a job up its ring and its place in the queue back, where it may have it. What was pinned with its first ring
-    /// stays.
+    /// Gives a job up its ring and its place in the queue back, where it may have it. It stays bound to what was pinned with
+    /// its first ring once it has begun; before that any other class would do as well.
     fn queue_again(&mut self, id: JobId, reason: &str) {
-        let reason = self.cut(reason);
-        if self.set_state(id, JobState::Queued, reason.clone()) {
-            if let Some(job) = self.job_mut(id) {
-                job.stop = None;
-            }
-            self.dissolve_ring(id, &reason);
+        let may_queue = self.cluster.jobs.get(&id).is_some_and(|job| job.state.may_become(JobState::Queued));
+        if !may_queue {
+            return;
         }
+        // Before it is in the queue, where it stands by its pin.
+        if let Some(job) = self.job_mut(id) {
+            job.stop = None;
+            if !job.has_begun() {
+                job.pin = None;
+            }
+        }
+        let reason = self.cut(reason);
+        self.set_state(id, JobState::Queued, reason.clone());
+        self.dissolve_ring(id, &reason);
     }
 
     /// Ends a job and lets all its ranks go. Nothing happens where it may not end so.

@@ -59,6 +59,23 @@ impl World {
         world
     }
 
+    /// The same, where the job did steps before, on a worker like the first one, and was then queued again.
+    fn going_on(workers: &[(&str, u32)]) -> Self {
+        let mut world = Self::of_classes(&workers[..1]);
+        let mut job = (**world.cluster.job(world.job).unwrap()).clone();
+        (job.ring, job.rings, job.state, job.step) = (None, 0, JobState::Queued, 5);
+        let recovered = Recovered { last_number: job.number, jobs: vec![job], ..Recovered::default() };
+        world.cluster = Cluster::recover(Options::default(), recovered, Time(0));
+        world.workers.clear();
+        world.told.clear();
+        for (number, (class, threads)) in (0..).zip(workers) {
+            let (session, hello) = (SessionId(number), hello(number, class, *threads));
+            world.workers.push(Sender { worker: hello.worker, session });
+            world.apply(Input::Hello { session, hello });
+        }
+        world
+    }
+
     fn create(&mut self, id: JobId) {
         let spec = parse_job_toml(
             "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
@@ -262,9 +279,26 @@ fn an_assignment_that_may_be_lost_is_given_again() {
 }
 
 #[test]
-fn the_next_ring_is_of_the_class_and_has_the_threads_of_the_first() {
+fn a_job_of_which_no_ring_started_is_bound_to_no_class() {
     let mut world = World::of_classes(&[("a", 4), ("b", 2), ("b", 3), ("a", 7)]);
     // The class that has most free workers, of equal ones the first by name.
+    for (holder, epoch, class, threads) in [(0, 1, "a", 4), (1, 2, "b", 2), (3, 3, "a", 7)] {
+        assert_eq!(world.holder(), Some((holder, Epoch(epoch))));
+        let pin = world.cluster.job(world.job).unwrap().pin.clone().unwrap();
+        assert_eq!((pin.numerics_class.as_str(), pin.threads_per_rank), (class, threads));
+        world.report(Phase::Failed, Fault::Node);
+    }
+    // Not even where nobody is left of the other class.
+    let mut world = World::of_classes(&[("a", 4)]);
+    world.report(Phase::Failed, Fault::Node);
+    assert_eq!(world.cluster.job(world.job).unwrap().pin, None);
+    world.apply(Input::Hello { session: SessionId(50), hello: hello(50, "b", 9) });
+    assert_eq!(world.cluster.job(world.job).unwrap().state, JobState::Preparing);
+}
+
+#[test]
+fn the_next_ring_is_of_the_class_and_has_the_threads_of_the_one_that_did_steps() {
+    let mut world = World::going_on(&[("a", 4), ("b", 2), ("b", 3), ("a", 7)]);
     assert_eq!(world.holder(), Some((0, Epoch(1))));
     let pin = world.cluster.job(world.job).unwrap().pin.clone().unwrap();
     assert_eq!((pin.numerics_class.as_str(), pin.threads_per_rank), ("a", 4));

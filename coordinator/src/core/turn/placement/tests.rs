@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use ringtune_shared::ids::{JobId, WorkerId};
-use ringtune_shared::job::{JobSpec, parse_job_toml};
+use ringtune_shared::job::{JobSpec, MixedPrecision, parse_job_toml};
 use ringtune_shared::version::Dialect;
 
 use super::{Decision, place, problem};
 use crate::core::scheduler::{Candidate, Listed};
 use crate::core::{
-    Capabilities, Cluster, Fault, HeldRank, Hello, Input, Job, JobState, NewJob, Options, Phase, RankReport,
-    Recovered, Sender, SessionId, Time, Worker, WorkerState,
+    Capabilities, Cluster, Fault, HeldRank, Hello, Input, Job, JobState, NewJob, Options, Phase, Pin,
+    RankReport, Recovered, Sender, SessionId, Time, Worker, WorkerState,
 };
 
 fn spec(world_size: u8, min_world_size: u8) -> Arc<JobSpec> {
@@ -66,6 +66,27 @@ fn reference(cluster: &Cluster) -> Vec<(JobId, Result<Vec<WorkerId>, String>)> {
     outcome
 }
 
+/// Queued jobs that did steps before, each with its class and the fewest workers that it starts on.
+fn going_on(jobs: &[(u8, u8)]) -> Recovered {
+    let mut cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
+    let made = jobs.iter().map(|(class, size)| {
+        let (id, spec) = (JobId::new(), spec(*size, *size));
+        let new = NewJob { id, spec, request: None, resumed: None, queue: Arc::default() };
+        cluster.apply(Input::CreateJob(new), Time(0)).unwrap();
+        let mut job = (**cluster.job(id).unwrap()).clone();
+        let pin = Pin {
+            numerics_class: format!("class-{class}"),
+            threads_per_rank: 1,
+            precision: MixedPrecision::No,
+            version: String::new(),
+        };
+        (job.pin, job.step) = (Some(Arc::new(pin)), 5);
+        job
+    });
+    let jobs: Vec<Job> = made.collect();
+    Recovered { last_number: jobs.len() as u64, jobs, ..Recovered::default() }
+}
+
 struct World {
     cluster: Cluster,
     now: Time,
@@ -103,8 +124,8 @@ impl World {
         self.workers.push(Sender { worker, session });
     }
 
-    /// A rank of a ring that prepares fails by a fault of its node: its job is queued again, bound to its class, unless
-    /// it was tried too often.
+    /// A rank of a ring that prepares fails by a fault of its node: its job is queued again, bound to its class if it did
+    /// steps before, unless it was tried too often.
     fn fail_a_node(&mut self, which: u8) {
         let preparing = self.cluster.jobs().filter(|job| job.state == JobState::Preparing);
         let ring = preparing.filter_map(|job| Some((job.id, job.ring.clone()?)));
@@ -147,10 +168,13 @@ impl World {
 proptest! {
     #[test]
     fn indexes_decide_as_a_look_at_everything_does(
+        bound in prop::collection::vec((0u8..3, 1u8..4), 0..6),
         steps in prop::collection::vec((0u8..15, any::<u8>(), any::<u8>()), 1..100),
     ) {
-        let cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
-        let mut world = World { cluster, now: Time(1), workers: vec![], jobs: vec![], sessions: 0 };
+        let recovered = going_on(&bound);
+        let jobs = recovered.jobs.iter().map(|job| job.id).collect();
+        let cluster = Cluster::recover(Options::default(), recovered, Time(0));
+        let mut world = World { cluster, now: Time(1), workers: vec![], jobs, sessions: 0 };
         for (what, one, other) in steps {
             match what {
                 0..3 => world.hello(one, other),
