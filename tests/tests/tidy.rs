@@ -305,11 +305,33 @@ fn files_are_short_and_say_what_they_are() -> Result<()> {
             let text = fs::read_to_string(&path)?;
             let lines = text.lines().count();
             ensure!(lines <= LONGEST_FILE, "{} has {lines} lines", path.display());
+            // One convention: a module with children is its folder's mod.rs.
+            ensure!(!path.with_extension("").is_dir(), "{} stands beside its folder", path.display());
             // The tests of a module, in a file of their own, are described by their names.
             let is_tests = path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("tests"));
             ensure!(is_tests || text.starts_with("//!"), "{} does not begin with //!", path.display());
         }
     }
+    Ok(())
+}
+
+#[test]
+fn the_files_that_the_architecture_names_are_there() -> Result<()> {
+    let text = fs::read_to_string(places::repository().join("ARCHITECTURE.md"))?;
+    let mut files = Vec::new();
+    for folder in CRATES {
+        files.extend(rust_files(folder)?);
+    }
+    let named = text.split('`').skip(1).step_by(2).filter(|word| word.ends_with(".rs"));
+    let mut seen = 0;
+    for name in named {
+        ensure!(
+            files.iter().any(|file| file.ends_with(name)),
+            "ARCHITECTURE.md names {name}, which is not there"
+        );
+        seen += 1;
+    }
+    ensure!(seen > 20, "the search finds only {seen} names");
     Ok(())
 }
 
