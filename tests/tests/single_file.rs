@@ -42,7 +42,7 @@ async fn a_single_file_learns_and_draws_what_its_folder_does() -> Result<()> {
     sandbox.write_job("job.toml", &job)?;
     let failed = sandbox.finish(&["run", "job.toml", "-o", "out"]).await?.expect_code(1)?;
     ensure!(
-        failed.stderr.contains("model.tokenizer: missing; a checkpoint in one file"),
+        failed.stderr.contains("model.tokenizer: missing; a model in one file"),
         "{}",
         failed.stderr
     );

@@ -37,9 +37,9 @@ pub struct Arguments {
 /// What else this binary does.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Command {
-    /// Draw pictures with a checkpoint and learned embeddings
+    /// Draw pictures with a model and learned embeddings
     Generate(Box<GenerateArguments>),
-    /// Make a folder that diffusers loads: a checkpoint with learned words in it
+    /// Make a folder that diffusers loads: a model with learned words in it
     Pipeline(PipelineArguments),
     /// Say whether this machine is fit to be a worker
     Doctor(DoctorArguments),

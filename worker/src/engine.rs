@@ -19,7 +19,7 @@ pub type StartEngine = fn(threads: usize) -> Result<EngineHandle, EngineError>;
 pub struct Library {
     /// Starts an engine.
     pub start: StartEngine,
-    /// Checks that a folder is a checkpoint that the engine loads, by the headers of its files: names, shapes and types.
+    /// Checks that a folder is a model that the engine loads, by the headers of its files: names, shapes and types.
     /// Loads nothing. Blocks.
     pub check_folder: fn(&Path) -> Result<ModelInfo, EngineError>,
 }

@@ -11,10 +11,10 @@ use ringtune_engine::{
 };
 use ringtune_model::{Error, Runtime, StableDiffusion};
 
-/// Parts of a checkpoint folder whose files decide what is loaded.
+/// Parts of a model folder whose files decide what is loaded.
 const COMPONENTS: [&str; 5] = ["", "text_encoder", "unet", "vae", "scheduler"];
 
-/// libtorch with at most one checkpoint loaded. Build it on the thread that it stays on.
+/// libtorch with at most one model loaded. Build it on the thread that it stays on.
 #[derive(Debug)]
 pub struct TorchEngine {
     loaded: Option<Loaded>,
@@ -71,13 +71,13 @@ impl Engine for TorchEngine {
         {
             return Ok(loaded.model.info());
         }
-        // The old one goes first: two checkpoints may not fit into memory.
+        // The old one goes first: two models may not fit into memory.
         self.loaded = None;
         let model = StableDiffusion::open_with(&request.folder, request.precision, &request.options)
             .map_err(engine_error)?;
         let info = model.info();
         if let Some(TrainingSize { batch, resolution, bucketed: true }) = request.training {
-            // Whether the resolution fits the checkpoint is asked by whoever knows the job's fields.
+            // Whether the resolution fits the model is asked by whoever knows the job's fields.
             let side = (resolution / info.vae_factor).max(1);
             model.lay_out(batch, side, side).map_err(engine_error)?;
         }
@@ -127,7 +127,7 @@ pub(crate) fn engine_error(error: Error) -> EngineError {
     }
 }
 
-/// Every file of the checkpoint with its size and time of change, in order of their names.
+/// Every file of the model with its size and time of change, in order of their names.
 fn stamps(checkpoint: &Path) -> Vec<FileStamp> {
     let within = COMPONENTS
         .iter()

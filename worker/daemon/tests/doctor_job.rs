@@ -103,7 +103,7 @@ fn what_keeps_a_job_from_starting_is_named() {
     for word in ["FAIL", "broken.jpg", "cut.png", "skipped", "notes.txt", "cannot start"] {
         assert!(text.contains(word), "{word}: {text}");
     }
-    // 2. A mistake of the job file, and one that only the checkpoint shows: both with their fields.
+    // 2. A mistake of the job file, and one that only the model shows: both with their fields.
     for (train, field) in [
         ("learning_rat = 1\n", "train.learning_rat"),
         ("learnable_property = \"x\"\n", "train.learnable_property"),

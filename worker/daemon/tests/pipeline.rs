@@ -16,7 +16,7 @@ use ringtune_worker::{
 use ringtune_worker_daemon::LIBTORCH;
 use safetensors::SafeTensors;
 
-/// Of the toy checkpoint.
+/// Of the toy model.
 const VOCABULARY: i64 = 49_408;
 
 fn toy() -> PathBuf {
@@ -80,7 +80,7 @@ fn a_pipeline_has_the_token_its_rows_and_everything_else_as_it_was() {
         assert!(same(name), "{name}");
     }
     assert!(!same("text_encoder/config.json"));
-    // Rows before the learned ones are the checkpoint's, exactly.
+    // Rows before the learned ones are the model's, exactly.
     let [old, new] = [&toy(), &output].map(|folder| (LIBTORCH.check_folder)(folder).unwrap());
     assert_eq!((old.vocab_size + 2, old.text_width), (new.vocab_size, new.text_width));
     // Again, over itself and without links; nothing else stays behind.

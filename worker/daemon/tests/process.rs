@@ -260,7 +260,7 @@ fn generate_draws_with_every_scheduler() {
     }
     let other_seed = draw(&toy, &["--scheduler", "euler_a", "--seed", "1"]).0;
     assert_ne!(other_seed, pictures[3]);
-    // 2. The default is the checkpoint's own, or DDIM where it is not known, which is said.
+    // 2. The default is the model's own, or DDIM where it is not known, which is said.
     let (own, told) = draw(&toy, &[]);
     assert!(own == pictures[1] && told.contains("pndm"), "{told}");
     let unknown = folder.path().join("unknown");

@@ -2,7 +2,7 @@
 
 use crate::{Engine, EngineError, SamplerKind, Wanted};
 
-/// Draws pictures with the loaded checkpoint.
+/// Draws pictures with the loaded model.
 pub trait DrawPictures: Engine {
     /// The pictures of one request, in order, with classifier-free guidance. They take long: between the network's
     /// predictions it asks whether they are still wanted, and gives [`EngineError::Unwanted`] if not.

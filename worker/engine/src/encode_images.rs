@@ -2,7 +2,7 @@
 
 use crate::{Engine, EngineError};
 
-/// Encodes pictures with the loaded checkpoint's VAE.
+/// Encodes pictures with the loaded model's VAE.
 pub trait EncodeImages: Engine {
     /// The posterior of one picture. Loads the VAE when it is not in memory.
     fn encode_image(&mut self, pixels: &Pixels) -> Result<Moments, EngineError>;

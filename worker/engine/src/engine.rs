@@ -2,13 +2,13 @@
 
 use crate::{EngineError, LoadModel, ModelInfo};
 
-/// Has at most one checkpoint loaded. Equal inputs give equal bits on workers of one numerics class with the same number
+/// Has at most one model loaded. Equal inputs give equal bits on workers of one numerics class with the same number
 /// of threads.
 pub trait Engine: Send {
     /// What computes here, with the outcome of a small fixed probe step.
     fn identity(&mut self) -> Result<EngineIdentity, EngineError>;
 
-    /// Loads a checkpoint, or keeps the loaded one when the request is the same and the files on disk are
+    /// Loads a model, or keeps the loaded one when the request is the same and the files on disk are
     /// unchanged.
     fn load(&mut self, request: &LoadModel) -> Result<ModelInfo, EngineError>;
 }

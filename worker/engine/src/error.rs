@@ -8,13 +8,13 @@ type LibraryError = Box<dyn StdError + Send + Sync>;
 /// Every message names the file, tensor or field. The engine knows whose fault it is, as it alone knows its library.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// Of the job: a checkpoint or an input with which every engine fails.
+    /// Of the job: a model or an input with which every engine fails.
     #[error(transparent)]
     OfJob(LibraryError),
     /// Of this node: a file that cannot be read, memory that is not there. Another one may do better.
     #[error(transparent)]
     OfNode(LibraryError),
-    /// A call that needs a loaded checkpoint came before one was loaded.
+    /// A call that needs a loaded model came before one was loaded.
     #[error("no model is loaded")]
     NothingLoaded,
     /// The engine panicked in a call; it goes on with the next one.

@@ -5,7 +5,7 @@
 //! one piece of work at a time over a bounded channel and awaits its answer. The work is a closure
 //! ([`EngineHandle::run`]); what callers ask most has a method of its own.
 //!
-//! Every engine has a name for what it computes with and loads checkpoints ([`Engine`]). Beside it stands one small
+//! Every engine has a name for what it computes with and loads models ([`Engine`]). Beside it stands one small
 //! trait for each thing that kinds of work need: [`EncodeImages`], [`TextualInversion`], [`DrawPictures`].
 //! [`WorkerEngine`] is all of them, and so the list of what the engine of a worker has to do.
 //!

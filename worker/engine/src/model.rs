@@ -1,10 +1,10 @@
-//! Checkpoints: which to load and how, and what they say.
+//! Models: which to load and how, and what they say.
 
 use std::path::PathBuf;
 
 use crate::SamplerKind;
 
-/// Which checkpoint to load, and how.
+/// Which model to load, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadModel {
     /// A folder in diffusers layout, or one safetensors file in the original layout.
@@ -61,15 +61,15 @@ impl std::fmt::Display for Precision {
     }
 }
 
-/// What a caller says about a checkpoint beside where it is.
+/// What a caller says about a model beside where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct ModelOptions {
     /// "fp16" of a folder's `model.fp16.safetensors`; empty: none.
     pub variant: String,
-    /// What the UNet predicts, instead of what the checkpoint says, or where a single file cannot say it.
+    /// What the UNet predicts, instead of what the model says, or where a single file cannot say it.
     pub prediction_type: Option<PredictionType>,
-    /// Train on the checkpoint's schedule shifted so that its last step is pure noise (Lin et al. 2023, algorithm 1;
-    /// diffusers' `rescale_betas_zero_snr`). Only where the velocity is predicted. Sampling follows the checkpoint.
+    /// Train on the model's schedule shifted so that its last step is pure noise (Lin et al. 2023, algorithm 1;
+    /// diffusers' `rescale_betas_zero_snr`). Only where the velocity is predicted. Sampling follows the model.
     pub rescale_zero_snr: bool,
 }
 
@@ -92,7 +92,7 @@ impl PredictionType {
     }
 }
 
-/// What a checkpoint's config files say that a job has to know.
+/// What a model's config files say that a job has to know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelInfo {
     /// Rows of the frozen token table; learned rows take the ids from here on.

@@ -49,7 +49,7 @@ impl SamplerKind {
         SamplerKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The sampler that a checkpoint's `_class_name` stands for; `karras`: its `use_karras_sigmas`.
+    /// The sampler that a model's `_class_name` stands for; `karras`: its `use_karras_sigmas`.
     pub fn of_class(class: &str, karras: bool) -> Option<Self> {
         match class {
             "DDIMScheduler" => Some(SamplerKind::Ddim),

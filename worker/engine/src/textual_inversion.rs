@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{Engine, EngineError};
 
-/// Computes with the loaded checkpoint and learned rows that come with every call.
+/// Computes with the loaded model and learned rows that come with every call.
 pub trait TextualInversion: Engine {
     /// The token table's row of token `id`: text_width floats.
     fn token_row(&mut self, id: i64) -> Result<Vec<f32>, EngineError>;

@@ -15,7 +15,7 @@ fn pixels() -> Pixels {
     Pixels { height: 4, width: 4, data: vec![0.5; 48] }
 }
 
-/// An engine with a checkpoint loaded.
+/// An engine with a model loaded.
 async fn loaded(script: FakeScript) -> EngineHandle {
     let engine = EngineHandle::start(move || Ok(FakeEngine::new(script))).unwrap();
     engine.load(FakeEngine::any_model()).await.unwrap();

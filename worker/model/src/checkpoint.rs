@@ -1,4 +1,4 @@
-//! A Stable Diffusion checkpoint, a folder in diffusers' layout or one file in the original one: what it has and
+//! A Stable Diffusion model, a folder in diffusers' layout or one file in the original one: what it has and
 //! whether that fits together.
 
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::weights::{Rename, Weights};
 const TEXT_STEM: &str = "model";
 const DIFFUSERS_STEM: &str = "diffusion_pytorch_model";
 
-/// The configuration files of one checkpoint, read and checked against each other.
+/// The configuration files of one model, read and checked against each other.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     source: Source,
@@ -55,7 +55,7 @@ impl Source {
     fn read(path: &Path, options: &ModelOptions) -> Result<(Self, AllKeys)> {
         if path.is_file() {
             if !options.variant.is_empty() {
-                let allowed = "none: variants are files of a folder, and this checkpoint is one file";
+                let allowed = "none: variants are files of a folder, and this model is one file";
                 return Err(Error::argument("variant", &options.variant, allowed));
             }
             let file = SingleFile::read(path, options.prediction_type)?;
@@ -172,7 +172,7 @@ impl Checkpoint {
         SamplerConfig::from_keys(&self.scheduler_keys, kind)
     }
 
-    /// The sampler of the checkpoint's own scheduler class, DDIM where there is none; then also that class's name.
+    /// The sampler of the model's own scheduler class, DDIM where there is none; then also that class's name.
     fn own_sampler(&self) -> (SamplerKind, Option<String>) {
         let text = |key| self.scheduler_keys.get(key).and_then(|value| value.as_str());
         let class = text("_class_name").unwrap_or("without a name");
@@ -208,7 +208,7 @@ fn check_model_index(folder: &Path) -> Result<()> {
     let file = folder.join("model_index.json");
     if !file.is_file() {
         let reason = if folder.is_dir() {
-            "has no model_index.json: not a checkpoint in diffusers' folder layout"
+            "has no model_index.json: not a model in diffusers' folder layout"
         } else {
             "is neither a folder nor a file"
         };

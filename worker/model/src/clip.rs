@@ -51,7 +51,7 @@ impl ClipAttention {
     }
 }
 
-/// Two biased layers with the checkpoint's activation between.
+/// Two biased layers with the model's activation between.
 #[derive(Debug)]
 pub struct ClipMlp {
     expand: Linear,

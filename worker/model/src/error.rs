@@ -1,4 +1,4 @@
-//! What can go wrong between a checkpoint folder and a gradient.
+//! What can go wrong between a model folder and a gradient.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The folder is not a checkpoint in diffusers' layout.
+    /// The folder is not a model in diffusers' layout.
     #[error("{}: {reason}", folder.display())]
     NotACheckpoint {
         /// The folder that was given.
@@ -71,7 +71,7 @@ pub enum Error {
     MissingTensor {
         /// The weights file or index.
         file: PathBuf,
-        /// The tensor's name in the checkpoint.
+        /// The tensor's name in the model.
         tensor: String,
         /// The shape config.json calls for.
         expected: Vec<i64>,

@@ -13,7 +13,7 @@ use crate::schedule::NoiseSchedule;
 use crate::unet::UNet;
 use crate::vae::{VaeDecoder, VaeEncoder};
 
-/// A Stable Diffusion 1.x or 2.x checkpoint. Text encoder and UNet stay loaded; the VAE's halves are loaded
+/// A Stable Diffusion 1.x or 2.x model. Text encoder and UNet stay loaded; the VAE's halves are loaded
 /// when first used and freed with [`StableDiffusion::drop_vae`].
 ///
 /// Not for several threads at once: keep it on the thread that computes.
@@ -28,7 +28,7 @@ pub struct StableDiffusion {
     decoder: Option<VaeDecoder>,
 }
 
-/// Checks a checkpoint as [`StableDiffusion::open`] would, by configuration and headers alone (no weights are read),
+/// Checks a model as [`StableDiffusion::open`] would, by configuration and headers alone (no weights are read),
 /// and says what a job has to know.
 pub fn check_folder(path: &Path) -> Result<ModelInfo> {
     let checkpoint = Checkpoint::read(path, &ModelOptions::default())?;
@@ -55,7 +55,7 @@ impl StableDiffusion {
         Ok(StableDiffusion { checkpoint, precision, text, unet, schedule, encoder: None, decoder: None })
     }
 
-    /// What a job has to know of the checkpoint.
+    /// What a job has to know of the model.
     pub fn info(&self) -> ModelInfo {
         self.checkpoint.info()
     }

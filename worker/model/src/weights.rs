@@ -43,7 +43,7 @@ pub(crate) enum Part {
     Third(u8),
 }
 
-/// The tensors of one component (text encoder, UNet or VAE) of a checkpoint.
+/// The tensors of one component (text encoder, UNet or VAE) of a model.
 pub struct Weights {
     label: PathBuf,
     entries: BTreeMap<String, Entry>,

@@ -1,4 +1,4 @@
-//! What a checkpoint folder may not be, each with an error that names file, key or tensor. The checkpoint is made
+//! What a model folder may not be, each with an error that names file, key or tensor. The model is made
 //! here, small and meaningless: only names, shapes and files matter.
 
 #![allow(clippy::unwrap_used)]
@@ -137,7 +137,7 @@ fn write_json(path: &Path, value: &Value) {
     std::fs::write(path, value.to_string()).unwrap();
 }
 
-/// A checkpoint folder that opens.
+/// A model folder that opens.
 struct Folder {
     _temporary: tempfile::TempDir,
     path: PathBuf,

@@ -1,4 +1,4 @@
-//! Checkpoints in one file, in the original layout: the same to the bit as the folders in diffusers' layout, at the
+//! Models in one file, in the original layout: the same to the bit as the folders in diffusers' layout, at the
 //! sizes of Stable Diffusion by name and shape; and files that are none.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
@@ -38,7 +38,7 @@ fn waves(count: usize, step: f32) -> Vec<f32> {
     (0..count).map(|index| (index as f32 * step).sin()).collect()
 }
 
-/// Everything that a checkpoint computes, on fixed inputs: moments, loss, gradient, a token's row, a picture.
+/// Everything that a model computes, on fixed inputs: moments, loss, gradient, a token's row, a picture.
 fn computed(path: &Path, precision: Precision) -> Vec<Vec<f32>> {
     let mut model = StableDiffusion::open(path, precision).unwrap();
     let info = model.info();
@@ -154,8 +154,8 @@ fn what_is_no_checkpoint_in_one_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |name: &str| check_folder(&folder.path().join(name)).unwrap_err();
     let cases: [(&[Entry], &str); 8] = [
-        (&[("emb_params", &[1, 768])], "not a checkpoint in the original layout"),
-        (&[("lora_unet_down.weight", &[4, 8])], "not a checkpoint in the original layout"),
+        (&[("emb_params", &[1, 768])], "not a model in the original layout"),
+        (&[("lora_unet_down.weight", &[4, 8])], "not a model in the original layout"),
         (&[UNET, ("conditioner.embedders.0.x", &[1])], "Stable Diffusion XL"),
         (&[UNET], "no VAE"),
         (&[UNET, VAE], "no text encoder"),
@@ -171,7 +171,7 @@ fn what_is_no_checkpoint_in_one_file_is_refused() {
     }
     std::fs::write(folder.path().join("model.ckpt"), "pickle").unwrap();
     assert!(refused("model.ckpt").to_string().contains("pickle"));
-    for content in [&b""[..], b"not a checkpoint at all", &[0xff; 64]] {
+    for content in [&b""[..], b"not a model at all", &[0xff; 64]] {
         std::fs::write(folder.path().join("model.safetensors"), content).unwrap();
         let error = refused("model.safetensors");
         assert!(matches!(error, Error::BadSafetensors { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! Why a checkpoint could not be fetched. The texts reach users; none holds a secret.
+//! Why a model could not be fetched. The texts reach users; none holds a secret.
 
 use std::{io, path::PathBuf};
 
@@ -22,7 +22,7 @@ pub enum Error {
         /// What was answered and what to do.
         problem: String,
     },
-    /// What is there is no checkpoint that can be used.
+    /// What is there is no model that can be used.
     #[error("{place}: {problem}")]
     Unsuitable {
         /// The repository or bucket.

@@ -1,8 +1,8 @@
-//! Checkpoints from where people have them: folders, model hubs (`hf://`), buckets (`s3://`).
+//! Models from where people have them: folders, model hubs (`hf://`), buckets (`s3://`).
 //!
-//! A remote checkpoint becomes a folder of this machine before anything reads it. Only the files that are needed are
+//! A remote model becomes a folder of this machine before anything reads it. Only the files that are needed are
 //! fetched; an interrupted download goes on where it stopped, also after a restart; a file has its name only when all
-//! of it is there and it is what the other side said it would be. Two workers of a machine fetch a checkpoint once:
+//! of it is there and it is what the other side said it would be. Two workers of a machine fetch a model once:
 //! whoever comes second waits and finds it.
 //!
 //! Names neither tch nor tonic.
@@ -35,7 +35,7 @@ use lock::FileLock;
 use model_cache::ModelCache;
 use s3::Bucket;
 
-/// Fetches checkpoints. Cheap to clone.
+/// Fetches models. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ModelSources {
     environment: Arc<Environment>,
@@ -43,7 +43,7 @@ pub struct ModelSources {
     patience: Patience,
 }
 
-/// A checkpoint that is on this machine.
+/// A model that is on this machine.
 #[derive(Debug)]
 pub struct LocalModel {
     /// A folder in diffusers layout, or one safetensors file in the original layout.
@@ -71,7 +71,7 @@ impl ModelSources {
         Self { environment: Arc::new(environment), cache: ModelCache::new(cache), patience }
     }
 
-    /// Brings a checkpoint to this machine; a folder is there already and is not looked at.
+    /// Brings a model to this machine; a folder is there already and is not looked at.
     ///
     /// `variant`: "fp16" of `diffusion_pytorch_model.fp16.safetensors`; empty: none. Dropping the future leaves what
     /// has arrived for the next time.

@@ -1,7 +1,7 @@
-//! Our own cache, for checkpoints out of buckets: bounded, shared by the workers of a machine.
+//! Our own cache, for models out of buckets: bounded, shared by the workers of a machine.
 //!
 //! ```text
-//! KEY/FILES        one state of one checkpoint
+//! KEY/FILES        one state of one model
 //! KEY.lock         held alone by whoever fetches or removes it, shared by whoever uses it
 //! KEY.used         there once all files are; touched whenever it is used
 //! ```
@@ -25,7 +25,7 @@ const SPARE_ROOM: u64 = 256 << 20;
 pub struct CacheOptions {
     /// Its folder; made if need be.
     pub folder: PathBuf,
-    /// Bytes of all checkpoints together.
+    /// Bytes of all models together.
     pub most_bytes: u64,
 }
 
@@ -34,13 +34,13 @@ pub fn default_cache_folder(environment: &Environment) -> Option<PathBuf> {
     Some(environment.cache_home()?.join("ringtune/models"))
 }
 
-/// A folder of checkpoints. Cheap to clone.
+/// A folder of models. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelCache {
     options: CacheOptions,
 }
 
-/// What may be done with a checkpoint.
+/// What may be done with a model.
 #[derive(Debug)]
 pub(crate) enum Right {
     /// All of it is here; it stays until the lock is dropped.
@@ -51,7 +51,7 @@ pub(crate) enum Right {
     Wait,
 }
 
-/// Where one checkpoint is or will be.
+/// Where one model is or will be.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) folder: PathBuf,
@@ -64,13 +64,13 @@ impl ModelCache {
         Self { options }
     }
 
-    /// `key`: hexadecimal digits that name a checkpoint's state.
+    /// `key`: hexadecimal digits that name a model's state.
     pub(crate) fn entry(&self, key: &str) -> Entry {
         let file = |ending: &str| self.options.folder.join(format!("{key}{ending}"));
         Entry { folder: file(""), lock: file(".lock"), used: file(".used") }
     }
 
-    /// What may be done with a checkpoint now. Blocks on the disk only.
+    /// What may be done with a model now. Blocks on the disk only.
     pub(crate) fn ask(&self, entry: &Entry) -> Result<Right, Error> {
         if entry.used.exists() {
             // Somebody who removes it holds the lock alone; then it is as good as gone.
@@ -100,7 +100,7 @@ impl ModelCache {
         let own = size_of(&entry.folder);
         if bytes.saturating_add(own) > most {
             let problem = format!(
-                "has {} bytes, and model_cache.max_bytes allows {most} for all checkpoints together",
+                "has {} bytes, and model_cache.max_bytes allows {most} for all models together",
                 bytes.saturating_add(own)
             );
             return Err(Error::TooLarge { what: what.to_owned(), problem });
@@ -126,7 +126,7 @@ impl ModelCache {
         check_room(&self.options.folder, what, bytes)
     }
 
-    /// All checkpoints, whole or not, with the time of their last use and their sizes.
+    /// All models, whole or not, with the time of their last use and their sizes.
     fn list(&self) -> Vec<(SystemTime, u64, Entry)> {
         let Ok(entries) = fs::read_dir(&self.options.folder) else { return Vec::new() };
         entries
@@ -142,7 +142,7 @@ impl ModelCache {
     }
 }
 
-/// Removes a checkpoint unless somebody uses or fetches it; says whether it did. The lock stays: another process may
+/// Removes a model unless somebody uses or fetches it; says whether it did. The lock stays: another process may
 /// be waiting for it.
 fn remove(entry: &Entry) -> Result<bool, Error> {
     let Some(_alone) = FileLock::try_take(&entry.lock, Mode::Exclusive)? else { return Ok(false) };

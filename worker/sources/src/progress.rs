@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// Bytes of one checkpoint.
+/// Bytes of one model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DownloadProgress {
     /// That are here.

@@ -1,4 +1,4 @@
-//! Checkpoints in buckets of S3 and of what speaks like it.
+//! Models in buckets of S3 and of what speaks like it.
 
 use std::{
     path::{Path, PathBuf},
@@ -35,10 +35,10 @@ const CREDENTIALS: [&str; 5] = [
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_METADATA_ENDPOINT",
 ];
-/// How often a checkpoint that another process fetches is looked for.
+/// How often a model that another process fetches is looked for.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// One bucket, and a checkpoint in it.
+/// One bucket, and a model in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     store: Arc<AmazonS3>,
@@ -101,7 +101,7 @@ impl Bucket {
         Ok(Self { store: Arc::new(store), model: model.clone(), endpoint, patience })
     }
 
-    /// Brings the checkpoint into the cache and holds it there.
+    /// Brings the model into the cache and holds it there.
     pub(crate) async fn fetch(
         &self,
         variant: &str,
@@ -207,7 +207,7 @@ impl Bucket {
         tokio::task::spawn_blocking(move || completing.complete(&at)).await?
     }
 
-    /// The bytes of the checkpoint that are here.
+    /// The bytes of the model that are here.
     async fn arrived(&self, objects: &[Object], entry: &Entry) -> Result<u64, Error> {
         let targets = objects.iter().map(|object| entry.folder.join(&object.name)).collect();
         Ok(tokio::task::spawn_blocking(move || arrived(targets)).await?)

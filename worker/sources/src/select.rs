@@ -3,7 +3,7 @@
 /// Component folders, and the stem of their weights' file names.
 const WEIGHTS: [(&str, &str); 3] =
     [("text_encoder", "model"), ("unet", "diffusion_pytorch_model"), ("vae", "diffusion_pytorch_model")];
-/// Small files without which it is no checkpoint.
+/// Small files without which it is no model.
 const REQUIRED: [&str; 5] = [
     "model_index.json",
     "scheduler/scheduler_config.json",
@@ -33,7 +33,7 @@ const OTHER_KINDS: [&str; 4] = ["text_encoder_2/", "text_encoder_3/", "transform
 pub(crate) fn needed_files(names: &[String], variant: &str) -> Result<Vec<String>, String> {
     let has = |name: &str| names.iter().any(|listed| listed == name);
     if !has(REQUIRED[0]) {
-        return Err("has no model_index.json: not a checkpoint in diffusers' folder layout".to_owned());
+        return Err("has no model_index.json: not a model in diffusers' folder layout".to_owned());
     }
     if let Some(other) = OTHER_KINDS.iter().find(|part| names.iter().any(|name| name.starts_with(**part))) {
         return Err(format!("has a part {other}: it is not Stable Diffusion 1.x or 2.x"));

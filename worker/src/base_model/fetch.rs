@@ -20,7 +20,7 @@ use crate::{
 /// How often a download says how far it is. Every report is stored.
 const REPORT: Duration = Duration::from_secs(2);
 
-/// Brings the checkpoint of a job here. What is returned is to be held as long as the job uses it.
+/// Brings the model of a job here. What is returned is to be held as long as the job uses it.
 pub(super) async fn materialise(
     spec: &JobSpec,
     sources: &ModelSources,
@@ -59,13 +59,13 @@ pub(super) async fn materialise(
     Ok(model)
 }
 
-/// The folder of the job's tokenizer, for its checkpoint in `model`.
+/// The folder of the job's tokenizer, for its model in `model`.
 pub(super) fn tokenizer_folder_of(spec: &JobSpec, model: &Path) -> Result<PathBuf, Error> {
     tokenizer_folder(model, Some(Path::new(&spec.common.model.tokenizer)))
         .map_err(|problem| Error::Field { field: "model.tokenizer", problem })
 }
 
-/// What the job says about its checkpoint.
+/// What the job says about its model.
 pub(super) fn options_of(spec: &JobSpec) -> ModelOptions {
     let prediction_type = spec.common.model.prediction_type.map(|prediction| match prediction {
         job::PredictionType::Epsilon => PredictionType::Epsilon,

@@ -1,4 +1,4 @@
-//! What a checkpoint is, by content: the hash of the files that decide what a job computes on it.
+//! What a model is, by content: the hash of the files that decide what a job computes on it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,10 +19,10 @@ const WEIGHTS: [(&str, &str); 3] =
 /// Small files that decide as much.
 const SMALL_FILES: [&str; 4] =
     ["scheduler/scheduler_config.json", "text_encoder/config.json", "unet/config.json", "vae/config.json"];
-/// What a checkpoint in one file counts as, whatever it is called.
+/// What a model in one file counts as, whatever it is called.
 const SINGLE_FILE: &str = "model.safetensors";
 
-/// Hashes checkpoints, each file once as long as it does not change.
+/// Hashes models, each file once as long as it does not change.
 #[derive(Debug, Default)]
 pub struct Fingerprints {
     known: Mutex<HashMap<PathBuf, Known>>,
@@ -32,9 +32,9 @@ pub struct Fingerprints {
 type Known = (u64, Option<SystemTime>, ContentHash);
 
 impl Fingerprints {
-    /// The hash of names and contents of a checkpoint, which is a folder or one file, and of its tokenizer's folder; of
+    /// The hash of names and contents of a model, which is a folder or one file, and of its tokenizer's folder; of
     /// absent files nothing. A variant ("fp16"; empty: none) leaves no mark in the names: where its contents are those
-    /// of another checkpoint, so is the hash. Blocks: gigabytes are read.
+    /// of another model, so is the hash. Blocks: gigabytes are read.
     pub fn of_model(&self, model: &Path, variant: &str, tokenizer: &Path) -> Result<ContentHash, Error> {
         let mut files = network_files(model, variant);
         let words = FOLDER_FILES.iter().map(|name| (format!("tokenizer/{name}"), tokenizer.join(name)));
@@ -42,7 +42,7 @@ impl Fingerprints {
         self.of_files(files.into_iter())
     }
 
-    /// The hash of the checkpoint's VAE, in the same way; of one file all of it. Blocks.
+    /// The hash of the model's VAE, in the same way; of one file all of it. Blocks.
     pub fn of_vae(&self, model: &Path, variant: &str) -> Result<ContentHash, Error> {
         let is_vae = |(name, _): &(String, PathBuf)| name.starts_with("vae/") || name == SINGLE_FILE;
         self.of_files(network_files(model, variant).into_iter().filter(is_vae))
@@ -74,8 +74,8 @@ impl Fingerprints {
     }
 }
 
-/// Names without the variant and paths of the checkpoint's files but the tokenizer's. Other variants (`.fp16.`,
-/// `.non_ema.`) and pickles lie beside them in many checkpoints; they are not what is loaded.
+/// Names without the variant and paths of the model's files but the tokenizer's. Other variants (`.fp16.`,
+/// `.non_ema.`) and pickles lie beside them in many models; they are not what is loaded.
 fn network_files(model: &Path, variant: &str) -> BTreeMap<String, PathBuf> {
     if model.is_file() {
         return BTreeMap::from([(SINGLE_FILE.to_owned(), model.to_owned())]);

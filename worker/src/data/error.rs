@@ -57,7 +57,7 @@ pub enum Error {
         /// What the decoder says.
         source: image::ImageError,
     },
-    /// The checkpoint's tokenizer folder lacks a file or holds a broken one.
+    /// The model's tokenizer folder lacks a file or holds a broken one.
     #[error("tokenizer file {}: {problem}", file.display())]
     TokenizerFile {
         /// The file.
@@ -100,7 +100,7 @@ pub enum Error {
     },
     /// train.initializer_token is no token of the vocabulary, or more of them than there are rows to start.
     #[error(
-        "{given:?} is {} tokens of the checkpoint's vocabulary, {tokens:?}; allowed: {}",
+        "{given:?} is {} tokens of the model's vocabulary, {tokens:?}; allowed: {}",
         tokens.len(), allowed_tokens(tokens.len(), *num_vectors)
     )]
     InitializerTokens {

@@ -112,7 +112,7 @@ fn memory(bytes: u64, shown: String) -> Check {
     check.unless(
         bytes >= COMFORTABLE_MEMORY,
         Verdict::Warn,
-        "Stable Diffusion 1.5 at 512 pixels needs about 6 GiB: smaller checkpoints fit",
+        "Stable Diffusion 1.5 at 512 pixels needs about 6 GiB: smaller models fit",
     )
 }
 

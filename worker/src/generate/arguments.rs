@@ -10,7 +10,7 @@ use clap::{
 use super::PictureOptions;
 use crate::engine::{PredictionType, SamplerKind};
 
-/// Pictures from a checkpoint, with learned embeddings.
+/// Pictures from a model, with learned embeddings.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  \
     One picture, with a learned token:\n    \
@@ -30,10 +30,10 @@ pub struct GenerateArguments {
     /// Weights of this variant, such as fp16 of model.fp16.safetensors
     #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
     pub variant: String,
-    /// Folder with the tokenizer [default: `tokenizer` in the checkpoint's folder, or beside its file]
+    /// Folder with the tokenizer [default: `tokenizer` in the model's folder, or beside its file]
     #[arg(long, value_name = "DIR")]
     pub tokenizer: Option<PathBuf>,
-    /// What the checkpoint predicts: epsilon or v_prediction [default: what it says, or is known of its kind]
+    /// What the model predicts: epsilon or v_prediction [default: what it says, or is known of its kind]
     #[arg(long, value_name = "TYPE", value_parser = prediction_by_name())]
     pub prediction_type: Option<PredictionType>,
     /// learned_embeds.safetensors of a job, or an emb_params file; may be given several times
@@ -45,7 +45,7 @@ pub struct GenerateArguments {
     /// What not to draw
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub negative_prompt: String,
-    /// How to get from noise to a picture [default: the checkpoint's own scheduler]
+    /// How to get from noise to a picture [default: the model's own scheduler]
     #[arg(long, value_name = "NAME", value_parser = sampler_by_name())]
     pub scheduler: Option<SamplerKind>,
     /// Denoising steps
@@ -63,13 +63,13 @@ pub struct GenerateArguments {
     /// Pictures that are drawn at once; more are faster, need more memory, and may differ in their last bits
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub batch: u32,
-    /// Width and height in pixels [default: what the checkpoint was made for]
+    /// Width and height in pixels [default: what the model was made for]
     #[arg(long, value_name = "PIXELS", conflicts_with_all = ["width", "height"], value_parser = side())]
     pub size: Option<u32>,
-    /// Width in pixels [default: what the checkpoint was made for]
+    /// Width in pixels [default: what the model was made for]
     #[arg(long, value_name = "PIXELS", value_parser = side())]
     pub width: Option<u32>,
-    /// Height in pixels [default: what the checkpoint was made for]
+    /// Height in pixels [default: what the model was made for]
     #[arg(long, value_name = "PIXELS", value_parser = side())]
     pub height: Option<u32>,
     /// bf16, or no for fp32 [default: bf16 where the CPU has it]

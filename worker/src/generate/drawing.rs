@@ -1,4 +1,4 @@
-//! What is to be drawn, resolved against a checkpoint: which pictures, in which batches, from which noise.
+//! What is to be drawn, resolved against a model: which pictures, in which batches, from which noise.
 //!
 //! Picture n of a prompt starts from noise that depends on the seed and n alone. Batches are cut by the number of
 //! pictures and the batch size alone, so that any division of them among workers gives the same pictures.
@@ -17,7 +17,7 @@ use crate::{
 
 /// Normal numbers that one batch may need: 1 GiB.
 const MOST_NOISE: usize = 1 << 28;
-/// Where nothing says what size a checkpoint was made for.
+/// Where nothing says what size a model was made for.
 const USUAL_SIDE: usize = 512;
 
 /// What somebody asks for; names and meanings are those of the command line and of `[generate]`.
@@ -27,7 +27,7 @@ pub struct PictureOptions {
     pub prompts: Vec<String>,
     /// May be empty.
     pub negative_prompt: String,
-    /// None: the checkpoint's own.
+    /// None: the model's own.
     pub scheduler: Option<SamplerKind>,
     /// Denoising steps.
     pub steps: u32,
@@ -39,9 +39,9 @@ pub struct PictureOptions {
     pub count: u32,
     /// Pictures in one pass through the UNet.
     pub batch: u32,
-    /// Pixels; none: what the checkpoint was made for.
+    /// Pixels; none: what the model was made for.
     pub width: Option<u32>,
-    /// Pixels; none: what the checkpoint was made for.
+    /// Pixels; none: what the model was made for.
     pub height: Option<u32>,
 }
 
@@ -56,7 +56,7 @@ pub struct Batch {
     pub count: u32,
 }
 
-/// Where the checkpoint comes from, for those who find the pictures.
+/// Where the model comes from, for those who find the pictures.
 #[derive(Clone, Debug)]
 pub struct ModelName {
     /// Without its place.
@@ -79,11 +79,11 @@ pub struct Drawing {
 }
 
 impl Drawing {
-    /// Resolves `options` for the checkpoint that is `info`'s and its `tokenizer` folder, with the tokens of
+    /// Resolves `options` for the model that is `info`'s and its `tokenizer` folder, with the tokens of
     /// `embeddings`. Blocks.
     ///
     /// # Errors
-    /// Sizes that the checkpoint cannot draw, prompts that are too long, embeddings that do not fit.
+    /// Sizes that the model cannot draw, prompts that are too long, embeddings that do not fit.
     pub fn new(
         options: PictureOptions,
         tokenizer: &Path,
@@ -113,7 +113,7 @@ impl Drawing {
             return Err(Error::Option { option: "--batch", problem });
         }
         if options.steps as usize > info.num_train_timesteps {
-            let problem = format!("is {}, this checkpoint has {}", options.steps, info.num_train_timesteps);
+            let problem = format!("is {}, this model has {}", options.steps, info.num_train_timesteps);
             return Err(Error::Option { option: "--steps", problem });
         }
         let ids = options

@@ -64,7 +64,7 @@ impl Embeddings {
 fn refused(file: &EmbeddingFile, error: data::Error) -> Error {
     let problem = match error {
         data::Error::PlaceholderTaken { token } => format!(
-            "its token {token:?} is in the checkpoint's vocabulary, or in another embedding; a file that names \
+            "its token {token:?} is in the model's vocabulary, or in another embedding; a file that names \
              no token itself can be renamed: its name is the token"
         ),
         data::Error::PlaceholderUnusable { token, problem } => {

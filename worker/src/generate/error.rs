@@ -8,7 +8,7 @@ use crate::{base_model, data, engine::EngineError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option's value does not fit the others or the checkpoint.
+    /// An option's value does not fit the others or the model.
     #[error("{option}: {problem}")]
     Option {
         /// As it is typed.
@@ -18,7 +18,7 @@ pub enum Error {
     },
     /// The tokenizer is not the text encoder's.
     #[error(
-        "the checkpoint's tokenizer has {} tokens and prompts of {}, its text encoder {} and {}",
+        "the model's tokenizer has {} tokens and prompts of {}, its text encoder {} and {}",
         tokenizer.0, tokenizer.1, text_encoder.0, text_encoder.1
     )]
     Vocabulary {
@@ -35,10 +35,10 @@ pub enum Error {
         /// Pixels.
         height: usize,
     },
-    /// The checkpoint's files cannot be read.
+    /// The model's files cannot be read.
     #[error(transparent)]
     Model(#[from] base_model::Error),
-    /// The checkpoint could not be fetched.
+    /// The model could not be fetched.
     #[error("--model {0}")]
     Source(#[from] ringtune_sources::Error),
     /// An embeddings file cannot be read.
@@ -52,7 +52,7 @@ pub enum Error {
     /// The tokenizer or the training pictures.
     #[error(transparent)]
     Data(#[from] data::Error),
-    /// The checkpoint or libtorch.
+    /// The model or libtorch.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// A picture cannot be encoded.

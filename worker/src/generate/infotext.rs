@@ -34,7 +34,7 @@ pub struct Infotext<'a> {
     pub number: Option<u32>,
     /// Pixels.
     pub size: (usize, usize),
-    /// The checkpoint's name, without its place.
+    /// The model's name, without its place.
     pub model_name: &'a str,
     /// Of its files.
     pub model_hash: ContentHash,

@@ -1,11 +1,11 @@
-//! `generate`: pictures from a checkpoint and learned embeddings.
+//! `generate`: pictures from a model and learned embeddings.
 //!
 //! The picture of prompt p and number n starts from noise that depends on the seed and n alone, so that prompts
 //! can be compared, and a run can be extended by raising the count. A sampler that takes noise in its steps gets what
 //! comes next in the same stream, so that its pictures too are the same for the same seed and number of steps.
 
 mod arguments;
-pub(crate) mod checkpoint;
+pub(crate) mod base_model;
 mod drawing;
 mod embeddings;
 mod error;
@@ -27,7 +27,7 @@ pub use embeddings::{EmbeddingFile, Embeddings};
 pub use error::Error;
 pub use infotext::Infotext;
 
-use checkpoint::CheckpointChoice;
+use base_model::ModelChoice;
 
 use crate::{
     base_model::{Fingerprints, base_model_name},
@@ -47,7 +47,7 @@ pub async fn run(
     default_threads: usize,
     default_precision: Precision,
 ) -> Result<(), Error> {
-    // 1. What can be refused without the checkpoint.
+    // 1. What can be refused without the model.
     check_output(arguments)?;
     let training = arguments.training_images.as_deref().map(training_row).transpose()?;
     let precision = match arguments.mixed_precision.as_deref() {
@@ -56,10 +56,10 @@ pub async fn run(
         None => default_precision,
     };
     let threads = arguments.threads.map_or(default_threads, |threads| threads as usize);
-    // 2. The checkpoint; its hash is taken beside.
+    // 2. The model; its hash is taken beside.
     let GenerateArguments { model, revision, variant, .. } = arguments;
-    let checkpoint = checkpoint::fetch(CheckpointChoice { model, revision, variant }).await?;
-    let folder = checkpoint.folder.clone();
+    let local = base_model::fetch(ModelChoice { model, revision, variant }).await?;
+    let folder = local.folder.clone();
     say(&format!("loading {} ({threads} threads, {precision})", arguments.model));
     let tokenizer = tokenizer_folder(&folder, arguments.tokenizer.as_deref())
         .map_err(|problem| Error::Option { option: "--tokenizer", problem })?;
@@ -82,7 +82,7 @@ pub async fn run(
         let problem = "so many pictures of this size make too large a sheet".to_owned();
         return Err(Error::Option { option: "--sheet", problem });
     }
-    let name = match &checkpoint.origin {
+    let name = match &local.origin {
         Some(origin) => origin.repository.clone(),
         None => base_model_name(&arguments.model),
     };
@@ -143,7 +143,7 @@ fn say_scheduler(arguments: &GenerateArguments, info: &ModelInfo) {
     let sampler = arguments.scheduler.unwrap_or(info.sampler);
     match (&info.unknown_scheduler, arguments.scheduler) {
         (Some(class), None) => say(&format!(
-            "the checkpoint's scheduler, {class}, is not known here: {sampler} is used instead (see --scheduler)"
+            "the model's scheduler, {class}, is not known here: {sampler} is used instead (see --scheduler)"
         )),
         _ => say(&format!("scheduler {sampler}, {} steps", arguments.steps)),
     }

@@ -18,12 +18,12 @@ pub use ringtune_shared::embedding::PLACEHOLDER_ENTRY;
 pub struct EmbeddingFacts {
     /// The job's name, for people.
     pub title: String,
-    /// The checkpoint's name, without the folders around it. Where it has a commit it names the checkpoint for everybody
+    /// The model's name, without the folders around it. Where it has a commit it names the model for everybody
     /// and is in all files; else only the model card has it.
     pub base_model: String,
-    /// Of a checkpoint from a hub, whose name is its repository's: the commit.
+    /// Of a model from a hub, whose name is its repository's: the commit.
     pub base_model_commit: Option<String>,
-    /// Hash of the checkpoint's weights.
+    /// Hash of the model's weights.
     pub model_hash: String,
     /// Hash of the images' manifest.
     pub data_hash: String,
@@ -37,7 +37,7 @@ pub struct EmbeddingFacts {
     pub seed: u64,
     /// Side of the training pictures, in pixels.
     pub resolution: u32,
-    /// What the checkpoint's UNet predicts.
+    /// What the model's UNet predicts.
     pub prediction_type: PredictionType,
     /// The step after which training is over.
     pub max_train_steps: u64,
@@ -60,7 +60,7 @@ impl EmbeddingFacts {
         ContentHash::of(canonical_json(&self.job).as_bytes()).to_string()
     }
 
-    /// "org/name@commit" of a checkpoint from a hub.
+    /// "org/name@commit" of a model from a hub.
     pub fn base_model_reference(&self) -> Option<String> {
         let commit = self.base_model_commit.as_ref()?;
         Some(format!("{}@{commit}", self.base_model))

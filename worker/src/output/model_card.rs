@@ -25,7 +25,7 @@ pub fn write(file: &Path, learned: &[Learned<'_>], facts: &EmbeddingFacts) -> Re
     check_text(file, &card)
 }
 
-/// The card's text. There is no license in it: that is for those to say who own the pictures and the checkpoint.
+/// The card's text. There is no license in it: that is for those to say who own the pictures and the model.
 pub fn compose(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
     let sections = [
         front_matter(facts),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// A checkpoint with learned words in it, as a folder that diffusers loads.
+/// A model with learned words in it, as a folder that diffusers loads.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  \
     ringtune pipeline --model ./sd15 --embeds out/learned_embeds.safetensors -o out/pipeline\n\n\
@@ -19,7 +19,7 @@ pub struct PipelineArguments {
     /// learned_embeds.safetensors of a job, or an emb_params file; may be given several times
     #[arg(long, required = true, value_name = "FILE")]
     pub embeds: Vec<PathBuf>,
-    /// Copy the checkpoint's other files instead of linking them (hard links, where they are on the same file system)
+    /// Copy the model's other files instead of linking them (hard links, where they are on the same file system)
     #[arg(long)]
     pub copy: bool,
     /// The folder to make; an earlier pipeline there is replaced

@@ -42,14 +42,14 @@ pub enum Error {
     /// The tokenizer.
     #[error(transparent)]
     Data(#[from] data::Error),
-    /// The options, the place of the checkpoint, or the embeddings.
+    /// The options, the place of the model, or the embeddings.
     #[error(transparent)]
     Input(#[from] generate::Error),
     /// A part of the program ended before its answer.
     #[error("a part of the program ended unexpectedly: {0}")]
     Task(#[from] tokio::task::JoinError),
     /// The model loader does not take it.
-    #[error("the checkpoint cannot be read: {0}")]
+    #[error("the model cannot be read: {0}")]
     Model(#[from] EngineError),
 }
 

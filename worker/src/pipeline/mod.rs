@@ -1,4 +1,4 @@
-//! `pipeline`: a checkpoint with learned words in it, as diffusers' textual_inversion.py leaves with
+//! `pipeline`: a model with learned words in it, as diffusers' textual_inversion.py leaves with
 //! `--save_as_full_pipeline`: a folder that `StableDiffusionPipeline.from_pretrained` loads.
 //!
 //! Only the words are new: the tokenizer has the learned tokens, and the text encoder's table their rows. The text
@@ -26,7 +26,7 @@ use crate::{
     engine::{Library, ModelInfo},
     generate::{
         EmbeddingFile, Embeddings,
-        checkpoint::{self, CheckpointChoice},
+        base_model::{self, ModelChoice},
     },
 };
 use error::{failed_at, unusable};
@@ -43,12 +43,12 @@ pub async fn run(arguments: PipelineArguments, library: Library) -> Result<(), E
     check_output(&arguments.output)?;
     let PipelineArguments { model, revision, .. } = &arguments;
     // Its cache keeps what it holds as long as this value lives.
-    let checkpoint = checkpoint::fetch(CheckpointChoice { model, revision, variant: "" }).await?;
-    let folder = checkpoint.folder.clone();
+    let local = base_model::fetch(ModelChoice { model, revision, variant: "" }).await?;
+    let folder = local.folder.clone();
     tokio::task::spawn_blocking(move || make(&folder, &arguments, library)).await?
 }
 
-/// With the checkpoint in the folder `model`. Blocks.
+/// With the model in the folder `model`. Blocks.
 fn make(model: &Path, arguments: &PipelineArguments, library: Library) -> Result<(), Error> {
     let output = &arguments.output;
     // 1. Everything that can be wrong.

@@ -1,4 +1,4 @@
-//! The parts of a checkpoint that stay as they are: which files they have, and how they come into the new folder.
+//! The parts of a model that stay as they are: which files they have, and how they come into the new folder.
 
 use std::{
     fs, io,
@@ -30,7 +30,7 @@ pub(super) enum How {
     Copy,
 }
 
-/// A file of the checkpoint.
+/// A file of the model.
 #[derive(Debug)]
 pub(super) struct PartFile {
     /// `unet/config.json`: a part's folder, and a file's name in it.
@@ -61,7 +61,7 @@ pub(super) fn read_index(model: &Path) -> Result<Map<String, Value>, Error> {
     }
 }
 
-/// Writes model_index.json; a part that the checkpoint has no folder of (a safety checker that was left out) is none.
+/// Writes model_index.json; a part that the model has no folder of (a safety checker that was left out) is none.
 pub(super) fn write_index(folder: &Path, mut index: Map<String, Value>, model: &Path) -> Result<(), Error> {
     for (name, value) in &mut index {
         if value.is_array() && !(is_plain(name) && model.join(name).is_dir()) {
@@ -73,7 +73,7 @@ pub(super) fn write_index(folder: &Path, mut index: Map<String, Value>, model: &
     fs::write(&file, text).map_err(failed_at(&file))
 }
 
-/// A part's name has to be that of a folder in the checkpoint.
+/// A part's name has to be that of a folder in the model.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }
@@ -90,7 +90,7 @@ pub(super) fn others(model: &Path, index: &Map<String, Value>) -> Result<Vec<Par
         let mut names: Vec<String> = Vec::new();
         for entry in fs::read_dir(&folder).map_err(failed_at(&folder))?.take(MOST_FILES) {
             let entry = entry.map_err(failed_at(&folder))?;
-            // Names that are not UTF-8 are none of a checkpoint's.
+            // Names that are not UTF-8 are none of a model's.
             names.extend(entry.file_name().into_string().ok());
         }
         let has_safetensors = names.iter().any(|name| name.ends_with(".safetensors") && !is_variant(name));

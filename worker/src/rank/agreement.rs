@@ -1,5 +1,5 @@
 //! One exchange before the work, to make sure that all ranks work on the same thing: a folder that holds another
-//! checkpoint on one machine would spoil the result without anybody noticing.
+//! model on one machine would spoil the result without anybody noticing.
 
 use ringtune_shared::ids::ContentHash;
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
-/// Widths, counts and the like are at most this: far above any checkpoint, far below any overflow.
+/// Widths, counts and the like are at most this: far above any model, far below any overflow.
 const MAX_COUNT: u64 = 1 << 20;
 /// A config.json above this is not one.
 const MAX_FILE_BYTES: u64 = 16 << 20;

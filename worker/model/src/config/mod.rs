@@ -1,4 +1,4 @@
-//! The checkpoint's config.json files, read strictly: a value this crate cannot honour is an error that names
+//! The model's config.json files, read strictly: a value this crate cannot honour is an error that names
 //! it; an absent key takes the default of diffusers or transformers; an unknown key is ignored.
 
 mod keys;

@@ -37,8 +37,7 @@ impl Pndm {
         let train = config.schedule.num_train_timesteps;
         let stride = (train / steps) as i64;
         if !config.skip_prk_steps && steps < ORDER {
-            let allowed =
-                format!("{ORDER} to {train}, for the checkpoint's PNDM starts with Runge-Kutta steps");
+            let allowed = format!("{ORDER} to {train}, for the model's PNDM starts with Runge-Kutta steps");
             return Err(Error::argument("steps", steps, allowed));
         }
         let visited = spacing::whole(&spacing::timesteps(config, steps), train);

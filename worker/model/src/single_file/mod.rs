@@ -1,4 +1,4 @@
-//! A checkpoint in one safetensors file, in the layout of the original Stable Diffusion code (CompVis latent-diffusion
+//! A model in one safetensors file, in the layout of the original Stable Diffusion code (CompVis latent-diffusion
 //! for 1.x, Stability-AI's stablediffusion for 2.x).
 //!
 //! Nothing is rewritten: the file's header says what the network's sizes are, every tensor keeps its place on the
@@ -40,7 +40,7 @@ impl SingleFile {
     /// Reads the header. `prediction`: what the UNet predicts, where the caller knows it; else what the file's
     /// metadata says (`modelspec.prediction_type`), else as diffusers has it: the noise in 1.x, the velocity in 2.x.
     ///
-    /// Errors: no safetensors file, or not a checkpoint of Stable Diffusion 1.x or 2.x.
+    /// Errors: no safetensors file, or not a model of Stable Diffusion 1.x or 2.x.
     pub(crate) fn read(path: &Path, prediction: Option<PredictionType>) -> Result<Self> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         if PICKLES.contains(&ending) {
@@ -79,7 +79,7 @@ impl SingleFile {
         self.keys(self.sizes.vae_config())
     }
 
-    /// What scheduler/scheduler_config.json says in the checkpoints' own repositories.
+    /// What scheduler/scheduler_config.json says in the models' own repositories.
     pub(crate) fn scheduler_keys(&self) -> Keys {
         let class = match self.prediction {
             PredictionType::Epsilon => "PNDMScheduler",

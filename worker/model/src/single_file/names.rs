@@ -8,7 +8,7 @@ use super::sizes::{InputBlock, Sizes};
 use crate::clip;
 use crate::weights::{Part, Place};
 
-/// A part of a checkpoint that is loaded by itself.
+/// A part of a model that is loaded by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Component {
     Text,

@@ -72,13 +72,13 @@ impl Sizes {
     /// Errors: [`Error::NotACheckpoint`] names what the file lacks.
     pub(super) fn of(path: &Path, header: &Header) -> Result<Self> {
         let look = Look { path: path.to_path_buf(), header };
-        // 1. Which kind of checkpoint, if any.
+        // 1. Which kind of model, if any.
         if header.any("conditioner.") {
-            return Err(look.refuse("is a checkpoint of Stable Diffusion XL; allowed are 1.x and 2.x"));
+            return Err(look.refuse("is a model of Stable Diffusion XL; allowed are 1.x and 2.x"));
         }
         if !header.any(UNET) {
             return Err(look.refuse(&format!(
-                "has no tensor '{UNET}…': not a checkpoint in the original layout of Stable Diffusion 1.x or 2.x"
+                "has no tensor '{UNET}…': not a model in the original layout of Stable Diffusion 1.x or 2.x"
             )));
         }
         if !header.any(VAE) {

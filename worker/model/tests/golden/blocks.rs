@@ -13,10 +13,10 @@ const MAX_FP32_ERROR: f64 = 1e-4;
 /// The largest distance from fp32 in bf16, in terms of the reference's own.
 const MAX_BF16_RATIO: f64 = 2.0;
 
-/// The checkpoints that golden.py makes: the shapes of SD 1.x and SD 2.x.
+/// The models that golden.py makes: the shapes of SD 1.x and SD 2.x.
 pub(crate) const CHECKPOINTS: [&str; 2] = ["tiny15", "tiny2"];
 
-/// Opens a checkpoint of the golden folder, with libtorch set up.
+/// Opens a model of the golden folder, with libtorch set up.
 pub(crate) fn open_checkpoint(name: &str) -> Checkpoint {
     Runtime::initialise(1).unwrap();
     Checkpoint::read(&golden_folder().join(name), &ModelOptions::default()).unwrap()

@@ -8,7 +8,7 @@ use tch::{Kind, Tensor};
 use crate::blocks::{to_floats, to_tensor};
 use crate::support::{GoldenFile, relative_error};
 
-/// Reads a scheduler's configuration from JSON, by way of a file as in a checkpoint.
+/// Reads a scheduler's configuration from JSON, by way of a file as in a model.
 pub(crate) fn scheduler_config(config: &serde_json::Value) -> SchedulerConfig {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("scheduler_config.json");

@@ -32,7 +32,7 @@ pub(crate) fn golden_folder() -> &'static Path {
     })
 }
 
-/// The trained toy checkpoint that is part of the repository.
+/// The trained toy model that is part of the repository.
 pub(crate) fn toy_checkpoint() -> PathBuf {
     repository().join("tests/fixtures/toy-sd")
 }

@@ -26,7 +26,7 @@ use cache::RepositoryCache;
 use client::{FileFacts, HubClient, Listing, RemoteFile};
 use settings::HubSettings;
 
-/// A checkpoint is not larger: SD 2's whole repository has 30 GB.
+/// A model is not larger: SD 2's whole repository has 30 GB.
 const LARGEST_MODEL: u64 = 256 << 30;
 /// Questions about files that are asked at the same time.
 const QUESTIONS: usize = 6;

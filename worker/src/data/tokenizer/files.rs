@@ -1,4 +1,4 @@
-//! Reads a checkpoint's `tokenizer` folder in any of the forms that transformers has written.
+//! Reads a model's `tokenizer` folder in any of the forms that transformers has written.
 //! Source: transformers 5, `CLIPTokenizer` and `PreTrainedTokenizerBase._from_pretrained`.
 
 use std::{

@@ -1,4 +1,4 @@
-//! A checkpoint's own tokenizer: the same ids as transformers' `CLIPTokenizer` on the same folder.
+//! A model's own tokenizer: the same ids as transformers' `CLIPTokenizer` on the same folder.
 
 mod files;
 mod long_prompts;
@@ -24,7 +24,7 @@ pub const FOLDER_FILES: [&str; 6] = [
     "vocab.json",
 ];
 
-/// The tokenizer's folder of the checkpoint `model`: `given` where it is not empty, else `tokenizer` within a folder or
+/// The tokenizer's folder of the model `model`: `given` where it is not empty, else `tokenizer` within a folder or
 /// beside a single file.
 ///
 /// # Errors
@@ -41,13 +41,13 @@ pub fn tokenizer_folder(model: &Path, given: Option<&Path>) -> Result<PathBuf, S
         return Ok(beside);
     }
     Err(format!(
-        "missing; a checkpoint in one file has no vocabulary in it: give the tokenizer folder of a checkpoint of the \
+        "missing; a model in one file has no vocabulary in it: give the tokenizer folder of a model of the \
          same kind in diffusers layout (Stable Diffusion 1.x and 2.x differ), or put it there as {}",
         beside.display()
     ))
 }
 
-/// CLIP's byte-pair encoding with the checkpoint's vocabulary, special tokens and padding.
+/// CLIP's byte-pair encoding with the model's vocabulary, special tokens and padding.
 #[derive(Clone, Debug)]
 pub struct ClipTokenizer {
     tokenizer: Tokenizer,
@@ -59,7 +59,7 @@ pub struct ClipTokenizer {
 }
 
 impl ClipTokenizer {
-    /// Opens a checkpoint's `tokenizer` folder: tokenizer.json where there is one, else vocab.json + merges.txt;
+    /// Opens a model's `tokenizer` folder: tokenizer.json where there is one, else vocab.json + merges.txt;
     /// special and added tokens from tokenizer_config.json, special_tokens_map.json and added_tokens.json.
     ///
     /// `max_length`: the text encoder's `max_position_embeddings` (77 in Stable Diffusion), at least 2. A smaller

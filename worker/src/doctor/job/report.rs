@@ -50,7 +50,7 @@ pub(super) struct TrainingReport {
     pub(super) learning_rate: f64,
 }
 
-/// The checkpoint.
+/// The model.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ModelReport {
     pub(super) base: String,

@@ -324,7 +324,7 @@ fn check_resolution(train: &TrainSpec, model: &ModelInfo) -> Result<(), Error> {
         let sides = [("train.bucket_reso_steps", steps), ("train.min_bucket_reso", shortest)];
         let wrong = sides.into_iter().find(|(_, side)| !(*side as usize).is_multiple_of(factor));
         if let Some((field, side)) = wrong {
-            let problem = format!("{side} is not a multiple of this checkpoint's VAE factor {factor}");
+            let problem = format!("{side} is not a multiple of this model's VAE factor {factor}");
             return Err(Refusal::of(field, problem).into());
         }
         // Nothing but previews is of this size, then.
@@ -337,7 +337,6 @@ fn check_resolution(train: &TrainSpec, model: &ModelInfo) -> Result<(), Error> {
     }
     let below = resolution / factor * factor;
     let near = if below == 0 { factor.to_string() } else { format!("{below} or {}", below + factor) };
-    let problem =
-        format!("{resolution} is not a multiple of this checkpoint's VAE factor {factor}; near: {near}");
+    let problem = format!("{resolution} is not a multiple of this model's VAE factor {factor}; near: {near}");
     Err(Refusal::of("train.resolution", problem).into())
 }

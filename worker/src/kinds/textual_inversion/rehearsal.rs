@@ -48,7 +48,7 @@ pub struct RehearsalOptions {
 /// What the preparation found.
 #[derive(Clone, Debug)]
 pub struct Rehearsal {
-    /// The checkpoint.
+    /// The model.
     pub model: ModelInfo,
     /// Its files, by content.
     pub model_hash: ContentHash,
@@ -77,7 +77,7 @@ pub struct RehearsedWord {
     pub ids: Vec<i64>,
     /// As the job gives it: words, or the file of an embedding.
     pub initializer: String,
-    /// What the checkpoint's tokenizer makes of words.
+    /// What the model's tokenizer makes of words.
     pub initializer_ids: Vec<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! What the job's words are in the checkpoint's vocabulary.
+//! What the job's words are in the model's vocabulary.
 
 use std::{path::Path, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! The checkpoint of `generate` and `pipeline` on this machine.
+//! The model of `generate` and `pipeline` on this machine.
 
 use std::{path::Path, time::Duration};
 
@@ -12,9 +12,9 @@ use crate::settings::ModelCacheSettings;
 /// How often a download says how far it is.
 const REPORT: Duration = Duration::from_secs(2);
 
-/// Which checkpoint, as the options say it.
+/// Which model, as the options say it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CheckpointChoice<'a> {
+pub(crate) struct ModelChoice<'a> {
     /// --model.
     pub(crate) model: &'a str,
     /// --revision; empty: not given.
@@ -23,9 +23,9 @@ pub(crate) struct CheckpointChoice<'a> {
     pub(crate) variant: &'a str,
 }
 
-/// Brings the checkpoint here, saying on stderr how far it is.
-pub(crate) async fn fetch(choice: CheckpointChoice<'_>) -> Result<LocalModel, Error> {
-    let CheckpointChoice { model, revision, variant } = choice;
+/// Brings the model here, saying on stderr how far it is.
+pub(crate) async fn fetch(choice: ModelChoice<'_>) -> Result<LocalModel, Error> {
+    let ModelChoice { model, revision, variant } = choice;
     let location = ModelLocation::parse(model, revision).map_err(|(field, problem)| {
         let option = if field == "model.revision" { "--revision" } else { "--model" };
         Error::Option { option, problem }
