@@ -8,7 +8,7 @@ use std::path::Path;
 use ringtune_engine::{EngineError, EngineHandle, ModelInfo};
 use ringtune_worker::engine::Library;
 
-pub use torch::TorchEngine;
+use torch::{TorchEngine, engine_error};
 
 /// libtorch, as the worker wants it.
 pub const LIBTORCH: Library = Library { start, check_folder };
@@ -18,5 +18,5 @@ fn start(threads: usize) -> Result<EngineHandle, EngineError> {
 }
 
 fn check_folder(folder: &Path) -> Result<ModelInfo, EngineError> {
-    ringtune_model::check_folder(folder).map_err(torch::engine_error)
+    ringtune_model::check_folder(folder).map_err(engine_error)
 }

@@ -16,7 +16,7 @@ const COMPONENTS: [&str; 5] = ["", "text_encoder", "unet", "vae", "scheduler"];
 
 /// libtorch with at most one model loaded. Build it on the thread that it stays on.
 #[derive(Debug)]
-pub struct TorchEngine {
+pub(crate) struct TorchEngine {
     loaded: Option<Loaded>,
 }
 
@@ -37,7 +37,7 @@ struct FileStamp {
 
 impl TorchEngine {
     /// Sets libtorch up with `threads` compute threads; a job may change them later.
-    pub fn new(threads: usize) -> Result<Self, EngineError> {
+    pub(crate) fn new(threads: usize) -> Result<Self, EngineError> {
         Runtime::initialise(threads).map_err(engine_error)?;
         Ok(Self { loaded: None })
     }
