@@ -296,7 +296,7 @@ async fn a_worker_that_floods_loses_its_session_and_no_other_does() {
     let flood = tokio::spawn(async move { while up.send(heartbeat.clone()).await.is_ok() {} });
     let ended = flooding.end().await;
     assert_eq!(ended.code(), Code::ResourceExhausted);
-    assert!(ended.message().contains("25000 at once or 1000 a second"), "{}", ended.message());
+    assert!(ended.message().contains("25000 at once, or 1000 per second"), "{}", ended.message());
     drop(flooding);
     soon("the flood's end", flood).await.unwrap();
     worker.finish().await;
