@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use ringtune_shared::ids::Epoch;
+use ringtune_shared::ring::{Frame, Ring, RingConfig, RingError};
 use tokio::time::{Instant, sleep};
 
 use super::harness::{Case, EPOCH, Outcome};
 use super::{Failure, Fault, SuiteConfig, TransportFactory, reference};
-use ringtune_shared::ids::Epoch;
-use ringtune_shared::ring::{Frame, Ring, RingConfig, RingError};
 
 /// Numbers in the buffers of the cases with faults: enough for several segments in every hop.
 const SIZE: usize = 500;

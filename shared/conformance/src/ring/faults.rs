@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use tokio::sync::watch;
-
 use ringtune_shared::ids::Epoch;
 use ringtune_shared::ring::{Frame, LinkBroken, ReceiveHalf, SendHalf, Signal, Transport};
+use tokio::sync::watch;
 
 /// What a rank does wrong, counted in the frames that it has sent.
 #[derive(Debug, Clone, Copy)]

@@ -3,12 +3,12 @@
 use std::future::Future;
 use std::time::Duration;
 
+use ringtune_shared::ids::{Epoch, JobId};
+use ringtune_shared::ring::{Place, Ring, RingConfig, RingError};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::{Failure, Fault, Faulty, Graveyard, NewRing, SuiteConfig, TransportFactory};
-use ringtune_shared::ids::{Epoch, JobId};
-use ringtune_shared::ring::{Place, Ring, RingConfig, RingError};
 
 /// A ring to run a case on.
 pub(super) struct Case<'suite> {

@@ -15,7 +15,6 @@ mod tests;
 use std::time::Duration;
 
 use async_trait::async_trait;
-
 use ringtune_shared::ids::{Epoch, JobId};
 use ringtune_shared::ring::{RingConfig, Transport};
 

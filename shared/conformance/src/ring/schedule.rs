@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ringtune_shared::ring::{
+    LinkBroken, ReceiveHalf, Ring, RingConfig, RingError, SendHalf, Signal, Transport,
+};
 use tokio::time::{Instant, sleep};
 
 use super::harness::{Case, Outcome};
 use super::reference::{self, mix};
 use super::{Failure, Fault, NewRing, SuiteConfig, TransportFactory};
-use ringtune_shared::ring::{
-    LinkBroken, ReceiveHalf, Ring, RingConfig, RingError, SendHalf, Signal, Transport,
-};
 
 /// What happened in a schedule: one line an event, the same for the same seed.
 pub type Trace = Vec<String>;
