@@ -41,11 +41,7 @@ async fn a_single_file_learns_and_draws_what_its_folder_does() -> Result<()> {
     let job = Job::toy()?.set("model.base", file.as_str());
     sandbox.write_job("job.toml", &job)?;
     let failed = sandbox.finish(&["run", "job.toml", "-o", "out"]).await?.expect_code(1)?;
-    ensure!(
-        failed.stderr.contains("model.tokenizer: missing; a model in one file"),
-        "{}",
-        failed.stderr
-    );
+    ensure!(failed.stderr.contains("model.tokenizer: missing; a model in one file"), "{}", failed.stderr);
     // An epsilon checkpoint cannot be trained on pure noise.
     let job = job.set("model.tokenizer", tokenizer.as_str()).set("train.rescale_betas_zero_snr", true);
     sandbox.write_job("job.toml", &job)?;

@@ -160,7 +160,7 @@ fn captions_repeats_and_buckets_are_shown() {
         "for 1 of 1 picture\n",
         "64 x 64: 7 pictures",
         "80 x 48: 1 picture",
-        "epochs of 12 samples",
+        "passes of 12 samples",
         "[<green-star>] [<green-star> 2] , by night",
     ] {
         assert!(text.contains(words), "{words}: {text}");

@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// The folder is not a model in diffusers' layout.
     #[error("{}: {reason}", folder.display())]
-    NotACheckpoint {
+    NotAModel {
         /// The folder that was given.
         folder: PathBuf,
         /// What it lacks.

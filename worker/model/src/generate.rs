@@ -21,7 +21,7 @@ impl StableDiffusion {
         mut progress: impl FnMut(usize, usize) -> bool,
     ) -> Result<Option<Vec<RgbImage>>> {
         let guided = request.guidance > 1.0;
-        let mut sampler = Sampler::new(&self.checkpoint.sampler(request.sampler)?, request.steps)?;
+        let mut sampler = Sampler::new(&self.model_files.sampler(request.sampler)?, request.steps)?;
         let latent = self.check_request(request, guided)?;
         let batch = latent[0];
         // 1. The prompt, behind the negative prompt when there is guidance, once for each picture.
@@ -45,7 +45,7 @@ impl StableDiffusion {
         }
         // 3. Decode one by one: the decoder's tensors are the largest of all. [1, 3, height, width] to bytes
         let scaled: Vec<f32> =
-            sample.iter().map(|value| value / self.checkpoint.vae.scaling_factor as f32).collect();
+            sample.iter().map(|value| value / self.model_files.vae.scaling_factor as f32).collect();
         let one = [1, latent[1], latent[2], latent[3]];
         let pictures = scaled.chunks_exact(scaled.len() / request.batch).map(|latents| {
             let picture = self.decode(&Tensor::f_from_slice(latents)?.f_view(one)?)?;
@@ -62,7 +62,7 @@ impl StableDiffusion {
         } else {
             request.prompt_ids.to_vec()
         };
-        let config = &self.checkpoint.text;
+        let config = &self.model_files.text;
         let (tokens, width) = (config.max_positions, config.hidden_size);
         let embeddings = self.embeddings(&ids, request.rows)?;
         let states = self.text.forward(&Tensor::f_from_slice(&embeddings)?.f_view([-1, tokens, width])?)?;

@@ -7,13 +7,13 @@
 
 pub mod api;
 pub mod attention;
-pub mod checkpoint;
 pub mod clip;
 pub mod config;
 pub mod error;
 mod generate;
 pub mod layers;
 pub mod min_snr;
+pub mod model_files;
 mod native;
 mod probe;
 pub mod resnet;

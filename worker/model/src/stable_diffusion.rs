@@ -1,13 +1,13 @@
-//! A loaded checkpoint: everything a job asks of libtorch, in plain data.
+//! A loaded model: everything a job asks of libtorch, in plain data.
 
 use std::path::Path;
 
 use ringtune_engine::{ModelInfo, ModelOptions, Moments, Pixels, Precision};
 use tch::{Kind, Tensor};
 
-use crate::checkpoint::Checkpoint;
 use crate::clip::TextEncoder;
 use crate::error::{Error, Result};
+use crate::model_files::ModelFiles;
 use crate::native;
 use crate::schedule::NoiseSchedule;
 use crate::unet::UNet;
@@ -19,7 +19,7 @@ use crate::vae::{VaeDecoder, VaeEncoder};
 /// Not for several threads at once: keep it on the thread that computes.
 #[derive(Debug)]
 pub struct StableDiffusion {
-    pub(crate) checkpoint: Checkpoint,
+    pub(crate) model_files: ModelFiles,
     pub(crate) precision: Precision,
     pub(crate) text: TextEncoder,
     pub(crate) unet: UNet,
@@ -31,9 +31,9 @@ pub struct StableDiffusion {
 /// Checks a model as [`StableDiffusion::open`] would, by configuration and headers alone (no weights are read),
 /// and says what a job has to know.
 pub fn check_folder(path: &Path) -> Result<ModelInfo> {
-    let checkpoint = Checkpoint::read(path, &ModelOptions::default())?;
-    checkpoint.check_weights()?;
-    Ok(checkpoint.info())
+    let model_files = ModelFiles::read(path, &ModelOptions::default())?;
+    model_files.check_weights()?;
+    Ok(model_files.info())
 }
 
 impl StableDiffusion {
@@ -46,18 +46,18 @@ impl StableDiffusion {
 
     /// As [`StableDiffusion::open`], with what the caller knows better, or wants otherwise.
     pub fn open_with(path: &Path, precision: Precision, options: &ModelOptions) -> Result<Self> {
-        let checkpoint = Checkpoint::read(path, options)?;
-        checkpoint.check_weights()?;
-        let text = TextEncoder::new(&checkpoint.text_weights()?.root(), &checkpoint.text)?;
-        let unet = UNet::new(&checkpoint.unet_weights()?.root(), &checkpoint.unet, kind_of(precision))?;
-        let schedule = NoiseSchedule::new(&checkpoint.scheduler);
+        let model_files = ModelFiles::read(path, options)?;
+        model_files.check_weights()?;
+        let text = TextEncoder::new(&model_files.text_weights()?.root(), &model_files.text)?;
+        let unet = UNet::new(&model_files.unet_weights()?.root(), &model_files.unet, kind_of(precision))?;
+        let schedule = NoiseSchedule::new(&model_files.scheduler);
         native::release_memory()?;
-        Ok(StableDiffusion { checkpoint, precision, text, unet, schedule, encoder: None, decoder: None })
+        Ok(StableDiffusion { model_files, precision, text, unet, schedule, encoder: None, decoder: None })
     }
 
     /// What a job has to know of the model.
     pub fn info(&self) -> ModelInfo {
-        self.checkpoint.info()
+        self.model_files.info()
     }
 
     /// The precision it was opened with.
@@ -67,13 +67,13 @@ impl StableDiffusion {
 
     /// Row `id` of the frozen token table, [text_width], fp32: where a learned row starts from.
     pub fn token_row(&self, id: i64) -> Result<Vec<f32>> {
-        self.check_token("token id", id, self.checkpoint.text.vocab_size)?;
+        self.check_token("token id", id, self.model_files.text.vocab_size)?;
         to_vec(&self.text.embed(&Tensor::f_from_slice(&[id])?)?)
     }
 
     /// Encodes one picture. The VAE's encoder is loaded by the first call.
     pub fn encode_image(&mut self, pixels: &Pixels) -> Result<Moments> {
-        let factor = self.checkpoint.vae.factor();
+        let factor = self.model_files.vae.factor();
         check_sides(pixels.height, pixels.width, factor)?;
         let expected = 3 * pixels.height * pixels.width;
         if pixels.data.len() != expected {
@@ -82,8 +82,8 @@ impl StableDiffusion {
         let encoder = match self.encoder.take() {
             Some(encoder) => encoder,
             None => {
-                let weights = self.checkpoint.vae_weights()?;
-                VaeEncoder::new(&weights.root(), &self.checkpoint.vae, kind_of(self.precision))?
+                let weights = self.model_files.vae_weights()?;
+                VaeEncoder::new(&weights.root(), &self.model_files.vae, kind_of(self.precision))?
             }
         };
         let encoder = self.encoder.insert(encoder);
@@ -104,8 +104,8 @@ impl StableDiffusion {
         let decoder = match self.decoder.take() {
             Some(decoder) => decoder,
             None => {
-                let weights = self.checkpoint.vae_weights()?;
-                VaeDecoder::new(&weights.root(), &self.checkpoint.vae, kind_of(self.precision))?
+                let weights = self.model_files.vae_weights()?;
+                VaeDecoder::new(&weights.root(), &self.model_files.vae, kind_of(self.precision))?
             }
         };
         self.decoder.insert(decoder).forward(latents)
@@ -122,8 +122,8 @@ impl StableDiffusion {
     /// Token embeddings of `ids` ([batch, tokens], row by row), fp32, learned rows in place of the ids from
     /// vocab_size on.
     pub(crate) fn embeddings(&self, ids: &[i64], rows: &[f32]) -> Result<Vec<f32>> {
-        let width = self.checkpoint.text.hidden_size as usize;
-        let vocabulary = self.checkpoint.text.vocab_size;
+        let width = self.model_files.text.hidden_size as usize;
+        let vocabulary = self.model_files.text.vocab_size;
         if !rows.len().is_multiple_of(width) {
             return Err(Error::argument(
                 "rows",

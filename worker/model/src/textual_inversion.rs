@@ -74,7 +74,7 @@ impl StableDiffusion {
 
     /// [batch, tokens, width] fp32.
     fn token_embeddings(&self, microbatch: &Microbatch) -> Result<Tensor> {
-        let config = &self.checkpoint.text;
+        let config = &self.model_files.text;
         let shape = [microbatch.batch as i64, config.max_positions, config.hidden_size];
         let embeddings = self.embeddings(microbatch.input_ids, microbatch.rows)?;
         Ok(Tensor::f_from_slice(&embeddings)?.f_view(shape)?)
@@ -87,7 +87,7 @@ impl StableDiffusion {
         // 2. Noise and prediction. [batch, channels, height, width] fp32
         let latent = [
             microbatch.batch as i64,
-            self.checkpoint.vae.latent_channels,
+            self.model_files.vae.latent_channels,
             microbatch.latent_height as i64,
             microbatch.latent_width as i64,
         ];
@@ -108,8 +108,8 @@ impl StableDiffusion {
     }
 
     fn sum_rows(&self, microbatch: &Microbatch, leaf_gradient: &[f32]) -> Vec<f32> {
-        let width = self.checkpoint.text.hidden_size as usize;
-        let vocabulary = self.checkpoint.text.vocab_size;
+        let width = self.model_files.text.hidden_size as usize;
+        let vocabulary = self.model_files.text.vocab_size;
         let mut rows = vec![0f32; microbatch.rows.len()];
         for (place, &id) in leaf_gradient.chunks_exact(width).zip(microbatch.input_ids) {
             if id >= vocabulary {

@@ -69,7 +69,7 @@ impl Weights {
     /// Opens `folder`/`stem`.safetensors, or the shards of `folder`/`stem`.safetensors.index.json; of a variant
     /// ("fp16"; empty: none) `stem`.fp16.safetensors or `stem`.safetensors.index.fp16.json.
     ///
-    /// Errors: no such file ([`Error::NotACheckpoint`], or [`Error::PickleOnly`] when there are only pickles), a
+    /// Errors: no such file ([`Error::NotAModel`], or [`Error::PickleOnly`] when there are only pickles), a
     /// damaged file ([`Error::BadSafetensors`]).
     pub fn open(folder: &Path, stem: &str, variant: &str, rename: Rename) -> Result<Self> {
         let dotted = if variant.is_empty() { String::new() } else { format!(".{variant}") };
@@ -401,7 +401,7 @@ fn no_weights(folder: &Path, stem: &str, dotted: &str) -> Error {
     if pickles.is_empty() {
         let reason =
             format!("holds neither {stem}{dotted}.safetensors nor {stem}.safetensors.index{dotted}.json");
-        return Error::NotACheckpoint { folder: folder.to_path_buf(), reason };
+        return Error::NotAModel { folder: folder.to_path_buf(), reason };
     }
     Error::PickleOnly { folder: folder.to_path_buf(), found: pickles.join(", ") }
 }

@@ -303,17 +303,15 @@ fn a_file_cut_short_or_with_a_mad_header_is_refused() {
 fn pickles_and_missing_files_are_told_apart() {
     let folder = Folder::new();
     std::fs::remove_file(folder.at(TEXT)).unwrap();
-    assert!(
-        matches!(folder.error(), Error::NotACheckpoint { folder: at, .. } if at == folder.at("text_encoder"))
-    );
+    assert!(matches!(folder.error(), Error::NotAModel { folder: at, .. } if at == folder.at("text_encoder")));
     std::fs::write(folder.at("text_encoder/pytorch_model.bin"), b"pickle").unwrap();
     assert!(matches!(folder.error(), Error::PickleOnly { found, .. } if found == "pytorch_model.bin"));
     std::fs::remove_file(folder.at("model_index.json")).unwrap();
     let error = folder.error();
-    assert!(matches!(&error, Error::NotACheckpoint { folder: at, .. } if *at == folder.path));
+    assert!(matches!(&error, Error::NotAModel { folder: at, .. } if *at == folder.path));
     assert!(error.to_string().contains("model_index.json"));
     let nowhere = check_folder(&folder.at("nowhere")).unwrap_err();
-    assert!(matches!(nowhere, Error::NotACheckpoint { .. }));
+    assert!(matches!(nowhere, Error::NotAModel { .. }));
 }
 
 #[test]

@@ -166,7 +166,7 @@ fn what_is_no_checkpoint_in_one_file_is_refused() {
     for (tensors, part) in cases {
         write(&folder.path().join("model.safetensors"), tensors);
         let error = refused("model.safetensors");
-        assert!(matches!(error, Error::NotACheckpoint { .. }), "{error}");
+        assert!(matches!(error, Error::NotAModel { .. }), "{error}");
         assert!(error.to_string().contains(part), "{part}: {error}");
     }
     std::fs::write(folder.path().join("model.ckpt"), "pickle").unwrap();

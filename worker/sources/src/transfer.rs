@@ -22,7 +22,7 @@ use crate::{
     progress::FileProgress,
 };
 
-/// No file of a checkpoint is larger: SD 2's largest is 5 GB.
+/// No file of a model is larger: SD 2's largest is 5 GB.
 pub(crate) const LARGEST_FILE: u64 = 64 << 30;
 
 /// How long to wait for the other side.

@@ -59,7 +59,7 @@ pub(super) async fn materialise(
     Ok(model)
 }
 
-/// The folder of the job's tokenizer, for its model in `model`.
+/// The folder of the job's tokenizer, where the model lies in `model`.
 pub(super) fn tokenizer_folder_of(spec: &JobSpec, model: &Path) -> Result<PathBuf, Error> {
     tokenizer_folder(model, Some(Path::new(&spec.common.model.tokenizer)))
         .map_err(|problem| Error::Field { field: "model.tokenizer", problem })

@@ -20,7 +20,7 @@ use crate::engine::{PredictionType, SamplerKind};
     ringtune generate --model ./sd15 --embeds out/learned_embeds.safetensors --count 8 \\\n      \
     --training-images ./dicoo --prompt 'a photo of a toy' --prompt 'a photo of a <dicoo>' --sheet -o sheet.png")]
 pub struct GenerateArguments {
-    /// Checkpoint: a folder in diffusers layout, one .safetensors file in the original layout, hf://ORG/NAME@REVISION
+    /// Model: a folder in diffusers layout, one .safetensors file in the original layout, hf://ORG/NAME@REVISION
     /// or s3://BUCKET/PREFIX
     #[arg(long, value_name = "MODEL")]
     pub model: String,

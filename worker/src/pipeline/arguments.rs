@@ -10,7 +10,7 @@ use clap::Args;
     ringtune pipeline --model ./sd15 --embeds out/learned_embeds.safetensors -o out/pipeline\n\n\
     In Python: StableDiffusionPipeline.from_pretrained(\"out/pipeline\")")]
 pub struct PipelineArguments {
-    /// Checkpoint: a folder in diffusers layout, hf://ORG/NAME@REVISION or s3://BUCKET/PREFIX
+    /// Model: a folder in diffusers layout, hf://ORG/NAME@REVISION or s3://BUCKET/PREFIX
     #[arg(long, value_name = "MODEL")]
     pub model: String,
     /// Branch, tag or commit of an hf:// model [default: main]

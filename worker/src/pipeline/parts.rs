@@ -56,8 +56,8 @@ pub(super) fn read_index(model: &Path) -> Result<Map<String, Value>, Error> {
     let text = fs::read_to_string(&file).map_err(failed_at(&file))?;
     match serde_json::from_str(&text) {
         Ok(Value::Object(index)) => Ok(index),
-        Ok(_) => Err(unusable(&file, "is no JSON object")),
-        Err(error) => Err(unusable(&file, format!("is no JSON: {error}"))),
+        Ok(_) => Err(unusable(&file, "is not a JSON object")),
+        Err(error) => Err(unusable(&file, format!("is not JSON: {error}"))),
     }
 }
 

@@ -63,7 +63,7 @@ impl TokenTable {
             return Err(unusable(folder, format!("has no {STEM}.safetensors with {TABLE:?}")));
         };
         let &[rows, width] = tensors[&table].shape.as_slice() else {
-            return Err(unusable(folder, format!("its {table:?} is no table")));
+            return Err(unusable(folder, format!("its {table:?} is not a table")));
         };
         Ok(Self { folder: folder.to_owned(), tensors, table, rows, width })
     }
@@ -151,7 +151,7 @@ impl TokenTable {
         let source = self.folder.join("config.json");
         let text = fs::read_to_string(&source).map_err(failed_at(&source))?;
         let Ok(Value::Object(mut config)) = serde_json::from_str(&text) else {
-            return Err(unusable(&source, "is no JSON object"));
+            return Err(unusable(&source, "is not a JSON object"));
         };
         config.insert("vocab_size".to_owned(), Value::from(rows));
         // transformers 5 writes "dtype" where it wrote "torch_dtype".
@@ -174,13 +174,13 @@ fn read_header(path: &Path, tensors: &mut BTreeMap<String, Stored>) -> Result<()
     file.read_exact(&mut length).map_err(&failed)?;
     let header_bytes = u64::from_le_bytes(length);
     if header_bytes > LARGEST_HEADER || header_bytes.saturating_add(8) > file_bytes {
-        return Err(unusable(path, "is no safetensors file: its header is longer than it is"));
+        return Err(unusable(path, "is not a safetensors file: its header is longer than it is"));
     }
     let mut header = vec![0; header_bytes as usize];
     file.read_exact(&mut header).map_err(&failed)?;
     // Checks that the tensors lie one behind the other and are as long as their shapes say.
     let metadata: Metadata = serde_json::from_slice(&header)
-        .map_err(|error| unusable(path, format!("is no safetensors file: {error}")))?;
+        .map_err(|error| unusable(path, format!("is not a safetensors file: {error}")))?;
     for (name, about) in metadata.tensors() {
         let (from, to) = about.data_offsets;
         let stored = Stored {

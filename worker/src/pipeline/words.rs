@@ -69,8 +69,8 @@ fn pretty(object: Map<String, Value>) -> Vec<u8> {
 fn object(file: &Path) -> Result<Map<String, Value>, Error> {
     match serde_json::from_slice(&read(file)?) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(unusable(file, "is no JSON object")),
-        Err(error) => Err(unusable(file, format!("is no JSON: {error}"))),
+        Ok(_) => Err(unusable(file, "is not a JSON object")),
+        Err(error) => Err(unusable(file, format!("is not JSON: {error}"))),
     }
 }
 

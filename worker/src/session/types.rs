@@ -82,9 +82,9 @@ impl Phase {
 pub enum ProgressStage {
     /// Fetches training images from the coordinator.
     Fetch,
-    /// Fetches the checkpoint from a model hub or a bucket; in bytes.
+    /// Fetches the model from a model hub or a bucket; in bytes.
     Download,
-    /// Loads the checkpoint.
+    /// Loads the model.
     Load,
     /// Encodes training images.
     Encode,

@@ -2,10 +2,10 @@
 
 use super::draws::Draws;
 
-/// Every microbatch shows images of one bucket. In an epoch each bucket's images are permuted and cut into full
+/// Every microbatch shows images of one bucket. In a pass each bucket's images are permuted and cut into full
 /// microbatches, the last one of a bucket filled up from the beginning of the same permutation; then the list of all
 /// buckets' microbatches, in the order of the buckets, is permuted. Microbatch number n of the whole job is entry
-/// n mod L of the list of epoch n div L, where L is its length, the same in every epoch. So the order depends on the
+/// n mod L of the list of pass n div L, where L is its length, the same in every pass. So the order depends on the
 /// seed, the images and the microbatches' size alone.
 #[derive(Clone, Debug)]
 pub(super) struct BucketOrder {
@@ -14,8 +14,8 @@ pub(super) struct BucketOrder {
     buckets: Vec<Vec<usize>>,
     batch: usize,
     microbatches_per_step: u32,
-    /// The list of one epoch, kept because neighbouring microbatches are in the same.
-    epoch: u64,
+    /// The list of one pass, kept because neighbouring microbatches are in the same.
+    pass: u64,
     list: Vec<Vec<usize>>,
 }
 
@@ -29,8 +29,8 @@ impl BucketOrder {
         microbatches_per_step: u32,
     ) -> Self {
         let batch = batch.max(1) as usize;
-        let list = list_of_epoch(draws, &buckets, batch, 0);
-        Self { draws, buckets, batch, microbatches_per_step, epoch: 0, list }
+        let list = list_of_pass(draws, &buckets, batch, 0);
+        Self { draws, buckets, batch, microbatches_per_step, pass: 0, list }
     }
 
     /// The images that microbatch `microbatch` (from 0, below M) of step `step` (from 1) shows, as many as it has
@@ -38,29 +38,29 @@ impl BucketOrder {
     pub(super) fn images_of(&mut self, step: u64, microbatch: u32) -> &[usize] {
         let number = step.saturating_sub(1) * u64::from(self.microbatches_per_step) + u64::from(microbatch);
         let length = self.list.len().max(1) as u64;
-        let epoch = number / length;
-        if epoch != self.epoch {
-            self.list = list_of_epoch(self.draws, &self.buckets, self.batch, epoch);
-            self.epoch = epoch;
+        let pass = number / length;
+        if pass != self.pass {
+            self.list = list_of_pass(self.draws, &self.buckets, self.batch, pass);
+            self.pass = pass;
         }
         self.list.get((number % length) as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Samples of an epoch, those that fill microbatches up counted.
-    pub(super) fn samples_of_epoch(&self) -> u64 {
+    /// Samples of a pass, those that fill microbatches up counted.
+    pub(super) fn samples_of_pass(&self) -> u64 {
         self.list.len() as u64 * self.batch as u64
     }
 }
 
-fn list_of_epoch(draws: Draws, buckets: &[Vec<usize>], batch: usize, epoch: u64) -> Vec<Vec<usize>> {
+fn list_of_pass(draws: Draws, buckets: &[Vec<usize>], batch: usize, pass: u64) -> Vec<Vec<usize>> {
     let mut list = Vec::new();
     for (bucket, images) in buckets.iter().enumerate() {
-        let order = draws.bucket_order(epoch, bucket as u32, images.len());
+        let order = draws.bucket_order(pass, bucket as u32, images.len());
         let microbatches = images.len().div_ceil(batch);
         let mut endless = order.iter().cycle().filter_map(|place| images.get(*place).copied());
         list.extend((0..microbatches).map(|_| endless.by_ref().take(batch).collect::<Vec<usize>>()));
     }
-    let order = draws.microbatch_order(epoch, list.len());
+    let order = draws.microbatch_order(pass, list.len());
     order.into_iter().map(|place| std::mem::take(&mut list[place])).collect()
 }
 
@@ -92,13 +92,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_epoch_shows_every_image_and_a_microbatch_one_bucket(
-            sizes in prop::collection::vec(1usize..9, 1..5), batch in 1u32..5, per_step in 1u32..4, epoch in 0u64..4,
+        fn a_pass_shows_every_image_and_a_microbatch_one_bucket(
+            sizes in prop::collection::vec(1usize..9, 1..5), batch in 1u32..5, per_step in 1u32..4, pass in 0u64..4,
         ) {
             let all = buckets(&sizes);
             let length: usize = sizes.iter().map(|size| size.div_ceil(batch as usize)).sum();
             let mut order = BucketOrder::new(Draws::new(5), all.clone(), batch, per_step);
-            let start = epoch * length as u64;
+            let start = pass * length as u64;
             let mut shown = BTreeMap::new();
             for number in start..start + length as u64 {
                 let (step, microbatch) = (number / u64::from(per_step) + 1, (number % u64::from(per_step)) as u32);

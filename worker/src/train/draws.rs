@@ -6,10 +6,10 @@
 //! - A stream is the sequence of words w\[0\], w\[1\], … with w\[4k..4k+4\] = Philox4x32-10 of
 //!   key = (seed's low word, seed's high word) and
 //!   counter = (k, sample, step's low word, step's next 24 bits | purpose << 24).
-//!   Purposes: 1 flip, 2 template, 3 timestep, 4 noise, 5 latent, 6 image order (its step is the epoch, its sample 0),
+//!   Purposes: 1 flip, 2 template, 3 timestep, 4 noise, 5 latent, 6 image order (its step is the pass, its sample 0),
 //!   7 generated pictures (its step is 0, its sample the picture's number), 8 noise offset,
-//!   9 caption, 10 tag order, 11 order in a bucket (its step is the epoch, its sample the bucket's number), 12 order of
-//!   the buckets' microbatches (its step is the epoch, its sample 0), 13 to 15 held-out samples (their step is 0):
+//!   9 caption, 10 tag order, 11 order in a bucket (its step is the pass, its sample the bucket's number), 12 order of
+//!   the buckets' microbatches (its step is the pass, its sample 0), 13 to 15 held-out samples (their step is 0):
 //!   13 flip, template and timestep, 14 noise, 15 latent.
 //! - A flip is the highest bit of w\[0\].
 //! - A number below n takes 64 bits x at a time (w\[2j\] the low half, w\[2j+1\] the high) and is the high half of
@@ -18,7 +18,7 @@
 //!   v = w\[2j+1\]·2^-32 and r = sqrt(-2 ln u): r·cos(2πv), r·sin(2πv). ln, cos and sin are musl's (crate libm), not
 //!   the system's, whose last bits differ.
 //! - A share is w\[0\]·2^-32.
-//! - The order of N images in an epoch, or of N tags: 0..N, then for i = N-1 down to 1 swap i with a number below i + 1, all from
+//! - The order of N images in a pass, or of N tags: 0..N, then for i = N-1 down to 1 swap i with a number below i + 1, all from
 //!   one stream.
 
 use std::f64::consts::TAU;
@@ -90,9 +90,9 @@ impl Draws {
         self.stream(Purpose::Latent, step, sample).normals(length)
     }
 
-    /// The order in which epoch `epoch` (from 0) shows `count` images: a permutation of 0..count.
-    pub fn image_order(&self, epoch: u64, count: usize) -> Vec<usize> {
-        self.stream(Purpose::ImageOrder, epoch, 0).order(count)
+    /// The order in which pass `pass` (from 0) shows `count` images: a permutation of 0..count.
+    pub fn image_order(&self, pass: u64, count: usize) -> Vec<usize> {
+        self.stream(Purpose::ImageOrder, pass, 0).order(count)
     }
 
     /// What train.caption_dropout is compared with: a share, from 0 up to, but not, 1.
@@ -105,14 +105,14 @@ impl Draws {
         self.stream(Purpose::TagOrder, step, sample).order(count)
     }
 
-    /// The order in which epoch `epoch` (from 0) shows the `count` images of bucket number `bucket`.
-    pub fn bucket_order(&self, epoch: u64, bucket: u32, count: usize) -> Vec<usize> {
-        self.stream(Purpose::BucketOrder, epoch, bucket).order(count)
+    /// The order in which pass `pass` (from 0) shows the `count` images of bucket number `bucket`.
+    pub fn bucket_order(&self, pass: u64, bucket: u32, count: usize) -> Vec<usize> {
+        self.stream(Purpose::BucketOrder, pass, bucket).order(count)
     }
 
-    /// The order of epoch `epoch`'s `count` microbatches, where they are of several buckets.
-    pub fn microbatch_order(&self, epoch: u64, count: usize) -> Vec<usize> {
-        self.stream(Purpose::MicrobatchOrder, epoch, 0).order(count)
+    /// The order of pass `pass`'s `count` microbatches, where they are of several buckets.
+    pub fn microbatch_order(&self, pass: u64, count: usize) -> Vec<usize> {
+        self.stream(Purpose::MicrobatchOrder, pass, 0).order(count)
     }
 
     /// The noise that generated picture number `picture` (from 0) starts from: standard normals.
@@ -343,7 +343,7 @@ mod tests {
     fn all_orders_of_three_images_are_equally_likely() {
         let draws = Draws::new(13);
         let mut counts = std::collections::BTreeMap::new();
-        (0..6000).for_each(|epoch| *counts.entry(draws.image_order(epoch, 3)).or_insert(0.0) += 1.0);
+        (0..6000).for_each(|pass| *counts.entry(draws.image_order(pass, 3)).or_insert(0.0) += 1.0);
         assert_eq!(counts.len(), 6);
         let chi_squared: f64 = counts.values().map(|count: &f64| (count - 1000.0).powi(2) / 1000.0).sum();
         assert!(chi_squared < 5.0 + 5.0 * 3.2, "{chi_squared}");
@@ -351,8 +351,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_epoch_shows_every_image_once(seed in any::<u64>(), epoch in any::<u32>(), count in 0usize..200) {
-            let mut order = Draws::new(seed).image_order(u64::from(epoch), count);
+        fn a_pass_shows_every_image_once(seed in any::<u64>(), pass in any::<u32>(), count in 0usize..200) {
+            let mut order = Draws::new(seed).image_order(u64::from(pass), count);
             order.sort_unstable();
             prop_assert_eq!(order, (0..count).collect::<Vec<_>>());
         }

@@ -79,9 +79,9 @@ impl MicrobatchBuilder {
     }
 
     /// Samples after which every image has been shown as often as its folder says.
-    pub fn samples_of_epoch(&self) -> u64 {
+    pub fn samples_of_pass(&self) -> u64 {
         match &self.order {
-            Order::Buckets(order) => order.samples_of_epoch(),
+            Order::Buckets(order) => order.samples_of_pass(),
             Order::Images(_) => self.shows.len() as u64,
         }
     }
@@ -230,11 +230,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn repeated_images_are_shown_as_often_in_an_epoch() {
+    fn repeated_images_are_shown_as_often_in_a_pass() {
         let mut repeated = set(3);
         repeated.concepts[0].repeats = vec![1, 3, 2];
         let mut builder = MicrobatchBuilder::new(repeated.clone(), OPTIONS).unwrap();
-        // Six samples a step: an epoch is a step.
+        // Six samples a step: a pass is a step.
         for step in 1..4 {
             let mut shown = [0; 3];
             for latents in

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 use super::{BatchOptions, Error};
 use crate::{data::Prompts, engine::Moments};
 
-/// Images that an epoch may show, repeats counted.
+/// Images that a pass may show, repeats counted.
 const MOST_SHOWN: u64 = 10_000_000;
 
 /// The posterior of one image, unscaled, as the engine's VAE gave it.
@@ -106,7 +106,7 @@ pub struct TrainingSet {
 pub struct ConceptSet {
     /// At least one, in the order of their names; those of all concepts have one shape.
     pub images: Vec<TrainingImage>,
-    /// How often each of them is shown in an epoch.
+    /// How often each of them is shown in a pass.
     pub repeats: Vec<u32>,
     /// At least one.
     pub prompts: Prompts,
@@ -129,7 +129,7 @@ impl TrainingSet {
         None
     }
 
-    /// What an epoch shows: the number of each image, as often as it is repeated.
+    /// What a pass shows: the number of each image, as often as it is repeated.
     pub(super) fn shows(&self) -> Vec<usize> {
         let repeats = self.concepts.iter().flat_map(|concept| &concept.repeats);
         repeats
@@ -181,8 +181,7 @@ impl TrainingSet {
         let repeats = self.concepts.iter().flat_map(|concept| &concept.repeats);
         let shown: u64 = repeats.map(|repeats| u64::from(*repeats)).sum();
         if shown == 0 || shown > MOST_SHOWN {
-            let problem =
-                format!("an epoch shows {shown} images, repeats counted; allowed: 1 to {MOST_SHOWN}");
+            let problem = format!("a pass shows {shown} images, repeats counted; allowed: 1 to {MOST_SHOWN}");
             return Err(unusable(&problem));
         }
         Ok(())

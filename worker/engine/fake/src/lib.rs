@@ -31,7 +31,7 @@ pub struct FakeScript {
     pub panic_on_gradient: Option<u64>,
     /// Gradients from the first to the last of these are not finite.
     pub not_finite: Option<(u64, u64)>,
-    /// Rows of the token table are not finite, as in a checkpoint that was saved after its training broke down.
+    /// Rows of the token table are not finite, as in a model that was saved after its training broke down.
     pub token_rows_not_finite: bool,
     /// How long one gradient takes.
     pub gradient_takes: Duration,

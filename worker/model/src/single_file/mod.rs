@@ -45,7 +45,7 @@ impl SingleFile {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         if PICKLES.contains(&ending) {
             let reason = "is a pickle, which can run any code and is not read; convert it to .safetensors";
-            return Err(Error::NotACheckpoint { folder: path.to_path_buf(), reason: reason.to_string() });
+            return Err(Error::NotAModel { folder: path.to_path_buf(), reason: reason.to_string() });
         }
         let header = Header::read(path)?;
         let sizes = Sizes::of(path, &header)?;

@@ -69,7 +69,7 @@ struct VaeSizes {
 }
 
 impl Sizes {
-    /// Errors: [`Error::NotACheckpoint`] names what the file lacks.
+    /// Errors: [`Error::NotAModel`] names what the file lacks.
     pub(super) fn of(path: &Path, header: &Header) -> Result<Self> {
         let look = Look { path: path.to_path_buf(), header };
         // 1. Which kind of model, if any.
@@ -198,7 +198,7 @@ struct Look<'a> {
 
 impl Look<'_> {
     fn refuse(&self, reason: &str) -> Error {
-        Error::NotACheckpoint { folder: self.path.clone(), reason: reason.to_string() }
+        Error::NotAModel { folder: self.path.clone(), reason: reason.to_string() }
     }
 
     fn has(&self, name: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ringtune_model::checkpoint::Checkpoint;
+use ringtune_model::model_files::ModelFiles;
 use ringtune_model::{ModelOptions, Runtime};
 use tch::{Kind, Tensor};
 
@@ -17,9 +17,9 @@ const MAX_BF16_RATIO: f64 = 2.0;
 pub(crate) const CHECKPOINTS: [&str; 2] = ["tiny15", "tiny2"];
 
 /// Opens a model of the golden folder, with libtorch set up.
-pub(crate) fn open_checkpoint(name: &str) -> Checkpoint {
+pub(crate) fn open_checkpoint(name: &str) -> ModelFiles {
     Runtime::initialise(1).unwrap();
-    Checkpoint::read(&golden_folder().join(name), &ModelOptions::default()).unwrap()
+    ModelFiles::read(&golden_folder().join(name), &ModelOptions::default()).unwrap()
 }
 
 /// One recorded call of a block, or of a whole network ("model").

@@ -1,13 +1,13 @@
 //! CLIP's text encoder.
 
-use ringtune_model::checkpoint::Checkpoint;
 use ringtune_model::clip::{ClipAttention, ClipLayer, ClipMlp, TextEncoder};
+use ringtune_model::model_files::ModelFiles;
 use ringtune_model::weights::Weights;
 use tch::Kind;
 
 use crate::blocks::{CHECKPOINTS, Inputs, Outputs, assert_covers, check_cases, open_checkpoint, out};
 
-fn run(checkpoint: &Checkpoint, weights: &Weights, inputs: &Inputs) -> Option<Outputs> {
+fn run(checkpoint: &ModelFiles, weights: &Weights, inputs: &Inputs) -> Option<Outputs> {
     let (root, config) = (weights.root(), &checkpoint.text);
     let scope = root.sub(&inputs.case.path);
     match inputs.case.kind.as_str() {

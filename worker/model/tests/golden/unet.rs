@@ -1,7 +1,7 @@
 //! The UNet.
 
-use ringtune_model::checkpoint::Checkpoint;
 use ringtune_model::config::{BlockConfig, UNetConfig};
+use ringtune_model::model_files::ModelFiles;
 use ringtune_model::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
 use ringtune_model::unet::{
     CrossAttention, DownBlock, FeedForward, MidBlock, SpatialTransformer, TimeEmbedding, TransformerLayer,
@@ -143,7 +143,7 @@ fn run_block(config: &UNetConfig, weights: &Weights, inputs: &Inputs) -> Option<
 }
 
 fn check(name: &str) {
-    let checkpoint: Checkpoint = open_checkpoint(name);
+    let checkpoint: ModelFiles = open_checkpoint(name);
     let (config, weights) = (&checkpoint.unet, checkpoint.unet_weights().unwrap());
     let counts = check_cases(&format!("{name}-unet.safetensors"), |inputs| {
         run_layer(config, &weights, inputs).or_else(|| run_block(config, &weights, inputs))

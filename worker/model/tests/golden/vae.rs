@@ -1,6 +1,6 @@
 //! The autoencoder.
 
-use ringtune_model::checkpoint::Checkpoint;
+use ringtune_model::model_files::ModelFiles;
 use ringtune_model::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
 use ringtune_model::vae::{VaeAttention, VaeDecoder, VaeDownBlock, VaeEncoder, VaeMidBlock, VaeUpBlock};
 use ringtune_model::weights::Weights;
@@ -12,7 +12,7 @@ fn index_of(path: &str) -> usize {
     path.rsplit('.').next().unwrap().parse().unwrap()
 }
 
-fn run(checkpoint: &Checkpoint, weights: &Weights, inputs: &Inputs) -> Option<Outputs> {
+fn run(checkpoint: &ModelFiles, weights: &Weights, inputs: &Inputs) -> Option<Outputs> {
     let (root, config, kind) = (weights.root(), &checkpoint.vae, inputs.kind);
     let scope = root.sub(&inputs.case.path);
     let hidden = || inputs.tensor("hidden_states");

@@ -24,7 +24,7 @@ pub const FOLDER_FILES: [&str; 6] = [
     "vocab.json",
 ];
 
-/// The tokenizer's folder of the model `model`: `given` where it is not empty, else `tokenizer` within a folder or
+/// The folder of the tokenizer of `model`: `given` where it is not empty, else `tokenizer` within a folder or
 /// beside a single file.
 ///
 /// # Errors

@@ -45,7 +45,7 @@ pub(super) struct TrainingReport {
     pub(super) samples: u64,
     /// Samples in which every picture is shown as often as its folder says.
     pub(super) epoch_samples: u64,
-    /// How many such epochs the job has.
+    /// How many such passes the job has.
     pub(super) epochs: f64,
     pub(super) learning_rate: f64,
 }

@@ -57,7 +57,7 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
         let epochs = if training.epoch_samples == pictures as u64 {
             format!("every picture {:.1} times", training.epochs)
         } else {
-            format!("{:.1} epochs of {}", training.epochs, counted_long(training.epoch_samples, "sample"))
+            format!("{:.1} passes of {}", training.epochs, counted_long(training.epoch_samples, "sample"))
         };
         line("training", &format!("{batches}: {epochs}; learning rate {:e}", training.learning_rate));
     }

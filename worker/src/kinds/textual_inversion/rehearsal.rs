@@ -60,7 +60,7 @@ pub struct Rehearsal {
     pub words: Vec<RehearsedWord>,
     /// Prompts of the first samples, learned tokens in brackets; at most 8.
     pub prompts: Vec<String>,
-    /// See [`MicrobatchBuilder::samples_of_epoch`].
+    /// See [`MicrobatchBuilder::samples_of_pass`].
     pub epoch_samples: u64,
     /// What preparation warned of.
     pub warnings: Vec<String>,
@@ -133,7 +133,7 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
     let (images, encode_seconds) = prepared.posteriors.rehearse(compute.then_some(context)).await?;
     context.engine.drop_vae().await.map_err(Error::of_engine)?;
     let mut builder = prepared.inputs.into_builder(images)?;
-    let epoch_samples = builder.samples_of_epoch();
+    let epoch_samples = builder.samples_of_pass();
     // 3. The first microbatches.
     let rows = Arc::clone(prepared.state.rows());
     let count = assignment.spec.global_microbatches();

@@ -19,7 +19,7 @@ const DIFFUSERS_STEM: &str = "diffusion_pytorch_model";
 
 /// The configuration files of one model, read and checked against each other.
 #[derive(Debug, Clone)]
-pub struct Checkpoint {
+pub struct ModelFiles {
     source: Source,
     /// "fp16" of `model.fp16.safetensors`; empty: none.
     variant: String,
@@ -79,13 +79,13 @@ impl Source {
     }
 }
 
-impl Checkpoint {
+impl ModelFiles {
     /// Reads the configuration; touches no weights. `path`: a folder in diffusers' layout, or one safetensors file in
     /// the original layout.
     pub fn read(path: &Path, options: &ModelOptions) -> Result<Self> {
         let (source, keys) = Source::read(path, options)?;
         let (unet_keys, scheduler_keys) = (keys.unet, keys.scheduler);
-        let mut checkpoint = Checkpoint {
+        let mut model_files = ModelFiles {
             source,
             variant: options.variant.clone(),
             text: TextConfig::from_keys(&keys.text)?,
@@ -95,27 +95,27 @@ impl Checkpoint {
             scheduler_keys,
         };
         if options.rescale_zero_snr {
-            checkpoint.rescale_zero_snr()?;
+            model_files.rescale_zero_snr()?;
         }
-        let latent = checkpoint.vae.latent_channels;
-        if checkpoint.unet.cross_attention_width != checkpoint.text.hidden_size {
-            let allowed = format!("the text encoder's hidden_size = {}", checkpoint.text.hidden_size);
+        let latent = model_files.vae.latent_channels;
+        if model_files.unet.cross_attention_width != model_files.text.hidden_size {
+            let allowed = format!("the text encoder's hidden_size = {}", model_files.text.hidden_size);
             return Err(unet_keys.invalid("cross_attention_dim", allowed));
         }
         for (key, channels) in
-            [("in_channels", checkpoint.unet.in_channels), ("out_channels", checkpoint.unet.out_channels)]
+            [("in_channels", model_files.unet.in_channels), ("out_channels", model_files.unet.out_channels)]
         {
             if channels != latent {
                 return Err(unet_keys.invalid(key, format!("the VAE's latent_channels = {latent}")));
             }
         }
-        Ok(checkpoint)
+        Ok(model_files)
     }
 
     /// Only a velocity can be learned where nothing but noise is seen: the noise itself would be the input.
     fn rescale_zero_snr(&mut self) -> Result<()> {
         if self.scheduler.prediction != PredictionType::VPrediction {
-            let allowed = "false: this checkpoint predicts the noise, and of pure noise that says nothing about the \
+            let allowed = "false: this model predicts the noise, and of pure noise that says nothing about the \
                            picture; only one that predicts the velocity (v_prediction) can be trained so";
             return Err(Error::argument("rescale_betas_zero_snr", true, allowed));
         }
@@ -212,7 +212,7 @@ fn check_model_index(folder: &Path) -> Result<()> {
         } else {
             "is neither a folder nor a file"
         };
-        return Err(Error::NotACheckpoint { folder: folder.to_path_buf(), reason: reason.to_string() });
+        return Err(Error::NotAModel { folder: folder.to_path_buf(), reason: reason.to_string() });
     }
     let keys = Keys::read(&file)?;
     let components =
@@ -226,7 +226,7 @@ fn check_model_index(folder: &Path) -> Result<()> {
         }
         if !folder.join(component).is_dir() {
             let reason = format!("has no folder '{component}', which model_index.json names");
-            return Err(Error::NotACheckpoint { folder: folder.to_path_buf(), reason });
+            return Err(Error::NotAModel { folder: folder.to_path_buf(), reason });
         }
     }
     for unsupported in ["text_encoder_2", "transformer", "prior"] {
