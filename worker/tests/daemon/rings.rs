@@ -101,6 +101,8 @@ async fn a_rank_that_fails_is_not_missed_before_it_has_said_why() {
         begin(&mut ring, id, &spec).await;
         // 1. Its reason is in its log; its files wait. A neighbour that misses it says so within 3 s.
         ring.sessions[0].until_error().await;
+        // Beats from before its start may still be under way.
+        while ring.sessions[1].until_beat().await[0].phase() == RankPhase::Ready {}
         for _ in 0..50 {
             let held = ring.sessions[1].until_beat().await;
             assert_eq!(held[0].phase(), RankPhase::Training, "{held:?}");
