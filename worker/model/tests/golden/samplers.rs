@@ -123,7 +123,7 @@ fn what_diffusers_writes_is_read_as_what_it_was_made_from() {
     let golden = GoldenFile::open("samplers.safetensors");
     for kind in SamplerKind::ALL {
         let saved = keys(golden.metadata("saved")[kind.name()].as_str().unwrap());
-        let case = format!("{kind}-in-place-of-the-model's");
+        let case = format!("{kind}-in-place-of-the-checkpoint's");
         let made_from = keys(&golden.metadata("cases")[case.as_str()]["config"]);
         let read = |keys: &Keys| SamplerConfig::from_keys(keys, kind).unwrap();
         assert_eq!(read(&saved), read(&made_from), "{kind}");
