@@ -106,7 +106,7 @@ async fn a_pipeline_that_cannot_be_made_is_refused_before_training() -> Result<(
     std::fs::create_dir_all(sandbox.path("out/pipeline"))?;
     std::fs::write(sandbox.path("out/pipeline/notes.txt"), "mine")?;
     sandbox.write_job("job.toml", &Job::toy()?.set("train.save_as_full_pipeline", true))?;
-    let said = ["train.save_as_full_pipeline", "no pipeline"];
+    let said = ["train.save_as_full_pipeline", "is not a pipeline"];
     sandbox.finish(&["run", "job.toml", "-o", "out"]).await?.expect_code(2)?.expect_said(&said)?;
     ensure!(
         !sandbox.path("out/learned_embeds.safetensors").exists()

@@ -39,8 +39,10 @@ impl Job {
             JobState::Queued => ReasonCode::WaitingForWorkers,
             JobState::Preparing | JobState::Running if self.is_cancelling() => ReasonCode::Cancelling,
             JobState::Preparing => ReasonCode::Preparing,
-            JobState::Running if self.spec.activity() == Activity::Drawing => ReasonCode::Drawing,
-            JobState::Running => ReasonCode::Training,
+            JobState::Running => match self.spec.activity() {
+                Activity::Training => ReasonCode::Training,
+                Activity::Drawing => ReasonCode::Drawing,
+            },
             JobState::Succeeded if self.stopped_early() => ReasonCode::StoppedEarly,
             JobState::Succeeded => ReasonCode::Completed,
             JobState::Cancelled => ReasonCode::CancelledByUser,

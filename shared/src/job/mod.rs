@@ -109,18 +109,14 @@ impl JobSpec {
 
     /// The work, where it is textual inversion.
     pub fn textual_inversion(&self) -> Option<&TextualInversionSpec> {
-        match &self.work {
-            Work::TextualInversion(work) => Some(work),
-            Work::Generate(_) => None,
-        }
+        let Work::TextualInversion(work) = &self.work else { return None };
+        Some(work)
     }
 
     /// The same, to be changed.
     pub fn textual_inversion_mut(&mut self) -> Option<&mut TextualInversionSpec> {
-        match &mut self.work {
-            Work::TextualInversion(work) => Some(work),
-            Work::Generate(_) => None,
-        }
+        let Work::TextualInversion(work) = &mut self.work else { return None };
+        Some(work)
     }
 
     /// Whether the number of steps still has to follow from the number of images.
@@ -134,10 +130,8 @@ impl JobSpec {
     /// # Errors
     /// No image, or more steps than a job may have.
     pub fn count_steps(&mut self, images: u64) -> Result<(), SpecError> {
-        match &mut self.work {
-            Work::TextualInversion(work) => work.count_steps(images, &self.common.cluster),
-            Work::Generate(_) => Ok(()),
-        }
+        let Work::TextualInversion(work) = &mut self.work else { return Ok(()) };
+        work.count_steps(images, &self.common.cluster)
     }
 
     /// An option that nobody refuses but that is without effect as it is given, in words.
@@ -187,18 +181,14 @@ impl JobSpec {
 
     /// The embeddings that it draws with, as [`EmbeddingPlace`] reads them.
     pub fn drawn_embeddings(&self) -> &[String] {
-        match &self.work {
-            Work::Generate(generate) => &generate.embeddings,
-            Work::TextualInversion(_) => &[],
-        }
+        let Work::Generate(generate) = &self.work else { return &[] };
+        &generate.embeddings
     }
 
     /// The same, to be changed.
     pub fn drawn_embeddings_mut(&mut self) -> &mut [String] {
-        match &mut self.work {
-            Work::Generate(generate) => &mut generate.embeddings,
-            Work::TextualInversion(_) => &mut [],
-        }
+        let Work::Generate(generate) = &mut self.work else { return &mut [] };
+        &mut generate.embeddings
     }
 
     /// The words that it teaches, in the order of its files.

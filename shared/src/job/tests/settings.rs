@@ -1,6 +1,7 @@
 //! `KEY=VALUE` over a job file.
 
 use super::*;
+use crate::job::{kinds::generate::GenerateDraft, reader::Keys};
 
 #[track_caller]
 fn settings(given: &[&str]) -> Vec<Setting> {
@@ -160,4 +161,24 @@ fn a_wrong_queue_is_named_with_its_line_or_its_setting() {
         assert!(problems.iter().any(|problem| problem.starts_with(start)), "{start} is not in {problems:#?}");
     }
     assert_eq!(problems.len(), starts.len(), "{problems:#?}");
+}
+
+/// What is not written down is not there.
+#[test]
+fn the_readme_and_the_pages_beside_it_have_every_key() {
+    let repository = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |page: &str| std::fs::read_to_string(repository.join(page)).unwrap();
+    let (readme, generate) = (read("README.md"), read("docs/generate.md"));
+    for key in <TrainDraft as Keys>::KEYS {
+        assert!(
+            readme.contains(&format!("train.{key}`")) || readme.contains(&format!("`{key}`")),
+            "train.{key}"
+        );
+    }
+    for key in <GenerateDraft as Keys>::KEYS {
+        assert!(
+            generate.contains(&format!("`{key}`")) || generate.contains(&format!("{key} =")),
+            "generate.{key}"
+        );
+    }
 }
