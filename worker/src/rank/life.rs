@@ -1,18 +1,22 @@
 //! The life of a rank of any kind, from its assignment to its last word.
 
+use std::time::Duration;
+
 use ringtune_shared::version::VERSION;
 use tokio::{sync::mpsc, time::timeout};
 
-use super::{
-    Context, Error, LentRing, Orders, Rank, Task, Work, agreement,
-    ending::{LAST_UPLOAD, WAIT_FOR_A_BETTER_REASON},
-    folder::make_work_folder,
-};
+use super::{Context, Error, LentRing, Orders, Rank, Task, Work, agreement, folder::make_work_folder};
 use crate::{
     journal::{Journal, LOG_FILE},
     ring::Seat,
     session::{Assignment, RankEvent, RankKey, dropped, ended},
 };
+
+/// A neighbour that fails tells the coordinator why, and the coordinator ends us. Only when that does not come is
+/// "my neighbour is gone" the best reason there is.
+const WAIT_FOR_A_BETTER_REASON: Duration = Duration::from_secs(3);
+/// For what a failed job leaves.
+const LAST_UPLOAD: Duration = Duration::from_secs(10);
 
 /// Does the work and says how it ended; nothing else is ever the last word.
 pub(crate) async fn live<T: Task>(

@@ -4,7 +4,6 @@
 
 mod agreement;
 mod context;
-mod ending;
 mod error;
 mod folder;
 mod lent_ring;

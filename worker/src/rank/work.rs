@@ -1,6 +1,6 @@
 //! What a kind of work gives to a rank's life.
 
-use std::future::Future;
+use std::{future::Future, path::PathBuf};
 
 use ringtune_shared::ids::ContentHash;
 use tokio::sync::watch;
@@ -25,7 +25,7 @@ pub(crate) struct Rank {
     /// Where it says how it goes.
     pub(crate) journal: Journal,
     /// Where it writes; there already.
-    pub(crate) folder: std::path::PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 impl Rank {
