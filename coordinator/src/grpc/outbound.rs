@@ -265,5 +265,7 @@ fn assignment(given: &Assignment) -> v1::Assignment {
         precision: given.precision.as_str().to_owned(),
         numerics_class: given.numerics_class.clone(),
         version: given.version.clone(),
+        // Empty is not compared.
+        spec_sha256: given.spec.hash().map(|hash| hash.to_string()).unwrap_or_default(),
     }
 }

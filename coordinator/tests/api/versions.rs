@@ -5,8 +5,9 @@ use std::marker::PhantomData;
 use bytes::{Buf as _, BufMut as _};
 use futures::StreamExt as _;
 use prost::Message as _;
-use ringtune_proto::v1::{
-    self, JobState, RankPhase, session_request::Message as Up, session_response::Message as Down,
+use ringtune_proto::{
+    convert::spec_from_wire,
+    v1::{self, JobState, RankPhase, session_request::Message as Up, session_response::Message as Down},
 };
 use ringtune_shared::version::{VERSION, WORKER_PROTOCOLS};
 use tokio::sync::mpsc;
@@ -166,6 +167,9 @@ async fn a_worker_of_the_next_minor_version_does_a_whole_job() {
     let job = coordinator.create(1).await;
     let assignment = worker.take_rank().await;
     assert_eq!(assignment.ring.unwrap().protocol, WORKER_PROTOCOLS.max);
+    // By which a worker sees whether it knows everything that is in the job.
+    let read = spec_from_wire(assignment.spec.unwrap()).unwrap();
+    assert_eq!(assignment.spec_sha256, read.hash().unwrap().to_string());
     // A line and a stage that only it knows.
     let (job_id, epoch) = (worker.held.job_id.clone(), worker.held.epoch);
     let line = v1::LogLine { level: 77, rank: Some(0), message: "unheard of".to_owned() };

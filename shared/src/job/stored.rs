@@ -11,6 +11,7 @@ use super::{
     ClusterSpec, CommonSpec, DebugSpec, JobSpec, ModelSpec, Work, form::Unchecked,
     kinds::generate::GenerateSpec,
 };
+use crate::ids::ContentHash;
 
 /// The version of the form that [`JobSpec::to_stored`] writes.
 pub const STORED_VERSION: i64 = 1;
@@ -51,6 +52,15 @@ pub enum StoredSpecError {
 }
 
 impl JobSpec {
+    /// The hash of the job as it is stored: two builds that read the same message have the same one only if both know
+    /// everything that is in it.
+    ///
+    /// # Errors
+    /// None that a spec could cause.
+    pub fn hash(&self) -> Result<ContentHash, StoredSpecError> {
+        Ok(ContentHash::of(self.to_stored()?.as_bytes()))
+    }
+
     /// The job as it is stored, in the form [`STORED_VERSION`].
     ///
     /// # Errors

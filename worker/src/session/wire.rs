@@ -106,6 +106,13 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
     };
     let spec = spec_from_wire(wire.spec.ok_or_else(|| wrong("spec")(&"absent"))?)
         .map_err(|error| wrong("spec")(&error))?;
+    if !wire.spec_sha256.is_empty() && spec.hash().is_ok_and(|hash| hash.to_string() != wire.spec_sha256) {
+        // It would compute something else than the other ranks, and nobody would notice.
+        let version = &wire.version;
+        let reason =
+            format!("this worker ({VERSION}) does not know all its options; install version {version}");
+        return Err(wrong("spec")(&reason));
+    }
     Ok(Assignment {
         ring: RingView { job: job_id("Assignment", &ring.job_id)?, epoch: Epoch(ring.epoch), members },
         rank,
@@ -235,5 +242,47 @@ fn phase(phase: Phase) -> v1::RankPhase {
         Phase::Finished => v1::RankPhase::Finished,
         Phase::Failed => v1::RankPhase::Failed,
         Phase::Stopped => v1::RankPhase::Stopped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringtune_proto::convert::spec_to_wire;
+    use ringtune_shared::{
+        ids::{JobId, WorkerId},
+        job::parse_job_toml,
+    };
+
+    use super::*;
+
+    fn wire() -> v1::Assignment {
+        let text = "kind = \"generate\"\n[model]\nbase = \"/m\"\n[generate]\nprompts = [\"a cat\"]\n";
+        let spec = parse_job_toml(text).unwrap();
+        let member = v1::RingMember { worker_id: WorkerId::new().to_string(), address: String::new() };
+        let ring = v1::RingView {
+            job_id: JobId::new().to_string(),
+            epoch: 1,
+            members: vec![member],
+            protocol: RING_PROTOCOLS.max,
+        };
+        v1::Assignment {
+            ring: Some(ring),
+            spec: Some(spec_to_wire(&spec)),
+            threads_per_rank: 1,
+            precision: "no".to_owned(),
+            version: "0.3.0".to_owned(),
+            spec_sha256: spec.hash().unwrap().to_string(),
+            ..v1::Assignment::default()
+        }
+    }
+
+    #[test]
+    fn a_job_with_options_that_this_build_does_not_know_is_refused() {
+        assert!(assignment(wire()).is_ok());
+        assert!(assignment(v1::Assignment { spec_sha256: String::new(), ..wire() }).is_ok());
+        // What is unknown is skipped on the wire: only the hash tells.
+        let other = v1::Assignment { spec_sha256: "0".repeat(64), ..wire() };
+        let text = assignment(other).unwrap_err().to_string();
+        assert!(text.contains("does not know all its options; install version 0.3.0"), "{text}");
     }
 }

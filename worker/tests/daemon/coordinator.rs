@@ -280,6 +280,7 @@ impl Session {
             precision: precision.to_owned(),
             numerics_class: "test".to_owned(),
             version: VERSION.to_owned(),
+            spec_sha256: rank.spec.hash().unwrap().to_string(),
         }))
         .await;
     }
