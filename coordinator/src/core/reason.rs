@@ -15,10 +15,8 @@ pub enum ReasonCode {
     WaitingBehindJob,
     /// Preparing: the ranks fetch, load and encode.
     Preparing,
-    /// Running: it learns.
-    Training,
-    /// Running: it draws pictures.
-    Drawing,
+    /// Running: what the work of its kind is.
+    Running(Activity),
     /// Preparing or running: it is being cancelled.
     Cancelling,
     /// Succeeded: everything is done.
@@ -39,10 +37,7 @@ impl Job {
             JobState::Queued => ReasonCode::WaitingForWorkers,
             JobState::Preparing | JobState::Running if self.is_cancelling() => ReasonCode::Cancelling,
             JobState::Preparing => ReasonCode::Preparing,
-            JobState::Running => match self.spec.activity() {
-                Activity::Training => ReasonCode::Training,
-                Activity::Drawing => ReasonCode::Drawing,
-            },
+            JobState::Running => ReasonCode::Running(self.spec.activity()),
             JobState::Succeeded if self.stopped_early() => ReasonCode::StoppedEarly,
             JobState::Succeeded => ReasonCode::Completed,
             JobState::Cancelled => ReasonCode::CancelledByUser,

@@ -1,6 +1,6 @@
 //! Domain types as wire messages.
 
-use ringtune_proto::convert::{queue_to_wire, spec_to_wire, timestamp};
+use ringtune_proto::convert::{activity_to_wire, queue_to_wire, spec_to_wire, timestamp};
 use ringtune_proto::v1;
 use ringtune_shared::version::Agreement;
 
@@ -64,8 +64,7 @@ fn reason_code(code: ReasonCode) -> v1::JobReason {
         ReasonCode::WaitingForWorkers => v1::JobReason::WaitingForWorkers,
         ReasonCode::WaitingBehindJob => v1::JobReason::WaitingBehindJob,
         ReasonCode::Preparing => v1::JobReason::Preparing,
-        ReasonCode::Training => v1::JobReason::Training,
-        ReasonCode::Drawing => v1::JobReason::Drawing,
+        ReasonCode::Running(activity) => activity_to_wire(activity),
         ReasonCode::Cancelling => v1::JobReason::Cancelling,
         ReasonCode::Completed => v1::JobReason::Completed,
         ReasonCode::StoppedEarly => v1::JobReason::StoppedEarly,
