@@ -2,7 +2,7 @@
 
 use ringtune_shared::captions::{CaptionFileError, CaptionFileProblem};
 
-use crate::{data, engine::EngineError, output};
+use crate::{data, engine::EngineError, output, train};
 
 /// Whether another worker might do better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,11 @@ pub trait Blame: std::error::Error + Send + Sync + 'static {
     /// Of the job, where every worker would fail over the same content or option; of this node, where another one may
     /// do better.
     fn fault(&self) -> Fault;
+
+    /// Whether a job that goes on from where it was would only come to it again: what it has is not worth keeping then.
+    fn would_come_again(&self) -> bool {
+        false
+    }
 }
 
 /// What only a worker can see is wrong with the job.
@@ -89,6 +94,26 @@ impl Blame for output::Error {
             E::DiskFull { .. } | E::Write { .. } | E::ReadBack { .. } => Fault::Node,
             E::Shape { .. } | E::Format { .. } | E::NotFinite { .. } => Fault::Job,
         }
+    }
+}
+
+impl Blame for train::Error {
+    fn fault(&self) -> Fault {
+        use train::Error as E;
+        match self {
+            E::LearningRateBelowEnd { .. }
+            | E::TrainingSet { .. }
+            | E::Prompt { .. }
+            | E::NotFinite { .. }
+            | E::Checkpoint { .. } => Fault::Job,
+            // Another rank sent it; the disk lost it.
+            E::GradientLength { .. } | E::Posterior { .. } => Fault::Node,
+        }
+    }
+
+    /// All that follows from the job's own numbers.
+    fn would_come_again(&self) -> bool {
+        !matches!(self, Self::Posterior { .. })
     }
 }
 

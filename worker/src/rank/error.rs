@@ -6,7 +6,7 @@ use crate::{
     base_model, contents,
     engine::EngineError,
     fault::{Blame, Fault},
-    ring, train,
+    ring,
 };
 
 /// Each names the job's field, the file or the neighbour it is about.
@@ -24,12 +24,6 @@ pub enum Error {
         /// "model.base" and the like.
         what: &'static str,
     },
-    /// Batches, learning rate, numbers that are not finite: the job's own, which would fail again from where they are.
-    #[error(transparent)]
-    Train(train::Error),
-    /// An encoded picture that this worker had set aside.
-    #[error("{0}")]
-    Posterior(String),
     /// Anything else, of the part that says it.
     #[error("{0}")]
     Work(Box<dyn Blame>),
@@ -44,15 +38,6 @@ pub enum Error {
 impl<E: Blame> From<E> for Error {
     fn from(error: E) -> Self {
         Self::Work(Box::new(error))
-    }
-}
-
-impl From<train::Error> for Error {
-    fn from(error: train::Error) -> Self {
-        match error {
-            train::Error::Posterior { problem } => Self::Posterior(problem),
-            other => Self::Train(other),
-        }
     }
 }
 
@@ -71,14 +56,14 @@ impl Error {
     /// See [`Blame::fault`].
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Train(error) => train_fault(error),
             Self::Work(error) => error.fault(),
-            Self::Ring(_)
-            | Self::Disagreement { .. }
-            | Self::Posterior(_)
-            | Self::Task(_)
-            | Self::Stopped => Fault::Node,
+            Self::Ring(_) | Self::Disagreement { .. } | Self::Task(_) | Self::Stopped => Fault::Node,
         }
+    }
+
+    /// See [`Blame::would_come_again`].
+    pub(super) fn would_come_again(&self) -> bool {
+        matches!(self, Self::Work(error) if error.would_come_again())
     }
 
     /// Whether all that is known is that a neighbour is gone: it, or another rank, may know why.
@@ -93,31 +78,20 @@ impl Error {
     }
 }
 
-fn train_fault(error: &train::Error) -> Fault {
-    use train::Error as E;
-    match error {
-        E::LearningRateBelowEnd { .. }
-        | E::TrainingSet { .. }
-        | E::Prompt { .. }
-        | E::NotFinite { .. }
-        | E::Checkpoint { .. } => Fault::Job,
-        // Another rank sent it; the disk lost it.
-        E::GradientLength { .. } | E::Posterior { .. } => Fault::Node,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::train;
 
     #[test]
-    fn numbers_are_the_jobs_fault_and_neighbours_the_nodes() {
+    fn a_part_keeps_its_words_and_its_fault() {
         let not_finite = train::Error::NotFinite { step: 9, in_a_row: 10, loss: f32::NAN };
-        assert_eq!(Error::from(not_finite).fault(), Fault::Job);
+        let error = Error::from(not_finite);
+        assert!(error.fault() == Fault::Job && error.would_come_again());
+        let lost = Error::from(train::Error::Posterior { problem: "latents/ab: gone".to_owned() });
+        assert!(lost.fault() == Fault::Node && !lost.would_come_again());
+        assert_eq!(lost.to_string(), "latents/ab: gone");
         assert_eq!(Error::from(ring::Error::Replaced).fault(), Fault::Node);
-        let lost = train::Error::Posterior { problem: "latents/ab: gone".to_owned() };
-        let lost = Error::from(lost);
-        assert_eq!((lost.fault(), lost.to_string().as_str()), (Fault::Node, "latents/ab: gone"));
         assert_eq!(
             Error::of_engine(EngineError::Gone).to_string(),
             "model.base: the engine's thread has ended"

@@ -179,8 +179,7 @@ impl Life {
     /// Says what went wrong, and leaves what there is.
     async fn fail<W: Work>(&self, error: Error, work: &mut W, orders: &mut Orders) -> Result<(), Error> {
         self.rank.journal.error(error.to_string()).await;
-        // A job that fails over its own numbers would only fail again.
-        let can_go_on = !matches!(error, Error::Train(_));
+        let can_go_on = !error.would_come_again();
         // What cannot be kept in time is lost; the job has failed for another reason.
         tokio::select! {
             _ = timeout(LAST_UPLOAD, work.finish(&self.rank, can_go_on)) => (),

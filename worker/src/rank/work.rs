@@ -7,7 +7,9 @@ use tokio::sync::watch;
 
 use super::{Context, Error, LentRing};
 use crate::{
+    base_model::{self, Loaded, Loading},
     contents::Uploads,
+    engine::TrainingSize,
     journal::Journal,
     session::{Assignment, RankOrders},
 };
@@ -33,6 +35,29 @@ impl Rank {
     pub(crate) fn start_uploads(&self, orders: &Orders) -> Uploads {
         let ring = &self.assignment.ring;
         Uploads::start(ring.job, self.context.artifacts.at(ring.epoch), orders.clone())
+    }
+
+    /// Brings the job's base model here and loads it, for training of this size or for pictures only.
+    ///
+    /// # Errors
+    /// What is wrong with `model.base`, or with this node.
+    pub(crate) async fn load_model(
+        &self,
+        training: Option<TrainingSize>,
+        rescale_zero_snr: bool,
+    ) -> Result<Loaded, base_model::Error> {
+        let loading = Loading {
+            spec: &self.assignment.spec,
+            training,
+            rescale_zero_snr,
+            precision: self.assignment.precision,
+            threads: self.assignment.threads,
+            engine: &self.context.engine,
+            sources: &self.context.models,
+            fingerprints: &self.context.fingerprints,
+            journal: &self.journal,
+        };
+        loading.run().await
     }
 }
 

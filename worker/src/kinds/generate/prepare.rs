@@ -11,7 +11,6 @@ use ringtune_sources::LocalModel;
 
 use super::error::refused;
 use crate::{
-    base_model::Loading,
     contents::one_file,
     engine::SamplerKind,
     fault::Refusal,
@@ -33,22 +32,11 @@ pub(super) struct Prepared {
 
 /// Prepares a rank. Every failure names the job's field or the file.
 pub(super) async fn prepare(rank: &Rank, spec: &GenerateSpec) -> Result<Prepared, Error> {
-    let Rank { assignment, context, journal, .. } = rank;
+    let Rank { assignment, journal, .. } = rank;
     // 1. The embeddings.
     let files = fetch_all(rank, spec).await?;
     // 2. The base model; its hash is taken beside.
-    let loading = Loading {
-        spec: &assignment.spec,
-        training: None,
-        rescale_zero_snr: false,
-        precision: assignment.precision,
-        threads: assignment.threads,
-        engine: &context.engine,
-        sources: &context.models,
-        fingerprints: &context.fingerprints,
-        journal,
-    };
-    let mut loaded = loading.run().await?;
+    let mut loaded = rank.load_model(None, false).await?;
     // 3. Words and sizes.
     let (options, tokenizer, info) = (options(spec), loaded.tokenizer.clone(), loaded.info.clone());
     let resolve = move || Drawing::new(options, &tokenizer, info, &files);

@@ -15,7 +15,7 @@ use super::{
     words,
 };
 use crate::{
-    base_model::{Loaded, Loading},
+    base_model::Loaded,
     data::{Prompts, buckets::BucketOptions, images::ImageFile, prompts::Caption},
     engine::{ModelInfo, PredictionType, TrainingSize},
     fault::Refusal,
@@ -92,18 +92,7 @@ pub(super) async fn prepare(rank: &Rank, job: &TextualInversionSpec) -> Result<P
         resolution: train.resolution as usize,
         bucketed: train.enable_bucket,
     };
-    let loading = Loading {
-        spec,
-        training: Some(training),
-        rescale_zero_snr: train.rescale_betas_zero_snr,
-        precision: assignment.precision,
-        threads: assignment.threads,
-        engine: &context.engine,
-        sources: &context.models,
-        fingerprints: &context.fingerprints,
-        journal,
-    };
-    let mut loaded = loading.run().await?;
+    let mut loaded = rank.load_model(Some(training), train.rescale_betas_zero_snr).await?;
     let model = loaded.info.clone();
     check_resolution(train, &model)?;
     let starts: Vec<Option<Vec<f32>>> = embeddings

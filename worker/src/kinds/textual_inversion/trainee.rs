@@ -24,8 +24,8 @@ use crate::{
     ring::{self, RankRing},
     session::StepSummary,
     train::{
-        LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, SavedState, Selection, StepOutcome,
-        TrainState, mean_loss, reduce_rows,
+        self, LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, SavedState, Selection,
+        StepOutcome, TrainState, mean_loss, reduce_rows,
     },
     training::{Course, Origin, Previews, Shown, StepJudged, Trainee, Validation},
 };
@@ -90,8 +90,8 @@ impl Inverter {
     }
 
     fn builder(&self) -> Result<Arc<Mutex<MicrobatchBuilder>>, Error> {
-        let unknown = || Error::Posterior("not all posteriors are known yet".to_owned());
-        self.builder.clone().ok_or_else(unknown)
+        let problem = || "not all posteriors are known yet".to_owned();
+        Ok(self.builder.clone().ok_or_else(|| train::Error::Posterior { problem: problem() })?)
     }
 
     fn rows(&self) -> Arc<Vec<f32>> {
