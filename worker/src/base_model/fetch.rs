@@ -27,24 +27,8 @@ pub(super) async fn materialise(
     journal: &Journal,
 ) -> Result<LocalModel, Error> {
     let location = spec.common.model.location()?;
-    let (sender, receiver) = progress_channel();
-    let mut fetching = Box::pin(sources.fetch(&location, &spec.common.model.variant, &sender));
-    let mut ticks = interval(REPORT);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut said = DownloadProgress::default();
-    let fetched = loop {
-        tokio::select! {
-            fetched = &mut fetching => break fetched,
-            _ = ticks.tick() => {
-                let now = *receiver.borrow();
-                if now != said {
-                    said = now;
-                    report(journal, now).await;
-                }
-            }
-        }
-    };
-    let model = fetched?;
+    let variant = &spec.common.model.variant;
+    let (model, said) = fetch(sources, &location, variant, |now| report(journal, now)).await?;
     if said != DownloadProgress::default() {
         report(journal, DownloadProgress { done: said.total, ..said }).await;
     }
@@ -57,6 +41,32 @@ pub(super) async fn materialise(
         journal.info(format!("model: {location}")).await;
     }
     Ok(model)
+}
+
+/// Brings a model here, and tells every two seconds how far it is, as long as it gets on. Gives what was told last, too.
+pub(crate) async fn fetch<Told: Future<Output = ()>>(
+    sources: &ModelSources,
+    location: &ModelLocation,
+    variant: &str,
+    tell: impl Fn(DownloadProgress) -> Told,
+) -> Result<(LocalModel, DownloadProgress), ringtune_sources::Error> {
+    let (sender, receiver) = progress_channel();
+    let mut fetching = Box::pin(sources.fetch(location, variant, &sender));
+    let mut ticks = interval(REPORT);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = DownloadProgress::default();
+    loop {
+        tokio::select! {
+            fetched = &mut fetching => return Ok((fetched?, told)),
+            _ = ticks.tick() => {
+                let now = *receiver.borrow();
+                if now != told {
+                    told = now;
+                    tell(now).await;
+                }
+            }
+        }
+    }
 }
 
 /// The folder of the job's tokenizer, where the model lies in `model`.

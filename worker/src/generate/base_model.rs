@@ -1,16 +1,12 @@
 //! The model of `generate` and `pipeline` on this machine.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use ringtune_shared::job::{ModelLocation, check_variant};
-use ringtune_sources::{DownloadProgress, Environment, LocalModel, ModelSources, Patience, progress_channel};
-use tokio::time::{MissedTickBehavior, interval};
+use ringtune_sources::{Environment, LocalModel, ModelSources, Patience};
 
 use super::{Error, say};
 use crate::settings::ModelCacheSettings;
-
-/// How often a download says how far it is.
-const REPORT: Duration = Duration::from_secs(2);
 
 /// Which model, as the options say it.
 #[derive(Clone, Copy, Debug)]
@@ -35,24 +31,14 @@ pub(crate) async fn fetch(choice: ModelChoice<'_>) -> Result<LocalModel, Error> 
     // Daemons have settings; this has their defaults.
     let cache = ModelCacheSettings::default().options(&environment, Path::new("/var/lib/ringtune-worker"));
     let sources = ModelSources::new(environment, cache, Patience::default());
-    let (sender, receiver) = progress_channel();
-    let mut fetching = Box::pin(sources.fetch(&location, variant, &sender));
-    let mut ticks = interval(REPORT);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut said = DownloadProgress::default();
-    let model = loop {
-        tokio::select! {
-            fetched = &mut fetching => break fetched?,
-            _ = ticks.tick() => {
-                let now = *receiver.borrow();
-                if now != said && now.done < now.total {
-                    said = now;
-                    let [done, total] = [now.done, now.total].map(|bytes| bytes as f64 / 1e6);
-                    say(&format!("downloading {location}: {done:.1} of {total:.1} MB"));
-                }
-            }
+    let (model, _) = crate::base_model::fetch(&sources, &location, variant, |now| {
+        if now.done < now.total {
+            let [done, total] = [now.done, now.total].map(|bytes| bytes as f64 / 1e6);
+            say(&format!("downloading {location}: {done:.1} of {total:.1} MB"));
         }
-    };
+        std::future::ready(())
+    })
+    .await?;
     model.remarks.iter().for_each(|remark| say(remark));
     if let Some(origin) = &model.origin {
         say(&format!("{location} is commit {}", origin.commit));
