@@ -11,7 +11,7 @@ mod validation;
 
 use std::path::Path;
 
-use super::kinds::{generate::*, textual_inversion::*};
+use super::kinds::textual_inversion::*;
 use super::*;
 
 /// A job with these lines in `[train]` and `[cluster]`.

@@ -1,0 +1,126 @@
+//! Any job that is accepted is the same after it was a job file, after it was stored, and after it went over the wire:
+//! workers compare the hash of what they read with that of what the coordinator stores.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use proptest::prelude::*;
+use ringtune_proto::convert::{spec_from_wire, spec_to_wire};
+use ringtune_shared::job::{
+    ClusterDraft, DebugDraft, JobDraft, JobSpec, LrScheduler, ModelDraft,
+    kinds::{
+        generate::GenerateDraft,
+        textual_inversion::{DataDraft, TrainDraft},
+    },
+    parse_job_toml,
+};
+
+fn any_training() -> impl Strategy<Value = JobDraft> {
+    let word = || "[a-z<>_\\\\\"é]{1,20}";
+    let tokens = (word(), word(), "[^\\p{Cc}{}\\[\\]]{0,40}", "[^\\p{Cc}:]{1,60}");
+    let numbers = (1..=64_i64, 1..=1024_i64, 0..=10_000_000_i64, 0..=i64::MAX, 1e-300..=1000.0_f64);
+    let sizes = (1..=1024_i64, 1..=64_i64, any::<[bool; 2]>(), 0..6_usize, 0..3_usize);
+    (tokens, numbers, sizes).prop_map(|(tokens, numbers, sizes)| {
+        let (placeholder, initializer, around, path) = tokens;
+        let (vectors, batch, steps, seed, learning_rate) = numbers;
+        let (world_size, accumulation, flags, scheduler, templates) = sizes;
+        // A list of rates stands in place of one and its schedule.
+        let listed = templates == 1;
+        JobDraft {
+            kind: Some("textual_inversion".into()),
+            name: Some(around.trim().into()),
+            model: ModelDraft { base: Some(path.clone()), ..ModelDraft::default() },
+            data: DataDraft { images: Some(path.clone()), folders: None },
+            train: TrainDraft {
+                placeholder_token: Some(format!("<{placeholder}>1")),
+                initializer_token: flags[1].then_some(initializer),
+                initializer_embedding: (!flags[1]).then(|| path.clone()),
+                learnable_property: Some("style".into()),
+                num_vectors: Some(vectors),
+                resolution: Some(batch),
+                train_batch_size: Some(batch),
+                gradient_accumulation_steps: Some(accumulation),
+                max_train_steps: flags[0].then_some(steps.max(1)),
+                learning_rate: (!listed).then_some(learning_rate),
+                learning_rates: listed.then(|| "0.5:10, 1e-3:20, 1e-7".into()),
+                scale_lr: Some(flags[0]),
+                lr_scheduler: (!listed).then(|| LrScheduler::ALL[scheduler].to_string()),
+                lr_warmup_steps: (!listed).then_some(steps),
+                seed: Some(seed),
+                mixed_precision: Some("bf16".into()),
+                center_crop: Some(flags[1]),
+                templates: Some(vec![format!("{around}{{}}"); templates]),
+                save_steps: Some(steps),
+                adam_beta1: Some(learning_rate / 1001.0),
+                adam_beta2: Some(learning_rate / 2000.0),
+                adam_weight_decay: Some(learning_rate),
+                adam_epsilon: Some(learning_rate),
+                lr_num_cycles: Some(steps.max(1)),
+                max_grad_norm: Some(learning_rate),
+                snr_gamma: Some(learning_rate),
+                noise_offset: Some(learning_rate / 10.0),
+                rescale_betas_zero_snr: Some(flags[0]),
+                num_train_epochs: flags[1].then_some(steps.max(1)),
+                repeats: Some(batch),
+                checkpointing_steps: Some(vectors),
+                checkpoints_total_limit: Some(vectors),
+                resume_from_checkpoint: Some(format!("checkpoint-{vectors}")),
+                save_as_full_pipeline: Some(flags[0]),
+                validation_loss_steps: Some(steps.max(1)),
+                validation_loss_samples: Some(batch),
+                select_best: Some(flags[0]),
+                early_stop_patience: Some(steps),
+                validation_prompt: Some(around.clone()),
+                num_validation_images: Some(vectors),
+                validation_steps: Some(steps.max(1)),
+                caption_dropout: None,
+                shuffle_tags: Some(false),
+                keep_tags: Some(0),
+                enable_bucket: Some(false),
+                min_bucket_reso: Some(batch),
+                max_bucket_reso: Some(batch),
+                bucket_reso_steps: Some(batch),
+                bucket_no_upscale: Some(flags[0]),
+                report_to: Some("none".into()),
+            },
+            cluster: ClusterDraft {
+                world_size: Some(world_size),
+                min_world_size: Some(1),
+                threads_per_rank: Some(batch),
+            },
+            debug: DebugDraft { trace_dir: Some(path) },
+            ..JobDraft::default()
+        }
+    })
+}
+
+fn any_drawing() -> impl Strategy<Value = JobDraft> {
+    let texts = prop::collection::vec("[^\\p{Cc}]{1,40}", 1..4);
+    (texts, "[^\\p{Cc}:]{1,60}", 1..=64_i64, 0..=i64::MAX, 0.0..=100.0_f64).prop_map(
+        |(prompts, path, count, seed, guidance)| JobDraft {
+            kind: Some("generate".into()),
+            model: ModelDraft { base: Some(path), ..ModelDraft::default() },
+            generate: GenerateDraft {
+                negative_prompt: prompts.last().cloned(),
+                prompts: Some(prompts),
+                count: Some(count),
+                seed: Some(seed),
+                guidance_scale: Some(guidance),
+                ..GenerateDraft::default()
+            },
+            ..JobDraft::default()
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn a_job_is_the_same_wherever_it_was(draft in prop_oneof![any_training(), any_drawing()]) {
+        let spec = JobSpec::from_draft(draft).unwrap();
+        prop_assert_eq!(&parse_job_toml(&spec.to_toml().unwrap()).unwrap(), &spec);
+        let json = serde_json::to_string(&spec).unwrap();
+        prop_assert_eq!(&serde_json::from_str::<JobSpec>(&json).unwrap(), &spec);
+        let received = spec_from_wire(spec_to_wire(&spec)).unwrap();
+        prop_assert_eq!(&received, &spec);
+        prop_assert_eq!(received.hash().unwrap(), spec.hash().unwrap());
+    }
+}
