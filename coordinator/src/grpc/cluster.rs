@@ -43,6 +43,13 @@ impl ClusterService for Cluster {
         Err(Status::unimplemented("this version cannot drain workers"))
     }
 
+    async fn undrain_worker(
+        &self,
+        _request: Request<v1::UndrainWorkerRequest>,
+    ) -> Result<Response<v1::UndrainWorkerResponse>, Status> {
+        Err(Status::unimplemented("this version cannot drain workers"))
+    }
+
     async fn get_cluster(
         &self,
         _request: Request<v1::GetClusterRequest>,

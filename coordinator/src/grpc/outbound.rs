@@ -166,6 +166,7 @@ pub(super) fn step(step: &StepRecord) -> v1::StepReport {
         validation_seconds: step.validation_seconds,
         preview_seconds: step.preview_seconds,
         epoch: step.epoch.0,
+        state_sha256: String::new(),
     }
 }
 
@@ -202,6 +203,7 @@ pub(super) fn worker(cluster: &Cluster, worker: &Worker) -> v1::Worker {
         capabilities: Some(capabilities(&worker.capabilities)),
         connect_time: Some(time(worker.connected)),
         last_heartbeat_time: Some(time(worker.last_sign)),
+        draining: false,
     }
 }
 
@@ -266,5 +268,7 @@ fn assignment(given: &Assignment) -> v1::Assignment {
         version: given.version.clone(),
         // Empty is not compared.
         spec_sha256: given.spec.hash().map(|hash| hash.to_string()).unwrap_or_default(),
+        joins: false,
+        resume_from: String::new(),
     }
 }

@@ -134,8 +134,18 @@ impl Worker {
     pub(crate) async fn report(&mut self, phase: RankPhase, reason: &str) {
         self.held.phase = phase.into();
         self.held.reason = reason.to_owned();
-        let v1::HeldRank { job_id, epoch, rank, phase, step, reason, neighbour_lost, fault } =
-            self.held.clone();
+        let v1::HeldRank {
+            job_id,
+            epoch,
+            rank,
+            phase,
+            step,
+            reason,
+            neighbour_lost,
+            fault,
+            trouble,
+            leaving,
+        } = self.held.clone();
         let report = v1::RankReport {
             job_id,
             epoch,
@@ -146,6 +156,8 @@ impl Worker {
             neighbour_lost,
             step,
             fault,
+            trouble,
+            leaving,
         };
         self.say(Up::RankReport(report)).await;
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ringtune_proto::{
     convert::parse,
     v1::{
-        ExchangeRequest, ExchangeResponse, RingOpen,
+        self, ExchangeRequest, ExchangeResponse, RingOpen,
         exchange_request::Part,
         ring_service_server::{RingService, RingServiceServer},
     },
@@ -40,6 +40,15 @@ impl RingServer {
 
 #[tonic::async_trait]
 impl RingService for RingServer {
+    type FetchStateStream = tokio_stream::wrappers::ReceiverStream<Result<v1::FetchStateResponse, Status>>;
+
+    async fn fetch_state(
+        &self,
+        _request: Request<v1::FetchStateRequest>,
+    ) -> Result<Response<Self::FetchStateStream>, Status> {
+        Err(Status::unimplemented("not yet"))
+    }
+
     async fn exchange(
         &self,
         request: Request<Streaming<ExchangeRequest>>,

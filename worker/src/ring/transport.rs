@@ -135,6 +135,7 @@ impl SendHalf for Outgoing {
                     hop: frame.hop,
                     segment: frame.segment,
                     payload: frame.payload,
+                    checksum: None,
                 })
             }
             Signal::Pulse { epoch, .. } => Part::Pulse(v1::RingPulse { epoch: epoch.0 }),

@@ -46,6 +46,7 @@ pub(super) fn event(response: v1::SessionResponse) -> Result<Heard, WireError> {
     };
     Ok(Heard::Event(match message {
         Down::Welcome(_) => return Ok(Heard::Nothing),
+        Down::EnterRing(_) => return Ok(Heard::Unknown),
         // One whose rank can be told is answered with a failure.
         Down::Assignment(assignment) => match rank_of(&assignment) {
             None => Event::Assigned(Box::new(self::assignment(assignment)?)),
@@ -142,6 +143,8 @@ pub(super) fn request(message: &Message) -> v1::SessionRequest {
             neighbour_lost: held.neighbour_lost,
             step: i64::try_from(held.step).unwrap_or(i64::MAX),
             fault: fault(held.fault).into(),
+            trouble: None,
+            leaving: false,
         }),
         Message::Step(key, step) => Up::RankStep(v1::RankStep {
             job_id: key.job.to_string(),
@@ -173,6 +176,8 @@ pub(super) fn held_ranks(held: &[HeldRank]) -> Vec<v1::HeldRank> {
             reason: held.reason.clone(),
             neighbour_lost: held.neighbour_lost,
             fault: fault(held.fault).into(),
+            trouble: None,
+            leaving: false,
         })
         .collect()
 }
@@ -223,6 +228,7 @@ fn step_report(epoch: Epoch, step: &StepSummary) -> v1::StepReport {
         validation_seconds: step.validation_seconds,
         preview_seconds: step.preview_seconds,
         epoch: epoch.0,
+        state_sha256: String::new(),
     }
 }
 

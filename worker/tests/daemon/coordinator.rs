@@ -281,6 +281,7 @@ impl Session {
             numerics_class: "test".to_owned(),
             version: VERSION.to_owned(),
             spec_sha256: rank.spec.hash().unwrap().to_string(),
+            ..v1::Assignment::default()
         }))
         .await;
     }

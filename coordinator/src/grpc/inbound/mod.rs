@@ -197,7 +197,7 @@ fn phase(field: &str, wire: i32) -> Result<Option<Phase>, FieldError> {
         Ok(RankPhase::Unspecified | RankPhase::Assigned) => {
             Err(not_given(field, "1 (PREPARING) to 6 (STOPPED)"))
         }
-        Err(_) => Ok(None),
+        Ok(RankPhase::Waiting | RankPhase::Done) | Err(_) => Ok(None),
     }
 }
 
