@@ -1,12 +1,13 @@
 //! A daemon that ends is started again: the machine ran out of memory, somebody killed it, it has a defect.
 //!
-//! Its work is not lost with it: the coordinator finds its jobs in its folder, and a worker that comes back is free for
-//! the next rank.
+//! Its work is not lost with it: the coordinator finds its jobs in its folder, and a worker that comes back joins the ring
+//! that lost it, or is free for the next rank.
 
 use std::time::Duration;
 
+use tokio::sync::mpsc;
+
 use super::{ClusterError, daemon::Daemon};
-use crate::output::remark;
 
 /// How patiently a daemon is started again.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +22,7 @@ pub(super) struct Patience {
     most: u32,
 }
 
-/// What `up` has: some minutes in all.
+/// What `up` and `run` have: some minutes in all.
 pub(super) const PATIENCE: Patience = Patience {
     shortest: Duration::from_secs(1),
     longest: Duration::from_secs(30),
@@ -45,8 +46,15 @@ impl Ends {
     }
 }
 
-/// Starts the daemon again whenever it ends; returns why that is given up. Safe to drop in mid-wait.
-pub(super) async fn keep_up(daemon: &mut Daemon, patience: Patience) -> ClusterError {
+/// Starts the daemon again whenever it ends, and says so through `notes`; returns why that is given up. Safe to drop in
+/// mid-wait.
+pub(super) async fn keep_up(
+    daemon: &mut Daemon,
+    patience: Patience,
+    notes: mpsc::Sender<String>,
+) -> ClusterError {
+    // Whoever does not listen to the notes needs none.
+    let say = async |note: String| drop(notes.send(note).await);
     let label = daemon.label().to_owned();
     let mut ends = Ends::default();
     loop {
@@ -56,14 +64,14 @@ pub(super) async fn keep_up(daemon: &mut Daemon, patience: Patience) -> ClusterE
             let Some(wait) = ends.wait(age, patience) else {
                 return ClusterError::KeepsEnding { label, times: ends.0, source: Box::new(end) };
             };
-            remark(&format!("error: {end}\nstarting the {label} again in {} s", wait.as_secs_f64()));
+            say(format!("error: {end}\nstarting the {label} again in {} s", wait.as_secs_f64())).await;
             tokio::time::sleep(wait).await;
             match daemon.start_again().await {
                 Ok(()) => break,
                 Err(error) => (end, age) = (error, Duration::ZERO),
             }
         }
-        remark(&format!("the {label} is back"));
+        say(format!("the {label} is back")).await;
     }
 }
 
@@ -117,15 +125,22 @@ mod tests {
         let script = format!("{LISTEN}; [ $(wc -l < starts) -ge 3 ] && exec cat; kill -9 $$");
         let mut daemon = Daemon::start(command(folder.path(), &script)).await.expect("started");
         let starts = || fs::read_to_string(folder.path().join("starts")).expect("starts");
+        let (notes, mut said) = mpsc::channel(16);
         let third = async {
             while starts().lines().count() < 3 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         tokio::select! {
-            error = keep_up(&mut daemon, QUICK) => panic!("given up: {error}"),
+            error = keep_up(&mut daemon, QUICK, notes) => panic!("given up: {error}"),
             () = third => (),
         }
+        let first = said.recv().await.expect("a note");
+        assert!(
+            first.contains("signal 9") && first.contains("starting the worker-1 again in 0.001 s"),
+            "{first}"
+        );
+        assert_eq!(said.recv().await.as_deref(), Some("the worker-1 is back"));
         let again = "--listen 127.0.0.1:1 --http-listen 127.0.0.1:2";
         assert_eq!(starts().lines().collect::<Vec<_>>(), ["--free-ports", again, again]);
         let log = fs::read_to_string(folder.path().join("worker-1.log")).expect("log");
@@ -140,7 +155,9 @@ mod tests {
         for script in [ends_soon, never_listens_again] {
             let folder = tempfile::tempdir().expect("folder");
             let mut daemon = Daemon::start(command(folder.path(), &script)).await.expect("started");
-            let error = keep_up(&mut daemon, QUICK).await;
+            // Nobody listens.
+            let (notes, _) = mpsc::channel(1);
+            let error = keep_up(&mut daemon, QUICK, notes).await;
             assert!(matches!(error, ClusterError::KeepsEnding { times: 4, .. }), "{error}");
             let text = error.to_string();
             assert!(["worker-1", "7", "said"].iter().all(|part| text.contains(part)), "{text}");

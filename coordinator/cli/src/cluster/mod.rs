@@ -7,8 +7,13 @@ mod state_folder;
 
 use std::{io, path::PathBuf, time::Duration};
 
-use futures::future::{select_all, try_join_all};
+use futures::{
+    StreamExt as _,
+    future::{select_all, try_join_all},
+    stream::FuturesUnordered,
+};
 use ringtune_proto::v1::WorkerState;
+use tokio::sync::mpsc;
 
 pub use binaries::{COORDINATOR, WORKER, find_program};
 pub use daemon::Daemon;
@@ -17,6 +22,8 @@ pub use state_folder::{KeptFolder, RunFolder};
 
 use crate::client::{Client, ClientError, CoordinatorUrl};
 
+/// What is said of daemons that end, on its way to whoever shows it.
+pub const NOTES: usize = 16;
 /// How long the workers may take to join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(120);
 /// Pause between two looks at the list of workers.
@@ -211,7 +218,7 @@ impl LocalCluster {
         };
         let outcome = tokio::select! {
             outcome = tokio::time::timeout(JOIN_TIMEOUT, all_there) => outcome,
-            ended = self.next_exit() => return Err(WaitError::Cluster(ended.into_error())),
+            ended = self.next_exit() => return Err(WaitError::Cluster(ended)),
         };
         match outcome {
             Ok(joined) => joined.map_err(WaitError::Client),
@@ -224,27 +231,32 @@ impl LocalCluster {
         }
     }
 
-    /// Waits until a daemon ends; safe to drop in mid-wait. Each end is reported once.
-    pub async fn next_exit(&mut self) -> Ended {
-        let waits = std::iter::once(&mut self.coordinator)
-            .chain(&mut self.workers)
-            .map(|daemon| Box::pin(daemon.exited()));
-        let (log, index, _) = select_all(waits).await;
-        match index.checked_sub(1) {
-            None => Ended { is_coordinator: true, exit: log },
-            Some(worker) => {
-                self.workers.remove(worker);
-                Ended { is_coordinator: false, exit: log }
-            }
-        }
+    /// Waits until a daemon ends; safe to drop in mid-wait.
+    async fn next_exit(&mut self) -> ClusterError {
+        let daemons = std::iter::once(&mut self.coordinator).chain(&mut self.workers);
+        let (exit, ..) = select_all(daemons.map(|daemon| Box::pin(daemon.exited()))).await;
+        exit.into_error()
     }
 
-    /// Starts every daemon again that ends; returns when one does not stay, however often. Safe to drop in mid-wait,
-    /// which leaves a daemon that is just being started dead.
-    pub async fn keep_up(&mut self) -> ClusterError {
-        let daemons = std::iter::once(&mut self.coordinator).chain(&mut self.workers);
-        let kept = daemons.map(|daemon| Box::pin(keep_up::keep_up(daemon, keep_up::PATIENCE)));
-        select_all(kept).await.0
+    /// Starts every daemon again that ends, and says so through `notes`. A worker that does not stay, however often it is
+    /// started, is given up; returns when the coordinator, or no worker, does stay. Safe to drop in mid-wait, which leaves
+    /// a daemon that is just being started dead.
+    pub async fn keep_up(&mut self, notes: mpsc::Sender<String>) -> ClusterError {
+        let keep = |daemon| keep_up::keep_up(daemon, keep_up::PATIENCE, notes.clone());
+        let mut coordinator = std::pin::pin!(keep(&mut self.coordinator));
+        let mut workers: FuturesUnordered<_> = self.workers.iter_mut().map(keep).collect();
+        loop {
+            tokio::select! {
+                error = &mut coordinator => return error,
+                Some(error) = workers.next() => {
+                    if workers.is_empty() {
+                        return error;
+                    }
+                    // Whoever does not listen to the notes needs none.
+                    let _ = notes.send(format!("error: {error}")).await;
+                }
+            }
+        }
     }
 
     /// The last lines of every daemon's log, each under its name.
@@ -270,25 +282,6 @@ pub enum WaitError {
     Cluster(ClusterError),
     /// The coordinator did not answer.
     Client(ClientError),
-}
-
-/// A daemon that ended.
-#[derive(Debug)]
-pub struct Ended {
-    /// It was the coordinator, without which nothing goes on.
-    pub is_coordinator: bool,
-    exit: daemon::Exit,
-}
-
-impl Ended {
-    /// The end as a failure: the daemon should have stayed.
-    pub fn into_error(self) -> ClusterError {
-        ClusterError::Exited {
-            label: self.exit.label,
-            status: self.exit.status,
-            log_tail: self.exit.log_tail,
-        }
-    }
 }
 
 /// The workers of one machine share its cores.

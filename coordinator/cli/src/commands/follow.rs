@@ -1,4 +1,4 @@
-//! Following a job to its end: progress, interrupts, and the daemons that must stay alive meanwhile.
+//! Following a job to its end: progress, interrupts, and the daemons that are kept up meanwhile.
 
 use std::time::Duration;
 
@@ -6,12 +6,13 @@ use ringtune_proto::{
     convert::{is_terminal, job_state_name},
     v1::{self, JobState, job_event::Event},
 };
+use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::keep::Keeper;
 use crate::{
     client::{Client, Watch, WatchNews},
-    cluster::{Ended, LocalCluster},
+    cluster::{ClusterError, LocalCluster, NOTES},
     error::Error,
     interrupt::Interrupts,
     objects::{EventObject, ProgressObject},
@@ -79,7 +80,10 @@ impl Outcome {
 enum Happening {
     News(Option<WatchNews>),
     Interrupted,
-    DaemonEnded(Ended),
+    /// Something about our daemons.
+    Note(String),
+    /// One of our daemons does not stay.
+    GivenUp(ClusterError),
     CancelTimedOut,
 }
 
@@ -96,8 +100,25 @@ impl Follow<'_> {
         let mut watch = self.client.watch(self.job_id);
         let mut outcome = None;
         let mut cancelled_at = None;
+        let (notes, mut said) = mpsc::channel(NOTES);
+        let cluster = self.cluster.take();
+        // One future for all of the time: a daemon that is being started again is not to be dropped with each event.
+        let kept = async {
+            match cluster {
+                Some(cluster) => cluster.keep_up(notes).await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut kept = std::pin::pin!(kept);
         loop {
-            match self.next_happening(&mut watch, interrupts, cancelled_at).await? {
+            let happening = tokio::select! {
+                // In this order: what the job did is shown before what happened to its daemons.
+                biased;
+                happening = next_happening(&mut watch, interrupts, cancelled_at) => happening?,
+                Some(note) = said.recv() => Happening::Note(note),
+                error = &mut kept => Happening::GivenUp(error),
+            };
+            match happening {
                 Happening::News(Some(WatchNews::Event(event))) => {
                     self.output.json(&EventObject::from(event.as_ref()))?;
                     display.event(&event);
@@ -133,11 +154,8 @@ impl Follow<'_> {
                     cancelled_at = Some(tokio::time::Instant::now());
                     self.client.cancel_job(self.job_id, "cancelled with Ctrl-C").await?;
                 }
-                Happening::DaemonEnded(ended) if ended.is_coordinator => {
-                    return Err(ended.into_error().into());
-                }
-                // The coordinator will see it too and end the job; until then its files can be saved.
-                Happening::DaemonEnded(ended) => display.remark(&format!("error: {}", ended.into_error())),
+                Happening::Note(note) => display.remark(&note),
+                Happening::GivenUp(error) => return Err(error.into()),
                 Happening::CancelTimedOut => {
                     return Err(Error::Interrupted(format!(
                         "the job did not stop within {} s",
@@ -147,33 +165,25 @@ impl Follow<'_> {
             }
         }
     }
+}
 
-    async fn next_happening(
-        &mut self,
-        watch: &mut Watch,
-        interrupts: &Interrupts,
-        cancelled_at: Option<tokio::time::Instant>,
-    ) -> Result<Happening, Error> {
-        let daemon_ends = async {
-            match &mut self.cluster {
-                Some(cluster) => cluster.next_exit().await,
-                None => std::future::pending().await,
-            }
-        };
-        let cancel_timeout = async {
-            match cancelled_at {
-                Some(time) => tokio::time::sleep_until(time + CANCEL_TIMEOUT).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            // In this order: what the job did is shown before what happened to its daemons.
-            biased;
-            news = watch.next() => Ok(Happening::News(news?)),
-            () = interrupts.first(), if cancelled_at.is_none() => Ok(Happening::Interrupted),
-            ended = daemon_ends => Ok(Happening::DaemonEnded(ended)),
-            () = cancel_timeout => Ok(Happening::CancelTimedOut),
+/// What the job does, or whoever follows it. Safe to drop in mid-wait.
+async fn next_happening(
+    watch: &mut Watch,
+    interrupts: &Interrupts,
+    cancelled_at: Option<tokio::time::Instant>,
+) -> Result<Happening, Error> {
+    let cancel_timeout = async {
+        match cancelled_at {
+            Some(time) => tokio::time::sleep_until(time + CANCEL_TIMEOUT).await,
+            None => std::future::pending().await,
         }
+    };
+    tokio::select! {
+        biased;
+        news = watch.next() => Ok(Happening::News(news?)),
+        () = interrupts.first(), if cancelled_at.is_none() => Ok(Happening::Interrupted),
+        () = cancel_timeout => Ok(Happening::CancelTimedOut),
     }
 }
 

@@ -1,11 +1,12 @@
 //! `ringtune up`: a coordinator and workers on this machine until Ctrl-C.
 
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 use super::plural;
 use crate::{
     arguments::UpArguments,
-    cluster::{ClusterPlan, KeptFolder, LocalCluster, Ports},
+    cluster::{ClusterPlan, KeptFolder, LocalCluster, NOTES, Ports},
     error::Error,
     interrupt::Interrupts,
     output::{Output, remark},
@@ -77,8 +78,13 @@ async fn stay_up(cluster: &mut LocalCluster, output: Output, interrupts: &Interr
         remark(&format!("the default port is taken: export RINGTUNE_COORDINATOR={}", object.coordinator));
     }
     remark("give it a job with `ringtune submit --watch JOB.toml`; Ctrl-C stops it");
-    tokio::select! {
-        () = interrupts.first() => Ok(()),
-        error = cluster.keep_up() => Err(error.into()),
+    let (notes, mut said) = mpsc::channel(NOTES);
+    let mut kept = std::pin::pin!(cluster.keep_up(notes));
+    loop {
+        tokio::select! {
+            () = interrupts.first() => return Ok(()),
+            Some(note) = said.recv() => remark(&note),
+            error = &mut kept => return Err(error.into()),
+        }
     }
 }
