@@ -1,7 +1,12 @@
 //! The coordinator's command line.
 
-use clap::Parser;
-use ringtune_shared::{config::Sources, daemon::arguments::CommonArguments};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use ringtune_shared::{
+    config::Sources,
+    daemon::arguments::{CommonArguments, given},
+};
 
 /// Keeps jobs, hands ranks to workers, and serves the API.
 ///
@@ -17,6 +22,10 @@ use ringtune_shared::{config::Sources, daemon::arguments::CommonArguments};
         For workers on a trusted network (nothing is encrypted or authenticated yet):\n    \
         ringtune-coordinator --listen 0.0.0.0:7070 --http-listen 0.0.0.0:7071 --insecure\n\n\
         Then, on every node: ringtune-worker --coordinator http://THIS-HOST:7070\n\
+        Keep a copy of all that it has, while it runs:
+    \
+        ringtune-coordinator backup --state-dir ~/ringtune --to /mnt/backup/monday
+\n\
         SIGTERM and Ctrl-C end it within 10 seconds; a second signal at once. Jobs go on where they were after a \
         restart.",
     mut_arg("state_dir", |flag| flag.help("Folder for jobs, history and artifacts [default: /var/lib/ringtune]")),
@@ -25,10 +34,73 @@ use ringtune_shared::{config::Sources, daemon::arguments::CommonArguments};
     )),
     mut_arg("http_listen", |flag| flag.help("Where /metrics, /healthz and /readyz are [default: 127.0.0.1:7071]"))
 )]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
+    /// What to do instead of running
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// The flags of every daemon
     #[command(flatten)]
     pub common: CommonArguments,
+}
+
+/// What the program does besides running.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Command {
+    /// Copy all that a coordinator keeps (jobs, history, files) into a folder, also while it runs
+    Backup(BackupArguments),
+    /// Put a backup into a new state folder, for a coordinator to start on
+    Restore(RestoreArguments),
+}
+
+/// Of `backup`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Nothing has to be stopped: the copy is of one moment. Files are checked against their hashes as they \
+    are copied.\nExample: ringtune-coordinator backup --to /mnt/backup/monday"
+)]
+pub struct BackupArguments {
+    /// A new or an empty folder
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
+    /// Where the coordinator keeps its state
+    #[command(flatten)]
+    pub state: StateArguments,
+}
+
+/// Of `restore`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Everything is checked before the folder becomes a coordinator's; after an error it is as empty as \
+    before.\nExample: ringtune-coordinator restore --from /mnt/backup/monday --state-dir /var/lib/ringtune"
+)]
+pub struct RestoreArguments {
+    /// A folder that `backup` made
+    #[arg(long, value_name = "DIR")]
+    pub from: PathBuf,
+    /// Where the coordinator is to keep its state: a new or an empty folder
+    #[command(flatten)]
+    pub state: StateArguments,
+}
+
+/// Which state folder.
+#[derive(Args, Clone, Debug, Default)]
+pub struct StateArguments {
+    /// Settings file (TOML), for its storage.state_dir
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The coordinator's state folder [default: that of the settings, /var/lib/ringtune]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+impl StateArguments {
+    /// Where the settings come from that name the folder.
+    pub fn sources(&self, environment: Vec<(String, String)>) -> Sources {
+        let folder = self.state_dir.as_ref().map(|folder| folder.to_string_lossy().into_owned());
+        let overrides = given([("storage.state_dir", folder)]);
+        Sources { file: self.config.clone(), environment, overrides }
+    }
 }
 
 impl Arguments {
@@ -40,8 +112,6 @@ impl Arguments {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use crate::settings::Settings;
 

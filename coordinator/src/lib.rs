@@ -1,6 +1,7 @@
 //! The Ringtune coordinator: keeps jobs, hands out ranks, serves the API.
 
 pub mod arguments;
+pub mod backup;
 pub mod contents;
 pub mod core;
 pub mod daemon;

@@ -20,7 +20,7 @@ use lists::{ArtifactQuery, EventQuery, JobQuery};
 
 #[cfg(test)]
 pub(crate) use memory::MemoryStore;
-pub use sqlite::SqliteStore;
+pub use sqlite::{Inspected, SqliteStore, copy_database, inspect_database};
 
 /// What a store can fail with.
 #[derive(Debug, thiserror::Error)]

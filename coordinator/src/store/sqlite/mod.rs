@@ -6,6 +6,7 @@ mod log_mover;
 mod portions;
 mod rows;
 mod schema;
+mod snapshot;
 mod write;
 
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ use crate::core::{
 };
 use log_mover::{LONGEST_LOG, LogMover};
 use rows::{Damaged, SELECT_EVENTS, SELECT_JOBS, integer};
+pub use snapshot::{Inspected, copy_database, inspect_database};
 
 /// Connections that read.
 const READERS: u32 = 4;

@@ -1,0 +1,76 @@
+//! A copy of a database that is in use, and what a database says of itself.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ringtune_shared::ids::ContentHash;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};
+
+use super::rows::hash;
+use super::schema::SCHEMAS;
+use crate::store::Error;
+
+/// What a whole database holds.
+#[derive(Debug)]
+pub struct Inspected {
+    /// Its schema; 0: nothing.
+    pub schema: i64,
+    /// All contents that its jobs name.
+    pub contents: Vec<ContentHash>,
+}
+
+/// Copies the database at `from` to `to`, which is not there yet, as it is at one moment; a coordinator may go on writing.
+///
+/// # Errors
+/// What is no database; the file system's.
+pub async fn copy_database(from: &Path, to: &Path) -> Result<(), Error> {
+    let mut connection = connect(from).await?;
+    let to = to.to_string_lossy().into_owned();
+    sqlx::query("VACUUM INTO ?").bind(to).execute(&mut connection).await?;
+    Ok(connection.close().await?)
+}
+
+/// Reads all of a database, and what it needs.
+///
+/// # Errors
+/// It is damaged, of a newer schema, or no database at all.
+pub async fn inspect_database(path: &Path) -> Result<Inspected, Error> {
+    let mut connection = connect(path).await?;
+    let found: String =
+        sqlx::query("PRAGMA integrity_check(1)").fetch_one(&mut connection).await?.try_get(0)?;
+    if found != "ok" {
+        return Err(Error::Damaged { what: path.display().to_string(), problem: found });
+    }
+    let schema: i64 = sqlx::query("PRAGMA user_version").fetch_one(&mut connection).await?.try_get(0)?;
+    let known = i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX);
+    if schema > known {
+        return Err(Error::Newer { found: schema, known });
+    }
+    let contents = contents(&mut connection, schema).await?;
+    connection.close().await?;
+    Ok(Inspected { schema, contents })
+}
+
+async fn contents(connection: &mut SqliteConnection, schema: i64) -> Result<Vec<ContentHash>, Error> {
+    // What manifests name stands beside them since schema 3; before, all contents are kept anyway.
+    let query = match schema {
+        0 => return Ok(Vec::new()),
+        1 | 2 => "SELECT DISTINCT sha256 FROM artifacts",
+        _ => {
+            "SELECT sha256 FROM artifacts UNION SELECT sha256 FROM content_refs UNION \
+             SELECT file.sha256 FROM manifest_files AS file JOIN content_refs AS ref ON ref.sha256 = file.manifest"
+        }
+    };
+    let rows = sqlx::query(query).fetch_all(connection).await?;
+    rows.iter().map(|row| hash("sha256", row.try_get(0)?)).collect()
+}
+
+async fn connect(path: &Path) -> Result<SqliteConnection, Error> {
+    // Not opened read-only: SQLite wants to write the WAL's index for readers too.
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(false)
+        .busy_timeout(Duration::from_secs(10));
+    Ok(options.connect().await?)
+}
