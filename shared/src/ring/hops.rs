@@ -138,7 +138,7 @@ impl Ring {
     }
 
     fn frame(&self, segment: &Segment, numbers: &[f32]) -> Frame {
-        Frame {
+        let frame = Frame {
             job: self.place.job,
             epoch: self.place.epoch,
             collective: self.collective,
@@ -146,7 +146,9 @@ impl Ring {
             hop: u32::try_from(segment.hop).unwrap_or(u32::MAX),
             segment: u32::try_from(segment.number).unwrap_or(u32::MAX),
             payload: frame::encode(numbers),
-        }
+            checksum: None,
+        };
+        frame.sealed()
     }
 
     /// Job and epoch were checked when the frame came in; the rest is known only here.

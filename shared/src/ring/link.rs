@@ -6,6 +6,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::{Frame, LinkBroken, Place, ReceiveHalf, RingError, SendHalf, Signal};
+use crate::checksum::crc32c;
 
 /// How a ring is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,6 +97,7 @@ pub(super) async fn receive_frames(
         // themselves signs of life, and silence is measured again once there is room.
         while let Some(signal) = hear(&mut *half, place, peer_timeout, pulse_interval).await? {
             check_membership(&signal, place)?;
+            check_payload(&signal, place)?;
             if let Signal::Frame(frame) = signal
                 && frames.send(frame).await.is_err()
             {
@@ -149,4 +151,14 @@ fn check_membership(signal: &Signal, place: Place) -> Result<(), RingError> {
         return Err(RingError::Protocol { rank, problem });
     }
     Ok(())
+}
+
+/// That a frame came as it was sent.
+fn check_payload(signal: &Signal, place: Place) -> Result<(), RingError> {
+    let Signal::Frame(Frame { payload, checksum: Some(expected), .. }) = signal else { return Ok(()) };
+    let (found, expected) = (crc32c(payload), *expected);
+    if found == expected {
+        return Ok(());
+    }
+    Err(RingError::Damaged { rank: place.previous(), expected, found })
 }

@@ -51,13 +51,16 @@ mod frame;
 mod hops;
 mod link;
 mod member;
+pub mod membership;
 mod place;
 mod plan;
 mod transport;
+pub mod whole;
 
 pub use error::RingError;
 pub use frame::{Frame, Signal};
 pub use member::{Canceller, Exchange, Ring, RingConfig};
+pub use membership::{Diverged, EntryPlan, Standing, plan_entry};
 pub use place::Place;
 pub use plan::{Member, PlanError, RingView, block_of};
 pub use transport::{LinkBroken, ReceiveHalf, SendHalf, Transport};
