@@ -15,6 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .build_transport(true)
         .bytes(".ringtune.v1.RingChunk.payload")
+        .bytes(".ringtune.v1.FetchStateResponse.chunk")
         .bytes(".ringtune.v1.UploadRequest.chunk")
         .bytes(".ringtune.v1.DownloadResponse.chunk")
         .compile_fds(descriptors)?;

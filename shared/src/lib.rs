@@ -6,6 +6,7 @@
 pub mod captions;
 pub mod checkpoint;
 mod checkpoint_names;
+pub mod checksum;
 pub mod config;
 pub mod daemon;
 pub mod embedding;

@@ -11,7 +11,7 @@ use std::fmt;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The protocols of WorkerService that this build speaks, as worker and as coordinator.
-pub const WORKER_PROTOCOLS: ProtocolRange = ProtocolRange { min: 2, max: 2 };
+pub const WORKER_PROTOCOLS: ProtocolRange = ProtocolRange { min: 2, max: 3 };
 
 /// What this build has beyond them, by name: what only some builds of one protocol can do. There is none yet.
 pub const WORKER_FEATURES: [&str; 0] = [];
@@ -20,8 +20,13 @@ pub const WORKER_FEATURES: [&str; 0] = [];
 /// protocol of WorkerService has one of RingService, of the same number.
 pub const RING_PROTOCOLS: ProtocolRange = WORKER_PROTOCOLS;
 
+/// The first protocol of RingService in which ranks tell each other what they know of the ring's future: before the first
+/// step where each of them stands, and with each step which epoch is wanted. A ring of an older one cannot go on in a
+/// new epoch.
+pub const REFORMING_RING_PROTOCOL: u32 = 3;
+
 /// The protocols of WorkerService, by the first release that spoke them.
-const FIRST_RELEASES: [(u32, &str); 2] = [(1, "0.1.0"), (2, "0.2.0")];
+const FIRST_RELEASES: [(u32, &str); 3] = [(1, "0.1.0"), (2, "0.2.0"), (3, "0.3.0")];
 
 /// Characters of the other side's version in a text.
 const LONGEST_VERSION: usize = 100;

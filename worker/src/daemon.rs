@@ -258,13 +258,14 @@ async fn serve_grpc(
     };
     let reflection_v1 = reflection().build_v1().map_err(|error| error.to_string())?;
     let reflection_v1alpha = reflection().build_v1alpha().map_err(|error| error.to_string())?;
+    let (keep_alive_interval, keep_alive_timeout) = rings.keep_alive();
     Server::builder()
         .concurrency_limit_per_connection(MOST_CALLS_A_CONNECTION)
         .max_frame_size(ring::MOST_FRAME_BYTES)
         .initial_stream_window_size(ring::WINDOW_BYTES)
         .initial_connection_window_size(ring::WINDOW_BYTES)
-        .http2_keepalive_interval(Some(Duration::from_secs(10)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
+        .http2_keepalive_interval(Some(keep_alive_interval))
+        .http2_keepalive_timeout(Some(keep_alive_timeout))
         .add_service(health_service)
         .add_service(reflection_v1)
         .add_service(reflection_v1alpha)

@@ -60,7 +60,8 @@ pub struct RingSettings {
     ///
     /// Allowed: empty, or a name where `ring.advertise_address` is empty.
     pub interface: String,
-    /// How long a ring neighbour may give no sign of life before it counts as lost.
+    /// How long a ring neighbour may give no sign of life; half a second later, without one, it counts as lost. It gives one
+    /// every half second, also while it computes.
     ///
     /// Allowed: 0.1 to 86400.
     pub peer_timeout_seconds: f64,
@@ -150,7 +151,7 @@ impl Default for CoordinatorSettings {
 
 impl Default for RingSettings {
     fn default() -> Self {
-        Self { advertise_address: String::new(), interface: String::new(), peer_timeout_seconds: 30.0 }
+        Self { advertise_address: String::new(), interface: String::new(), peer_timeout_seconds: 2.0 }
     }
 }
 
@@ -229,7 +230,7 @@ impl Settings {
         self.security.check(&[("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)])
     }
 
-    /// After this long without a sign of life a neighbour counts as lost.
+    /// After this long without a sign of life, and one pulse more, a neighbour counts as lost.
     pub fn peer_timeout(&self) -> Duration {
         Duration::from_secs_f64(self.ring.peer_timeout_seconds)
     }

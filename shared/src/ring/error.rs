@@ -41,6 +41,18 @@ pub enum RingError {
         /// What came and what should have come.
         problem: String,
     },
+    /// What a neighbour sent is not what came.
+    #[error(
+        "what rank {rank} sent was damaged on its way: its checksum is {found:08x} instead of {expected:08x}"
+    )]
+    Damaged {
+        /// The neighbour.
+        rank: usize,
+        /// As it was sent.
+        expected: u32,
+        /// Of what came.
+        found: u32,
+    },
     /// This rank was told to stop, or gave a collective up half-way.
     #[error("the exchange was cancelled")]
     Cancelled,

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::checksum::crc32c;
 use crate::ids::{Epoch, JobId};
 
 /// One segment of one message, and where it belongs.
@@ -19,6 +20,15 @@ pub struct Frame {
     pub segment: u32,
     /// Numbers in fp32, little-endian; none only where the whole message is empty.
     pub payload: Bytes,
+    /// CRC-32C of the payload, as it was sent. None: it comes from a rank that makes none, and is not checked.
+    pub checksum: Option<u32>,
+}
+
+impl Frame {
+    /// The same with the checksum of its payload.
+    pub fn sealed(self) -> Self {
+        Self { checksum: Some(crc32c(&self.payload)), ..self }
+    }
 }
 
 /// A frame, or a mere sign of life.

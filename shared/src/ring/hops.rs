@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::frame;
-use super::link::Status;
+use super::link::{Received, Status};
 use super::member::Links;
 use super::{Exchange, Frame, Ring, RingError};
 
@@ -91,7 +91,6 @@ impl Ring {
         let mut to_receive = segments(hop, motion.received_at(hop), cut);
         let mut to_send = segments(0, motion.sent_at(0), cut);
         let mut wait = None;
-        let mut moved = began;
 
         // 2. Always take in, whatever the sending waits for.
         while !to_receive.is_empty() || !to_send.is_empty() {
@@ -103,12 +102,11 @@ impl Ring {
                         return Err(error.clone());
                     }
                 }
-                frame = links.incoming.recv(), if !to_receive.is_empty() => {
-                    let (Some(frame), Some(segment)) = (frame, to_receive.pop_front()) else {
+                received = links.incoming.recv(), if !to_receive.is_empty() => {
+                    let (Some(Received { frame, .. }), Some(segment)) = (received, to_receive.pop_front()) else {
                         return Err(self.previous_is_gone());
                     };
                     wait.get_or_insert_with(|| began.elapsed());
-                    moved = Instant::now();
                     self.check(&frame, &segment)?;
                     motion.take_in(segment.hop, segment.place.clone(), &frame.payload);
                     if segment.hop + 1 < hops {
@@ -124,13 +122,15 @@ impl Ring {
                     if let Some(segment) = to_send.pop_front() {
                         permit.send(self.frame(&segment, motion.read(segment.place.clone())));
                     }
-                    moved = Instant::now();
                 }
-                // All has come, so all ranks have begun, and the next one has nothing to do but take
-                // in. If it does not, nobody else may be able to tell: the previous rank may be
-                // done, or ahead and shut out by the full queue.
-                () = sleep_until(moved + links.peer_timeout), if to_receive.is_empty() => {
-                    return Err(RingError::Stalled { rank: self.place.next(), silent: links.peer_timeout });
+                // All has come, so all ranks have begun: the next one computes no more, and takes in
+                // whatever else it waits for. One that has not begun yet may take as long as it likes,
+                // for then not all has come. If it does not take in for a whole lease (measured anew
+                // whenever something moves), nobody else may be able to tell: the previous rank may
+                // be done, or ahead and shut out by the full queue.
+                () = links.lease.over(), if to_receive.is_empty() => {
+                    let silent = links.lease.length();
+                    return Err(RingError::Stalled { rank: self.place.next(), silent });
                 }
             }
         }
@@ -138,7 +138,7 @@ impl Ring {
     }
 
     fn frame(&self, segment: &Segment, numbers: &[f32]) -> Frame {
-        Frame {
+        let frame = Frame {
             job: self.place.job,
             epoch: self.place.epoch,
             collective: self.collective,
@@ -146,7 +146,9 @@ impl Ring {
             hop: u32::try_from(segment.hop).unwrap_or(u32::MAX),
             segment: u32::try_from(segment.number).unwrap_or(u32::MAX),
             payload: frame::encode(numbers),
-        }
+            checksum: None,
+        };
+        frame.sealed()
     }
 
     /// Job and epoch were checked when the frame came in; the rest is known only here.

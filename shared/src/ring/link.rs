@@ -1,11 +1,14 @@
 //! The two tasks that keep a rank in touch with its neighbours, whatever it is doing itself.
 
+use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{sleep, timeout};
 
-use super::{Frame, LinkBroken, Place, ReceiveHalf, RingError, SendHalf, Signal};
+use super::{Frame, LinkBroken, Place, ReceiveHalf, RingConfig, RingError, SendHalf, Signal};
+use crate::checksum::crc32c;
 
 /// How a ring is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +38,81 @@ pub(super) async fn failed(mut status: watch::Receiver<Status>) -> RingError {
     match found {
         Ok(Status::Failed(error)) => error,
         _ => std::future::pending().await,
+    }
+}
+
+/// How long a neighbour may give no sign of life: `peer_timeout`, and after that another `pulse_interval`. A process that
+/// was itself frozen finds the first deadline passed when it wakes, and must look at what has come meanwhile before it
+/// blames anybody.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lease {
+    pub(super) peer_timeout: Duration,
+    pub(super) pulse_interval: Duration,
+}
+
+impl Lease {
+    /// All of it.
+    pub(super) fn length(self) -> Duration {
+        self.peer_timeout + self.pulse_interval
+    }
+
+    /// Waits until it is over. The second part begins when this runs after the first, however late that is.
+    pub(super) async fn over(self) {
+        sleep(self.peer_timeout).await;
+        sleep(self.pulse_interval).await;
+    }
+
+    /// What a future gives within it.
+    pub(super) async fn within<T>(self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            given = future => Some(given),
+            () = self.over() => None,
+        }
+    }
+}
+
+/// A frame that waits to be used, and the room that it takes until then.
+pub(super) struct Received {
+    pub(super) frame: Frame,
+    _room: OwnedSemaphorePermit,
+}
+
+/// Where frames wait to be used. It is bounded by their bytes: a rank that still computes has room for all the small
+/// frames of a collective that the others have begun, and so goes on to listen.
+pub(super) struct Inbox {
+    frames: mpsc::Sender<Received>,
+    room: Arc<Semaphore>,
+    bytes: usize,
+    /// That a frame takes at least.
+    least: usize,
+}
+
+impl Inbox {
+    /// A frame takes no less room, so that there are not too many of them. Where segments are smaller, as in tests, these
+    /// are the bound.
+    const LEAST_BYTES: usize = 1 << 10;
+
+    pub(super) fn new(config: &RingConfig) -> (Self, mpsc::Receiver<Received>) {
+        let segment = config.segment_floats * 4;
+        let least = segment.min(Self::LEAST_BYTES);
+        let bytes = config.frames_in_flight.saturating_mul(segment).min(Semaphore::MAX_PERMITS);
+        let (frames, received) = mpsc::channel(bytes.div_ceil(least));
+        (Self { frames, room: Arc::new(Semaphore::new(bytes)), bytes, least }, received)
+    }
+
+    /// Waits for room. False: nobody wants frames any more.
+    async fn put(&self, frame: Frame) -> bool {
+        let bytes = frame.payload.len().max(self.least).min(self.bytes);
+        let room = Arc::clone(&self.room).acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
+        tokio::select! {
+            biased;
+            () = self.frames.closed() => false,
+            room = room => match room {
+                Ok(room) => self.frames.send(Received { frame, _room: room }).await.is_ok(),
+                Err(_) => false,
+            },
+        }
     }
 }
 
@@ -86,18 +164,19 @@ pub(super) async fn send_frames(
 /// the collectives.
 pub(super) async fn receive_frames(
     mut half: Box<dyn ReceiveHalf>,
-    frames: mpsc::Sender<Frame>,
+    inbox: Inbox,
     place: Place,
-    (peer_timeout, pulse_interval): (Duration, Duration),
+    lease: Lease,
     status: watch::Sender<Status>,
 ) {
     let work = async {
         // Frames that the collectives have no room for yet keep this from listening; they are
         // themselves signs of life, and silence is measured again once there is room.
-        while let Some(signal) = hear(&mut *half, place, peer_timeout, pulse_interval).await? {
+        while let Some(signal) = hear(&mut *half, place, lease).await? {
             check_membership(&signal, place)?;
+            check_payload(&signal, place)?;
             if let Signal::Frame(frame) = signal
-                && frames.send(frame).await.is_err()
+                && !inbox.put(frame).await
             {
                 break;
             }
@@ -116,22 +195,13 @@ pub(super) async fn receive_frames(
     }
 }
 
-/// The next signal, unless there is none for `peer_timeout` and, after that, another
-/// `pulse_interval`: a process that was itself frozen finds the deadline passed when it wakes, and
-/// must first look at what has come meanwhile.
-async fn hear(
-    half: &mut dyn ReceiveHalf,
-    place: Place,
-    peer_timeout: Duration,
-    pulse_interval: Duration,
-) -> Result<Option<Signal>, RingError> {
-    for patience in [peer_timeout, pulse_interval] {
-        if let Ok(heard) = timeout(patience, half.receive()).await {
-            return heard
-                .map_err(|LinkBroken(reason)| RingError::PeerLost { rank: place.previous(), reason });
-        }
+/// The next signal, unless there is none for the whole lease.
+async fn hear(half: &mut dyn ReceiveHalf, place: Place, lease: Lease) -> Result<Option<Signal>, RingError> {
+    let rank = place.previous();
+    match lease.within(half.receive()).await {
+        Some(heard) => heard.map_err(|LinkBroken(reason)| RingError::PeerLost { rank, reason }),
+        None => Err(RingError::Stalled { rank, silent: lease.length() }),
     }
-    Err(RingError::Stalled { rank: place.previous(), silent: peer_timeout })
 }
 
 fn check_membership(signal: &Signal, place: Place) -> Result<(), RingError> {
@@ -149,4 +219,56 @@ fn check_membership(signal: &Signal, place: Place) -> Result<(), RingError> {
         return Err(RingError::Protocol { rank, problem });
     }
     Ok(())
+}
+
+/// That a frame came as it was sent.
+fn check_payload(signal: &Signal, place: Place) -> Result<(), RingError> {
+    let Signal::Frame(Frame { payload, checksum: Some(expected), .. }) = signal else { return Ok(()) };
+    let (found, expected) = (crc32c(payload), *expected);
+    if found == expected {
+        return Ok(());
+    }
+    Err(RingError::Damaged { rank: place.previous(), expected, found })
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::ids::{Epoch, JobId};
+
+    const LEASE: Lease =
+        Lease { peer_timeout: Duration::from_secs(2), pulse_interval: Duration::from_millis(500) };
+
+    struct Channel(mpsc::Receiver<Signal>);
+
+    #[async_trait]
+    impl ReceiveHalf for Channel {
+        async fn receive(&mut self) -> Result<Option<Signal>, LinkBroken> {
+            Ok(self.0.recv().await)
+        }
+    }
+
+    /// What came while this process was frozen reaches it only once its other tasks run again.
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_was_frozen_looks_at_what_came_before_it_blames_its_neighbour() {
+        let place = Place { job: JobId::new(), epoch: Epoch(1), rank: 0, world_size: 2 };
+        for wakes_in_time in [true, false] {
+            let (send, receive) = mpsc::channel(1);
+            let hearing =
+                tokio::spawn(async move { hear(&mut Channel(receive), place, LEASE).await.map(drop) });
+            tokio::task::yield_now().await;
+            advance(Duration::from_secs(60)).await;
+            if wakes_in_time {
+                advance(Duration::from_millis(400)).await;
+                send.send(Signal::Pulse { job: place.job, epoch: place.epoch }).await.unwrap();
+                assert_eq!(hearing.await.unwrap(), Ok(()));
+            } else {
+                let expected = RingError::Stalled { rank: 1, silent: Duration::from_millis(2500) };
+                assert_eq!(hearing.await.unwrap(), Err(expected));
+            }
+        }
+    }
 }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
 
-use super::link::{self, Status};
+use super::link::{self, Inbox, Lease, Received, Status};
 use super::{Frame, Place, RingError, Transport};
 use crate::ids::{Epoch, JobId};
 
@@ -15,11 +14,13 @@ use crate::ids::{Epoch, JobId};
 pub struct RingConfig {
     /// Numbers in a segment, 1 to 262144 (1 MiB). Default 65536 (256 KiB).
     pub segment_floats: usize,
-    /// Frames that wait to be sent and frames that wait to be used, at least 2 each. Default 4.
+    /// Frames that wait to be sent, and frames that wait to be used, at least 2 each; of those that wait to be used, there
+    /// may be more where they are not full: as many bytes as that many full ones. Default 4.
     pub frames_in_flight: usize,
-    /// Between pulses while there is nothing to send. Default 1 s.
+    /// Between pulses while there is nothing to send. Default 0.5 s.
     pub pulse_interval: Duration,
-    /// How long a neighbour may give no sign of life; at least two pulse intervals. Default 15 s.
+    /// How long a neighbour may give no sign of life; at least two pulse intervals. It is lost when this and one more pulse
+    /// interval are over. Default 2 s.
     pub peer_timeout: Duration,
 }
 
@@ -28,8 +29,8 @@ impl Default for RingConfig {
         Self {
             segment_floats: 1 << 16,
             frames_in_flight: 4,
-            pulse_interval: Duration::from_secs(1),
-            peer_timeout: Duration::from_secs(15),
+            pulse_interval: Duration::from_millis(500),
+            peer_timeout: Duration::from_secs(2),
         }
     }
 }
@@ -82,9 +83,9 @@ pub struct Ring {
 /// The ends of the queues to and from the two tasks, and the tasks.
 pub(super) struct Links {
     pub(super) outgoing: mpsc::Sender<Frame>,
-    pub(super) incoming: mpsc::Receiver<Frame>,
+    pub(super) incoming: mpsc::Receiver<Received>,
     pub(super) status: watch::Receiver<Status>,
-    pub(super) peer_timeout: Duration,
+    pub(super) lease: Lease,
     sending: JoinHandle<()>,
     receiving: JoinHandle<()>,
 }
@@ -132,25 +133,13 @@ impl Ring {
         }
         let (status, status_seen) = watch::channel(Status::Open);
         let (outgoing, to_send) = mpsc::channel(config.frames_in_flight);
-        let (received, incoming) = mpsc::channel(config.frames_in_flight);
+        let (inbox, incoming) = Inbox::new(&config);
+        let lease = Lease { peer_timeout: config.peer_timeout, pulse_interval: config.pulse_interval };
         let (send_half, receive_half) = transport.split();
         let sending =
             tokio::spawn(link::send_frames(send_half, to_send, place, config.pulse_interval, status.clone()));
-        let receiving = tokio::spawn(link::receive_frames(
-            receive_half,
-            received,
-            place,
-            (config.peer_timeout, config.pulse_interval),
-            status.clone(),
-        ));
-        let links = Links {
-            outgoing,
-            incoming,
-            status: status_seen,
-            peer_timeout: config.peer_timeout,
-            sending,
-            receiving,
-        };
+        let receiving = tokio::spawn(link::receive_frames(receive_half, inbox, place, lease, status.clone()));
+        let links = Links { outgoing, incoming, status: status_seen, lease, sending, receiving };
         Ok(Self {
             place,
             segment_floats: config.segment_floats,
@@ -203,21 +192,21 @@ impl Ring {
     }
 
     /// Leaves the ring in peace, after the last collective: what was sent still arrives, and the
-    /// neighbours do not take it for a failure. Then waits until the previous rank leaves as well, or
-    /// gives no sign of life for `peer_timeout`: it may still wait for what others have to send, and
-    /// would take this rank's end for a failure of the ring.
+    /// neighbours do not take it for a failure. The next rank must take in for that within the lease: this rank is through
+    /// the last collective, so the next one has begun it, and listens whatever it is busy with. Then waits until the
+    /// previous rank leaves as well, or gives no sign of life for the lease: it may still wait for what others have to
+    /// send, and would take this rank's end for a failure of the ring.
     pub async fn close(mut self) -> Result<(), RingError> {
         if self.place.world_size == 1 {
             return Ok(());
         }
         let Some(mut links) = self.links.take() else { return Err(self.failed_with(RingError::Cancelled)) };
-        let deadline = Instant::now() + links.peer_timeout;
 
         // 1. A queue without a sender ends the sending task, which says good-bye.
         let (nowhere, _) = mpsc::channel(1);
         drop(std::mem::replace(&mut links.outgoing, nowhere));
-        if timeout_at(deadline, &mut links.sending).await.is_err() {
-            let stalled = RingError::Stalled { rank: self.place.next(), silent: links.peer_timeout };
+        if links.lease.within(&mut links.sending).await.is_none() {
+            let stalled = RingError::Stalled { rank: self.place.next(), silent: links.lease.length() };
             return Err(self.failed_with(stalled));
         }
         if let Some(error) = self.failure() {

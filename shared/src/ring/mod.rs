@@ -37,13 +37,37 @@
 //!
 //! # Signs of life
 //!
-//! Between its frames a rank sends **pulses**, also while it computes. Every frame and every pulse
-//! is a sign of life. A rank that hears nothing from the previous one for `peer_timeout` fails with
-//! [`RingError::Stalled`]; one that pulses may take as long as it likes. A rank whose ring has
-//! failed, for whatever reason, breaks both its connections, so that its neighbours fail too and
-//! theirs after them: nobody waits for ever. A rank that is done says so ([`Ring::close`]), which
-//! is not a failure. And a rank that has received all of a collective, but for `peer_timeout` cannot
-//! get rid of what it has to send, knows that the next rank has stalled.
+//! Between its frames a rank sends **pulses**, every half second, also while it computes. Every frame and every pulse
+//! is a sign of life. Each rank holds a **lease** on the previous one: `peer_timeout` and one pulse more, 2.5 s by default.
+//! A rank that hears nothing for so long fails with [`RingError::Stalled`]; one that pulses may take as long as it likes.
+//! The lease is in two parts because a process that was itself frozen finds it over when it wakes: it first looks at what
+//! has come meanwhile, for one pulse, and only then blames its neighbour.
+//!
+//! A rank whose ring has failed, for whatever reason, breaks both its connections, so that its neighbours fail too and
+//! theirs after them. So within the lease all that live know that a rank is gone:
+//! - a rank that is killed breaks its connections, and the one after it knows at once;
+//! - one that is frozen is silent, and the one after it knows by the lease;
+//! - over a link that carries nothing any more, the one behind it hears nothing, and knows by the lease. The one before it
+//!   notices nothing by itself; it learns it through the ring, in a ring of two because its own lease ends as well.
+//!
+//! Signs of life go forward only. What a rank can tell about the next one is that it does not take in, and that means
+//! something only while the next one has nothing else to do: a rank that has received all of a collective knows that the
+//! next one has begun it, and if for the lease it cannot get rid of what it has to send, the next one has stalled. A next
+//! rank that still computes has not begun, so that not all can have come, and is waited for. A link must carry a segment
+//! within the lease.
+//!
+//! A rank that is in no collective learns of the end too ([`Canceller::failed`]), for it listens as long as there is room
+//! for the frames that come before; there is, unless they are larger than gradients are where rows are gathered.
+//!
+//! A rank that is done says so ([`Ring::close`]), which is not a failure.
+//!
+//! Every frame has a checksum, CRC-32C of its payload. One that came otherwise than it was sent fails the ring with
+//! [`RingError::Damaged`]: TCP's own checksum misses one damaged packet in thousands.
+//!
+//! # From ring to ring
+//!
+//! A ring that failed is never repaired. Its members form another one, in a new epoch, over new connections; where each of
+//! them stands then, and how all get to the same state, is in [`membership`].
 
 mod collectives;
 mod error;
@@ -51,13 +75,16 @@ mod frame;
 mod hops;
 mod link;
 mod member;
+pub mod membership;
 mod place;
 mod plan;
 mod transport;
+pub mod whole;
 
 pub use error::RingError;
 pub use frame::{Frame, Signal};
 pub use member::{Canceller, Exchange, Ring, RingConfig};
+pub use membership::{Diverged, EntryPlan, Standing, plan_entry};
 pub use place::Place;
 pub use plan::{Member, PlanError, RingView, block_of};
 pub use transport::{LinkBroken, ReceiveHalf, SendHalf, Transport};

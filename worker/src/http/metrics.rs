@@ -49,6 +49,8 @@ pub struct Metrics {
     pub exchange_sent_bytes: IntCounter,
     /// Payload bytes received from the previous rank.
     pub exchange_received_bytes: IntCounter,
+    /// Calls of other ranks that were refused because they came from an epoch that is over.
+    pub stale_calls: IntCounter,
 }
 
 impl Metrics {
@@ -113,6 +115,10 @@ impl Metrics {
             exchange_received_bytes: counter(
                 "ringtune_worker_exchange_received_bytes_total",
                 "Payload received in rings",
+            )?,
+            stale_calls: counter(
+                "ringtune_worker_stale_calls_total",
+                "Calls of other ranks refused because their epoch is over",
             )?,
             registry,
         };

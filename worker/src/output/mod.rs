@@ -7,7 +7,6 @@
 mod canonical_json;
 pub mod checkpoint;
 pub mod concept;
-mod crc32c;
 pub mod embeds;
 mod error;
 pub mod facts;

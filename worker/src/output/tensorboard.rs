@@ -11,8 +11,9 @@ use std::{
 };
 
 use prost::Message as _;
+use ringtune_shared::checksum::crc32c;
 
-use super::{Error, StepMetrics, crc32c::masked_crc32c, read_back::different};
+use super::{Error, StepMetrics, read_back::different};
 
 /// The file's name: TensorBoard takes every file with "tfevents" in its name.
 pub const FILE_NAME: &str = "events.out.tfevents.ringtune";
@@ -20,6 +21,9 @@ pub const FILE_NAME: &str = "events.out.tfevents.ringtune";
 const FILE_VERSION: &str = "brain.Event:2";
 /// Nothing that is written here is longer: the picture of the largest resolution, as a PNG that could not be packed.
 const LONGEST_RECORD: u64 = 256 << 20;
+/// What TensorFlow adds to a checksum (tensorflow/core/lib/hash/crc32c.h): one of bytes that hold their own checksum would
+/// otherwise say nothing.
+const MASK: u32 = 0xa282_ead8;
 /// diffusers' name of the pictures.
 const PICTURES: &str = "validation";
 
@@ -208,6 +212,10 @@ fn read_back(path: &Path) -> Result<u64, Error> {
         records += 1;
     }
     Ok(records)
+}
+
+fn masked_crc32c(bytes: &[u8]) -> u32 {
+    crc32c(bytes).rotate_right(15).wrapping_add(MASK)
 }
 
 #[cfg(test)]

@@ -76,7 +76,9 @@ impl Life {
         self.introduce().await;
         // 1. A place in the ring, so that a neighbour that is ready first finds it. It is given up last, after
         //    the reason for leaving has been said.
-        self.seat = Some(self.rank.context.rings.take_seat(&self.rank.assignment)?);
+        let Assignment { ring, rank, spec, ring_protocol, .. } = &self.rank.assignment;
+        let rows = spec.global_microbatches() as usize;
+        self.seat = Some(self.rank.context.rings.take_seat(ring, *rank, rows, *ring_protocol)?);
         // 2. Prepare, and wait for the others.
         let prepared = tokio::select! {
             prepared = task.prepare(&self.rank) => prepared,

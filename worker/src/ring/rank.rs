@@ -1,17 +1,24 @@
 //! A connected rank: its microbatches, and the exchange of their rows.
 
-use std::ops::Range;
+use std::{future::Future, ops::Range};
 
-use ringtune_shared::ring::{Ring, RingError, block_of};
+use ringtune_shared::{
+    ring::{Ring, RingError, block_of},
+    version::REFORMING_RING_PROTOCOL,
+};
 
-use super::{Error, Seat};
+use super::{Error, News, Seat, Trouble};
 
 /// A rank in its ring.
 pub struct RankRing {
     ring: Ring,
     rows: usize,
+    /// What this rank says with its next step.
+    told: News,
+    /// What any rank said with the last one.
+    heard: News,
     /// Holds the place until the end.
-    _seat: Seat,
+    seat: Seat,
 }
 
 /// What an exchange gave.
@@ -36,10 +43,15 @@ impl std::fmt::Debug for RankRing {
 }
 
 impl Seat {
-    /// Dials the next rank and waits for the previous one. All ranks have taken their seats by now.
+    /// Dials the next rank, again and again while it does not listen or has not taken its seat, and waits for the previous
+    /// one.
+    ///
+    /// # Errors
+    /// A neighbour that was not there in time or refuses; [`Error::Replaced`] when a newer epoch takes the place.
     pub async fn connect(mut self) -> Result<RankRing, Error> {
         let ring = self.ring().await?;
-        Ok(RankRing { ring, rows: self.rows, _seat: self })
+        let news = News::none(ring.place().epoch);
+        Ok(RankRing { ring, rows: self.rows(), told: news, heard: news, seat: self })
     }
 }
 
@@ -68,11 +80,47 @@ impl RankRing {
             .unwrap_or(0)
     }
 
-    /// Exchanges this rank's rows (one a microbatch of [`RankRing::microbatches`], all equally long) for
-    /// everybody's.
-    pub async fn gather(&mut self, own: Vec<Vec<f32>>) -> Result<Gathered, Error> {
+    /// Whether this ring can go on in a new epoch: all its members speak a protocol in which the ranks tell each other
+    /// where they stand, and news with each step.
+    pub fn can_reform(&self) -> bool {
+        self.seat.protocol() >= REFORMING_RING_PROTOCOL
+    }
+
+    /// This goes with the next steps' gathers, until something newer is told.
+    pub fn tell(&mut self, news: News) {
+        self.told = news;
+    }
+
+    /// What the ranks said with the last step's gather, together: the same on all of them. Before the first one, and where
+    /// the ring cannot re-form, nothing new.
+    pub fn heard(&self) -> News {
+        self.heard
+    }
+
+    /// Waits until the ring fails, also between gathers. Never ends while it does not, nor once it was left in peace.
+    pub fn failed(&self) -> impl Future<Output = RingError> + Send + 'static {
+        let ring = self.ring.canceller();
+        async move { ring.failed().await }
+    }
+
+    /// What an error says of another rank of the ring. None: it is not the ring's fault.
+    pub fn trouble_of(error: &Error) -> Option<Trouble> {
+        Trouble::of(error)
+    }
+
+    /// The exchange of a step: this rank's rows (one a microbatch of [`RankRing::microbatches`], all equally long) for
+    /// everybody's. What was told goes with them.
+    pub async fn gather(&mut self, mut own: Vec<Vec<f32>>) -> Result<Gathered, Error> {
         let width = own.first().map_or(0, Vec::len);
-        self.gather_of(self.rows, width, own).await
+        if !self.can_reform() || width == 0 {
+            return self.gather_of(self.rows, width, own).await;
+        }
+        own.iter_mut().for_each(|row| row.extend(self.told.columns()));
+        let mut gathered = self.gather_of(self.rows, width + News::COLUMNS, own).await?;
+        let mut news = gathered.rows.iter_mut().map(News::strip);
+        let none = News::none(self.ring.place().epoch);
+        self.heard = news.try_fold(none, |all, one| Some(all.and(one?))).ok_or(Error::Rows)?;
+        Ok(gathered)
     }
 
     /// This rank's share of `rows` rows that are not a step's microbatches; there may be fewer rows than ranks.

@@ -1,4 +1,4 @@
-//! Which rings this worker has a place in, and where their streams go.
+//! Which rings this worker has a place in, what it gives to their members, and where their streams go.
 
 use std::{
     collections::HashMap,
@@ -8,31 +8,42 @@ use std::{
 
 use ringtune_shared::{
     ids::{Epoch, JobId},
-    ring::{Place, Ring, RingConfig, RingView},
-    version::RING_PROTOCOLS,
+    ring::{Place, RingView},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::{
-    Error,
-    transport::{self, GrpcTransport, IncomingStream, Outgoing},
+    Error, Seat,
+    admission::{self, Admission, Opening, Wish},
+    transport::{self, IncomingStream},
 };
-use crate::{http::Metrics, session::Assignment};
+use crate::{http::Metrics, train::SavedState};
+
+/// Calls that wait for a place or an offer at the same time.
+const MOST_WAITING: usize = 64;
+/// A state that is asked for is offered within this time: all ranks conclude at the same time that it has to be.
+const OFFER_PATIENCE: Duration = Duration::from_secs(10);
+/// States that are sent at the same time; who comes later waits.
+const MOST_STATES_AT_ONCE: usize = 2;
 
 /// How rings work here.
 #[derive(Clone, Debug)]
 pub struct RingOptions {
-    /// A neighbour without a sign of life for so long is lost.
+    /// A neighbour without a sign of life for so long, and for one pulse more, is lost.
     pub peer_timeout: Duration,
-    /// How long the neighbours may take to connect: a coordinator that restarts between telling one rank and
-    /// telling the next takes its time.
+    /// How long the neighbours may take to connect, and how long the previous rank's stream waits for this rank to take
+    /// its seat: a coordinator that restarts between telling one rank and telling the next takes its time.
     pub connect_timeout: Duration,
 }
 
 impl Default for RingOptions {
     fn default() -> Self {
-        Self { peer_timeout: Duration::from_secs(30), connect_timeout: Duration::from_secs(120) }
+        Self { peer_timeout: Duration::from_secs(2), connect_timeout: Duration::from_secs(120) }
     }
 }
 
@@ -46,7 +57,19 @@ pub struct Rings {
 struct Shared {
     options: RingOptions,
     metrics: Arc<Metrics>,
-    places: Mutex<HashMap<JobId, Registered>>,
+    held: Mutex<Held>,
+    /// Something was added to what is held.
+    changes: watch::Sender<()>,
+    waiting: Semaphore,
+    giving: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    places: HashMap<JobId, Registered>,
+    offers: HashMap<JobId, Offered>,
+    /// Offers made so far.
+    count: u64,
 }
 
 #[derive(Debug)]
@@ -55,141 +78,182 @@ struct Registered {
     streams: mpsc::Sender<IncomingStream>,
 }
 
-/// What the first message of a stream says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Opening {
-    pub(super) job: JobId,
-    pub(super) epoch: Epoch,
-    pub(super) rank: i32,
-    pub(super) world_size: i32,
+#[derive(Debug)]
+struct Offered {
+    number: u64,
+    epoch: Epoch,
+    step: u64,
+    given: Given,
+}
+
+/// A state on its way to whoever asked for it.
+#[derive(Clone, Debug)]
+pub(super) struct Given {
+    pub(super) state: Arc<SavedState>,
+    /// It is offered no more: what is under way ends.
+    pub(super) withdrawn: CancellationToken,
 }
 
 impl Rings {
     /// No places yet.
     pub fn new(options: RingOptions, metrics: Arc<Metrics>) -> Self {
-        Self { shared: Arc::new(Shared { options, metrics, places: Mutex::default() }) }
+        let shared = Shared {
+            options,
+            metrics,
+            held: Mutex::default(),
+            changes: watch::Sender::new(()),
+            waiting: Semaphore::new(MOST_WAITING),
+            giving: Arc::new(Semaphore::new(MOST_STATES_AT_ONCE)),
+        };
+        Self { shared: Arc::new(shared) }
     }
 
-    /// Takes the assignment's place; streams for it are accepted from now on. An older epoch of the same job
-    /// loses its place.
-    pub fn take_seat(&self, assignment: &Assignment) -> Result<Seat, Error> {
-        let rows = assignment.spec.global_microbatches() as usize;
-        let mut seat = self.take_place(assignment.ring.clone(), assignment.rank, rows)?;
-        seat.protocol = assignment.ring_protocol;
-        Ok(seat)
-    }
-
-    /// The same from its parts. `rows`: microbatches of a step, over all ranks.
-    pub(super) fn take_place(&self, view: RingView, rank: usize, rows: usize) -> Result<Seat, Error> {
+    /// Takes the place of `rank` in a ring; streams for it are accepted from now on, those that came before too. An older
+    /// epoch of the same job loses its place. `rows`: microbatches of a step, over all ranks; `protocol`: of RingService,
+    /// as all members speak it.
+    ///
+    /// # Errors
+    /// The members make no ring, or not one with this rank; [`Error::Replaced`] if a newer epoch has the place.
+    pub fn take_seat(&self, view: &RingView, rank: usize, rows: usize, protocol: u32) -> Result<Seat, Error> {
         view.check()?;
         view.next_of(rank)?;
         let place = Place { job: view.job, epoch: view.epoch, rank, world_size: view.world_size() };
         let (streams, incoming) = mpsc::channel(1);
-        self.places().insert(place.job, Registered { place, streams });
-        let protocol = RING_PROTOCOLS.max;
-        Ok(Seat { rings: self.clone(), view, place, rows, protocol, incoming })
+        let mut held = self.held();
+        if held.places.get(&place.job).is_some_and(|registered| registered.place.epoch > place.epoch) {
+            return Err(Error::Replaced);
+        }
+        held.places.insert(place.job, Registered { place, streams });
+        drop(held);
+        self.shared.changes.send_replace(());
+        Ok(Seat::new(self.clone(), view.clone(), place, rows, protocol, incoming))
+    }
+
+    /// Who asks for the state of this job in this epoch gets it, as long as the guard lives: `state` is the one after
+    /// `step`. A second offer for the same job takes the place of the first.
+    pub fn offer_state(&self, job: JobId, epoch: Epoch, step: u64, state: Arc<SavedState>) -> StateOffer {
+        let given = Given { state, withdrawn: CancellationToken::new() };
+        let mut held = self.held();
+        held.count += 1;
+        let number = held.count;
+        if let Some(before) = held.offers.insert(job, Offered { number, epoch, step, given }) {
+            before.given.withdrawn.cancel();
+        }
+        drop(held);
+        self.shared.changes.send_replace(());
+        StateOffer { rings: self.clone(), job, number }
+    }
+
+    /// For the server: how often HTTP/2 asks whether a connection stands, and how long an answer may take.
+    pub(crate) fn keep_alive(&self) -> (Duration, Duration) {
+        transport::keep_alive(self.shared.options.peer_timeout)
+    }
+
+    pub(super) fn options(&self) -> &RingOptions {
+        &self.shared.options
     }
 
     pub(super) fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.shared.metrics)
     }
 
-    /// Where a stream that begins so belongs. Every reason to refuse it is told to the caller.
-    pub(super) fn find(&self, opening: Opening) -> Result<mpsc::Sender<IncomingStream>, Status> {
-        let places = self.places();
-        let Opening { job, epoch, rank, world_size } = opening;
-        let Some(Registered { place, streams }) = places.get(&job) else {
-            return Err(Status::not_found(format!("this worker has no rank of job {job}")));
+    pub(super) fn giving(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.shared.giving)
+    }
+
+    /// The place that this worker has in the ring of a job.
+    pub(super) fn place(&self, job: JobId) -> Option<Place> {
+        self.held().places.get(&job).map(|registered| registered.place)
+    }
+
+    /// Where a stream that begins so belongs; waits for the place to be taken. Every reason to refuse it is told to the
+    /// caller.
+    pub(super) async fn find(&self, opening: Opening) -> Result<mpsc::Sender<IncomingStream>, Status> {
+        let look = |held: &Held| {
+            let registered = held.places.get(&opening.job);
+            let admission = admission::of_stream(registered.map(|registered| registered.place), opening);
+            (admission, registered.map(|registered| registered.streams.clone()))
         };
-        if epoch != place.epoch {
-            let age = if epoch < place.epoch { "an older" } else { "a newer" };
-            let text = format!("epoch {epoch} is {age} one: this rank is at epoch {}", place.epoch);
-            return Err(Status::failed_precondition(text));
-        }
-        let expected = (place.previous(), place.world_size);
-        if (usize::try_from(rank), usize::try_from(world_size)) != (Ok(expected.0), Ok(expected.1)) {
-            return Err(Status::failed_precondition(format!(
-                "rank {rank} of {world_size} calls, but rank {} of {} precedes this one, which is rank {}",
-                expected.0, expected.1, place.rank
-            )));
-        }
-        Ok(streams.clone())
+        let late =
+            || Status::not_found(format!("this worker has no rank of job {} in its epoch", opening.job));
+        self.wait(self.shared.options.connect_timeout, look, late).await
     }
 
-    fn give_up(&self, place: Place) {
-        let mut places = self.places();
-        if places.get(&place.job).is_some_and(|registered| registered.place == place) {
-            places.remove(&place.job);
+    /// The state that a rank asks for; waits for it to be offered.
+    pub(super) async fn wanted(&self, wish: Wish) -> Result<Given, Status> {
+        let look = |held: &Held| {
+            let place = held.places.get(&wish.job).map(|registered| registered.place);
+            let offered = held.offers.get(&wish.job);
+            let offered = offered.filter(|offered| place.is_some_and(|place| place.epoch == offered.epoch));
+            let admission = admission::of_wish(place, offered.map(|offered| offered.step), wish);
+            (admission, offered.map(|offered| offered.given.clone()))
+        };
+        self.wait(OFFER_PATIENCE, look, || Status::failed_precondition("this rank gives no state")).await
+    }
+
+    /// Looks at what is held, and again whenever something is added to it, until a call is let in or refused.
+    async fn wait<T>(
+        &self,
+        patience: Duration,
+        look: impl Fn(&Held) -> (Admission, Option<T>),
+        late: impl FnOnce() -> Status,
+    ) -> Result<T, Status> {
+        let decide = || match look(&self.held()) {
+            (Admission::Welcome, found) => found.map(Ok),
+            (Admission::NotYet, _) => None,
+            (Admission::Refused(status), _) => Some(Err(status)),
+            (Admission::Stale(status), _) => {
+                self.shared.metrics.stale_calls.inc();
+                Some(Err(status))
+            }
+        };
+        // Before the first look, so that no change is missed.
+        let mut changes = self.shared.changes.subscribe();
+        if let Some(decided) = decide() {
+            return decided;
+        }
+        let Ok(_turn) = self.shared.waiting.try_acquire() else {
+            return Err(Status::resource_exhausted("too many calls wait for a place on this worker"));
+        };
+        let decided = timeout(patience, async {
+            while changes.changed().await.is_ok() {
+                if let Some(decided) = decide() {
+                    return Some(decided);
+                }
+            }
+            None
+        });
+        decided.await.ok().flatten().unwrap_or_else(|| Err(late()))
+    }
+
+    pub(super) fn give_up(&self, place: Place) {
+        let mut held = self.held();
+        if held.places.get(&place.job).is_some_and(|registered| registered.place == place) {
+            held.places.remove(&place.job);
         }
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<JobId, Registered>> {
-        self.shared.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.shared.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A place in one epoch of a job's ring, before the neighbours are connected. Dropping it gives the place up.
+/// A state that is given to whoever asks for it. Dropping it withdraws the offer, and ends the streams of it.
 #[derive(Debug)]
-pub struct Seat {
+#[must_use = "a state is offered only as long as this lives"]
+pub struct StateOffer {
     rings: Rings,
-    view: RingView,
-    place: Place,
-    pub(super) rows: usize,
-    /// Of RingService, as all members speak it.
-    protocol: u32,
-    incoming: mpsc::Receiver<IncomingStream>,
+    job: JobId,
+    number: u64,
 }
 
-impl Drop for Seat {
+impl Drop for StateOffer {
     fn drop(&mut self) {
-        self.rings.give_up(self.place);
-    }
-}
-
-impl Seat {
-    /// Dials the next rank and waits for the previous one.
-    pub(super) async fn ring(&mut self) -> Result<Ring, Error> {
-        let place = self.place;
-        if place.world_size == 1 {
-            return Ok(Ring::alone(place.job, place.epoch));
+        let mut held = self.rings.held();
+        if held.offers.get(&self.job).is_some_and(|offered| offered.number == self.number)
+            && let Some(offered) = held.offers.remove(&self.job)
+        {
+            offered.given.withdrawn.cancel();
         }
-        let transport = Box::new(self.transport().await?);
-        let peer_timeout = self.rings.shared.options.peer_timeout;
-        let config = RingConfig {
-            pulse_interval: Duration::from_secs(1).min(peer_timeout / 4),
-            peer_timeout,
-            ..RingConfig::default()
-        };
-        Ok(Ring::start(place, transport, config)?)
-    }
-
-    /// The streams to and from the neighbours. Both at once: a ring is a cycle, and somebody has to be first.
-    pub(super) async fn transport(&mut self) -> Result<GrpcTransport, Error> {
-        let (place, protocol) = (self.place, self.protocol);
-        let limit = self.rings.shared.options.connect_timeout;
-        let next_address = self.view.next_of(place.rank)?.address.clone();
-        let previous_address = self.view.previous_of(place.rank)?.address.clone();
-        let metrics = self.rings.metrics();
-        let dial = async {
-            let unreachable =
-                |reason| Error::Unreachable { rank: place.next(), address: next_address.clone(), reason };
-            match timeout(limit, transport::dial(&next_address, place, protocol, metrics)).await {
-                Ok(dialled) => dialled.map_err(unreachable),
-                Err(_) => Err(unreachable(format!("no connection within {} s", limit.as_secs_f64()))),
-            }
-        };
-        let listen = async {
-            match timeout(limit, self.incoming.recv()).await {
-                Ok(Some(stream)) => Ok(stream),
-                Ok(None) => Err(Error::Replaced),
-                Err(_) => Err(Error::NotCalled {
-                    rank: place.previous(),
-                    address: previous_address,
-                    seconds: limit.as_secs_f64(),
-                }),
-            }
-        };
-        let (outgoing, stream): (Outgoing, IncomingStream) = tokio::try_join!(dial, listen)?;
-        Ok(GrpcTransport::new(outgoing, stream))
     }
 }

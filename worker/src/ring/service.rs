@@ -1,4 +1,5 @@
-//! RingService: takes the previous rank's stream and hands it to the rank whose place it names.
+//! RingService: takes the previous rank's stream and hands it to the rank whose place it names, and gives a state to a
+//! rank that is behind.
 
 use std::time::Duration;
 
@@ -10,13 +11,18 @@ use ringtune_proto::{
         ring_service_server::{RingService, RingServiceServer},
     },
 };
-use ringtune_shared::{ids::Epoch, version::RING_PROTOCOLS};
+use ringtune_shared::{
+    ids::{Epoch, JobId},
+    version::RING_PROTOCOLS,
+};
 use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
     Rings,
-    registry::Opening,
+    admission::{Opening, Wish},
+    state_give,
     transport::{IncomingStream, MOST_SEGMENT_BYTES},
 };
 
@@ -40,13 +46,21 @@ impl RingServer {
 
 #[tonic::async_trait]
 impl RingService for RingServer {
-    type FetchStateStream = tokio_stream::wrappers::ReceiverStream<Result<v1::FetchStateResponse, Status>>;
+    type FetchStateStream = ReceiverStream<Result<v1::FetchStateResponse, Status>>;
 
     async fn fetch_state(
         &self,
-        _request: Request<v1::FetchStateRequest>,
+        request: Request<v1::FetchStateRequest>,
     ) -> Result<Response<Self::FetchStateStream>, Status> {
-        Err(Status::unimplemented("not yet"))
+        let asked = request.into_inner();
+        let wish = Wish {
+            job: job_id("job_id", &asked.job_id)?,
+            epoch: Epoch(asked.epoch),
+            rank: asked.rank,
+            step: asked.step,
+        };
+        let given = self.rings.wanted(wish).await?;
+        Ok(Response::new(state_give::give(given, self.rings.giving()).await?))
     }
 
     async fn exchange(
@@ -62,14 +76,13 @@ impl RingService for RingServer {
             return Err(Status::invalid_argument("open: a stream begins with its opening"));
         };
         let opening = Opening {
-            job: parse("open.job_id", &open.job_id)
-                .map_err(|error| Status::invalid_argument(error.to_string()))?,
+            job: job_id("open.job_id", &open.job_id)?,
             epoch: Epoch(open.epoch),
             rank: open.rank,
             world_size: open.world_size,
         };
         check_language(&open)?;
-        let seat = self.rings.find(opening)?;
+        let seat = self.rings.find(opening).await?;
         // 2. Hand it over, and answer when it has ended.
         let (stream, ended) = IncomingStream::new(messages, opening.job, self.rings.metrics());
         seat.try_send(stream).map_err(|_| {
@@ -77,9 +90,13 @@ impl RingService for RingServer {
         })?;
         match ended.await {
             Ok(()) => Ok(Response::new(ExchangeResponse {})),
-            Err(_) => Err(Status::unavailable("the rank has left the ring")),
+            Err(_) => Err(Status::aborted("the rank has left the ring")),
         }
     }
+}
+
+fn job_id(field: &str, text: &str) -> Result<JobId, Status> {
+    parse(field, text).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
 /// That this rank understands what the previous one is going to send.
@@ -116,7 +133,10 @@ mod tests {
         for protocol in [0, RING_PROTOCOLS.max + 1] {
             let status = check_language(&RingOpen { protocol, ..good.clone() }).expect_err("refused");
             assert_eq!(status.code(), tonic::Code::FailedPrecondition);
-            assert!(status.message().contains(&format!("got {protocol}; allowed: protocol 2")), "{status}");
+            assert!(
+                status.message().contains(&format!("got {protocol}; allowed: {RING_PROTOCOLS}")),
+                "{status}"
+            );
         }
         for max_segment_bytes in [0, MOST_SEGMENT_BYTES + 1] {
             let status =

@@ -7,6 +7,7 @@ use ringtune_conformance::ring::{Failure, NewRing, SuiteConfig, TransportFactory
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
     ring::{Frame, Member, RingConfig, RingView, Signal, Transport},
+    version::RING_PROTOCOLS,
 };
 use tokio::{net::TcpListener, task::JoinSet};
 use tonic::transport::{Server, server::TcpIncoming};
@@ -49,7 +50,7 @@ impl TransportFactory for Workers {
         let view = view(ring.job, ring.epoch, members.iter().map(|(_, address)| *address));
         let mut seats = Vec::new();
         for (rank, (rings, _)) in members.iter().enumerate() {
-            seats.push(rings.take_place(view.clone(), rank, 1).map_err(failure)?);
+            seats.push(rings.take_seat(&view, rank, 1, RING_PROTOCOLS.max).map_err(failure)?);
         }
         let mut connecting = JoinSet::new();
         for (rank, mut seat) in seats.into_iter().enumerate() {
@@ -91,7 +92,9 @@ async fn ranks_gather_all_rows_and_leave_in_peace() {
     }
     let view = view(JobId::new(), Epoch::FIRST, workers.iter().map(|(_, address)| *address));
     // All of them before one connects, as the coordinator has it: a rank is told to start when all are ready.
-    let take = |(rank, (rings, _)): (usize, &(Rings, SocketAddr))| rings.take_place(view.clone(), rank, rows);
+    let take = |(rank, (rings, _)): (usize, &(Rings, SocketAddr))| {
+        rings.take_seat(&view, rank, rows, RING_PROTOCOLS.max)
+    };
     let seats: Vec<Seat> = workers.iter().enumerate().map(take).collect::<Result<_, _>>().unwrap();
     let mut ranks = JoinSet::new();
     for seat in seats {
@@ -117,12 +120,12 @@ fn what_a_rank_sent_has_arrived_when_it_has_left() {
         (listening(quick(Duration::from_secs(20))).await, listening(quick(Duration::from_secs(20))).await)
     });
     let view = view(JobId::new(), Epoch::FIRST, [one_address, two_address]);
-    let mut first = one.take_place(view.clone(), 0, 2).unwrap();
-    let mut second = two.take_place(view.clone(), 1, 2).unwrap();
+    let mut first = one.take_seat(&view, 0, 2, RING_PROTOCOLS.max).unwrap();
+    let mut second = two.take_seat(&view, 1, 2, RING_PROTOCOLS.max).unwrap();
     let (job, epoch) = (view.job, view.epoch);
     let frame = |segment| {
         let payload = vec![7; 1 << 16].into();
-        Signal::Frame(Frame { job, epoch, collective: 1, hop: 0, segment, payload })
+        Signal::Frame(Frame { job, epoch, collective: 1, hop: 0, segment, payload, checksum: None })
     };
     // 1. The second rank has a thread of its own and takes in whatever comes.
     let taking = std::thread::spawn(move || {
@@ -155,32 +158,13 @@ async fn a_neighbour_that_is_not_there_is_named_by_the_deadline() {
             .await;
     // The other one listens, but takes no seat and never calls.
     let (_other, other_address) = listening(RingOptions::default()).await;
-    let seat = rings.take_place(view(JobId::new(), Epoch::FIRST, [address, other_address]), 0, 2).unwrap();
+    let seat = rings
+        .take_seat(&view(JobId::new(), Epoch::FIRST, [address, other_address]), 0, 2, RING_PROTOCOLS.max)
+        .unwrap();
     assert!(matches!(seat.connect().await, Err(Error::NotCalled { rank: 1, .. })));
     let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
-    let seat = rings.take_place(view(JobId::new(), Epoch::FIRST, [address, nowhere]), 0, 2).unwrap();
+    let seat = rings
+        .take_seat(&view(JobId::new(), Epoch::FIRST, [address, nowhere]), 0, 2, RING_PROTOCOLS.max)
+        .unwrap();
     assert!(matches!(seat.connect().await, Err(Error::Unreachable { rank: 1, .. })));
-}
-
-#[tokio::test]
-async fn streams_for_other_places_are_refused() {
-    use super::registry::Opening;
-    let (rings, address) = listening(RingOptions::default()).await;
-    let job = JobId::new();
-    let other: SocketAddr = "127.0.0.1:2".parse().unwrap();
-    let seat = rings.take_place(view(job, Epoch(3), [address, other]), 0, 2).unwrap();
-    let good = Opening { job, epoch: Epoch(3), rank: 1, world_size: 2 };
-    assert!(rings.find(good).is_ok());
-    for (opening, code) in [
-        (Opening { job: JobId::new(), ..good }, tonic::Code::NotFound),
-        (Opening { epoch: Epoch(2), ..good }, tonic::Code::FailedPrecondition),
-        (Opening { epoch: Epoch(4), ..good }, tonic::Code::FailedPrecondition),
-        (Opening { rank: 0, ..good }, tonic::Code::FailedPrecondition),
-        (Opening { rank: -1, ..good }, tonic::Code::FailedPrecondition),
-        (Opening { world_size: 3, ..good }, tonic::Code::FailedPrecondition),
-    ] {
-        assert_eq!(rings.find(opening).unwrap_err().code(), code, "{opening:?}");
-    }
-    drop(seat);
-    assert_eq!(rings.find(good).unwrap_err().code(), tonic::Code::NotFound);
 }

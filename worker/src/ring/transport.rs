@@ -16,7 +16,7 @@ use tokio::{
     task::JoinHandle,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming, transport::Endpoint};
+use tonic::{Code, Status, Streaming, transport::Endpoint};
 
 use crate::{http::Metrics, session::error_chain};
 
@@ -26,6 +26,10 @@ pub(crate) const MOST_FRAME_BYTES: u32 = 1 << 20;
 pub(crate) const WINDOW_BYTES: u32 = 4 << 20;
 /// The largest payload of a chunk.
 pub(super) const MOST_SEGMENT_BYTES: u32 = 1 << 20;
+/// For one attempt to connect.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// At least: see [`keep_alive`].
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
 /// Messages between the ring and the connection.
 const QUEUED_MESSAGES: usize = 2;
 
@@ -58,41 +62,86 @@ pub(super) struct Outgoing {
     metrics: Arc<Metrics>,
 }
 
-/// Opens a stream to the rank after `place` at `address`, host:port, in `protocol`. The answer to its opening comes
-/// only with the first failed send: the next rank answers when the stream has ended.
-pub(super) async fn dial(
-    address: &str,
-    place: Place,
-    protocol: u32,
-    metrics: Arc<Metrics>,
-) -> Result<Outgoing, String> {
-    let channel = Endpoint::from_shared(format!("http://{address}"))
+/// Whom a rank dials, and as what.
+#[derive(Debug)]
+pub(super) struct NextRank {
+    /// host:port.
+    pub(super) address: String,
+    /// The rank that dials.
+    pub(super) place: Place,
+    /// Of RingService.
+    pub(super) protocol: u32,
+    pub(super) peer_timeout: Duration,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// How a stream ended that the ring does not use yet.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The next rank has not taken its seat: later it may have.
+    TooEarly(String),
+    /// The next rank will not have it.
+    Refused(String),
+    /// The connection, or the next rank's own ring, is gone.
+    Broken(String),
+}
+
+/// How often HTTP/2 asks whether a connection stands, and how long an answer may take. That is for connections without a
+/// ring behind them, as those that wait for a seat; a ring has its own signs of life. So it must be more patient than any
+/// ring, or a neighbour that is only slow would be lost by it.
+pub(super) fn keep_alive(peer_timeout: Duration) -> (Duration, Duration) {
+    (KEEP_ALIVE.0.max(peer_timeout), KEEP_ALIVE.1.max(peer_timeout * 2))
+}
+
+/// The address of a worker, with a ring's flow control.
+///
+/// # Errors
+/// It is no address.
+pub(super) fn endpoint(address: &str, peer_timeout: Duration) -> Result<Endpoint, String> {
+    let (interval, limit) = keep_alive(peer_timeout);
+    Ok(Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| error_chain(&error))?
-        .connect_timeout(Duration::from_secs(10))
+        .connect_timeout(CONNECT_LIMIT)
         .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .max_frame_size(MOST_FRAME_BYTES)
-        .http2_keep_alive_interval(Duration::from_secs(10))
-        .keep_alive_timeout(Duration::from_secs(20))
-        .connect()
-        .await
-        .map_err(|error| error_chain(&error))?;
-    let (messages, queue) = mpsc::channel(QUEUED_MESSAGES);
-    let open = v1::RingOpen {
-        job_id: place.job.to_string(),
-        epoch: place.epoch.0,
-        rank: i32::try_from(place.rank).unwrap_or(i32::MAX),
-        world_size: i32::try_from(place.world_size).unwrap_or(i32::MAX),
-        protocol,
-        max_segment_bytes: MOST_SEGMENT_BYTES,
-    };
-    // There is room: the queue is new.
-    messages.send(request(Part::Open(open))).await.map_err(|error| error.to_string())?;
-    let call = tokio::spawn(async move {
-        RingServiceClient::new(channel).exchange(ReceiverStream::new(queue)).await.map(|_| ())
-    });
-    Ok(Outgoing { messages: Some(messages), call, metrics })
+        .http2_keep_alive_interval(interval)
+        .keep_alive_timeout(limit))
+}
+
+impl NextRank {
+    /// Where it is.
+    ///
+    /// # Errors
+    /// Its address is none.
+    pub(super) fn endpoint(&self) -> Result<Endpoint, String> {
+        endpoint(&self.address, self.peer_timeout)
+    }
+
+    /// Opens a stream to it. What it makes of that comes only when the stream has ended: see [`Outgoing::ended`].
+    ///
+    /// # Errors
+    /// No connection, and why.
+    pub(super) async fn dial(&self, endpoint: &Endpoint) -> Result<Outgoing, String> {
+        let channel = endpoint.connect().await.map_err(|error| error_chain(&error))?;
+        let (messages, queue) = mpsc::channel(QUEUED_MESSAGES);
+        let place = self.place;
+        let open = v1::RingOpen {
+            job_id: place.job.to_string(),
+            epoch: place.epoch.0,
+            rank: i32::try_from(place.rank).unwrap_or(i32::MAX),
+            world_size: i32::try_from(place.world_size).unwrap_or(i32::MAX),
+            protocol: self.protocol,
+            max_segment_bytes: MOST_SEGMENT_BYTES,
+        };
+        // There is room: the queue is new.
+        messages.send(request(Part::Open(open))).await.map_err(|error| error.to_string())?;
+        let call = tokio::spawn(async move {
+            RingServiceClient::new(channel).exchange(ReceiverStream::new(queue)).await.map(|_| ())
+        });
+        Ok(Outgoing { messages: Some(messages), call, metrics: Arc::clone(&self.metrics) })
+    }
 }
 
 fn request(part: Part) -> ExchangeRequest {
@@ -100,6 +149,26 @@ fn request(part: Part) -> ExchangeRequest {
 }
 
 impl Outgoing {
+    /// Waits until the stream has ended, before anything was sent. Not to be called again after that.
+    pub(super) async fn ended(&mut self) -> Ended {
+        let ended = (&mut self.call).await;
+        self.messages = None;
+        match ended {
+            Ok(Ok(())) => Ended::Broken("it ended the stream".to_owned()),
+            Ok(Err(status)) => {
+                let text = format!("{}: {}", status.code(), status.message());
+                match status.code() {
+                    Code::NotFound | Code::ResourceExhausted => Ended::TooEarly(text),
+                    Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
+                        Ended::Refused(text)
+                    }
+                    _ => Ended::Broken(text),
+                }
+            }
+            Err(error) => Ended::Broken(error.to_string()),
+        }
+    }
+
     async fn push(&mut self, message: ExchangeRequest) -> Result<(), LinkBroken> {
         let Some(messages) = &self.messages else {
             return Err(LinkBroken("it was finished before".to_owned()));
@@ -135,7 +204,7 @@ impl SendHalf for Outgoing {
                     hop: frame.hop,
                     segment: frame.segment,
                     payload: frame.payload,
-                    checksum: None,
+                    checksum: frame.checksum,
                 })
             }
             Signal::Pulse { epoch, .. } => Part::Pulse(v1::RingPulse { epoch: epoch.0 }),
@@ -202,6 +271,7 @@ impl IncomingStream {
                     hop: chunk.hop,
                     segment: chunk.segment,
                     payload: chunk.payload,
+                    checksum: chunk.checksum,
                 })))
             }
             Some(Part::Pulse(pulse)) => Ok(Some(Signal::Pulse { job: self.job, epoch: Epoch(pulse.epoch) })),

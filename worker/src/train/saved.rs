@@ -1,20 +1,34 @@
 //! A training state as named vectors and counters: what a checkpoint keeps of it.
 //!
 //! Every part of the state puts its own in when it is saved and takes it out when it is restored; the names begin with
-//! the part's. It leaves as the source of a stream and comes back from one. All of it is small and in memory: weights that
+//! the part's. It leaves as the source of a stream and comes back from one; a checkpoint has the counters in an entry of
+//! its own, and a neighbour gets them in the metadata of the encoding ([`SavedState::write`]). All of it is small and in memory: weights that
 //! live with libtorch, and their moments, do not belong here but in a source and a sink beside it, as the text of
 //! [`ringtune_shared::state`] has it.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+};
 
-use ringtune_shared::state::{
-    Dtype, FromTensors, MemoryState, Place, State, StateError, StateSource, TensorInfo, TensorList,
+use ringtune_shared::{
+    ids::ContentHash,
+    state::{
+        Decoder, Dtype, Encoded, Encoder, FromTensors, LARGEST_HEADER, MemoryState, Metadata, Place, State,
+        StateError, StateSource, TensorInfo, TensorList, transfer,
+    },
 };
 
 use super::Error;
 
 /// Bytes of all vectors at most: far more than those of any job that is allowed.
 const LARGEST_STATE: u64 = 256 << 20;
+/// Bytes of a state's encoding at most.
+pub(crate) const LARGEST_ENCODING: u64 = LARGEST_STATE + LARGEST_HEADER + 8;
+/// The only entry of the encoding's metadata: the counters, as JSON sorted by name.
+const COUNTERS: &str = "ringtune.counters";
+/// Counters at most: a job has about ten.
+const MOST_COUNTERS: usize = 1000;
 
 /// Vectors and counters by name.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,6 +58,48 @@ impl SavedState {
             (tensor.name().to_owned(), numbers)
         });
         Ok(Self { numbers, tensors: tensors.collect() })
+    }
+
+    /// The hash of the canonical encoding, counters included: equal states have equal ones, whatever ring made them.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// See [`SavedState::write`].
+    pub fn hash(&self) -> Result<ContentHash, StateError> {
+        Ok(Encoder::hash(self.metadata()?, &mut *self.source()?)?.sha256)
+    }
+
+    /// Writes the canonical encoding, and says what it is. Blocks.
+    ///
+    /// # Errors
+    /// The writer's; names or counters that no encoding can have.
+    pub fn write(&self, writer: impl Write) -> Result<Encoded, StateError> {
+        let mut encoder = Encoder::new(self.metadata()?, writer);
+        transfer(&mut *self.source()?, &mut encoder)?;
+        encoder.encoded().ok_or_else(|| StateError::refused("its encoding came to no end"))
+    }
+
+    /// Reads what [`SavedState::write`] wrote, to its end. Nothing in it is trusted. Blocks.
+    ///
+    /// # Errors
+    /// It is something else, cut, or too large; or the reader's.
+    pub fn decode(reader: impl Read) -> Result<Self, StateError> {
+        let mut decoder = Decoder::new(reader, None)?;
+        let metadata = &decoder.header().metadata;
+        let text = metadata.get(COUNTERS).filter(|_| metadata.len() == 1);
+        let text =
+            text.ok_or_else(|| StateError::refused(format!("its metadata is not the entry {COUNTERS:?}")))?;
+        let numbers: BTreeMap<String, u64> = serde_json::from_str(text)
+            .map_err(|error| StateError::refused(format!("its entry {COUNTERS:?}: {error}")))?;
+        check_counters(numbers.len())?;
+        Self::read(numbers, &mut decoder)
+    }
+
+    fn metadata(&self) -> Result<Metadata, StateError> {
+        check_counters(self.numbers.len())?;
+        let text = serde_json::to_string(&self.numbers)
+            .map_err(|error| StateError::refused(format!("its counters cannot be written: {error}")))?;
+        Ok(Metadata::from([(COUNTERS.to_owned(), text)]))
     }
 
     /// Adds a vector.
@@ -110,6 +166,13 @@ impl State for SavedState {
         };
         Ok(Box::new(FromTensors::new(list, fill)))
     }
+}
+
+fn check_counters(given: usize) -> Result<(), StateError> {
+    if given <= MOST_COUNTERS {
+        return Ok(());
+    }
+    Err(StateError::TooMany { what: "counters", given: given as u64, limit: MOST_COUNTERS as u64 })
 }
 
 fn missing(name: &str) -> Error {

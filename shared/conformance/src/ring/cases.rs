@@ -216,6 +216,25 @@ pub(super) async fn what_does_not_belong_is_refused(
     Ok(())
 }
 
+/// A frame that is not on its arrival what it was.
+pub(super) async fn what_is_damaged_is_refused(
+    factory: &dyn TransportFactory,
+    config: &SuiteConfig,
+) -> Result<(), Failure> {
+    for world_size in several(config) {
+        let wrong = world_size - 1;
+        for frame in [0, frames_of_a_rank(world_size) + 3] {
+            let mut case = faulty_case("a damaged frame", factory, config, world_size);
+            case.fault = Some((wrong, Fault::Damage { frame }));
+            let outcomes = case.run(repeat_until_failure).await?;
+            let refused =
+                |error: &RingError| matches!(error, RingError::Damaged { rank, .. } if *rank == wrong);
+            refused_by_next(&case, &outcomes, wrong, refused)?;
+        }
+    }
+    Ok(())
+}
+
 /// A rank that says good-bye while the others still need it.
 pub(super) async fn a_rank_that_leaves_early_is_missed(
     factory: &dyn TransportFactory,

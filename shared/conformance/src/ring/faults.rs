@@ -23,7 +23,18 @@ pub enum Fault {
     },
     /// Everything it sends is of this epoch.
     SpeakFor(Epoch),
-    /// One frame is changed on its way.
+    /// After so many frames nothing comes through to the next rank any more, and neither of the two is told: a link that
+    /// swallows everything. The one from the previous rank is as it was.
+    Swallow {
+        /// Frames sent before.
+        after: usize,
+    },
+    /// A bit of one frame is not on its arrival what it was.
+    Damage {
+        /// Which one.
+        frame: usize,
+    },
+    /// One frame is sent with something wrong in it.
     Change {
         /// Which one.
         frame: usize,
@@ -117,12 +128,28 @@ impl FaultySendHalf {
         }
     }
 
+    /// Nothing that is sent arrives, and nobody learns of it.
+    fn is_silent(&self) -> bool {
+        let swallowed = matches!(self.fault, Fault::Swallow { after } if self.frames >= after);
+        swallowed || *self.health.borrow() == Health::Frozen
+    }
+
     fn changed(&self, mut signal: Signal) -> Signal {
         match (self.fault, &mut signal) {
             (Fault::SpeakFor(other), Signal::Frame(Frame { epoch, .. }) | Signal::Pulse { epoch, .. }) => {
                 *epoch = other
             }
-            (Fault::Change { frame: due, how }, Signal::Frame(frame)) if due == self.frames => how(frame),
+            (Fault::Change { frame: due, how }, Signal::Frame(frame)) if due == self.frames => {
+                how(frame);
+                *frame = frame.clone().sealed();
+            }
+            (Fault::Damage { frame: due }, Signal::Frame(frame)) if due == self.frames => {
+                let mut payload = frame.payload.to_vec();
+                if let Some(byte) = payload.last_mut() {
+                    *byte ^= 1;
+                }
+                frame.payload = payload.into();
+            }
             _ => {}
         }
         signal
@@ -132,7 +159,7 @@ impl FaultySendHalf {
 #[async_trait]
 impl SendHalf for FaultySendHalf {
     async fn send(&mut self, signal: Signal) -> Result<(), LinkBroken> {
-        if *self.health.borrow() == Health::Frozen {
+        if self.is_silent() {
             return std::future::pending().await;
         }
         let is_frame = matches!(signal, Signal::Frame(_));
@@ -145,7 +172,7 @@ impl SendHalf for FaultySendHalf {
     }
 
     async fn finish(&mut self) -> Result<(), LinkBroken> {
-        if *self.health.borrow() == Health::Frozen {
+        if self.is_silent() {
             return std::future::pending().await;
         }
         match &mut self.inner {
@@ -185,7 +212,7 @@ impl ReceiveHalf for FaultyReceiveHalf {
 
 impl Drop for FaultySendHalf {
     fn drop(&mut self) {
-        if *self.health.borrow() == Health::Frozen
+        if self.is_silent()
             && let Some(inner) = self.inner.take()
         {
             self.graveyard.bury(Half::Send(inner));

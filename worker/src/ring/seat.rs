@@ -1,0 +1,143 @@
+//! A place in a ring, and how its neighbours get connected.
+
+use std::{future::Future, time::Duration};
+
+use ringtune_shared::ring::{Place, Ring, RingConfig, RingView};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Error, Rings,
+    transport::{Ended, GrpcTransport, IncomingStream, NextRank, Outgoing},
+};
+
+/// Pulses come so often, where the lease allows it.
+const PULSE_INTERVAL: Duration = Duration::from_millis(500);
+/// Between two attempts to reach the next rank, at first and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// A place in one epoch of a job's ring, before the neighbours are connected. Dropping it gives the place up.
+#[derive(Debug)]
+pub struct Seat {
+    rings: Rings,
+    view: RingView,
+    place: Place,
+    rows: usize,
+    /// Of RingService, as all members speak it.
+    protocol: u32,
+    incoming: mpsc::Receiver<IncomingStream>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.rings.give_up(self.place);
+    }
+}
+
+impl Seat {
+    pub(super) fn new(
+        rings: Rings,
+        view: RingView,
+        place: Place,
+        rows: usize,
+        protocol: u32,
+        incoming: mpsc::Receiver<IncomingStream>,
+    ) -> Self {
+        Self { rings, view, place, rows, protocol, incoming }
+    }
+
+    /// Microbatches of a step, over all ranks.
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Of RingService, as all members speak it.
+    pub(super) fn protocol(&self) -> u32 {
+        self.protocol
+    }
+
+    /// Dials the next rank and waits for the previous one.
+    pub(super) async fn ring(&mut self) -> Result<Ring, Error> {
+        let place = self.place;
+        if place.world_size == 1 {
+            return Ok(Ring::alone(place.job, place.epoch));
+        }
+        let transport = Box::new(self.transport().await?);
+        let peer_timeout = self.rings.options().peer_timeout;
+        let config = RingConfig {
+            pulse_interval: PULSE_INTERVAL.min(peer_timeout / 4),
+            peer_timeout,
+            ..RingConfig::default()
+        };
+        Ok(Ring::start(place, transport, config)?)
+    }
+
+    /// The streams to and from the neighbours. Both at once: a ring is a cycle, and somebody has to be first.
+    pub(super) async fn transport(&mut self) -> Result<GrpcTransport, Error> {
+        let limit = self.rings.options().connect_timeout;
+        let deadline = Instant::now() + limit;
+        let (place, view) = (self.place, &self.view);
+        let previous = (place.previous(), view.previous_of(place.rank)?.address.clone());
+        let next = NextRank {
+            address: view.next_of(place.rank)?.address.clone(),
+            place,
+            protocol: self.protocol,
+            peer_timeout: self.rings.options().peer_timeout,
+            metrics: self.rings.metrics(),
+        };
+        let heard = CancellationToken::new();
+        let dial = dial(&next, (deadline, limit), heard.cancelled());
+        let listen = async {
+            let called = timeout_at(deadline, self.incoming.recv()).await;
+            heard.cancel();
+            match called {
+                Ok(Some(stream)) => Ok(stream),
+                Ok(None) => Err(Error::Replaced),
+                Err(_) => {
+                    let (rank, address) = previous;
+                    Err(Error::NotCalled { rank, address, seconds: limit.as_secs_f64() })
+                }
+            }
+        };
+        // A listener that has failed says more than the dialler that waits for it.
+        let (stream, outgoing) = tokio::try_join!(biased; listen, dial)?;
+        Ok(GrpcTransport::new(outgoing, stream))
+    }
+}
+
+/// Dials until somebody takes the stream: a neighbour may not be listening yet, or may not know of the ring yet. What the
+/// next rank makes of the stream is watched until the previous one has called too; from then on the ring does that.
+async fn dial(
+    next: &NextRank,
+    (deadline, limit): (Instant, Duration),
+    heard: impl Future<Output = ()>,
+) -> Result<Outgoing, Error> {
+    let (rank, address) = (next.place.next(), &next.address);
+    let unreachable = |reason| Error::Unreachable { rank, address: address.clone(), reason };
+    let endpoint = next.endpoint().map_err(unreachable)?;
+    tokio::pin!(heard);
+    let (mut pause, longest) = PAUSES;
+    loop {
+        let reason = match timeout_at(deadline, next.dial(&endpoint)).await {
+            Err(_) => return Err(unreachable(format!("no connection within {} s", limit.as_secs_f64()))),
+            Ok(Err(reason)) => reason,
+            Ok(Ok(mut outgoing)) => tokio::select! {
+                biased;
+                ended = outgoing.ended() => match ended {
+                    Ended::TooEarly(reason) => reason,
+                    Ended::Refused(reason) => return Err(Error::Refused { rank, address: address.clone(), reason }),
+                    Ended::Broken(reason) => return Err(unreachable(reason)),
+                },
+                () = &mut heard => return Ok(outgoing),
+            },
+        };
+        if Instant::now() + pause >= deadline {
+            return Err(unreachable(format!("{reason} (for {} s)", limit.as_secs_f64())));
+        }
+        sleep(pause).await;
+        pause = longest.min(pause * 2);
+    }
+}

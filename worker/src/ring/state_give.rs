@@ -1,0 +1,104 @@
+//! Gives a state to a rank that is behind, as a stream.
+//!
+//! Encoding and hashing block, so they have a thread; a task takes the parts from there to the connection. Two bounded
+//! queues are between them: a neighbour that takes its time holds the thread, and nothing piles up.
+
+use std::{
+    io::{self, Write},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ringtune_proto::v1::{self, FetchStateResponse, fetch_state_response::Part};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tracing::debug;
+
+use super::registry::Given;
+
+/// Bytes of a part at most.
+pub(super) const LARGEST_CHUNK: usize = 1 << 20;
+/// Parts in each of the two queues.
+const QUEUED_PARTS: usize = 2;
+/// How long a rank waits for its turn.
+const TURN_LIMIT: Duration = Duration::from_secs(60);
+/// How long the other side may take to take in a part.
+const PART_LIMIT: Duration = Duration::from_secs(30);
+
+type Parts = ReceiverStream<Result<FetchStateResponse, Status>>;
+
+/// Begins to send a state. It ends without its end when the offer is withdrawn or the other side stops taking in.
+///
+/// # Errors
+/// Too many states are on their way already, and stay so.
+pub(super) async fn give(given: Given, giving: Arc<Semaphore>) -> Result<Parts, Status> {
+    let turn = timeout(TURN_LIMIT, giving.acquire_owned()).await;
+    let Ok(Ok(turn)) = turn else {
+        return Err(Status::resource_exhausted("this worker sends as many states as it can"));
+    };
+    let (encoded, mut to_pass_on) = mpsc::channel(QUEUED_PARTS);
+    let (parts, taken) = mpsc::channel(QUEUED_PARTS);
+    let Given { state, withdrawn } = given;
+    // 1. The thread. Its queue ends with it.
+    tokio::task::spawn_blocking(move || {
+        let mut parts = Chunks { parts: encoded };
+        // Chunks of the encoding are as small as the tensors; the connection's are not.
+        let mut writer = io::BufWriter::with_capacity(LARGEST_CHUNK, &mut parts);
+        let outcome = state.write(&mut writer);
+        drop(writer);
+        let last = match outcome {
+            Ok(encoded) => Ok(part(Part::End(v1::StateEnd {
+                size_bytes: encoded.bytes,
+                sha256: encoded.sha256.0.to_vec().into(),
+            }))),
+            Err(error) => Err(Status::internal(format!("the state cannot be sent: {error}"))),
+        };
+        // Whoever does not want it any more needs no end either.
+        let _ = parts.parts.blocking_send(last);
+    });
+    // 2. The task. When it ends, so does the thread.
+    tokio::spawn(async move {
+        let pass_on = async {
+            while let Some(part) = to_pass_on.recv().await {
+                match timeout(PART_LIMIT, parts.send(part)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return debug!("a rank does not want the state any more"),
+                    Err(_) => return debug!("a rank does not take in the state that it asked for"),
+                }
+            }
+        };
+        tokio::select! {
+            () = pass_on => {}
+            () = withdrawn.cancelled() => {}
+        }
+        drop(turn);
+    });
+    Ok(ReceiverStream::new(taken))
+}
+
+fn part(part: Part) -> FetchStateResponse {
+    FetchStateResponse { part: Some(part) }
+}
+
+/// Cuts what is written into parts.
+struct Chunks {
+    parts: mpsc::Sender<Result<FetchStateResponse, Status>>,
+}
+
+impl Write for Chunks {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let chunk = bytes.get(..LARGEST_CHUNK).unwrap_or(bytes);
+        let sent = self.parts.blocking_send(Ok(part(Part::Chunk(Bytes::copy_from_slice(chunk)))));
+        sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "nobody wants the state any more"))?;
+        Ok(chunk.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,208 @@
+//! Takes a state from a rank that is ahead. Nothing that comes is trusted.
+//!
+//! The parts come to a task, which counts them and hands the bytes over a bounded queue to a thread that hashes and
+//! decodes them. The state is used only when the stream came to its end, was as long and had the hash that its end says,
+//! could be read, and is the state that the ranks agreed on.
+
+use std::{
+    io::{self, Read},
+    time::Duration,
+};
+
+use bytes::{Buf, Bytes};
+use ringtune_proto::v1::{
+    FetchStateRequest, FetchStateResponse, StateEnd, fetch_state_response::Part,
+    ring_service_client::RingServiceClient,
+};
+use ringtune_shared::{
+    ids::{ContentHash, Epoch, JobId},
+    state::{Hashing, StateError},
+};
+use tokio::{
+    sync::mpsc,
+    task::{JoinError, spawn_blocking},
+    time::timeout,
+};
+use tonic::{Code, Streaming};
+
+use super::{Error, Rings, StateProblem, state_give::LARGEST_CHUNK, transport};
+use crate::{
+    session::error_chain,
+    train::{SavedState, saved::LARGEST_ENCODING},
+};
+
+/// A part and what is around it.
+const MOST_MESSAGE_BYTES: usize = 2 * LARGEST_CHUNK;
+/// Parts between the connection and the thread.
+const QUEUED_PARTS: usize = 2;
+/// How long the giver may take to begin: it may have others to serve first.
+const ANSWER_LIMIT: Duration = Duration::from_secs(90);
+/// How long it may take between two parts.
+const PART_LIMIT: Duration = Duration::from_secs(30);
+
+/// Which state is to come from whom.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchFrom<'a> {
+    /// The giver's, host:port.
+    pub address: &'a str,
+    /// The job.
+    pub job: JobId,
+    /// Of the ring that both are in.
+    pub epoch: Epoch,
+    /// The giver's.
+    pub rank: usize,
+    /// The state after this step.
+    pub step: u64,
+    /// Its hash, as the ranks agreed.
+    pub expected: ContentHash,
+}
+
+impl Rings {
+    /// Fetches a state and checks it: that it came whole, and that it is the expected one. May be dropped at any time.
+    ///
+    /// # Errors
+    /// The giver cannot be reached, refuses, or goes silent; what came is cut, too long, damaged, or another state; a newer
+    /// epoch has taken the place.
+    pub async fn fetch_state(&self, from: &FetchFrom<'_>) -> Result<SavedState, Error> {
+        let FetchFrom { rank, address, .. } = *from;
+        let place = self.place(from.job).filter(|place| place.epoch == from.epoch).ok_or(Error::Replaced)?;
+        let wrong = |problem| Error::State { rank, address: address.to_owned(), problem };
+        let unreachable = |reason| Error::Unreachable { rank, address: address.to_owned(), reason };
+        // 1. Ask.
+        let endpoint = transport::endpoint(address, self.options().peer_timeout).map_err(unreachable)?;
+        let channel = endpoint.connect().await.map_err(|error| unreachable(error_chain(&error)))?;
+        let mut giver = RingServiceClient::new(channel).max_decoding_message_size(MOST_MESSAGE_BYTES);
+        let request = FetchStateRequest {
+            job_id: from.job.to_string(),
+            epoch: from.epoch.0,
+            // Both are far below 2^31 and 2^63; what is not is refused.
+            rank: i32::try_from(place.rank).unwrap_or(-1),
+            step: i64::try_from(from.step).unwrap_or(-1),
+        };
+        let silent = |_| StateProblem::Silent { bytes: 0, seconds: ANSWER_LIMIT.as_secs_f64() };
+        let answer =
+            timeout(ANSWER_LIMIT, giver.fetch_state(request)).await.map_err(silent).map_err(wrong)?;
+        let parts = answer.map_err(|status| wrong(of_answer(&status)))?.into_inner();
+        // 2. Take in.
+        take(parts, from.expected).await?.map_err(wrong)
+    }
+}
+
+fn of_answer(status: &tonic::Status) -> StateProblem {
+    let reason = format!("{}: {}", status.code(), status.message());
+    match status.code() {
+        Code::NotFound
+        | Code::FailedPrecondition
+        | Code::InvalidArgument
+        | Code::ResourceExhausted
+        | Code::Unimplemented => StateProblem::Refused { reason },
+        _ => StateProblem::Broken { bytes: 0, reason },
+    }
+}
+
+/// The state of a stream.
+async fn take(
+    parts: Streaming<FetchStateResponse>,
+    expected: ContentHash,
+) -> Result<Result<SavedState, StateProblem>, JoinError> {
+    let (bytes, queue) = mpsc::channel(QUEUED_PARTS);
+    let reading = spawn_blocking(move || Found::read(queue));
+    let end = receive(parts, bytes).await;
+    let read = reading.await?;
+    Ok(end.and_then(|end| judge(end, read, expected)))
+}
+
+/// Hands the parts on, until their end. What it gives back is what the stream says of itself.
+async fn receive(
+    mut parts: Streaming<FetchStateResponse>,
+    queue: mpsc::Sender<Bytes>,
+) -> Result<StateEnd, StateProblem> {
+    let mut bytes = 0u64;
+    let mut end = None;
+    loop {
+        let silent = |_| StateProblem::Silent { bytes, seconds: PART_LIMIT.as_secs_f64() };
+        let next = timeout(PART_LIMIT, parts.message()).await.map_err(silent)?;
+        let broken = |status: tonic::Status| StateProblem::Broken {
+            bytes,
+            reason: format!("{}: {}", status.code(), status.message()),
+        };
+        let part = match (next.map_err(broken)?, end.take()) {
+            (None, Some(end)) => return Ok(end),
+            (None, None) => return Err(StateProblem::Cut { bytes }),
+            (Some(_), Some(_)) => return Err(StateProblem::AfterTheEnd),
+            (Some(part), None) => part,
+        };
+        match part.part {
+            Some(Part::Chunk(chunk)) => {
+                if chunk.is_empty() || chunk.len() > LARGEST_CHUNK {
+                    return Err(StateProblem::Chunk { given: chunk.len(), limit: LARGEST_CHUNK });
+                }
+                bytes += chunk.len() as u64;
+                if bytes > LARGEST_ENCODING {
+                    return Err(StateProblem::TooLong { limit: LARGEST_ENCODING });
+                }
+                // The thread takes all; if it died, that is said by whoever waits for it.
+                let _ = queue.send(chunk).await;
+            }
+            Some(Part::End(came)) => end = Some(came),
+            None => return Err(StateProblem::Unknown),
+        }
+    }
+}
+
+/// What the thread found.
+struct Found {
+    bytes: u64,
+    sha256: ContentHash,
+    /// With its own hash.
+    state: Result<(SavedState, ContentHash), StateError>,
+}
+
+impl Found {
+    /// Reads to the end in any case: whether the bytes are those that were sent comes before what they mean. Blocks.
+    fn read(queue: mpsc::Receiver<Bytes>) -> Self {
+        let mut reader = Hashing::new(Queue { parts: queue, current: Bytes::new() });
+        let state = SavedState::decode(&mut reader).and_then(|state| {
+            let hash = state.hash()?;
+            Ok((state, hash))
+        });
+        // A queue gives no error.
+        let _ = io::copy(&mut reader, &mut io::sink());
+        Self { bytes: Hashing::bytes(&reader), sha256: reader.hash(), state }
+    }
+}
+
+/// Whether what came is what was to come.
+fn judge(end: StateEnd, found: Found, expected: ContentHash) -> Result<SavedState, StateProblem> {
+    let Found { bytes, sha256, state } = found;
+    if end.size_bytes != bytes {
+        return Err(StateProblem::Length { expected: end.size_bytes, found: bytes });
+    }
+    if end.sha256 != sha256.0 {
+        let expected = end.sha256.iter().take(32).map(|byte| format!("{byte:02x}")).collect();
+        return Err(StateProblem::Hash { expected, found: sha256 });
+    }
+    let (state, hash) = state.map_err(StateProblem::Unreadable)?;
+    if hash != expected {
+        return Err(StateProblem::Other { expected, found: hash });
+    }
+    Ok(state)
+}
+
+/// The bytes of the parts, one after the other, to be read on a thread that may block.
+struct Queue {
+    parts: mpsc::Receiver<Bytes>,
+    current: Bytes,
+}
+
+impl Read for Queue {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.current.is_empty() {
+            let Some(part) = self.parts.blocking_recv() else { return Ok(0) };
+            self.current = part;
+        }
+        let count = self.current.len().min(buffer.len());
+        self.current.copy_to_slice(&mut buffer[..count]);
+        Ok(count)
+    }
+}
