@@ -32,8 +32,13 @@ use crate::{
 
 /// Calls that one connection may have open here: a neighbour has one.
 const MOST_CALLS_A_CONNECTION: usize = 32;
-/// Of a drain, what a running rank may take to upload what it has; the rest is for saying how it ended.
-const KEEP_LIMIT: Duration = DRAIN_LIMIT.saturating_sub(Duration::from_secs(2));
+/// How long the worker may take to end.
+const END_LIMIT: Duration = Duration::from_secs(30);
+/// Of that, what its ring may take to go on without a running rank: it takes its step to the end.
+const LEAVE_LIMIT: Duration = Duration::from_secs(20);
+/// And what the rank may then take to upload what it has; the rest is for saying how it ended.
+const KEEP_LIMIT: Duration = Duration::from_secs(8);
+const _: () = assert!(LEAVE_LIMIT.as_secs() + KEEP_LIMIT.as_secs() < END_LIMIT.as_secs());
 
 /// Why a worker does not start, or ends.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +74,9 @@ pub enum Error {
     /// stdin or stdout.
     #[error("the parent process cannot be told: {0}")]
     Announce(#[source] io::Error),
+    /// The engine came to no end.
+    #[error("the engine hangs: only another process can compute again")]
+    Hung,
     /// A second signal.
     #[error("ended at once by a second signal")]
     Forced,
@@ -149,14 +157,19 @@ pub async fn run_with(
         address,
         capabilities: capabilities(&node, &identity, threads),
     };
-    let options = SessionOptions { link, metrics, keep_limit: KEEP_LIMIT };
-    let session = session::run(options, context, shutdown.soft.clone());
+    let options = SessionOptions { link, metrics, leave_limit: LEAVE_LIMIT, keep_limit: KEEP_LIMIT };
+    let (end, hung) = (shutdown.soft.child_token(), context.hung.clone());
+    let session = session::run(options, context, end.clone());
     let ended = tokio::select! {
-        () = drained(session, &shutdown) => Ok(()),
+        () = drained(session, &end, &shutdown) => Ok(()),
+        () = ended_by_hanging(&hung, &end) => Ok(()),
         ended = grpc_server => Err(Error::Server("gRPC", outcome(ended))),
         ended = http_server => Err(Error::Server("HTTP", outcome(ended))),
     };
     end_servers.cancel();
+    if hung.is_cancelled() {
+        return Err(Error::Hung);
+    }
     // 6. libtorch is not to be pulled from under its own feet: give a running step the time that is left.
     let engine_ended = engine.ended();
     drop(engine);
@@ -218,6 +231,7 @@ fn context(
         rings: rings.clone(),
         metrics: Arc::clone(metrics),
         work_folder: state.work_folder(),
+        hung: CancellationToken::new(),
         allow_trace_dir: settings.debug.allow_trace_dir,
         about: format!("libtorch {}, {}", identity.library_version, identity.instruction_set),
     })
@@ -231,17 +245,25 @@ fn open_latents(settings: &Settings, state: &StateFolder) -> Result<LatentCache,
 
 /// The session's whole life: it goes on until asked to end, then may take a bounded time, and no time at all after
 /// the second signal.
-async fn drained(session: impl Future<Output = ()>, shutdown: &Shutdown) {
+async fn drained(session: impl Future<Output = ()>, end: &CancellationToken, shutdown: &Shutdown) {
     let bound = async {
-        shutdown.soft.cancelled().await;
-        tokio::time::sleep(DRAIN_LIMIT).await;
-        warn!("the drain took longer than {} s", DRAIN_LIMIT.as_secs());
+        end.cancelled().await;
+        tokio::time::sleep(END_LIMIT).await;
+        warn!("the drain took longer than {} s", END_LIMIT.as_secs());
     };
     tokio::select! {
         () = session => (),
         () = bound => (),
         () = shutdown.hard.cancelled() => (),
     }
+}
+
+/// Ends the session once the engine hangs; never ends itself.
+async fn ended_by_hanging(hung: &CancellationToken, end: &CancellationToken) {
+    hung.cancelled().await;
+    error!("the engine hangs: this worker ends");
+    end.cancel();
+    std::future::pending().await
 }
 
 async fn serve_grpc(

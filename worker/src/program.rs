@@ -17,6 +17,8 @@ use crate::{
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
+/// The engine hangs: whoever keeps the worker running is to start it again.
+const HUNG: u8 = 3;
 
 /// Runs the daemon, or the subcommand that was asked for, to its end.
 pub fn run(arguments: Arguments, library: Library) -> ExitCode {
@@ -59,6 +61,7 @@ pub fn run_daemon(arguments: &DaemonArguments, start: StartEngine) -> ExitCode {
         match ended {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
+            Err(error @ daemon::Error::Hung) => fail(HUNG, &error.to_string()),
             Err(error) => fail(FAILED, &error.to_string()),
         }
     })

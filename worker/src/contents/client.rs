@@ -8,12 +8,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use ringtune_proto::v1::{self, artifact_service_client::ArtifactServiceClient};
+use ringtune_proto::v1::{
+    self, artifact_service_client::ArtifactServiceClient, job_service_client::JobServiceClient,
+};
 use ringtune_shared::ids::{ContentHash, ContentHasher, Epoch, IdError, JobId};
 use tokio::{
     fs::File,
     io::{AsyncReadExt as _, AsyncSeekExt as _},
-    sync::mpsc,
+    sync::{mpsc, watch},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
@@ -23,20 +25,40 @@ use tonic::{
 };
 
 use super::{Error, retry::until_answered};
+use crate::session::RankOrders;
 
 /// Bytes of one message of an upload.
 const CHUNK_BYTES: usize = 512 << 10;
+/// Step reports in one answer.
+const STEPS_AT_ONCE: i32 = 10_000;
 /// Messages between the disk and the network.
 const QUEUED_CHUNKS: usize = 4;
 /// A call that takes longer is tried again; an upload goes on from where it was.
 const TRANSFER_LIMIT: Duration = Duration::from_secs(600);
 
-/// The coordinator's ArtifactService. Cheap to clone; connects when first used.
+/// The coordinator's ArtifactService, and its list of steps. Cheap to clone; connects when first used.
 #[derive(Clone, Debug)]
 pub struct ArtifactClient {
     service: ArtifactServiceClient<Channel>,
+    jobs: JobServiceClient<Channel>,
     /// Of the ring whose files these are: those of an older one are refused.
-    epoch: Option<Epoch>,
+    epoch: Option<OwnEpoch>,
+}
+
+/// The epoch of a rank's ring, which grows during its life.
+#[derive(Clone, Debug)]
+struct OwnEpoch {
+    first: Epoch,
+    orders: watch::Receiver<RankOrders>,
+}
+
+impl OwnEpoch {
+    /// Of the newest ring in which the rank has a place.
+    fn now(&self) -> u64 {
+        let orders = self.orders.borrow();
+        let newest = orders.ring.as_ref().filter(|ring| ring.rank.is_some());
+        newest.map_or(self.first, |ring| ring.view.epoch.max(self.first)).0
+    }
 }
 
 impl ArtifactClient {
@@ -48,12 +70,32 @@ impl ArtifactClient {
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(20))
             .connect_lazy();
-        Ok(Self { service: ArtifactServiceClient::new(channel), epoch: None })
+        let jobs = JobServiceClient::new(channel.clone());
+        Ok(Self { service: ArtifactServiceClient::new(channel), jobs, epoch: None })
     }
 
-    /// The same, for what a rank of this epoch leaves.
-    pub fn at(&self, epoch: Epoch) -> Self {
-        Self { epoch: Some(epoch), ..self.clone() }
+    /// The same, for what a rank leaves in the ring of this epoch and in those that it is given later.
+    pub(crate) fn from(&self, first: Epoch, orders: watch::Receiver<RankOrders>) -> Self {
+        Self { epoch: Some(OwnEpoch { first, orders }), ..self.clone() }
+    }
+
+    fn epoch(&self) -> Option<u64> {
+        self.epoch.as_ref().map(OwnEpoch::now)
+    }
+
+    /// The next steps of a job after this one, in their order, as they are stored; none: there is no later one.
+    pub(crate) async fn steps(&self, job: JobId, after_step: i64) -> Result<Vec<v1::StepReport>, Error> {
+        let request = v1::ListStepsRequest {
+            job_id: job.to_string(),
+            after_step,
+            page_size: STEPS_AT_ONCE,
+            ..v1::ListStepsRequest::default()
+        };
+        let ask = || {
+            let (mut jobs, request) = (self.jobs.clone(), request.clone());
+            within_limit(async move { jobs.list_steps(request).await })
+        };
+        Ok(until_answered("list the job's steps", ask).await?.into_inner().steps)
     }
 
     /// The calls themselves.
@@ -102,18 +144,23 @@ impl ArtifactClient {
             job_id: job.to_string(),
             name: name.clone(),
             media_type: media_type(&name).to_owned(),
-            epoch: self.epoch.map(|epoch| epoch.0),
+            epoch: None,
         };
-        until_answered(&name, || within_limit(self.upload_once(file, header.clone()))).await
+        // The ring may be another one by the next try.
+        let header = || v1::UploadHeader { epoch: self.epoch(), ..header.clone() };
+        until_answered(&name, || within_limit(self.upload_once(file, header()))).await
     }
 
     /// Takes a file off a job. One that is not there is no error.
     pub async fn delete(&self, job: JobId, file: &Path) -> Result<(), Error> {
         let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let epoch = self.epoch.map(|epoch| epoch.0);
-        let request = v1::DeleteArtifactRequest { job_id: job.to_string(), name: name.clone(), epoch };
         let delete = || {
-            let (mut service, request) = (self.service.clone(), request.clone());
+            let request = v1::DeleteArtifactRequest {
+                job_id: job.to_string(),
+                name: name.clone(),
+                epoch: self.epoch(),
+            };
+            let mut service = self.service.clone();
             within_limit(async move { service.delete_artifact(request).await.map(drop) })
         };
         until_answered(&name, delete).await

@@ -14,6 +14,8 @@ use crate::reconnect;
 const MOST_REPEATS: usize = 5;
 /// The coordinator's word for an upload that goes on where its file does not end.
 const UPLOAD_OFFSET: &str = "UPLOAD_OFFSET";
+/// And for what names another ring than the job has now.
+const OTHER_EPOCH: &str = "EPOCH";
 
 /// Whether what failed is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +97,8 @@ fn again(status: &Status) -> Again {
         Code::Unknown | Code::ResourceExhausted | Code::Internal => Again::AFewTimes,
         // An earlier try whose connection broke was still being written down when this one asked where to go on.
         Code::FailedPrecondition if is_upload_offset(status) => Again::AFewTimes,
+        // The rank hears of the newer ring in a moment, or that it is not wanted any more.
+        Code::FailedPrecondition if is_other_epoch(status) => Again::AsLongAsItTakes,
         Code::InvalidArgument
         | Code::NotFound
         | Code::AlreadyExists
@@ -109,6 +113,11 @@ fn again(status: &Status) -> Again {
 
 fn is_upload_offset(status: &Status) -> bool {
     status.get_details_error_info().is_some_and(|info| info.reason == UPLOAD_OFFSET)
+}
+
+fn is_other_epoch(status: &Status) -> bool {
+    let failure = status.get_details_precondition_failure();
+    failure.is_some_and(|failure| failure.violations.iter().any(|violation| violation.r#type == OTHER_EPOCH))
 }
 
 #[cfg(test)]
@@ -167,6 +176,18 @@ mod tests {
         };
         let (made, outcome) = calls(|call| if call < 2 { Err(moved()) } else { Ok(()) }).await;
         assert!(outcome.is_ok() && made == 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_of_another_ring_waits_until_its_rank_knows_that_ring() {
+        let other_epoch = |_| {
+            let details =
+                ErrorDetails::with_precondition_failure_violation(OTHER_EPOCH, "job", "epoch 1, not 2");
+            Status::with_error_details(Code::FailedPrecondition, "epoch 1, not 2", details)
+        };
+        let most = 10 * MOST_REPEATS;
+        let (made, outcome) = calls(|call| if call < most { Err(other_epoch(call)) } else { Ok(()) }).await;
+        assert!(outcome.is_ok() && made == most + 1);
     }
 
     /// What tonic makes of a connection that breaks in the middle of a call has the codes of a considered answer.

@@ -49,6 +49,8 @@ pub(crate) struct Posteriors {
     shelf: Shelf,
     /// Pictures of each concept.
     counts: Vec<usize>,
+    /// All were known in a former ring.
+    complete: bool,
 }
 
 /// Looks every picture up in this worker's cache, and decodes this rank's share of those that are not there, so that
@@ -85,12 +87,14 @@ pub(crate) fn look_up(
         };
         pictures.push(Picture { file, key, target, shape, encoded });
     }
-    for number in block_of(assignment.rank, assignment.ring.members.len(), pictures.len()) {
+    // One that joins has no share: the ring has them all.
+    let share = assignment.rank.map(|rank| block_of(rank, assignment.ring.members.len(), pictures.len()));
+    for number in share.unwrap_or_default() {
         if pictures[number].encoded.is_none() {
             pictures[number].file.decode()?;
         }
     }
-    Ok(Posteriors { pictures, shelf, counts })
+    Ok(Posteriors { pictures, shelf, counts, complete: false })
 }
 
 /// What one rank counts while it does its part.
@@ -103,7 +107,7 @@ struct Tally {
 
 impl Posteriors {
     /// Exchanges what the ranks have, and encodes what none has. Afterwards every rank has all, in its cache too: in the
-    /// next ring of the same job nothing is left to encode.
+    /// next ring of the same job nothing is left to encode, and only a rank that is new there may be given something.
     /// Gives the posteriors of each concept's pictures, or where they are read.
     pub(crate) async fn complete(
         &mut self,
@@ -119,6 +123,9 @@ impl Posteriors {
         let everybody: Vec<Vec<bool>> =
             everybody.iter().map(|row| row.iter().map(|has| *has > 0.0).collect()).collect();
         let rounds = latents::rounds(&everybody);
+        if self.complete && rounds.is_empty() {
+            return self.by_concept();
+        }
         let to_encode = rounds.iter().flatten().flatten().filter(|give| give.encode).count();
         let total = self.pictures.len();
         journal
@@ -146,6 +153,11 @@ impl Posteriors {
         // 3. The VAE has done its work; the cache keeps its bound.
         context.engine.drop_vae().await.map_err(Error::of_engine)?;
         tokio::task::spawn_blocking(self.shelf.trimming()).await?;
+        if self.complete {
+            // Told and counted in the ring before.
+            return self.by_concept();
+        }
+        self.complete = true;
         count(&context.metrics, tally);
         let Tally { own_cache, others, encoded } = tally;
         journal
@@ -295,13 +307,15 @@ mod tests {
         let member = || Member { worker: WorkerId::new(), address: String::new() };
         Assignment {
             ring: RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![member(), member()] },
-            rank,
+            rank: Some(rank),
             spec: parse_job_toml(text).unwrap(),
             threads: 1,
             precision: Precision::Fp32,
             numerics_class: "class".to_owned(),
             ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
             version: ringtune_shared::version::VERSION.to_owned(),
+            resume_from: String::new(),
+            re_forms: false,
         }
     }
 

@@ -5,7 +5,7 @@ mod pace;
 use std::{
     fs::{File, OpenOptions},
     io::Write as _,
-    path::PathBuf,
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
@@ -23,31 +23,43 @@ pub(crate) const LOG_FILE: &str = "job.log";
 /// One rank's journal. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Journal {
+    /// Of the rank's life.
     key: RankKey,
-    rank: usize,
-    file: Option<Arc<Mutex<File>>>,
+    place: Arc<Mutex<Place>>,
     pace: Arc<Mutex<Pace>>,
     events: mpsc::Sender<(RankKey, RankEvent)>,
 }
 
+/// Who speaks, which changes with the ring.
+#[derive(Debug, Default)]
+struct Place {
+    /// None: it joins.
+    rank: Option<usize>,
+    /// Rank 0's job.log.
+    file: Option<File>,
+}
+
 impl Journal {
-    /// A journal that writes to `file` too, when there is one. A file that cannot be opened is told and left out:
-    /// what matters more is written elsewhere and will fail there.
-    pub(crate) fn new(
-        key: RankKey,
-        rank: usize,
-        file: Option<PathBuf>,
-        events: mpsc::Sender<(RankKey, RankEvent)>,
-    ) -> Self {
-        let file = file.and_then(|path| {
-            OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(&path)
-                .inspect_err(|error| warn!(file = %path.display(), %error, "no job.log"))
-                .ok()
-        });
-        Self { key, rank, file: file.map(|file| Arc::new(Mutex::new(file))), pace: Arc::default(), events }
+    /// A journal of a rank, or of one that is to join.
+    pub(crate) fn new(key: RankKey, rank: Option<usize>, events: mpsc::Sender<(RankKey, RankEvent)>) -> Self {
+        let place = Arc::new(Mutex::new(Place { rank, file: None }));
+        Self { key, place, pace: Arc::default(), events }
+    }
+
+    /// From now on this rank speaks.
+    pub(crate) fn speak_as(&self, rank: Option<usize>) {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).rank = rank;
+    }
+
+    /// Writes to this file too from now on. One that cannot be opened is told and left out: what matters more is
+    /// written elsewhere and will fail there. Blocks.
+    pub(crate) fn write_to(&self, path: &Path) {
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .inspect_err(|error| warn!(file = %path.display(), %error, "no job.log"));
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).file = file.ok();
     }
 
     /// Worth knowing.
@@ -77,21 +89,26 @@ impl Journal {
     }
 
     async fn say(&self, level: Level, line: String) {
-        let (job, rank) = (self.key.job, self.rank);
+        self.write(level, &line);
+        self.event(RankEvent::Log(level, line)).await;
+    }
+
+    fn write(&self, level: Level, line: &str) {
+        let job = self.key.job;
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let rank = place.rank.map_or_else(|| "joiner".to_owned(), |rank| format!("rank {rank}"));
         match level {
             Level::Info => info!(%job, rank, "{line}"),
             Level::Warn => warn!(%job, rank, "{line}"),
             Level::Error => error!(%job, rank, "{line}"),
         }
-        if let Some(file) = &self.file {
-            let text = format!("{} {:5} rank {rank}: {line}\n", utc_now(), level.as_str());
+        if let Some(file) = &mut place.file {
+            let text = format!("{} {:5} {rank}: {line}\n", utc_now(), level.as_str());
             // One short line: not worth a thread.
-            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
             if let Err(error) = file.write_all(text.as_bytes()) {
                 warn!(%job, %error, "cannot write job.log");
             }
         }
-        self.event(RankEvent::Log(level, line)).await;
     }
 }
 

@@ -4,6 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use ringtune_shared::ids::JobId;
 use ringtune_sources::ModelSources;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     base_model::Fingerprints,
@@ -39,6 +40,8 @@ pub struct Context {
     pub work_folder: PathBuf,
     /// This worker's configuration lets jobs write traces.
     pub allow_trace_dir: bool,
+    /// The engine hangs: the worker is to end. libtorch cannot be stopped in the middle, nor be loaded twice.
+    pub hung: CancellationToken,
     /// "libtorch 2.13.0, …", for the log.
     pub about: String,
 }

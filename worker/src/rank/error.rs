@@ -1,12 +1,20 @@
 //! Why a rank's work ends early. The text reaches the user as the job's reason.
 
-use ringtune_shared::{files::FileError, ring::RingError};
+use std::time::Duration;
+
+use ringtune_shared::{
+    files::FileError,
+    ids::ContentHash,
+    ring::{Diverged, RingError},
+    state::StateError,
+};
 
 use crate::{
     base_model, contents,
     engine::EngineError,
     fault::{Blame, Fault},
-    ring,
+    ring::{self, RankRing},
+    session::{Trouble, TroubleKind},
 };
 
 /// Each names the job's field, the file or the neighbour it is about.
@@ -24,9 +32,29 @@ pub enum Error {
         /// "model.base" and the like.
         what: &'static str,
     },
+    /// Ranks that took the same steps and have other states.
+    #[error(transparent)]
+    Diverged(Diverged),
+    /// A state that another rank gave does not come back as it was.
+    #[error("a restored state has the hash {found}; another rank gave that with {expected}")]
+    Restored {
+        /// Of what this rank has now.
+        found: ContentHash,
+        /// Of what came.
+        expected: ContentHash,
+    },
+    /// A state cannot be read.
+    #[error("the state: {0}")]
+    State(#[from] StateError),
     /// Anything else, of the part that says it.
     #[error("{0}")]
     Work(Box<dyn Blame>),
+    /// The engine does not come back from a computation.
+    #[error("the engine has made no progress for {} s, far more than usual: this worker ends", limit.as_secs())]
+    Hung {
+        /// For how long.
+        limit: Duration,
+    },
     /// A task of this worker died.
     #[error("a part of the worker ended unexpectedly: {0}")]
     Task(#[from] tokio::task::JoinError),
@@ -57,8 +85,29 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Self::Work(error) => error.fault(),
-            Self::Ring(_) | Self::Disagreement { .. } | Self::Task(_) | Self::Stopped => Fault::Node,
+            // Whoever is wrong, no ring of these ranks can go on.
+            Self::Diverged(_) => Fault::Job,
+            Self::Ring(_)
+            | Self::Disagreement { .. }
+            | Self::Restored { .. }
+            | Self::State(_)
+            | Self::Hung { .. }
+            | Self::Task(_)
+            | Self::Stopped => Fault::Node,
         }
+    }
+
+    /// What it says of another rank of the ring. None: it is not the ring's.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        let Self::Ring(error) = self else { return None };
+        let ring::Trouble { kind, rank, text } = RankRing::trouble_of(error)?;
+        let kind = match kind {
+            ring::TroubleKind::Closed => TroubleKind::Closed,
+            ring::TroubleKind::Silent => TroubleKind::Silent,
+            ring::TroubleKind::Unreachable => TroubleKind::Unreachable,
+            ring::TroubleKind::Damaged => TroubleKind::Damaged,
+        };
+        Some(Trouble { kind, rank, text })
     }
 
     /// See [`Blame::would_come_again`].

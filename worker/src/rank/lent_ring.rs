@@ -34,4 +34,9 @@ impl LentRing {
             debug!(%error, "the ring broke after the last exchange");
         }
     }
+
+    /// Leaves it as it is: it breaks for the neighbours too, if it has not broken yet.
+    pub(super) fn break_off(&mut self) {
+        self.ring = None;
+    }
 }

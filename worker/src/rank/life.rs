@@ -1,15 +1,15 @@
 //! The life of a rank of any kind, from its assignment to its last word.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use ringtune_shared::version::VERSION;
 use tokio::{sync::mpsc, time::timeout};
 
-use super::{Context, Error, LentRing, Orders, Rank, Task, Work, agreement, folder::make_work_folder};
+use super::{Context, Error, LentRing, Orders, Rank, Task, Work, folder::make_work_folder, rings::Worked};
 use crate::{
     journal::{Journal, LOG_FILE},
     ring::Seat,
-    session::{Assignment, RankEvent, RankKey, dropped, ended},
+    session::{Assignment, RankEvent, RankKey, RankOrders, dropped, ended},
 };
 
 /// A neighbour that fails tells the coordinator why, and the coordinator ends us. Only when that does not come is
@@ -27,16 +27,11 @@ pub(crate) async fn live<T: Task>(
     events: mpsc::Sender<(RankKey, RankEvent)>,
 ) {
     let key = assignment.key();
-    let number = assignment.rank;
     let folder = context.rank_folder(key.job);
-    let made = folder.clone();
-    let folder_made = match tokio::task::spawn_blocking(move || make_work_folder(&made)).await {
-        Ok(made) => made,
-        Err(error) => Err(Error::Task(error)),
-    };
-    let log = (number == 0 && folder_made.is_ok()).then(|| folder.join(LOG_FILE));
-    let journal = Journal::new(key, number, log, events);
-    let rank = Rank { assignment, context, journal: journal.clone(), folder: folder.clone() };
+    let journal = Journal::new(key, assignment.rank, events);
+    let folder_made = make_folder(&folder, &assignment, &journal).await;
+    let worker = context.hung.clone();
+    let rank = Rank { assignment, life: key, context, journal: journal.clone(), folder: folder.clone() };
     // In a task of its own, so that a panic is a reason too. Dropped with this one.
     let living = tokio::spawn(async move {
         let mut life = Life { rank, seat: None, ring: LentRing::default() };
@@ -50,6 +45,7 @@ pub(crate) async fn live<T: Task>(
         Ok((outcome, life)) => (outcome, Some(life)),
         Err(error) => (Err(Error::Task(error)), None),
     };
+    let hung = matches!(outcome, Err(Error::Hung { .. }));
     let last_word = match outcome {
         Ok(()) => RankEvent::Finished,
         Err(Error::Stopped) => RankEvent::Stopped,
@@ -59,16 +55,32 @@ pub(crate) async fn live<T: Task>(
     // A temporary folder that stays is removed by the worker's next start.
     let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder)).await;
     journal.event(last_word).await;
+    if hung {
+        worker.cancel();
+    }
     // Not before: a neighbour that loses this rank has no better reason to give than that.
     drop(life);
 }
 
+/// The folder that a rank writes in, with rank 0's log.
+async fn make_folder(folder: &Path, assignment: &Assignment, journal: &Journal) -> Result<(), Error> {
+    let (folder, journal, is_first) = (folder.to_owned(), journal.clone(), assignment.is_first());
+    let make = move || {
+        make_work_folder(&folder)?;
+        if is_first {
+            journal.write_to(&folder.join(LOG_FILE));
+        }
+        Ok(())
+    };
+    tokio::task::spawn_blocking(make).await?
+}
+
 /// A rank, and its place among others.
-struct Life {
-    rank: Rank,
-    /// Its place, until it is connected.
-    seat: Option<Seat>,
-    ring: LentRing,
+pub(super) struct Life {
+    pub(super) rank: Rank,
+    /// Its place in the ring of its epoch, until it is connected.
+    pub(super) seat: Option<Seat>,
+    pub(super) ring: LentRing,
 }
 
 impl Life {
@@ -76,9 +88,9 @@ impl Life {
         self.introduce().await;
         // 1. A place in the ring, so that a neighbour that is ready first finds it. It is given up last, after
         //    the reason for leaving has been said.
-        let Assignment { ring, rank, spec, ring_protocol, .. } = &self.rank.assignment;
-        let rows = spec.global_microbatches() as usize;
-        self.seat = Some(self.rank.context.rings.take_seat(ring, *rank, rows, *ring_protocol)?);
+        if self.rank.assignment.rank.is_some() {
+            self.take_seat()?;
+        }
         // 2. Prepare, and wait for the others.
         let prepared = tokio::select! {
             prepared = task.prepare(&self.rank) => prepared,
@@ -90,16 +102,14 @@ impl Life {
         }
         let mut work = prepared?;
         journal.event(RankEvent::Ready).await;
-        match orders.wait_for(|orders| orders.train || orders.end.is_some()).await {
+        let may_begin = |orders: &RankOrders| orders.train || orders.ring.is_some() || orders.end.is_some();
+        match orders.wait_for(may_begin).await {
             Ok(orders) if orders.end.is_none() => (),
             _ => return Err(Error::Stopped),
         }
         // 3. Work, and leave something whatever happens.
-        let worked = self.work(&mut work, orders).await;
-        if worked.is_ok() {
-            self.ring.leave().await;
-        }
-        // What else there is of the ring is kept up meanwhile: the neighbours wait for the last word.
+        let worked = self.work_in_rings(&mut work, orders).await;
+        // What there is of the ring is kept up meanwhile: the neighbours wait for the last word.
         self.finish(&mut work, worked, orders).await
     }
 
@@ -109,50 +119,33 @@ impl Life {
         let Assignment { ring, rank, spec, threads, precision, numerics_class, .. } = assignment;
         let (wanted, members) = (spec.mixed_precision().as_str(), ring.members.len());
         journal.info(format!("ringtune-worker {VERSION}, {}", context.about)).await;
-        journal
-            .info(format!(
-                "rank {rank} of {members}, epoch {}, {threads} threads, class {numerics_class}",
-                ring.epoch
-            ))
-            .await;
+        let place = match rank {
+            Some(rank) => format!("rank {rank} of {members}, epoch {}", ring.epoch),
+            None => format!("to join the {members} ranks of epoch {}", ring.epoch),
+        };
+        journal.info(format!("{place}, {threads} threads, class {numerics_class}")).await;
         journal.info(format!("computing in {precision} (the job asked for \"{wanted}\")")).await;
-    }
-
-    /// Joins the ring, makes sure that all ranks work on the same thing, and works.
-    async fn work<W: Work>(&mut self, work: &mut W, orders: &mut Orders) -> Result<(), Error> {
-        work.begin(&self.rank, orders).await?;
-        let Some(seat) = self.seat.take() else { return Err(Error::Ring(crate::ring::Error::Replaced)) };
-        let connected = tokio::select! {
-            ring = seat.connect() => ring?,
-            _ = ended(orders) => return Err(Error::Stopped),
-        };
-        let (ring, common) = (self.ring.put(connected), work.common());
-        let agreed = tokio::select! {
-            agreed = agreement::check(ring, &common) => agreed,
-            _ = ended(orders) => Err(Error::Stopped),
-        };
-        if let Err(Error::Disagreement { .. }) = agreed {
-            // All ranks see it; none is to take another's leaving for the reason.
-            self.ring.leave().await;
-        }
-        agreed?;
-        work.run(&self.rank, &mut self.ring, orders).await
     }
 
     /// Uploads what the outcome calls for.
     async fn finish<W: Work>(
         &self,
         work: &mut W,
-        worked: Result<(), Error>,
+        worked: Result<Worked, Error>,
         orders: &mut Orders,
     ) -> Result<(), Error> {
         match worked {
-            Ok(()) => {
+            Ok(Worked::Done) => {
                 self.rank.journal.info(work.done()).await;
                 tokio::select! {
                     kept = work.finish(&self.rank, false) => kept,
                     () = dropped(orders) => Err(Error::Stopped),
                 }
+            }
+            Ok(Worked::LetGo) => Err(Error::Stopped),
+            Ok(Worked::StoppedBetweenRings) => {
+                self.keep_state(work, orders).await;
+                self.stop(work, orders).await
             }
             Err(Error::Stopped) => self.stop(work, orders).await,
             // A neighbour that was told to stop a moment before us has left the ring already.
@@ -167,15 +160,30 @@ impl Life {
     /// Ends as asked to; keeps the artifacts if that was asked for too.
     async fn stop<W: Work>(&self, work: &mut W, orders: &mut Orders) -> Result<(), Error> {
         self.rank.journal.info("stopped on request").await;
-        if orders.borrow().end.is_some_and(|end| end.keep_artifacts) {
+        if is_to_keep(orders) {
             tokio::select! {
-                kept = work.finish(&self.rank, true) => if let Err(error) = kept {
-                    self.rank.journal.warn(format!("artifacts could not be kept: {error}")).await;
-                },
+                kept = work.finish(&self.rank, true) => self.say_not_kept(kept).await,
                 () = dropped(orders) => (),
             }
         }
         Err(Error::Stopped)
+    }
+
+    /// Keeps what the job can go on from: no other rank may be able to.
+    async fn keep_state<W: Work>(&self, work: &mut W, orders: &mut Orders) {
+        if is_to_keep(orders) {
+            let told = orders.clone();
+            tokio::select! {
+                kept = work.keep_state(&self.rank, &told) => self.say_not_kept(kept).await,
+                () = dropped(orders) => (),
+            }
+        }
+    }
+
+    async fn say_not_kept(&self, kept: Result<(), Error>) {
+        if let Err(error) = kept {
+            self.rank.journal.warn(format!("artifacts could not be kept: {error}")).await;
+        }
     }
 
     /// Says what went wrong, and leaves what there is.
@@ -189,4 +197,9 @@ impl Life {
         }
         Err(error)
     }
+}
+
+/// Whether it was asked to end with what it has.
+pub(super) fn is_to_keep(orders: &Orders) -> bool {
+    orders.borrow().end.is_some_and(|end| end.keep_artifacts)
 }

@@ -1,8 +1,8 @@
 //! What a kind of work gives to a rank's life.
 
-use std::{future::Future, path::PathBuf};
+use std::{future::Future, path::PathBuf, sync::Arc};
 
-use ringtune_shared::ids::ContentHash;
+use ringtune_shared::{ids::ContentHash, ring::Standing};
 use tokio::sync::watch;
 
 use super::{Context, Error, LentRing};
@@ -11,7 +11,8 @@ use crate::{
     contents::Uploads,
     engine::TrainingSize,
     journal::Journal,
-    session::{Assignment, RankOrders},
+    session::{Assignment, RankEvent, RankKey, RankOrders, StepSummary},
+    train::SavedState,
 };
 
 /// What the coordinator told a rank so far.
@@ -20,8 +21,10 @@ pub(crate) type Orders = watch::Receiver<RankOrders>;
 /// What a rank of any kind has.
 #[derive(Debug)]
 pub(crate) struct Rank {
-    /// What it is to do.
+    /// What it is to do; its ring and its place there are those of now.
     pub(crate) assignment: Assignment,
+    /// The job, and the epoch of the assignment as it came.
+    pub(crate) life: RankKey,
     /// What it shares with others on this worker.
     pub(crate) context: Context,
     /// Where it says how it goes.
@@ -33,8 +36,19 @@ pub(crate) struct Rank {
 impl Rank {
     /// Files are on their way from now on.
     pub(crate) fn start_uploads(&self, orders: &Orders) -> Uploads {
-        let ring = &self.assignment.ring;
-        Uploads::start(ring.job, self.context.artifacts.at(ring.epoch), orders.clone())
+        let client = self.context.artifacts.from(self.life.epoch, orders.clone());
+        Uploads::start(self.life.job, client, orders.clone())
+    }
+
+    /// It is in the ring with which its life and the job's steps began, and not in one that goes on from another's.
+    pub(crate) fn is_in_first_ring(&self) -> bool {
+        self.assignment.ring.epoch == self.life.epoch && self.assignment.resume_from.is_empty()
+    }
+
+    /// Says that it goes on in its ring after this step.
+    pub(crate) async fn say_entered(&self, step: u64) {
+        let epoch = self.assignment.ring.epoch;
+        self.journal.event(RankEvent::Entered { epoch, step }).await;
     }
 
     /// Brings the job's base model here and loads it, for training of this size or for pictures only.
@@ -73,21 +87,46 @@ pub(crate) trait Task: Send + 'static {
     fn prepare(self, rank: &Rank) -> impl Future<Output = Result<Self::Work, Error>> + Send;
 }
 
-/// Work of one kind that is prepared. It outlives the ring that it is lent.
+/// How a rank leaves a ring that is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// All is done.
+    Done,
+    /// A newer ring of the job is wanted; all ranks know it since the same step.
+    ToChange,
+}
+
+/// Work of one kind that is prepared. It outlives the rings that it is lent.
 pub(crate) trait Work: Send + 'static {
     /// What all ranks must have in common besides what the coordinator hands them: names for people, and hashes.
     fn common(&self) -> Vec<(&'static str, ContentHash)>;
 
-    /// Opens what is written while the work is done.
+    /// How far it is. What a step left that was dropped half-way is forgotten.
+    fn standing(&mut self) -> Standing;
+
+    /// The state that the standing is about, for a rank that is behind.
+    fn state(&self) -> Arc<SavedState>;
+
+    /// Goes on from another rank's state, that after `step`.
+    fn restore(&mut self, state: SavedState, step: u64) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// The steps done that may not be stored yet, in their order.
+    fn unstored(&self) -> Vec<StepSummary>;
+
+    /// Takes in a step that other ranks did, for whoever asks for it later.
+    fn take_in(&mut self, rank: &Rank, step: StepSummary) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Opens what is written while the work is done, unless it is open.
     fn begin(&mut self, rank: &Rank, orders: &Orders) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Does the work, until it is done or the rank is to end ([`Error::Stopped`]).
+    /// Does the work in this ring until it is done, or until all ranks are to go on in another ring. It may be given up at
+    /// any time: [`Error::Stopped`] when the rank is to end, and an [`Error::Ring`] when the ring broke or was replaced.
     fn run(
         &mut self,
         rank: &Rank,
         ring: &mut LentRing,
         orders: &mut Orders,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
+    ) -> impl Future<Output = Result<Left, Error>> + Send;
 
     /// What is said in the log when it is done.
     fn done(&self) -> &'static str;
@@ -97,4 +136,8 @@ pub(crate) trait Work: Send + 'static {
     ///
     /// `can_go_on`: it ended before it was done, and not by the job's own fault.
     fn finish(&mut self, rank: &Rank, can_go_on: bool) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Keeps what the job can go on from, of a rank that is asked to end while it has no ring: nobody knows whether
+    /// rank 0 still can.
+    fn keep_state(&mut self, rank: &Rank, orders: &Orders) -> impl Future<Output = Result<(), Error>> + Send;
 }

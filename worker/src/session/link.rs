@@ -7,7 +7,7 @@ use backon::BackoffBuilder as _;
 use ringtune_proto::v1::{self, worker_service_client::WorkerServiceClient};
 use ringtune_shared::{
     ids::WorkerId,
-    version::{self, Dialect, Misfit, ProtocolRange, Side, WORKER_FEATURES, WORKER_PROTOCOLS},
+    version::{self, Dialect, Misfit, ProtocolRange, RE_FORM, Side, WORKER_FEATURES, WORKER_PROTOCOLS},
 };
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -46,7 +46,8 @@ pub struct LinkOptions {
 /// What the link tells the session's loop.
 pub(super) enum LinkEvent {
     /// Welcome. Messages go up through `up`; heartbeats are due this often.
-    Up { up: mpsc::Sender<v1::SessionRequest>, heartbeat: Duration },
+    /// `re_forms`: the coordinator gives running jobs other rings.
+    Up { up: mpsc::Sender<v1::SessionRequest>, heartbeat: Duration, re_forms: bool },
     /// The coordinator said something.
     Message(Box<v1::SessionResponse>),
     /// The connection is gone.
@@ -125,7 +126,8 @@ async fn one_session(
         "session opened"
     );
     let heartbeat = Duration::from_secs_f64(welcome.heartbeat_seconds.clamp(0.05, 60.0));
-    if events.send(LinkEvent::Up { up, heartbeat }).await.is_err() {
+    let re_forms = welcome.features.iter().any(|feature| feature == RE_FORM);
+    if events.send(LinkEvent::Up { up, heartbeat, re_forms }).await.is_err() {
         return Ended::Broken("this worker is ending".to_owned());
     }
     loop {

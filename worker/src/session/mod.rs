@@ -11,6 +11,9 @@ mod wire;
 pub use link::LinkOptions;
 pub(crate) use link::error_chain;
 pub use orders::{EndOrder, RankControl, RankOrders};
-pub(crate) use orders::{dropped, ended};
+pub(crate) use orders::{dropped, ended, replaced};
 pub use service::{RankLauncher, SessionOptions, run};
-pub use types::{Assignment, Level, Phase, Progress, ProgressStage, RankEvent, RankKey, StepSummary};
+pub use types::{
+    Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankEvent, RankKey, StepSummary, Trouble,
+    TroubleKind,
+};

@@ -1,14 +1,30 @@
 //! What a rank's work is told, and how it listens.
 
+use std::sync::Arc;
+
+use ringtune_shared::ids::Epoch;
 use tokio::sync::watch;
 
+use super::types::NextRing;
+
 /// What a rank's work was told so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankOrders {
     /// All ranks are ready.
     pub train: bool,
     /// End; whether to upload what there is first.
     pub end: Option<EndOrder>,
+    /// The newest ring that it was given after its first one.
+    pub ring: Option<Arc<NextRing>>,
+    /// Steps up to this one are safe at the coordinator.
+    pub stored_step: u64,
+}
+
+impl RankOrders {
+    /// The ring that takes the place of this epoch's.
+    pub fn ring_after(&self, epoch: Epoch) -> Option<&Arc<NextRing>> {
+        self.ring.as_ref().filter(|ring| ring.view.epoch > epoch)
+    }
 }
 
 /// How to end.
@@ -48,4 +64,12 @@ pub(crate) async fn ended(orders: &mut watch::Receiver<RankOrders>) -> Option<En
 /// Completes when the rank is to end without keeping anything.
 pub(crate) async fn dropped(orders: &mut watch::Receiver<RankOrders>) {
     let _ = orders.wait_for(|orders| orders.end.is_some_and(|end| !end.keep_artifacts)).await;
+}
+
+/// Completes when this epoch's ring is to be given up at once for a newer one; never, when nobody holds the control.
+pub(crate) async fn replaced(orders: &mut watch::Receiver<RankOrders>, epoch: Epoch) {
+    let at_once = |orders: &RankOrders| orders.ring_after(epoch).is_some_and(|ring| !ring.after_step);
+    if orders.wait_for(at_once).await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }

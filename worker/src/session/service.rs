@@ -44,13 +44,15 @@ pub struct SessionOptions {
     pub link: LinkOptions,
     /// Where the session shows.
     pub metrics: Arc<Metrics>,
-    /// How long a running rank may keep what it has once the worker is to end.
+    /// How long the ring may take to let a running rank go once the worker is to end.
+    pub leave_limit: Duration,
+    /// And after that, how long the rank may keep what it has.
     pub keep_limit: Duration,
 }
 
-/// Keeps the session with the coordinator, and the ranks that it hands out, until `end`; then stops the running
-/// rank, which may upload what it has for `keep_limit`, says so, and returns. The caller bounds how long all of that
-/// may take.
+/// Keeps the session with the coordinator, and the ranks that it hands out, until `end`; then leaves the ring in peace
+/// if it can within `leave_limit`, or stops the running rank, which may upload what it has for `keep_limit`, says so, and
+/// returns. The caller bounds how long all of that may take.
 pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: CancellationToken) {
     let (held_sender, held_receiver) = watch::channel(Vec::new());
     let (link_sender, mut link_events) = mpsc::channel(QUEUED_EVENTS);
@@ -71,7 +73,7 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
         metrics: options.metrics,
     };
     let mut draining = false;
-    let mut keep_until = None;
+    let (mut leave_until, mut keep_until) = (None, None);
     loop {
         if draining && this.session.is_idle() && (this.outbox.is_empty() || this.up.is_none()) {
             break;
@@ -83,8 +85,13 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
             permit = ready_to_send(this.up.as_ref()), if !this.outbox.is_empty() => this.send_next(permit),
             () = end.cancelled(), if !draining => {
                 draining = true;
-                keep_until = Some(Instant::now() + options.keep_limit);
+                leave_until = Some(Instant::now() + options.leave_limit);
+                keep_until = leave_until.map(|left| left + options.keep_limit);
                 this.apply(Event::Drain);
+            }
+            () = reached(leave_until) => {
+                leave_until = None;
+                this.apply(Event::LeaveIsOver);
             }
             () = reached(keep_until) => {
                 keep_until = None;
@@ -122,7 +129,7 @@ struct Loop<L> {
 impl<L: RankLauncher> Loop<L> {
     fn link_event(&mut self, event: LinkEvent) {
         match event {
-            LinkEvent::Up { up, heartbeat } => {
+            LinkEvent::Up { up, heartbeat, re_forms } => {
                 let mut beats = interval(heartbeat);
                 beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 self.heartbeat = Some(beats);
@@ -130,7 +137,7 @@ impl<L: RankLauncher> Loop<L> {
                 self.outbox.clear();
                 self.metrics.session_up.set(1);
                 self.metrics.sessions.inc();
-                self.apply(Event::Connected);
+                self.apply(Event::Connected { re_forms });
             }
             LinkEvent::Message(message) => match wire::event(*message) {
                 Ok(Heard::Event(event)) => self.apply(event),
@@ -179,6 +186,10 @@ impl<L: RankLauncher> Loop<L> {
                     self.controls.insert(key.job, control);
                 }
                 Effect::Train(key) => self.order(key.job, |orders| orders.train = true),
+                Effect::Enter(key, ring) => self.order(key.job, |orders| orders.ring = Some(ring)),
+                Effect::Stored(key, step) => {
+                    self.order(key.job, |orders| orders.stored_step = orders.stored_step.max(step));
+                }
                 Effect::End { key, keep_artifacts } => {
                     self.order(key.job, |orders| orders.end = Some(EndOrder { keep_artifacts }));
                 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ringtune_shared::{
-    ids::{Epoch, JobId},
+    ids::{ContentHash, Epoch, JobId},
     job::JobSpec,
     ring::RingView,
 };
@@ -30,8 +30,8 @@ impl fmt::Display for RankKey {
 pub struct Assignment {
     /// The members in rank order.
     pub ring: RingView,
-    /// This worker's place among them.
-    pub rank: usize,
+    /// This worker's place among them. None: the job runs on this ring without it; it prepares, and joins a later one.
+    pub rank: Option<usize>,
     /// The job, with every default filled in.
     pub spec: JobSpec,
     /// Compute threads of every rank; at least 1.
@@ -44,6 +44,10 @@ pub struct Assignment {
     pub ring_protocol: u32,
     /// What files say they were made with: the same for all ranks, whatever their own versions.
     pub version: String,
+    /// The newest checkpoint of the job itself, an artifact:// URI that takes the place of the spec's. Empty: the spec's.
+    pub resume_from: String,
+    /// The coordinator can give a running job another ring: one that breaks is waited for.
+    pub re_forms: bool,
 }
 
 impl Assignment {
@@ -51,9 +55,61 @@ impl Assignment {
     pub fn key(&self) -> RankKey {
         RankKey { job: self.ring.job, epoch: self.ring.epoch }
     }
+
+    /// The rank that reports the steps and writes the files.
+    pub fn is_first(&self) -> bool {
+        self.rank == Some(0)
+    }
 }
 
-/// How far a rank is. Preparing -> Ready -> Training -> Finished; Failed and Stopped from any of the first three.
+/// The ring that a job goes on in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NextRing {
+    /// The members in rank order.
+    pub view: RingView,
+    /// This worker's place among them. None: it has none any more.
+    pub rank: Option<usize>,
+    /// What the members say to each other: a version of RingService's protocol that this build speaks.
+    pub protocol: u32,
+    /// The ring before it is whole: the step is taken to its end there.
+    pub after_step: bool,
+    /// What happened, for people.
+    pub reason: String,
+}
+
+impl NextRing {
+    /// The job and the new epoch.
+    pub fn key(&self) -> RankKey {
+        RankKey { job: self.view.job, epoch: self.view.epoch }
+    }
+}
+
+/// What a rank saw of the neighbour that it lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// What happened to it.
+    pub kind: TroubleKind,
+    /// Which rank of the broken ring it was.
+    pub rank: usize,
+    /// For people, that rank included.
+    pub text: String,
+}
+
+/// How a neighbour was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TroubleKind {
+    /// The connection ended.
+    Closed,
+    /// It gave no sign of life on a connection that stands.
+    Silent,
+    /// It could not be reached, or did not come.
+    Unreachable,
+    /// What it sent was damaged, or did not belong there.
+    Damaged,
+}
+
+/// How far a rank is. Preparing -> Ready -> Training -> Finished; Failed and Stopped from any that is not final. From
+/// Training also to Waiting, and from there by way of Ready to Training in the next ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Fetches, loads and encodes.
@@ -62,6 +118,10 @@ pub enum Phase {
     Ready,
     /// Trains.
     Training,
+    /// Its ring broke, or it has left it: it keeps its state and waits for the next one.
+    Waiting,
+    /// All steps are done: it keeps its state until the job's files are at the coordinator.
+    Done,
     /// Done, its artifacts are at the coordinator.
     Finished,
     /// Ended with a reason.
@@ -130,6 +190,10 @@ pub struct StepSummary {
     pub validation_seconds: f64,
     /// Drawing pictures, apart from the step.
     pub preview_seconds: f64,
+    /// The ring's epoch in which it was taken.
+    pub epoch: Epoch,
+    /// Of the state after it.
+    pub state: Option<ContentHash>,
 }
 
 /// How important a line is.
@@ -163,8 +227,31 @@ pub enum RankEvent {
     Ready,
     /// Goes on after this step, which was done before.
     Resumed(u64),
+    /// Goes on in this ring, all ranks of which are at this step.
+    Entered {
+        /// The ring's.
+        epoch: Epoch,
+        /// The last one done.
+        step: u64,
+    },
+    /// Has no ring any more, and waits for the next one.
+    Waiting {
+        /// Of the ring that it had.
+        epoch: Epoch,
+        /// The last one done.
+        step: u64,
+        /// What broke the ring. None: all ranks left it after this step.
+        trouble: Option<Trouble>,
+    },
+    /// All steps are done in this ring; rank 0 writes the files.
+    Done {
+        /// The ring's.
+        epoch: Epoch,
+    },
     /// A step is done. Rank 0's are stored at the coordinator.
     Step(StepSummary),
+    /// Steps up to this one are safe at the coordinator: rank 0 told the others.
+    Stored(u64),
     /// A line for the job's history.
     Log(Level, String),
     /// All is done and uploaded.
@@ -186,5 +273,28 @@ impl RankEvent {
     /// Nothing comes after it.
     pub fn is_last(&self) -> bool {
         matches!(self, Self::Finished | Self::Failed { .. } | Self::NeighbourLost(_) | Self::Stopped)
+    }
+}
+
+#[cfg(test)]
+impl StepSummary {
+    /// Of a step that took no time.
+    pub(crate) fn example(step: u64) -> Self {
+        Self {
+            step,
+            loss: 0.5,
+            learning_rate: 1e-3,
+            step_seconds: 0.0,
+            compute_seconds: 0.0,
+            exchange_seconds: 0.0,
+            wait_seconds: 0.0,
+            skipped: false,
+            world_size: 1,
+            validation_loss: None,
+            validation_seconds: 0.0,
+            preview_seconds: 0.0,
+            epoch: Epoch::FIRST,
+            state: None,
+        }
     }
 }

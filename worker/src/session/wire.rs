@@ -9,7 +9,10 @@ use ringtune_shared::{
 
 use super::{
     state::{Event, HeldRank, Message},
-    types::{Assignment, Level, Phase, Progress, ProgressStage, RankKey, StepSummary},
+    types::{
+        Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankKey, StepSummary, Trouble,
+        TroubleKind,
+    },
 };
 use crate::{engine::Precision, fault::Fault};
 
@@ -46,9 +49,16 @@ pub(super) fn event(response: v1::SessionResponse) -> Result<Heard, WireError> {
     };
     Ok(Heard::Event(match message {
         Down::Welcome(_) => return Ok(Heard::Nothing),
-        Down::EnterRing(_) => return Ok(Heard::Unknown),
+        Down::EnterRing(enter) => match place_of(enter.ring.as_ref(), enter.rank) {
+            None => Event::EnterRing(Box::new(next_ring(enter)?)),
+            // One whose place can be told is answered with a failure.
+            Some((key, rank)) => match next_ring(enter) {
+                Ok(next) => Event::EnterRing(Box::new(next)),
+                Err(error) => Event::Unreadable { key, rank, reason: error.to_string() },
+            },
+        },
         // One whose rank can be told is answered with a failure.
-        Down::Assignment(assignment) => match rank_of(&assignment) {
+        Down::Assignment(assignment) => match place_of(assignment.ring.as_ref(), assignment.rank) {
             None => Event::Assigned(Box::new(self::assignment(assignment)?)),
             Some((key, rank)) => match self::assignment(assignment) {
                 Ok(assignment) => Event::Assigned(Box::new(assignment)),
@@ -71,31 +81,21 @@ fn job_id(message: &'static str, text: &str) -> Result<JobId, WireError> {
     text.parse().map_err(|error| wrong(message, "job_id")(&error))
 }
 
-fn rank_of(wire: &v1::Assignment) -> Option<(RankKey, usize)> {
-    let ring = wire.ring.as_ref()?;
+/// The ring that is meant, and the place in it, if there is one.
+fn place_of(ring: Option<&v1::RingView>, rank: i32) -> Option<(RankKey, Option<usize>)> {
+    let ring = ring?;
     let key = RankKey { job: ring.job_id.parse().ok()?, epoch: Epoch(ring.epoch) };
-    Some((key, usize::try_from(wire.rank).ok()?))
+    Some((key, usize::try_from(rank).ok()))
 }
 
 fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
     let wrong = |field| wrong("Assignment", field);
-    let ring = wire.ring.ok_or_else(|| wrong("ring")(&"absent"))?;
-    let members: Vec<Member> = ring
-        .members
-        .into_iter()
-        .map(|member| {
-            let worker = member.worker_id.parse().map_err(|error| wrong("ring.members.worker_id")(&error))?;
-            Ok(Member { worker, address: member.address })
-        })
-        .collect::<Result<_, WireError>>()?;
-    let ring_protocol =
-        Some(ring.protocol).filter(|protocol| RING_PROTOCOLS.contains(*protocol)).ok_or_else(|| {
-            wrong("ring.protocol")(&format!("{}; this worker speaks {RING_PROTOCOLS}", ring.protocol))
-        })?;
-    let rank = usize::try_from(wire.rank)
-        .ok()
-        .filter(|rank| *rank < members.len())
-        .ok_or_else(|| wrong("rank")(&format!("{} of {} members", wire.rank, members.len())))?;
+    let (ring, ring_protocol) = ring_view("Assignment", wire.ring)?;
+    // A joiner has no place in the ring that it is shown.
+    let rank = match wire.joins {
+        true => None,
+        false => Some(rank_in(&ring, wire.rank).ok_or_else(|| wrong("rank")(&no_rank(&ring, wire.rank)))?),
+    };
     let threads = usize::try_from(wire.threads_per_rank)
         .ok()
         .filter(|threads| *threads >= 1)
@@ -115,7 +115,7 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
         return Err(wrong("spec")(&reason));
     }
     Ok(Assignment {
-        ring: RingView { job: job_id("Assignment", &ring.job_id)?, epoch: Epoch(ring.epoch), members },
+        ring,
         rank,
         spec,
         threads,
@@ -126,7 +126,43 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
         version: Some(wire.version)
             .filter(|version| !version.is_empty())
             .unwrap_or_else(|| VERSION.to_owned()),
+        resume_from: wire.resume_from,
+        // The session knows.
+        re_forms: false,
     })
+}
+
+/// A ring, and what its members say to each other.
+fn ring_view(message: &'static str, wire: Option<v1::RingView>) -> Result<(RingView, u32), WireError> {
+    let wrong = |field| wrong(message, field);
+    let wire = wire.ok_or_else(|| wrong("ring")(&"absent"))?;
+    let member = |member: v1::RingMember| {
+        let worker = member.worker_id.parse().map_err(|error| wrong("ring.members.worker_id")(&error))?;
+        Ok(Member { worker, address: member.address })
+    };
+    let members = wire.members.into_iter().map(member).collect::<Result<_, WireError>>()?;
+    let protocol =
+        Some(wire.protocol).filter(|protocol| RING_PROTOCOLS.contains(*protocol)).ok_or_else(|| {
+            wrong("ring.protocol")(&format!("{}; this worker speaks {RING_PROTOCOLS}", wire.protocol))
+        })?;
+    Ok((RingView { job: job_id(message, &wire.job_id)?, epoch: Epoch(wire.epoch), members }, protocol))
+}
+
+fn rank_in(ring: &RingView, rank: i32) -> Option<usize> {
+    usize::try_from(rank).ok().filter(|rank| *rank < ring.members.len())
+}
+
+fn no_rank(ring: &RingView, rank: i32) -> String {
+    format!("{rank} of {} members", ring.members.len())
+}
+
+fn next_ring(wire: v1::EnterRing) -> Result<NextRing, WireError> {
+    let (view, protocol) = ring_view("EnterRing", wire.ring)?;
+    let rank = match wire.rank {
+        -1 => None,
+        rank => Some(rank_in(&view, rank).ok_or_else(|| wrong("EnterRing", "rank")(&no_rank(&view, rank)))?),
+    };
+    Ok(NextRing { view, rank, protocol, after_step: wire.after_step, reason: wire.reason })
 }
 
 /// A message up the stream.
@@ -143,19 +179,19 @@ pub(super) fn request(message: &Message) -> v1::SessionRequest {
             neighbour_lost: held.neighbour_lost,
             step: i64::try_from(held.step).unwrap_or(i64::MAX),
             fault: fault(held.fault).into(),
-            trouble: None,
-            leaving: false,
+            trouble: held.trouble.as_ref().map(ring_trouble),
+            leaving: held.leaving,
         }),
         Message::Step(key, step) => Up::RankStep(v1::RankStep {
             job_id: key.job.to_string(),
             epoch: key.epoch.0,
-            step: Some(step_report(key.epoch, step)),
+            step: Some(step_report(step)),
         }),
         Message::Log(key, rank, level, line) => Up::RankLog(v1::RankLog {
             job_id: key.job.to_string(),
             line: Some(v1::LogLine {
                 level: log_level(*level).into(),
-                rank: Some(rank_number(*rank)),
+                rank: rank.map(|rank| rank_number(Some(rank))),
                 message: line.clone(),
             }),
             epoch: key.epoch.0,
@@ -176,17 +212,29 @@ pub(super) fn held_ranks(held: &[HeldRank]) -> Vec<v1::HeldRank> {
             reason: held.reason.clone(),
             neighbour_lost: held.neighbour_lost,
             fault: fault(held.fault).into(),
-            trouble: None,
-            leaving: false,
+            trouble: held.trouble.as_ref().map(ring_trouble),
+            leaving: held.leaving,
         })
         .collect()
 }
 
-fn rank_number(rank: usize) -> i32 {
-    i32::try_from(rank).unwrap_or(i32::MAX)
+/// -1: none.
+fn rank_number(rank: Option<usize>) -> i32 {
+    rank.map_or(-1, |rank| i32::try_from(rank).unwrap_or(i32::MAX))
 }
 
-fn rank_progress(rank: usize, progress: &Progress) -> v1::RankProgress {
+fn ring_trouble(trouble: &Trouble) -> v1::RingTrouble {
+    use v1::ring_trouble::Kind;
+    let kind = match trouble.kind {
+        TroubleKind::Closed => Kind::Closed,
+        TroubleKind::Silent => Kind::Silent,
+        TroubleKind::Unreachable => Kind::Unreachable,
+        TroubleKind::Damaged => Kind::Damaged,
+    };
+    v1::RingTrouble { kind: kind.into(), rank: rank_number(Some(trouble.rank)), text: trouble.text.clone() }
+}
+
+fn rank_progress(rank: Option<usize>, progress: &Progress) -> v1::RankProgress {
     v1::RankProgress {
         rank: rank_number(rank),
         stage: progress_stage(progress.stage).into(),
@@ -213,7 +261,7 @@ fn progress_stage(stage: ProgressStage) -> v1::ProgressStage {
     }
 }
 
-fn step_report(epoch: Epoch, step: &StepSummary) -> v1::StepReport {
+fn step_report(step: &StepSummary) -> v1::StepReport {
     v1::StepReport {
         step: i64::try_from(step.step).unwrap_or(i64::MAX),
         loss: f64::from(step.loss),
@@ -223,12 +271,12 @@ fn step_report(epoch: Epoch, step: &StepSummary) -> v1::StepReport {
         exchange_seconds: step.exchange_seconds,
         wait_seconds: step.wait_seconds,
         skipped: step.skipped,
-        world_size: rank_number(step.world_size),
+        world_size: rank_number(Some(step.world_size)),
         validation_loss: step.validation_loss.map(f64::from),
         validation_seconds: step.validation_seconds,
         preview_seconds: step.preview_seconds,
-        epoch: epoch.0,
-        state_sha256: String::new(),
+        epoch: step.epoch.0,
+        state_sha256: step.state.map(|hash| hash.to_string()).unwrap_or_default(),
     }
 }
 
@@ -245,6 +293,8 @@ fn phase(phase: Phase) -> v1::RankPhase {
         Phase::Preparing => v1::RankPhase::Preparing,
         Phase::Ready => v1::RankPhase::Ready,
         Phase::Training => v1::RankPhase::Training,
+        Phase::Waiting => v1::RankPhase::Waiting,
+        Phase::Done => v1::RankPhase::Done,
         Phase::Finished => v1::RankPhase::Finished,
         Phase::Failed => v1::RankPhase::Failed,
         Phase::Stopped => v1::RankPhase::Stopped,
@@ -290,5 +340,74 @@ mod tests {
         let other = v1::Assignment { spec_sha256: "0".repeat(64), ..wire() };
         let text = assignment(other).unwrap_err().to_string();
         assert!(text.contains("does not know all its options; install version 0.3.0"), "{text}");
+    }
+
+    #[test]
+    fn a_joiner_has_no_rank_and_another_must_have_one_of_its_ring() {
+        let joins =
+            v1::Assignment { joins: true, rank: -1, resume_from: "artifact://x".to_owned(), ..wire() };
+        let joiner = assignment(joins).unwrap();
+        assert_eq!((joiner.rank, joiner.resume_from.as_str()), (None, "artifact://x"));
+        for rank in [-1, 1] {
+            let text = assignment(v1::Assignment { rank, ..wire() }).unwrap_err().to_string();
+            assert_eq!(text, format!("the coordinator's Assignment: rank: {rank} of 1 members"));
+        }
+    }
+
+    fn heard(message: v1::session_response::Message) -> Event {
+        match event(v1::SessionResponse { message: Some(message) }) {
+            Ok(Heard::Event(event)) => event,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_ring_to_enter_names_a_place_or_none() {
+        use v1::session_response::Message::EnterRing;
+        let ring = wire().ring;
+        let enter = v1::EnterRing { ring, rank: 0, after_step: true, reason: "a joined".to_owned() };
+        let Event::EnterRing(next) = heard(EnterRing(enter.clone())) else { panic!("not read") };
+        assert_eq!((next.rank, next.after_step, next.reason.as_str()), (Some(0), true, "a joined"));
+        let Event::EnterRing(next) = heard(EnterRing(v1::EnterRing { rank: -1, ..enter.clone() })) else {
+            panic!("not read")
+        };
+        assert_eq!((next.rank, next.view.members.len()), (None, 1));
+        // What cannot be read is answered, so that nobody waits for this rank.
+        let Event::Unreadable { rank, reason, .. } = heard(EnterRing(v1::EnterRing { rank: 3, ..enter }))
+        else {
+            panic!("read")
+        };
+        assert_eq!((rank, reason.as_str()), (Some(3), "the coordinator's EnterRing: rank: 3 of 1 members"));
+        assert!(event(v1::SessionResponse { message: Some(EnterRing(v1::EnterRing::default())) }).is_err());
+    }
+
+    #[test]
+    fn a_report_says_what_broke_the_ring_and_a_step_what_it_gave() {
+        let key = RankKey { job: JobId::new(), epoch: Epoch(4) };
+        let text = "rank 2 was lost: the stream ended".to_owned();
+        let held = HeldRank {
+            rank: Some(1),
+            phase: Phase::Waiting,
+            step: 7,
+            trouble: Some(Trouble { kind: TroubleKind::Closed, rank: 2, text: text.clone() }),
+            leaving: true,
+            ..HeldRank::new(key, None)
+        };
+        let wire = held_ranks(std::slice::from_ref(&held)).remove(0);
+        let kind = v1::ring_trouble::Kind::Closed.into();
+        let trouble = Some(v1::RingTrouble { kind, rank: 2, text });
+        assert_eq!((wire.phase(), wire.step, wire.leaving), (v1::RankPhase::Waiting, 7, true));
+        assert_eq!(wire.trouble, trouble);
+        let up = request(&Message::Report { held, progress: None }).message;
+        let Some(v1::session_request::Message::RankReport(report)) = up else { panic!("{up:?}") };
+        assert_eq!((report.trouble, report.leaving, report.epoch), (trouble, true, 4));
+        // A step that an earlier ring took keeps that one's epoch; the message has the present one.
+        let hash = ringtune_shared::ids::ContentHash::of(b"state");
+        let step = StepSummary { epoch: Epoch(2), state: Some(hash), ..StepSummary::example(9) };
+        let up = request(&Message::Step(key, step)).message;
+        let Some(v1::session_request::Message::RankStep(sent)) = up else { panic!("{up:?}") };
+        let report = sent.step.unwrap();
+        assert_eq!((sent.epoch, report.epoch, report.state_sha256), (4, 2, hash.to_string()));
+        assert_eq!(held_ranks(&[HeldRank::new(key, None)])[0].rank, -1);
     }
 }

@@ -55,9 +55,20 @@ impl Checkpoints {
         self.every > 0 && step.is_multiple_of(self.every)
     }
 
-    /// Whether a job that stops after `step` has something that is kept nowhere yet.
+    /// Whether a job that stops after `step` has something that is kept nowhere yet, and wants it kept.
     pub(super) fn lacks(&self, step: u64) -> bool {
-        self.every > 0 && step > self.kept.back().copied().unwrap_or(self.about.step)
+        self.every > 0 && self.is_behind(step)
+    }
+
+    /// Whether what was done up to `step` is kept nowhere yet.
+    pub(super) fn is_behind(&self, step: u64) -> bool {
+        step > self.kept.back().copied().unwrap_or(self.about.step)
+    }
+
+    /// Another rank kept those of these steps.
+    pub(super) fn take_over(&mut self, mut steps: Vec<u64>) {
+        steps.sort_unstable();
+        self.kept = steps.into();
     }
 
     /// Writes the state after `step`, sends it on its way, and lets those go that are too many. They go after the new
@@ -68,6 +79,9 @@ impl Checkpoints {
         state: SavedState,
         uploads: &mut UploadQueue,
     ) -> Result<(), Error> {
+        if self.kept.contains(&step) {
+            return Ok(());
+        }
         let about = About { step, options: deciding_options(&self.spec, step), ..self.about.clone() };
         let file = self.folder.join(file_name(step));
         let written = file.clone();

@@ -1,12 +1,17 @@
 //! What rank 0 leaves of any training: the metrics, the pictures, the checkpoints, the job as it was run, the log, and
 //! what the trainee writes. A file that does not read back as it was written fails the job and is not uploaded.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use ringtune_shared::job::JobSpec;
+use ringtune_shared::{checkpoint::step_of_name, job::JobSpec};
+use tokio::time::timeout;
 
 use super::{
     checkpoints::Checkpoints,
+    history::{self, History, KeptPicture},
     trainee::{Shown, StepJudged, Trainee},
 };
 use crate::{
@@ -14,7 +19,7 @@ use crate::{
     engine::RgbImage,
     journal::LOG_FILE,
     output::{
-        EventFile, MetricsCsv, StepMetrics, metrics_csv, picture,
+        EventFile, MetricsCsv, metrics_csv, picture,
         tensorboard::{self, EventPicture},
     },
     rank::{Error, JOB_FILE, Rank, write_job_file},
@@ -22,57 +27,92 @@ use crate::{
     train::SavedState,
 };
 
+/// How long a new rank 0 waits for the coordinator to say which checkpoints are kept.
+const LIST_LIMIT: Duration = Duration::from_secs(10);
+
 /// Rank 0's files of one job.
 #[derive(Debug)]
 pub(super) struct TrainingFiles {
     folder: PathBuf,
     csv: Option<MetricsCsv>,
     events: Option<EventFile>,
+    /// Of a job whose first steps were another rank's, or of another ring: in the place of the two.
+    history: Option<History>,
     uploads: Option<Uploads>,
     checkpoints: Checkpoints,
     last: StepJudged,
 }
 
 impl TrainingFiles {
-    /// Begins the files in the rank's folder.
+    /// Begins the files in the rank's folder, after `step`.
     pub(super) async fn create<T: Trainee>(
         rank: &Rank,
         trainee: &T,
+        step: u64,
         uploads: Uploads,
     ) -> Result<Self, Error> {
         let course = trainee.course();
         let (place, spec, tensorboard) =
             (rank.folder.clone(), rank.assignment.spec.clone(), course.tensorboard);
-        let (csv, events) = tokio::task::spawn_blocking(move || begin(&place, &spec, tensorboard)).await??;
+        let (csv, events, history) = if rank.is_in_first_ring() {
+            let begin = move || begin(&place, &spec, tensorboard);
+            let (csv, events) = tokio::task::spawn_blocking(begin).await??;
+            (Some(csv), events, None)
+        } else {
+            tokio::task::spawn_blocking(move || write_job_file(&place, &spec)).await??;
+            (None, None, Some(History::new(tensorboard)))
+        };
         Ok(Self {
             folder: rank.folder.clone(),
-            csv: Some(csv),
+            csv,
             events,
+            history,
             uploads: Some(uploads),
             checkpoints: Checkpoints::new(rank, course, trainee.origin()),
-            last: StepJudged {
-                step: course.done,
-                validation_loss: trainee.selection().loss_after(course.done),
-            },
+            last: StepJudged { step, validation_loss: trainee.selection().loss_after(step) },
         })
+    }
+
+    /// Finds out which checkpoints the rank 0 before this one has kept. A coordinator that is away holds nothing up:
+    /// then those stay that are too many.
+    pub(super) async fn take_over(&mut self, rank: &Rank) {
+        let listing = timeout(LIST_LIMIT, rank.context.artifacts.list(rank.life.job)).await;
+        match listing {
+            Ok(Ok(kept)) => {
+                self.checkpoints.take_over(kept.keys().filter_map(|name| step_of_name(name)).collect());
+            }
+            Ok(Err(error)) => {
+                rank.journal.warn(format!("which checkpoints are kept is not known: {error}")).await;
+            }
+            Err(_) => {
+                let limit = LIST_LIMIT.as_secs();
+                let text = format!("which checkpoints are kept is not known: no answer within {limit} s");
+                rank.journal.warn(text).await;
+            }
+        }
+    }
+
+    /// Keeps the state after `step`, unless it is kept already, whether or not the job wants checkpoints.
+    pub(super) async fn keep_state(&mut self, step: u64, state: SavedState) -> Result<(), Error> {
+        if self.checkpoints.is_behind(step) {
+            self.save_checkpoint(step, state).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until what was sent on its way is at the coordinator.
+    pub(super) async fn uploaded(&mut self) -> Result<(), Error> {
+        match self.uploads.take() {
+            Some(uploads) => Ok(uploads.finish().await?),
+            None => Ok(()),
+        }
     }
 
     /// Adds a step to metrics.csv and to TensorBoard's events: one short line and record, handed to the system at
     /// once.
     pub(super) fn record(&mut self, step: &StepSummary) -> Result<(), Error> {
         self.last = StepJudged { step: step.step, validation_loss: step.validation_loss };
-        let metrics = StepMetrics {
-            step: step.step,
-            loss: step.loss,
-            lr: step.learning_rate,
-            step_seconds: step.step_seconds,
-            compute_seconds: step.compute_seconds,
-            exchange_seconds: step.exchange_seconds,
-            wait_seconds: step.wait_seconds,
-            validation_loss: step.validation_loss,
-            validation_seconds: step.validation_seconds,
-            preview_seconds: step.preview_seconds,
-        };
+        let metrics = history::metrics_of(step);
         if let Some(csv) = &mut self.csv {
             csv.append(&metrics)?;
         }
@@ -125,25 +165,33 @@ impl TrainingFiles {
             let file = self.folder.join(name);
             let (height, width, path) = (picture.height, picture.width, file.clone());
             let png = tokio::task::spawn_blocking(move || picture::write(&path, &picture)).await??;
-            shown.push(EventPicture { label, height, width, png });
+            match &mut self.history {
+                Some(history) => {
+                    history.show(KeptPicture { step: of.step(), label, height, width, file: file.clone() })
+                }
+                None => shown.push(EventPicture { label, height, width, png }),
+            }
             if let Some(uploads) = &mut self.uploads {
                 uploads.queue.push(file).await;
             }
         }
         let Some(mut events) = self.events.take() else { return Ok(()) };
-        let (Shown::Step(step) | Shown::Best(step)) = of;
+        let step = of.step();
         let append = move || events.append_pictures(step, shown).map(|()| events);
         self.events = Some(tokio::task::spawn_blocking(append).await??);
         Ok(())
     }
 
     /// Writes what is left to write, and waits until everything that reads back is at the coordinator. `state`: of a job
-    /// that ended before its last step and can go on.
+    /// that ended before its last step and can go on. `unstored`: the steps that the coordinator may not have, in their
+    /// order.
     pub(super) async fn finish<T: Trainee>(
         &mut self,
+        rank: &Rank,
         trainee: &T,
         learned: Option<T::Learned>,
         state: Option<SavedState>,
+        unstored: &[StepSummary],
     ) -> Result<(), Error> {
         let kept = match state {
             Some(state) if self.checkpoints.lacks(self.last.step) => {
@@ -153,6 +201,9 @@ impl TrainingFiles {
         };
         let mut names = vec![JOB_FILE.to_owned()];
         let mut written = self.close(&mut names).await;
+        if let (Ok(()), Some(history)) = (&written, self.history.take()) {
+            written = history.write(rank, unstored, &mut names).await;
+        }
         if let (Ok(()), Some(learned)) = (&written, learned) {
             written = trainee.write_results(&self.folder, self.last, learned, &mut names).await;
         }

@@ -3,6 +3,7 @@
 
 mod checkpoints;
 mod files;
+mod history;
 mod resume;
 mod steps;
 mod trainee;

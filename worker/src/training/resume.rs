@@ -42,7 +42,9 @@ pub(crate) fn numerics(assignment: &Assignment) -> Numerics {
 pub(crate) async fn fetch(rank: &Rank) -> Result<Option<OpenCheckpoint>, Error> {
     let Rank { assignment, context, journal, .. } = rank;
     let spec = &assignment.spec;
-    let hash = match ResumeFrom::parse(spec.resume_from()) {
+    // The job's own one, where it has done steps before.
+    let place = Some(assignment.resume_from.as_str()).filter(|own| !own.is_empty());
+    let hash = match ResumeFrom::parse(place.unwrap_or(spec.resume_from())) {
         Ok(ResumeFrom::Nothing) => return Ok(None),
         Ok(ResumeFrom::Uploaded(hash)) => hash,
         Ok(other) => return Err(refused(format!("a worker needs an artifact:// URI, not {other:?}")).into()),
@@ -57,7 +59,7 @@ pub(crate) async fn fetch(rank: &Rank) -> Result<Option<OpenCheckpoint>, Error> 
     about.check(spec).map_err(refused)?;
     let warning = about.check_numerics(&numerics(assignment)).map_err(refused)?;
     // The same for all ranks: said once.
-    if assignment.rank == 0 {
+    if assignment.is_first() {
         if let Some(warning) = warning {
             journal.warn(warning).await;
         }

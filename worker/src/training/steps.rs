@@ -1,43 +1,85 @@
 //! The loop: step, validate, preview, keep.
 
-use std::future;
+use std::{
+    collections::VecDeque,
+    future::{self, Future},
+    sync::Arc,
+};
 
-use ringtune_shared::ids::ContentHash;
+use ringtune_shared::{
+    ids::ContentHash,
+    ring::{RingError, Standing},
+};
 
 use super::{
     files::TrainingFiles,
     trainee::{Previews, Shown, Trainee, Validation},
 };
 use crate::{
-    rank::{Error, LentRing, Orders, Rank, Work},
-    ring::RankRing,
-    session::{RankEvent, StepSummary, ended},
-    train::Selection,
+    rank::{Error, GivenUp, Left, LentRing, Orders, Rank, Work},
+    ring::{News, RankRing},
+    session::{RankEvent, StepSummary},
+    train::{SavedState, Selection},
 };
+
+/// Steps kept for a coordinator that has not stored them; the oldest go first.
+const MOST_UNSTORED: usize = 200_000;
 
 /// A trainee, and what rank 0 writes of it.
 #[derive(Debug)]
 pub(crate) struct Training<T: Trainee> {
     trainee: T,
+    settled: Settled,
     /// Rank 0's.
     files: Option<TrainingFiles>,
     /// After the last finished step of this rank.
     learned: Option<T::Learned>,
+    /// Steps done that may not be stored yet.
+    unstored: VecDeque<StepSummary>,
+    /// Steps up to this one are stored, as far as any rank of a ring knew.
+    stored_step: u64,
+}
+
+/// The state after the last step of which all was found out.
+#[derive(Clone, Debug)]
+struct Settled {
+    standing: Standing,
+    state: Arc<SavedState>,
+}
+
+impl Settled {
+    /// Hashing may take its time.
+    async fn of(step: u64, state: SavedState) -> Result<Self, Error> {
+        let state = Arc::new(state);
+        let hashed = Arc::clone(&state);
+        let hash = tokio::task::spawn_blocking(move || hashed.hash()).await??;
+        Ok(Self { standing: Standing { step, state: hash }, state })
+    }
 }
 
 /// A step and what was found out after it.
 struct StepTaken<L> {
     summary: StepSummary,
     learned: L,
-    /// It was the last.
-    over: bool,
     previews: Vec<(Shown, Previews)>,
 }
 
 impl<T: Trainee> Training<T> {
     /// Of a trainee that is prepared.
-    pub(crate) fn new(trainee: T) -> Self {
-        Self { trainee, files: None, learned: None }
+    pub(crate) async fn new(trainee: T) -> Result<Self, Error> {
+        let settled = Settled::of(trainee.course().done, trainee.saved_state()).await?;
+        let (files, learned, unstored) = (None, None, VecDeque::new());
+        Ok(Self { trainee, settled, files, learned, unstored, stored_step: 0 })
+    }
+
+    fn step(&self) -> u64 {
+        self.settled.standing.step
+    }
+
+    /// Nothing is left to train.
+    fn is_over(&self) -> bool {
+        let step = self.step();
+        step >= self.trainee.course().total || (step > 0 && self.trainee.selection().is_over())
     }
 }
 
@@ -47,65 +89,164 @@ impl<T: Trainee> Work for Training<T> {
         vec![("model (model.base)", origin.model_hash), ("set of pictures (data.images)", origin.data_hash)]
     }
 
+    fn standing(&mut self) -> Standing {
+        self.trainee.roll_back();
+        self.settled.standing
+    }
+
+    fn state(&self) -> Arc<SavedState> {
+        Arc::clone(&self.settled.state)
+    }
+
+    async fn restore(&mut self, state: SavedState, step: u64) -> Result<(), Error> {
+        self.trainee.restore(state)?;
+        self.settled = Settled::of(step, self.trainee.saved_state()).await?;
+        self.learned = Some(self.trainee.learned());
+        Ok(())
+    }
+
+    fn unstored(&self) -> Vec<StepSummary> {
+        self.unstored.iter().copied().collect()
+    }
+
+    async fn take_in(&mut self, rank: &Rank, step: StepSummary) -> Result<(), Error> {
+        if let Some(files) = &mut self.files {
+            files.record(&step)?;
+        }
+        self.report(rank, step).await;
+        Ok(())
+    }
+
     async fn begin(&mut self, rank: &Rank, orders: &Orders) -> Result<(), Error> {
-        if rank.assignment.rank == 0 {
+        if rank.assignment.is_first() && self.files.is_none() {
             let uploads = rank.start_uploads(orders);
-            self.files = Some(TrainingFiles::create(rank, &self.trainee, uploads).await?);
+            let mut files = TrainingFiles::create(rank, &self.trainee, self.step(), uploads).await?;
+            if !rank.is_in_first_ring() {
+                files.take_over(rank).await;
+                self.keep_due(&mut files).await?;
+            }
+            self.files = Some(files);
         }
         Ok(())
     }
 
-    async fn run(&mut self, rank: &Rank, ring: &mut LentRing, orders: &mut Orders) -> Result<(), Error> {
+    async fn run(&mut self, rank: &Rank, ring: &mut LentRing, orders: &mut Orders) -> Result<Left, Error> {
         let ring = ring.get()?;
+        let epoch = rank.assignment.ring.epoch;
+        let mut given_up = GivenUp::of(ring.failed(), epoch, orders);
         tokio::select! {
             entered = self.trainee.enter(rank, ring) => entered?,
-            _ = ended(orders) => return Err(Error::Stopped),
+            error = given_up.reason() => return Err(error),
         }
-        let (done, total) = (self.trainee.course().done, self.trainee.course().total);
-        if done > 0 {
-            rank.journal.event(RankEvent::Resumed(done)).await;
-        }
-        if done > 0 && (done >= total || self.trainee.selection().is_over()) {
+        rank.say_entered(self.step()).await;
+        if self.step() > 0 && self.is_over() {
             self.learned = Some(self.trainee.learned());
-            return tokio::select! {
-                ended_again = self.end_again(rank, done, ring) => ended_again,
-                _ = ended(orders) => Err(Error::Stopped),
-            };
-        }
-        rank.journal.info(plan(done, total)).await;
-        for step in done + 1..=total {
-            let taken = tokio::select! {
-                taken = take_step(&mut self.trainee, rank, step, ring) => taken?,
-                error = upload_failure(&mut self.files) => return Err(error),
-                _ = ended(orders) => return Err(Error::Stopped),
-            };
-            self.learned = Some(taken.learned.clone());
-            let over = taken.over;
-            self.trainee.settle();
-            self.keep_step(rank, taken).await?;
-            if over && step < total {
-                say_early_stop(rank, step, self.trainee.selection()).await;
-                break;
+            tokio::select! {
+                ended_again = self.end_again(rank, ring) => ended_again?,
+                error = given_up.reason() => return Err(error),
+            }
+        } else {
+            let (done, total) = (self.step(), self.trainee.course().total);
+            rank.journal.info(plan(done, total)).await;
+            if self.train(rank, ring, orders, &mut given_up).await? == Left::ToChange {
+                return Ok(Left::ToChange);
             }
         }
-        Ok(())
+        if ring.can_reform() {
+            // Whoever gets through knows that all have done the last step: nobody will ask for its state.
+            tokio::select! {
+                gathered = ring.gather_one_each(vec![0.0]) => drop(gathered?),
+                error = given_up.reason() => return Err(error),
+            }
+        }
+        Ok(Left::Done)
     }
 
     fn done(&self) -> &'static str {
         "training is done"
     }
 
-    async fn finish(&mut self, _rank: &Rank, can_go_on: bool) -> Result<(), Error> {
+    async fn finish(&mut self, rank: &Rank, can_go_on: bool) -> Result<(), Error> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let learned = self.learned.take();
-        let state = (can_go_on && learned.is_some()).then(|| self.trainee.saved_state());
-        files.finish(&self.trainee, learned, state).await
+        let state = (can_go_on && learned.is_some()).then(|| (*self.settled.state).clone());
+        files.finish(rank, &self.trainee, learned, state, self.unstored.make_contiguous()).await
+    }
+
+    async fn keep_state(&mut self, rank: &Rank, orders: &Orders) -> Result<(), Error> {
+        let (step, state) = (self.step(), (*self.settled.state).clone());
+        if let Some(files) = &mut self.files {
+            return files.keep_state(step, state).await;
+        }
+        let uploads = rank.start_uploads(orders);
+        let mut files = TrainingFiles::create(rank, &self.trainee, step, uploads).await?;
+        files.keep_state(step, state).await?;
+        files.uploaded().await
     }
 }
 
 impl<T: Trainee> Training<T> {
-    /// Goes on from a checkpoint behind which there is no step: its job was stopped before its results were kept.
-    async fn end_again(&mut self, rank: &Rank, done: u64, ring: &mut RankRing) -> Result<(), Error> {
+    /// Step after step, until the last one or until another ring is wanted.
+    async fn train(
+        &mut self,
+        rank: &Rank,
+        ring: &mut RankRing,
+        orders: &Orders,
+        given_up: &mut GivenUp<impl Future<Output = RingError>>,
+    ) -> Result<Left, Error> {
+        let epoch = rank.assignment.ring.epoch;
+        while !self.is_over() {
+            let step = self.step() + 1;
+            ring.tell(self.news(rank, orders));
+            let taken = tokio::select! {
+                taken = take_step(&mut self.trainee, rank, step, ring) => taken?,
+                error = upload_failure(&mut self.files) => return Err(error),
+                error = given_up.reason() => return Err(error),
+            };
+            self.settle(step).await?;
+            self.keep_step(rank, taken).await?;
+            self.hear(rank, ring.heard()).await;
+            if !self.is_over() && ring.heard().newest_epoch > epoch {
+                return Ok(Left::ToChange);
+            }
+        }
+        if self.step() < self.trainee.course().total {
+            say_early_stop(rank, self.step(), self.trainee.selection()).await;
+        }
+        Ok(Left::Done)
+    }
+
+    /// What this rank knows of the job.
+    fn news(&self, rank: &Rank, orders: &Orders) -> News {
+        let orders = orders.borrow();
+        let epoch = rank.assignment.ring.epoch;
+        News {
+            newest_epoch: orders.ring_after(epoch).map_or(epoch, |ring| ring.view.epoch),
+            stored_step: orders.stored_step.max(self.stored_step),
+        }
+    }
+
+    /// What any rank knew when the last step was taken.
+    async fn hear(&mut self, rank: &Rank, news: News) {
+        if news.stored_step > self.stored_step {
+            self.stored_step = news.stored_step;
+            while self.unstored.front().is_some_and(|first| first.step <= news.stored_step) {
+                self.unstored.pop_front();
+            }
+            rank.journal.event(RankEvent::Stored(news.stored_step)).await;
+        }
+    }
+
+    /// All of a step is found out: from here on it is done.
+    async fn settle(&mut self, step: u64) -> Result<(), Error> {
+        self.trainee.settle();
+        self.settled = Settled::of(step, self.trainee.saved_state()).await?;
+        Ok(())
+    }
+
+    /// Goes on behind the last step: its job was stopped, or its rank 0 lost, before its results were kept.
+    async fn end_again(&mut self, rank: &Rank, ring: &mut RankRing) -> Result<(), Error> {
+        let done = self.step();
         rank.journal.info(format!("resumed after step {done}, the last: nothing is left to train")).await;
         let learned = self.trainee.learned();
         let previews = previews(&mut self.trainee, rank, done, true, &learned, ring).await?;
@@ -119,22 +260,45 @@ impl<T: Trainee> Training<T> {
 
     /// Writes down what a step gave, and says that it is done.
     async fn keep_step(&mut self, rank: &Rank, taken: StepTaken<T::Learned>) -> Result<(), Error> {
-        let StepTaken { summary, learned, previews, .. } = taken;
-        if let Some(files) = &mut self.files {
-            let step = summary.step;
-            files.record(&summary)?;
-            if self.trainee.course().saves_after(step) {
-                files.save_step(&self.trainee, &learned).await?;
-            }
-            if files.checkpoint_is_due(step) {
-                files.save_checkpoint(step, self.trainee.saved_state()).await?;
-            }
-            for (shown, drawn) in previews {
-                files.save_previews(shown, drawn.pictures).await?;
-            }
+        let StepTaken { mut summary, learned, previews } = taken;
+        summary.state = Some(self.settled.standing.state);
+        self.learned = Some(learned);
+        if let Some(mut files) = self.files.take() {
+            let kept = async {
+                files.record(&summary)?;
+                self.keep_due(&mut files).await?;
+                for (shown, drawn) in previews {
+                    files.save_previews(shown, drawn.pictures).await?;
+                }
+                Ok(())
+            };
+            let kept: Result<(), Error> = kept.await;
+            self.files = Some(files);
+            kept?;
         }
-        rank.journal.event(RankEvent::Step(summary)).await;
+        self.report(rank, summary).await;
         Ok(())
+    }
+
+    /// Writes what is to be kept of the last step, whoever did it.
+    async fn keep_due(&self, files: &mut TrainingFiles) -> Result<(), Error> {
+        let step = self.step();
+        if self.trainee.course().saves_after(step) {
+            files.save_step(&self.trainee, &self.trainee.learned()).await?;
+        }
+        if files.checkpoint_is_due(step) {
+            files.save_checkpoint(step, (*self.settled.state).clone()).await?;
+        }
+        Ok(())
+    }
+
+    /// Says that a step is done, and keeps that in case another ring's rank 0 has to say it.
+    async fn report(&mut self, rank: &Rank, summary: StepSummary) {
+        if self.unstored.len() >= MOST_UNSTORED {
+            self.unstored.pop_front();
+        }
+        self.unstored.push_back(summary);
+        rank.journal.event(RankEvent::Step(summary)).await;
     }
 }
 
@@ -162,7 +326,7 @@ async fn take_step<T: Trainee>(
     let previews = previews(trainee, rank, step, over, &learned, ring).await?;
     // Not sum(): of nothing, that is -0, and is written so.
     summary.preview_seconds = previews.iter().fold(0.0, |sum, (_, drawn)| sum + drawn.seconds);
-    Ok(StepTaken { summary, learned, over, previews })
+    Ok(StepTaken { summary, learned, previews })
 }
 
 /// The pictures that are due after `step`; at the end also those of the best state.
@@ -201,14 +365,14 @@ async fn upload_failure(files: &mut Option<TrainingFiles>) -> Error {
 
 /// All ranks know it; one says it.
 async fn say_validation(rank: &Rank, step: u64, judged: &Validation) {
-    if rank.assignment.rank == 0 {
+    if rank.assignment.is_first() {
         let best = if judged.is_best { ", the lowest so far" } else { "" };
         rank.journal.info(format!("step {step}: validation loss {:.6}{best}", judged.loss)).await;
     }
 }
 
 async fn say_early_stop(rank: &Rank, step: u64, selection: &Selection) {
-    if rank.assignment.rank == 0 {
+    if rank.assignment.is_first() {
         let best =
             selection.best().map(|best| format!("; the lowest is {:.6} after step {}", best.loss, best.step));
         let best = best.unwrap_or_default();

@@ -74,6 +74,14 @@ pub(crate) enum Shown {
     Best(u64),
 }
 
+impl Shown {
+    /// The step of that state.
+    pub(super) fn step(self) -> u64 {
+        let (Self::Step(step) | Self::Best(step)) = self;
+        step
+    }
+}
+
 /// What became of one round of pictures.
 #[derive(Debug)]
 pub(crate) struct Previews {
@@ -85,8 +93,8 @@ pub(crate) struct Previews {
     pub(crate) seconds: f64,
 }
 
-/// What is trained. It outlives the ring, which it is lent for each thing that the ranks do together, always all of them
-/// and in the same order. A call that is dropped half-way leaves the state of the step before.
+/// What is trained. It outlives its rings, which it is lent for each thing that the ranks do together, always all of
+/// them and in the same order. A call that is dropped half-way leaves the state of the step before.
 pub(crate) trait Trainee: Send + Sync + 'static {
     /// What files and pictures are made from. Cheap to clone: weights are shared, or stay with the engine.
     type Learned: Clone + Send + Sync + 'static;
@@ -130,6 +138,15 @@ pub(crate) trait Trainee: Send + Sync + 'static {
 
     /// All of the last step is found out: it will be kept.
     fn settle(&mut self);
+
+    /// Forgets a step that was taken and not settled.
+    fn roll_back(&mut self);
+
+    /// Goes on from a state that [`Self::saved_state`] gave to another rank of the job.
+    ///
+    /// # Errors
+    /// It is the state of something else.
+    fn restore(&mut self, state: SavedState) -> Result<(), Error>;
 
     /// What the validations so far say.
     fn selection(&self) -> &Selection;

@@ -1,18 +1,21 @@
 //! A coordinator without a will: tests accept its sessions and say what it says.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::HashSet,
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
 
-use bytes::Bytes;
+use crate::{
+    files::{Files, Keeper},
+    history::{History, Steps},
+};
 use ringtune_proto::{
     convert::spec_to_wire,
     v1::{
         self,
-        artifact_service_server::{ArtifactService, ArtifactServiceServer},
-        download_request::Source,
+        artifact_service_server::ArtifactServiceServer,
+        job_service_server::JobServiceServer,
         session_request::Message as Up,
         session_response::Message as Down,
         worker_service_server::{WorkerService, WorkerServiceServer},
@@ -22,42 +25,24 @@ use ringtune_shared::{
     ids::{ContentHash, JobId},
     job::JobSpec,
     manifest::{Manifest, ManifestFile},
-    version::{RING_PROTOCOLS, VERSION, WORKER_PROTOCOLS},
+    version::{RE_FORM, RING_PROTOCOLS, VERSION, WORKER_PROTOCOLS},
 };
 use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
     task::JoinHandle,
 };
-use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
-    Code, Request, Response, Status, Streaming,
+    Request, Response, Status, Streaming,
     transport::{Server, server::TcpIncoming},
 };
-use tonic_types::{ErrorDetails, StatusExt as _};
-
-/// Contents by hash, and the files of jobs by name.
-#[derive(Default)]
-pub struct Files {
-    contents: HashMap<ContentHash, Vec<u8>>,
-    kept: BTreeMap<(String, String), Vec<u8>>,
-    /// Downloads break after so many bytes each.
-    cut_downloads_after: Option<usize>,
-    /// Where downloads of each content were asked to begin.
-    downloads: HashMap<ContentHash, Vec<i64>>,
-    /// What an upload is answered instead, by a part of the file's name.
-    refused: Option<(&'static str, Status)>,
-    /// Every upload is answered once that its file goes on elsewhere than it thought.
-    moved: Option<HashSet<String>>,
-}
 
 #[derive(Clone)]
 struct Services {
-    files: Arc<Mutex<Files>>,
-    /// Uploads wait as long as it is true.
-    held: watch::Sender<bool>,
     sessions: mpsc::Sender<Session>,
     language: Language,
+    steps: Steps,
 }
 
 /// What a coordinator says of itself in its welcome.
@@ -65,11 +50,13 @@ struct Services {
 pub struct Language {
     pub version: String,
     pub protocol: u32,
+    /// It gives running jobs other rings.
+    pub re_forms: bool,
 }
 
 impl Default for Language {
     fn default() -> Self {
-        Self { version: VERSION.to_owned(), protocol: WORKER_PROTOCOLS.max }
+        Self { version: VERSION.to_owned(), protocol: WORKER_PROTOCOLS.max, re_forms: false }
     }
 }
 
@@ -78,6 +65,8 @@ pub struct Coordinator {
     files: Arc<Mutex<Files>>,
     held: watch::Sender<bool>,
     sessions: mpsc::Receiver<Session>,
+    /// What workers reported, as far as tests have read it.
+    pub steps: Steps,
     server: JoinHandle<()>,
 }
 
@@ -85,6 +74,7 @@ pub struct Coordinator {
 pub struct Session {
     pub hello: v1::Hello,
     up: Streaming<v1::SessionRequest>,
+    steps: Steps,
     down: mpsc::Sender<Result<v1::SessionResponse, Status>>,
 }
 
@@ -127,10 +117,13 @@ impl Coordinator {
         let address = listener.local_addr().unwrap();
         let (sender, sessions) = mpsc::channel(16);
         let held = watch::Sender::new(false);
-        let services = Services { files: Arc::clone(&files), held: held.clone(), sessions: sender, language };
+        let steps = Steps::default();
+        let services = Services { sessions: sender, language, steps: steps.clone() };
+        let keeper = Keeper { files: Arc::clone(&files), held: held.clone() };
         let server = Server::builder()
-            .add_service(WorkerServiceServer::new(services.clone()))
-            .add_service(ArtifactServiceServer::new(services));
+            .add_service(WorkerServiceServer::new(services))
+            .add_service(JobServiceServer::new(History(steps.clone())))
+            .add_service(ArtifactServiceServer::new(keeper));
         // In a runtime of its own, so that stopping it breaks every connection, as a killed process does.
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let listener = listener.into_std().unwrap();
@@ -150,7 +143,7 @@ impl Coordinator {
             std::future::pending::<()>().await;
             drop(guard);
         });
-        Self { address, files, held, sessions, server }
+        Self { address, files, held, sessions, steps, server }
     }
 
     pub fn url(&self) -> String {
@@ -261,13 +254,24 @@ impl Session {
         self.assign_in(rank, "no").await;
     }
 
+    /// A place in a later ring than this one, of which it is not.
+    pub async fn join(&self, rank: Rank<'_>) {
+        let mut joins = Self::assignment(rank, "no");
+        (joins.rank, joins.joins) = (-1, true);
+        self.say(Down::Assignment(joins)).await;
+    }
+
     /// The only rank of a job's ring.
     pub async fn assign_alone(&self, job: JobId, spec: &JobSpec) {
         self.assign(Rank { job, epoch: 1, members: &[self.member()], rank: 0, spec }).await;
     }
 
     pub async fn assign_in(&self, rank: Rank<'_>, precision: &str) {
-        self.say(Down::Assignment(v1::Assignment {
+        self.say(Down::Assignment(Self::assignment(rank, precision))).await;
+    }
+
+    fn assignment(rank: Rank<'_>, precision: &str) -> v1::Assignment {
+        v1::Assignment {
             ring: Some(v1::RingView {
                 job_id: rank.job.to_string(),
                 epoch: rank.epoch,
@@ -282,8 +286,7 @@ impl Session {
             version: VERSION.to_owned(),
             spec_sha256: rank.spec.hash().unwrap().to_string(),
             ..v1::Assignment::default()
-        }))
-        .await;
+        }
     }
 
     pub async fn start(&self, job: JobId) {
@@ -297,8 +300,12 @@ impl Session {
     }
 
     pub async fn stop(&self, job: JobId, keep_artifacts: bool) {
+        self.stop_at(job, 1, keep_artifacts).await;
+    }
+
+    pub async fn stop_at(&self, job: JobId, epoch: u64, keep_artifacts: bool) {
         let reason = "test".to_owned();
-        let stop = v1::StopRank { job_id: job.to_string(), epoch: 1, reason, keep_artifacts };
+        let stop = v1::StopRank { job_id: job.to_string(), epoch, reason, keep_artifacts };
         self.say(Down::StopRank(stop)).await;
     }
 
@@ -308,7 +315,11 @@ impl Session {
 
     /// The next message of any kind; `None` when the session has ended.
     pub async fn next(&mut self) -> Option<Up> {
-        self.up.message().await.ok().flatten().map(|request| request.message.unwrap())
+        let message = self.up.message().await.ok().flatten().map(|request| request.message.unwrap());
+        if let Some(Up::RankStep(step)) = &message {
+            self.steps.keep(step);
+        }
+        message
     }
 
     /// Reads on until the rank reports this phase; returns the report and the steps on the way.
@@ -390,89 +401,11 @@ impl WorkerService for Services {
             heartbeat_seconds: 0.1,
             session_timeout_seconds: 5.0,
             protocol: self.language.protocol,
-            features: Vec::new(),
+            features: self.language.re_forms.then(|| RE_FORM.to_owned()).into_iter().collect(),
         };
         let welcome = v1::SessionResponse { message: Some(Down::Welcome(welcome)) };
         down.send(Ok(welcome)).await.unwrap();
-        let _ = self.sessions.send(Session { hello, up, down }).await;
+        let _ = self.sessions.send(Session { hello, up, steps: self.steps.clone(), down }).await;
         Ok(Response::new(ReceiverStream::new(stream)))
-    }
-}
-
-#[tonic::async_trait]
-impl ArtifactService for Services {
-    type DownloadStream = tokio_stream::Iter<std::vec::IntoIter<Result<v1::DownloadResponse, Status>>>;
-
-    async fn upload(
-        &self,
-        request: Request<Streaming<v1::UploadRequest>>,
-    ) -> Result<Response<v1::UploadResponse>, Status> {
-        use v1::upload_request::Part;
-        let mut stream = request.into_inner();
-        let (mut header, mut content) = (None, Vec::new());
-        while let Some(message) = stream.next().await {
-            match message?.part.unwrap() {
-                Part::Header(first) => header = Some(first),
-                Part::Chunk(chunk) => content.extend_from_slice(&chunk),
-            }
-        }
-        let header = header.unwrap();
-        self.held.subscribe().wait_for(|held| !held).await.unwrap();
-        let mut files = self.files.lock().unwrap();
-        if let Some((part, answer)) = &files.refused
-            && header.name.contains(part)
-        {
-            return Err(answer.clone());
-        }
-        let complete = content.len() as i64 == header.size;
-        if complete {
-            assert_eq!(ContentHash::of(&content).to_string(), header.sha256);
-            if files.moved.as_mut().is_some_and(|moved| moved.insert(header.name.clone())) {
-                let details = ErrorDetails::with_error_info("UPLOAD_OFFSET", "ringtune", HashMap::new());
-                let text = "the file goes on elsewhere";
-                return Err(Status::with_error_details(Code::FailedPrecondition, text, details));
-            }
-            files.kept.insert((header.job_id, header.name), content);
-        }
-        let response = v1::UploadResponse { committed_size: 0, complete, uri: String::new() };
-        Ok(Response::new(response))
-    }
-
-    async fn download(
-        &self,
-        request: Request<v1::DownloadRequest>,
-    ) -> Result<Response<Self::DownloadStream>, Status> {
-        let v1::DownloadRequest { source, offset, .. } = request.into_inner();
-        let Some(Source::Uri(uri)) = source else {
-            return Err(Status::invalid_argument("no uri"));
-        };
-        let hash = ContentHash::from_uri(&uri).unwrap();
-        let mut files = self.files.lock().unwrap();
-        files.downloads.entry(hash).or_default().push(offset);
-        let content = files.contents.get(&hash).ok_or_else(|| Status::not_found("no such content"))?;
-        let rest = &content[usize::try_from(offset).unwrap()..];
-        let sent = rest.len().min(files.cut_downloads_after.unwrap_or(usize::MAX));
-        let mut parts: Vec<_> = rest[..sent]
-            .chunks(1000)
-            .map(|chunk| Ok(v1::DownloadResponse { artifact: None, chunk: Bytes::copy_from_slice(chunk) }))
-            .collect();
-        if sent < rest.len() {
-            parts.push(Err(Status::unavailable("the coordinator is restarting")));
-        }
-        Ok(Response::new(tokio_stream::iter(parts)))
-    }
-
-    async fn delete_artifact(
-        &self,
-        _: Request<v1::DeleteArtifactRequest>,
-    ) -> Result<Response<v1::DeleteArtifactResponse>, Status> {
-        Err(Status::unimplemented("not needed"))
-    }
-
-    async fn list_artifacts(
-        &self,
-        _: Request<v1::ListArtifactsRequest>,
-    ) -> Result<Response<v1::ListArtifactsResponse>, Status> {
-        Err(Status::unimplemented("not needed"))
     }
 }

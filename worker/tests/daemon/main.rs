@@ -5,8 +5,11 @@
 mod coordinator;
 mod downloads;
 mod failures;
+mod files;
+mod history;
 mod jobs;
 mod latents;
+mod re_forming;
 mod rings;
 mod services;
 mod sessions;

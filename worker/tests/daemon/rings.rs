@@ -17,7 +17,10 @@ pub struct Ring {
 }
 
 pub async fn ring(scripts: Vec<FakeScript>) -> Ring {
-    let mut coordinator = Coordinator::start().await;
+    ring_at(Coordinator::start().await, scripts).await
+}
+
+pub async fn ring_at(mut coordinator: Coordinator, scripts: Vec<FakeScript>) -> Ring {
     let (mut workers, mut sessions) = (Vec::new(), Vec::new());
     for script in scripts {
         workers.push(Worker::start(&coordinator, script));
@@ -41,6 +44,13 @@ pub async fn begin(ring: &mut Ring, id: JobId, spec: &ringtune_shared::job::JobS
 }
 
 /// The files that depend on the job alone, one after the other.
+pub fn results(coordinator: &Coordinator, job: JobId) -> Vec<u8> {
+    ["learned_embeds.safetensors", "learned_embeds-emb_params.safetensors", "README.md"]
+        .map(|name| coordinator.kept(job, name).unwrap())
+        .concat()
+}
+
+/// Those of a job of twelve steps.
 async fn learned(workers: usize) -> Vec<u8> {
     let mut ring = ring(vec![FakeScript::default(); workers]).await;
     let (id, spec) = (JobId::new(), job(&ring.coordinator, 12, 4));
@@ -53,9 +63,7 @@ async fn learned(workers: usize) -> Vec<u8> {
     }
     assert_eq!(steps.len(), 12);
     assert!(steps.iter().all(|step| step.world_size as usize == workers));
-    let results = ["learned_embeds.safetensors", "learned_embeds-emb_params.safetensors", "README.md"]
-        .map(|name| ring.coordinator.kept(id, name).unwrap())
-        .concat();
+    let results = results(&ring.coordinator, id);
     for worker in ring.workers {
         worker.end().await.unwrap();
     }

@@ -75,7 +75,8 @@ async fn a_coordinator_that_chose_another_protocol_is_not_worked_for() {
         // One newer than this worker; and release 0.1.0, which chose nothing.
         for (version, protocol) in [("99.0.0", WORKER_PROTOCOLS.max + 1), ("0.1.0", 0)] {
             let mut coordinator =
-                Coordinator::speaking(Language { version: version.to_owned(), protocol }).await;
+                Coordinator::speaking(Language { version: version.to_owned(), protocol, re_forms: false })
+                    .await;
             let worker = Worker::start(&coordinator, FakeScript::default());
             let mut session = coordinator.accept().await;
             assert_eq!(session.hello.protocol_min, WORKER_PROTOCOLS.min);

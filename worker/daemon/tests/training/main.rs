@@ -5,6 +5,11 @@
 #[path = "../../../tests/daemon/coordinator.rs"]
 #[allow(dead_code, reason = "the tests of the worker use the rest of it")]
 mod coordinator;
+#[path = "../../../tests/daemon/files.rs"]
+mod files;
+#[path = "../../../tests/daemon/history.rs"]
+#[allow(dead_code, reason = "the tests of the worker use the rest of it")]
+mod history;
 #[path = "../../../tests/daemon/support.rs"]
 mod support;
 

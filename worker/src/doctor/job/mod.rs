@@ -186,6 +186,7 @@ async fn on_this_machine(
         rings: Rings::new(RingOptions::default(), Arc::clone(&metrics)),
         metrics,
         work_folder: folder.path().join("work"),
+        hung: tokio_util::sync::CancellationToken::new(),
         allow_trace_dir: true,
         about: String::new(),
     };

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use ringtune_shared::{
     ids::ContentHash,
     job::{JobSpec, kinds::generate::GenerateSpec},
+    ring::Standing,
 };
 
 use super::{
@@ -16,8 +17,9 @@ use crate::{
     contents::{UploadQueue, Uploads},
     generate::{Batch, sheet, to_image},
     journal::LOG_FILE,
-    rank::{Error, JOB_FILE, LentRing, Orders, Rank, Work, write_job_file},
-    session::{Progress, ProgressStage, RankEvent, ended},
+    rank::{Error, GivenUp, JOB_FILE, Left, LentRing, Orders, Rank, Work, write_job_file},
+    session::{Assignment, Progress, ProgressStage, RankEvent, StepSummary},
+    train::SavedState,
 };
 
 /// Between two looks for the other ranks' pictures.
@@ -47,22 +49,67 @@ impl Work for Artist {
         ]
     }
 
-    async fn begin(&mut self, rank: &Rank, orders: &Orders) -> Result<(), Error> {
-        self.uploads = Some(rank.start_uploads(orders));
+    /// Pictures do not depend on each other: whoever enters a ring finds at the coordinator how far the job is.
+    fn standing(&mut self) -> Standing {
+        Standing { step: 0, state: self.prepared.embeddings }
+    }
+
+    fn state(&self) -> Arc<SavedState> {
+        Arc::default()
+    }
+
+    async fn restore(&mut self, _state: SavedState, _step: u64) -> Result<(), Error> {
         Ok(())
     }
 
-    async fn run(&mut self, rank: &Rank, ring: &mut LentRing, orders: &mut Orders) -> Result<(), Error> {
-        // All ranks draw with the same things: there is nothing else to exchange.
-        ring.leave().await;
-        let Self { spec, prepared, uploads } = self;
-        let Some(uploads) = uploads else { return Ok(()) };
-        let drawing = Drawer { rank, spec, prepared };
-        tokio::select! {
-            drawn = drawing.draw(&mut uploads.queue) => drawn,
-            error = uploads.task.failure() => Err(error.into()),
-            _ = ended(orders) => Err(Error::Stopped),
+    fn unstored(&self) -> Vec<StepSummary> {
+        Vec::new()
+    }
+
+    async fn take_in(&mut self, _rank: &Rank, _step: StepSummary) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn begin(&mut self, rank: &Rank, orders: &Orders) -> Result<(), Error> {
+        if self.uploads.is_none() {
+            self.uploads = Some(rank.start_uploads(orders));
         }
+        Ok(())
+    }
+
+    async fn run(&mut self, rank: &Rank, ring: &mut LentRing, orders: &mut Orders) -> Result<Left, Error> {
+        rank.say_entered(0).await;
+        let Self { spec, prepared, uploads } = self;
+        let (ring, epoch) = (ring.get()?, rank.assignment.ring.epoch);
+        let mut given_up = GivenUp::of(ring.failed(), epoch, orders);
+        let drawer = Drawer { rank, spec, prepared };
+        let Some(running) = uploads else { return Ok(Left::Done) };
+        // 1. This rank's pictures.
+        tokio::select! {
+            drawn = drawer.draw(&mut running.queue) => drawn?,
+            error = running.task.failure() => return Err(error.into()),
+            error = given_up.reason() => return Err(error),
+        }
+        // 2. Held until all are at the coordinator: a rank that is lost before is missed by the others, who then draw what
+        //    is missing. The sheet is made of the pictures there.
+        if ring.can_reform() {
+            tokio::select! {
+                kept = keep_all(rank, orders, uploads) => kept?,
+                error = given_up.reason() => return Err(error),
+            }
+            tokio::select! {
+                gathered = ring.gather_one_each(vec![0.0]) => drop(gathered?),
+                error = given_up.reason() => return Err(error),
+            }
+        }
+        if let Some(running) = uploads.as_mut().filter(|_| rank.assignment.is_first() && spec.sheet) {
+            tokio::select! {
+                drawn = drawer.draw_sheet(&mut running.queue) => drawn?,
+                error = running.task.failure() => return Err(error.into()),
+                error = given_up.reason() => return Err(error),
+            }
+        }
+        Ok(Left::Done)
     }
 
     fn done(&self) -> &'static str {
@@ -72,11 +119,27 @@ impl Work for Artist {
     async fn finish(&mut self, rank: &Rank, _can_go_on: bool) -> Result<(), Error> {
         let Some(uploads) = self.uploads.take() else { return Ok(()) };
         let mut uploads = uploads.for_the_last_files();
-        if rank.assignment.rank == 0 {
+        if rank.assignment.is_first() {
             uploads.queue.push(rank.folder.join(LOG_FILE)).await;
         }
         Ok(uploads.finish().await?)
     }
+
+    /// Every picture that is drawn is on its way: another ring draws the others.
+    async fn keep_state(&mut self, _rank: &Rank, _orders: &Orders) -> Result<(), Error> {
+        match self.uploads.take() {
+            Some(uploads) => Ok(uploads.finish().await?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Waits until all files that are on their way are at the coordinator. What comes later goes another way.
+async fn keep_all(rank: &Rank, orders: &Orders, uploads: &mut Option<Uploads>) -> Result<(), Error> {
+    if let Some(running) = uploads.replace(rank.start_uploads(orders)) {
+        running.finish().await?;
+    }
+    Ok(())
 }
 
 /// Draws: every picture is on its way when the next one begins.
@@ -88,13 +151,18 @@ struct Drawer<'a> {
 
 impl Drawer<'_> {
     async fn draw(&self, uploads: &mut UploadQueue) -> Result<(), Error> {
-        let (rank, ranks) = (self.rank.assignment.rank, self.rank.assignment.ring.members.len());
+        let Assignment { ring, rank, .. } = &self.rank.assignment;
+        let (rank, ranks) = (rank.unwrap_or_default(), ring.members.len());
         if rank == 0 {
             self.keep_job_file(uploads).await?;
         }
-        // 1. This rank's pictures.
         let all = self.prepared.drawing.batches();
-        let own: Vec<Batch> = all.into_iter().skip(rank).step_by(ranks.max(1)).collect();
+        let mut own: Vec<Batch> = all.into_iter().skip(rank).step_by(ranks.max(1)).collect();
+        if !self.rank.is_in_first_ring() {
+            // Of those that fall to this rank now, some were drawn in another ring.
+            let kept = self.rank.context.artifacts.list(ring.job).await?;
+            own.retain(|batch| !self.names(batch).all(|name| kept.contains_key(&name)));
+        }
         let total: u64 = own.iter().map(|batch| u64::from(batch.count)).sum();
         let mut done = 0;
         for batch in own {
@@ -103,11 +171,13 @@ impl Drawer<'_> {
             done += u64::from(batch.count);
         }
         self.say_drawn(total, total).await;
-        // 2. The sheet.
-        if rank == 0 && self.spec.sheet {
-            self.draw_sheet(uploads).await?;
-        }
         Ok(())
+    }
+
+    /// Of the pictures of a batch.
+    fn names(&self, batch: &Batch) -> impl Iterator<Item = String> {
+        let (prompt, count) = (batch.prompt, self.spec.count);
+        (batch.first..batch.first + batch.count).map(move |number| image_name(prompt, number, count))
     }
 
     async fn say_drawn(&self, done: u64, total: u64) {

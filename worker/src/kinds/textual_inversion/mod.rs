@@ -28,6 +28,6 @@ impl Task for TextualInversion {
     type Work = Training<Inverter>;
 
     async fn prepare(self, rank: &Rank) -> Result<Training<Inverter>, Error> {
-        Ok(Training::new(Inverter::prepare(rank, self.job).await?))
+        Training::new(Inverter::prepare(rank, self.job).await?).await
     }
 }

@@ -103,13 +103,24 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
     let numerics_class = "rehearsal".to_owned();
     let ring_protocol = RING_PROTOCOLS.max;
     let version = VERSION.to_owned();
-    let assignment =
-        Assignment { ring, rank: 0, spec, threads, precision, numerics_class, ring_protocol, version };
+    let assignment = Assignment {
+        ring,
+        rank: Some(0),
+        spec,
+        threads,
+        precision,
+        numerics_class,
+        ring_protocol,
+        version,
+        resume_from: String::new(),
+        re_forms: false,
+    };
     // 1. The rank's own preparation; what it says is collected.
     let (events, mut said) = mpsc::channel(64);
-    let journal = Journal::new(assignment.key(), 0, None, events);
+    let journal = Journal::new(assignment.key(), Some(0), events);
     let folder = context.rank_folder(assignment.ring.job);
-    let rank = Rank { assignment, context: context.clone(), journal, folder };
+    let life = assignment.key();
+    let rank = Rank { assignment, life, context: context.clone(), journal, folder };
     let collect = async {
         let mut warnings = Vec::new();
         while let Some((_, event)) = said.recv().await {

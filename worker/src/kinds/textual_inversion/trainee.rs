@@ -6,8 +6,12 @@ use std::{
     time::Instant,
 };
 
-use ringtune_shared::job::kinds::textual_inversion::{ReportTo, TextualInversionSpec, TrainSpec};
+use ringtune_shared::{
+    ids::Epoch,
+    job::kinds::textual_inversion::{ReportTo, TextualInversionSpec, TrainSpec},
+};
 use ringtune_sources::LocalModel;
+use tokio::time::timeout;
 
 use super::{
     prepare::{Inputs, Prepared, prepare},
@@ -20,7 +24,7 @@ use crate::{
     http::Metrics,
     inputs::Posteriors,
     output::{TraceFolder, trace::TracedResult, trace::TracedStep},
-    rank::{Error, Rank},
+    rank::{Durations, Error, Rank},
     ring::{self, RankRing},
     session::StepSummary,
     train::{
@@ -38,11 +42,15 @@ pub(crate) struct Inverter {
     train: TrainSpec,
     course: Course,
     origin: Origin,
+    /// Of the ring that it is in.
+    epoch: Epoch,
     posteriors: Posteriors,
     inputs: Inputs,
     /// Makes microbatches, once all posteriors are known.
     builder: Option<Arc<Mutex<MicrobatchBuilder>>>,
     schedule: LrSchedule,
+    /// Of a microbatch's gradient.
+    durations: Durations,
     state: TrainState,
     /// The state before a step of which not all is found out yet.
     before: Option<TrainState>,
@@ -77,10 +85,12 @@ impl Inverter {
             train,
             course,
             origin,
+            epoch: rank.assignment.ring.epoch,
             posteriors,
             inputs,
             builder: None,
             schedule,
+            durations: Durations::default(),
             state,
             before: None,
             previews,
@@ -110,6 +120,19 @@ impl Inverter {
             builder.lock().unwrap_or_else(PoisonError::into_inner).build_held_out(count, microbatch, rows)
         };
         Ok(tokio::task::spawn_blocking(build).await??)
+    }
+
+    /// One that takes far longer than the others will never come.
+    async fn gradient(&mut self, inputs: Microbatch) -> Result<Gradient, Error> {
+        let started = Instant::now();
+        let computing = self.engine.gradient(inputs);
+        let gradient = match self.durations.limit() {
+            None => computing.await,
+            Some(limit) => timeout(limit, computing).await.map_err(|_| Error::Hung { limit })?,
+        };
+        let gradient = gradient.map_err(Error::of_engine)?;
+        self.durations.add(started.elapsed());
+        Ok(gradient)
     }
 
     /// Drawing normal numbers is computing, and posteriors may be on the disk: off the runtime's threads.
@@ -182,6 +205,7 @@ impl Trainee for Inverter {
     }
 
     async fn enter(&mut self, rank: &Rank, ring: &mut RankRing) -> Result<(), Error> {
+        self.epoch = rank.assignment.ring.epoch;
         let images = self.posteriors.complete(ring, &rank.context, &rank.journal).await?;
         if self.builder.is_none() {
             let inputs = self.inputs.clone();
@@ -200,7 +224,7 @@ impl Trainee for Inverter {
         for microbatch in ring.microbatches() {
             let inputs = self.build(step, microbatch, ring).await?;
             let traced = self.trace.is_some().then(|| inputs.clone());
-            let gradient = self.engine.gradient(inputs).await.map_err(Error::of_engine)?;
+            let gradient = self.gradient(inputs).await?;
             let seconds = gradient.forward_seconds + gradient.backward_seconds;
             compute_seconds += seconds;
             if let Some(inputs) = traced {
@@ -241,6 +265,9 @@ impl Trainee for Inverter {
             validation_loss: None,
             validation_seconds: 0.0,
             preview_seconds: 0.0,
+            epoch: self.epoch,
+            // Not all is found out yet.
+            state: None,
         };
         self.measure(&summary);
         Ok(summary)
@@ -286,6 +313,18 @@ impl Trainee for Inverter {
 
     fn settle(&mut self) {
         self.before = None;
+    }
+
+    fn roll_back(&mut self) {
+        if let Some(before) = self.before.take() {
+            self.state = before;
+        }
+    }
+
+    fn restore(&mut self, mut state: SavedState) -> Result<(), Error> {
+        self.before = None;
+        self.state = self.state.clone().restored(&mut state)?;
+        Ok(state.finish()?)
     }
 
     fn selection(&self) -> &Selection {

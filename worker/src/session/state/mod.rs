@@ -6,22 +6,23 @@
 //!                                 │            │                       │                           │ Stop:
 //!                                 └────────────┴── Failed / Stopped ───┴──> Failed / Stopped ──────┴──> (nothing)
 //! ```
-//! One rank's work runs at a time. A rank is held by its job; the epoch is that of the ring that it has now, and what is
-//! said of another one is not about it. Ended ranks stay held, and are repeated in every hello and heartbeat, until the
-//! coordinator lets them go; so nothing that happened while it was away is lost.
+//! One rank's work runs at a time. A rank is held by its job. Its life may go through several rings (`rings.rs`): what the
+//! coordinator says is about the newest one, what the life says comes under the epoch with which it was begun. Ended ranks
+//! stay held, and are repeated in every hello and heartbeat, until the coordinator lets them go; so nothing that happened
+//! while it was away is lost.
 
-use std::{
-    cmp::Ordering,
-    collections::{BTreeMap, VecDeque},
-};
+mod held;
+mod rings;
+
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use ringtune_shared::ids::JobId;
 
-use super::types::{Assignment, Level, Phase, Progress, RankEvent, RankKey, StepSummary};
+use super::types::{Assignment, Level, NextRing, Phase, Progress, RankEvent, RankKey, StepSummary};
 use crate::fault::Fault;
+use held::Held;
+pub use held::HeldRank;
 
-/// Step reports kept for a coordinator that is away; the oldest go first. metrics.csv has them all.
-const MOST_UNSTORED_STEPS: usize = 200_000;
 /// Ended ranks held for a coordinator that never lets go of them.
 const MOST_HELD: usize = 64;
 
@@ -29,22 +30,27 @@ const MOST_HELD: usize = 64;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The coordinator said welcome.
-    Connected,
+    Connected {
+        /// It gives running jobs other rings.
+        re_forms: bool,
+    },
     /// The session is gone.
     Disconnected,
     /// Take a rank.
     Assigned(Box<Assignment>),
-    /// An assignment that this worker cannot read.
+    /// An assignment or a ring that this worker cannot read.
     Unreadable {
         /// Which.
         key: RankKey,
         /// The place in the ring, as far as it could be read.
-        rank: usize,
+        rank: Option<usize>,
         /// What is wrong with it.
         reason: String,
     },
     /// All ranks are ready.
     StartRank(RankKey),
+    /// The job goes on in another ring.
+    EnterRing(Box<NextRing>),
     /// End a rank, or let go of an ended one.
     Stop {
         /// Which.
@@ -56,9 +62,11 @@ pub enum Event {
     StepsStored(RankKey, u64),
     /// A rank's work says so.
     Rank(RankKey, RankEvent),
-    /// The worker is to end: what runs keeps what it has, and all is said.
+    /// The worker is to end: what runs leaves its ring, or keeps what it has, and all is said.
     Drain,
-    /// The time for that is over: what still runs ends without it.
+    /// The time for leaving is over: what still runs keeps what it has.
+    LeaveIsOver,
+    /// The time for that is over too: what still runs ends without it.
     DrainIsOver,
 }
 
@@ -71,6 +79,10 @@ pub enum Effect {
     Start(Box<Assignment>),
     /// Let it train.
     Train(RankKey),
+    /// Have it enter another ring.
+    Enter(RankKey, Arc<NextRing>),
+    /// Tell it that steps up to this one are stored.
+    Stored(RankKey, u64),
     /// End it; it answers with `Stopped`, `Failed` or `Finished`.
     End {
         /// Which.
@@ -93,73 +105,41 @@ pub enum Message {
     /// A finished step.
     Step(RankKey, StepSummary),
     /// A line for the job's history.
-    Log(RankKey, usize, Level, String),
-}
-
-/// A rank as hello, heartbeats and reports show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldRank {
-    /// The job and the epoch.
-    pub key: RankKey,
-    /// The place in the ring.
-    pub rank: usize,
-    /// How far it is.
-    pub phase: Phase,
-    /// The last step done.
-    pub step: u64,
-    /// Why it failed.
-    pub reason: String,
-    /// It failed only because a neighbour was lost.
-    pub neighbour_lost: bool,
-    /// Whose fault it is that it failed.
-    pub fault: Option<Fault>,
-}
-
-#[derive(Debug)]
-struct Held {
-    shown: HeldRank,
-    /// Waits for the work that runs to end.
-    waiting: Option<Box<Assignment>>,
-    unstored: VecDeque<StepSummary>,
-}
-
-impl Held {
-    fn new(key: RankKey, rank: usize) -> Self {
-        let (reason, neighbour_lost, fault) = (String::new(), false, None);
-        let shown = HeldRank { key, rank, phase: Phase::Preparing, step: 0, reason, neighbour_lost, fault };
-        Self { shown, waiting: None, unstored: VecDeque::new() }
-    }
+    Log(RankKey, Option<usize>, Level, String),
 }
 
 /// The one rank whose work runs. Its job may be held with a newer ring already, for which it makes room.
 #[derive(Clone, Copy, Debug)]
 struct Running {
+    /// Of its life.
     key: RankKey,
     /// Asked to end: whether to keep artifacts.
     ending: Option<bool>,
+    /// The coordinator asked.
+    was_asked: bool,
+}
+
+impl Running {
+    fn of(assignment: &Assignment) -> Self {
+        Self { key: assignment.key(), ending: None, was_asked: false }
+    }
 }
 
 /// Everything a worker holds.
 #[derive(Debug, Default)]
 pub struct Session {
     connected: bool,
+    /// The coordinator gives running jobs other rings.
+    re_forms: bool,
     draining: bool,
     held: BTreeMap<JobId, Held>,
     running: Option<Running>,
 }
 
 impl Session {
-    /// What a hello shows. A rank whose steps are not all stored yet is not shown as ended: it ends, for the
-    /// coordinator, after the steps that follow the hello.
+    /// What a hello shows.
     pub fn held_for_hello(&self) -> Vec<HeldRank> {
-        let shown = |held: &Held| {
-            let mut shown = held.shown.clone();
-            if shown.phase.is_terminal() && !held.unstored.is_empty() {
-                shown.phase = Phase::Training;
-            }
-            shown
-        };
-        self.held.values().map(shown).collect()
+        self.held.values().map(Held::for_hello).collect()
     }
 
     /// What a heartbeat shows.
@@ -172,18 +152,26 @@ impl Session {
         self.running.map(|running| running.key)
     }
 
-    /// Its place in its ring; none when it only makes room.
+    /// Its place in its ring; none when it only makes room, or has no ring.
     pub fn place(&self) -> Option<usize> {
-        self.with(self.running()?).map(|held| held.shown.rank)
+        let running = self.running()?;
+        self.held.get(&running.job).filter(|held| held.life == running)?.shown.rank
     }
 
-    /// What is held of this ring of the job, and of no other.
-    fn with(&self, key: RankKey) -> Option<&Held> {
-        self.held.get(&key.job).filter(|held| held.shown.key == key)
-    }
-
+    /// What is held of this very ring of the job.
     fn with_mut(&mut self, key: RankKey) -> Option<&mut Held> {
         self.held.get_mut(&key.job).filter(|held| held.shown.key == key)
+    }
+
+    /// What is held of the job since this epoch or an earlier one: what the coordinator says of its ring may have passed
+    /// the word of a newer one on the way.
+    fn since_mut(&mut self, key: RankKey) -> Option<&mut Held> {
+        self.held.get_mut(&key.job).filter(|held| held.life.epoch <= key.epoch)
+    }
+
+    /// What is held of the job in this life.
+    fn living_mut(&mut self, life: RankKey) -> Option<&mut Held> {
+        self.held.get_mut(&life.job).filter(|held| held.life == life)
     }
 
     /// Nothing runs and nothing waits to.
@@ -194,7 +182,10 @@ impl Session {
     /// Takes an event in; returns what to do, in order.
     pub fn apply(&mut self, event: Event) -> Vec<Effect> {
         let effects = match event {
-            Event::Connected => self.connect(),
+            Event::Connected { re_forms } => {
+                self.re_forms = re_forms;
+                self.connect()
+            }
             Event::Disconnected => {
                 self.connected = false;
                 Vec::new()
@@ -203,17 +194,12 @@ impl Session {
             Event::Unreadable { key, rank, reason } => self.refuse(key, rank, reason),
             Event::StartRank(key) => self.start_rank(key),
             Event::Stop { key, keep_artifacts } => self.stop(key, keep_artifacts),
-            Event::StepsStored(key, step) => {
-                if let Some(held) = self.with_mut(key) {
-                    while held.unstored.front().is_some_and(|first| first.step <= step) {
-                        held.unstored.pop_front();
-                    }
-                }
-                Vec::new()
-            }
+            Event::EnterRing(ring) => self.enter_ring(*ring),
+            Event::StepsStored(key, step) => self.stored(key, step),
             Event::Rank(key, event) => self.rank_event(key, event),
             Event::Drain => self.drain(),
-            Event::DrainIsOver => self.running().map_or_else(Vec::new, |key| self.stop(key, false)),
+            Event::LeaveIsOver => self.end_running(true),
+            Event::DrainIsOver => self.end_running(false),
         };
         if self.connected {
             return effects;
@@ -221,30 +207,19 @@ impl Session {
         effects.into_iter().filter(|effect| !matches!(effect, Effect::Send(_))).collect()
     }
 
-    /// Nothing begins any more. What runs is asked to keep what it has, unless it was asked to drop it.
-    fn drain(&mut self) -> Vec<Effect> {
-        self.draining = true;
-        let waiting = self.held.values().filter(|held| held.waiting.is_some());
-        let waiting: Vec<RankKey> = waiting.map(|held| held.shown.key).collect();
-        let mut effects: Vec<Effect> =
-            waiting.into_iter().flat_map(|key| self.fail(key, SHUTTING_DOWN, Fault::Node)).collect();
-        effects.extend(self.running().map_or_else(Vec::new, |key| self.stop(key, true)));
-        effects
-    }
-
     /// Says everything again that the coordinator may have missed: steps first, phases after them.
     fn connect(&mut self) -> Vec<Effect> {
         self.connected = true;
         let mut effects = Vec::new();
         for held in self.held.values() {
-            let key = held.shown.key;
-            effects.extend(held.unstored.iter().map(|step| Effect::Send(Message::Step(key, *step))));
+            effects.extend(unstored(held));
             effects.push(report(held, None));
         }
         effects
     }
 
-    fn assign(&mut self, assignment: Box<Assignment>) -> Vec<Effect> {
+    fn assign(&mut self, mut assignment: Box<Assignment>) -> Vec<Effect> {
+        assignment.re_forms = self.re_forms;
         let key = assignment.key();
         // 1. Known already (said again after a reconnect), or out of date.
         if let Some(answer) = self.known(key) {
@@ -253,7 +228,7 @@ impl Session {
         // 2. No rank fits beside a running one that nobody asked to end.
         let refusal = match self.running {
             _ if self.draining => Some(SHUTTING_DOWN.to_owned()),
-            Some(Running { key: RankKey { job, .. }, ending: None }) if job != key.job => {
+            Some(Running { key: RankKey { job, .. }, ending: None, .. }) if job != key.job => {
                 Some(format!("this worker holds a rank of job {job} already"))
             }
             _ => None,
@@ -262,13 +237,13 @@ impl Session {
             return self.refuse(key, assignment.rank, reason);
         }
         // 3. Take it, now or when the running one has ended. A newer epoch of the same job replaces the older.
-        let mut held = Held::new(key, assignment.rank);
+        let mut held = Held { re_forms: self.re_forms, ..Held::new(key, assignment.rank) };
         let mut effects = vec![report(&held, None)];
         if self.running.is_some() {
             held.waiting = Some(assignment);
             effects.extend(self.make_room());
         } else {
-            self.running = Some(Running { key, ending: None });
+            self.running = Some(Running::of(&assignment));
             effects.push(Effect::Start(assignment));
         }
         self.hold(held);
@@ -293,7 +268,7 @@ impl Session {
     }
 
     /// Holds a rank that failed before it began, unless it is known already. Another worker may be able to take it.
-    fn refuse(&mut self, key: RankKey, rank: usize, reason: String) -> Vec<Effect> {
+    fn refuse(&mut self, key: RankKey, rank: Option<usize>, reason: String) -> Vec<Effect> {
         if let Some(answer) = self.known(key) {
             return answer;
         }
@@ -323,7 +298,9 @@ impl Session {
 
     fn start_rank(&mut self, key: RankKey) -> Vec<Effect> {
         match self.with_mut(key) {
-            Some(held) if held.shown.phase == Phase::Ready => {
+            // A joiner begins with a ring of its own.
+            Some(held) if held.shown.phase == Phase::Ready && !held.begun && held.shown.rank.is_some() => {
+                held.begun = true;
                 held.shown.phase = Phase::Training;
                 vec![Effect::Train(key), report(held, None)]
             }
@@ -332,92 +309,90 @@ impl Session {
     }
 
     fn stop(&mut self, key: RankKey, keep_artifacts: bool) -> Vec<Effect> {
-        let Some(held) = self.with(key) else { return Vec::new() };
-        let (over, waiting) = (held.shown.phase.is_terminal(), held.waiting.is_some());
+        let Some(held) = self.since_mut(key) else { return Vec::new() };
+        let (over, waiting, life) = (held.shown.phase.is_terminal(), held.waiting.is_some(), held.life);
         if waiting && keep_artifacts {
-            return self.end(key, Phase::Stopped, "");
+            return self.end(life, Phase::Stopped, "");
         }
         if over || waiting {
             self.held.remove(&key.job);
             return Vec::new();
         }
-        let Some(running) = self.running.as_mut().filter(|running| running.key == key) else {
-            return Vec::new();
-        };
-        // Dropping the work outweighs keeping it; asking again changes nothing.
+        if let Some(running) = self.running.as_mut().filter(|running| running.key == life) {
+            running.was_asked = true;
+            return self.end_running(keep_artifacts);
+        }
+        Vec::new()
+    }
+
+    /// Asks what runs to end. Dropping the work outweighs keeping it; asking again changes nothing.
+    fn end_running(&mut self, keep_artifacts: bool) -> Vec<Effect> {
+        let Some(running) = &mut self.running else { return Vec::new() };
         if running.ending == Some(false) || running.ending == Some(keep_artifacts) {
             return Vec::new();
         }
         running.ending = Some(keep_artifacts);
-        vec![Effect::End { key, keep_artifacts }]
+        vec![Effect::End { key: running.key, keep_artifacts }]
     }
 
-    fn rank_event(&mut self, key: RankKey, event: RankEvent) -> Vec<Effect> {
-        let Some(held) = self.with_mut(key) else {
-            // Of a ring that has been replaced: nobody asks any more how it went.
-            return if event.is_last() { self.begin_next(key) } else { Vec::new() };
-        };
-        match event {
-            RankEvent::Progress(progress) => vec![report(held, Some(progress))],
-            RankEvent::Ready => {
-                held.shown.phase = Phase::Ready;
-                vec![report(held, None)]
+    fn stored(&mut self, key: RankKey, step: u64) -> Vec<Effect> {
+        let Some(held) = self.since_mut(key) else { return Vec::new() };
+        held.trim(step);
+        let life = held.life;
+        let runs = held.re_forms && self.running() == Some(life);
+        runs.then_some(Effect::Stored(life, step)).into_iter().collect()
+    }
+
+    /// Nothing begins any more. What runs is to leave its ring, where the coordinator can let it go, or is asked to keep
+    /// what it has, unless it was asked to drop it.
+    fn drain(&mut self) -> Vec<Effect> {
+        self.draining = true;
+        let waiting = self.held.values().filter(|held| held.waiting.is_some());
+        let waiting: Vec<RankKey> = waiting.map(|held| held.life).collect();
+        let mut effects: Vec<Effect> =
+            waiting.into_iter().flat_map(|key| self.fail(key, SHUTTING_DOWN, Fault::Node)).collect();
+        let (connected, running) = (self.connected, self.running);
+        let leaving = running
+            .filter(|running| connected && running.ending.is_none())
+            .and_then(|running| self.living_mut(running.key).filter(|held| held.re_forms && held.begun));
+        match leaving {
+            Some(held) => {
+                held.shown.leaving = true;
+                effects.push(report(held, None));
             }
-            // The coordinator knows; the rank may end without another step.
-            RankEvent::Resumed(step) => {
-                held.shown.step = step;
-                Vec::new()
-            }
-            RankEvent::Step(step) => {
-                held.shown.step = step.step;
-                if held.shown.rank != 0 {
-                    return Vec::new();
-                }
-                if held.unstored.len() >= MOST_UNSTORED_STEPS {
-                    held.unstored.pop_front();
-                }
-                held.unstored.push_back(step);
-                vec![Effect::Send(Message::Step(key, step))]
-            }
-            RankEvent::Log(level, line) => {
-                vec![Effect::Send(Message::Log(key, held.shown.rank, level, line))]
-            }
-            RankEvent::Finished => self.end(key, Phase::Finished, ""),
-            RankEvent::Failed { reason, fault } => self.fail(key, &reason, fault),
-            RankEvent::NeighbourLost(reason) => {
-                held.shown.neighbour_lost = true;
-                self.fail(key, &reason, Fault::Node)
-            }
-            RankEvent::Stopped if self.draining => self.fail(key, SHUTTING_DOWN, Fault::Node),
-            RankEvent::Stopped => self.end(key, Phase::Stopped, ""),
+            None => effects.extend(self.end_running(true)),
         }
+        effects
     }
 
-    fn fail(&mut self, key: RankKey, reason: &str, fault: Fault) -> Vec<Effect> {
-        if let Some(held) = self.with_mut(key) {
+    fn fail(&mut self, life: RankKey, reason: &str, fault: Fault) -> Vec<Effect> {
+        if let Some(held) = self.living_mut(life) {
             held.shown.fault = Some(fault);
         }
-        self.end(key, Phase::Failed, reason)
+        self.end(life, Phase::Failed, reason)
     }
 
     /// A rank's work has ended (or never began): hold the outcome, or let go if nobody wants it; begin the next.
-    fn end(&mut self, key: RankKey, phase: Phase, reason: &str) -> Vec<Effect> {
+    fn end(&mut self, life: RankKey, phase: Phase, reason: &str) -> Vec<Effect> {
         let is_dropped =
-            self.running.is_some_and(|running| running.key == key && running.ending == Some(false));
-        let let_go = is_dropped && !self.draining;
+            self.running.is_some_and(|running| running.key == life && running.ending == Some(false));
+        let silently = is_dropped && !self.draining;
         let mut effects = Vec::new();
-        if let Some(held) = self.with_mut(key) {
+        let mut let_go = silently;
+        if let Some(held) = self.living_mut(life) {
             held.waiting = None;
             held.shown.phase = phase;
             held.shown.reason = reason.to_owned();
-            if !let_go {
+            held.shown.trouble = None;
+            let_go |= held.let_go;
+            if !silently {
                 effects.push(report(held, None));
             }
         }
         if let_go {
-            self.held.remove(&key.job);
+            self.held.remove(&life.job);
         }
-        effects.extend(self.begin_next(key));
+        effects.extend(self.begin_next(life));
         effects
     }
 
@@ -430,7 +405,7 @@ impl Session {
         let Some(next) = self.held.values_mut().find_map(|held| held.waiting.take()) else {
             return Vec::new();
         };
-        self.running = Some(Running { key: next.key(), ending: None });
+        self.running = Some(Running::of(&next));
         vec![Effect::Start(next)]
     }
 }
@@ -439,6 +414,12 @@ const SHUTTING_DOWN: &str = "the worker is shutting down";
 
 fn report(held: &Held, progress: Option<Progress>) -> Effect {
     Effect::Send(Message::Report { held: held.shown.clone(), progress })
+}
+
+/// The steps that are rank 0's to send, if this is rank 0.
+fn unstored(held: &Held) -> impl Iterator<Item = Effect> + '_ {
+    let steps = held.unstored.iter().filter(|_| held.is_first());
+    steps.map(|step| Effect::Send(Message::Step(held.shown.key, *step)))
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use ringtune_shared::{
 };
 
 use super::*;
+
+mod rings;
 use crate::engine::Precision;
 
 fn job(number: u64) -> JobId {
@@ -22,36 +24,25 @@ fn assignment(key: RankKey, rank: usize) -> Box<Assignment> {
     let member = |number: usize| Member { worker: WorkerId::new(), address: format!("h:{}", number + 1) };
     Box::new(Assignment {
         ring: RingView { job: key.job, epoch: key.epoch, members: (0..=rank).map(member).collect() },
-        rank,
+        rank: Some(rank),
         spec: parse_job_toml(toml).unwrap(),
         threads: 1,
         precision: Precision::Fp32,
         numerics_class: String::new(),
         ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
         version: ringtune_shared::version::VERSION.to_owned(),
+        resume_from: String::new(),
+        re_forms: false,
     })
 }
 
 fn step(step: u64) -> StepSummary {
-    StepSummary {
-        step,
-        loss: 0.5,
-        learning_rate: 1e-3,
-        step_seconds: 0.0,
-        compute_seconds: 0.0,
-        exchange_seconds: 0.0,
-        wait_seconds: 0.0,
-        skipped: false,
-        world_size: 1,
-        validation_loss: None,
-        validation_seconds: 0.0,
-        preview_seconds: 0.0,
-    }
+    StepSummary::example(step)
 }
 
 fn connected() -> Session {
     let mut session = Session::default();
-    session.apply(Event::Connected);
+    session.apply(Event::Connected { re_forms: false });
     session
 }
 
@@ -111,7 +102,7 @@ fn what_happened_while_the_coordinator_was_away_is_said_when_it_is_back() {
     }
     // The hello must not let the coordinator end the job before it has the steps.
     assert_eq!(session.held_for_hello()[0].phase, Phase::Training);
-    let effects = session.apply(Event::Connected);
+    let effects = session.apply(Event::Connected { re_forms: false });
     assert_eq!((steps(&effects), phases(&effects)), (vec![2, 3], vec![Phase::Finished]));
     session.apply(Event::StepsStored(key(1, 1), 3));
     assert_eq!(session.held_for_hello()[0].phase, Phase::Finished);
@@ -237,9 +228,9 @@ fn a_failure_says_whose_fault_it_is() {
 fn an_assignment_that_cannot_be_read_is_answered() {
     let mut session = connected();
     let reason = "spec: train.resolution".to_owned();
-    let effects = session.apply(Event::Unreadable { key: key(1, 1), rank: 2, reason: reason.clone() });
+    let effects = session.apply(Event::Unreadable { key: key(1, 1), rank: Some(2), reason: reason.clone() });
     assert!(matches!(&effects[..], [Effect::Send(Message::Report { held, .. })]
-        if held.phase == Phase::Failed && held.reason == reason && held.rank == 2));
+        if held.phase == Phase::Failed && held.reason == reason && held.rank == Some(2)));
 }
 
 #[derive(Clone, Debug)]
@@ -250,21 +241,25 @@ enum Move {
     Start(u64, u64),
     Stop(u64, u64, bool),
     Stored(u64, u64, u64),
-    /// The running rank's work says its next word: 0 ready, 1 step, 2 finished, 3 failed, 4 stopped.
+    /// A ring of this epoch; without a place (2), at once or after a step.
+    Enter(u64, u64, usize, bool),
+    /// The running rank's work says its next word: 0 ready, 1 step, 2 finished, 3 failed, 4 lost, 5 stopped, 6 waiting,
+    /// 7 entered, 8 done.
     Work(u8),
 }
 
 fn moves() -> impl Strategy<Value = Move> {
-    let (jobs, epochs) = (0..3u64, 1..4u64);
+    let (jobs, epochs) = (0..3u64, 1..5u64);
     prop_oneof![
         Just(Move::Connect),
         Just(Move::Disconnect),
         (jobs.clone(), epochs.clone(), 0..2usize).prop_map(|(j, e, r)| Move::Assign(j, e, r)),
         (jobs.clone(), epochs.clone()).prop_map(|(j, e)| Move::Start(j, e)),
         (jobs.clone(), epochs.clone(), any::<bool>()).prop_map(|(j, e, k)| Move::Stop(j, e, k)),
-        (jobs, epochs, 0..20u64).prop_map(|(j, e, s)| Move::Stored(j, e, s)),
-        (0..5u8).prop_map(Move::Work),
-        (0..5u8).prop_map(Move::Work),
+        (jobs.clone(), epochs.clone(), 0..20u64).prop_map(|(j, e, s)| Move::Stored(j, e, s)),
+        (jobs, epochs, 0..3usize, any::<bool>()).prop_map(|(j, e, r, a)| Move::Enter(j, e, r, a)),
+        (0..9u8).prop_map(Move::Work),
+        (0..9u8).prop_map(Move::Work),
     ]
 }
 
@@ -280,12 +275,16 @@ proptest! {
         let (mut up, mut running, mut started, mut count) = (false, None::<RankKey>, Vec::new(), 0);
         for next in moves {
             let event = match next {
-                Move::Connect => { up = true; Event::Connected }
+                Move::Connect => { up = true; Event::Connected { re_forms: count % 2 == 0 } }
                 Move::Disconnect => { up = false; Event::Disconnected }
                 Move::Assign(j, e, rank) => Event::Assigned(assignment(key(j, e), rank)),
                 Move::Start(j, e) => Event::StartRank(key(j, e)),
                 Move::Stop(j, e, keep_artifacts) => Event::Stop { key: key(j, e), keep_artifacts },
                 Move::Stored(j, e, s) => Event::StepsStored(key(j, e), s),
+                Move::Enter(j, e, rank, after_step) => {
+                    let place = (rank < 2).then_some(rank);
+                    Event::EnterRing(Box::new(rings::next(key(j, e), place, after_step)))
+                }
                 Move::Work(word) => {
                     let Some(key) = running else { continue };
                     count += 1;
@@ -295,9 +294,12 @@ proptest! {
                         2 => RankEvent::Finished,
                         3 => RankEvent::Failed { reason: "f".to_owned(), fault: Fault::Job },
                         4 => RankEvent::NeighbourLost("n".to_owned()),
-                        _ => RankEvent::Stopped,
+                        5 => RankEvent::Stopped,
+                        6 => RankEvent::Waiting { epoch: key.epoch, step: count, trouble: None },
+                        7 => RankEvent::Entered { epoch: key.epoch, step: count },
+                        _ => RankEvent::Done { epoch: key.epoch },
                     };
-                    if word >= 2 { running = None; }
+                    if event.is_last() { running = None; }
                     Event::Rank(key, event)
                 }
             };
@@ -309,11 +311,14 @@ proptest! {
                         running = Some(assignment.key());
                         started.push(assignment.key());
                     }
-                    Effect::Train(key) | Effect::End { key, .. } => prop_assert_eq!(running, Some(key)),
+                    Effect::Train(key)
+                    | Effect::Enter(key, _)
+                    | Effect::Stored(key, _)
+                    | Effect::End { key, .. } => prop_assert_eq!(running, Some(key)),
                 }
             }
             prop_assert_eq!(session.running(), running);
-            prop_assert!(session.held().iter().all(|held| started.contains(&held.key)
+            prop_assert!(session.held().iter().all(|held| started.iter().any(|key| key.job == held.key.job)
                 || held.phase != Phase::Training && held.phase != Phase::Finished && held.phase != Phase::Ready));
         }
         // Let go of everything.

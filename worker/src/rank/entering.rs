@@ -1,0 +1,83 @@
+//! How a rank enters a ring: all ranks make sure that they work on the same thing, and start from the same state.
+
+use ringtune_shared::{
+    ids::ContentHash,
+    ring::{EntryPlan, Standing, plan_entry},
+};
+
+use super::{Error, LentRing, Rank, Work, agreement, summaries};
+use crate::{
+    ring::{self, FetchFrom, RankRing, Seat},
+    train::SavedState,
+};
+
+/// Connects the ring and brings all ranks to one step. Dropped in the middle when the ring is not wanted any more: what
+/// this rank has is as good as before.
+///
+/// # Errors
+/// The ring's; ranks that work on other things, or did the same step with another outcome.
+pub(super) async fn enter<W: Work>(
+    rank: &Rank,
+    work: &mut W,
+    seat: Seat,
+    lent: &mut LentRing,
+) -> Result<(), Error> {
+    let ring = lent.put(seat.connect().await?);
+    let agreed = agreement::check(ring, &work.common()).await;
+    if let Err(Error::Disagreement { .. }) = agreed {
+        // All ranks see it; none is to take another's leaving for the reason.
+        lent.leave().await;
+    }
+    agreed?;
+    let ring = lent.get()?;
+    if ring.can_reform() {
+        level(rank, work, ring).await?;
+    }
+    Ok(())
+}
+
+/// Brings whoever is behind to the state of those that are not.
+async fn level<W: Work>(rank: &Rank, work: &mut W, ring: &mut RankRing) -> Result<(), Error> {
+    // 1. Offered before anybody can know that it is wanted, and for as long as it may be.
+    let own = work.standing();
+    let rings = &rank.context.rings;
+    let (job, epoch) = (rank.life.job, rank.assignment.ring.epoch);
+    let offer = rings.offer_state(job, epoch, own.step, work.state());
+    // 2. Who has what.
+    let rows = ring.gather_one_each(own.to_row()).await?;
+    let standings: Option<Vec<Standing>> = rows.iter().map(|row| Standing::from_row(row)).collect();
+    let standings = standings.ok_or(Error::Ring(ring::Error::Rows))?;
+    let plan = plan_entry(&standings).map_err(Error::Diverged)?;
+    // 3. Who is behind catches up. Nobody goes on before all have.
+    if !plan.takers.is_empty() {
+        if plan.takers.contains(&ring.rank()) {
+            catch_up(rank, work, &plan).await?;
+        }
+        for step in summaries::exchange(ring, &work.unstored(), plan.giver).await? {
+            if step.step > own.step {
+                work.take_in(rank, step).await?;
+            }
+        }
+    }
+    ring.gather_one_each(vec![0.0]).await?;
+    drop(offer);
+    Ok(())
+}
+
+async fn catch_up<W: Work>(rank: &Rank, work: &mut W, plan: &EntryPlan) -> Result<(), Error> {
+    let EntryPlan { step, state: expected, giver, .. } = *plan;
+    let ring = &rank.assignment.ring;
+    let missing = || ring::Error::Rows;
+    let address = &ring.members.get(giver).ok_or_else(missing)?.address;
+    let from = FetchFrom { address, job: ring.job, epoch: ring.epoch, rank: giver, step, expected };
+    let state: SavedState = rank.context.rings.fetch_state(&from).await?;
+    work.restore(state, step).await?;
+    check(work.standing().state, expected)?;
+    rank.journal.info(format!("took the state after step {step} from rank {giver}")).await;
+    Ok(())
+}
+
+/// What was restored is what was given.
+fn check(found: ContentHash, expected: ContentHash) -> Result<(), Error> {
+    if found == expected { Ok(()) } else { Err(Error::Restored { found, expected }) }
+}

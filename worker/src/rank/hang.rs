@@ -1,0 +1,72 @@
+//! When a computation that does not end is taken for one that never will.
+
+use std::{collections::VecDeque, time::Duration};
+
+/// So many times the usual duration is too long, whatever else the machine does.
+const TIMES_THE_USUAL: u32 = 20;
+/// And nothing shorter is.
+const AT_LEAST: Duration = Duration::from_secs(60);
+/// What is usual follows from so many at most, the newest.
+const MOST_KNOWN: usize = 101;
+/// And from so many at least: the first of a job packs weights and asks for memory.
+const FEWEST_KNOWN: usize = 3;
+
+/// How long computations of one size took.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Durations {
+    newest: VecDeque<Duration>,
+}
+
+impl Durations {
+    /// Takes one in.
+    pub(crate) fn add(&mut self, duration: Duration) {
+        if self.newest.len() >= MOST_KNOWN {
+            self.newest.pop_front();
+        }
+        self.newest.push_back(duration);
+    }
+
+    /// After what time the next one hangs. None: it is not known how long one takes.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        hangs_after(self.newest.iter().copied().collect())
+    }
+}
+
+/// Twenty times the median, and a minute at least.
+fn hangs_after(mut known: Vec<Duration>) -> Option<Duration> {
+    if known.len() < FEWEST_KNOWN {
+        return None;
+    }
+    known.sort_unstable();
+    let median = known.get(known.len() / 2).copied()?;
+    Some(median.saturating_mul(TIMES_THE_USUAL).max(AT_LEAST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_twenty_times_the_median_hangs_but_nothing_within_a_minute() {
+        let after = |seconds: &[u64]| {
+            hangs_after(seconds.iter().map(|seconds| Duration::from_secs(*seconds)).collect())
+        };
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        // Of two nobody knows which is the usual one.
+        assert_eq!([after(&[]), after(&[1, 900])], [None, None]);
+        assert_eq!([after(&[1, 1, 1]), after(&[0, 0, 0])], [seconds(60); 2]);
+        // One that was slow once changes nothing.
+        assert_eq!(after(&[5, 400, 4]), seconds(100));
+        assert_eq!(after(&[5, 5, 5, 400, 5]), seconds(100));
+    }
+
+    #[test]
+    fn only_the_newest_count() {
+        let mut durations = Durations::default();
+        for seconds in [100; 200].into_iter().chain([10; MOST_KNOWN]) {
+            durations.add(Duration::from_secs(seconds));
+        }
+        assert_eq!(durations.limit(), Some(Duration::from_secs(200)));
+        assert_eq!(durations.newest.len(), MOST_KNOWN);
+    }
+}

@@ -1,0 +1,122 @@
+//! What a life says, and how it goes from one ring to the next.
+
+use std::sync::Arc;
+
+use super::{Effect, Message, NextRing, Phase, RankEvent, RankKey, SHUTTING_DOWN, Session, report, unstored};
+use crate::fault::Fault;
+
+impl Session {
+    /// The job goes on in another ring. Whoever works on it is told; whoever does not says so, so that nobody waits.
+    pub(super) fn enter_ring(&mut self, ring: NextRing) -> Vec<Effect> {
+        let key = ring.key();
+        let running = self.running;
+        let Some(held) = self.held.get_mut(&key.job) else {
+            // Let go already, which is all that is asked of a rank without a place.
+            let reason = "this worker does not hold the job".to_owned();
+            return ring.rank.map_or_else(Vec::new, |rank| self.refuse(key, Some(rank), reason));
+        };
+        if held.shown.key.epoch >= key.epoch {
+            return self.known(key).unwrap_or_default();
+        }
+        let running = running.filter(|running| running.key == held.life);
+        match (running, ring.rank) {
+            (None, None) => {
+                self.held.remove(&key.job);
+                Vec::new()
+            }
+            (None, Some(rank)) => {
+                held.waiting = None;
+                if held.shown.phase != Phase::Failed {
+                    held.shown.phase = Phase::Failed;
+                    held.shown.reason = "its work on the job has ended already".to_owned();
+                }
+                held.shown.fault = Some(held.shown.fault.unwrap_or(Fault::Node));
+                (held.shown.key, held.shown.rank) = (key, Some(rank));
+                vec![report(held, None)]
+            }
+            // It says how it ends, in whatever ring.
+            (Some(running), _) if running.ending.is_some() => Vec::new(),
+            (Some(running), None) => {
+                held.let_go = true;
+                vec![Effect::Enter(running.key, Arc::new(ring))]
+            }
+            (Some(running), Some(rank)) => {
+                // What it saw is of the ring before. It trains on there to the end of the step, or is on its way.
+                let goes_on = ring.after_step && held.shown.phase == Phase::Training;
+                if !goes_on && held.shown.phase != Phase::Preparing {
+                    held.shown.phase = Phase::Ready;
+                }
+                held.begun = true;
+                held.shown.trouble = None;
+                (held.shown.key, held.shown.rank) = (key, Some(rank));
+                vec![Effect::Enter(running.key, Arc::new(ring))]
+            }
+        }
+    }
+
+    /// What the life says of itself.
+    pub(super) fn rank_event(&mut self, life: RankKey, event: RankEvent) -> Vec<Effect> {
+        let was_asked = self.running.is_some_and(|running| running.key == life && running.was_asked);
+        let Some(held) = self.living_mut(life) else {
+            // Of a life that has been replaced: nobody asks any more how it went.
+            return if event.is_last() { self.begin_next(life) } else { Vec::new() };
+        };
+        let (present, was_asked) = (held.shown.key.epoch, was_asked || held.let_go);
+        match event {
+            RankEvent::Progress(progress) => vec![report(held, Some(progress))],
+            RankEvent::Ready => {
+                held.shown.phase = Phase::Ready;
+                vec![report(held, None)]
+            }
+            // The coordinator knows; the rank may end without another step.
+            RankEvent::Resumed(step) => {
+                held.shown.step = step;
+                Vec::new()
+            }
+            RankEvent::Step(step) => match held.take_step(step) {
+                true => vec![Effect::Send(Message::Step(held.shown.key, step))],
+                false => Vec::new(),
+            },
+            RankEvent::Stored(step) => {
+                held.trim(step);
+                Vec::new()
+            }
+            // It is told of a newer ring already: what it says of the one before it would be taken for that one's.
+            RankEvent::Entered { epoch, step } if epoch < present => {
+                held.shown.step = step;
+                Vec::new()
+            }
+            RankEvent::Entered { step, .. } => {
+                (held.shown.phase, held.shown.step, held.shown.trouble) = (Phase::Training, step, None);
+                // The rank 0 before it may not have got them to the coordinator.
+                std::iter::once(report(held, None)).chain(unstored(held)).collect()
+            }
+            RankEvent::Waiting { epoch, step, trouble } => {
+                held.shown.step = step;
+                if epoch < present {
+                    held.shown.phase = Phase::Ready;
+                } else {
+                    (held.shown.phase, held.shown.trouble) = (Phase::Waiting, trouble);
+                }
+                vec![report(held, None)]
+            }
+            RankEvent::Done { epoch } if epoch < present => Vec::new(),
+            RankEvent::Done { .. } => {
+                held.shown.phase = Phase::Done;
+                vec![report(held, None)]
+            }
+            RankEvent::Log(level, line) => {
+                vec![Effect::Send(Message::Log(held.shown.key, held.shown.rank, level, line))]
+            }
+            RankEvent::Finished => self.end(life, Phase::Finished, ""),
+            RankEvent::Failed { reason, fault } => self.fail(life, &reason, fault),
+            RankEvent::NeighbourLost(reason) => {
+                held.shown.neighbour_lost = true;
+                self.fail(life, &reason, Fault::Node)
+            }
+            // Nobody asked for it but the worker itself.
+            RankEvent::Stopped if self.draining && !was_asked => self.fail(life, SHUTTING_DOWN, Fault::Node),
+            RankEvent::Stopped => self.end(life, Phase::Stopped, ""),
+        }
+    }
+}
