@@ -13,8 +13,11 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The protocols of WorkerService that this build speaks, as worker and as coordinator.
 pub const WORKER_PROTOCOLS: ProtocolRange = ProtocolRange { min: 2, max: 2 };
 
-/// What this build has beyond them, by name: what only some builds of one protocol can do. There is none yet.
-pub const WORKER_FEATURES: [&str; 0] = [];
+/// A ring whose members all have it goes on without a member that it loses, and takes others in while it runs.
+pub const RE_FORM: &str = "re-form";
+
+/// What this build has beyond them, by name: what only some builds of one protocol can do.
+pub const WORKER_FEATURES: [&str; 1] = [RE_FORM];
 
 /// The protocols of RingService that this build speaks. A ring speaks the newest one that all its members do: each
 /// protocol of WorkerService has one of RingService, of the same number.
