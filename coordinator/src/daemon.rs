@@ -229,6 +229,7 @@ fn options(settings: &Settings) -> core::Options {
     core::Options {
         session_timeout: milliseconds(settings.session.timeout_seconds),
         recovery: milliseconds(settings.session.recovery_seconds),
+        spare: milliseconds(settings.ring.spare_seconds),
         queued_jobs: settings.limits.queued_jobs,
         workers: settings.limits.workers,
         artifacts_per_job: settings.limits.artifacts_per_job,

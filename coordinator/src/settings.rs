@@ -20,6 +20,8 @@ pub struct Settings {
     pub storage: StorageSettings,
     /// How long the coordinator waits for a silent worker.
     pub session: SessionSettings,
+    /// How long a ring that runs waits for what.
+    pub ring: RingSettings,
     /// What no client can exceed, whether by mistake or on purpose.
     pub limits: LimitSettings,
     /// The log, on stderr.
@@ -62,6 +64,16 @@ pub struct SessionSettings {
     ///
     /// Allowed: 0.01 to 86400.
     pub recovery_seconds: f64,
+}
+
+/// `[ring]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RingSettings {
+    /// How long the workers of a running job wait for another one when fewer than its `min_world_size` are left; then they keep a checkpoint, and the job goes back to the queue.
+    ///
+    /// Allowed: 0.01 to 86400.
+    pub spare_seconds: f64,
 }
 
 /// `[limits]`
@@ -113,6 +125,7 @@ impl Default for Settings {
             http: ListenSettings::on_loopback(7071),
             storage: StorageSettings::default(),
             session: SessionSettings::default(),
+            ring: RingSettings::default(),
             limits: LimitSettings::default(),
             log: LogSettings::default(),
             security: SecuritySettings::default(),
@@ -129,6 +142,12 @@ impl Default for StorageSettings {
 impl Default for SessionSettings {
     fn default() -> Self {
         Self { heartbeat_seconds: 2.0, timeout_seconds: 15.0, recovery_seconds: 60.0 }
+    }
+}
+
+impl Default for RingSettings {
+    fn default() -> Self {
+        Self { spare_seconds: 600.0 }
     }
 }
 
@@ -158,6 +177,7 @@ impl Settings {
             ("session.heartbeat_seconds", self.session.heartbeat_seconds),
             ("session.timeout_seconds", self.session.timeout_seconds),
             ("session.recovery_seconds", self.session.recovery_seconds),
+            ("ring.spare_seconds", self.ring.spare_seconds),
             ("limits.call_seconds", self.limits.call_seconds),
             ("limits.idle_seconds", self.limits.idle_seconds),
         ];
@@ -214,6 +234,7 @@ mod tests {
         assert_eq!(error_key(|s| s.session.heartbeat_seconds = f64::NAN), "session.heartbeat_seconds");
         assert_eq!(error_key(|s| s.session.timeout_seconds = 3.0), "session.timeout_seconds");
         assert_eq!(error_key(|s| s.session.recovery_seconds = -1.0), "session.recovery_seconds");
+        assert_eq!(error_key(|s| s.ring.spare_seconds = 0.0), "ring.spare_seconds");
         assert_eq!(error_key(|s| s.limits.queued_jobs = 0), "limits.queued_jobs");
         assert_eq!(error_key(|s| s.limits.upload_bytes = 0), "limits.upload_bytes");
         assert_eq!(error_key(|s| s.limits.artifacts_per_job = 0), "limits.artifacts_per_job");

@@ -13,7 +13,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The protocols of WorkerService that this build speaks, as worker and as coordinator.
 pub const WORKER_PROTOCOLS: ProtocolRange = ProtocolRange { min: 2, max: 3 };
 
-/// A job that runs can be given a ring of other members.
+/// A ring whose members all have it goes on without a member that it loses, and takes others in while it runs.
 pub const RE_FORM: &str = "re-form";
 
 /// What this build has beyond them, by name: what only some builds of one protocol can do.

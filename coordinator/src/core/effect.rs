@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::{JobSpec, MixedPrecision};
 use ringtune_shared::version::Agreement;
 
@@ -20,12 +20,23 @@ pub struct Effects {
     pub actions: Vec<Action>,
     /// How far ranks are now. Never stored: the newest word of each rank is all that anybody wants.
     pub progress: Vec<(JobId, Progress)>,
+    /// Rings that did their first step after their members changed.
+    pub reformed: Vec<Reformed>,
     /// The input came from another epoch than that of its job's ring: it was skipped.
     pub other_epoch: Option<OtherEpoch>,
     /// The job that a request was about.
     pub about: Option<JobId>,
     /// That job as it is after this input, unless it ended before.
     pub job: Option<Arc<Job>>,
+}
+
+/// A ring is whole again after its members changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reformed {
+    /// Nobody was lost.
+    pub planned: bool,
+    /// From the first word of it to the first step.
+    pub milliseconds: i64,
 }
 
 /// What a rank of another epoch than that of its job's ring said or sent.
@@ -86,6 +97,8 @@ pub enum Write {
     PutArtifact(ArtifactRecord),
     /// A job has the file of this name no more.
     DropArtifact(JobId, String),
+    /// A worker is drained, or no longer.
+    SetDraining(WorkerId, bool),
 }
 
 /// Something to be done.
@@ -104,6 +117,8 @@ pub enum Down {
     Welcome(Agreement),
     /// Take a rank.
     Assignment(Box<Assignment>),
+    /// Go on in another ring of the job that it holds.
+    EnterRing(Box<EnterRing>),
     /// All ranks are ready.
     StartRank(JobId, Epoch),
     /// Let a rank go.
@@ -130,8 +145,8 @@ pub struct Assignment {
     pub epoch: Epoch,
     /// The ring: workers and their addresses in rank order.
     pub members: Vec<(WorkerId, String)>,
-    /// The place of the worker that is told.
-    pub rank: u32,
+    /// The place of the worker that is told; none: it prepares to join this ring, which runs without it.
+    pub rank: Option<u32>,
     /// What is to be done.
     pub spec: Arc<JobSpec>,
     /// Compute threads of each rank.
@@ -144,4 +159,25 @@ pub struct Assignment {
     pub version: String,
     /// What the members say to each other: the newest protocol that all of them speak.
     pub protocol: u32,
+    /// The job's newest checkpoint, which takes the place of the spec's.
+    pub resume_from: Option<ContentHash>,
+}
+
+/// The ring of a job has new members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnterRing {
+    /// The job.
+    pub job: JobId,
+    /// The new ring's epoch.
+    pub epoch: Epoch,
+    /// The new ring: workers and their addresses in rank order.
+    pub members: Vec<(WorkerId, String)>,
+    /// What the members say to each other.
+    pub protocol: u32,
+    /// The place of the worker that is told; none: it has none any more.
+    pub rank: Option<u32>,
+    /// The old ring is whole: the step is taken to its end there.
+    pub after_step: bool,
+    /// What happened.
+    pub reason: String,
 }

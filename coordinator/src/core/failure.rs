@@ -12,4 +12,6 @@ pub enum Failure {
     WorkerLost,
     /// A rank lost its neighbour, and none could say why.
     NeighbourLost,
+    /// A step that was done again gave another state than before.
+    Diverged,
 }

@@ -7,7 +7,7 @@ use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::job::{JobSpec, QueueSpec};
 use ringtune_shared::version::Dialect;
 
-use super::job::{Phase, RequestKey};
+use super::job::{Phase, RequestKey, Trouble};
 use super::record::{ArtifactRecord, LogLevel, Progress, StepRecord};
 use super::session::{Sender, SessionId};
 use super::worker::Capabilities;
@@ -37,6 +37,13 @@ pub enum Input {
         name: String,
         /// The epoch of the ring that wants it no more, where a rank says so.
         epoch: Option<Epoch>,
+    },
+    /// A user wants a worker to get no rank and to leave its ring, or to take ranks again.
+    DrainWorker {
+        /// The worker.
+        worker: WorkerId,
+        /// Whether it is drained from now on.
+        draining: bool,
     },
     /// A worker opened a session.
     Hello {
@@ -111,8 +118,8 @@ pub struct HeldRank {
     pub job: JobId,
     /// The ring's epoch.
     pub epoch: Epoch,
-    /// The rank.
-    pub rank: u32,
+    /// The rank; none: it prepares to join the ring.
+    pub rank: Option<u32>,
     /// How far it is.
     pub phase: Phase,
     /// Why it failed or stopped.
@@ -123,6 +130,28 @@ pub struct HeldRank {
     pub fault: Fault,
     /// The last step done.
     pub step: u64,
+    /// What it saw of a neighbour, where it waits because its ring broke.
+    pub trouble: Option<Trouble>,
+    /// The worker is to end: the ring is to go on without it.
+    pub leaving: bool,
+}
+
+impl HeldRank {
+    /// One of which nothing was heard yet.
+    pub fn of(job: JobId, epoch: Epoch, rank: Option<u32>) -> Self {
+        Self {
+            job,
+            epoch,
+            rank,
+            phase: Phase::Assigned,
+            reason: String::new(),
+            neighbour_lost: false,
+            fault: Fault::Unknown,
+            step: 0,
+            trouble: None,
+            leaving: false,
+        }
+    }
 }
 
 /// Whose fault it is that a rank failed.

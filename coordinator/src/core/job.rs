@@ -56,6 +56,8 @@ pub struct Job {
     pub artifacts: u64,
     /// Rings formed for it so far, which is the epoch of the newest one.
     pub rings: u64,
+    /// Rings that were formed for it since it last did a step: see `Options::tries`.
+    pub tries: u64,
     /// Its ring, while it is Preparing or Running.
     pub ring: Option<Arc<Ring>>,
     /// What all its rings have in common, once the first one was formed, unless none of them started; kept after the end.
@@ -68,14 +70,18 @@ pub struct Job {
 
 impl Job {
     /// Refuses what a rank of another epoch than that of this job's ring wants done to the job. `None`: no rank asks.
+    /// Older epochs of the ring that had the same rank 0 count too: what it sent on its way into the newest one is its own.
     ///
     /// # Errors
     /// [`Refusal::OtherEpoch`].
     pub fn check_epoch(&self, given: Option<Epoch>) -> Result<(), Refusal> {
-        let now = self.ring.as_ref().map(|ring| ring.epoch);
-        match given {
-            Some(given) if now != Some(given) => Err(Refusal::OtherEpoch { job: self.id, given, now }),
-            _ => Ok(()),
+        let Some(given) = given else { return Ok(()) };
+        match &self.ring {
+            Some(ring) if (ring.led_from()..=ring.epoch).contains(&given) => Ok(()),
+            ring => {
+                let now = ring.as_ref().map(|ring| ring.epoch);
+                Err(Refusal::OtherEpoch { job: self.id, given, now })
+            }
         }
     }
 
@@ -110,12 +116,63 @@ pub struct Ring {
     /// All its ranks were ready, and were told to start.
     #[serde(default)]
     pub started: bool,
+    /// Workers that prepare for the job while it runs, in the order in which they came. None of them is a member.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joining: Vec<Joiner>,
+    /// So often it got new members since it came from the queue: so many epochs before this one are its own too.
+    #[serde(default)]
+    pub reformed: u64,
+    /// In so many epochs before this one it had the same rank 0.
+    #[serde(default)]
+    pub led: u64,
+    /// It is on its way from one membership to the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reforming: Option<Reforming>,
+    /// So often in a row it lost its shape without a step.
+    #[serde(default)]
+    pub fruitless: u32,
+    /// The link that broke last, if no step was done since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<BrokenLink>,
     /// Until then members may be away: set after a restart of the coordinator.
     #[serde(skip)]
     pub patience: Time,
+    /// The same for members of a ring that broke: the others wait for them no longer.
+    #[serde(skip)]
+    pub returns_by: Time,
     /// A rank lost its neighbour. Not stored: the worker tells it again when it is back.
     #[serde(skip)]
     pub broken: Option<Broken>,
+}
+
+/// A ring that has not done a step since its members changed, or that cannot go on with those that are left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reforming {
+    /// Since when.
+    pub since: Time,
+    /// Nobody was lost: somebody joined or left at the end of a step.
+    pub planned: bool,
+    /// Too few members are left. So long they wait for other workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spare_by: Option<Time>,
+}
+
+/// Two neighbours that lost each other while both of them live.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokenLink {
+    /// The one with the lower rank comes first.
+    pub workers: (WorkerId, WorkerId),
+    /// How often in a row.
+    pub times: u32,
+}
+
+/// A worker that prepares for a job that runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joiner {
+    /// Who, and how far it is.
+    pub member: Member,
+    /// The epoch that it knows its place by: that of the ring when it was asked.
+    pub epoch: Epoch,
 }
 
 /// A ring in which a rank failed because it lost a neighbour, while nobody has said why yet.
@@ -146,12 +203,57 @@ pub struct Member {
     /// The step that it finished with. Not stored either.
     #[serde(skip)]
     pub last_step: u64,
+    /// Its worker can go into another ring of the job with what it holds.
+    #[serde(default)]
+    pub reforms: bool,
+    /// It is lost, or has left: it has its place in the order of the ranks only, until the next epoch.
+    #[serde(default)]
+    pub gone: bool,
+    /// Since when it waits for another ring, and why. Not stored.
+    #[serde(skip)]
+    pub pause: Option<Pause>,
+}
+
+/// Why a rank waits for another ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// When it said so.
+    pub since: Time,
+    /// What it saw of a neighbour; none: it waits at the end of a step.
+    pub trouble: Option<Trouble>,
+}
+
+/// What a rank saw of the neighbour that it lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// What happened.
+    pub kind: TroubleKind,
+    /// The neighbour, in the ring of the epoch in which the rank says so.
+    pub rank: Option<u32>,
+    /// In words.
+    pub text: String,
+}
+
+/// What happened to a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TroubleKind {
+    /// The connection ended: the neighbour, or its own ring, is gone.
+    Closed,
+    /// No sign of life on a connection that stands.
+    Silent,
+    /// It could not be reached when the ring was formed.
+    Unreachable,
+    /// What it sent was damaged.
+    Damaged,
+    /// A newer worker's finer distinction.
+    Unknown,
 }
 
 /// How far a rank is.
 ///
 /// `Assigned -> Preparing -> Ready -> Training -> Finished`, and from any of them to
-/// `Failed` or `Stopped`. The last three are final.
+/// `Failed` or `Stopped`. The last three are final. A rank that trained may wait for another ring or, but for rank 0, have
+/// done all its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Phase {
     /// Nothing heard of it yet.
@@ -163,6 +265,10 @@ pub enum Phase {
     Ready,
     /// Trains.
     Training,
+    /// Its ring broke, or it left it after a step: it keeps its state and waits for the next ring.
+    Waiting,
+    /// All steps are done: it keeps its state until the job's files are here.
+    Done,
     /// Done, artifacts kept.
     Finished,
     /// Ended by an error.
@@ -176,26 +282,94 @@ impl Phase {
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Finished | Self::Failed | Self::Stopped)
     }
+
+    /// Whether a rank can come from `before` to this phase while its ring stays the same.
+    pub(super) fn follows(self, before: Self) -> bool {
+        match (before, self) {
+            (before, _) if before.is_terminal() => false,
+            (Self::Done, Self::Waiting) => true,
+            (before, after) => after > before,
+        }
+    }
 }
 
 impl Ring {
+    /// One that has just been formed.
+    pub fn new(epoch: Epoch, members: Vec<Member>) -> Self {
+        Self {
+            epoch,
+            members,
+            started: false,
+            joining: Vec::new(),
+            reformed: 0,
+            led: 0,
+            reforming: None,
+            fruitless: 0,
+            link: None,
+            patience: Time::default(),
+            returns_by: Time::default(),
+            broken: None,
+        }
+    }
+
     /// The rank of `worker` in this ring.
     pub fn rank_of(&self, worker: WorkerId) -> Option<usize> {
-        self.members.iter().position(|member| member.worker == worker)
+        self.members.iter().position(|member| member.worker == worker && !member.gone)
     }
 
     /// The rank that a worker has in this ring.
     pub fn member(&self, worker: WorkerId) -> Option<&Member> {
-        self.members.iter().find(|member| member.worker == worker)
+        self.members.iter().find(|member| member.worker == worker && !member.gone)
     }
 
     /// The rank that a worker has in this ring, to be changed.
     pub fn member_mut(&mut self, worker: WorkerId) -> Option<&mut Member> {
-        self.members.iter_mut().find(|member| member.worker == worker)
+        self.members.iter_mut().find(|member| member.worker == worker && !member.gone)
+    }
+
+    /// The members that are not gone, with their ranks.
+    pub fn present(&self) -> impl Iterator<Item = (usize, &Member)> {
+        self.members.iter().enumerate().filter(|(_, member)| !member.gone)
     }
 
     /// Whether every rank is in a phase that `wanted` accepts.
     pub fn all(&self, wanted: impl Fn(Phase) -> bool) -> bool {
-        self.members.iter().all(|member| wanted(member.phase))
+        self.present().all(|(_, member)| wanted(member.phase))
+    }
+
+    /// Whether it goes on where it loses a member: all of them can.
+    pub fn reforms(&self) -> bool {
+        self.started && self.members.iter().all(|member| member.reforms)
+    }
+
+    /// Its epoch when it came from the queue.
+    pub fn first_epoch(&self) -> Epoch {
+        Epoch(self.epoch.0.saturating_sub(self.reformed))
+    }
+
+    /// The first of its epochs since which it has the rank 0 that it has now.
+    pub fn led_from(&self) -> Epoch {
+        Epoch(self.epoch.0.saturating_sub(self.led))
+    }
+
+    /// A worker that prepares to join.
+    pub fn joiner(&self, worker: WorkerId) -> Option<&Joiner> {
+        self.joining.iter().find(|joiner| joiner.member.worker == worker)
+    }
+
+    /// Everybody who has a place in it: members, then joiners.
+    pub fn workers(&self) -> impl Iterator<Item = WorkerId> {
+        let joiners = self.joining.iter().map(|joiner| &joiner.member);
+        self.present().map(|(_, member)| member).chain(joiners).map(|member| member.worker)
+    }
+
+    /// Makes it what comes back from a store.
+    pub fn forget_what_is_not_stored(&mut self) {
+        (self.patience, self.returns_by, self.broken) = (Time::default(), Time::default(), None);
+        let joiners = self.joining.iter_mut().map(|joiner| &mut joiner.member);
+        for member in self.members.iter_mut().chain(joiners) {
+            (member.phase, member.last_step) = (Phase::default(), 0);
+            member.pause = None;
+        }
     }
 }

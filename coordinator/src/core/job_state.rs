@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 /// | Preparing | Failed    | a rank failed otherwise, or too often                             |
 /// | Preparing | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
 /// | Running   | Succeeded | every rank finished                                               |
-/// | Running   | Failed    | a rank failed, or its worker is gone                              |
+/// | Running   | Failed    | a rank failed by the job's own fault, or too often                |
+/// | Running   | Queued    | nobody is left who could go on, or nobody came to help in time    |
 /// | Running   | Cancelled | CancelJob, and every rank stopped or its time to do so is over    |
 ///
 /// Succeeded, Failed and Cancelled are final: a job in one of them never changes.
@@ -54,7 +55,7 @@ impl JobState {
             (self, to),
             (Queued, Preparing | Cancelled)
                 | (Preparing, Queued | Running | Failed | Cancelled)
-                | (Running, Succeeded | Failed | Cancelled)
+                | (Running, Queued | Succeeded | Failed | Cancelled)
         )
     }
 

@@ -41,9 +41,11 @@ pub(super) struct Situation {
     pub(super) state: JobState,
     /// Its ranks were told to stop: it has a goal already.
     pub(super) stopping: bool,
-    /// Rings formed for it so far.
+    /// It runs on a ring that can go on without a member.
+    pub(super) reforms: bool,
+    /// Rings formed for it since it last did a step.
     pub(super) rings: u64,
-    /// Rings that are formed at most while it fails in its preparation.
+    /// Rings that are formed at most without a step.
     pub(super) tries: u64,
 }
 
@@ -56,6 +58,8 @@ pub(super) enum Verdict {
     Assign,
     /// The job is ending anyway: the rank counts as one that ended.
     Ended,
+    /// The member is lost: what becomes of the ring is decided by [`super::reform`].
+    Lost,
     /// The job goes back to the queue, and the worker rests.
     Queue,
     /// As Queue, but the job has had all the rings that it may have: it fails.
@@ -65,20 +69,21 @@ pub(super) enum Verdict {
 }
 
 /// The table. A loss by a fault of a node or of a connection is worth another ring while the job prepares, as nothing of
-/// it is done yet; what is the job's own fault, or nobody's that is known, is not.
+/// it is done yet; what is the job's own fault, or nobody's that is known, is not. A ring that runs and whose members can
+/// all re-form goes on without the member; one with a member that cannot (release 0.2.0) ends its job.
 ///
-/// | loss                        | stopping | Preparing             | Running            |
-/// |-----------------------------|----------|-----------------------|--------------------|
-/// | Away                        | wait     | wait                  | wait               |
-/// | Overdue, NotHeld            | wait     | queue, or WorkerLost  | fail WorkerLost    |
-/// | Restarted                   | ended    | queue, or WorkerLost  | fail WorkerLost    |
-/// | BackWithout, unheard        | ended    | assign again          | fail WorkerLost    |
-/// | BackWithout                 | ended    | queue, or WorkerLost  | fail WorkerLost    |
-/// | RankFailed, RankStopped: node's fault | ended | queue, or Rank | fail Rank          |
-/// | RankFailed, RankStopped: other fault  | ended | fail Rank      | fail Rank          |
-/// | NeighbourLost               | ended    | wait                  | wait               |
-/// | Unexplained, a worker away  | wait     | queue, or WorkerLost  | fail WorkerLost    |
-/// | Unexplained                 | wait     | fail NeighbourLost    | fail NeighbourLost |
+/// | loss                        | stopping | Preparing             | Running, re-forms | Running, cannot    |
+/// |-----------------------------|----------|-----------------------|-------------------|--------------------|
+/// | Away                        | wait     | wait                  | wait              | wait               |
+/// | Overdue, NotHeld            | wait     | queue, or WorkerLost  | lost              | fail WorkerLost    |
+/// | Restarted                   | ended    | queue, or WorkerLost  | lost              | fail WorkerLost    |
+/// | BackWithout, unheard        | ended    | assign again          | lost              | fail WorkerLost    |
+/// | BackWithout                 | ended    | queue, or WorkerLost  | lost              | fail WorkerLost    |
+/// | RankFailed, RankStopped: node's fault | ended | queue, or Rank | lost              | fail Rank          |
+/// | RankFailed, RankStopped: other fault  | ended | fail Rank      | fail Rank         | fail Rank          |
+/// | NeighbourLost               | ended    | wait                  | lost              | wait               |
+/// | Unexplained, a worker away  | wait     | queue, or WorkerLost  | lost              | fail WorkerLost    |
+/// | Unexplained                 | wait     | fail NeighbourLost    | fail NeighbourLost | fail NeighbourLost |
 pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
     if job.stopping {
         return match loss {
@@ -94,9 +99,12 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
     let again_or = |failure| match preparing {
         true if job.rings < job.tries => Verdict::Queue,
         true => Verdict::GiveUp(failure),
+        false if job.reforms => Verdict::Lost,
         false => Verdict::Fail(failure),
     };
     match loss {
+        // Its state went with it.
+        Loss::NeighbourLost if job.reforms => Verdict::Lost,
         Loss::Away | Loss::NeighbourLost => Verdict::Wait,
         Loss::BackWithout { unheard: true } if preparing => Verdict::Assign,
         Loss::Overdue
@@ -115,37 +123,39 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
 #[cfg(test)]
 mod tests {
     use Failure::{NeighbourLost, Rank, WorkerLost};
-    use Verdict::{Assign, Ended, Fail, GiveUp, Queue, Wait};
+    use Verdict::{Assign, Ended, Fail, GiveUp, Lost, Queue, Wait};
 
     use super::*;
 
-    /// Each loss with what follows while the job stops, while it prepares, after its last try to, and while it runs.
-    const TABLE: [(Loss, [Verdict; 4]); 15] = [
-        (Loss::Away, [Wait, Wait, Wait, Wait]),
-        (Loss::Overdue, [Wait, Queue, GiveUp(WorkerLost), Fail(WorkerLost)]),
-        (Loss::NotHeld, [Wait, Queue, GiveUp(WorkerLost), Fail(WorkerLost)]),
-        (Loss::Restarted, [Ended, Queue, GiveUp(WorkerLost), Fail(WorkerLost)]),
-        (Loss::BackWithout { unheard: true }, [Ended, Assign, Assign, Fail(WorkerLost)]),
-        (Loss::BackWithout { unheard: false }, [Ended, Queue, GiveUp(WorkerLost), Fail(WorkerLost)]),
-        (Loss::RankFailed(Fault::Node), [Ended, Queue, GiveUp(Rank), Fail(Rank)]),
-        (Loss::RankFailed(Fault::Job), [Ended, Fail(Rank), Fail(Rank), Fail(Rank)]),
-        (Loss::RankFailed(Fault::Unknown), [Ended, Fail(Rank), Fail(Rank), Fail(Rank)]),
-        (Loss::RankStopped(Fault::Node), [Ended, Queue, GiveUp(Rank), Fail(Rank)]),
-        (Loss::RankStopped(Fault::Job), [Ended, Fail(Rank), Fail(Rank), Fail(Rank)]),
-        (Loss::RankStopped(Fault::Unknown), [Ended, Fail(Rank), Fail(Rank), Fail(Rank)]),
-        (Loss::NeighbourLost, [Ended, Wait, Wait, Wait]),
-        (Loss::Unexplained { away: true }, [Wait, Queue, GiveUp(WorkerLost), Fail(WorkerLost)]),
+    /// Each loss with what follows while the job stops, while it prepares, after its last try to, and while it runs on a
+    /// ring that can go on without a member, and on one that cannot.
+    const TABLE: [(Loss, [Verdict; 5]); 15] = [
+        (Loss::Away, [Wait, Wait, Wait, Wait, Wait]),
+        (Loss::Overdue, [Wait, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
+        (Loss::NotHeld, [Wait, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
+        (Loss::Restarted, [Ended, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
+        (Loss::BackWithout { unheard: true }, [Ended, Assign, Assign, Lost, Fail(WorkerLost)]),
+        (Loss::BackWithout { unheard: false }, [Ended, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
+        (Loss::RankFailed(Fault::Node), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),
+        (Loss::RankFailed(Fault::Job), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
+        (Loss::RankFailed(Fault::Unknown), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
+        (Loss::RankStopped(Fault::Node), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),
+        (Loss::RankStopped(Fault::Job), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
+        (Loss::RankStopped(Fault::Unknown), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
+        (Loss::NeighbourLost, [Ended, Wait, Wait, Lost, Wait]),
+        (Loss::Unexplained { away: true }, [Wait, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
         (
             Loss::Unexplained { away: false },
-            [Wait, Fail(NeighbourLost), Fail(NeighbourLost), Fail(NeighbourLost)],
+            [Wait, Fail(NeighbourLost), Fail(NeighbourLost), Fail(NeighbourLost), Fail(NeighbourLost)],
         ),
     ];
 
     #[test]
     fn every_line_of_the_table() {
-        for (loss, [stopping, preparing, at_the_last_try, running]) in TABLE {
-            let decided = |state, rings, is_stopping| {
-                decide(loss, Situation { state, stopping: is_stopping, rings, tries: 3 })
+        for (loss, [stopping, preparing, at_the_last_try, re_forming, running]) in TABLE {
+            let situation = |state, rings| Situation { state, stopping: false, reforms: false, rings, tries: 3 };
+            let decided = |state, rings, stopping| {
+                decide(loss, Situation { stopping, ..situation(state, rings) })
             };
             for rings in 1..=4 {
                 for state in [JobState::Preparing, JobState::Running] {
@@ -154,6 +164,9 @@ mod tests {
                 let expected = if rings < 3 { preparing } else { at_the_last_try };
                 assert_eq!(decided(JobState::Preparing, rings, false), expected, "{loss:?}, ring {rings}");
                 assert_eq!(decided(JobState::Running, rings, false), running, "{loss:?}, ring {rings}");
+                let reforms = Situation { reforms: true, ..situation(JobState::Running, rings) };
+                assert_eq!(decide(loss, reforms), re_forming, "{loss:?}, ring {rings} re-forms");
+                assert_eq!(decide(loss, Situation { stopping: true, ..reforms }), stopping, "{loss:?}");
             }
         }
     }

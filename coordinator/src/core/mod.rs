@@ -16,6 +16,7 @@ mod pool;
 mod queue;
 mod reason;
 mod record;
+mod reform;
 mod refusal;
 pub mod scheduler;
 mod session;
@@ -27,10 +28,12 @@ mod waiting;
 mod worker;
 
 pub use cluster::{Cluster, Options, Recovered};
-pub use effect::{Action, Assignment, Down, Effects, OtherEpoch, Write};
+pub use effect::{Action, Assignment, Down, Effects, EnterRing, OtherEpoch, Reformed, Write};
 pub use failure::Failure;
 pub use input::{Fault, HeldRank, Hello, Input, NewJob, RankReport};
-pub use job::{Broken, Job, Member, Phase, RequestKey, Ring};
+pub use job::{
+    Broken, BrokenLink, Job, Joiner, Member, Pause, Phase, Reforming, RequestKey, Ring, Trouble, TroubleKind,
+};
 pub use job_state::JobState;
 pub use pin::Pin;
 pub use reason::ReasonCode;
@@ -43,4 +46,4 @@ pub use session::{Sender, SessionId};
 pub use stop::{Goal, Stop};
 pub use time::Time;
 pub use waiting::Waiting;
-pub use worker::{Capabilities, Worker, WorkerState};
+pub use worker::{Capabilities, Place, Worker, WorkerState};

@@ -13,6 +13,8 @@ pub(super) struct Standing {
     state: WorkerState,
     /// It failed to prepare a rank not long ago.
     rests: bool,
+    /// It is drained, or about to end.
+    withdrawn: bool,
     /// Since when it is gone, unless a ring waits for it.
     forgettable: Option<Time>,
 }
@@ -23,6 +25,7 @@ impl Standing {
         Self {
             state: worker.state(has_rank),
             rests: worker.rests_until.is_some(),
+            withdrawn: worker.draining || worker.leaving,
             forgettable: worker.lost.filter(|_| worker.session.is_none() && !has_rank),
         }
     }
@@ -33,11 +36,11 @@ impl Standing {
 
     /// It could take a rank if it had nothing to do.
     fn usable(self) -> bool {
-        self.connected() && !self.rests
+        self.connected() && !self.rests && !self.withdrawn
     }
 
     fn free(self) -> bool {
-        self.state == WorkerState::Idle && !self.rests
+        self.state == WorkerState::Idle && self.usable()
     }
 }
 
@@ -55,6 +58,7 @@ struct Class {
 struct Seat {
     bf16: bool,
     threads: u32,
+    reforms: bool,
 }
 
 /// See the module.
@@ -120,7 +124,7 @@ impl Pool {
         if standing.free() {
             let place = (worker.host_name.clone(), worker.id);
             let (bf16, threads) = (worker.capabilities.bf16, worker.capabilities.threads);
-            let seat = Seat { bf16, threads };
+            let seat = Seat { bf16, threads, reforms: worker.reforms };
             if enters {
                 class.free.insert(place, seat)
             } else {
@@ -163,6 +167,12 @@ impl Pool {
     /// The workers that this class would have free if nobody had a rank.
     pub(super) fn usable_of(&self, class: &str) -> usize {
         self.classes.get(class).map_or(0, |class| class.usable)
+    }
+
+    /// The first free worker of a class that can join a ring while it runs.
+    pub(super) fn spare_of(&self, class: &str) -> Option<WorkerId> {
+        let free = self.classes.get(class).into_iter().flat_map(|class| class.free.iter());
+        free.filter(|(_, seat)| seat.reforms).map(|((_, worker), _)| *worker).next()
     }
 
     /// Who said last that it has this address.

@@ -13,10 +13,16 @@ pub enum ReasonCode {
     WaitingForWorkers,
     /// Queued: the free workers are kept for a job before it.
     WaitingBehindJob,
+    /// Queued: it goes on from where it was once there are workers.
+    Recovering,
     /// Preparing: the ranks fetch, load and encode.
     Preparing,
     /// Running: what the work of its kind is.
     Running(Activity),
+    /// Running: the ring lost a member, and the others form a new one.
+    Reforming,
+    /// Running: too few members are left, and wait for another worker.
+    WaitingForSpare,
     /// Preparing or running: it is being cancelled.
     Cancelling,
     /// Succeeded: everything is done.
@@ -34,10 +40,16 @@ impl Job {
     pub fn reason_code(&self) -> ReasonCode {
         match self.state {
             JobState::Queued if self.waits_behind => ReasonCode::WaitingBehindJob,
+            // Only one that has begun is bound to anything while it is queued.
+            JobState::Queued if self.pin.is_some() => ReasonCode::Recovering,
             JobState::Queued => ReasonCode::WaitingForWorkers,
             JobState::Preparing | JobState::Running if self.is_cancelling() => ReasonCode::Cancelling,
             JobState::Preparing => ReasonCode::Preparing,
-            JobState::Running => ReasonCode::Running(self.spec.activity()),
+            JobState::Running => match self.ring.as_ref().and_then(|ring| ring.reforming.as_ref()) {
+                Some(reforming) if reforming.spare_by.is_some() => ReasonCode::WaitingForSpare,
+                Some(reforming) if !reforming.planned => ReasonCode::Reforming,
+                _ => ReasonCode::Running(self.spec.activity()),
+            },
             JobState::Succeeded if self.stopped_early() => ReasonCode::StoppedEarly,
             JobState::Succeeded => ReasonCode::Completed,
             JobState::Cancelled => ReasonCode::CancelledByUser,

@@ -177,6 +177,9 @@ pub struct StepRecord {
     /// Drawing pictures.
     #[serde(with = "any_float", default)]
     pub preview_seconds: f64,
+    /// The hash of the state after it. None: made by release 0.2.0 or before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<ContentHash>,
 }
 
 fn first_epoch() -> Epoch {
@@ -295,10 +298,12 @@ mod tests {
                 validation_loss: Some(AnyFloat(loss)),
                 validation_seconds: 0.0,
                 preview_seconds: 0.25,
+                state: Some(ContentHash::of(b"state")),
             };
             let written = serde_json::to_string(&EventBody::Step(step)).unwrap();
             let EventBody::Step(read) = serde_json::from_str(&written).unwrap() else { panic!("{written}") };
             assert_eq!(read.loss.to_bits(), loss.to_bits(), "{written}");
+            assert_eq!(read.state, step.state, "{written}");
             assert_eq!(read.validation_loss.map(|one| one.0.to_bits()), Some(loss.to_bits()), "{written}");
             // As a coordinator of an older version stored it.
             assert_eq!(read.epoch, Epoch(7), "{written}");
@@ -307,6 +312,7 @@ mod tests {
             let EventBody::Step(read) = serde_json::from_str(&older).unwrap() else { panic!("{older}") };
             assert_eq!(read.epoch, Epoch::FIRST);
             assert_eq!((read.world_size, read.validation_loss, read.preview_seconds), (2, None, 0.0));
+            assert_eq!(read.state, None);
         }
     }
 

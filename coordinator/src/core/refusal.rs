@@ -67,6 +67,9 @@ pub enum Refusal {
         /// Who has it.
         holder: WorkerId,
     },
+    /// No such worker is known.
+    #[error("there is no worker {0}")]
+    NoSuchWorker(WorkerId),
     /// The session is not the worker's newest one.
     #[error("the session was replaced or is over")]
     StaleSession,

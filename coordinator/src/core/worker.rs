@@ -69,6 +69,12 @@ pub struct Worker {
     pub capabilities: Arc<Capabilities>,
     /// The protocol of its newest session.
     pub protocol: u32,
+    /// It can go from one ring of a job into the next.
+    pub reforms: bool,
+    /// A user wants it to get no rank.
+    pub draining: bool,
+    /// It said in this session that it is about to end: it gets no rank.
+    pub leaving: bool,
     /// When this session began.
     pub connected: Time,
     /// When it was last heard.
@@ -85,8 +91,26 @@ pub struct Worker {
     pub rests_until: Option<Time>,
 }
 
+/// What a ring gave a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// This rank.
+    Rank(JobId, u32),
+    /// It prepares to join the ring of this job.
+    Joins(JobId),
+}
+
+impl Place {
+    /// The job.
+    pub fn job(self) -> JobId {
+        match self {
+            Self::Rank(job, _) | Self::Joins(job) => job,
+        }
+    }
+}
+
 impl Worker {
-    /// How users see it. `has_rank`: a ring gave it one.
+    /// How users see it. `has_rank`: a ring gave it one, or it prepares for one.
     pub(super) fn state(&self, has_rank: bool) -> WorkerState {
         if self.session.is_none() {
             WorkerState::Lost

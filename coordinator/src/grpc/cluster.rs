@@ -29,25 +29,26 @@ impl ClusterService for Cluster {
         &self,
         request: Request<v1::GetWorkerRequest>,
     ) -> Result<Response<v1::GetWorkerResponse>, Status> {
-        let id: WorkerId =
-            parse("worker_id", &request.into_inner().worker_id).map_err(FailedRequest::from)?;
-        let cluster = self.0.handle.cluster();
-        let worker = cluster.worker(id).ok_or(Error::NoSuchWorker(id)).map_err(FailedRequest::from)?;
-        Ok(Response::new(v1::GetWorkerResponse { worker: Some(outbound::worker(&cluster, worker)) }))
+        let id = worker_id(&request.into_inner().worker_id)?;
+        Ok(Response::new(v1::GetWorkerResponse { worker: Some(self.worker(id)?) }))
     }
 
     async fn drain_worker(
         &self,
-        _request: Request<v1::DrainWorkerRequest>,
+        request: Request<v1::DrainWorkerRequest>,
     ) -> Result<Response<v1::DrainWorkerResponse>, Status> {
-        Err(Status::unimplemented("this version cannot drain workers"))
+        let id = worker_id(&request.into_inner().worker_id)?;
+        self.0.handle.drain(id, true).await.map_err(FailedRequest::from)?;
+        Ok(Response::new(v1::DrainWorkerResponse { worker: Some(self.worker(id)?) }))
     }
 
     async fn undrain_worker(
         &self,
-        _request: Request<v1::UndrainWorkerRequest>,
+        request: Request<v1::UndrainWorkerRequest>,
     ) -> Result<Response<v1::UndrainWorkerResponse>, Status> {
-        Err(Status::unimplemented("this version cannot drain workers"))
+        let id = worker_id(&request.into_inner().worker_id)?;
+        self.0.handle.drain(id, false).await.map_err(FailedRequest::from)?;
+        Ok(Response::new(v1::UndrainWorkerResponse { worker: Some(self.worker(id)?) }))
     }
 
     async fn get_cluster(
@@ -69,4 +70,16 @@ impl ClusterService for Cluster {
             protocol_max: WORKER_PROTOCOLS.max,
         }))
     }
+}
+
+impl Cluster {
+    fn worker(&self, id: WorkerId) -> Result<v1::Worker, FailedRequest> {
+        let cluster = self.0.handle.cluster();
+        let worker = cluster.worker(id).ok_or(Error::NoSuchWorker(id))?;
+        Ok(outbound::worker(&cluster, worker))
+    }
+}
+
+fn worker_id(text: &str) -> Result<WorkerId, FailedRequest> {
+    Ok(parse("worker_id", text)?)
 }

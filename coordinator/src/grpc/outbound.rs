@@ -2,12 +2,16 @@
 
 use ringtune_proto::convert::{activity_to_wire, queue_to_wire, spec_to_wire, timestamp};
 use ringtune_proto::v1;
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::version::Agreement;
 
 use crate::core::{
-    ArtifactRecord, Assignment, Capabilities, Cluster, Down, EventBody, Failure, Job, JobEvent, JobState,
+    ArtifactRecord, Assignment, Capabilities, Cluster, Down, EnterRing, EventBody, Failure, Job, JobEvent, JobState,
     LogLevel, Phase, Progress, ProgressStage, ReasonCode, Ring, StepRecord, Time, Worker, WorkerState,
 };
+
+/// What stands for the rank of a worker that has none.
+const NO_RANK: i32 = -1;
 
 pub(super) fn time(time: Time) -> prost_types::Timestamp {
     timestamp(time.0)
@@ -63,6 +67,9 @@ fn reason_code(code: ReasonCode) -> v1::JobReason {
     match code {
         ReasonCode::WaitingForWorkers => v1::JobReason::WaitingForWorkers,
         ReasonCode::WaitingBehindJob => v1::JobReason::WaitingBehindJob,
+        ReasonCode::Recovering => v1::JobReason::Recovering,
+        ReasonCode::Reforming => v1::JobReason::Reforming,
+        ReasonCode::WaitingForSpare => v1::JobReason::WaitingForSpare,
         ReasonCode::Preparing => v1::JobReason::Preparing,
         ReasonCode::Running(activity) => activity_to_wire(activity),
         ReasonCode::Cancelling => v1::JobReason::Cancelling,
@@ -72,6 +79,7 @@ fn reason_code(code: ReasonCode) -> v1::JobReason {
         ReasonCode::Failed(Failure::Rank) => v1::JobReason::RankFailed,
         ReasonCode::Failed(Failure::WorkerLost) => v1::JobReason::WorkerLost,
         ReasonCode::Failed(Failure::NeighbourLost) => v1::JobReason::NeighbourLost,
+        ReasonCode::Failed(Failure::Diverged) => v1::JobReason::Diverged,
     }
 }
 
@@ -83,7 +91,7 @@ fn ring(ring: &Ring) -> v1::Ring {
         host_name: member.host_name.clone(),
         phase: rank_phase(member.phase).into(),
     };
-    v1::Ring { epoch: ring.epoch.0, members: ring.members.iter().enumerate().map(member).collect() }
+    v1::Ring { epoch: ring.epoch.0, members: ring.present().map(member).collect() }
 }
 
 fn rank_phase(phase: Phase) -> v1::RankPhase {
@@ -92,6 +100,8 @@ fn rank_phase(phase: Phase) -> v1::RankPhase {
         Phase::Preparing => v1::RankPhase::Preparing,
         Phase::Ready => v1::RankPhase::Ready,
         Phase::Training => v1::RankPhase::Training,
+        Phase::Waiting => v1::RankPhase::Waiting,
+        Phase::Done => v1::RankPhase::Done,
         Phase::Finished => v1::RankPhase::Finished,
         Phase::Failed => v1::RankPhase::Failed,
         Phase::Stopped => v1::RankPhase::Stopped,
@@ -166,7 +176,7 @@ pub(super) fn step(step: &StepRecord) -> v1::StepReport {
         validation_seconds: step.validation_seconds,
         preview_seconds: step.preview_seconds,
         epoch: step.epoch.0,
-        state_sha256: String::new(),
+        state_sha256: step.state.map(|state| state.to_string()).unwrap_or_default(),
     }
 }
 
@@ -192,18 +202,18 @@ pub(super) fn worker_state(state: WorkerState) -> v1::WorkerState {
 
 /// `cluster`: the one that knows the worker.
 pub(super) fn worker(cluster: &Cluster, worker: &Worker) -> v1::Worker {
-    let rank = cluster.rank_of(worker.id);
+    let place = cluster.place_of(worker.id);
     v1::Worker {
         worker_id: worker.id.to_string(),
         host_name: worker.host_name.clone(),
         address: worker.address.clone(),
         state: worker_state(cluster.worker_state(worker)).into(),
-        job_id: rank.map(|(job, _)| job.to_string()).unwrap_or_default(),
-        rank: rank.map(|(_, rank)| small(rank)),
+        job_id: place.map(|place| place.job().to_string()).unwrap_or_default(),
+        rank: cluster.rank_of(worker.id).map(|(_, rank)| small(rank)),
         capabilities: Some(capabilities(&worker.capabilities)),
         connect_time: Some(time(worker.connected)),
         last_heartbeat_time: Some(time(worker.last_sign)),
-        draining: false,
+        draining: worker.draining,
     }
 }
 
@@ -230,6 +240,7 @@ pub(super) fn down(message: Down, welcome: &v1::Welcome) -> v1::SessionResponse 
             Message::Welcome(v1::Welcome { protocol, features, ..welcome.clone() })
         }
         Down::Assignment(given) => Message::Assignment(assignment(&given)),
+        Down::EnterRing(given) => Message::EnterRing(enter_ring(*given)),
         Down::StartRank(job, epoch) => {
             Message::StartRank(v1::StartRank { job_id: job.to_string(), epoch: epoch.0 })
         }
@@ -249,18 +260,9 @@ pub(super) fn down(message: Down, welcome: &v1::Welcome) -> v1::SessionResponse 
 }
 
 fn assignment(given: &Assignment) -> v1::Assignment {
-    let member = |(worker, address): &(ringtune_shared::ids::WorkerId, String)| v1::RingMember {
-        worker_id: worker.to_string(),
-        address: address.clone(),
-    };
     v1::Assignment {
-        ring: Some(v1::RingView {
-            job_id: given.job.to_string(),
-            epoch: given.epoch.0,
-            members: given.members.iter().map(member).collect(),
-            protocol: given.protocol,
-        }),
-        rank: small(given.rank),
+        ring: Some(ring_view(given.job, given.epoch, &given.members, given.protocol)),
+        rank: given.rank.map_or(NO_RANK, small),
         spec: Some(spec_to_wire(&given.spec)),
         threads_per_rank: small(given.threads_per_rank),
         precision: given.precision.as_str().to_owned(),
@@ -268,7 +270,29 @@ fn assignment(given: &Assignment) -> v1::Assignment {
         version: given.version.clone(),
         // Empty is not compared.
         spec_sha256: given.spec.hash().map(|hash| hash.to_string()).unwrap_or_default(),
-        joins: false,
-        resume_from: String::new(),
+        joins: given.rank.is_none(),
+        resume_from: given.resume_from.map(|checkpoint| checkpoint.uri()).unwrap_or_default(),
+    }
+}
+
+fn enter_ring(given: EnterRing) -> v1::EnterRing {
+    v1::EnterRing {
+        ring: Some(ring_view(given.job, given.epoch, &given.members, given.protocol)),
+        rank: given.rank.map_or(NO_RANK, small),
+        after_step: given.after_step,
+        reason: given.reason,
+    }
+}
+
+fn ring_view(job: JobId, epoch: Epoch, members: &[(WorkerId, String)], protocol: u32) -> v1::RingView {
+    let member = |(worker, address): &(WorkerId, String)| v1::RingMember {
+        worker_id: worker.to_string(),
+        address: address.clone(),
+    };
+    v1::RingView {
+        job_id: job.to_string(),
+        epoch: epoch.0,
+        members: members.iter().map(member).collect(),
+        protocol,
     }
 }

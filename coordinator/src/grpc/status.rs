@@ -162,6 +162,7 @@ fn refusal_status(refusal: &Refusal) -> Status {
         }
         // It may be gone soon: the worker asks again by itself.
         Refusal::AddressTaken { .. } => retry_later(Code::Unavailable, &message, RETRY),
+        Refusal::NoSuchWorker(id) => missing("ringtune.v1.Worker", &id.to_string(), message),
         Refusal::StaleSession => Status::aborted(message),
     }
 }

@@ -12,7 +12,7 @@ use prometheus::{
 
 pub use layer::{CountedBody, CountedService, Layer};
 
-use crate::core::{JobState, OtherEpoch, WorkerState};
+use crate::core::{JobState, OtherEpoch, Reformed, WorkerState};
 
 /// Seconds; from a heartbeat's handling to a long upload.
 const RPC_BUCKETS: [f64; 9] = [0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0];
@@ -32,6 +32,8 @@ pub struct Metrics {
     /// What workers said that this version does not know, by what it was.
     pub unknown: IntCounterVec,
     other_epochs: IntCounterVec,
+    reformed: IntCounterVec,
+    reform_seconds: HistogramVec,
 }
 
 impl Metrics {
@@ -69,6 +71,21 @@ impl Metrics {
                 ),
                 &["what"],
             )?,
+            reformed: IntCounterVec::new(
+                Opts::new(
+                    "ringtune_rings_reformed_total",
+                    "Rings that went on with other members: after a loss, or as planned",
+                ),
+                &["change"],
+            )?,
+            reform_seconds: HistogramVec::new(
+                HistogramOpts::new(
+                    "ringtune_ring_reform_seconds",
+                    "From the first word of a ring's change to its first step after it",
+                )
+                .buckets(RPC_BUCKETS.to_vec()),
+                &["change"],
+            )?,
             registry,
         };
         let registry = &metrics.registry;
@@ -80,6 +97,8 @@ impl Metrics {
         registry.register(Box::new(metrics.uploaded_bytes.clone()))?;
         registry.register(Box::new(metrics.unknown.clone()))?;
         registry.register(Box::new(metrics.other_epochs.clone()))?;
+        registry.register(Box::new(metrics.reformed.clone()))?;
+        registry.register(Box::new(metrics.reform_seconds.clone()))?;
         #[cfg(target_os = "linux")]
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
         Ok(metrics)
@@ -100,6 +119,13 @@ impl Metrics {
     /// Something came from another epoch than that of its job's ring.
     pub fn other_epoch(&self, what: OtherEpoch) {
         self.other_epochs.with_label_values(&[what.as_str()]).inc();
+    }
+
+    /// A ring is whole again after its members changed.
+    pub fn ring_reformed(&self, ring: Reformed) {
+        let change = if ring.planned { "planned" } else { "loss" };
+        self.reformed.with_label_values(&[change]).inc();
+        self.reform_seconds.with_label_values(&[change]).observe(ring.milliseconds as f64 / 1000.0);
     }
 
     /// One call ended. `path`: as in the request, "/ringtune.v1.JobService/GetJob".
@@ -131,7 +157,7 @@ fn method_of(path: &str) -> &str {
 }
 
 /// Every method of the four services.
-const METHODS: [&str; 20] = [
+const METHODS: [&str; 21] = [
     "CreateJob",
     "GetJob",
     "ListJobs",
@@ -146,6 +172,7 @@ const METHODS: [&str; 20] = [
     "ListWorkers",
     "GetWorker",
     "DrainWorker",
+    "UndrainWorker",
     "GetCluster",
     "Upload",
     "Download",
@@ -203,8 +230,11 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         metrics.set_jobs(JobState::Running, 3);
         metrics.rpc_ended("/ringtune.v1.JobService/GetJob", 5, 0.01);
+        metrics.ring_reformed(Reformed { planned: false, milliseconds: 300 });
         let text = metrics.text().unwrap();
         assert!(text.contains(r#"ringtune_jobs{state="running"} 3"#), "{text}");
+        let reformed = r#"ringtune_rings_reformed_total{change="loss"} 1"#;
+        assert!(text.contains(reformed), "{text}");
         let counted = r#"ringtune_rpcs_total{code="NOT_FOUND",method="JobService/GetJob"} 1"#;
         assert!(text.contains(counted), "{text}");
     }

@@ -11,7 +11,7 @@ use tracing::debug;
 use super::error::Error;
 use super::handle::{Out, Reply};
 use crate::core::{
-    Action, Cluster, Effects, Input, Job, OtherEpoch, Progress, Refusal, Sender, SessionId, Time, Write,
+    Action, Cluster, Effects, Input, Job, OtherEpoch, Progress, Reformed, Refusal, Sender, SessionId, Time, Write,
 };
 
 /// Answers a request once the commit went well or not; then the state is what is stored.
@@ -33,6 +33,8 @@ pub(super) struct Batch {
     pub(super) actions: Vec<Action>,
     /// How far ranks are now.
     pub(super) progress: Vec<(JobId, Progress)>,
+    /// Rings that are whole again.
+    pub(super) reformed: Vec<Reformed>,
     /// What came from another epoch than that of its job's ring.
     pub(super) other_epochs: Vec<OtherEpoch>,
     pub(super) answers: Vec<Answer>,
@@ -50,6 +52,7 @@ impl Batch {
             writes: Vec::new(),
             actions: Vec::new(),
             progress: Vec::new(),
+            reformed: Vec::new(),
             other_epochs: Vec::new(),
             answers: Vec::new(),
             opened: Vec::new(),
@@ -61,6 +64,7 @@ impl Batch {
         self.writes.extend(effects.writes);
         self.actions.extend(effects.actions);
         self.progress.extend(effects.progress);
+        self.reformed.extend(effects.reformed);
         self.other_epochs.extend(effects.other_epoch);
     }
 

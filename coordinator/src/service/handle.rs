@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringtune_shared::ids::{ContentHash, Epoch, JobId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::clock::Clock;
@@ -45,6 +45,7 @@ pub(super) enum Command {
     Deleted(JobState),
     KeepArtifact(ArtifactRecord, Reply<()>),
     DropArtifact(JobId, String, Option<Epoch>, Reply<()>),
+    Drain(WorkerId, bool, Reply<()>),
     Hello(Box<Hello>, SessionId, mpsc::Sender<Out>, Reply<()>),
     /// Words of a worker.
     Said(Sender, Input),
@@ -149,6 +150,18 @@ impl Handle {
             Ok(()) => Ok(Some(record.hash)),
             Err(error) if is_not_active(&error) => Err(ended(&self.job(job).await?)),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Keeps a worker from new ranks and has it leave its ring at the end of a step, or lets it take ranks again. Asking
+    /// again changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchWorker`]; the store's.
+    pub async fn drain(&self, worker: WorkerId, draining: bool) -> Result<(), Error> {
+        match self.ask(|reply| Command::Drain(worker, draining, reply)).await {
+            Err(Error::Refused(Refusal::NoSuchWorker(worker))) => Err(Error::NoSuchWorker(worker)),
+            answer => answer,
         }
     }
 

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 use ringtune_shared::job::ContentUse;
 
 use super::lists::{ArtifactQuery, EventQuery, JobQuery, memory as lists};
 use super::{Error, Store};
 use crate::core::{
-    ArtifactRecord, Job, JobEvent, JobState, Phase, Recovered, RequestKey, StepRecord, Time, Write,
+    ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write,
 };
 
 /// Forgets everything when dropped. Can be told to fail.
@@ -29,6 +29,7 @@ struct Tables {
     manifests: BTreeMap<ContentHash, Option<BTreeSet<ContentHash>>>,
     /// Jobs whose events and steps are still to go.
     deleted: BTreeSet<JobId>,
+    drained: BTreeSet<WorkerId>,
     last_number: u64,
     full: bool,
 }
@@ -74,12 +75,7 @@ fn limited<T>(items: impl Iterator<Item = T>, limit: u32) -> Vec<T> {
 fn stored(job: &Job) -> Job {
     let mut job = job.clone();
     if let Some(ring) = job.ring.as_mut().map(Arc::make_mut) {
-        ring.patience = Time::default();
-        ring.broken = None;
-        for member in &mut ring.members {
-            member.phase = Phase::default();
-            member.last_step = 0;
-        }
+        ring.forget_what_is_not_stored();
     }
     job
 }
@@ -131,6 +127,8 @@ impl Store for MemoryStore {
                 Write::AppendEvent(event) => {
                     tables.events.entry(event.job).or_default().push(event.clone());
                 }
+                Write::SetDraining(worker, true) => drop(tables.drained.insert(*worker)),
+                Write::SetDraining(worker, false) => drop(tables.drained.remove(worker)),
                 Write::AppendStep(job, step) => tables.steps.entry(*job).or_default().push(*step),
                 Write::DropArtifact(job, name) => {
                     tables.artifacts.remove(&(*job, name.clone()));
@@ -154,7 +152,13 @@ impl Store for MemoryStore {
         let open = |job: &JobId| tables.jobs.get(job).is_some_and(|job| !job.state.is_terminal());
         let files = tables.artifacts.values().filter(|artifact| open(&artifact.job));
         let checkpoints = files.filter_map(|file| Some((file.job, file.checkpoint()?))).collect();
-        Ok(Recovered { jobs, checkpoints, last_number: tables.last_number })
+        let steps = tables.steps.iter().filter(|(job, _)| open(job));
+        let hashes = steps.flat_map(|(job, steps)| {
+            steps.iter().filter_map(|step| Some((*job, step.step, step.state?)))
+        });
+        let drained = tables.drained.iter().copied().collect();
+        let (hashes, last_number) = (hashes.collect(), tables.last_number);
+        Ok(Recovered { jobs, checkpoints, hashes, drained, last_number })
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>, Error> {

@@ -25,6 +25,7 @@ pub(crate) fn step_record(step: u64) -> StepRecord {
         validation_loss: None,
         validation_seconds: 0.0,
         preview_seconds: 0.0,
+        state: None,
     }
 }
 

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use ringtune_shared::ids::{JobId, WorkerId};
+use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 
 use super::{Cluster, Recovered};
 use crate::core::deadlines::Subject;
@@ -14,7 +14,7 @@ use crate::core::job_state::JobState;
 use crate::core::pool::Standing;
 use crate::core::record::Checkpoint;
 use crate::core::shared_map::SharedMap;
-use crate::core::worker::Worker;
+use crate::core::worker::{Place, Worker};
 
 impl Cluster {
     pub(in crate::core) fn insert_job(&mut self, job: Arc<Job>) {
@@ -27,6 +27,7 @@ impl Cluster {
         if let Some(ring) = &job.ring {
             self.seat(job.id, ring);
         }
+        self.short.enter(&job);
         self.jobs.insert(job.id, job);
     }
 
@@ -35,7 +36,9 @@ impl Cluster {
         let job = self.jobs.remove(&id)?;
         self.job_counts[job.state as usize] -= 1;
         self.requests.ended(&job);
+        self.short.leave(&job);
         self.checkpoints.remove(&id);
+        self.hashes.remove(&id);
         self.deadlines.forget(Subject::Job(id));
         Some(job)
     }
@@ -57,59 +60,95 @@ impl Cluster {
         }
     }
 
-    /// Gives a job its ring.
+    /// Gives a job its first ring, or its first one after it was queued again.
     pub(in crate::core) fn set_ring(&mut self, id: JobId, ring: Ring) {
         let ring = Arc::new(ring);
         self.seat(id, &ring);
         if let Some(job) = self.jobs.get_mut(&id).map(Arc::make_mut) {
             job.ring = Some(ring);
+            self.short.enter(job);
         }
+    }
+
+    /// Changes a job's ring: who has a place in it, or what else of it is stored.
+    pub(in crate::core) fn change_ring(&mut self, id: JobId, change: impl FnOnce(&mut Ring)) {
+        let Some(job) = self.jobs.get_mut(&id).map(Arc::make_mut) else { return };
+        self.short.leave(job);
+        let Some(ring) = job.ring.as_mut() else { return };
+        let before = ring.clone();
+        change(Arc::make_mut(ring));
+        let after = ring.clone();
+        if self.short.enter(job) {
+            self.placement_due = true;
+        }
+        let has_place = |worker| after.member(worker).is_some() || after.joiner(worker).is_some();
+        let left = before.workers().filter(|worker| !has_place(*worker));
+        left.for_each(|worker| self.seat_one(worker, None));
+        self.seat(id, &after);
     }
 
     /// Takes a job's ring away.
     pub(in crate::core) fn take_ring(&mut self, id: JobId) -> Option<Arc<Ring>> {
-        let ring = self.jobs.get_mut(&id).map(Arc::make_mut)?.ring.take()?;
-        for member in &ring.members {
-            self.seat_one(member.worker, None);
-        }
+        let job = self.jobs.get_mut(&id).map(Arc::make_mut)?;
+        self.short.leave(job);
+        let ring = job.ring.take()?;
+        ring.workers().for_each(|worker| self.seat_one(worker, None));
         Some(ring)
     }
 
     fn seat(&mut self, job: JobId, ring: &Ring) {
-        for (rank, member) in (0..).zip(&ring.members) {
-            self.seat_one(member.worker, Some((job, rank)));
+        for (rank, member) in ring.present() {
+            let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+            self.seat_one(member.worker, Some(Place::Rank(job, rank)));
+        }
+        for joiner in &ring.joining {
+            self.seat_one(joiner.member.worker, Some(Place::Joins(job)));
         }
     }
 
-    /// A worker, known or not, gets a rank, or has none any more.
-    fn seat_one(&mut self, id: WorkerId, rank: Option<(JobId, u32)>) {
-        let had_rank = match rank {
-            Some(rank) => self.members.insert(id, rank).is_some(),
-            None => self.members.remove(&id).is_some(),
+    /// A worker, known or not, gets a place in a ring, or has none any more.
+    fn seat_one(&mut self, id: WorkerId, place: Option<Place>) {
+        let had_place = match place {
+            Some(place) => self.places.insert(id, place).is_some(),
+            None => self.places.remove(&id).is_some(),
         };
         let Some(worker) = self.workers.get(&id) else { return };
-        let (before, after) = (Standing::of(worker, had_rank), Standing::of(worker, rank.is_some()));
+        let (before, after) = (Standing::of(worker, had_place), Standing::of(worker, place.is_some()));
         if before != after {
             self.pool.moved(worker, before, after);
             self.placement_due = true;
         }
     }
 
+    /// The state after a step of a job. The oldest ones are forgotten.
+    pub(in crate::core) fn put_hash(&mut self, job: JobId, step: u64, state: ContentHash) {
+        if !self.hashes.contains_key(&job) {
+            self.hashes.insert(job, SharedMap::default());
+        }
+        let Some(hashes) = self.hashes.get_mut(&job) else { return };
+        hashes.insert(step, state);
+        if hashes.len() > self.options.hashes
+            && let Some(oldest) = hashes.first().map(|(step, _)| *step)
+        {
+            hashes.remove(&oldest);
+        }
+    }
+
     /// A worker said hello, for the first time or again.
     pub(in crate::core) fn insert_worker(&mut self, worker: Worker) {
-        let has_rank = self.members.contains_key(&worker.id);
+        let has_place = self.places.contains_key(&worker.id);
         if let Some(before) = self.workers.get(&worker.id) {
-            self.pool.leave(before, Standing::of(before, has_rank));
+            self.pool.leave(before, Standing::of(before, has_place));
         }
-        self.pool.enter(&worker, Standing::of(&worker, has_rank));
+        self.pool.enter(&worker, Standing::of(&worker, has_place));
         self.workers.insert(worker.id, Arc::new(worker));
         self.placement_due = true;
     }
 
     pub(in crate::core) fn remove_worker(&mut self, id: WorkerId) {
         if let Some(worker) = self.workers.remove(&id) {
-            let has_rank = self.members.contains_key(&id);
-            self.pool.leave(&worker, Standing::of(&worker, has_rank));
+            let has_place = self.places.contains_key(&id);
+            self.pool.leave(&worker, Standing::of(&worker, has_place));
             self.deadlines.forget(Subject::Worker(id));
         }
     }
@@ -145,11 +184,11 @@ impl Cluster {
         id: WorkerId,
         change: impl FnOnce(&mut Worker) -> T,
     ) -> Option<T> {
-        let has_rank = self.members.contains_key(&id);
+        let has_place = self.places.contains_key(&id);
         let worker = Arc::make_mut(self.workers.get_mut(&id)?);
-        let before = Standing::of(worker, has_rank);
+        let before = Standing::of(worker, has_place);
         let value = change(worker);
-        let after = Standing::of(worker, has_rank);
+        let after = Standing::of(worker, has_place);
         if before != after {
             self.pool.moved(worker, before, after);
             self.placement_due = true;
@@ -172,7 +211,8 @@ impl Cluster {
         same("counts", format!("{:?}", self.job_counts), format!("{:?}", other.job_counts))?;
         same("queue", format!("{:?}", self.queue), format!("{:?}", other.queue))?;
         same("pool", format!("{:?}", self.pool.counts()), format!("{:?}", other.pool.counts()))?;
-        same("members", format!("{:?}", self.members), format!("{:?}", other.members))?;
+        same("places", format!("{:?}", self.places), format!("{:?}", other.places))?;
+        same("short rings", format!("{:?}", self.short), format!("{:?}", other.short))?;
         for job in self.jobs.values() {
             let newest = self.checkpoints.get(&job.id).and_then(|all| all.first()).map(|(_, newest)| *newest);
             same("newest checkpoint", format!("{:?}", job.checkpoint), format!("{newest:?}"))?;

@@ -2,14 +2,17 @@
 
 mod indexes;
 mod requests;
+mod short;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use ringtune_shared::ids::{JobId, WorkerId};
+use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 use ringtune_shared::version::Dialect;
 
 use self::requests::Requests;
+pub(super) use self::short::Want;
+use self::short::ShortRings;
 use super::deadlines::{Deadlines, Subject};
 use super::job::Job;
 use super::job_state::JobState;
@@ -18,7 +21,7 @@ use super::queue::Queue;
 use super::record::Checkpoint;
 use super::shared_map::SharedMap;
 use super::time::Time;
-use super::worker::{Worker, WorkerState};
+use super::worker::{Place, Worker, WorkerState};
 
 /// Limits and times of the core. Times in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,8 +45,18 @@ pub struct Options {
     pub rest: i64,
     /// At most so long.
     pub longest_rest: i64,
-    /// Rings that are formed for a job at most while it fails in its preparation by faults of nodes.
+    /// Rings that are formed for a job at most without a step, while they fail by faults of nodes.
     pub tries: u64,
+    /// After the first rank said that its ring broke, so long the others have to say so too.
+    pub verdict: i64,
+    /// So long the members of a ring wait for other workers when they are too few.
+    pub spare: i64,
+    /// So long rank 0 may be away once the other ranks have done all steps: then one of them sends the files.
+    pub head: i64,
+    /// A ring that changes so often without a step goes back to the queue.
+    pub fruitless: u32,
+    /// Steps of a job whose states are remembered, the newest ones.
+    pub hashes: usize,
     /// Jobs in the queue.
     pub queued_jobs: usize,
     /// Workers connected. As many lost ones are remembered at most.
@@ -67,6 +80,11 @@ impl Default for Options {
             rest: 10_000,
             longest_rest: 600_000,
             tries: 3,
+            verdict: 400,
+            spare: 600_000,
+            head: 3_000,
+            fruitless: 12,
+            hashes: 1000,
             queued_jobs: 20_000,
             workers: 2000,
             artifacts_per_job: 10_000,
@@ -82,6 +100,10 @@ pub struct Recovered {
     pub jobs: Vec<Job>,
     /// The checkpoints of these jobs that are there, in any order.
     pub checkpoints: Vec<(JobId, Checkpoint)>,
+    /// The states after the newest steps of these jobs.
+    pub hashes: Vec<(JobId, u64, ContentHash)>,
+    /// Workers that a user drained.
+    pub drained: Vec<WorkerId>,
     /// The number of the newest job there ever was; 0: none.
     pub last_number: u64,
 }
@@ -102,8 +124,14 @@ pub struct Cluster {
     pub(super) deadlines: Deadlines,
     pub(super) queue: Queue,
     pub(super) pool: Pool,
-    /// Which rank of which job's ring a worker has.
-    pub(super) members: SharedMap<WorkerId, (JobId, u32)>,
+    /// What a job's ring gave a worker: a rank, or a place among those that prepare to join.
+    pub(super) places: SharedMap<WorkerId, Place>,
+    /// Rings that run and have room for more.
+    pub(super) short: ShortRings,
+    /// Workers that a user drained, known or not.
+    pub(super) drained: SharedMap<WorkerId, ()>,
+    /// The states after the newest steps of each job that did any.
+    pub(super) hashes: SharedMap<JobId, SharedMap<u64, ContentHash>>,
     /// The checkpoints that are there, of jobs that have any, the newest first.
     pub(super) checkpoints: SharedMap<JobId, SharedMap<Reverse<u64>, Checkpoint>>,
     pub(super) requests: Requests,
@@ -117,6 +145,7 @@ impl Cluster {
     /// The state after a start: queued jobs queue again, rings wait for their members.
     pub fn recover(options: Options, recovered: Recovered, now: Time) -> Self {
         let patience = now.plus(options.recovery);
+        let returns_by = now.plus(options.session_timeout.min(options.recovery));
         let mut cluster = Self {
             options: Arc::new(options),
             jobs: SharedMap::default(),
@@ -126,7 +155,10 @@ impl Cluster {
             deadlines: Deadlines::default(),
             queue: Queue::default(),
             pool: Pool::default(),
-            members: SharedMap::default(),
+            places: SharedMap::default(),
+            short: ShortRings::default(),
+            drained: SharedMap::default(),
+            hashes: SharedMap::default(),
             checkpoints: SharedMap::default(),
             requests: Requests::default(),
             job_counts: [0; JobState::ALL.len()],
@@ -134,8 +166,9 @@ impl Cluster {
         };
         for mut job in recovered.jobs {
             if let Some(ring) = &mut job.ring {
-                Arc::make_mut(ring).patience = patience;
-                cluster.deadlines.by(Subject::Job(job.id), patience);
+                let ring = Arc::make_mut(ring);
+                (ring.patience, ring.returns_by) = (patience, returns_by);
+                cluster.deadlines.by(Subject::Job(job.id), returns_by);
             }
             if let Some(stop) = &mut job.stop {
                 stop.deadline = patience;
@@ -153,6 +186,12 @@ impl Cluster {
                 Arc::make_mut(job).checkpoint = newest;
             }
         }
+        for (job, step, state) in recovered.hashes {
+            if cluster.jobs.contains_key(&job) {
+                cluster.put_hash(job, step, state);
+            }
+        }
+        recovered.drained.into_iter().for_each(|worker| drop(cluster.drained.insert(worker, ())));
         cluster
     }
 
@@ -178,12 +217,25 @@ impl Cluster {
 
     /// The job whose ring gave a worker a rank, and which one.
     pub fn rank_of(&self, worker: WorkerId) -> Option<(JobId, u32)> {
-        self.members.get(&worker).copied()
+        match self.places.get(&worker)? {
+            Place::Rank(job, rank) => Some((*job, *rank)),
+            Place::Joins(_) => None,
+        }
+    }
+
+    /// What a ring gave a worker, if one did.
+    pub fn place_of(&self, worker: WorkerId) -> Option<Place> {
+        self.places.get(&worker).copied()
+    }
+
+    /// The state after a step of a job, if it is remembered.
+    pub fn hash_of(&self, job: JobId, step: u64) -> Option<ContentHash> {
+        self.hashes.get(&job)?.get(&step).copied()
     }
 
     /// How users see a worker.
     pub fn worker_state(&self, worker: &Worker) -> WorkerState {
-        worker.state(self.members.contains_key(&worker.id))
+        worker.state(self.places.contains_key(&worker.id))
     }
 
     /// The checkpoints of a job that are there, the newest first.

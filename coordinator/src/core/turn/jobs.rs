@@ -51,6 +51,7 @@ impl Turn<'_> {
             last_sequence: 1,
             artifacts: 0,
             rings: 0,
+            tries: 0,
             ring: None,
             pin: None,
             stop: None,

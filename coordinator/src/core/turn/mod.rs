@@ -1,10 +1,13 @@
 //! One turn of the core: one input, and everything that follows from it.
 
 mod artifacts;
+mod drains;
 mod jobs;
+mod joiners;
 mod losses;
 mod placement;
 mod ranks;
+mod reforms;
 mod sessions;
 mod stops;
 mod ticks;
@@ -14,7 +17,7 @@ use std::sync::Arc;
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Want};
 use super::effect::{Action, Down, Effects, Write};
 use super::input::Input;
 use super::job::{Job, Ring};
@@ -83,6 +86,7 @@ impl<'a> Turn<'a> {
                 self.check_epoch(job, epoch)?;
                 self.drop_artifact(job, name)?;
             }
+            Input::DrainWorker { worker, draining } => self.drain(worker, draining)?,
             Input::Hello { session, hello } => self.hello(session, hello)?,
             Input::SessionEnded(sender) => self.session_ended(sender),
             Input::Heartbeat(sender, held) => self.heartbeat(sender, held)?,
@@ -99,7 +103,14 @@ impl<'a> Turn<'a> {
     /// Forms the rings that can be formed, if there may be any.
     fn place(mut self) -> Effects {
         if self.cluster.placement_due {
+            // Those who cannot go on come before those who have not begun, and those before who could be faster.
+            self.find_joiners(Want::Spare);
             self.place_queued_jobs();
+            if self.cluster.next_in_queue().is_none() {
+                self.find_joiners(Want::Growth);
+            }
+            // What was just given calls for nothing more.
+            self.cluster.placement_due = false;
         }
         self.finish(None)
     }
@@ -186,8 +197,11 @@ impl<'a> Turn<'a> {
     fn dissolve_ring(&mut self, id: JobId, reason: &str) {
         let Some(ring) = self.cluster.take_ring(id) else { return };
         self.changed.insert(id, Change::Row);
-        for member in &ring.members {
+        for (_, member) in ring.present() {
             self.release(member.worker, id, ring.epoch, reason);
+        }
+        for joiner in &ring.joining {
+            self.release(joiner.member.worker, id, joiner.epoch, reason);
         }
     }
 

@@ -43,7 +43,7 @@ impl Turn<'_> {
                 self.effects.actions.push(Action::Close(session, reason));
                 self.session_ended(Sender { worker: id, session });
             }
-        } else if self.cluster.rank_of(id).is_none()
+        } else if self.cluster.place_of(id).is_none()
             && worker.lost.is_some_and(|lost| lost.plus(forget) <= self.now)
         {
             self.cluster.remove_worker(id);
@@ -54,7 +54,7 @@ impl Turn<'_> {
         let options = &self.cluster.options;
         let worker = self.cluster.workers.get(&id)?;
         let next = match (worker.session, worker.lost) {
-            (None, Some(_)) if self.cluster.rank_of(id).is_some() => self.now.plus(options.session_timeout),
+            (None, Some(_)) if self.cluster.place_of(id).is_some() => self.now.plus(options.session_timeout),
             (None, Some(lost)) => lost.plus(options.forget_worker),
             _ => worker.last_sign.plus(options.session_timeout),
         };
@@ -65,6 +65,7 @@ impl Turn<'_> {
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         let told = job.told_to_stop().is_some();
         if !told {
+            self.look_at_joiners(id);
             if let Some((worker, loss, reason)) = self.overdue_rank(id) {
                 self.lose(id, worker, loss, &reason);
                 return;
@@ -72,9 +73,11 @@ impl Turn<'_> {
             if self.look_at_broken(id) {
                 return;
             }
+            self.look_at_ring(id);
         }
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         let Some(stop) = job.stop.clone().filter(|stop| stop.deadline <= self.now) else { return };
+        let told = job.told_to_stop().is_some();
         let missing = match told {
             true => "not every rank stopped in time".to_owned(),
             false => format!("only {} steps were reported", job.step),
@@ -89,18 +92,23 @@ impl Turn<'_> {
         if let Some(stop) = job.told_to_stop() {
             return Some(stop.deadline);
         }
-        let members = ring.members.iter().map(|member| self.member_deadline(ring, member));
+        let members = ring.present().filter_map(|(_, member)| self.member_deadline(ring, member));
+        let joiners = ring.joining.iter().map(|joiner| self.joiner_deadline(ring, joiner));
         let stop = job.stop.as_ref().map(|stop| stop.deadline);
-        members.chain(ring.broken.as_ref().map(|broken| broken.fail_by)).chain(stop).min()
+        let ring_alone = self.reform_deadline(id);
+        members.chain(joiners).chain(ring_alone).chain(ring.broken.as_ref().map(|broken| broken.fail_by)).chain(stop).min()
     }
 
-    /// By when a member must be back, or must say that it holds its rank.
-    pub(super) fn member_deadline(&self, ring: &Ring, member: &Member) -> Time {
+    /// By when a member must be back, or must say that it holds its rank. A ring that can go on without one decides by
+    /// itself about those that are not there.
+    pub(super) fn member_deadline(&self, ring: &Ring, member: &Member) -> Option<Time> {
         let timeout = self.cluster.options.session_timeout;
-        let Some(worker) = self.cluster.workers.get(&member.worker) else { return ring.patience };
-        match worker.lost {
-            Some(lost) => lost.plus(timeout).max(ring.patience),
-            None => worker.last_held.plus(timeout),
+        let worker = self.cluster.workers.get(&member.worker);
+        match worker.map(|worker| (worker.lost, worker.last_held)) {
+            Some((None, last_held)) => Some(last_held.plus(timeout)),
+            _ if ring.reforms() => None,
+            Some((Some(lost), _)) => Some(lost.plus(timeout).max(ring.patience)),
+            None => Some(ring.patience),
         }
     }
 }

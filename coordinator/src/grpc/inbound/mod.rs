@@ -8,12 +8,14 @@ use ringtune_shared::ids::Epoch;
 
 use crate::core::{
     AnyFloat, Fault, HeldRank, Input, LogLevel, Phase, Progress, ProgressStage, RankReport, Sender,
-    StepRecord,
+    StepRecord, Trouble, TroubleKind,
 };
 pub(super) use hello::hello;
 
 /// Ranks that one worker may say it holds.
 const MOST_HELD: usize = 64;
+/// Characters of what a rank saw of its neighbour.
+const LONGEST_TROUBLE: usize = 400;
 
 /// What was heard of a message.
 #[derive(Debug, Default)]
@@ -98,30 +100,71 @@ fn rank_log(sender: Sender, wire: v1::RankLog) -> Result<Heard, FieldError> {
 }
 
 fn rank_report(sender: Sender, wire: v1::RankReport) -> Result<Heard, FieldError> {
-    let rank = unsigned("rank_report.rank", wire.rank.into())?;
-    let Some(phase) = phase("rank_report.phase", wire.phase)? else { return Ok(Unknown::Phase.into()) };
-    let (progress, unknown) = match wire.progress {
+    let (progress, reported) = (wire.progress, wire.phase);
+    let held = v1::HeldRank {
+        job_id: wire.job_id,
+        epoch: wire.epoch,
+        rank: wire.rank,
+        phase: wire.phase,
+        step: wire.step,
+        reason: wire.reason,
+        neighbour_lost: wire.neighbour_lost,
+        fault: wire.fault,
+        trouble: wire.trouble,
+        leaving: wire.leaving,
+    };
+    let rank = rank("rank_report.rank", held.rank)?;
+    let Some(phase) = phase("rank_report.phase", reported)? else { return Ok(Unknown::Phase.into()) };
+    let (progress, unknown) = match progress {
         None => (None, None),
         Some(wire) => match stage(wire.stage)? {
             None => (None, Some(Unknown::ProgressStage)),
             Some(stage) => {
                 let done = unsigned("rank_report.progress.done", wire.done)?;
                 let total = unsigned("rank_report.progress.total", wire.total)?;
-                (Some(Progress { rank, stage, done, total }), None)
+                (Some(Progress { rank: rank.unwrap_or_default(), stage, done, total }), None)
             }
         },
     };
-    let held = HeldRank {
-        job: parse("rank_report.job_id", &wire.job_id)?,
+    let held = held_rank("rank_report", held, phase)?;
+    Ok(Heard { input: Some(Input::RankReport(sender, RankReport { held, progress })), unknown })
+}
+
+/// -1 stands for a worker that has none, but prepares to join.
+fn rank(field: &str, wire: i32) -> Result<Option<u32>, FieldError> {
+    match wire {
+        -1 => Ok(None),
+        wire => unsigned(field, wire.into()).map(Some),
+    }
+}
+
+fn held_rank(field: &str, wire: v1::HeldRank, phase: Phase) -> Result<HeldRank, FieldError> {
+    Ok(HeldRank {
+        job: parse(&format!("{field}.job_id"), &wire.job_id)?,
         epoch: Epoch(wire.epoch),
-        rank,
+        rank: rank(&format!("{field}.rank"), wire.rank)?,
         phase,
         reason: wire.reason,
         neighbour_lost: wire.neighbour_lost,
         fault: fault(wire.fault),
-        step: unsigned("rank_report.step", wire.step)?,
+        step: unsigned(&format!("{field}.step"), wire.step)?,
+        trouble: wire.trouble.map(trouble),
+        leaving: wire.leaving,
+    })
+}
+
+/// What a rank saw. A neighbour that there cannot be is none.
+fn trouble(wire: v1::RingTrouble) -> Trouble {
+    use v1::ring_trouble::Kind;
+    let kind = match Kind::try_from(wire.kind) {
+        Ok(Kind::Closed) => TroubleKind::Closed,
+        Ok(Kind::Silent) => TroubleKind::Silent,
+        Ok(Kind::Unreachable) => TroubleKind::Unreachable,
+        Ok(Kind::Damaged) => TroubleKind::Damaged,
+        Ok(Kind::Unspecified) | Err(_) => TroubleKind::Unknown,
     };
-    Ok(Heard { input: Some(Input::RankReport(sender, RankReport { held, progress })), unknown })
+    let text = wire.text.chars().take(LONGEST_TROUBLE).collect();
+    Trouble { kind, rank: u32::try_from(wire.rank).ok(), text }
 }
 
 /// None for one that this coordinator does not know.
@@ -144,7 +187,8 @@ fn step(epoch: Epoch, wire: &v1::StepReport) -> Result<StepRecord, FieldError> {
     }
     Ok(StepRecord {
         step: unsigned("rank_step.step.step", wire.step)?,
-        epoch,
+        // One that rank 0 sends for the rank 0 before it.
+        epoch: if (1..epoch.0).contains(&wire.epoch) { Epoch(wire.epoch) } else { epoch },
         loss: wire.loss,
         learning_rate: wire.learning_rate,
         step_seconds: wire.step_seconds,
@@ -156,6 +200,10 @@ fn step(epoch: Epoch, wire: &v1::StepReport) -> Result<StepRecord, FieldError> {
         validation_loss: wire.validation_loss.map(AnyFloat),
         validation_seconds: wire.validation_seconds,
         preview_seconds: wire.preview_seconds,
+        state: match wire.state_sha256.as_str() {
+            "" => None,
+            text => Some(parse("rank_step.step.state_sha256", text)?),
+        },
     })
 }
 
@@ -170,16 +218,7 @@ fn held_ranks(field: &str, wire: Vec<v1::HeldRank>) -> Result<(Vec<HeldRank>, Op
             unknown = Some(Unknown::Phase);
             continue;
         };
-        known.push(HeldRank {
-            job: parse(&format!("{field}.job_id"), &held.job_id)?,
-            epoch: Epoch(held.epoch),
-            rank: unsigned(&format!("{field}.rank"), held.rank.into())?,
-            phase,
-            reason: held.reason,
-            neighbour_lost: held.neighbour_lost,
-            fault: fault(held.fault),
-            step: unsigned(&format!("{field}.step"), held.step)?,
-        });
+        known.push(held_rank(field, held, phase)?);
     }
     Ok((known, unknown))
 }
@@ -191,13 +230,15 @@ fn phase(field: &str, wire: i32) -> Result<Option<Phase>, FieldError> {
         Ok(RankPhase::Preparing) => Ok(Some(Phase::Preparing)),
         Ok(RankPhase::Ready) => Ok(Some(Phase::Ready)),
         Ok(RankPhase::Training) => Ok(Some(Phase::Training)),
+        Ok(RankPhase::Waiting) => Ok(Some(Phase::Waiting)),
+        Ok(RankPhase::Done) => Ok(Some(Phase::Done)),
         Ok(RankPhase::Finished) => Ok(Some(Phase::Finished)),
         Ok(RankPhase::Failed) => Ok(Some(Phase::Failed)),
         Ok(RankPhase::Stopped) => Ok(Some(Phase::Stopped)),
         Ok(RankPhase::Unspecified | RankPhase::Assigned) => {
-            Err(not_given(field, "1 (PREPARING) to 6 (STOPPED)"))
+            Err(not_given(field, "1 (PREPARING) to 9 (DONE)"))
         }
-        Ok(RankPhase::Waiting | RankPhase::Done) | Err(_) => Ok(None),
+        Err(_) => Ok(None),
     }
 }
 
@@ -233,7 +274,7 @@ mod tests {
     fn bad_words_are_refused_by_field() {
         use v1::session_request::Message;
         let job_id = JobId::new().to_string();
-        let report = v1::RankReport { job_id: job_id.clone(), phase: 2, rank: -1, ..Default::default() };
+        let report = v1::RankReport { job_id: job_id.clone(), phase: 2, rank: -2, ..Default::default() };
         assert_eq!(refused(Message::RankReport(report)), "rank_report.rank");
         let report = v1::RankReport { job_id: job_id.clone(), phase: 0, ..Default::default() };
         assert_eq!(refused(Message::RankReport(report)), "rank_report.phase");

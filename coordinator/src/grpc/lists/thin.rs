@@ -136,6 +136,7 @@ mod tests {
             validation_loss: None,
             validation_seconds: 0.0,
             preview_seconds: 0.0,
+            state: None,
         }
     }
 

@@ -89,7 +89,7 @@ impl Wanted {
         self.state.is_none_or(|state| state == outbound::worker_state(cluster.worker_state(worker)))
             && self.host_name.as_ref().is_none_or(|name| *name == worker.host_name)
             && self.numerics_class.as_ref().is_none_or(|wanted| wanted == class)
-            && self.job.is_none_or(|job| cluster.rank_of(worker.id).is_some_and(|(held, _)| held == job))
+            && self.job.is_none_or(|job| cluster.place_of(worker.id).is_some_and(|place| place.job() == job))
     }
 }
 

@@ -45,6 +45,9 @@ impl Loop {
                 let input = Input::DropArtifact { job, name, epoch };
                 batch.request(at, input, reply, |_, _| Ok(()));
             }
+            Command::Drain(worker, draining, reply) => {
+                batch.request(at, Input::DrainWorker { worker, draining }, reply, |_, _| Ok(()));
+            }
             Command::Forget(job, reply) => {
                 batch.next.forget_request(&job);
                 batch.answers.push(Box::new(move |stored| {

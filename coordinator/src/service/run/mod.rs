@@ -183,6 +183,7 @@ impl Loop {
         for write in &writes {
             self.tell_of(write);
         }
+        batch.reformed.into_iter().for_each(|ring| self.metrics.ring_reformed(ring));
         self.show_counts();
         // 3. What was decided is done.
         for action in batch.actions {

@@ -14,8 +14,8 @@ use ringtune_shared::job::{
 use super::Store;
 use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
 use crate::core::{
-    ArtifactRecord, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState, LogLevel, Member, Phase,
-    Pin, RequestKey, Ring, StepRecord, Stop, Time, Write,
+    ArtifactRecord, BrokenLink, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState, Joiner, LogLevel,
+    Member, Phase, Pin, Reforming, RequestKey, Ring, StepRecord, Stop, Time, Write,
 };
 
 /// What [`run`] left in the store.
@@ -63,6 +63,7 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         last_sequence: 0,
         artifacts: 0,
         rings: 0,
+        tries: 0,
         ring: None,
         pin: None,
         stop: None,
@@ -135,20 +136,29 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     job.checkpoint = Some(Checkpoint { step: 6, epoch: Epoch(2), hash: fingerprint });
     job.updated = Time(12);
     job.failure = Some(Failure::WorkerLost);
-    job.rings = 3;
+    (job.rings, job.tries) = (3, 2);
+    let member = |gone| Member {
+        worker: WorkerId::new(),
+        incarnation: 4,
+        address: "127.0.0.1:7080".to_owned(),
+        host_name: "host".to_owned(),
+        phase: Phase::default(),
+        last_step: 0,
+        reforms: true,
+        gone,
+        pause: None,
+    };
+    let members = vec![member(false), member(true)];
+    let link = BrokenLink { workers: (members[0].worker, members[1].worker), times: 2 };
     job.ring = Some(Arc::new(Ring {
-        epoch: Epoch(3),
-        members: vec![Member {
-            worker: WorkerId::new(),
-            incarnation: 4,
-            address: "127.0.0.1:7080".to_owned(),
-            host_name: "host".to_owned(),
-            phase: Phase::default(),
-            last_step: 0,
-        }],
         started: true,
-        patience: Time::default(),
-        broken: None,
+        joining: vec![Joiner { member: member(false), epoch: Epoch(2) }],
+        reformed: 2,
+        led: 1,
+        reforming: Some(Reforming { since: Time(3), planned: false, spare_by: Some(Time(8)) }),
+        fruitless: 1,
+        link: Some(link),
+        ..Ring::new(Epoch(3), members)
     }));
     store.commit(&[Write::UpdateJob(Arc::new(job.clone()))]).await.expect("update");
     assert_eq!(store.job(job.id).await.expect("job"), Some(job.clone()));
@@ -187,6 +197,7 @@ pub(super) fn step(number: u64) -> StepRecord {
         validation_loss: None,
         validation_seconds: 0.0,
         preview_seconds: 0.0,
+        state: None,
     }
 }
 

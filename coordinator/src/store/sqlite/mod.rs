@@ -4,6 +4,7 @@ mod contents;
 mod lists;
 mod log_mover;
 mod portions;
+mod recovery;
 mod rows;
 mod schema;
 mod snapshot;
@@ -20,12 +21,11 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{AssertSqlSafe, Row, Sqlite};
-use tracing::error;
 
 use super::lists::{ArtifactQuery, EventQuery, JobQuery};
 use super::{Error, Store};
 use crate::core::{
-    ArtifactRecord, Checkpoint, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write,
+    ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write,
 };
 use log_mover::{LONGEST_LOG, LogMover};
 use rows::{Damaged, SELECT_EVENTS, SELECT_JOBS, integer};
@@ -97,23 +97,6 @@ impl SqliteStore {
     }
 }
 
-/// The checkpoints of jobs that have not ended.
-async fn checkpoints_of_open_jobs(readers: &SqlitePool) -> Result<Vec<(JobId, Checkpoint)>, Error> {
-    let query = "SELECT artifacts.* FROM jobs JOIN artifacts ON artifacts.job_id = jobs.job_id \
-                 WHERE state IN ('queued', 'preparing', 'running') AND epoch IS NOT NULL \
-                 AND name >= 'checkpoint-' AND name < 'checkpoint.'";
-    let mut checkpoints = Vec::new();
-    for row in sqlx::query(query).fetch_all(readers).await? {
-        match rows::artifact(&row) {
-            Ok(artifact) => checkpoints.extend(artifact.checkpoint().map(|one| (artifact.job, one))),
-            // It can still be listed, which says so; nobody goes on from it.
-            Err(error @ Error::Damaged { .. }) => error!(%error, "a stored artifact cannot be read"),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(checkpoints)
-}
-
 /// Gives the connection that writes back after a change.
 fn changed<T>(mut connection: PoolConnection<Sqlite>, outcome: Result<T, Error>) -> Result<T, Error> {
     if outcome.is_err() {
@@ -165,8 +148,11 @@ impl Store for SqliteStore {
             .fetch_one(&self.readers)
             .await?
             .try_get(0)?;
-        let checkpoints = checkpoints_of_open_jobs(&self.readers).await?;
-        Ok(Recovered { jobs, checkpoints, last_number: u64::try_from(last).unwrap_or(0) })
+        let checkpoints = recovery::checkpoints(&self.readers).await?;
+        let hashes = recovery::newest_hashes(&self.readers, &jobs).await?;
+        let drained = recovery::drained(&self.readers).await?;
+        let last_number = u64::try_from(last).unwrap_or(0);
+        Ok(Recovered { jobs, checkpoints, hashes, drained, last_number })
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>, Error> {

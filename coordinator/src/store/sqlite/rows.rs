@@ -133,6 +133,7 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         artifacts: counter(row, "artifacts")?,
         // A ring of an older version was not counted yet.
         rings: counter(row, "rings")?.max(ring.as_ref().map_or(0, |ring| ring.epoch.0)),
+        tries: counter(row, "tries")?,
         ring: ring.map(Arc::new),
         pin: optional("pin")?.map(|text| from_json("jobs.pin", text)).transpose()?.map(Arc::new),
         stop: optional("stop")?.map(|text| from_json("jobs.stop", text)).transpose()?,
@@ -164,6 +165,7 @@ fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
         last_sequence: counter(row, "last_sequence").unwrap_or_default(),
         artifacts: counter(row, "artifacts").unwrap_or_default(),
         rings: 0,
+        tries: 0,
         ring: None,
         pin: None,
         stop: None,

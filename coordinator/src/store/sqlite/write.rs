@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ringtune_shared::ids::{ContentHash, JobId};
+use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 use ringtune_shared::job::{ContentUse, STORED_VERSION};
 use sqlx::query_builder::Separated;
 use sqlx::{Connection as _, QueryBuilder, Sqlite, SqliteConnection};
@@ -40,6 +40,7 @@ struct Changes<'a> {
     steps: Vec<(JobId, &'a StepRecord)>,
     events: Vec<&'a JobEvent>,
     files: Vec<&'a Write>,
+    drained: Vec<(WorkerId, bool)>,
 }
 
 impl<'a> Changes<'a> {
@@ -71,6 +72,7 @@ impl<'a> Changes<'a> {
                 Write::AppendStep(job, step) => changes.steps.push((*job, step)),
                 Write::AppendEvent(event) => changes.events.push(event),
                 Write::PutArtifact(_) | Write::DropArtifact(..) => changes.files.push(write),
+                Write::SetDraining(worker, draining) => changes.drained.push((*worker, *draining)),
             }
         }
         Ok(changes)
@@ -97,6 +99,9 @@ pub(super) async fn write_all(connection: &mut SqliteConnection, writes: &[Write
             Write::DropArtifact(job, name) => drop_artifact(&mut transaction, *job, name).await?,
             _ => {}
         }
+    }
+    for (worker, draining) in changes.drained {
+        set_draining(&mut transaction, worker, draining).await?;
     }
     transaction.commit().await?;
     Ok(())
@@ -158,6 +163,7 @@ fn is_new(job: &Job) -> bool {
     job.started.is_none()
         && job.ended.is_none()
         && job.rings == 0
+        && job.tries == 0
         && job.failure.is_none()
         && job.ring.is_none()
         && job.pin.is_none()
@@ -185,7 +191,7 @@ async fn refer(
 }
 
 async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), Error> {
-    let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, rings = ?, ring = ?, pin = ?, \
+    let query = "UPDATE jobs SET state = ?, reason = ?, started = ?, ended = ?, rings = ?, tries = ?, ring = ?, pin = ?, \
                  stop = ?, checkpoint = ?, failure = ? WHERE job_id = ?";
     sqlx::query(query)
         .bind(job.state.as_str())
@@ -193,6 +199,7 @@ async fn update_job(connection: &mut SqliteConnection, job: &Job) -> Result<(), 
         .bind(job.started.map(|time| time.0))
         .bind(job.ended.map(|time| time.0))
         .bind(integer(job.rings))
+        .bind(integer(job.tries))
         .bind(job.ring.as_ref().map(|ring| to_json("jobs.ring", &**ring)).transpose()?)
         .bind(job.pin.as_ref().map(|pin| to_json("jobs.pin", &**pin)).transpose()?)
         .bind(job.stop.as_ref().map(|stop| to_json("jobs.stop", stop)).transpose()?)
@@ -288,5 +295,18 @@ async fn put_artifact(connection: &mut SqliteConnection, artifact: &ArtifactReco
 async fn drop_artifact(connection: &mut SqliteConnection, job: JobId, name: &str) -> Result<(), Error> {
     let query = "DELETE FROM artifacts WHERE job_id = ? AND name = ?";
     sqlx::query(query).bind(job.to_string()).bind(name).execute(connection).await?;
+    Ok(())
+}
+
+async fn set_draining(
+    connection: &mut SqliteConnection,
+    worker: WorkerId,
+    draining: bool,
+) -> Result<(), Error> {
+    let query = match draining {
+        true => "INSERT OR IGNORE INTO drained_workers (worker_id) VALUES (?)",
+        false => "DELETE FROM drained_workers WHERE worker_id = ?",
+    };
+    sqlx::query(query).bind(worker.to_string()).execute(connection).await?;
     Ok(())
 }

@@ -125,7 +125,7 @@ fn they_are_known_again_after_a_restart() {
     apply(&mut cluster, Input::KeepArtifact { artifact }).unwrap();
     let jobs = vec![(**cluster.job(id).unwrap()).clone()];
     let checkpoints = vec![(id, checkpoint(3, "b")), (id, newest), (JobId::new(), checkpoint(7, "c"))];
-    let recovered = Recovered { jobs, checkpoints, last_number: 1 };
+    let recovered = Recovered { jobs, checkpoints, last_number: 1, ..Recovered::default() };
     let cluster = Cluster::recover(Options::default(), recovered, Time(5));
     cluster.check_indexes().unwrap();
     assert_eq!(known(&cluster, id), (Some(newest), vec![newest, checkpoint(3, "b")]));

@@ -14,14 +14,22 @@ impl Turn<'_> {
     pub(super) fn lose(&mut self, id: JobId, worker: WorkerId, loss: Loss, reason: &str) {
         let Some(job) = self.cluster.jobs.get(&id).filter(|job| job.ring.is_some()) else { return };
         let (state, stopping) = (job.state, job.told_to_stop().is_some());
-        let (rings, tries) = (job.rings, self.cluster.options.tries);
-        match decide(loss, Situation { state, stopping, rings, tries }) {
+        let (rings, tries) = (job.tries, self.cluster.options.tries);
+        let reforms = job.ring.as_ref().is_some_and(|ring| ring.reforms());
+        match decide(loss, Situation { state, stopping, reforms, rings, tries }) {
+            Verdict::Wait if reforms && !stopping => self.away_from_ring(id, loss, reason),
             Verdict::Wait => self.wait(id, worker, loss, reason),
             Verdict::Assign => {
                 self.mark_held(worker);
                 self.assign(id, worker);
             }
             Verdict::Ended => self.rank_ended(id, worker, loss, reason),
+            Verdict::Lost => {
+                // Who was restarted, or ends, is no worse for it.
+                let rests = !matches!(loss, Loss::Restarted | Loss::RankStopped(_));
+                let holds = !matches!(loss, Loss::Restarted | Loss::BackWithout { .. });
+                self.member_lost(id, worker, (rests, holds), reason);
+            }
             Verdict::Queue => {
                 self.let_rest(worker);
                 self.reach(id, &Goal::Queued { reason: format!("{reason}; trying again elsewhere") });
@@ -33,6 +41,14 @@ impl Turn<'_> {
             }
             Verdict::Fail(failure) => self.reach(id, &Goal::Failed { failure, reason: reason.to_owned() }),
         }
+    }
+
+    /// A member of a ring that runs is not connected: the ring needs it, but not its session.
+    fn away_from_ring(&mut self, id: JobId, loss: Loss, reason: &str) {
+        if loss == Loss::Away {
+            self.note_loss(id, &format!("{reason}; its ring goes on if it can"));
+        }
+        self.look_at_ring(id);
     }
 
     /// What is told of a loss that decides nothing yet, and until when it need not.
@@ -111,7 +127,7 @@ impl Turn<'_> {
     }
 
     /// A worker that keeps failing is asked less and less often, but never given up.
-    fn let_rest(&mut self, worker: WorkerId) {
+    pub(super) fn let_rest(&mut self, worker: WorkerId) {
         let (first, longest) = (self.cluster.options.rest, self.cluster.options.longest_rest);
         let now = self.now;
         let until = self.cluster.change_worker(worker, |worker| {
@@ -130,8 +146,10 @@ impl Turn<'_> {
     pub(super) fn overdue_rank(&self, id: JobId) -> Option<(WorkerId, Loss, String)> {
         let job = self.cluster.jobs.get(&id)?;
         let ring = job.ring.as_ref()?;
-        let overdue = |member: &crate::core::Member| self.member_deadline(ring, member) <= self.now;
-        let (rank, member) = ring.members.iter().enumerate().find(|(_, member)| overdue(member))?;
+        let overdue = |member: &crate::core::Member| {
+            self.member_deadline(ring, member).is_some_and(|deadline| deadline <= self.now)
+        };
+        let (rank, member) = ring.present().find(|(_, member)| overdue(member))?;
         let (host, seconds) = (&member.host_name, self.cluster.options.session_timeout / 1000);
         let (loss, reason) = match self.cluster.workers.get(&member.worker).map(|worker| worker.lost) {
             None => (

@@ -117,7 +117,7 @@ impl World {
 
     fn report_of(&mut self, holder: usize, epoch: Epoch, phase: Phase, fault: Fault) {
         let (job, reason) = (self.job, "no space left".to_owned());
-        let held = HeldRank { job, epoch, rank: 0, phase, reason, neighbour_lost: false, fault, step: 0 };
+        let held = HeldRank { phase, reason, fault, ..HeldRank::of(job, epoch, Some(0)) };
         self.apply(Input::RankReport(self.workers[holder], RankReport { held, progress: None }));
         if phase.is_terminal() {
             // It lets go of what it is told to.

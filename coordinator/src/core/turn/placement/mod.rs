@@ -12,13 +12,11 @@ use crate::core::job_state::JobState;
 use crate::core::pin::Pin;
 use crate::core::record::{EventBody, LogLevel};
 use crate::core::scheduler::{Decision, Placement, place};
-use crate::core::time::Time;
 use crate::core::waiting::problem;
 
 impl Turn<'_> {
     /// Gives free workers to queued jobs, until the one that comes next has to wait.
     pub(super) fn place_queued_jobs(&mut self) {
-        self.cluster.placement_due = false;
         while let Some((_, id)) = self.cluster.next_in_queue() {
             let Some(job) = self.cluster.jobs.get(&id) else { return };
             match place(&problem(job), &self.cluster.pool) {
@@ -26,8 +24,6 @@ impl Turn<'_> {
                 Decision::Wait(_) => break,
             }
         }
-        // What was just formed calls for no other placement.
-        self.cluster.placement_due = false;
     }
 
     /// The next epoch of a job's ring.
@@ -42,9 +38,9 @@ impl Turn<'_> {
             self.cluster.change_worker(member.worker, |worker| worker.last_held = now);
         }
         let Some(job) = self.job_mut(id) else { return };
-        job.rings += 1;
-        let (epoch, patience) = (Epoch(job.rings), Time::default());
-        self.cluster.set_ring(id, Ring { epoch, members, started: false, patience, broken: None });
+        (job.rings, job.tries) = (job.rings + 1, job.tries + 1);
+        let ring = Ring::new(Epoch(job.rings), members);
+        self.cluster.set_ring(id, ring);
         self.cluster.deadlines.by(Subject::Job(id), now.plus(self.cluster.options.session_timeout));
         self.set_state(id, JobState::Preparing, reason);
         // Out of the queue, where it stood by its pin, it gets one if it has none.
@@ -66,7 +62,7 @@ impl Turn<'_> {
         }
     }
 
-    fn member(&self, id: WorkerId) -> Option<Member> {
+    pub(super) fn member(&self, id: WorkerId) -> Option<Member> {
         let worker = self.cluster.workers.get(&id)?;
         Some(Member {
             worker: id,
@@ -75,29 +71,47 @@ impl Turn<'_> {
             host_name: worker.host_name.clone(),
             phase: Phase::Assigned,
             last_step: 0,
+            reforms: worker.reforms,
+            gone: false,
+            pause: None,
         })
     }
 
     /// Tells a member of its rank.
     pub(super) fn assign(&mut self, id: JobId, worker: WorkerId) {
-        let Some(job) = self.cluster.jobs.get(&id) else { return };
-        let (Some(ring), Some(pin)) = (&job.ring, &job.pin) else { return };
-        let Some(rank) = ring.rank_of(worker) else { return };
-        let protocols = ring.members.iter().filter_map(|member| self.cluster.workers.get(&member.worker));
-        let newest = self.cluster.options.dialect.protocols.max;
-        let assignment = Assignment {
+        let ring = self.cluster.jobs.get(&id).and_then(|job| job.ring.as_ref());
+        let Some(rank) = ring.and_then(|ring| ring.rank_of(worker)) else { return };
+        if let Some(assignment) = self.assignment(id, u32::try_from(rank).ok()) {
+            self.tell(worker, Down::Assignment(Box::new(assignment)));
+        }
+    }
+
+    /// What the worker of a rank is told, or one that prepares to join.
+    pub(super) fn assignment(&self, id: JobId, rank: Option<u32>) -> Option<Assignment> {
+        let job = self.cluster.jobs.get(&id)?;
+        let (ring, pin) = (job.ring.as_ref()?, job.pin.as_ref()?);
+        // Who joins gets the state from a member. Release 0.2.0 begins where the spec says.
+        let resumes = rank.is_some() && ring.members.iter().all(|member| member.reforms);
+        Some(Assignment {
             job: id,
             epoch: ring.epoch,
             members: ring.members.iter().map(|member| (member.worker, member.address.clone())).collect(),
-            rank: u32::try_from(rank).unwrap_or(u32::MAX),
+            rank,
             spec: job.spec.clone(),
             threads_per_rank: pin.threads_per_rank,
             precision: pin.precision,
             numerics_class: pin.numerics_class.clone(),
             version: pin.version.clone(),
-            protocol: protocols.map(|worker| worker.protocol).min().unwrap_or(newest),
-        };
-        self.tell(worker, Down::Assignment(Box::new(assignment)));
+            protocol: self.protocol_of(ring),
+            resume_from: job.checkpoint.filter(|_| resumes).map(|checkpoint| checkpoint.hash),
+        })
+    }
+
+    /// The newest protocol that all members speak, as far as they are known.
+    pub(super) fn protocol_of(&self, ring: &Ring) -> u32 {
+        let protocols = ring.members.iter().filter_map(|member| self.cluster.workers.get(&member.worker));
+        let newest = self.cluster.options.dialect.protocols.max;
+        protocols.map(|worker| worker.protocol).min().unwrap_or(newest)
     }
 }
 

@@ -135,14 +135,9 @@ impl World {
         let worker = ring.members[rank].worker;
         let Some(sender) = self.workers.iter().find(|one| one.worker == worker).copied() else { return };
         let held = HeldRank {
-            job: *job,
-            epoch: ring.epoch,
-            rank: rank as u32,
             phase: Phase::Failed,
-            reason: String::new(),
-            neighbour_lost: false,
             fault: Fault::Node,
-            step: 0,
+            ..HeldRank::of(*job, ring.epoch, Some(rank as u32))
         };
         self.apply(Input::RankReport(sender, RankReport { held, progress: None }));
     }

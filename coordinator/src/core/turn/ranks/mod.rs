@@ -8,7 +8,8 @@ use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::effect::{Down, OtherEpoch, Write};
 use crate::core::input::{HeldRank, RankReport};
-use crate::core::job::{Job, Phase, Ring};
+use crate::core::failure::Failure;
+use crate::core::job::{Job, Pause, Phase, Ring};
 use crate::core::job_state::JobState;
 use crate::core::loss::Loss;
 use crate::core::record::{EventBody, LogLevel, StepRecord};
@@ -16,25 +17,35 @@ use crate::core::refusal::Refusal;
 use crate::core::session::Sender;
 use crate::core::stop::{Goal, Stop};
 
+/// How a worker may hold what its job's ring gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// Its rank in the ring as it is now.
+    Seat,
+    /// Its rank by an older epoch of the same ring, or its place among the joiners: it has not entered the newest one yet.
+    Older,
+    /// Its place among the joiners.
+    Joins,
+}
+
 impl Turn<'_> {
     /// A rank went on.
     pub(super) fn rank_report(&mut self, sender: Sender, report: RankReport) -> Result<(), Refusal> {
         self.heard(sender)?;
         let held = report.held;
-        self.is_of_ring(held.job, held.epoch, OtherEpoch::Report);
-        if !self.holds(sender.worker, &held) {
+        let Some(hold) = self.hold_of(sender.worker, &held) else {
+            self.is_of_ring(held.job, held.epoch, OtherEpoch::Report);
             self.release_unknown(sender.worker, &held);
             return Ok(());
+        };
+        if let (Some(progress), Some(rank), Hold::Seat) = (report.progress, held.rank, hold) {
+            self.effects.progress.push((held.job, crate::core::Progress { rank, ..progress }));
         }
-        if let Some(progress) = report.progress {
-            let progress = crate::core::Progress { rank: held.rank, ..progress };
-            self.effects.progress.push((held.job, progress));
-        }
-        self.observe(sender.worker, &held);
+        self.observe(sender.worker, &held, hold);
         Ok(())
     }
 
-    /// Rank 0 did a step. One that is known already is answered but not stored again.
+    /// Rank 0 did a step. One that is known already is answered but not stored again: it must have come to the same state.
     pub(super) fn rank_step(
         &mut self,
         sender: Sender,
@@ -53,17 +64,48 @@ impl Turn<'_> {
             return Ok(());
         }
         if step.step > job.step {
-            if let Some(job) = self.progress_mut(id) {
-                job.step = step.step;
-                job.loss = Some(step.loss);
-            }
-            self.effects.writes.push(Write::AppendStep(id, step));
-            self.record(id, EventBody::Step(step));
+            self.keep_step(id, step);
+        } else if let Some(reason) = self.diverged(id, &step) {
+            self.reach(id, &Goal::Failed { failure: Failure::Diverged, reason });
+            return Ok(());
         }
-        let stored = self.cluster.jobs.get(&id).map_or(step.step, |job| job.step);
-        self.tell(sender.worker, Down::StepsStored(id, epoch, stored));
+        // Up to this one: a ring that goes on from a checkpoint does again what is stored, and is to say so.
+        self.tell(sender.worker, Down::StepsStored(id, epoch, step.step));
+        let Some(job) = self.cluster.jobs.get(&id) else { return Ok(()) };
+        if job.tries > 0
+            && let Some(job) = self.job_mut(id)
+        {
+            job.tries = 0;
+        }
+        if self.ring(id).is_some_and(|ring| ring.epoch == step.epoch) {
+            self.ring_is_whole(id);
+        }
         self.advance(id);
         Ok(())
+    }
+
+    fn keep_step(&mut self, id: JobId, step: StepRecord) {
+        if let Some(job) = self.progress_mut(id) {
+            job.step = step.step;
+            job.loss = Some(step.loss);
+        }
+        if let Some(state) = step.state {
+            self.cluster.put_hash(id, step.step, state);
+        }
+        self.effects.writes.push(Write::AppendStep(id, step));
+        self.record(id, EventBody::Step(step));
+    }
+
+    /// Whether a step that is done again came to another state, in words.
+    fn diverged(&self, id: JobId, step: &StepRecord) -> Option<String> {
+        let (now, before) = (step.state?, self.cluster.hash_of(id, step.step)?);
+        let text = || {
+            format!(
+                "step {} was done again in epoch {} and came to another state: {now}, and {before} before",
+                step.step, step.epoch
+            )
+        };
+        (now != before).then(text)
     }
 
     /// A rank has a line for its job's log.
@@ -75,13 +117,17 @@ impl Turn<'_> {
         message: &str,
     ) -> Result<(), Refusal> {
         self.heard(sender)?;
-        if !self.is_of_ring(id, epoch, OtherEpoch::Log) {
+        let Some(ring) = self.ring(id) else { return Ok(()) };
+        if !(ring.first_epoch()..=ring.epoch).contains(&epoch) {
+            self.effects.other_epoch = Some(OtherEpoch::Log);
             return Ok(());
         }
-        let ring = self.cluster.jobs.get(&id).and_then(|job| job.ring.as_ref());
-        if let Some(rank) = ring.and_then(|ring| ring.rank_of(sender.worker)) {
-            let message = self.cut(message);
+        let message = self.cut(message);
+        if let Some(rank) = ring.rank_of(sender.worker) {
             self.record(id, EventBody::Log { level, rank: u32::try_from(rank).ok(), message });
+        } else if let Some(joiner) = ring.joiner(sender.worker) {
+            let message = format!("{}, which prepares to join: {message}", joiner.member.host_name);
+            self.record(id, EventBody::note(level, message));
         }
         Ok(())
     }
@@ -97,12 +143,19 @@ impl Turn<'_> {
         same
     }
 
-    /// Whether the ring as it is now gave this rank to this worker.
-    pub(super) fn holds(&self, worker: WorkerId, held: &HeldRank) -> bool {
-        let ring = self.cluster.jobs.get(&held.job).and_then(|job| job.ring.as_ref());
-        ring.is_some_and(|ring| {
-            ring.epoch == held.epoch && ring.rank_of(worker) == usize::try_from(held.rank).ok()
-        })
+    /// How a worker holds what it says it does; none: no ring gave it that.
+    pub(super) fn hold_of(&self, worker: WorkerId, held: &HeldRank) -> Option<Hold> {
+        let ring = self.cluster.jobs.get(&held.job)?.ring.as_ref()?;
+        if let Some(joiner) = ring.joiner(worker) {
+            return (joiner.epoch == held.epoch && held.rank.is_none()).then_some(Hold::Joins);
+        }
+        let rank = ring.rank_of(worker)?;
+        if ring.epoch == held.epoch {
+            return (held.rank == u32::try_from(rank).ok()).then_some(Hold::Seat);
+        }
+        let known = self.cluster.workers.get(&worker).map(|worker| worker.incarnation);
+        let same_start = known.is_some() && known == ring.member(worker).map(|member| member.incarnation);
+        (same_start && (ring.first_epoch()..ring.epoch).contains(&held.epoch)).then_some(Hold::Older)
     }
 
     /// Lets go of a rank that no ring knows, unless its worker was told before.
@@ -113,31 +166,80 @@ impl Turn<'_> {
         }
     }
 
-    /// Takes in a rank's phase as its worker tells it. That of another epoch counts for nothing.
-    pub(super) fn observe(&mut self, worker: WorkerId, held: &HeldRank) {
+    /// Takes in what a worker says of its place.
+    pub(super) fn observe(&mut self, worker: WorkerId, held: &HeldRank, hold: Hold) {
         self.mark_held(worker);
-        let ring = self.cluster.jobs.get(&held.job).and_then(|job| job.ring.as_ref());
-        let Some(ring) = ring.filter(|ring| ring.epoch == held.epoch) else { return };
-        let Some(member) = ring.member(worker) else { return };
-        if held.phase <= member.phase || member.phase.is_terminal() {
-            return;
+        if held.leaving && self.cluster.workers.get(&worker).is_some_and(|worker| !worker.leaving) {
+            self.cluster.change_worker(worker, |worker| worker.leaving = true);
+            self.look_at_joiners(held.job);
+            self.look_at_ring(held.job);
         }
-        let Some(member) = self.ring_mut(held.job).and_then(|ring| ring.member_mut(worker)) else { return };
+        match hold {
+            Hold::Seat => self.observe_rank(worker, held),
+            Hold::Joins => self.observe_joiner(worker, held),
+            Hold::Older => self.observe_older(worker, held),
+        }
+    }
+
+    /// A rank's phase in the ring as it is now.
+    fn observe_rank(&mut self, worker: WorkerId, held: &HeldRank) {
+        let now = self.now;
+        let Some(ring) = self.ring_mut(held.job).filter(|ring| ring.epoch == held.epoch) else { return };
+        let Some(member) = ring.member_mut(worker).filter(|member| held.phase.follows(member.phase)) else {
+            return;
+        };
         member.phase = held.phase;
         member.last_step = held.step;
-        let (rank, host) = (held.rank, member.host_name.clone());
+        if held.phase == Phase::Waiting {
+            member.pause = Some(Pause { since: now, trouble: held.trouble.clone() });
+        }
         match held.phase {
-            Phase::Failed => {
-                let loss =
-                    if held.neighbour_lost { Loss::NeighbourLost } else { Loss::RankFailed(held.fault) };
-                self.lose(held.job, worker, loss, &format!("rank {rank} on {host}: {}", held.reason));
-            }
-            Phase::Stopped => {
-                let reason = format!("rank {rank} on {host}: stopped: {}", held.reason);
-                self.lose(held.job, worker, Loss::RankStopped(held.fault), &reason);
-            }
+            Phase::Failed | Phase::Stopped => self.rank_is_over(worker, held),
             _ => self.advance(held.job),
         }
+    }
+
+    /// A member that has not entered the newest ring yet says how it is in the one before. Only its end counts there, and
+    /// that of the job's files.
+    fn observe_older(&mut self, worker: WorkerId, held: &HeldRank) {
+        match held.phase {
+            // It may not have heard of the newest one.
+            Phase::Waiting => self.tell_to_enter(held.job, worker, false, "the ring has other members by now"),
+            Phase::Failed | Phase::Stopped | Phase::Finished => {
+                let Some(ring) = self.ring_mut(held.job) else { return };
+                let is_head = ring.rank_of(worker) == Some(0);
+                let Some(member) = ring.member_mut(worker) else { return };
+                if member.phase.is_terminal() {
+                    return;
+                }
+                if held.phase != Phase::Finished {
+                    member.phase = held.phase;
+                    self.rank_is_over(worker, held);
+                } else if is_head {
+                    (member.phase, member.last_step) = (Phase::Finished, held.step);
+                    self.advance(held.job);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A rank failed or stopped.
+    fn rank_is_over(&mut self, worker: WorkerId, held: &HeldRank) {
+        let Some((rank, host)) = self.ring(held.job).and_then(|ring| {
+            let rank = ring.rank_of(worker)?;
+            Some((rank, ring.member(worker)?.host_name.clone()))
+        }) else {
+            return;
+        };
+        let (loss, reason) = match held.phase {
+            Phase::Stopped => {
+                (Loss::RankStopped(held.fault), format!("rank {rank} on {host}: stopped: {}", held.reason))
+            }
+            _ if held.neighbour_lost => (Loss::NeighbourLost, format!("rank {rank} on {host}: {}", held.reason)),
+            _ => (Loss::RankFailed(held.fault), format!("rank {rank} on {host}: {}", held.reason)),
+        };
+        self.lose(held.job, worker, loss, &reason);
     }
 
     /// Moves a job on where its ranks' phases allow it.
@@ -158,6 +260,11 @@ impl Turn<'_> {
         if !ring.started && ring.all(|phase| phase >= Phase::Ready) {
             self.start_ring(id, &ring);
         }
+        if self.ring(id).is_some_and(|ring| ring.reforms()) {
+            self.look_whether_whole(id);
+            self.look_at_ring(id);
+            return;
+        }
         if ring.all(|phase| phase == Phase::Finished) {
             self.succeed(id);
         }
@@ -165,10 +272,8 @@ impl Turn<'_> {
 
     /// All ranks of this epoch of a job's ring are ready.
     fn start_ring(&mut self, id: JobId, ring: &Ring) {
-        let Some(job) = self.job_mut(id) else { return };
-        if let Some(ring) = job.ring.as_mut().map(Arc::make_mut) {
-            ring.started = true;
-        }
+        self.change_ring(id, |ring| ring.started = true);
+        let Some(job) = self.cluster.jobs.get(&id) else { return };
         let reason = format!("{} on {} rank(s)", job.spec.activity(), ring.members.len());
         self.set_state(id, JobState::Running, reason);
         for member in &ring.members {
@@ -178,7 +283,7 @@ impl Turn<'_> {
     }
 
     /// Ends a job whose ranks all finished, once its last step is stored.
-    fn succeed(&mut self, id: JobId) {
+    pub(super) fn succeed(&mut self, id: JobId) {
         let deadline = self.now.plus(self.cluster.options.finish);
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         if job.step >= last_step(job) {

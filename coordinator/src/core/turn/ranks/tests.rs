@@ -88,7 +88,7 @@ impl Ring {
     fn report(&mut self, rank: u32, phase: Phase, reason: &str, neighbour_lost: bool) {
         let (job, reason) = (self.job, reason.to_owned());
         let (epoch, fault, step) = (Epoch::FIRST, Fault::Unknown, self.step);
-        let held = HeldRank { job, epoch, rank, phase, reason, neighbour_lost, fault, step };
+        let held = HeldRank { phase, reason, neighbour_lost, fault, step, ..HeldRank::of(job, epoch, Some(rank)) };
         let sender = self.members[rank as usize];
         self.apply(Input::RankReport(sender, RankReport { held, progress: None }));
     }
@@ -137,6 +137,7 @@ fn step_record() -> StepRecord {
         validation_loss: None,
         validation_seconds: 0.0,
         preview_seconds: 0.0,
+        state: None,
     }
 }
 
@@ -249,7 +250,7 @@ fn a_sign_of_life_writes_nothing_and_touches_no_job() {
     let before = ring.cluster.job(ring.job).unwrap().clone();
     let (job, reason) = (ring.job, String::new());
     let (epoch, phase, fault) = (Epoch::FIRST, Phase::Training, Fault::Unknown);
-    let held = HeldRank { job, epoch, rank: 1, phase, reason, neighbour_lost: false, fault, step: 0 };
+    let held = HeldRank { phase, reason, fault, ..HeldRank::of(job, epoch, Some(1)) };
     let effects = ring.cluster.apply(Input::Heartbeat(ring.members[1], vec![held]), ring.now).unwrap();
     assert!(effects.writes.is_empty() && effects.actions.is_empty());
     assert!(Arc::ptr_eq(&before, ring.cluster.job(ring.job).unwrap()));

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use ringtune_shared::ids::{JobId, WorkerId};
-use ringtune_shared::version::{Agreement, Dialect};
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::version::{Agreement, Dialect, RE_FORM};
 
 use super::Turn;
+use super::ranks::Hold;
 use crate::core::deadlines::Subject;
 use crate::core::effect::{Action, Down};
 use crate::core::input::{HeldRank, Hello};
@@ -13,7 +14,7 @@ use crate::core::job::Phase;
 use crate::core::loss::Loss;
 use crate::core::refusal::Refusal;
 use crate::core::session::{Sender, SessionId};
-use crate::core::worker::{Worker, WorkerState};
+use crate::core::worker::{Place, Worker, WorkerState};
 
 impl Turn<'_> {
     /// A worker opened a session: the newest one of the newest incarnation counts.
@@ -29,7 +30,7 @@ impl Turn<'_> {
             self.effects.actions.push(Action::Close(old, "another session of this worker began".to_owned()));
         }
         let releasing = known.as_ref().map(|worker| worker.releasing.clone()).unwrap_or_default();
-        let held_now: BTreeSet<_> = hello.held.iter().map(|held| (held.job, held.epoch)).collect();
+        let held_jobs: BTreeSet<JobId> = hello.held.iter().map(|held| held.job).collect();
         let worker = Worker {
             id,
             incarnation: hello.incarnation,
@@ -38,11 +39,14 @@ impl Turn<'_> {
             address: hello.address,
             capabilities: hello.capabilities,
             protocol: agreement.protocol,
+            reforms: agreement.features.iter().any(|feature| feature == RE_FORM),
+            draining: self.cluster.drained.contains_key(&id),
+            leaving: false,
             connected: self.now,
             last_sign: self.now,
             lost: None,
             last_held: known.as_ref().map(|worker| worker.last_held).unwrap_or_default(),
-            releasing: releasing.intersection(&held_now).copied().collect(),
+            releasing: releasing.into_iter().filter(|(job, _)| held_jobs.contains(job)).collect(),
             failures: known.as_ref().map_or(0, |worker| worker.failures),
             rests_until: known.as_ref().and_then(|worker| worker.rests_until),
         };
@@ -54,14 +58,22 @@ impl Turn<'_> {
         // 2. Ranks that no ring knows: let them go, even if it was told so on an older session, and
         // before it is given another one.
         for held in &hello.held {
-            if !self.holds(id, held) {
+            if self.hold_of(id, held).is_none() {
                 self.release(id, held.job, held.epoch, "the coordinator has no such rank");
             }
         }
 
-        // 3. The rank that a ring gave it: does it still hold it?
-        if let Some((job, rank)) = self.cluster.rank_of(id) {
-            self.member_is_back(job, rank, id, hello.incarnation, &hello.held);
+        // 3. The place that a ring gave it: does it still hold it?
+        match self.cluster.place_of(id) {
+            Some(Place::Rank(job, rank)) => {
+                self.member_is_back(job, rank, id, hello.incarnation, &hello.held);
+                self.look_at_ring(job);
+            }
+            Some(Place::Joins(job)) => {
+                let held = hello.held.iter().find(|held| self.hold_of(id, held) == Some(Hold::Joins));
+                self.joiner_is_back(job, id, hello.incarnation, held);
+            }
+            None => {}
         }
         Ok(())
     }
@@ -100,7 +112,7 @@ impl Turn<'_> {
         let is_known = known.is_some();
         if let Some(before) = self.cluster.pool.at_address(&hello.address)
             && before != hello.worker
-            && !self.cluster.members.contains_key(&before)
+            && self.cluster.place_of(before).is_none()
         {
             self.cluster.remove_worker(before);
         }
@@ -127,9 +139,10 @@ impl Turn<'_> {
         let started = ring.started;
         let (restarted, unheard) = (member.incarnation != incarnation, member.phase == Phase::Assigned);
         let host = member.host_name.clone();
-        if let Some(held) = held.iter().find(|held| self.holds(worker, held)) {
-            self.observe(worker, held);
-            self.say_again(job, worker, started && held.phase == Phase::Ready);
+        let found = held.iter().find_map(|held| Some((held, self.hold_of(worker, held)?)));
+        if let Some((held, hold)) = found {
+            self.observe(worker, held, hold);
+            self.say_again(job, worker, (held.epoch, hold), started && held.phase == Phase::Ready);
         } else if restarted {
             let reason = format!("worker restarted: rank {rank} on {host} is lost");
             self.lose(job, worker, Loss::Restarted, &reason);
@@ -140,13 +153,13 @@ impl Turn<'_> {
     }
 
     /// Says to a member that came back with its rank what it may have missed. `start`: that all were ready.
-    fn say_again(&mut self, job: JobId, worker: WorkerId, start: bool) {
-        let Some(known) = self.cluster.jobs.get(&job) else { return };
-        let Some(ring) = &known.ring else { return };
-        let epoch = ring.epoch;
+    fn say_again(&mut self, job: JobId, worker: WorkerId, (epoch, hold): (Epoch, Hold), start: bool) {
+        let Some(known) = self.cluster.jobs.get(&job).filter(|job| job.ring.is_some()) else { return };
         if let Some(reason) = known.told_to_stop().and_then(|stop| stop.goal.reason()) {
             let reason = reason.to_owned();
             self.tell(worker, Down::StopRank { job, epoch, reason, keep_artifacts: true });
+        } else if hold == Hold::Older {
+            self.tell_to_enter(job, worker, false, "the ring has other members by now");
         } else if start {
             self.tell(worker, Down::StartRank(job, epoch));
         }
@@ -171,6 +184,10 @@ impl Turn<'_> {
         });
         let forgotten = now.plus(self.cluster.options.forget_worker);
         self.cluster.deadlines.by(Subject::Worker(sender.worker), forgotten);
+        if let Some(Place::Joins(job)) = self.cluster.place_of(sender.worker) {
+            let back_by = now.plus(self.cluster.options.session_timeout);
+            self.cluster.deadlines.by(Subject::Job(job), back_by);
+        }
         if let Some((job, rank)) = self.cluster.rank_of(sender.worker) {
             let reason = format!("rank {rank} on {host}: connection lost");
             self.lose(job, sender.worker, Loss::Away, &reason);
@@ -180,15 +197,15 @@ impl Turn<'_> {
     /// A sign of life, and what the worker holds.
     pub(super) fn heartbeat(&mut self, sender: Sender, held: Vec<HeldRank>) -> Result<(), Refusal> {
         self.heard(sender)?;
-        let held_now: BTreeSet<_> = held.iter().map(|held| (held.job, held.epoch)).collect();
+        // By job, not by epoch: a rank that leaves one ring may be on its way out of the next.
+        let held_jobs: BTreeSet<JobId> = held.iter().map(|held| held.job).collect();
         self.cluster.change_worker(sender.worker, |worker| {
-            worker.releasing.retain(|rank| held_now.contains(rank));
+            worker.releasing.retain(|(job, _)| held_jobs.contains(job));
         });
         for held in &held {
-            if self.holds(sender.worker, held) {
-                self.observe(sender.worker, held);
-            } else {
-                self.release_unknown(sender.worker, held);
+            match self.hold_of(sender.worker, held) {
+                Some(hold) => self.observe(sender.worker, held, hold),
+                None => self.release_unknown(sender.worker, held),
             }
         }
         Ok(())

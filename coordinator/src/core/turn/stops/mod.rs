@@ -20,7 +20,8 @@ impl Turn<'_> {
         let deadline = self.now.plus(self.cluster.options.cancel);
         self.cluster.deadlines.by(Subject::Job(id), deadline);
         if let Some(reason) = goal.reason() {
-            for member in &ring.members {
+            self.drop_joiners(id, reason);
+            for (_, member) in ring.present() {
                 let (epoch, reason) = (ring.epoch, reason.to_owned());
                 self.tell(member.worker, Down::StopRank { job: id, epoch, reason, keep_artifacts: true });
             }

@@ -51,7 +51,7 @@ fn turn(cluster: &mut Cluster, now: Time, act: impl FnOnce(&mut Turn<'_>)) -> Ef
 
 fn report(cluster: &mut Cluster, sender: Sender, job: JobId, phase: Phase) -> Effects {
     let (epoch, reason, fault) = (Epoch::FIRST, String::new(), Fault::Unknown);
-    let held = HeldRank { job, epoch, rank: 0, phase, reason, neighbour_lost: false, fault, step: 0 };
+    let held = HeldRank { phase, reason, fault, ..HeldRank::of(job, epoch, Some(0)) };
     cluster.apply(Input::RankReport(sender, RankReport { held, progress: None }), Time(2)).unwrap()
 }
 

@@ -1,0 +1,64 @@
+//! Rings that run and have room for more members, by the class of their jobs.
+
+use ringtune_shared::ids::JobId;
+
+use crate::core::job::Job;
+use crate::core::shared_map::SharedMap;
+
+/// See the module. Those that cannot go on without more come first, then the oldest.
+#[derive(Debug, Clone, Default)]
+pub(in crate::core) struct ShortRings(SharedMap<String, SharedMap<(Want, u64), JobId>>);
+
+/// How much a ring wants another member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::core) enum Want {
+    /// It cannot go on.
+    Spare,
+    /// It would be faster.
+    Growth,
+}
+
+impl ShortRings {
+    /// Whether the job's ring has room.
+    pub(super) fn enter(&mut self, job: &Job) -> bool {
+        let (Some(want), Some(pin)) = (want(job), &job.pin) else { return false };
+        if !self.0.contains_key(&pin.numerics_class) {
+            self.0.insert(pin.numerics_class.clone(), SharedMap::default());
+        }
+        if let Some(jobs) = self.0.get_mut(&pin.numerics_class) {
+            jobs.insert((want, job.number), job.id);
+        }
+        true
+    }
+
+    pub(super) fn leave(&mut self, job: &Job) {
+        let (Some(want), Some(pin)) = (want(job), &job.pin) else { return };
+        let Some(jobs) = self.0.get_mut(&pin.numerics_class) else { return };
+        jobs.remove(&(want, job.number));
+        if jobs.is_empty() {
+            self.0.remove(&pin.numerics_class);
+        }
+    }
+
+    /// The jobs of a class whose rings want another member so much.
+    pub(in crate::core) fn of_class(&self, class: &str, wanted: Want) -> impl Iterator<Item = JobId> {
+        let jobs = self.0.get(class).into_iter().flat_map(SharedMap::iter);
+        jobs.filter(move |((want, _), _)| *want == wanted).map(|(_, job)| *job)
+    }
+}
+
+/// How much a job's ring wants another member now; none: it has as many as it may have, or as it asked for.
+fn want(job: &Job) -> Option<Want> {
+    let ring = job.ring.as_ref().filter(|ring| ring.reforms())?;
+    let size = &job.spec.common.cluster;
+    let (members, all) = (ring.present().count(), ring.present().count() + ring.joining.len());
+    if all >= size.world_size as usize {
+        return None;
+    }
+    let starves = ring.reforming.as_ref().is_some_and(|reforming| reforming.spare_by.is_some());
+    if starves && all < size.min_world_size as usize {
+        return Some(Want::Spare);
+    }
+    // One that waits for workers is not asked to wait for more of them.
+    (members > 0 && !starves).then_some(Want::Growth)
+}

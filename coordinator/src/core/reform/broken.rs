@@ -1,0 +1,140 @@
+//! A ring that broke: who is lost, and whether the others go on or wait.
+
+use std::collections::BTreeSet;
+
+use super::{Decision, Plan, Presence, Standing, View, Why};
+use crate::core::time::Time;
+
+/// The third time in a row that a link breaks, one of its two ends is left out.
+const LINK_BREAKS: u32 = 3;
+
+/// `live`: those that are not gone, of whom there is at least one.
+pub(super) fn decide(view: &View, live: &[usize]) -> Decision {
+    // 1. After a restart of the coordinator: who is not back yet may have been lost, or not.
+    let expected = live.iter().filter_map(|rank| match view.members[*rank].presence {
+        Presence::Expected { soon, .. } if view.now < soon => Some(soon),
+        _ => None,
+    });
+    if let Some(until) = expected.min() {
+        return Decision::Nothing(Some(until));
+    }
+    // 2. Whether it is time.
+    if let Err(until) = is_clear(view, live) {
+        return Decision::Nothing(until);
+    }
+    // 3. Who is lost.
+    let named = named(view, live);
+    let (mut lost, mut rest): (Vec<usize>, Vec<usize>) = live.iter().partition(|rank| {
+        let absent = view.away_since(**rank).is_some() || named.contains(rank);
+        let worked_off = view.members[**rank].standing == Standing::Finished;
+        !view.has_reported(**rank) && (absent || worked_off)
+    });
+    let any_gone = view.members.len() > live.len();
+    let all_here = rest.iter().all(|rank| view.is_here(*rank));
+    let mut link = None;
+    if lost.is_empty() && !any_gone && all_here {
+        link = blame(view, live);
+        if let (Some(broken), Some((before, times))) = (link, view.link)
+            && broken == before
+            && times + 1 >= LINK_BREAKS
+        {
+            lost.push(broken.1);
+            rest.retain(|rank| *rank != broken.1);
+        }
+    }
+    // 4. Who is left.
+    let (leave, rest): (Vec<usize>, Vec<usize>) =
+        rest.into_iter().partition(|rank| view.members[*rank].leaving);
+    let (stay, away): (Vec<usize>, Vec<usize>) = rest.into_iter().partition(|rank| view.is_here(*rank));
+    let over = |rank: &usize| {
+        view.away_since(*rank).is_none_or(|since| since.plus(view.limits.timeout) <= view.now)
+    };
+    let (never_back, may_return): (Vec<usize>, Vec<usize>) = away.into_iter().partition(over);
+    lost.extend(never_back);
+    let join = view.spares(stay.len());
+    // What is left to be done once all steps are takes one rank alone.
+    let done = stay.iter().all(|rank| view.is_done(*rank));
+    if !stay.is_empty() && (stay.len() + join.len() >= view.min || done) {
+        lost.extend(may_return);
+        lost.sort_unstable();
+        return Decision::Reform(Plan { stay, lost, leave, join, after_step: false, link });
+    }
+    too_few(view, lost, leave, &[stay, may_return].concat())
+}
+
+fn too_few(view: &View, mut lost: Vec<usize>, leave: Vec<usize>, rest: &[usize]) -> Decision {
+    lost.sort_unstable();
+    if rest.is_empty() {
+        let survivors = leave.iter().any(|rank| view.is_here(*rank));
+        let why = if survivors { Why::Leaving } else { Why::AllLost };
+        return Decision::Queue { why, lost, survivors };
+    }
+    let spare_by = view.spare_by.unwrap_or(view.now.plus(view.limits.spare));
+    if spare_by <= view.now {
+        return Decision::Queue { why: Why::NoSpare, lost, survivors: true };
+    }
+    let back_by = rest.iter().filter_map(|rank| view.away_since(*rank));
+    let until = back_by.map(|since| since.plus(view.limits.timeout)).chain([spare_by]).min();
+    Decision::WaitForSpare { lost, leave, until: until.unwrap_or(spare_by) }
+}
+
+/// Whether it is clear who is lost; if not, when it will be.
+fn is_clear(view: &View, live: &[usize]) -> Result<(), Option<Time>> {
+    let any_gone = view.members.len() > live.len();
+    let named = named(view, live);
+    let mut silent = live.iter().filter(|rank| !view.has_reported(**rank)).peekable();
+    if any_gone
+        || silent.peek().is_none()
+        || silent.any(|rank| named.contains(rank) && view.away_since(*rank).is_some())
+    {
+        return Ok(());
+    }
+    let first = live.iter().filter_map(|rank| match view.members[*rank].standing {
+        Standing::Waiting { since, .. } => Some(since),
+        _ => None,
+    });
+    let until = first.min().map(|first| first.plus(view.limits.verdict));
+    if until.is_some_and(|until| until <= view.now) { Ok(()) } else { Err(until) }
+}
+
+/// Whom somebody lost.
+fn named(view: &View, live: &[usize]) -> BTreeSet<usize> {
+    let names = live.iter().filter_map(|rank| match view.members[*rank].standing {
+        Standing::Waiting { names, .. } => names,
+        _ => None,
+    });
+    names.map(|named| named.rank).collect()
+}
+
+/// The link that broke first, where nobody is lost: the lower rank comes first. When a ring breaks, all its connections
+/// end one after the other, so that a rank which only saw that says little; two that name each other say more.
+fn blame(view: &View, live: &[usize]) -> Option<(usize, usize)> {
+    let words = live.iter().filter_map(|rank| match view.members[*rank].standing {
+        Standing::Waiting { since, names: Some(named) } if named.rank != *rank => {
+            Some((*rank, since, named))
+        }
+        _ => None,
+    });
+    let words: Vec<_> = words.collect();
+    let mutual = |from: usize, to: usize| words.iter().any(|(rank, _, named)| (*rank, named.rank) == (to, from));
+    let first = words.iter().min_by_key(|(rank, since, named)| {
+        (named.closed, !mutual(*rank, named.rank), *since, *rank)
+    });
+    first.map(|(rank, _, named)| ((*rank).min(named.rank), (*rank).max(named.rank)))
+}
+
+impl View {
+    /// Since when a member is away, if it is.
+    fn away_since(&self, rank: usize) -> Option<Time> {
+        match self.members[rank].presence {
+            Presence::Here => None,
+            Presence::Away(since) => Some(since),
+            Presence::Expected { soon, .. } => Some(soon),
+        }
+    }
+
+    /// It said that it has left the ring, and has its state.
+    fn has_reported(&self, rank: usize) -> bool {
+        matches!(self.members[rank].standing, Standing::Waiting { .. } | Standing::Done)
+    }
+}

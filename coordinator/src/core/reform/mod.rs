@@ -1,0 +1,300 @@
+//! What becomes of a ring that runs when its members change: one pure decision.
+//!
+//! The ring itself notices that a member is gone, and every rank that does says that it waits, and whom it lost. What is
+//! decided here is who is lost, who stays, and who comes in for them.
+
+mod broken;
+
+use super::time::Time;
+
+/// A ring that runs, as far as the decision depends on it.
+#[derive(Debug, Clone)]
+pub(super) struct View {
+    pub(super) now: Time,
+    /// In rank order, those that are gone included.
+    pub(super) members: Vec<Seat>,
+    /// Who prepares to join, in the order in which they came: whether each can come in now.
+    pub(super) ready: Vec<bool>,
+    /// The fewest members.
+    pub(super) min: usize,
+    /// The most.
+    pub(super) world: usize,
+    /// Enough is left to be done that another member is worth a new ring.
+    pub(super) grows: bool,
+    /// The link that broke last, by its ranks, and how often in a row.
+    pub(super) link: Option<((usize, usize), u32)>,
+    /// Too few are left already: so long they wait for others.
+    pub(super) spare_by: Option<Time>,
+    pub(super) limits: Limits,
+}
+
+/// How long what takes, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// After the first rank said that its ring broke, so long the others have to say so too.
+    pub(super) verdict: i64,
+    /// All members may be away for so long.
+    pub(super) recovery: i64,
+    /// One member that nobody else can vouch for may be away for so long.
+    pub(super) timeout: i64,
+    /// Too few members wait for so long for others.
+    pub(super) spare: i64,
+    /// Rank 0 may be away for so long once the others are done.
+    pub(super) head: i64,
+}
+
+/// A place in the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seat {
+    pub(super) standing: Standing,
+    pub(super) presence: Presence,
+    /// Its worker is about to end, or is drained.
+    pub(super) leaving: bool,
+}
+
+/// How far a member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It is lost or has left. `done`: after its last step, so that nobody misses it.
+    Gone {
+        /// See above.
+        done: bool,
+    },
+    /// It has not said yet that it is in this ring.
+    Entering,
+    Training,
+    /// Its ring broke, or it left it, at that time; and whom it lost.
+    Waiting {
+        since: Time,
+        names: Option<Named>,
+    },
+    /// All steps are done.
+    Done,
+    /// The files are here as well.
+    Finished,
+}
+
+/// Whom a rank lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) rank: usize,
+    /// Only the connection ended, as it does where the neighbour lost somebody itself.
+    pub(super) closed: bool,
+}
+
+/// Whether a member can be told anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Presence {
+    Here,
+    /// Its session is over since then.
+    Away(Time),
+    /// The coordinator restarted, and it has not come back yet: a ring that is broken waits until `soon`, another one until
+    /// `late`.
+    Expected {
+        soon: Time,
+        late: Time,
+    },
+}
+
+/// What follows. Members and joiners are numbered as in the [`View`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// Nothing, before this time at least, if there is one.
+    Nothing(Option<Time>),
+    /// These form the next ring.
+    Reform(Plan),
+    /// Too few are left: they wait for others.
+    WaitForSpare {
+        lost: Vec<usize>,
+        leave: Vec<usize>,
+        /// When to look again.
+        until: Time,
+    },
+    /// The job goes back to the queue.
+    Queue {
+        why: Why,
+        lost: Vec<usize>,
+        /// There is somebody who can keep a checkpoint.
+        survivors: bool,
+    },
+    /// These did all their steps and want to leave: nobody needs them.
+    LetGo(Vec<usize>),
+    /// All is done.
+    End,
+}
+
+/// The members of the next ring.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Plan {
+    /// In rank order.
+    pub(super) stay: Vec<usize>,
+    pub(super) lost: Vec<usize>,
+    /// Those who are told to leave.
+    pub(super) leave: Vec<usize>,
+    /// Joiners, who come after those that stay.
+    pub(super) join: Vec<usize>,
+    /// The ring is whole: it ends its step first.
+    pub(super) after_step: bool,
+    /// Nobody was lost but the link between these.
+    pub(super) link: Option<(usize, usize)>,
+}
+
+/// Why a job that runs goes back to the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// Nobody is left.
+    AllLost,
+    /// Too few are left, and nobody came in time.
+    NoSpare,
+    /// Too few would be left without those that leave.
+    Leaving,
+}
+
+/// The decision.
+///
+/// | the ring                                             | what follows                                             |
+/// |------------------------------------------------------|----------------------------------------------------------|
+/// | rank 0 finished, nobody works                        | the end                                                  |
+/// | nobody is left                                       | the queue                                                |
+/// | broke, and it is clear who is lost; enough are left  | those who are left, and who is ready, form the next one  |
+/// | broke, too few are left                              | they wait for a spare, or for its time to be over: queue |
+/// | whole, all away for too long                         | the queue                                                |
+/// | whole, all but rank 0 done, rank 0 gone              | the others form the next one, to send the files          |
+/// | whole, a member wants to leave                       | without it, after this step; if it is needed: the queue  |
+/// | whole, a joiner is ready and there is room           | with it, after this step                                 |
+/// | otherwise                                            | nothing                                                  |
+pub(super) fn decide(view: &View) -> Decision {
+    let live = view.live();
+    if let Some(first) = view.members.first()
+        && first.standing == Standing::Finished
+    {
+        return view.end(&live);
+    }
+    if live.is_empty() {
+        return Decision::Queue { why: Why::AllLost, lost: Vec::new(), survivors: false };
+    }
+    let hurt = |seat: &Seat| {
+        matches!(seat.standing, Standing::Gone { done: false } | Standing::Waiting { .. })
+    };
+    if view.members.iter().any(hurt) { broken::decide(view, &live) } else { view.whole(&live) }
+}
+
+impl View {
+    fn live(&self) -> Vec<usize> {
+        let gone = |seat: &Seat| matches!(seat.standing, Standing::Gone { .. });
+        (0..self.members.len()).filter(|rank| !gone(&self.members[*rank])).collect()
+    }
+
+    fn is_here(&self, rank: usize) -> bool {
+        self.members[rank].presence == Presence::Here
+    }
+
+    fn is_done(&self, rank: usize) -> bool {
+        self.members[rank].standing == Standing::Done
+    }
+
+    /// The joiners that are ready, as many as there is room for beside `members`.
+    fn spares(&self, members: usize) -> Vec<usize> {
+        let ready = self.ready.iter().enumerate().filter(|(_, ready)| **ready).map(|(joiner, _)| joiner);
+        ready.take(self.world.saturating_sub(members)).collect()
+    }
+
+    /// Rank 0 has sent the files: the others need only come to their end, if they can.
+    fn end(&self, live: &[usize]) -> Decision {
+        let works = |rank: &&usize| {
+            let seat = self.members[**rank];
+            let ended = matches!(
+                seat.standing,
+                Standing::Done | Standing::Finished | Standing::Waiting { .. }
+            );
+            !ended && !matches!(seat.presence, Presence::Away(_))
+        };
+        let mut working = live.iter().filter(works).peekable();
+        if working.peek().is_none() {
+            return Decision::End;
+        }
+        let until = working.filter_map(|rank| match self.members[*rank].presence {
+            Presence::Expected { late, .. } => Some(late),
+            _ => None,
+        });
+        Decision::Nothing(until.min())
+    }
+
+    /// Nobody's ring broke, as far as anybody knows.
+    fn whole(&self, live: &[usize]) -> Decision {
+        let away: Vec<usize> = live.iter().copied().filter(|rank| !self.is_here(*rank)).collect();
+        if away.len() == live.len() {
+            return self.all_away(live);
+        }
+        if let Some(decision) = self.head_away(live) {
+            return decision;
+        }
+        if !away.is_empty() {
+            // The ring goes on without the coordinator. Who is away cannot be told of a change.
+            return Decision::Nothing(None);
+        }
+        let at_work = live.iter().all(|rank| self.members[*rank].standing == Standing::Training);
+        let (leaving, rest): (Vec<usize>, Vec<usize>) =
+            live.iter().partition(|rank| self.members[**rank].leaving);
+        if !leaving.is_empty() {
+            return self.leave(at_work, &leaving, rest);
+        }
+        let join = self.spares(rest.len());
+        if self.grows && at_work && !join.is_empty() {
+            return Decision::Reform(Plan { stay: rest, join, after_step: true, ..Plan::default() });
+        }
+        Decision::Nothing(None)
+    }
+
+    /// No member can be told anything, and nobody can say whether they live.
+    fn all_away(&self, live: &[usize]) -> Decision {
+        let patience = if live.len() == 1 { self.limits.timeout } else { self.limits.recovery };
+        let until = live.iter().map(|rank| match self.members[*rank].presence {
+            Presence::Here => self.now,
+            Presence::Away(since) => since.plus(patience),
+            Presence::Expected { late, .. } => late,
+        });
+        match until.max() {
+            Some(until) if self.now < until => Decision::Nothing(Some(until)),
+            _ => Decision::Queue { why: Why::AllLost, lost: live.to_vec(), survivors: false },
+        }
+    }
+
+    /// All but rank 0 are done, and it is not there: then somebody else sends the files.
+    fn head_away(&self, live: &[usize]) -> Option<Decision> {
+        let (&first, others) = live.split_first()?;
+        let done = first == 0 && !others.is_empty() && others.iter().all(|rank| self.is_done(*rank));
+        let until = match self.members[first].presence {
+            _ if !done => return None,
+            Presence::Here => return None,
+            Presence::Away(since) => since.plus(self.limits.head),
+            Presence::Expected { late, .. } => late,
+        };
+        if self.now < until {
+            return Some(Decision::Nothing(Some(until)));
+        }
+        let (stay, absent): (Vec<usize>, Vec<usize>) = others.iter().partition(|rank| self.is_here(**rank));
+        let lost = [vec![first], absent].concat();
+        Some(Decision::Reform(Plan { stay, lost, ..Plan::default() }))
+    }
+
+    fn leave(&self, at_work: bool, leaving: &[usize], rest: Vec<usize>) -> Decision {
+        let done: Vec<usize> =
+            leaving.iter().copied().filter(|rank| *rank != 0 && self.is_done(*rank)).collect();
+        if !done.is_empty() {
+            return Decision::LetGo(done);
+        }
+        if !at_work {
+            return Decision::Nothing(None);
+        }
+        let join = self.spares(rest.len());
+        if rest.is_empty() || rest.len() + join.len() < self.min {
+            return Decision::Queue { why: Why::Leaving, lost: Vec::new(), survivors: true };
+        }
+        let leave = leaving.to_vec();
+        Decision::Reform(Plan { stay: rest, leave, join, after_step: true, ..Plan::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! Rings that change while they run: carries out what [`decide`] says.
+
+mod events;
+mod view;
+
+use std::sync::Arc;
+
+use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+
+use super::Turn;
+use crate::core::deadlines::Subject;
+use crate::core::effect::{Down, EnterRing};
+use crate::core::failure::Failure;
+use crate::core::job::{BrokenLink, Member, Phase, Reforming, Ring};
+use crate::core::reform::{Decision, Plan, Why, decide};
+use crate::core::stop::Goal;
+use crate::core::time::Time;
+
+pub(super) use view::is_worth_a_member;
+
+impl Turn<'_> {
+    /// Something changed about a job's ring: what follows for its membership, where it runs and can re-form.
+    pub(super) fn look_at_ring(&mut self, id: JobId) {
+        let Some(view) = self.view(id) else { return };
+        match decide(&view) {
+            Decision::Nothing(until) => self.look_again(id, until),
+            Decision::End => self.succeed(id),
+            Decision::Reform(plan) => self.reform(id, &plan),
+            Decision::WaitForSpare { lost, leave, until } => {
+                self.part_with(id, &lost, &leave);
+                self.wait_for_spare(id);
+                self.look_again(id, Some(until));
+            }
+            Decision::Queue { why, lost, survivors } => {
+                self.part_with(id, &lost, &[]);
+                self.give_ring_up(id, why, survivors);
+            }
+            Decision::LetGo(ranks) => self.part_with(id, &[], &ranks),
+        }
+    }
+
+    fn look_again(&mut self, id: JobId, until: Option<Time>) {
+        if let Some(until) = until {
+            self.cluster.deadlines.by(Subject::Job(id), until);
+        }
+    }
+
+    /// When something follows from nothing happening.
+    pub(super) fn reform_deadline(&self, id: JobId) -> Option<Time> {
+        match decide(&self.view(id)?) {
+            Decision::Nothing(until) => until,
+            Decision::WaitForSpare { until, .. } => Some(until),
+            _ => Some(self.now),
+        }
+    }
+
+    /// A member of a ring that can go on without it is lost, as is known for certain. `rests`: its worker is not asked again
+    /// for a while. `holds`: it may hold the rank all the same.
+    pub(super) fn member_lost(
+        &mut self,
+        id: JobId,
+        worker: WorkerId,
+        (rests, holds): (bool, bool),
+        reason: &str,
+    ) {
+        self.note_loss(id, reason);
+        if rests {
+            self.let_rest(worker);
+        }
+        self.make_gone(id, &[worker], holds);
+        self.look_at_ring(id);
+    }
+
+    /// Members lose their places, and are told so if they may hold them.
+    fn make_gone(&mut self, id: JobId, workers: &[WorkerId], hold: bool) {
+        let Some(epoch) = self.ring(id).map(|ring| ring.epoch) else { return };
+        self.change_ring(id, |ring| {
+            for worker in workers {
+                if let Some(member) = ring.member_mut(*worker) {
+                    member.gone = true;
+                }
+            }
+        });
+        for worker in workers.iter().filter(|_| hold) {
+            self.release(*worker, id, epoch, "the ring goes on without this rank");
+        }
+    }
+
+    /// The ring waits where it is, but not for these.
+    fn part_with(&mut self, id: JobId, lost: &[usize], leave: &[usize]) {
+        if lost.is_empty() && leave.is_empty() {
+            return;
+        }
+        self.note_lost(id, lost);
+        let Some(ring) = self.ring(id) else { return };
+        let workers = lost.iter().chain(leave).filter_map(|rank| ring.members.get(*rank));
+        let workers: Vec<WorkerId> = workers.map(|member| member.worker).collect();
+        self.make_gone(id, &workers, true);
+    }
+
+    /// Too few members are left.
+    fn wait_for_spare(&mut self, id: JobId) {
+        let Some(ring) = self.ring(id) else { return };
+        if ring.reforming.as_ref().is_some_and(|reforming| reforming.spare_by.is_some()) {
+            return;
+        }
+        let (now, spare) = (self.now, self.cluster.options.spare);
+        let since = broke_at(&ring).unwrap_or(now);
+        let left = ring.present().count();
+        self.change_ring(id, |ring| {
+            let spare_by = Some(now.plus(spare));
+            ring.reforming = Some(Reforming { since, planned: false, spare_by });
+        });
+        let Some(job) = self.job_mut(id) else { return };
+        let needed = job.spec.common.cluster.min_world_size;
+        let reason = format!("{left} rank(s) left, {needed} needed: waiting for another worker");
+        job.reason.clone_from(&reason);
+        self.note_wait(id, &format!("{reason}, for {} s", spare / 1000));
+    }
+
+    fn give_ring_up(&mut self, id: JobId, why: Why, survivors: bool) {
+        match why {
+            Why::AllLost => self.leave_ring(id, "all its workers are lost", survivors),
+            Why::NoSpare => self.leave_ring(id, "no other worker came in time", survivors),
+            Why::Leaving => {
+                let what = "too few workers would be left without those that leave";
+                self.stop_job(id, Goal::Queued { reason: format!("{what}; going on from a checkpoint") });
+            }
+        }
+    }
+
+    /// The job leaves its ring for the queue, unless that was to no avail too often.
+    fn leave_ring(&mut self, id: JobId, what: &str, survivors: bool) {
+        let Some(job) = self.cluster.jobs.get(&id) else { return };
+        let checkpoint = job.checkpoint.map(|checkpoint| checkpoint.step);
+        let tries = job.tries;
+        if tries >= self.cluster.options.tries {
+            let reason = format!("worker lost: {what} (tried {tries} times without a step)");
+            self.reach(id, &Goal::Failed { failure: Failure::WorkerLost, reason });
+            return;
+        }
+        if survivors {
+            let reason = format!("{what}; going on from a checkpoint");
+            self.stop_job(id, Goal::Queued { reason });
+            return;
+        }
+        let from = checkpoint.map_or_else(|| "its beginning".to_owned(), |step| format!("step {step}"));
+        self.reach(id, &Goal::Queued { reason: format!("{what}; going on from {from}") });
+    }
+
+    /// The next epoch: those that stay in their order, then those that join.
+    fn reform(&mut self, id: JobId, plan: &Plan) {
+        let Some(old) = self.ring(id) else { return };
+        let Some(job) = self.cluster.jobs.get(&id) else { return };
+        if old.fruitless >= self.cluster.options.fruitless {
+            let what = format!("the ring broke {} times in a row without a step", old.fruitless);
+            self.leave_ring(id, &what, true);
+            return;
+        }
+        let epoch = Epoch(job.rings + 1);
+        let reason = self.say_why(id, &old, plan);
+        let (next, left) = self.next_ring(&old, plan, epoch);
+        let members = next.members.clone();
+        let now = self.now;
+        self.change_ring(id, |ring| *ring = next);
+        for member in &members {
+            self.cluster.change_worker(member.worker, |worker| worker.last_held = now);
+        }
+        let Some(job) = self.job_mut(id) else { return };
+        job.rings = epoch.0;
+        if !plan.after_step {
+            job.reason = format!("re-forming the ring: {reason}");
+        }
+        for member in &members {
+            self.tell_to_enter(id, member.worker, plan.after_step, &reason);
+        }
+        for (worker, is_told) in left {
+            self.dismiss(id, worker, (old.epoch, epoch), is_told.then_some(plan.after_step), &reason);
+        }
+        self.look_at_ring(id);
+    }
+
+    /// The ring of a plan, and who is not in it any more, each with whether it is to be told that it leaves.
+    fn next_ring(&self, old: &Ring, plan: &Plan, epoch: Epoch) -> (Ring, Vec<(WorkerId, bool)>) {
+        let entering = |member: &Member| Member {
+            phase: Phase::Assigned,
+            pause: None,
+            gone: false,
+            ..member.clone()
+        };
+        let joiners = plan.join.iter().filter_map(|joiner| old.joining.get(*joiner));
+        let stay = plan.stay.iter().filter_map(|rank| old.members.get(*rank));
+        let members: Vec<Member> =
+            stay.chain(joiners.map(|joiner| &joiner.member)).map(entering).collect();
+        let same_head = members.first().map(|member| member.worker) == old.members.first().map(|one| one.worker);
+        let joining = old.joining.iter().enumerate().filter(|(joiner, _)| !plan.join.contains(joiner));
+        let since = old.reforming.as_ref().map(|reforming| reforming.since);
+        let since = since.or_else(|| broke_at(old)).unwrap_or(self.now);
+        let planned = plan.after_step && old.reforming.as_ref().is_none_or(|before| before.planned);
+        let ring = Ring {
+            epoch,
+            joining: joining.map(|(_, joiner)| joiner.clone()).collect(),
+            reformed: old.reformed + (epoch.0 - old.epoch.0),
+            led: if same_head { old.led + (epoch.0 - old.epoch.0) } else { 0 },
+            reforming: Some(Reforming { since, planned, spare_by: None }),
+            link: broken_link(old, plan),
+            fruitless: old.fruitless + u32::from(!plan.after_step),
+            broken: None,
+            started: true,
+            patience: old.patience,
+            returns_by: old.returns_by,
+            members,
+        };
+        let gone = |ranks: &[usize], told: bool| {
+            let members: Vec<_> = ranks.iter().filter_map(|rank| old.members.get(*rank)).collect();
+            members.into_iter().map(move |member| (member.worker, told)).collect::<Vec<_>>()
+        };
+        (ring, [gone(&plan.lost, false), gone(&plan.leave, true)].concat())
+    }
+
+    /// A worker that was a member has no place any more. `leaves`: it is told to leave, after this step or at once.
+    fn dismiss(
+        &mut self,
+        id: JobId,
+        worker: WorkerId,
+        (old, new): (Epoch, Epoch),
+        leaves: Option<bool>,
+        reason: &str,
+    ) {
+        let Some(after_step) = leaves else {
+            return self.release(worker, id, old, reason);
+        };
+        // It may hold its rank by either epoch until it has left.
+        self.cluster.change_worker(worker, |worker| worker.releasing.extend([(id, old), (id, new)]));
+        if let Some(enter) = self.enter_ring(id, None, after_step, reason) {
+            self.tell(worker, Down::EnterRing(Box::new(enter)));
+        }
+    }
+
+    /// Tells a member of the newest ring to enter it.
+    pub(super) fn tell_to_enter(&mut self, id: JobId, worker: WorkerId, after_step: bool, reason: &str) {
+        let rank = self.ring(id).and_then(|ring| ring.rank_of(worker));
+        let Some(rank) = rank.and_then(|rank| u32::try_from(rank).ok()) else { return };
+        if let Some(enter) = self.enter_ring(id, Some(rank), after_step, reason) {
+            self.tell(worker, Down::EnterRing(Box::new(enter)));
+        }
+    }
+
+    fn enter_ring(&self, id: JobId, rank: Option<u32>, after_step: bool, reason: &str) -> Option<EnterRing> {
+        let ring = self.ring(id)?;
+        let members = ring.members.iter().map(|member| (member.worker, member.address.clone())).collect();
+        let (epoch, protocol, reason) = (ring.epoch, self.protocol_of(&ring), reason.to_owned());
+        Some(EnterRing { job: id, epoch, members, protocol, rank, after_step, reason })
+    }
+
+    pub(super) fn ring(&self, id: JobId) -> Option<Arc<Ring>> {
+        self.cluster.jobs.get(&id)?.ring.clone()
+    }
+
+    /// Changes what is stored of a job's ring.
+    pub(super) fn change_ring(&mut self, id: JobId, change: impl FnOnce(&mut Ring)) {
+        if self.job_mut(id).is_some() {
+            self.cluster.change_ring(id, change);
+        }
+    }
+}
+
+/// When the first member said that the ring broke.
+fn broke_at(ring: &Ring) -> Option<Time> {
+    ring.present().filter_map(|(_, member)| member.pause.as_ref()).map(|pause| pause.since).min()
+}
+
+/// The link that broke, and how often in a row.
+fn broken_link(old: &Ring, plan: &Plan) -> Option<BrokenLink> {
+    let Some((one, other)) = plan.link else { return if plan.after_step { old.link.clone() } else { None } };
+    let workers = (old.members.get(one)?.worker, old.members.get(other)?.worker);
+    let before = old.link.as_ref().filter(|link| link.workers == workers);
+    Some(BrokenLink { workers, times: before.map_or(0, |link| link.times) + 1 })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! A job's ring as the decision sees it.
+
+use ringtune_shared::ids::{JobId, WorkerId};
+
+use crate::core::job::{Job, Member, Pause, Phase, Ring, TroubleKind};
+use crate::core::job_state::JobState;
+use crate::core::reform::{Limits, Named, Presence, Seat, Standing, View};
+use crate::core::turn::Turn;
+
+/// Fewer steps than these are not worth another member.
+const STEPS_WORTH_A_MEMBER: u64 = 2;
+
+impl Turn<'_> {
+    /// A ring that runs and re-forms, of a job that nobody stops; none where there is no such ring.
+    pub(in crate::core::turn) fn view(&self, id: JobId) -> Option<View> {
+        let job = self.cluster.jobs.get(&id)?;
+        let ring = job.ring.as_ref().filter(|ring| ring.reforms())?;
+        if job.state != JobState::Running || job.told_to_stop().is_some() {
+            return None;
+        }
+        let options = &self.cluster.options;
+        let size = &job.spec.common.cluster;
+        let ready = ring.joining.iter().map(|joiner| {
+            joiner.member.phase == Phase::Ready
+                && self.presence(ring, joiner.member.worker) == Presence::Here
+                && !self.is_withdrawn(joiner.member.worker)
+        });
+        Some(View {
+            now: self.now,
+            members: ring.members.iter().map(|member| self.seat_of(ring, member)).collect(),
+            ready: ready.collect(),
+            min: size.min_world_size as usize,
+            world: size.world_size as usize,
+            grows: is_worth_a_member(job),
+            link: ring.link.as_ref().and_then(|link| {
+                let (one, other) = (ring.rank_of(link.workers.0)?, ring.rank_of(link.workers.1)?);
+                Some(((one.min(other), one.max(other)), link.times))
+            }),
+            spare_by: ring.reforming.as_ref().and_then(|reforming| reforming.spare_by),
+            limits: Limits {
+                verdict: options.verdict,
+                recovery: options.recovery,
+                timeout: options.session_timeout,
+                spare: options.spare,
+                head: options.head,
+            },
+        })
+    }
+
+    fn seat_of(&self, ring: &Ring, member: &Member) -> Seat {
+        let done = matches!(member.phase, Phase::Done | Phase::Finished);
+        let standing = match member.phase {
+            _ if member.gone => Standing::Gone { done },
+            Phase::Assigned | Phase::Preparing | Phase::Ready => Standing::Entering,
+            Phase::Training => Standing::Training,
+            Phase::Waiting => waiting(ring, member.pause.as_ref(), self.now),
+            Phase::Done => Standing::Done,
+            Phase::Finished => Standing::Finished,
+            // One of them makes its member gone, or ends the job.
+            Phase::Failed | Phase::Stopped => Standing::Gone { done: false },
+        };
+        let leaving = self.is_withdrawn(member.worker);
+        Seat { standing, presence: self.presence(ring, member.worker), leaving }
+    }
+
+    fn presence(&self, ring: &Ring, worker: WorkerId) -> Presence {
+        match self.cluster.workers.get(&worker) {
+            None if self.now < ring.patience => {
+                Presence::Expected { soon: ring.returns_by, late: ring.patience }
+            }
+            None => Presence::Away(ring.patience),
+            Some(worker) => match (worker.session, worker.lost) {
+                (None, Some(lost)) => Presence::Away(lost),
+                _ => Presence::Here,
+            },
+        }
+    }
+
+    fn is_withdrawn(&self, worker: WorkerId) -> bool {
+        self.cluster.workers.get(&worker).is_some_and(|worker| worker.draining || worker.leaving)
+    }
+}
+
+fn waiting(ring: &Ring, pause: Option<&Pause>, now: crate::core::Time) -> Standing {
+    let since = pause.map_or(now, |pause| pause.since);
+    let trouble = pause.and_then(|pause| pause.trouble.as_ref());
+    let names = trouble.and_then(|trouble| {
+        let rank = usize::try_from(trouble.rank?).ok().filter(|rank| *rank < ring.members.len())?;
+        Some(Named { rank, closed: trouble.kind == TroubleKind::Closed })
+    });
+    Standing::Waiting { since, names }
+}
+
+/// Whether so much of a job is left that a new ring pays off.
+pub(in crate::core::turn) fn is_worth_a_member(job: &Job) -> bool {
+    job.stop.is_none() && job.spec.total_steps().saturating_sub(job.step) >= STEPS_WORTH_A_MEMBER
+}
