@@ -1,0 +1,132 @@
+//! What a node can run out of: its disk, its file descriptors, the right time.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+use crate::{Daemon, Launch, Sandbox};
+
+/// What fills a disk.
+const BALLAST: &str = "ballast";
+
+/// A disk of its own for a daemon's state; it is gone when the daemon ends.
+pub mod disk {
+    use super::*;
+
+    /// Whether this machine lets us; a loud line where not.
+    pub fn may_mount() -> bool {
+        let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).status();
+        let may = tried.is_ok_and(|status| status.success());
+        if !may {
+            eprintln!("SKIPPED: mounting a small file system needs root");
+        }
+        may
+    }
+
+    /// The daemon's state will be on a disk of so many bytes.
+    pub fn small(launch: Launch, sandbox: &Sandbox, bytes: u64) -> Launch {
+        let folder = sandbox.path(&launch.state).to_string_lossy().into_owned();
+        let script = format!(
+            "mkdir -p '{folder}' && mount -t tmpfs -o size={bytes} none '{folder}' && exec \"$0\" \"$@\""
+        );
+        let wrapper = ["unshare", "-m", "sh", "-c", &script].map(str::to_owned).to_vec();
+        Launch { wrapper, ..launch }
+    }
+
+    /// Fills the disk of a daemon to the last byte.
+    pub fn fill(daemon: &Daemon, state: &Path) -> Result<()> {
+        let mut file = File::create(ballast(daemon, state)?)?;
+        let part = [0; 4096];
+        while file.write_all(&part).is_ok() {}
+        Ok(())
+    }
+
+    /// Makes room again.
+    pub fn free(daemon: &Daemon, state: &Path) -> Result<()> {
+        Ok(fs::remove_file(ballast(daemon, state)?)?)
+    }
+
+    /// In the daemon's own view of the file systems.
+    fn ballast(daemon: &Daemon, state: &Path) -> Result<PathBuf> {
+        let id = daemon.process_id().context("it has ended")?;
+        Ok(PathBuf::from(format!("/proc/{id}/root{}", state.display())).join(BALLAST))
+    }
+}
+
+/// How many files a daemon may open.
+pub mod descriptors {
+    use super::*;
+
+    /// Takes a daemon the right to open any more file, and gives what it had.
+    pub fn take(daemon: &Daemon) -> Result<Rlimit> {
+        let id = daemon.process_id().context("it has ended")?;
+        let mut highest = 0;
+        for entry in fs::read_dir(format!("/proc/{id}/fd"))? {
+            let number: u64 = entry?.file_name().to_string_lossy().parse()?;
+            highest = highest.max(number);
+        }
+        let pid = Pid::from_raw(id as i32);
+        let had = prlimit(pid, Resource::Nofile, Rlimit { current: Some(highest + 1), maximum: None });
+        let had = match had {
+            Ok(had) => had,
+            // Only root may raise the hard limit to none: keep it.
+            Err(_) => {
+                let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+                prlimit(pid, Resource::Nofile, Rlimit { current: Some(highest + 1), maximum })?
+            }
+        };
+        Ok(had)
+    }
+
+    /// Gives the right back.
+    pub fn give(daemon: &Daemon, limit: Rlimit) -> Result<()> {
+        let id = daemon.process_id().context("it has ended")?;
+        prlimit(Pid::from_raw(id as i32), Resource::Nofile, limit)?;
+        Ok(())
+    }
+}
+
+/// The time of day of one daemon, by libfaketime; timers do not depend on it.
+pub mod clock {
+    use super::*;
+
+    /// Where Debian's package has the library; none, and a loud line, where it is not.
+    pub fn library() -> Option<PathBuf> {
+        let folders = fs::read_dir("/usr/lib").into_iter().flatten().filter_map(Result::ok);
+        let found = folders
+            .map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"))
+            .find(|library| library.is_file());
+        if found.is_none() {
+            eprintln!("SKIPPED: clocks that jump need libfaketime (apt-get install faketime)");
+        }
+        found
+    }
+
+    /// A daemon whose clock can be set; it starts with the right time.
+    pub fn movable(launch: Launch, sandbox: &Sandbox, library: &Path) -> Result<Launch> {
+        let file = sandbox.path(&format!("{}.clock", launch.label));
+        fs::write(&file, "+0")?;
+        Ok(launch
+            .variable("LD_PRELOAD", &library.to_string_lossy())
+            .variable("FAKETIME_TIMESTAMP_FILE", &file.to_string_lossy())
+            .variable("FAKETIME_NO_CACHE", "1")
+            .variable("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+            .variable("DONT_FAKE_MONOTONIC", "1"))
+    }
+
+    /// From now on the daemon's clock is so many seconds off.
+    pub fn jump(sandbox: &Sandbox, label: &str, seconds: i64) -> Result<()> {
+        let file = sandbox.path(&format!("{label}.clock"));
+        ensure!(file.is_file(), "the clock of {label} cannot be moved");
+        // Replaced as a whole: it is read again and again.
+        let next = sandbox.path(&format!("{label}.clock-next"));
+        fs::write(&next, format!("{seconds:+}"))?;
+        Ok(fs::rename(next, file)?)
+    }
+}

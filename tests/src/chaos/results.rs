@@ -1,0 +1,1 @@
+//! What many rounds measured, as a table.
