@@ -92,7 +92,8 @@ impl<'a> Cluster<'a> {
 
     /// Starts a daemon that has ended again, on the same state. The coordinator comes back at its address.
     pub async fn start_again(&mut self, label: &str) -> Result<()> {
-        let mut launch = self.launches.get(label).cloned().with_context(|| format!("there was no {label}"))?;
+        let mut launch =
+            self.launches.get(label).cloned().with_context(|| format!("there was no {label}"))?;
         if self.coordinator.label == label {
             launch.listen = self.coordinator.grpc.clone();
         }

@@ -1,16 +1,17 @@
 //! What a job comes to when nothing goes wrong.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_proto::v1::{self, JobState};
 use ringtune_shared::ids::ContentHash;
 use serde::{Deserialize, Serialize};
 
-use super::row::Row;
-use crate::{
-    Cluster, Job, Launch, Sandbox, daemon::COORDINATOR, job::text, places,
+use super::{
+    row::Row,
+    story::{self, Story},
 };
+use crate::{Cluster, Job, Launch, Sandbox, daemon::COORDINATOR, job::text, places, wait::until};
 
 /// The file that is compared.
 const EMBEDDING: &str = "learned_embeds.safetensors";
@@ -48,8 +49,7 @@ pub async fn results(sandbox: &Sandbox, cluster: &Cluster<'_>, job_id: &str) -> 
     let metrics = fs::read_to_string(output.join("metrics.csv")).context("metrics.csv")?;
     let number = |line: &str| line.split(',').next().and_then(|number| number.parse().ok());
     let measured_steps = metrics.lines().skip(1).map(|line| number(line).context(line.to_owned()));
-    let request =
-        v1::ListStepsRequest { job_id: job_id.to_owned(), page_size: 10_000, ..Default::default() };
+    let request = v1::ListStepsRequest { job_id: job_id.to_owned(), page_size: 10_000, ..Default::default() };
     let steps = cluster.jobs().await?.list_steps(request).await?.into_inner().steps;
     Ok(Results {
         embedding: ContentHash::of(&embedding).to_string(),
@@ -71,8 +71,15 @@ pub async fn without_faults(row: &Row) -> Result<Results> {
     let launch = Launch::worker("worker-1", row.program, &cluster.coordinator.grpc);
     cluster.add_worker(launch.flags(row.clean_flags.iter().map(String::as_str))).await?;
     let id = cluster.submit(&job_file).await?;
-    let ended = cluster.wait_for_end(&id).await?;
-    ensure!(ended.state() == JobState::Succeeded, "without faults it is {:?}: {}", ended.state(), ended.state_reason);
+    let story = Story::follow(&cluster.coordinator.grpc, &id)?;
+    let over = || std::future::ready(Ok(story.job().filter(story::has_ended)));
+    let ended = until("the job ends", Duration::from_secs(row.deadline), over).await?;
+    ensure!(
+        ended.state() == JobState::Succeeded,
+        "without faults it is {:?}: {}",
+        ended.state(),
+        ended.state_reason
+    );
     let results = results(&sandbox, &cluster, &id).await?;
     let all: Vec<i64> = (1..=row.steps).collect();
     ensure!(results.listed_steps == all, "without faults its steps are {:?}", results.listed_steps);

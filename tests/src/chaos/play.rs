@@ -16,9 +16,6 @@ use super::{
 };
 use crate::wait::until;
 
-/// A moment that does not come within this does not come.
-const MOMENT: Duration = Duration::from_secs(40);
-
 /// Waits for one moment, or does one thing.
 pub(super) async fn play(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
     let context = || format!("{act:?}, at step {} of epoch {}", story.step(), story.epoch());
@@ -32,55 +29,50 @@ async fn moment(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
             sleep(stage.random.pause(between.from..between.to)).await;
             Ok(())
         }
-        Act::Step(step) => comes(story, || story.step() >= step).await,
-        Act::Preparing => comes(story, || state(story) == Some(JobState::Preparing)).await,
-        Act::Reforming => comes(story, || story.job().is_some_and(|job| reforms(&job))).await,
+        Act::Step(step) => comes(stage.patience, story, || story.step() >= step).await,
+        Act::Preparing => comes(stage.patience, story, || state(story) == Some(JobState::Preparing)).await,
+        Act::Reforming => comes(stage.patience, story, || story.job().is_some_and(|job| reforms(&job))).await,
         Act::StepOfEpoch(epoch) => {
             let made = || {
                 let events = story.events();
                 events.iter().any(|seen| story::step(seen).is_some_and(|step| step.epoch >= epoch))
             };
-            comes(story, made).await
+            comes(stage.patience, story, made).await
         }
         Act::Member(who) => {
             let label = label_of(stage, story, who)?;
             let id = stage.cluster.daemon(&label)?.id.clone();
-            comes(story, || members(story).iter().any(|member| member.worker_id == id)).await
+            comes(stage.patience, story, || members(story).iter().any(|member| member.worker_id == id)).await
         }
-        Act::Members(count) => comes(story, || members(story).len() == count).await,
+        Act::Members(count) => comes(stage.patience, story, || members(story).len() == count).await,
         Act::Says(text) => {
             let said = || {
                 let events = story.events();
                 events.iter().any(|seen| story::line(seen).is_some_and(|line| line.message.contains(text)))
             };
-            comes(story, said).await
+            comes(stage.patience, story, said).await
         }
         Act::File(who, text) => {
             let folder = stage.sandbox.path(&label_of(stage, story, who)?);
-            comes(story, || has_file(&folder, text)).await
+            comes(stage.patience, story, || has_file(&folder, text)).await
         }
         other => bail!("{other:?} is no moment"),
     }
 }
 
 /// Waits until it is true; fails at once when the job ends before.
-async fn comes(story: &Story, question: impl Fn() -> bool) -> Result<()> {
+async fn comes(patience: Duration, story: &Story, question: impl Fn() -> bool) -> Result<()> {
     let ask = || -> std::future::Ready<Result<Option<()>>> {
         let answer = if question() {
             Ok(Some(()))
-        } else if let Some(job) = story.job().filter(has_ended) {
+        } else if let Some(job) = story.job().filter(story::has_ended) {
             Err(anyhow::anyhow!("the job is {:?} before that: {}", job.state(), job.state_reason))
         } else {
             Ok(None)
         };
         std::future::ready(answer)
     };
-    until("the moment does not come", MOMENT, ask).await
-}
-
-/// Whether a job is over.
-pub(super) fn has_ended(job: &v1::Job) -> bool {
-    matches!(job.state(), JobState::Succeeded | JobState::Failed | JobState::Cancelled)
+    until("the moment does not come", patience, ask).await
 }
 
 fn state(story: &Story) -> Option<JobState> {

@@ -292,7 +292,12 @@ async fn pass(from: &TcpStream, to: &TcpStream, direction: Direction, shared: &S
 }
 
 /// Writes one part as the weather lets it.
-async fn send(to: &TcpStream, mut part: Vec<u8>, direction: Direction, shared: &Shared) -> std::io::Result<()> {
+async fn send(
+    to: &TcpStream,
+    mut part: Vec<u8>,
+    direction: Direction,
+    shared: &Shared,
+) -> std::io::Result<()> {
     if direction == Direction::Forth {
         shared.damage(&mut part);
     }

@@ -229,4 +229,31 @@ impl Row {
     pub fn deadline(self, deadline: u64) -> Self {
         Self { deadline, ..self }
     }
+
+    /// Lets faults at random last for so many seconds, with a job that is long enough: a row without any stays.
+    pub fn last_for(&mut self, seconds: u64) {
+        for act in &mut self.acts {
+            if let Act::Mixed(before) = act {
+                self.steps = self.steps * seconds as i64 / (*before).max(1) as i64;
+                self.deadline += seconds * 4;
+                *before = seconds;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_at_random_can_last_longer_and_so_does_their_job() {
+        let mut row = Row::new("row", 3).steps(400).acts([Act::Step(10), Act::Mixed(20)]);
+        row.last_for(200);
+        assert_eq!((row.steps, &row.acts[1]), (4_000, &Act::Mixed(200)));
+        assert!(row.deadline > 200);
+        let mut other = Row::new("row", 2).acts([Act::Kill(Who::Rank(1))]);
+        other.last_for(200);
+        assert_eq!((other.steps, other.deadline), (60, 60));
+    }
 }

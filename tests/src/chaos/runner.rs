@@ -10,7 +10,7 @@ use ringtune_proto::v1;
 
 use super::{
     clean,
-    play::{has_ended, play},
+    play::play,
     proxy::{Proxy, Way, Weather},
     row::Row,
     stage::Stage,
@@ -49,7 +49,8 @@ pub async fn run(row: &Row, seed: u64) -> Result<Outcome> {
     let sandbox = Sandbox::new()?;
     let limit = Duration::from_secs(row.deadline);
     let played = tokio::time::timeout(limit, Box::pin(within(&sandbox, row, seed, &clean))).await;
-    let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("it hangs: not over after {} s", row.deadline)));
+    let played =
+        played.unwrap_or_else(|_| Err(anyhow::anyhow!("it hangs: not over after {} s", row.deadline)));
     let outcome = played.with_context(|| format!("{}\nin row {}, seed {seed}", logs(&sandbox), row.name))?;
     if let Outcome::Passed(measured) = outcome {
         eprintln!("{}: {measured:?}", row.name);
@@ -78,7 +79,7 @@ async fn within(sandbox: &Sandbox, row: &Row, seed: u64, clean: &clean::Results)
         played.with_context(|| told(&story))?;
     }
     // 3. What came out.
-    let ended = || std::future::ready(Ok(story.job().filter(has_ended)));
+    let ended = || std::future::ready(Ok(story.job().filter(story::has_ended)));
     let job = until("the job ends", Duration::from_secs(row.deadline), ended).await?;
     verdict::succeeded(&job).with_context(|| told(&story))?;
     let last = job.last_sequence;
@@ -137,7 +138,8 @@ fn told(story: &Story) -> String {
 fn logs(sandbox: &Sandbox) -> String {
     let mut shown = String::new();
     let entries = fs::read_dir(sandbox.folder()).into_iter().flatten().filter_map(Result::ok);
-    let mut logs: Vec<_> = entries.map(|entry| entry.path()).filter(|path| path.extension() == Some("log".as_ref())).collect();
+    let mut logs: Vec<_> =
+        entries.map(|entry| entry.path()).filter(|path| path.extension() == Some("log".as_ref())).collect();
     logs.sort();
     for log in logs {
         let text = fs::read(&log).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! The daemons of a row, and everything around them that can be made bad.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result};
 use rustix::process::Rlimit;
@@ -29,6 +29,8 @@ pub struct Stage<'a> {
     pub coordinator_links: BTreeMap<String, Proxy>,
     /// How many files daemons could open that can open none now.
     pub descriptors: BTreeMap<String, Rlimit>,
+    /// A moment that does not come within this does not come.
+    pub patience: Duration,
     /// The cables.
     pub network: Option<Network>,
     ground: Ground,
@@ -70,6 +72,7 @@ impl<'a> Stage<'a> {
             ring_links: BTreeMap::new(),
             coordinator_links: BTreeMap::new(),
             descriptors: BTreeMap::new(),
+            patience: Duration::from_secs(row.deadline) * 2 / 3,
             network,
             ground: row.ground,
             program: row.program,

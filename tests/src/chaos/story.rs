@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 use ringtune_proto::v1::{
-    self, job_event::Event, job_service_client::JobServiceClient, watch_job_response::Response,
+    self, JobState, job_event::Event, job_service_client::JobServiceClient, watch_job_response::Response,
 };
 use tokio::{task::JoinHandle, time::sleep};
 use tonic::transport::{Channel, Endpoint};
@@ -125,6 +125,11 @@ async fn look(mut client: JobServiceClient<Channel>, job_id: String, told: Arc<M
     }
 }
 
+/// Whether a job is over.
+pub fn has_ended(job: &v1::Job) -> bool {
+    matches!(job.state(), JobState::Succeeded | JobState::Failed | JobState::Cancelled)
+}
+
 /// The report of a step, if it is one.
 pub fn step(seen: &Seen) -> Option<&v1::StepReport> {
     match &seen.event {
@@ -173,7 +178,9 @@ fn steps_done_again(events: &[Seen], since: Instant) -> i64 {
     for (index, seen) in events.iter().enumerate().filter(|(_, seen)| seen.at >= since) {
         let Some(said) = line(seen) else { continue };
         let begins_after = match said.message.strip_prefix("resumed after step ") {
-            Some(rest) => rest.split(|letter: char| !letter.is_ascii_digit()).next().and_then(|n| n.parse().ok()),
+            Some(rest) => {
+                rest.split(|letter: char| !letter.is_ascii_digit()).next().and_then(|n| n.parse().ok())
+            }
             None => said.message.starts_with("training: ").then_some(0),
         };
         if let Some(begins_after) = begins_after {

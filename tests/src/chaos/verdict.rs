@@ -70,7 +70,10 @@ mod tests {
         let (mut events, mut found) = (vec![seen(1), seen(2)], results());
         change(&mut job, &mut events, &mut found);
         let row = Row::new("row", 2).steps(2).one_ring();
-        judge(&row, &job, &events, &found, &results()).err().map(|error| error.to_string()).unwrap_or_default()
+        judge(&row, &job, &events, &found, &results())
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
     }
 
     #[test]

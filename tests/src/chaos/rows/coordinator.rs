@@ -3,7 +3,8 @@
 use crate::chaos::row::{Act, Ground, Row, Who, pause};
 
 pub(super) fn rows() -> Vec<Row> {
-    let again = [Act::Kill(Who::Coordinator), pause(100..900), Act::StartAgain(Who::Coordinator), pause(200..900)];
+    let again =
+        [Act::Kill(Who::Coordinator), pause(100..900), Act::StartAgain(Who::Coordinator), pause(200..900)];
     vec![
         Row::new("the_coordinator_dies_again_and_again", 2)
             .steps(150)

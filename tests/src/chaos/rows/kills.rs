@@ -22,19 +22,22 @@ fn phases() -> Vec<Row> {
         Row::new("a_worker_dies_while_it_prepares", 2)
             .flags(&["--gradient-takes=25", "--load-takes=800"])
             .acts([Act::Preparing, pause(100..600), Act::Kill(Who::Rank(1))]),
-        Row::new("a_worker_dies_while_it_computes", 2)
-            .flags(&SLOW)
-            .acts([Act::Step(BEFORE_SLOW), pause(100..600), Act::Kill(Who::Rank(1))]),
-        Row::new("rank_0_dies_while_it_computes", 2)
-            .flags(&SLOW)
-            .acts([Act::Step(BEFORE_SLOW), pause(100..600), Act::Kill(Who::Rank(0))]),
+        Row::new("a_worker_dies_while_it_computes", 2).flags(&SLOW).acts([
+            Act::Step(BEFORE_SLOW),
+            pause(100..600),
+            Act::Kill(Who::Rank(1)),
+        ]),
+        Row::new("rank_0_dies_while_it_computes", 2).flags(&SLOW).acts([
+            Act::Step(BEFORE_SLOW),
+            pause(100..600),
+            Act::Kill(Who::Rank(0)),
+        ]),
         // Worker 1 is slow, so worker 2 has sent its gradient and waits for the other one.
         Row::new("a_worker_dies_in_the_exchange", 2)
             .flag_of(1, "--slow-gradient=15")
             .flag_of(1, "--slow-gradient-takes=1200")
             .acts([Act::Step(BEFORE_SLOW), pause(200..600), Act::Kill(Who::Worker(2))]),
-        large("a_worker_dies_in_the_optimizer")
-            .acts([Act::Step(20), pause(0..100), Act::Kill(Who::Rank(1))]),
+        large("a_worker_dies_in_the_optimizer").acts([Act::Step(20), pause(0..100), Act::Kill(Who::Rank(1))]),
         large("rank_0_dies_at_a_checkpoint")
             .key("train.checkpointing_steps", 1)
             .key("train.checkpoints_total_limit", 2)
@@ -46,15 +49,13 @@ fn phases() -> Vec<Row> {
             .key("train.validation_steps", 30)
             .acts([Act::Step(29), pause(200..600), Act::Kill(Who::Rank(1))]),
         // The files of rank 0 are megabytes, and its link to the coordinator takes a tenth of that in a second.
-        large("rank_0_dies_at_the_last_upload")
-            .on(Ground::Proxies)
-            .acts([
-                Act::Step(30),
-                Act::CoordinatorLink(Who::Rank(0), Weather::narrow(200_000)),
-                Act::Step(60),
-                pause(100..600),
-                Act::Kill(Who::Rank(0)),
-            ]),
+        large("rank_0_dies_at_the_last_upload").on(Ground::Proxies).acts([
+            Act::Step(30),
+            Act::CoordinatorLink(Who::Rank(0), Weather::narrow(200_000)),
+            Act::Step(60),
+            pause(100..600),
+            Act::Kill(Who::Rank(0)),
+        ]),
     ]
 }
 
@@ -86,10 +87,7 @@ fn several() -> Vec<Row> {
 
 fn newcomers() -> Vec<Row> {
     // What the giver gives goes back on the link on which it is dialled; its own neighbours' rows go forth.
-    let slow = Weather {
-        back: Way { held: false, bytes_per_second: Some(2_000_000) },
-        ..Weather::default()
-    };
+    let slow = Weather { back: Way { held: false, bytes_per_second: Some(2_000_000) }, ..Weather::default() };
     let giving = |name, dies| {
         Row::new(name, 2).large(LARGE).on(Ground::Proxies).steps(200).acts([
             Act::Step(10),

@@ -42,10 +42,8 @@ fn connections() -> Vec<Row> {
             pause(4_000..5_000),
             Act::RingLink(Who::Rank(1), Weather::default()),
         ]),
-        wide("a_connection_breaks_within_a_chunk").acts([
-            Act::Step(20),
-            Act::CutRingLinkAfter(Who::Rank(1), 100_003),
-        ]),
+        wide("a_connection_breaks_within_a_chunk")
+            .acts([Act::Step(20), Act::CutRingLinkAfter(Who::Rank(1), 100_003)]),
         row("all_connections_of_a_worker_break").acts([
             Act::Step(20),
             pause(0..60),
@@ -93,8 +91,11 @@ fn slow_ones() -> Vec<Row> {
 }
 
 fn mixed() -> Vec<Row> {
-    vec![Row::new("everything_at_random", 3).on(Ground::Proxies).steps(400).deadline(120).acts([
-        Act::Step(10),
-        Act::Mixed(15),
-    ])]
+    vec![
+        Row::new("everything_at_random", 3)
+            .on(Ground::Proxies)
+            .steps(400)
+            .deadline(120)
+            .acts([Act::Step(10), Act::Mixed(15)]),
+    ]
 }

@@ -5,12 +5,13 @@ mod kills;
 mod links;
 mod nodes;
 mod stops;
+pub mod torch;
 
 use anyhow::{Context as _, Result};
 
 use super::row::Row;
 
-/// All rows, in the order in which they are played.
+/// All rows of fake engines, in the order in which they are played.
 pub fn all() -> Vec<Row> {
     [kills::rows(), stops::rows(), links::rows(), coordinator::rows(), nodes::rows()].concat()
 }
@@ -28,7 +29,8 @@ mod tests {
 
     #[test]
     fn every_row_has_a_name_of_its_own() {
-        let names: BTreeSet<&str> = all().iter().map(|row| row.name).collect();
-        assert_eq!(names.len(), all().len());
+        let rows = [all(), torch::small(), torch::full_size("")].concat();
+        let names: BTreeSet<&str> = rows.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), rows.len());
     }
 }
