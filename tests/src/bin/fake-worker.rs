@@ -45,6 +45,9 @@ struct EngineArguments {
     /// Floats of a token row: a job's state is num_vectors x width x 3 floats
     #[arg(long, value_name = "FLOATS")]
     text_width: Option<usize>,
+    /// What it says of its kernels: workers that differ in it are of different numerics classes
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    kernels_revision: u32,
     /// The gradient that is never done
     #[arg(long, value_name = "N")]
     hang_on_gradient: Option<u64>,
@@ -63,6 +66,7 @@ impl EngineArguments {
             loss_takes: Duration::from_millis(self.loss_takes),
             pictures_take: Duration::from_millis(self.pictures_take),
             text_width: self.text_width,
+            kernels_revision: self.kernels_revision,
             hang_on_gradient: self.hang_on_gradient,
             not_finite: self.not_finite_on_gradient.map(|gradient| (gradient, gradient)),
             ..FakeScript::default()

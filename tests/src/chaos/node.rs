@@ -1,6 +1,7 @@
 //! What a node can run out of: its disk, its file descriptors, the right time.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::Write as _,
     path::{Path, PathBuf},
@@ -8,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use crate::{Daemon, Launch, Sandbox};
 
@@ -66,21 +67,15 @@ pub mod descriptors {
     /// Takes a daemon the right to open any more file, and gives what it had.
     pub fn take(daemon: &Daemon) -> Result<Rlimit> {
         let id = daemon.process_id().context("it has ended")?;
-        let mut highest = 0;
+        let mut taken = BTreeSet::new();
         for entry in fs::read_dir(format!("/proc/{id}/fd"))? {
-            let number: u64 = entry?.file_name().to_string_lossy().parse()?;
-            highest = highest.max(number);
+            taken.insert(entry?.file_name().to_string_lossy().parse::<u64>()?);
         }
-        let pid = Pid::from_raw(id as i32);
-        let had = prlimit(pid, Resource::Nofile, Rlimit { current: Some(highest + 1), maximum: None });
-        let had = match had {
-            Ok(had) => had,
-            // Only root may raise the hard limit to none: keep it.
-            Err(_) => {
-                let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
-                prlimit(pid, Resource::Nofile, Rlimit { current: Some(highest + 1), maximum })?
-            }
-        };
+        // What is open above the limit stays open.
+        let free = (0..).find(|number| !taken.contains(number)).unwrap_or_default();
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let had =
+            prlimit(Pid::from_raw(id as i32), Resource::Nofile, Rlimit { current: Some(free), maximum })?;
         Ok(had)
     }
 

@@ -1,8 +1,13 @@
 //! A row's script, line by line.
 
-use std::{fs, future::Future, path::Path, time::Duration};
+use std::{
+    fs,
+    future::Future,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use ringtune_proto::v1::{self, JobReason, JobState, RankPhase};
 use rustix::process::Signal;
 use tokio::time::sleep;
@@ -43,6 +48,12 @@ async fn moment(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
             let label = label_of(stage, story, who)?;
             let id = stage.cluster.daemon(&label)?.id.clone();
             comes(stage.patience, story, || members(story).iter().any(|member| member.worker_id == id)).await
+        }
+        Act::NoMember(who) => {
+            let label = label_of(stage, story, who)?;
+            let id = stage.cluster.daemon(&label)?.id.clone();
+            ensure!(members(story).iter().all(|member| member.worker_id != id), "{label} is in the ring");
+            Ok(())
         }
         Act::Members(count) => comes(stage.patience, story, || members(story).len() == count).await,
         Act::Says(text) => {
@@ -131,7 +142,19 @@ async fn fault(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
             stage.cluster.daemon(&label)?.ended().await?;
             stage.start_again(&label).await
         }
-        Act::Add => stage.add_worker().await,
+        Act::Add => stage.add_worker(&[]).await,
+        Act::AddOther => stage.add_worker(&["--kernels-revision=1"]).await,
+        Act::TruncateCheckpoint | Act::FlipCheckpoint => {
+            let file = newest_checkpoint(stage, story).await?;
+            let mut bytes = fs::read(&file)?;
+            let middle = bytes.len() / 2;
+            if act == Act::TruncateCheckpoint {
+                bytes.truncate(middle)
+            } else {
+                bytes[middle] ^= 1
+            }
+            Ok(fs::write(&file, bytes)?)
+        }
         Act::RingLink(who, weather) => on_ring_link(stage, story, who, |proxy| proxy.set(weather)),
         Act::CutRingLink(who) => on_ring_link(stage, story, who, Proxy::cut),
         Act::CutRingLinkAfter(who, bytes) => on_ring_link(stage, story, who, |proxy| proxy.cut_after(bytes)),
@@ -178,6 +201,20 @@ async fn fault(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
     }
 }
 
+/// Where the coordinator keeps the newest checkpoint of the job.
+async fn newest_checkpoint(stage: &Stage<'_>, story: &Story) -> Result<PathBuf> {
+    let job_id = story.job().context("a job")?.job_id;
+    let request = v1::ListArtifactsRequest { job_id, ..Default::default() };
+    let listed = stage.cluster.artifacts().await?.list_artifacts(request).await?.into_inner().artifacts;
+    let step = |name: &str| -> Option<u64> {
+        name.strip_prefix("checkpoint-")?.strip_suffix(".safetensors")?.parse().ok()
+    };
+    let newest = listed.iter().filter_map(|artifact| Some((step(&artifact.name)?, &artifact.sha256))).max();
+    let (_, hash) = newest.context("no checkpoint is kept")?;
+    let folder = stage.sandbox.path("coordinator/contents/sha256").join(&hash[..2]);
+    Ok(folder.join(hash))
+}
+
 fn signal(stage: &mut Stage<'_>, story: &Story, who: Who, signal: Signal) -> Result<()> {
     let label = label_of(stage, story, who)?;
     stage.cluster.signal(&label, signal)
@@ -220,7 +257,7 @@ fn random_fault(choice: u64, who: Who, bytes: u64) -> Vec<Act> {
     use super::proxy::Weather;
     let fine = Weather::default();
     let late = Weather::late(Duration::from_millis(50), Duration::from_millis(50));
-    match choice % 9 {
+    match choice % 10 {
         0 | 1 => vec![Act::Kill(who), Act::StartAgain(who)],
         2 => vec![Act::Kill(Who::Coordinator), Act::StartAgain(Who::Coordinator)],
         3 => vec![Act::Stop(who), Act::Continue(who)],
@@ -228,6 +265,7 @@ fn random_fault(choice: u64, who: Who, bytes: u64) -> Vec<Act> {
         5 => vec![Act::CoordinatorLink(who, Weather::black_hole()), Act::CoordinatorLink(who, fine)],
         6 => vec![Act::CutRingLinkAfter(who, bytes)],
         7 => vec![Act::FlipBits(who, 1)],
+        8 => vec![Act::Terminate(who), Act::StartAgain(who)],
         _ => vec![Act::RingLink(who, late), Act::RingLink(who, fine)],
     }
 }

@@ -321,6 +321,7 @@ async fn send(
         rest = &rest[written..];
         if shared.count(direction, written) {
             shared.cut();
+            return Err(std::io::ErrorKind::ConnectionReset.into());
         }
         if let Some(rate) = rate {
             sleep(Duration::from_secs_f64(written as f64 / rate.max(1) as f64)).await;

@@ -50,6 +50,8 @@ pub enum Act {
     Member(Who),
     /// So many workers have ranks in the newest ring.
     Members(usize),
+    /// This worker has no rank in the newest ring: not waited for, but required.
+    NoMember(Who),
     /// A line of the job's log has this text.
     Says(&'static str),
     /// A file whose name has this text is in this daemon's state folder.
@@ -68,6 +70,12 @@ pub enum Act {
     StartAgain(Who),
     /// Starts one more worker.
     Add,
+    /// Starts one more worker, of another numerics class.
+    AddOther,
+    /// Cuts off the second half of the newest checkpoint that the coordinator keeps.
+    TruncateCheckpoint,
+    /// Flips a bit in the middle of it.
+    FlipCheckpoint,
     /// The link on which a worker is dialled by its neighbours.
     RingLink(Who, Weather),
     /// The link on which a worker dials the coordinator.
@@ -126,6 +134,7 @@ impl Act {
                 | Self::StepOfEpoch(_)
                 | Self::Member(_)
                 | Self::Members(_)
+                | Self::NoMember(_)
                 | Self::Says(_)
                 | Self::File(..)
         )

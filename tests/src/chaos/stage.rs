@@ -85,9 +85,10 @@ impl<'a> Stage<'a> {
         Ok(Some(stage))
     }
 
-    /// Starts one more worker like the first one.
-    pub async fn add_worker(&mut self) -> Result<()> {
-        let flags = self.flags.clone();
+    /// Starts one more worker like the first one, with more flags.
+    pub async fn add_worker(&mut self, more: &[&str]) -> Result<()> {
+        let mut flags = self.flags.clone();
+        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
         self.add_worker_with(&flags).await
     }
 

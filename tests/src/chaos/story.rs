@@ -172,11 +172,11 @@ pub fn measure(events: &[Seen], since: Instant, epoch: u64) -> Measured {
     }
 }
 
-/// A ring says where it begins: "resumed after step N; …", or "training: N steps" from the first one on.
+/// Rank 0 says where a ring begins: "resumed after step N; …", or "training: N steps" from the first one on.
 fn steps_done_again(events: &[Seen], since: Instant) -> i64 {
     let mut lost = 0;
     for (index, seen) in events.iter().enumerate().filter(|(_, seen)| seen.at >= since) {
-        let Some(said) = line(seen) else { continue };
+        let Some(said) = line(seen).filter(|line| line.rank == Some(0)) else { continue };
         let begins_after = match said.message.strip_prefix("resumed after step ") {
             Some(rest) => {
                 rest.split(|letter: char| !letter.is_ascii_digit()).next().and_then(|n| n.parse().ok())
@@ -197,13 +197,17 @@ mod tests {
     fn told(start: Instant) -> Vec<Seen> {
         let seen = |milliseconds, event| Seen { at: start + Duration::from_millis(milliseconds), event };
         let step = |step, epoch| Event::Step(v1::StepReport { step, epoch, ..Default::default() });
-        let log = |text: &str| Event::Log(v1::LogLine { message: text.to_owned(), ..Default::default() });
+        let said = |rank, text: &str| {
+            Event::Log(v1::LogLine { message: text.to_owned(), rank, ..Default::default() })
+        };
+        let log = |text: &str| said(Some(0), text);
         vec![
             seen(0, log("training: 60 steps")),
             seen(100, step(1, 1)),
             seen(200, step(2, 1)),
             seen(300, step(3, 1)),
-            seen(900, log("the worker of rank 1 is lost")),
+            seen(900, said(None, "the worker of rank 1 is lost")),
+            seen(1000, said(Some(1), "resumed after step 2; training: steps 3 to 60")),
             seen(1000, log("resumed after step 2; training: steps 3 to 60")),
             seen(1200, step(4, 2)),
         ]

@@ -76,6 +76,8 @@ fn several() -> Vec<Row> {
             Act::StartAgain(Who::Worker(1)),
             Act::StartAgain(Who::Worker(2)),
         ]),
+        all_die_and("the_newest_checkpoint_is_cut_short", Act::TruncateCheckpoint),
+        all_die_and("a_bit_of_the_newest_checkpoint_flips", Act::FlipCheckpoint),
         Row::new("a_worker_dies_while_the_ring_forms_anew", 3).acts([
             Act::Step(20),
             Act::Kill(Who::Rank(2)),
@@ -83,6 +85,18 @@ fn several() -> Vec<Row> {
             Act::Kill(Who::Rank(1)),
         ]),
     ]
+}
+
+/// All workers die, and what the job could go on from is damaged.
+fn all_die_and(name: &'static str, damage: Act) -> Row {
+    Row::new(name, 2).key("train.checkpointing_steps", 5).acts([
+        Act::Step(23),
+        Act::Kill(Who::Worker(1)),
+        Act::Kill(Who::Worker(2)),
+        damage,
+        Act::StartAgain(Who::Worker(1)),
+        Act::StartAgain(Who::Worker(2)),
+    ])
 }
 
 fn newcomers() -> Vec<Row> {
@@ -106,6 +120,14 @@ fn newcomers() -> Vec<Row> {
             Act::StartAgain(Who::Worker(2)),
             Act::StepOfEpoch(2),
             Act::Members(2),
+        ]),
+        Row::new("a_worker_of_another_class_comes", 2).steps(100).acts([
+            Act::Step(10),
+            Act::Kill(Who::Worker(2)),
+            Act::AddOther,
+            Act::StepOfEpoch(2),
+            pause(300..600),
+            Act::NoMember(Who::Worker(3)),
         ]),
         giving("a_newcomer_dies_while_it_takes_the_state", Who::Worker(3)),
         giving("the_giver_of_the_state_dies_while_it_gives", Who::Rank(0)),

@@ -31,7 +31,7 @@ pub(super) fn rows() -> Vec<Row> {
             pause(0..60),
             Act::Terminate(Who::Rank(1)),
         ]),
-        Row::new("an_engine_hangs", 2).flag_of(1, "--hang-on-gradient=20"),
+        Row::new("an_engine_hangs", 2).flag_of(1, "--hang-on-gradient=20").deadline(45),
         not_a_number(),
     ]
 }

@@ -108,7 +108,7 @@ impl Engine for FakeEngine {
         Ok(EngineIdentity {
             library_version: "none".to_owned(),
             instruction_set: "fake".to_owned(),
-            kernels_revision: 0,
+            kernels_revision: self.script.kernels_revision,
             probe: "0".repeat(16),
         })
     }

@@ -30,6 +30,8 @@ pub struct FakeScript {
     pub loss_takes: Duration,
     /// How long one request for pictures takes.
     pub pictures_take: Duration,
+    /// What the engine says of its kernels: engines that differ in it are of different numerics classes.
+    pub kernels_revision: u32,
     /// Floats of a token row, which decides how large the state of a job is; none: [`FakeEngine::TEXT_WIDTH`].
     ///
     /// [`FakeEngine::TEXT_WIDTH`]: crate::FakeEngine::TEXT_WIDTH
