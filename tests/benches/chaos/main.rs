@@ -14,7 +14,7 @@ use ringtune_tests::{
     chaos::{
         self, Outcome,
         results::{About, Rounds, section},
-        rows,
+        rows, say,
     },
     places,
 };
@@ -121,9 +121,4 @@ fn said(program: &str, arguments: &[&str]) -> Result<String> {
     let output = command.args(arguments).current_dir(places::repository()).output();
     let output = output.with_context(|| format!("run {program}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-fn say(text: &str) {
-    // Nobody may be there to read it.
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

@@ -4,7 +4,7 @@
 use std::{process::ExitCode, sync::OnceLock, time::Duration};
 
 use clap::{Args, Parser};
-use ringtune_fake_engine::{FakeEngine, FakeScript};
+use ringtune_fake_engine::{FakeEngine, FakeMachine, FakeScript};
 use ringtune_worker::{
     arguments::DaemonArguments,
     engine::{EngineError, EngineHandle},
@@ -59,8 +59,7 @@ struct EngineArguments {
 impl EngineArguments {
     fn script(&self) -> FakeScript {
         let slow = self.slow_gradient.zip(self.slow_gradient_takes.map(Duration::from_millis));
-        FakeScript {
-            gradient_takes: Duration::from_millis(self.gradient_takes),
+        let machine = FakeMachine {
             slow_gradient: slow,
             load_takes: Duration::from_millis(self.load_takes),
             loss_takes: Duration::from_millis(self.loss_takes),
@@ -68,7 +67,11 @@ impl EngineArguments {
             text_width: self.text_width,
             kernels_revision: self.kernels_revision,
             hang_on_gradient: self.hang_on_gradient,
+        };
+        FakeScript {
+            gradient_takes: Duration::from_millis(self.gradient_takes),
             not_finite: self.not_finite_on_gradient.map(|gradient| (gradient, gradient)),
+            machine,
             ..FakeScript::default()
         }
     }

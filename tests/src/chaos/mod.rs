@@ -22,3 +22,10 @@ mod verdict;
 pub use row::{Act, Ground, Row, Who};
 pub use runner::{Outcome, run, seed};
 pub use story::Measured;
+
+/// Says something to whoever reads stderr.
+pub fn say(text: &str) {
+    use std::io::Write as _;
+    // Nobody may be there.
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}

@@ -4,6 +4,8 @@ use std::process::{Command, id};
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::say;
+
 /// Behind no interface: what is sent there is lost without a word.
 const NOBODY: &str = "02:00:00:00:00:01";
 
@@ -26,7 +28,7 @@ impl Network {
     pub fn start(nodes: usize) -> Result<Option<Self>> {
         let bridge = format!("rtb{}", id());
         if let Err(error) = ip(&["link", "add", &bridge, "type", "bridge"]) {
-            eprintln!("SKIPPED: a network of its own needs root and iproute2: {error:#}");
+            say(&format!("SKIPPED: a network of its own needs root and iproute2: {error:#}"));
             return Ok(None);
         }
         let network = Self { bridge, nodes };

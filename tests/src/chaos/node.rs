@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
+use super::say;
 use crate::{Daemon, Launch, Sandbox};
 
 /// What fills a disk.
@@ -25,7 +26,7 @@ pub mod disk {
         let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).status();
         let may = tried.is_ok_and(|status| status.success());
         if !may {
-            eprintln!("SKIPPED: mounting a small file system needs root");
+            say("SKIPPED: mounting a small file system needs root");
         }
         may
     }
@@ -98,7 +99,7 @@ pub mod clock {
             .map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"))
             .find(|library| library.is_file());
         if found.is_none() {
-            eprintln!("SKIPPED: clocks that jump need libfaketime (apt-get install faketime)");
+            say("SKIPPED: clocks that jump need libfaketime (apt-get install faketime)");
         }
         found
     }

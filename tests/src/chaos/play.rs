@@ -16,6 +16,7 @@ use super::{
     node::{clock, descriptors, disk},
     proxy::Proxy,
     row::{Act, Who},
+    say,
     stage::Stage,
     story::{self, Story},
 };
@@ -234,7 +235,7 @@ async fn mixed(stage: &mut Stage<'_>, story: &Story, long: Duration) -> Result<(
         let who = Who::Worker(1 + stage.random.within(0..workers) as usize);
         let between = stage.random.pause(100..3_500);
         let acts = random_fault(stage.random.bits(), who, stage.random.within(1..4_000));
-        eprintln!("{:?}: {acts:?}, {} ms apart", who, between.as_millis());
+        say(&format!("{:?}: {acts:?}, {} ms apart", who, between.as_millis()));
         for act in acts {
             boxed(stage, story, act).await?;
             sleep(between).await;

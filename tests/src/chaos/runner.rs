@@ -13,6 +13,7 @@ use super::{
     play::play,
     proxy::{Proxy, Way, Weather},
     row::Row,
+    say,
     stage::Stage,
     story::{self, Measured, Story},
     verdict,
@@ -44,7 +45,7 @@ pub fn seed() -> u64 {
 
 /// Plays a row; a failure has the logs of all daemons.
 pub async fn run(row: &Row, seed: u64) -> Result<Outcome> {
-    eprintln!("{}: RINGTUNE_CHAOS_SEED={seed}", row.name);
+    say(&format!("{}: RINGTUNE_CHAOS_SEED={seed}", row.name));
     let clean = clean::without_faults(row).await.context("the run without faults")?;
     let sandbox = Sandbox::new()?;
     let limit = Duration::from_secs(row.deadline);
@@ -53,7 +54,7 @@ pub async fn run(row: &Row, seed: u64) -> Result<Outcome> {
         played.unwrap_or_else(|_| Err(anyhow::anyhow!("it hangs: not over after {} s", row.deadline)));
     let outcome = played.with_context(|| format!("{}\nin row {}, seed {seed}", logs(&sandbox), row.name))?;
     if let Outcome::Passed(measured) = outcome {
-        eprintln!("{}: {measured:?}", row.name);
+        say(&format!("{}: {measured:?}", row.name));
     }
     sandbox.expect_no_process().await?;
     Ok(outcome)

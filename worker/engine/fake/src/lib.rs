@@ -19,7 +19,7 @@ use ringtune_engine::{
     TextualInversion, Wanted,
 };
 
-pub use script::FakeScript;
+pub use script::{FakeMachine, FakeScript};
 
 /// Deterministic and fast; see the module.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl FakeEngine {
     }
 
     fn text_width(&self) -> usize {
-        self.script.text_width.unwrap_or(Self::TEXT_WIDTH)
+        self.script.machine.text_width.unwrap_or(Self::TEXT_WIDTH)
     }
 }
 
@@ -108,7 +108,7 @@ impl Engine for FakeEngine {
         Ok(EngineIdentity {
             library_version: "none".to_owned(),
             instruction_set: "fake".to_owned(),
-            kernels_revision: self.script.kernels_revision,
+            kernels_revision: self.script.machine.kernels_revision,
             probe: "0".repeat(16),
         })
     }
@@ -117,7 +117,7 @@ impl Engine for FakeEngine {
         if let Some(reason) = &self.script.fail_load {
             return Err(EngineError::OfNode(reason.clone().into()));
         }
-        compute_for(self.script.load_takes);
+        compute_for(self.script.machine.load_takes);
         self.loaded = Some(request.clone());
         Ok(ModelInfo {
             vocab_size: Self::VOCABULARY,
@@ -168,10 +168,10 @@ impl TextualInversion for FakeEngine {
             return Err(EngineError::OfNode(format!("gradient {count} fails as scripted").into()));
         }
         assert!(self.script.panic_on_gradient != Some(count), "gradient {count} panics as scripted");
-        while self.script.hang_on_gradient == Some(count) {
+        while self.script.machine.hang_on_gradient == Some(count) {
             compute_for(Duration::from_secs(1));
         }
-        let slow = self.script.slow_gradient.filter(|(slow, _)| *slow == count);
+        let slow = self.script.machine.slow_gradient.filter(|(slow, _)| *slow == count);
         compute_for(slow.map_or(self.script.gradient_takes, |(_, takes)| takes));
         let finite = !self.script.not_finite.is_some_and(|(first, last)| (first..=last).contains(&count));
         let grad = pulls(microbatch);
@@ -181,7 +181,7 @@ impl TextualInversion for FakeEngine {
 
     fn loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError> {
         self.loaded()?;
-        compute_for(self.script.loss_takes);
+        compute_for(self.script.machine.loss_takes);
         Ok(squares(&pulls(microbatch)))
     }
 }
@@ -195,7 +195,7 @@ impl DrawPictures for FakeEngine {
             }
             return Err(EngineError::Unwanted);
         }
-        compute_for(self.script.pictures_take);
+        compute_for(self.script.machine.pictures_take);
         let bytes = request.height * request.width * 3;
         let picture = |noise: &[f32]| {
             let tone = |index: usize| ((noise[index % noise.len()] * 32.0) as i32 + 128) as u8;

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-/// Where a [`FakeEngine`](crate::FakeEngine) is to fail, and how slow and large it is. Gradients are counted from 1.
+/// Where a [`FakeEngine`](crate::FakeEngine) is to fail, and what it stands for. Gradients are counted from 1.
 #[derive(Clone, Debug, Default)]
 pub struct FakeScript {
     /// `load` answers this error.
@@ -18,10 +18,23 @@ pub struct FakeScript {
     pub not_finite: Option<(u64, u64)>,
     /// Rows of the token table are not finite, as in a model that was saved after its training broke down.
     pub token_rows_not_finite: bool,
-    /// The gradient that is never done.
-    pub hang_on_gradient: Option<u64>,
     /// How long one gradient takes.
     pub gradient_takes: Duration,
+    /// What kind of machine it stands for.
+    pub machine: FakeMachine,
+    /// Pictures are not done before nobody wants them any more.
+    pub endless_pictures: bool,
+    /// Counts the pictures that were encoded, by all engines that share it.
+    pub encoded: Arc<AtomicU64>,
+    /// Counts how often the VAE was dropped, by all engines that share it.
+    pub dropped: Arc<AtomicU64>,
+}
+
+/// How slow and large a machine is, and whether it hangs.
+#[derive(Clone, Debug, Default)]
+pub struct FakeMachine {
+    /// The gradient that is never done.
+    pub hang_on_gradient: Option<u64>,
     /// One gradient that takes another time.
     pub slow_gradient: Option<(u64, Duration)>,
     /// How long `load` takes.
@@ -36,10 +49,4 @@ pub struct FakeScript {
     ///
     /// [`FakeEngine::TEXT_WIDTH`]: crate::FakeEngine::TEXT_WIDTH
     pub text_width: Option<usize>,
-    /// Pictures are not done before nobody wants them any more.
-    pub endless_pictures: bool,
-    /// Counts the pictures that were encoded, by all engines that share it.
-    pub encoded: Arc<AtomicU64>,
-    /// Counts how often the VAE was dropped, by all engines that share it.
-    pub dropped: Arc<AtomicU64>,
 }
