@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench bench-control release-proto
+.PHONY: help setup build demo test lint bench bench-control chaos release-proto
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -49,3 +49,9 @@ bench: build ## Time our training step beside the one it replaces, in turns
 bench-control: ## Load a coordinator with 1,000 fake workers and 10,000 jobs, kill it, and check its bounds
 	@$(CARGO) build --release
 	@$(CARGO) bench --workspace --bench control -- $(ARGUMENTS)
+
+ROUNDS ?= 1
+ROWS ?=
+chaos: ## Play rounds of the fault matrix (ROUNDS=20, ROWS='some names', MINUTES=60 of faults at random)
+	@$(CARGO) build --release
+	@$(CARGO) bench --workspace --bench chaos -- --rounds $(ROUNDS) $(if $(MINUTES),--minutes $(MINUTES)) $(ROWS)

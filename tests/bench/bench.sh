@@ -12,20 +12,7 @@ export TRANSFORMERS_VERBOSITY=error DIFFUSERS_VERBOSITY=error HF_HUB_OFFLINE=1
 python="$("$here/../reference/setup.sh" | tail -n 1)"
 (cd "$root" && cargo build --release --workspace --example step)
 
-# A checkpoint of the real size, made once for each content of its script.
-hash="$(sha256sum < "$here/../reference/make_sd.py" | cut -c1-16)"
-checkpoint="$cache/sd15-$hash"
-if [[ ! -d "$checkpoint" ]]; then
-    exec 7>"$cache/sd15.lock"
-    flock 7
-    if [[ ! -d "$checkpoint" ]]; then
-        echo "making a full-size SD 1.5 of random weights in $checkpoint (once)" >&2
-        rm -rf "$checkpoint.partial"
-        "$python" "$here/../reference/make_sd.py" "$checkpoint.partial" sd15 >&2 7>&-
-        mv "$checkpoint.partial" "$checkpoint"
-    fi
-    flock -u 7
-fi
+checkpoint="$("$here/../reference/full_size.sh" | tail -n 1)"
 
 # For the tuned figure: the system's tcmalloc, or Debian's package unpacked in
 # the cache. Without either the figure is taken without it, and says so.

@@ -1,6 +1,6 @@
 //! A coordinator and workers as real processes, one by one: to be killed, restarted and misused.
 
-use std::{path::Path, process::Stdio};
+use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Context as _, Result, bail};
 use ringtune_proto::v1::{
@@ -8,86 +8,17 @@ use ringtune_proto::v1::{
     cluster_service_client::ClusterServiceClient, job_service_client::JobServiceClient,
     worker_service_client::WorkerServiceClient,
 };
-use tokio::{
-    io::{AsyncBufReadExt as _, BufReader},
-    process::{Child, ChildStdout, Command},
-};
+use rustix::process::Signal;
+use tokio::process::Command;
 use tonic::transport::{Channel, Endpoint};
 
+pub use crate::daemon::Daemon;
 use crate::{
-    Finished, Sandbox, places,
+    Finished, Sandbox,
+    daemon::{FAKE_WORKER, Launch, WORKER},
     process::finish,
     wait::{SOON, until},
 };
-
-/// The daemon that computes.
-const WORKER: &str = "ringtune-worker";
-/// The same without libtorch.
-const FAKE_WORKER: &str = "fake-worker";
-
-/// A running daemon; killed when dropped, and it ends by itself when this process was killed.
-#[derive(Debug)]
-pub struct Daemon {
-    child: Child,
-    stdout: BufReader<ChildStdout>,
-    /// HOST:PORT of its gRPC services.
-    pub grpc: String,
-    /// HOST:PORT of its HTTP pages.
-    pub http: String,
-}
-
-impl Daemon {
-    /// Starts a program and waits until it says where it listens. Its log is `LABEL.log` in the sandbox.
-    pub async fn start(sandbox: &Sandbox, label: &str, program: &str, arguments: &[&str]) -> Result<Self> {
-        Self::start_with(sandbox, label, program, arguments, &[]).await
-    }
-
-    /// The same, with variables in its environment.
-    pub async fn start_with(
-        sandbox: &Sandbox,
-        label: &str,
-        program: &str,
-        arguments: &[&str],
-        variables: &[(&str, String)],
-    ) -> Result<Self> {
-        let log = sandbox.path(&format!("{label}.log"));
-        let mut child = Command::new(places::program(program)?)
-            .args(arguments)
-            .args(["--announce", "--lifeline", "--log-format", "human"])
-            .envs(variables.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(std::fs::File::options().create(true).append(true).open(&log)?)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("start {program}"))?;
-        let mut stdout = BufReader::new(child.stdout.take().context("stdout is a pipe")?);
-        let mut line = String::new();
-        tokio::time::timeout(SOON, stdout.read_line(&mut line))
-            .await
-            .context("it does not announce itself")??;
-        if line.is_empty() {
-            let status = child.wait().await?;
-            bail!("the {label} ended ({status}):\n{}", std::fs::read_to_string(&log)?);
-        }
-        let said: serde_json::Value =
-            serde_json::from_str(&line).with_context(|| format!("announced {line}"))?;
-        let address = |key: &str| said[key].as_str().map(str::to_owned).context("an address");
-        Ok(Self { grpc: address("grpc")?, http: address("http")?, child, stdout })
-    }
-
-    /// Its process id; none once it has ended.
-    pub fn process_id(&self) -> Option<u32> {
-        self.child.id()
-    }
-
-    /// Ends it with SIGKILL and waits until it is gone.
-    pub async fn kill(mut self) -> Result<()> {
-        self.child.kill().await?;
-        drop(self.stdout);
-        Ok(())
-    }
-}
 
 /// A coordinator and workers of one sandbox.
 #[derive(Debug)]
@@ -97,6 +28,8 @@ pub struct Cluster<'a> {
     pub coordinator: Daemon,
     /// The workers.
     pub workers: Vec<Daemon>,
+    /// How those of them that this cluster started were launched, by their labels.
+    launches: BTreeMap<String, Launch>,
 }
 
 impl<'a> Cluster<'a> {
@@ -111,28 +44,69 @@ impl<'a> Cluster<'a> {
     }
 
     async fn start_on(sandbox: &'a Sandbox, workers: usize, program: &str) -> Result<Self> {
-        let coordinator = start_coordinator(sandbox, "127.0.0.1:0").await?;
-        let mut cluster = Self { sandbox, coordinator, workers: Vec::new() };
+        let mut cluster = Self::start_coordinator(sandbox, Launch::coordinator()).await?;
         for number in 1..=workers {
             let label = format!("worker-{number}");
-            let worker = start_program(sandbox, &label, program, &cluster.coordinator.grpc, &[]).await?;
-            cluster.workers.push(worker);
+            cluster.add_worker(Launch::worker(&label, program, &cluster.coordinator.grpc)).await?;
         }
-        let all_idle = || async {
-            let listed = cluster.list_workers().await?;
-            let idle = listed.iter().filter(|worker| worker.state() == v1::WorkerState::Idle).count();
-            Ok((idle == workers).then_some(()))
-        };
-        until("the workers join", SOON, all_idle).await?;
+        cluster.wait_for_idle(workers).await?;
         Ok(cluster)
     }
 
+    /// A cluster without workers yet.
+    pub async fn start_coordinator(sandbox: &'a Sandbox, launch: Launch) -> Result<Self> {
+        let coordinator = launch.start(sandbox).await?;
+        let launches = BTreeMap::from([(launch.label.clone(), launch)]);
+        Ok(Self { sandbox, coordinator, workers: Vec::new(), launches })
+    }
+
+    /// Starts another worker. Does not wait for it to join.
+    pub async fn add_worker(&mut self, launch: Launch) -> Result<()> {
+        self.workers.push(launch.start(self.sandbox).await?);
+        self.launches.insert(launch.label.clone(), launch);
+        Ok(())
+    }
+
+    /// Waits until so many workers are free.
+    pub async fn wait_for_idle(&self, workers: usize) -> Result<()> {
+        let all_idle = || async {
+            let listed = self.list_workers().await?;
+            let idle = listed.iter().filter(|worker| worker.state() == v1::WorkerState::Idle).count();
+            Ok((idle == workers).then_some(()))
+        };
+        until("the workers join", SOON, all_idle).await
+    }
+
+    /// A daemon by its label.
+    pub fn daemon(&mut self, label: &str) -> Result<&mut Daemon> {
+        std::iter::once(&mut self.coordinator)
+            .chain(&mut self.workers)
+            .find(|daemon| daemon.label == label)
+            .with_context(|| format!("there is no {label}"))
+    }
+
+    /// Sends a daemon a signal.
+    pub fn signal(&mut self, label: &str, signal: Signal) -> Result<()> {
+        self.daemon(label)?.signal(signal)
+    }
+
+    /// Starts a daemon that has ended again, on the same state. The coordinator comes back at its address.
+    pub async fn start_again(&mut self, label: &str) -> Result<()> {
+        let mut launch =
+            self.launches.get(label).cloned().with_context(|| format!("there was no {label}"))?;
+        if self.coordinator.label == label {
+            launch.listen = self.coordinator.grpc.clone();
+        }
+        *self.daemon(label)? = launch.start(self.sandbox).await?;
+        Ok(())
+    }
+
     /// Kills the coordinator and starts it again at the same address, on the same state.
-    pub async fn replace_coordinator(self) -> Result<Self> {
-        let address = self.coordinator.grpc.clone();
-        self.coordinator.kill().await?;
-        let coordinator = start_coordinator(self.sandbox, &address).await?;
-        Ok(Self { coordinator, ..self })
+    pub async fn replace_coordinator(mut self) -> Result<Self> {
+        self.coordinator.end().await?;
+        let label = self.coordinator.label.clone();
+        self.start_again(&label).await?;
+        Ok(self)
     }
 
     /// A `ringtune` command that talks to this coordinator.
@@ -214,12 +188,6 @@ impl<'a> Cluster<'a> {
     }
 }
 
-async fn start_coordinator(sandbox: &Sandbox, listen: &str) -> Result<Daemon> {
-    let state = sandbox.path("coordinator").to_string_lossy().into_owned();
-    let arguments = ["--state-dir", &state, "--listen", listen, "--http-listen", "127.0.0.1:0"];
-    Daemon::start(sandbox, "coordinator", "ringtune-coordinator", &arguments).await
-}
-
 /// Starts a worker whose state is `LABEL` in the sandbox.
 pub async fn start_worker(sandbox: &Sandbox, label: &str, coordinator: &str) -> Result<Daemon> {
     start_worker_with(sandbox, label, coordinator, &[]).await
@@ -232,29 +200,6 @@ pub async fn start_worker_with(
     coordinator: &str,
     variables: &[(&str, String)],
 ) -> Result<Daemon> {
-    start_program(sandbox, label, WORKER, coordinator, variables).await
-}
-
-async fn start_program(
-    sandbox: &Sandbox,
-    label: &str,
-    program: &str,
-    coordinator: &str,
-    variables: &[(&str, String)],
-) -> Result<Daemon> {
-    let state = sandbox.path(label).to_string_lossy().into_owned();
-    let url = format!("http://{coordinator}");
-    let arguments = [
-        "--coordinator",
-        &url,
-        "--state-dir",
-        &state,
-        "--listen",
-        "127.0.0.1:0",
-        "--http-listen",
-        "127.0.0.1:0",
-        "--threads",
-        "1",
-    ];
-    Daemon::start_with(sandbox, label, program, &arguments, variables).await
+    let launch = Launch::worker(label, WORKER, coordinator);
+    variables.iter().fold(launch, |launch, (name, value)| launch.variable(name, value)).start(sandbox).await
 }

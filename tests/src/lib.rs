@@ -3,7 +3,9 @@
 //! The programs are taken from the target folder that the tests themselves were built into: `cargo build
 //! --release` comes first (`make test` does it).
 
+pub mod chaos;
 pub mod cluster;
+pub mod daemon;
 pub mod hub;
 pub mod job;
 pub mod places;
@@ -13,7 +15,8 @@ pub mod sandbox;
 pub mod swarm;
 pub mod wait;
 
-pub use cluster::{Cluster, Daemon};
+pub use cluster::Cluster;
+pub use daemon::{Daemon, Launch};
 pub use job::Job;
 pub use process::Finished;
 pub use sandbox::Sandbox;

@@ -22,6 +22,11 @@ pub async fn tiny_checkpoint(preset: &str) -> Result<PathBuf> {
     Ok(path_made_by("ensure.sh").await?.join(preset))
 }
 
+/// A Stable Diffusion 1.5 of random weights in its real size.
+pub async fn full_size_checkpoint() -> Result<PathBuf> {
+    path_made_by("full_size.sh").await
+}
+
 /// The reference environment's Python.
 pub async fn python() -> Result<PathBuf> {
     path_made_by("setup.sh").await

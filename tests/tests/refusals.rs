@@ -9,7 +9,7 @@ use ringtune_shared::{
     ids::ContentHash,
     version::{VERSION, WORKER_PROTOCOLS},
 };
-use ringtune_tests::{Cluster, Daemon, Job, Sandbox, job::text, places};
+use ringtune_tests::{Cluster, Job, Launch, Sandbox, job::text, places};
 use tonic::Code;
 
 /// Submits a job that cannot work; it must fail before its first step and name all of `parts`.
@@ -175,19 +175,9 @@ async fn a_worker_of_another_protocol_is_refused_with_both_versions() -> Result<
 async fn a_second_worker_on_the_same_state_folder_is_refused() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let cluster = Cluster::start(&sandbox, 1).await?;
-    let url = format!("http://{}", cluster.coordinator.grpc);
     let state = text(&sandbox.path("worker-1"));
-    let arguments = [
-        "--coordinator",
-        &url,
-        "--state-dir",
-        &state,
-        "--listen",
-        "127.0.0.1:0",
-        "--http-listen",
-        "127.0.0.1:0",
-    ];
-    let second = Daemon::start(&sandbox, "second", "ringtune-worker", &arguments).await;
+    let launch = Launch::worker("second", "ringtune-worker", &cluster.coordinator.grpc);
+    let second = Launch { state: "worker-1".to_owned(), ..launch }.start(&sandbox).await;
     let Err(error) = second else { bail!("a second worker started") };
     ensure!(error.to_string().contains(&state), "the folder is not named: {error}");
     ensure!(cluster.list_workers().await?.len() == 1);

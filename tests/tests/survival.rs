@@ -5,7 +5,8 @@ use std::{fs, process::Stdio, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use ringtune_proto::v1::{self, JobState};
 use ringtune_tests::{
-    Cluster, Job, Sandbox,
+    Cluster, Job, Launch, Sandbox,
+    daemon::FAKE_WORKER,
     process::{finish, finish_child, send_signal, signal_process},
     wait::{SOON, until},
 };
@@ -157,24 +158,83 @@ async fn a_job_outlives_the_death_of_its_coordinator() -> Result<()> {
     Ok(())
 }
 
+/// Steps of the job that loses a worker.
+const STEPS: i64 = 120;
+
+/// A job that two workers share and one can do alone. A gradient takes 20 ms.
+async fn start_shared_job<'a>(sandbox: &'a Sandbox, workers: usize) -> Result<(Cluster<'a>, String)> {
+    let mut cluster = Cluster::start_coordinator(sandbox, Launch::coordinator()).await?;
+    for number in 1..=workers {
+        cluster.add_worker(slow_worker(&cluster, number)).await?;
+    }
+    cluster.wait_for_idle(workers).await?;
+    let job = Job::toy()?
+        .set("train.max_train_steps", STEPS)
+        .set("train.train_batch_size", 1)
+        .set("cluster.world_size", 2)
+        .set("cluster.min_world_size", 1);
+    let job_id = cluster.submit(&sandbox.write_job("job.toml", &job)?).await?;
+    Ok((cluster, job_id))
+}
+
+fn slow_worker(cluster: &Cluster<'_>, number: usize) -> Launch {
+    let label = format!("worker-{number}");
+    Launch::worker(&label, FAKE_WORKER, &cluster.coordinator.grpc).flags(["--gradient-takes=20"])
+}
+
+/// What the job learned, once it has succeeded with every step once.
+async fn learned(sandbox: &Sandbox, cluster: &Cluster<'_>, job_id: &str) -> Result<Vec<u8>> {
+    let ended = cluster.wait_for_end(job_id).await?;
+    ensure!(ended.state() == JobState::Succeeded, "{:?}: {}", ended.state(), ended.state_reason);
+    let request = v1::ListStepsRequest { job_id: job_id.to_owned(), page_size: 10_000, ..Default::default() };
+    let steps = cluster.jobs().await?.list_steps(request).await?.into_inner().steps;
+    let numbers: Vec<i64> = steps.iter().map(|step| step.step).collect();
+    ensure!(numbers == (1..=STEPS).collect::<Vec<_>>(), "{numbers:?}");
+    cluster.finish(&["fetch", job_id, "-o", "out"]).await?.expect_code(0)?;
+    let metrics = fs::read_to_string(sandbox.path("out/metrics.csv"))?;
+    let numbers: Vec<&str> = metrics.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
+    ensure!(numbers == (1..=STEPS).map(|step| step.to_string()).collect::<Vec<_>>(), "{metrics}");
+    Ok(fs::read(sandbox.path("out/learned_embeds.safetensors"))?)
+}
+
 #[tokio::test]
-async fn a_lost_worker_ends_the_job_with_the_reason() -> Result<()> {
+async fn a_lost_worker_costs_no_step() -> Result<()> {
     let sandbox = Sandbox::new()?;
-    let mut cluster = Cluster::start(&sandbox, 2).await?;
-    let job_id = cluster.submit(&sandbox.write_job("job.toml", &endless_job()?)?).await?;
-    cluster.wait_for_step(&job_id, 2).await?;
+    let (cluster, job_id) = start_shared_job(&sandbox, 2).await?;
+    let whole = learned(&sandbox, &cluster, &job_id).await?;
+    drop(cluster);
+    for lost in [0, 1] {
+        let sandbox = Sandbox::new()?;
+        let (mut cluster, job_id) = start_shared_job(&sandbox, 2).await?;
+        cluster.wait_for_step(&job_id, 10).await?;
+        cluster.workers.remove(lost).kill().await?;
+        let alone = learned(&sandbox, &cluster, &job_id).await?;
+        ensure!(alone == whole, "it learned something else without worker {}", lost + 1);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_third_worker_takes_the_place_of_a_lost_one() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let (cluster, job_id) = start_shared_job(&sandbox, 2).await?;
+    let whole = learned(&sandbox, &cluster, &job_id).await?;
+    drop(cluster);
+    let sandbox = Sandbox::new()?;
+    let (mut cluster, job_id) = start_shared_job(&sandbox, 2).await?;
+    cluster.wait_for_step(&job_id, 10).await?;
     cluster.workers.remove(1).kill().await?;
-    let job = cluster.wait_for_end(&job_id).await?;
-    ensure!(job.state() == JobState::Failed, "{:?}", job.state());
-    ensure!(!job.state_reason.is_empty());
-    // The other worker is free for the next job.
-    let free = || async {
-        let workers = cluster.list_workers().await?;
-        Ok(workers.iter().any(|worker| worker.state() == v1::WorkerState::Idle).then_some(()))
+    cluster.add_worker(slow_worker(&cluster, 3)).await?;
+    let newcomer = cluster.daemon("worker-3")?.id.clone();
+    let joined = || async {
+        let job = cluster.job(&job_id).await?;
+        ensure!(job.state() == JobState::Running, "{:?}: {}", job.state(), job.state_reason);
+        let members = job.ring.map(|ring| ring.members).unwrap_or_default();
+        Ok((members.len() == 2 && members.iter().any(|member| member.worker_id == newcomer)).then_some(()))
     };
-    until("a worker is free", SOON, free).await?;
-    let next = sandbox.write_job("next.toml", &Job::toy()?)?;
-    cluster.finish(&["submit", "--watch", &next.to_string_lossy()]).await?.expect_code(0)?;
+    until("the third worker is in the ring", SOON, joined).await?;
+    let replaced = learned(&sandbox, &cluster, &job_id).await?;
+    ensure!(replaced == whole, "it learned something else with a third worker");
     Ok(())
 }
 

@@ -1,10 +1,10 @@
 //! A worker that computes with a few lines of arithmetic instead of libtorch, which it does not link: the daemon's flags
 //! and settings, the real protocol, other numbers. For tests of everything around the engine.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::OnceLock, time::Duration};
 
-use clap::Parser;
-use ringtune_fake_engine::{FakeEngine, FakeScript};
+use clap::{Args, Parser};
+use ringtune_fake_engine::{FakeEngine, FakeMachine, FakeScript};
 use ringtune_worker::{
     arguments::DaemonArguments,
     engine::{EngineError, EngineHandle},
@@ -17,13 +17,77 @@ use ringtune_worker::{
 struct Arguments {
     #[command(flatten)]
     daemon: DaemonArguments,
+    #[command(flatten)]
+    engine: EngineArguments,
 }
 
+/// How slow and large the engine is, and where it fails. Gradients are counted from 1, over all jobs of this worker.
+#[derive(Args, Clone, Debug, Default)]
+struct EngineArguments {
+    /// How long a gradient takes
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    gradient_takes: u64,
+    /// One gradient that takes another time
+    #[arg(long, value_name = "N", requires = "slow_gradient_takes")]
+    slow_gradient: Option<u64>,
+    /// How long that one takes
+    #[arg(long, value_name = "MS", requires = "slow_gradient")]
+    slow_gradient_takes: Option<u64>,
+    /// How long loading a model takes
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    load_takes: u64,
+    /// How long a loss of held-out samples takes
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    loss_takes: u64,
+    /// How long drawing pictures takes
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pictures_take: u64,
+    /// Floats of a token row: a job's state is num_vectors x width x 3 floats
+    #[arg(long, value_name = "FLOATS")]
+    text_width: Option<usize>,
+    /// What it says of its kernels: workers that differ in it are of different numerics classes
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    kernels_revision: u32,
+    /// The gradient that is never done
+    #[arg(long, value_name = "N")]
+    hang_on_gradient: Option<u64>,
+    /// The gradient that is not finite
+    #[arg(long, value_name = "N")]
+    not_finite_on_gradient: Option<u64>,
+}
+
+impl EngineArguments {
+    fn script(&self) -> FakeScript {
+        let slow = self.slow_gradient.zip(self.slow_gradient_takes.map(Duration::from_millis));
+        let machine = FakeMachine {
+            slow_gradient: slow,
+            load_takes: Duration::from_millis(self.load_takes),
+            loss_takes: Duration::from_millis(self.loss_takes),
+            pictures_take: Duration::from_millis(self.pictures_take),
+            text_width: self.text_width,
+            kernels_revision: self.kernels_revision,
+            hang_on_gradient: self.hang_on_gradient,
+        };
+        FakeScript {
+            gradient_takes: Duration::from_millis(self.gradient_takes),
+            not_finite: self.not_finite_on_gradient.map(|gradient| (gradient, gradient)),
+            machine,
+            ..FakeScript::default()
+        }
+    }
+}
+
+/// The worker's start takes a plain function, so what this process was told stands here.
+static ENGINE: OnceLock<EngineArguments> = OnceLock::new();
+
 fn main() -> ExitCode {
-    program::run_daemon(&Arguments::parse().daemon, start)
+    let arguments = Arguments::parse();
+    ENGINE.get_or_init(|| arguments.engine);
+    program::run_daemon(&arguments.daemon, start)
 }
 
 /// Its arithmetic is too little to be shared among threads.
 fn start(_threads: usize) -> Result<EngineHandle, EngineError> {
-    EngineHandle::start(|| Ok(FakeEngine::new(FakeScript::default())))
+    let script = ENGINE.get().map(EngineArguments::script).unwrap_or_default();
+    EngineHandle::start(|| Ok(FakeEngine::new(script)))
 }

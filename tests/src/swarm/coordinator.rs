@@ -7,7 +7,7 @@ use ringtune_proto::v1::{self, cluster_service_client::ClusterServiceClient};
 use tonic::transport::{Channel, Endpoint};
 
 use super::{JobList, Swarm};
-use crate::{Daemon, Sandbox};
+use crate::{Daemon, Launch, Sandbox};
 
 /// A coordinator whose state and log are in a sandbox.
 #[derive(Debug)]
@@ -32,11 +32,9 @@ impl<'a> Coordinator<'a> {
         variables: Vec<(&'static str, String)>,
         listen: &str,
     ) -> Result<Self> {
-        let state = sandbox.path("coordinator").to_string_lossy().into_owned();
-        let arguments = ["--state-dir", &state, "--listen", listen, "--http-listen", "127.0.0.1:0"];
-        let daemon =
-            Daemon::start_with(sandbox, "coordinator", "ringtune-coordinator", &arguments, &variables)
-                .await?;
+        let plain = Launch { listen: listen.to_owned(), ..Launch::coordinator() };
+        let launch = variables.iter().fold(plain, |launch, (name, value)| launch.variable(name, value));
+        let daemon = launch.start(sandbox).await?;
         let channel = Endpoint::from_shared(format!("http://{}", daemon.grpc))?.tcp_nodelay(true);
         Ok(Self { sandbox, variables, daemon, channel: channel.connect_lazy() })
     }

@@ -5,12 +5,11 @@
 //! anybody in the selection asks for, so that a test's feature would compile everything above the engine a second time
 //! and leave the fake in the programs that are built beside the tests.
 
+mod script;
+
 use std::{
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -20,28 +19,7 @@ use ringtune_engine::{
     TextualInversion, Wanted,
 };
 
-/// Where a [`FakeEngine`] is to fail. Gradients are counted from 1.
-#[derive(Clone, Debug, Default)]
-pub struct FakeScript {
-    /// `load` answers this error.
-    pub fail_load: Option<String>,
-    /// The gradient at which to answer an error.
-    pub fail_on_gradient: Option<u64>,
-    /// The gradient at which to panic.
-    pub panic_on_gradient: Option<u64>,
-    /// Gradients from the first to the last of these are not finite.
-    pub not_finite: Option<(u64, u64)>,
-    /// Rows of the token table are not finite, as in a model that was saved after its training broke down.
-    pub token_rows_not_finite: bool,
-    /// How long one gradient takes.
-    pub gradient_takes: Duration,
-    /// Pictures are not done before nobody wants them any more.
-    pub endless_pictures: bool,
-    /// Counts the pictures that were encoded, by all engines that share it.
-    pub encoded: Arc<AtomicU64>,
-    /// Counts how often the VAE was dropped, by all engines that share it.
-    pub dropped: Arc<AtomicU64>,
-}
+pub use script::{FakeMachine, FakeScript};
 
 /// Deterministic and fast; see the module.
 #[derive(Debug)]
@@ -52,7 +30,7 @@ pub struct FakeEngine {
 }
 
 impl FakeEngine {
-    /// Floats of a token row.
+    /// Floats of a token row, unless the script says otherwise.
     pub const TEXT_WIDTH: usize = 8;
     /// Pixels per latent side.
     pub const VAE_FACTOR: usize = 4;
@@ -111,6 +89,18 @@ impl FakeEngine {
     fn loaded(&self) -> Result<&LoadModel, EngineError> {
         self.loaded.as_ref().ok_or(EngineError::NothingLoaded)
     }
+
+    fn text_width(&self) -> usize {
+        self.script.machine.text_width.unwrap_or(Self::TEXT_WIDTH)
+    }
+}
+
+/// The engine's own thread stands in for a long computation.
+fn compute_for(duration: Duration) {
+    if !duration.is_zero() {
+        #[allow(clippy::disallowed_methods)]
+        std::thread::sleep(duration);
+    }
 }
 
 impl Engine for FakeEngine {
@@ -118,7 +108,7 @@ impl Engine for FakeEngine {
         Ok(EngineIdentity {
             library_version: "none".to_owned(),
             instruction_set: "fake".to_owned(),
-            kernels_revision: 0,
+            kernels_revision: self.script.machine.kernels_revision,
             probe: "0".repeat(16),
         })
     }
@@ -127,10 +117,11 @@ impl Engine for FakeEngine {
         if let Some(reason) = &self.script.fail_load {
             return Err(EngineError::OfNode(reason.clone().into()));
         }
+        compute_for(self.script.machine.load_takes);
         self.loaded = Some(request.clone());
         Ok(ModelInfo {
             vocab_size: Self::VOCABULARY,
-            text_width: Self::TEXT_WIDTH,
+            text_width: self.text_width(),
             max_text_length: 77,
             latent_channels: 4,
             vae_factor: Self::VAE_FACTOR,
@@ -164,9 +155,9 @@ impl TextualInversion for FakeEngine {
     fn token_row(&mut self, id: i64) -> Result<Vec<f32>, EngineError> {
         self.loaded()?;
         if self.script.token_rows_not_finite {
-            return Ok(vec![f32::NAN; Self::TEXT_WIDTH]);
+            return Ok(vec![f32::NAN; self.text_width()]);
         }
-        Ok((0..Self::TEXT_WIDTH).map(|column| ((id as usize % 97) * 31 + column) as f32 / 3007.0).collect())
+        Ok((0..self.text_width()).map(|column| ((id as usize % 97) * 31 + column) as f32 / 3007.0).collect())
     }
 
     fn gradient(&mut self, microbatch: &Microbatch) -> Result<Gradient, EngineError> {
@@ -177,11 +168,11 @@ impl TextualInversion for FakeEngine {
             return Err(EngineError::OfNode(format!("gradient {count} fails as scripted").into()));
         }
         assert!(self.script.panic_on_gradient != Some(count), "gradient {count} panics as scripted");
-        if !self.script.gradient_takes.is_zero() {
-            // The engine's own thread stands in for a long computation.
-            #[allow(clippy::disallowed_methods)]
-            std::thread::sleep(self.script.gradient_takes);
+        while self.script.machine.hang_on_gradient == Some(count) {
+            compute_for(Duration::from_secs(1));
         }
+        let slow = self.script.machine.slow_gradient.filter(|(slow, _)| *slow == count);
+        compute_for(slow.map_or(self.script.gradient_takes, |(_, takes)| takes));
         let finite = !self.script.not_finite.is_some_and(|(first, last)| (first..=last).contains(&count));
         let grad = pulls(microbatch);
         let loss = if finite { squares(&grad) } else { f32::NAN };
@@ -190,6 +181,7 @@ impl TextualInversion for FakeEngine {
 
     fn loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError> {
         self.loaded()?;
+        compute_for(self.script.machine.loss_takes);
         Ok(squares(&pulls(microbatch)))
     }
 }
@@ -203,6 +195,7 @@ impl DrawPictures for FakeEngine {
             }
             return Err(EngineError::Unwanted);
         }
+        compute_for(self.script.machine.pictures_take);
         let bytes = request.height * request.width * 3;
         let picture = |noise: &[f32]| {
             let tone = |index: usize| ((noise[index % noise.len()] * 32.0) as i32 + 128) as u8;

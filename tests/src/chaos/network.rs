@@ -1,0 +1,103 @@
+//! Nodes of their own on one machine: network namespaces on a bridge, whose cables can be cut. Needs root and `ip`.
+
+use std::process::{Command, id};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::say;
+
+/// Behind no interface: what is sent there is lost without a word.
+const NOBODY: &str = "02:00:00:00:00:01";
+
+/// A bridge and the namespaces on it; gone when dropped.
+#[derive(Debug)]
+pub struct Network {
+    bridge: String,
+    nodes: usize,
+}
+
+fn ip(arguments: &[&str]) -> Result<()> {
+    let done = Command::new("ip").args(arguments).output().context("run ip")?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "ip {}: {said}", arguments.join(" "));
+    Ok(())
+}
+
+impl Network {
+    /// With nodes 1 to `nodes`; none, and a loud line, where this machine does not let us.
+    pub fn start(nodes: usize) -> Result<Option<Self>> {
+        let bridge = format!("rtb{}", id());
+        if let Err(error) = ip(&["link", "add", &bridge, "type", "bridge"]) {
+            say(&format!("SKIPPED: a network of its own needs root and iproute2: {error:#}"));
+            return Ok(None);
+        }
+        let network = Self { bridge, nodes };
+        ip(&["addr", "add", &format!("{}/24", network.address(0)), "dev", &network.bridge])?;
+        ip(&["link", "set", &network.bridge, "up"])?;
+        for node in 1..=nodes {
+            network.add(node)?;
+        }
+        Ok(Some(network))
+    }
+
+    fn add(&self, node: usize) -> Result<()> {
+        let (space, cable) = (self.namespace(node), self.cable(node));
+        ip(&["netns", "add", &space])?;
+        ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &space])?;
+        ip(&["link", "set", &cable, "master", &self.bridge, "up"])?;
+        let inside = |arguments: &[&str]| ip(&[&["-n", &space], arguments].concat());
+        inside(&["addr", "add", &format!("{}/24", self.address(node)), "dev", "eth0"])?;
+        inside(&["link", "set", "eth0", "up"])?;
+        inside(&["link", "set", "lo", "up"])
+    }
+
+    /// A node's address; node 0 is the machine itself.
+    pub fn address(&self, node: usize) -> String {
+        format!("10.{}.{}.{}", 64 + id() % 64, id() / 64 % 256, node + 1)
+    }
+
+    /// What runs a program on a node; it keeps its process id.
+    pub fn wrapper(&self, node: usize) -> Vec<String> {
+        ["ip", "netns", "exec", &self.namespace(node)].map(str::to_owned).to_vec()
+    }
+
+    /// Nothing gets to the node or from it.
+    pub fn cut(&self, node: usize) -> Result<()> {
+        ip(&["link", "set", &self.cable(node), "down"])
+    }
+
+    /// The cable is whole again.
+    pub fn mend(&self, node: usize) -> Result<()> {
+        ip(&["link", "set", &self.cable(node), "up"])
+    }
+
+    /// What `from` sends to `to` is lost; the other direction stays.
+    pub fn lose(&self, from: usize, to: usize) -> Result<()> {
+        let space = self.namespace(from);
+        let entry = ["neigh", "replace", &self.address(to), "lladdr", NOBODY, "dev", "eth0"];
+        ip(&[&["-n", &space], &entry[..], &["nud", "permanent"]].concat())
+    }
+
+    /// What `from` sends to `to` arrives again.
+    pub fn find(&self, from: usize, to: usize) -> Result<()> {
+        ip(&["-n", &self.namespace(from), "neigh", "del", &self.address(to), "dev", "eth0"])
+    }
+
+    fn namespace(&self, node: usize) -> String {
+        format!("ringtune-test-{}-{node}", id())
+    }
+
+    fn cable(&self, node: usize) -> String {
+        format!("rtv{}-{node}", id())
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // The cables go with their namespaces.
+        for node in 1..=self.nodes {
+            let _ = ip(&["netns", "del", &self.namespace(node)]);
+        }
+        let _ = ip(&["link", "del", &self.bridge]);
+    }
+}

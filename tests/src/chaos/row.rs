@@ -1,0 +1,268 @@
+//! A row of the fault matrix, as data.
+
+use std::ops::Range;
+
+use toml::Value;
+
+use super::proxy::Weather;
+
+/// Whom a fault hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The worker that has this rank then, or had it when the coordinator last said so.
+    Rank(usize),
+    /// The worker that was started as number N, from 1; those that join later count on.
+    Worker(usize),
+    /// The coordinator.
+    Coordinator,
+}
+
+/// What the daemons run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// Loopback, directly.
+    Loopback,
+    /// Loopback; every worker is dialled by its neighbours, and dials the coordinator, through proxies.
+    Proxies,
+    /// Every worker in a network namespace of its own.
+    Namespaces,
+    /// Every daemon with a disk of so many bytes.
+    SmallDisks(u64),
+    /// Every daemon with a clock of its own.
+    Clocks,
+}
+
+/// One line of a row's script: a moment that is waited for, or something that is done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Act {
+    // Moments.
+    /// This step is stored.
+    Step(i64),
+    /// Some milliseconds, at random.
+    Pause(Between),
+    /// The ranks prepare.
+    Preparing,
+    /// A rank says that it waits for the next ring, or the coordinator that it is made.
+    Reforming,
+    /// A ring of this epoch or a newer one has made a step.
+    StepOfEpoch(u64),
+    /// This worker has a rank in the newest ring.
+    Member(Who),
+    /// So many workers have ranks in the newest ring.
+    Members(usize),
+    /// This worker has no rank in the newest ring: not waited for, but required.
+    NoMember(Who),
+    /// A line of the job's log has this text.
+    Says(&'static str),
+    /// A file whose name has this text is in this daemon's state folder.
+    File(Who, &'static str),
+
+    // Faults.
+    /// SIGKILL.
+    Kill(Who),
+    /// SIGTERM.
+    Terminate(Who),
+    /// SIGSTOP.
+    Stop(Who),
+    /// SIGCONT.
+    Continue(Who),
+    /// Starts a daemon that ended again, on its state.
+    StartAgain(Who),
+    /// Starts one more worker.
+    Add,
+    /// Starts one more worker, of another numerics class.
+    AddOther,
+    /// Cuts off the second half of the newest checkpoint that the coordinator keeps.
+    TruncateCheckpoint,
+    /// Flips a bit in the middle of it.
+    FlipCheckpoint,
+    /// The link on which a worker is dialled by its neighbours.
+    RingLink(Who, Weather),
+    /// The link on which a worker dials the coordinator.
+    CoordinatorLink(Who, Weather),
+    /// Resets the connections on which a worker is dialled by its neighbours.
+    CutRingLink(Who),
+    /// The same after so many bytes more.
+    CutRingLinkAfter(Who, u64),
+    /// Flips a bit in each of so many of the next parts that go to a worker from its neighbours.
+    FlipBits(Who, u32),
+    /// Cuts the cable of a worker.
+    CutCable(Who),
+    /// Mends it.
+    MendCable(Who),
+    /// What the first sends to the second is lost.
+    Lose(Who, Who),
+    /// It arrives again.
+    Find(Who, Who),
+    /// Fills the disk of a daemon.
+    FillDisk(Who),
+    /// Makes room on it.
+    FreeDisk(Who),
+    /// No more files can be opened.
+    NoDescriptors(Who),
+    /// They can again.
+    Descriptors(Who),
+    /// The clock of a daemon is so many seconds off.
+    Clock(Who, i64),
+    /// For so many seconds one fault after the other at random, each mended after a while. On proxies.
+    Mixed(u64),
+}
+
+/// So many milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Between {
+    /// The least.
+    pub from: u64,
+    /// More than the most.
+    pub to: u64,
+}
+
+/// A pause of that many milliseconds, at random.
+pub const fn pause(milliseconds: Range<u64>) -> Act {
+    Act::Pause(Between { from: milliseconds.start, to: milliseconds.end })
+}
+
+impl Act {
+    /// It does no harm by itself.
+    pub fn is_moment(&self) -> bool {
+        matches!(
+            self,
+            Self::Step(_)
+                | Self::Pause(_)
+                | Self::Preparing
+                | Self::Reforming
+                | Self::StepOfEpoch(_)
+                | Self::Member(_)
+                | Self::Members(_)
+                | Self::NoMember(_)
+                | Self::Says(_)
+                | Self::File(..)
+        )
+    }
+}
+
+/// A row: what runs, on what, and what happens to it.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Its name, which is also that of its test.
+    pub name: &'static str,
+    /// Its daemons' program.
+    pub program: &'static str,
+    /// The flags of each worker that is there from the beginning.
+    pub workers: Vec<Vec<String>>,
+    /// Steps of its job.
+    pub steps: i64,
+    /// Keys of its job file.
+    pub keys: Vec<(&'static str, Value)>,
+    /// What the daemons run on.
+    pub ground: Ground,
+    /// The submit command's answers are lost for a while, so that it asks again.
+    pub replies_are_lost: bool,
+    /// What happens.
+    pub acts: Vec<Act>,
+    /// The ring must not change: nothing of it was lost.
+    pub one_ring: bool,
+    /// More flags of the one worker of the run without faults.
+    pub clean_flags: Vec<String>,
+    /// Seconds after which it counts as hanging.
+    pub deadline: u64,
+}
+
+impl Row {
+    /// A job of 60 steps on so many fake workers, a gradient of which takes 25 ms.
+    pub fn new(name: &'static str, workers: usize) -> Self {
+        Self {
+            name,
+            program: crate::daemon::FAKE_WORKER,
+            workers: vec![vec!["--gradient-takes=25".to_owned()]; workers],
+            steps: 60,
+            keys: Vec::new(),
+            ground: Ground::Loopback,
+            replies_are_lost: false,
+            acts: Vec::new(),
+            one_ring: false,
+            clean_flags: Vec::new(),
+            deadline: 60,
+        }
+    }
+
+    /// With another number of steps.
+    pub fn steps(self, steps: i64) -> Self {
+        Self { steps, ..self }
+    }
+
+    /// With other flags for all workers.
+    pub fn flags(mut self, flags: &[&str]) -> Self {
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        self.workers = vec![flags; self.workers.len()];
+        self
+    }
+
+    /// With one more flag for one worker, from 1.
+    pub fn flag_of(mut self, worker: usize, flag: &str) -> Self {
+        self.workers[worker - 1].push(flag.to_owned());
+        self
+    }
+
+    /// With a key in the job file.
+    pub fn key(mut self, key: &'static str, value: impl Into<Value>) -> Self {
+        self.keys.push((key, value.into()));
+        self
+    }
+
+    /// With a state of 64 x `width` x 3 floats, and gradients that take no time.
+    pub fn large(self, width: usize) -> Self {
+        let width = format!("--text-width={width}");
+        let flags = [&width[..]];
+        let mut row = self.flags(&flags).key("train.num_vectors", 64);
+        row.clean_flags.push(width);
+        row
+    }
+
+    /// On another ground.
+    pub fn on(self, ground: Ground) -> Self {
+        Self { ground, ..self }
+    }
+
+    /// With a script.
+    pub fn acts(self, acts: impl Into<Vec<Act>>) -> Self {
+        Self { acts: acts.into(), ..self }
+    }
+
+    /// Whose ring must not change.
+    pub fn one_ring(self) -> Self {
+        Self { one_ring: true, ..self }
+    }
+
+    /// With another deadline.
+    pub fn deadline(self, deadline: u64) -> Self {
+        Self { deadline, ..self }
+    }
+
+    /// Lets faults at random last for so many seconds, with a job that is long enough: a row without any stays.
+    pub fn last_for(&mut self, seconds: u64) {
+        for act in &mut self.acts {
+            if let Act::Mixed(before) = act {
+                self.steps = self.steps * seconds as i64 / (*before).max(1) as i64;
+                self.deadline += seconds * 4;
+                *before = seconds;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_at_random_can_last_longer_and_so_does_their_job() {
+        let mut row = Row::new("row", 3).steps(400).acts([Act::Step(10), Act::Mixed(20)]);
+        row.last_for(200);
+        assert_eq!((row.steps, &row.acts[1]), (4_000, &Act::Mixed(200)));
+        assert!(row.deadline > 200);
+        let mut other = Row::new("row", 2).acts([Act::Kill(Who::Rank(1))]);
+        other.last_for(200);
+        assert_eq!((other.steps, other.deadline), (60, 60));
+    }
+}

@@ -1,0 +1,34 @@
+//! Coordinators that die or are silent: the ring goes on.
+
+use crate::chaos::row::{Act, Ground, Row, Who, pause};
+
+pub(super) fn rows() -> Vec<Row> {
+    let again =
+        [Act::Kill(Who::Coordinator), pause(100..900), Act::StartAgain(Who::Coordinator), pause(200..900)];
+    vec![
+        Row::new("the_coordinator_dies_again_and_again", 2)
+            .steps(150)
+            .one_ring()
+            .acts([&[Act::Step(20)][..], &again, &again, &again].concat()),
+        Row::new("the_coordinator_and_a_worker_die_at_once", 2).steps(100).acts([
+            Act::Step(20),
+            Act::Kill(Who::Coordinator),
+            Act::Kill(Who::Worker(2)),
+            pause(100..900),
+            Act::StartAgain(Who::Coordinator),
+        ]),
+        Row::new("the_coordinator_is_silent", 2).steps(150).one_ring().acts([
+            Act::Step(20),
+            Act::Stop(Who::Coordinator),
+            pause(3_000..4_000),
+            Act::Continue(Who::Coordinator),
+        ]),
+        Row { replies_are_lost: true, ..Row::new("answers_to_a_submit_are_lost", 2).one_ring() },
+        Row::new("the_coordinators_clock_jumps", 2).on(Ground::Clocks).one_ring().acts([
+            Act::Step(20),
+            Act::Clock(Who::Coordinator, 7_200),
+            pause(300..600),
+            Act::Clock(Who::Coordinator, -7_200),
+        ]),
+    ]
+}

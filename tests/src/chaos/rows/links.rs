@@ -1,0 +1,101 @@
+//! Networks that are cut, slow, or wrong.
+
+use std::time::Duration;
+
+use crate::chaos::{
+    proxy::Weather,
+    row::{Act, Ground, Row, Who, pause},
+};
+
+/// Floats of a row whose gradients are 256 KB.
+const WIDE: usize = 1024;
+
+pub(super) fn rows() -> Vec<Row> {
+    [cables(), connections(), slow_ones(), mixed()].concat()
+}
+
+fn cables() -> Vec<Row> {
+    let row = |name| Row::new(name, 2).on(Ground::Namespaces).steps(100);
+    vec![
+        row("a_worker_is_cut_off_from_all").acts([
+            Act::Step(20),
+            Act::CutCable(Who::Worker(2)),
+            pause(5_000..6_000),
+            Act::MendCable(Who::Worker(2)),
+        ]),
+        row("a_worker_is_heard_by_nobody").acts([
+            Act::Step(20),
+            Act::Lose(Who::Worker(2), Who::Worker(1)),
+            pause(5_000..6_000),
+            Act::Find(Who::Worker(2), Who::Worker(1)),
+        ]),
+    ]
+}
+
+fn connections() -> Vec<Row> {
+    let row = |name| Row::new(name, 2).on(Ground::Proxies).steps(100);
+    let wide = |name| row(name).large(WIDE);
+    vec![
+        row("one_link_of_the_ring_breaks").acts([
+            Act::Step(20),
+            Act::RingLink(Who::Rank(1), Weather::black_hole()),
+            pause(4_000..5_000),
+            Act::RingLink(Who::Rank(1), Weather::default()),
+        ]),
+        wide("a_connection_breaks_within_a_chunk")
+            .acts([Act::Step(20), Act::CutRingLinkAfter(Who::Rank(1), 100_003)]),
+        row("all_connections_of_a_worker_break").acts([
+            Act::Step(20),
+            pause(0..60),
+            Act::CutRingLink(Who::Rank(1)),
+        ]),
+        // Worker 1 computes for four seconds: nothing but pulses goes over the links.
+        row("an_idle_link_goes_dead")
+            .steps(40)
+            .flag_of(1, "--slow-gradient=15")
+            .flag_of(1, "--slow-gradient-takes=4000")
+            .acts([
+                Act::Step(14),
+                pause(100..300),
+                Act::RingLink(Who::Rank(1), Weather::black_hole()),
+                pause(5_000..5_500),
+                Act::RingLink(Who::Rank(1), Weather::default()),
+            ]),
+        wide("bits_flip_on_the_way").acts([
+            Act::Step(10),
+            Act::FlipBits(Who::Rank(1), 1),
+            Act::StepOfEpoch(2),
+            Act::FlipBits(Who::Rank(0), 1),
+        ]),
+    ]
+}
+
+fn slow_ones() -> Vec<Row> {
+    let late = Weather::late(Duration::from_millis(50), Duration::from_millis(20));
+    vec![
+        Row::new("all_links_are_slow_and_uneven", 2).on(Ground::Proxies).steps(40).one_ring().acts([
+            Act::Step(2),
+            Act::RingLink(Who::Rank(0), late),
+            Act::RingLink(Who::Rank(1), late),
+            Act::CoordinatorLink(Who::Rank(0), late),
+            Act::CoordinatorLink(Who::Rank(1), late),
+        ]),
+        // A chunk of 256 KB takes more than a second, and the signs of life wait behind it.
+        Row::new("one_worker_has_a_narrow_link", 2).large(WIDE).on(Ground::Proxies).one_ring().acts([
+            Act::Step(20),
+            Act::RingLink(Who::Rank(1), Weather::narrow(200_000)),
+            pause(4_000..5_000),
+            Act::RingLink(Who::Rank(1), Weather::default()),
+        ]),
+    ]
+}
+
+fn mixed() -> Vec<Row> {
+    vec![
+        Row::new("everything_at_random", 3)
+            .on(Ground::Proxies)
+            .steps(400)
+            .deadline(120)
+            .acts([Act::Step(10), Act::Mixed(15)]),
+    ]
+}

@@ -1,0 +1,36 @@
+//! The fault matrix.
+
+mod coordinator;
+mod kills;
+mod links;
+mod nodes;
+mod stops;
+pub mod torch;
+
+use anyhow::{Context as _, Result};
+
+use super::row::Row;
+
+/// All rows of fake engines, in the order in which they are played.
+pub fn all() -> Vec<Row> {
+    [kills::rows(), stops::rows(), links::rows(), coordinator::rows(), nodes::rows()].concat()
+}
+
+/// A row by its name.
+pub fn named(name: &str) -> Result<Row> {
+    all().into_iter().find(|row| row.name == name).with_context(|| format!("there is no row {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_row_has_a_name_of_its_own() {
+        let rows = [all(), torch::small(), torch::full_size("")].concat();
+        let names: BTreeSet<&str> = rows.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), rows.len());
+    }
+}

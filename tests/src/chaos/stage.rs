@@ -1,0 +1,140 @@
+//! The daemons of a row, and everything around them that can be made bad.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, Result};
+use rustix::process::Rlimit;
+
+use super::{
+    network::Network,
+    node::{clock, disk},
+    proxy::Proxy,
+    random::Random,
+    row::{Ground, Row},
+};
+use crate::{Cluster, Launch, Sandbox};
+
+/// A cluster on its ground. The fields are dropped in this order: daemons before what they stand on.
+#[derive(Debug)]
+pub struct Stage<'a> {
+    /// The daemons.
+    pub cluster: Cluster<'a>,
+    /// Where they live.
+    pub sandbox: &'a Sandbox,
+    /// Where random times come from.
+    pub random: Random,
+    /// How workers are dialled by their neighbours, by their labels.
+    pub ring_links: BTreeMap<String, Proxy>,
+    /// How workers dial the coordinator, by their labels.
+    pub coordinator_links: BTreeMap<String, Proxy>,
+    /// How many files daemons could open that can open none now.
+    pub descriptors: BTreeMap<String, Rlimit>,
+    /// A moment that does not come within this does not come.
+    pub patience: Duration,
+    /// The cables.
+    pub network: Option<Network>,
+    ground: Ground,
+    program: &'static str,
+    flags: Vec<String>,
+}
+
+impl<'a> Stage<'a> {
+    /// Starts the daemons of a row; none, and a loud line, where this machine has no such ground.
+    pub async fn set(sandbox: &'a Sandbox, row: &Row, seed: u64) -> Result<Option<Self>> {
+        let mut launch = Launch::coordinator();
+        let mut network = None;
+        match row.ground {
+            Ground::Loopback | Ground::Proxies => (),
+            Ground::Namespaces => {
+                // For the workers that join later, too.
+                let Some(started) = Network::start(row.workers.len() + 1)? else { return Ok(None) };
+                launch.listen = format!("{}:0", started.address(0));
+                launch = launch.flags(["--insecure"]);
+                network = Some(started);
+            }
+            Ground::SmallDisks(bytes) => {
+                if !disk::may_mount() {
+                    return Ok(None);
+                }
+                launch = launch.variable("RINGTUNE__STORAGE__FREE_BYTES", "0");
+                launch = disk::small(launch, sandbox, bytes);
+            }
+            Ground::Clocks => {
+                let Some(library) = clock::library() else { return Ok(None) };
+                launch = clock::movable(launch, sandbox, &library)?;
+            }
+        }
+        let cluster = Cluster::start_coordinator(sandbox, launch).await?;
+        let mut stage = Self {
+            cluster,
+            sandbox,
+            random: Random::new(seed),
+            ring_links: BTreeMap::new(),
+            coordinator_links: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
+            patience: Duration::from_secs(row.deadline) * 2 / 3,
+            network,
+            ground: row.ground,
+            program: row.program,
+            flags: row.workers.first().cloned().unwrap_or_default(),
+        };
+        for flags in &row.workers {
+            stage.add_worker_with(flags).await?;
+        }
+        stage.cluster.wait_for_idle(row.workers.len()).await?;
+        Ok(Some(stage))
+    }
+
+    /// Starts one more worker like the first one, with more flags.
+    pub async fn add_worker(&mut self, more: &[&str]) -> Result<()> {
+        let mut flags = self.flags.clone();
+        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
+        self.add_worker_with(&flags).await
+    }
+
+    async fn add_worker_with(&mut self, flags: &[String]) -> Result<()> {
+        let number = self.cluster.workers.len() + 1;
+        let label = format!("worker-{number}");
+        let coordinator = self.cluster.coordinator.grpc.clone();
+        let mut launch = Launch::worker(&label, self.program, &coordinator);
+        match self.ground {
+            Ground::Loopback => (),
+            Ground::Proxies => {
+                let (ring, up) = (self.proxy().await?, self.proxy().await?);
+                up.forward_to(&coordinator)?;
+                launch = Launch::worker(&label, self.program, &up.address());
+                launch = launch.flags(["--advertise-address", &ring.address()]);
+                self.ring_links.insert(label.clone(), ring);
+                self.coordinator_links.insert(label.clone(), up);
+            }
+            Ground::Namespaces => {
+                let network = self.network.as_ref().context("a network")?;
+                launch.listen = format!("{}:0", network.address(number));
+                launch = Launch { wrapper: network.wrapper(number), ..launch }.flags(["--insecure"]);
+            }
+            Ground::SmallDisks(bytes) => launch = disk::small(launch, self.sandbox, bytes),
+            Ground::Clocks => {
+                let library = clock::library().context("libfaketime")?;
+                launch = clock::movable(launch, self.sandbox, &library)?;
+            }
+        }
+        self.cluster.add_worker(launch.flags(flags.iter().map(String::as_str))).await?;
+        self.connect_proxy(&label)
+    }
+
+    /// Starts a daemon that ended again.
+    pub async fn start_again(&mut self, label: &str) -> Result<()> {
+        self.cluster.start_again(label).await?;
+        self.connect_proxy(label)
+    }
+
+    /// A worker listens on another port each time.
+    fn connect_proxy(&mut self, label: &str) -> Result<()> {
+        let address = self.cluster.daemon(label)?.grpc.clone();
+        self.ring_links.get(label).map_or(Ok(()), |proxy| proxy.forward_to(&address))
+    }
+
+    async fn proxy(&mut self) -> Result<Proxy> {
+        Proxy::start(self.random.bits()).await
+    }
+}

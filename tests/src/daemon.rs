@@ -1,0 +1,169 @@
+//! One running daemon, and how it is launched.
+
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::Signal;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::{Child, ChildStdout, Command},
+};
+
+use crate::{Sandbox, places, process::send_signal, wait::SOON};
+
+/// The daemon that computes.
+pub const WORKER: &str = "ringtune-worker";
+/// The same without libtorch.
+pub const FAKE_WORKER: &str = "fake-worker";
+/// The coordinator.
+pub const COORDINATOR: &str = "ringtune-coordinator";
+
+/// What a daemon is started with; what is not said here is what tests usually want.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Its log is `LABEL.log` in the sandbox.
+    pub label: String,
+    /// Its state's folder in the sandbox.
+    pub state: String,
+    /// Its name among the built programs.
+    pub program: String,
+    /// Where it serves gRPC.
+    pub listen: String,
+    /// More flags.
+    pub flags: Vec<String>,
+    /// More variables in its environment.
+    pub variables: Vec<(String, String)>,
+    /// A command before it, which becomes the daemon in the end and so keeps its process id; empty: none.
+    pub wrapper: Vec<String>,
+}
+
+impl Launch {
+    /// Of a program on a free port of loopback.
+    pub fn new(label: &str, program: &str) -> Self {
+        Self {
+            label: label.to_owned(),
+            state: label.to_owned(),
+            program: program.to_owned(),
+            listen: "127.0.0.1:0".to_owned(),
+            flags: Vec::new(),
+            variables: Vec::new(),
+            wrapper: Vec::new(),
+        }
+    }
+
+    /// Of a coordinator.
+    pub fn coordinator() -> Self {
+        Self::new("coordinator", COORDINATOR)
+    }
+
+    /// Of a worker with one thread that dials this HOST:PORT.
+    pub fn worker(label: &str, program: &str, coordinator: &str) -> Self {
+        Self::new(label, program).flags(["--coordinator", &format!("http://{coordinator}"), "--threads", "1"])
+    }
+
+    /// With more flags.
+    pub fn flags<'a>(mut self, flags: impl IntoIterator<Item = &'a str>) -> Self {
+        self.flags.extend(flags.into_iter().map(str::to_owned));
+        self
+    }
+
+    /// With a variable in its environment.
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts it and waits until it says where it listens.
+    pub async fn start(&self, sandbox: &Sandbox) -> Result<Daemon> {
+        let state = sandbox.path(&self.state).to_string_lossy().into_owned();
+        let usual = ["--state-dir", &state, "--listen", &self.listen, "--http-listen", "127.0.0.1:0"];
+        let flags: Vec<&str> = usual.into_iter().chain(self.flags.iter().map(String::as_str)).collect();
+        Daemon::start(sandbox, self, &flags).await
+    }
+}
+
+/// A running daemon; killed when dropped, and it ends by itself when this process was killed.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    _stdout: BufReader<ChildStdout>,
+    /// How it was launched.
+    pub label: String,
+    /// What it calls itself: a worker's id.
+    pub id: String,
+    /// HOST:PORT of its gRPC services.
+    pub grpc: String,
+    /// HOST:PORT of its HTTP pages.
+    pub http: String,
+}
+
+impl Daemon {
+    async fn start(sandbox: &Sandbox, launch: &Launch, flags: &[&str]) -> Result<Self> {
+        let (label, program) = (&launch.label, places::program(&launch.program)?);
+        let log = sandbox.path(&format!("{label}.log"));
+        let mut command = match launch.wrapper.split_first() {
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        let mut child = command
+            .args(flags)
+            .args(["--announce", "--lifeline", "--log-format", "human"])
+            .envs(launch.variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::options().create(true).append(true).open(&log)?)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {label}"))?;
+        let mut stdout = BufReader::new(child.stdout.take().context("stdout is a pipe")?);
+        let mut line = String::new();
+        tokio::time::timeout(SOON, stdout.read_line(&mut line))
+            .await
+            .context("it does not announce itself")??;
+        if line.is_empty() {
+            let status = child.wait().await?;
+            bail!("the {label} ended ({status}):\n{}", std::fs::read_to_string(&log)?);
+        }
+        let said: serde_json::Value =
+            serde_json::from_str(&line).with_context(|| format!("announced {line}"))?;
+        let word = |key: &str| said[key].as_str().map(str::to_owned).with_context(|| key.to_owned());
+        Ok(Self {
+            label: label.clone(),
+            id: word("id")?,
+            grpc: word("grpc")?,
+            http: word("http")?,
+            child,
+            _stdout: stdout,
+        })
+    }
+
+    /// Its process id; none once it has ended.
+    pub fn process_id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        send_signal(&self.child, signal).with_context(|| format!("{signal:?} to {}", self.label))
+    }
+
+    /// Ends it with SIGKILL, also when it is stopped, and waits until it is gone.
+    pub async fn end(&mut self) -> Result<()> {
+        Ok(self.child.kill().await?)
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn ended(&mut self) -> Result<std::process::ExitStatus> {
+        let ended = tokio::time::timeout(SOON, self.child.wait()).await;
+        Ok(ended.with_context(|| format!("{} does not end", self.label))??)
+    }
+
+    /// Ends it with SIGKILL and waits until it is gone.
+    pub async fn kill(mut self) -> Result<()> {
+        self.end().await
+    }
+}

@@ -1,0 +1,81 @@
+//! The fault matrix on fake engines, one round: each row of `ringtune_tests::chaos::rows` is a test. `make chaos` plays
+//! many rounds.
+
+mod faults;
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use ringtune_tests::chaos::{self, rows};
+
+async fn play(name: &str) -> Result<()> {
+    chaos::run(&rows::named(name)?, chaos::seed()).await?;
+    Ok(())
+}
+
+/// Makes a test of each row.
+macro_rules! rows {
+    ($($name:ident),* $(,)?) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() -> Result<()> {
+                play(stringify!($name)).await
+            }
+        )*
+
+        #[test]
+        fn every_row_is_a_test() -> Result<()> {
+            let tests = BTreeSet::from([$(stringify!($name)),*]);
+            let all = rows::all();
+            let rows: BTreeSet<&str> = all.iter().map(|row| row.name).collect();
+            ensure!(tests == rows, "no test, or no row: {:?}", tests.symmetric_difference(&rows));
+            Ok(())
+        }
+    };
+}
+
+rows![
+    a_worker_dies_while_it_prepares,
+    a_worker_dies_while_it_computes,
+    rank_0_dies_while_it_computes,
+    a_worker_dies_in_the_exchange,
+    a_worker_dies_in_the_optimizer,
+    rank_0_dies_at_a_checkpoint,
+    a_worker_dies_while_it_draws_a_preview,
+    rank_0_dies_at_the_last_upload,
+    two_of_three_die_at_once,
+    all_die_and_come_back,
+    the_newest_checkpoint_is_cut_short,
+    a_bit_of_the_newest_checkpoint_flips,
+    a_worker_dies_while_the_ring_forms_anew,
+    a_worker_dies_and_comes_back,
+    a_worker_of_another_class_comes,
+    a_newcomer_dies_while_it_takes_the_state,
+    the_giver_of_the_state_dies_while_it_gives,
+    a_worker_is_silent_for_too_long,
+    rank_0_is_silent_for_too_long,
+    a_worker_is_silent_for_a_moment,
+    a_worker_ends_as_it_is_told,
+    an_engine_hangs,
+    one_rank_computes_not_a_number,
+    a_worker_is_cut_off_from_all,
+    a_worker_is_heard_by_nobody,
+    one_link_of_the_ring_breaks,
+    a_connection_breaks_within_a_chunk,
+    all_connections_of_a_worker_break,
+    an_idle_link_goes_dead,
+    bits_flip_on_the_way,
+    all_links_are_slow_and_uneven,
+    one_worker_has_a_narrow_link,
+    everything_at_random,
+    the_coordinator_dies_again_and_again,
+    the_coordinator_and_a_worker_die_at_once,
+    the_coordinator_is_silent,
+    answers_to_a_submit_are_lost,
+    the_coordinators_clock_jumps,
+    a_workers_disk_is_full,
+    the_coordinators_disk_is_full_for_a_while,
+    a_worker_can_open_no_more_files,
+    the_coordinator_can_open_no_more_files,
+    the_clocks_of_workers_jump,
+];

@@ -1,0 +1,52 @@
+//! What a fake engine is told to do.
+
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+/// Where a [`FakeEngine`](crate::FakeEngine) is to fail, and what it stands for. Gradients are counted from 1.
+#[derive(Clone, Debug, Default)]
+pub struct FakeScript {
+    /// `load` answers this error.
+    pub fail_load: Option<String>,
+    /// The gradient at which to answer an error.
+    pub fail_on_gradient: Option<u64>,
+    /// The gradient at which to panic.
+    pub panic_on_gradient: Option<u64>,
+    /// Gradients from the first to the last of these are not finite.
+    pub not_finite: Option<(u64, u64)>,
+    /// Rows of the token table are not finite, as in a model that was saved after its training broke down.
+    pub token_rows_not_finite: bool,
+    /// How long one gradient takes.
+    pub gradient_takes: Duration,
+    /// What kind of machine it stands for.
+    pub machine: FakeMachine,
+    /// Pictures are not done before nobody wants them any more.
+    pub endless_pictures: bool,
+    /// Counts the pictures that were encoded, by all engines that share it.
+    pub encoded: Arc<AtomicU64>,
+    /// Counts how often the VAE was dropped, by all engines that share it.
+    pub dropped: Arc<AtomicU64>,
+}
+
+/// How slow and large a machine is, and whether it hangs.
+#[derive(Clone, Debug, Default)]
+pub struct FakeMachine {
+    /// The gradient that is never done.
+    pub hang_on_gradient: Option<u64>,
+    /// One gradient that takes another time.
+    pub slow_gradient: Option<(u64, Duration)>,
+    /// How long `load` takes.
+    pub load_takes: Duration,
+    /// How long one loss of held-out samples takes.
+    pub loss_takes: Duration,
+    /// How long one request for pictures takes.
+    pub pictures_take: Duration,
+    /// What the engine says of its kernels: engines that differ in it are of different numerics classes.
+    pub kernels_revision: u32,
+    /// Floats of a token row, which decides how large the state of a job is; none: [`FakeEngine::TEXT_WIDTH`].
+    ///
+    /// [`FakeEngine::TEXT_WIDTH`]: crate::FakeEngine::TEXT_WIDTH
+    pub text_width: Option<usize>,
+}
