@@ -226,6 +226,12 @@ impl Rings {
         decided.await.ok().flatten().unwrap_or_else(|| Err(late()))
     }
 
+    /// Calls that wait.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        MOST_WAITING - self.shared.waiting.available_permits()
+    }
+
     pub(super) fn give_up(&self, place: Place) {
         let mut held = self.held();
         if held.places.get(&place.job).is_some_and(|registered| registered.place == place) {
