@@ -183,6 +183,9 @@ fn of_another_layout() -> Vec<u8> {
     bytes
 }
 
+/// A bad stream: its name, its parts, and the problem that it is.
+type Case = (&'static str, Vec<Result<FetchStateResponse, Status>>, fn(&StateProblem) -> bool);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_bad_stream_has_its_own_error_and_nothing_of_it_is_used() {
     let pair = pair(3, 3).await;
@@ -207,7 +210,7 @@ async fn every_bad_stream_has_its_own_error_and_nothing_of_it_is_used() {
     let endless = std::iter::repeat_n(part(Part::Chunk(megabyte)), 300).collect();
     let large = part(Part::Chunk(vec![7; (1 << 20) + 1].into()));
     let broken = Err(Status::internal("it fell over"));
-    let cases: Vec<(&str, Vec<_>, fn(&StateProblem) -> bool)> = vec![
+    let cases: Vec<Case> = vec![
         ("cut", chunks(&bytes[..1000]), |it| matches!(it, StateProblem::Cut { bytes: 1000 })),
         ("all but its end", chunks(&bytes), |it| matches!(it, StateProblem::Cut { .. })),
         ("nothing", vec![], |it| matches!(it, StateProblem::Cut { bytes: 0 })),
