@@ -60,8 +60,7 @@ pub struct RingSettings {
     ///
     /// Allowed: empty, or a name where `ring.advertise_address` is empty.
     pub interface: String,
-    /// How long a ring neighbour may give no sign of life; half a second later, without one, it counts as lost. It gives one
-    /// every half second, also while it computes.
+    /// How long a ring neighbour may give no sign of life; half a second later it counts as lost.
     ///
     /// Allowed: 0.1 to 86400.
     pub peer_timeout_seconds: f64,

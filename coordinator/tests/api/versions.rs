@@ -122,7 +122,7 @@ async fn a_worker_of_release_0_1_0_is_told_which_versions_fit_and_what_to_instal
     assert_eq!(status.code(), Code::FailedPrecondition);
     let expected = format!(
         "the worker is Ringtune 0.1.0 and speaks protocol 1, the coordinator is Ringtune {VERSION} and speaks \
-         protocol 2: workers of Ringtune 0.2.0 and newer fit this coordinator; install Ringtune {VERSION} on the \
+         {WORKER_PROTOCOLS}: workers of Ringtune 0.2.0 and newer fit this coordinator; install Ringtune {VERSION} on the \
          worker (or Ringtune 0.1.0 on the coordinator)"
     );
     assert_eq!(status.message(), expected);

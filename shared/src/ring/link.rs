@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use super::{Frame, LinkBroken, Place, ReceiveHalf, RingConfig, RingError, SendHalf, Signal};
+use super::{Frame, LinkBroken, Place, ReceiveHalf, RingError, SendHalf, Signal};
 use crate::checksum::crc32c;
 
 /// How a ring is.
@@ -93,10 +93,10 @@ impl Inbox {
     /// are the bound.
     const LEAST_BYTES: usize = 1 << 10;
 
-    pub(super) fn new(config: &RingConfig) -> (Self, mpsc::Receiver<Received>) {
-        let segment = config.segment_floats * 4;
+    /// Room for so many frames of a whole segment of so many bytes.
+    pub(super) fn new(full_frames: usize, segment: usize) -> (Self, mpsc::Receiver<Received>) {
         let least = segment.min(Self::LEAST_BYTES);
-        let bytes = config.frames_in_flight.saturating_mul(segment).min(Semaphore::MAX_PERMITS);
+        let bytes = full_frames.saturating_mul(segment).min(Semaphore::MAX_PERMITS);
         let (frames, received) = mpsc::channel(bytes.div_ceil(least));
         (Self { frames, room: Arc::new(Semaphore::new(bytes)), bytes, least }, received)
     }

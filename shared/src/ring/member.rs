@@ -133,7 +133,7 @@ impl Ring {
         }
         let (status, status_seen) = watch::channel(Status::Open);
         let (outgoing, to_send) = mpsc::channel(config.frames_in_flight);
-        let (inbox, incoming) = Inbox::new(&config);
+        let (inbox, incoming) = Inbox::new(config.frames_in_flight, config.segment_floats * 4);
         let lease = Lease { peer_timeout: config.peer_timeout, pulse_interval: config.pulse_interval };
         let (send_half, receive_half) = transport.split();
         let sending =

@@ -8,7 +8,7 @@ use std::{
 
 use ringtune_shared::{
     ids::{Epoch, JobId},
-    ring::{Place, RingView},
+    ring::Place,
 };
 use tokio::{
     sync::{Semaphore, mpsc, watch},
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::{
-    Error, Seat,
+    Error,
     admission::{self, Admission, Opening, Wish},
     transport::{self, IncomingStream},
 };
@@ -68,12 +68,13 @@ struct Shared {
 struct Held {
     places: HashMap<JobId, Registered>,
     offers: HashMap<JobId, Offered>,
-    /// Offers made so far.
+    /// Places and offers so far: each has a number of its own.
     count: u64,
 }
 
 #[derive(Debug)]
 struct Registered {
+    number: u64,
     place: Place,
     streams: mpsc::Sender<IncomingStream>,
 }
@@ -108,25 +109,23 @@ impl Rings {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Takes the place of `rank` in a ring; streams for it are accepted from now on, those that came before too. An older
-    /// epoch of the same job loses its place. `rows`: microbatches of a step, over all ranks; `protocol`: of RingService,
-    /// as all members speak it.
+    /// Streams for this place are accepted from now on, those that came before too. What had a place in the same ring, or
+    /// in an older one of the same job, loses it.
     ///
     /// # Errors
-    /// The members make no ring, or not one with this rank; [`Error::Replaced`] if a newer epoch has the place.
-    pub fn take_seat(&self, view: &RingView, rank: usize, rows: usize, protocol: u32) -> Result<Seat, Error> {
-        view.check()?;
-        view.next_of(rank)?;
-        let place = Place { job: view.job, epoch: view.epoch, rank, world_size: view.world_size() };
+    /// [`Error::Replaced`]: a newer epoch has the place.
+    pub(super) fn register(&self, place: Place) -> Result<Registration, Error> {
         let (streams, incoming) = mpsc::channel(1);
         let mut held = self.held();
         if held.places.get(&place.job).is_some_and(|registered| registered.place.epoch > place.epoch) {
             return Err(Error::Replaced);
         }
-        held.places.insert(place.job, Registered { place, streams });
+        held.count += 1;
+        let number = held.count;
+        held.places.insert(place.job, Registered { number, place, streams });
         drop(held);
         self.shared.changes.send_replace(());
-        Ok(Seat::new(self.clone(), view.clone(), place, rows, protocol, incoming))
+        Ok(Registration { rings: self.clone(), job: place.job, number, incoming })
     }
 
     /// Who asks for the state of this job in this epoch gets it, as long as the guard lives: `state` is the one after
@@ -226,15 +225,33 @@ impl Rings {
         decided.await.ok().flatten().unwrap_or_else(|| Err(late()))
     }
 
-    pub(super) fn give_up(&self, place: Place) {
-        let mut held = self.held();
-        if held.places.get(&place.job).is_some_and(|registered| registered.place == place) {
-            held.places.remove(&place.job);
-        }
+    /// Calls that wait.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        MOST_WAITING - self.shared.waiting.available_permits()
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.shared.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// That streams for a place are accepted, and where they come. Dropping it gives the place up.
+#[derive(Debug)]
+pub(super) struct Registration {
+    pub(super) rings: Rings,
+    job: JobId,
+    number: u64,
+    /// None comes any more once another registration has taken the place.
+    pub(super) incoming: mpsc::Receiver<IncomingStream>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut held = self.rings.held();
+        if held.places.get(&self.job).is_some_and(|registered| registered.number == self.number) {
+            held.places.remove(&self.job);
+        }
     }
 }
 

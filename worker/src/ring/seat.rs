@@ -3,15 +3,13 @@
 use std::{future::Future, time::Duration};
 
 use ringtune_shared::ring::{Place, Ring, RingConfig, RingView};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Error, Rings,
-    transport::{Ended, GrpcTransport, IncomingStream, NextRank, Outgoing},
+    registry::Registration,
+    transport::{Ended, GrpcTransport, NextRank, Outgoing},
 };
 
 /// Pulses come so often, where the lease allows it.
@@ -22,33 +20,31 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 /// A place in one epoch of a job's ring, before the neighbours are connected. Dropping it gives the place up.
 #[derive(Debug)]
 pub struct Seat {
-    rings: Rings,
+    registration: Registration,
     view: RingView,
     place: Place,
     rows: usize,
     /// Of RingService, as all members speak it.
     protocol: u32,
-    incoming: mpsc::Receiver<IncomingStream>,
 }
 
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.rings.give_up(self.place);
+impl Rings {
+    /// Takes the place of `rank` in a ring; streams for it are accepted from now on, those that came before too. An older
+    /// epoch of the same job loses its place. `rows`: microbatches of a step, over all ranks; `protocol`: of RingService,
+    /// as all members speak it.
+    ///
+    /// # Errors
+    /// The members make no ring, or not one with this rank; [`Error::Replaced`] if a newer epoch has the place.
+    pub fn take_seat(&self, view: &RingView, rank: usize, rows: usize, protocol: u32) -> Result<Seat, Error> {
+        view.check()?;
+        view.next_of(rank)?;
+        let place = Place { job: view.job, epoch: view.epoch, rank, world_size: view.world_size() };
+        let registration = self.register(place)?;
+        Ok(Seat { registration, view: view.clone(), place, rows, protocol })
     }
 }
 
 impl Seat {
-    pub(super) fn new(
-        rings: Rings,
-        view: RingView,
-        place: Place,
-        rows: usize,
-        protocol: u32,
-        incoming: mpsc::Receiver<IncomingStream>,
-    ) -> Self {
-        Self { rings, view, place, rows, protocol, incoming }
-    }
-
     /// Microbatches of a step, over all ranks.
     pub(super) fn rows(&self) -> usize {
         self.rows
@@ -66,7 +62,7 @@ impl Seat {
             return Ok(Ring::alone(place.job, place.epoch));
         }
         let transport = Box::new(self.transport().await?);
-        let peer_timeout = self.rings.options().peer_timeout;
+        let peer_timeout = self.registration.rings.options().peer_timeout;
         let config = RingConfig {
             pulse_interval: PULSE_INTERVAL.min(peer_timeout / 4),
             peer_timeout,
@@ -77,7 +73,7 @@ impl Seat {
 
     /// The streams to and from the neighbours. Both at once: a ring is a cycle, and somebody has to be first.
     pub(super) async fn transport(&mut self) -> Result<GrpcTransport, Error> {
-        let limit = self.rings.options().connect_timeout;
+        let limit = self.registration.rings.options().connect_timeout;
         let deadline = Instant::now() + limit;
         let (place, view) = (self.place, &self.view);
         let previous = (place.previous(), view.previous_of(place.rank)?.address.clone());
@@ -85,13 +81,13 @@ impl Seat {
             address: view.next_of(place.rank)?.address.clone(),
             place,
             protocol: self.protocol,
-            peer_timeout: self.rings.options().peer_timeout,
-            metrics: self.rings.metrics(),
+            peer_timeout: self.registration.rings.options().peer_timeout,
+            metrics: self.registration.rings.metrics(),
         };
         let heard = CancellationToken::new();
         let dial = dial(&next, (deadline, limit), heard.cancelled());
         let listen = async {
-            let called = timeout_at(deadline, self.incoming.recv()).await;
+            let called = timeout_at(deadline, self.registration.incoming.recv()).await;
             heard.cancel();
             match called {
                 Ok(Some(stream)) => Ok(stream),

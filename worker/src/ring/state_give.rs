@@ -54,7 +54,7 @@ pub(super) async fn give(given: Given, giving: Arc<Semaphore>) -> Result<Parts, 
         let last = match outcome {
             Ok(encoded) => Ok(part(Part::End(v1::StateEnd {
                 size_bytes: encoded.bytes,
-                sha256: encoded.sha256.0.to_vec().into(),
+                sha256: encoded.sha256.0.to_vec(),
             }))),
             Err(error) => Err(Status::internal(format!("the state cannot be sent: {error}"))),
         };

@@ -288,6 +288,72 @@ mod tests {
         assert_eq!(back, state);
     }
 
+    fn small() -> SavedState {
+        let mut state = SavedState::default();
+        state.put_tensor("train.rows", vec![1.5, -0.0, f32::NAN]);
+        state.put_tensor("none", Vec::new());
+        state.put_number("train.count", u64::MAX);
+        state.put_number("train.\u{e9}\"", 7);
+        state
+    }
+
+    fn written(state: &SavedState) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let encoded = state.write(&mut bytes).unwrap();
+        assert_eq!((encoded.sha256, encoded.bytes), (ContentHash::of(&bytes), bytes.len() as u64));
+        bytes
+    }
+
+    /// Every vector, every counter and every name is in the hash, and nothing else is.
+    #[test]
+    fn equal_states_have_equal_hashes_and_no_others_do() {
+        let state = small();
+        assert_eq!(state.hash().unwrap(), ContentHash::of(&written(&state)));
+        assert_eq!(state.hash().unwrap(), small().hash().unwrap());
+        let changes: [Change; 6] = [
+            |state| state.put_number("train.count", 0),
+            |state| state.put_number("other", 0),
+            |state| {
+                state.numbers.remove("train.count");
+            },
+            // 0 and -0 are equal numbers and different bits.
+            |state| state.put_tensor("train.rows", vec![1.5, 0.0, f32::NAN]),
+            |state| state.put_tensor("none", vec![0.0]),
+            |state| drop(state.tensors.remove("none")),
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut other = small();
+            change(&mut other);
+            assert_ne!(other.hash().unwrap(), state.hash().unwrap(), "change {number}");
+        }
+    }
+
+    #[test]
+    fn what_was_written_comes_back_and_what_is_something_else_does_not() {
+        let bytes = written(&small());
+        let back = SavedState::decode(bytes.as_slice()).unwrap();
+        assert_eq!((written(&back), &back.numbers), (bytes.clone(), &small().numbers));
+        let refused = |bytes: &[u8]| SavedState::decode(bytes).unwrap_err().to_string();
+        assert!(refused(&bytes[..bytes.len() - 1]).contains("it ends after"));
+        assert!(refused(&[bytes.as_slice(), &[0]].concat()).contains("it has bytes after"));
+        // What a header says of itself.
+        let with = |metadata: Metadata| {
+            let mut encoded = Vec::new();
+            let state = small();
+            let mut encoder = Encoder::new(metadata, &mut encoded);
+            transfer(&mut *state.source().unwrap(), &mut encoder).unwrap();
+            refused(&encoded)
+        };
+        let entry = |text: &str| (COUNTERS.to_owned(), text.to_owned());
+        assert!(with(Metadata::new()).contains("its metadata is not the entry"));
+        let two = Metadata::from([entry("{}"), ("more".to_owned(), String::new())]);
+        assert!(with(two).contains("its metadata is not the entry"));
+        assert!(with(Metadata::from([entry("{\"a\":-1}")])).contains("its entry \"ringtune.counters\""));
+        let mut many = small();
+        (0..1000).for_each(|number| many.put_number(&number.to_string(), number));
+        assert!(many.hash().unwrap_err().to_string().contains("1002 counters; allowed: at most 1000"));
+    }
+
     #[test]
     fn a_state_that_does_not_fit_is_refused_by_name() {
         let state = TrainState::new(vec![1.0; 4], AdamWOptions::default());

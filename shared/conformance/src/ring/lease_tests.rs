@@ -102,10 +102,14 @@ async fn all_that_live_know_within_the_lease_that_a_rank_is_gone() {
                         assert!(after <= bound, "{case}: rank {rank} took {after:?}: {error}");
                         let first = rank == (gone + 1) % world_size;
                         let right = match (&error, fault) {
-                            (
-                                RingError::Stalled { rank, .. },
-                                Fault::Freeze { .. } | Fault::Swallow { .. },
-                            ) => first && *rank == gone,
+                            // The one after it hears nothing of it. The one before it may have received all of a
+                            // collective, and cannot get rid of what it has to send.
+                            (RingError::Stalled { rank: blamed, .. }, Fault::Freeze { .. }) => {
+                                *blamed == gone && (first || (rank + 1) % world_size == gone)
+                            }
+                            (RingError::Stalled { rank: blamed, .. }, Fault::Swallow { .. }) => {
+                                first && *blamed == gone || rank == gone && *blamed == (gone + 1) % world_size
+                            }
                             (RingError::PeerLost { .. }, Fault::Die { .. }) => true,
                             (RingError::PeerLost { .. }, _) => !first,
                             _ => false,

@@ -15,6 +15,9 @@ use tonic::transport::{Server, server::TcpIncoming};
 use super::{Error, RingOptions, RingServer, Rings, Seat};
 use crate::http::Metrics;
 
+mod seats;
+mod states;
+
 /// A worker's RingService on a port of its own. The server ends with the test's runtime.
 async fn listening(options: RingOptions) -> (Rings, SocketAddr) {
     let rings = Rings::new(options, Arc::new(Metrics::new().unwrap()));
