@@ -5,10 +5,13 @@ use std::{path::Path, time::Duration};
 use ringtune_shared::version::VERSION;
 use tokio::{sync::mpsc, time::timeout};
 
-use super::{Context, Error, LentRing, Orders, Rank, Task, Work, folder::make_work_folder, rings::Worked};
+use super::{
+    Context, Error, LentRing, Orders, Rank, Task, Work,
+    folder::make_work_folder,
+    rings::{Life, Worked, is_to_keep},
+};
 use crate::{
     journal::{Journal, LOG_FILE},
-    ring::Seat,
     session::{Assignment, RankEvent, RankKey, RankOrders, dropped, ended},
 };
 
@@ -73,14 +76,6 @@ async fn make_folder(folder: &Path, assignment: &Assignment, journal: &Journal) 
         Ok(())
     };
     tokio::task::spawn_blocking(make).await?
-}
-
-/// A rank, and its place among others.
-pub(super) struct Life {
-    pub(super) rank: Rank,
-    /// Its place in the ring of its epoch, until it is connected.
-    pub(super) seat: Option<Seat>,
-    pub(super) ring: LentRing,
 }
 
 impl Life {
@@ -197,9 +192,4 @@ impl Life {
         }
         Err(error)
     }
-}
-
-/// Whether it was asked to end with what it has.
-pub(super) fn is_to_keep(orders: &Orders) -> bool {
-    orders.borrow().end.is_some_and(|end| end.keep_artifacts)
 }

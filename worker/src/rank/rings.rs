@@ -7,15 +7,20 @@ use std::sync::Arc;
 
 use ringtune_shared::version::REFORMING_RING_PROTOCOL;
 
-use super::{
-    Error, Left, Orders, Work, entering,
-    life::{Life, is_to_keep},
-};
+use super::{Error, Left, LentRing, Orders, Rank, Work, entering};
 use crate::{
     journal::LOG_FILE,
-    ring,
+    ring::{self, Seat},
     session::{Assignment, NextRing, RankEvent, Trouble, ended},
 };
+
+/// A rank, and its place among others.
+pub(super) struct Life {
+    pub(super) rank: Rank,
+    /// Its place in the ring of its epoch, until it is connected.
+    pub(super) seat: Option<Seat>,
+    pub(super) ring: LentRing,
+}
 
 /// How the work in all rings came to its end.
 pub(super) enum Worked {
@@ -194,4 +199,9 @@ impl Life {
         self.rank.journal.info(format!("epoch {epoch}, rank {rank} of {members}: {}", next.reason)).await;
         Ok(())
     }
+}
+
+/// Whether it was asked to end with what it has.
+pub(super) fn is_to_keep(orders: &Orders) -> bool {
+    orders.borrow().end.is_some_and(|end| end.keep_artifacts)
 }

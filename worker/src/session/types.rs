@@ -225,8 +225,6 @@ pub enum RankEvent {
     Progress(Progress),
     /// Prepared: waits to be told to train.
     Ready,
-    /// Goes on after this step, which was done before.
-    Resumed(u64),
     /// Goes on in this ring, all ranks of which are at this step.
     Entered {
         /// The ring's.

@@ -294,10 +294,12 @@ impl<T: Trainee> Training<T> {
 
     /// Says that a step is done, and keeps that in case another ring's rank 0 has to say it.
     async fn report(&mut self, rank: &Rank, summary: StepSummary) {
-        if self.unstored.len() >= MOST_UNSTORED {
-            self.unstored.pop_front();
+        if rank.assignment.re_forms {
+            if self.unstored.len() >= MOST_UNSTORED {
+                self.unstored.pop_front();
+            }
+            self.unstored.push_back(summary);
         }
-        self.unstored.push_back(summary);
         rank.journal.event(RankEvent::Step(summary)).await;
     }
 }

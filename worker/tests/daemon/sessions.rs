@@ -121,7 +121,7 @@ async fn a_second_worker_on_a_state_folder_is_refused_and_a_restart_counts() {
                 EngineHandle::start(|| Ok(FakeEngine::new(FakeScript::default())))
             })
         };
-        let second = start().await;
+        let second = Box::pin(start()).await;
         assert!(matches!(&second, Err(error @ Error::StateFolder(StateFolderError::Lock(StateLockError::Taken { .. }))) if error.is_usage()));
         worker.shutdown.soft.cancel();
         let state = tempfile::tempdir().unwrap();

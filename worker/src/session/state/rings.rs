@@ -68,11 +68,6 @@ impl Session {
                 held.shown.phase = Phase::Ready;
                 vec![report(held, None)]
             }
-            // The coordinator knows; the rank may end without another step.
-            RankEvent::Resumed(step) => {
-                held.shown.step = step;
-                Vec::new()
-            }
             RankEvent::Step(step) => match held.take_step(step) {
                 true => vec![Effect::Send(Message::Step(held.shown.key, step))],
                 false => Vec::new(),

@@ -120,7 +120,8 @@ fn only_rank_0_sends_steps_but_all_show_how_far_they_are() {
 fn a_resumed_rank_that_has_no_step_left_finishes_with_the_step_that_it_resumed_after() {
     let mut session = connected();
     training(&mut session, key(1, 1), 0);
-    assert!(session.apply(Event::Rank(key(1, 1), RankEvent::Resumed(7))).is_empty());
+    let entered = RankEvent::Entered { epoch: Epoch(1), step: 7 };
+    assert_eq!(phases(&session.apply(Event::Rank(key(1, 1), entered))), [Phase::Training]);
     let effects = session.apply(Event::Rank(key(1, 1), RankEvent::Finished));
     assert!(matches!(&effects[..], [Effect::Send(Message::Report { held, .. })]
         if held.phase == Phase::Finished && held.step == 7));
