@@ -191,7 +191,9 @@ impl Cluster {
                 cluster.put_hash(job, step, state);
             }
         }
-        recovered.drained.into_iter().for_each(|worker| drop(cluster.drained.insert(worker, ())));
+        for worker in recovered.drained {
+            cluster.drained.insert(worker, ());
+        }
         cluster
     }
 

@@ -270,8 +270,8 @@ proptest! {
                 let all_done = plan.stay.iter().all(|rank| members[*rank].standing == Standing::Done);
                 prop_assert!(size >= view.min || all_done, "{plan:?}");
                 for rank in &plan.stay {
-                    prop_assert!(members[*rank].presence == Presence::Here && !members[*rank].leaving
-                        || all_done, "{plan:?}");
+                    let seat = members[*rank];
+                    prop_assert!(all_done || (seat.presence == Presence::Here && !seat.leaving));
                 }
                 if plan.after_step {
                     prop_assert!(plan.lost.is_empty() && plan.link.is_none());
@@ -299,9 +299,10 @@ proptest! {
                 prop_assert!(until.is_some() || !broke);
             }
             Decision::LetGo(ranks) => {
-                prop_assert!(!ranks.is_empty() && ranks.iter().all(|rank| {
+                let may = |rank: &usize| {
                     *rank != 0 && members[*rank].leaving && members[*rank].standing == Standing::Done
-                }));
+                };
+                prop_assert!(!ranks.is_empty() && ranks.iter().all(may));
             }
             Decision::End => prop_assert_eq!(members[0].standing, Standing::Finished),
         }

@@ -193,8 +193,11 @@ impl Turn<'_> {
         if held.phase == Phase::Waiting {
             member.pause = Some(Pause { since: now, trouble: held.trouble.clone() });
         }
+        let reforms = ring.reforms();
         match held.phase {
             Phase::Failed | Phase::Stopped => self.rank_is_over(worker, held),
+            // A member cannot go into another ring, so that nobody can.
+            Phase::Waiting if !reforms => self.rank_is_over(worker, held),
             _ => self.advance(held.job),
         }
     }
@@ -236,6 +239,10 @@ impl Turn<'_> {
             Phase::Stopped => {
                 (Loss::RankStopped(held.fault), format!("rank {rank} on {host}: stopped: {}", held.reason))
             }
+            Phase::Waiting => {
+                let text = held.trouble.as_ref().map_or("its ring broke", |trouble| trouble.text.as_str());
+                (Loss::NeighbourLost, format!("rank {rank} on {host}: {text}"))
+            }
             _ if held.neighbour_lost => (Loss::NeighbourLost, format!("rank {rank} on {host}: {}", held.reason)),
             _ => (Loss::RankFailed(held.fault), format!("rank {rank} on {host}: {}", held.reason)),
         };
@@ -265,7 +272,9 @@ impl Turn<'_> {
             self.look_at_ring(id);
             return;
         }
-        if ring.all(|phase| phase == Phase::Finished) {
+        // Release 0.2.0 says of every rank that it finished.
+        let sent = ring.members.first().is_some_and(|first| first.phase == Phase::Finished);
+        if sent && ring.all(|phase| matches!(phase, Phase::Done | Phase::Finished)) {
             self.succeed(id);
         }
     }
