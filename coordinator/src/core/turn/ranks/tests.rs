@@ -44,7 +44,8 @@ impl Ring {
                 address: format!("127.0.0.1:{number}"),
                 capabilities: Arc::new(Capabilities { threads: 1, ..Capabilities::default() }),
                 held: Vec::new(),
-                dialect: Dialect::ours(),
+                // As release 0.2.0: its rings cannot go on without a member.
+                dialect: Dialect { features: Vec::new(), ..Dialect::ours() },
             };
             ring.apply(Input::Hello { session: SessionId(number), hello });
         }

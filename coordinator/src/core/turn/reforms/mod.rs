@@ -123,6 +123,10 @@ impl Turn<'_> {
             Why::AllLost => self.leave_ring(id, "all its workers are lost", survivors),
             Why::NoSpare => self.leave_ring(id, "no other worker came in time", survivors),
             Why::Leaving => {
+                // That is nobody's failure: it counts as no try.
+                if let Some(job) = self.job_mut(id) {
+                    job.tries = job.tries.saturating_sub(1);
+                }
                 let what = "too few workers would be left without those that leave";
                 self.stop_job(id, Goal::Queued { reason: format!("{what}; going on from a checkpoint") });
             }
