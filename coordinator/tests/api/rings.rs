@@ -35,7 +35,9 @@ async fn training(coordinator: &Coordinator) -> (Worker, Worker, v1::Job) {
 }
 
 async fn told_to_enter(worker: &mut Worker) -> v1::EnterRing {
-    let Down::EnterRing(told) = worker.hear().await.unwrap() else { panic!("it is not told to enter a ring") };
+    let Down::EnterRing(told) = worker.hear().await.unwrap() else {
+        panic!("it is not told to enter a ring")
+    };
     let ring = told.ring.as_ref().unwrap();
     assert_eq!(ring.job_id, worker.held.job_id);
     (worker.held.epoch, worker.held.rank) = (ring.epoch, told.rank);

@@ -206,7 +206,8 @@ impl World {
         let (me, job, step) = (self.daemons[who].id, rank.held.job, rank.held.step);
         let others: Vec<WorkerId> = seat.members.iter().copied().filter(|one| *one != me).collect();
         if !seat.entered {
-            let there = |one: &WorkerId| self.seat_of(*one, job).is_some_and(|(at, _)| at.epoch == seat.epoch);
+            let there =
+                |one: &WorkerId| self.seat_of(*one, job).is_some_and(|(at, _)| at.epoch == seat.epoch);
             if others.iter().all(there) {
                 // Who is behind fetches the state.
                 let steps = others.iter().filter_map(|one| self.seat_of(*one, job)).map(|(_, step)| step);
@@ -236,9 +237,9 @@ impl World {
     /// Whether a member takes part in the step after this one.
     fn gives(&self, worker: WorkerId, job: JobId, epoch: Epoch, step: u64) -> bool {
         let left = self.left.get(&(worker, job, epoch)).is_some_and(|left| *left > step);
-        left || self.seat_of(worker, job).is_some_and(|(seat, at)| {
-            seat.epoch == epoch && seat.entered && at >= step
-        })
+        left || self
+            .seat_of(worker, job)
+            .is_some_and(|(seat, at)| seat.epoch == epoch && seat.entered && at >= step)
     }
 
     fn take_step(&mut self, rank: &mut Rank, me: WorkerId, seat: &Seat) {
@@ -275,7 +276,8 @@ impl World {
             let Some(daemon) = self.daemons.iter().find(|daemon| daemon.id == other) else { continue };
             let theirs = daemon.ranks.first().filter(|rank| rank.held.job == job);
             let dead = theirs.is_none_or(|theirs| {
-                theirs.held.phase.is_terminal() || theirs.ring.as_ref().is_some_and(|at| at.epoch > seat.epoch)
+                theirs.held.phase.is_terminal()
+                    || theirs.ring.as_ref().is_some_and(|at| at.epoch > seat.epoch)
                     || (seat.entered && theirs.ring.as_ref().is_none_or(|at| at.epoch != seat.epoch))
             });
             let kind = match (dead && !daemon.hangs, daemon.hangs) {
@@ -331,7 +333,8 @@ impl Daemon {
         if rank.held.epoch >= epoch {
             return;
         }
-        let trains = rank.held.phase == Phase::Training && rank.ring.as_ref().is_some_and(|seat| seat.entered);
+        let trains =
+            rank.held.phase == Phase::Training && rank.ring.as_ref().is_some_and(|seat| seat.entered);
         let goes_on = after_step && trains;
         let Some(place) = place else {
             (rank.leaves, rank.known) = (true, epoch);

@@ -81,7 +81,8 @@ impl World {
         }
         for (rank, member) in ring.present() {
             let alive = self.daemons.iter().find(|daemon| daemon.id == member.worker && !daemon.hangs);
-            let keeps = alive.is_some_and(|daemon| daemon.session.is_some() && daemon.has_state_of(before.id));
+            let keeps =
+                alive.is_some_and(|daemon| daemon.session.is_some() && daemon.has_state_of(before.id));
             assert!(!keeps, "rank {rank} has the state, and is let go: {before:?} {after:?}");
         }
     }

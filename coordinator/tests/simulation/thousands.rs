@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringtune_coordinator::core::{
-    Capabilities, Cluster, Effects, HeldRank, Hello, Input, JobState, NewJob, Options, Phase,
-    RankReport, Recovered, Sender, SessionId, Time,
+    Capabilities, Cluster, Effects, HeldRank, Hello, Input, JobState, NewJob, Options, Phase, RankReport,
+    Recovered, Sender, SessionId, Time,
 };
 use ringtune_shared::ids::{JobId, WorkerId};
 

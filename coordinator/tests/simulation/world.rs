@@ -208,9 +208,10 @@ impl World {
         let (job, epoch, sender) = (past.held.job, past.held.epoch, Sender { worker: daemon.id, session });
         let before = self.cluster.job(job).cloned();
         // Of a ring that still runs with other members: of that it may have more to say, and is not believed either.
-        let still_runs = before.as_ref().and_then(|job| job.ring.as_ref()).is_some_and(|ring| {
-            (ring.first_epoch()..=ring.epoch).contains(&epoch)
-        });
+        let still_runs = before
+            .as_ref()
+            .and_then(|job| job.ring.as_ref())
+            .is_some_and(|ring| (ring.first_epoch()..=ring.epoch).contains(&epoch));
         if still_runs && (past.held.rank.is_none() || past.held.epoch == self.newest_epoch(job)) {
             return;
         }
@@ -257,7 +258,11 @@ impl World {
             address: format!("127.0.0.1:{who}"),
             capabilities: Arc::new(capabilities),
             held: daemon.ranks.iter().map(|rank| rank.held.clone()).collect(),
-            dialect: if daemon.old { Dialect { features: Vec::new(), ..Dialect::ours() } } else { Dialect::ours() },
+            dialect: if daemon.old {
+                Dialect { features: Vec::new(), ..Dialect::ours() }
+            } else {
+                Dialect::ours()
+            },
         };
         if !self.apply(Input::Hello { session, hello }) {
             self.daemons[who].session = None;
@@ -289,9 +294,8 @@ impl World {
         let files = self.disk.files.values().filter(|file| jobs.iter().any(|job| job.id == file.job));
         let checkpoints = files.filter_map(|file| Some((file.job, file.checkpoint()?))).collect();
         let steps = self.disk.steps.iter().filter(|(id, _)| jobs.iter().any(|job| job.id == **id));
-        let hashes = steps.flat_map(|(id, steps)| {
-            steps.iter().filter_map(|step| Some((*id, step.step, step.state?)))
-        });
+        let hashes =
+            steps.flat_map(|(id, steps)| steps.iter().filter_map(|step| Some((*id, step.step, step.state?))));
         let (hashes, drained) = (hashes.collect(), self.disk.drained.iter().copied().collect());
         let recovered = Recovered { jobs, checkpoints, hashes, drained, last_number };
         self.cluster = Cluster::recover(options(), recovered, self.now);

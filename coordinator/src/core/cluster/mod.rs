@@ -11,8 +11,8 @@ use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 use ringtune_shared::version::Dialect;
 
 use self::requests::Requests;
-pub(super) use self::short::Want;
 use self::short::ShortRings;
+pub(super) use self::short::Want;
 use super::deadlines::{Deadlines, Subject};
 use super::job::Job;
 use super::job_state::JobState;

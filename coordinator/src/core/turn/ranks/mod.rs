@@ -7,8 +7,8 @@ use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::effect::{Down, OtherEpoch, Write};
-use crate::core::input::{HeldRank, RankReport};
 use crate::core::failure::Failure;
+use crate::core::input::{HeldRank, RankReport};
 use crate::core::job::{Job, Pause, Phase, Ring};
 use crate::core::job_state::JobState;
 use crate::core::loss::Loss;
@@ -207,7 +207,9 @@ impl Turn<'_> {
     fn observe_older(&mut self, worker: WorkerId, held: &HeldRank) {
         match held.phase {
             // It may not have heard of the newest one.
-            Phase::Waiting => self.tell_to_enter(held.job, worker, false, "the ring has other members by now"),
+            Phase::Waiting => {
+                self.tell_to_enter(held.job, worker, false, "the ring has other members by now")
+            }
             Phase::Failed | Phase::Stopped | Phase::Finished => {
                 let Some(ring) = self.ring_mut(held.job) else { return };
                 let is_head = ring.rank_of(worker) == Some(0);
@@ -243,7 +245,9 @@ impl Turn<'_> {
                 let text = held.trouble.as_ref().map_or("its ring broke", |trouble| trouble.text.as_str());
                 (Loss::NeighbourLost, format!("rank {rank} on {host}: {text}"))
             }
-            _ if held.neighbour_lost => (Loss::NeighbourLost, format!("rank {rank} on {host}: {}", held.reason)),
+            _ if held.neighbour_lost => {
+                (Loss::NeighbourLost, format!("rank {rank} on {host}: {}", held.reason))
+            }
             _ => (Loss::RankFailed(held.fault), format!("rank {rank} on {host}: {}", held.reason)),
         };
         self.lose(held.job, worker, loss, &reason);

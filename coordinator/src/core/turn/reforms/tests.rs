@@ -5,9 +5,9 @@ use ringtune_shared::job::parse_job_toml;
 use ringtune_shared::version::Dialect;
 
 use crate::core::{
-    Action, ArtifactRecord, Capabilities, Cluster, Down, EnterRing, EventBody, Failure, HeldRank, Hello, Input,
-    Job, JobState, NewJob, Options, Phase, Place, RankReport, ReasonCode, Recovered, Sender, SessionId,
-    StepRecord, Time, Trouble, TroubleKind, Write,
+    Action, ArtifactRecord, Capabilities, Cluster, Down, EnterRing, EventBody, Failure, HeldRank, Hello,
+    Input, Job, JobState, NewJob, Options, Phase, Place, RankReport, ReasonCode, Recovered, Sender,
+    SessionId, StepRecord, Time, Trouble, TroubleKind, Write,
 };
 
 /// A job whose first ranks train, and perhaps more workers. Worker n is on host n.
@@ -42,7 +42,13 @@ impl World {
              [cluster]\nworld_size = {ranks}\nmin_world_size = {min}\n"
         ));
         let (id, spec) = (world.job, Arc::new(spec.unwrap()));
-        world.apply(Input::CreateJob(NewJob { id, spec, queue: Arc::default(), request: None, resumed: None }));
+        world.apply(Input::CreateJob(NewJob {
+            id,
+            spec,
+            queue: Arc::default(),
+            request: None,
+            resumed: None,
+        }));
         for phase in [Phase::Ready, Phase::Training] {
             (0..ranks).for_each(|worker| world.say(worker, 1, Some(worker), phase));
         }
@@ -251,7 +257,11 @@ fn a_worker_that_restarts_or_whose_node_fails_is_lost_at_once() {
     assert_eq!(world.cluster.place_of(world.workers[1].worker), Some(Place::Joins(world.job)));
     // Nobody else is left, nor a state: from the beginning.
     world.say(0, 2, Some(0), Phase::Failed);
-    assert_eq!(world.ended.as_ref().map(|job| job.failure), Some(Some(Failure::Rank)), "not its node's fault");
+    assert_eq!(
+        world.ended.as_ref().map(|job| job.failure),
+        Some(Some(Failure::Rank)),
+        "not its node's fault"
+    );
 }
 
 #[test]
