@@ -339,7 +339,7 @@ impl Ring {
 
     /// Whether it goes on where it loses a member: all of them can.
     pub fn reforms(&self) -> bool {
-        self.started && self.members.iter().all(|member| member.reforms)
+        self.started && !self.members.is_empty() && self.members.iter().all(|member| member.reforms)
     }
 
     /// Its epoch when it came from the queue.

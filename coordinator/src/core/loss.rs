@@ -153,10 +153,10 @@ mod tests {
     #[test]
     fn every_line_of_the_table() {
         for (loss, [stopping, preparing, at_the_last_try, re_forming, running]) in TABLE {
-            let situation = |state, rings| Situation { state, stopping: false, reforms: false, rings, tries: 3 };
-            let decided = |state, rings, stopping| {
-                decide(loss, Situation { stopping, ..situation(state, rings) })
-            };
+            let situation =
+                |state, rings| Situation { state, stopping: false, reforms: false, rings, tries: 3 };
+            let decided =
+                |state, rings, stopping| decide(loss, Situation { stopping, ..situation(state, rings) });
             for rings in 1..=4 {
                 for state in [JobState::Preparing, JobState::Running] {
                     assert_eq!(decided(state, rings, true), stopping, "{loss:?}, stopping, ring {rings}");

@@ -6,8 +6,9 @@ use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::version::Agreement;
 
 use crate::core::{
-    ArtifactRecord, Assignment, Capabilities, Cluster, Down, EnterRing, EventBody, Failure, Job, JobEvent, JobState,
-    LogLevel, Phase, Progress, ProgressStage, ReasonCode, Ring, StepRecord, Time, Worker, WorkerState,
+    ArtifactRecord, Assignment, Capabilities, Cluster, Down, EnterRing, EventBody, Failure, Job, JobEvent,
+    JobState, LogLevel, Phase, Progress, ProgressStage, ReasonCode, Ring, StepRecord, Time, Worker,
+    WorkerState,
 };
 
 /// What stands for the rank of a worker that has none.

@@ -11,7 +11,8 @@ use tracing::debug;
 use super::error::Error;
 use super::handle::{Out, Reply};
 use crate::core::{
-    Action, Cluster, Effects, Input, Job, OtherEpoch, Progress, Reformed, Refusal, Sender, SessionId, Time, Write,
+    Action, Cluster, Effects, Input, Job, OtherEpoch, Progress, Reformed, Refusal, Sender, SessionId, Time,
+    Write,
 };
 
 /// Answers a request once the commit went well or not; then the state is what is stored.

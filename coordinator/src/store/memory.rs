@@ -9,9 +9,7 @@ use ringtune_shared::job::ContentUse;
 
 use super::lists::{ArtifactQuery, EventQuery, JobQuery, memory as lists};
 use super::{Error, Store};
-use crate::core::{
-    ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write,
-};
+use crate::core::{ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write};
 
 /// Forgets everything when dropped. Can be told to fail.
 #[derive(Debug, Default)]
@@ -153,9 +151,8 @@ impl Store for MemoryStore {
         let files = tables.artifacts.values().filter(|artifact| open(&artifact.job));
         let checkpoints = files.filter_map(|file| Some((file.job, file.checkpoint()?))).collect();
         let steps = tables.steps.iter().filter(|(job, _)| open(job));
-        let hashes = steps.flat_map(|(job, steps)| {
-            steps.iter().filter_map(|step| Some((*job, step.step, step.state?)))
-        });
+        let hashes = steps
+            .flat_map(|(job, steps)| steps.iter().filter_map(|step| Some((*job, step.step, step.state?))));
         let drained = tables.drained.iter().copied().collect();
         let (hashes, last_number) = (hashes.collect(), tables.last_number);
         Ok(Recovered { jobs, checkpoints, hashes, drained, last_number })

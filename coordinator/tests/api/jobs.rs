@@ -29,9 +29,17 @@ pub(crate) fn spec(world_size: i64) -> v1::JobSpec {
 
 impl Coordinator {
     pub(crate) async fn create(&self, world_size: i64) -> v1::Job {
+        self.create_of(world_size, world_size).await
+    }
+
+    pub(crate) async fn create_of(&self, world_size: i64, min_world_size: i64) -> v1::Job {
         static REQUESTS: AtomicU64 = AtomicU64::new(0);
         let request_id = format!("test-{}", REQUESTS.fetch_add(1, Ordering::Relaxed));
-        let request = v1::CreateJobRequest { spec: Some(spec(world_size)), request_id, queue: None };
+        let min_world_size = Some(min_world_size);
+        let world_size = Some(world_size);
+        let cluster = v1::ClusterSpec { world_size, min_world_size, ..Default::default() };
+        let spec = v1::JobSpec { cluster: Some(cluster), ..spec(1) };
+        let request = v1::CreateJobRequest { spec: Some(spec), request_id, queue: None };
         self.jobs().create_job(request).await.unwrap().into_inner().job.unwrap()
     }
 

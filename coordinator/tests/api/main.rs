@@ -11,6 +11,7 @@ mod losses;
 mod queue;
 mod requests;
 mod restarts;
+mod rings;
 mod surface;
 mod uploads;
 mod versions;

@@ -63,8 +63,6 @@ async fn what_this_version_cannot_do_is_unimplemented() {
     assert_eq!(pause.code(), Code::Unimplemented);
     let resume = jobs.resume_job(v1::ResumeJobRequest { job_id }).await.unwrap_err();
     assert_eq!(resume.code(), Code::Unimplemented);
-    let drain = coordinator.cluster().drain_worker(v1::DrainWorkerRequest::default()).await.unwrap_err();
-    assert_eq!(drain.code(), Code::Unimplemented);
     coordinator.stop().await;
 }
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ringtune_coordinator::core::{Assignment, Checkpoint, EventBody, Job, JobState, Phase, Time};
+use ringtune_coordinator::core::{Assignment, Checkpoint, EventBody, Job, JobState, Place, Time};
 use ringtune_shared::ids::{Epoch, JobId};
 
+use crate::samples::STEPS;
 use crate::world::{World, options};
 
 impl World {
@@ -15,17 +16,23 @@ impl World {
         for job in self.cluster.jobs() {
             assert!(!job.state.is_terminal());
             assert_eq!(job.ring.is_some(), job.state != JobState::Queued, "{job:?}");
-            // No ring that started is given up here.
-            assert_eq!(job.pin.is_some(), job.ring.is_some(), "{job:?}");
+            assert!(job.pin.is_some() || job.ring.is_none(), "{job:?}");
             if let Some(ring) = &job.ring {
                 assert_eq!(ring.epoch, Epoch(job.rings));
                 assert_eq!(ring.started, job.state == JobState::Running, "{job:?}");
-                let size = ring.members.len();
-                assert!(size >= job.spec.common.cluster.min_world_size as usize);
-                assert!(size <= job.spec.common.cluster.world_size as usize);
-                for (rank, member) in (0..).zip(&ring.members) {
-                    let other = ranks.insert(member.worker, (job.id, rank));
+                let size = ring.present().count();
+                let cluster = &job.spec.common.cluster;
+                assert!(size + ring.joining.len() <= cluster.world_size as usize, "{job:?}");
+                assert!(size >= cluster.min_world_size as usize || self.may_be_small(job), "{job:?}");
+                for (rank, member) in ring.present() {
+                    let place = Place::Rank(job.id, u32::try_from(rank).unwrap());
+                    let other = ranks.insert(member.worker, place);
                     assert_eq!(other, None, "{} is in two rings", member.worker);
+                }
+                for joiner in &ring.joining {
+                    let other = ranks.insert(joiner.member.worker, Place::Joins(job.id));
+                    assert_eq!(other, None, "{} is in a ring and prepares to join", joiner.member.worker);
+                    assert!(ring.reforms(), "{job:?}");
                 }
             }
             assert_eq!(row(job), self.disk.jobs[&job.id], "the row is not what the core holds");
@@ -34,7 +41,7 @@ impl World {
         }
         for daemon in &self.daemons {
             let given = ranks.get(&daemon.id).copied();
-            assert_eq!(self.cluster.rank_of(daemon.id), given, "a rank that its ring does not give");
+            assert_eq!(self.cluster.place_of(daemon.id), given, "a place that its ring does not give");
         }
         for (id, job) in &self.disk.jobs {
             assert_eq!(job.state.is_terminal(), self.cluster.job(*id).is_none(), "lost: {job:?}");
@@ -54,6 +61,32 @@ impl World {
         }
     }
 
+    /// Whether a ring may have fewer members than its job wants: the others wait for more, or for one that may come back, or
+    /// have done all steps, or the job is on its way out.
+    fn may_be_small(&self, job: &Job) -> bool {
+        let waits = job.ring.as_ref().and_then(|ring| ring.reforming.as_ref()?.spare_by).is_some();
+        let all_done = self.daemons.iter().any(|daemon| daemon.holds_all_of(job.id));
+        // After a restart of the coordinator some members may not be back yet.
+        let ring = job.ring.as_ref();
+        let expected =
+            ring.is_some_and(|ring| ring.present().any(|(_, one)| self.cluster.worker(one.worker).is_none()));
+        waits || all_done || expected || job.step >= STEPS || job.stop.is_some()
+    }
+
+    /// A job that runs does not leave its ring while somebody lives who has its state, unless it was asked to keep it.
+    pub(crate) fn check_kept(&self, before: &Job, after: &Job) {
+        let (Some(ring), JobState::Queued) = (&before.ring, after.state) else { return };
+        if before.state != JobState::Running || before.stop.is_some() {
+            return;
+        }
+        for (rank, member) in ring.present() {
+            let alive = self.daemons.iter().find(|daemon| daemon.id == member.worker && !daemon.hangs);
+            let keeps =
+                alive.is_some_and(|daemon| daemon.session.is_some() && daemon.has_state_of(before.id));
+            assert!(!keeps, "rank {rank} has the state, and is let go: {before:?} {after:?}");
+        }
+    }
+
     /// The newest first.
     fn stored_checkpoints(&self, job: JobId) -> Vec<Checkpoint> {
         let files = self.disk.files.range((job, String::new())..).take_while(|((of, _), _)| *of == job);
@@ -66,7 +99,11 @@ impl World {
     pub(crate) fn check_start(&self, job: JobId, epoch: Epoch) {
         // It may have come to its end in the same moment.
         let Some(ring) = self.cluster.job(job).and_then(|job| job.ring.as_ref()) else { return };
-        assert_eq!(ring.epoch, epoch);
+        if ring.epoch != epoch {
+            // Or its members changed.
+            assert!(ring.epoch > epoch && ring.reformed > 0, "{job}");
+            return;
+        }
         for member in &ring.members {
             let said = self.ready.contains(&(member.worker, job, epoch));
             assert!(said, "{} was not ready in epoch {epoch} of job {job}", member.worker);
@@ -92,7 +129,7 @@ pub(crate) fn check_rewrite(before: &Job, after: &Job) {
     let kept = before.state == after.state || before.state.may_become(after.state);
     let quick = before.state == JobState::Preparing && after.state == JobState::Succeeded;
     assert!(kept || quick, "{} -> {}", before.state, after.state);
-    assert!(before.rings <= after.rings && after.rings <= options().tries, "{after:?}");
+    assert!(before.rings <= after.rings && after.tries <= options().tries, "{after:?}");
     let unbound = after.state == JobState::Queued && after.pin.is_none();
     assert!(
         before.pin.is_none() || before.pin == after.pin || unbound,
@@ -104,12 +141,7 @@ pub(crate) fn check_rewrite(before: &Job, after: &Job) {
 pub(crate) fn row(job: &Job) -> Job {
     let mut row = job.clone();
     if let Some(ring) = row.ring.as_mut().map(Arc::make_mut) {
-        ring.patience = Time::default();
-        ring.broken = None;
-        for member in &mut ring.members {
-            member.phase = Phase::Assigned;
-            member.last_step = 0;
-        }
+        ring.forget_what_is_not_stored();
     }
     if let Some(stop) = &mut row.stop {
         stop.deadline = Time::default();

@@ -1,11 +1,12 @@
-//! Thousands of random schedules against the pure core: workers come, go, restart, lie dead and
-//! come back, users create and cancel, the coordinator restarts from its stored rows and its disk
+//! Thousands of random schedules against the pure core: workers come, go, restart, hang, lie dead and
+//! come back, rings lose members and take others in, users create and cancel, the coordinator restarts from its stored rows and its disk
 //! fails. Invariants are checked after every input, and every schedule must come to an end.
 //!
 //! A failing schedule prints its seed; `RINGTUNE_SIMULATION_SEED=N cargo nextest run replay` runs it
 //! alone.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test reports by panicking")]
 
+mod daemons;
 mod invariants;
 mod samples;
 mod thousands;

@@ -29,6 +29,11 @@ pub(crate) fn step_record(step: u64) -> StepRecord {
     }
 }
 
+/// The state of a job after a step, whoever makes it.
+pub(crate) fn state_after(job: JobId, step: u64) -> ContentHash {
+    ContentHash::of(format!("{job} {step}").as_bytes())
+}
+
 pub(crate) fn spec(world_size: i64, min_world_size: i64) -> JobSpec {
     JobSpec::from_draft(JobDraft {
         kind: Some("textual_inversion".to_owned()),
@@ -64,7 +69,7 @@ impl Chance {
 }
 
 pub(crate) fn file(job: JobId, name: String, epoch: Option<Epoch>, created: Time) -> ArtifactRecord {
-    let hash = ContentHash::of(format!("{name} {epoch:?}").as_bytes());
+    let hash = ContentHash::of(format!("{job} {name} {epoch:?}").as_bytes());
     ArtifactRecord { job, name, hash, size: 1, media_type: String::new(), created, epoch }
 }
 
@@ -76,7 +81,7 @@ pub(crate) fn said_ready(input: &Input) -> Vec<(WorkerId, JobId, Epoch)> {
         Input::RankReport(sender, report) => (sender.worker, std::slice::from_ref(&report.held)),
         _ => return Vec::new(),
     };
-    let ready = held.iter().filter(|held| held.phase >= Phase::Ready);
+    let ready = held.iter().filter(|held| held.phase >= Phase::Ready && held.rank.is_some());
     ready.map(|held| (worker, held.job, held.epoch)).collect()
 }
 

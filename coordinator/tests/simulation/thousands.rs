@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringtune_coordinator::core::{
-    Capabilities, Cluster, Effects, Fault, HeldRank, Hello, Input, JobState, NewJob, Options, Phase,
-    RankReport, Recovered, Sender, SessionId, Time,
+    Capabilities, Cluster, Effects, HeldRank, Hello, Input, JobState, NewJob, Options, Phase, RankReport,
+    Recovered, Sender, SessionId, Time,
 };
 use ringtune_shared::ids::{JobId, WorkerId};
 
@@ -76,14 +76,8 @@ fn an_input_costs_little_among_thousands() {
         session: cluster.worker(worker).unwrap().session.unwrap(),
     };
     let held = |job, rank: usize, phase, epoch| HeldRank {
-        job,
-        epoch,
-        rank: u32::try_from(rank).unwrap(),
         phase,
-        reason: String::new(),
-        neighbour_lost: false,
-        fault: Fault::Unknown,
-        step: 0,
+        ..HeldRank::of(job, epoch, u32::try_from(rank).ok())
     };
     for phase in [Phase::Ready, Phase::Training] {
         measured.measure(&format!("a report of {phase:?}"), 1000, |measured| {

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ringtune_coordinator::core::{
-    Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, Fault, HeldRank, Hello, Input, Job,
-    JobEvent, LogLevel, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, StepRecord, Time,
+    Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, HeldRank, Hello, Input, Job, JobEvent,
+    LogLevel, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, StepRecord, Time,
     WorkerState, Write,
 };
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::version::Dialect;
 
+use crate::daemons::Daemon;
 use crate::invariants::{check_assignment, check_rewrite, row};
 use crate::samples::{Chance, STEPS, file, said_ready, spec, step_record, uuid_of};
 
@@ -25,37 +26,21 @@ pub(crate) struct Disk {
     pub(crate) events: BTreeMap<JobId, Vec<JobEvent>>,
     pub(crate) steps: BTreeMap<JobId, Vec<StepRecord>>,
     pub(crate) files: BTreeMap<(JobId, String), ArtifactRecord>,
-}
-
-/// A rank as a worker holds it.
-#[derive(Clone)]
-struct Rank {
-    held: HeldRank,
-    step: u64,
-}
-
-/// A worker daemon.
-pub(crate) struct Daemon {
-    pub(crate) id: WorkerId,
-    /// Its numerics class.
-    pub(crate) class: &'static str,
-    threads: u32,
-    incarnation: u64,
-    session: Option<SessionId>,
-    inbox: VecDeque<Down>,
-    ranks: Vec<Rank>,
-    /// The last rank that it let go.
-    past: Option<Rank>,
+    pub(crate) drained: BTreeSet<WorkerId>,
 }
 
 pub(crate) struct World {
-    chance: Chance,
-    now: Time,
+    pub(crate) chance: Chance,
+    pub(crate) now: Time,
     pub(crate) cluster: Cluster,
     pub(crate) disk: Disk,
     pub(crate) daemons: Vec<Daemon>,
     /// Who said that its rank of which epoch was ready, or further, and was heard.
     pub(crate) ready: BTreeSet<(WorkerId, JobId, Epoch)>,
+    /// The newest epoch that went around with the gradients of a step of a ring.
+    pub(crate) heard: BTreeMap<(JobId, Epoch, u64), Epoch>,
+    /// After which step a worker left a ring in peace.
+    pub(crate) left: BTreeMap<(WorkerId, JobId, Epoch), u64>,
     sessions: u64,
     names: u64,
     inputs: u64,
@@ -64,7 +49,7 @@ pub(crate) struct World {
 }
 
 pub(crate) fn options() -> Options {
-    Options { queued_jobs: 6, longest_rest: 60_000, ..Options::default() }
+    Options { queued_jobs: 6, longest_rest: 60_000, spare: 40_000, ..Options::default() }
 }
 
 impl World {
@@ -78,6 +63,10 @@ impl World {
             inbox: VecDeque::new(),
             ranks: Vec::new(),
             past: None,
+            // In every third world.
+            old: seed.is_multiple_of(3) && index == 1,
+            hangs: false,
+            leaving: false,
         });
         Self {
             chance: Chance(seed),
@@ -86,6 +75,8 @@ impl World {
             disk: Disk::default(),
             daemons: daemons.collect(),
             ready: BTreeSet::new(),
+            heard: BTreeMap::new(),
+            left: BTreeMap::new(),
             sessions: 0,
             names: 0,
             inputs: 0,
@@ -107,7 +98,8 @@ impl World {
             28..60 => self.read_inbox(who),
             60..82 => self.work(who, true),
             82..90 => self.heartbeat(who),
-            90..92 => self.keep_artifact(),
+            90..91 => self.keep_artifact(),
+            91..92 => self.take_out(who),
             92..93 => self.drop_artifact(),
             93..95 => self.speak_of_the_past(who),
             95..99 => self.pass(700),
@@ -120,6 +112,7 @@ impl World {
         self.disk_fails = false;
         for _ in 0..400 {
             for who in 0..WORKERS {
+                self.behave(who);
                 self.connect(who);
                 self.read_inbox(who);
                 self.work(who, false);
@@ -140,6 +133,26 @@ impl World {
     pub(crate) fn summary(&self) -> String {
         let ends = self.disk.jobs.values().map(|job| format!("{} {} {}", job.state, job.step, job.reason));
         format!("{:?} {:?}", self.now, ends.collect::<Vec<_>>())
+    }
+
+    /// A worker hangs, ends, or is drained; or all that is over.
+    fn take_out(&mut self, who: usize) {
+        let worker = self.daemons[who].id;
+        match self.chance.below(4) {
+            0 => self.daemons[who].hangs = !self.daemons[who].hangs,
+            1 => self.daemons[who].leaving = true,
+            2 => drop(self.apply(Input::DrainWorker { worker, draining: true })),
+            _ => drop(self.apply(Input::DrainWorker { worker, draining: false })),
+        }
+    }
+
+    fn behave(&mut self, who: usize) {
+        let worker = self.daemons[who].id;
+        self.daemons[who].hangs = false;
+        self.apply(Input::DrainWorker { worker, draining: false });
+        if self.daemons[who].leaving && self.daemons[who].ranks.is_empty() {
+            self.restart_daemon(who);
+        }
     }
 
     fn create(&mut self) {
@@ -194,11 +207,19 @@ impl World {
         let (Some(session), Some(past)) = (daemon.session, daemon.past.clone()) else { return };
         let (job, epoch, sender) = (past.held.job, past.held.epoch, Sender { worker: daemon.id, session });
         let before = self.cluster.job(job).cloned();
+        // Of a ring that still runs with other members: of that it may have more to say, and is not believed either.
+        let still_runs = before
+            .as_ref()
+            .and_then(|job| job.ring.as_ref())
+            .is_some_and(|ring| (ring.first_epoch()..=ring.epoch).contains(&epoch));
+        if still_runs && (past.held.rank.is_none() || past.held.epoch == self.newest_epoch(job)) {
+            return;
+        }
         let artifact = file(job, "checkpoint-3.safetensors".to_owned(), Some(epoch), self.now);
         let held = HeldRank { phase: Phase::Ready, ..past.held };
         let message = "from the past".to_owned();
         let level = LogLevel::Info;
-        match self.chance.below(4) {
+        match if still_runs { 0 } else { self.chance.below(4) } {
             0 => self.say(who, Input::RankReport(sender, RankReport { held, progress: None })),
             1 => self.say(who, Input::RankStep(sender, job, epoch, step_record(STEPS))),
             2 => self.say(who, Input::RankLog { sender, job, epoch, level, message }),
@@ -212,8 +233,12 @@ impl World {
         }
     }
 
+    fn newest_epoch(&self, job: JobId) -> Epoch {
+        Epoch(self.cluster.job(job).map_or(0, |job| job.rings))
+    }
+
     fn connect(&mut self, who: usize) {
-        if self.daemons[who].session.is_some() {
+        if self.daemons[who].session.is_some() || self.daemons[who].hangs {
             return;
         }
         self.sessions += 1;
@@ -233,7 +258,11 @@ impl World {
             address: format!("127.0.0.1:{who}"),
             capabilities: Arc::new(capabilities),
             held: daemon.ranks.iter().map(|rank| rank.held.clone()).collect(),
-            dialect: Dialect::ours(),
+            dialect: if daemon.old {
+                Dialect { features: Vec::new(), ..Dialect::ours() }
+            } else {
+                Dialect::ours()
+            },
         };
         if !self.apply(Input::Hello { session, hello }) {
             self.daemons[who].session = None;
@@ -255,6 +284,7 @@ impl World {
         self.hang_up(who, false);
         self.daemons[who].incarnation += 1;
         self.daemons[who].ranks.clear();
+        (self.daemons[who].hangs, self.daemons[who].leaving) = (false, false);
     }
 
     fn restart_coordinator(&mut self) {
@@ -263,7 +293,11 @@ impl World {
         let last_number = self.disk.jobs.values().map(|job| job.number).max().unwrap_or(0);
         let files = self.disk.files.values().filter(|file| jobs.iter().any(|job| job.id == file.job));
         let checkpoints = files.filter_map(|file| Some((file.job, file.checkpoint()?))).collect();
-        let recovered = Recovered { jobs, checkpoints, last_number };
+        let steps = self.disk.steps.iter().filter(|(id, _)| jobs.iter().any(|job| job.id == **id));
+        let hashes =
+            steps.flat_map(|(id, steps)| steps.iter().filter_map(|step| Some((*id, step.step, step.state?))));
+        let (hashes, drained) = (hashes.collect(), self.disk.drained.iter().copied().collect());
+        let recovered = Recovered { jobs, checkpoints, hashes, drained, last_number };
         self.cluster = Cluster::recover(options(), recovered, self.now);
         for daemon in &mut self.daemons {
             daemon.session = None;
@@ -271,96 +305,16 @@ impl World {
         }
     }
 
-    fn read_inbox(&mut self, who: usize) {
-        let daemon = &mut self.daemons[who];
-        match daemon.inbox.pop_front() {
-            Some(Down::Assignment(given)) => {
-                assert!(daemon.ranks.is_empty(), "a worker got a rank while it held another");
-                assert_eq!(given.members[given.rank as usize].0, daemon.id);
-                let held = HeldRank {
-                    job: given.job,
-                    epoch: given.epoch,
-                    rank: given.rank,
-                    phase: Phase::Preparing,
-                    reason: String::new(),
-                    neighbour_lost: false,
-                    fault: Fault::Unknown,
-                    step: 0,
-                };
-                daemon.ranks.push(Rank { held, step: 0 });
-            }
-            Some(Down::StartRank(job, epoch)) => {
-                for rank in daemon.ranks.iter_mut().filter(|rank| rank.is(job, epoch)) {
-                    if rank.held.phase == Phase::Ready {
-                        rank.held.phase = Phase::Training;
-                    }
-                }
-            }
-            Some(Down::StopRank { job, epoch, keep_artifacts, .. }) => {
-                if keep_artifacts {
-                    for rank in daemon.ranks.iter_mut().filter(|rank| rank.is(job, epoch)) {
-                        if !rank.held.phase.is_terminal() {
-                            rank.held.phase = Phase::Stopped;
-                        }
-                    }
-                } else {
-                    let gone = daemon.ranks.iter().position(|rank| rank.is(job, epoch));
-                    daemon.past = gone.map(|at| daemon.ranks.remove(at)).or(daemon.past.take());
-                }
-            }
-            Some(Down::Welcome(_) | Down::StepsStored(..)) | None => {}
-        }
-    }
-
-    /// A rank goes on, and says so if it is connected. It also goes on when it is not.
-    fn work(&mut self, who: usize, may_fail: bool) {
-        let fails = may_fail && self.chance.below(60) == 0;
-        let neighbour_lost = fails && self.chance.below(2) == 0;
-        let fault = [Fault::Unknown, Fault::Job, Fault::Node, Fault::Node][self.chance.below(4)];
-        let daemon = &mut self.daemons[who];
-        let sender = daemon.session.map(|session| Sender { worker: daemon.id, session });
-        let Some(rank) = daemon.ranks.first_mut() else { return };
-        let mut step = None;
-        rank.held.phase = match rank.held.phase {
-            phase if phase.is_terminal() => phase,
-            _ if fails => Phase::Failed,
-            Phase::Preparing => Phase::Ready,
-            Phase::Training if rank.step >= STEPS => Phase::Finished,
-            Phase::Training => {
-                rank.step += 1;
-                step = Some(rank.step);
-                Phase::Training
-            }
-            phase => phase,
-        };
-        if fails && rank.held.phase == Phase::Failed {
-            rank.held.fault = fault;
-        }
-        rank.held.neighbour_lost |= neighbour_lost && rank.held.phase == Phase::Failed;
-        let rank = rank.clone();
-        let Some(sender) = sender else { return };
-        if let (Some(step), 0) = (step, rank.held.rank) {
-            let (job, epoch) = (rank.held.job, rank.held.epoch);
-            self.say(who, Input::RankStep(sender, job, epoch, step_record(step)));
-            if self.chance.below(2) == 0 {
-                let name = format!("checkpoint-{step}.safetensors");
-                self.apply(Input::KeepArtifact { artifact: file(job, name, Some(epoch), self.now) });
-            }
-        }
-        if self.daemons[who].session.is_some() {
-            self.say(who, Input::RankReport(sender, RankReport { held: rank.held, progress: None }));
-        }
-    }
-
-    fn heartbeat(&mut self, who: usize) {
+    pub(crate) fn heartbeat(&mut self, who: usize) {
         let daemon = &self.daemons[who];
-        let Some(session) = daemon.session else { return };
-        let held = daemon.ranks.iter().map(|rank| rank.held.clone()).collect();
+        let Some(session) = daemon.session.filter(|_| !daemon.hangs) else { return };
+        let leaving = daemon.leaving;
+        let held = daemon.ranks.iter().map(|rank| HeldRank { leaving, ..rank.held.clone() }).collect();
         self.say(who, Input::Heartbeat(Sender { worker: daemon.id, session }, held));
     }
 
     /// What a worker said and the coordinator could not take ends the session, as in the service.
-    fn say(&mut self, who: usize, input: Input) {
+    pub(crate) fn say(&mut self, who: usize, input: Input) {
         if !self.apply(input) {
             self.hang_up(who, true);
         }
@@ -372,7 +326,7 @@ impl World {
     }
 
     /// Applies an input as the service does: on a copy, which counts once it is stored.
-    fn apply(&mut self, input: Input) -> bool {
+    pub(crate) fn apply(&mut self, input: Input) -> bool {
         let mut next = self.cluster.clone();
         self.inputs += 1;
         if self.inputs.is_multiple_of(32) {
@@ -408,6 +362,7 @@ impl World {
                 Write::UpdateJob(job) => {
                     let before = self.disk.jobs.insert(job.id, row(job)).expect("updated before inserted");
                     check_rewrite(&before, job);
+                    self.check_kept(&before, job);
                 }
                 Write::UpdateProgress { job, step, loss, last_sequence, artifacts, updated } => {
                     let row = self.disk.jobs.get_mut(job).expect("updated before inserted");
@@ -425,6 +380,8 @@ impl World {
                     assert!(steps.last().is_none_or(|last| last.step < step.step), "a step came twice");
                     steps.push(*step);
                 }
+                Write::SetDraining(worker, true) => drop(self.disk.drained.insert(*worker)),
+                Write::SetDraining(worker, false) => drop(self.disk.drained.remove(worker)),
                 Write::PutArtifact(file) => {
                     self.disk.files.insert((file.job, file.name.clone()), file.clone());
                 }
@@ -454,11 +411,5 @@ impl World {
                 }
             }
         }
-    }
-}
-
-impl Rank {
-    fn is(&self, job: JobId, epoch: Epoch) -> bool {
-        self.held.job == job && self.held.epoch == epoch
     }
 }

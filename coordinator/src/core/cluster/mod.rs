@@ -11,8 +11,8 @@ use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 use ringtune_shared::version::Dialect;
 
 use self::requests::Requests;
-pub(super) use self::short::Want;
 use self::short::ShortRings;
+pub(super) use self::short::Want;
 use super::deadlines::{Deadlines, Subject};
 use super::job::Job;
 use super::job_state::JobState;
@@ -191,7 +191,9 @@ impl Cluster {
                 cluster.put_hash(job, step, state);
             }
         }
-        recovered.drained.into_iter().for_each(|worker| drop(cluster.drained.insert(worker, ())));
+        for worker in recovered.drained {
+            cluster.drained.insert(worker, ());
+        }
         cluster
     }
 

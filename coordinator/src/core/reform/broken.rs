@@ -46,9 +46,8 @@ pub(super) fn decide(view: &View, live: &[usize]) -> Decision {
     let (leave, rest): (Vec<usize>, Vec<usize>) =
         rest.into_iter().partition(|rank| view.members[*rank].leaving);
     let (stay, away): (Vec<usize>, Vec<usize>) = rest.into_iter().partition(|rank| view.is_here(*rank));
-    let over = |rank: &usize| {
-        view.away_since(*rank).is_none_or(|since| since.plus(view.limits.timeout) <= view.now)
-    };
+    let over =
+        |rank: &usize| view.away_since(*rank).is_none_or(|since| since.plus(view.limits.timeout) <= view.now);
     let (never_back, may_return): (Vec<usize>, Vec<usize>) = away.into_iter().partition(over);
     lost.extend(never_back);
     let join = view.spares(stay.len());
@@ -110,16 +109,15 @@ fn named(view: &View, live: &[usize]) -> BTreeSet<usize> {
 /// end one after the other, so that a rank which only saw that says little; two that name each other say more.
 fn blame(view: &View, live: &[usize]) -> Option<(usize, usize)> {
     let words = live.iter().filter_map(|rank| match view.members[*rank].standing {
-        Standing::Waiting { since, names: Some(named) } if named.rank != *rank => {
-            Some((*rank, since, named))
-        }
+        Standing::Waiting { since, names: Some(named) } if named.rank != *rank => Some((*rank, since, named)),
         _ => None,
     });
     let words: Vec<_> = words.collect();
-    let mutual = |from: usize, to: usize| words.iter().any(|(rank, _, named)| (*rank, named.rank) == (to, from));
-    let first = words.iter().min_by_key(|(rank, since, named)| {
-        (named.closed, !mutual(*rank, named.rank), *since, *rank)
-    });
+    let mutual =
+        |from: usize, to: usize| words.iter().any(|(rank, _, named)| (*rank, named.rank) == (to, from));
+    let first = words
+        .iter()
+        .min_by_key(|(rank, since, named)| (named.closed, !mutual(*rank, named.rank), *since, *rank));
     first.map(|(rank, _, named)| ((*rank).min(named.rank), (*rank).max(named.rank)))
 }
 

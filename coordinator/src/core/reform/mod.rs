@@ -173,9 +173,8 @@ pub(super) fn decide(view: &View) -> Decision {
     if live.is_empty() {
         return Decision::Queue { why: Why::AllLost, lost: Vec::new(), survivors: false };
     }
-    let hurt = |seat: &Seat| {
-        matches!(seat.standing, Standing::Gone { done: false } | Standing::Waiting { .. })
-    };
+    let hurt =
+        |seat: &Seat| matches!(seat.standing, Standing::Gone { done: false } | Standing::Waiting { .. });
     if view.members.iter().any(hurt) { broken::decide(view, &live) } else { view.whole(&live) }
 }
 
@@ -203,10 +202,8 @@ impl View {
     fn end(&self, live: &[usize]) -> Decision {
         let works = |rank: &&usize| {
             let seat = self.members[**rank];
-            let ended = matches!(
-                seat.standing,
-                Standing::Done | Standing::Finished | Standing::Waiting { .. }
-            );
+            let ended =
+                matches!(seat.standing, Standing::Done | Standing::Finished | Standing::Waiting { .. });
             !ended && !matches!(seat.presence, Presence::Away(_))
         };
         let mut working = live.iter().filter(works).peekable();

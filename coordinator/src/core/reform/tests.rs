@@ -64,7 +64,8 @@ fn later(milliseconds: i64) -> Decision {
 fn a_ring_that_is_whole_goes_on() {
     use Standing::{Done, Entering, Training};
     let train = seat(Training);
-    for members in [vec![train; 3], vec![train, away(Training, 500_000), train], vec![seat(Entering), train]] {
+    for members in [vec![train; 3], vec![train, away(Training, 500_000), train], vec![seat(Entering), train]]
+    {
         assert_eq!(decide(&view(&members)), Decision::Nothing(None), "{members:?}");
     }
     // Nobody misses a member that is gone after its last step.
@@ -77,7 +78,11 @@ fn who_is_lost_when_a_ring_breaks() {
     use Standing::{Done, Entering, Training};
     let train = seat(Training);
     for (what, members, expected) in [
-        ("a named member's session is gone", vec![train, away(Training, 5), waits(0, 1)], reform(&[0, 2], &[1])),
+        (
+            "a named member's session is gone",
+            vec![train, away(Training, 5), waits(0, 1)],
+            reform(&[0, 2], &[1]),
+        ),
         ("so is another's", vec![away(Training, 9), away(Training, 5), waits(0, 1)], reform(&[2], &[0, 1])),
         ("it hangs: not clear yet", vec![waits(100, 1), train, waits(50, 1)], later(300)),
         ("it hangs", vec![waits(400, 1), train, waits(50, 1)], reform(&[0, 2], &[1])),
@@ -86,8 +91,16 @@ fn who_is_lost_when_a_ring_breaks() {
         ("rank 0 is lost", vec![away(Training, 1), waits(0, 0), waits(0, 1)], reform(&[1, 2], &[0])),
         ("somebody is gone from a new ring", vec![away(Entering, 1), waits(0, 0)], reform(&[1], &[0])),
         ("the others are done", vec![seat(GONE), seat(Done), seat(Done)], reform(&[1, 2], &[])),
-        ("it waits and is away: the others do", vec![waits(900, 1), Seat { presence: Presence::Away(ago(1)), ..waits(900, 0) }], reform(&[0], &[1])),
-        ("nobody is left", vec![away(GONE, 4), seat(GONE)], Decision::Queue { why: Why::AllLost, lost: vec![], survivors: false }),
+        (
+            "it waits and is away: the others do",
+            vec![waits(900, 1), Seat { presence: Presence::Away(ago(1)), ..waits(900, 0) }],
+            reform(&[0], &[1]),
+        ),
+        (
+            "nobody is left",
+            vec![away(GONE, 4), seat(GONE)],
+            Decision::Queue { why: Why::AllLost, lost: vec![], survivors: false },
+        ),
     ] {
         assert_eq!(decide(&view(&members)), expected, "{what}");
     }
@@ -96,7 +109,12 @@ fn who_is_lost_when_a_ring_breaks() {
 #[test]
 fn a_link_that_breaks_is_named_and_the_third_time_one_of_its_ends_is_left_out() {
     let broken = |link, join: &[usize]| {
-        Decision::Reform(Plan { stay: vec![0, 1, 2], join: join.to_vec(), link: Some(link), ..Plan::default() })
+        Decision::Reform(Plan {
+            stay: vec![0, 1, 2],
+            join: join.to_vec(),
+            link: Some(link),
+            ..Plan::default()
+        })
     };
     // Ranks 1 and 2 lost each other; rank 0 only saw that rank 1's ring ended.
     let members = [waits(300, 1), waits(200, 2), waits(200, 1)];
@@ -122,8 +140,10 @@ fn a_link_that_breaks_is_named_and_the_third_time_one_of_its_ends_is_left_out() 
 fn too_few_members_wait_for_others() {
     let members = [waits(500, 1), seat(GONE), waits(500, 1)];
     let mut short = View { min: 3, world: 3, ..view(&members) };
-    let wait = |lost: &[usize], until| {
-        Decision::WaitForSpare { lost: lost.to_vec(), leave: vec![], until: NOW.plus(until) }
+    let wait = |lost: &[usize], until| Decision::WaitForSpare {
+        lost: lost.to_vec(),
+        leave: vec![],
+        until: NOW.plus(until),
     };
     assert_eq!(decide(&short), wait(&[], 600_000));
     short.spare_by = Some(NOW.plus(7));
@@ -148,7 +168,8 @@ fn too_few_members_wait_for_others() {
 #[test]
 fn members_that_are_away_are_given_up_only_where_nobody_vouches_for_them() {
     use Standing::{Done, Training};
-    let all_lost = |lost: &[usize]| Decision::Queue { why: Why::AllLost, lost: lost.to_vec(), survivors: false };
+    let all_lost =
+        |lost: &[usize]| Decision::Queue { why: Why::AllLost, lost: lost.to_vec(), survivors: false };
     let two = |since, other| view(&[away(Training, since), away(Training, other)]);
     assert_eq!(decide(&two(70_000, 20_000)), later(40_000));
     assert_eq!(decide(&two(70_000, 60_000)), all_lost(&[0, 1]));
@@ -215,8 +236,8 @@ fn a_job_ends_when_its_files_are_there_and_nobody_works() {
 }
 
 fn seats() -> impl Strategy<Value = Vec<Seat>> {
-    let standing = (0u8..14, 0i64..1_000, 0usize..5, any::<bool>()).prop_map(|(which, since, rank, closed)| {
-        match which {
+    let standing = (0u8..14, 0i64..1_000, 0usize..5, any::<bool>()).prop_map(
+        |(which, since, rank, closed)| match which {
             0 | 1 => GONE,
             2 => Standing::Entering,
             3..6 => Standing::Training,
@@ -224,15 +245,18 @@ fn seats() -> impl Strategy<Value = Vec<Seat>> {
             11 => Standing::Waiting { since: ago(since), names: None },
             12 => Standing::Done,
             _ => Standing::Gone { done: true },
-        }
-    });
+        },
+    );
     let presence = (0u8..10, 0i64..80_000).prop_map(|(which, since)| match which {
         0 | 1 => Presence::Away(ago(since)),
         2 => Presence::Expected { soon: ago(since - 20_000), late: NOW.plus(since) },
         _ => Presence::Here,
     });
-    let seat = (standing, presence, 0u8..8)
-        .prop_map(|(standing, presence, leaves)| Seat { standing, presence, leaving: leaves == 0 });
+    let seat = (standing, presence, 0u8..8).prop_map(|(standing, presence, leaves)| Seat {
+        standing,
+        presence,
+        leaving: leaves == 0,
+    });
     prop::collection::vec(seat, 1..6)
 }
 
@@ -270,8 +294,8 @@ proptest! {
                 let all_done = plan.stay.iter().all(|rank| members[*rank].standing == Standing::Done);
                 prop_assert!(size >= view.min || all_done, "{plan:?}");
                 for rank in &plan.stay {
-                    prop_assert!(members[*rank].presence == Presence::Here && !members[*rank].leaving
-                        || all_done, "{plan:?}");
+                    let seat = members[*rank];
+                    prop_assert!(all_done || (seat.presence == Presence::Here && !seat.leaving));
                 }
                 if plan.after_step {
                     prop_assert!(plan.lost.is_empty() && plan.link.is_none());
@@ -299,9 +323,10 @@ proptest! {
                 prop_assert!(until.is_some() || !broke);
             }
             Decision::LetGo(ranks) => {
-                prop_assert!(!ranks.is_empty() && ranks.iter().all(|rank| {
+                let may = |rank: &usize| {
                     *rank != 0 && members[*rank].leaving && members[*rank].standing == Standing::Done
-                }));
+                };
+                prop_assert!(!ranks.is_empty() && ranks.iter().all(may));
             }
             Decision::End => prop_assert_eq!(members[0].standing, Standing::Finished),
         }

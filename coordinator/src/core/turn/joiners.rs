@@ -15,8 +15,7 @@ use crate::core::time::Time;
 impl Turn<'_> {
     /// Gives free workers to rings that run and want them so much.
     pub(super) fn find_joiners(&mut self, want: Want) {
-        let classes: Vec<String> =
-            self.cluster.pool.classes().map(|(class, _)| class.to_owned()).collect();
+        let classes: Vec<String> = self.cluster.pool.classes().map(|(class, _)| class.to_owned()).collect();
         for class in classes {
             while let Some(worker) = self.cluster.pool.spare_of(&class) {
                 let may_join = |id: &JobId| {

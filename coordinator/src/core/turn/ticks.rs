@@ -96,7 +96,12 @@ impl Turn<'_> {
         let joiners = ring.joining.iter().map(|joiner| self.joiner_deadline(ring, joiner));
         let stop = job.stop.as_ref().map(|stop| stop.deadline);
         let ring_alone = self.reform_deadline(id);
-        members.chain(joiners).chain(ring_alone).chain(ring.broken.as_ref().map(|broken| broken.fail_by)).chain(stop).min()
+        members
+            .chain(joiners)
+            .chain(ring_alone)
+            .chain(ring.broken.as_ref().map(|broken| broken.fail_by))
+            .chain(stop)
+            .min()
     }
 
     /// By when a member must be back, or must say that it holds its rank. A ring that can go on without one decides by

@@ -14,8 +14,8 @@ use ringtune_shared::job::{
 use super::Store;
 use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
 use crate::core::{
-    ArtifactRecord, BrokenLink, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState, Joiner, LogLevel,
-    Member, Phase, Pin, Reforming, RequestKey, Ring, StepRecord, Stop, Time, Write,
+    ArtifactRecord, BrokenLink, Checkpoint, EventBody, Failure, Goal, Job, JobEvent, JobState, Joiner,
+    LogLevel, Member, Phase, Pin, Reforming, RequestKey, Ring, StepRecord, Stop, Time, Write,
 };
 
 /// What [`run`] left in the store.

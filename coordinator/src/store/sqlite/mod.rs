@@ -24,9 +24,7 @@ use sqlx::{AssertSqlSafe, Row, Sqlite};
 
 use super::lists::{ArtifactQuery, EventQuery, JobQuery};
 use super::{Error, Store};
-use crate::core::{
-    ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write,
-};
+use crate::core::{ArtifactRecord, Job, JobEvent, JobState, Recovered, RequestKey, StepRecord, Write};
 use log_mover::{LONGEST_LOG, LogMover};
 use rows::{Damaged, SELECT_EVENTS, SELECT_JOBS, integer};
 pub use snapshot::{Inspected, copy_database, inspect_database};

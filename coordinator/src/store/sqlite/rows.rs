@@ -16,7 +16,7 @@ use crate::store::Error;
 /// What a query of jobs begins with: the columns that [`job`] reads. Rows of the other two tables may be missing in a
 /// damaged database.
 pub(super) const SELECT_JOBS: &str = "SELECT jobs.job_id, jobs.number, request_id, request_fingerprint, state, \
-     reason, created, started, ended, rings, ring, pin, stop, checkpoint, resumed, queue, failure, version, spec, \
+     reason, created, started, ended, rings, tries, ring, pin, stop, checkpoint, resumed, queue, failure, version, spec, \
      step, loss, last_sequence, artifacts, updated \
      FROM jobs LEFT JOIN job_specs ON job_specs.number = jobs.number \
      LEFT JOIN job_progress ON job_progress.job_id = jobs.job_id";

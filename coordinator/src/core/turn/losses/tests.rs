@@ -194,11 +194,12 @@ fn a_fault_of_the_job_or_one_that_nobody_names_ends_it_at_once_and_spares_the_wo
 }
 
 #[test]
-fn a_node_that_failed_later_on_ends_the_job() {
+fn a_node_that_failed_later_on_costs_the_job_its_worker() {
     let mut world = World::new(2);
     world.report(Phase::Ready, Fault::Unknown);
     world.report(Phase::Failed, Fault::Node);
-    assert!(world.cluster.job(world.job).is_none());
+    assert_eq!(world.holder(), Some((1, Epoch(2))));
+    assert!(world.cluster.worker(world.workers[0].worker).unwrap().rests_until.is_some());
 }
 
 #[test]
@@ -260,12 +261,12 @@ fn a_worker_that_is_lost_while_it_prepares_costs_the_job_a_try_and_no_more() {
 }
 
 #[test]
-fn a_worker_that_is_lost_while_it_trains_ends_the_job() {
+fn a_job_whose_only_worker_is_lost_while_it_trains_goes_on_elsewhere() {
     let mut world = World::new(2);
     world.report(Phase::Ready, Fault::Unknown);
     world.stays_away(0);
-    assert!(world.cluster.job(world.job).is_none());
-    assert_eq!(world.reason, "worker lost: rank 0 on host-0 did not come back within 15 s");
+    assert_eq!(world.holder(), Some((1, Epoch(2))));
+    assert_eq!(world.reason, "all its workers are lost; going on from its beginning");
 }
 
 #[test]

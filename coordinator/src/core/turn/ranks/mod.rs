@@ -7,8 +7,8 @@ use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use super::Turn;
 use crate::core::deadlines::Subject;
 use crate::core::effect::{Down, OtherEpoch, Write};
-use crate::core::input::{HeldRank, RankReport};
 use crate::core::failure::Failure;
+use crate::core::input::{HeldRank, RankReport};
 use crate::core::job::{Job, Pause, Phase, Ring};
 use crate::core::job_state::JobState;
 use crate::core::loss::Loss;
@@ -193,8 +193,11 @@ impl Turn<'_> {
         if held.phase == Phase::Waiting {
             member.pause = Some(Pause { since: now, trouble: held.trouble.clone() });
         }
+        let reforms = ring.reforms();
         match held.phase {
             Phase::Failed | Phase::Stopped => self.rank_is_over(worker, held),
+            // A member cannot go into another ring, so that nobody can.
+            Phase::Waiting if !reforms => self.rank_is_over(worker, held),
             _ => self.advance(held.job),
         }
     }
@@ -204,7 +207,9 @@ impl Turn<'_> {
     fn observe_older(&mut self, worker: WorkerId, held: &HeldRank) {
         match held.phase {
             // It may not have heard of the newest one.
-            Phase::Waiting => self.tell_to_enter(held.job, worker, false, "the ring has other members by now"),
+            Phase::Waiting => {
+                self.tell_to_enter(held.job, worker, false, "the ring has other members by now")
+            }
             Phase::Failed | Phase::Stopped | Phase::Finished => {
                 let Some(ring) = self.ring_mut(held.job) else { return };
                 let is_head = ring.rank_of(worker) == Some(0);
@@ -236,7 +241,13 @@ impl Turn<'_> {
             Phase::Stopped => {
                 (Loss::RankStopped(held.fault), format!("rank {rank} on {host}: stopped: {}", held.reason))
             }
-            _ if held.neighbour_lost => (Loss::NeighbourLost, format!("rank {rank} on {host}: {}", held.reason)),
+            Phase::Waiting => {
+                let text = held.trouble.as_ref().map_or("its ring broke", |trouble| trouble.text.as_str());
+                (Loss::NeighbourLost, format!("rank {rank} on {host}: {text}"))
+            }
+            _ if held.neighbour_lost => {
+                (Loss::NeighbourLost, format!("rank {rank} on {host}: {}", held.reason))
+            }
             _ => (Loss::RankFailed(held.fault), format!("rank {rank} on {host}: {}", held.reason)),
         };
         self.lose(held.job, worker, loss, &reason);
@@ -265,7 +276,9 @@ impl Turn<'_> {
             self.look_at_ring(id);
             return;
         }
-        if ring.all(|phase| phase == Phase::Finished) {
+        // Release 0.2.0 says of every rank that it finished.
+        let sent = ring.members.first().is_some_and(|first| first.phase == Phase::Finished);
+        if sent && ring.all(|phase| matches!(phase, Phase::Done | Phase::Finished)) {
             self.succeed(id);
         }
     }

@@ -44,7 +44,8 @@ impl Ring {
                 address: format!("127.0.0.1:{number}"),
                 capabilities: Arc::new(Capabilities { threads: 1, ..Capabilities::default() }),
                 held: Vec::new(),
-                dialect: Dialect::ours(),
+                // As release 0.2.0: its rings cannot go on without a member.
+                dialect: Dialect { features: Vec::new(), ..Dialect::ours() },
             };
             ring.apply(Input::Hello { session: SessionId(number), hello });
         }
@@ -88,7 +89,8 @@ impl Ring {
     fn report(&mut self, rank: u32, phase: Phase, reason: &str, neighbour_lost: bool) {
         let (job, reason) = (self.job, reason.to_owned());
         let (epoch, fault, step) = (Epoch::FIRST, Fault::Unknown, self.step);
-        let held = HeldRank { phase, reason, neighbour_lost, fault, step, ..HeldRank::of(job, epoch, Some(rank)) };
+        let held =
+            HeldRank { phase, reason, neighbour_lost, fault, step, ..HeldRank::of(job, epoch, Some(rank)) };
         let sender = self.members[rank as usize];
         self.apply(Input::RankReport(sender, RankReport { held, progress: None }));
     }

@@ -39,8 +39,13 @@ impl Turn<'_> {
         let hosts: Vec<&str> = hosts.map(|joiner| joiner.member.host_name.as_str()).collect();
         let mut parts = Vec::new();
         if let Some((one, other)) = plan.link {
-            let words = words_about(old, other).or_else(|| words_about(old, one)).unwrap_or("nobody said why");
-            parts.push(format!("the link between {} and {} is broken: {words}", name(old, one), name(old, other)));
+            let words =
+                words_about(old, other).or_else(|| words_about(old, one)).unwrap_or("nobody said why");
+            parts.push(format!(
+                "the link between {} and {} is broken: {words}",
+                name(old, one),
+                name(old, other)
+            ));
         }
         if !lost.is_empty() {
             parts.push(format!("{} lost", was(&lost)));

@@ -123,6 +123,10 @@ impl Turn<'_> {
             Why::AllLost => self.leave_ring(id, "all its workers are lost", survivors),
             Why::NoSpare => self.leave_ring(id, "no other worker came in time", survivors),
             Why::Leaving => {
+                // That is nobody's failure: it counts as no try.
+                if let Some(job) = self.job_mut(id) {
+                    job.tries = job.tries.saturating_sub(1);
+                }
                 let what = "too few workers would be left without those that leave";
                 self.stop_job(id, Goal::Queued { reason: format!("{what}; going on from a checkpoint") });
             }
@@ -182,17 +186,13 @@ impl Turn<'_> {
 
     /// The ring of a plan, and who is not in it any more, each with whether it is to be told that it leaves.
     fn next_ring(&self, old: &Ring, plan: &Plan, epoch: Epoch) -> (Ring, Vec<(WorkerId, bool)>) {
-        let entering = |member: &Member| Member {
-            phase: Phase::Assigned,
-            pause: None,
-            gone: false,
-            ..member.clone()
-        };
+        let entering =
+            |member: &Member| Member { phase: Phase::Assigned, pause: None, gone: false, ..member.clone() };
         let joiners = plan.join.iter().filter_map(|joiner| old.joining.get(*joiner));
         let stay = plan.stay.iter().filter_map(|rank| old.members.get(*rank));
-        let members: Vec<Member> =
-            stay.chain(joiners.map(|joiner| &joiner.member)).map(entering).collect();
-        let same_head = members.first().map(|member| member.worker) == old.members.first().map(|one| one.worker);
+        let members: Vec<Member> = stay.chain(joiners.map(|joiner| &joiner.member)).map(entering).collect();
+        let same_head =
+            members.first().map(|member| member.worker) == old.members.first().map(|one| one.worker);
         let joining = old.joining.iter().enumerate().filter(|(joiner, _)| !plan.join.contains(joiner));
         let since = old.reforming.as_ref().map(|reforming| reforming.since);
         let since = since.or_else(|| broke_at(old)).unwrap_or(self.now);

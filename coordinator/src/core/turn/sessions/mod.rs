@@ -136,7 +136,8 @@ impl Turn<'_> {
     ) {
         let Some(ring) = self.cluster.jobs.get(&job).and_then(|job| job.ring.as_ref()) else { return };
         let Some(member) = ring.member(worker) else { return };
-        let started = ring.started;
+        // A later ring begins with the word to enter it.
+        let started = ring.started && ring.reformed == 0;
         let (restarted, unheard) = (member.incarnation != incarnation, member.phase == Phase::Assigned);
         let host = member.host_name.clone();
         let found = held.iter().find_map(|held| Some((held, self.hold_of(worker, held)?)));
