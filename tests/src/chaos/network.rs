@@ -1,6 +1,9 @@
 //! Nodes of their own on one machine: network namespaces on a bridge, whose cables can be cut. Needs root and `ip`.
 
-use std::process::{Command, id};
+use std::{
+    process::{Command, id},
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -9,9 +12,13 @@ use super::say;
 /// Behind no interface: what is sent there is lost without a word.
 const NOBODY: &str = "02:00:00:00:00:01";
 
+/// Networks of this process so far: what is left of one is not to be met by the next.
+static NETWORKS: AtomicU32 = AtomicU32::new(0);
+
 /// A bridge and the namespaces on it; gone when dropped.
 #[derive(Debug)]
 pub struct Network {
+    number: u32,
     bridge: String,
     nodes: usize,
 }
@@ -26,12 +33,13 @@ fn ip(arguments: &[&str]) -> Result<()> {
 impl Network {
     /// With nodes 1 to `nodes`; none, and a loud line, where this machine does not let us.
     pub fn start(nodes: usize) -> Result<Option<Self>> {
-        let bridge = format!("rtb{}", id());
+        let number = NETWORKS.fetch_add(1, Ordering::Relaxed) % 100;
+        let bridge = format!("rtb{}-{number}", id());
         if let Err(error) = ip(&["link", "add", &bridge, "type", "bridge"]) {
             say(&format!("SKIPPED: a network of its own needs root and iproute2: {error:#}"));
             return Ok(None);
         }
-        let network = Self { bridge, nodes };
+        let network = Self { number, bridge, nodes };
         ip(&["addr", "add", &format!("{}/24", network.address(0)), "dev", &network.bridge])?;
         ip(&["link", "set", &network.bridge, "up"])?;
         for node in 1..=nodes {
@@ -53,7 +61,7 @@ impl Network {
 
     /// A node's address; node 0 is the machine itself.
     pub fn address(&self, node: usize) -> String {
-        format!("10.{}.{}.{}", 64 + id() % 64, id() / 64 % 256, node + 1)
+        format!("10.{}.{}.{}", 64 + id() % 64, (id() / 64 + self.number) % 256, node + 1)
     }
 
     /// What runs a program on a node; it keeps its process id.
@@ -84,18 +92,19 @@ impl Network {
     }
 
     fn namespace(&self, node: usize) -> String {
-        format!("ringtune-test-{}-{node}", id())
+        format!("ringtune-test-{}-{}-{node}", id(), self.number)
     }
 
     fn cable(&self, node: usize) -> String {
-        format!("rtv{}-{node}", id())
+        // Of 15 letters at most.
+        format!("rtv{}-{}-{node}", id(), self.number)
     }
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // The cables go with their namespaces.
         for node in 1..=self.nodes {
+            let _ = ip(&["link", "del", &self.cable(node)]);
             let _ = ip(&["netns", "del", &self.namespace(node)]);
         }
         let _ = ip(&["link", "del", &self.bridge]);

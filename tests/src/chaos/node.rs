@@ -1,7 +1,6 @@
 //! What a node can run out of: its disk, its file descriptors, the right time.
 
 use std::{
-    collections::BTreeSet,
     fs::{self, File},
     io::Write as _,
     path::{Path, PathBuf},
@@ -68,15 +67,9 @@ pub mod descriptors {
     /// Takes a daemon the right to open any more file, and gives what it had.
     pub fn take(daemon: &Daemon) -> Result<Rlimit> {
         let id = daemon.process_id().context("it has ended")?;
-        let mut taken = BTreeSet::new();
-        for entry in fs::read_dir(format!("/proc/{id}/fd"))? {
-            taken.insert(entry?.file_name().to_string_lossy().parse::<u64>()?);
-        }
-        // What is open above the limit stays open.
-        let free = (0..).find(|number| !taken.contains(number)).unwrap_or_default();
+        // What is open stays open; anything new would get a number above this.
         let maximum = getrlimit(Resource::Nofile).maximum;
-        let had =
-            prlimit(Pid::from_raw(id as i32), Resource::Nofile, Rlimit { current: Some(free), maximum })?;
+        let had = prlimit(Pid::from_raw(id as i32), Resource::Nofile, Rlimit { current: Some(0), maximum })?;
         Ok(had)
     }
 

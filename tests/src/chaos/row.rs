@@ -123,7 +123,7 @@ pub const fn pause(milliseconds: Range<u64>) -> Act {
 }
 
 impl Act {
-    /// It does no harm by itself.
+    /// It is waited for, and nothing is done.
     pub fn is_moment(&self) -> bool {
         matches!(
             self,
@@ -138,6 +138,24 @@ impl Act {
                 | Self::Says(_)
                 | Self::File(..)
         )
+    }
+
+    /// The ring may lose something by it: from the first such act on the time is taken.
+    pub fn hurts(&self) -> bool {
+        match self {
+            Self::StartAgain(_)
+            | Self::Add
+            | Self::AddOther
+            | Self::Continue(_)
+            | Self::MendCable(_)
+            | Self::Find(..)
+            | Self::FreeDisk(_)
+            | Self::Descriptors(_) => false,
+            Self::RingLink(_, weather) | Self::CoordinatorLink(_, weather) => {
+                weather.forth.held || weather.back.held
+            }
+            other => !other.is_moment(),
+        }
     }
 }
 
@@ -254,6 +272,14 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_is_taken_from_the_first_harm_on() {
+        let link = |weather| Act::RingLink(Who::Rank(0), weather);
+        assert!(link(Weather::black_hole()).hurts() && Act::Kill(Who::Coordinator).hurts());
+        let others = [link(Weather::narrow(5)), link(Weather::default()), Act::Add, Act::Step(3)];
+        assert!(!others.iter().any(Act::hurts));
+    }
 
     #[test]
     fn faults_at_random_can_last_longer_and_so_does_their_job() {

@@ -73,7 +73,7 @@ async fn within(sandbox: &Sandbox, row: &Row, seed: u64, clean: &clean::Results)
     // 2. The script.
     let mut first_fault = None;
     for act in &row.acts {
-        if !act.is_moment() && first_fault.is_none() {
+        if act.hurts() && first_fault.is_none() {
             first_fault = Some((Instant::now(), story.epoch()));
         }
         let played = Box::pin(play(&mut stage, &story, *act)).await;

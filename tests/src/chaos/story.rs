@@ -152,8 +152,17 @@ fn newest_step(events: &[Seen]) -> i64 {
 
 /// Whether an event says that a member of the ring is missing or a link is broken.
 fn tells_of_a_loss(seen: &Seen) -> bool {
-    const WORDS: [&str; 8] =
-        ["lost", "broken", "gone", "away", "waiting", "no sign of life", "closed the ring", "cannot reach"];
+    const WORDS: [&str; 9] = [
+        "lost",
+        "broken",
+        "gone",
+        "away",
+        "waiting",
+        "re-forming",
+        "no sign of life",
+        "closed the ring",
+        "cannot reach",
+    ];
     match &seen.event {
         Event::Log(line) => WORDS.iter().any(|word| line.message.contains(word)),
         Event::StateChange(change) => WORDS.iter().any(|word| change.reason.contains(word)),

@@ -165,6 +165,8 @@ async fn a_stopped_daemon_is_silent_until_it_continues() -> Result<()> {
     let http = stage.cluster.workers[0].http.clone();
     answers_soon(&http).await?;
     stage.cluster.signal("worker-1", Signal::STOP)?;
+    // Where the machine is busy, its threads do not all stop at once.
+    until("it is silent", SOON, || async { Ok((!answers(&http).await).then_some(())) }).await?;
     ensure!(!answers(&http).await, "it answers although it is stopped");
     stage.cluster.signal("worker-1", Signal::CONT)?;
     answers_soon(&http).await
