@@ -68,6 +68,7 @@ impl ArtifactService for Keeper {
                 let text = "the file goes on elsewhere";
                 return Err(Status::with_error_details(Code::FailedPrecondition, text, details));
             }
+            files.contents.insert(ContentHash::of(&content), content.clone());
             files.kept.insert((header.job_id, header.name), content);
         }
         let response = v1::UploadResponse { committed_size: 0, complete, uri: String::new() };

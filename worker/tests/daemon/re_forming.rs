@@ -6,12 +6,16 @@ use ringtune_fake_engine::FakeScript;
 use ringtune_proto::v1::{
     self, RankPhase, ring_trouble::Kind, session_request::Message as Up, session_response::Message as Down,
 };
-use ringtune_shared::{ids::JobId, job::JobSpec, version::RING_PROTOCOLS};
+use ringtune_shared::{
+    ids::JobId,
+    job::{JobSpec, parse_job_toml},
+    version::RING_PROTOCOLS,
+};
 
 use crate::{
     coordinator::{Coordinator, Language, Rank, Session},
     rings::{Ring, begin, results, ring, ring_at},
-    worker::{Worker, in_time, job},
+    worker::{Worker, fixture, in_time, job},
 };
 
 /// Far more than a test waits for.
@@ -250,6 +254,38 @@ async fn a_ring_that_is_replaced_before_it_stands_is_given_up_for_the_next_one()
         let step = until_step_of(&mut ring.sessions[0], 3).await;
         assert_eq!(step.world_size, 2);
         assert_whole(&ring.coordinator, id, &mut ring.sessions[0]).await;
+    })
+    .await;
+}
+
+/// Both have drawn their share, and nothing of it is kept yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pictures_of_a_lost_rank_are_drawn_by_the_others() {
+    in_time(async {
+        let mut ring = ring_of(2).await;
+        let spec = parse_job_toml(&format!(
+            "kind = \"generate\"\nname = \"test\"\n[model]\nbase = \"{}\"\n\
+             [generate]\nprompts = [\"a star\", \"two stars\"]\ncount = 3\nbatch = 1\nsteps = 2\nwidth = 64\nheight = 64\n\
+             sheet = true\n[cluster]\nworld_size = 2\nmin_world_size = 1\n",
+            fixture("toy-sd").display()
+        ));
+        let (id, spec) = (JobId::new(), spec.unwrap());
+        ring.coordinator.hold_uploads(true);
+        begin(&mut ring, id, &spec).await;
+        // Once when it is told to begin, and once when the ring stands.
+        for session in &mut ring.sessions {
+            session.until(RankPhase::Training).await;
+            session.until(RankPhase::Training).await;
+        }
+        ring.workers[1].shutdown.hard.cancel();
+        let (report, _) = ring.sessions[0].until(RankPhase::Waiting).await;
+        assert_eq!(report.trouble.unwrap().rank, 1);
+        ring.coordinator.hold_uploads(false);
+        enter(&ring.sessions[0], view(id, 2, &ring.members[..1]), 0, false).await;
+        ring.sessions[0].until(RankPhase::Finished).await;
+        let mut expected: Vec<String> = (1..=6).map(|number| format!("image-{number:04}.png")).collect();
+        expected.extend(["job.log", "job.toml", "sheet.png"].map(str::to_owned));
+        assert_eq!(ring.coordinator.kept_names(id), expected);
     })
     .await;
 }

@@ -1,3 +1,5 @@
+//! Ranks of one ring: what is held, said and let go.
+
 use proptest::prelude::*;
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
