@@ -109,7 +109,11 @@ fn named(view: &View, live: &[usize]) -> BTreeSet<usize> {
 /// end one after the other, so that a rank which only saw that says little; two that name each other say more.
 fn blame(view: &View, live: &[usize]) -> Option<(usize, usize)> {
     let words = live.iter().filter_map(|rank| match view.members[*rank].standing {
-        Standing::Waiting { since, names: Some(named) } if named.rank != *rank => Some((*rank, since, named)),
+        Standing::Waiting { since, names: Some(named) }
+            if named.rank != *rank && live.contains(&named.rank) =>
+        {
+            Some((*rank, since, named))
+        }
         _ => None,
     });
     let words: Vec<_> = words.collect();

@@ -63,7 +63,7 @@ impl World {
     fn going_on(workers: &[(&str, u32)]) -> Self {
         let mut world = Self::of_classes(&workers[..1]);
         let mut job = (**world.cluster.job(world.job).unwrap()).clone();
-        (job.ring, job.rings, job.state, job.step) = (None, 0, JobState::Queued, 5);
+        (job.ring, job.rings, job.tries, job.state, job.step) = (None, 0, 0, JobState::Queued, 5);
         let recovered = Recovered { last_number: job.number, jobs: vec![job], ..Recovered::default() };
         world.cluster = Cluster::recover(Options::default(), recovered, Time(0));
         world.workers.clear();

@@ -184,6 +184,10 @@ impl Turn<'_> {
     /// A rank's phase in the ring as it is now.
     fn observe_rank(&mut self, worker: WorkerId, held: &HeldRank) {
         let now = self.now;
+        let known = self.cluster.jobs.get(&held.job).and_then(|job| job.ring.as_ref()?.member(worker));
+        if known.is_none_or(|member| !held.phase.follows(member.phase)) {
+            return;
+        }
         let Some(ring) = self.ring_mut(held.job).filter(|ring| ring.epoch == held.epoch) else { return };
         let Some(member) = ring.member_mut(worker).filter(|member| held.phase.follows(member.phase)) else {
             return;

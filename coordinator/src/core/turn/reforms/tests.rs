@@ -281,10 +281,10 @@ fn too_few_members_wait_for_a_spare() {
     // 2. That one goes, too, and now nobody comes.
     world.go(2);
     world.waits(0, 2, 0, 1);
-    world.pass(599, &[1, 2]);
+    world.pass(590, &[1, 2]);
     assert_eq!(world.job().reason_code(), ReasonCode::WaitingForSpare);
     world.told.clear();
-    world.pass(2, &[1, 2]);
+    world.pass(12, &[1, 2]);
     let keeps = |told: &(usize, Down)| matches!(told, (0, Down::StopRank { keep_artifacts: true, .. }));
     assert!(world.told.iter().any(keeps), "{:?}", world.told);
     let artifact = ArtifactRecord {
