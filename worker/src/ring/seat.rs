@@ -9,13 +9,16 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Error, Rings,
     registry::Registration,
-    transport::{Ended, GrpcTransport, NextRank, Outgoing},
+    transport::{Ended, GrpcTransport, NextRank, NoConnection, Outgoing},
 };
 
 /// Pulses come so often, where the lease allows it.
 const PULSE_INTERVAL: Duration = Duration::from_millis(500);
 /// Between two attempts to reach the next rank, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// A neighbour listens from before it is given a rank for as long as it lives. So if nobody does for so long, it is gone.
+const NOBODY_LISTENS: Duration = Duration::from_secs(1);
 
 /// A place in one epoch of a job's ring, before the neighbours are connected. Dropping it gives the place up.
 #[derive(Debug)]
@@ -116,10 +119,19 @@ async fn dial(
     let endpoint = next.endpoint().map_err(unreachable)?;
     tokio::pin!(heard);
     let (mut pause, longest) = PAUSES;
+    let mut alone_since = None;
     loop {
         let reason = match timeout_at(deadline, next.dial(&endpoint)).await {
             Err(_) => return Err(unreachable(format!("no connection within {} s", limit.as_secs_f64()))),
-            Ok(Err(reason)) => reason,
+            Ok(Err(NoConnection { reason, nobody_listens: true })) => {
+                let since = *alone_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= NOBODY_LISTENS {
+                    return Err(unreachable(reason));
+                }
+                pause = PAUSES.0;
+                reason
+            }
+            Ok(Err(NoConnection { reason, .. })) => reason,
             Ok(Ok(mut outgoing)) => tokio::select! {
                 biased;
                 ended = outgoing.ended() => match ended {

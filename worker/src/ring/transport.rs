@@ -110,6 +110,26 @@ pub(super) fn endpoint(address: &str, peer_timeout: Duration) -> Result<Endpoint
         .keep_alive_timeout(limit))
 }
 
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) struct NoConnection {
+    pub(super) reason: String,
+    /// The host is there, and nobody listens: the process has ended.
+    pub(super) nobody_listens: bool,
+}
+
+impl NoConnection {
+    fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut causes = std::iter::successors(Some(error), |error| error.source());
+        let nobody_listens = causes.any(|cause| {
+            cause
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+        });
+        Self { reason: error_chain(error), nobody_listens }
+    }
+}
+
 impl NextRank {
     /// Where it is.
     ///
@@ -123,8 +143,8 @@ impl NextRank {
     ///
     /// # Errors
     /// No connection, and why.
-    pub(super) async fn dial(&self, endpoint: &Endpoint) -> Result<Outgoing, String> {
-        let channel = endpoint.connect().await.map_err(|error| error_chain(&error))?;
+    pub(super) async fn dial(&self, endpoint: &Endpoint) -> Result<Outgoing, NoConnection> {
+        let channel = endpoint.connect().await.map_err(|error| NoConnection::of(&error))?;
         let (messages, queue) = mpsc::channel(QUEUED_MESSAGES);
         let place = self.place;
         let open = v1::RingOpen {
@@ -136,7 +156,8 @@ impl NextRank {
             max_segment_bytes: MOST_SEGMENT_BYTES,
         };
         // There is room: the queue is new.
-        messages.send(request(Part::Open(open))).await.map_err(|error| error.to_string())?;
+        let unsent = |error: mpsc::error::SendError<_>| NoConnection::of(&error);
+        messages.send(request(Part::Open(open))).await.map_err(unsent)?;
         let call = tokio::spawn(async move {
             RingServiceClient::new(channel).exchange(ReceiverStream::new(queue)).await.map(|_| ())
         });

@@ -53,6 +53,8 @@ pub struct Options {
     pub spare: i64,
     /// So long rank 0 may be away once the other ranks have done all steps: then one of them sends the files.
     pub head: i64,
+    /// So long a member of a ring that is being formed may be away: the others wait for it.
+    pub entry: i64,
     /// A ring that changes so often without a step goes back to the queue.
     pub fruitless: u32,
     /// Steps of a job whose states are remembered, the newest ones.
@@ -83,6 +85,7 @@ impl Default for Options {
             verdict: 400,
             spare: 600_000,
             head: 3_000,
+            entry: 1_500,
             fruitless: 12,
             hashes: 1000,
             queued_jobs: 20_000,

@@ -41,6 +41,8 @@ pub(super) struct Limits {
     pub(super) spare: i64,
     /// Rank 0 may be away for so long once the others are done.
     pub(super) head: i64,
+    /// A member may be away for so long while its ring is being formed.
+    pub(super) entry: i64,
 }
 
 /// A place in the ring.
@@ -158,6 +160,7 @@ pub(super) enum Why {
 /// | nobody is left                                       | the queue                                                |
 /// | broke, and it is clear who is lost; enough are left  | those who are left, and who is ready, form the next one  |
 /// | broke, too few are left                              | they wait for a spare, or for its time to be over: queue |
+/// | being formed, a member away                          | it is lost: see above                                    |
 /// | whole, all away for too long                         | the queue                                                |
 /// | whole, all but rank 0 done, rank 0 gone              | the others form the next one, to send the files          |
 /// | whole, a member wants to leave                       | without it, after this step; if it is needed: the queue  |
@@ -226,6 +229,9 @@ impl View {
         if let Some(decision) = self.head_away(live) {
             return decision;
         }
+        if let Some(decision) = self.missing(&away) {
+            return decision;
+        }
         if !away.is_empty() {
             // The ring goes on without the coordinator. Who is away cannot be told of a change.
             return Decision::Nothing(None);
@@ -255,6 +261,34 @@ impl View {
             Some(until) if self.now < until => Decision::Nothing(Some(until)),
             _ => Decision::Queue { why: Why::AllLost, lost: live.to_vec(), survivors: false },
         }
+    }
+
+    /// A ring comes about with all its members only. Those who are there wait for one that is away, whatever it may be.
+    fn missing(&self, away: &[usize]) -> Option<Decision> {
+        let missing = away.iter().filter_map(|rank| match self.members[*rank] {
+            Seat { standing: Standing::Entering, presence: Presence::Away(since), .. } => {
+                Some((*rank, since))
+            }
+            _ => None,
+        });
+        let missing: Vec<(usize, Time)> = missing.collect();
+        let until = missing.iter().map(|(_, since)| since.plus(self.limits.entry)).min()?;
+        if self.now < until {
+            return Some(Decision::Nothing(Some(until)));
+        }
+        let mut without = self.clone();
+        for (rank, _) in &missing {
+            without.members[*rank].standing = Standing::Gone { done: false };
+        }
+        let mut decision = decide(&without);
+        if let Decision::Reform(Plan { lost, .. })
+        | Decision::WaitForSpare { lost, .. }
+        | Decision::Queue { lost, .. } = &mut decision
+        {
+            lost.extend(missing.iter().map(|(rank, _)| *rank));
+            lost.sort_unstable();
+        }
+        Some(decision)
     }
 
     /// All but rank 0 are done, and it is not there: then somebody else sends the files.

@@ -7,7 +7,7 @@ use super::*;
 const NOW: Time = Time(1_000_000);
 
 const LIMITS: Limits =
-    Limits { verdict: 400, recovery: 60_000, timeout: 15_000, spare: 600_000, head: 3_000 };
+    Limits { verdict: 400, recovery: 60_000, timeout: 15_000, spare: 600_000, head: 3_000, entry: 1_500 };
 
 fn ago(milliseconds: i64) -> Time {
     NOW.plus(-milliseconds)

@@ -43,6 +43,7 @@ impl Turn<'_> {
                 timeout: options.session_timeout,
                 spare: options.spare,
                 head: options.head,
+                entry: options.entry,
             },
         })
     }
