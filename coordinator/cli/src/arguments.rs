@@ -57,6 +57,10 @@ pub enum Command {
     Cancel(CancelArguments),
     /// List the workers
     Workers(WorkersArguments),
+    /// Give a worker no new job, and let its ring go on without it after the step that it is at
+    Drain(WorkerArguments),
+    /// Give a drained worker jobs again
+    Undrain(WorkerArguments),
     /// Save a job's artifacts
     Fetch(FetchArguments),
     /// Draw pictures with a model and learned embeddings (runs `ringtune-worker generate`)
@@ -261,6 +265,20 @@ pub struct CancelArguments {
 /// Arguments of `workers`.
 #[derive(Debug, Args)]
 pub struct WorkersArguments {
+    /// Which coordinator.
+    #[command(flatten)]
+    pub coordinator: CoordinatorArguments,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
+/// Arguments of `drain` and `undrain`.
+#[derive(Debug, Args)]
+pub struct WorkerArguments {
+    /// The worker's id, as `ringtune workers` shows it
+    #[arg(value_name = "WORKER")]
+    pub worker: Uuid,
     /// Which coordinator.
     #[command(flatten)]
     pub coordinator: CoordinatorArguments,

@@ -123,6 +123,7 @@ pub struct WorkerObject {
     bf16: bool,
     connect_time: String,
     last_heartbeat_time: String,
+    draining: bool,
 }
 
 impl From<&v1::Worker> for WorkerObject {
@@ -148,6 +149,7 @@ impl From<&v1::Worker> for WorkerObject {
             bf16: capabilities.bf16,
             connect_time: time_text(worker.connect_time.as_ref()),
             last_heartbeat_time: time_text(worker.last_heartbeat_time.as_ref()),
+            draining: worker.draining,
         }
     }
 }

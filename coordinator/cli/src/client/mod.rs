@@ -213,6 +213,29 @@ impl Client {
         }
     }
 
+    /// Drains a worker, or lets it take jobs again.
+    pub async fn drain_worker(&self, worker: Uuid, draining: bool) -> Result<v1::Worker, ClientError> {
+        let doing = if draining { "drain the worker" } else { "undrain the worker" };
+        let worker_id = worker.to_string();
+        let answer = self
+            .call(doing, || {
+                let mut cluster = ClusterServiceClient::new(self.channel.clone());
+                let worker_id = worker_id.clone();
+                async move {
+                    if draining {
+                        let answer =
+                            cluster.drain_worker(unary(v1::DrainWorkerRequest { worker_id })).await?;
+                        return Ok(answer.map(|answer| answer.worker));
+                    }
+                    let answer =
+                        cluster.undrain_worker(unary(v1::UndrainWorkerRequest { worker_id })).await?;
+                    Ok(answer.map(|answer| answer.worker))
+                }
+            })
+            .await?;
+        self.present(doing, answer)
+    }
+
     /// All artifacts of a job.
     pub async fn list_artifacts(&self, job: Uuid) -> Result<Vec<v1::Artifact>, ClientError> {
         let mut artifacts = Vec::new();

@@ -24,6 +24,8 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Watch(arguments) => Box::pin(watch::watch(arguments, interrupts)).await,
         Command::Cancel(arguments) => queries::cancel(arguments).await,
         Command::Workers(arguments) => queries::workers(arguments).await,
+        Command::Drain(arguments) => queries::drain(arguments, true).await,
+        Command::Undrain(arguments) => queries::drain(arguments, false).await,
         Command::Fetch(arguments) => fetch::fetch(arguments).await,
         Command::Generate(arguments) => daemon_tools::generate(arguments),
         Command::Pipeline(arguments) => daemon_tools::pipeline(arguments),

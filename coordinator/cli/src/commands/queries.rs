@@ -1,4 +1,4 @@
-//! The commands that ask one question: `list`, `status`, `cancel`, `workers`.
+//! The commands that ask one question: `list`, `status`, `cancel`, `workers`, `drain`, `undrain`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use ringtune_proto::{
 };
 
 use crate::{
-    arguments::{CancelArguments, JobArguments, ListArguments, WorkersArguments},
+    arguments::{CancelArguments, JobArguments, ListArguments, WorkerArguments, WorkersArguments},
     client::Client,
     error::Error,
     job_file::Label,
@@ -101,7 +101,7 @@ pub(super) async fn workers(arguments: WorkersArguments) -> Result<(), Error> {
         table.add_row([
             worker.worker_id.clone(),
             worker.host_name.clone(),
-            worker_state_name(worker.state()).to_owned(),
+            worker_state(worker),
             worker.job_id.clone(),
             rank,
             format!("{}/{}", capabilities.threads, capabilities.cores),
@@ -117,6 +117,26 @@ pub(super) async fn workers(arguments: WorkersArguments) -> Result<(), Error> {
         }
     }
     print_table(output, &table)
+}
+
+/// `ringtune drain` and `ringtune undrain`.
+pub(super) async fn drain(arguments: WorkerArguments, draining: bool) -> Result<(), Error> {
+    let output = Output::new(arguments.output.output);
+    let client = Client::new(&arguments.coordinator.coordinator);
+    let worker = client.drain_worker(arguments.worker, draining).await?;
+    output.json(&WorkerObject::from(&worker))?;
+    remark(&match (draining, worker.job_id.as_str()) {
+        (false, _) => format!("{} takes jobs again", worker.host_name),
+        (true, "") => format!("{} takes no new job", worker.host_name),
+        (true, job) => format!("{} takes no new job, and leaves job {job} after this step", worker.host_name),
+    });
+    Ok(())
+}
+
+/// "IDLE", or "BUSY, draining".
+fn worker_state(worker: &v1::Worker) -> String {
+    let draining = if worker.draining { ", draining" } else { "" };
+    format!("{}{draining}", worker_state_name(worker.state()))
 }
 
 fn table(header: &[&str]) -> Table {

@@ -107,6 +107,20 @@ fn who_is_lost_when_a_ring_breaks() {
 }
 
 #[test]
+fn a_ring_that_is_being_formed_does_not_wait_for_a_member_that_is_away() {
+    use Standing::{Entering, Training};
+    let (enters, gone) = (seat(Entering), away(Entering, 1_500));
+    assert_eq!(decide(&view(&[enters, away(Entering, 100), seat(Training)])), later(1_400));
+    assert_eq!(decide(&view(&[enters, gone, seat(Training)])), reform(&[0, 2], &[1]));
+    assert_eq!(decide(&view(&[gone, enters, gone])), reform(&[1], &[0, 2]));
+    // Who has entered may be away for as long as it likes.
+    assert_eq!(decide(&view(&[enters, away(Training, 9_000), enters])), Decision::Nothing(None));
+    let short = View { min: 2, ..view(&[enters, gone]) };
+    let wait = Decision::WaitForSpare { lost: vec![1], leave: vec![], until: NOW.plus(600_000) };
+    assert_eq!(decide(&short), wait);
+}
+
+#[test]
 fn a_link_that_breaks_is_named_and_the_third_time_one_of_its_ends_is_left_out() {
     let broken = |link, join: &[usize]| {
         Decision::Reform(Plan {

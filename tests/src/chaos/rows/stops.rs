@@ -9,7 +9,9 @@ pub(super) fn rows() -> Vec<Row> {
             pause(0..60),
             Act::Stop(Who::Rank(1)),
             pause(4_000..5_000),
-            Act::Continue(Who::Rank(1)),
+            // It has no rank any more; the first one continues.
+            Act::Continue(Who::Worker(1)),
+            Act::Continue(Who::Worker(2)),
         ]),
         Row::new("rank_0_is_silent_for_too_long", 2).steps(120).acts([
             Act::Step(20),
@@ -31,7 +33,7 @@ pub(super) fn rows() -> Vec<Row> {
             pause(0..60),
             Act::Terminate(Who::Rank(1)),
         ]),
-        Row::new("an_engine_hangs", 2).flag_of(1, "--hang-on-gradient=20").deadline(45),
+        Row::new("an_engine_hangs", 2).flag_of(1, "--hang-on-gradient=20").deadline(100),
         not_a_number(),
     ]
 }

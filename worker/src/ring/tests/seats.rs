@@ -106,6 +106,18 @@ async fn an_address_where_nobody_listens_yet_is_dialled_again() {
 }
 
 #[tokio::test]
+async fn a_neighbour_that_nobody_listens_for_is_gone_long_before_the_limit() {
+    let one = listening(RingOptions { connect_timeout: 20 * LIMIT, ..RingOptions::default() }).await;
+    let reserved = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = reserved.local_addr().unwrap();
+    drop(reserved);
+    let view = view(JobId::new(), Epoch::FIRST, [one.1, address]);
+    let seat = one.0.take_seat(&view, 0, 2, RING_PROTOCOLS.max).unwrap();
+    let error = tokio::time::timeout(LIMIT, seat.connect()).await.unwrap().unwrap_err();
+    assert!(matches!(&error, Error::Unreachable { rank: 1, .. }), "{error}");
+}
+
+#[tokio::test]
 async fn an_older_epoch_is_refused_for_good_and_counted() {
     let workers = workers(2).await;
     let job = JobId::new();

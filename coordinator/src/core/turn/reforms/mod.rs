@@ -167,6 +167,10 @@ impl Turn<'_> {
         let members = next.members.clone();
         let now = self.now;
         self.change_ring(id, |ring| *ring = next);
+        if plan.link.is_some() {
+            // Nothing is wrong with it but its way to a neighbour: as a joiner it would come to the same place.
+            left.iter().filter(|(_, is_told)| !is_told).for_each(|(worker, _)| self.let_rest(*worker));
+        }
         for member in &members {
             self.cluster.change_worker(member.worker, |worker| worker.last_held = now);
         }
