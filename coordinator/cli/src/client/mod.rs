@@ -233,7 +233,7 @@ impl Client {
                 }
             })
             .await?;
-        self.present(doing, answer)
+        answer.ok_or_else(|| self.nonsense(doing, "an answer without a worker"))
     }
 
     /// All artifacts of a job.
