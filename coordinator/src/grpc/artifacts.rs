@@ -129,8 +129,21 @@ impl Artifacts {
 
     /// A header alone: how much is there? All bytes of an upload that only lacks its check count too.
     async fn question(&self, header: &Header) -> Result<Committed, FailedRequest> {
-        let (contents, hash) = (self.0.contents.clone(), header.hash);
-        let committed = blocking(move || contents.committed(&hash)).await??;
+        let (contents, hash, of_rank) = (self.0.contents.clone(), header.hash, header.epoch.is_some());
+        let look = move || {
+            let committed = contents.committed(&hash)?;
+            if !(committed.complete && of_rank) {
+                return Ok(committed);
+            }
+            // A rank that makes a file again may do so because the one that is here was damaged.
+            match contents.remove_damaged(hash) {
+                Ok(()) => contents.committed(&hash),
+                // Somebody else is at it, or the next upload finds it.
+                Err(contents::Error::Busy(_) | contents::Error::TooManyUploads { .. }) => Ok(committed),
+                Err(error) => Err(error),
+            }
+        };
+        let committed = blocking(look).await??;
         if !committed.complete && committed.size != header.size {
             return Ok(committed);
         }
