@@ -8,6 +8,7 @@ use ringtune_proto::convert::{FieldError, parse, unsigned};
 use ringtune_proto::v1::{
     self, artifact_service_server::ArtifactService, download_request::Source, upload_request::Part,
 };
+use ringtune_shared::checkpoint::is_recovery_name;
 use ringtune_shared::files::check_file_name;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use tokio::sync::OwnedSemaphorePermit;
@@ -271,6 +272,11 @@ impl Header {
             (false, false) => {
                 check_file_name(&wire.name)
                     .map_err(|error| FieldError::new("header.name", error.to_string()))?;
+                if is_recovery_name(&wire.name) && wire.epoch.is_none() {
+                    let problem =
+                        format!("got {:?}; allowed: no name that begins with .recovery-", wire.name);
+                    return Err(FieldError::new("header.name", problem));
+                }
                 Some((parse("header.job_id", &wire.job_id)?, wire.name))
             }
             (true, false) => return Err(FieldError::new("header.job_id", "is missing; name is given")),

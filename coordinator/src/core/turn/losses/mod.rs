@@ -1,6 +1,5 @@
 //! Members of rings that are lost: finds out what happened, and does what [`decide`] says.
 
-use ringtune_shared::checkpoint::file_name;
 use ringtune_shared::ids::{JobId, WorkerId};
 
 use super::Turn;
@@ -57,7 +56,7 @@ impl Turn<'_> {
             id,
             &format!("the checkpoint of step {} is damaged and not used any more: {reason}", damaged.step),
         );
-        if let Err(refusal) = self.drop_artifact(id, file_name(damaged.step)) {
+        if let Err(refusal) = self.drop_artifact(id, damaged.name()) {
             self.note_loss(id, &refusal.to_string());
         }
         let from = self.start_of_next_ring(id);
