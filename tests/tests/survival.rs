@@ -1,6 +1,6 @@
 //! Processes that are killed, interrupted, or run out of disk.
 
-use std::{fs, process::Stdio, time::Duration};
+use std::{collections::BTreeSet, ffi::OsString, fs, process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_proto::v1::{self, JobState};
@@ -163,14 +163,28 @@ const STEPS: i64 = 120;
 
 /// A job that two workers share and one can do alone. A gradient takes 20 ms.
 async fn start_shared_job<'a>(sandbox: &'a Sandbox, workers: usize) -> Result<(Cluster<'a>, String)> {
+    start_shared_job_with(sandbox, workers, &[]).await
+}
+
+/// The same, with these variables in the workers' environment.
+async fn start_shared_job_with<'a>(
+    sandbox: &'a Sandbox,
+    workers: usize,
+    variables: &[(&str, &str)],
+) -> Result<(Cluster<'a>, String)> {
     let mut cluster = Cluster::start_coordinator(sandbox, Launch::coordinator()).await?;
     for number in 1..=workers {
-        cluster.add_worker(slow_worker(&cluster, number)).await?;
+        let mut launch = slow_worker(&cluster, number);
+        for (name, value) in variables {
+            launch = launch.variable(name, value);
+        }
+        cluster.add_worker(launch).await?;
     }
     cluster.wait_for_idle(workers).await?;
     let job = Job::toy()?
         .set("train.max_train_steps", STEPS)
         .set("train.train_batch_size", 1)
+        .set("train.checkpointing_steps", 0)
         .set("cluster.world_size", 2)
         .set("cluster.min_world_size", 1);
     let job_id = cluster.submit(&sandbox.write_job("job.toml", &job)?).await?;
@@ -235,6 +249,34 @@ async fn a_third_worker_takes_the_place_of_a_lost_one() -> Result<()> {
     until("the third worker is in the ring", SOON, joined).await?;
     let replaced = learned(&sandbox, &cluster, &job_id).await?;
     ensure!(replaced == whole, "it learned something else with a third worker");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_job_without_checkpoints_outlives_all_its_workers() -> Result<()> {
+    let names = |sandbox: &Sandbox| -> Result<BTreeSet<OsString>> {
+        fs::read_dir(sandbox.path("out"))?.map(|entry| Ok(entry?.file_name())).collect()
+    };
+    let sandbox = Sandbox::new()?;
+    let (cluster, job_id) = start_shared_job(&sandbox, 2).await?;
+    let whole = learned(&sandbox, &cluster, &job_id).await?;
+    let files = names(&sandbox)?;
+    drop(cluster);
+    let sandbox = Sandbox::new()?;
+    let often = [("RINGTUNE__TRAINING__RECOVERY_CHECKPOINT_SECONDS", "0.1")];
+    let (mut cluster, job_id) = start_shared_job_with(&sandbox, 2, &often).await?;
+    cluster.wait_for_step(&job_id, 40).await?;
+    for label in ["worker-1", "worker-2"] {
+        cluster.daemon(label)?.end().await?;
+    }
+    for label in ["worker-1", "worker-2"] {
+        cluster.start_again(label).await?;
+    }
+    let recovered = learned(&sandbox, &cluster, &job_id).await?;
+    ensure!(recovered == whole, "it learned something else after all its workers died");
+    ensure!(names(&sandbox)? == files, "other files are left: {:?}", names(&sandbox)?);
+    let log = fs::read_to_string(sandbox.path("out/job.log"))?;
+    ensure!(log.contains("resumed after step "), "it began anew: {log}");
     Ok(())
 }
 

@@ -232,6 +232,7 @@ fn context(
         metrics: Arc::clone(metrics),
         work_folder: state.work_folder(),
         hung: CancellationToken::new(),
+        recovery_interval: settings.recovery_interval(),
         allow_trace_dir: settings.debug.allow_trace_dir,
         about: format!("libtorch {}, {}", identity.library_version, identity.instruction_set),
     })

@@ -11,6 +11,8 @@ pub enum Fault {
     Job,
     /// This node or its network: no memory, no disk, nothing to be fetched, an engine that died.
     Node,
+    /// The job's own newest checkpoint is gone or damaged: an older one will do.
+    Checkpoint,
 }
 
 /// What can end a rank's work. Its text reaches the user as the job's reason, and names the field, the file or the call.

@@ -30,6 +30,8 @@ pub struct Settings {
     pub model_cache: ModelCacheSettings,
     /// How much of the processor a rank gets.
     pub compute: ComputeSettings,
+    /// What a rank keeps for the case that its whole ring is lost.
+    pub training: TrainingSettings,
     /// For those who check the numbers.
     pub debug: DebugSettings,
     /// The log, on stderr.
@@ -117,6 +119,17 @@ pub struct ComputeSettings {
     pub threads: usize,
 }
 
+/// `[training]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainingSettings {
+    /// How often a job's state is kept at the coordinator until the job ends, whether or not it makes checkpoints: if all
+    /// its workers are lost, it goes on from there. 0: never.
+    ///
+    /// Allowed: 0, or 0.01 to 86400.
+    pub recovery_checkpoint_seconds: f64,
+}
+
 /// `[debug]`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -135,6 +148,7 @@ impl Default for Settings {
             storage: StorageSettings::default(),
             model_cache: ModelCacheSettings::default(),
             compute: ComputeSettings::default(),
+            training: TrainingSettings::default(),
             debug: DebugSettings::default(),
             log: LogSettings::default(),
             security: SecuritySettings::default(),
@@ -162,6 +176,12 @@ impl Default for StorageSettings {
             latent_cache_bytes: 4 << 30,
             latent_memory_bytes: LATENT_MEMORY_BYTES,
         }
+    }
+}
+
+impl Default for TrainingSettings {
+    fn default() -> Self {
+        Self { recovery_checkpoint_seconds: 60.0 }
     }
 }
 
@@ -216,6 +236,14 @@ impl Settings {
                 "it must be at most 4096; 0 means one for each physical core",
             ));
         }
+        let recovery = self.training.recovery_checkpoint_seconds;
+        if recovery != 0.0 && !(0.01..=86_400.0).contains(&recovery) {
+            return Err(SettingsError::number(
+                "training.recovery_checkpoint_seconds",
+                recovery,
+                "it must be 0, or between 0.01 and 86400",
+            ));
+        }
         let dir = &self.model_cache.dir;
         if !dir.as_os_str().is_empty() && !dir.is_absolute() {
             let given = dir.display().to_string();
@@ -227,6 +255,12 @@ impl Settings {
         }
         check_state_dir(&self.storage.state_dir)?;
         self.security.check(&[("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)])
+    }
+
+    /// How often a job's state is kept for the loss of its whole ring; none: never.
+    pub fn recovery_interval(&self) -> Option<Duration> {
+        let seconds = self.training.recovery_checkpoint_seconds;
+        (seconds > 0.0).then(|| Duration::from_secs_f64(seconds))
     }
 
     /// After this long without a sign of life, and one pulse more, a neighbour counts as lost.
@@ -254,6 +288,11 @@ mod tests {
         }
         assert_eq!(error_key(|s| s.ring.peer_timeout_seconds = f64::NAN), "ring.peer_timeout_seconds");
         assert_eq!(error_key(|s| s.ring.peer_timeout_seconds = 0.0), "ring.peer_timeout_seconds");
+        for seconds in [f64::NAN, -1.0, 0.001, 100_000.0] {
+            let key = error_key(|s| s.training.recovery_checkpoint_seconds = seconds);
+            assert_eq!(key, "training.recovery_checkpoint_seconds", "{seconds}");
+        }
+        assert_eq!(error_key(|s| s.training.recovery_checkpoint_seconds = 0.0), "none");
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
         assert_eq!(error_key(|s| s.model_cache.dir = PathBuf::from("models")), "model_cache.dir");
         assert_eq!(

@@ -155,6 +155,14 @@ impl Contents {
         Upload::begin(self.shared.clone(), hash, size, offset)
     }
 
+    /// Removes a content whose bytes do not have its hash any more. One that is not here is not an error. Reads all of it.
+    ///
+    /// # Errors
+    /// Somebody is uploading it, too many upload, the file system's.
+    pub fn remove_damaged(&self, hash: ContentHash) -> Result<(), Error> {
+        Upload::remove_damaged(self.shared.clone(), hash)
+    }
+
     /// A content's bytes from `offset`, at most `length` of them; none: to the end.
     ///
     /// # Errors

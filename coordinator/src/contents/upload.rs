@@ -34,6 +34,26 @@ impl Upload {
         size: u64,
         offset: u64,
     ) -> Result<Self, Error> {
+        let mut upload = Self::alone(shared, hash, size)?;
+        upload.open(offset)?;
+        Ok(upload)
+    }
+
+    /// Removes a content that is not what its name says: the disk, or somebody, changed it.
+    pub(super) fn remove_damaged(shared: Arc<Shared>, hash: ContentHash) -> Result<(), Error> {
+        let path = shared.whole(&hash);
+        // Nobody puts a good one in its place between the look and the removal.
+        let alone = Self::alone(shared, hash, 0)?;
+        let Some(size) = length(&path)? else { return Ok(()) };
+        if hash_of_file(&path)? != hash {
+            fs::remove_file(&path).map_err(Error::io("remove", path))?;
+            alone.shared.room.removed(size);
+        }
+        Ok(())
+    }
+
+    /// Takes the only place at a content, which dropping it gives free again.
+    fn alone(shared: Arc<Shared>, hash: ContentHash, size: u64) -> Result<Self, Error> {
         {
             let mut under_way = shared.under_way();
             if under_way.contains(&hash) {
@@ -45,10 +65,7 @@ impl Upload {
             }
             under_way.insert(hash);
         }
-        // From here on dropping it gives the place free again.
-        let mut upload = Self { shared, hash, size, committed: 0, promised: 0, file: None };
-        upload.open(offset)?;
-        Ok(upload)
+        Ok(Self { shared, hash, size, committed: 0, promised: 0, file: None })
     }
 
     fn open(&mut self, offset: u64) -> Result<(), Error> {
@@ -213,6 +230,30 @@ mod tests {
         assert!(matches!(contents.upload(hash("c"), 2, 0), Err(Error::TooManyUploads { limit: 2 })));
         drop(first);
         assert!(contents.upload(hash("c"), 2, 0).is_ok());
+    }
+
+    #[test]
+    fn a_damaged_content_is_removed_and_comes_anew() {
+        let (_folder, contents) = store();
+        let hash = ContentHash::of(b"whole");
+        let send = || {
+            let mut upload = contents.upload(hash, 5, 0).unwrap();
+            upload.write(b"whole").unwrap();
+            upload.close().unwrap()
+        };
+        send();
+        contents.remove_damaged(hash).unwrap();
+        assert!(contents.committed(&hash).unwrap().complete, "it is as it was");
+        for damage in [&b"whale"[..], b"who"] {
+            fs::write(contents.shared.whole(&hash), damage).unwrap();
+            contents.remove_damaged(hash).unwrap();
+            assert_eq!(contents.committed(&hash).unwrap(), Committed { size: 0, complete: false });
+            assert!(send().complete);
+        }
+        let other = contents.upload(hash, 5, 0).unwrap();
+        assert!(matches!(contents.remove_damaged(hash), Err(Error::Busy(_))));
+        drop(other);
+        contents.remove_damaged(ContentHash::of(b"not here")).unwrap();
     }
 
     #[test]

@@ -164,6 +164,8 @@ pub enum Fault {
     Job,
     /// The node's: the job may succeed on another one.
     Node,
+    /// The checkpoint's that the coordinator chose: it is gone or damaged, and an older one will do.
+    Checkpoint,
 }
 
 /// News of one rank.

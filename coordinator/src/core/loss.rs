@@ -47,6 +47,8 @@ pub(super) struct Situation {
     pub(super) rings: u64,
     /// Rings that are formed at most without a step.
     pub(super) tries: u64,
+    /// Its ring goes on from a checkpoint that the job made itself.
+    pub(super) resumes: bool,
 }
 
 /// What follows for the job.
@@ -62,6 +64,8 @@ pub(super) enum Verdict {
     Lost,
     /// The job goes back to the queue, and the worker rests.
     Queue,
+    /// The job goes back to the queue, for an older checkpoint: that is no fault of the worker, and no try.
+    OlderCheckpoint,
     /// As Queue, but the job has had all the rings that it may have: it fails.
     GiveUp(Failure),
     /// The job fails.
@@ -81,6 +85,7 @@ pub(super) enum Verdict {
 /// | BackWithout                 | ended    | queue, or WorkerLost  | lost              | fail WorkerLost    |
 /// | RankFailed, RankStopped: node's fault | ended | queue, or Rank | lost              | fail Rank          |
 /// | RankFailed, RankStopped: other fault  | ended | fail Rank      | fail Rank         | fail Rank          |
+/// | RankFailed: the checkpoint's fault    | ended | older checkpoint | lost            | fail Rank          |
 /// | NeighbourLost               | ended    | wait                  | lost              | wait               |
 /// | Unexplained, a worker away  | wait     | queue, or WorkerLost  | lost              | fail WorkerLost    |
 /// | Unexplained                 | wait     | fail NeighbourLost    | fail NeighbourLost | fail NeighbourLost |
@@ -103,6 +108,7 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
         false => Verdict::Fail(failure),
     };
     match loss {
+        Loss::RankFailed(Fault::Checkpoint) if preparing && job.resumes => Verdict::OlderCheckpoint,
         // Its state went with it.
         Loss::NeighbourLost if job.reforms => Verdict::Lost,
         Loss::Away | Loss::NeighbourLost => Verdict::Wait,
@@ -112,7 +118,9 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
         | Loss::Restarted
         | Loss::BackWithout { .. }
         | Loss::Unexplained { away: true } => again_or(Failure::WorkerLost),
-        Loss::RankFailed(Fault::Node) | Loss::RankStopped(Fault::Node) => again_or(Failure::Rank),
+        // Of a checkpoint that is known no more, or of none: another ring may do better.
+        Loss::RankFailed(Fault::Node | Fault::Checkpoint)
+        | Loss::RankStopped(Fault::Node | Fault::Checkpoint) => again_or(Failure::Rank),
         Loss::RankFailed(Fault::Job | Fault::Unknown) | Loss::RankStopped(Fault::Job | Fault::Unknown) => {
             Verdict::Fail(Failure::Rank)
         }
@@ -123,13 +131,13 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
 #[cfg(test)]
 mod tests {
     use Failure::{NeighbourLost, Rank, WorkerLost};
-    use Verdict::{Assign, Ended, Fail, GiveUp, Lost, Queue, Wait};
+    use Verdict::{Assign, Ended, Fail, GiveUp, Lost, OlderCheckpoint, Queue, Wait};
 
     use super::*;
 
     /// Each loss with what follows while the job stops, while it prepares, after its last try to, and while it runs on a
     /// ring that can go on without a member, and on one that cannot.
-    const TABLE: [(Loss, [Verdict; 5]); 15] = [
+    const TABLE: [(Loss, [Verdict; 5]); 16] = [
         (Loss::Away, [Wait, Wait, Wait, Wait, Wait]),
         (Loss::Overdue, [Wait, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
         (Loss::NotHeld, [Wait, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
@@ -139,6 +147,7 @@ mod tests {
         (Loss::RankFailed(Fault::Node), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),
         (Loss::RankFailed(Fault::Job), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
         (Loss::RankFailed(Fault::Unknown), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
+        (Loss::RankFailed(Fault::Checkpoint), [Ended, OlderCheckpoint, OlderCheckpoint, Lost, Fail(Rank)]),
         (Loss::RankStopped(Fault::Node), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),
         (Loss::RankStopped(Fault::Job), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
         (Loss::RankStopped(Fault::Unknown), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
@@ -153,8 +162,14 @@ mod tests {
     #[test]
     fn every_line_of_the_table() {
         for (loss, [stopping, preparing, at_the_last_try, re_forming, running]) in TABLE {
-            let situation =
-                |state, rings| Situation { state, stopping: false, reforms: false, rings, tries: 3 };
+            let situation = |state, rings| Situation {
+                state,
+                stopping: false,
+                reforms: false,
+                rings,
+                tries: 3,
+                resumes: true,
+            };
             let decided =
                 |state, rings, stopping| decide(loss, Situation { stopping, ..situation(state, rings) });
             for rings in 1..=4 {
@@ -169,5 +184,15 @@ mod tests {
                 assert_eq!(decide(loss, Situation { stopping: true, ..reforms }), stopping, "{loss:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_not_the_jobs_own_costs_a_try() {
+        let (state, tries) = (JobState::Preparing, 3);
+        let situation =
+            |rings| Situation { state, stopping: false, reforms: false, rings, tries, resumes: false };
+        let loss = Loss::RankFailed(Fault::Checkpoint);
+        assert_eq!(decide(loss, situation(1)), Queue);
+        assert_eq!(decide(loss, situation(3)), GiveUp(Rank));
     }
 }

@@ -1,6 +1,6 @@
 //! What a job leaves behind: events, steps and artifacts.
 
-use ringtune_shared::checkpoint::step_of_name;
+use ringtune_shared::checkpoint::{file_name, recovery_name, step_of_name, step_of_recovery_name};
 use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use serde::{Deserialize, Serialize};
 
@@ -222,8 +222,12 @@ pub struct ArtifactRecord {
 impl ArtifactRecord {
     /// The checkpoint that it is, if a rank made it and it is one.
     pub fn checkpoint(&self) -> Option<Checkpoint> {
-        let (step, epoch) = (step_of_name(&self.name)?, self.epoch?);
-        Some(Checkpoint { step, epoch, hash: self.hash })
+        let epoch = self.epoch?;
+        let (step, recovery) = match step_of_name(&self.name) {
+            Some(step) => (step, false),
+            None => (step_of_recovery_name(&self.name)?, true),
+        };
+        Some(Checkpoint { step, epoch, hash: self.hash, recovery })
     }
 }
 
@@ -236,6 +240,16 @@ pub struct Checkpoint {
     pub epoch: Epoch,
     /// The file's content.
     pub hash: ContentHash,
+    /// It is there for the loss of a whole ring alone, and not one of the files that the user gets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recovery: bool,
+}
+
+impl Checkpoint {
+    /// The file's name.
+    pub fn name(&self) -> String {
+        if self.recovery { recovery_name(self.step) } else { file_name(self.step) }
+    }
 }
 
 /// A number that may not be finite, as JSON.

@@ -8,6 +8,7 @@ use ringtune_proto::convert::{FieldError, parse, unsigned};
 use ringtune_proto::v1::{
     self, artifact_service_server::ArtifactService, download_request::Source, upload_request::Part,
 };
+use ringtune_shared::checkpoint::is_recovery_name;
 use ringtune_shared::files::check_file_name;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use tokio::sync::OwnedSemaphorePermit;
@@ -129,8 +130,21 @@ impl Artifacts {
 
     /// A header alone: how much is there? All bytes of an upload that only lacks its check count too.
     async fn question(&self, header: &Header) -> Result<Committed, FailedRequest> {
-        let (contents, hash) = (self.0.contents.clone(), header.hash);
-        let committed = blocking(move || contents.committed(&hash)).await??;
+        let (contents, hash, of_rank) = (self.0.contents.clone(), header.hash, header.epoch.is_some());
+        let look = move || {
+            let committed = contents.committed(&hash)?;
+            if !(committed.complete && of_rank) {
+                return Ok(committed);
+            }
+            // A rank that makes a file again may do so because the one that is here was damaged.
+            match contents.remove_damaged(hash) {
+                Ok(()) => contents.committed(&hash),
+                // Somebody else is at it, or the next upload finds it.
+                Err(contents::Error::Busy(_) | contents::Error::TooManyUploads { .. }) => Ok(committed),
+                Err(error) => Err(error),
+            }
+        };
+        let committed = blocking(look).await??;
         if !committed.complete && committed.size != header.size {
             return Ok(committed);
         }
@@ -258,6 +272,11 @@ impl Header {
             (false, false) => {
                 check_file_name(&wire.name)
                     .map_err(|error| FieldError::new("header.name", error.to_string()))?;
+                if is_recovery_name(&wire.name) && wire.epoch.is_none() {
+                    let problem =
+                        format!("got {:?}; allowed: no name that begins with .recovery-", wire.name);
+                    return Err(FieldError::new("header.name", problem));
+                }
                 Some((parse("header.job_id", &wire.job_id)?, wire.name))
             }
             (true, false) => return Err(FieldError::new("header.job_id", "is missing; name is given")),

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use crate::{
-    checkpoint_names::{file_name, step_of_name},
+    checkpoint_names::{file_name, is_recovery_name, recovery_name, step_of_name, step_of_recovery_name},
     job::{NotAResume, ResumeFrom},
 };
 pub use compare::{Difference, deciding_options};

@@ -65,6 +65,11 @@ impl Uploads {
         }
     }
 
+    /// Sends for the same rank, beside the queue.
+    pub(crate) fn client(&self) -> ArtifactClient {
+        self.client.clone()
+    }
+
     /// Waits until all are there.
     pub(crate) async fn finish(self) -> Result<(), Error> {
         let Self { queue, mut task, .. } = self;

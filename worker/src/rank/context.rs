@@ -1,6 +1,6 @@
 //! What all ranks of a worker share.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use ringtune_shared::ids::JobId;
 use ringtune_sources::ModelSources;
@@ -38,6 +38,8 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// Where ranks write before they upload.
     pub work_folder: PathBuf,
+    /// How often the state of a training is kept for the loss of its whole ring; none: never.
+    pub recovery_interval: Option<Duration>,
     /// This worker's configuration lets jobs write traces.
     pub allow_trace_dir: bool,
     /// The engine hangs: the worker is to end. libtorch cannot be stopped in the middle, nor be loaded twice.

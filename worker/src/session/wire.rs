@@ -285,6 +285,7 @@ fn fault(fault: Option<Fault>) -> v1::RankFault {
         None => v1::RankFault::Unspecified,
         Some(Fault::Job) => v1::RankFault::Job,
         Some(Fault::Node) => v1::RankFault::Node,
+        Some(Fault::Checkpoint) => v1::RankFault::Checkpoint,
     }
 }
 

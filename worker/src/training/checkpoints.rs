@@ -65,6 +65,11 @@ impl Checkpoints {
         step > self.kept.back().copied().unwrap_or(self.about.step)
     }
 
+    /// What a checkpoint of the state after `step` says of it.
+    pub(super) fn about(&self, step: u64) -> About {
+        About { step, options: deciding_options(&self.spec, step), ..self.about.clone() }
+    }
+
     /// Another rank kept those of these steps.
     pub(super) fn take_over(&mut self, mut steps: Vec<u64>) {
         steps.sort_unstable();
@@ -82,7 +87,7 @@ impl Checkpoints {
         if self.kept.contains(&step) {
             return Ok(());
         }
-        let about = About { step, options: deciding_options(&self.spec, step), ..self.about.clone() };
+        let about = self.about(step);
         let file = self.folder.join(file_name(step));
         let written = file.clone();
         tokio::task::spawn_blocking(move || {

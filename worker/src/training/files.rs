@@ -3,6 +3,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,6 +13,7 @@ use tokio::time::timeout;
 use super::{
     checkpoints::Checkpoints,
     history::{self, History, KeptPicture},
+    recovery::Recovery,
     trainee::{Shown, StepJudged, Trainee},
 };
 use crate::{
@@ -40,6 +42,7 @@ pub(super) struct TrainingFiles {
     history: Option<History>,
     uploads: Option<Uploads>,
     checkpoints: Checkpoints,
+    recovery: Recovery,
     last: StepJudged,
 }
 
@@ -67,6 +70,7 @@ impl TrainingFiles {
             csv,
             events,
             history,
+            recovery: Recovery::new(rank, uploads.client()),
             uploads: Some(uploads),
             checkpoints: Checkpoints::new(rank, course, trainee.origin()),
             last: StepJudged { step, validation_loss: trainee.selection().loss_after(step) },
@@ -149,6 +153,13 @@ impl TrainingFiles {
         }
     }
 
+    /// Begins to keep the state after `step` for the loss of the whole ring, where it is time and no checkpoint has it.
+    pub(super) fn keep_recovery_point(&mut self, step: u64, state: &Arc<SavedState>) {
+        if self.recovery.is_due() && self.checkpoints.is_behind(step) {
+            self.recovery.begin(self.checkpoints.about(step), Arc::clone(state));
+        }
+    }
+
     /// Writes pictures and sends them on their way. One that is missing was told already.
     pub(super) async fn save_previews(
         &mut self,
@@ -193,11 +204,13 @@ impl TrainingFiles {
         state: Option<SavedState>,
         unstored: &[StepSummary],
     ) -> Result<(), Error> {
+        let (step, mut recovery) = (self.last.step, None);
         let kept = match state {
-            Some(state) if self.checkpoints.lacks(self.last.step) => {
-                self.save_checkpoint(self.last.step, state).await
+            Some(state) if self.checkpoints.lacks(step) => self.save_checkpoint(step, state).await,
+            state => {
+                recovery = state.filter(|_| self.checkpoints.is_behind(step));
+                Ok(())
             }
-            _ => Ok(()),
         };
         let mut names = vec![JOB_FILE.to_owned()];
         let mut written = self.close(&mut names).await;
@@ -215,6 +228,10 @@ impl TrainingFiles {
             // Last, so that it says how the uploads went.
             uploads.queue.push(self.folder.join(LOG_FILE)).await;
             uploads.finish().await?;
+        }
+        // A job that wants no checkpoints may yet be queued again.
+        if let Some(state) = recovery {
+            self.recovery.keep_now(self.checkpoints.about(step), state).await;
         }
         written.and(kept)
     }

@@ -4,6 +4,7 @@
 mod checkpoints;
 mod files;
 mod history;
+mod recovery;
 mod resume;
 mod steps;
 mod trainee;

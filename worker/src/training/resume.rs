@@ -11,7 +11,7 @@ use ringtune_shared::{
 
 use crate::{
     contents::{self, one_file_on_disk},
-    fault::Refusal,
+    fault::{Blame, Fault, Refusal},
     rank::{Error, Rank},
     session::Assignment,
     train::SavedState,
@@ -26,6 +26,17 @@ pub(crate) struct Resumed {
     pub(crate) state: SavedState,
     /// What the job's files say of the numerics of all steps, those to come included.
     pub(crate) provenance: String,
+}
+
+/// The job's own checkpoint is not what it was: an older one is to be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Damaged(String);
+
+impl Blame for Damaged {
+    fn fault(&self) -> Fault {
+        Fault::Checkpoint
+    }
 }
 
 /// What this rank computes on.
@@ -50,10 +61,18 @@ pub(crate) async fn fetch(rank: &Rank) -> Result<Option<OpenCheckpoint>, Error> 
         Ok(other) => return Err(refused(format!("a worker needs an artifact:// URI, not {other:?}")).into()),
         Err(error) => return Err(refused(error.to_string()).into()),
     };
-    let path = one_file_on_disk(hash, LARGEST_FILE, &context.artifacts, &context.cache).await?;
+    let own = is_own(assignment);
+    let fetch = || one_file_on_disk(hash, LARGEST_FILE, &context.artifacts, &context.cache);
+    let fetched = match fetch().await {
+        // The network may have done it: an older checkpoint costs steps.
+        Err(contents::Error::WrongContent { .. }) if own => fetch().await,
+        fetched => fetched,
+    };
+    let path = fetched.map_err(|error| not_fetched(error, own))?;
     // From here on it may go from the cache: it stays as long as it is open.
-    let opening =
-        tokio::task::spawn_blocking(move || checkpoint::open(&path).map_err(|error| failed(&path, error)));
+    let opening = tokio::task::spawn_blocking(move || {
+        checkpoint::open(&path).map_err(|error| not_opened(&path, error, own))
+    });
     let checkpoint = opening.await??;
     let about = &checkpoint.header.about;
     about.check(spec).map_err(refused)?;
@@ -95,7 +114,7 @@ impl Resumed {
         }
         let numbers = header.numbers;
         let read = tokio::task::spawn_blocking(move || SavedState::read(numbers, &mut source)).await?;
-        let state = read.map_err(|error| refused(CheckpointError::from(error).to_string()))?;
+        let state = read.map_err(|error| unusable(CheckpointError::from(error), is_own(assignment)))?;
         let own = class_and_threads(&numerics(assignment));
         let provenance = match class_and_threads(&about.numerics) == own {
             true => about.provenance,
@@ -105,14 +124,32 @@ impl Resumed {
     }
 }
 
+/// Whether the coordinator chose the checkpoint among the job's own: it may choose another one.
+fn is_own(assignment: &Assignment) -> bool {
+    !assignment.resume_from.is_empty()
+}
+
+/// Another content than was asked for, or none at all, is the checkpoint's fault; anything else the network's or the disk's.
+fn not_fetched(error: contents::Error, own: bool) -> Error {
+    let is_damaged = match &error {
+        contents::Error::WrongContent { .. } => true,
+        error => error.fault() == Fault::Job,
+    };
+    if own && is_damaged { Damaged(error.to_string()).into() } else { error.into() }
+}
+
 /// A file that cannot be read is no fault of the job.
-fn failed(path: &Path, error: CheckpointError) -> Error {
+fn not_opened(path: &Path, error: CheckpointError, own: bool) -> Error {
     match error {
         CheckpointError::Access(StateError::Io(source)) => {
             contents::Error::Io { path: path.to_owned(), source }.into()
         }
-        other => refused(other.to_string()).into(),
+        other => unusable(other, own),
     }
+}
+
+fn unusable(error: CheckpointError, own: bool) -> Error {
+    if own { Damaged(error.to_string()).into() } else { refused(error.to_string()).into() }
 }
 
 /// What a job's files say of it.
@@ -122,4 +159,39 @@ pub(crate) fn class_and_threads(numerics: &Numerics) -> String {
 
 fn refused(problem: String) -> Refusal {
     Refusal::of("train.resume_from_checkpoint", problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    #[test]
+    fn only_the_jobs_own_checkpoint_is_blamed_and_only_where_it_is_wrong_itself() {
+        let wrong =
+            || contents::Error::WrongContent { uri: "artifact://x".to_owned(), problem: "7".to_owned() };
+        let refused = |code| contents::Error::Refused { what: "x".to_owned(), code, message: String::new() };
+        let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let io = || contents::Error::Io { path: "f".into(), source: full() };
+        for (error, own, fault) in [
+            (wrong(), true, Fault::Checkpoint),
+            (wrong(), false, Fault::Node),
+            (refused(Code::NotFound), true, Fault::Checkpoint),
+            (refused(Code::NotFound), false, Fault::Job),
+            (refused(Code::Internal), true, Fault::Node),
+            (io(), true, Fault::Node),
+        ] {
+            let text = error.to_string();
+            let error = not_fetched(error, own);
+            assert_eq!((error.fault(), error.to_string()), (fault, text.clone()), "{text}, own: {own}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint");
+        std::fs::write(&path, b"not a checkpoint").unwrap();
+        let opened = |own| not_opened(&path, checkpoint::open(&path).err().unwrap(), own).fault();
+        assert_eq!((opened(true), opened(false)), (Fault::Checkpoint, Fault::Job));
+        let gone = CheckpointError::Access(StateError::Io(full()));
+        assert_eq!(not_opened(&path, gone, true).fault(), Fault::Node);
+    }
 }

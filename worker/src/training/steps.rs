@@ -267,6 +267,7 @@ impl<T: Trainee> Training<T> {
             let kept = async {
                 files.record(&summary)?;
                 self.keep_due(&mut files).await?;
+                files.keep_recovery_point(self.step(), &self.settled.state);
                 for (shown, drawn) in previews {
                     files.save_previews(shown, drawn.pictures).await?;
                 }

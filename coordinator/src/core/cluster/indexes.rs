@@ -163,14 +163,19 @@ impl Cluster {
             self.checkpoints.insert(job, SharedMap::default());
         }
         let all = self.checkpoints.get_mut(&job)?;
-        all.insert(Reverse(checkpoint.step), checkpoint);
+        all.insert((Reverse(checkpoint.step), checkpoint.recovery), checkpoint);
         all.first().map(|(_, newest)| *newest)
     }
 
     /// The checkpoint of this step is there no more, if it was. Returns the newest one that is left.
-    pub(in crate::core) fn drop_checkpoint(&mut self, job: JobId, step: u64) -> Option<Checkpoint> {
+    pub(in crate::core) fn drop_checkpoint(
+        &mut self,
+        job: JobId,
+        step: u64,
+        recovery: bool,
+    ) -> Option<Checkpoint> {
         let all = self.checkpoints.get_mut(&job)?;
-        all.remove(&Reverse(step));
+        all.remove(&(Reverse(step), recovery));
         let newest = all.first().map(|(_, newest)| *newest);
         if newest.is_none() {
             self.checkpoints.remove(&job);

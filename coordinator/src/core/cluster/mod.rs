@@ -135,8 +135,8 @@ pub struct Cluster {
     pub(super) drained: SharedMap<WorkerId, ()>,
     /// The states after the newest steps of each job that did any.
     pub(super) hashes: SharedMap<JobId, SharedMap<u64, ContentHash>>,
-    /// The checkpoints that are there, of jobs that have any, the newest first.
-    pub(super) checkpoints: SharedMap<JobId, SharedMap<Reverse<u64>, Checkpoint>>,
+    /// The checkpoints that are there, of jobs that have any, the newest first; of two of one step, the user's.
+    pub(super) checkpoints: SharedMap<JobId, SharedMap<(Reverse<u64>, bool), Checkpoint>>,
     pub(super) requests: Requests,
     /// Jobs by state, in the order of [`JobState::ALL`].
     pub(super) job_counts: [usize; JobState::ALL.len()],

@@ -251,6 +251,7 @@ fn fault(wire: i32) -> Fault {
     match v1::RankFault::try_from(wire) {
         Ok(v1::RankFault::Job) => Fault::Job,
         Ok(v1::RankFault::Node) => Fault::Node,
+        Ok(v1::RankFault::Checkpoint) => Fault::Checkpoint,
         Ok(v1::RankFault::Unspecified) | Err(_) => Fault::Unknown,
     }
 }

@@ -60,7 +60,11 @@ impl References {
     }
 
     /// Removes those of `candidates` that nobody wants, holds, or asked for in the last day. Returns how many.
-    async fn let_go(&self, candidates: &[ContentHash], now: SystemTime) -> Result<usize, FailedRequest> {
+    pub(super) async fn let_go(
+        &self,
+        candidates: &[ContentHash],
+        now: SystemTime,
+    ) -> Result<usize, FailedRequest> {
         let mut count = 0;
         for portion in candidates.chunks(PORTION as usize) {
             // What somebody holds just now is left to the sweep.

@@ -10,8 +10,9 @@ mod letting_go;
 mod tests;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use ringtune_shared::checkpoint::{CheckpointHeader, ResumeFrom, Resumed};
+use ringtune_shared::checkpoint::{CheckpointHeader, ResumeFrom, Resumed, is_recovery_name};
 use ringtune_shared::ids::ContentHash;
 use ringtune_shared::job::JobSpec;
 use ringtune_shared::manifest::{LARGEST_MANIFEST, Manifest};
@@ -59,13 +60,21 @@ impl References {
         if !committed.complete {
             return Err(contents::Error::NotFound(hash).into());
         }
+        let is_recovery = is_recovery_name(&record.name);
+        let cluster = self.handle.cluster();
+        let points = cluster.checkpoints(record.job).filter(|one| is_recovery && one.recovery);
+        let before: Vec<ContentHash> = points.map(|one| one.hash).collect();
+        drop(cluster);
         let handle = self.handle.clone();
         to_its_end(async move {
             let kept = handle.keep_artifact(record).await;
             drop(claim);
-            Ok(kept?)
+            Ok::<_, FailedRequest>(kept?)
         })
-        .await
+        .await?;
+        // Those that this one took the place of; what is not removed here is left to the sweep.
+        self.let_go(&before, SystemTime::now()).await?;
+        Ok(())
     }
 
     /// Makes a job whose contents are tied to it.

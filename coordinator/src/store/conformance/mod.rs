@@ -133,7 +133,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
         version: "0.2.0".to_owned(),
     }));
     job.stop = Some(Stop { goal: Goal::Cancelled { reason: "enough".to_owned() }, deadline: Time(9) });
-    job.checkpoint = Some(Checkpoint { step: 6, epoch: Epoch(2), hash: fingerprint });
+    job.checkpoint = Some(Checkpoint { step: 6, epoch: Epoch(2), hash: fingerprint, recovery: true });
     job.updated = Time(12);
     job.failure = Some(Failure::WorkerLost);
     (job.rings, job.tries) = (3, 2);
@@ -298,7 +298,7 @@ async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> J
     store.commit(&writes).await.expect("checkpoints");
     assert_eq!(store.artifact(third.id, &kept.name).await.expect("one"), Some(kept.clone()));
     let recovered = store.recover().await.expect("recover").checkpoints;
-    let known = Checkpoint { step: 10, epoch: Epoch(2), hash: kept.hash };
+    let known = Checkpoint { step: 10, epoch: Epoch(2), hash: kept.hash, recovery: false };
     assert_eq!(recovered, [(third.id, known)]);
     for write in writes {
         if let Write::PutArtifact(file) = write {

@@ -1,5 +1,7 @@
 //! Lists of things in memory.
 
+use ringtune_shared::checkpoint::is_recovery_name;
+
 use super::{ArtifactQuery, EventQuery, JobFilter, JobPlace, JobQuery};
 use crate::core::{ArtifactRecord, Job, JobEvent};
 
@@ -38,7 +40,7 @@ pub(in crate::store) fn artifacts<'a>(
         (one.created.0, &one.name)
     }
     let mut found: Vec<&ArtifactRecord> = artifacts
-        .filter(|one| one.job == query.job)
+        .filter(|one| one.job == query.job && !is_recovery_name(&one.name))
         .filter(|one| query.name.as_ref().is_none_or(|name| *name == one.name))
         .filter(|one| query.media_type.as_ref().is_none_or(|media_type| *media_type == one.media_type))
         .filter(|one| {

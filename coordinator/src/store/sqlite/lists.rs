@@ -157,7 +157,11 @@ pub(super) async fn artifacts(
 ) -> Result<Vec<ArtifactRecord>, Error> {
     let (after, first) = if query.descending { ("<", "DESC") } else { (">", "ASC") };
     let mut page = Query::new("SELECT * FROM artifacts".to_owned());
-    page.word(" WHERE job_id = ?", &query.job.to_string())?;
+    // Recovery points are no files of the user's.
+    page.word(
+        " WHERE NOT (name >= '.recovery-' AND name < '.recovery.') AND job_id = ?",
+        &query.job.to_string(),
+    )?;
     if let Some(name) = &query.name {
         page.word(" AND name = ?", name)?;
     }

@@ -13,7 +13,7 @@ use crate::store::Error;
 pub(super) async fn checkpoints(readers: &SqlitePool) -> Result<Vec<(JobId, Checkpoint)>, Error> {
     let query = "SELECT artifacts.* FROM jobs JOIN artifacts ON artifacts.job_id = jobs.job_id \
                  WHERE state IN ('queued', 'preparing', 'running') AND epoch IS NOT NULL \
-                 AND name >= 'checkpoint-' AND name < 'checkpoint.'";
+                 AND (name >= 'checkpoint-' AND name < 'checkpoint.' OR name >= '.recovery-' AND name < '.recovery.')";
     let mut checkpoints = Vec::new();
     for row in sqlx::query(query).fetch_all(readers).await? {
         match rows::artifact(&row) {

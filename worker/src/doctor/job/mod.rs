@@ -187,6 +187,7 @@ async fn on_this_machine(
         metrics,
         work_folder: folder.path().join("work"),
         hung: tokio_util::sync::CancellationToken::new(),
+        recovery_interval: None,
         allow_trace_dir: true,
         about: String::new(),
     };

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use ringtune_shared::checkpoint::file_name;
+use ringtune_shared::checkpoint::{file_name, recovery_name};
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::parse_job_toml;
 use ringtune_shared::version::Dialect;
@@ -49,7 +49,7 @@ fn file(job: JobId, name: &str, content: &str, epoch: Option<u64>) -> ArtifactRe
 }
 
 fn checkpoint(step: u64, content: &str) -> Checkpoint {
-    Checkpoint { step, epoch: Epoch(1), hash: ContentHash::of(content.as_bytes()) }
+    Checkpoint { step, epoch: Epoch(1), hash: ContentHash::of(content.as_bytes()), recovery: false }
 }
 
 fn apply(cluster: &mut Cluster, input: Input) -> Result<Effects, Refusal> {
@@ -115,6 +115,42 @@ fn only_what_the_jobs_own_ring_made_counts() {
     assert_eq!(keep("checkpoint-05.safetensors", Some(1)), (true, None), "no name of a checkpoint");
     assert_eq!(keep("checkpoint-5.safetensors", Some(1)), (true, Some(5)));
     assert_eq!(keep("checkpoint-5.safetensors", None), (true, None), "a user put another file in its place");
+}
+
+#[test]
+fn a_recovery_point_takes_the_place_of_the_one_before_it_and_is_nobodys_file() {
+    let (mut cluster, id) = job();
+    let mut keep = |name: &str, epoch| {
+        let artifact = file(id, name, name, Some(epoch));
+        let kept = apply(&mut cluster, Input::KeepArtifact { artifact });
+        let effects = kept.ok()?;
+        let told = effects.writes.iter().any(|write| matches!(write, Write::AppendEvent(_)));
+        let dropped = effects.writes.into_iter().filter_map(|write| match write {
+            Write::DropArtifact(_, name) => Some(name),
+            _ => None,
+        });
+        let (newest, all) = known(&cluster, id);
+        Some((told, dropped.collect::<Vec<_>>(), newest?.name(), all.len(), cluster.job(id)?.artifacts))
+    };
+    let text = str::to_owned;
+    let (user, first) = (file_name(6), recovery_name(4));
+    assert_eq!(keep(&first, 1), Some((false, vec![], first.clone(), 1, 0)));
+    assert_eq!(keep(&user, 1), Some((true, vec![], user.clone(), 2, 1)));
+    assert_eq!(keep(&recovery_name(9), 2), None, "of another ring");
+    // Only the one of earlier steps goes, and it is not the job's newest.
+    assert_eq!(keep(&recovery_name(6), 1), Some((false, vec![first], user.clone(), 2, 1)));
+    let newest = text(".recovery-9.safetensors");
+    assert_eq!(keep(&newest, 1), Some((false, vec![recovery_name(6)], newest.clone(), 2, 1)));
+    // With the job's end it goes, too.
+    let end = Input::CancelJob { job: id, reason: "enough".to_owned() };
+    apply(&mut cluster, end).unwrap();
+    let mut ended = None;
+    for second in 1..100 {
+        let effects = cluster.apply(Input::Tick, Time(second * 1000)).unwrap();
+        let dropped = effects.writes.iter().any(|write| *write == Write::DropArtifact(id, newest.clone()));
+        ended = ended.or(dropped.then_some(()));
+    }
+    assert_eq!((ended, cluster.job(id).is_none()), (Some(()), true));
 }
 
 #[test]

@@ -16,7 +16,8 @@ impl Turn<'_> {
         let (state, stopping) = (job.state, job.told_to_stop().is_some());
         let (rings, tries) = (job.tries, self.cluster.options.tries);
         let reforms = job.ring.as_ref().is_some_and(|ring| ring.reforms());
-        match decide(loss, Situation { state, stopping, reforms, rings, tries }) {
+        let resumes = job.checkpoint.is_some();
+        match decide(loss, Situation { state, stopping, reforms, rings, tries, resumes }) {
             Verdict::Wait if reforms && !stopping => self.away_from_ring(id, loss, reason),
             Verdict::Wait => self.wait(id, worker, loss, reason),
             Verdict::Assign => {
@@ -34,6 +35,7 @@ impl Turn<'_> {
                 self.let_rest(worker);
                 self.reach(id, &Goal::Queued { reason: format!("{reason}; trying again elsewhere") });
             }
+            Verdict::OlderCheckpoint => self.take_older_checkpoint(id, reason),
             Verdict::GiveUp(failure) => {
                 self.let_rest(worker);
                 let tried = if rings > 1 { format!(" (tried {rings} times)") } else { String::new() };
@@ -41,6 +43,32 @@ impl Turn<'_> {
             }
             Verdict::Fail(failure) => self.reach(id, &Goal::Failed { failure, reason: reason.to_owned() }),
         }
+    }
+
+    /// The newest checkpoint of a job is gone or damaged: it is taken off the job, so that a restart does not find it
+    /// either, and the job goes on from the one before it.
+    fn take_older_checkpoint(&mut self, id: JobId, reason: &str) {
+        let Some(job) = self.job_mut(id) else { return };
+        // It is nobody's failure.
+        job.tries = job.tries.saturating_sub(1);
+        let Some(damaged) = job.checkpoint else { return };
+        self.note_loss(
+            id,
+            &format!("the checkpoint of step {} is damaged and not used any more: {reason}", damaged.step),
+        );
+        if let Err(refusal) = self.drop_artifact(id, damaged.name()) {
+            self.note_loss(id, &refusal.to_string());
+        }
+        let from = self.start_of_next_ring(id);
+        let reason = format!("the checkpoint of step {} is damaged; going on from {from}", damaged.step);
+        self.reach(id, &Goal::Queued { reason });
+    }
+
+    /// Where a ring that comes out of the queue begins, in words.
+    pub(super) fn start_of_next_ring(&self, id: JobId) -> String {
+        let checkpoint = self.cluster.jobs.get(&id).and_then(|job| job.checkpoint);
+        checkpoint
+            .map_or_else(|| "its beginning".to_owned(), |checkpoint| format!("step {}", checkpoint.step))
     }
 
     /// A member of a ring that runs is not connected: the ring needs it, but not its session.

@@ -1,12 +1,13 @@
 use std::sync::Arc;
 
-use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::checkpoint::file_name;
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::parse_job_toml;
 use ringtune_shared::version::Dialect;
 
 use crate::core::{
-    Action, Capabilities, Cluster, Down, Fault, HeldRank, Hello, Input, JobState, NewJob, Options, Phase,
-    RankReport, Recovered, Sender, SessionId, Time, WorkerState,
+    Action, ArtifactRecord, Capabilities, Cluster, Down, Fault, HeldRank, Hello, Input, JobState, NewJob,
+    Options, Phase, RankReport, Recovered, Sender, SessionId, Time, WorkerState,
 };
 
 /// Workers on hosts a, b, …, in this order, and a job for one of them.
@@ -367,4 +368,41 @@ fn that_a_rank_of_an_older_epoch_is_ready_starts_no_newer_ring() {
     world.report(Phase::Ready, Fault::Unknown);
     assert!(world.cluster.job(world.job).unwrap().ring.as_ref().unwrap().started);
     assert_eq!(world.told.last(), Some(&Down::StartRank(world.job, Epoch(2))));
+}
+
+#[test]
+fn a_damaged_checkpoint_goes_and_the_one_before_it_is_taken() {
+    let mut world = World::new(1);
+    let keep = |step: u64| ArtifactRecord {
+        job: world.job,
+        name: file_name(step),
+        hash: ContentHash::of(&step.to_le_bytes()),
+        size: 1,
+        media_type: String::new(),
+        created: Time(0),
+        epoch: Some(Epoch(1)),
+    };
+    let kept = [keep(5), keep(10)];
+    let hashes = kept.each_ref().map(|artifact| artifact.hash);
+    kept.into_iter().for_each(|artifact| world.apply(Input::KeepArtifact { artifact }));
+    for (epoch, words, next) in
+        [(2, "step 10 is damaged; going on from step 5", Some(hashes[0])), (3, "from its beginning", None)]
+    {
+        world.told.clear();
+        world.report(Phase::Failed, Fault::Checkpoint);
+        assert!(world.reason.ends_with(words), "{}", world.reason);
+        // At once, on the same worker, and not as a try.
+        assert_eq!(world.holder(), Some((0, Epoch(epoch))));
+        assert!(world.cluster.worker(world.workers[0].worker).unwrap().rests_until.is_none());
+        assert_eq!(world.cluster.job(world.job).unwrap().tries, 1);
+        let given = world.told.iter().find_map(|message| match message {
+            Down::Assignment(given) => Some(given.resume_from),
+            _ => None,
+        });
+        assert_eq!(given, Some(next));
+    }
+    assert_eq!(world.cluster.checkpoints(world.job).count(), 0);
+    // Nothing is left that could be damaged.
+    world.report(Phase::Failed, Fault::Checkpoint);
+    assert_eq!(world.holder(), None);
 }

@@ -136,7 +136,6 @@ impl Turn<'_> {
     /// The job leaves its ring for the queue, unless that was to no avail too often.
     fn leave_ring(&mut self, id: JobId, what: &str, survivors: bool) {
         let Some(job) = self.cluster.jobs.get(&id) else { return };
-        let checkpoint = job.checkpoint.map(|checkpoint| checkpoint.step);
         let tries = job.tries;
         if tries >= self.cluster.options.tries {
             let reason = format!("worker lost: {what} (tried {tries} times without a step)");
@@ -148,7 +147,7 @@ impl Turn<'_> {
             self.stop_job(id, Goal::Queued { reason });
             return;
         }
-        let from = checkpoint.map_or_else(|| "its beginning".to_owned(), |step| format!("step {step}"));
+        let from = self.start_of_next_ring(id);
         self.reach(id, &Goal::Queued { reason: format!("{what}; going on from {from}") });
     }
 

@@ -79,6 +79,7 @@ impl Turn<'_> {
         if let Some(job) = self.job_mut(id) {
             job.stop = None;
         }
+        self.drop_recovery_points(id, u64::MAX);
         self.dissolve_ring(id, &reason);
         if let Some(job) = self.cluster.remove_job(id) {
             self.ended.insert(id, job);
