@@ -26,6 +26,12 @@ impl Session {
             }
             (None, Some(rank)) => {
                 held.waiting = None;
+                let finished = held.shown.phase == Phase::Finished && rank == 0;
+                if finished {
+                    // All that a rank 0 has to do is done, and its files are there.
+                    (held.shown.key, held.shown.rank) = (key, Some(rank));
+                    return unstored(held).chain([report(held, None)]).collect();
+                }
                 if held.shown.phase != Phase::Failed {
                     held.shown.phase = Phase::Failed;
                     held.shown.reason = "its work on the job has ended already".to_owned();

@@ -231,3 +231,18 @@ fn a_new_rank_0_sends_no_step_before_the_ones_that_the_last_one_may_not_have_sen
     session.apply(enter(key(1, 7), Some(0), true));
     assert_eq!(steps(&says(&mut session, life, RankEvent::Step(step(5)))), [5]);
 }
+
+#[test]
+fn a_rank_0_that_has_finished_is_finished_in_a_later_ring_too() {
+    let (mut session, life) = (re_forming(), key(1, 1));
+    training(&mut session, life, 0);
+    says(&mut session, life, RankEvent::Step(step(1)));
+    says(&mut session, life, RankEvent::Finished);
+    // The coordinator had not heard of it.
+    let effects = session.apply(enter(key(1, 2), Some(0), true));
+    assert_eq!((steps(&effects), phases(&effects)), (vec![1], vec![Phase::Finished]));
+    assert_eq!(shown(&session), (2, Some(0), Phase::Finished, 1));
+    // Another rank's work would be to do again.
+    session.apply(enter(key(1, 3), Some(1), false));
+    assert_eq!(shown(&session).2, Phase::Failed);
+}
