@@ -165,8 +165,9 @@ pub(super) enum Why {
 /// | otherwise                                            | nothing                                                  |
 pub(super) fn decide(view: &View) -> Decision {
     let live = view.live();
+    // Rank 0 is done only when its files are here, also one that was restarted after that.
     if let Some(first) = view.members.first()
-        && first.standing == Standing::Finished
+        && matches!(first.standing, Standing::Finished | Standing::Gone { done: true })
     {
         return view.end(&live);
     }
