@@ -199,13 +199,12 @@ impl View {
         ready.take(self.world.saturating_sub(members)).collect()
     }
 
-    /// Rank 0 has sent the files: the others need only come to their end, if they can.
+    /// Rank 0 has sent the files: the others need only come to their end, if they can. Who has not come into the ring by
+    /// now has nothing left to do there.
     fn end(&self, live: &[usize]) -> Decision {
         let works = |rank: &&usize| {
             let seat = self.members[**rank];
-            let ended =
-                matches!(seat.standing, Standing::Done | Standing::Finished | Standing::Waiting { .. });
-            !ended && !matches!(seat.presence, Presence::Away(_))
+            seat.standing == Standing::Training && !matches!(seat.presence, Presence::Away(_))
         };
         let mut working = live.iter().filter(works).peekable();
         if working.peek().is_none() {
