@@ -50,10 +50,13 @@ async fn level<W: Work>(rank: &Rank, work: &mut W, ring: &mut RankRing) -> Resul
     let plan = plan_entry(&standings).map_err(Error::Diverged)?;
     // 3. Who is behind catches up. Nobody goes on before all have.
     if !plan.takers.is_empty() {
+        // The reports come before the state: a rank that has a step's state and not its report could not say it, should it
+        // be rank 0 after this ring broke too.
+        let told = summaries::exchange(ring, &work.unstored(), plan.giver).await?;
         if plan.takers.contains(&ring.rank()) {
             catch_up(rank, work, &plan).await?;
         }
-        for step in summaries::exchange(ring, &work.unstored(), plan.giver).await? {
+        for step in told {
             if step.step > own.step {
                 work.take_in(rank, step).await?;
             }

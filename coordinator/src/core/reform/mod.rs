@@ -168,8 +168,9 @@ pub(super) enum Why {
 /// | otherwise                                            | nothing                                                  |
 pub(super) fn decide(view: &View) -> Decision {
     let live = view.live();
+    // Rank 0 is done only when its files are here, also one that was restarted after that.
     if let Some(first) = view.members.first()
-        && first.standing == Standing::Finished
+        && matches!(first.standing, Standing::Finished | Standing::Gone { done: true })
     {
         return view.end(&live);
     }
@@ -201,13 +202,12 @@ impl View {
         ready.take(self.world.saturating_sub(members)).collect()
     }
 
-    /// Rank 0 has sent the files: the others need only come to their end, if they can.
+    /// Rank 0 has sent the files: the others need only come to their end, if they can. Who has not come into the ring by
+    /// now has nothing left to do there.
     fn end(&self, live: &[usize]) -> Decision {
         let works = |rank: &&usize| {
             let seat = self.members[**rank];
-            let ended =
-                matches!(seat.standing, Standing::Done | Standing::Finished | Standing::Waiting { .. });
-            !ended && !matches!(seat.presence, Presence::Away(_))
+            seat.standing == Standing::Training && !matches!(seat.presence, Presence::Away(_))
         };
         let mut working = live.iter().filter(works).peekable();
         if working.peek().is_none() {

@@ -68,6 +68,11 @@ fn a_ring_that_is_whole_goes_on() {
     {
         assert_eq!(decide(&view(&members)), Decision::Nothing(None), "{members:?}");
     }
+    // Rank 0 that finished and was restarted since is no loss either.
+    let members = [seat(Standing::Gone { done: true }), seat(Done), away(Done, 1)];
+    assert_eq!(decide(&view(&members)), Decision::End);
+    // A member that was about to come in would wait for it in vain.
+    assert_eq!(decide(&view(&[seat(Standing::Finished), seat(Entering)])), Decision::End);
     // Nobody misses a member that is gone after its last step.
     let members = [train, seat(Standing::Gone { done: true }), seat(Done)];
     assert_eq!(decide(&view(&members)), Decision::Nothing(None));

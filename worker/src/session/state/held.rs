@@ -60,6 +60,8 @@ pub(super) struct Held {
     pub(super) waiting: Option<Box<Assignment>>,
     /// Rank 0 sends them; the others keep them in case they are to be rank 0.
     pub(super) unstored: VecDeque<StepSummary>,
+    /// It became rank 0 with a ring that it has not entered yet: then it sends them all, in their order.
+    pub(super) is_new_first: bool,
     /// The coordinator gives a running job another ring.
     pub(super) re_forms: bool,
     /// It was told to work: it does not only prepare.
@@ -75,6 +77,7 @@ impl Held {
             shown: HeldRank::new(key, rank),
             waiting: None,
             unstored: VecDeque::new(),
+            is_new_first: false,
             re_forms: false,
             begun: false,
             let_go: false,
@@ -86,7 +89,7 @@ impl Held {
         self.shown.rank == Some(0)
     }
 
-    /// Takes a step in, and says whether it is to be sent.
+    /// Takes a step in, and says whether it is to be sent now.
     pub(super) fn take_step(&mut self, step: StepSummary) -> bool {
         self.shown.step = step.step;
         if !self.is_first() && !self.re_forms {
@@ -96,7 +99,7 @@ impl Held {
             self.unstored.pop_front();
         }
         self.unstored.push_back(step);
-        self.is_first()
+        self.is_first() && !self.is_new_first
     }
 
     /// Forgets the steps up to this one.

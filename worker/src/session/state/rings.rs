@@ -26,6 +26,12 @@ impl Session {
             }
             (None, Some(rank)) => {
                 held.waiting = None;
+                let finished = held.shown.phase == Phase::Finished && rank == 0;
+                if finished {
+                    // All that a rank 0 has to do is done, and its files are there.
+                    (held.shown.key, held.shown.rank) = (key, Some(rank));
+                    return unstored(held).chain([report(held, None)]).collect();
+                }
                 if held.shown.phase != Phase::Failed {
                     held.shown.phase = Phase::Failed;
                     held.shown.reason = "its work on the job has ended already".to_owned();
@@ -48,6 +54,7 @@ impl Session {
                 }
                 held.begun = true;
                 held.shown.trouble = None;
+                held.is_new_first = rank == 0 && (held.is_new_first || !held.is_first());
                 (held.shown.key, held.shown.rank) = (key, Some(rank));
                 vec![Effect::Enter(running.key, Arc::new(ring))]
             }
@@ -79,11 +86,13 @@ impl Session {
             // It is told of a newer ring already: what it says of the one before it would be taken for that one's.
             RankEvent::Entered { epoch, step } if epoch < present => {
                 held.shown.step = step;
-                Vec::new()
+                held.is_new_first = false;
+                unstored(held).collect()
             }
             RankEvent::Entered { step, .. } => {
                 (held.shown.phase, held.shown.step, held.shown.trouble) = (Phase::Training, step, None);
                 // The rank 0 before it may not have got them to the coordinator.
+                held.is_new_first = false;
                 std::iter::once(report(held, None)).chain(unstored(held)).collect()
             }
             RankEvent::Waiting { epoch, step, trouble } => {

@@ -207,3 +207,42 @@ fn a_rank_that_is_done_is_held_and_shown_so_with_steps_that_are_not_its_own_to_s
     says(&mut session, life, RankEvent::Finished);
     assert_eq!(session.held_for_hello()[0].phase, Phase::Training, "its step is not stored yet");
 }
+
+#[test]
+fn a_new_rank_0_sends_no_step_before_the_ones_that_the_last_one_may_not_have_sent() {
+    let (mut session, life) = (re_forming(), key(1, 1));
+    training(&mut session, life, 1);
+    says(&mut session, life, entered(1, 0));
+    says(&mut session, life, RankEvent::Step(step(1)));
+    // It ends the step in the old ring, where it was not rank 0.
+    session.apply(enter(key(1, 2), Some(0), true));
+    assert!(steps(&says(&mut session, life, RankEvent::Step(step(2)))).is_empty());
+    // A ring that it never entered leaves that as it is.
+    session.apply(enter(key(1, 3), Some(0), false));
+    assert!(steps(&says(&mut session, life, RankEvent::Step(step(3)))).is_empty());
+    assert_eq!(steps(&says(&mut session, life, entered(3, 3))), [1, 2, 3]);
+    assert_eq!(steps(&says(&mut session, life, RankEvent::Step(step(4)))), [4]);
+    // The same where it hears of one more ring before it says that it came into this one.
+    session.apply(enter(key(1, 4), Some(1), false));
+    session.apply(enter(key(1, 5), Some(0), false));
+    session.apply(enter(key(1, 6), Some(0), true));
+    assert_eq!(steps(&says(&mut session, life, entered(5, 4))), [1, 2, 3, 4]);
+    // One that stays rank 0 has said all of them.
+    session.apply(enter(key(1, 7), Some(0), true));
+    assert_eq!(steps(&says(&mut session, life, RankEvent::Step(step(5)))), [5]);
+}
+
+#[test]
+fn a_rank_0_that_has_finished_is_finished_in_a_later_ring_too() {
+    let (mut session, life) = (re_forming(), key(1, 1));
+    training(&mut session, life, 0);
+    says(&mut session, life, RankEvent::Step(step(1)));
+    says(&mut session, life, RankEvent::Finished);
+    // The coordinator had not heard of it.
+    let effects = session.apply(enter(key(1, 2), Some(0), true));
+    assert_eq!((steps(&effects), phases(&effects)), (vec![1], vec![Phase::Finished]));
+    assert_eq!(shown(&session), (2, Some(0), Phase::Finished, 1));
+    // Another rank's work would be to do again.
+    session.apply(enter(key(1, 3), Some(1), false));
+    assert_eq!(shown(&session).2, Phase::Failed);
+}
