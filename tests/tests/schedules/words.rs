@@ -55,6 +55,7 @@ pub(crate) fn held(held: &HeldRank) -> core::HeldRank {
             None => core::Fault::Unknown,
             Some(Fault::Job) => core::Fault::Job,
             Some(Fault::Node) => core::Fault::Node,
+            Some(Fault::Checkpoint) => core::Fault::Checkpoint,
         },
         step: held.step,
         trouble: held.trouble.as_ref().map(|trouble| core::Trouble {
