@@ -141,7 +141,7 @@ fn a_ring_for_a_job_that_nobody_works_on_here_is_answered_with_a_failure_of_the_
         let (mut session, life) = (re_forming(), key(1, 1));
         training(&mut session, life, 0);
         says(&mut session, life, ended);
-        let effects = session.apply(enter(key(1, 2), Some(0), false));
+        let effects = session.apply(enter(key(1, 2), Some(1), false));
         assert!(matches!(&effects[..], [Effect::Send(Message::Report { held, .. })]
             if held.phase == Phase::Failed && held.fault == Some(fault) && held.reason.contains(reason)));
         assert!(session.is_idle());
