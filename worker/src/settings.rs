@@ -123,8 +123,8 @@ pub struct ComputeSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainingSettings {
-    /// How often a job's state is kept at the coordinator until the job ends, whether or not it makes checkpoints: if all
-    /// its workers are lost, it goes on from there. 0: never.
+    /// How often a job's state is kept at the coordinator until the job ends, whether or not it makes checkpoints; if all
+    /// its workers are lost, it goes on from there; 0: never.
     ///
     /// Allowed: 0, or 0.01 to 86400.
     pub recovery_checkpoint_seconds: f64,

@@ -287,7 +287,9 @@ async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> J
         ..artifact(third.id, name, name.as_bytes())
     };
     let kept = checkpoint("checkpoint-10.safetensors", Some(2));
+    let point = checkpoint(".recovery-11.safetensors", Some(2));
     let writes = [
+        Write::PutArtifact(point.clone()),
         Write::PutArtifact(kept.clone()),
         Write::PutArtifact(checkpoint("checkpoint-9.safetensors", None)),
         Write::PutArtifact(checkpoint("checkpoint-x.safetensors", Some(2))),
@@ -297,9 +299,25 @@ async fn artifacts_outlive_only_their_jobs(store: &dyn Store, first: JobId) -> J
     ];
     store.commit(&writes).await.expect("checkpoints");
     assert_eq!(store.artifact(third.id, &kept.name).await.expect("one"), Some(kept.clone()));
-    let recovered = store.recover().await.expect("recover").checkpoints;
-    let known = Checkpoint { step: 10, epoch: Epoch(2), hash: kept.hash, recovery: false };
-    assert_eq!(recovered, [(third.id, known)]);
+    let mut recovered = store.recover().await.expect("recover").checkpoints;
+    recovered.sort_by_key(|(_, one)| one.step);
+    let known = [(10, &kept), (11, &point)].map(|(step, file)| {
+        (third.id, Checkpoint { step, epoch: Epoch(2), hash: file.hash, recovery: step == 11 })
+    });
+    assert_eq!(recovered, known);
+    // What is there for the loss of a ring alone is in no list.
+    let query = ArtifactQuery {
+        job: third.id,
+        name: None,
+        media_type: None,
+        by_time: false,
+        descending: false,
+        after: None,
+        limit: 100,
+    };
+    let listed = store.list_artifacts(&query).await.expect("list");
+    assert!(listed.iter().any(|file| file.name == kept.name));
+    assert!(listed.iter().all(|file| file.name != point.name), "{listed:?}");
     for write in writes {
         if let Write::PutArtifact(file) = write {
             store.commit(&[Write::DropArtifact(file.job, file.name)]).await.expect("drop");
