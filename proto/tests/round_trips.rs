@@ -94,7 +94,8 @@ fn any_training() -> impl Strategy<Value = JobDraft> {
 }
 
 fn any_drawing() -> impl Strategy<Value = JobDraft> {
-    let texts = prop::collection::vec("[^\\p{Cc}]{1,40}", 1..4);
+    // A prompt of white space alone is refused.
+    let texts = prop::collection::vec("[^\\p{Cc}]{0,20}[a-z][^\\p{Cc}]{0,20}", 1..4);
     (texts, "[^\\p{Cc}:]{1,60}", 1..=64_i64, 0..=i64::MAX, 0.0..=100.0_f64).prop_map(
         |(prompts, path, count, seed, guidance)| JobDraft {
             kind: Some("generate".into()),
