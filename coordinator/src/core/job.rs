@@ -209,6 +209,9 @@ pub struct Member {
     /// It is lost, or has left: it has its place in the order of the ranks only, until the next epoch.
     #[serde(default)]
     pub gone: bool,
+    /// It came into a ring that runs, and has not got the state from another member yet.
+    #[serde(default)]
+    pub newcomer: bool,
     /// Since when it waits for another ring, and why. Not stored.
     #[serde(skip)]
     pub pause: Option<Pause>,

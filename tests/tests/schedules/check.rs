@@ -102,10 +102,8 @@ impl World {
         let steps = self.coordinator.disk.steps.entry(job).or_default();
         let last = steps.last().map_or(0, |last| last.step);
         steps.push(step);
-        let wanted = self.wanted(job);
-        let lacks = (last + 1..step.step).any(|step| !wanted.unreported.contains(&step));
         assert!(
-            step.step > last && !lacks,
+            step.step == last + 1,
             "{}: step {} comes after {last} in the history",
             short(job),
             step.step
@@ -130,8 +128,7 @@ impl World {
         let before = self.coordinator.disk.newest(job);
         self.coordinator.disk.files.remove(&(job, name.to_owned()));
         let after = self.coordinator.disk.newest(job);
-        let went_back = self.wanted(job).went_back;
-        assert!(after >= before || went_back, "{}: {name} is taken off, and was the newest", short(job));
+        assert!(after >= before, "{}: {name} is taken off, and was the newest", short(job));
     }
 
     /// A worker was told that its file is there.
@@ -194,23 +191,26 @@ impl World {
         }
     }
 
-    /// A ring whose members are all new to the job may begin below what is kept: the one that had the state was lost
-    /// before it could give it.
-    pub(crate) fn check_entered(&mut self, worker: usize) {
+    /// No ring goes on below what is kept; but for the one step by which those may be behind who are left, and do it again.
+    pub(crate) fn check_entered(&self, worker: usize) {
         let Some(life) = &self.nodes[worker].life else { return };
         let (job, step) = (life.key.job, life.step);
-        if self.coordinator.disk.newest(job) > Some(step) {
-            self.wanted(job).went_back = true;
-        }
+        // One that was frozen may be in a ring that is history by now.
+        let is_present = self.coordinator.disk.jobs[&job].rings == life.ring.epoch.0;
+        let newest = self.coordinator.disk.newest(job);
+        assert!(
+            !is_present || newest <= Some(step + 1),
+            "{}: a ring is entered after step {step}, {newest:?} is kept",
+            short(job)
+        );
     }
 
     /// A ring from the queue goes on from the newest checkpoint that anybody was told is there.
     pub(crate) fn check_resumed(&mut self, job: JobId, given: &Assignment, step: u64) {
-        let stored = self.coordinator.disk.steps.get(&job).into_iter().flatten();
-        let stored: BTreeSet<u64> = stored.map(|step| step.step).collect();
-        let wanted = self.wanted(job);
-        wanted.unreported.extend((1..=step).filter(|step| !stored.contains(step)));
-        let kept = if wanted.went_back { 0 } else { wanted.kept };
+        let stored = self.coordinator.disk.steps.get(&job).and_then(|steps| steps.last());
+        let stored = stored.map_or(0, |last| last.step);
+        assert!(step <= stored, "{} goes on from {step}, {stored} is stored", short(job));
+        let kept = self.wanted(job).kept;
         let rings = self.coordinator.disk.jobs[&job].rings;
         // One that was frozen may hear of a ring that is history by now.
         if given.rank.is_some() && given.ring.epoch.0 == rings {
@@ -274,8 +274,7 @@ impl World {
             }
             assert_eq!(row.state, JobState::Succeeded, "{}: {}", short(wanted.id), row.reason);
             let stored = self.coordinator.disk.steps.get(&wanted.id).into_iter().flatten();
-            let mut steps: BTreeSet<u64> = stored.map(|step| step.step).collect();
-            steps.extend(&wanted.unreported);
+            let steps: BTreeSet<u64> = stored.map(|step| step.step).collect();
             assert_eq!(steps.len() as u64, wanted.steps, "steps of {}", short(wanted.id));
             let results = (wanted.id, "learned_embeds.bin".to_owned());
             assert!(

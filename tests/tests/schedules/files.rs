@@ -24,7 +24,8 @@ const MOST_REPEATS: u32 = 5;
 /// What is to be done at the coordinator.
 #[derive(Clone, Debug, PartialEq)]
 enum Order {
-    Upload(String, ContentHash),
+    /// Not before the report of this step is stored, if one is named.
+    Upload(String, ContentHash, Option<u64>),
     Delete(String),
 }
 
@@ -79,13 +80,14 @@ impl World {
         let Some(life) = &mut self.nodes[worker].life else { return };
         let job = life.key.job;
         let Some(files) = &mut life.files else { return };
-        if files.kept.contains(&step) {
+        if files.kept.back().is_some_and(|newest| *newest >= step) {
             return;
         }
         let hash = content(&file_name(step), chain::hash(state));
         self.contents.insert(hash, (step, state));
         let number = life.number;
-        let upload = Order::Upload(file_name(step), hash);
+        let pending = life.unstored.iter().any(|one| one.step == step);
+        let upload = Order::Upload(file_name(step), hash, pending.then_some(step));
         files.kept.push_back(step);
         let mut orders = vec![upload];
         while files.kept.len() > LIMIT {
@@ -100,11 +102,16 @@ impl World {
         self.send_next((worker, number), (1, 10));
     }
 
-    fn send_next(&mut self, (worker, life): (usize, u64), (least, most): (i64, i64)) {
+    pub(crate) fn send_next(&mut self, (worker, life): (usize, u64), (least, most): (i64, i64)) {
         let Some(living) = self.nodes[worker].life.as_mut().filter(|one| one.number == life) else { return };
+        let orders = &living.orders;
+        let may_go = |order: &Order| match order {
+            Order::Upload(_, _, Some(step)) => orders.has_stored(*step),
+            _ => true,
+        };
         if let Some(files) = &mut living.files
             && !files.flying
-            && !files.queue.is_empty()
+            && files.queue.front().is_some_and(may_go)
             && !files.refused
         {
             files.flying = true;
@@ -127,7 +134,7 @@ impl World {
         let epoch = Some(newest.map_or(first, |ring| ring.view.epoch.max(first)));
         let job = living.key.job;
         let input = match order {
-            Order::Upload(name, hash) => {
+            Order::Upload(name, hash, _) => {
                 let created = Time(self.now);
                 let media_type = String::new();
                 let artifact = ArtifactRecord { job, name, hash, size: 1, media_type, created, epoch };
@@ -147,7 +154,7 @@ impl World {
         match answer {
             Answer::Done if reached => {
                 files.repeats = 0;
-                if let Some(Order::Upload(name, hash)) = files.queue.pop_front() {
+                if let Some(Order::Upload(name, hash, _)) = files.queue.pop_front() {
                     self.acknowledged(job, name, hash);
                 }
                 self.send_next((worker, life), (0, 3));
@@ -197,7 +204,8 @@ impl World {
             && let Some(files) = &mut life.files
         {
             assert_eq!(step, life.steps, "it finishes after step {step}");
-            files.queue.push_back(Order::Upload("learned_embeds.bin".to_owned(), content("", state)));
+            let name = "learned_embeds.bin".to_owned();
+            files.queue.push_back(Order::Upload(name, content("", state), None));
         }
         self.be_at(worker, At::Finish(word), None);
         self.send_next((worker, number), (1, 10));
@@ -234,8 +242,6 @@ impl World {
         let stored = self.coordinator.disk.steps.get(&life.key.job).into_iter().flatten();
         let mut steps: Vec<u64> = stored.map(|step| step.step).collect();
         steps.extend(life.unstored.iter().map(|step| step.step));
-        let wanted = self.jobs.iter().find(|wanted| wanted.id == life.key.job);
-        steps.extend(wanted.iter().flat_map(|wanted| &wanted.unreported));
         steps.sort_unstable();
         steps.dedup();
         assert_eq!(steps, all, "the table of worker {worker}, rank 0 since a later ring");

@@ -30,25 +30,9 @@ use world::World;
 /// Schedules in every run of the tests.
 const SCHEDULES: u64 = 100_000;
 
-/// What a schedule showed of two things that are known, and allowed.
-#[derive(Default)]
-struct Known {
-    /// Jobs with steps that nobody can report any more (`Wanted::unreported`).
-    unreported: usize,
-    /// Jobs of which a ring began below what was kept (`Wanted::went_back`).
-    went_back: usize,
-}
-
 /// Plays one schedule. What was wrong, if anything was.
-fn play(seed: u64, planted: Option<Planted>) -> Result<Known, String> {
-    let played = catch_unwind(AssertUnwindSafe(|| {
-        let mut world = World::new(seed, planted, false);
-        world.run();
-        Known {
-            unreported: world.jobs.iter().filter(|job| !job.unreported.is_empty()).count(),
-            went_back: world.jobs.iter().filter(|job| job.went_back).count(),
-        }
-    }));
+fn play(seed: u64, planted: Option<Planted>) -> Result<(), String> {
+    let played = catch_unwind(AssertUnwindSafe(|| World::new(seed, planted, false).run()));
     played.map_err(|problem| {
         let text = problem.downcast_ref::<String>().cloned();
         text.or_else(|| problem.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
@@ -69,26 +53,12 @@ fn random_schedules() {
     be_quiet();
     let first = number("RINGTUNE_SCHEDULES_FROM").unwrap_or(0);
     let schedules = number("RINGTUNE_SCHEDULES").unwrap_or(0) + SCHEDULES;
-    let mut known = Known::default();
     for seed in first..first + schedules {
-        match play(seed, None) {
-            Ok(Known { unreported, went_back }) => {
-                known.unreported += unreported;
-                known.went_back += went_back;
-            }
-            Err(problem) => {
-                let _ = std::panic::take_hook();
-                panic!("RINGTUNE_SCHEDULE_SEED={seed}: {problem}");
-            }
+        if let Err(problem) = play(seed, None) {
+            let _ = std::panic::take_hook();
+            panic!("RINGTUNE_SCHEDULE_SEED={seed}: {problem}");
         }
     }
-    println!("jobs with steps that nobody could report: {}", known.unreported);
-    println!("jobs that began below what was kept: {}", known.went_back);
-    // Both take a chain of losses.
-    assert!(
-        (known.unreported + known.went_back) as u64 * 20 < schedules,
-        "what is allowed is no exception any more"
-    );
 }
 
 /// The schedules find a fault within so many seeds, and nothing in the same seeds without it.

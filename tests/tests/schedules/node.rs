@@ -170,9 +170,11 @@ impl World {
                 Effect::Train(key) => told |= self.order(worker, key, |orders| orders.train = true),
                 Effect::Enter(key, ring) => {
                     told |= self.order(worker, key, |orders| orders.ring = Some(ring));
+                    self.send_what_waited(worker);
                 }
                 Effect::Stored(key, step) => {
                     self.order(worker, key, |orders| orders.stored_step = orders.stored_step.max(step));
+                    self.send_what_waited(worker);
                 }
                 Effect::End { key, keep_artifacts } => {
                     told |= self.order(worker, key, |orders| orders.end = Some(EndOrder { keep_artifacts }));
@@ -183,6 +185,13 @@ impl World {
             self.look(worker);
         }
         self.exit_if_idle(worker);
+    }
+
+    /// A checkpoint may wait for what the rank was told now.
+    fn send_what_waited(&mut self, worker: usize) {
+        if let Some(life) = self.nodes[worker].life.as_ref().map(|life| life.number) {
+            self.send_next((worker, life), (0, 3));
+        }
     }
 
     fn order(

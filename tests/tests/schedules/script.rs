@@ -1,9 +1,6 @@
 //! What users want, and what goes wrong: at random, for some seconds. Then everything behaves.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use ringtune_coordinator::core::{Input, NewJob};
 use ringtune_shared::{
@@ -155,16 +152,7 @@ impl World {
         let microbatches = spec.global_microbatches() as usize;
         let right = (0..=STEPS).map(|steps| chain::right(id, steps, microbatches)).collect();
         let new = NewJob { id, spec, queue: Arc::default(), request: None, resumed: None };
-        let wanted = Wanted {
-            id,
-            microbatches,
-            steps: STEPS,
-            right,
-            kept: 0,
-            unreported: BTreeSet::new(),
-            went_back: false,
-            cancelled: false,
-        };
+        let wanted = Wanted { id, microbatches, steps: STEPS, right, kept: 0, cancelled: false };
         self.jobs.push(wanted);
         self.accept(Input::CreateJob(new));
     }

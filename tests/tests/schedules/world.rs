@@ -1,6 +1,6 @@
 //! The simulated world: a coordinator, workers, the network between them, and a clock.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ringtune_shared::ids::{ContentHash, JobId, WorkerId};
 
@@ -28,10 +28,6 @@ pub(crate) struct Wanted {
     pub(crate) right: Vec<State>,
     /// The highest step that is in a checkpoint of which the coordinator said that it is there.
     pub(crate) kept: u64,
-    /// Steps that nobody can report any more: all who did them are gone, but for a checkpoint after them.
-    pub(crate) unreported: BTreeSet<u64>,
-    /// A ring of which nobody had the state went on from less than what is kept.
-    pub(crate) went_back: bool,
     pub(crate) cancelled: bool,
 }
 

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{ArtifactClient, Error};
-use crate::session::{RankOrders, ended};
+use crate::session::{RankOrders, ended, stored};
 
 /// Files that may wait for a coordinator that is away; then the work waits.
 const QUEUED_FILES: usize = 4096;
@@ -42,7 +42,11 @@ pub(crate) struct UploadTask {
 /// What is to be done at the coordinator, in order.
 #[derive(Debug)]
 enum Order {
-    Upload(PathBuf),
+    Upload {
+        file: PathBuf,
+        /// Not before the coordinator has this step's report.
+        after: Option<u64>,
+    },
     /// Take the file off the job, here and there.
     Delete(PathBuf),
 }
@@ -51,7 +55,7 @@ impl Uploads {
     /// `rank`: what the rank was told so far.
     pub(crate) fn start(job: JobId, client: ArtifactClient, rank: watch::Receiver<RankOrders>) -> Self {
         let (orders, queue) = mpsc::channel(QUEUED_FILES);
-        let sending = tokio::spawn(send(queue, job, client.clone()));
+        let sending = tokio::spawn(send(queue, job, client.clone(), rank.clone()));
         let queue = UploadQueue { orders, rank, late: Vec::new() };
         let task = UploadTask { running: Some(AbortOnDropHandle::new(sending)) };
         Self { queue, task, job, client }
@@ -70,6 +74,11 @@ impl Uploads {
         self.client.clone()
     }
 
+    /// What the rank is told.
+    pub(crate) fn orders(&self) -> watch::Receiver<RankOrders> {
+        self.queue.rank.clone()
+    }
+
     /// Waits until all are there.
     pub(crate) async fn finish(self) -> Result<(), Error> {
         let Self { queue, mut task, .. } = self;
@@ -82,10 +91,20 @@ impl Uploads {
     }
 }
 
-async fn send(mut queue: mpsc::Receiver<Order>, job: JobId, client: ArtifactClient) -> Result<(), Error> {
+async fn send(
+    mut queue: mpsc::Receiver<Order>,
+    job: JobId,
+    client: ArtifactClient,
+    mut rank: watch::Receiver<RankOrders>,
+) -> Result<(), Error> {
     while let Some(order) = queue.recv().await {
         match order {
-            Order::Upload(file) => client.upload(job, &file).await?,
+            Order::Upload { file, after } => {
+                if let Some(step) = after {
+                    stored(&mut rank, step).await;
+                }
+                client.upload(job, &file).await?;
+            }
             Order::Delete(file) => {
                 client.delete(job, &file).await?;
                 // What cannot be removed goes with the folder.
@@ -99,7 +118,13 @@ async fn send(mut queue: mpsc::Receiver<Order>, job: JobId, client: ArtifactClie
 impl UploadQueue {
     /// Waits only when very many files wait already, and then no longer than the rank is to go on.
     pub(crate) async fn push(&mut self, file: PathBuf) {
-        self.add(Order::Upload(file)).await;
+        self.push_after(file, None).await;
+    }
+
+    /// The same, of a file from which a job can go on: it is sent once the report of the step that it follows is stored, so
+    /// that a history which goes on from it has no hole.
+    pub(crate) async fn push_after(&mut self, file: PathBuf, after: Option<u64>) {
+        self.add(Order::Upload { file, after }).await;
     }
 
     /// Deletes a file that was pushed before.
@@ -173,7 +198,7 @@ mod tests {
         }
         uploads.queue.delete(file).await;
         // Neither is lost, nor is their order.
-        assert!(matches!(&uploads.queue.late[..], [Order::Upload(_), Order::Delete(_)]));
+        assert!(matches!(&uploads.queue.late[..], [Order::Upload { .. }, Order::Delete(_)]));
     }
 
     #[tokio::test]
@@ -188,5 +213,17 @@ mod tests {
         let mut last = uploads.for_the_last_files();
         last.queue.push("/nowhere/else".into()).await;
         assert!(last.finish().await.unwrap_err().to_string().contains("/nowhere/else"));
+    }
+
+    #[tokio::test]
+    async fn what_follows_a_step_waits_for_its_report() {
+        let (mut uploads, rank) = uploads();
+        let missing = PathBuf::from("/nowhere/at/all");
+        uploads.queue.push_after(missing, Some(7)).await;
+        rank.send_modify(|orders| orders.stored_step = 6);
+        let early = timeout(Duration::from_millis(100), uploads.task.failure()).await;
+        assert!(early.is_err(), "it is sent before its step is stored");
+        rank.send_modify(|orders| orders.stored_step = 7);
+        assert!(matches!(uploads.task.failure().await, Error::Io { .. }));
     }
 }

@@ -11,7 +11,7 @@ mod wire;
 pub use link::LinkOptions;
 pub(crate) use link::error_chain;
 pub use orders::{EndOrder, RankControl, RankOrders};
-pub(crate) use orders::{dropped, ended, replaced};
+pub(crate) use orders::{dropped, ended, replaced, stored};
 pub use service::{RankLauncher, SessionOptions, run};
 pub use types::{
     Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankEvent, RankKey, StepSummary, Trouble,

@@ -21,6 +21,12 @@ pub struct RankOrders {
 }
 
 impl RankOrders {
+    /// Whether the coordinator has stored this step, or takes none from this rank any more: then what waits for it is
+    /// refused, not lost.
+    pub fn has_stored(&self, step: u64) -> bool {
+        self.stored_step >= step || self.ring.as_ref().is_some_and(|ring| ring.rank.is_none())
+    }
+
     /// The ring that takes the place of this epoch's.
     pub fn ring_after(&self, epoch: Epoch) -> Option<&Arc<NextRing>> {
         self.ring.as_ref().filter(|ring| ring.view.epoch > epoch)
@@ -51,6 +57,12 @@ impl RankControl {
     pub(super) fn tell(&self, change: impl FnOnce(&mut RankOrders)) {
         self.orders.send_modify(change);
     }
+}
+
+/// Completes when the coordinator has stored this step; also when it takes no step from this rank any more, or nobody
+/// holds the control.
+pub(crate) async fn stored(orders: &mut watch::Receiver<RankOrders>, step: u64) {
+    let _ = orders.wait_for(|orders| orders.has_stored(step)).await;
 }
 
 /// Completes when the rank is to end, or when nobody holds its control any more.

@@ -77,14 +77,16 @@ impl Checkpoints {
     }
 
     /// Writes the state after `step`, sends it on its way, and lets those go that are too many. They go after the new
-    /// one is there.
+    /// one is there. `pending`: the step's report is not stored yet, and goes first.
     pub(super) async fn save(
         &mut self,
         step: u64,
         state: SavedState,
+        pending: bool,
         uploads: &mut UploadQueue,
     ) -> Result<(), Error> {
-        if self.kept.contains(&step) {
+        // Also where the rank 0 before this one was a step ahead: a newer one is not to give way to an older one.
+        if self.kept.back().is_some_and(|newest| *newest >= step) {
             return Ok(());
         }
         let about = self.about(step);
@@ -94,7 +96,7 @@ impl Checkpoints {
             output::checkpoint::write(&written, &about, &state.numbers, &state)
         })
         .await??;
-        uploads.push(file).await;
+        uploads.push_after(file, pending.then_some(step)).await;
         self.kept.push_back(step);
         while self.limit > 0 && self.kept.len() > self.limit {
             let Some(oldest) = self.kept.pop_front() else { break };

@@ -70,7 +70,7 @@ impl TrainingFiles {
             csv,
             events,
             history,
-            recovery: Recovery::new(rank, uploads.client()),
+            recovery: Recovery::new(rank, uploads.client(), uploads.orders()),
             uploads: Some(uploads),
             checkpoints: Checkpoints::new(rank, course, trainee.origin()),
             last: StepJudged { step, validation_loss: trainee.selection().loss_after(step) },
@@ -96,10 +96,16 @@ impl TrainingFiles {
         }
     }
 
-    /// Keeps the state after `step`, unless it is kept already, whether or not the job wants checkpoints.
-    pub(super) async fn keep_state(&mut self, step: u64, state: SavedState) -> Result<(), Error> {
+    /// Keeps the state after `step`, unless it is kept already, whether or not the job wants checkpoints. `pending`: the
+    /// step's report is not stored yet.
+    pub(super) async fn keep_state(
+        &mut self,
+        step: u64,
+        state: SavedState,
+        pending: bool,
+    ) -> Result<(), Error> {
         if self.checkpoints.is_behind(step) {
-            self.save_checkpoint(step, state).await?;
+            self.save_checkpoint(step, state, pending).await?;
         }
         Ok(())
     }
@@ -145,18 +151,23 @@ impl TrainingFiles {
         self.checkpoints.due(step)
     }
 
-    /// Keeps the state as it is after `step`.
-    pub(super) async fn save_checkpoint(&mut self, step: u64, state: SavedState) -> Result<(), Error> {
+    /// Keeps the state as it is after `step`. `pending`: the step's report is not stored yet.
+    pub(super) async fn save_checkpoint(
+        &mut self,
+        step: u64,
+        state: SavedState,
+        pending: bool,
+    ) -> Result<(), Error> {
         match &mut self.uploads {
-            Some(uploads) => self.checkpoints.save(step, state, &mut uploads.queue).await,
+            Some(uploads) => self.checkpoints.save(step, state, pending, &mut uploads.queue).await,
             None => Ok(()),
         }
     }
 
     /// Begins to keep the state after `step` for the loss of the whole ring, where it is time and no checkpoint has it.
-    pub(super) fn keep_recovery_point(&mut self, step: u64, state: &Arc<SavedState>) {
+    pub(super) fn keep_recovery_point(&mut self, step: u64, state: &Arc<SavedState>, pending: bool) {
         if self.recovery.is_due() && self.checkpoints.is_behind(step) {
-            self.recovery.begin(self.checkpoints.about(step), Arc::clone(state));
+            self.recovery.begin(self.checkpoints.about(step), Arc::clone(state), pending);
         }
     }
 
@@ -205,8 +216,9 @@ impl TrainingFiles {
         unstored: &[StepSummary],
     ) -> Result<(), Error> {
         let (step, mut recovery) = (self.last.step, None);
+        let pending = unstored.iter().any(|one| one.step == step);
         let kept = match state {
-            Some(state) if self.checkpoints.lacks(step) => self.save_checkpoint(step, state).await,
+            Some(state) if self.checkpoints.lacks(step) => self.save_checkpoint(step, state, pending).await,
             state => {
                 recovery = state.filter(|_| self.checkpoints.is_behind(step));
                 Ok(())
@@ -231,7 +243,7 @@ impl TrainingFiles {
         }
         // A job that wants no checkpoints may yet be queued again.
         if let Some(state) = recovery {
-            self.recovery.keep_now(self.checkpoints.about(step), state).await;
+            self.recovery.keep_now(self.checkpoints.about(step), state, pending).await;
         }
         written.and(kept)
     }

@@ -7,7 +7,10 @@ use ringtune_shared::{
     checkpoint::{About, recovery_name},
     ids::JobId,
 };
-use tokio::time::{Duration, Instant};
+use tokio::{
+    sync::watch,
+    time::{Duration, Instant},
+};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
@@ -15,6 +18,7 @@ use crate::{
     contents::ArtifactClient,
     output,
     rank::{Error, Rank},
+    session::{RankOrders, stored},
     train::SavedState,
 };
 
@@ -24,6 +28,7 @@ pub(super) struct Recovery {
     folder: PathBuf,
     job: JobId,
     client: ArtifactClient,
+    orders: watch::Receiver<RankOrders>,
     /// None: never.
     every: Option<Duration>,
     /// When the last one began.
@@ -35,10 +40,10 @@ pub(super) struct Recovery {
 impl Recovery {
     /// The first one is due after the first interval. A coordinator of release 0.2.0 would list them with the job's files,
     /// and goes on from none.
-    pub(super) fn new(rank: &Rank, client: ArtifactClient) -> Self {
+    pub(super) fn new(rank: &Rank, client: ArtifactClient, orders: watch::Receiver<RankOrders>) -> Self {
         let every = rank.context.recovery_interval.filter(|_| rank.assignment.re_forms);
         let (folder, job) = (rank.folder.clone(), rank.life.job);
-        Self { folder, job, client, every, last: Instant::now(), running: None }
+        Self { folder, job, client, orders, every, last: Instant::now(), running: None }
     }
 
     /// Whether it is time for the next one.
@@ -47,11 +52,15 @@ impl Recovery {
         self.every.is_some_and(|every| self.last.elapsed() >= every) && !is_running
     }
 
-    /// Begins to keep a state.
-    pub(super) fn begin(&mut self, about: About, state: Arc<SavedState>) {
+    /// Begins to keep a state. `pending`: the report of its step is not stored yet, and goes first.
+    pub(super) fn begin(&mut self, about: About, state: Arc<SavedState>, pending: bool) {
         self.last = Instant::now();
+        let (step, mut orders) = (about.step, self.orders.clone());
         let keeping = keep(self.folder.clone(), self.job, self.client.clone(), about, state);
         self.running = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            if pending {
+                stored(&mut orders, step).await;
+            }
             if let Err(error) = keeping.await {
                 warn!(%error, "a recovery point could not be kept");
             }
@@ -59,11 +68,11 @@ impl Recovery {
     }
 
     /// Keeps a state in the place of what is on its way, and waits for it.
-    pub(super) async fn keep_now(&mut self, about: About, state: SavedState) {
+    pub(super) async fn keep_now(&mut self, about: About, state: SavedState, pending: bool) {
         if self.every.is_none() {
             return;
         }
-        self.begin(about, Arc::new(state));
+        self.begin(about, Arc::new(state), pending);
         if let Some(running) = self.running.take() {
             // It says by itself what went wrong.
             let _ = running.await;

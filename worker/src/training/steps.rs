@@ -113,7 +113,8 @@ impl<T: Trainee> Work for Training<T> {
         if let Some(files) = &mut self.files {
             files.record(&step)?;
         }
-        self.report(rank, step).await;
+        self.remember(rank, step);
+        rank.journal.event(RankEvent::Step(step)).await;
         Ok(())
     }
 
@@ -175,12 +176,13 @@ impl<T: Trainee> Work for Training<T> {
 
     async fn keep_state(&mut self, rank: &Rank, orders: &Orders) -> Result<(), Error> {
         let (step, state) = (self.step(), (*self.settled.state).clone());
+        let pending = self.is_pending(step);
         if let Some(files) = &mut self.files {
-            return files.keep_state(step, state).await;
+            return files.keep_state(step, state, pending).await;
         }
         let uploads = rank.start_uploads(orders);
         let mut files = TrainingFiles::create(rank, &self.trainee, step, uploads).await?;
-        files.keep_state(step, state).await?;
+        files.keep_state(step, state, pending).await?;
         files.uploaded().await
     }
 }
@@ -263,11 +265,12 @@ impl<T: Trainee> Training<T> {
         let StepTaken { mut summary, learned, previews } = taken;
         summary.state = Some(self.settled.standing.state);
         self.learned = Some(learned);
+        self.remember(rank, summary);
         if let Some(mut files) = self.files.take() {
             let kept = async {
                 files.record(&summary)?;
                 self.keep_due(&mut files).await?;
-                files.keep_recovery_point(self.step(), &self.settled.state);
+                files.keep_recovery_point(self.step(), &self.settled.state, self.is_pending(self.step()));
                 for (shown, drawn) in previews {
                     files.save_previews(shown, drawn.pictures).await?;
                 }
@@ -277,7 +280,7 @@ impl<T: Trainee> Training<T> {
             self.files = Some(files);
             kept?;
         }
-        self.report(rank, summary).await;
+        rank.journal.event(RankEvent::Step(summary)).await;
         Ok(())
     }
 
@@ -288,20 +291,24 @@ impl<T: Trainee> Training<T> {
             files.save_step(&self.trainee, &self.trainee.learned()).await?;
         }
         if files.checkpoint_is_due(step) {
-            files.save_checkpoint(step, (*self.settled.state).clone()).await?;
+            files.save_checkpoint(step, (*self.settled.state).clone(), self.is_pending(step)).await?;
         }
         Ok(())
     }
 
-    /// Says that a step is done, and keeps that in case another ring's rank 0 has to say it.
-    async fn report(&mut self, rank: &Rank, summary: StepSummary) {
+    /// Whether a step's report may not be stored yet.
+    fn is_pending(&self, step: u64) -> bool {
+        self.unstored.iter().any(|one| one.step == step)
+    }
+
+    /// Keeps a step's report, in case another ring's rank 0 has to say it.
+    fn remember(&mut self, rank: &Rank, summary: StepSummary) {
         if rank.assignment.re_forms {
             if self.unstored.len() >= MOST_UNSTORED {
                 self.unstored.pop_front();
             }
             self.unstored.push_back(summary);
         }
-        rank.journal.event(RankEvent::Step(summary)).await;
     }
 }
 

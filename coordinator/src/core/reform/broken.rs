@@ -50,10 +50,18 @@ pub(super) fn decide(view: &View, live: &[usize]) -> Decision {
         |rank: &usize| view.away_since(*rank).is_none_or(|since| since.plus(view.limits.timeout) <= view.now);
     let (never_back, may_return): (Vec<usize>, Vec<usize>) = away.into_iter().partition(over);
     lost.extend(never_back);
+    // Newcomers alone can go on with nothing, nor is there anything that they could wait with.
+    let has_state = |ranks: &[usize]| ranks.iter().any(|rank| !view.members[*rank].empty);
+    if !stay.is_empty() && !has_state(&stay) && !has_state(&may_return) {
+        let survivors = leave.iter().any(|rank| view.is_here(*rank) && !view.members[*rank].empty);
+        let why = if survivors { Why::Leaving } else { Why::StateLost };
+        lost.sort_unstable();
+        return Decision::Queue { why, lost, survivors };
+    }
     let join = view.spares(stay.len());
     // What is left to be done once all steps are takes one rank alone.
     let done = stay.iter().all(|rank| view.is_done(*rank));
-    if !stay.is_empty() && (stay.len() + join.len() >= view.min || done) {
+    if has_state(&stay) && (stay.len() + join.len() >= view.min || done) {
         lost.extend(may_return);
         lost.sort_unstable();
         return Decision::Reform(Plan { stay, lost, leave, join, after_step: false, link });

@@ -52,6 +52,8 @@ pub(super) struct Seat {
     pub(super) presence: Presence,
     /// Its worker is about to end, or is drained.
     pub(super) leaving: bool,
+    /// It has not got the state yet: without another member it can go on with nothing.
+    pub(super) empty: bool,
 }
 
 /// How far a member is.
@@ -146,6 +148,8 @@ pub(super) struct Plan {
 pub(super) enum Why {
     /// Nobody is left.
     AllLost,
+    /// Only newcomers are left, to whom nobody gave the state.
+    StateLost,
     /// Too few are left, and nobody came in time.
     NoSpare,
     /// Too few would be left without those that leave.
@@ -157,7 +161,7 @@ pub(super) enum Why {
 /// | the ring                                             | what follows                                             |
 /// |------------------------------------------------------|----------------------------------------------------------|
 /// | rank 0 finished, nobody works                        | the end                                                  |
-/// | nobody is left                                       | the queue                                                |
+/// | nobody is left, or nobody who has the state          | the queue                                                |
 /// | broke, and it is clear who is lost; enough are left  | those who are left, and who is ready, form the next one  |
 /// | broke, too few are left                              | they wait for a spare, or for its time to be over: queue |
 /// | being formed, a member away                          | it is lost: see above                                    |

@@ -14,7 +14,7 @@ fn ago(milliseconds: i64) -> Time {
 }
 
 fn seat(standing: Standing) -> Seat {
-    Seat { standing, presence: Presence::Here, leaving: false }
+    Seat { standing, presence: Presence::Here, leaving: false, empty: false }
 }
 
 fn away(standing: Standing, since: i64) -> Seat {
@@ -254,6 +254,22 @@ fn a_job_ends_when_its_files_are_there_and_nobody_works() {
     assert_eq!(decide(&view(&[first, Seat { presence, ..seat(Training) }])), later(9));
 }
 
+#[test]
+fn newcomers_without_the_state_do_not_go_on_alone() {
+    let newcomer = |seat: Seat| Seat { empty: true, ..seat };
+    let queue = |why, survivors| Decision::Queue { why, lost: Vec::new(), survivors };
+    // Whoever had it is lost for good, or about to leave; or may still come back.
+    let left = [seat(GONE), newcomer(waits(500, 0)), newcomer(waits(500, 0))];
+    assert_eq!(decide(&view(&left)), queue(Why::StateLost, false));
+    let leaver = Seat { leaving: true, ..waits(500, 0) };
+    assert_eq!(decide(&view(&[leaver, newcomer(waits(500, 0))])), queue(Why::Leaving, true));
+    let blink = Seat { presence: Presence::Away(ago(2_000)), ..waits(500, 1) };
+    let waiting = decide(&view(&[blink, newcomer(waits(500, 0))]));
+    assert!(matches!(waiting, Decision::WaitForSpare { .. }), "{waiting:?}");
+    // One that has it is enough.
+    assert_eq!(decide(&view(&[seat(GONE), waits(500, 0), newcomer(waits(500, 0))])), reform(&[1, 2], &[]));
+}
+
 fn seats() -> impl Strategy<Value = Vec<Seat>> {
     let standing = (0u8..14, 0i64..1_000, 0usize..5, any::<bool>()).prop_map(
         |(which, since, rank, closed)| match which {
@@ -271,10 +287,11 @@ fn seats() -> impl Strategy<Value = Vec<Seat>> {
         2 => Presence::Expected { soon: ago(since - 20_000), late: NOW.plus(since) },
         _ => Presence::Here,
     });
-    let seat = (standing, presence, 0u8..8).prop_map(|(standing, presence, leaves)| Seat {
+    let seat = (standing, presence, 0u8..8, 0u8..4).prop_map(|(standing, presence, leaves, new)| Seat {
         standing,
         presence,
         leaving: leaves == 0,
+        empty: new == 0 && matches!(standing, Standing::Entering | Standing::Waiting { .. }),
     });
     prop::collection::vec(seat, 1..6)
 }
@@ -307,6 +324,7 @@ proptest! {
                 all.sort_unstable();
                 prop_assert!(all.iter().copied().eq(live.iter().copied()), "{plan:?}");
                 prop_assert!(!plan.stay.is_empty() && plan.stay.is_sorted());
+                prop_assert!(plan.stay.iter().any(|rank| !members[*rank].empty), "nobody has the state");
                 prop_assert!(plan.join.is_sorted() && plan.join.iter().all(|joiner| view.ready[*joiner]));
                 let size = plan.stay.len() + plan.join.len();
                 prop_assert!(size <= view.world);
@@ -333,7 +351,10 @@ proptest! {
             }
             Decision::Queue { why, lost, survivors } => {
                 // Nobody who has the state and can say so is given up.
-                let keeps = |rank: &usize| has_left_the_ring(rank) && members[*rank].presence == Presence::Here;
+                let keeps = |rank: &usize| {
+                    let seat = members[*rank];
+                    has_left_the_ring(rank) && seat.presence == Presence::Here && !seat.empty
+                };
                 let kept = live.iter().any(|rank| keeps(rank) && !lost.contains(rank));
                 prop_assert!(survivors || !kept, "{why:?} {lost:?}");
             }

@@ -146,6 +146,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
         last_step: 0,
         reforms: true,
         gone,
+        newcomer: gone,
         pause: None,
     };
     let members = vec![member(false), member(true)];

@@ -58,10 +58,12 @@ pub(super) struct Held {
     pub(super) shown: HeldRank,
     /// Waits for the work that runs to end.
     pub(super) waiting: Option<Box<Assignment>>,
-    /// Rank 0 sends them; the others keep them in case they are to be rank 0.
+    /// Rank 0 sends them; the others keep them in case they are to be rank 0, or end with what they have.
     pub(super) unstored: VecDeque<StepSummary>,
     /// It became rank 0 with a ring that it has not entered yet: then it sends them all, in their order.
     pub(super) is_new_first: bool,
+    /// It was asked to end with what it has, its steps included: whoever has them may be gone.
+    pub(super) tells_all: bool,
     /// The coordinator gives a running job another ring.
     pub(super) re_forms: bool,
     /// It was told to work: it does not only prepare.
@@ -78,15 +80,21 @@ impl Held {
             waiting: None,
             unstored: VecDeque::new(),
             is_new_first: false,
+            tells_all: false,
             re_forms: false,
             begun: false,
             let_go: false,
         }
     }
 
-    /// Sends the steps, and writes the files.
+    /// Writes the files, and sends the steps.
     pub(super) fn is_first(&self) -> bool {
         self.shown.rank == Some(0)
+    }
+
+    /// Whether the steps are its to send, as soon as it has them.
+    pub(super) fn sends_steps(&self) -> bool {
+        self.tells_all || (self.is_first() && !self.is_new_first)
     }
 
     /// Takes a step in, and says whether it is to be sent now.
@@ -99,7 +107,7 @@ impl Held {
             self.unstored.pop_front();
         }
         self.unstored.push_back(step);
-        self.is_first() && !self.is_new_first
+        self.sends_steps()
     }
 
     /// Forgets the steps up to this one.
@@ -113,7 +121,7 @@ impl Held {
     /// after the steps that follow the hello.
     pub(super) fn for_hello(&self) -> HeldRank {
         let mut shown = self.shown.clone();
-        if self.is_first() && shown.phase.is_terminal() && !self.unstored.is_empty() {
+        if (self.is_first() || self.tells_all) && shown.phase.is_terminal() && !self.unstored.is_empty() {
             shown.phase = Phase::Training;
         }
         shown

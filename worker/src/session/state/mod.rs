@@ -332,7 +332,15 @@ impl Session {
             return Vec::new();
         }
         running.ending = Some(keep_artifacts);
-        vec![Effect::End { key: running.key, keep_artifacts }]
+        let key = running.key;
+        let mut effects = Vec::new();
+        if let Some(held) = self.living_mut(key).filter(|held| keep_artifacts && held.re_forms) {
+            let sent = held.sends_steps();
+            held.tells_all = true;
+            effects.extend(unstored(held).filter(|_| !sent));
+        }
+        effects.push(Effect::End { key, keep_artifacts });
+        effects
     }
 
     fn stored(&mut self, key: RankKey, step: u64) -> Vec<Effect> {
@@ -416,9 +424,9 @@ fn report(held: &Held, progress: Option<Progress>) -> Effect {
     Effect::Send(Message::Report { held: held.shown.clone(), progress })
 }
 
-/// The steps that are rank 0's to send, if this is rank 0.
+/// The steps that may not be stored, if they are this rank's to send.
 fn unstored(held: &Held) -> impl Iterator<Item = Effect> + '_ {
-    let steps = held.unstored.iter().filter(|_| held.is_first());
+    let steps = held.unstored.iter().filter(|_| held.is_first() || held.tells_all);
     steps.map(|step| Effect::Send(Message::Step(held.shown.key, *step)))
 }
 

@@ -79,9 +79,10 @@ impl Session {
                 true => vec![Effect::Send(Message::Step(held.shown.key, step))],
                 false => Vec::new(),
             },
+            // Another rank heard it. What waits for it here is to hear it too.
             RankEvent::Stored(step) => {
                 held.trim(step);
-                Vec::new()
+                vec![Effect::Stored(life, step)]
             }
             // It is told of a newer ring already: what it says of the one before it would be taken for that one's.
             RankEvent::Entered { epoch, step } if epoch < present => {

@@ -73,6 +73,7 @@ impl Turn<'_> {
             last_step: 0,
             reforms: worker.reforms,
             gone: false,
+            newcomer: false,
             pause: None,
         })
     }

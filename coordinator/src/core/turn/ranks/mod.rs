@@ -45,7 +45,8 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Rank 0 did a step. One that is known already is answered but not stored again: it must have come to the same state.
+    /// Rank 0 did a step, or another member that ends with what it has knows of one. One that is known already is answered
+    /// but not stored again: it must have come to the same state.
     pub(super) fn rank_step(
         &mut self,
         sender: Sender,
@@ -58,9 +59,11 @@ impl Turn<'_> {
             return Ok(());
         }
         let Some(job) = self.cluster.jobs.get(&id) else { return Ok(()) };
-        let first = job.ring.as_ref().and_then(|ring| ring.members.first());
-        let from_rank_0 = first.is_some_and(|first| first.worker == sender.worker);
-        if !from_rank_0 || step.step > job.spec.total_steps() {
+        let may_tell = |ring: &Arc<Ring>| match ring.rank_of(sender.worker) {
+            Some(rank) => rank == 0 || ring.reforms(),
+            None => false,
+        };
+        if !job.ring.as_ref().is_some_and(may_tell) || step.step > job.spec.total_steps() {
             return Ok(());
         }
         if step.step > job.step {
@@ -188,16 +191,29 @@ impl Turn<'_> {
         if known.is_none_or(|member| !held.phase.follows(member.phase)) {
             return;
         }
+        let stored = self.cluster.jobs.get(&held.job).map_or(0, |job| job.step);
         let Some(ring) = self.ring_mut(held.job).filter(|ring| ring.epoch == held.epoch) else { return };
         let Some(member) = ring.member_mut(worker).filter(|member| held.phase.follows(member.phase)) else {
             return;
         };
         member.phase = held.phase;
         member.last_step = held.step;
+        // Whoever works has got the state; so has one that waits, unless it is more than the one step behind by which ranks
+        // may differ.
+        let has_state = matches!(held.phase, Phase::Training | Phase::Done | Phase::Finished)
+            || (held.phase == Phase::Waiting && held.step + 1 >= stored);
+        let arrives = member.newcomer && has_state;
+        if arrives {
+            member.newcomer = false;
+        }
         if held.phase == Phase::Waiting {
             member.pause = Some(Pause { since: now, trouble: held.trouble.clone() });
         }
         let reforms = ring.reforms();
+        if arrives {
+            // So that a restart knows it too.
+            self.change_ring(held.job, |_| ());
+        }
         match held.phase {
             Phase::Failed | Phase::Stopped => self.rank_is_over(worker, held),
             // A member cannot go into another ring, so that nobody can.

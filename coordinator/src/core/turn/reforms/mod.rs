@@ -121,6 +121,7 @@ impl Turn<'_> {
     fn give_ring_up(&mut self, id: JobId, why: Why, survivors: bool) {
         match why {
             Why::AllLost => self.leave_ring(id, "all its workers are lost", survivors),
+            Why::StateLost => self.leave_ring(id, "all workers that had its state are lost", survivors),
             Why::NoSpare => self.leave_ring(id, "no other worker came in time", survivors),
             Why::Leaving => {
                 // That is nobody's failure: it counts as no try.
@@ -193,7 +194,8 @@ impl Turn<'_> {
             |member: &Member| Member { phase: Phase::Assigned, pause: None, gone: false, ..member.clone() };
         let joiners = plan.join.iter().filter_map(|joiner| old.joining.get(*joiner));
         let stay = plan.stay.iter().filter_map(|rank| old.members.get(*rank));
-        let members: Vec<Member> = stay.chain(joiners.map(|joiner| &joiner.member)).map(entering).collect();
+        let joiners = joiners.map(|joiner| Member { newcomer: true, ..entering(&joiner.member) });
+        let members: Vec<Member> = stay.map(entering).chain(joiners).collect();
         let same_head =
             members.first().map(|member| member.worker) == old.members.first().map(|one| one.worker);
         let joining = old.joining.iter().enumerate().filter(|(joiner, _)| !plan.join.contains(joiner));

@@ -368,3 +368,40 @@ fn rank_0_may_be_lost_after_the_last_step() {
     }
     assert_eq!(world.ended.as_ref().map(|job| job.state), Some(JobState::Succeeded));
 }
+
+#[test]
+fn any_member_may_tell_of_a_step() {
+    let mut world = World::training(2, 2, 1);
+    world.step(0, 1, 1, "one");
+    world.step(1, 1, 1, "one");
+    world.step(1, 1, 2, "two");
+    assert_eq!(world.job().step, 2);
+    assert!(world.told.contains(&(1, Down::StepsStored(world.job, Epoch(1), 2))));
+    // Nobody else may.
+    world.step(2, 1, 3, "three");
+    assert_eq!(world.job().step, 2);
+}
+
+#[test]
+fn a_newcomer_counts_once_it_has_the_state() {
+    let lost = |arrived: bool| {
+        let mut world = World::training(2, 1, 0);
+        (1..=3).for_each(|step| world.step(0, 1, step, "state"));
+        // 1. One is restarted, comes back, and takes the state, or does not.
+        world.hello(1, 2, Vec::new());
+        world.waits(0, 1, 0, 1);
+        world.say(0, 2, Some(0), Phase::Training);
+        world.say(1, 2, None, Phase::Ready);
+        world.say(0, 3, Some(0), Phase::Training);
+        if arrived {
+            world.say(1, 3, Some(1), Phase::Training);
+        }
+        // 2. The other one is lost.
+        world.hello(0, 2, Vec::new());
+        world.waits(1, 3, 1, 0);
+        (world.job().state, world.job().reason.clone())
+    };
+    assert_eq!(lost(true).0, JobState::Running);
+    let (state, reason) = lost(false);
+    assert_eq!(state, JobState::Preparing, "{reason}");
+}

@@ -61,7 +61,7 @@ impl Turn<'_> {
             Phase::Failed | Phase::Stopped => Standing::Gone { done: false },
         };
         let leaving = self.is_withdrawn(member.worker);
-        Seat { standing, presence: self.presence(ring, member.worker), leaving }
+        Seat { standing, presence: self.presence(ring, member.worker), leaving, empty: member.newcomer }
     }
 
     fn presence(&self, ring: &Ring, worker: WorkerId) -> Presence {

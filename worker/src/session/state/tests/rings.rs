@@ -246,3 +246,18 @@ fn a_rank_0_that_has_finished_is_finished_in_a_later_ring_too() {
     session.apply(enter(key(1, 3), Some(1), false));
     assert_eq!(shown(&session).2, Phase::Failed);
 }
+
+#[test]
+fn a_rank_that_ends_with_what_it_has_says_its_steps_as_well() {
+    let (mut session, life) = (re_forming(), key(1, 1));
+    training(&mut session, life, 1);
+    (1..=2).for_each(|number| drop(says(&mut session, life, RankEvent::Step(step(number)))));
+    says(&mut session, life, broken(1, 2));
+    let effects = session.apply(Event::Stop { key: life, keep_artifacts: true });
+    assert_eq!(steps(&effects), [1, 2]);
+    assert!(effects.contains(&Effect::End { key: life, keep_artifacts: true }));
+    // Again after a reconnect, until they are stored.
+    assert_eq!(steps(&session.apply(Event::Connected { re_forms: true })), [1, 2]);
+    session.apply(Event::StepsStored(life, 2));
+    assert!(steps(&session.apply(Event::Connected { re_forms: true })).is_empty());
+}
