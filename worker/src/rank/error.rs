@@ -14,7 +14,7 @@ use crate::{
     engine::EngineError,
     fault::{Blame, Fault},
     ring::{self, RankRing},
-    session::{Trouble, TroubleKind},
+    session::Trouble,
 };
 
 /// Each names the job's field, the file or the neighbour it is about.
@@ -100,14 +100,7 @@ impl Error {
     /// What it says of another rank of the ring. None: it is not the ring's.
     pub(super) fn trouble(&self) -> Option<Trouble> {
         let Self::Ring(error) = self else { return None };
-        let ring::Trouble { kind, rank, text } = RankRing::trouble_of(error)?;
-        let kind = match kind {
-            ring::TroubleKind::Closed => TroubleKind::Closed,
-            ring::TroubleKind::Silent => TroubleKind::Silent,
-            ring::TroubleKind::Unreachable => TroubleKind::Unreachable,
-            ring::TroubleKind::Damaged => TroubleKind::Damaged,
-        };
-        Some(Trouble { kind, rank, text })
+        RankRing::trouble_of(error)
     }
 
     /// See [`Blame::would_come_again`].

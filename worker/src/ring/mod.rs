@@ -32,7 +32,6 @@ pub use service::RingServer;
 pub use state_take::FetchFrom;
 pub use transport::{GrpcTransport, IncomingStream};
 pub(crate) use transport::{MOST_FRAME_BYTES, WINDOW_BYTES};
-pub use trouble::{Trouble, TroubleKind};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,8 @@ use ringtune_shared::{
     version::REFORMING_RING_PROTOCOL,
 };
 
-use super::{Error, News, Seat, Trouble};
+use super::{Error, News, Seat, trouble::trouble_of};
+use crate::session::Trouble;
 
 /// A rank in its ring.
 pub struct RankRing {
@@ -105,7 +106,7 @@ impl RankRing {
 
     /// What an error says of another rank of the ring. None: it is not the ring's fault.
     pub fn trouble_of(error: &Error) -> Option<Trouble> {
-        Trouble::of(error)
+        trouble_of(error)
     }
 
     /// The exchange of a step: this rank's rows (one a microbatch of [`RankRing::microbatches`], all equally long) for

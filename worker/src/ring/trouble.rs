@@ -3,54 +3,29 @@
 use ringtune_shared::ring::RingError;
 
 use super::{Error, StateProblem};
+use crate::session::{Trouble, TroubleKind};
 
-/// What a rank saw of another one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// What sort of thing.
-    pub kind: TroubleKind,
-    /// The other one's rank, in the ring of this epoch.
-    pub rank: usize,
-    /// In words, its rank included.
-    pub text: String,
-}
-
-/// What sort of thing a rank saw of another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TroubleKind {
-    /// The connection with it ended: its process, or its own ring, is gone.
-    Closed,
-    /// It gave no sign of life for the lease, on a connection that stands.
-    Silent,
-    /// It could not be reached, or did not come, when the ring was formed.
-    Unreachable,
-    /// What it sent was damaged, or did not belong there.
-    Damaged,
-}
-
-impl Trouble {
-    /// What an error says of another rank. None: it is not about one.
-    pub(super) fn of(error: &Error) -> Option<Self> {
-        let (kind, rank) = match error {
-            Error::Ring(RingError::PeerLost { rank, .. }) => (TroubleKind::Closed, *rank),
-            Error::Ring(RingError::Stalled { rank, .. }) => (TroubleKind::Silent, *rank),
-            Error::Ring(
-                RingError::Damaged { rank, .. }
-                | RingError::Protocol { rank, .. }
-                | RingError::StaleEpoch { rank, .. },
-            ) => (TroubleKind::Damaged, *rank),
-            Error::Unreachable { rank, .. } | Error::Refused { rank, .. } | Error::NotCalled { rank, .. } => {
-                (TroubleKind::Unreachable, *rank)
-            }
-            Error::State { rank, problem, .. } => (kind_of(problem), *rank),
-            Error::Ring(RingError::Cancelled | RingError::Misuse(_))
-            | Error::Plan(_)
-            | Error::Replaced
-            | Error::Rows
-            | Error::Task(_) => return None,
-        };
-        Some(Self { kind, rank, text: error.to_string() })
-    }
+/// What an error says of another rank. None: it is not about one.
+pub(super) fn trouble_of(error: &Error) -> Option<Trouble> {
+    let (kind, rank) = match error {
+        Error::Ring(RingError::PeerLost { rank, .. }) => (TroubleKind::Closed, *rank),
+        Error::Ring(RingError::Stalled { rank, .. }) => (TroubleKind::Silent, *rank),
+        Error::Ring(
+            RingError::Damaged { rank, .. }
+            | RingError::Protocol { rank, .. }
+            | RingError::StaleEpoch { rank, .. },
+        ) => (TroubleKind::Damaged, *rank),
+        Error::Unreachable { rank, .. } | Error::Refused { rank, .. } | Error::NotCalled { rank, .. } => {
+            (TroubleKind::Unreachable, *rank)
+        }
+        Error::State { rank, problem, .. } => (kind_of(problem), *rank),
+        Error::Ring(RingError::Cancelled | RingError::Misuse(_))
+        | Error::Plan(_)
+        | Error::Replaced
+        | Error::Rows
+        | Error::Task(_) => return None,
+    };
+    Some(Trouble { kind, rank, text: error.to_string() })
 }
 
 fn kind_of(problem: &StateProblem) -> TroubleKind {

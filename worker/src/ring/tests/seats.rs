@@ -3,7 +3,10 @@
 use ringtune_shared::ring::RingError;
 
 use super::*;
-use crate::ring::{News, RankRing, TroubleKind};
+use crate::{
+    ring::{News, RankRing},
+    session::TroubleKind,
+};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
