@@ -73,6 +73,8 @@ pub struct Coordinator {
 /// One worker's session.
 pub struct Session {
     pub hello: v1::Hello,
+    /// Says of each step that it is stored, as a coordinator that gives jobs other rings does.
+    pub stores_steps: bool,
     up: Streaming<v1::SessionRequest>,
     steps: Steps,
     down: mpsc::Sender<Result<v1::SessionResponse, Status>>,
@@ -318,6 +320,11 @@ impl Session {
         let message = self.up.message().await.ok().flatten().map(|request| request.message.unwrap());
         if let Some(Up::RankStep(step)) = &message {
             self.steps.keep(step);
+            if self.stores_steps {
+                let (job_id, epoch) = (step.job_id.clone(), step.epoch);
+                let step = step.step.as_ref().unwrap().step;
+                self.say(Down::StepsStored(v1::StepsStored { job_id, step, epoch })).await;
+            }
         }
         message
     }
@@ -405,7 +412,9 @@ impl WorkerService for Services {
         };
         let welcome = v1::SessionResponse { message: Some(Down::Welcome(welcome)) };
         down.send(Ok(welcome)).await.unwrap();
-        let _ = self.sessions.send(Session { hello, up, steps: self.steps.clone(), down }).await;
+        let stores_steps = self.language.re_forms;
+        let session = Session { hello, stores_steps, up, steps: self.steps.clone(), down };
+        let _ = self.sessions.send(session).await;
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }

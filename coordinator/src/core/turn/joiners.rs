@@ -87,9 +87,14 @@ impl Turn<'_> {
         let Member { incarnation: before, phase, host_name, .. } = joiner.member;
         match held {
             Some(held) => self.observe_joiner(worker, held),
-            // The assignment may be lost.
+            // The assignment may be lost. The next one is of the ring as it is now.
             None if before == incarnation && phase == Phase::Assigned => {
                 self.mark_held(worker);
+                self.change_ring(id, |ring| {
+                    let epoch = ring.epoch;
+                    let joiner = ring.joining.iter_mut().find(|one| one.member.worker == worker);
+                    joiner.into_iter().for_each(|joiner| joiner.epoch = epoch);
+                });
                 self.assign_joiner(id, worker);
             }
             None => self.drop_joiner(id, worker, &format!("{host_name} restarted before it joined the ring")),

@@ -405,3 +405,17 @@ fn a_newcomer_counts_once_it_has_the_state() {
     let (state, reason) = lost(false);
     assert_eq!(state, JobState::Preparing, "{reason}");
 }
+
+#[test]
+fn a_joiner_that_never_got_its_place_is_told_of_the_ring_as_it_is_now() {
+    let mut world = World::training(3, 1, 0);
+    // 1. One is restarted, and is to join the ring of the other two. Then another one is, so that the ring is a newer one.
+    world.hello(1, 2, Vec::new());
+    world.hello(2, 2, Vec::new());
+    world.say(0, 3, Some(0), Phase::Training);
+    // 2. What the first was told is lost: it says hello without it, and is told again.
+    world.hello(1, 2, Vec::new());
+    world.told_to_enter();
+    world.say(1, 3, None, Phase::Ready);
+    assert_eq!(world.told_to_enter(), [(0, 4, Some(0), true), (1, 4, Some(1), true)]);
+}
