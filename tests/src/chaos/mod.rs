@@ -6,6 +6,7 @@
 //! from the seed that it prints.
 
 pub mod clean;
+pub mod measure;
 pub mod network;
 pub mod node;
 mod play;
@@ -19,9 +20,9 @@ pub mod stage;
 pub mod story;
 mod verdict;
 
+pub use measure::Measured;
 pub use row::{Act, Ground, Row, Who};
 pub use runner::{Outcome, run, seed};
-pub use story::Measured;
 
 /// Says something to whoever reads stderr.
 pub fn say(text: &str) {

@@ -197,6 +197,7 @@ async fn fault(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
             descriptors::give(stage.cluster.daemon(&label)?, had)
         }
         Act::Clock(who, seconds) => clock::jump(stage.sandbox, &label_of(stage, story, who)?, seconds),
+        Act::ByItself => Ok(()),
         Act::Mixed(seconds) => mixed(stage, story, Duration::from_secs(seconds)).await,
         other => bail!("{other:?} is no fault"),
     }

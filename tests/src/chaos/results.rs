@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use super::story::Measured;
+use super::measure::Measured;
 
 /// The rounds of one row.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +37,7 @@ pub fn section(about: &About, rows: &[Rounds]) -> String {
     let About { seed, commit, processor, day, rounds } = about;
     let mut text = format!(
         "\n## {day}, commit {commit}\n\n{rounds} rounds, seed {seed}, on {processor}.\n\n\
-         | Row | Passed | Detected, median / most (s) | Goes on, median / most (s) | Steps lost, median / most |\n\
+         | Row | Passed | Detected, median / most (s) | Computes again after that, median / most (s) | Steps lost, median / most |\n\
          |---|---|---|---|---|\n"
     );
     for row in rows {

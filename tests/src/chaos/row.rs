@@ -104,6 +104,8 @@ pub enum Act {
     Descriptors(Who),
     /// The clock of a daemon is so many seconds off.
     Clock(Who, i64),
+    /// Nothing is done: what the workers' flags make them do comes now.
+    ByItself,
     /// For so many seconds one fault after the other at random, each mended after a while. On proxies.
     Mixed(u64),
 }

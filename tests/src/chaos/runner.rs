@@ -10,12 +10,13 @@ use ringtune_proto::v1;
 
 use super::{
     clean,
+    measure::{Measured, measure},
     play::play,
     proxy::{Proxy, Way, Weather},
     row::Row,
     say,
     stage::Stage,
-    story::{self, Measured, Story},
+    story::{self, Story},
     verdict,
 };
 use crate::{Sandbox, process::finish, wait::until};
@@ -89,8 +90,10 @@ async fn within(sandbox: &Sandbox, row: &Row, seed: u64, clean: &clean::Results)
     let results = clean::results(sandbox, &stage.cluster, &job_id).await?;
     let events = story.events();
     verdict::judge(row, &job, &events, &results, clean).with_context(|| told(&story))?;
-    let measured = first_fault.map(|(since, epoch)| story::measure(&events, since, epoch));
-    Ok(Outcome::Passed(measured.unwrap_or_default()))
+    let measured = first_fault.map(|(since, epoch)| measure(&events, &story.sights(), since, epoch));
+    let measured = measured.transpose().with_context(|| told(&story))?.unwrap_or_default();
+    verdict::needless(row, measured).with_context(|| told(&story))?;
+    Ok(Outcome::Passed(measured))
 }
 
 /// Submits while no answer comes back for a while, and then the connection breaks: the command asks again, and the

@@ -5,6 +5,7 @@ use ringtune_proto::v1::{self, JobState};
 
 use super::{
     clean::Results,
+    measure::Measured,
     row::Row,
     story::{self, Seen},
 };
@@ -37,6 +38,13 @@ pub(super) fn judge(
     Ok(())
 }
 
+/// Where nothing was lost, nobody says that something was.
+pub(super) fn needless(row: &Row, measured: Measured) -> Result<()> {
+    let none = measured.detect.is_none() || !row.one_ring;
+    ensure!(none, "a loss was seen although there was none: {measured:?}");
+    Ok(())
+}
+
 /// The job has to have succeeded.
 pub(super) fn succeeded(job: &v1::Job) -> Result<()> {
     ensure!(job.state() == JobState::Succeeded, "the job is {:?}: {}", job.state(), job.state_reason);
@@ -45,7 +53,7 @@ pub(super) fn succeeded(job: &v1::Job) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use ringtune_proto::v1::job_event::Event;
 
@@ -74,6 +82,15 @@ mod tests {
             .err()
             .map(|error| error.to_string())
             .unwrap_or_default()
+    }
+
+    #[test]
+    fn a_ring_that_lost_nothing_shows_no_loss() {
+        let found = |detect: Option<u64>| Measured { detect: detect.map(Duration::from_millis), ..Measured::default() };
+        let row = Row::new("row", 2);
+        assert!(needless(&row, found(Some(1))).is_ok() && needless(&row, found(None)).is_ok());
+        let row = row.one_ring();
+        assert!(needless(&row, found(Some(1))).is_err() && needless(&row, found(None)).is_ok());
     }
 
     #[test]
