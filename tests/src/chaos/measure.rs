@@ -92,9 +92,9 @@ fn steps_done_again(events: &[Seen], since: Instant, epoch: u64) -> Result<i64> 
             newest = newest.max(step.step);
             if later && step.epoch > newest_epoch {
                 newest_epoch = step.epoch;
-                Some(()).filter(|()| beginnings > 0).with_context(|| {
-                    format!("nobody said where the ring of epoch {newest_epoch} began")
-                })?;
+                Some(())
+                    .filter(|()| beginnings > 0)
+                    .with_context(|| format!("nobody said where the ring of epoch {newest_epoch} began"))?;
                 beginnings = 0;
             }
         }
@@ -163,7 +163,8 @@ mod tests {
         let sights = [(0, &running), (900, &reforming), (1200, &running)];
         let sights = sights.map(|(at, job)| Sight::of(job, start + milliseconds(at)));
         let measured = measure(&told(start), &sights, start + milliseconds(400), 1).unwrap();
-        let wanted = Measured { detect: Some(milliseconds(500)), resume: Some(milliseconds(300)), steps_lost: 1 };
+        let wanted =
+            Measured { detect: Some(milliseconds(500)), resume: Some(milliseconds(300)), steps_lost: 1 };
         assert_eq!(measured, wanted);
     }
 
@@ -173,7 +174,10 @@ mod tests {
         let sights = [Sight::of(&job(JobState::Running, JobReason::Training, 2, &TRAINING), start)];
         let measured = measure(&told(start), &sights, start + milliseconds(400), 2).unwrap();
         assert_eq!(measured, Measured { steps_lost: 1, ..Measured::default() });
-        assert_eq!(measure(&told(start), &sights, start + milliseconds(1300), 2).unwrap(), Measured::default());
+        assert_eq!(
+            measure(&told(start), &sights, start + milliseconds(1300), 2).unwrap(),
+            Measured::default()
+        );
     }
 
     #[test]
@@ -188,7 +192,8 @@ mod tests {
     #[test]
     fn each_sign_of_a_loss_is_one_and_a_ring_that_is_whole_is_none() {
         let sees = |job: v1::Job| Sight::of(&job, Instant::now()).tells_of_a_loss(1);
-        let running = |reason, epoch, phases: &[RankPhase]| sees(job(JobState::Running, reason, epoch, phases));
+        let running =
+            |reason, epoch, phases: &[RankPhase]| sees(job(JobState::Running, reason, epoch, phases));
         assert!(!running(JobReason::Training, 1, &TRAINING));
         assert!(!running(JobReason::Training, 1, &[RankPhase::Done; 2]));
         assert!(running(JobReason::Training, 2, &TRAINING));

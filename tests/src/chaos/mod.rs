@@ -5,8 +5,10 @@
 //! plays it, holds what came out against the run without faults, and gives what was measured. Everything random comes
 //! from the seed that it prints.
 
+pub mod build;
 pub mod clean;
 pub mod measure;
+pub mod modes;
 pub mod network;
 pub mod node;
 mod play;

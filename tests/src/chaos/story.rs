@@ -37,7 +37,7 @@ struct Told {
     newest_epoch: u64,
     job: Option<v1::Job>,
     sights: Vec<Sight>,
-    workers: BTreeSet<String>,
+    members: BTreeSet<String>,
 }
 
 impl Told {
@@ -58,8 +58,9 @@ impl Told {
         if self.sights.last().is_none_or(|last| !last.says_the_same(&sight)) {
             self.sights.push(sight);
         }
-        let members = job.ring.iter().flat_map(|ring| &ring.members);
-        self.workers.extend(members.map(|member| member.worker_id.clone()));
+        if let Some(ring) = &job.ring {
+            self.members = ring.members.iter().map(|member| member.worker_id.clone()).collect();
+        }
         self.job = Some(job);
     }
 }
@@ -130,9 +131,9 @@ impl Story {
         self.lock().newest_epoch
     }
 
-    /// The ids of all workers that were seen with a rank of it.
-    pub fn workers(&self) -> BTreeSet<String> {
-        self.lock().workers.clone()
+    /// The ids of the workers of its newest ring, also when that is over.
+    pub fn members(&self) -> BTreeSet<String> {
+        self.lock().members.clone()
     }
 }
 

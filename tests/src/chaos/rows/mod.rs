@@ -16,6 +16,11 @@ pub fn all() -> Vec<Row> {
     [kills::rows(), stops::rows(), links::rows(), coordinator::rows(), nodes::rows()].concat()
 }
 
+/// Rows that take many minutes: they are played when they are named.
+pub fn long() -> Vec<Row> {
+    coordinator::long()
+}
+
 /// A row by its name.
 pub fn named(name: &str) -> Result<Row> {
     all().into_iter().find(|row| row.name == name).with_context(|| format!("there is no row {name}"))
@@ -29,7 +34,7 @@ mod tests {
 
     #[test]
     fn every_row_has_a_name_of_its_own() {
-        let rows = [all(), torch::small(), torch::full_size("")].concat();
+        let rows = [all(), long(), torch::small(), torch::full_size("")].concat();
         let names: BTreeSet<&str> = rows.iter().map(|row| row.name).collect();
         assert_eq!(names.len(), rows.len());
     }
