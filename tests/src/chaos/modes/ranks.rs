@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Rows and their length: a word of Stable Diffusion 1.5, and a state of a million floats.
-const STATES: [(i64, usize, i64); 2] = [(1, 768, 60), (64, 16_384, 10)];
+const STATES: [(i64, usize, i64); 2] = [(1, 768, 60), (64, 16_384, 6)];
 /// What the engine takes for a gradient: it sleeps, so that it costs the other ranks nothing.
 const ENGINE: &str = "--gradient-takes=20";
 /// The first steps set everything up.
@@ -118,13 +118,13 @@ pub fn section(about: &About, steps: &[Step]) -> String {
         );
     }
     text.push_str(
-        "\nEvery rank has one microbatch, and hands on those of all others: n - 1 messages a rank, n (n - 1) in all, each \
-         of the size of the gradient. With a machine a rank they go side by side, and a step's cost grows with n; here all \
-         ranks share the cores of one machine, so it grows with n (n - 1), and the last column, one message's cost, tells \
-         the rest: the wake-up of a process where the gradient is small, copies and checksums of its bytes where it is \
-         large. Each rank also updates and hashes the whole state by itself, which costs n times as much on one machine. A \
-         job of n ranks holds n gradients in each rank; sizes for which that is more than 4 GB on this machine are left \
-         out.\n",
+        "\nEvery rank has one microbatch, and hands on those of all others: n - 1 messages a rank and n (n - 1) in all, each \
+         of the size of the gradient; and each rank updates the state and hashes it by itself. With a machine a rank all of \
+         that goes side by side, and a step's cost grows with n. Here all ranks share the cores of one machine: what each \
+         does once grows with n and shows where there are few, the messages grow with n (n - 1) and decide where there \
+         are many. The last column falls towards the cost of one message: the wake-up of a process where the gradient is \
+         small, the copies, checksums and sums of its bytes where it is large. Every rank holds the gradients of all; \
+         sizes for which that is more than 4 GB on this machine are left out.\n",
     );
     text
 }
