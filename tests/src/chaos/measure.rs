@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use ringtune_proto::v1::{self, JobReason, JobState, RankPhase};
 
-use super::story::{self, Seen};
+use super::{
+    sight::Sight,
+    story::{self, Seen},
+};
 
 /// What a fault cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,52 +18,6 @@ pub struct Measured {
     pub resume: Option<Duration>,
     /// Steps that were stored and done again.
     pub steps_lost: i64,
-}
-
-/// What GetJob says of a job and its ring at a moment, for programs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sight {
-    /// When it came, by this process's own clock.
-    pub at: Instant,
-    /// The job's state.
-    pub state: JobState,
-    /// Why it is in it.
-    pub reason: JobReason,
-    /// The ring's epoch; 0: there is no ring.
-    pub epoch: u64,
-    /// A member has left its ring, which broke, or has failed.
-    pub member_is_out: bool,
-}
-
-impl Sight {
-    /// Of an answer.
-    pub fn of(job: &v1::Job, at: Instant) -> Self {
-        let members = job.ring.as_ref().map(|ring| &*ring.members).unwrap_or_default();
-        let is_out = |phase| matches!(phase, RankPhase::Waiting | RankPhase::Failed);
-        Self {
-            at,
-            state: job.state(),
-            reason: job.reason_code(),
-            epoch: job.ring.as_ref().map_or(0, |ring| ring.epoch),
-            member_is_out: members.iter().any(|member| is_out(member.phase())),
-        }
-    }
-
-    /// The same, at another time.
-    pub fn says_the_same(&self, other: &Self) -> bool {
-        *self == Self { at: self.at, ..*other }
-    }
-
-    /// A ring is without a member, or was since the one of this epoch.
-    pub fn tells_of_a_loss(&self, epoch: u64) -> bool {
-        let reasons = [JobReason::Reforming, JobReason::WaitingForSpare, JobReason::Recovering];
-        let back = epoch > 0 && self.epoch == 0 && self.state == JobState::Queued;
-        self.member_is_out
-            || self.epoch > epoch
-            || reasons.contains(&self.reason)
-            || self.state == JobState::Failed
-            || back
-    }
 }
 
 /// What a fault at `since` cost, when the newest ring's epoch was `epoch`.
@@ -117,7 +73,7 @@ fn beginning(seen: &Seen) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use ringtune_proto::v1::job_event::Event;
+    use ringtune_proto::v1::{self, JobReason, JobState, job_event::Event};
 
     use super::*;
 
@@ -144,24 +100,16 @@ mod tests {
         ]
     }
 
-    fn job(state: JobState, reason: JobReason, epoch: u64, phases: &[RankPhase]) -> v1::Job {
-        let member = |phase: &RankPhase| v1::ring::Member { phase: (*phase).into(), ..Default::default() };
-        let ring = v1::Ring { epoch, members: phases.iter().map(member).collect() };
-        let mut job = v1::Job { ring: (epoch > 0).then_some(ring), ..Default::default() };
-        job.set_state(state);
-        job.set_reason_code(reason);
-        job
+    fn sight(at: Instant, reason: JobReason, epoch: u64) -> Sight {
+        Sight { at, state: JobState::Running, reason, epoch, member_is_out: false }
     }
-
-    const TRAINING: [RankPhase; 2] = [RankPhase::Training; 2];
 
     #[test]
     fn the_first_sign_the_first_step_and_the_steps_done_again_are_measured() {
         let start = Instant::now();
-        let running = job(JobState::Running, JobReason::Training, 1, &TRAINING);
-        let reforming = job(JobState::Running, JobReason::Reforming, 2, &TRAINING);
-        let sights = [(0, &running), (900, &reforming), (1200, &running)];
-        let sights = sights.map(|(at, job)| Sight::of(job, start + milliseconds(at)));
+        let sights =
+            [(0, JobReason::Training, 1), (900, JobReason::Reforming, 2), (1200, JobReason::Training, 2)];
+        let sights = sights.map(|(at, reason, epoch)| sight(start + milliseconds(at), reason, epoch));
         let measured = measure(&told(start), &sights, start + milliseconds(400), 1).unwrap();
         let wanted =
             Measured { detect: Some(milliseconds(500)), resume: Some(milliseconds(300)), steps_lost: 1 };
@@ -171,7 +119,7 @@ mod tests {
     #[test]
     fn what_was_before_the_fault_and_words_alone_do_not_count() {
         let start = Instant::now();
-        let sights = [Sight::of(&job(JobState::Running, JobReason::Training, 2, &TRAINING), start)];
+        let sights = [sight(start, JobReason::Training, 2)];
         let measured = measure(&told(start), &sights, start + milliseconds(400), 2).unwrap();
         assert_eq!(measured, Measured { steps_lost: 1, ..Measured::default() });
         assert_eq!(
@@ -187,23 +135,5 @@ mod tests {
         events.retain(|seen| story::line(seen).is_none());
         let error = measure(&events, &[], start + milliseconds(400), 1).unwrap_err().to_string();
         assert!(error.contains("epoch 2"), "{error}");
-    }
-
-    #[test]
-    fn each_sign_of_a_loss_is_one_and_a_ring_that_is_whole_is_none() {
-        let sees = |job: v1::Job| Sight::of(&job, Instant::now()).tells_of_a_loss(1);
-        let running =
-            |reason, epoch, phases: &[RankPhase]| sees(job(JobState::Running, reason, epoch, phases));
-        assert!(!running(JobReason::Training, 1, &TRAINING));
-        assert!(!running(JobReason::Training, 1, &[RankPhase::Done; 2]));
-        assert!(running(JobReason::Training, 2, &TRAINING));
-        assert!(running(JobReason::Training, 1, &[RankPhase::Training, RankPhase::Waiting]));
-        assert!(running(JobReason::Training, 1, &[RankPhase::Failed, RankPhase::Training]));
-        assert!(running(JobReason::Reforming, 1, &TRAINING));
-        assert!(running(JobReason::WaitingForSpare, 1, &TRAINING));
-        assert!(sees(job(JobState::Queued, JobReason::Recovering, 0, &[])));
-        assert!(sees(job(JobState::Queued, JobReason::WaitingForWorkers, 0, &[])));
-        assert!(sees(job(JobState::Failed, JobReason::WorkerLost, 0, &[])));
-        assert!(!sees(job(JobState::Succeeded, JobReason::Completed, 0, &[])));
     }
 }

@@ -18,6 +18,7 @@ pub mod results;
 pub mod row;
 pub mod rows;
 mod runner;
+pub mod sight;
 pub mod stage;
 pub mod story;
 mod verdict;

@@ -13,7 +13,7 @@ use ringtune_proto::v1::{
 use tokio::{task::JoinHandle, time::sleep};
 use tonic::transport::{Channel, Endpoint};
 
-use super::measure::Sight;
+use super::sight::Sight;
 
 /// Between two looks at the job, and two attempts to reach a coordinator that is away.
 const PAUSE: Duration = Duration::from_millis(20);
