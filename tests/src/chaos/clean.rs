@@ -1,20 +1,41 @@
 //! What a job comes to when nothing goes wrong.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_proto::v1::{self, JobState};
+use ringtune_proto::v1::{
+    self, JobState, artifact_service_client::ArtifactServiceClient, job_service_client::JobServiceClient,
+};
 use ringtune_shared::ids::ContentHash;
 use serde::{Deserialize, Serialize};
+use tonic::transport::{Channel, Endpoint};
 
 use super::{
     row::Row,
     story::{self, Story},
 };
-use crate::{Cluster, Job, Launch, Sandbox, daemon::COORDINATOR, job::text, places, wait::until};
+use crate::{
+    Cluster, Job, Launch, Sandbox,
+    daemon::COORDINATOR,
+    job::text,
+    places,
+    process::finish,
+    wait::{SOON, until},
+};
 
 /// The file that is compared.
 const EMBEDDING: &str = "learned_embeds.safetensors";
+/// How the names of checkpoints begin.
+const CHECKPOINT: &str = "checkpoint-";
+
+/// Files with results that this process wrote.
+static WRITERS: AtomicU32 = AtomicU32::new(0);
 
 /// A finished job's results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +48,8 @@ pub struct Results {
     pub measured_steps: Vec<i64>,
     /// Those of ListSteps.
     pub listed_steps: Vec<i64>,
+    /// SHA-256 of each checkpoint that is listed, by its name.
+    pub checkpoints: BTreeMap<String, String>,
 }
 
 /// The job file of a row.
@@ -41,22 +64,89 @@ pub fn job(row: &Row) -> Result<Job> {
     Ok(row.keys.iter().fold(plain, |job, (key, value)| job.set(key, value.clone())))
 }
 
-/// The results of a job that has succeeded.
-pub async fn results(sandbox: &Sandbox, cluster: &Cluster<'_>, job_id: &str) -> Result<Results> {
-    let output = sandbox.path("output");
-    cluster.finish(&["fetch", job_id, "-o", &text(&output)]).await?.expect_code(0)?;
+/// The results of a job that has succeeded, from the coordinator at HOST:PORT, which may be away for a while.
+pub async fn results(sandbox: &Sandbox, coordinator: &str, job_id: &str) -> Result<Results> {
+    let output = sandbox.path(&format!("output-{job_id}"));
+    let mut fetch = sandbox.ringtune(&["fetch", job_id, "-o", &text(&output)])?;
+    finish(fetch.env("RINGTUNE_COORDINATOR", coordinator)).await?.expect_code(0)?;
     let embedding = fs::read(output.join(EMBEDDING)).context(EMBEDDING)?;
     let metrics = fs::read_to_string(output.join("metrics.csv")).context("metrics.csv")?;
     let number = |line: &str| line.split(',').next().and_then(|number| number.parse().ok());
     let measured_steps = metrics.lines().skip(1).map(|line| number(line).context(line.to_owned()));
-    let request = v1::ListStepsRequest { job_id: job_id.to_owned(), page_size: 10_000, ..Default::default() };
-    let steps = cluster.jobs().await?.list_steps(request).await?.into_inner().steps;
+    let steps = steps(coordinator, job_id).await?;
     Ok(Results {
         embedding: ContentHash::of(&embedding).to_string(),
         measured_steps: measured_steps.collect::<Result<_>>()?,
         listed_steps: steps.iter().map(|step| step.step).collect(),
         states: steps.into_iter().map(|step| step.state_sha256).collect(),
+        checkpoints: checkpoints(coordinator, job_id, &output).await?,
     })
+}
+
+/// The checkpoints that a job lists, each as it was fetched, by their names.
+async fn checkpoints(coordinator: &str, job_id: &str, output: &Path) -> Result<BTreeMap<String, String>> {
+    let request = v1::ListArtifactsRequest { job_id: job_id.to_owned(), ..Default::default() };
+    let listed = || async {
+        let mut client = ArtifactServiceClient::new(channel(coordinator)?);
+        Ok(client.list_artifacts(request.clone()).await.ok())
+    };
+    let listed = until("the coordinator lists the files", SOON, listed).await?.into_inner().artifacts;
+    let mut found = BTreeMap::new();
+    for artifact in listed.into_iter().filter(|artifact| artifact.name.starts_with(CHECKPOINT)) {
+        let bytes = fs::read(output.join(&artifact.name)).with_context(|| artifact.name.clone())?;
+        let hash = ContentHash::of(&bytes).to_string();
+        ensure!(hash == artifact.sha256, "{} is not what its name was given to", artifact.name);
+        found.insert(artifact.name, hash);
+    }
+    Ok(found)
+}
+
+/// All stored steps of a job, from the coordinator at HOST:PORT, which may be away for a while.
+pub async fn steps(coordinator: &str, job_id: &str) -> Result<Vec<v1::StepReport>> {
+    let (mut steps, mut page_token) = (Vec::new(), String::new());
+    loop {
+        let request = v1::ListStepsRequest {
+            job_id: job_id.to_owned(),
+            page_size: 10_000,
+            page_token: page_token.clone(),
+            ..Default::default()
+        };
+        let asked = || async {
+            let mut client = JobServiceClient::new(channel(coordinator)?);
+            Ok(client.list_steps(request.clone()).await.ok())
+        };
+        let page = until("the coordinator lists the steps", SOON, asked).await?.into_inner();
+        steps.extend(page.steps);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return Ok(steps);
+        }
+    }
+}
+
+fn channel(coordinator: &str) -> Result<Channel> {
+    Ok(Endpoint::from_shared(format!("http://{coordinator}"))?.connect_lazy())
+}
+
+/// The hashes of the state after the first `count` steps of a row's job, made on one worker without faults.
+pub async fn first_states(row: &Row, count: usize) -> Result<Vec<String>> {
+    let sandbox = Sandbox::new()?;
+    let job_file = sandbox.write_job("job.toml", &job(row)?)?;
+    let cluster = one_worker(&sandbox, row).await?;
+    let id = cluster.submit(&job_file).await?;
+    let story = Story::follow(&cluster.coordinator.grpc, &id)?;
+    let wanted = i64::try_from(count)?;
+    let there = || std::future::ready(Ok((story.step() >= wanted).then_some(())));
+    until("the steps are made", Duration::from_secs(3_600), there).await?;
+    let steps = steps(&cluster.coordinator.grpc, &id).await?;
+    Ok(steps.into_iter().take(count).map(|step| step.state_sha256).collect())
+}
+
+async fn one_worker<'a>(sandbox: &'a Sandbox, row: &Row) -> Result<Cluster<'a>> {
+    let mut cluster = Cluster::start_coordinator(sandbox, Launch::coordinator()).await?;
+    let launch = Launch::worker("worker-1", row.program, &cluster.coordinator.grpc);
+    cluster.add_worker(launch.flags(row.clean_flags.iter().map(String::as_str))).await?;
+    Ok(cluster)
 }
 
 /// The results of a row's job on one worker without faults: computed once for each build and job.
@@ -64,12 +154,12 @@ pub async fn without_faults(row: &Row) -> Result<Results> {
     let sandbox = Sandbox::new()?;
     let job_file = sandbox.write_job("job.toml", &job(row)?)?;
     let kept = kept_file(row, &fs::read_to_string(&job_file)?)?;
-    if let Ok(bytes) = fs::read(&kept) {
-        return Ok(serde_json::from_slice(&bytes)?);
+    if let Ok(bytes) = fs::read(&kept)
+        && let Ok(results) = serde_json::from_slice(&bytes)
+    {
+        return Ok(results);
     }
-    let mut cluster = Cluster::start_coordinator(&sandbox, Launch::coordinator()).await?;
-    let launch = Launch::worker("worker-1", row.program, &cluster.coordinator.grpc);
-    cluster.add_worker(launch.flags(row.clean_flags.iter().map(String::as_str))).await?;
+    let cluster = one_worker(&sandbox, row).await?;
     let id = cluster.submit(&job_file).await?;
     let story = Story::follow(&cluster.coordinator.grpc, &id)?;
     let over = || std::future::ready(Ok(story.job().filter(story::has_ended)));
@@ -80,11 +170,13 @@ pub async fn without_faults(row: &Row) -> Result<Results> {
         ended.state(),
         ended.state_reason
     );
-    let results = results(&sandbox, &cluster, &id).await?;
+    let results = results(&sandbox, &cluster.coordinator.grpc, &id).await?;
     let all: Vec<i64> = (1..=row.steps).collect();
     ensure!(results.listed_steps == all, "without faults its steps are {:?}", results.listed_steps);
     fs::create_dir_all(kept.parent().context("a folder")?)?;
-    let partial = kept.with_extension(format!("{}.partial", std::process::id()));
+    // Rows beside each other may have the same job.
+    let writer = WRITERS.fetch_add(1, Ordering::Relaxed);
+    let partial = kept.with_extension(format!("{}-{writer}.partial", std::process::id()));
     fs::write(&partial, serde_json::to_vec(&results)?)?;
     fs::rename(partial, kept)?;
     Ok(results)

@@ -5,7 +5,10 @@
 //! plays it, holds what came out against the run without faults, and gives what was measured. Everything random comes
 //! from the seed that it prints.
 
+pub mod build;
 pub mod clean;
+pub mod measure;
+pub mod modes;
 pub mod network;
 pub mod node;
 mod play;
@@ -15,13 +18,14 @@ pub mod results;
 pub mod row;
 pub mod rows;
 mod runner;
+pub mod sight;
 pub mod stage;
 pub mod story;
 mod verdict;
 
+pub use measure::Measured;
 pub use row::{Act, Ground, Row, Who};
 pub use runner::{Outcome, run, seed};
-pub use story::Measured;
 
 /// Says something to whoever reads stderr.
 pub fn say(text: &str) {

@@ -64,6 +64,10 @@ async fn moment(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
             };
             comes(stage.patience, story, said).await
         }
+        Act::Uploading => {
+            let folder = stage.sandbox.path("coordinator/contents/partial");
+            comes(stage.patience, story, || has_bytes(&folder)).await
+        }
         Act::File(who, text) => {
             let folder = stage.sandbox.path(&label_of(stage, story, who)?);
             comes(stage.patience, story, || has_file(&folder, text)).await
@@ -108,6 +112,12 @@ fn has_file(folder: &Path, text: &str) -> bool {
     })
 }
 
+/// Whether a file of the folder is not empty.
+fn has_bytes(folder: &Path) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    entries.into_iter().any(|entry| entry.metadata().is_ok_and(|about| about.len() > 0))
+}
+
 /// The daemon's label.
 fn label_of(stage: &Stage<'_>, story: &Story, who: Who) -> Result<String> {
     match who {
@@ -145,6 +155,7 @@ async fn fault(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
         }
         Act::Add => stage.add_worker(&[]).await,
         Act::AddOther => stage.add_worker(&["--kernels-revision=1"]).await,
+        Act::AddBuild(build) => stage.add_build(build).await,
         Act::TruncateCheckpoint | Act::FlipCheckpoint => {
             let file = newest_checkpoint(stage, story).await?;
             let mut bytes = fs::read(&file)?;
@@ -197,6 +208,7 @@ async fn fault(stage: &mut Stage<'_>, story: &Story, act: Act) -> Result<()> {
             descriptors::give(stage.cluster.daemon(&label)?, had)
         }
         Act::Clock(who, seconds) => clock::jump(stage.sandbox, &label_of(stage, story, who)?, seconds),
+        Act::ByItself => Ok(()),
         Act::Mixed(seconds) => mixed(stage, story, Duration::from_secs(seconds)).await,
         other => bail!("{other:?} is no fault"),
     }

@@ -26,6 +26,8 @@ const PART_BYTES: usize = 16 * 1024;
 const MOST_PARTS: usize = 64;
 /// With a limited bandwidth so many bytes go at once.
 const SLICE_BYTES: usize = 1024;
+/// So far a connection begins.
+const BEGINNING: usize = 4096;
 /// `cut_after` when no cut is planned.
 const NEVER: u64 = u64::MAX;
 
@@ -89,7 +91,11 @@ struct Shared {
     cut_after: AtomicU64,
     passed: [AtomicU64; 2],
     random: Mutex<Random>,
+    words: Mutex<Vec<Words>>,
 }
+
+/// Bytes that go forth, and as many others that arrive in their place.
+type Words = (Vec<u8>, Vec<u8>);
 
 /// A running proxy; its connections end when it is dropped.
 #[derive(Debug)]
@@ -112,6 +118,7 @@ impl Proxy {
             cut_after: AtomicU64::new(NEVER),
             passed: [AtomicU64::new(0), AtomicU64::new(0)],
             random: Mutex::new(Random::new(seed)),
+            words: Mutex::default(),
         });
         let serving = Arc::clone(&shared);
         let accepting = tokio::spawn(async move {
@@ -152,6 +159,11 @@ impl Proxy {
     /// Flips one bit in each of the next `parts` large parts that go forth.
     pub fn flip(&self, parts: u32) {
         self.shared.flips.store(parts, Ordering::SeqCst);
+    }
+
+    /// Where a new connection begins with them (in its first 4 KiB), these bytes arrive as others of the same length.
+    pub fn reword(&self, words: Vec<(Vec<u8>, Vec<u8>)>) {
+        *self.shared.words.lock().unwrap_or_else(PoisonError::into_inner) = words;
     }
 
     /// Bits that are still to be flipped.
@@ -205,6 +217,16 @@ impl Shared {
             let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
             let place = random.within(0..part.len() as u64) as usize;
             part[place] ^= 1 << random.within(0..8);
+        }
+    }
+
+    /// Puts other words into a part of a connection's beginning.
+    fn reword(&self, part: &mut [u8]) {
+        for (from, to) in self.words.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let found = part.windows(from.len()).position(|window| window == from);
+            if let Some(found) = found.filter(|_| from.len() == to.len()) {
+                part[found..found + to.len()].copy_from_slice(to);
+            }
         }
     }
 
@@ -262,7 +284,7 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
 async fn pass(from: &TcpStream, to: &TcpStream, direction: Direction, shared: &Shared) {
     let (parts, mut queued) = mpsc::channel::<(Instant, Vec<u8>)>(MOST_PARTS);
     let read = async move {
-        let mut buffer = vec![0; PART_BYTES];
+        let (mut buffer, mut came) = (vec![0; PART_BYTES], 0);
         loop {
             if from.readable().await.is_err() {
                 return;
@@ -270,6 +292,10 @@ async fn pass(from: &TcpStream, to: &TcpStream, direction: Direction, shared: &S
             match from.try_read(&mut buffer) {
                 Ok(0) => return,
                 Ok(count) => {
+                    if direction == Direction::Forth && came < BEGINNING {
+                        shared.reword(&mut buffer[..count]);
+                    }
+                    came += count;
                     if parts.send((shared.due(), buffer[..count].to_vec())).await.is_err() {
                         return;
                     }

@@ -1,8 +1,8 @@
-//! What many rounds measured, as a table.
+//! What was measured, as text for tests/chaos/RESULTS.md.
 
 use std::{fmt::Write as _, time::Duration};
 
-use super::story::Measured;
+use super::measure::Measured;
 
 /// The rounds of one row.
 #[derive(Clone, Debug, Default)]
@@ -17,10 +17,10 @@ pub struct Rounds {
     pub skipped: usize,
 }
 
-/// Where and of what the rounds were.
+/// Where and of what a measurement was.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// The seed of all rounds.
+    /// The seed of everything in it.
     pub seed: u64,
     /// The commit, marked when files were changed after it.
     pub commit: String,
@@ -28,17 +28,21 @@ pub struct About {
     pub processor: String,
     /// The day, as 2026-12-31.
     pub day: String,
-    /// Rounds of each row.
-    pub rounds: usize,
 }
 
-/// A section of tests/chaos/RESULTS.md.
-pub fn section(about: &About, rows: &[Rounds]) -> String {
-    let About { seed, commit, processor, day, rounds } = about;
-    let mut text = format!(
-        "\n## {day}, commit {commit}\n\n{rounds} rounds, seed {seed}, on {processor}.\n\n\
-         | Row | Passed | Detected, median / most (s) | Goes on, median / most (s) | Steps lost, median / most |\n\
-         |---|---|---|---|---|\n"
+/// How a section begins, with one line about what was done.
+pub fn heading(about: &About, title: &str, what: &str) -> String {
+    let About { seed, commit, processor, day } = about;
+    format!("\n## {title}: {day}, commit {commit}\n\n{what}, seed {seed}, on {processor}.\n\n")
+}
+
+/// The section of `rounds` rounds of the matrix, `jobs` rows at a time.
+pub fn section(about: &About, (rounds, jobs): (usize, usize), rows: &[Rounds]) -> String {
+    let beside = if jobs > 1 { format!(", {jobs} rows beside each other") } else { String::new() };
+    let mut text = heading(about, "The matrix", &format!("{rounds} rounds{beside}"));
+    text.push_str(
+        "| Row | Passed | Detected, median / most (s) | Computes again after that, median / most (s) | Steps lost, median / most |\n\
+         |---|---|---|---|---|\n",
     );
     for row in rows {
         // Writing to a String does not fail.
@@ -54,10 +58,8 @@ pub fn section(about: &About, rows: &[Rounds]) -> String {
 fn line(row: &Rounds) -> String {
     let played = row.passed.len() + row.failed.len();
     let times = |time: fn(&Measured) -> Option<Duration>| {
-        let milliseconds: Vec<i64> =
-            row.passed.iter().filter_map(time).map(|time| time.as_millis() as i64).collect();
-        let seconds = |milliseconds: i64| format!("{:.2}", milliseconds as f64 / 1000.0);
-        spread(milliseconds)
+        let times: Vec<Duration> = row.passed.iter().filter_map(time).collect();
+        spread(times)
             .map_or("–".to_owned(), |(median, most)| format!("{} / {}", seconds(median), seconds(most)))
     };
     let lost = spread(row.passed.iter().map(|measured| measured.steps_lost).collect());
@@ -70,10 +72,32 @@ fn line(row: &Rounds) -> String {
     format!("| `{}` | {passed} | {detect} | {resume} | {lost} |", row.name)
 }
 
-/// The median (the lower one of two) and the greatest; none of nothing.
-fn spread(mut numbers: Vec<i64>) -> Option<(i64, i64)> {
-    numbers.sort_unstable();
-    Some((*numbers.get(numbers.len().saturating_sub(1) / 2)?, *numbers.last()?))
+/// A time in seconds, with two places.
+pub fn seconds(time: Duration) -> String {
+    format!("{:.2}", time.as_secs_f64())
+}
+
+/// The median and the greatest; none of nothing.
+fn spread<T: Ord + Copy>(numbers: Vec<T>) -> Option<(T, T)> {
+    Some((percentile(&numbers, 50)?, percentile(&numbers, 100)?))
+}
+
+/// The least of the numbers that so many of a hundred do not exceed (nearest rank); none of nothing.
+pub fn percentile<T: Ord + Copy>(numbers: &[T], percent: usize) -> Option<T> {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_unstable();
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied()
+}
+
+#[cfg(test)]
+pub(super) fn about() -> About {
+    About {
+        seed: 5,
+        commit: "abc".to_owned(),
+        processor: "a processor, 2 cores".to_owned(),
+        day: "2026-01-02".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -92,19 +116,25 @@ mod tests {
             Rounds { name: "row", passed, failed: vec![9], skipped: 0 },
             Rounds { name: "none", skipped: 4, ..Rounds::default() },
         ];
-        let text = section(
-            &About {
-                seed: 5,
-                commit: "abc".to_owned(),
-                processor: "a processor, 2 cores".to_owned(),
-                day: "2026-01-02".to_owned(),
-                rounds: 4,
-            },
-            &rows,
+        let text = section(&about(), (4, 3), &rows);
+        assert!(text.contains("## The matrix: 2026-01-02, commit abc"), "{text}");
+        assert!(
+            text.contains("4 rounds, 3 rows beside each other, seed 5, on a processor, 2 cores."),
+            "{text}"
         );
-        assert!(text.contains("## 2026-01-02, commit abc"), "{text}");
         assert!(text.contains("| `row` | 3 of 4 | 0.20 / 0.30 | 2.00 / 4.00 | 0 / 1 |"), "{text}");
         assert!(text.contains("| `none` | 0 of 0, 4 skipped | – | – | – |"), "{text}");
         assert!(text.contains("`row` failed with the seeds 9."), "{text}");
+    }
+
+    #[test]
+    fn a_percentile_is_one_of_the_numbers() {
+        let hundred: Vec<u32> = (1..=200).rev().collect();
+        assert_eq!(
+            [50, 99, 100].map(|percent| percentile(&hundred, percent)),
+            [Some(100), Some(198), Some(200)]
+        );
+        assert_eq!([1, 50, 99].map(|percent| percentile(&[7], percent)), [Some(7); 3]);
+        assert_eq!(percentile::<u32>(&[], 99), None);
     }
 }

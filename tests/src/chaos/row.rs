@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use toml::Value;
 
-use super::proxy::Weather;
+use super::{build::Build, proxy::Weather};
 
 /// Whom a fault hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,8 @@ pub enum Act {
     NoMember(Who),
     /// A line of the job's log has this text.
     Says(&'static str),
+    /// A part of a file has come to the coordinator, and the rest has not.
+    Uploading,
     /// A file whose name has this text is in this daemon's state folder.
     File(Who, &'static str),
 
@@ -72,6 +74,8 @@ pub enum Act {
     Add,
     /// Starts one more worker, of another numerics class.
     AddOther,
+    /// Starts one more worker, which says that it is of another build. On proxies.
+    AddBuild(Build),
     /// Cuts off the second half of the newest checkpoint that the coordinator keeps.
     TruncateCheckpoint,
     /// Flips a bit in the middle of it.
@@ -104,6 +108,8 @@ pub enum Act {
     Descriptors(Who),
     /// The clock of a daemon is so many seconds off.
     Clock(Who, i64),
+    /// Nothing is done: what the workers' flags make them do comes now.
+    ByItself,
     /// For so many seconds one fault after the other at random, each mended after a while. On proxies.
     Mixed(u64),
 }
@@ -136,6 +142,7 @@ impl Act {
                 | Self::Members(_)
                 | Self::NoMember(_)
                 | Self::Says(_)
+                | Self::Uploading
                 | Self::File(..)
         )
     }
@@ -146,6 +153,7 @@ impl Act {
             Self::StartAgain(_)
             | Self::Add
             | Self::AddOther
+            | Self::AddBuild(_)
             | Self::Continue(_)
             | Self::MendCable(_)
             | Self::Find(..)
@@ -180,6 +188,8 @@ pub struct Row {
     pub acts: Vec<Act>,
     /// The ring must not change: nothing of it was lost.
     pub one_ring: bool,
+    /// In the end the same checkpoints are there as without faults.
+    pub keeps_checkpoints: bool,
     /// More flags of the one worker of the run without faults.
     pub clean_flags: Vec<String>,
     /// Seconds after which it counts as hanging.
@@ -199,6 +209,7 @@ impl Row {
             replies_are_lost: false,
             acts: Vec::new(),
             one_ring: false,
+            keeps_checkpoints: false,
             clean_flags: Vec::new(),
             deadline: 60,
         }
@@ -256,17 +267,6 @@ impl Row {
     pub fn deadline(self, deadline: u64) -> Self {
         Self { deadline, ..self }
     }
-
-    /// Lets faults at random last for so many seconds, with a job that is long enough: a row without any stays.
-    pub fn last_for(&mut self, seconds: u64) {
-        for act in &mut self.acts {
-            if let Act::Mixed(before) = act {
-                self.steps = self.steps * seconds as i64 / (*before).max(1) as i64;
-                self.deadline += seconds * 4;
-                *before = seconds;
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -279,16 +279,5 @@ mod tests {
         assert!(link(Weather::black_hole()).hurts() && Act::Kill(Who::Coordinator).hurts());
         let others = [link(Weather::narrow(5)), link(Weather::default()), Act::Add, Act::Step(3)];
         assert!(!others.iter().any(Act::hurts));
-    }
-
-    #[test]
-    fn faults_at_random_can_last_longer_and_so_does_their_job() {
-        let mut row = Row::new("row", 3).steps(400).acts([Act::Step(10), Act::Mixed(20)]);
-        row.last_for(200);
-        assert_eq!((row.steps, &row.acts[1]), (4_000, &Act::Mixed(200)));
-        assert!(row.deadline > 200);
-        let mut other = Row::new("row", 2).acts([Act::Kill(Who::Rank(1))]);
-        other.last_for(200);
-        assert_eq!((other.steps, other.deadline), (60, 60));
     }
 }

@@ -10,18 +10,21 @@ use ringtune_proto::v1;
 
 use super::{
     clean,
+    measure::{Measured, measure},
     play::play,
     proxy::{Proxy, Way, Weather},
     row::Row,
     say,
     stage::Stage,
-    story::{self, Measured, Story},
+    story::{self, Story},
     verdict,
 };
 use crate::{Sandbox, process::finish, wait::until};
 
 /// Lines of each log that a failure shows.
 const SHOWN_LINES: usize = 60;
+/// How long the events of a job that has ended may be under way.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 /// How long the answers to the submit command are lost.
 const REPLIES_LOST: Duration = Duration::from_millis(1_500);
 
@@ -80,17 +83,25 @@ async fn within(sandbox: &Sandbox, row: &Row, seed: u64, clean: &clean::Results)
         played.with_context(|| told(&story))?;
     }
     // 3. What came out.
-    let ended = || std::future::ready(Ok(story.job().filter(story::has_ended)));
-    let job = until("the job ends", Duration::from_secs(row.deadline), ended).await?;
+    let job = ending(&story, Duration::from_secs(row.deadline)).await?;
     verdict::succeeded(&job).with_context(|| told(&story))?;
-    let last = job.last_sequence;
-    let all_told = || std::future::ready(Ok((story.told() >= last).then_some(())));
-    until("the last event comes", Duration::from_secs(10), all_told).await?;
-    let results = clean::results(sandbox, &stage.cluster, &job_id).await?;
+    let results = clean::results(sandbox, &stage.cluster.coordinator.grpc, &job_id).await?;
     let events = story.events();
     verdict::judge(row, &job, &events, &results, clean).with_context(|| told(&story))?;
-    let measured = first_fault.map(|(since, epoch)| story::measure(&events, since, epoch));
-    Ok(Outcome::Passed(measured.unwrap_or_default()))
+    let measured = first_fault.map(|(since, epoch)| measure(&events, &story.sights(), since, epoch));
+    let measured = measured.transpose().with_context(|| told(&story))?.unwrap_or_default();
+    verdict::needless(row, measured).with_context(|| told(&story))?;
+    Ok(Outcome::Passed(measured))
+}
+
+/// Waits until a job has ended, and all that it said has come.
+pub(super) async fn ending(story: &Story, limit: Duration) -> Result<v1::Job> {
+    let ended = || std::future::ready(Ok(story.job().filter(story::has_ended)));
+    let job = until("the job ends", limit, ended).await?;
+    let last = job.last_sequence;
+    let all_told = || std::future::ready(Ok((story.told() >= last).then_some(())));
+    until("the last event comes", LAST_WORDS, all_told).await?;
+    Ok(job)
 }
 
 /// Submits while no answer comes back for a while, and then the connection breaks: the command asks again, and the
@@ -128,7 +139,7 @@ async fn submit_without_replies(stage: &mut Stage<'_>, job_file: &str) -> Result
 }
 
 /// The job's newest events that are no steps.
-fn told(story: &Story) -> String {
+pub(super) fn told(story: &Story) -> String {
     let events = story.events();
     let lines = events.iter().rev().filter(|seen| story::step(seen).is_none()).take(20);
     let lines: Vec<String> = lines.map(|seen| format!("  {:?}", seen.event)).collect();
@@ -136,7 +147,7 @@ fn told(story: &Story) -> String {
 }
 
 /// The ends of all logs.
-fn logs(sandbox: &Sandbox) -> String {
+pub(super) fn logs(sandbox: &Sandbox) -> String {
     let mut shown = String::new();
     let entries = fs::read_dir(sandbox.folder()).into_iter().flatten().filter_map(Result::ok);
     let mut logs: Vec<_> =

@@ -1,18 +1,37 @@
 //! The daemons of a row, and everything around them that can be made bad.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use rustix::process::Rlimit;
 
 use super::{
+    build::Build,
     network::Network,
     node::{clock, disk},
     proxy::Proxy,
     random::Random,
     row::{Ground, Row},
 };
-use crate::{Cluster, Launch, Sandbox};
+use crate::{
+    Cluster, Launch, Sandbox,
+    wait::{SOON, until},
+};
+
+/// Clusters of this process so far.
+static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+
+/// A free port of an address that no connection of this machine comes from: a coordinator that is away for a while finds
+/// its port free again, whoever dials beside it.
+fn loopback() -> String {
+    let number =
+        std::process::id().wrapping_add(CLUSTERS.fetch_add(1, Ordering::Relaxed).wrapping_mul(7_919));
+    format!("127.{}.{}.{}:0", 1 + number / 62_500 % 250, 1 + number / 250 % 250, 1 + number % 250)
+}
 
 /// A cluster on its ground. The fields are dropped in this order: daemons before what they stand on.
 #[derive(Debug)]
@@ -33,6 +52,7 @@ pub struct Stage<'a> {
     pub patience: Duration,
     /// The cables.
     pub network: Option<Network>,
+    next_words: Vec<(Vec<u8>, Vec<u8>)>,
     ground: Ground,
     program: &'static str,
     flags: Vec<String>,
@@ -41,7 +61,7 @@ pub struct Stage<'a> {
 impl<'a> Stage<'a> {
     /// Starts the daemons of a row; none, and a loud line, where this machine has no such ground.
     pub async fn set(sandbox: &'a Sandbox, row: &Row, seed: u64) -> Result<Option<Self>> {
-        let mut launch = Launch::coordinator();
+        let mut launch = Launch { listen: loopback(), ..Launch::coordinator() };
         let mut network = None;
         match row.ground {
             Ground::Loopback | Ground::Proxies => (),
@@ -74,12 +94,13 @@ impl<'a> Stage<'a> {
             descriptors: BTreeMap::new(),
             patience: Duration::from_secs(row.deadline) * 2 / 3,
             network,
+            next_words: Vec::new(),
             ground: row.ground,
             program: row.program,
             flags: row.workers.first().cloned().unwrap_or_default(),
         };
         for flags in &row.workers {
-            stage.add_worker_with(flags).await?;
+            stage.add_worker_of(row.program, flags).await?;
         }
         stage.cluster.wait_for_idle(row.workers.len()).await?;
         Ok(Some(stage))
@@ -89,20 +110,38 @@ impl<'a> Stage<'a> {
     pub async fn add_worker(&mut self, more: &[&str]) -> Result<()> {
         let mut flags = self.flags.clone();
         flags.extend(more.iter().map(|flag| (*flag).to_owned()));
-        self.add_worker_with(&flags).await
+        self.add_worker_of(self.program, &flags).await
     }
 
-    async fn add_worker_with(&mut self, flags: &[String]) -> Result<()> {
+    /// Starts one more worker, which says that it is of another build, and waits until the coordinator believes it.
+    pub async fn add_build(&mut self, build: Build) -> Result<()> {
+        ensure!(self.ground == Ground::Proxies, "another build needs proxies");
+        self.next_words = build.words();
+        self.add_worker(&[]).await?;
+        let id = self.cluster.workers.last().context("the worker")?.id.clone();
+        let listed = || async {
+            let workers = self.cluster.list_workers().await?;
+            let worker = workers.into_iter().find(|worker| worker.worker_id == id);
+            Ok(worker.and_then(|worker| worker.capabilities).map(|capabilities| capabilities.version))
+        };
+        let version = until("the worker is listed", SOON, listed).await?;
+        ensure!(version == build.version(), "it says that it is of version {version}");
+        Ok(())
+    }
+
+    /// Starts one more worker of this program, with these flags.
+    pub async fn add_worker_of(&mut self, program: &str, flags: &[String]) -> Result<()> {
         let number = self.cluster.workers.len() + 1;
         let label = format!("worker-{number}");
         let coordinator = self.cluster.coordinator.grpc.clone();
-        let mut launch = Launch::worker(&label, self.program, &coordinator);
+        let mut launch = Launch::worker(&label, program, &coordinator);
         match self.ground {
             Ground::Loopback => (),
             Ground::Proxies => {
                 let (ring, up) = (self.proxy().await?, self.proxy().await?);
                 up.forward_to(&coordinator)?;
-                launch = Launch::worker(&label, self.program, &up.address());
+                up.reword(std::mem::take(&mut self.next_words));
+                launch = Launch::worker(&label, program, &up.address());
                 launch = launch.flags(["--advertise-address", &ring.address()]);
                 self.ring_links.insert(label.clone(), ring);
                 self.coordinator_links.insert(label.clone(), up);

@@ -5,6 +5,7 @@ use ringtune_proto::v1::{self, JobState};
 
 use super::{
     clean::Results,
+    measure::Measured,
     row::Row,
     story::{self, Seen},
 };
@@ -25,6 +26,15 @@ pub(super) fn judge(
     ensure!(results.listed_steps == all, "ListSteps has {:?}", results.listed_steps);
     ensure!(results.measured_steps == all, "metrics.csv has {:?}", results.measured_steps);
     ensure!(results.embedding == clean.embedding, "it learned another embedding than without faults");
+    for (name, hash) in &results.checkpoints {
+        // What is kept of several may differ: one that was damaged is taken off the job.
+        let as_without = clean.checkpoints.get(name).is_none_or(|wanted| wanted == hash);
+        ensure!(as_without, "{name} is another one than without faults");
+    }
+    if row.keeps_checkpoints {
+        let (found, wanted) = (results.checkpoints.keys(), clean.checkpoints.keys());
+        ensure!(found.clone().eq(wanted.clone()), "its checkpoints are {found:?} instead of {wanted:?}");
+    }
     if row.one_ring {
         let epochs = events.iter().filter_map(|seen| story::step(seen).map(|step| step.epoch));
         let newest = epochs.max().unwrap_or_default();
@@ -37,6 +47,13 @@ pub(super) fn judge(
     Ok(())
 }
 
+/// Where nothing was lost, nobody says that something was.
+pub(super) fn needless(row: &Row, measured: Measured) -> Result<()> {
+    let none = measured.detect.is_none() || !row.one_ring;
+    ensure!(none, "a loss was seen although there was none: {measured:?}");
+    Ok(())
+}
+
 /// The job has to have succeeded.
 pub(super) fn succeeded(job: &v1::Job) -> Result<()> {
     ensure!(job.state() == JobState::Succeeded, "the job is {:?}: {}", job.state(), job.state_reason);
@@ -45,7 +62,10 @@ pub(super) fn succeeded(job: &v1::Job) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::{
+        collections::BTreeMap,
+        time::{Duration, Instant},
+    };
 
     use ringtune_proto::v1::job_event::Event;
 
@@ -57,6 +77,7 @@ mod tests {
             states: ["a", "b"].map(str::to_owned).to_vec(),
             measured_steps: vec![1, 2],
             listed_steps: vec![1, 2],
+            checkpoints: BTreeMap::from([("checkpoint-2.safetensors".to_owned(), "c".to_owned())]),
         }
     }
 
@@ -69,11 +90,23 @@ mod tests {
         };
         let (mut events, mut found) = (vec![seen(1), seen(2)], results());
         change(&mut job, &mut events, &mut found);
-        let row = Row::new("row", 2).steps(2).one_ring();
+        let row = Row { keeps_checkpoints: true, ..Row::new("row", 2).steps(2).one_ring() };
         judge(&row, &job, &events, &found, &results())
             .err()
             .map(|error| error.to_string())
             .unwrap_or_default()
+    }
+
+    #[test]
+    fn a_ring_that_lost_nothing_shows_no_loss() {
+        let found = |detect: Option<u64>| Measured {
+            detect: detect.map(Duration::from_millis),
+            ..Measured::default()
+        };
+        let row = Row::new("row", 2);
+        assert!(needless(&row, found(Some(1))).is_ok() && needless(&row, found(None)).is_ok());
+        let row = row.one_ring();
+        assert!(needless(&row, found(Some(1))).is_err() && needless(&row, found(None)).is_ok());
     }
 
     #[test]
@@ -91,6 +124,11 @@ mod tests {
         assert!(problem(|_, _, found| found.embedding.push('x')).contains("another embedding"));
         assert!(problem(|_, _, found| found.states[1].push('x')).contains("after step 2"));
         assert!(problem(|_, _, found| found.states[0].clear()).contains("step 1 has no hash"));
+        let other = |found: &mut Results| {
+            found.checkpoints.values_mut().for_each(|hash| hash.push('x'));
+        };
+        assert!(problem(|_, _, found| other(found)).contains("checkpoint-2.safetensors is another one"));
+        assert!(problem(|_, _, found| found.checkpoints.clear()).contains("its checkpoints are []"));
         let changed = |_: &mut v1::Job, events: &mut Vec<Seen>, _: &mut Results| {
             if let Event::Step(step) = &mut events[1].event {
                 step.epoch = 2;

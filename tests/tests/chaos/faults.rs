@@ -142,6 +142,25 @@ async fn so_many_bits_flip_and_no_more() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn words_arrive_as_others_where_a_connection_begins_and_nowhere_else() -> Result<()> {
+    let (proxy, first, _far) = connection().await?;
+    drop(first);
+    proxy.reword(vec![(b"this build".to_vec(), b"some other".to_vec())]);
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    proxy.forward_to(&listener.local_addr()?.to_string())?;
+    let mut near = TcpStream::connect(proxy.address()).await?;
+    let (mut far, _) = listener.accept().await?;
+    near.write_all(b"I am this build.").await?;
+    let begins = receive(&mut far, 16).await?;
+    ensure!(begins == b"I am some other.", "{begins:?}");
+    near.write_all(&[b'.'; 4096]).await?;
+    receive(&mut far, 4096).await?;
+    near.write_all(b"I am this build.").await?;
+    ensure!(receive(&mut far, 16).await? == b"I am this build.");
+    Ok(())
+}
+
 /// Whether a daemon's HTTP page answers at once.
 async fn answers(address: &str) -> bool {
     let ask = async {

@@ -32,3 +32,20 @@ pub(super) fn rows() -> Vec<Row> {
         ]),
     ]
 }
+
+/// A coordinator that is away for so long that everything which is bounded by minutes would show.
+pub(super) fn long() -> Vec<Row> {
+    vec![
+        Row::new("the_coordinator_is_away_for_eleven_minutes", 2)
+            .flags(&["--gradient-takes=200"])
+            .steps(3_800)
+            .deadline(1_500)
+            .one_ring()
+            .acts([
+                Act::Step(20),
+                Act::Kill(Who::Coordinator),
+                pause(660_000..661_000),
+                Act::StartAgain(Who::Coordinator),
+            ]),
+    ]
+}

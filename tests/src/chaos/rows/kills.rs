@@ -1,6 +1,7 @@
 //! Workers that die, in every phase of a job.
 
 use crate::chaos::{
+    build::Build,
     proxy::{Way, Weather},
     row::{Act, Ground, Row, Who, pause},
 };
@@ -42,6 +43,19 @@ fn phases() -> Vec<Row> {
             .key("train.checkpointing_steps", 1)
             .key("train.checkpoints_total_limit", 2)
             .acts([Act::Step(20), pause(0..100), Act::Kill(Who::Rank(0))]),
+        // As below, but with a checkpoint in the middle of the job: it must not be seen before all of it has come.
+        large("rank_0_dies_while_a_checkpoint_is_sent")
+            .on(Ground::Proxies)
+            .steps(80)
+            .key("train.checkpointing_steps", 40)
+            .acts([
+                Act::Step(30),
+                Act::CoordinatorLink(Who::Rank(0), Weather::narrow(1_000_000)),
+                Act::Step(40),
+                Act::Uploading,
+                pause(100..600),
+                Act::Kill(Who::Rank(0)),
+            ]),
         Row::new("a_worker_dies_while_it_draws_a_preview", 2)
             .flags(&["--gradient-takes=25", "--pictures-take=900"])
             .key("train.validation_prompt", "a photo of a <green-star>")
@@ -127,6 +141,22 @@ fn newcomers() -> Vec<Row> {
             Act::AddOther,
             Act::StepOfEpoch(2),
             pause(300..600),
+            Act::NoMember(Who::Worker(3)),
+        ]),
+        Row::new("a_worker_of_a_newer_build_comes", 2).on(Ground::Proxies).steps(120).acts([
+            Act::Step(10),
+            Act::Kill(Who::Worker(2)),
+            Act::AddBuild(Build::Newer),
+            Act::Member(Who::Worker(3)),
+            Act::StepOfEpoch(3),
+        ]),
+        // A ring that re-forms does not take in a worker whose rings cannot.
+        Row::new("a_worker_of_an_older_build_comes", 2).on(Ground::Proxies).steps(120).acts([
+            Act::Step(10),
+            Act::Kill(Who::Worker(2)),
+            Act::AddBuild(Build::Older),
+            Act::StepOfEpoch(2),
+            pause(600..900),
             Act::NoMember(Who::Worker(3)),
         ]),
         giving("a_newcomer_dies_while_it_takes_the_state", Who::Worker(3)),

@@ -33,7 +33,10 @@ pub(super) fn rows() -> Vec<Row> {
             pause(0..60),
             Act::Terminate(Who::Rank(1)),
         ]),
-        Row::new("an_engine_hangs", 2).flag_of(1, "--hang-on-gradient=20").deadline(100),
+        Row::new("an_engine_hangs", 2)
+            .flag_of(1, "--hang-on-gradient=20")
+            .deadline(100)
+            .acts([Act::Step(19), Act::ByItself]),
         not_a_number(),
     ]
 }
@@ -42,6 +45,7 @@ pub(super) fn rows() -> Vec<Row> {
 /// first one of step 20: that step is skipped in both runs.
 fn not_a_number() -> Row {
     let mut row = Row::new("one_rank_computes_not_a_number", 2).one_ring();
+    row.acts = vec![Act::Step(19), Act::ByItself];
     row.workers[1].push("--not-finite-on-gradient=20".to_owned());
     row.clean_flags.push("--not-finite-on-gradient=39".to_owned());
     row

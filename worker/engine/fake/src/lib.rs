@@ -10,7 +10,7 @@ mod script;
 use std::{
     path::PathBuf,
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ringtune_engine::{
@@ -171,12 +171,14 @@ impl TextualInversion for FakeEngine {
         while self.script.machine.hang_on_gradient == Some(count) {
             compute_for(Duration::from_secs(1));
         }
+        let started = Instant::now();
         let slow = self.script.machine.slow_gradient.filter(|(slow, _)| *slow == count);
         compute_for(slow.map_or(self.script.gradient_takes, |(_, takes)| takes));
         let finite = !self.script.not_finite.is_some_and(|(first, last)| (first..=last).contains(&count));
         let grad = pulls(microbatch);
         let loss = if finite { squares(&grad) } else { f32::NAN };
-        Ok(Gradient { loss, grad, finite, forward_seconds: 0.0, backward_seconds: 0.0 })
+        let forward_seconds = started.elapsed().as_secs_f64();
+        Ok(Gradient { loss, grad, finite, forward_seconds, backward_seconds: 0.0 })
     }
 
     fn loss(&mut self, microbatch: &Microbatch) -> Result<f32, EngineError> {
