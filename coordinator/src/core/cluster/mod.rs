@@ -55,6 +55,9 @@ pub struct Options {
     pub head: i64,
     /// So long a member of a ring that is being formed may be away: the others wait for it.
     pub entry: i64,
+    /// So long a member may stay away after a restart of the coordinator if another one says that it lost it: nearly all
+    /// that live are back by then.
+    pub named: i64,
     /// A ring that changes so often without a step goes back to the queue.
     pub fruitless: u32,
     /// Steps of a job whose states are remembered, the newest ones.
@@ -84,8 +87,9 @@ impl Default for Options {
             tries: 3,
             verdict: 400,
             spare: 600_000,
-            head: 3_000,
+            head: 2_500,
             entry: 1_500,
+            named: 4_500,
             fruitless: 12,
             hashes: 1000,
             queued_jobs: 20_000,

@@ -10,11 +10,15 @@ const LINK_BREAKS: u32 = 3;
 
 /// `live`: those that are not gone, of whom there is at least one.
 pub(super) fn decide(view: &View, live: &[usize]) -> Decision {
+    let named = named(view, live);
     // 1. After a restart of the coordinator: who is not back yet may have been lost, or not.
+    let earlier = view.limits.timeout.min(view.limits.recovery).saturating_sub(view.limits.named).max(0);
     let expected = live.iter().filter_map(|rank| match view.members[*rank].presence {
-        Presence::Expected { soon, .. } if view.now < soon => Some(soon),
+        Presence::Expected { soon, .. } if named.contains(rank) => Some(soon.plus(-earlier)),
+        Presence::Expected { soon, .. } => Some(soon),
         _ => None,
     });
+    let expected = expected.filter(|until| view.now < *until);
     if let Some(until) = expected.min() {
         return Decision::Nothing(Some(until));
     }
@@ -23,7 +27,6 @@ pub(super) fn decide(view: &View, live: &[usize]) -> Decision {
         return Decision::Nothing(until);
     }
     // 3. Who is lost.
-    let named = named(view, live);
     let (mut lost, mut rest): (Vec<usize>, Vec<usize>) = live.iter().partition(|rank| {
         let absent = view.away_since(**rank).is_some() || named.contains(rank);
         let worked_off = view.members[**rank].standing == Standing::Finished;

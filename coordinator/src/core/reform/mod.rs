@@ -43,6 +43,8 @@ pub(super) struct Limits {
     pub(super) head: i64,
     /// A member may be away for so long while its ring is being formed.
     pub(super) entry: i64,
+    /// Whom another member lost may be away for so long after a restart of the coordinator.
+    pub(super) named: i64,
 }
 
 /// A place in the ring.

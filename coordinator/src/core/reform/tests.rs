@@ -6,8 +6,15 @@ use super::*;
 
 const NOW: Time = Time(1_000_000);
 
-const LIMITS: Limits =
-    Limits { verdict: 400, recovery: 60_000, timeout: 15_000, spare: 600_000, head: 3_000, entry: 1_500 };
+const LIMITS: Limits = Limits {
+    verdict: 400,
+    recovery: 60_000,
+    timeout: 15_000,
+    spare: 600_000,
+    head: 3_000,
+    entry: 1_500,
+    named: 4_500,
+};
 
 fn ago(milliseconds: i64) -> Time {
     NOW.plus(-milliseconds)
@@ -199,7 +206,12 @@ fn members_that_are_away_are_given_up_only_where_nobody_vouches_for_them() {
     let expected = Seat { presence, ..seat(Training) };
     assert_eq!(decide(&view(&[expected, expected])), later(50));
     assert_eq!(decide(&view(&[expected, seat(Training)])), Decision::Nothing(None));
-    assert_eq!(decide(&view(&[expected, waits(900, 0)])), later(10));
+    assert_eq!(decide(&view(&[expected, seat(Training), waits(900, 1)])), later(10));
+    // One that another member lost may stay away until 4.5 s after the restart, which was 15 s before `soon`.
+    let presence = Presence::Expected { soon: NOW.plus(11_000), late: NOW.plus(60_000) };
+    let missed = Seat { presence, ..seat(Training) };
+    assert_eq!(decide(&view(&[missed, waits(900, 0)])), later(500));
+    assert_eq!(decide(&view(&[seat(Training), waits(900, 0), missed])), later(11_000));
     let over = Seat { presence: Presence::Expected { soon: NOW, late: NOW.plus(50) }, ..expected };
     assert_eq!(decide(&view(&[over, waits(900, 0)])), reform(&[1], &[0]));
     // Rank 0 sends the files: if it is gone for long, another one does.

@@ -44,6 +44,7 @@ impl Turn<'_> {
                 spare: options.spare,
                 head: options.head,
                 entry: options.entry,
+                named: options.named,
             },
         })
     }
