@@ -24,6 +24,7 @@ mod shared_map;
 mod stop;
 mod time;
 mod turn;
+mod verification;
 mod waiting;
 mod worker;
 
@@ -45,5 +46,6 @@ pub use refusal::Refusal;
 pub use session::{Sender, SessionId};
 pub use stop::{Goal, Stop};
 pub use time::Time;
+pub use verification::{Difference, NewVerification, Verification};
 pub use waiting::Waiting;
 pub use worker::{Capabilities, Place, Worker, WorkerState};

@@ -114,6 +114,13 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
             format!("this worker ({VERSION}) does not know all its options; install version {version}");
         return Err(wrong("spec")(&reason));
     }
+    let last_step = |proof: v1::Proof| {
+        u64::try_from(proof.last_step)
+            .ok()
+            .filter(|last| *last >= 1)
+            .ok_or_else(|| wrong("proof.last_step")(&proof.last_step))
+    };
+    let proof = wire.proof.map(last_step).transpose()?;
     Ok(Assignment {
         ring,
         rank,
@@ -127,6 +134,7 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
             .filter(|version| !version.is_empty())
             .unwrap_or_else(|| VERSION.to_owned()),
         resume_from: wire.resume_from,
+        proof,
         // The session knows.
         re_forms: false,
     })

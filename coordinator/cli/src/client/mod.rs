@@ -140,6 +140,18 @@ impl Client {
         self.present(doing, answer.job)
     }
 
+    /// Has steps of a job computed again; safe to repeat with the same `request_id`.
+    pub async fn verify_job(&self, wanted: v1::VerifyJobRequest) -> Result<v1::Job, ClientError> {
+        let doing = "verify the job";
+        let answer = self
+            .call(doing, || {
+                let (mut jobs, request) = (self.jobs(), unary(wanted.clone()));
+                async move { jobs.verify_job(request).await }
+            })
+            .await?;
+        self.present(doing, answer.job)
+    }
+
     /// Reads one job.
     pub async fn get_job(&self, job: Uuid) -> Result<v1::Job, ClientError> {
         let doing = "read the job";
