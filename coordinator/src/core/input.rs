@@ -8,9 +8,10 @@ use ringtune_shared::job::{JobSpec, QueueSpec};
 use ringtune_shared::version::Dialect;
 
 use super::job::{Phase, RequestKey, Trouble};
+use super::pin::Pin;
 use super::record::{ArtifactRecord, LogLevel, Progress, StepRecord};
 use super::session::{Sender, SessionId};
-use super::verification::NewVerification;
+use super::verification::Verification;
 use super::worker::Capabilities;
 
 /// Everything that can happen.
@@ -106,6 +107,17 @@ pub struct NewJob {
     pub request: Option<RequestKey>,
     /// What the checkpoint has that it goes on from, if it does.
     pub resumed: Option<Resumed>,
+}
+
+/// A verification that passed all checks.
+#[derive(Debug, Clone)]
+pub struct NewVerification {
+    /// With the spec of the job that is verified, but for the checkpoint that it begins with.
+    pub job: NewJob,
+    /// What is verified.
+    pub verification: Verification,
+    /// Of the job that is verified.
+    pub pin: Arc<Pin>,
 }
 
 /// A worker's first words.

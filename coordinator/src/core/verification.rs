@@ -3,27 +3,11 @@
 //! It has the other job's spec and pin, and so its steps come to the same bits. Its ring has one member, because the sum of
 //! a step is the same for any number.
 
-use std::sync::Arc;
-
 use ringtune_shared::ids::{ContentHash, JobId};
 use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
-use super::input::NewJob;
-use super::job::Job;
-use super::pin::Pin;
 use super::record::StepRecord;
-
-/// A verification that passed all checks.
-#[derive(Debug, Clone)]
-pub struct NewVerification {
-    /// With the spec of the job that is verified, but for the checkpoint that it begins with.
-    pub job: NewJob,
-    /// What is verified.
-    pub verification: Verification,
-    /// Of the job that is verified.
-    pub pin: Arc<Pin>,
-}
 
 /// Which steps are computed again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,50 +82,5 @@ impl Verification {
                 Some((Failure::Rank, format!("rank 0 did not say to which state it came after step {step}")))
             }
         }
-    }
-}
-
-/// What an ordinary job takes from its spec, and a verification from what it verifies.
-impl Job {
-    /// Its last step; 0: it has none.
-    pub fn total_steps(&self) -> u64 {
-        self.verification
-            .as_ref()
-            .map_or_else(|| self.spec.total_steps(), |verification| verification.last_step)
-    }
-
-    /// Ranks wanted, and the fewest that it starts on.
-    pub fn ranks(&self) -> (u32, u32) {
-        let size = &self.spec.common.cluster;
-        if self.verification.is_some() { (1, 1) } else { (size.world_size, size.min_world_size) }
-    }
-
-    /// What its ranks do, as in "training on 3 rank(s)".
-    pub(super) fn activity(&self) -> String {
-        match &self.verification {
-            Some(Verification { job, .. }) => format!("computing steps of {job} again"),
-            None => self.spec.activity().to_string(),
-        }
-    }
-
-    /// What is said of it once it succeeded.
-    pub(super) fn success(&self) -> String {
-        match &self.verification {
-            Some(Verification { job, first_step, last_step, .. }) => {
-                format!("same: steps {first_step} to {last_step} of {job}")
-            }
-            None => self.spec.success(self.step),
-        }
-    }
-
-    /// The newest step of those to be verified that was found the same; 0: none yet. Only such steps are kept.
-    pub fn compared(&self) -> u64 {
-        let first = self.verification.as_ref().map_or(u64::MAX, |verification| verification.first_step);
-        if self.step >= first { self.step } else { 0 }
-    }
-
-    /// Whether it is a verification of steps that were not all compared.
-    pub(super) fn lacks_proof(&self) -> bool {
-        self.verification.as_ref().is_some_and(|verification| self.step < verification.last_step)
     }
 }

@@ -6,7 +6,7 @@ use ringtune_shared::ids::JobId;
 
 use super::Turn;
 use crate::core::effect::Write;
-use crate::core::input::NewJob;
+use crate::core::input::{NewJob, NewVerification};
 use crate::core::job::Job;
 use crate::core::job_state::JobState;
 use crate::core::pin::Pin;
@@ -14,7 +14,7 @@ use crate::core::record::{EventBody, JobEvent, LogLevel};
 use crate::core::refusal::Refusal;
 use crate::core::scheduler::choose_class;
 use crate::core::stop::Goal;
-use crate::core::verification::{NewVerification, Verification};
+use crate::core::verification::Verification;
 use crate::core::waiting::problem;
 
 impl Turn<'_> {
