@@ -45,8 +45,8 @@ pub fn compose(learned: &[Learned<'_>], facts: &EmbeddingFacts, last_state: Opti
 /// Every step can be computed again, by whoever has the job.
 fn how_to_check(last_state: ContentHash) -> String {
     format!(
-        "\nState after the last step: `sha256:{last_state}`. Where the job is, `ringtune verify JOB` computes its steps \
-         again and compares the state after each of them with what is stored.\n"
+        "\nState after the last step: `sha256:{last_state}`. To check it, run `ringtune verify JOB` against the coordinator \
+         that has the job: a worker computes the steps again and compares the state after each.\n"
     )
 }
 
