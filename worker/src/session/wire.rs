@@ -352,6 +352,18 @@ mod tests {
     }
 
     #[test]
+    fn steps_to_be_computed_again_end_with_one_that_there_is() {
+        assert_eq!(assignment(wire()).unwrap().proof, None);
+        let proving =
+            |last_step| assignment(v1::Assignment { proof: Some(v1::Proof { last_step }), ..wire() });
+        assert_eq!(proving(7).unwrap().proof, Some(7));
+        for wrong in [0, -1] {
+            let text = proving(wrong).unwrap_err().to_string();
+            assert!(text.contains("proof.last_step"), "{text}");
+        }
+    }
+
+    #[test]
     fn a_joiner_has_no_rank_and_another_must_have_one_of_its_ring() {
         let joins =
             v1::Assignment { joins: true, rank: -1, resume_from: "artifact://x".to_owned(), ..wire() };

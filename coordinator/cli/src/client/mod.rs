@@ -134,7 +134,8 @@ impl Client {
         let answer = self
             .call(doing, || {
                 let (mut jobs, request) = (self.jobs(), unary(request.clone()));
-                async move { jobs.create_job(request).await }
+                // The spec and the job in it make a large future.
+                Box::pin(async move { jobs.create_job(request).await })
             })
             .await?;
         self.present(doing, answer.job)
