@@ -16,8 +16,11 @@ pub const WORKER_PROTOCOLS: ProtocolRange = ProtocolRange { min: 2, max: 3 };
 /// A ring whose members all have it goes on without a member that it loses, and takes others in while it runs.
 pub const RE_FORM: &str = "re-form";
 
+/// A worker that has it can compute the steps of a job again, up to any of them, without making files of them.
+pub const VERIFY: &str = "verify";
+
 /// What this build has beyond them, by name: what only some builds of one protocol can do.
-pub const WORKER_FEATURES: [&str; 1] = [RE_FORM];
+pub const WORKER_FEATURES: [&str; 2] = [RE_FORM, VERIFY];
 
 /// The protocols of RingService that this build speaks. A ring speaks the newest one that all its members do: each
 /// protocol of WorkerService has one of RingService, of the same number.

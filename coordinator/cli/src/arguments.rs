@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, path::PathBuf, str::FromStr};
 
 use clap::{Args, Parser, Subcommand};
 use ringtune_proto::{convert::job_state_from_name, v1::JobState};
@@ -53,6 +53,8 @@ pub enum Command {
     Status(JobArguments),
     /// Follow jobs until they end; exits with their outcome
     Watch(WatchArguments),
+    /// Compute steps of a job again, and compare the state after each with the hash that is stored of it
+    Verify(VerifyArguments),
     /// Stop a job and keep the artifacts that it has so far
     Cancel(CancelArguments),
     /// List the workers
@@ -251,6 +253,68 @@ pub struct WatchArguments {
     pub output: OutputArguments,
 }
 
+/// Arguments of `verify`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ringtune verify JOB                        every step that is stored
+  ringtune verify JOB --steps 100-120        from the newest checkpoint before step 100
+
+With each step the coordinator stores the SHA-256 of the state after it: what is learned, and all
+that the next steps depend on. One worker of the numerics class that the job was computed on does the
+steps again, from the job's own pictures and model, with as many threads. It makes no files.
+
+The verification is a job of its own: `list`, `status`, `watch` and `cancel` take it, and Ctrl-C only
+stops watching. The last line says \"same: steps A to B of JOB\", or names the first step that differs
+with both hashes.
+
+Exit codes: 0 all steps are the same, 1 one differs or the verification failed, 2 wrong usage,
+3 the coordinator cannot be reached.")]
+pub struct VerifyArguments {
+    /// The job id, as `ringtune submit` printed it; the job may still run
+    #[arg(value_name = "JOB")]
+    pub job: Uuid,
+    /// Only these steps, both ends included, or only one [default: all that are stored]
+    #[arg(long, value_name = "A-B")]
+    pub steps: Option<StepRange>,
+    /// Makes it safe to ask the same again: the same id gives the same verification [default: a new one, which is printed
+    /// if the coordinator does not answer]
+    #[arg(long, value_name = "ID")]
+    pub request_id: Option<String>,
+    /// Which coordinator.
+    #[command(flatten)]
+    pub coordinator: CoordinatorArguments,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
+/// Steps, both ends included, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepRange {
+    /// The first.
+    pub first: i64,
+    /// The last, not before it.
+    pub last: i64,
+}
+
+impl FromStr for StepRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let step = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<i64>().ok().filter(|step| digits && *step >= 1)
+        };
+        match step(first).zip(step(last)) {
+            Some((first, last)) if first <= last => Ok(Self { first, last }),
+            Some(_) => Err("the first step is after the last; allowed: as in 100-120".to_owned()),
+            None => Err("allowed: two steps from 1 as in 100-120, or one as in 100".to_owned()),
+        }
+    }
+}
+
 /// Arguments of `cancel`.
 #[derive(Debug, Args)]
 pub struct CancelArguments {
@@ -350,6 +414,20 @@ mod tests {
         assert_eq!(parse(&[&id, &id]).expect("two"), (2, false));
         assert_eq!(parse(&["--all"]).expect("all"), (0, true));
         assert!(parse(&[]).is_err() && parse(&[&id, "--all"]).is_err());
+    }
+
+    #[test]
+    fn steps_are_two_or_one() {
+        let parse = |text: &str| text.parse::<StepRange>().map(|steps| (steps.first, steps.last));
+        assert_eq!(parse("100-120"), Ok((100, 120)));
+        assert_eq!(parse("7"), Ok((7, 7)));
+        for wrong in
+            ["", "-", "-5", "5-", "0-3", "0", "+1-2", "1-2-3", "a-b", "99999999999999999999", "1 - 2"]
+        {
+            let problem = parse(wrong).expect_err(wrong);
+            assert!(problem.contains("100-120, or one"), "{wrong}: {problem}");
+        }
+        assert!(parse("9-3").expect_err("backwards").contains("after the last"));
     }
 
     #[test]

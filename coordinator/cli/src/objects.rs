@@ -34,10 +34,47 @@ pub struct JobObject {
     priority: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     ring: Option<RingObject>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verification: Option<VerificationObject>,
     create_time: String,
     start_time: String,
     end_time: String,
     update_time: String,
+}
+
+/// What a job verifies within its line of JSON.
+#[derive(Debug, Serialize)]
+struct VerificationObject {
+    job_id: String,
+    first_step: i64,
+    last_step: i64,
+    compared: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    difference: Option<DifferenceObject>,
+}
+
+#[derive(Debug, Serialize)]
+struct DifferenceObject {
+    step: i64,
+    stored_sha256: String,
+    computed_sha256: String,
+}
+
+impl From<&v1::Verification> for VerificationObject {
+    fn from(verification: &v1::Verification) -> Self {
+        let difference = |difference: &v1::StateDifference| DifferenceObject {
+            step: difference.step,
+            stored_sha256: difference.stored_sha256.clone(),
+            computed_sha256: difference.computed_sha256.clone(),
+        };
+        Self {
+            job_id: verification.job_id.clone(),
+            first_step: verification.first_step,
+            last_step: verification.last_step,
+            compared: verification.compared,
+            difference: verification.difference.as_ref().map(difference),
+        }
+    }
 }
 
 /// A job's ring within its line of JSON.
@@ -91,6 +128,7 @@ impl From<&v1::Job> for JobObject {
             labels: queue.labels.into_iter().collect(),
             priority: queue.priority,
             ring: ring.map(RingObject::from),
+            verification: job.verification.as_ref().map(VerificationObject::from),
             create_time: time_text(job.create_time.as_ref()),
             start_time: time_text(job.start_time.as_ref()),
             end_time: time_text(job.end_time.as_ref()),

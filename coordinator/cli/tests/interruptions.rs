@@ -135,6 +135,13 @@ impl JobService for Flaky {
             _ => Ok(Response::new(v1::CreateJobResponse { job: Some(v1::Job::default()) })),
         }
     }
+    async fn verify_job(
+        &self,
+        _request: Request<v1::VerifyJobRequest>,
+    ) -> Result<Response<v1::VerifyJobResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
     async fn get_job(&self, _: Request<v1::GetJobRequest>) -> Result<Response<v1::GetJobResponse>, Status> {
         // Away for the first two calls.
         match self.calls.fetch_add(1, Ordering::Relaxed) {

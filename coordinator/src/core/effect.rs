@@ -161,6 +161,8 @@ pub struct Assignment {
     pub protocol: u32,
     /// The job's newest checkpoint, which takes the place of the spec's.
     pub resume_from: Option<ContentHash>,
+    /// The steps were done before, and are only computed again, up to this one.
+    pub proof: Option<u64>,
 }
 
 /// The ring of a job has new members.

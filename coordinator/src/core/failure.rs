@@ -14,4 +14,8 @@ pub enum Failure {
     NeighbourLost,
     /// A step that was done again gave another state than before.
     Diverged,
+    /// A step of another job that was computed again came to another state than the one that is stored.
+    Differs,
+    /// What steps are stored of the job to be verified is there no more.
+    NothingToCompare,
 }

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
-use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::{JobSpec, QueueSpec};
 use ringtune_shared::version::Dialect;
 
 use super::job::{Phase, RequestKey, Trouble};
+use super::pin::Pin;
 use super::record::{ArtifactRecord, LogLevel, Progress, StepRecord};
 use super::session::{Sender, SessionId};
+use super::verification::Verification;
 use super::worker::Capabilities;
 
 /// Everything that can happen.
@@ -17,6 +19,8 @@ use super::worker::Capabilities;
 pub enum Input {
     /// A user asks for a job.
     CreateJob(NewJob),
+    /// A user asks for steps of a job to be computed again.
+    VerifyJob(Box<NewVerification>),
     /// A user wants a job to stop.
     CancelJob {
         /// The job.
@@ -60,6 +64,19 @@ pub enum Input {
     RankReport(Sender, RankReport),
     /// Rank 0 did a step.
     RankStep(Sender, JobId, Epoch, StepRecord),
+    /// Rank 0 of a verification did a step.
+    StepAgain {
+        /// Who.
+        sender: Sender,
+        /// The verification.
+        job: JobId,
+        /// In which epoch of its ring.
+        epoch: Epoch,
+        /// The step.
+        step: StepRecord,
+        /// The state after it, as it is stored with the job that is verified.
+        stored: Option<ContentHash>,
+    },
     /// A line for the job's log.
     RankLog {
         /// Who.
@@ -90,6 +107,17 @@ pub struct NewJob {
     pub request: Option<RequestKey>,
     /// What the checkpoint has that it goes on from, if it does.
     pub resumed: Option<Resumed>,
+}
+
+/// A verification that passed all checks.
+#[derive(Debug, Clone)]
+pub struct NewVerification {
+    /// With the spec of the job that is verified, but for the checkpoint that it begins with.
+    pub job: NewJob,
+    /// What is verified.
+    pub verification: Verification,
+    /// Of the job that is verified.
+    pub pin: Arc<Pin>,
 }
 
 /// A worker's first words.

@@ -14,6 +14,7 @@ use super::record::Checkpoint;
 use super::refusal::Refusal;
 use super::stop::Stop;
 use super::time::Time;
+use super::verification::Verification;
 
 /// What a user asked for, and what became of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,6 +67,8 @@ pub struct Job {
     pub stop: Option<Stop>,
     /// The newest of its checkpoints that are there; kept after the end.
     pub checkpoint: Option<Checkpoint>,
+    /// Whose steps it computes again; none: it is an ordinary job.
+    pub verification: Option<Verification>,
 }
 
 impl Job {

@@ -4,6 +4,7 @@
 //! come in with the input; what is to be done comes out as [`Effects`], writes first.
 
 mod cluster;
+mod course;
 mod deadlines;
 mod effect;
 mod failure;
@@ -24,13 +25,14 @@ mod shared_map;
 mod stop;
 mod time;
 mod turn;
+mod verification;
 mod waiting;
 mod worker;
 
 pub use cluster::{Cluster, Options, Recovered};
 pub use effect::{Action, Assignment, Down, Effects, EnterRing, OtherEpoch, Reformed, Write};
 pub use failure::Failure;
-pub use input::{Fault, HeldRank, Hello, Input, NewJob, RankReport};
+pub use input::{Fault, HeldRank, Hello, Input, NewJob, NewVerification, RankReport};
 pub use job::{
     Broken, BrokenLink, Job, Joiner, Member, Pause, Phase, Reforming, RequestKey, Ring, Trouble, TroubleKind,
 };
@@ -45,5 +47,6 @@ pub use refusal::Refusal;
 pub use session::{Sender, SessionId};
 pub use stop::{Goal, Stop};
 pub use time::Time;
+pub use verification::{Difference, Verification};
 pub use waiting::Waiting;
 pub use worker::{Capabilities, Place, Worker, WorkerState};

@@ -2,6 +2,7 @@
 
 use ringtune_shared::ids::WorkerId;
 
+use super::job::Job;
 use super::scheduler::{Candidate, FreeWorkers};
 use super::shared_map::SharedMap;
 use super::time::Time;
@@ -49,8 +50,12 @@ impl Standing {
 struct Class {
     /// In rank order.
     free: SharedMap<(String, WorkerId), Seat>,
+    /// Those of them that can verify.
+    free_to_verify: usize,
     /// Those that have a rank, too, but none that rests.
     usable: usize,
+    /// Those of them that can verify.
+    usable_to_verify: usize,
 }
 
 /// What a free worker could do.
@@ -59,6 +64,7 @@ struct Seat {
     bf16: bool,
     threads: u32,
     reforms: bool,
+    verifies: bool,
 }
 
 /// See the module.
@@ -121,10 +127,12 @@ impl Pool {
         }
         let Some(class) = self.classes.get_mut(name) else { return };
         count(&mut class.usable, true);
+        count(&mut class.usable_to_verify, worker.verifies);
         if standing.free() {
+            count(&mut class.free_to_verify, worker.verifies);
             let place = (worker.host_name.clone(), worker.id);
             let (bf16, threads) = (worker.capabilities.bf16, worker.capabilities.threads);
-            let seat = Seat { bf16, threads, reforms: worker.reforms };
+            let seat = Seat { bf16, threads, reforms: worker.reforms, verifies: worker.verifies };
             if enters {
                 class.free.insert(place, seat)
             } else {
@@ -164,9 +172,20 @@ impl Pool {
         self.classes.values().map(|class| class.usable).max().unwrap_or(0)
     }
 
-    /// The workers that this class would have free if nobody had a rank.
-    pub(super) fn usable_of(&self, class: &str) -> usize {
-        self.classes.get(class).map_or(0, |class| class.usable)
+    /// The workers that this class would have free if nobody had a rank; of those that can verify, where that is wanted.
+    pub(super) fn usable_of(&self, class: &str, verifies: bool) -> usize {
+        let usable = |class: &Class| if verifies { class.usable_to_verify } else { class.usable };
+        self.classes.get(class).map_or(0, usable)
+    }
+
+    /// The workers that may get a rank of this job.
+    pub(super) fn open_to(&self, job: &Job) -> OpenTo<'_> {
+        OpenTo { pool: self, verifies: job.verification.is_some() }
+    }
+
+    /// Every numerics class that has a free worker, in the order of their names.
+    pub(super) fn free_classes(&self) -> impl Iterator<Item = &str> {
+        self.classes.iter().filter(|(_, class)| !class.free.is_empty()).map(|(name, _)| name.as_str())
     }
 
     /// The first free worker of a class that can join a ring while it runs.
@@ -186,14 +205,24 @@ impl Pool {
     }
 }
 
-impl FreeWorkers for Pool {
+/// The free workers, as one job may have them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpenTo<'a> {
+    pool: &'a Pool,
+    /// Only those that can verify.
+    verifies: bool,
+}
+
+impl FreeWorkers for OpenTo<'_> {
     fn classes(&self) -> impl Iterator<Item = (&str, usize)> {
-        let all = self.classes.iter().map(|(name, class)| (name.as_str(), class.free.len()));
+        let free = |class: &Class| if self.verifies { class.free_to_verify } else { class.free.len() };
+        let all = self.pool.classes.iter().map(move |(name, class)| (name.as_str(), free(class)));
         all.filter(|(_, free)| *free > 0)
     }
 
     fn of_class(&self, class: &str, most: usize) -> Vec<Candidate> {
-        let free = self.classes.get(class).into_iter().flat_map(|class| class.free.iter());
+        let free = self.pool.classes.get(class).into_iter().flat_map(|class| class.free.iter());
+        let free = free.filter(|(_, seat)| seat.verifies || !self.verifies);
         let candidate = |((host_name, worker), seat): (&(String, WorkerId), &Seat)| Candidate {
             worker: *worker,
             host_name: host_name.clone(),

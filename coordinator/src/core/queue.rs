@@ -14,8 +14,8 @@ use super::shared_map::SharedMap;
 pub(super) struct Queue {
     /// Jobs that any class will do for.
     open: Sizes,
-    /// Jobs that have begun on a ring before, by its class. Classes are few.
-    pinned: SharedMap<String, Sizes>,
+    /// Jobs that are bound to a class, by that and by whether they verify. Classes are few.
+    pinned: SharedMap<(String, bool), Sizes>,
 }
 
 /// By min_world_size, then by number. There are few sizes, however many jobs there are.
@@ -24,36 +24,42 @@ struct Sizes(SharedMap<u32, SharedMap<u64, JobId>>);
 
 impl Queue {
     pub(super) fn insert(&mut self, job: &Job) {
-        let Some(pin) = &job.pin else { return self.open.insert(job) };
-        if !self.pinned.contains_key(&pin.numerics_class) {
-            self.pinned.insert(pin.numerics_class.clone(), Sizes::default());
+        let Some(place) = place(job) else { return self.open.insert(job) };
+        if !self.pinned.contains_key(&place) {
+            self.pinned.insert(place.clone(), Sizes::default());
         }
-        if let Some(sizes) = self.pinned.get_mut(&pin.numerics_class) {
+        if let Some(sizes) = self.pinned.get_mut(&place) {
             sizes.insert(job);
         }
     }
 
     pub(super) fn remove(&mut self, job: &Job) {
-        let Some(pin) = &job.pin else { return self.open.remove(job) };
-        let Some(sizes) = self.pinned.get_mut(&pin.numerics_class) else { return };
+        let Some(place) = place(job) else { return self.open.remove(job) };
+        let Some(sizes) = self.pinned.get_mut(&place) else { return };
         sizes.remove(job);
         if sizes.0.is_empty() {
-            self.pinned.remove(&pin.numerics_class);
+            self.pinned.remove(&place);
         }
     }
 
     /// The oldest job that could start if no worker of `pool` had a rank, with its number.
     pub(super) fn oldest_fitting(&self, pool: &Pool) -> Option<(u64, JobId)> {
         let open = self.open.oldest_fitting(pool.largest_class());
-        let pinned =
-            self.pinned.iter().filter_map(|(class, sizes)| sizes.oldest_fitting(pool.usable_of(class)));
+        let pinned = self.pinned.iter();
+        let pinned = pinned
+            .filter_map(|((class, verifies), sizes)| sizes.oldest_fitting(pool.usable_of(class, *verifies)));
         pinned.chain(open).min()
     }
 }
 
+/// Where a job stands that is bound to a class.
+fn place(job: &Job) -> Option<(String, bool)> {
+    Some((job.pin.as_ref()?.numerics_class.clone(), job.verification.is_some()))
+}
+
 impl Sizes {
     fn insert(&mut self, job: &Job) {
-        let size = job.spec.common.cluster.min_world_size;
+        let (_, size) = job.ranks();
         if !self.0.contains_key(&size) {
             self.0.insert(size, SharedMap::default());
         }
@@ -63,7 +69,7 @@ impl Sizes {
     }
 
     fn remove(&mut self, job: &Job) {
-        let size = job.spec.common.cluster.min_world_size;
+        let (_, size) = job.ranks();
         let Some(jobs) = self.0.get_mut(&size) else { return };
         jobs.remove(&job.number);
         if jobs.is_empty() {

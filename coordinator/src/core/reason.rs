@@ -19,6 +19,8 @@ pub enum ReasonCode {
     Preparing,
     /// Running: what the work of its kind is.
     Running(Activity),
+    /// Running: it computes steps of another job again.
+    Verifying,
     /// Running: the ring lost a member, and the others form a new one.
     Reforming,
     /// Running: too few members are left, and wait for another worker.
@@ -40,14 +42,17 @@ impl Job {
     pub fn reason_code(&self) -> ReasonCode {
         match self.state {
             JobState::Queued if self.waits_behind => ReasonCode::WaitingBehindJob,
-            // Only one that has begun is bound to anything while it is queued.
-            JobState::Queued if self.pin.is_some() => ReasonCode::Recovering,
+            // Only one that has begun is bound to anything while it is queued, and one that verifies.
+            JobState::Queued if self.pin.is_some() && (self.verification.is_none() || self.rings > 0) => {
+                ReasonCode::Recovering
+            }
             JobState::Queued => ReasonCode::WaitingForWorkers,
             JobState::Preparing | JobState::Running if self.is_cancelling() => ReasonCode::Cancelling,
             JobState::Preparing => ReasonCode::Preparing,
             JobState::Running => match self.ring.as_ref().and_then(|ring| ring.reforming.as_ref()) {
                 Some(reforming) if reforming.spare_by.is_some() => ReasonCode::WaitingForSpare,
                 Some(reforming) if !reforming.planned => ReasonCode::Reforming,
+                _ if self.verification.is_some() => ReasonCode::Verifying,
                 _ => ReasonCode::Running(self.spec.activity()),
             },
             JobState::Succeeded if self.stopped_early() => ReasonCode::StoppedEarly,
@@ -64,6 +69,6 @@ impl Job {
 
     /// Whether it ended before its last step because it may.
     fn stopped_early(&self) -> bool {
-        self.spec.may_stop_early() && self.step < self.spec.total_steps()
+        self.verification.is_none() && self.spec.may_stop_early() && self.step < self.spec.total_steps()
     }
 }

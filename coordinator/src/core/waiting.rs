@@ -30,13 +30,13 @@ impl<'a> Waiting<'a> {
     /// Whether it could run, but another one comes first.
     fn is_behind(&self, job: &Job) -> bool {
         self.first.is_some_and(|(number, _)| number < job.number)
-            && choose_class(&problem(job), &self.cluster.pool).is_ok()
+            && choose_class(&problem(job), &self.cluster.pool.open_to(job)).is_ok()
     }
 
     /// Why a job waits; none where it is not in the queue.
     pub fn reason(&self, id: JobId) -> Option<String> {
         let job = self.cluster.jobs.get(&id).filter(|job| job.state == JobState::Queued)?;
-        if let Err(missing) = choose_class(&problem(job), &self.cluster.pool) {
+        if let Err(missing) = choose_class(&problem(job), &self.cluster.pool.open_to(job)) {
             let resting = self.cluster.pool.resting();
             return Some(match resting {
                 0 => missing,
@@ -72,9 +72,10 @@ pub(super) fn problem(job: &Job) -> Problem<'_> {
         }
         (None, None) => (ClassWish::Any, None, spec.mixed_precision()),
     };
+    let (world_size, min_world_size) = job.ranks();
     Problem {
-        world_size: spec.common.cluster.world_size,
-        min_world_size: spec.common.cluster.min_world_size,
+        world_size,
+        min_world_size,
         precision,
         threads_per_rank: decided_threads.unwrap_or(spec.common.cluster.threads_per_rank),
         class,

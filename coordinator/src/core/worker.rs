@@ -71,6 +71,8 @@ pub struct Worker {
     pub protocol: u32,
     /// It can go from one ring of a job into the next.
     pub reforms: bool,
+    /// It can compute steps again without making files of them.
+    pub verifies: bool,
     /// A user wants it to get no rank.
     pub draining: bool,
     /// It said in this session that it is about to end: it gets no rank.

@@ -49,6 +49,14 @@ impl JobService for Jobs {
         Ok(Response::new(v1::CreateJobResponse { job: Some(outbound::job(&job)) }))
     }
 
+    async fn verify_job(
+        &self,
+        request: Request<v1::VerifyJobRequest>,
+    ) -> Result<Response<v1::VerifyJobResponse>, Status> {
+        let job = self.create_verification(request.into_inner()).await?;
+        Ok(Response::new(v1::VerifyJobResponse { job: Some(outbound::job(&job)) }))
+    }
+
     async fn get_job(
         &self,
         request: Request<v1::GetJobRequest>,
@@ -132,7 +140,7 @@ impl Jobs {
     }
 
     /// How many images an epoch of the job shows, where all of them are uploaded. Those that are must be here.
-    async fn check_images(
+    pub(super) async fn check_images(
         &self,
         ties: &mut Ties,
         spec: &JobSpec,
@@ -161,13 +169,19 @@ fn count_steps(spec: &mut JobSpec, images: Option<u64>) -> Result<(), Status> {
     spec.count_steps(images).map_err(bad_spec)
 }
 
-/// The key of a request: its id and the hash of the spec as sent, and of the queue where it says anything.
-fn request_key(id: String, spec: &v1::JobSpec, queue: &QueueSpec) -> Result<Option<RequestKey>, FieldError> {
+/// That it is not too long.
+pub(super) fn check_request_id(id: &str) -> Result<(), FieldError> {
     let length = id.chars().count();
     if length > LONGEST_REQUEST_ID {
         let problem = format!("{length} characters; allowed: at most {LONGEST_REQUEST_ID}");
         return Err(FieldError::new("request_id", problem));
     }
+    Ok(())
+}
+
+/// The key of a request: its id and the hash of the spec as sent, and of the queue where it says anything.
+fn request_key(id: String, spec: &v1::JobSpec, queue: &QueueSpec) -> Result<Option<RequestKey>, FieldError> {
+    check_request_id(&id)?;
     // Without maps in it, equal specs have equal bytes; the map of a queue is put in order.
     let mut sent = spec.encode_to_vec();
     if *queue != QueueSpec::default() {

@@ -17,6 +17,7 @@ mod outbound;
 mod outgoing;
 mod references;
 mod status;
+mod verify;
 mod watches;
 mod workers;
 

@@ -6,9 +6,9 @@ use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::version::Agreement;
 
 use crate::core::{
-    ArtifactRecord, Assignment, Capabilities, Cluster, Down, EnterRing, EventBody, Failure, Job, JobEvent,
-    JobState, LogLevel, Phase, Progress, ProgressStage, ReasonCode, Ring, StepRecord, Time, Worker,
-    WorkerState,
+    ArtifactRecord, Assignment, Capabilities, Cluster, Difference, Down, EnterRing, EventBody, Failure, Job,
+    JobEvent, JobState, LogLevel, Phase, Progress, ProgressStage, ReasonCode, Ring, StepRecord, Time,
+    Verification, Worker, WorkerState,
 };
 
 /// What stands for the rank of a worker that has none.
@@ -53,7 +53,7 @@ pub(super) fn job_without_spec(job: &Job) -> v1::Job {
         start_time: job.started.map(time),
         end_time: job.ended.map(time),
         step: signed(job.step),
-        total_steps: signed(job.spec.total_steps()),
+        total_steps: signed(job.total_steps()),
         loss: job.loss,
         last_sequence: job.last_sequence,
         precision: job.pin.as_ref().map(|pin| pin.precision.as_str().to_owned()).unwrap_or_default(),
@@ -61,6 +61,22 @@ pub(super) fn job_without_spec(job: &Job) -> v1::Job {
         update_time: Some(time(job.updated)),
         reason_code: reason_code(job.reason_code()).into(),
         ring: job.ring.as_deref().map(ring),
+        verification: job.verification.as_ref().map(|one| verification(one, job.compared())),
+    }
+}
+
+fn verification(verification: &Verification, compared: u64) -> v1::Verification {
+    let difference = |difference: &Difference| v1::StateDifference {
+        step: signed(difference.step),
+        stored_sha256: difference.stored.to_string(),
+        computed_sha256: difference.computed.to_string(),
+    };
+    v1::Verification {
+        job_id: verification.job.to_string(),
+        first_step: signed(verification.first_step),
+        last_step: signed(verification.last_step),
+        compared: signed(compared),
+        difference: verification.difference.as_ref().map(difference),
     }
 }
 
@@ -72,6 +88,7 @@ fn reason_code(code: ReasonCode) -> v1::JobReason {
         ReasonCode::Reforming => v1::JobReason::Reforming,
         ReasonCode::WaitingForSpare => v1::JobReason::WaitingForSpare,
         ReasonCode::Preparing => v1::JobReason::Preparing,
+        ReasonCode::Verifying => v1::JobReason::Verifying,
         ReasonCode::Running(activity) => activity_to_wire(activity),
         ReasonCode::Cancelling => v1::JobReason::Cancelling,
         ReasonCode::Completed => v1::JobReason::Completed,
@@ -81,6 +98,8 @@ fn reason_code(code: ReasonCode) -> v1::JobReason {
         ReasonCode::Failed(Failure::WorkerLost) => v1::JobReason::WorkerLost,
         ReasonCode::Failed(Failure::NeighbourLost) => v1::JobReason::NeighbourLost,
         ReasonCode::Failed(Failure::Diverged) => v1::JobReason::Diverged,
+        ReasonCode::Failed(Failure::Differs) => v1::JobReason::Differs,
+        ReasonCode::Failed(Failure::NothingToCompare) => v1::JobReason::NothingToCompare,
     }
 }
 
@@ -273,6 +292,7 @@ fn assignment(given: &Assignment) -> v1::Assignment {
         spec_sha256: given.spec.hash().map(|hash| hash.to_string()).unwrap_or_default(),
         joins: given.rank.is_none(),
         resume_from: given.resume_from.map(|checkpoint| checkpoint.uri()).unwrap_or_default(),
+        proof: given.proof.map(|last_step| v1::Proof { last_step: signed(last_step) }),
     }
 }
 

@@ -73,7 +73,8 @@ fn missing(kind: &str, name: &str, message: String) -> Status {
     Status::with_error_details(Code::NotFound, message, details)
 }
 
-fn precondition(kind: &str, subject: String, message: String) -> Status {
+/// Something is not as it has to be for this request.
+pub(super) fn precondition(kind: &str, subject: String, message: String) -> Status {
     let details = ErrorDetails::with_precondition_failure_violation(kind, subject, message.clone());
     Status::with_error_details(Code::FailedPrecondition, message, details)
 }

@@ -12,9 +12,10 @@ use super::watch::Watch;
 use super::watch_many::WatchMany;
 use super::watchers::Watchers;
 use crate::core::{
-    ArtifactRecord, Cluster, Down, Hello, Input, Job, JobState, NewJob, Refusal, Sender, SessionId, Time,
+    ArtifactRecord, Cluster, Down, Hello, Input, Job, JobState, NewJob, NewVerification, Refusal, RequestKey,
+    Sender, SessionId, StepRecord, Time,
 };
-use crate::store::Store;
+use crate::store::{self, Store};
 
 /// The answer to a command, once what it did is stored.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -38,6 +39,7 @@ pub(super) struct Arrived {
 pub(super) enum Command {
     /// The answer is the job, or only its id where the same request made one that has ended by now.
     CreateJob(NewJob, Reply<(JobId, Option<Arc<Job>>)>),
+    VerifyJob(Box<NewVerification>, Reply<(JobId, Option<Arc<Job>>)>),
     CancelJob(JobId, String, Reply<Arc<Job>>),
     /// An ended job is about to be deleted.
     Forget(Box<Job>, Reply<()>),
@@ -72,17 +74,39 @@ pub struct Handle {
 impl Handle {
     /// Queues a job, or finds the one that the same request made before.
     pub async fn create_job(&self, new: NewJob) -> Result<Arc<Job>, Error> {
-        // The store alone knows the requests of jobs that ended long ago. Those of all others are looked up again where
-        // the job is made.
-        if let Some(wanted) = &new.request
-            && let Some((job, known)) = self.store.request(&wanted.id).await?
-        {
-            if known != *wanted {
-                return Err(Refusal::RequestReused { request_id: wanted.id.clone(), job }.into());
-            }
-            return Ok(Arc::new(self.job(job).await?));
+        if let Some(known) = self.requested(new.request.as_ref()).await? {
+            return Ok(known);
         }
-        let (id, job) = self.ask(|reply| Command::CreateJob(new, reply)).await?;
+        self.ask_for_job(|reply| Command::CreateJob(new, reply)).await
+    }
+
+    /// Queues a job that computes steps of another one again, or finds the one that the same request made before.
+    pub async fn verify_job(&self, new: NewVerification) -> Result<Arc<Job>, Error> {
+        if let Some(known) = self.requested(new.job.request.as_ref()).await? {
+            return Ok(known);
+        }
+        self.ask_for_job(|reply| Command::VerifyJob(Box::new(new), reply)).await
+    }
+
+    /// The job that a request made before. The store alone knows the requests of jobs that ended long ago; those of all
+    /// others are looked up again where the job is made.
+    ///
+    /// # Errors
+    /// Another request has that id; the store's.
+    pub async fn requested(&self, wanted: Option<&RequestKey>) -> Result<Option<Arc<Job>>, Error> {
+        let Some(wanted) = wanted else { return Ok(None) };
+        let Some((job, known)) = self.store.request(&wanted.id).await? else { return Ok(None) };
+        if known != *wanted {
+            return Err(Refusal::RequestReused { request_id: wanted.id.clone(), job }.into());
+        }
+        Ok(Some(Arc::new(self.job(job).await?)))
+    }
+
+    async fn ask_for_job(
+        &self,
+        command: impl FnOnce(Reply<(JobId, Option<Arc<Job>>)>) -> Command,
+    ) -> Result<Arc<Job>, Error> {
+        let (id, job) = self.ask(command).await?;
         match job {
             Some(job) => {
                 let mut job = Arc::unwrap_or_clone(job);
@@ -175,7 +199,35 @@ impl Handle {
 
     /// Passes on what a worker said; waits while the loop is busy.
     pub async fn said(&self, sender: Sender, input: Input) -> Result<(), Error> {
+        let input = self.with_stored_state(input).await?;
         self.send(Command::Said(sender, input)).await
+    }
+
+    /// A step of a verification gets the state beside it that is stored of the step that it is to be the same as. Looked up
+    /// for each step, however many there are to compare with.
+    async fn with_stored_state(&self, input: Input) -> Result<Input, Error> {
+        let Input::RankStep(sender, job, epoch, step) = input else { return Ok(input) };
+        let cluster = self.cluster();
+        let verification = cluster.job(job).and_then(|job| job.verification.as_ref());
+        let Some(original) = verification.map(|verification| verification.job) else {
+            return Ok(Input::RankStep(sender, job, epoch, step));
+        };
+        let stored = match self.step(original, step.step).await {
+            Ok(stored) => stored.and_then(|stored| stored.state),
+            // What cannot be read is not there.
+            Err(store::Error::Damaged { what, problem }) => {
+                tracing::error!(%job, %original, step = step.step, what, problem, "a stored step cannot be read");
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Input::StepAgain { sender, job, epoch, step, stored })
+    }
+
+    /// A step of a job, if it is stored.
+    pub async fn step(&self, job: JobId, step: u64) -> Result<Option<StepRecord>, store::Error> {
+        let found = self.store.steps(job, step.saturating_sub(1), 1).await?;
+        Ok(found.into_iter().find(|found| found.step == step))
     }
 
     /// Tells that a session ended.

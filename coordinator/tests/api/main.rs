@@ -14,6 +14,7 @@ mod restarts;
 mod rings;
 mod surface;
 mod uploads;
+mod verify;
 mod versions;
 mod watches;
 mod worker;

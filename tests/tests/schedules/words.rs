@@ -108,6 +108,7 @@ pub(crate) fn event(down: Down) -> Option<Event> {
             ring_protocol: given.protocol,
             version: given.version,
             resume_from: given.resume_from.map(|hash| hash.uri()).unwrap_or_default(),
+            proof: given.proof,
             re_forms: false,
         })),
         Down::EnterRing(given) => Event::EnterRing(Box::new(NextRing {

@@ -315,6 +315,7 @@ mod tests {
             ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
             version: ringtune_shared::version::VERSION.to_owned(),
             resume_from: String::new(),
+            proof: None,
             re_forms: false,
         }
     }

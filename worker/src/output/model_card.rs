@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use ringtune_shared::files::write_atomically;
+use ringtune_shared::{files::write_atomically, ids::ContentHash};
 use serde_json::Value;
 
 use super::{EmbeddingFacts, Error, Learned, canonical_json, embeds, read_back::check_text};
@@ -19,14 +19,19 @@ const TAGS: [&str; 5] =
 ///
 /// # Errors
 /// The file cannot be written, or holds something else than was written.
-pub fn write(file: &Path, learned: &[Learned<'_>], facts: &EmbeddingFacts) -> Result<(), Error> {
-    let card = compose(learned, facts);
+pub fn write(
+    file: &Path,
+    learned: &[Learned<'_>],
+    facts: &EmbeddingFacts,
+    last_state: Option<ContentHash>,
+) -> Result<(), Error> {
+    let card = compose(learned, facts, last_state);
     write_atomically(file, card.as_bytes()).map_err(|error| Error::writing(file, error.cause))?;
     check_text(file, &card)
 }
 
-/// The card's text. There is no license in it: that is for those to say who own the pictures and the model.
-pub fn compose(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
+/// The card's text. `last_state`: the hash of the training's state after the job's last step. There is no license in it: that is for those to say who own the pictures and the model.
+pub fn compose(learned: &[Learned<'_>], facts: &EmbeddingFacts, last_state: Option<ContentHash>) -> String {
     let sections = [
         front_matter(facts),
         introduction(learned, facts),
@@ -34,7 +39,15 @@ pub fn compose(learned: &[Learned<'_>], facts: &EmbeddingFacts) -> String {
         settings(facts),
         provenance(learned, facts),
     ];
-    sections.join("\n")
+    sections.join("\n") + &last_state.map(how_to_check).unwrap_or_default()
+}
+
+/// Every step can be computed again, by whoever has the job.
+fn how_to_check(last_state: ContentHash) -> String {
+    format!(
+        "\nState after the last step: `sha256:{last_state}`. To check it, run `ringtune verify JOB` against the coordinator \
+         that has the job: a worker computes the steps again and compares the state after each.\n"
+    )
 }
 
 fn front_matter(facts: &EmbeddingFacts) -> String {
@@ -230,10 +243,10 @@ mod tests {
     #[test]
     fn the_card_says_what_the_embedding_was_chosen_by() {
         let judged = Learned { validation_loss: Some(0.25), ..learned(&[0.0; 6]) };
-        let card = compose(&[judged], &example());
+        let card = compose(&[judged], &example(), None);
         assert!(card.contains("after step 5 of 9, with a loss of 0.25 on held-out samples.\n"), "{card}");
         assert!(card.contains("| validation loss | `0.25` |\n"), "{card}");
-        assert!(!compose(&[learned(&[0.0; 6])], &example()).contains("validation"));
+        assert!(!compose(&[learned(&[0.0; 6])], &example(), None).contains("validation"));
     }
 
     #[test]
@@ -247,7 +260,7 @@ mod tests {
             ..example()
         };
         let rows = [0.0; 6];
-        let card = compose(&[learned(&rows)], &facts);
+        let card = compose(&[learned(&rows)], &facts, None);
         let head = "---\nbase_model: \"toy-sd\"\ninference: true\nlibrary_name: diffusers\ntags:\n\
             - stable-diffusion\n- stable-diffusion-diffusers\n- text-to-image\n- diffusers\n- textual_inversion\n\
             ---\n\n# my stars\n\n\
@@ -269,7 +282,7 @@ mod tests {
         }
         // No license is claimed, and the same job has the same card.
         assert!(!card.contains("license"));
-        assert_eq!(card, compose(&[learned(&rows)], &facts));
+        assert_eq!(card, compose(&[learned(&rows)], &facts, None));
     }
 
     #[test]
@@ -285,7 +298,7 @@ mod tests {
             job: json!({"concepts": [{"placeholder_token": "<a>"}, {"placeholder_token": "<b>", "num_vectors": 2}]}),
             ..example()
         };
-        let card = compose(&Concept::split(&concepts, &[0.5; 9], 5), &facts);
+        let card = compose(&Concept::split(&concepts, &[0.5; 9], 5), &facts, None);
         for line in [
             "2 words for `toy-sd`, learned together by textual inversion with Ringtune 0.1.0, after step 5 of 9:\n\n\
              - `<a>` from `star`: 1 vector of 3 numbers\n- `<b>` from `heart`: 2 vectors of 3 numbers\n\n",
@@ -311,12 +324,23 @@ mod tests {
     }
 
     #[test]
+    fn the_state_after_the_last_step_is_named_with_how_to_check_it() {
+        let card = |state| compose(&[learned(&[0.0; 6])], &example(), state);
+        let state = ContentHash::of(b"state");
+        let (without, with) = (card(None), card(Some(state)));
+        let added = with.strip_prefix(&without).expect("the rest is the same");
+        assert!(added.starts_with(&format!("\nState after the last step: `sha256:{state}`.")), "{added}");
+        assert!(added.contains("`ringtune verify JOB`"), "{added}");
+    }
+
+    #[test]
     fn the_file_is_what_was_composed() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(FILE_NAME);
-        write(&file, &[learned(&[0.0; 6])], &example()).unwrap();
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), compose(&[learned(&[0.0; 6])], &example()));
-        let absent = write(Path::new("/nonexistent-folder/README.md"), &[learned(&[0.0; 6])], &example());
+        write(&file, &[learned(&[0.0; 6])], &example(), None).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), compose(&[learned(&[0.0; 6])], &example(), None));
+        let absent =
+            write(Path::new("/nonexistent-folder/README.md"), &[learned(&[0.0; 6])], &example(), None);
         assert!(matches!(absent, Err(Error::Write { .. })));
     }
 }

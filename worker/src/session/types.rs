@@ -46,6 +46,8 @@ pub struct Assignment {
     pub version: String,
     /// The newest checkpoint of the job itself, an artifact:// URI that takes the place of the spec's. Empty: the spec's.
     pub resume_from: String,
+    /// The steps were done before, and are only computed again, up to this one. No file is made.
+    pub proof: Option<u64>,
     /// The coordinator can give a running job another ring: one that breaks is waited for.
     pub re_forms: bool,
 }

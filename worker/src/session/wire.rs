@@ -114,6 +114,13 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
             format!("this worker ({VERSION}) does not know all its options; install version {version}");
         return Err(wrong("spec")(&reason));
     }
+    let last_step = |proof: v1::Proof| {
+        u64::try_from(proof.last_step)
+            .ok()
+            .filter(|last| *last >= 1)
+            .ok_or_else(|| wrong("proof.last_step")(&proof.last_step))
+    };
+    let proof = wire.proof.map(last_step).transpose()?;
     Ok(Assignment {
         ring,
         rank,
@@ -127,6 +134,7 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
             .filter(|version| !version.is_empty())
             .unwrap_or_else(|| VERSION.to_owned()),
         resume_from: wire.resume_from,
+        proof,
         // The session knows.
         re_forms: false,
     })
@@ -341,6 +349,18 @@ mod tests {
         let other = v1::Assignment { spec_sha256: "0".repeat(64), ..wire() };
         let text = assignment(other).unwrap_err().to_string();
         assert!(text.contains("does not know all its options; install version 0.3.0"), "{text}");
+    }
+
+    #[test]
+    fn steps_to_be_computed_again_end_with_one_that_there_is() {
+        assert_eq!(assignment(wire()).unwrap().proof, None);
+        let proving =
+            |last_step| assignment(v1::Assignment { proof: Some(v1::Proof { last_step }), ..wire() });
+        assert_eq!(proving(7).unwrap().proof, Some(7));
+        for wrong in [0, -1] {
+            let text = proving(wrong).unwrap_err().to_string();
+            assert!(text.contains("proof.last_step"), "{text}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use ringtune_shared::{checkpoint::step_of_name, job::JobSpec};
+use ringtune_shared::{checkpoint::step_of_name, job::JobSpec, ring::Standing};
 use tokio::time::timeout;
 
 use super::{
@@ -47,11 +47,11 @@ pub(super) struct TrainingFiles {
 }
 
 impl TrainingFiles {
-    /// Begins the files in the rank's folder, after `step`.
+    /// Begins the files in the rank's folder, after the step that it stands at.
     pub(super) async fn create<T: Trainee>(
         rank: &Rank,
         trainee: &T,
-        step: u64,
+        standing: Standing,
         uploads: Uploads,
     ) -> Result<Self, Error> {
         let course = trainee.course();
@@ -73,7 +73,11 @@ impl TrainingFiles {
             recovery: Recovery::new(rank, uploads.client(), uploads.orders()),
             uploads: Some(uploads),
             checkpoints: Checkpoints::new(rank, course, trainee.origin()),
-            last: StepJudged { step, validation_loss: trainee.selection().loss_after(step) },
+            last: StepJudged {
+                step: standing.step,
+                validation_loss: trainee.selection().loss_after(standing.step),
+                state: Some(standing.state),
+            },
         })
     }
 
@@ -121,7 +125,7 @@ impl TrainingFiles {
     /// Adds a step to metrics.csv and to TensorBoard's events: one short line and record, handed to the system at
     /// once.
     pub(super) fn record(&mut self, step: &StepSummary) -> Result<(), Error> {
-        self.last = StepJudged { step: step.step, validation_loss: step.validation_loss };
+        self.last = StepJudged { step: step.step, validation_loss: step.validation_loss, state: step.state };
         let metrics = history::metrics_of(step);
         if let Some(csv) = &mut self.csv {
             csv.append(&metrics)?;

@@ -13,7 +13,7 @@ use ringtune_shared::{
 
 use super::{
     files::TrainingFiles,
-    trainee::{Previews, Shown, Trainee, Validation},
+    trainee::{Course, Previews, Shown, Trainee, Validation},
 };
 use crate::{
     rank::{Error, GivenUp, Left, LentRing, Orders, Rank, Work},
@@ -76,10 +76,13 @@ impl<T: Trainee> Training<T> {
         self.settled.standing.step
     }
 
-    /// Nothing is left to train.
+    /// Nothing is left to train; or, where steps are computed again, nothing of what was asked for.
     fn is_over(&self) -> bool {
         let step = self.step();
-        step >= self.trainee.course().total || (step > 0 && self.trainee.selection().is_over())
+        match self.trainee.course().proof {
+            Some(last) => step >= last,
+            None => step >= self.trainee.course().total || (step > 0 && self.trainee.selection().is_over()),
+        }
     }
 }
 
@@ -119,9 +122,10 @@ impl<T: Trainee> Work for Training<T> {
     }
 
     async fn begin(&mut self, rank: &Rank, orders: &Orders) -> Result<(), Error> {
-        if rank.assignment.is_first() && self.files.is_none() {
+        if rank.assignment.is_first() && self.files.is_none() && self.trainee.course().proof.is_none() {
             let uploads = rank.start_uploads(orders);
-            let mut files = TrainingFiles::create(rank, &self.trainee, self.step(), uploads).await?;
+            let mut files =
+                TrainingFiles::create(rank, &self.trainee, self.settled.standing, uploads).await?;
             if !rank.is_in_first_ring() {
                 files.take_over(rank).await;
                 self.keep_due(&mut files).await?;
@@ -147,8 +151,7 @@ impl<T: Trainee> Work for Training<T> {
                 error = given_up.reason() => return Err(error),
             }
         } else {
-            let (done, total) = (self.step(), self.trainee.course().total);
-            rank.journal.info(plan(done, total)).await;
+            rank.journal.info(plan(self.step(), self.trainee.course())).await;
             if self.train(rank, ring, orders, &mut given_up).await? == Left::ToChange {
                 return Ok(Left::ToChange);
             }
@@ -164,7 +167,10 @@ impl<T: Trainee> Work for Training<T> {
     }
 
     fn done(&self) -> &'static str {
-        "training is done"
+        match self.trainee.course().proof {
+            Some(_) => "all steps are computed again",
+            None => "training is done",
+        }
     }
 
     async fn finish(&mut self, rank: &Rank, can_go_on: bool) -> Result<(), Error> {
@@ -175,13 +181,17 @@ impl<T: Trainee> Work for Training<T> {
     }
 
     async fn keep_state(&mut self, rank: &Rank, orders: &Orders) -> Result<(), Error> {
+        if self.trainee.course().proof.is_some() {
+            return Ok(());
+        }
         let (step, state) = (self.step(), (*self.settled.state).clone());
         let pending = self.is_pending(step);
         if let Some(files) = &mut self.files {
             return files.keep_state(step, state, pending).await;
         }
         let uploads = rank.start_uploads(orders);
-        let mut files = TrainingFiles::create(rank, &self.trainee, step, uploads).await?;
+        let standing = self.settled.standing;
+        let mut files = TrainingFiles::create(rank, &self.trainee, standing, uploads).await?;
         files.keep_state(step, state, pending).await?;
         files.uploaded().await
     }
@@ -212,7 +222,8 @@ impl<T: Trainee> Training<T> {
                 return Ok(Left::ToChange);
             }
         }
-        if self.step() < self.trainee.course().total {
+        let course = self.trainee.course();
+        if course.proof.is_none() && self.step() < course.total {
             say_early_stop(rank, self.step(), self.trainee.selection()).await;
         }
         Ok(Left::Done)
@@ -396,7 +407,11 @@ async fn say_early_stop(rank: &Rank, step: u64, selection: &Selection) {
 }
 
 /// "training: 9 steps", or from where.
-fn plan(done: u64, total: u64) -> String {
+fn plan(done: u64, course: &Course) -> String {
+    if let Some(last) = course.proof {
+        return format!("computing steps {} to {last} again; no file is made", done + 1);
+    }
+    let total = course.total;
     match done {
         0 => format!("training: {total} steps"),
         _ => format!("resumed after step {done}; training: steps {} to {total}", done + 1),

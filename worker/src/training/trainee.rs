@@ -27,6 +27,8 @@ pub(crate) struct Course {
     pub(crate) checkpoints_total_limit: u64,
     /// Events for TensorBoard are written.
     pub(crate) tensorboard: bool,
+    /// The steps were done before, and are only computed again, up to this one. No file is made.
+    pub(crate) proof: Option<u64>,
 }
 
 impl Course {
@@ -63,6 +65,8 @@ pub(crate) struct Validation {
 pub(crate) struct StepJudged {
     pub(crate) step: u64,
     pub(crate) validation_loss: Option<f32>,
+    /// The hash of the state after it.
+    pub(crate) state: Option<ContentHash>,
 }
 
 /// Of which state pictures are.

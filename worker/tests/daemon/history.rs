@@ -54,6 +54,10 @@ impl JobService for History {
         not_needed()
     }
 
+    async fn verify_job(&self, _: Request<v1::VerifyJobRequest>) -> Answer<v1::VerifyJobResponse> {
+        not_needed()
+    }
+
     async fn get_job(&self, _: Request<v1::GetJobRequest>) -> Answer<v1::GetJobResponse> {
         not_needed()
     }

@@ -134,7 +134,20 @@ impl Client {
         let answer = self
             .call(doing, || {
                 let (mut jobs, request) = (self.jobs(), unary(request.clone()));
-                async move { jobs.create_job(request).await }
+                // The spec and the job in it make a large future.
+                Box::pin(async move { jobs.create_job(request).await })
+            })
+            .await?;
+        self.present(doing, answer.job)
+    }
+
+    /// Has steps of a job computed again; safe to repeat with the same `request_id`.
+    pub async fn verify_job(&self, wanted: v1::VerifyJobRequest) -> Result<v1::Job, ClientError> {
+        let doing = "verify the job";
+        let answer = self
+            .call(doing, || {
+                let (mut jobs, request) = (self.jobs(), unary(wanted.clone()));
+                async move { jobs.verify_job(request).await }
             })
             .await?;
         self.present(doing, answer.job)

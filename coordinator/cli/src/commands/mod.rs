@@ -9,7 +9,10 @@ mod queries;
 mod run;
 mod submit;
 mod up;
+mod verify;
 mod watch;
+
+use ringtune_proto::v1;
 
 use crate::{arguments::Command, error::Error, interrupt::Interrupts};
 
@@ -22,6 +25,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::List(arguments) => queries::list(arguments).await,
         Command::Status(arguments) => queries::status(arguments).await,
         Command::Watch(arguments) => Box::pin(watch::watch(arguments, interrupts)).await,
+        Command::Verify(arguments) => Box::pin(verify::verify(arguments, interrupts)).await,
         Command::Cancel(arguments) => queries::cancel(arguments).await,
         Command::Workers(arguments) => queries::workers(arguments).await,
         Command::Drain(arguments) => queries::drain(arguments, true).await,
@@ -30,6 +34,16 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Generate(arguments) => daemon_tools::generate(arguments),
         Command::Pipeline(arguments) => daemon_tools::pipeline(arguments),
         Command::Doctor(arguments) => daemon_tools::doctor(arguments),
+    }
+}
+
+/// What a job is called: its name, or what it verifies.
+fn title(job: &v1::Job) -> String {
+    match &job.verification {
+        Some(v1::Verification { job_id, first_step, last_step, .. }) => {
+            format!("verify {job_id} steps {first_step}-{last_step}")
+        }
+        None => job.name.clone(),
     }
 }
 

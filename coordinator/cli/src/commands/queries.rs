@@ -8,6 +8,7 @@ use ringtune_proto::{
     v1::{self, JobReason, JobState},
 };
 
+use super::title;
 use crate::{
     arguments::{CancelArguments, JobArguments, ListArguments, WorkerArguments, WorkersArguments},
     client::Client,
@@ -42,7 +43,7 @@ pub(super) async fn list(arguments: ListArguments) -> Result<(), Error> {
         let queue = job.queue.clone().unwrap_or_default();
         table.add_row([
             job.job_id.clone(),
-            job.name.clone(),
+            title(job),
             queue.owner,
             queue.priority.to_string(),
             job_state_name(job.state()).to_owned(),
@@ -167,6 +168,16 @@ fn job_text(job: &v1::Job) -> String {
     let labels: BTreeMap<String, String> = queue.labels.into_iter().collect();
     lines.extend(labels.iter().map(|(key, value)| ("label", format!("{key}={value}"))));
     lines.push(("step", format!("{} of {}", job.step, job.total_steps)));
+    if let Some(verification) = &job.verification {
+        let v1::Verification { job_id, first_step, last_step, .. } = verification;
+        lines.push(("verifies", format!("steps {first_step}-{last_step} of {job_id}")));
+        lines.push(("same up to", format!("step {}", verification.compared)));
+        if let Some(difference) = &verification.difference {
+            lines.push(("differs", format!("step {}", difference.step)));
+            lines.push(("stored", format!("sha256:{}", difference.stored_sha256)));
+            lines.push(("computed", format!("sha256:{}", difference.computed_sha256)));
+        }
+    }
     if let Some(loss) = job.loss {
         lines.push(("loss", format!("{loss:.6}")));
     }
@@ -238,6 +249,23 @@ mod tests {
         let expected = "code       TRAINING\nowner      ada\npriority   7\nlabel      a=1\nlabel      b=2\n\
                         step       0 of 0\nepoch      1\nrank       0: training on node-1 (w)";
         assert_eq!(after_name, expected);
+    }
+
+    #[test]
+    fn a_verification_says_what_it_verifies_and_what_it_found() {
+        let difference =
+            Some(v1::StateDifference { step: 7, stored_sha256: "aa".into(), computed_sha256: "bb".into() });
+        let verification =
+            v1::Verification { job_id: "x".into(), first_step: 3, last_step: 9, compared: 6, difference };
+        let job = v1::Job { name: "star".into(), verification: Some(verification), ..v1::Job::default() };
+        assert_eq!(title(&job), "verify x steps 3-9");
+        let text = job_text(&job);
+        let expected = "verifies   steps 3-9 of x\nsame up to step 6\ndiffers    step 7\n\
+                        stored     sha256:aa\ncomputed   sha256:bb";
+        assert!(text.contains(expected), "{text}");
+        let line = serde_json::to_value(JobObject::from(&job)).expect("serializes");
+        assert_eq!(line["verification"]["difference"]["computed_sha256"], "bb");
+        assert_eq!(line["verification"]["compared"], 6);
     }
 
     #[test]

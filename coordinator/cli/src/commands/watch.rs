@@ -7,7 +7,7 @@ use ringtune_proto::{
     v1::{self, JobState, job_event::Event},
 };
 
-use super::{plural, submit::follow};
+use super::{plural, submit::follow, title};
 use crate::{
     arguments::WatchArguments,
     client::{Client, ManyNews},
@@ -76,7 +76,7 @@ struct Watched {
 impl Jobs {
     /// The line that a job as it is is shown with.
     fn job(&mut self, job: &v1::Job) -> String {
-        let label = format!("{} {}", job.job_id, job.name);
+        let label = format!("{} {}", job.job_id, title(job));
         let steps = u64::try_from(job.total_steps).unwrap_or(0);
         let mut line = format!("{label}: {}", ending(job.state(), &job.state_reason));
         if job.step > 0 && !is_terminal(job.state()) {

@@ -50,13 +50,13 @@ impl ShortRings {
 /// How much a job's ring wants another member now; none: it has as many as it may have, or as it asked for.
 fn want(job: &Job) -> Option<Want> {
     let ring = job.ring.as_ref().filter(|ring| ring.reforms())?;
-    let size = &job.spec.common.cluster;
+    let (world_size, min_world_size) = job.ranks();
     let (members, all) = (ring.present().count(), ring.present().count() + ring.joining.len());
-    if all >= size.world_size as usize {
+    if all >= world_size as usize {
         return None;
     }
     let starves = ring.reforming.as_ref().is_some_and(|reforming| reforming.spare_by.is_some());
-    if starves && all < size.min_world_size as usize {
+    if starves && all < min_world_size as usize {
         return Some(Want::Spare);
     }
     // One that waits for workers is not asked to wait for more of them.

@@ -6,18 +6,30 @@ use ringtune_shared::ids::JobId;
 
 use super::Turn;
 use crate::core::effect::Write;
-use crate::core::input::NewJob;
+use crate::core::input::{NewJob, NewVerification};
 use crate::core::job::Job;
 use crate::core::job_state::JobState;
+use crate::core::pin::Pin;
 use crate::core::record::{EventBody, JobEvent, LogLevel};
 use crate::core::refusal::Refusal;
 use crate::core::scheduler::choose_class;
 use crate::core::stop::Goal;
+use crate::core::verification::Verification;
 use crate::core::waiting::problem;
 
 impl Turn<'_> {
     /// Queues a job, unless the same request did so before: then that job is the answer.
     pub(super) fn create_job(&mut self, new: NewJob) -> Result<JobId, Refusal> {
+        self.queue_new(new, None)
+    }
+
+    /// The same for a job that computes steps of another one again.
+    pub(super) fn verify_job(&mut self, new: NewVerification) -> Result<JobId, Refusal> {
+        self.queue_new(new.job, Some((new.verification, new.pin)))
+    }
+
+    /// `again`: what it computes again, and what that was computed on.
+    fn queue_new(&mut self, new: NewJob, again: Option<(Verification, Arc<Pin>)>) -> Result<JobId, Refusal> {
         if let Some(request) = &new.request {
             match self.cluster.requests.find(request) {
                 Some((job, true)) => return Ok(job),
@@ -31,6 +43,7 @@ impl Turn<'_> {
         if self.cluster.count_jobs(JobState::Queued) >= limit {
             return Err(Refusal::QueueFull { limit });
         }
+        let (verification, pin) = again.unzip();
         self.cluster.last_number += 1;
         let mut job = Job {
             id: new.id,
@@ -53,13 +66,14 @@ impl Turn<'_> {
             rings: 0,
             tries: 0,
             ring: None,
-            pin: None,
+            pin,
             stop: None,
             checkpoint: None,
+            verification,
             waits_behind: false,
         };
         // What it waits for at first. Later on that is computed when somebody asks.
-        job.reason = match choose_class(&problem(&job), &self.cluster.pool) {
+        job.reason = match choose_class(&problem(&job), &self.cluster.pool.open_to(&job)) {
             Ok(_) => "submitted".to_owned(),
             Err(missing) => missing,
         };

@@ -9,13 +9,12 @@ use crate::core::effect::Down;
 use crate::core::input::HeldRank;
 use crate::core::job::{Joiner, Member, Phase, Ring};
 use crate::core::record::{EventBody, LogLevel};
-use crate::core::scheduler::FreeWorkers as _;
 use crate::core::time::Time;
 
 impl Turn<'_> {
     /// Gives free workers to rings that run and want them so much.
     pub(super) fn find_joiners(&mut self, want: Want) {
-        let classes: Vec<String> = self.cluster.pool.classes().map(|(class, _)| class.to_owned()).collect();
+        let classes: Vec<String> = self.cluster.pool.free_classes().map(str::to_owned).collect();
         for class in classes {
             while let Some(worker) = self.cluster.pool.spare_of(&class) {
                 let may_join = |id: &JobId| {

@@ -11,6 +11,7 @@ mod reforms;
 mod sessions;
 mod stops;
 mod ticks;
+mod verification;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,6 +75,7 @@ impl<'a> Turn<'a> {
         let mut about = None;
         match input {
             Input::CreateJob(new) => about = Some(self.create_job(new)?),
+            Input::VerifyJob(new) => about = Some(self.verify_job(*new)?),
             Input::CancelJob { job, reason } => {
                 self.cancel_job(job, &reason)?;
                 about = Some(job);
@@ -92,6 +94,9 @@ impl<'a> Turn<'a> {
             Input::Heartbeat(sender, held) => self.heartbeat(sender, held)?,
             Input::RankReport(sender, report) => self.rank_report(sender, report)?,
             Input::RankStep(sender, job, epoch, step) => self.rank_step(sender, job, epoch, step)?,
+            Input::StepAgain { sender, job, epoch, step, stored } => {
+                self.step_again(sender, (job, epoch), step, stored)?;
+            }
             Input::RankLog { sender, job, epoch, level, message } => {
                 self.rank_log(sender, (job, epoch), level, &message)?;
             }

@@ -22,7 +22,7 @@ use tonic_types::FieldViolation;
 use super::blocking;
 use super::status::FailedRequest;
 use crate::contents::{self, Claim, Claims, Contents};
-use crate::core::{ArtifactRecord, Job, NewJob};
+use crate::core::{ArtifactRecord, Job, NewJob, NewVerification};
 use crate::service::Handle;
 
 /// The field of a request that names a job's checkpoint.
@@ -80,14 +80,34 @@ impl References {
     /// Makes a job whose contents are tied to it.
     pub(super) async fn create_job(&self, new: NewJob, ties: Ties) -> Result<Arc<Job>, FailedRequest> {
         let handle = self.handle.clone();
+        self.tied(ties, async move { Ok(handle.create_job(new).await?) }).await
+    }
+
+    /// Makes a verification whose contents are tied to it: they stay when the job that it verifies is deleted.
+    pub(super) async fn verify_job(
+        &self,
+        new: NewVerification,
+        ties: Ties,
+    ) -> Result<Arc<Job>, FailedRequest> {
+        let handle = self.handle.clone();
+        self.tied(ties, async move { Ok(handle.verify_job(new).await?) }).await
+    }
+
+    /// Holds contents until a job is stored that names them.
+    async fn tied(
+        &self,
+        ties: Ties,
+        create: impl Future<Output = Result<Arc<Job>, FailedRequest>> + Send + 'static,
+    ) -> Result<Arc<Job>, FailedRequest> {
+        let handle = self.handle.clone();
         to_its_end(async move {
             let Ties { claims, manifests } = ties;
             for (manifest, files) in manifests {
                 handle.store().put_manifest(manifest, &files).await?;
             }
-            let created = handle.create_job(new).await;
+            let created = create.await;
             drop(claims);
-            Ok(created?)
+            created
         })
         .await
     }

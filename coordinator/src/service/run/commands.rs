@@ -31,6 +31,12 @@ impl Loop {
                     Ok((found.0.unwrap_or(id), newest(found, state)))
                 });
             }
+            Command::VerifyJob(new, reply) => {
+                let id = new.job.id;
+                batch.request(at, Input::VerifyJob(new), reply, move |found, state| {
+                    Ok((found.0.unwrap_or(id), newest(found, state)))
+                });
+            }
             Command::CancelJob(job, reason, reply) => {
                 let input = Input::CancelJob { job, reason };
                 batch.request(at, input, reply, move |found, state| {

@@ -68,6 +68,7 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         pin: None,
         stop: None,
         checkpoint: None,
+        verification: None,
         waits_behind: false,
     })
 }

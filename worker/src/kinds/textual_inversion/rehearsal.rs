@@ -113,6 +113,7 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
         ring_protocol,
         version,
         resume_from: String::new(),
+        proof: None,
         re_forms: false,
     };
     // 1. The rank's own preparation; what it says is collected.

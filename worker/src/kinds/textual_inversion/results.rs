@@ -78,7 +78,9 @@ impl Results {
     ) -> Result<(), Error> {
         let LearnedRows { last, best } = learned;
         let (judged, rows) = match best {
-            Some(Best { step, loss, rows }) => (StepJudged { step, validation_loss: Some(loss) }, rows),
+            Some(Best { step, loss, rows }) => {
+                (StepJudged { step, validation_loss: Some(loss), state: None }, rows)
+            }
             None => (last_step, Arc::clone(&last)),
         };
         for (index, concept) in self.concepts.iter().enumerate() {
@@ -96,7 +98,10 @@ impl Results {
                 names.push(name);
             }
         }
-        self.write_file(&folder.join(model_card::FILE_NAME), judged, &rows, model_card::write).await?;
+        let write = move |file: &Path, learned: &[Learned<'_>], facts: &EmbeddingFacts| {
+            model_card::write(file, learned, facts, last_step.state)
+        };
+        self.write_file(&folder.join(model_card::FILE_NAME), judged, &rows, write).await?;
         names.push(model_card::FILE_NAME.to_owned());
         Ok(())
     }

@@ -64,7 +64,10 @@ pub(crate) struct Inverter {
 impl Inverter {
     /// Prepares a rank. Every failure names the job's field or the file.
     pub(super) async fn prepare(rank: &Rank, job: TextualInversionSpec) -> Result<Self, Error> {
-        check_trace(rank)?;
+        // Steps that are only computed again leave nothing.
+        let proves = rank.assignment.proof.is_some();
+        let trace_dir = if proves { "" } else { rank.assignment.spec.common.debug.trace_dir.as_str() };
+        check_trace(rank, trace_dir)?;
         let prepared = prepare(rank, &job).await?;
         let results = Results::new(&rank.assignment, &job, &prepared)?;
         let train = job.train;
@@ -75,13 +78,13 @@ impl Inverter {
             checkpointing_steps: train.checkpointing_steps,
             checkpoints_total_limit: train.checkpoints_total_limit,
             tensorboard: train.report_to == ReportTo::Tensorboard,
+            proof: rank.assignment.proof,
         };
         let Prepared { posteriors, inputs, schedule, state, base_model, origin, previews, .. } = prepared;
-        let trace_dir = rank.assignment.spec.common.debug.trace_dir.clone();
         Ok(Self {
             engine: rank.context.engine.clone(),
             metrics: Arc::clone(&rank.context.metrics),
-            trace: create_trace(&trace_dir, results.vectors()).await?,
+            trace: create_trace(trace_dir, results.vectors()).await?,
             train,
             course,
             origin,
@@ -93,7 +96,7 @@ impl Inverter {
             durations: Durations::default(),
             state,
             before: None,
-            previews,
+            previews: previews.filter(|_| !proves),
             results,
             _base_model: base_model,
         })
@@ -368,11 +371,10 @@ impl Trainee for Inverter {
 }
 
 /// Traces are written only where the worker's configuration lets jobs do so.
-fn check_trace(rank: &Rank) -> Result<(), Error> {
-    let folder = &rank.assignment.spec.common.debug.trace_dir;
+fn check_trace(rank: &Rank, folder: &str) -> Result<(), Error> {
     let refused =
         |problem: &str| Err(Refusal::of("debug.trace_dir", format!("{folder:?}: {problem}")).into());
-    match folder.as_str() {
+    match folder {
         "" => Ok(()),
         _ if !rank.context.allow_trace_dir => {
             refused("this worker writes no traces unless debug.allow_trace_dir is set in its configuration")

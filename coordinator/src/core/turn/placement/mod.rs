@@ -19,7 +19,7 @@ impl Turn<'_> {
     pub(super) fn place_queued_jobs(&mut self) {
         while let Some((_, id)) = self.cluster.next_in_queue() {
             let Some(job) = self.cluster.jobs.get(&id) else { return };
-            match place(&problem(job), &self.cluster.pool) {
+            match place(&problem(job), &self.cluster.pool.open_to(job)) {
                 Decision::Place(placement) => self.form_ring(id, placement),
                 Decision::Wait(_) => break,
             }
@@ -105,6 +105,7 @@ impl Turn<'_> {
             version: pin.version.clone(),
             protocol: self.protocol_of(ring),
             resume_from: job.checkpoint.filter(|_| resumes).map(|checkpoint| checkpoint.hash),
+            proof: job.verification.as_ref().map(|verification| verification.last_step),
         })
     }
 

@@ -63,7 +63,7 @@ impl Turn<'_> {
             Some(rank) => rank == 0 || ring.reforms(),
             None => false,
         };
-        if !job.ring.as_ref().is_some_and(may_tell) || step.step > job.spec.total_steps() {
+        if !job.ring.as_ref().is_some_and(may_tell) || step.step > job.total_steps() {
             return Ok(());
         }
         if step.step > job.step {
@@ -137,7 +137,7 @@ impl Turn<'_> {
 
     /// Whether a job has a ring of this epoch now. Where a job that has not ended has none, it is noted that `what` comes
     /// from another one.
-    fn is_of_ring(&mut self, id: JobId, epoch: Epoch, what: OtherEpoch) -> bool {
+    pub(super) fn is_of_ring(&mut self, id: JobId, epoch: Epoch, what: OtherEpoch) -> bool {
         let Some(job) = self.cluster.jobs.get(&id) else { return false };
         let same = job.check_epoch(Some(epoch)).is_ok();
         if !same {
@@ -307,7 +307,7 @@ impl Turn<'_> {
     fn start_ring(&mut self, id: JobId, ring: &Ring) {
         self.change_ring(id, |ring| ring.started = true);
         let Some(job) = self.cluster.jobs.get(&id) else { return };
-        let reason = format!("{} on {} rank(s)", job.spec.activity(), ring.members.len());
+        let reason = format!("{} on {} rank(s)", job.activity(), ring.members.len());
         self.set_state(id, JobState::Running, reason);
         for member in &ring.members {
             self.cluster.change_worker(member.worker, |worker| worker.failures = 0);
@@ -320,7 +320,7 @@ impl Turn<'_> {
         let deadline = self.now.plus(self.cluster.options.finish);
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         if job.step >= last_step(job) {
-            let reason = job.spec.success(job.step);
+            let reason = job.success();
             self.end_job(id, JobState::Succeeded, &reason);
         } else if job.stop.is_none()
             && let Some(job) = self.job_mut(id)
@@ -334,8 +334,8 @@ impl Turn<'_> {
 /// The step after which a job whose ranks all finished is over: the one that rank 0 stopped at, where a job may stop
 /// early at all.
 fn last_step(job: &Job) -> u64 {
-    let planned = job.spec.total_steps();
-    let may_stop_early = job.spec.may_stop_early();
+    let planned = job.total_steps();
+    let may_stop_early = job.verification.is_none() && job.spec.may_stop_early();
     let stopped = job.ring.as_ref().and_then(|ring| ring.members.first()).map(|first| first.last_step);
     stopped.filter(|step| may_stop_early && *step > 0).map_or(planned, |step| step.min(planned))
 }

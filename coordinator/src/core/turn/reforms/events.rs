@@ -77,8 +77,8 @@ impl Turn<'_> {
         self.change_ring(id, |ring| (ring.reforming, ring.link, ring.fruitless) = (None, None, 0));
         let ranks = ring.present().count();
         let Some(job) = self.job_mut(id) else { return };
-        job.reason = format!("{} on {ranks} rank(s)", job.spec.activity());
-        let wanted = job.spec.common.cluster.world_size;
+        job.reason = format!("{} on {ranks} rank(s)", job.activity());
+        let (wanted, _) = job.ranks();
         let note = format!(
             "re-formed: epoch {}, {ranks} of {wanted} ranks, after {:.1} s",
             ring.epoch,
@@ -93,7 +93,7 @@ impl Turn<'_> {
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         let Some(ring) = job.ring.as_ref().filter(|ring| ring.reforming.is_some()) else { return };
         let works = |phase| matches!(phase, Phase::Training | Phase::Done | Phase::Finished);
-        if job.step >= job.spec.total_steps() && ring.all(works) {
+        if job.step >= job.total_steps() && ring.all(works) {
             self.ring_is_whole(id);
         }
     }

@@ -112,7 +112,7 @@ impl Turn<'_> {
             ring.reforming = Some(Reforming { since, planned: false, spare_by });
         });
         let Some(job) = self.job_mut(id) else { return };
-        let needed = job.spec.common.cluster.min_world_size;
+        let (_, needed) = job.ranks();
         let reason = format!("{left} rank(s) left, {needed} needed: waiting for another worker");
         job.reason.clone_from(&reason);
         self.note_wait(id, &format!("{reason}, for {} s", spare / 1000));

@@ -19,7 +19,7 @@ impl Turn<'_> {
             return None;
         }
         let options = &self.cluster.options;
-        let size = &job.spec.common.cluster;
+        let (world, min) = job.ranks();
         let ready = ring.joining.iter().map(|joiner| {
             joiner.member.phase == Phase::Ready
                 && self.presence(ring, joiner.member.worker) == Presence::Here
@@ -29,8 +29,8 @@ impl Turn<'_> {
             now: self.now,
             members: ring.members.iter().map(|member| self.seat_of(ring, member)).collect(),
             ready: ready.collect(),
-            min: size.min_world_size as usize,
-            world: size.world_size as usize,
+            min: min as usize,
+            world: world as usize,
             grows: is_worth_a_member(job),
             link: ring.link.as_ref().and_then(|link| {
                 let (one, other) = (ring.rank_of(link.workers.0)?, ring.rank_of(link.workers.1)?);
@@ -95,5 +95,5 @@ fn waiting(ring: &Ring, pause: Option<&Pause>, now: crate::core::Time) -> Standi
 
 /// Whether so much of a job is left that a new ring pays off.
 pub(in crate::core::turn) fn is_worth_a_member(job: &Job) -> bool {
-    job.stop.is_none() && job.spec.total_steps().saturating_sub(job.step) >= STEPS_WORTH_A_MEMBER
+    job.stop.is_none() && job.total_steps().saturating_sub(job.step) >= STEPS_WORTH_A_MEMBER
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
-use ringtune_shared::version::{Agreement, Dialect, RE_FORM};
+use ringtune_shared::version::{Agreement, Dialect, RE_FORM, VERIFY};
 
 use super::Turn;
 use super::ranks::Hold;
@@ -40,6 +40,7 @@ impl Turn<'_> {
             capabilities: hello.capabilities,
             protocol: agreement.protocol,
             reforms: agreement.features.iter().any(|feature| feature == RE_FORM),
+            verifies: agreement.features.iter().any(|feature| feature == VERIFY),
             draining: self.cluster.drained.contains_key(&id),
             leaving: false,
             connected: self.now,

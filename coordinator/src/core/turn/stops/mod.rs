@@ -35,6 +35,9 @@ impl Turn<'_> {
     /// A job becomes what a goal says, where it may, and lets all its ranks go.
     pub(super) fn reach(&mut self, id: JobId, goal: &Goal) {
         match goal {
+            Goal::Succeeded if self.cluster.jobs.get(&id).is_some_and(|job| job.lacks_proof()) => {
+                self.fail_job(id, Failure::Rank, "the ranks finished before all steps were compared");
+            }
             Goal::Succeeded => self.end_job(id, JobState::Succeeded, "all ranks finished"),
             Goal::Cancelled { reason } => self.end_job(id, JobState::Cancelled, reason),
             Goal::Failed { failure, reason } => self.fail_job(id, *failure, reason),
@@ -61,7 +64,8 @@ impl Turn<'_> {
         // Before it is in the queue, where it stands by its pin.
         if let Some(job) = self.job_mut(id) {
             job.stop = None;
-            if !job.has_begun() {
+            // What it verifies was computed on no other class.
+            if !job.has_begun() && job.verification.is_none() {
                 job.pin = None;
             }
         }

@@ -34,6 +34,7 @@ fn assignment(key: RankKey, rank: usize) -> Box<Assignment> {
         ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
         version: ringtune_shared::version::VERSION.to_owned(),
         resume_from: String::new(),
+        proof: None,
         re_forms: false,
     })
 }
