@@ -56,7 +56,7 @@ pub enum Happened {
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Nothing {}
 
-/// The folder of what an earlier release left: "0.2.0".
+/// A folder of tests/fixtures: "0.2.0" has what that release left.
 pub fn folder(release: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(release)
 }
@@ -92,11 +92,9 @@ impl Recording {
         self.entries.iter().filter_map(|entry| entry.happened.as_ref())
     }
 
-    /// Adds what happened. A heartbeat that says the same as the one before it is left out.
+    /// Adds what happened. A heartbeat right after one that says the same is left out.
     pub fn add(&mut self, happened: Happened) {
-        if let Some(beat) = heartbeat(&happened)
-            && self.happened().filter_map(heartbeat).last() == Some(beat)
-        {
+        if heartbeat(&happened).is_some() && self.happened().last() == Some(&happened) {
             return;
         }
         self.entries.push(Entry { happened: Some(happened) });
@@ -136,4 +134,19 @@ fn heartbeat(happened: &Happened) -> Option<&v1::Heartbeat> {
         Happened::Up(v1::SessionRequest { message: Some(Up::Heartbeat(beat)) }) => Some(beat),
         _ => None,
     }
+}
+
+/// The pictures that every recorded job learns from, by their names.
+///
+/// # Errors
+/// They are not there.
+pub fn pictures() -> Result<Vec<(String, Vec<u8>)>> {
+    let folder = folder("concepts/green-star");
+    let mut pictures = Vec::new();
+    for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let entry = entry?;
+        pictures.push((entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path())?));
+    }
+    pictures.sort();
+    Ok(pictures)
 }

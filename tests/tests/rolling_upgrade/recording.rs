@@ -53,9 +53,11 @@ impl<'a> Recorded<'a> {
         let ended = self.cluster.wait_for_end(id).await?;
         ensure!(ended.state() == state, "{name} is {:?}: {}", ended.state(), ended.state_reason);
         self.cluster.wait_for_idle(self.recorders.len()).await?;
-        for (rank, recorder) in self.recorders.iter().enumerate() {
+        for recorder in &self.recorders {
+            let recording = recorder.recording();
+            let rank = recording.assignment()?.rank;
             let name = if rank == 0 { name.to_owned() } else { format!("{name}-{rank}") };
-            recorder.recording().write(&self.released.version, &name)?;
+            recording.write(&self.released.version, &name)?;
         }
         Ok(())
     }
