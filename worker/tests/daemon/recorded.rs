@@ -80,9 +80,14 @@ impl Player {
 
     /// Says and awaits everything.
     async fn play(&mut self) {
+        self.play_until(|_| false).await;
+    }
+
+    /// Says and awaits everything up to that.
+    async fn play_until(&mut self, end: impl Fn(&Happened) -> bool) {
         let recording = self.recording.clone();
         let (mut holds, mut stopped) = (false, false);
-        for happened in recording.happened() {
+        for happened in recording.happened().take_while(|happened| !end(happened)) {
             match happened {
                 Happened::Opened(_) => {
                     let session = self.coordinator.accept().await;
@@ -242,6 +247,23 @@ async fn a_coordinator_of_0_2_0_cancels_a_job() {
     in_time(async {
         let player = played("cancelled").await;
         assert_eq!(player.phases().last(), Some(&RankPhase::Stopped));
+        assert!(player.files().contains(&"learned_embeds.safetensors".to_owned()), "{:?}", player.files());
+    })
+    .await;
+}
+
+/// 0.2.0 knows no ranks that leave their rings: the worker stops, keeps what it has, and says no more than that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_ends_while_its_coordinator_is_of_0_2_0() {
+    in_time(async {
+        let mut player = Player::start("cancelled").await;
+        player.play_until(|happened| matches!(happened, Happened::Cancelled(_))).await;
+        player.worker.shutdown.soft.cancel();
+        while let Some(said) = player.session.as_mut().unwrap().next().await {
+            let request = v1::SessionRequest { message: Some(said) };
+            player.release.expect_known("SessionRequest", &request, &MAY_SKIP).unwrap();
+        }
+        (&mut player.worker.running).await.unwrap().unwrap();
         assert!(player.files().contains(&"learned_embeds.safetensors".to_owned()), "{:?}", player.files());
     })
     .await;
