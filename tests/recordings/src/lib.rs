@@ -30,6 +30,7 @@ pub struct Entry {
 }
 
 /// What can happen between a worker and its coordinator.
+#[expect(clippy::large_enum_variant, reason = "a recording has a few dozen of them")]
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Happened {
     /// The worker opened a session.

@@ -80,7 +80,7 @@ impl Player {
 
     /// Says and awaits everything.
     async fn play(&mut self) {
-        self.play_until(|_| false).await;
+        Box::pin(self.play_until(|_| false)).await;
     }
 
     /// Says and awaits everything up to that.
@@ -202,8 +202,8 @@ impl Player {
 }
 
 async fn played(name: &str) -> Player {
-    let mut player = Player::start(name).await;
-    player.play().await;
+    let mut player = Box::pin(Player::start(name)).await;
+    Box::pin(player.play()).await;
     player
 }
 
@@ -222,7 +222,7 @@ fn recorded_files(recording: &Recording) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_whole_job_of_a_coordinator_of_0_2_0() {
     in_time(async {
-        let player = played("succeeded").await;
+        let player = Box::pin(played("succeeded")).await;
         use RankPhase::{Finished, Preparing, Ready, Training};
         assert_eq!(player.phases(), [Preparing, Ready, Training, Finished]);
         assert_eq!(player.steps(), [1, 2, 3, 4]);
@@ -235,7 +235,7 @@ async fn a_whole_job_of_a_coordinator_of_0_2_0() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_coordinator_of_0_2_0_is_away_for_a_while() {
     in_time(async {
-        let player = played("reconnected").await;
+        let player = Box::pin(played("reconnected")).await;
         assert_eq!(player.phases().last(), Some(&RankPhase::Finished));
         assert_eq!(player.steps(), (1..=20).collect::<Vec<_>>());
     })
@@ -245,7 +245,7 @@ async fn a_coordinator_of_0_2_0_is_away_for_a_while() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_coordinator_of_0_2_0_cancels_a_job() {
     in_time(async {
-        let player = played("cancelled").await;
+        let player = Box::pin(played("cancelled")).await;
         assert_eq!(player.phases().last(), Some(&RankPhase::Stopped));
         assert!(player.files().contains(&"learned_embeds.safetensors".to_owned()), "{:?}", player.files());
     })
@@ -256,8 +256,8 @@ async fn a_coordinator_of_0_2_0_cancels_a_job() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_ends_while_its_coordinator_is_of_0_2_0() {
     in_time(async {
-        let mut player = Player::start("cancelled").await;
-        player.play_until(|happened| matches!(happened, Happened::Cancelled(_))).await;
+        let mut player = Box::pin(Player::start("cancelled")).await;
+        Box::pin(player.play_until(|happened| matches!(happened, Happened::Cancelled(_)))).await;
         player.worker.shutdown.soft.cancel();
         while let Some(said) = player.session.as_mut().unwrap().next().await {
             let request = v1::SessionRequest { message: Some(said) };
@@ -272,7 +272,7 @@ async fn a_worker_ends_while_its_coordinator_is_of_0_2_0() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_of_a_coordinator_of_0_2_0_fails() {
     in_time(async {
-        let player = played("failed").await;
+        let player = Box::pin(played("failed")).await;
         let reports = player.said.iter().filter_map(|said| match said {
             Up::RankReport(report) if report.phase() == RankPhase::Failed => Some(report),
             _ => None,
