@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench bench-control chaos release-proto
+.PHONY: help setup build demo test lint bench bench-control chaos upgrade-test release-proto
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -59,3 +59,7 @@ chaos: ## Play rounds of the fault matrix (ROUNDS=20, JOBS=3, ROWS='some names';
 	@$(CARGO) bench --workspace --bench chaos -- --jobs $(JOBS) $(if $(KILLS)$(CALM)$(MINUTES)$(RANKS),\
 		$(if $(KILLS),--kills $(KILLS)) $(if $(CALM),--calm $(CALM)) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(RANKS),--ranks $(RANKS)),--rounds $(ROUNDS) $(ROWS))
+
+upgrade-test: build ## Run the last release's programs, which it builds once, beside this build's
+	@folder="$$(tests/upgrade/release.sh)" && RINGTUNE_RELEASED="$$folder" \
+		$(CARGO) test --release --workspace --test rolling_upgrade -- --ignored --test-threads=1

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use crate::{
     contents::{self, Contents, Limits, RoomLimits},
-    core, grpc, http,
+    core, disk, grpc, http,
     metrics::Metrics,
     open_files, service,
     settings::Settings,
@@ -130,6 +130,7 @@ impl Daemon {
             readiness.clone(),
             end.clone().cancelled_owned(),
         ));
+        let for_disk = metrics.clone();
         let grpc_server = tokio::spawn(grpc::serve(
             grpc_listener,
             grpc::Options {
@@ -144,6 +145,8 @@ impl Daemon {
                 shutdown: end,
             },
         ));
+        let kept = settings.storage.free_bytes;
+        tokio::spawn(disk::watch(state.contents(), kept, for_disk, shutdown.soft.clone()));
         readiness.set(true);
         if launch.announce {
             listen::announce(grpc_address, http_address, "").map_err(Error::Process)?;

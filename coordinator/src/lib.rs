@@ -5,6 +5,7 @@ pub mod backup;
 pub mod contents;
 pub mod core;
 pub mod daemon;
+mod disk;
 pub mod grpc;
 pub mod http;
 pub mod metrics;

@@ -101,6 +101,13 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
+    /// The same, with another program from now on.
+    pub async fn start_again_as(&mut self, label: &str, program: &str) -> Result<()> {
+        let launch = self.launches.get_mut(label).with_context(|| format!("there was no {label}"))?;
+        program.clone_into(&mut launch.program);
+        self.start_again(label).await
+    }
+
     /// Kills the coordinator and starts it again at the same address, on the same state.
     pub async fn replace_coordinator(mut self) -> Result<Self> {
         self.coordinator.end().await?;
@@ -146,6 +153,12 @@ impl<'a> Cluster<'a> {
     pub async fn list_workers(&self) -> Result<Vec<v1::Worker>> {
         let mut client = ClusterServiceClient::new(self.channel().await?);
         Ok(client.list_workers(v1::ListWorkersRequest::default()).await?.into_inner().workers)
+    }
+
+    /// What the coordinator says of itself.
+    pub async fn summary(&self) -> Result<v1::GetClusterResponse> {
+        let mut client = ClusterServiceClient::new(self.channel().await?);
+        Ok(client.get_cluster(v1::GetClusterRequest {}).await?.into_inner())
     }
 
     /// Reads a job.

@@ -25,7 +25,7 @@ pub struct Launch {
     pub label: String,
     /// Its state's folder in the sandbox.
     pub state: String,
-    /// Its name among the built programs.
+    /// Its name among the built programs, or a path of another one.
     pub program: String,
     /// Where it serves gRPC.
     pub listen: String,

@@ -6,8 +6,8 @@
 mod layer;
 
 use prometheus::{
-    Encoder as _, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder as _, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 pub use layer::{CountedBody, CountedService, Layer};
@@ -34,6 +34,9 @@ pub struct Metrics {
     other_epochs: IntCounterVec,
     reformed: IntCounterVec,
     reform_seconds: HistogramVec,
+    disk_free_bytes: IntGauge,
+    disk_low: IntGauge,
+    store_failing: IntGauge,
 }
 
 impl Metrics {
@@ -86,6 +89,18 @@ impl Metrics {
                 .buckets(RPC_BUCKETS.to_vec()),
                 &["change"],
             )?,
+            disk_free_bytes: IntGauge::new(
+                "ringtune_disk_free_bytes",
+                "What is free on the disk of the state folder",
+            )?,
+            disk_low: IntGauge::new(
+                "ringtune_disk_low",
+                "1 while less is free there than storage.free_bytes: new files are refused",
+            )?,
+            store_failing: IntGauge::new(
+                "ringtune_store_failing",
+                "1 while nothing can be stored, as on a full disk: whatever changes a job is refused",
+            )?,
             registry,
         };
         let registry = &metrics.registry;
@@ -99,6 +114,9 @@ impl Metrics {
         registry.register(Box::new(metrics.other_epochs.clone()))?;
         registry.register(Box::new(metrics.reformed.clone()))?;
         registry.register(Box::new(metrics.reform_seconds.clone()))?;
+        for gauge in [&metrics.disk_free_bytes, &metrics.disk_low, &metrics.store_failing] {
+            registry.register(Box::new(gauge.clone()))?;
+        }
         #[cfg(target_os = "linux")]
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
         Ok(metrics)
@@ -114,6 +132,17 @@ impl Metrics {
     pub fn set_workers(&self, state: WorkerState, count: usize) {
         let name = format!("{state:?}").to_ascii_lowercase();
         self.workers.with_label_values(&[&name]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// How many bytes are free on the disk of the state folder, and whether that is too little.
+    pub(crate) fn set_disk(&self, free: u64, low: bool) {
+        self.disk_free_bytes.set(i64::try_from(free).unwrap_or(i64::MAX));
+        self.disk_low.set(low.into());
+    }
+
+    /// Whether the store fails.
+    pub(crate) fn set_store_failing(&self, failing: bool) {
+        self.store_failing.set(failing.into());
     }
 
     /// Something came from another epoch than that of its job's ring.

@@ -9,6 +9,7 @@ mod lists;
 mod lives;
 mod losses;
 mod queue;
+mod recorded;
 mod requests;
 mod restarts;
 mod rings;

@@ -10,6 +10,7 @@ mod history;
 mod jobs;
 mod latents;
 mod re_forming;
+mod recorded;
 mod rings;
 mod services;
 mod sessions;

@@ -14,6 +14,7 @@ use ringtune_proto::v1::{
     self, artifact_service_client::ArtifactServiceClient, cluster_service_client::ClusterServiceClient,
     job_service_client::JobServiceClient,
 };
+use ringtune_shared::version::VERSION;
 use tonic::{
     Code, Request, Response, Status,
     transport::{Channel, Endpoint},
@@ -348,6 +349,11 @@ fn describe(status: &Status) -> String {
     let mut text = status.message().to_owned();
     if text.is_empty() {
         text = format!("the coordinator answered {:?}", status.code());
+    }
+    if status.code() == Code::Unimplemented {
+        text.push_str(&format!(
+            "\n  the coordinator is older than this command, which is of Ringtune {VERSION}: upgrade the coordinator"
+        ));
     }
     if let Some(bad_request) = status.get_details_bad_request() {
         for violation in bad_request.field_violations {

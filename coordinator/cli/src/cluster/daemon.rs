@@ -25,6 +25,8 @@ use super::{ClusterError, Ports};
 const START_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a daemon may take to end; its own drain is bounded by 10 s.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+/// With less room than this on its disk a log may stay empty.
+const LOG_BYTES: u64 = 64 << 10;
 /// Lines of a log shown when something fails, and the bytes looked at for them.
 const TAIL_LINES: usize = 12;
 const TAIL_BYTES: u64 = 16 << 10;
@@ -246,10 +248,23 @@ fn tail(path: &Path) -> String {
     };
     let lines: Vec<&str> = text.lines().collect();
     if lines.is_empty() {
-        return "  (empty)".to_owned();
+        let folder = path.parent().unwrap_or(path);
+        let free =
+            rustix::fs::statvfs(folder).map(|about| about.f_bavail.saturating_mul(about.f_frsize)).ok();
+        return why_empty(folder, free);
     }
     let first = lines.len().saturating_sub(TAIL_LINES);
     lines[first..].iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+/// A daemon on a full disk cannot say so in its log. `free`: bytes, where that can be seen.
+fn why_empty(folder: &Path, free: Option<u64>) -> String {
+    match free {
+        Some(free) if free < LOG_BYTES => {
+            format!("  (empty: the disk of {} is full, nothing could be written there)", folder.display())
+        }
+        _ => "  (empty)".to_owned(),
+    }
 }
 
 fn read_end(path: &Path) -> io::Result<String> {
@@ -276,6 +291,14 @@ mod tests {
         assert_eq!(shown.lines().count(), TAIL_LINES);
         assert!(shown.ends_with("  line 4999"), "{shown}");
         assert!(tail(&folder.path().join("none")).contains("cannot read"));
+    }
+
+    #[test]
+    fn an_empty_log_on_a_full_disk_says_why_it_is_empty() {
+        let folder = Path::new("/logs");
+        assert!(why_empty(folder, Some(0)).contains("the disk of /logs is full"));
+        assert_eq!(why_empty(folder, Some(1 << 30)), "  (empty)");
+        assert_eq!(why_empty(folder, None), "  (empty)");
     }
 
     fn shell(script: &str, folder: &Path) -> DaemonCommand {

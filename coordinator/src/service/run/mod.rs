@@ -166,6 +166,7 @@ impl Loop {
         if let Err(error) = self.store_all(&writes, probe).await {
             error!(%error, writes = writes.len(), "cannot store: nothing was changed");
             self.failing_since.get_or_insert_with(Instant::now);
+            self.metrics.set_store_failing(true);
             self.give_up(batch, error);
             return;
         }
@@ -195,14 +196,21 @@ impl Loop {
     async fn store_all(&mut self, writes: &[Write], probe: bool) -> Result<(), store::Error> {
         if !writes.is_empty() {
             self.store.commit(writes).await?;
-            self.failing_since = None;
+            self.stores_again();
         } else if self.failing_since.is_some() && probe {
             match self.store.probe().await {
-                Ok(()) => self.failing_since = None,
+                Ok(()) => self.stores_again(),
                 Err(error) => debug!(%error, "still cannot store"),
             }
         }
         Ok(())
+    }
+
+    fn stores_again(&mut self) {
+        if let Some(since) = self.failing_since.take() {
+            info!(seconds = since.elapsed().as_secs(), "what changes is stored again");
+            self.metrics.set_store_failing(false);
+        }
     }
 
     fn give_up(&mut self, batch: Batch, error: store::Error) {

@@ -120,8 +120,12 @@ impl Store for Slow {
 }
 
 async fn started() -> (Arc<Slow>, Handle, JoinHandle<()>) {
+    started_with(Metrics::new().unwrap()).await
+}
+
+async fn started_with(metrics: Metrics) -> (Arc<Slow>, Handle, JoinHandle<()>) {
     let store = Arc::new(Slow::default());
-    let (options, metrics) = (Options::default(), Metrics::new().unwrap());
+    let options = Options::default();
     let (handle, service) = start(Settings { options, store: store.clone(), metrics }).await.unwrap();
     (store, handle, service)
 }
@@ -218,6 +222,21 @@ async fn one_failed_commit_and_a_quiet_time_do_not_end_the_loop() {
     tokio::time::sleep(STORE_PATIENCE - Duration::from_secs(1)).await;
     assert!(!service.is_finished());
     tokio::time::timeout(Duration::from_secs(3), service).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_is_shown_until_it_works_again() {
+    let metrics = Metrics::new().unwrap();
+    let (store, handle, _service) = started_with(metrics.clone()).await;
+    let failing = || metrics.text().unwrap().contains("ringtune_store_failing 1\n");
+    assert!(!failing());
+    store.store.set_full(true);
+    handle.create_job(new_job(None)).await.unwrap_err();
+    assert!(failing());
+    // Nobody has to ask for anything.
+    store.store.set_full(false);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!failing());
 }
 
 #[tokio::test(start_paused = true)]
