@@ -323,7 +323,8 @@ impl Session {
             if self.stores_steps {
                 let (job_id, epoch) = (step.job_id.clone(), step.epoch);
                 let step = step.step.as_ref().unwrap().step;
-                self.say(Down::StepsStored(v1::StepsStored { job_id, step, epoch })).await;
+                let stored = Down::StepsStored(v1::StepsStored { job_id, step, epoch });
+                Box::pin(self.say(stored)).await;
             }
         }
         message
