@@ -251,6 +251,9 @@ enum EventDetails {
         validation_seconds: f64,
         preview_seconds: f64,
         epoch: u64,
+        /// Of the state after the step; an older worker does not say it.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        state_sha256: String,
     },
     Artifact {
         name: String,
@@ -289,6 +292,7 @@ impl From<&v1::JobEvent> for EventObject {
                 validation_seconds: step.validation_seconds,
                 preview_seconds: step.preview_seconds,
                 epoch: step.epoch,
+                state_sha256: step.state_sha256,
             },
             Some(Event::Artifact(artifact)) => {
                 EventDetails::Artifact { name: artifact.name, uri: artifact.uri, size: artifact.size }
