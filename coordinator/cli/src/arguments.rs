@@ -261,12 +261,12 @@ Examples:
   ringtune verify JOB --steps 100-120        from the newest checkpoint before step 100
 
 With each step the coordinator stores the SHA-256 of the state after it: what is learned, and all
-that the next steps depend on. One worker of the numerics class that the job was computed on does the
-steps again, from the job's own pictures and model, with as many threads. It makes no files.
+that the next steps depend on. One worker of the numerics class that the job was computed on does
+the steps again, from the job's own pictures and model, with as many threads. It makes no files.
 
-The verification is a job of its own: `list`, `status`, `watch` and `cancel` take it, and Ctrl-C only
-stops watching. The last line says \"same: steps A to B of JOB\", or names the first step that differs
-with both hashes.
+The verification is a job of its own: `list`, `status`, `watch` and `cancel` take it, and Ctrl-C
+only stops watching. The last line says \"same: steps A to B of JOB\", or names the first step that
+differs with both hashes.
 
 Exit codes: 0 all steps are the same, 1 one differs or the verification failed, 2 wrong usage,
 3 the coordinator cannot be reached.")]
