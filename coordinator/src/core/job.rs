@@ -146,6 +146,9 @@ pub struct Ring {
     /// A rank lost its neighbour. Not stored: the worker tells it again when it is back.
     #[serde(skip)]
     pub broken: Option<Broken>,
+    /// Why the rank failed that failed last: the reason to give where nobody is left. Not stored.
+    #[serde(skip)]
+    pub last_failure: Option<String>,
 }
 
 /// A ring that has not done a step since its members changed, or that cannot go on with those that are left.
@@ -315,6 +318,7 @@ impl Ring {
             patience: Time::default(),
             returns_by: Time::default(),
             broken: None,
+            last_failure: None,
         }
     }
 
@@ -372,6 +376,7 @@ impl Ring {
     /// Makes it what comes back from a store.
     pub fn forget_what_is_not_stored(&mut self) {
         (self.patience, self.returns_by, self.broken) = (Time::default(), Time::default(), None);
+        self.last_failure = None;
         let joiners = self.joining.iter_mut().map(|joiner| &mut joiner.member);
         for member in self.members.iter_mut().chain(joiners) {
             (member.phase, member.last_step) = (Phase::default(), 0);

@@ -2,13 +2,13 @@
 
 use prost::Message as _;
 use ringtune_proto::v1;
-use ringtune_shared::version::{RE_FORM, VERSION, WORKER_FEATURES, WORKER_PROTOCOLS};
+use ringtune_shared::version::{VERSION, WORKER_FEATURES, WORKER_PROTOCOLS};
 
 /// Which other build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
-    /// Of release 0.2.0: it knows no newer protocol than 2, and its rings do not re-form. It has a feature that nobody
-    /// knows.
+    /// Of release 0.2.0: it knows no newer protocol than 2, and its rings do not re-form. It has features that
+    /// nobody knows.
     Older,
     /// Of a later release, which knows one protocol more.
     Newer,
@@ -35,7 +35,7 @@ impl Build {
         let features = WORKER_FEATURES.map(str::to_owned).to_vec();
         let ours = tongue(WORKER_PROTOCOLS.max, features.clone());
         let theirs = match self {
-            Self::Older => tongue(2, vec!["x".repeat(RE_FORM.len())]),
+            Self::Older => tongue(2, WORKER_FEATURES.map(|feature| "x".repeat(feature.len())).to_vec()),
             Self::Newer => tongue(WORKER_PROTOCOLS.max + 1, features),
         };
         vec![(version(VERSION.to_owned()), version(self.version())), (ours, theirs)]
@@ -44,6 +44,8 @@ impl Build {
 
 #[cfg(test)]
 mod tests {
+    use ringtune_shared::version::RE_FORM;
+
     use super::*;
 
     /// A hello as it goes over the wire, and as it arrives.
@@ -74,12 +76,14 @@ mod tests {
     fn another_builds_hello_says_its_version_its_protocols_and_its_features() {
         let older = arrives(Build::Older);
         assert_eq!((older.protocol_min, older.protocol_max), (2, 2));
-        assert!(!older.features.contains(&RE_FORM.to_owned()) && older.features.len() == 1);
+        assert!(
+            !older.features.contains(&RE_FORM.to_owned()) && older.features.len() == WORKER_FEATURES.len()
+        );
         assert!(older.capabilities.expect("capabilities").version.starts_with("0.2.0"));
         let newer = arrives(Build::Newer);
         assert_eq!(
             (newer.protocol_max, newer.features),
-            (WORKER_PROTOCOLS.max + 1, vec![RE_FORM.to_owned()])
+            (WORKER_PROTOCOLS.max + 1, WORKER_FEATURES.map(str::to_owned).to_vec())
         );
         assert_eq!(newer.capabilities.expect("capabilities").version, Build::Newer.version());
     }

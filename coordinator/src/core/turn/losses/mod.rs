@@ -26,6 +26,9 @@ impl Turn<'_> {
             }
             Verdict::Ended => self.rank_ended(id, worker, loss, reason),
             Verdict::Lost => {
+                if let (Loss::RankFailed(_), Some(ring)) = (&loss, self.ring_mut(id)) {
+                    ring.last_failure = Some(reason.to_owned());
+                }
                 // Who was restarted, or ends, is no worse for it.
                 let rests = !matches!(loss, Loss::Restarted | Loss::RankStopped(_));
                 let holds = !matches!(loss, Loss::Restarted | Loss::BackWithout { .. });

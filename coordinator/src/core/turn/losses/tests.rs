@@ -271,6 +271,16 @@ fn a_job_whose_only_worker_is_lost_while_it_trains_goes_on_elsewhere() {
 }
 
 #[test]
+fn a_job_that_goes_on_elsewhere_says_why_its_last_rank_failed() {
+    let mut world = World::new(2);
+    world.report(Phase::Ready, Fault::Unknown);
+    world.report(Phase::Failed, Fault::Node);
+    assert!(
+        world.reason.starts_with("all its workers are lost; going on from its beginning: rank 0 on host-0")
+    );
+}
+
+#[test]
 fn an_assignment_that_may_be_lost_is_given_again() {
     let mut world = World::new(2);
     world.told.clear();

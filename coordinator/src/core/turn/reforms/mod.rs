@@ -138,18 +138,20 @@ impl Turn<'_> {
     fn leave_ring(&mut self, id: JobId, what: &str, survivors: bool) {
         let Some(job) = self.cluster.jobs.get(&id) else { return };
         let tries = job.tries;
+        let failure = job.ring.as_ref().and_then(|ring| ring.last_failure.as_ref());
+        let cause = failure.map_or_else(String::new, |failure| format!(": {failure}"));
         if tries >= self.cluster.options.tries {
-            let reason = format!("worker lost: {what} (tried {tries} times without a step)");
+            let reason = format!("worker lost: {what} (tried {tries} times without a step){cause}");
             self.reach(id, &Goal::Failed { failure: Failure::WorkerLost, reason });
             return;
         }
         if survivors {
-            let reason = format!("{what}; going on from a checkpoint");
+            let reason = format!("{what}; going on from a checkpoint{cause}");
             self.stop_job(id, Goal::Queued { reason });
             return;
         }
         let from = self.start_of_next_ring(id);
-        self.reach(id, &Goal::Queued { reason: format!("{what}; going on from {from}") });
+        self.reach(id, &Goal::Queued { reason: format!("{what}; going on from {from}{cause}") });
     }
 
     /// The next epoch: those that stay in their order, then those that join.
@@ -211,6 +213,7 @@ impl Turn<'_> {
             link: broken_link(old, plan),
             fruitless: old.fruitless + u32::from(!plan.after_step),
             broken: None,
+            last_failure: old.last_failure.clone(),
             started: true,
             patience: old.patience,
             returns_by: old.returns_by,
