@@ -357,7 +357,11 @@ fn describe(status: &Status) -> String {
     }
     if let Some(bad_request) = status.get_details_bad_request() {
         for violation in bad_request.field_violations {
-            text.push_str(&format!("\n  {}: {}", violation.field, violation.description));
+            let line = format!("{}: {}", violation.field, violation.description);
+            // The coordinator's message may have them for clients that show nothing else.
+            if !status.message().contains(&line) {
+                text.push_str(&format!("\n  {line}"));
+            }
         }
     }
     text
@@ -376,8 +380,12 @@ mod tests {
             tonic_types::FieldViolation::new("name", "is missing"),
         ]);
         let _: &Option<&BadRequest> = &details.bad_request();
-        let status = Status::with_error_details(Code::InvalidArgument, "2 fields are wrong", details);
+        let status = Status::with_error_details(Code::InvalidArgument, "2 fields are wrong", details.clone());
         let text = describe(&status);
         assert_eq!(text, "2 fields are wrong\n  train.num_vectors: 0 is not allowed\n  name: is missing");
+        // Once, where the message has them.
+        let message = "train.num_vectors: 0 is not allowed\nname: is missing";
+        let status = Status::with_error_details(Code::InvalidArgument, message, details);
+        assert_eq!(describe(&status), message);
     }
 }
