@@ -83,6 +83,28 @@ async fn a_job_is_verified_as_a_whole_and_from_a_checkpoint_on() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_checkpoint_that_is_cut_short_gives_way_to_an_older_one() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let cluster = Cluster::start_fake(&sandbox, 1).await?;
+    let job = succeeded(&cluster, &sandbox, &job()?).await?;
+    let request = v1::ListArtifactsRequest { job_id: job.clone(), ..Default::default() };
+    let files = cluster.artifacts().await?.list_artifacts(request).await?.into_inner().artifacts;
+    let newest = files.iter().find(|file| file.name == "checkpoint-8.safetensors").context("a checkpoint")?;
+    let hash = &newest.sha256;
+    let content = sandbox.path("coordinator/contents/sha256").join(&hash[..2]).join(hash);
+    let bytes = fs::read(&content)?;
+    fs::write(&content, &bytes[..bytes.len() / 2])?;
+
+    let same =
+        cluster.finish(&["verify", &job, "--steps", "9-10", "--output", "json"]).await?.expect_code(0)?;
+    let found = verdict(&same)?;
+    let steps = steps_of(&cluster, found["job_id"].as_str().context("an id")?).await?;
+    let numbers: Vec<i64> = steps.iter().map(|step| step.step).collect();
+    ensure!(numbers == [5, 6, 7, 8, 9, 10], "{numbers:?}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_worker_that_computes_otherwise_is_found_out() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let mut cluster = Cluster::start_fake(&sandbox, 1).await?;
