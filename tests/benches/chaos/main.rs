@@ -29,7 +29,8 @@ use ringtune_tests::{
     name = "chaos",
     group = ArgGroup::new("instead").args(["kills", "calm", "minutes", "ranks"]),
     after_help = "Examples:\n  make chaos ROUNDS=20 JOBS=3\n  make chaos ROUNDS=100 ROWS='a_worker_dies rank_0'\n  \
-        make chaos KILLS=200 JOBS=3\n  make chaos CALM=30\n  make chaos MINUTES=30\n  make chaos RANKS=64"
+        make chaos ROUNDS=20 ROWS=real\n  make chaos KILLS=200 JOBS=3\n  make chaos CALM=30\n  \
+        make chaos MINUTES=30\n  make chaos RANKS=64"
 )]
 struct Arguments {
     /// Rounds of each row
@@ -56,7 +57,8 @@ struct Arguments {
     /// Where the section is appended
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
-    /// Rows whose names have one of these texts; none: all but those that take long
+    /// Rows whose names have one of these texts; none: all of fake workers but those that take long. Those of real ones
+    /// have real or full_size in their names
     #[arg(conflicts_with = "instead")]
     rows: Vec<String>,
     /// What cargo adds

@@ -13,6 +13,7 @@ use ringtune_tests::chaos::{
     results::{Rounds, seconds},
     rows, say,
 };
+use ringtune_tests::{job::text, reference};
 use tokio::task::JoinSet;
 
 /// What is played of it.
@@ -34,7 +35,7 @@ struct Play {
 
 /// Plays the rounds, with a line for each row.
 pub(crate) async fn play(matrix: &Matrix) -> Result<Vec<Rounds>> {
-    let chosen = chosen(&matrix.rows);
+    let chosen = chosen(&matrix.rows).await?;
     ensure!(!chosen.is_empty(), "no row is named so");
     let played = chosen.iter().map(|row| Rounds { name: row.name, ..Rounds::default() }).collect();
     let played: Arc<Mutex<Vec<Rounds>>> = Arc::new(Mutex::new(played));
@@ -56,14 +57,19 @@ pub(crate) async fn play(matrix: &Matrix) -> Result<Vec<Rounds>> {
     Ok(played.clone())
 }
 
-/// Those that are named; the ones that take long only if they are.
-fn chosen(names: &[String]) -> Vec<Row> {
+/// Those that are named; the ones that take long, or compute with libtorch, only if they are.
+async fn chosen(names: &[String]) -> Result<Vec<Row>> {
     if names.is_empty() {
-        return rows::all();
+        return Ok(rows::all());
     }
-    let mut rows = [rows::all(), rows::long()].concat();
-    rows.retain(|row| names.iter().any(|name| row.name.contains(&**name)));
-    rows
+    let is_named = |row: &Row| names.iter().any(|name| row.name.contains(&**name));
+    let mut chosen = [rows::all(), rows::long(), rows::torch::small()].concat();
+    if rows::torch::full_size("").iter().any(is_named) {
+        let model = reference::full_size_checkpoint().await?;
+        chosen.extend(rows::torch::full_size(&text(&model)));
+    }
+    chosen.retain(is_named);
+    Ok(chosen)
 }
 
 async fn play_all(plays: Arc<Mutex<VecDeque<Play>>>, played: Arc<Mutex<Vec<Rounds>>>, rounds: usize) {

@@ -30,6 +30,9 @@ pub struct Options {
     pub dialect: Dialect,
     /// After so long a silent session is lost, and a lost member has so long to come back.
     pub session_timeout: i64,
+    /// At most so long while its ring prepares: nothing of the job is done yet, so another ring costs little, and a
+    /// worker that lives dials again at once.
+    pub preparing: i64,
     /// So long the members of a ring have to come back after a restart of the coordinator.
     pub recovery: i64,
     /// So long ranks have to stop by themselves when a job is cancelled.
@@ -77,6 +80,7 @@ impl Default for Options {
         Self {
             dialect: Dialect::ours(),
             session_timeout: 15_000,
+            preparing: 2_500,
             recovery: 60_000,
             cancel: 30_000,
             root_cause: 5_000,

@@ -112,8 +112,14 @@ impl Turn<'_> {
         match worker.map(|worker| (worker.lost, worker.last_held)) {
             Some((None, last_held)) => Some(last_held.plus(timeout)),
             _ if ring.reforms() => None,
-            Some((Some(lost), _)) => Some(lost.plus(timeout).max(ring.patience)),
+            Some((Some(lost), _)) => Some(lost.plus(self.away_for(ring.started)).max(ring.patience)),
             None => Some(ring.patience),
         }
+    }
+
+    /// So long a lost member of a ring that cannot decide by itself has to come back.
+    pub(super) fn away_for(&self, started: bool) -> i64 {
+        let options = &self.cluster.options;
+        if started { options.session_timeout } else { options.session_timeout.min(options.preparing) }
     }
 }

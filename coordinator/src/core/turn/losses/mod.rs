@@ -84,17 +84,18 @@ impl Turn<'_> {
 
     /// What is told of a loss that decides nothing yet, and until when it need not.
     fn wait(&mut self, id: JobId, worker: WorkerId, loss: Loss, reason: &str) {
-        let options = &self.cluster.options;
+        let ring = self.cluster.jobs.get(&id).and_then(|job| job.ring.as_ref());
+        let started = ring.is_some_and(|ring| ring.started);
         let milliseconds = match loss {
-            Loss::Away => options.session_timeout,
-            Loss::NeighbourLost => options.root_cause,
+            Loss::Away => self.away_for(started),
+            Loss::NeighbourLost => self.cluster.options.root_cause,
             // Their deadlines are over; the job has another one.
             _ => return,
         };
         let deadline = self.now.plus(milliseconds);
         self.cluster.deadlines.by(Subject::Job(id), deadline);
         let note = match loss {
-            Loss::Away => format!("{reason}; waiting {} s for it", milliseconds / 1000),
+            Loss::Away => format!("{reason}; waiting {} for it", in_seconds(milliseconds)),
             _ => reason.to_owned(),
         };
         let note = self.cut(&note);
@@ -181,7 +182,7 @@ impl Turn<'_> {
             self.member_deadline(ring, member).is_some_and(|deadline| deadline <= self.now)
         };
         let (rank, member) = ring.present().find(|(_, member)| overdue(member))?;
-        let (host, seconds) = (&member.host_name, self.cluster.options.session_timeout / 1000);
+        let host = &member.host_name;
         let (loss, reason) = match self.cluster.workers.get(&member.worker).map(|worker| worker.lost) {
             None => (
                 Loss::Overdue,
@@ -194,7 +195,10 @@ impl Turn<'_> {
             ),
             Some(Some(_)) => (
                 Loss::Overdue,
-                format!("worker lost: rank {rank} on {host} did not come back within {seconds} s"),
+                format!(
+                    "worker lost: rank {rank} on {host} did not come back within {}",
+                    in_seconds(self.away_for(ring.started))
+                ),
             ),
             Some(None) => {
                 let how = if member.phase == Phase::Assigned { "never took" } else { "dropped" };
@@ -206,6 +210,10 @@ impl Turn<'_> {
         };
         Some((member.worker, loss, reason))
     }
+}
+
+fn in_seconds(milliseconds: i64) -> String {
+    format!("{} s", milliseconds as f64 / 1000.0)
 }
 
 #[cfg(test)]

@@ -143,10 +143,11 @@ impl World {
         self.workers[worker].session = session;
     }
 
-    /// All but the worker beat while the time of a session goes by.
-    fn stays_away(&mut self, gone: usize) {
+    /// The worker's connection ends, and the other ones beat for as many milliseconds as it is waited for, and a second
+    /// more.
+    fn stays_away(&mut self, gone: usize, waited_for: i64) {
         self.apply(Input::SessionEnded(self.workers[gone]));
-        for _ in 0..=Options::default().session_timeout / 1000 {
+        for _ in 0..=waited_for / 1000 {
             self.now = self.now.plus(1000);
             for (index, worker) in self.workers.clone().into_iter().enumerate() {
                 if index != gone && self.holder().is_none_or(|(holder, _)| holder != index) {
@@ -241,9 +242,9 @@ fn a_worker_that_is_lost_while_it_prepares_costs_the_job_a_try_and_no_more() {
     let mut world = World::new(4);
     // 1. It stays away.
     world.report(Phase::Preparing, Fault::Unknown);
-    world.stays_away(0);
+    world.stays_away(0, Options::default().preparing);
     assert_eq!(world.holder(), Some((1, Epoch(2))));
-    let lost = "worker lost: rank 0 on host-0 did not come back within 15 s; trying again elsewhere";
+    let lost = "worker lost: rank 0 on host-0 did not come back within 2.5 s; trying again elsewhere";
     assert_eq!(world.reason, lost);
     // 2. The next one restarts.
     world.report(Phase::Preparing, Fault::Unknown);
@@ -265,7 +266,7 @@ fn a_worker_that_is_lost_while_it_prepares_costs_the_job_a_try_and_no_more() {
 fn a_job_whose_only_worker_is_lost_while_it_trains_goes_on_elsewhere() {
     let mut world = World::new(2);
     world.report(Phase::Ready, Fault::Unknown);
-    world.stays_away(0);
+    world.stays_away(0, Options::default().session_timeout);
     assert_eq!(world.holder(), Some((1, Epoch(2))));
     assert_eq!(world.reason, "all its workers are lost; going on from its beginning");
 }
