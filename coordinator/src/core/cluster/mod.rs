@@ -91,7 +91,7 @@ impl Default for Options {
             tries: 3,
             verdict: 400,
             spare: 600_000,
-            head: 2_500,
+            head: 2_000,
             entry: 1_500,
             named: 4_500,
             fruitless: 12,
