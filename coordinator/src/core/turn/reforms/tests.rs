@@ -359,7 +359,7 @@ fn rank_0_may_be_lost_after_the_last_step() {
     world.say(1, 1, Some(1), Phase::Done);
     world.say(2, 1, Some(2), Phase::Done);
     world.go(0);
-    world.pass(2, &[0]);
+    world.pass(1, &[0]);
     assert!(world.told_to_enter().is_empty());
     world.pass(2, &[0]);
     assert_eq!(world.told_to_enter(), [(1, 2, Some(0), false), (2, 2, Some(1), false)]);
