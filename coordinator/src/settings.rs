@@ -56,7 +56,7 @@ pub struct SessionSettings {
     ///
     /// Allowed: 0.01 to half of `session.timeout_seconds`.
     pub heartbeat_seconds: f64,
-    /// How long a worker may be silent before its session is ended, and how long one that joins a running ring then has to come back; where the whole ring prepares, it has 2.5 seconds at most.
+    /// How long a worker may be silent before its session is ended, and how long one that joins a running ring then has to come back; where the whole ring prepares, it has 2 seconds at most.
     ///
     /// Allowed: twice `session.heartbeat_seconds` to 86400.
     pub timeout_seconds: f64,

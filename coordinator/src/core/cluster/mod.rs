@@ -80,7 +80,7 @@ impl Default for Options {
         Self {
             dialect: Dialect::ours(),
             session_timeout: 15_000,
-            preparing: 2_500,
+            preparing: 2_000,
             recovery: 60_000,
             cancel: 30_000,
             root_cause: 5_000,

@@ -244,7 +244,7 @@ fn a_worker_that_is_lost_while_it_prepares_costs_the_job_a_try_and_no_more() {
     world.report(Phase::Preparing, Fault::Unknown);
     world.stays_away(0, Options::default().preparing);
     assert_eq!(world.holder(), Some((1, Epoch(2))));
-    let lost = "worker lost: rank 0 on host-0 did not come back within 2.5 s; trying again elsewhere";
+    let lost = "worker lost: rank 0 on host-0 did not come back within 2 s; trying again elsewhere";
     assert_eq!(world.reason, lost);
     // 2. The next one restarts.
     world.report(Phase::Preparing, Fault::Unknown);
