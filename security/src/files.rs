@@ -63,7 +63,7 @@ pub(crate) fn check_private(path: &Path) -> Result<(), FileError> {
 /// Writes a file that only its owner may read, so that `path` holds its old content or all of the new one: a temporary
 /// name in the same folder, fsync, rename, fsync of the folder. Blocks.
 pub(crate) fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     // Its mode is 0600, and it is removed where something fails.
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(at("create a file in", folder))?;
     file.write_all(content).map_err(at("write", path))?;
@@ -75,7 +75,12 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
 /// Removes a file for good. Blocks.
 pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
     fs::remove_file(path).map_err(at("remove", path))?;
-    sync_folder(path.parent().unwrap_or(Path::new(".")))
+    sync_folder(folder_of(path))
+}
+
+/// The folder of a file; of a mere name, the folder that the process is in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn sync_folder(folder: &Path) -> Result<(), FileError> {

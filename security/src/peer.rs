@@ -39,7 +39,7 @@ pub enum Caller {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// It was revoked.
-    #[error("the certificate {} of {0} was revoked: join again with a new token", .0.serial)]
+    #[error("the certificate {serial} of {0} was revoked: join again with a new token", serial = .0.serial)]
     Revoked(Identity),
     /// It names nobody.
     #[error(transparent)]

@@ -1,7 +1,7 @@
 //! What is said without TLS to whoever uses the wrong one of the two: enough that the other side can tell its user.
 
-/// How much is read to see what a client speaks: as much as the beginning of every HTTP/2 connection.
-pub(crate) const PREFACE: usize = 24;
+/// What every client of HTTP/2 begins with.
+pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The first byte of every TLS connection: a handshake record.
 const HANDSHAKE_RECORD: u8 = 22;
 /// The first byte of what a TLS server answers to plain text: an alert record.
@@ -103,7 +103,7 @@ mod tests {
     fn clients_are_known_by_their_first_bytes() {
         for (bytes, spoken) in [
             (&[22, 3, 1][..], Spoken::Tls),
-            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Spoken::Http2),
+            (PREFACE, Spoken::Http2),
             (b"GET / HTTP/1.1", Spoken::Http1),
             (b"P", Spoken::Http1),
             (b"\0", Spoken::Other),

@@ -173,7 +173,7 @@ async fn open_secure(secure: &Secure, stream: TcpStream) -> Result<(Stream, Name
 
 /// What the client begins with, left for whoever reads.
 async fn spoken(stream: &TcpStream) -> Result<Spoken, NotOpened> {
-    let mut first = [0; PREFACE];
+    let mut first = [0; PREFACE.len()];
     match stream.peek(&mut first).await {
         Ok(0) => Err(Refusal::Silent.into()),
         Ok(length) => Ok(Spoken::of(first.get(..length).unwrap_or_default())),

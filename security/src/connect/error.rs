@@ -101,7 +101,7 @@ pub enum ConnectError {
         address: String,
     },
     /// Its certificate is over.
-    #[error("the certificate of {address} ended at {}, and here it is {}: renew it there, or set the clock that is wrong", times::text(*.until), times::text(*.now))]
+    #[error("the certificate of {address} ended at {}, and here it is {}: renew it there, or set the clock that is wrong", times::text(*until), times::text(*now))]
     Expired {
         /// Where.
         address: String,
@@ -111,7 +111,7 @@ pub enum ConnectError {
         now: SystemTime,
     },
     /// Its certificate has not begun.
-    #[error("the certificate of {address} begins at {}, and here it is {}: set the clock that is wrong", times::text(*.from), times::text(*.now))]
+    #[error("the certificate of {address} begins at {}, and here it is {}: set the clock that is wrong", times::text(*from), times::text(*now))]
     NotYetValid {
         /// Where.
         address: String,
@@ -131,7 +131,7 @@ pub enum ConnectError {
         expected: String,
     },
     /// It is somebody else.
-    #[error("{address} is not {expected}: its certificate is for {}", named(.names))]
+    #[error("{address} is not {expected}: its certificate is for {}", named(names))]
     OtherName {
         /// Where.
         address: String,
@@ -165,7 +165,7 @@ pub enum ConnectError {
     },
     /// It closed the connection.
     #[error(
-        "{address} closed the connection before anything was said: it may have as many connections as it allows, or speak no TLS. Its log says which"
+        "{address} closed the connection before anything was said: it may have as many connections as it allows, or speak another protocol. Its log says which"
     )]
     Closed {
         /// Where.

@@ -35,9 +35,9 @@ pub(super) fn explain(address: &str, mine: &Mine, error: io::Error) -> ConnectEr
         Some(TlsFailure::AlertReceived(AlertDescription::NoApplicationProtocol)) => {
             ConnectError::NoHttp2 { address }
         }
-        Some(cause @ TlsFailure::AlertReceived(alert)) if is_about_certificates(alert) => {
+        Some(TlsFailure::AlertReceived(alert)) if is_about_certificates(alert) => {
             let reason = refusal(alert, mine.valid, SystemTime::now());
-            ConnectError::Refused { address, reason, cause }
+            ConnectError::Refused { address, reason, cause: TlsFailure::AlertReceived(alert) }
         }
         Some(_) => ConnectError::Handshake { address, cause: error },
         None if is_end(error.kind()) => ConnectError::Closed { address, cause: Some(error) },

@@ -118,7 +118,7 @@ impl Connector {
         let tcp = tcp.map_err(|cause| ConnectError::Unreachable { address: target.address(), cause })?;
         socket::prepare(&tcp);
         match ready {
-            None => Ok(Outgoing::plain(tcp, target.address())),
+            None => Outgoing::plain(tcp, target.address()).await,
             Some(ready) => target.handshake(tcp, ready).await,
         }
     }

@@ -3,14 +3,21 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
 use super::error::ConnectError;
 use super::explain::{Mine, explain};
-use crate::plaintext::Answer;
+use crate::plaintext::{Answer, PREFACE};
+
+/// How long a server may take to answer the preface before it is taken for one that wants to hear more first.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// More than our own answer to plain text on a port with TLS.
+const FIRST_BYTES: usize = 128;
 
 /// A connection that was made. Where the other side turns out to speak something else, or refuses this side's
 /// certificate after the handshake, reading fails with a [`ConnectError`] within the `io::Error`.
@@ -20,6 +27,8 @@ pub struct Outgoing {
     address: String,
     /// Nothing was read yet.
     fresh: bool,
+    /// How much of the preface the client is still to write: the other side has it already.
+    sent: &'static [u8],
 }
 
 #[derive(Debug)]
@@ -29,12 +38,34 @@ enum Stream {
 }
 
 impl Outgoing {
-    pub(super) fn plain(stream: TcpStream, address: String) -> Self {
-        Self { stream: Stream::Plain(stream), address, fresh: true }
+    /// Begins to speak HTTP/2 without TLS, and listens whether the other side does too. What a client of HTTP/2 sends
+    /// first is always the same, so it is sent here, and then taken from the client without a word.
+    pub(super) async fn plain(mut stream: TcpStream, address: String) -> Result<Self, ConnectError> {
+        let closed = |cause| ConnectError::Closed { address: address.clone(), cause };
+        stream.write_all(PREFACE).await.map_err(|error| closed(Some(error)))?;
+        let mut first = [0; FIRST_BYTES];
+        match timeout(PATIENCE, stream.peek(&mut first)).await {
+            Ok(Ok(0)) => return Err(closed(None)),
+            Ok(Ok(length)) => check(Answer::of(first.get(..length).unwrap_or_default()), &address)?,
+            Ok(Err(error)) => return Err(closed(Some(error))),
+            Err(_) => {}
+        }
+        Ok(Self { stream: Stream::Plain(stream), address, fresh: true, sent: PREFACE })
     }
 
     pub(super) fn secure(stream: TlsStream<TcpStream>, address: String, mine: Mine) -> Self {
-        Self { stream: Stream::Secure(Box::new(stream), mine), address, fresh: true }
+        Self { stream: Stream::Secure(Box::new(stream), mine), address, fresh: true, sent: &[] }
+    }
+
+    /// Takes what the other side has already; 0: nothing.
+    fn take_sent(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = self.sent.len().min(bytes.len());
+        let (expected, rest) = self.sent.split_at(taken);
+        if !bytes.starts_with(expected) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "this connection is for HTTP/2 alone"));
+        }
+        self.sent = rest;
+        Ok(taken)
     }
 
     fn writer(&mut self) -> Pin<&mut (dyn AsyncWrite + Send + 'static)> {
@@ -46,14 +77,13 @@ impl Outgoing {
 }
 
 /// What the first bytes of a server in plain text tell.
-fn check(answer: Answer, address: &str) -> io::Result<()> {
+fn check(answer: Answer, address: &str) -> Result<(), ConnectError> {
     let address = address.to_owned();
-    let error = match answer {
-        Answer::Fine => return Ok(()),
-        Answer::Tls => ConnectError::Tls { address },
-        Answer::Http1 => ConnectError::NoHttp2 { address },
-    };
-    Err(io::Error::new(io::ErrorKind::InvalidData, error))
+    match answer {
+        Answer::Fine => Ok(()),
+        Answer::Tls => Err(ConnectError::Tls { address }),
+        Answer::Http1 => Err(ConnectError::NoHttp2 { address }),
+    }
 }
 
 impl AsyncRead for Outgoing {
@@ -62,13 +92,15 @@ impl AsyncRead for Outgoing {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { stream, address, fresh } = self.get_mut();
+        let Self { stream, address, fresh, .. } = self.get_mut();
         let before = buffer.filled().len();
         match stream {
             Stream::Plain(stream) => {
                 ready!(Pin::new(stream).poll_read(context, buffer))?;
                 if std::mem::take(fresh) {
-                    check(Answer::of(buffer.filled().get(before..).unwrap_or_default()), address)?;
+                    let answer = Answer::of(buffer.filled().get(before..).unwrap_or_default());
+                    check(answer, address)
+                        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 }
                 Poll::Ready(Ok(()))
             }
@@ -91,7 +123,10 @@ impl AsyncWrite for Outgoing {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.writer().poll_write(context, bytes)
+        match self.take_sent(bytes)? {
+            0 => self.writer().poll_write(context, bytes),
+            taken => Poll::Ready(Ok(taken)),
+        }
     }
 
     fn poll_write_vectored(
@@ -99,7 +134,11 @@ impl AsyncWrite for Outgoing {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.writer().poll_write_vectored(context, slices)
+        let first = slices.iter().find(|slice| !slice.is_empty());
+        match first.map_or(Ok(0), |first| self.take_sent(first))? {
+            0 => self.writer().poll_write_vectored(context, slices),
+            taken => Poll::Ready(Ok(taken)),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -115,5 +154,49 @@ impl AsyncWrite for Outgoing {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.writer().poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_preface_is_sent_once_however_the_client_cuts_it() {
+        for cut in [1, 7, 23, 24, 30] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (mut server, _) = listener.accept().await.unwrap();
+            server.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+            let mut client = Outgoing::plain(tcp, String::new()).await.unwrap();
+            let all = [PREFACE.as_slice(), b"and frames"].concat();
+            let (one, two) = all.split_at(cut);
+            client.write_all(one).await.unwrap();
+            let mut slices = [IoSlice::new(&[]), IoSlice::new(two)];
+            let mut left: &mut [IoSlice<'_>] = &mut slices;
+            while left.iter().any(|slice| !slice.is_empty()) {
+                let written = client.write_vectored(left).await.unwrap();
+                IoSlice::advance_slices(&mut left, written);
+            }
+            client.shutdown().await.unwrap();
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got, all, "{cut}");
+            let mut settings = [0; 9];
+            client.read_exact(&mut settings).await.unwrap();
+            assert_eq!(settings[3], 4);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_waits_is_waited_for_and_other_protocols_are_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut client = Outgoing::plain(tcp, String::new()).await.unwrap();
+        let error = client.write_all(b"GET / HTTP/1.1").await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 }

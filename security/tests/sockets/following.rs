@@ -67,7 +67,8 @@ async fn a_rotation_disturbs_nobody() {
     let anna = trust(credentials(&ca, person("anna")));
     let connector = Connector::to(anna.clone(), Server::Coordinator);
     let open = held(&served, connector.clone()).await;
-    let who = || caller(&served.https(), connector.clone());
+    let url = served.https();
+    let who = || caller(&url, connector.clone());
 
     // 1. The coordinator has a certificate of the new root; Anna knows the old one alone.
     ca.rotate(SystemTime::now()).unwrap();

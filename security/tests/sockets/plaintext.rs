@@ -22,10 +22,12 @@ async fn answer(served: &Served, bytes: &[u8]) -> Vec<u8> {
 #[tokio::test]
 async fn grpc_without_tls_is_told_to_use_it() {
     let served = with_tls().await;
-    let error = caller(&served.http(), Connector::plain()).await.unwrap_err();
+    let error = Connector::plain().connect(&uri(&served.http())).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
     let says = format!("{0} speaks TLS: use https://{0}", served.address);
-    assert!(error.contains(&says), "{error}");
-    served.refused(Refusal::Plaintext, 1).await;
+    let heard = caller(&served.http(), Connector::plain()).await.unwrap_err();
+    assert!(error.to_string() == says && heard.contains(&says), "{error} {heard}");
+    served.refused(Refusal::Plaintext, 2).await;
 }
 
 #[tokio::test]
