@@ -9,7 +9,7 @@ use rustls::ServerConfig;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -114,10 +114,9 @@ impl From<Refusal> for NotOpened {
 
 /// Opens one connection, and hands it on.
 pub(super) async fn open(opener: Arc<Opener>, stream: TcpStream, address: SocketAddr, mut place: Place) {
-    let deadline = Instant::now() + opener.limits.opening;
     let opened = match &opener.secure {
-        None => timeout_at(deadline, open_plain(stream)).await,
-        Some(secure) => timeout_at(deadline, Box::pin(open_secure(secure, stream))).await,
+        None => timeout(opener.limits.opening, open_plain(stream)).await,
+        Some(secure) => timeout(opener.limits.opening, Box::pin(open_secure(secure, stream))).await,
     };
     let (stream, named) = match opened {
         Ok(Ok(opened)) => opened,

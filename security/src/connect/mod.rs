@@ -13,7 +13,6 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::io::AsyncBufReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -32,6 +31,8 @@ use crate::trust::{State, Trust};
 
 /// How long one try may take, from the name's resolution to the end of the handshake.
 const TIME: Duration = Duration::from_secs(10);
+/// How long a server that is none of ours may take to say something, before it is taken for one that waits for us.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Whom a connector calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +119,7 @@ impl Connector {
         let tcp = tcp.map_err(|cause| ConnectError::Unreachable { address: target.address(), cause })?;
         socket::prepare(&tcp);
         match ready {
-            None => Outgoing::plain(tcp, target.address()).await,
+            None => Outgoing::plain(tcp, target.address(), PATIENCE).await,
             Some(ready) => target.handshake(tcp, ready).await,
         }
     }
@@ -193,17 +194,14 @@ impl Target {
             given: self.host.clone(),
             problem: "it is neither a host name nor an IP address",
         })?;
-        let why = |error| explain(&self.address(), &mine, error);
-        let mut stream = TlsConnector::from(config).connect(host, tcp).await.map_err(why)?;
+        let stream = TlsConnector::from(config).connect(host, tcp).await;
+        let stream = stream.map_err(|error| explain(&self.address(), &mine, error))?;
         if stream.get_ref().1.alpn_protocol() != Some(HTTP2) {
             return Err(ConnectError::NoHttp2 { address: self.address() });
         }
-        // With TLS 1.3 a client is done before the server has looked at its certificate. Our own servers begin to speak
-        // as soon as they have, so what they send first says whether they take it. Others may wait for us.
-        if is_ours(&stream) && stream.fill_buf().await.map_err(why)?.is_empty() {
-            return Err(ConnectError::Closed { address: self.address(), cause: None });
-        }
-        Ok(Outgoing::secure(stream, self.address(), mine))
+        // Our own servers answer at once; others may want to hear more first.
+        let patience = if is_ours(&stream) { TIME } else { PATIENCE };
+        Outgoing::secure(stream, self.address(), mine, patience).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
@@ -14,8 +14,6 @@ use super::error::ConnectError;
 use super::explain::{Mine, explain};
 use crate::plaintext::{Answer, PREFACE};
 
-/// How long a server may take to answer the preface before it is taken for one that wants to hear more first.
-const PATIENCE: Duration = Duration::from_millis(500);
 /// More than our own answer to plain text on a port with TLS.
 const FIRST_BYTES: usize = 128;
 
@@ -38,23 +36,44 @@ enum Stream {
 }
 
 impl Outgoing {
-    /// Begins to speak HTTP/2 without TLS, and listens whether the other side does too. What a client of HTTP/2 sends
-    /// first is always the same, so it is sent here, and then taken from the client without a word.
-    pub(super) async fn plain(mut stream: TcpStream, address: String) -> Result<Self, ConnectError> {
-        let closed = |cause| ConnectError::Closed { address: address.clone(), cause };
-        stream.write_all(PREFACE).await.map_err(|error| closed(Some(error)))?;
+    /// Begins to speak HTTP/2 without TLS, and listens for `patience` whether the other side does too. What a client of
+    /// HTTP/2 sends first is always the same, so it is sent here, and then taken from the client without a word.
+    pub(super) async fn plain(
+        mut stream: TcpStream,
+        address: String,
+        patience: Duration,
+    ) -> Result<Self, ConnectError> {
+        // Where the other side has closed already, what it said is still there to be read.
+        let _ = stream.write_all(PREFACE).await;
         let mut first = [0; FIRST_BYTES];
-        match timeout(PATIENCE, stream.peek(&mut first)).await {
-            Ok(Ok(0)) => return Err(closed(None)),
+        match timeout(patience, stream.peek(&mut first)).await {
+            Ok(Ok(0)) => return Err(ConnectError::Closed { address, cause: None }),
             Ok(Ok(length)) => check(Answer::of(first.get(..length).unwrap_or_default()), &address)?,
-            Ok(Err(error)) => return Err(closed(Some(error))),
+            Ok(Err(error)) => return Err(ConnectError::Closed { address, cause: Some(error) }),
             Err(_) => {}
         }
         Ok(Self { stream: Stream::Plain(stream), address, fresh: true, sent: PREFACE })
     }
 
-    pub(super) fn secure(stream: TlsStream<TcpStream>, address: String, mine: Mine) -> Self {
-        Self { stream: Stream::Secure(Box::new(stream), mine), address, fresh: true, sent: &[] }
+    /// The same within TLS. With TLS 1.3 a client is done before the server has looked at its certificate; the server's
+    /// first word says whether it takes it.
+    pub(super) async fn secure(
+        mut stream: TlsStream<TcpStream>,
+        address: String,
+        mine: Mine,
+        patience: Duration,
+    ) -> Result<Self, ConnectError> {
+        if stream.write_all(PREFACE).await.is_ok() {
+            let _ = stream.flush().await;
+        }
+        let heard = timeout(patience, stream.fill_buf()).await;
+        match heard.map(|heard| heard.map(<[u8]>::is_empty)) {
+            Ok(Ok(true)) => return Err(ConnectError::Closed { address, cause: None }),
+            Ok(Err(error)) => return Err(explain(&address, &mine, error)),
+            Ok(Ok(false)) | Err(_) => {}
+        }
+        let stream = Stream::Secure(Box::new(stream), mine);
+        Ok(Self { stream, address, fresh: true, sent: PREFACE })
     }
 
     /// Takes what the other side has already; 0: nothing.
@@ -164,6 +183,8 @@ mod tests {
 
     use super::*;
 
+    const SOON: Duration = Duration::from_millis(200);
+
     #[tokio::test]
     async fn the_preface_is_sent_once_however_the_client_cuts_it() {
         for cut in [1, 7, 23, 24, 30] {
@@ -171,7 +192,7 @@ mod tests {
             let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let (mut server, _) = listener.accept().await.unwrap();
             server.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
-            let mut client = Outgoing::plain(tcp, String::new()).await.unwrap();
+            let mut client = Outgoing::plain(tcp, String::new(), SOON).await.unwrap();
             let all = [PREFACE.as_slice(), b"and frames"].concat();
             let (one, two) = all.split_at(cut);
             client.write_all(one).await.unwrap();
@@ -195,7 +216,7 @@ mod tests {
     async fn a_server_that_waits_is_waited_for_and_other_protocols_are_refused() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let mut client = Outgoing::plain(tcp, String::new()).await.unwrap();
+        let mut client = Outgoing::plain(tcp, String::new(), SOON).await.unwrap();
         let error = client.write_all(b"GET / HTTP/1.1").await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
