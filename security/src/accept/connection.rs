@@ -97,15 +97,13 @@ impl Connection {
         self.refusals.note(refusal, Some(self.peer.address), &self.peer.caller);
     }
 
-    fn writer(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> io::Result<Pin<&mut (dyn AsyncWrite + Send + 'static)>> {
+    fn writer(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut (dyn AsyncWrite + Unpin)>> {
         self.check_closed(WRITER, context)?;
-        Ok(match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream),
-            Stream::Tls(stream) => Pin::new(stream.as_mut()),
-        })
+        let stream: &mut (dyn AsyncWrite + Unpin) = match &mut self.stream {
+            Stream::Plain(stream) => stream,
+            Stream::Tls(stream) => stream.as_mut(),
+        };
+        Ok(Pin::new(stream))
     }
 }
 

@@ -87,11 +87,12 @@ impl Outgoing {
         Ok(taken)
     }
 
-    fn writer(&mut self) -> Pin<&mut (dyn AsyncWrite + Send + 'static)> {
-        match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream),
-            Stream::Secure(stream, _) => Pin::new(stream.as_mut()),
-        }
+    fn writer(&mut self) -> Pin<&mut (dyn AsyncWrite + Unpin)> {
+        let stream: &mut (dyn AsyncWrite + Unpin) = match &mut self.stream {
+            Stream::Plain(stream) => stream,
+            Stream::Secure(stream, _) => stream.as_mut(),
+        };
+        Pin::new(stream)
     }
 }
 

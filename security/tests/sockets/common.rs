@@ -107,8 +107,13 @@ pub(crate) async fn caller(url: &str, connector: Connector) -> Result<String, St
 }
 
 pub(crate) fn causes(error: &dyn Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
 }
 
 pub(crate) fn uri(text: &str) -> Uri {
