@@ -11,7 +11,7 @@ use crate::identity::Role;
 /// A new CA; its folder is gone, what it holds in memory is not.
 pub(crate) fn authority() -> Authority {
     let folder = tempfile::tempdir().unwrap();
-    Authority::open_or_make(folder.path(), SystemTime::now()).unwrap()
+    Authority::open_or_make(&folder.path().join("pki"), SystemTime::now()).unwrap()
 }
 
 /// Credentials that a CA gives for an hour from `now` on.

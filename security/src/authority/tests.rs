@@ -180,7 +180,8 @@ fn no_certificate_outlives_its_root() {
 #[test]
 fn a_rotation_leaves_nobody_behind() {
     let place = tempfile::tempdir().unwrap();
-    let mut authority = Authority::open_or_make(place.path(), SystemTime::now()).unwrap();
+    let folder = place.path().join("pki");
+    let mut authority = Authority::open_or_make(&folder, SystemTime::now()).unwrap();
     let (old_roots, old_hash) = (authority.roots().clone(), authority.hash());
     let before = issue(&authority, testing::coordinator()).unwrap();
     assert!(matches!(authority.retire(), Err(AuthorityError::Alone { only: 1 })));
@@ -200,7 +201,7 @@ fn a_rotation_leaves_nobody_behind() {
     let again = authority.rotate(SystemTime::now()).unwrap_err();
     assert!(matches!(again, AuthorityError::Rotating { older: 1, newer: 2 }), "{again}");
 
-    let opened = Authority::open_or_make(place.path(), SystemTime::now()).unwrap();
+    let opened = Authority::open_or_make(&folder, SystemTime::now()).unwrap();
     assert_eq!((opened.numbers(), opened.cluster()), (vec![1, 2], authority.cluster()));
     assert!(believes(old_roots.ders(), &issue(&opened, testing::coordinator()).unwrap().chain));
 
@@ -209,7 +210,7 @@ fn a_rotation_leaves_nobody_behind() {
     let after = issue(&authority, testing::coordinator()).unwrap();
     assert!(believes(authority.roots().ders(), &after.chain) && !believes(old_roots.ders(), &after.chain));
     authority.rotate(SystemTime::now()).unwrap();
-    let opened = Authority::open_or_make(place.path(), SystemTime::now()).unwrap();
+    let opened = Authority::open_or_make(&folder, SystemTime::now()).unwrap();
     assert_eq!(opened.numbers(), [2, 3]);
 }
 

@@ -123,7 +123,7 @@ pub(crate) fn uri(text: &str) -> Uri {
 /// A CA whose folder is gone.
 pub(crate) fn authority() -> Authority {
     let folder = tempfile::tempdir().unwrap();
-    Authority::open_or_make(folder.path(), SystemTime::now()).unwrap()
+    Authority::open_or_make(&folder.path().join("pki"), SystemTime::now()).unwrap()
 }
 
 pub(crate) fn coordinator() -> Holder {

@@ -61,7 +61,7 @@ async fn connections_are_closed_by_hand() {
 #[tokio::test]
 async fn a_rotation_disturbs_nobody() {
     let place = tempfile::tempdir().unwrap();
-    let mut ca = Authority::open_or_make(place.path(), SystemTime::now()).unwrap();
+    let mut ca = Authority::open_or_make(&place.path().join("pki"), SystemTime::now()).unwrap();
     let ours = trust(credentials(&ca, coordinator()));
     let served = serve(secure(&ours, Clients::Optional), limits()).await;
     let anna = trust(credentials(&ca, person("anna")));

@@ -33,8 +33,8 @@ async fn a_token_is_enough_to_join() {
     let roots = Roots::from_pem(&ca.roots().pem()).unwrap();
     let joined = Credentials::new(key, &issued.chain_pem(), roots).unwrap();
     let place = tempfile::tempdir().unwrap();
-    joined.store(place.path()).unwrap();
-    let joined = Credentials::load(place.path()).unwrap().unwrap();
+    joined.store(&place.path().join("credentials")).unwrap();
+    let joined = Credentials::load(&place.path().join("credentials")).unwrap().unwrap();
     assert_eq!(caller(&served.https(), to_coordinator(joined)).await.unwrap(), format!("worker {id}"));
 }
 
@@ -71,7 +71,7 @@ async fn whoever_shows_the_right_root_still_has_to_be_signed_by_it() {
 #[tokio::test]
 async fn a_token_of_before_a_rotation_is_good_until_the_old_root_is_retired() {
     let place = tempfile::tempdir().unwrap();
-    let mut ca = Authority::open_or_make(place.path(), SystemTime::now()).unwrap();
+    let mut ca = Authority::open_or_make(&place.path().join("pki"), SystemTime::now()).unwrap();
     let before = token(&ca);
     ca.rotate(SystemTime::now()).unwrap();
     let ours = trust(credentials(&ca, coordinator()));
