@@ -1,5 +1,7 @@
 //! Real sockets: servers and clients of this crate, and others that do everything wrong.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test reports by panicking")]
+
 mod bounds;
 mod common;
 mod following;
