@@ -1,7 +1,5 @@
 //! What tests of several modules make: CAs and certificates.
 
-#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
-
 use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
