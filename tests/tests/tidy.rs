@@ -14,10 +14,11 @@ use toml::Table;
 /// No source file is longer: what grows beyond it wants to be two.
 const LONGEST_FILE: usize = 500;
 /// The crate folders.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 14] = [
     "proto",
     "shared",
     "shared/conformance",
+    "security",
     "coordinator",
     "coordinator/cli",
     "worker",
@@ -116,6 +117,38 @@ fn the_engine_knows_neither_grpc_nor_libtorch() -> Result<()> {
     for folder in reached {
         let names = dependencies(folder)?;
         ensure!(!names.iter().any(|name| name.contains("tonic")), "{folder} depends on {names:?}");
+    }
+    Ok(())
+}
+
+/// Who may make keys, certificates and TLS connections.
+const TLS: [(&str, &[&str]); 5] = [
+    // Models come from hubs and buckets over the TLS of others' servers.
+    ("rustls", &["security", "worker/sources"]),
+    ("tokio-rustls", &["security"]),
+    ("rcgen", &["security"]),
+    ("x509-parser", &["security"]),
+    ("subtle", &["security"]),
+];
+
+#[test]
+fn only_security_knows_certificates() -> Result<()> {
+    let reached = reachable("security")?;
+    ensure!(reached == BTreeSet::from(["security"]), "security reaches {reached:?}");
+    let own = dependencies("security")?;
+    let wrong = own.iter().find(|name| ["axum", "prost", "tonic-prost"].contains(&name.as_str()));
+    ensure!(wrong.is_none(), "security depends on {wrong:?}");
+    for (library, crates) in TLS {
+        for folder in CRATES {
+            let names = dependencies(folder)?.contains(library);
+            ensure!(names == crates.contains(&folder), "{folder} and {library}: {names}");
+        }
+    }
+    for path in rust_files("security/src")? {
+        let code = live_code(&path)?;
+        // Of tonic only the trait by which a server tells its calls who is on the other side.
+        let allowed = code.replace("tonic::transport::server::Connected", "");
+        ensure!(!allowed.contains("tonic::"), "{} names more of tonic", path.display());
     }
     Ok(())
 }

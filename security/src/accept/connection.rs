@@ -1,0 +1,166 @@
+//! An open connection, as servers read and write it.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::transport::server::Connected;
+
+use super::deadline::{Verdict, verdict};
+use super::limits::Limits;
+use super::places::Place;
+use super::refusals::{Refusal, Refusals};
+use crate::peer::Peer;
+
+/// The bytes of a connection.
+#[derive(Debug)]
+pub(super) enum Stream {
+    /// As they are.
+    Plain(TcpStream),
+    /// Within TLS.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// An open connection. Reading it ends (as if the other side had closed it) when it had no calls for too long, and fails
+/// when it is closed from outside, because its certificate was revoked.
+#[derive(Debug)]
+pub struct Connection {
+    stream: Stream,
+    peer: Peer,
+    /// One for whoever reads and one for whoever writes: they may be different tasks.
+    closed: [Pin<Box<WaitForCancellationFutureOwned>>; 2],
+    look: Pin<Box<Sleep>>,
+    /// Set when there were no calls for too long.
+    over: bool,
+    limits: Limits,
+    refusals: Refusals,
+    _place: Place,
+}
+
+const READER: usize = 0;
+const WRITER: usize = 1;
+
+impl Connection {
+    pub(super) fn new(
+        stream: Stream,
+        peer: Peer,
+        place: Place,
+        close: CancellationToken,
+        limits: Limits,
+        refusals: Refusals,
+    ) -> Self {
+        let closed = [Box::pin(close.clone().cancelled_owned()), Box::pin(close.cancelled_owned())];
+        let first = match verdict(peer.activity.standing(), &limits) {
+            Verdict::Wait(wait) => wait,
+            Verdict::Close(_) => std::time::Duration::ZERO,
+        };
+        let look = Box::pin(sleep(first));
+        Self { stream, peer, closed, look, over: false, limits, refusals, _place: place }
+    }
+
+    /// Who is on the other side.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Fails when it was closed from outside; else whoever asks is woken when it is.
+    fn check_closed(&mut self, side: usize, context: &mut Context<'_>) -> io::Result<()> {
+        match self.closed[side].as_mut().poll(context) {
+            Poll::Ready(()) => {
+                let text = "the connection was closed: its certificate was revoked, or this side ends";
+                Err(io::Error::new(io::ErrorKind::ConnectionAborted, text))
+            }
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Whether it had no calls for too long; else whoever asks is woken when to look again.
+    fn is_over(&mut self, context: &mut Context<'_>) -> bool {
+        while !self.over && self.look.as_mut().poll(context).is_ready() {
+            match verdict(self.peer.activity.standing(), &self.limits) {
+                Verdict::Wait(wait) => self.look.as_mut().reset(Instant::now() + wait),
+                Verdict::Close(refusal) => {
+                    self.over = true;
+                    self.note(refusal);
+                }
+            }
+        }
+        self.over
+    }
+
+    fn note(&self, refusal: Refusal) {
+        self.refusals.note(refusal, Some(self.peer.address), &self.peer.caller);
+    }
+
+    fn writer(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut (dyn AsyncWrite + Unpin)>> {
+        self.check_closed(WRITER, context)?;
+        let stream: &mut (dyn AsyncWrite + Unpin) = match &mut self.stream {
+            Stream::Plain(stream) => stream,
+            Stream::Tls(stream) => stream.as_mut(),
+        };
+        Ok(Pin::new(stream))
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check_closed(READER, context)?;
+        if self.is_over(context) {
+            return Poll::Ready(Ok(()));
+        }
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.writer(context)?.poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.writer(context)?.poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.stream {
+            Stream::Plain(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer(context)?.poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer(context)?.poll_shutdown(context)
+    }
+}

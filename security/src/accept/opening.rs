@@ -1,0 +1,214 @@
+//! From an accepted socket to an open connection: its first byte, and the handshake.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::connection::{Connection, Stream};
+use super::limits::Limits;
+use super::places::Place;
+use super::refusals::{Refusal, Refusals};
+use crate::certificate;
+use crate::identity::{Identity, IdentityError};
+use crate::peer::{Activity, Caller, Peer};
+use crate::plaintext::{self, PREFACE, Spoken};
+use crate::socket;
+use crate::tls::{self, HTTP1, HTTP2, TlsError};
+use crate::trust::{State, Trust};
+
+/// How long a refused client may take to hear why.
+const LINGER: Duration = Duration::from_secs(1);
+/// How much it may have sent meanwhile.
+const LINGER_BYTES: usize = 64 << 10;
+
+/// Whether clients need a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clients {
+    /// They may have one. Whoever has none is [`Caller::Anonymous`].
+    Optional,
+    /// They must have one.
+    Required,
+}
+
+/// What is spoken within TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocols {
+    /// gRPC.
+    Http2,
+    /// Both, as the client prefers.
+    Http2AndHttp1,
+    /// Browsers, Prometheus and probes.
+    Http1,
+}
+
+impl Protocols {
+    fn names(self) -> &'static [&'static [u8]] {
+        match self {
+            Self::Http2 => &[HTTP2],
+            Self::Http2AndHttp1 => &[HTTP2, HTTP1],
+            Self::Http1 => &[HTTP1],
+        }
+    }
+}
+
+/// TLS as a port has it. Follows what is believed.
+#[derive(Debug)]
+pub(super) struct Secure {
+    pub(super) trust: Trust,
+    clients: Clients,
+    protocols: Protocols,
+    /// What rustls was last set up with, and for what.
+    config: Mutex<(Arc<State>, Arc<ServerConfig>)>,
+}
+
+impl Secure {
+    pub(super) fn new(trust: Trust, clients: Clients, protocols: Protocols) -> Result<Self, TlsError> {
+        let state = trust.state();
+        let config = configure(&state, clients, protocols)?;
+        Ok(Self { trust, clients, protocols, config: Mutex::new((state, Arc::new(config))) })
+    }
+
+    /// rustls, set up for what is believed now.
+    fn config(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        let state = self.trust.state();
+        let mut last = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&last.0, &state) {
+            let config = configure(&state, self.clients, self.protocols)?;
+            *last = (state, Arc::new(config));
+        }
+        Ok(last.1.clone())
+    }
+}
+
+fn configure(state: &State, clients: Clients, protocols: Protocols) -> Result<ServerConfig, TlsError> {
+    tls::server(state, clients == Clients::Required, protocols.names())
+}
+
+/// What opens the connections of a port.
+#[derive(Debug)]
+pub(super) struct Opener {
+    /// None: without TLS.
+    pub(super) secure: Option<Secure>,
+    pub(super) limits: Limits,
+    pub(super) refusals: Refusals,
+    pub(super) ready: mpsc::Sender<Connection>,
+}
+
+/// Why a connection did not open, and the error.
+struct NotOpened(Refusal, String);
+
+impl From<Refusal> for NotOpened {
+    fn from(refusal: Refusal) -> Self {
+        Self(refusal, refusal.text().to_owned())
+    }
+}
+
+/// Opens one connection, and hands it on.
+pub(super) async fn open(opener: Arc<Opener>, stream: TcpStream, address: SocketAddr, mut place: Place) {
+    let opened = match &opener.secure {
+        None => timeout(opener.limits.opening, open_plain(stream)).await,
+        Some(secure) => timeout(opener.limits.opening, Box::pin(open_secure(secure, stream))).await,
+    };
+    let (stream, named) = match opened {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(NotOpened(refusal, detail))) => return opener.refusals.note(refusal, Some(address), &detail),
+        Err(_) => return opener.refusals.note(Refusal::Slow, Some(address), &Refusal::Slow.text()),
+    };
+    // It is in the list first: a revocation from now on finds it there, and one before is seen below.
+    let close = place.opened(named.as_ref().and_then(|named| named.as_ref().ok()).cloned());
+    let caller = match &opener.secure {
+        None => Caller::Open,
+        Some(secure) => Caller::of(named, &secure.trust.state()),
+    };
+    let peer = Peer { address, caller, activity: Activity::new() };
+    let connection = Connection::new(stream, peer, place, close, opener.limits, opener.refusals.clone());
+    // Only fails where the listener was dropped: then nobody wants it.
+    let _ = opener.ready.send(connection).await;
+}
+
+/// What a connection's certificate says, None where there is none.
+type Named = Option<Result<Identity, IdentityError>>;
+
+async fn open_plain(stream: TcpStream) -> Result<(Stream, Named), NotOpened> {
+    let spoken = spoken(&stream).await?;
+    if spoken == Spoken::Tls {
+        say(stream, &plaintext::use_http()).await;
+        return Err(Refusal::Tls.into());
+    }
+    socket::prepare(&stream);
+    Ok((Stream::Plain(stream), None))
+}
+
+async fn open_secure(secure: &Secure, stream: TcpStream) -> Result<(Stream, Named), NotOpened> {
+    let spoken = spoken(&stream).await?;
+    if spoken != Spoken::Tls {
+        say(stream, &plaintext::use_https(spoken)).await;
+        return Err(Refusal::Plaintext.into());
+    }
+    socket::prepare(&stream);
+    let config = secure.config().map_err(|error| NotOpened(Refusal::Handshake, error.to_string()))?;
+    match TlsAcceptor::from(config).accept(stream).into_fallible().await {
+        Ok(stream) => {
+            let named = named(&stream);
+            Ok((Stream::Tls(Box::new(stream)), named))
+        }
+        Err((error, stream)) => {
+            let refusal = refusal_of(&error);
+            // The alert is on its way, and is lost if the socket is closed with something unread.
+            say(stream, &[]).await;
+            Err(NotOpened(refusal, error.to_string()))
+        }
+    }
+}
+
+/// What the client begins with, left for whoever reads.
+async fn spoken(stream: &TcpStream) -> Result<Spoken, NotOpened> {
+    let mut first = [0; PREFACE.len()];
+    match stream.peek(&mut first).await {
+        Ok(0) => Err(Refusal::Silent.into()),
+        Ok(length) => Ok(Spoken::of(first.get(..length).unwrap_or_default())),
+        Err(error) => Err(NotOpened(Refusal::Silent, error.to_string())),
+    }
+}
+
+/// Says a last word, if there is one, and closes in a way that lets it arrive. It is no harm if it does not.
+async fn say(mut stream: TcpStream, word: &[u8]) {
+    let last = async {
+        stream.write_all(word).await?;
+        stream.shutdown().await?;
+        let (mut discarded, mut buffer) = (0, [0; 1024]);
+        while discarded < LINGER_BYTES {
+            match stream.read(&mut buffer).await? {
+                0 => break,
+                read => discarded += read,
+            }
+        }
+        Ok::<_, io::Error>(())
+    };
+    let _ = timeout(LINGER, last).await;
+}
+
+fn named(stream: &TlsStream<TcpStream>) -> Named {
+    let leaf = stream.get_ref().1.peer_certificates()?.first()?;
+    Some(certificate::identity(leaf))
+}
+
+/// The reason that fits a failed handshake.
+fn refusal_of(error: &io::Error) -> Refusal {
+    let tls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::InvalidCertificate(_)) => Refusal::Certificate,
+        Some(rustls::Error::NoCertificatesPresented) => Refusal::NoCertificate,
+        Some(rustls::Error::AlertReceived(_)) => Refusal::Disbelieved,
+        _ => Refusal::Handshake,
+    }
+}

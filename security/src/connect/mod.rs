@@ -1,0 +1,251 @@
+//! Connections go out from here, to coordinators and workers, with TLS where the URL says https.
+
+mod error;
+mod explain;
+mod outgoing;
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use uuid::Uuid;
+
+pub use self::error::ConnectError;
+use self::explain::{Mine, explain};
+pub use self::outgoing::Outgoing;
+use crate::certificate;
+use crate::names::Internal;
+use crate::socket;
+use crate::tls::{self, Expected, HTTP2, Known};
+use crate::token::JoinToken;
+use crate::trust::{State, Trust};
+
+/// How long one try may take, from the name's resolution to the end of the handshake.
+const TIME: Duration = Duration::from_secs(10);
+/// How long a server that is none of ours may take to say something, before it is taken for one that waits for us.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Whom a connector calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// The coordinator.
+    Coordinator,
+    /// The worker with that id.
+    Worker(Uuid),
+}
+
+/// Makes connections; for tonic's `Endpoint::connect_with_connector`. Clones share what they know.
+#[derive(Debug, Clone)]
+pub struct Connector {
+    secure: Option<Arc<Secure>>,
+    time: Duration,
+}
+
+/// What is needed for https.
+#[derive(Debug)]
+enum Secure {
+    /// By what is believed at the moment of the connection.
+    Trusting {
+        trust: Trust,
+        server: Server,
+        /// What rustls was last set up with, and for what.
+        config: Mutex<Option<(Arc<State>, Arc<ClientConfig>)>>,
+    },
+    /// By a token's hash.
+    Joining { authority: [u8; 32], expected: Expected },
+}
+
+/// rustls for one connection, and what there is to say should it fail.
+struct Ready {
+    config: Arc<ClientConfig>,
+    mine: Mine,
+}
+
+impl Connector {
+    /// For http alone: loopback and insecure networks.
+    pub fn plain() -> Self {
+        Self { secure: None, time: TIME }
+    }
+
+    /// For https as somebody who believes, and http.
+    pub fn to(trust: Trust, server: Server) -> Self {
+        let secure = Secure::Trusting { trust, server, config: Mutex::new(None) };
+        Self { secure: Some(Arc::new(secure)), time: TIME }
+    }
+
+    /// For the one call that exchanges a token for a certificate: the coordinator has to send the root that the token
+    /// names. http is refused, because the secret would go in the clear to whoever listens.
+    pub fn joining(token: &JoinToken) -> Self {
+        let secure =
+            Secure::Joining { authority: token.authority, expected: Expected::Coordinator(token.cluster) };
+        Self { secure: Some(Arc::new(secure)), time: TIME }
+    }
+
+    /// Lets one try take so long instead of 10 seconds.
+    #[must_use]
+    pub fn within(self, time: Duration) -> Self {
+        Self { time, ..self }
+    }
+
+    /// Makes one connection.
+    ///
+    /// # Errors
+    /// What is wrong, and what to do.
+    pub async fn connect(&self, uri: &Uri) -> Result<Outgoing, ConnectError> {
+        let target = Target::of(uri)?;
+        let late = || ConnectError::Slow { address: target.address(), time: self.time };
+        timeout(self.time, Box::pin(self.try_to(&target))).await.map_err(|_| late())?
+    }
+
+    async fn try_to(&self, target: &Target) -> Result<Outgoing, ConnectError> {
+        let ready = match (target.secure, self.secure.as_deref()) {
+            (false, Some(Secure::Joining { .. })) => {
+                return Err(ConnectError::JoinInTheClear { address: target.address() });
+            }
+            (false, _) => None,
+            (true, None) => return Err(ConnectError::NoCredentials { address: target.address() }),
+            (true, Some(secure)) => Some(secure.ready(target)?),
+        };
+        let tcp = TcpStream::connect((target.host.as_str(), target.port)).await;
+        let tcp = tcp.map_err(|cause| ConnectError::Unreachable { address: target.address(), cause })?;
+        socket::prepare(&tcp);
+        match ready {
+            None => Outgoing::plain(tcp, target.address(), PATIENCE).await,
+            Some(ready) => target.handshake(tcp, ready).await,
+        }
+    }
+}
+
+impl Secure {
+    fn ready(&self, target: &Target) -> Result<Ready, ConnectError> {
+        let failed = |error: tls::TlsError| ConnectError::SetUp { address: target.address(), cause: error };
+        match self {
+            Self::Joining { authority, expected } => {
+                let config = tls::client(Known::Hash(*authority), *expected, None).map_err(failed)?;
+                Ok(Ready { config: Arc::new(config), mine: Mine { expected: expected.name(), valid: None } })
+            }
+            Self::Trusting { trust, server, config } => {
+                let state = trust.state();
+                let expected = match *server {
+                    Server::Coordinator => Expected::Coordinator(state.cluster),
+                    Server::Worker(id) => Expected::Worker(id, state.cluster),
+                };
+                let valid = state.credentials.as_ref().map(|credentials| credentials.validity());
+                let mine = Mine { expected: expected.name(), valid };
+                let mut last = config.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some((for_state, config)) = last.as_ref()
+                    && Arc::ptr_eq(for_state, &state)
+                {
+                    return Ok(Ready { config: config.clone(), mine });
+                }
+                let known = Known::Roots(state.store.clone(), state.revoked.clone());
+                let made = tls::client(known, expected, state.credentials.as_deref()).map_err(failed)?;
+                let made = Arc::new(made);
+                *last = Some((state, made.clone()));
+                Ok(Ready { config: made, mine })
+            }
+        }
+    }
+}
+
+/// Where to.
+#[derive(Debug, PartialEq, Eq)]
+struct Target {
+    secure: bool,
+    host: String,
+    port: u16,
+}
+
+impl Target {
+    fn of(uri: &Uri) -> Result<Self, ConnectError> {
+        let wrong = |problem| ConnectError::Address { given: uri.to_string(), problem };
+        let secure = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(wrong("it begins with neither http:// nor https://")),
+        };
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it has no host"))?;
+        // An IPv6 address stands in brackets.
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self { secure, host, port: uri.port_u16().unwrap_or(if secure { 443 } else { 80 }) })
+    }
+
+    /// As texts name it.
+    fn address(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    async fn handshake(&self, tcp: TcpStream, ready: Ready) -> Result<Outgoing, ConnectError> {
+        let Ready { config, mine } = ready;
+        let host = ServerName::try_from(self.host.clone()).map_err(|_| ConnectError::Address {
+            given: self.host.clone(),
+            problem: "it is neither a host name nor an IP address",
+        })?;
+        let stream = TlsConnector::from(config).connect(host, tcp).await;
+        let stream = stream.map_err(|error| explain(&self.address(), &mine, error))?;
+        if stream.get_ref().1.alpn_protocol() != Some(HTTP2) {
+            return Err(ConnectError::NoHttp2 { address: self.address() });
+        }
+        // Our own servers answer at once; others may want to hear more first.
+        let patience = if is_ours(&stream) { TIME } else { PATIENCE };
+        Outgoing::secure(stream, self.address(), mine, patience).await
+    }
+}
+
+/// Whether the server has a certificate of a cluster's own CA.
+fn is_ours(stream: &TlsStream<TcpStream>) -> bool {
+    let leaf = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let facts = leaf.and_then(certificate::facts);
+    facts.is_some_and(|facts| facts.names.iter().any(|name| Internal::parse(name).is_some()))
+}
+
+impl tower::Service<Uri> for Connector {
+    type Response = TokioIo<Outgoing>;
+    type Error = ConnectError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connector = self.clone();
+        Box::pin(async move { connector.connect(&uri).await.map(TokioIo::new) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read() {
+        let of = |uri: &'static str| Target::of(&Uri::from_static(uri));
+        for (uri, secure, host, port, address) in [
+            ("http://a.example:7070", false, "a.example", 7070, "a.example:7070"),
+            ("https://10.0.0.1", true, "10.0.0.1", 443, "10.0.0.1:443"),
+            ("https://[::1]:7070/", true, "::1", 7070, "[::1]:7070"),
+            ("http://localhost", false, "localhost", 80, "localhost:80"),
+        ] {
+            let target = of(uri).unwrap();
+            assert_eq!(target, Target { secure, host: host.into(), port });
+            assert_eq!(target.address(), address);
+        }
+        for uri in ["ftp://a:1", "a:7070", "/path"] {
+            assert!(matches!(of(uri), Err(ConnectError::Address { .. })), "{uri}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Private keys, and requests for certificates of them.
+
+use std::fmt::{self, Debug};
+
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::sign::CertifiedKey;
+
+use super::CredentialsError;
+use crate::roots;
+
+/// A private key. Nothing shows it but [`PrivateKey::pem`].
+pub struct PrivateKey(PrivateKeyDer<'static>);
+
+impl PrivateKey {
+    /// From PEM: the first key in it.
+    ///
+    /// # Errors
+    /// There is none, or it is encrypted.
+    pub fn from_pem(text: &str) -> Result<Self, CredentialsError> {
+        let wrong = |problem: &str| CredentialsError::Key { problem: problem.to_owned() };
+        if text.contains("BEGIN ENCRYPTED PRIVATE KEY") {
+            return Err(wrong("it is encrypted"));
+        }
+        PrivateKeyDer::from_pem_slice(text.as_bytes())
+            .map(Self)
+            .map_err(|_| wrong("there is none in the text"))
+    }
+
+    /// As PEM, for a file that nobody else may read.
+    pub fn pem(&self) -> String {
+        let tag = match &self.0 {
+            PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
+            PrivateKeyDer::Sec1(_) => "EC PRIVATE KEY",
+            _ => "PRIVATE KEY",
+        };
+        roots::block(tag, self.0.secret_der())
+    }
+
+    /// With the chain of its certificate.
+    pub(super) fn pair_with(
+        &self,
+        chain: Vec<CertificateDer<'static>>,
+    ) -> Result<CertifiedKey, CredentialsError> {
+        let provider = rustls::crypto::ring::default_provider();
+        CertifiedKey::from_der(chain, self.0.clone_key(), &provider).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => CredentialsError::OtherKey,
+            other => CredentialsError::Key { problem: other.to_string() },
+        })
+    }
+}
+
+impl Clone for PrivateKey {
+    fn clone(&self) -> Self {
+        Self(self.0.clone_key())
+    }
+}
+
+impl Debug for PrivateKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("PrivateKey(…)")
+    }
+}
+
+/// A request for a certificate: the public key, signed with the private one. It asks for nothing else.
+#[derive(Debug, Clone)]
+pub struct Csr(CertificateSigningRequestDer<'static>);
+
+impl Csr {
+    /// A new key and the request for its certificate.
+    ///
+    /// # Errors
+    /// There are no random bytes.
+    pub fn make() -> Result<(PrivateKey, Self), CredentialsError> {
+        let failed = |error: rcgen::Error| CredentialsError::Make(error.to_string());
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "Ringtune");
+        let csr = params.serialize_request(&key).map_err(failed)?;
+        let private = PrivateKey(PrivatePkcs8KeyDer::from(key.serialize_der()).into());
+        Ok((private, Self(csr.der().clone())))
+    }
+
+    /// What is sent.
+    pub fn der(&self) -> &[u8] {
+        &self.0
+    }
+}

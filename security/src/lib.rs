@@ -1,0 +1,44 @@
+//! Who is who on the network, and every connection's protection.
+//!
+//! The coordinator has an [`Authority`](authority::Authority), a small CA of its own. Whoever has a [`JoinToken`] checks
+//! the CA by the hash in it, and gets a certificate: [`Credentials`]. A [`Trust`] holds what a process believes just now
+//! (its credentials, the roots, who is revoked); every [`Listener`] and [`Connector`] follows it without a restart.
+//! TLS is rustls with ring, version 1.3 alone. A call learns from [`Peer`] who makes it. What a caller may do is for
+//! others to decide.
+
+pub mod accept;
+pub mod authority;
+mod certificate;
+pub mod connect;
+pub mod credentials;
+mod files;
+pub mod identity;
+pub mod names;
+pub mod peer;
+mod plaintext;
+mod random;
+pub mod roots;
+mod socket;
+#[cfg(test)]
+mod testing;
+mod times;
+mod tls;
+pub mod token;
+pub mod trust;
+
+pub use accept::{
+    Clients, Connection, Connections, Limits, Listener, ListenerError, Protection, Protocols, Refusal,
+    Refusals,
+};
+pub use authority::{Authority, AuthorityError, Holder, IssueError, Issued, Leaf};
+pub use certificate::Validity;
+pub use connect::{ConnectError, Connector, Outgoing, Server};
+pub use credentials::{CredentialPaths, Credentials, CredentialsError, Csr, PrivateKey};
+pub use files::FileError;
+pub use identity::{Cluster, Identity, IdentityError, Role};
+pub use peer::{Activity, Call, Caller, Peer, Refused};
+pub use random::Unpredictable;
+pub use roots::{Roots, RootsError};
+pub use tls::TlsError;
+pub use token::{AccessToken, JoinToken, Secret, SecretHash, TokenError, TokenId, TokenIdError};
+pub use trust::{Revoked, Trust, TrustError};

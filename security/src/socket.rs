@@ -1,0 +1,31 @@
+//! How sockets are set, on both sides.
+
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::net::TcpStream;
+
+/// After how much silence the operating system asks whether the other side is there.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// What is written goes out at once, and a side that is gone is noticed. Where one of these cannot be set, the connection
+/// is only worse.
+pub(crate) fn prepare(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_set() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        prepare(&stream);
+        assert!(stream.nodelay().unwrap() && sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEPALIVE);
+    }
+}
