@@ -145,7 +145,8 @@ async fn a_job_that_one_worker_keeps_from_its_machine_goes_to_another() -> Resul
     cluster.add_worker(careless).await?;
     let ended = cluster.wait_for_end(&id).await?;
     ensure!(ended.state() == JobState::Succeeded, "{:?}: {}", ended.state(), ended.state_reason);
-    let parts = ["model.base", &text(&outside), &roots, "access.model_roots"];
+    let outside = text(&outside);
+    let parts = ["model.base", outside.as_str(), roots.as_str(), "access.model_roots"];
     cluster.finish(&["watch", &id]).await?.expect_code(0)?.expect_said(&parts)?;
     Ok(())
 }

@@ -102,7 +102,7 @@ impl TraceFolder {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{path::Path, sync::Arc};
 
     use safetensors::{Dtype, SafeTensors};
 
