@@ -7,7 +7,7 @@ use std::{
     ffi::{OsStr, OsString},
     fs::{self, File},
     io,
-    os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _},
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -209,6 +209,6 @@ fn is_way_out(error: &io::Error) -> bool {
 }
 
 /// A path to what is open in this process, and to nothing else: it is no link that the system looks up again.
-pub(super) fn opened_path(opened: &impl std::os::fd::AsRawFd) -> PathBuf {
+pub(super) fn opened_path(opened: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))
 }
