@@ -162,7 +162,7 @@ async fn what_this_worker_keeps_from_jobs() {
             (
                 "s3://models-evil/sd",
                 "",
-                &["model.base", "s3://models-evil/sd", "s3://models ", "access.buckets"],
+                &["model.base", "s3://models-evil/sd", "is: s3://models/ (access.buckets)"],
             ),
             ("", "/home", &["data.images", "\"/home\"", "access.data_roots"]),
         ] {
