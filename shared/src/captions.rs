@@ -1,7 +1,8 @@
 //! Captions: what a text file beside a picture says about it.
 
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use crate::files::is_image_name;
 
@@ -52,19 +53,35 @@ pub enum CaptionFileProblem {
 pub fn caption_beside(folder: &Path, image: &str) -> Result<Option<String>, CaptionFileError> {
     let Some(name) = caption_file_name(image) else { return Ok(None) };
     let path = folder.join(name);
-    let read = || -> Result<Option<String>, CaptionFileProblem> {
-        match fs::metadata(&path) {
-            Ok(about) if about.len() > LARGEST_CAPTION_FILE => {
-                Err(CaptionError::TooLong(usize::try_from(about.len()).unwrap_or(usize::MAX)).into())
-            }
-            // A pipe would keep its reader waiting.
-            Ok(about) if !about.is_file() => Err(io::Error::other("it is not a regular file").into()),
-            Ok(_) => Ok(read_caption(&fs::read(&path)?)?),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+    let open = || match fs::metadata(&path) {
+        // A pipe would keep its reader waiting.
+        Ok(about) if !about.is_file() => Err(io::Error::other("it is not a regular file")),
+        Ok(_) => File::open(&path),
+        Err(error) => Err(error),
     };
-    read().map_err(|problem| CaptionFileError { path: path.clone(), problem })
+    caption_in(&path, open())
+}
+
+/// The caption in a caption file, as it was opened; none where there is no such file. `path`: for messages.
+///
+/// # Errors
+/// The file cannot be read, or holds no caption.
+pub fn caption_in(path: &Path, opened: io::Result<File>) -> Result<Option<String>, CaptionFileError> {
+    let read = || -> Result<Option<String>, CaptionFileProblem> {
+        let file = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let length = file.metadata()?.len();
+        if length > LARGEST_CAPTION_FILE {
+            return Err(CaptionError::TooLong(usize::try_from(length).unwrap_or(usize::MAX)).into());
+        }
+        let mut bytes = Vec::new();
+        // One more, so that a file that has grown since is refused as too long.
+        file.take(LARGEST_CAPTION_FILE + 1).read_to_end(&mut bytes)?;
+        Ok(read_caption(&bytes)?)
+    };
+    read().map_err(|problem| CaptionFileError { path: path.to_owned(), problem })
 }
 
 /// The name of a picture's caption file: `a.b.txt` for `a.b.png`; none where the name is not a picture's.

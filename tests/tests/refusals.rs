@@ -9,7 +9,13 @@ use ringtune_shared::{
     ids::ContentHash,
     version::{VERSION, WORKER_PROTOCOLS},
 };
-use ringtune_tests::{Cluster, Job, Launch, Sandbox, job::text, places};
+use ringtune_tests::{
+    Cluster, Job, Launch, Sandbox,
+    daemon::FAKE_WORKER,
+    job::text,
+    places,
+    wait::{SOON, until},
+};
 use tonic::Code;
 
 /// Submits a job that cannot work; it must fail before its first step and name all of `parts`.
@@ -104,6 +110,44 @@ async fn jobs_that_cannot_work_fail_before_the_first_step_with_the_reason() -> R
         .await?
         .expect_code(0)?
         .expect_said(&["notes.txt"])?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_job_that_one_worker_keeps_from_its_machine_goes_to_another() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut cluster = Cluster::start_coordinator(&sandbox, Launch::coordinator()).await?;
+    let worker = |label: &str| Launch::worker(label, FAKE_WORKER, &cluster.coordinator.grpc);
+    let (careful, careless) = (worker("careful"), worker("careless"));
+    let inside = checkpoint_copy(&sandbox, "models/toy")?;
+    let roots = text(&sandbox.path("models"));
+    let careful = careful
+        .variable("RINGTUNE__ACCESS__MODEL_ROOTS", &roots)
+        .variable("RINGTUNE__ACCESS__HUBS", "")
+        .variable("RINGTUNE__ACCESS__DATA_ROOTS", "");
+    cluster.add_worker(careful).await?;
+    cluster.wait_for_idle(1).await?;
+
+    // 1. What lies below its roots it works with as any worker does.
+    let job = |base: &Path| Ok::<_, anyhow::Error>(Job::toy()?.set("model.base", text(base)));
+    let good = sandbox.write_job("good.toml", &job(&inside)?)?;
+    cluster.finish(&["submit", "--watch", &text(&good)]).await?.expect_code(0)?;
+
+    // 2. What does not it refuses, says why, and rests; the job waits for another worker.
+    let outside = checkpoint_copy(&sandbox, "elsewhere")?;
+    let id = cluster.submit(&sandbox.write_job("outside.toml", &job(&outside)?)?).await?;
+    let rests = || async {
+        let job = cluster.job(&id).await?;
+        let waits = job.state() == JobState::Queued && job.state_reason.contains("resting");
+        Ok(waits.then_some(()))
+    };
+    until("the job goes back to the queue", SOON, rests).await?;
+    cluster.add_worker(careless).await?;
+    let ended = cluster.wait_for_end(&id).await?;
+    ensure!(ended.state() == JobState::Succeeded, "{:?}: {}", ended.state(), ended.state_reason);
+    let outside = text(&outside);
+    let parts = ["model.base", outside.as_str(), roots.as_str(), "access.model_roots"];
+    cluster.finish(&["watch", &id]).await?.expect_code(0)?.expect_said(&parts)?;
     Ok(())
 }
 

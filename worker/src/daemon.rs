@@ -8,13 +8,14 @@ use ringtune_shared::daemon::{
     settings::SettingsError,
     state_lock::StateLockError,
 };
-use ringtune_sources::{Environment, ModelSources, Patience};
+use ringtune_sources::{Environment, ModelSources, Patience, hub_endpoint};
 use tokio::{net::TcpListener, task::JoinError, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Server, server::TcpIncoming};
 use tracing::{error, info, warn};
 
 use crate::{
+    access::Access,
     advertise::{AdvertiseError, advertised_address},
     base_model::Fingerprints,
     capabilities::{capabilities, default_threads},
@@ -215,6 +216,9 @@ fn context(
     metrics: &Arc<Metrics>,
 ) -> Result<Context, Error> {
     let environment = Environment::of_process();
+    let rules = settings.access_rules(&environment);
+    // Whoever wants a model of a hub is told why there is none.
+    let hub = hub_endpoint(&environment).unwrap_or_default();
     Ok(Context {
         engine: engine.clone(),
         artifacts: ArtifactClient::new(&settings.coordinator.url).map_err(Error::Coordinator)?,
@@ -222,6 +226,7 @@ fn context(
             .map_err(|error| Error::Cache(Box::new(error)))?,
         latents: open_latents(settings, state)?,
         latent_memory_bytes: settings.storage.latent_memory_bytes,
+        access: Access::new(rules, &hub, state.views_folder()),
         models: ModelSources::new(
             environment.clone(),
             settings.model_cache.options(&environment, &settings.storage.state_dir),

@@ -2,7 +2,7 @@
 
 use ringtune_shared::captions::{CaptionFileError, CaptionFileProblem};
 
-use crate::{data, engine::EngineError, output, train};
+use crate::{access, data, engine::EngineError, output, train};
 
 /// Whether another worker might do better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,14 @@ impl Refusal {
 impl Blame for Refusal {
     fn fault(&self) -> Fault {
         Fault::Job
+    }
+}
+
+/// What one worker keeps from jobs another one may let them have: the job is worth another ring, as where a folder is not
+/// there, and not one of this worker's for a while.
+impl Blame for access::Refused {
+    fn fault(&self) -> Fault {
+        Fault::Node
     }
 }
 
@@ -153,7 +161,9 @@ mod tests {
         for error in job {
             assert_eq!(error.fault(), Fault::Job, "{error}");
         }
-        let node: [Box<dyn Blame>; 7] = [
+        let refused = access::Refused { field: "model.base".to_owned(), problem: "out of reach".to_owned() };
+        let node: [Box<dyn Blame>; 8] = [
+            Box::new(refused),
             Box::new(output::Error::writing(&file(), full())),
             Box::new(data::Error::ReadImage { name: name(), source: full() }),
             Box::new(EngineError::Gone),

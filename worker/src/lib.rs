@@ -3,6 +3,7 @@
 //!
 //! It links no library that computes: a program hands one in ([`engine::Library`]).
 
+pub mod access;
 pub mod advertise;
 pub mod arguments;
 pub mod base_model;

@@ -36,6 +36,7 @@ pub fn run(arguments: Arguments, library: Library) -> ExitCode {
         Command::Doctor(doctor) => match runtime.block_on(doctor::run(&doctor, library.start)) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::from(FAILED),
+            Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
             Err(error) => fail(FAILED, &error.to_string()),
         },
     })

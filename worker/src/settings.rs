@@ -12,6 +12,8 @@ use ringtune_shared::daemon::{
 use ringtune_sources::{CacheOptions, Environment, default_cache_folder};
 use serde::{Deserialize, Serialize};
 
+use crate::access::{AccessSettings, Rules};
+
 /// All sections. Unknown keys are refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -28,6 +30,9 @@ pub struct Settings {
     pub storage: StorageSettings,
     /// Where models from buckets are kept; those from a model hub are in the hub's own cache.
     pub model_cache: ModelCacheSettings,
+    /// What jobs may reach on this machine by path or address; `auto` is everything for a worker whose `grpc.listen` is on
+    /// loopback.
+    pub access: AccessSettings,
     /// How much of the processor a rank gets.
     pub compute: ComputeSettings,
     /// What a rank keeps for the case that its whole ring is lost.
@@ -147,6 +152,7 @@ impl Default for Settings {
             ring: RingSettings::default(),
             storage: StorageSettings::default(),
             model_cache: ModelCacheSettings::default(),
+            access: AccessSettings::default(),
             compute: ComputeSettings::default(),
             training: TrainingSettings::default(),
             debug: DebugSettings::default(),
@@ -253,8 +259,20 @@ impl Settings {
                 "it must be an absolute path, or empty",
             ));
         }
+        self.access.check()?;
         check_state_dir(&self.storage.state_dir)?;
         self.security.check(&[("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)])
+    }
+
+    /// Whether others than this machine's users reach the worker's ring port.
+    pub fn is_exposed(&self) -> bool {
+        !self.grpc.listen.ip().is_loopback()
+    }
+
+    /// What jobs may reach on this machine.
+    pub fn access_rules(&self, environment: &Environment) -> Rules {
+        let cache = self.model_cache.options(environment, &self.storage.state_dir);
+        self.access.rules(self.is_exposed(), &cache.folder)
     }
 
     /// How often a job's state is kept for the loss of its whole ring; none: never.

@@ -57,6 +57,7 @@ impl StateFolder {
         // 1. Ours alone.
         let lock = StateLock::take(folder, "worker")?;
         remove_leftovers(&work_folder_of(folder))?;
+        remove_leftovers(&views_folder_of(folder))?;
         // 2. Who we are: made once, then kept.
         let id_path = folder.join("worker-id");
         let worker = match read(&id_path)? {
@@ -98,22 +99,31 @@ impl StateFolder {
         self.folder.join("latents")
     }
 
+    /// Where the models that jobs use are seen. Empty when the folder is opened.
+    pub fn views_folder(&self) -> PathBuf {
+        views_folder_of(&self.folder)
+    }
+
     /// Where ranks write before they upload. Empty when the folder is opened.
     pub fn work_folder(&self) -> PathBuf {
         work_folder_of(&self.folder)
     }
 }
 
+fn views_folder_of(folder: &Path) -> PathBuf {
+    folder.join("views")
+}
+
 fn work_folder_of(folder: &Path) -> PathBuf {
     folder.join("work")
 }
 
-/// A worker that was killed could not remove what its ranks wrote: checkpoints and pictures, of a job that nobody goes
-/// on with from here.
-fn remove_leftovers(work_folder: &Path) -> Result<(), StateFolderError> {
-    match std::fs::remove_dir_all(work_folder) {
+/// A worker that was killed could not remove what its ranks wrote, checkpoints and pictures of a job that nobody goes on
+/// with from here, nor its links to files that it had open.
+fn remove_leftovers(leftovers: &Path) -> Result<(), StateFolderError> {
+    match std::fs::remove_dir_all(leftovers) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(StateFolderError::Io { path: work_folder.to_owned(), source })
+            Err(StateFolderError::Io { path: leftovers.to_owned(), source })
         }
         _ => Ok(()),
     }

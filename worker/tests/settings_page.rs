@@ -6,8 +6,12 @@ mod page;
 
 use ringtune_worker::settings::Settings;
 
-const SOURCES: [&str; 3] =
-    ["worker/src/settings.rs", "shared/src/daemon/settings.rs", "shared/src/daemon/logging.rs"];
+const SOURCES: [&str; 4] = [
+    "worker/src/settings.rs",
+    "worker/src/access/settings.rs",
+    "shared/src/daemon/settings.rs",
+    "shared/src/daemon/logging.rs",
+];
 
 #[test]
 fn the_page_lists_every_setting_of_the_worker() {

@@ -16,7 +16,8 @@ mod torch_file;
 pub use error::EmbeddingError;
 pub use file_names::{FileNames, file_word};
 
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use crate::ids::ContentHash;
@@ -51,17 +52,27 @@ pub struct LearnedEmbedding {
 /// # Errors
 /// It is not there, no plain file, or too large.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, EmbeddingError> {
-    let unreadable = |error: std::io::Error| EmbeddingError::Unreadable(error.to_string());
+    let unreadable = |error: io::Error| EmbeddingError::Unreadable(error.to_string());
     // Before it is opened: that alone would wait for the other end of a pipe.
     let about = std::fs::metadata(path).map_err(unreadable)?;
     if !about.is_file() {
         return Err(EmbeddingError::Unreadable("it is not a file".to_owned()));
     }
-    if about.len() > LARGEST_FILE {
-        return Err(EmbeddingError::TooLarge { size: about.len() });
+    read_opened(File::open(path))
+}
+
+/// The same of a plain file, as it was opened. Blocks.
+///
+/// # Errors
+/// It is not open, cannot be read, or is too large.
+pub fn read_opened(opened: io::Result<File>) -> Result<Vec<u8>, EmbeddingError> {
+    let unreadable = |error: io::Error| EmbeddingError::Unreadable(error.to_string());
+    let file = opened.map_err(unreadable)?;
+    let size = file.metadata().map_err(unreadable)?.len();
+    if size > LARGEST_FILE {
+        return Err(EmbeddingError::TooLarge { size });
     }
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
     // One more, so that a file that has grown since is refused as too large.
     file.take(LARGEST_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok(bytes)

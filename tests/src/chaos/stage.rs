@@ -150,6 +150,8 @@ impl<'a> Stage<'a> {
                 let network = self.network.as_ref().context("a network")?;
                 launch.listen = format!("{}:0", network.address(number));
                 launch = Launch { wrapper: network.wrapper(number), ..launch }.flags(["--insecure"]);
+                // The jobs' models are where the tests are.
+                launch = launch.variable("RINGTUNE__ACCESS__MODEL_ROOTS", "/");
             }
             Ground::SmallDisks(bytes) => launch = disk::small(launch, self.sandbox, bytes),
             Ground::Clocks => {

@@ -20,7 +20,7 @@ mod select;
 mod transfer;
 mod web;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{any::Any, path::PathBuf, sync::Arc};
 
 use ringtune_shared::job::{HubModel, ModelLocation};
 
@@ -48,12 +48,38 @@ pub struct ModelSources {
 pub struct LocalModel {
     /// A folder in diffusers layout, or one safetensors file in the original layout.
     pub folder: PathBuf,
+    /// The folder of the cache that it was fetched into; none: it was here before. All that a cache's links lead to lies
+    /// in its folder.
+    pub cache: Option<PathBuf>,
     /// Where it comes from, without any path of this machine: "org/name" of a hub, and its commit.
     pub origin: Option<HubOrigin>,
     /// What somebody should know, such as that the hub could not be asked.
     pub remarks: Vec<String>,
     /// As long as it is held, the cache does not let the folder go.
     _held: Option<FileLock>,
+    /// What else its folder needs as long as it is read.
+    _kept: Vec<Box<dyn Any + Send + Sync>>,
+}
+
+impl LocalModel {
+    fn new(folder: PathBuf, cache: Option<PathBuf>, held: Option<FileLock>) -> Self {
+        Self { folder, cache, origin: None, remarks: Vec::new(), _held: held, _kept: Vec::new() }
+    }
+
+    /// The same files in another folder, which lasts as long as `kept`.
+    pub fn moved(mut self, folder: PathBuf, kept: impl Any + Send + Sync) -> Self {
+        self.folder = folder;
+        self._kept.push(Box::new(kept));
+        self
+    }
+}
+
+/// Where models of `hf://` come from, as `environment` says it: a URL without a slash at its end.
+///
+/// # Errors
+/// HF_ENDPOINT is no such URL.
+pub fn hub_endpoint(environment: &Environment) -> Result<String, Error> {
+    hub::endpoint_of(environment)
 }
 
 /// A commit of a repository.
@@ -85,9 +111,7 @@ impl ModelSources {
         progress: &ProgressSender,
     ) -> Result<LocalModel, Error> {
         match location {
-            ModelLocation::Local(path) => {
-                Ok(LocalModel { folder: path.clone(), origin: None, remarks: Vec::new(), _held: None })
-            }
+            ModelLocation::Local(path) => Ok(LocalModel::new(path.clone(), None, None)),
             ModelLocation::Hub(model) => self.fetch_from_hub(model, variant, progress).await,
             ModelLocation::S3(model) => {
                 let bucket = Bucket::open(model, &self.environment, self.patience)?;
@@ -106,11 +130,7 @@ impl ModelSources {
         let hub = tokio::task::spawn_blocking(move || Hub::new(&environment, patience)).await??;
         let snapshot = hub.fetch(model, variant, progress).await?;
         let origin = HubOrigin { repository: model.repository.clone(), commit: snapshot.commit };
-        Ok(LocalModel {
-            folder: snapshot.folder,
-            origin: Some(origin),
-            remarks: snapshot.remarks,
-            _held: None,
-        })
+        let local = LocalModel::new(snapshot.folder, Some(hub.cache().to_owned()), None);
+        Ok(LocalModel { origin: Some(origin), remarks: snapshot.remarks, ..local })
     }
 }

@@ -64,6 +64,11 @@ impl ModelCache {
         Self { options }
     }
 
+    /// The folder that everything is in.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.options.folder
+    }
+
     /// `key`: hexadecimal digits that name a model's state.
     pub(crate) fn entry(&self, key: &str) -> Entry {
         let file = |ending: &str| self.options.folder.join(format!("{key}{ending}"));

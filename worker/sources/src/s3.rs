@@ -116,12 +116,7 @@ impl Bucket {
             match tokio::task::spawn_blocking(move || asked.ask(&at)).await?? {
                 Right::Use(held) => {
                     progress.set(total, total);
-                    return Ok(LocalModel {
-                        folder: entry.folder,
-                        origin: None,
-                        remarks: Vec::new(),
-                        _held: Some(held),
-                    });
+                    return Ok(LocalModel::new(entry.folder, Some(cache.folder().to_owned()), Some(held)));
                 }
                 Right::Fetch(_alone) => self.fill(&objects, &entry, cache, progress).await?,
                 // Whoever fetches it lets others see how far it is.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ringtune_shared::job::SpecError;
 
 use crate::{
-    contents,
+    access, contents,
     engine::EngineError,
     fault::{Blame, Fault},
 };
@@ -17,6 +17,9 @@ pub enum Error {
     /// Where it is cannot be read.
     #[error(transparent)]
     Spec(#[from] SpecError),
+    /// It is out of the reach of jobs on this worker.
+    #[error(transparent)]
+    Access(#[from] access::Refused),
     /// It cannot be fetched.
     #[error("model.base: {0}")]
     Source(#[from] ringtune_sources::Error),
@@ -47,6 +50,13 @@ pub enum Error {
     },
 }
 
+impl From<access::OpenError> for Error {
+    fn from(error: access::OpenError) -> Self {
+        let access::OpenError { path, source } = error;
+        Self::Io { path, source }
+    }
+}
+
 impl Blame for Error {
     fn fault(&self) -> Fault {
         match self {
@@ -54,6 +64,7 @@ impl Blame for Error {
             Self::Source(error) => error.fault(),
             Self::Engine(error) => error.fault(),
             Self::Read(error) => error.fault(),
+            Self::Access(error) => error.fault(),
             Self::Io { .. } | Self::Task(_) => Fault::Node,
         }
     }

@@ -5,12 +5,13 @@ use std::{
     time::Duration,
 };
 
-use ringtune_shared::job::{self, JobSpec, ModelLocation};
+use ringtune_shared::job::{self, JobSpec, ModelLocation, ModelSpec, PathUse};
 use ringtune_sources::{DownloadProgress, LocalModel, ModelSources, progress_channel};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Error;
 use crate::{
+    access::{Access, OpenError, Place},
     data::tokenizer_folder,
     engine::{ModelOptions, PredictionType},
     journal::Journal,
@@ -20,13 +21,16 @@ use crate::{
 /// How often a download says how far it is. Every report is stored.
 const REPORT: Duration = Duration::from_secs(2);
 
-/// Brings the model of a job here. What is returned is to be held as long as the job uses it.
+/// Brings the model of a job here, and opens it. What is returned is to be held as long as the job uses it; the path is
+/// its tokenizer's folder.
 pub(super) async fn materialise(
     spec: &JobSpec,
+    access: &Access,
     sources: &ModelSources,
     journal: &Journal,
-) -> Result<LocalModel, Error> {
+) -> Result<(LocalModel, PathBuf), Error> {
     let location = spec.common.model.location()?;
+    access.fetch(&location)?;
     let variant = &spec.common.model.variant;
     let (model, said) = fetch(sources, &location, variant, |now| report(journal, now)).await?;
     if said != DownloadProgress::default() {
@@ -40,7 +44,47 @@ pub(super) async fn materialise(
     } else if matches!(location, ModelLocation::S3(_)) {
         journal.info(format!("model: {location}")).await;
     }
-    Ok(model)
+    let (access, asked) = (access.clone(), spec.common.model.clone());
+    tokio::task::spawn_blocking(move || open(&access, &asked, model)).await?
+}
+
+/// From here on nothing but what is open is read of a model and its tokenizer, whatever becomes of their names. Blocks.
+fn open(access: &Access, asked: &ModelSpec, local: LocalModel) -> Result<(LocalModel, PathBuf), Error> {
+    const TOKENIZER: &str = "model.tokenizer";
+    // 1. The model.
+    let place = match &local.cache {
+        Some(cache) => access.fetched(&local.folder, cache)?,
+        None => access.place(PathUse::Model, "model.base", &local.folder.to_string_lossy())?,
+    };
+    let model = access.model(&place).map_err(|error| unusable("model.base", &place, error))?;
+    let folder = model.path.clone();
+    let local = local.moved(folder.clone(), model);
+    // 2. Its tokenizer: its own, or another one.
+    if asked.tokenizer.is_empty() {
+        let shown = |path: &Path| path.parent().unwrap_or(path).display().to_string();
+        let own = tokenizer_folder(&folder, None).map_err(|problem| {
+            // Users know it by its own path.
+            let problem = problem.replace(&shown(&folder), &shown(place.shown()));
+            Error::Field { field: TOKENIZER, problem }
+        })?;
+        return Ok((local, own));
+    }
+    let place = access.place(PathUse::Model, TOKENIZER, &asked.tokenizer)?;
+    let tokenizer = access.tokenizer(&place).map_err(|error| unusable(TOKENIZER, &place, error))?;
+    let words = tokenizer.path.clone();
+    Ok((local.moved(folder, tokenizer), words))
+}
+
+/// What the job names is not what it should be; else one of its files cannot be opened here.
+fn unusable(field: &'static str, place: &Place, error: OpenError) -> Error {
+    use std::io::ErrorKind::{InvalidData, InvalidInput, NotFound};
+    let is_named = error.path == place.shown();
+    match error.source.kind() {
+        NotFound | InvalidData | InvalidInput if is_named => {
+            Error::Field { field, problem: error.to_string() }
+        }
+        _ => error.into(),
+    }
 }
 
 /// Brings a model here, and tells every two seconds how far it is, as long as it gets on. Gives what was told last, too.
@@ -67,12 +111,6 @@ pub(crate) async fn fetch<Told: Future<Output = ()>>(
             }
         }
     }
-}
-
-/// The folder of the job's tokenizer, where the model lies in `model`.
-pub(super) fn tokenizer_folder_of(spec: &JobSpec, model: &Path) -> Result<PathBuf, Error> {
-    tokenizer_folder(model, Some(Path::new(&spec.common.model.tokenizer)))
-        .map_err(|problem| Error::Field { field: "model.tokenizer", problem })
 }
 
 /// What the job says about its model.

@@ -8,9 +8,10 @@ use tokio::task::JoinHandle;
 
 use super::{
     Error, Fingerprints, base_model_name,
-    fetch::{materialise, options_of, tokenizer_folder_of},
+    fetch::{materialise, options_of},
 };
 use crate::{
+    access::Access,
     engine::{EngineHandle, LoadModel, ModelInfo, ModelOptions, Precision, TrainingSize},
     journal::Journal,
     session::{Progress, ProgressStage, RankEvent},
@@ -30,6 +31,8 @@ pub(crate) struct Loading<'a> {
     pub(crate) threads: usize,
     /// Loads it.
     pub(crate) engine: &'a EngineHandle,
+    /// Opens it.
+    pub(crate) access: &'a Access,
     /// Fetches it.
     pub(crate) sources: &'a ModelSources,
     /// Hashes it.
@@ -58,11 +61,10 @@ impl Loading<'_> {
     /// What is wrong with `model.base`, or with this node.
     pub(crate) async fn run(self) -> Result<Loaded, Error> {
         let Self { spec, training, rescale_zero_snr, precision, threads, journal, .. } = self;
-        let local = materialise(spec, self.sources, journal).await?;
+        let (local, tokenizer) = materialise(spec, self.access, self.sources, journal).await?;
         let folder = local.folder.clone();
         let load_is = |done| Progress { stage: ProgressStage::Load, done, total: 1 };
         journal.event(RankEvent::Progress(load_is(0))).await;
-        let tokenizer = tokenizer_folder_of(spec, &folder)?;
         let options = ModelOptions { rescale_zero_snr, ..options_of(spec) };
         let variant = options.variant.clone();
         let load = LoadModel { folder: folder.clone(), options, precision, threads, training };

@@ -232,9 +232,14 @@ async fn hash_file(file: PathBuf) -> Result<(ContentHash, u64), Error> {
 
 /// The same, for a thread that may block.
 pub(crate) fn hash_file_blocking(file: &Path) -> Result<(ContentHash, u64), Error> {
+    let opened = std::fs::File::open(file);
+    hash_opened(opened.map_err(|source| Error::Io { path: file.to_owned(), source })?, file)
+}
+
+/// The same of what is open from its beginning. `file`: for messages.
+pub(crate) fn hash_opened(mut reader: std::fs::File, file: &Path) -> Result<(ContentHash, u64), Error> {
     use std::io::Read as _;
     let failed = |source| Error::Io { path: file.to_owned(), source };
-    let mut reader = std::fs::File::open(file).map_err(failed)?;
     let mut hasher = ContentHasher::new();
     let mut buffer = vec![0; 1 << 20];
     let mut size = 0;

@@ -11,7 +11,7 @@ mod uploads;
 
 pub use cache::ContentCache;
 pub use client::ArtifactClient;
-pub(crate) use client::hash_file_blocking;
+pub(crate) use client::{hash_file_blocking, hash_opened};
 pub use error::Error;
 pub(crate) use large_files::one_file_on_disk;
 pub(crate) use uploads::{UploadQueue, Uploads};

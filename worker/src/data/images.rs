@@ -1,9 +1,6 @@
 //! The pictures of a job: which files of a folder are pictures, and a file's pixels as 8-bit RGB.
 
-use std::{
-    io::Cursor,
-    path::{Path, PathBuf},
-};
+use std::io::{Cursor, Read as _};
 
 use image::{
     DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, RgbImage,
@@ -13,6 +10,7 @@ use image::{
 use ringtune_shared::manifest::{LARGEST_IMAGE_FILE, MOST_FILES, is_image_name};
 
 use super::Error;
+use crate::access::Place;
 
 /// Pixels along one side of a picture.
 const MOST_SIDE: u32 = 32_768;
@@ -25,7 +23,7 @@ pub struct ImageFile {
     /// The name to show: a plain file name.
     pub name: String,
     /// Where its bytes are.
-    pub path: PathBuf,
+    pub place: Place,
 }
 
 /// The pictures of a folder.
@@ -40,33 +38,36 @@ pub struct ImageSet {
 /// Lists the pictures of `folder`: jpg, jpeg, png and webp files in any case of letters, without descending.
 ///
 /// # Errors
-/// The folder cannot be listed, holds no picture or too many.
-pub fn scan(folder: &Path) -> Result<ImageSet, Error> {
-    let failed = |source| Error::ImageFolder { folder: folder.to_path_buf(), source };
+/// The folder cannot be listed, holds no picture or too many, or one that leads out of the reach of jobs.
+pub fn scan(folder: &Place) -> Result<ImageSet, Error> {
+    let shown = || folder.shown().to_path_buf();
     let mut set = ImageSet { images: Vec::new(), skipped: Vec::new() };
-    for entry in std::fs::read_dir(folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let path = entry.path();
+    for entry in folder.names().map_err(|source| Error::ImageFolder { folder: shown(), source })? {
+        let place = folder.join(&entry);
         // Follows links: a folder of links to pictures is a folder of pictures.
-        let is_file = path.is_file();
-        match entry.file_name().to_str() {
+        let is_file = place.is_file();
+        match entry.to_str() {
             Some(name) if is_file && is_image_name(name) => {
-                set.images.push(ImageFile { name: name.to_string(), path });
+                set.images.push(ImageFile { name: name.to_string(), place });
             }
-            _ => {
-                let slash = if path.is_dir() { "/" } else { "" };
-                set.skipped.push(format!("{}{slash}", entry.file_name().to_string_lossy()));
+            name => {
+                // Not to be skipped: whoever put it there means it to be seen.
+                if let Some((name, source)) = name.filter(|name| is_image_name(name)).zip(place.way_out()) {
+                    return Err(Error::ReadImage { name: name.to_string(), source });
+                }
+                let slash = if place.is_dir() { "/" } else { "" };
+                set.skipped.push(format!("{}{slash}", entry.to_string_lossy()));
             }
         }
     }
     set.images.sort_by(|a, b| a.name.cmp(&b.name));
     set.skipped.sort();
     if set.images.is_empty() {
-        return Err(Error::NoImages { folder: folder.to_path_buf(), skipped: set.skipped });
+        return Err(Error::NoImages { folder: shown(), skipped: set.skipped });
     }
     if set.images.len() > MOST_FILES {
         let found = set.images.len();
-        return Err(Error::TooManyImages { folder: folder.to_path_buf(), found, allowed: MOST_FILES });
+        return Err(Error::TooManyImages { folder: shown(), found, allowed: MOST_FILES });
     }
     Ok(set)
 }
@@ -86,11 +87,18 @@ impl ImageFile {
     /// It cannot be read, or is larger than [`LARGEST_IMAGE_FILE`].
     pub fn read(&self) -> Result<Vec<u8>, Error> {
         let failed = |source| Error::ReadImage { name: self.name.clone(), source };
-        let bytes = std::fs::metadata(&self.path).map_err(failed)?.len();
-        if bytes > LARGEST_IMAGE_FILE {
-            return Err(Error::ImageTooLarge { name: self.name.clone(), bytes, allowed: LARGEST_IMAGE_FILE });
-        }
-        std::fs::read(&self.path).map_err(failed)
+        let check = |bytes: u64| match bytes {
+            0..=LARGEST_IMAGE_FILE => Ok(()),
+            _ => Err(Error::ImageTooLarge { name: self.name.clone(), bytes, allowed: LARGEST_IMAGE_FILE }),
+        };
+        let file = self.place.open().map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        check(length)?;
+        // One more, so that a file that has grown since is refused as too large.
+        let mut content = Vec::with_capacity(length as usize + 1);
+        file.take(LARGEST_IMAGE_FILE + 1).read_to_end(&mut content).map_err(failed)?;
+        check(content.len() as u64)?;
+        Ok(content)
     }
 }
 
@@ -216,7 +224,7 @@ mod tests {
             std::fs::write(folder.path().join(name), b"x").unwrap();
         }
         std::fs::create_dir(folder.path().join("folder.png")).unwrap();
-        let set = scan(folder.path()).unwrap();
+        let set = scan(&Place::at(folder.path())).unwrap();
         let names: Vec<_> = set.images.iter().map(|image| image.name.as_str()).collect();
         assert_eq!(names, [".hidden.jpg", "a.jpeg", "b.PNG", "c.webp"]);
         assert_eq!(set.skipped, ["folder.png/", "noending", "notes.txt"]);
@@ -225,11 +233,11 @@ mod tests {
     #[test]
     fn missing_empty_and_stray_folders_are_told_apart() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(scan(&folder.path().join("absent")), Err(Error::ImageFolder { .. })));
-        let empty = scan(folder.path());
+        assert!(matches!(scan(&Place::at(folder.path().join("absent"))), Err(Error::ImageFolder { .. })));
+        let empty = scan(&Place::at(folder.path()));
         assert!(matches!(empty, Err(Error::NoImages { ref skipped, .. }) if skipped.is_empty()));
         std::fs::write(folder.path().join("notes.txt"), b"x").unwrap();
-        let stray = scan(folder.path());
+        let stray = scan(&Place::at(folder.path()));
         assert!(matches!(stray, Err(Error::NoImages { ref skipped, .. }) if skipped == &["notes.txt"]));
     }
 
@@ -326,9 +334,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("really-a-png.jpg");
         std::fs::write(&path, bytes_of(&DynamicImage::new_rgb8(3, 2), ImageFormat::Png)).unwrap();
-        let file = ImageFile { name: "really-a-png.jpg".to_string(), path };
+        let file = ImageFile { name: "really-a-png.jpg".to_string(), place: Place::at(&path) };
         assert_eq!(file.decode().unwrap().dimensions(), (3, 2));
-        let large = std::fs::OpenOptions::new().write(true).open(&file.path).unwrap();
+        let large = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         large.set_len(LARGEST_IMAGE_FILE + 1).unwrap();
         assert!(matches!(file.decode(), Err(Error::ImageTooLarge { .. })));
     }

@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use ringtune_proto::v1::{self, cluster_service_client::ClusterServiceClient};
 use ringtune_shared::version::{Dialect, ProtocolRange};
+use ringtune_sources::{Environment, hub_endpoint};
 use serde::Serialize;
 use tonic::transport::Endpoint;
 
 use crate::{
+    access::{Buckets, Hubs, Roots},
     capabilities::default_threads,
     engine::{EngineError, StartEngine},
     node::Node,
     session::error_chain,
+    settings::Settings,
 };
 
 /// Stable Diffusion 1.5 at 512 pixels in bf16 takes less than this.
@@ -149,6 +152,40 @@ fn libtorch_folder() -> String {
         .unwrap_or_else(|| "linked into this program".to_owned())
 }
 
+/// What jobs may reach on a worker with these settings.
+pub(super) fn of_access(settings: &Settings) -> Vec<Check> {
+    let environment = Environment::of_process();
+    let rules = settings.access_rules(&environment);
+    let hub = hub_endpoint(&environment).unwrap_or_else(|error| error.to_string());
+    let exposed = settings.is_exposed();
+    let check = |name, found: String, is_all: bool| {
+        Check::new(name, found).unless(
+            !(exposed && is_all),
+            Verdict::Warn,
+            "the worker listens beyond loopback: whoever may submit a job reaches all that its user does; name what they need",
+        )
+    };
+    let roots = |name, roots: &Roots| {
+        let found = match roots {
+            Roots::Below(some) if !some.is_empty() => format!("below {roots}"),
+            _ => roots.to_string(),
+        };
+        check(name, found, *roots == Roots::Everything)
+    };
+    let traces = match settings.debug.allow_trace_dir {
+        true => roots("jobs write traces", &rules.traces),
+        false => Check::new("jobs write traces", "nowhere: debug.allow_trace_dir is false"),
+    };
+    vec![
+        roots("jobs read models", &rules.models),
+        roots("jobs read pictures", &rules.data),
+        roots("jobs read embeddings", &rules.embeddings),
+        traces,
+        check("jobs use hubs", format!("{} (hf:// is {hub})", rules.hubs), rules.hubs == Hubs::Everything),
+        check("jobs use buckets", rules.buckets.to_string(), rules.buckets == Buckets::Everything),
+    ]
+}
+
 /// That the coordinator answers, and that its version fits.
 pub(super) async fn of_coordinator(url: &str) -> Check {
     let limit = Duration::from_secs(5);
@@ -229,6 +266,25 @@ mod tests {
         assert!(worst(&node(&[], 64)).contains(&("processor", Verdict::Bad)));
         assert!(worst(&node(&["avx2"], 2)).contains(&("memory", Verdict::Bad)));
         assert!(worst(&node(&["avx2"], 6)).contains(&("memory", Verdict::Warn)));
+    }
+
+    #[test]
+    fn what_jobs_may_reach_is_said_and_everything_on_a_network_is_warned_of() {
+        let mut settings = Settings::default();
+        let of = |settings: &Settings| of_access(settings);
+        let verdicts = |checks: &[Check]| checks.iter().map(|check| check.verdict).collect::<Vec<_>>();
+        let here = of(&settings);
+        assert!(here.iter().all(|check| check.verdict == Verdict::Good), "{here:?}");
+        assert_eq!(here[0].found, "everything");
+        settings.grpc.listen.set_ip([10, 0, 0, 1].into());
+        let there = of(&settings);
+        assert!(there[0].found.starts_with("below /srv/ringtune/models, "), "{there:?}");
+        assert_eq!((there[1].found.as_str(), there[5].found.as_str()), ("nothing", "nothing"));
+        assert_eq!(verdicts(&there), [Verdict::Good; 6]);
+        settings.access.data_roots = vec!["/".to_owned()];
+        settings.access.buckets = vec!["*".to_owned()];
+        let [good, warn] = [Verdict::Good, Verdict::Warn];
+        assert_eq!(verdicts(&of(&settings)), [good, warn, good, good, good, warn]);
     }
 
     #[tokio::test]

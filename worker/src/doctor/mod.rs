@@ -3,13 +3,20 @@
 mod checks;
 mod job;
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    path::PathBuf,
+};
 
 use clap::{Args, ValueEnum};
 use comfy_table::{Table, presets::NOTHING};
+use ringtune_shared::{
+    config::{ConfigError, Sources, load, process_environment},
+    daemon::{arguments::given, settings::SettingsError},
+};
 use serde::Serialize;
 
-use crate::engine::StartEngine;
+use crate::{engine::StartEngine, settings::Settings};
 
 pub use checks::{Check, Verdict};
 pub use job::JobArguments;
@@ -25,6 +32,12 @@ pub struct DoctorArguments {
     /// A coordinator that should be reachable from here, or has the job's pictures
     #[arg(long, value_name = "URL")]
     pub coordinator: Option<String>,
+    /// The worker's settings file: says what jobs may reach on a worker with these settings
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where the worker listens, which decides what jobs may reach by itself [default: as the settings say]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
     /// A table for people, or one JSON object
     #[arg(long, value_enum, default_value_t = DoctorOutput::Text)]
     pub output: DoctorOutput,
@@ -41,6 +54,41 @@ pub enum DoctorOutput {
     Json,
 }
 
+/// Why nothing is said.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The worker's settings cannot be read.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A worker would not start with them.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// stdout cannot be written.
+    #[error("cannot write to stdout: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl Error {
+    /// Whether a flag or a setting is wrong: exit code 2.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, Self::Output(_))
+    }
+}
+
+impl DoctorArguments {
+    /// The settings of a worker that is started beside.
+    fn settings(&self) -> Result<Settings, Error> {
+        let settings: Settings = load(Sources {
+            file: self.config.clone(),
+            environment: process_environment()?,
+            overrides: given([("grpc.listen", self.listen.clone())]),
+        })?;
+        // Whether the network is to be trusted is asked when the worker starts.
+        settings.access.check()?;
+        Ok(settings)
+    }
+}
+
 #[derive(Serialize)]
 struct Report<'a> {
     fit: bool,
@@ -50,10 +98,12 @@ struct Report<'a> {
 /// Makes all checks and writes the outcome to stdout. Returns whether the machine is fit, or the job can start.
 ///
 /// # Errors
-/// stdout cannot be written.
-pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> io::Result<bool> {
+/// See [`Error`].
+pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> Result<bool, Error> {
+    let settings = arguments.settings()?;
     if let Some(file) = &arguments.job.job {
-        let report = job::examine(file, &arguments.job, arguments.coordinator.as_deref(), start).await;
+        let coordinator = arguments.coordinator.as_deref();
+        let report = job::examine(file, &arguments.job, &settings, coordinator, start).await;
         let text = match arguments.output {
             DoctorOutput::Json => report.to_json().map_err(io::Error::other)?,
             DoctorOutput::Text => job::render(&report),
@@ -63,6 +113,7 @@ pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> io::Result<
     }
     let mut checks = checks::of_node();
     checks.extend(checks::of_engine(start).await);
+    checks.extend(checks::of_access(&settings));
     if let Some(url) = &arguments.coordinator {
         checks.push(checks::of_coordinator(url).await);
     }

@@ -1,14 +1,17 @@
 //! Learned rows from files, and what they mean in a prompt.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ringtune_shared::{
-    embedding::{EmbeddingError, LearnedEmbedding, read_file},
+    embedding::{EmbeddingError, LearnedEmbedding, read_opened},
     ids::ContentHash,
 };
 
 use super::Error;
-use crate::data::{self, ClipTokenizer};
+use crate::{
+    access::Place,
+    data::{self, ClipTokenizer},
+};
 
 /// Embeddings that a tokenizer has been taught, in the order of their ids.
 #[derive(Debug, Default)]
@@ -25,7 +28,7 @@ pub struct Embeddings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddingFile {
     /// Where its bytes are.
-    pub path: PathBuf,
+    pub place: Place,
     /// Its name, which can be its token's: that of the path, unless it was fetched by content.
     pub name: String,
 }
@@ -33,7 +36,7 @@ pub struct EmbeddingFile {
 impl EmbeddingFile {
     /// A file under its own name.
     pub fn at(path: &Path) -> Self {
-        Self { path: path.to_owned(), name: path.to_string_lossy().into_owned() }
+        Self { place: Place::at(path), name: path.to_string_lossy().into_owned() }
     }
 }
 
@@ -87,7 +90,7 @@ struct Learned {
 fn read(file: &EmbeddingFile, width: usize) -> Result<Learned, Error> {
     let wrong = |problem: String| Error::Embeds { file: file.name.clone(), problem };
     let unusable = |error: EmbeddingError| wrong(error.to_string());
-    let bytes = read_file(&file.path).map_err(unusable)?;
+    let bytes = read_opened(file.place.open()).map_err(unusable)?;
     let learned = LearnedEmbedding::from_bytes(&bytes).map_err(unusable)?;
     learned.check_width(width).map_err(unusable)?;
     // AUTOMATIC1111 and kohya's scripts go by the file's name without the ending.

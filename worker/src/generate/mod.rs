@@ -30,6 +30,7 @@ pub use infotext::Infotext;
 use base_model::ModelChoice;
 
 use crate::{
+    access::Place,
     base_model::{Fingerprints, base_model_name},
     data::{images, tokenizer_folder},
     engine::{EngineHandle, LoadModel, ModelInfo, ModelOptions, Precision},
@@ -133,7 +134,7 @@ fn check_output(arguments: &GenerateArguments) -> Result<(), Error> {
 }
 
 fn training_row(folder: &Path) -> Result<sheet::Row, Error> {
-    let set = images::scan(folder)?;
+    let set = images::scan(&Place::at(folder))?;
     let pictures = set.images.iter().map(images::ImageFile::decode).collect::<Result<_, _>>()?;
     Ok(sheet::Row { label: format!("training images ({})", set.images.len()), pictures })
 }

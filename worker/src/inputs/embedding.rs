@@ -1,10 +1,8 @@
 //! Learned embeddings that a job names, on this machine.
 
-use std::path::PathBuf;
-
 use ringtune_shared::{
     embedding::{self, LARGEST_FILE},
-    job::EmbeddingPlace,
+    job::{EmbeddingPlace, PathUse},
 };
 
 use crate::{
@@ -25,9 +23,13 @@ pub(crate) async fn embedding_bytes(place: &str, field: &str, context: &Context)
             Ok(one_file(hash, LARGEST_FILE, &context.artifacts, &context.cache).await?)
         }
         EmbeddingPlace::File(path) => {
-            let file = PathBuf::from(&path);
-            let read = tokio::task::spawn_blocking(move || embedding::read_file(&file)).await?;
-            Ok(read.map_err(|error| refused(format!("{path}: {error}")))?)
+            let (access, named, given) = (context.access.clone(), field.to_owned(), path);
+            let read = move || {
+                let file = access.place(PathUse::Embedding, &named, &given)?;
+                let read = embedding::read_opened(file.open());
+                Ok::<_, Error>(read.map_err(|error| Refusal::of(&named, format!("{given}: {error}")))?)
+            };
+            tokio::task::spawn_blocking(read).await?
         }
     }
 }

@@ -3,7 +3,7 @@
 use ringtune_shared::{captions::CaptionFileError, ids::IdError, manifest::ManifestError};
 
 use crate::{
-    contents, data,
+    access, contents, data,
     fault::{Blame, Fault},
 };
 
@@ -20,6 +20,9 @@ pub enum Error {
     /// The manifest of the images.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// Out of the reach of jobs on this worker.
+    #[error(transparent)]
+    Access(#[from] access::Refused),
     /// Not a content URI.
     #[error(transparent)]
     ContentUri(#[from] IdError),
@@ -56,6 +59,7 @@ impl Blame for Error {
         match self {
             Self::Data(error) => error.fault(),
             Self::Caption(error) => error.fault(),
+            Self::Access(error) => error.fault(),
             Self::Contents(error) => error.fault(),
             Self::InField { source, .. } => source.fault(),
             Self::Manifest(_) | Self::ContentUri(_) => Fault::Job,

@@ -1,20 +1,22 @@
 //! The job's pictures on this machine: fetched by content, or a folder that is there already.
 
-use std::{
-    collections::HashSet,
-    path::{Path, PathBuf},
-};
+use std::collections::HashSet;
 
 use ringtune_shared::{
-    captions::{caption_beside, caption_file_name},
+    captions::{CaptionFileError, caption_file_name, caption_in},
     ids::{CONTENT_URI_PREFIX, ContentHash},
+    job::PathUse,
     manifest::{LARGEST_MANIFEST, Manifest, ManifestFile},
 };
 
 use super::Error;
 use crate::{
-    contents::{ArtifactClient, ContentCache, hash_file_blocking, one_file},
-    data::images::{self, ImageFile, ImageSet},
+    access::{Access, Place},
+    contents::{ArtifactClient, ContentCache, hash_opened, one_file},
+    data::{
+        self,
+        images::{self, ImageFile, ImageSet},
+    },
     journal::Journal,
     session::{Progress, ProgressStage, RankEvent},
 };
@@ -73,6 +75,7 @@ impl Pictures {
 /// Brings the pictures of all concepts here. Adds what must stay in the cache, which is not trimmed, to `needed`.
 pub(crate) async fn materialise(
     wanted: Vec<Vec<PictureFolder>>,
+    access: &Access,
     client: &ArtifactClient,
     cache: &ContentCache,
     journal: &Journal,
@@ -85,7 +88,7 @@ pub(crate) async fn materialise(
             let brought = if place.starts_with(CONTENT_URI_PREFIX) {
                 fetch(&place, client, cache, journal, needed).await
             } else {
-                list(&field, &place, captions, journal).await
+                list(&field, &place, captions, access, journal).await
             };
             let pictures = brought.map_err(|error| error.in_field(&field))?;
             if captions {
@@ -106,9 +109,16 @@ async fn warn_of_missing_captions(field: &str, pictures: &Pictures, journal: &Jo
     }
 }
 
-async fn list(field: &str, source: &str, captions: bool, journal: &Journal) -> Result<Pictures, Error> {
-    let folder = PathBuf::from(source.strip_prefix("file://").unwrap_or(source));
-    let (pictures, skipped) = tokio::task::spawn_blocking(move || read_folder(&folder, captions)).await??;
+async fn list(
+    field: &str,
+    source: &str,
+    captions: bool,
+    access: &Access,
+    journal: &Journal,
+) -> Result<Pictures, Error> {
+    let (access, named, source) = (access.clone(), field.to_owned(), source.to_owned());
+    let read = move || read_folder(&access.place(PathUse::Pictures, &named, &source)?, captions);
+    let (pictures, skipped) = tokio::task::spawn_blocking(read).await??;
     if !skipped.is_empty() {
         let shown = skipped.iter().take(20).cloned().collect::<Vec<_>>().join(", ");
         let more = if skipped.len() > 20 { ", …" } else { "" };
@@ -117,11 +127,13 @@ async fn list(field: &str, source: &str, captions: bool, journal: &Journal) -> R
     Ok(pictures)
 }
 
-fn read_folder(folder: &Path, captions: bool) -> Result<(Pictures, Vec<String>), Error> {
+fn read_folder(folder: &Place, captions: bool) -> Result<(Pictures, Vec<String>), Error> {
     let ImageSet { images, mut skipped } = images::scan(folder)?;
     let mut entries = Vec::with_capacity(images.len());
     for image in &images {
-        let (sha256, size) = hash_file_blocking(&image.path)?;
+        let opened = image.place.open();
+        let opened = opened.map_err(|source| data::Error::ReadImage { name: image.name.clone(), source })?;
+        let (sha256, size) = hash_opened(opened, image.place.shown())?;
         let caption = if captions { caption_beside(folder, &image.name)? } else { None };
         entries.push(ManifestFile { name: image.name.clone(), sha256, size, caption });
     }
@@ -133,6 +145,13 @@ fn read_folder(folder: &Path, captions: bool) -> Result<(Pictures, Vec<String>),
     let words = entries.iter().map(|entry| entry.caption.clone().unwrap_or_default()).collect();
     let hash = ContentHash::of(&Manifest::new(entries)?.to_json()?);
     Ok((Pictures::new(images, words, hash), skipped))
+}
+
+/// What the caption file of the picture `image` says; none where there is no such file.
+fn caption_beside(folder: &Place, image: &str) -> Result<Option<String>, CaptionFileError> {
+    let Some(name) = caption_file_name(image) else { return Ok(None) };
+    let file = folder.join(name);
+    caption_in(file.shown(), file.open())
 }
 
 /// Adds the contents that must stay in the cache to `needed`.
@@ -157,7 +176,7 @@ async fn fetch(
     let files = manifest
         .files()
         .iter()
-        .map(|file| ImageFile { name: file.name.clone(), path: cache.path(file.sha256) })
+        .map(|file| ImageFile { name: file.name.clone(), place: Place::at(cache.path(file.sha256)) })
         .collect();
     needed.extend(manifest.files().iter().map(|file| file.sha256).chain([hash]));
     let captions = manifest.files().iter().map(|file| file.caption.clone().unwrap_or_default()).collect();

@@ -291,6 +291,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        access::Place,
         data::buckets::BucketOptions,
         engine::{Engine as _, FakeEngine, FakeScript, Precision},
     };
@@ -346,7 +347,7 @@ mod tests {
         let half = bytes.len() / 2;
         bytes[half..].fill(0);
         std::fs::write(&path, bytes).unwrap();
-        let file = ImageFile { name: "a.png".to_owned(), path };
+        let file = ImageFile { name: "a.png".to_owned(), place: Place::at(path) };
         // Pixels are looked at by the rank that would encode them, and by no other.
         assert!(
             matches!(found(0, &file, folder.path()), Err(Error::Work(broken)) if broken.to_string().contains("a.png"))

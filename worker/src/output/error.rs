@@ -65,6 +65,19 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same about the file as users know it, where it was written by another path.
+    pub(super) fn about(mut self, shown: PathBuf) -> Self {
+        match &mut self {
+            Self::DiskFull { file }
+            | Self::Write { file, .. }
+            | Self::Format { file, .. }
+            | Self::NotFinite { file, .. }
+            | Self::ReadBack { file, .. } => *file = shown,
+            Self::Shape { .. } => (),
+        }
+        self
+    }
+
     /// An error of the operating system, with a full disk (or quota) told from the rest.
     pub fn writing(file: &Path, source: std::io::Error) -> Self {
         let file = file.to_path_buf();

@@ -2,15 +2,20 @@
 //!
 //! Step s counts from 1, microbatch m from 0 over the whole global batch, whoever computed it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::{Error, TensorFile};
-use crate::engine::Microbatch;
+use crate::{
+    access::{OpenFolder, Place},
+    engine::Microbatch,
+};
 
 /// A folder that a job's ranks write their trace into.
 #[derive(Clone, Debug)]
 pub struct TraceFolder {
-    folder: PathBuf,
+    folder: OpenFolder,
+    /// For messages.
+    shown: PathBuf,
     num_vectors: usize,
 }
 
@@ -41,9 +46,10 @@ impl TraceFolder {
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn create(folder: &Path, num_vectors: usize) -> Result<Self, Error> {
-        std::fs::create_dir_all(folder).map_err(|error| Error::writing(folder, error))?;
-        Ok(Self { folder: folder.to_path_buf(), num_vectors: num_vectors.max(1) })
+    pub fn create(folder: &Place, num_vectors: usize) -> Result<Self, Error> {
+        let shown = folder.shown().to_path_buf();
+        let folder = folder.make_folder().map_err(|error| Error::writing(&shown, error))?;
+        Ok(Self { folder, shown, num_vectors: num_vectors.max(1) })
     }
 
     /// Writes `step-000001-mb-0000.safetensors`, on the rank that computed it: `latents` and `noise` [b, c, h, w],
@@ -60,14 +66,14 @@ impl TraceFolder {
     ) -> Result<(), Error> {
         let batch = inputs.batch;
         let latent = [batch, inputs.latent_channels, inputs.latent_height, inputs.latent_width];
-        TensorFile::new()
+        let file = TensorFile::new()
             .with_f32("latents", &latent, &inputs.latents)?
             .with_f32("noise", &latent, &inputs.noise)?
             .with_i64("timesteps", &[batch], &inputs.timesteps)?
             .with_i64("input_ids", &[batch, inputs.input_ids.len() / batch.max(1)], &inputs.input_ids)?
             .with_f32("loss", &[1], &[result.loss])?
-            .with_f32("grad", &self.shape(result.gradient), result.gradient)?
-            .write(&self.folder.join(format!("step-{step:06}-mb-{microbatch:04}.safetensors")))
+            .with_f32("grad", &self.shape(result.gradient), result.gradient)?;
+        self.write(&file, &format!("step-{step:06}-mb-{microbatch:04}.safetensors"))
     }
 
     /// Writes `step-000001.safetensors`, on rank 0: `embeds_before`, `embeds_after`, `grad_reduced`
@@ -76,12 +82,17 @@ impl TraceFolder {
     /// # Errors
     /// A shape does not fit, or the file cannot be written.
     pub fn write_step(&self, step: u64, traced: TracedStep<'_>) -> Result<(), Error> {
-        TensorFile::new()
+        let file = TensorFile::new()
             .with_f32("embeds_before", &self.shape(traced.embeds_before), traced.embeds_before)?
             .with_f32("embeds_after", &self.shape(traced.embeds_after), traced.embeds_after)?
             .with_f32("grad_reduced", &self.shape(traced.gradient), traced.gradient)?
-            .with_f32("lr", &[1], &[traced.lr as f32])?
-            .write(&self.folder.join(format!("step-{step:06}.safetensors")))
+            .with_f32("lr", &[1], &[traced.lr as f32])?;
+        self.write(&file, &format!("step-{step:06}.safetensors"))
+    }
+
+    /// A plain name, so that nothing of it is looked up elsewhere; a link under that name is replaced, not followed.
+    fn write(&self, file: &TensorFile, name: &str) -> Result<(), Error> {
+        file.write(&self.folder.path.join(name)).map_err(|error| error.about(self.shown.join(name)))
     }
 
     fn shape(&self, rows: &[f32]) -> [usize; 2] {
@@ -91,7 +102,7 @@ impl TraceFolder {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{path::Path, sync::Arc};
 
     use safetensors::{Dtype, SafeTensors};
 
@@ -110,7 +121,7 @@ mod tests {
     fn names_keys_and_shapes() {
         let parent = tempfile::tempdir().unwrap();
         let folder = parent.path().join("a/b");
-        let trace = TraceFolder::create(&folder, 2).unwrap();
+        let trace = TraceFolder::create(&Place::at(&folder), 2).unwrap();
         let inputs = Microbatch {
             batch: 2,
             latent_channels: 4,
@@ -151,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_made_is_named() {
-        let refused = TraceFolder::create(Path::new("/dev/null/trace"), 1);
+        let refused = TraceFolder::create(&Place::at("/dev/null/trace"), 1);
         assert!(matches!(refused, Err(Error::Write { ref file, .. }) if file.ends_with("trace")));
     }
 }

@@ -7,6 +7,7 @@ use ringtune_sources::ModelSources;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    access::Access,
     base_model::Fingerprints,
     contents::{ArtifactClient, ContentCache},
     engine::EngineHandle,
@@ -28,6 +29,8 @@ pub struct Context {
     pub latents: LatentCache,
     /// Bytes of them that a job keeps in memory.
     pub latent_memory_bytes: u64,
+    /// What jobs may reach on this machine.
+    pub access: Access,
     /// Base models from elsewhere.
     pub models: ModelSources,
     /// Hashes of base models.

@@ -78,6 +78,15 @@ async fn make_folder(folder: &Path, assignment: &Assignment, journal: &Journal) 
     tokio::task::spawn_blocking(make).await?
 }
 
+/// Nothing that a job names is read before it is certain that all of it is within reach.
+async fn prepare<T: Task>(task: T, rank: &Rank) -> Result<T::Work, Error> {
+    let Rank { assignment, context, .. } = rank;
+    // Steps that are only computed again leave no trace.
+    let traces = context.allow_trace_dir && assignment.proof.is_none();
+    context.access.check(&assignment.spec, traces)?;
+    task.prepare(rank).await
+}
+
 impl Life {
     async fn run<T: Task>(&mut self, task: T, orders: &mut Orders) -> Result<(), Error> {
         self.introduce().await;
@@ -88,7 +97,7 @@ impl Life {
         }
         // 2. Prepare, and wait for the others.
         let prepared = tokio::select! {
-            prepared = task.prepare(&self.rank) => prepared,
+            prepared = prepare(task, &self.rank) => prepared,
             _ = ended(orders) => return Err(Error::Stopped),
         };
         let journal = &self.rank.journal;

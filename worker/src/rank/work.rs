@@ -67,6 +67,7 @@ impl Rank {
             precision: self.assignment.precision,
             threads: self.assignment.threads,
             engine: &self.context.engine,
+            access: &self.context.access,
             sources: &self.context.models,
             fingerprints: &self.context.fingerprints,
             journal: &self.journal,

@@ -6,7 +6,7 @@ use ringtune_shared::{ids::JobId, job::JobSpec};
 
 use crate::{
     coordinator::Coordinator,
-    worker::{Alone, fixture, in_time, job},
+    worker::{Alone, Worker, fixture, in_time, job},
 };
 
 /// Runs a job that must fail; returns the reason and whose fault it is. Then a good one must get ready on the same worker.
@@ -139,6 +139,57 @@ async fn a_folder_that_is_not_there() {
         spec.textual_inversion_mut().unwrap().data.images = "/nowhere/at/all".to_owned()
     };
     assert_failure(plain(), change, &["data.images", "/nowhere/at/all"], RankFault::Node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_this_worker_keeps_from_jobs() {
+    in_time(async {
+        let mut coordinator = Coordinator::start().await;
+        let models = fixture("toy-sd");
+        let worker = Worker::start_with(&coordinator, plain(), |settings| {
+            settings.access.model_roots = vec![models.display().to_string()];
+            settings.access.data_roots = Vec::new();
+            settings.access.hubs = vec!["hub.example".to_owned()];
+            settings.access.buckets = vec!["s3://models".to_owned()];
+        });
+        let mut session = coordinator.accept().await;
+        let good = job(&coordinator, 1, 1);
+        let out = models.join("../toy-sd").display().to_string();
+        for (base, images, parts) in [
+            ("/etc/ssl", "", &["model.base", "\"/etc/ssl\"", "toy-sd", "access.model_roots"][..]),
+            (&out, "", &["model.base", "..", "access.model_roots"]),
+            ("hf://org/name", "", &["model.base", "hf://org/name", "hub.example", "access.hubs"]),
+            (
+                "s3://models-evil/sd",
+                "",
+                &["model.base", "s3://models-evil/sd", "is: s3://models/ (access.buckets)"],
+            ),
+            ("", "/home", &["data.images", "\"/home\"", "access.data_roots"]),
+        ] {
+            let mut spec = good.clone();
+            if !base.is_empty() {
+                base.clone_into(&mut spec.common.model.base);
+            }
+            if !images.is_empty() {
+                images.clone_into(&mut spec.textual_inversion_mut().unwrap().data.images);
+            }
+            let id = JobId::new();
+            session.assign_alone(id, &spec).await;
+            let (report, _) = session.until(RankPhase::Failed).await;
+            assert_eq!(report.fault(), RankFault::Node, "another worker may let it: {}", report.reason);
+            for part in parts {
+                assert!(report.reason.contains(part), "{part}: {}", report.reason);
+            }
+            session.stop(id, false).await;
+        }
+        // A model below its roots is loaded, by its files and not by their names.
+        session.assign_alone(JobId::new(), &good).await;
+        session.until(RankPhase::Ready).await;
+        let views = worker.state.path().join("views");
+        assert_eq!(std::fs::read_dir(views).unwrap().count(), 1);
+        worker.end().await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ use self::{
     generate::{GenerateDraft, GenerateSpec},
     textual_inversion::{ConceptDraft, DataDraft, TextualInversionSpec, TrainDraft},
 };
-use super::{ClusterSpec, CommonSpec, ContentUse, MixedPrecision, check::Check, choices::choice};
+use super::{ClusterSpec, CommonSpec, ContentUse, MixedPrecision, PathUse, check::Check, choices::choice};
 use crate::ids::ContentHash;
 
 choice! {
@@ -130,9 +130,9 @@ impl Work {
         }
     }
 
-    /// The paths, URIs and addresses that it gives and a job file's folder may be the base of, by their fields' names;
-    /// those that are not given are empty.
-    pub(super) fn places(&mut self) -> Vec<(String, &mut String)> {
+    /// The paths, URIs and addresses that it gives and a job file's folder may be the base of, by their fields' names, each
+    /// with what it is for; those that are not given are empty.
+    pub(super) fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
         match self {
             Self::TextualInversion(work) => work.places(),
             Self::Generate(work) => work.places(),

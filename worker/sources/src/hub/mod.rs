@@ -7,7 +7,7 @@ mod cache;
 mod client;
 mod settings;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, future::BoxFuture};
 use ringtune_shared::job::HubModel;
@@ -25,6 +25,7 @@ use crate::{
 use cache::RepositoryCache;
 use client::{FileFacts, HubClient, Listing, RemoteFile};
 use settings::HubSettings;
+pub(crate) use settings::endpoint_of;
 
 /// A model is not larger: SD 2's whole repository has 30 GB.
 const LARGEST_MODEL: u64 = 256 << 30;
@@ -52,6 +53,11 @@ impl Hub {
     pub(crate) fn new(environment: &Environment, patience: Patience) -> Result<Self, Error> {
         let settings = HubSettings::of(environment)?;
         Ok(Self { client: HubClient::new(settings.clone())?, settings, patience })
+    }
+
+    /// The folder of the cache.
+    pub(crate) fn cache(&self) -> &Path {
+        &self.settings.cache
     }
 
     /// Brings the needed files of a revision into the cache.
@@ -176,7 +182,7 @@ impl Hub {
 }
 
 /// A content that was cut short by a full disk, say, is fetched again.
-async fn is_whole(blob: &std::path::Path, facts: &FileFacts) -> bool {
+async fn is_whole(blob: &Path, facts: &FileFacts) -> bool {
     tokio::fs::metadata(blob).await.is_ok_and(|about| about.len() == facts.size)
 }
 

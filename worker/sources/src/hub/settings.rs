@@ -63,6 +63,12 @@ impl HubSettings {
     }
 }
 
+/// See [`crate::hub_endpoint`].
+pub(crate) fn endpoint_of(environment: &Environment) -> Result<String, Error> {
+    let url = endpoint(environment.get("HF_ENDPOINT"))?;
+    Ok(url.as_str().trim_end_matches('/').to_owned())
+}
+
 /// Source: huggingface_hub's constants.py.
 fn is_true(value: &str) -> bool {
     ["1", "ON", "YES", "TRUE"].contains(&value.to_ascii_uppercase().as_str())

@@ -21,10 +21,11 @@ use ringtune_shared::job::{
     parse_job_toml,
 };
 
-use ringtune_sources::{Environment, ModelSources, Patience};
+use ringtune_sources::{Environment, ModelSources, Patience, hub_endpoint};
 
-use crate::settings::{LATENT_MEMORY_BYTES, ModelCacheSettings};
+use crate::settings::{LATENT_MEMORY_BYTES, Settings};
 use crate::{
+    access::{Access, Rules},
     base_model::Fingerprints,
     capabilities::default_threads,
     contents::{ArtifactClient, ContentCache},
@@ -68,6 +69,7 @@ pub struct JobArguments {
 pub(super) async fn examine(
     file: &Path,
     arguments: &JobArguments,
+    settings: &Settings,
     coordinator: Option<&str>,
     start: StartEngine,
 ) -> JobReport {
@@ -118,7 +120,8 @@ pub(super) async fn examine(
     }
     // 3. All that a worker would check, on this machine.
     let Some(job) = spec.textual_inversion() else { return report };
-    match on_this_machine(&spec, job, arguments, coordinator, start).await {
+    let there = There { settings, coordinator };
+    match on_this_machine(&spec, job, arguments, there, start).await {
         Ok((rehearsal, precision, threads)) => {
             report.take(&spec.common, job, &rehearsal, precision, threads);
             if let Some(out) = &arguments.out {
@@ -152,14 +155,22 @@ fn spec_needs_coordinator(report: &JobReport) -> bool {
     report.folders.iter().any(|folder| folder.uploaded)
 }
 
+/// The worker that is played, and its coordinator.
+#[derive(Clone, Copy)]
+struct There<'a> {
+    settings: &'a Settings,
+    coordinator: Option<&'a str>,
+}
+
 /// Rehearses with an engine and folders that last as long as this call. The error is a text for people.
 async fn on_this_machine(
     spec: &JobSpec,
     job: &TextualInversionSpec,
     arguments: &JobArguments,
-    coordinator: Option<&str>,
+    there: There<'_>,
     start: StartEngine,
 ) -> Result<(Rehearsal, Precision, usize), String> {
+    let There { settings, coordinator } = there;
     let say = |error: &dyn std::error::Error| error.to_string();
     let node = Node::detect();
     let wanted =
@@ -174,13 +185,18 @@ async fn on_this_machine(
     let folder = tempfile::tempdir().map_err(|error| say(&error))?;
     let metrics = Arc::new(Metrics::new().map_err(|error| say(&error))?);
     let environment = Environment::of_process();
-    let cache = ModelCacheSettings::default().options(&environment, Path::new("/var/lib/ringtune-worker"));
+    let Rules { models, hubs, buckets, .. } = settings.access_rules(&environment);
+    let cache = settings.model_cache.options(&environment, &settings.storage.state_dir);
+    // What is named by path here is uploaded when the job is submitted, but for the model.
+    let rules = Rules { models, hubs, buckets, ..Rules::everything() };
+    let hub = hub_endpoint(&environment).unwrap_or_default();
     let context = Context {
         engine: engine.clone(),
         artifacts: ArtifactClient::new(coordinator.unwrap_or(NO_COORDINATOR)).map_err(|error| say(&error))?,
         cache: ContentCache::open(folder.path().join("cache"), CACHE_BYTES).map_err(|error| say(&error))?,
         latents: LatentCache::open(folder.path().join("latents"), 0).map_err(|error| say(&error))?,
         latent_memory_bytes: LATENT_MEMORY_BYTES,
+        access: Access::new(rules, &hub, folder.path().join("views")),
         models: ModelSources::new(environment, cache, Patience::default()),
         fingerprints: Arc::new(Fingerprints::default()),
         rings: Rings::new(RingOptions::default(), Arc::clone(&metrics)),

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use ringtune_shared::{
     embedding::LARGEST_FILE,
     ids::{ContentHash, ContentHasher},
-    job::{EmbeddingPlace, kinds::generate::GenerateSpec},
+    job::{EmbeddingPlace, PathUse, kinds::generate::GenerateSpec},
 };
 use ringtune_sources::LocalModel;
 
 use super::error::refused;
 use crate::{
+    access::Place,
     contents::one_file,
     engine::SamplerKind,
     fault::Refusal,
@@ -18,6 +19,9 @@ use crate::{
     rank::{Context, Error, Rank},
     session::{Progress, ProgressStage, RankEvent},
 };
+
+/// The job's field that names embeddings.
+const FIELD: &str = "generate.embeddings";
 
 /// What the pictures follow from.
 #[derive(Debug)]
@@ -88,12 +92,16 @@ fn uploaded(spec: &GenerateSpec) -> Vec<ContentHash> {
 
 async fn fetch(embedding: &str, context: &Context) -> Result<EmbeddingFile, Error> {
     match EmbeddingPlace::parse(embedding) {
-        Ok(EmbeddingPlace::File(path)) => Ok(EmbeddingFile::at(path.as_ref())),
+        Ok(EmbeddingPlace::File(name)) => {
+            let (access, given) = (context.access.clone(), name.clone());
+            let place = move || access.place(PathUse::Embedding, FIELD, &given);
+            Ok(EmbeddingFile { place: tokio::task::spawn_blocking(place).await??, name })
+        }
         Ok(EmbeddingPlace::Uploaded { hash, name }) => {
             one_file(hash, LARGEST_FILE, &context.artifacts, &context.cache).await?;
-            Ok(EmbeddingFile { path: context.cache.path(hash), name })
+            Ok(EmbeddingFile { place: Place::at(context.cache.path(hash)), name })
         }
-        Err(problem) => Err(Refusal::of("generate.embeddings", problem).into()),
+        Err(problem) => Err(Refusal::of(FIELD, problem).into()),
     }
 }
 

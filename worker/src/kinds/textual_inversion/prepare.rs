@@ -233,7 +233,8 @@ async fn fetch(rank: &Rank, job: &TextualInversionSpec) -> Result<Fetched, Error
         let checkpoint = training::fetch(rank).await?;
         let embeddings = initializers::fetch(&assignment.spec, context).await?;
         let (client, cache) = (&context.artifacts, &context.cache);
-        let pictures = materialise(wanted_pictures(job), client, cache, journal, &mut needed).await?;
+        let wanted = wanted_pictures(job);
+        let pictures = materialise(wanted, &context.access, client, cache, journal, &mut needed).await?;
         Ok::<_, Error>(Fetched { checkpoint, embeddings, pictures })
     };
     let fetched = fetching.await;

@@ -132,7 +132,11 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
         warnings
     };
     let preparing = async {
-        let prepared = prepare(&rank, &job).await;
+        // As a rank does before it prepares anything; there are no traces.
+        let prepared = match rank.context.access.check(&rank.assignment.spec, false) {
+            Ok(()) => prepare(&rank, &job).await,
+            Err(refused) => Err(refused.into()),
+        };
         // With its journal, so that there is an end of what it says.
         let Rank { assignment, .. } = rank;
         prepared.map(|prepared| (prepared, assignment))

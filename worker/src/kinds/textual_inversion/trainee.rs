@@ -1,14 +1,17 @@
 //! What one rank trains, and each thing that it does together with the others.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
 
 use ringtune_shared::{
     ids::Epoch,
-    job::kinds::textual_inversion::{ReportTo, TextualInversionSpec, TrainSpec},
+    job::{
+        PathUse,
+        kinds::textual_inversion::{ReportTo, TextualInversionSpec, TrainSpec},
+    },
 };
 use ringtune_sources::LocalModel;
 use tokio::time::timeout;
@@ -84,7 +87,7 @@ impl Inverter {
         Ok(Self {
             engine: rank.context.engine.clone(),
             metrics: Arc::clone(&rank.context.metrics),
-            trace: create_trace(trace_dir, results.vectors()).await?,
+            trace: create_trace(rank, trace_dir, results.vectors()).await?,
             train,
             course,
             origin,
@@ -370,10 +373,12 @@ impl Trainee for Inverter {
     }
 }
 
+/// The job's field for traces.
+const TRACE_DIR: &str = "debug.trace_dir";
+
 /// Traces are written only where the worker's configuration lets jobs do so.
 fn check_trace(rank: &Rank, folder: &str) -> Result<(), Error> {
-    let refused =
-        |problem: &str| Err(Refusal::of("debug.trace_dir", format!("{folder:?}: {problem}")).into());
+    let refused = |problem: &str| Err(Refusal::of(TRACE_DIR, format!("{folder:?}: {problem}")).into());
     match folder {
         "" => Ok(()),
         _ if !rank.context.allow_trace_dir => {
@@ -385,11 +390,14 @@ fn check_trace(rank: &Rank, folder: &str) -> Result<(), Error> {
 }
 
 /// Where the job wants its steps written down, if it does.
-async fn create_trace(folder: &str, vectors: usize) -> Result<Option<TraceFolder>, Error> {
+async fn create_trace(rank: &Rank, folder: &str, vectors: usize) -> Result<Option<TraceFolder>, Error> {
     if folder.is_empty() {
         return Ok(None);
     }
-    let folder = PathBuf::from(folder);
-    let create = move || TraceFolder::create(&folder, vectors);
+    let (access, given) = (rank.context.access.clone(), folder.to_owned());
+    let create = move || {
+        let place = access.place(PathUse::Trace, TRACE_DIR, &given)?;
+        Ok::<_, Error>(TraceFolder::create(&place, vectors)?)
+    };
     Ok(Some(tokio::task::spawn_blocking(create).await??))
 }

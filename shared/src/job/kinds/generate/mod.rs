@@ -8,7 +8,7 @@ pub(super) use check::check;
 
 use crate::{
     ids::ContentHash,
-    job::{ContentUse, EmbeddingPlace, MixedPrecision, reader::section, text::text_bytes},
+    job::{ContentUse, EmbeddingPlace, MixedPrecision, PathUse, reader::section, text::text_bytes},
 };
 
 /// The sections of a job file that jobs of this kind have and not all others.
@@ -98,8 +98,9 @@ impl GenerateSpec {
     }
 
     /// See [`crate::job::kinds::Work`].
-    pub(in crate::job) fn places(&mut self) -> Vec<(String, &mut String)> {
-        self.embeddings.iter_mut().map(|embedding| ("generate.embeddings".to_owned(), embedding)).collect()
+    pub(in crate::job) fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
+        let place = |embedding| ("generate.embeddings".to_owned(), PathUse::Embedding, embedding);
+        self.embeddings.iter_mut().map(place).collect()
     }
 
     /// See [`crate::job::kinds::Work`].

@@ -3,7 +3,7 @@
 use super::{TextualInversionSpec, concepts::field, folders::add_sources};
 use crate::{
     ids::ContentHash,
-    job::{ContentUse, ResumeFrom},
+    job::{ContentUse, PathUse, ResumeFrom},
 };
 
 impl TextualInversionSpec {
@@ -27,17 +27,22 @@ impl TextualInversionSpec {
     }
 
     /// See [`crate::job::kinds::Work`].
-    pub(in crate::job) fn places(&mut self) -> Vec<(String, &mut String)> {
+    pub(in crate::job) fn places(&mut self) -> Vec<(String, PathUse, &mut String)> {
         let Self { data, train, concepts } = self;
-        let mut all = vec![("train.initializer_embedding".to_owned(), &mut train.initializer_embedding)];
-        add_sources(&mut all, |key| format!("data.{key}"), &mut data.images, &mut data.folders);
+        let own = ("train.initializer_embedding".to_owned(), &mut train.initializer_embedding);
+        let (mut pictures, mut embeddings) = (Vec::new(), vec![own]);
+        add_sources(&mut pictures, |key| format!("data.{key}"), &mut data.images, &mut data.folders);
         for (index, concept) in concepts.iter_mut().enumerate() {
-            add_sources(&mut all, |key| field(index, key), &mut concept.images, &mut concept.folders);
-            all.push((field(index, "initializer_embedding"), &mut concept.initializer_embedding));
+            add_sources(&mut pictures, |key| field(index, key), &mut concept.images, &mut concept.folders);
+            embeddings.push((field(index, "initializer_embedding"), &mut concept.initializer_embedding));
         }
+        let embeddings = embeddings.into_iter().map(|(field, place)| (field, PathUse::Embedding, place));
+        let pictures = pictures.into_iter().map(|(field, place)| (field, PathUse::Pictures, place));
+        let mut all: Vec<_> = embeddings.chain(pictures).collect();
         // Others are words and numbers.
         if matches!(ResumeFrom::parse(&train.resume_from_checkpoint), Ok(ResumeFrom::File(_))) {
-            all.push(("train.resume_from_checkpoint".to_owned(), &mut train.resume_from_checkpoint));
+            let field = "train.resume_from_checkpoint".to_owned();
+            all.push((field, PathUse::Checkpoint, &mut train.resume_from_checkpoint));
         }
         all
     }
