@@ -3,7 +3,7 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message as _;
 
-const FILES: [&str; 5] = ["artifact", "cluster", "job", "ring", "worker"];
+const FILES: [&str; 6] = ["access", "artifact", "cluster", "job", "ring", "worker"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let files: Vec<String> = FILES.iter().map(|name| format!("ringtune/v1/{name}.proto")).collect();

@@ -214,7 +214,7 @@ impl Settings {
             }
         }
         check_state_dir(&self.storage.state_dir)?;
-        self.security.check(&[("grpc.listen", self.grpc.listen), ("http.listen", self.http.listen)])
+        self.security.check()
     }
 }
 
@@ -241,11 +241,6 @@ mod tests {
         assert_eq!(error_key(|s| s.limits.connections = 0), "limits.connections");
         assert_eq!(error_key(|s| s.limits.idle_seconds = 0.0), "limits.idle_seconds");
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
-    }
-
-    #[test]
-    fn both_ports_are_kept_from_strangers() {
-        assert_eq!(error_key(|s| s.grpc.listen.set_ip([0, 0, 0, 0].into())), "grpc.listen");
-        assert_eq!(error_key(|s| s.http.listen.set_ip([0, 0, 0, 0].into())), "http.listen");
+        assert_eq!(error_key(|s| s.security.key = PathBuf::from("/k")), "security.certificate");
     }
 }

@@ -22,7 +22,7 @@ pub struct CommonArguments {
     /// Where metrics and health are read; port 0: any free one
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub http_listen: Option<SocketAddr>,
-    /// Listen beyond loopback, although nothing is encrypted or authenticated yet
+    /// For test networks: encrypt nothing, ask nobody who they are, let everybody do everything
     #[arg(long)]
     pub insecure: bool,
     /// How log lines look on stderr [default: auto, which is human on a terminal and json otherwise]

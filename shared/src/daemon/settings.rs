@@ -1,6 +1,9 @@
 //! Settings sections of both daemons, and what is refused in them.
 
-use std::{net::SocketAddr, path::Path};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct ListenSettings {
     /// The address and port on which the daemon listens; port 0 takes any free one.
     ///
-    /// Allowed: `ADDRESS:PORT`, beyond loopback only with `security.insecure`.
+    /// Allowed: `ADDRESS:PORT`; beyond loopback both ports speak TLS.
     pub listen: SocketAddr,
 }
 
@@ -25,8 +28,46 @@ impl ListenSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SecuritySettings {
-    /// Lets the daemon listen beyond loopback, although nothing is encrypted or authenticated yet.
+    /// For test networks: the daemon encrypts nothing and asks nobody who they are, so that whoever reaches its ports may do
+    /// everything.
     pub insecure: bool,
+    /// Whether the daemon speaks TLS; `auto`: where one of its ports listens beyond loopback.
+    ///
+    /// Allowed: `auto` or `on`.
+    pub tls: TlsMode,
+    /// The daemon's own certificate and those between it and the root, PEM, where they come from another authority; empty: the
+    /// cluster's own authority gives them.
+    ///
+    /// Allowed: empty, or a file, together with `security.key` and `security.ca`.
+    pub certificate: PathBuf,
+    /// The private key of `security.certificate`, PEM.
+    ///
+    /// Allowed: empty, or a file that only the daemon's user can read.
+    pub key: PathBuf,
+    /// The roots that sign the certificates of everybody in the cluster, PEM.
+    ///
+    /// Allowed: empty, or a file.
+    pub ca: PathBuf,
+}
+
+/// `security.tls`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TlsMode {
+    /// Where a port listens beyond loopback.
+    #[default]
+    Auto,
+    /// Everywhere.
+    On,
+}
+
+/// How the ports of a daemon are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Not at all: everybody who reaches them may do everything.
+    Plain,
+    /// TLS, and roles.
+    Tls,
 }
 
 /// A setting whose value cannot be used.
@@ -41,17 +82,6 @@ pub enum SettingsError {
         given: String,
         /// What would do.
         allowed: String,
-    },
-    /// Nothing protects the port.
-    #[error(
-        "{key}: {given} is reachable from other machines and nothing is encrypted or authenticated yet; \
-         listen on loopback, or say --insecure where the network is trusted"
-    )]
-    Insecure {
-        /// `section.key`.
-        key: &'static str,
-        /// The address.
-        given: SocketAddr,
     },
 }
 
@@ -69,22 +99,48 @@ impl SettingsError {
     /// `section.key` of the setting.
     pub fn key(&self) -> &'static str {
         match self {
-            Self::Value { key, .. } | Self::Insecure { key, .. } => key,
+            Self::Value { key, .. } => key,
         }
     }
 }
 
 impl SecuritySettings {
-    /// Refuses to listen to the world by accident: beyond loopback only with `insecure`.
+    /// Refuses what contradicts itself.
     ///
     /// # Errors
-    /// The first of the settings (`section.key` and address) that is reachable from other machines.
-    pub fn check(&self, listening: &[(&'static str, SocketAddr)]) -> Result<(), SettingsError> {
-        let exposed = |(_, given): &&(&'static str, SocketAddr)| !given.ip().is_loopback();
-        match listening.iter().find(exposed) {
-            Some(&(key, given)) if !self.insecure => Err(SettingsError::Insecure { key, given }),
-            _ => Ok(()),
+    /// The first setting that does not fit the others.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        if self.insecure && self.tls == TlsMode::On {
+            return Err(SettingsError::text("security.tls", "on", "security.insecure asks for the opposite"));
         }
+        let paths = [
+            ("security.certificate", &self.certificate),
+            ("security.key", &self.key),
+            ("security.ca", &self.ca),
+        ];
+        if let Some((_, given)) = paths.iter().find(|(_, path)| !path.as_os_str().is_empty()) {
+            if let Some((missing, _)) = paths.iter().find(|(_, path)| path.as_os_str().is_empty()) {
+                let allowed = "security.certificate, security.key and security.ca go together";
+                return Err(SettingsError::text(missing, "", allowed));
+            }
+            if self.insecure {
+                let allowed = "with security.insecure nothing is encrypted";
+                return Err(SettingsError::text("security.certificate", &given.to_string_lossy(), allowed));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the daemon's certificate comes from elsewhere, by path.
+    pub fn brings_certificate(&self) -> bool {
+        !self.certificate.as_os_str().is_empty()
+    }
+
+    /// How all ports of a daemon that listens there are protected: the same way.
+    pub fn protection(&self, listening: &[SocketAddr]) -> Protection {
+        let exposed = listening.iter().any(|address| !address.ip().is_loopback());
+        let wanted = exposed || self.tls == TlsMode::On || self.brings_certificate();
+        if wanted && !self.insecure { Protection::Tls } else { Protection::Plain }
     }
 }
 
@@ -104,18 +160,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listening_beyond_loopback_needs_insecure() {
+    fn ports_beyond_loopback_speak_tls_unless_insecure() {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let here = ("grpc.listen", ListenSettings::on_loopback(7070).listen);
+        let here = ListenSettings::on_loopback(7070).listen;
+        let usual = SecuritySettings::default();
+        let insecure = SecuritySettings { insecure: true, ..usual.clone() };
         for everywhere in ["0.0.0.0:7071", "[::]:7071", "10.0.0.1:0"] {
-            let listening = [here, ("http.listen", address(everywhere))];
-            let error = SecuritySettings::default().check(&listening).unwrap_err();
-            assert_eq!(error.key(), "http.listen");
-            let text = error.to_string();
-            assert!(text.contains(everywhere) && text.contains("--insecure"), "{text}");
-            assert_eq!(SecuritySettings { insecure: true }.check(&listening), Ok(()));
+            assert_eq!(usual.protection(&[here, address(everywhere)]), Protection::Tls, "{everywhere}");
+            assert_eq!(insecure.protection(&[here, address(everywhere)]), Protection::Plain, "{everywhere}");
         }
-        assert_eq!(SecuritySettings::default().check(&[here, ("http.listen", address("[::1]:1"))]), Ok(()));
+        assert_eq!(usual.protection(&[here, address("[::1]:1")]), Protection::Plain);
+        let on = SecuritySettings { tls: TlsMode::On, ..usual.clone() };
+        let brought = SecuritySettings { certificate: "/c.pem".into(), ..usual };
+        assert_eq!((on.protection(&[here]), brought.protection(&[here])), (Protection::Tls, Protection::Tls));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        let key = |change: &dyn Fn(&mut SecuritySettings)| {
+            let mut settings = SecuritySettings::default();
+            change(&mut settings);
+            settings.check().map_or_else(|error| error.key(), |()| "none")
+        };
+        let all = |settings: &mut SecuritySettings| {
+            settings.certificate = "/c".into();
+            settings.key = "/k".into();
+            settings.ca = "/a".into();
+        };
+        assert_eq!(key(&|_| ()), "none");
+        assert_eq!(key(&all), "none");
+        assert_eq!(key(&|s| (s.insecure, s.tls) = (true, TlsMode::On)), "security.tls");
+        assert_eq!(key(&|s| s.key = "/k".into()), "security.certificate");
+        assert_eq!(
+            key(&|s| {
+                all(s);
+                s.ca = PathBuf::new();
+            }),
+            "security.ca"
+        );
+        assert_eq!(
+            key(&|s| {
+                all(s);
+                s.insecure = true;
+            }),
+            "security.certificate"
+        );
     }
 
     #[test]

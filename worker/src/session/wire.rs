@@ -34,7 +34,7 @@ fn wrong(message: &'static str, field: &'static str) -> impl Fn(&dyn ToString) -
 pub(super) enum Heard {
     /// The session is told.
     Event(Event),
-    /// What a session has no event for: a second welcome.
+    /// What a session has no event for: a second welcome, or whom to trust.
     Nothing,
     /// A message of a newer coordinator: it is skipped.
     Unknown,
@@ -48,7 +48,8 @@ pub(super) fn event(response: v1::SessionResponse) -> Result<Heard, WireError> {
         Ok(RankKey { job: job_id(message, job)?, epoch: Epoch(epoch) })
     };
     Ok(Heard::Event(match message {
-        Down::Welcome(_) => return Ok(Heard::Nothing),
+        // The link has followed it.
+        Down::Welcome(_) | Down::Trust(_) => return Ok(Heard::Nothing),
         Down::EnterRing(enter) => match place_of(enter.ring.as_ref(), enter.rank) {
             None => Event::EnterRing(Box::new(next_ring(enter)?)),
             // One whose place can be told is answered with a failure.
