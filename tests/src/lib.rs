@@ -6,6 +6,7 @@
 pub mod chaos;
 pub mod cluster;
 pub mod daemon;
+pub mod door;
 pub mod hub;
 pub mod job;
 pub mod places;
@@ -19,6 +20,7 @@ pub mod wait;
 
 pub use cluster::Cluster;
 pub use daemon::{Daemon, Launch};
+pub use door::Door;
 pub use job::Job;
 pub use process::Finished;
 pub use sandbox::Sandbox;
