@@ -51,6 +51,18 @@ pub enum PkiError {
     Task(#[from] JoinError),
 }
 
+impl PkiError {
+    /// The user has to change a setting or a file that it names.
+    pub(crate) fn is_usage(&self) -> bool {
+        match self {
+            Self::NotNow { .. } | Self::Trust(_) => true,
+            Self::Issue(IssueError::Name { .. } | IssueError::TooManyNames { .. }) => true,
+            Self::Credentials(error) => !matches!(error, CredentialsError::Make(_)),
+            _ => false,
+        }
+    }
+}
+
 /// Where the coordinator's own CA is, and what it makes for the coordinator itself.
 #[derive(Debug, Clone)]
 pub struct OwnAuthority {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringtune_coordinator::core::{
     Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, HeldRank, Hello, Input, Job, JobEvent,
-    LogLevel, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, StepRecord, Time,
+    JobState, LogLevel, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, StepRecord, Time,
     WorkerState, Write,
 };
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
@@ -135,14 +135,28 @@ impl World {
         format!("{:?} {:?}", self.now, ends.collect::<Vec<_>>())
     }
 
-    /// A worker hangs, ends, or is drained; or all that is over.
+    /// A worker hangs, ends, is drained, or loses its certificate; or all that is over.
     fn take_out(&mut self, who: usize) {
         let worker = self.daemons[who].id;
-        match self.chance.below(4) {
+        match self.chance.below(6) {
             0 => self.daemons[who].hangs = !self.daemons[who].hangs,
             1 => self.daemons[who].leaving = true,
             2 => drop(self.apply(Input::DrainWorker { worker, draining: true })),
-            _ => drop(self.apply(Input::DrainWorker { worker, draining: false })),
+            3 => drop(self.apply(Input::DrainWorker { worker, draining: false })),
+            one_of_two => {
+                let session = self.daemons[who].session.filter(|_| one_of_two == 4);
+                // The service tries again when its disk failed.
+                while !self.apply(Input::Evicted { worker, session }) {}
+                let place = self.cluster.place_of(worker);
+                let over = self.cluster.worker(worker).is_none_or(|worker| worker.session.is_none());
+                assert!(over, "an evicted worker has a session");
+                let stops = place.is_none_or(|place| {
+                    self.cluster
+                        .job(place.job())
+                        .is_some_and(|job| job.stop.is_some() || job.state == JobState::Preparing)
+                });
+                assert!(stops, "an evicted worker has a place: {place:?}");
+            }
         }
     }
 
