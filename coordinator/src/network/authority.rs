@@ -134,7 +134,7 @@ impl Pki {
         let (cluster, roots) = (authority.cluster(), authority.roots().clone());
         let trust = Trust::new(cluster, Some(credentials), roots, Revoked::default())?;
         let told = watch::Sender::new(views(&authority.numbers(), authority.roots()));
-        keep_admin(&authority, &own, life, now)?;
+        keep_admin(&authority, &own, &Revoked::default(), (life, now))?;
         let source = Source::Own(Mutex::new(authority), own);
         Ok(Self { shared: Arc::new(Shared { trust, source, life, told }) })
     }
@@ -239,6 +239,12 @@ impl Pki {
         }
     }
 
+    /// When the coordinator's certificate from elsewhere ends, if it is time to replace it.
+    pub(super) fn to_replace(&self, now: SystemTime) -> Option<SystemTime> {
+        let valid = self.trust().credentials()?.validity();
+        (!self.issues() && is_due(valid, now)).then_some(valid.until)
+    }
+
     /// Renews the coordinator's own certificate and the admin's, where it is time for it; of certificates from elsewhere,
     /// reads those that were replaced. Says until when nothing is to be done. Blocks.
     pub(super) fn renew(&self, now: SystemTime) -> Result<SystemTime, PkiError> {
@@ -250,7 +256,7 @@ impl Pki {
             }
             Source::Own(authority, own) => {
                 let authority = lock(authority);
-                let admin_until = keep_admin(&authority, own, *life, now)?;
+                let admin_until = keep_admin(&authority, own, &trust.revoked(), (*life, now))?;
                 let valid = trust.credentials().map(|credentials| credentials.validity());
                 let until = match valid.filter(|valid| !is_due(*valid, now)) {
                     Some(valid) => valid.renew_at(),
@@ -287,7 +293,7 @@ impl Shared {
         self.trust.set_roots(authority.roots().clone())?;
         self.told.send_replace(views(&authority.numbers(), authority.roots()));
         self.trust.set_credentials(own_credentials(authority, &own.names, self.life, now)?)?;
-        keep_admin(authority, own, self.life, now)?;
+        keep_admin(authority, own, &self.trust.revoked(), (self.life, now))?;
         Ok(())
     }
 
@@ -338,12 +344,13 @@ fn own_credentials(
     make(authority, Holder::Coordinator { names: names.to_vec() }, life, now)
 }
 
-/// Makes the certificate of the machine's admin, if there is none that is good for longer. Until when it is.
+/// Makes the certificate of the machine's admin, if there is none that is good for longer. Until when it is. One that was
+/// revoked, as it got into wrong hands, is replaced: whoever reads the folder is the admin.
 fn keep_admin(
     authority: &Authority,
     own: &OwnAuthority,
-    life: Duration,
-    now: SystemTime,
+    revoked: &Revoked,
+    (life, now): (Duration, SystemTime),
 ) -> Result<SystemTime, PkiError> {
     let kept = match Credentials::load(&own.admin) {
         Ok(kept) => kept,
@@ -354,8 +361,12 @@ fn keep_admin(
             None
         }
     };
-    let good = kept.filter(|kept| kept.roots() == authority.roots() && !is_due(kept.validity(), now));
-    if let Some(good) = good {
+    let is_good = |kept: &Credentials| {
+        kept.roots() == authority.roots()
+            && !is_due(kept.validity(), now)
+            && !revoked.has_serial(kept.serial())
+    };
+    if let Some(good) = kept.filter(is_good) {
         return Ok(good.renew_at());
     }
     let holder = Holder::Member { role: Role::Admin, name: LOCAL_ADMIN.to_owned() };

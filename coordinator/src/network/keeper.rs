@@ -1,6 +1,6 @@
 //! Renews certificates, for as long as the coordinator runs.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -11,12 +11,15 @@ use super::authority::{Pki, PkiError};
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// After a failure.
 const AGAIN: Duration = Duration::from_secs(10);
+/// How often is said that a certificate from elsewhere ends.
+const SAY_EVERY: Duration = Duration::from_secs(3600);
 /// Between two looks at least.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Renews what is due until `shutdown`.
 pub(crate) async fn keep(pki: Pki, shutdown: CancellationToken) {
     let mut wait = PAUSE;
+    let mut said: Option<Instant> = None;
     loop {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
@@ -30,6 +33,15 @@ pub(crate) async fn keep(pki: Pki, shutdown: CancellationToken) {
                 AGAIN
             }
         };
+        let is_unsaid = said.is_none_or(|said| said.elapsed() >= SAY_EVERY);
+        if let Some(until) = pki.to_replace(SystemTime::now()).filter(|_| is_unsaid) {
+            said = Some(Instant::now());
+            let days = until.duration_since(SystemTime::now()).unwrap_or_default().as_secs() / 86_400;
+            warn!(
+                days_left = days,
+                "the coordinator's certificate ends: replace the file of security.certificate"
+            );
+        }
         debug!(?wait, "the next look at the coordinator's certificates");
     }
 }

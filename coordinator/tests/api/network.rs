@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use ringtune_coordinator::{network::authority::Pki, settings::Settings};
 use ringtune_proto::v1::{self, JobState, session_response::Message as Down};
 use ringtune_security::{ConnectError, Connector, Credentials, Csr, Revoked, Role, Roots, Server, Trust};
-use ringtune_shared::{daemon::settings::TlsMode, ids::WorkerId};
+use ringtune_shared::{daemon::settings::TlsMode, ids::WorkerId, version::RE_FORM};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
 use tokio_rustls::{TlsConnector, rustls};
 use tonic::{Code, transport::Channel};
 
@@ -57,18 +58,22 @@ async fn cluster_of(channel: Channel) -> Result<v1::GetClusterResponse, tonic::S
     answer.await.map(tonic::Response::into_inner)
 }
 
-/// What is said to somebody over TLS who sends a line, with a certificate or without.
-async fn https_get(address: SocketAddr, roots: &Roots, path: &str) -> String {
+/// What is said to somebody over TLS. `identity`: key and certificates, PEM; empty: without.
+async fn https_get(address: SocketAddr, roots: &Roots, path: &str, identity: &str) -> String {
     let mut store = rustls::RootCertStore::empty();
     roots.ders().iter().for_each(|root| store.add(root.clone()).unwrap());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_root_certificates(store)
-        .with_no_client_auth();
+        .with_root_certificates(store);
+    let chain = CertificateDer::pem_slice_iter(identity.as_bytes()).collect::<Result<Vec<_>, _>>().unwrap();
+    let config = match PrivateKeyDer::from_pem_slice(identity.as_bytes()) {
+        Ok(key) => config.with_client_auth_cert(chain, key).unwrap(),
+        Err(_) => config.with_no_client_auth(),
+    };
     let tcp = TcpStream::connect(address).await.unwrap();
-    let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
     let mut stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -123,7 +128,8 @@ async fn loopback_and_insecure_ports_are_plain() {
 
 #[tokio::test]
 async fn plain_text_is_told_that_the_ports_speak_tls() {
-    let coordinator = Coordinator::fresh_with(with_tls).await;
+    let state = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start_with(state.path(), with_tls).await;
     let uri = format!("http://{}", coordinator.address).parse().unwrap();
     let error = Connector::plain().connect(&uri).await.unwrap_err();
     assert!(error.to_string().contains("https://"), "{error}");
@@ -131,8 +137,11 @@ async fn plain_text_is_told_that_the_ports_speak_tls() {
     assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("https://"), "{answer}");
     // Probes are for all, and metrics for who is known.
     let roots = coordinator.pki().trust().roots();
-    assert!(https_get(coordinator.http, &roots, "/readyz").await.starts_with("HTTP/1.1 200"));
-    assert!(https_get(coordinator.http, &roots, "/metrics").await.starts_with("HTTP/1.1 401"));
+    assert!(https_get(coordinator.http, &roots, "/readyz", "").await.starts_with("HTTP/1.1 200"));
+    assert!(https_get(coordinator.http, &roots, "/metrics", "").await.starts_with("HTTP/1.1 401"));
+    let admin = std::fs::read_to_string(state.path().join("admin/identity.pem")).unwrap();
+    let metrics = https_get(coordinator.http, &roots, "/metrics", &admin).await;
+    assert!(metrics.contains(r#"ringtune_refused_connections_total{reason="plaintext"} 2"#), "{metrics}");
     coordinator.stop().await;
 }
 
@@ -170,7 +179,8 @@ async fn a_revoked_worker_is_out_within_a_second() {
     let coordinator = Coordinator::fresh_with(with_tls).await;
     let id = WorkerId::new().to_string();
     for by_serial in [true, false] {
-        let hello = v1::Hello { worker_id: id.clone(), ..hello("host-a") };
+        let features = vec![RE_FORM.to_owned()];
+        let hello = v1::Hello { worker_id: id.clone(), features, ..hello("host-a") };
         let (mut worker, credentials, _) = coordinator.secure_worker(hello.clone()).await;
         let job = coordinator.create(1).await;
         worker.prepare().await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringtune_coordinator::core::{
     Action, ArtifactRecord, Capabilities, Cluster, Down, Effects, HeldRank, Hello, Input, Job, JobEvent,
-    JobState, LogLevel, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, StepRecord, Time,
+    LogLevel, NewJob, Options, Phase, RankReport, Recovered, Sender, SessionId, StepRecord, Time,
     WorkerState, Write,
 };
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
@@ -143,21 +143,24 @@ impl World {
             1 => self.daemons[who].leaving = true,
             2 => drop(self.apply(Input::DrainWorker { worker, draining: true })),
             3 => drop(self.apply(Input::DrainWorker { worker, draining: false })),
-            one_of_two => {
-                let session = self.daemons[who].session.filter(|_| one_of_two == 4);
-                // The service tries again when its disk failed.
-                while !self.apply(Input::Evicted { worker, session }) {}
-                let place = self.cluster.place_of(worker);
-                let over = self.cluster.worker(worker).is_none_or(|worker| worker.session.is_none());
-                assert!(over, "an evicted worker has a session");
-                let stops = place.is_none_or(|place| {
-                    self.cluster
-                        .job(place.job())
-                        .is_some_and(|job| job.stop.is_some() || job.state == JobState::Preparing)
-                });
-                assert!(stops, "an evicted worker has a place: {place:?}");
-            }
+            by_session => self.evict(who, by_session == 4),
         }
+    }
+
+    /// Its certificate is revoked, or all that it has: its connection is closed. It comes back with another one.
+    fn evict(&mut self, who: usize, by_session: bool) {
+        let worker = self.daemons[who].id;
+        let session = self.daemons[who].session.take();
+        self.daemons[who].inbox.clear();
+        let session = session.filter(|_| by_session);
+        // The service tries again when its disk failed.
+        while !self.apply(Input::Evicted { worker, session }) {}
+        let known = self.cluster.worker(worker);
+        assert!(known.is_none_or(|worker| worker.session.is_none()), "an evicted worker has a session");
+        let Some(place) = self.cluster.place_of(worker) else { return };
+        // Only a ring that ends anyway, or is put together anew, still names it.
+        let job = self.cluster.job(place.job()).expect("a place in no job");
+        assert!(job.stop.is_some(), "an evicted worker has a place: {job:?}");
     }
 
     fn behave(&mut self, who: usize) {

@@ -56,6 +56,10 @@ async fn what_ends_soon_is_renewed_and_what_does_not_is_left() {
     assert!(later > until, "{later:?}");
     assert_ne!(own_serial(&pki), ours);
     assert_ne!(admin(folder.path()).serial(), theirs);
+    let revoked = admin(folder.path()).serial().to_owned();
+    pki.set_revoked(Revoked { serials: [revoked.clone()].into(), ..Revoked::default() });
+    pki.renew(now).unwrap();
+    assert_ne!(admin(folder.path()).serial(), revoked);
     // A clock that was set back by a day.
     let before = own_serial(&pki);
     pki.renew(now - Duration::from_secs(24 * 3600)).unwrap();
@@ -132,6 +136,9 @@ async fn certificates_from_elsewhere_are_read_again_and_nothing_is_signed() {
     assert!(matches!(pki.rotate().await, Err(PkiError::FromElsewhere)));
     assert!(matches!(pki.issue(Vec::new(), Role::Observer, "a".into()).await, Err(PkiError::FromElsewhere)));
     let (mut changes, before) = (pki.changes(), own_serial(&pki));
+    assert_eq!(pki.to_replace(now), None);
+    let until = pki.trust().credentials().unwrap().validity().until;
+    assert_eq!(pki.to_replace(now + LIFE - Duration::from_secs(100)), Some(until));
     pki.renew(now).unwrap();
     assert_eq!(own_serial(&pki), before);
     theirs.rotate().await.unwrap();
