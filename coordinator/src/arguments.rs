@@ -19,9 +19,11 @@ use ringtune_shared::{
     after_help = "Examples:\n  \
         On this machine alone:\n    \
         ringtune-coordinator --state-dir ~/ringtune\n  \
-        For workers on a trusted network (nothing is encrypted or authenticated yet):\n    \
-        ringtune-coordinator --listen 0.0.0.0:7070 --http-listen 0.0.0.0:7071 --insecure\n\n\
-        Then, on every node: ringtune-worker --coordinator http://THIS-HOST:7070\n\
+        For a network (TLS, with a certificate authority of its own in the state folder):\n    \
+        ringtune-coordinator --state-dir ~/ringtune --listen 0.0.0.0:7070 --http-listen 0.0.0.0:7071\n    \
+        ringtune token create --role worker --ttl 1h\n  \
+        Then, on every node:\n    \
+        ringtune-worker --join TOKEN --coordinator https://THIS-HOST:7070\n\n\
         Keep a copy of all that it has, while it runs:
     \
         ringtune-coordinator backup --state-dir ~/ringtune --to /mnt/backup/monday

@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use ringtune_proto::v1;
+use ringtune_security::ListenerError;
 use ringtune_shared::{
     daemon::{
         lifecycle::{DRAIN_LIMIT, Shutdown},
@@ -22,6 +23,10 @@ use crate::{
     contents::{self, Contents, Limits, RoomLimits},
     core, disk, grpc, http,
     metrics::Metrics,
+    network::{
+        self,
+        authority::{Pki, PkiError},
+    },
     open_files, service,
     settings::Settings,
     state_folder::StateFolder,
@@ -47,6 +52,12 @@ pub enum Error {
     /// The ports.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// The CA, or certificates from elsewhere.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// TLS, or a port that does not accept.
+    #[error(transparent)]
+    Accept(#[from] ListenerError),
     /// The metrics' registry.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -70,7 +81,11 @@ pub enum Error {
 impl Error {
     /// The user has to change a flag or a setting: exit code 2.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Settings(_) | Self::StateFolder(StateLockError::Taken { .. }))
+        match self {
+            Self::Settings(_) | Self::StateFolder(StateLockError::Taken { .. }) => true,
+            Self::Pki(error) => error.is_usage(),
+            _ => false,
+        }
     }
 }
 
@@ -81,6 +96,7 @@ pub struct Daemon {
     servers: Servers,
     readiness: http::Readiness,
     shutdown: Shutdown,
+    pki: Option<Pki>,
     /// Its lock goes last.
     _state: StateFolder,
 }
@@ -107,6 +123,7 @@ impl Daemon {
         let grpc_listener = listen::bind("grpc.listen", settings.grpc.listen, launch.free_ports).await?;
         let http_listener = listen::bind("http.listen", settings.http.listen, launch.free_ports).await?;
         let (grpc_address, http_address) = (address_of(&grpc_listener)?, address_of(&http_listener)?);
+        let pki = network::open(&settings, &state, &[grpc_address, http_address]).await?;
         // 2. What was kept.
         let metrics = Metrics::new()?;
         let store = Arc::new(SqliteStore::open(&state.database()).await?);
@@ -124,10 +141,18 @@ impl Daemon {
             service::start(service::Settings { options, store, metrics: metrics.clone() }).await?;
         let readiness = http::Readiness::default();
         let end = shutdown.soft.clone();
+        let (limits, pki_of_ports) = (&settings.limits, pki.as_ref());
+        let grpc_listener = network::listen::grpc(grpc_listener, pki_of_ports, limits, metrics.refusals())?;
+        let http_listener = network::listen::http(http_listener, pki_of_ports, limits, metrics.refusals())?;
+        if let Some(pki) = &pki {
+            tokio::spawn(network::keeper::keep(pki.clone(), end.clone()));
+            tokio::spawn(network::evictions::watch(pki.clone(), handle.clone(), end.clone()));
+        }
         let http_server = tokio::spawn(http::serve(
             http_listener,
             metrics.clone(),
             readiness.clone(),
+            Arc::new(http::KnownCallers),
             end.clone().cancelled_owned(),
         ));
         let for_disk = metrics.clone();
@@ -140,7 +165,7 @@ impl Daemon {
                 welcome: welcome(&settings),
                 call_limit: Duration::from_secs_f64(settings.limits.call_seconds),
                 calls_per_connection: settings.limits.calls_per_connection,
-                connections: settings.limits.connections,
+                pki: pki.clone(),
                 idle_limit: Duration::from_secs_f64(settings.limits.idle_seconds),
                 shutdown: end,
             },
@@ -153,7 +178,12 @@ impl Daemon {
         }
         info!(grpc = %grpc_address, http = %http_address, version = VERSION, "listening");
         let servers = Servers { grpc: grpc_server, http: http_server, state_loop };
-        Ok(Self { grpc_address, http_address, servers, readiness, shutdown, _state: state })
+        Ok(Self { grpc_address, http_address, servers, readiness, shutdown, pki, _state: state })
+    }
+
+    /// Who signs and whose certificates are believed, where the ports speak TLS.
+    pub fn pki(&self) -> Option<&Pki> {
+        self.pki.as_ref()
     }
 
     /// Where clients and workers call.

@@ -28,6 +28,22 @@ pub struct Settings {
     pub log: LogSettings,
     /// What keeps strangers out.
     pub security: SecuritySettings,
+    /// The cluster's own certificate authority.
+    pub authority: AuthoritySettings,
+}
+
+/// `[authority]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuthoritySettings {
+    /// How long a certificate is valid that the cluster's own authority gives; everybody gets the next one after two thirds of it.
+    ///
+    /// Allowed: 60 to 31536000.
+    pub certificate_seconds: u64,
+    /// By which names and addresses the coordinator is reached by browsers and Prometheus, besides localhost, its host name and the addresses on which it listens.
+    ///
+    /// Allowed: host names and IP addresses.
+    pub names: Vec<String>,
 }
 
 /// `[storage]`
@@ -104,6 +120,14 @@ pub struct LimitSettings {
     ///
     /// Allowed: 1 to 1000000.
     pub connections: usize,
+    /// How many of them one address beyond loopback may have; of IPv6, one network of 64 bits.
+    ///
+    /// Allowed: 1 to 1000000.
+    pub connections_per_address: usize,
+    /// How long a connection may take to open, its handshake included, and then until its first call.
+    ///
+    /// Allowed: 0.01 to 86400.
+    pub opening_seconds: f64,
     /// How many gRPC calls may be under way at a time on one connection.
     ///
     /// Allowed: 1 to 1000000.
@@ -129,6 +153,7 @@ impl Default for Settings {
             limits: LimitSettings::default(),
             log: LogSettings::default(),
             security: SecuritySettings::default(),
+            authority: AuthoritySettings::default(),
         }
     }
 }
@@ -151,6 +176,12 @@ impl Default for RingSettings {
     }
 }
 
+impl Default for AuthoritySettings {
+    fn default() -> Self {
+        Self { certificate_seconds: 7 * 24 * 3600, names: Vec::new() }
+    }
+}
+
 impl Default for LimitSettings {
     fn default() -> Self {
         Self {
@@ -160,6 +191,8 @@ impl Default for LimitSettings {
             uploads: 64,
             artifacts_per_job: 10_000,
             connections: 8192,
+            connections_per_address: 256,
+            opening_seconds: 10.0,
             calls_per_connection: 256,
             call_seconds: 30.0,
             idle_seconds: 60.0,
@@ -168,7 +201,7 @@ impl Default for LimitSettings {
 }
 
 impl Settings {
-    /// Refuses what types alone do not: values out of range, and listening to the world by accident.
+    /// Refuses what types alone do not: values out of range, and those that contradict each other.
     ///
     /// # Errors
     /// The first setting that cannot be used, by name.
@@ -178,6 +211,7 @@ impl Settings {
             ("session.timeout_seconds", self.session.timeout_seconds),
             ("session.recovery_seconds", self.session.recovery_seconds),
             ("ring.spare_seconds", self.ring.spare_seconds),
+            ("limits.opening_seconds", self.limits.opening_seconds),
             ("limits.call_seconds", self.limits.call_seconds),
             ("limits.idle_seconds", self.limits.idle_seconds),
         ];
@@ -198,6 +232,7 @@ impl Settings {
             ("limits.workers", self.limits.workers),
             ("limits.uploads", self.limits.uploads),
             ("limits.connections", self.limits.connections),
+            ("limits.connections_per_address", self.limits.connections_per_address),
             ("limits.calls_per_connection", self.limits.calls_per_connection),
         ];
         for (key, given) in counts {
@@ -212,6 +247,11 @@ impl Settings {
             if given == 0 {
                 return Err(SettingsError::number(key, 0, "it must be at least 1"));
             }
+        }
+        let life = self.authority.certificate_seconds;
+        if !(60..=31_536_000).contains(&life) {
+            let allowed = "it must be between 60 and 31536000";
+            return Err(SettingsError::number("authority.certificate_seconds", life, allowed));
         }
         check_state_dir(&self.storage.state_dir)?;
         self.security.check()
@@ -239,6 +279,9 @@ mod tests {
         assert_eq!(error_key(|s| s.limits.upload_bytes = 0), "limits.upload_bytes");
         assert_eq!(error_key(|s| s.limits.artifacts_per_job = 0), "limits.artifacts_per_job");
         assert_eq!(error_key(|s| s.limits.connections = 0), "limits.connections");
+        assert_eq!(error_key(|s| s.limits.connections_per_address = 0), "limits.connections_per_address");
+        assert_eq!(error_key(|s| s.limits.opening_seconds = 0.0), "limits.opening_seconds");
+        assert_eq!(error_key(|s| s.authority.certificate_seconds = 59), "authority.certificate_seconds");
         assert_eq!(error_key(|s| s.limits.idle_seconds = 0.0), "limits.idle_seconds");
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
         assert_eq!(error_key(|s| s.security.key = PathBuf::from("/k")), "security.certificate");

@@ -1,4 +1,4 @@
-//! The coordinator's state folder: the database and the contents. One coordinator per folder.
+//! The coordinator's state folder: the database, the contents, the CA. One coordinator per folder.
 
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,16 @@ impl StateFolder {
     /// Jobs and their history.
     pub fn database(&self) -> PathBuf {
         self.folder.join("ringtune.sqlite")
+    }
+
+    /// The cluster's own CA.
+    pub fn authority(&self) -> PathBuf {
+        self.folder.join("authority")
+    }
+
+    /// The certificate of an admin on this machine.
+    pub fn admin(&self) -> PathBuf {
+        self.folder.join("admin")
     }
 
     /// Uploads and artifacts.

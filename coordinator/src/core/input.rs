@@ -58,6 +58,13 @@ pub enum Input {
     },
     /// A session ended, from whichever side.
     SessionEnded(Sender),
+    /// A worker's certificate was revoked.
+    Evicted {
+        /// The worker.
+        worker: WorkerId,
+        /// The session of that certificate; another one goes on. None: all certificates of the worker are revoked.
+        session: Option<SessionId>,
+    },
     /// A sign of life, with all ranks the worker holds.
     Heartbeat(Sender, Vec<HeldRank>),
     /// A rank went into another phase or made progress.

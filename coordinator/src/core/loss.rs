@@ -15,6 +15,8 @@ pub(super) enum Loss {
     NotHeld,
     /// It came back as another start of its daemon: the rank went with the old one.
     Restarted,
+    /// Its certificate was revoked: it does not come back with it, and nobody of its ring talks to it.
+    Evicted,
     /// It came back without the rank. `unheard`: nothing was ever heard of that rank, whose assignment may be lost.
     BackWithout {
         /// See above.
@@ -80,7 +82,7 @@ pub(super) enum Verdict {
 /// |-----------------------------|----------|-----------------------|-------------------|--------------------|
 /// | Away                        | wait     | wait                  | wait              | wait               |
 /// | Overdue, NotHeld            | wait     | queue, or WorkerLost  | lost              | fail WorkerLost    |
-/// | Restarted                   | ended    | queue, or WorkerLost  | lost              | fail WorkerLost    |
+/// | Restarted, Evicted          | ended    | queue, or WorkerLost  | lost              | fail WorkerLost    |
 /// | BackWithout, unheard        | ended    | assign again          | lost              | fail WorkerLost    |
 /// | BackWithout                 | ended    | queue, or WorkerLost  | lost              | fail WorkerLost    |
 /// | RankFailed, RankStopped: node's fault | ended | queue, or Rank | lost              | fail Rank          |
@@ -94,6 +96,7 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
         return match loss {
             Loss::Away | Loss::Overdue | Loss::NotHeld | Loss::Unexplained { .. } => Verdict::Wait,
             Loss::Restarted
+            | Loss::Evicted
             | Loss::BackWithout { .. }
             | Loss::RankFailed(_)
             | Loss::RankStopped(_)
@@ -116,6 +119,7 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
         Loss::Overdue
         | Loss::NotHeld
         | Loss::Restarted
+        | Loss::Evicted
         | Loss::BackWithout { .. }
         | Loss::Unexplained { away: true } => again_or(Failure::WorkerLost),
         // Of a checkpoint that is known no more, or of none: another ring may do better.
@@ -137,11 +141,12 @@ mod tests {
 
     /// Each loss with what follows while the job stops, while it prepares, after its last try to, and while it runs on a
     /// ring that can go on without a member, and on one that cannot.
-    const TABLE: [(Loss, [Verdict; 5]); 16] = [
+    const TABLE: [(Loss, [Verdict; 5]); 17] = [
         (Loss::Away, [Wait, Wait, Wait, Wait, Wait]),
         (Loss::Overdue, [Wait, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
         (Loss::NotHeld, [Wait, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
         (Loss::Restarted, [Ended, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
+        (Loss::Evicted, [Ended, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
         (Loss::BackWithout { unheard: true }, [Ended, Assign, Assign, Lost, Fail(WorkerLost)]),
         (Loss::BackWithout { unheard: false }, [Ended, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
         (Loss::RankFailed(Fault::Node), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),

@@ -6,7 +6,6 @@
 mod allowance;
 mod artifacts;
 mod cluster;
-mod connections;
 mod ids;
 mod inbound;
 mod incoming;
@@ -17,6 +16,7 @@ mod outbound;
 mod outgoing;
 mod references;
 mod status;
+mod trust;
 mod verify;
 mod watches;
 mod workers;
@@ -28,17 +28,18 @@ use ringtune_proto::v1::{
     self, artifact_service_server::ArtifactServiceServer, cluster_service_server::ClusterServiceServer,
     job_service_server::JobServiceServer, worker_service_server::WorkerServiceServer,
 };
-use tokio::net::TcpListener;
+use ringtune_security::Listener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tower_http::trace::TraceLayer;
 use tracing::warn;
 
 use crate::contents::Contents;
 use crate::metrics::{Layer as MetricsLayer, Metrics};
+use crate::network::activity::ActivityLayer;
+use crate::network::authority::Pki;
 use crate::service::Handle;
 use references::References;
 use status::FailedRequest;
@@ -56,6 +57,12 @@ const FRAME: u32 = 1 << 20;
 const WINDOWS: (u32, u32) = (4 << 20, 16 << 20);
 /// HTTP/2: a ping after so long without traffic, and how long its answer may take.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
+/// HTTP/2: bytes of all headers of a call, names, values and 32 for each; more is refused. Ours have some hundreds, and a
+/// header that goes on in ever more frames ends its connection.
+const HEADERS: u32 = 16 << 10;
+/// HTTP/2: streams that a client took back before they were looked at, and streams that were refused for an error of the
+/// client; one more ends its connection.
+const RESETS: (usize, usize) = (20, 128);
 
 /// What the services are made from.
 pub struct Options {
@@ -71,8 +78,8 @@ pub struct Options {
     pub call_limit: Duration,
     /// Calls under way on one connection.
     pub calls_per_connection: usize,
-    /// Connections open at a time.
-    pub connections: usize,
+    /// Who signs and whose certificates are believed, where the port speaks TLS.
+    pub pki: Option<Pki>,
     /// An upload, a download or a watch whose client does nothing for so long loses its place.
     pub idle_limit: Duration,
     /// Ends all streams when cancelled; then no new calls are taken.
@@ -86,6 +93,7 @@ struct Api {
     images: Arc<References>,
     metrics: Metrics,
     welcome: v1::Welcome,
+    pki: Option<Pki>,
     watches: Arc<Semaphore>,
     downloads: Arc<Semaphore>,
     idle_limit: Duration,
@@ -108,8 +116,8 @@ pub enum Error {
 ///
 /// # Errors
 /// See [`Error`].
-pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error> {
-    let Options { handle, contents, metrics, welcome, shutdown, .. } = options;
+pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
+    let Options { handle, contents, metrics, welcome, pki, shutdown, .. } = options;
     let images = Arc::new(References::new(handle.clone(), contents.clone()));
     let sweeper = tokio::spawn(sweep(images.clone()));
     let api = Arc::new(Api {
@@ -118,6 +126,7 @@ pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error>
         images,
         metrics: metrics.clone(),
         welcome,
+        pki,
         watches: Arc::new(Semaphore::new(WATCHES)),
         downloads: Arc::new(Semaphore::new(DOWNLOADS)),
         idle_limit: options.idle_limit,
@@ -134,7 +143,6 @@ pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error>
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let calls = u32::try_from(options.calls_per_connection).unwrap_or(u32::MAX);
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(KEEPALIVE.0));
     let served = Server::builder()
         .concurrency_limit_per_connection(options.calls_per_connection)
         .load_shed(true)
@@ -144,6 +152,10 @@ pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error>
         .initial_connection_window_size(WINDOWS.1)
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1))
+        .http2_max_header_list_size(HEADERS)
+        .http2_max_pending_accept_reset_streams(Some(RESETS.0))
+        .http2_max_local_error_reset_streams(Some(RESETS.1))
+        .layer(ActivityLayer)
         .layer(TraceLayer::new_for_grpc())
         .layer(MetricsLayer(metrics))
         .layer(limits::CallLimitLayer(options.call_limit))
@@ -154,10 +166,7 @@ pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error>
         .add_service(ClusterServiceServer::new(cluster::Cluster(api.clone())))
         .add_service(ArtifactServiceServer::new(artifacts::Artifacts(api.clone())))
         .add_service(WorkerServiceServer::new(workers::Workers(api)))
-        .serve_with_incoming_shutdown(
-            connections::bounded(incoming, options.connections),
-            shutdown.cancelled_owned(),
-        )
+        .serve_with_incoming_shutdown(listener, shutdown.cancelled_owned())
         .await;
     sweeper.abort();
     Ok(served?)

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use futures::Stream;
 use ringtune_proto::convert::FieldError;
 use ringtune_proto::v1::{self, worker_service_server::WorkerService};
+use ringtune_security::Peer;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::{Request, Response, Status, Streaming};
@@ -13,8 +14,9 @@ use tracing::debug;
 
 use super::allowance::Allowance;
 use super::status::{FailedRequest, bad_field, shutting_down, too_much};
+use super::trust::{Revocation, TrustNews};
 use super::{Api, inbound, outbound};
-use crate::core::Sender;
+use crate::core::{Down, Sender};
 use crate::metrics::Metrics;
 use crate::service::{Handle, Out};
 
@@ -36,6 +38,7 @@ impl WorkerService for Workers {
         &self,
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
+        let revocation = Revocation::of(self.0.pki.as_ref(), request.extensions().get::<Peer>())?;
         let mut up = request.into_inner();
         let first = tokio::time::timeout(HELLO_LIMIT, up.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no hello came"))??;
@@ -52,12 +55,13 @@ impl WorkerService for Workers {
         let (fail, failed) = oneshot::channel();
         let (handle, shutdown) = (self.0.handle.clone(), self.0.shutdown.clone());
         let metrics = self.0.metrics.clone();
-        let reader = Reader { handle, sender, metrics, over: over.clone(), shutdown, fail };
+        let reader = Reader { handle, sender, metrics, revocation, over: over.clone(), shutdown, fail };
         tokio::spawn(reader.run(up));
         let writer = Writer {
             told,
             failed: Some(failed),
             welcome: self.0.welcome.clone(),
+            news: self.0.pki.clone().map(TrustNews::new),
             shutdown: self.0.shutdown.clone(),
             _over: over.drop_guard(),
         };
@@ -70,20 +74,27 @@ struct Reader {
     handle: Handle,
     sender: Sender,
     metrics: Metrics,
+    revocation: Option<Revocation>,
     over: CancellationToken,
     shutdown: CancellationToken,
     fail: oneshot::Sender<Status>,
 }
 
 impl Reader {
-    async fn run(self, up: Streaming<v1::SessionRequest>) {
+    async fn run(mut self, up: Streaming<v1::SessionRequest>) {
+        let mut revocation = self.revocation.take();
         let failure = tokio::select! {
             failure = self.read(up) => failure,
             () = self.over.cancelled() => None,
+            () = Revocation::comes(revocation.as_mut()) => None,
         };
         if let Some(status) = failure {
             // Nobody to tell when the other direction is gone as well.
             let _ = self.fail.send(status);
+        }
+        // Its connection was closed, or will be: whichever was noticed first, it is not one that comes back.
+        if revocation.is_some_and(|revocation| revocation.is_revoked()) {
+            return self.handle.evict(self.sender.worker, Some(self.sender.session)).await;
         }
         // That this coordinator ends is no news of the worker: its jobs' histories are not to say so.
         if !self.shutdown.is_cancelled() {
@@ -120,6 +131,7 @@ struct Writer {
     told: mpsc::Receiver<Out>,
     failed: Option<oneshot::Receiver<Status>>,
     welcome: v1::Welcome,
+    news: Option<TrustNews>,
     shutdown: CancellationToken,
     _over: DropGuard,
 }
@@ -147,12 +159,18 @@ impl Writer {
         let told = tokio::select! {
             // What the loop decided goes out before the stream ends.
             biased;
+            trust = TrustNews::next(self.news.as_mut()) => return Some(Ok(trust)),
             out = self.told.recv() => out,
             status = failed => return status.map(Err),
             () = self.shutdown.cancelled() => return Some(Err(shutting_down())),
         };
         match told {
-            Some(Out::Message(message)) => Some(Ok(outbound::down(message, &self.welcome))),
+            Some(Out::Message(message)) => {
+                if let (Down::Welcome(_), Some(news)) = (&message, &mut self.news) {
+                    news.begin();
+                }
+                Some(Ok(outbound::down(message, &self.welcome)))
+            }
             Some(Out::End(reason)) => Some(Err(Status::aborted(reason))),
             // The loop has let the session go, perhaps for what the reader found: the worker is to be told of that.
             None => self.failed.as_mut()?.try_recv().ok().map(Err),

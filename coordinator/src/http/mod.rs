@@ -1,5 +1,10 @@
 //! The HTTP port: `/`, `/metrics`, `/healthz`, `/readyz`. For people, Prometheus and probes; jobs are gRPC's.
 
+mod gate;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -7,14 +12,45 @@ use std::sync::{
 
 use axum::{
     Router,
-    extract::State,
-    http::{StatusCode, header},
-    response::{Html, IntoResponse},
+    extract::connect_info::Connected,
+    extract::{Request, State},
+    http::{HeaderValue, Method, StatusCode, header},
+    middleware::{Next, from_fn_with_state},
+    response::{Html, IntoResponse, Response},
     routing::get,
+    serve::IncomingStream,
 };
-use tokio::net::TcpListener;
+use ringtune_security::{Connection, Listener, Peer};
 
+pub use self::gate::{Gate, KnownCallers};
 use crate::metrics::Metrics;
+use crate::network::activity::{self, ActivityLayer};
+
+/// Everything that is served: who may read what is decided by these.
+pub const ROUTES: [Route; 4] = [
+    Route { method: Method::GET, path: "/", page: Page::Index },
+    Route { method: Method::GET, path: "/metrics", page: Page::Metrics },
+    Route { method: Method::GET, path: "/healthz", page: Page::Health },
+    Route { method: Method::GET, path: "/readyz", page: Page::Readiness },
+];
+
+/// Something that is served.
+#[derive(Debug, Clone)]
+pub struct Route {
+    /// GET, which allows HEAD as well.
+    pub method: Method,
+    /// The whole of it.
+    pub path: &'static str,
+    page: Page,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Page {
+    Index,
+    Metrics,
+    Health,
+    Readiness,
+}
 
 /// Whether the coordinator takes work: set once its store is open and its gRPC port listens, cleared when it
 /// begins to shut down. Clones share it.
@@ -38,82 +74,95 @@ struct Shared {
     readiness: Readiness,
 }
 
-/// Serves until `shutdown` ends; then answers what it has begun.
+/// The other side of a connection, as axum's `ConnectInfo` has it.
+#[derive(Debug, Clone)]
+pub struct HttpPeer(pub Peer);
+
+impl Connected<IncomingStream<'_, Port>> for HttpPeer {
+    fn connect_info(stream: IncomingStream<'_, Port>) -> Self {
+        Self(stream.io().peer().clone())
+    }
+}
+
+/// The port as axum wants it.
+pub struct Port(Listener);
+
+impl axum::serve::Listener for Port {
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
+        let connection = self.0.accept().await;
+        let address = connection.peer().address;
+        (connection, address)
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        Ok(self.0.local_addr())
+    }
+}
+
+/// Serves until `shutdown` ends; then answers what it has begun. The listener bounds how long a request may take to come:
+/// a connection without a whole one is closed.
 ///
 /// # Errors
 /// The listener's.
 pub async fn serve(
-    listener: TcpListener,
+    listener: Listener,
     metrics: Metrics,
     readiness: Readiness,
+    gate: Arc<dyn Gate>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    axum::serve(listener, router(metrics, readiness)).with_graceful_shutdown(shutdown).await
+    let router = router(metrics, readiness, gate).into_make_service_with_connect_info::<HttpPeer>();
+    axum::serve(Port(listener), router).with_graceful_shutdown(shutdown).await
 }
 
-fn router(metrics: Metrics, readiness: Readiness) -> Router {
-    Router::new()
-        .route("/", get(index))
-        .route("/metrics", get(metrics_text))
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
-        .with_state(Shared { metrics, readiness })
+fn router(metrics: Metrics, readiness: Readiness, gate: Arc<dyn Gate>) -> Router {
+    let mut router = Router::new();
+    for Route { path, page, .. } in ROUTES {
+        let answer = move |State(shared): State<Shared>| async move { answer(page, &shared) };
+        router = router.route(path, get(answer));
+    }
+    // The gate is asked for paths that are not there, too: strangers need not know which are.
+    router.with_state(Shared { metrics, readiness }).layer(from_fn_with_state(gate, ask)).layer(ActivityLayer)
 }
 
-async fn index() -> Html<String> {
-    Html(include_str!("index.html").replace("{version}", ringtune_shared::version::VERSION))
-}
-
-async fn metrics_text(State(shared): State<Shared>) -> axum::response::Response {
-    match shared.metrics.text() {
-        Ok(text) => {
-            ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+/// Lets a request in, or answers why not.
+async fn ask(State(gate): State<Arc<dyn Gate>>, request: Request, next: Next) -> Response {
+    let Some(peer) = activity::peer(request.extensions()).cloned() else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    // Who may GET may ask for the head alone.
+    let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
+    let allowed = gate.allowed(&peer, gate::bearer(request.headers()), method, request.uri().path()).await;
+    match allowed {
+        Ok(()) => next.run(request).await,
+        Err((status, reason)) => {
+            let mut answer = (status, format!("{reason}\n")).into_response();
+            if status == StatusCode::UNAUTHORIZED {
+                answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            answer
         }
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }
 
-async fn readyz(State(shared): State<Shared>) -> (StatusCode, &'static str) {
-    if shared.readiness.get() {
-        (StatusCode::OK, "ready\n")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "starting or shutting down\n")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-    use super::*;
-
-    async fn get(address: std::net::SocketAddr, path: &str) -> String {
-        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
-    }
-
-    #[tokio::test]
-    async fn probes_and_metrics_answer() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let readiness = Readiness::default();
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let metrics = Metrics::new().unwrap();
-        let served = tokio::spawn(serve(listener, metrics, readiness.clone(), async {
-            let _ = stopped.await;
-        }));
-        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
-        assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 503"));
-        readiness.set(true);
-        assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
-        assert!(get(address, "/metrics").await.contains("ringtune_steps_total 0"));
-        assert!(get(address, "/").await.contains(ringtune_shared::version::VERSION));
-        assert!(get(address, "/other").await.starts_with("HTTP/1.1 404"));
-        stop.send(()).unwrap();
-        served.await.unwrap().unwrap();
+fn answer(page: Page, shared: &Shared) -> Response {
+    match page {
+        Page::Index => {
+            let text = include_str!("index.html").replace("{version}", ringtune_shared::version::VERSION);
+            Html(text).into_response()
+        }
+        Page::Metrics => match shared.metrics.text() {
+            Ok(text) => {
+                let kind = "text/plain; version=0.0.4; charset=utf-8";
+                ([(header::CONTENT_TYPE, kind)], text).into_response()
+            }
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        },
+        Page::Health => "ok\n".into_response(),
+        Page::Readiness if shared.readiness.get() => "ready\n".into_response(),
+        Page::Readiness => (StatusCode::SERVICE_UNAVAILABLE, "starting or shutting down\n").into_response(),
     }
 }

@@ -4,6 +4,7 @@
 //! those of the API (any other path counts as "other"), never ids.
 
 mod layer;
+mod refusals;
 
 use prometheus::{
     Encoder as _, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -11,6 +12,8 @@ use prometheus::{
 };
 
 pub use layer::{CountedBody, CountedService, Layer};
+use refusals::RefusedConnections;
+use ringtune_security::Refusals;
 
 use crate::core::{JobState, OtherEpoch, Reformed, WorkerState};
 
@@ -37,6 +40,7 @@ pub struct Metrics {
     disk_free_bytes: IntGauge,
     disk_low: IntGauge,
     store_failing: IntGauge,
+    refusals: Refusals,
 }
 
 impl Metrics {
@@ -101,6 +105,7 @@ impl Metrics {
                 "ringtune_store_failing",
                 "1 while nothing can be stored, as on a full disk: whatever changes a job is refused",
             )?,
+            refusals: Refusals::default(),
             registry,
         };
         let registry = &metrics.registry;
@@ -117,9 +122,15 @@ impl Metrics {
         for gauge in [&metrics.disk_free_bytes, &metrics.disk_low, &metrics.store_failing] {
             registry.register(Box::new(gauge.clone()))?;
         }
+        registry.register(Box::new(RefusedConnections::new(metrics.refusals.clone())?))?;
         #[cfg(target_os = "linux")]
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
         Ok(metrics)
+    }
+
+    /// What the listeners count: connections that were refused.
+    pub fn refusals(&self) -> Refusals {
+        self.refusals.clone()
     }
 
     /// How many jobs are in `state` now.
@@ -264,6 +275,8 @@ mod tests {
         assert!(text.contains(r#"ringtune_jobs{state="running"} 3"#), "{text}");
         let reformed = r#"ringtune_rings_reformed_total{change="loss"} 1"#;
         assert!(text.contains(reformed), "{text}");
+        let refused = r#"ringtune_refused_connections_total{reason="plaintext"} 0"#;
+        assert!(text.contains(refused), "{text}");
         let counted = r#"ringtune_rpcs_total{code="NOT_FOUND",method="JobService/GetJob"} 1"#;
         assert!(text.contains(counted), "{text}");
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -16,6 +17,9 @@ use crate::core::{
     Sender, SessionId, StepRecord, Time,
 };
 use crate::store::{self, Store};
+
+/// How soon an eviction that could not be stored is tried again.
+const EVICT_AGAIN: Duration = Duration::from_millis(500);
 
 /// The answer to a command, once what it did is stored.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -48,6 +52,7 @@ pub(super) enum Command {
     KeepArtifact(ArtifactRecord, Reply<()>),
     DropArtifact(JobId, String, Option<Epoch>, Reply<()>),
     Drain(WorkerId, bool, Reply<()>),
+    Evict(WorkerId, Option<SessionId>, Reply<()>),
     Hello(Box<Hello>, SessionId, mpsc::Sender<Out>, Reply<()>),
     /// Words of a worker.
     Said(Sender, Input),
@@ -186,6 +191,19 @@ impl Handle {
         match self.ask(|reply| Command::Drain(worker, draining, reply)).await {
             Err(Error::Refused(Refusal::NoSuchWorker(worker))) => Err(Error::NoSuchWorker(worker)),
             answer => answer,
+        }
+    }
+
+    /// A worker's certificate was revoked: it loses its session and its place at once. `session`: of that certificate; none:
+    /// all its certificates are revoked. Tries until it is stored: nobody else says it again.
+    pub async fn evict(&self, worker: WorkerId, session: Option<SessionId>) {
+        loop {
+            match self.ask(|reply| Command::Evict(worker, session, reply)).await {
+                // After the loop's end there is nobody left to know.
+                Ok(()) | Err(Error::ShuttingDown) => return,
+                Err(error) => tracing::warn!(%worker, %error, "cannot evict a worker yet: trying again"),
+            }
+            tokio::time::sleep(EVICT_AGAIN).await;
         }
     }
 

@@ -4,12 +4,14 @@ use std::path::Path;
 
 use ringtune_coordinator::{
     daemon::{Daemon, Error},
+    network::authority::Pki,
     settings::Settings,
 };
 use ringtune_proto::v1::{
     artifact_service_client::ArtifactServiceClient, cluster_service_client::ClusterServiceClient,
     job_service_client::JobServiceClient, worker_service_client::WorkerServiceClient,
 };
+use ringtune_security::{Connector, Credentials, Server, Trust};
 use ringtune_shared::daemon::{lifecycle::Shutdown, listen::Launch};
 use tempfile::TempDir;
 use tokio::{
@@ -25,6 +27,8 @@ pub(crate) struct Coordinator {
     pub(crate) channel: Channel,
     pub(crate) http: std::net::SocketAddr,
     pub(crate) address: std::net::SocketAddr,
+    /// Where it speaks TLS; then the channel is the admin's.
+    pub(crate) pki: Option<Pki>,
     shutdown: Shutdown,
     ended: JoinHandle<Result<(), Error>>,
     /// Where it is the only coordinator that there will be on its state folder.
@@ -60,9 +64,16 @@ impl Coordinator {
         let daemon = Daemon::start(settings, Launch::default(), shutdown.clone()).await.unwrap();
         let http = daemon.http_address();
         let address = daemon.grpc_address();
-        let channel = Endpoint::from_shared(format!("http://{address}")).unwrap();
+        let pki = daemon.pki().cloned();
+        let channel = match &pki {
+            None => Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy(),
+            Some(_) => {
+                let admin = Credentials::load(&state.join("admin")).unwrap().unwrap();
+                secure_channel(address, Trust::of(admin).unwrap())
+            }
+        };
         let ended = tokio::spawn(daemon.ended());
-        Self { channel: channel.connect_lazy(), http, address, shutdown, ended, own_state: None }
+        Self { channel, http, address, pki, shutdown, ended, own_state: None }
     }
 
     /// Ends it as a first signal does.
@@ -97,4 +108,10 @@ impl Coordinator {
     pub(crate) fn workers(&self) -> WorkerServiceClient<Channel> {
         WorkerServiceClient::new(self.channel.clone())
     }
+}
+
+/// A connection to a coordinator that speaks TLS.
+pub(crate) fn secure_channel(address: std::net::SocketAddr, trust: Trust) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap();
+    endpoint.connect_with_connector_lazy(Connector::to(trust, Server::Coordinator))
 }

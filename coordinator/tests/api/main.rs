@@ -3,11 +3,13 @@
 
 mod coordinator;
 mod damage;
+mod floods;
 mod jobs;
 mod limits;
 mod lists;
 mod lives;
 mod losses;
+mod network;
 mod queue;
 mod recorded;
 mod requests;

@@ -3,6 +3,7 @@
 use ringtune_coordinator::settings::Settings;
 use ringtune_proto::v1::{
     self, RankPhase, session_request::Message as Up, session_response::Message as Down,
+    worker_service_client::WorkerServiceClient,
 };
 use ringtune_shared::{
     ids::WorkerId,
@@ -10,7 +11,7 @@ use ringtune_shared::{
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::{Status, Streaming, transport::Channel};
 
 use crate::{coordinator::Coordinator, jobs::STEPS, soon};
 
@@ -57,9 +58,14 @@ impl Worker {
     }
 
     pub(crate) async fn open(coordinator: &Coordinator, hello: v1::Hello) -> Result<Self, Status> {
+        Self::open_on(coordinator.channel.clone(), hello).await
+    }
+
+    /// Over a connection of its own.
+    pub(crate) async fn open_on(channel: Channel, hello: v1::Hello) -> Result<Self, Status> {
         let (up, words) = mpsc::channel(64);
         up.send(v1::SessionRequest { message: Some(Up::Hello(hello.clone())) }).await.unwrap();
-        let mut workers = coordinator.workers();
+        let mut workers = WorkerServiceClient::new(channel);
         let down = soon("a session", workers.session(ReceiverStream::new(words))).await?.into_inner();
         let held = hello.held.first().cloned().unwrap_or_default();
         let mut worker = Self { hello, held, up, down };

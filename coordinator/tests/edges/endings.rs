@@ -10,8 +10,12 @@ use tonic::transport::Channel;
 use crate::support::{create, soon, spec};
 
 fn command(state: &Path) -> Command {
+    command_on("127.0.0.1:0", state)
+}
+
+fn command_on(http: &str, state: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringtune-coordinator"));
-    command.args(["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--state-dir"]).arg(state);
+    command.args(["--listen", "127.0.0.1:0", "--http-listen", http, "--state-dir"]).arg(state);
     command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -97,11 +101,20 @@ async fn what_cannot_work_is_refused_with_exit_code_2() {
 
     let free = tempfile::tempdir().unwrap();
     let mut beyond = Command::new(env!("CARGO_BIN_EXE_ringtune-coordinator"));
-    beyond.args(["--listen", "0.0.0.0:0", "--state-dir"]).arg(free.path());
-    beyond.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    beyond.args(["--listen", "0.0.0.0:0", "--insecure", "--state-dir"]).arg(free.path());
+    beyond.env_clear().env("RINGTUNE__SECURITY__TLS", "on");
+    beyond.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let (code, text) = refused(beyond);
     assert_eq!(code, Some(2));
-    assert!(text.contains("grpc.listen") && text.contains("--insecure"), "{text}");
+    assert!(text.contains("security.tls") && text.contains("security.insecure"), "{text}");
+
+    let mut elsewhere = command(free.path());
+    for (key, file) in [("CERTIFICATE", "chain.pem"), ("KEY", "key.pem"), ("CA", "ca.pem")] {
+        elsewhere.env(format!("RINGTUNE__SECURITY__{key}"), free.path().join(file));
+    }
+    let (code, text) = refused(elsewhere);
+    assert_eq!(code, Some(2));
+    assert!(text.contains("chain.pem"), "{text}");
 
     let file = free.path().join("settings.toml");
     std::fs::write(&file, "[grpc]\nlisen = \"127.0.0.1:0\"\n").unwrap();
@@ -110,4 +123,22 @@ async fn what_cannot_work_is_refused_with_exit_code_2() {
     let (code, text) = refused(unknown);
     assert_eq!(code, Some(2));
     assert!(text.contains("grpc.lisen"), "{text}");
+}
+
+#[tokio::test]
+async fn insecure_beyond_this_machine_is_said_at_each_start() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let mut insecure = command_on("0.0.0.0:0", folder.path());
+        insecure.args(["--insecure", "--announce", "--lifeline"]);
+        let mut daemon = Daemon(insecure.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(daemon.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        drop(daemon.0.stdin.take());
+        let mut log = String::new();
+        daemon.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        assert!(log.contains("WARN") && log.contains("--insecure"), "{log}");
+        assert_eq!(daemon.exit_code().await, Some(0));
+    }
+    assert!(!folder.path().join("authority").exists());
 }

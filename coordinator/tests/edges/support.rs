@@ -8,6 +8,8 @@ use std::time::Duration;
 use ringtune_coordinator::contents::{Contents, Limits};
 use ringtune_coordinator::core::Options;
 use ringtune_coordinator::metrics::Metrics;
+use ringtune_coordinator::network::listen;
+use ringtune_coordinator::settings::LimitSettings;
 use ringtune_coordinator::store::{SqliteStore, Store};
 use ringtune_coordinator::{grpc, service};
 use ringtune_proto::v1::{
@@ -52,8 +54,9 @@ impl Coordinator {
         let metrics = Metrics::new().unwrap();
         let settings = service::Settings { options, store, metrics: metrics.clone() };
         let (handle, state_loop) = service::start(settings).await.unwrap();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = tcp.local_addr().unwrap();
+        let listener = listen::grpc(tcp, None, &LimitSettings::default(), metrics.refusals()).unwrap();
         let shutdown = CancellationToken::new();
         let welcome = v1::Welcome { coordinator_version: "test".to_owned(), ..v1::Welcome::default() };
         let options = grpc::Options {
@@ -63,7 +66,7 @@ impl Coordinator {
             welcome,
             call_limit: PATIENCE,
             calls_per_connection: 256,
-            connections: 256,
+            pki: None,
             idle_limit: PATIENCE,
             shutdown: shutdown.clone(),
         };

@@ -135,15 +135,32 @@ impl World {
         format!("{:?} {:?}", self.now, ends.collect::<Vec<_>>())
     }
 
-    /// A worker hangs, ends, or is drained; or all that is over.
+    /// A worker hangs, ends, is drained, or loses its certificate; or all that is over.
     fn take_out(&mut self, who: usize) {
         let worker = self.daemons[who].id;
-        match self.chance.below(4) {
+        match self.chance.below(6) {
             0 => self.daemons[who].hangs = !self.daemons[who].hangs,
             1 => self.daemons[who].leaving = true,
             2 => drop(self.apply(Input::DrainWorker { worker, draining: true })),
-            _ => drop(self.apply(Input::DrainWorker { worker, draining: false })),
+            3 => drop(self.apply(Input::DrainWorker { worker, draining: false })),
+            by_session => self.evict(who, by_session == 4),
         }
+    }
+
+    /// Its certificate is revoked, or all that it has: its connection is closed. It comes back with another one.
+    fn evict(&mut self, who: usize, by_session: bool) {
+        let worker = self.daemons[who].id;
+        let session = self.daemons[who].session.take();
+        self.daemons[who].inbox.clear();
+        let session = session.filter(|_| by_session);
+        // The service tries again when its disk failed.
+        while !self.apply(Input::Evicted { worker, session }) {}
+        let known = self.cluster.worker(worker);
+        assert!(known.is_none_or(|worker| worker.session.is_none()), "an evicted worker has a session");
+        let Some(place) = self.cluster.place_of(worker) else { return };
+        // Only a ring that ends anyway, or is put together anew, still names it.
+        let job = self.cluster.job(place.job()).expect("a place in no job");
+        assert!(job.stop.is_some(), "an evicted worker has a place: {job:?}");
     }
 
     fn behave(&mut self, who: usize) {

@@ -2,6 +2,7 @@
 
 mod artifacts;
 mod drains;
+mod evictions;
 mod jobs;
 mod joiners;
 mod losses;
@@ -91,6 +92,7 @@ impl<'a> Turn<'a> {
             Input::DrainWorker { worker, draining } => self.drain(worker, draining)?,
             Input::Hello { session, hello } => self.hello(session, hello)?,
             Input::SessionEnded(sender) => self.session_ended(sender),
+            Input::Evicted { worker, session } => self.evict(worker, session),
             Input::Heartbeat(sender, held) => self.heartbeat(sender, held)?,
             Input::RankReport(sender, report) => self.rank_report(sender, report)?,
             Input::RankStep(sender, job, epoch, step) => self.rank_step(sender, job, epoch, step)?,

@@ -54,6 +54,9 @@ impl Loop {
             Command::Drain(worker, draining, reply) => {
                 batch.request(at, Input::DrainWorker { worker, draining }, reply, |_, _| Ok(()));
             }
+            Command::Evict(worker, session, reply) => {
+                batch.request(at, Input::Evicted { worker, session }, reply, |_, _| Ok(()));
+            }
             Command::Forget(job, reply) => {
                 batch.next.forget_request(&job);
                 batch.answers.push(Box::new(move |stored| {

@@ -29,8 +29,8 @@ impl Turn<'_> {
                 if let (Loss::RankFailed(_), Some(ring)) = (&loss, self.ring_mut(id)) {
                     ring.last_failure = Some(reason.to_owned());
                 }
-                // Who was restarted, or ends, is no worse for it.
-                let rests = !matches!(loss, Loss::Restarted | Loss::RankStopped(_));
+                // Who was restarted, or ends, is no worse for it. Who was evicted is let in by a person.
+                let rests = !matches!(loss, Loss::Restarted | Loss::Evicted | Loss::RankStopped(_));
                 let holds = !matches!(loss, Loss::Restarted | Loss::BackWithout { .. });
                 self.member_lost(id, worker, (rests, holds), reason);
             }

@@ -180,12 +180,7 @@ impl Turn<'_> {
             return;
         }
         let host = worker.host_name.clone();
-        self.cluster.change_worker(sender.worker, |worker| {
-            worker.session = None;
-            worker.lost = Some(now);
-        });
-        let forgotten = now.plus(self.cluster.options.forget_worker);
-        self.cluster.deadlines.by(Subject::Worker(sender.worker), forgotten);
+        self.take_session(sender.worker);
         if let Some(Place::Joins(job)) = self.cluster.place_of(sender.worker) {
             let back_by = now.plus(self.cluster.options.session_timeout);
             self.cluster.deadlines.by(Subject::Job(job), back_by);
@@ -194,6 +189,17 @@ impl Turn<'_> {
             let reason = format!("rank {rank} on {host}: connection lost");
             self.lose(job, sender.worker, Loss::Away, &reason);
         }
+    }
+
+    /// A worker has no session from now on.
+    pub(super) fn take_session(&mut self, worker: WorkerId) {
+        let now = self.now;
+        self.cluster.change_worker(worker, |worker| {
+            worker.session = None;
+            worker.lost = Some(now);
+        });
+        let forgotten = now.plus(self.cluster.options.forget_worker);
+        self.cluster.deadlines.by(Subject::Worker(worker), forgotten);
     }
 
     /// A sign of life, and what the worker holds.

@@ -1,0 +1,72 @@
+//! Who may read what on the HTTP port.
+
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use ringtune_security::{Caller, Peer};
+
+/// Decides about requests.
+#[async_trait::async_trait]
+pub trait Gate: Send + Sync + 'static {
+    /// Whether a caller may have what it asks for. `bearer`: the token that it sent, if it did.
+    ///
+    /// # Errors
+    /// The status and the text of the answer: 401 where nobody knows who calls, 403 where the caller may not.
+    async fn allowed(
+        &self,
+        peer: &Peer,
+        bearer: Option<&str>,
+        method: &Method,
+        path: &str,
+    ) -> Result<(), (StatusCode, String)>;
+}
+
+/// Probes are for everybody, all else for those who are known by a certificate.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownCallers;
+
+/// What says nothing of the cluster but that it is there.
+const FOR_ALL: [&str; 3] = ["/", "/healthz", "/readyz"];
+
+#[async_trait::async_trait]
+impl Gate for KnownCallers {
+    async fn allowed(
+        &self,
+        peer: &Peer,
+        _: Option<&str>,
+        _: &Method,
+        path: &str,
+    ) -> Result<(), (StatusCode, String)> {
+        match &peer.caller {
+            Caller::Open | Caller::Known(_) => Ok(()),
+            _ if FOR_ALL.contains(&path) => Ok(()),
+            Caller::Anonymous => Err((
+                StatusCode::UNAUTHORIZED,
+                "a certificate of this cluster is needed here: `ringtune login` gets one".to_owned(),
+            )),
+            Caller::Refused(reason) => Err((StatusCode::UNAUTHORIZED, reason.to_string())),
+        }
+    }
+}
+
+/// The token of `Authorization: Bearer …`.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bearer_token_is_found_whatever_the_case_of_its_scheme() {
+        let of = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, text.parse().unwrap());
+            bearer(&headers).map(str::to_owned)
+        };
+        assert_eq!(of("Bearer rta1.x").as_deref(), Some("rta1.x"));
+        assert_eq!(of("bearer  rta1.x ").as_deref(), Some("rta1.x"));
+        assert_eq!((of("Basic rta1.x"), of("rta1.x")), (None, None));
+        assert_eq!(bearer(&HeaderMap::new()), None);
+    }
+}

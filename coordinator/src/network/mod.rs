@@ -1,0 +1,59 @@
+//! How the coordinator stands on the network: its ports, who signs certificates, and whose are believed.
+//!
+//! What a caller may do is decided elsewhere.
+
+pub mod activity;
+pub mod authority;
+pub(crate) mod evictions;
+pub(crate) mod keeper;
+pub mod listen;
+mod names;
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use ringtune_security::CredentialPaths;
+use ringtune_shared::daemon::settings::Protection;
+use tracing::{info, warn};
+
+use self::authority::{OwnAuthority, Pki, PkiError};
+use crate::settings::Settings;
+use crate::state_folder::StateFolder;
+
+/// Who signs and whose certificates are believed, where the ports speak TLS. `listening`: the addresses of the ports.
+///
+/// # Errors
+/// See [`PkiError`].
+pub async fn open(
+    settings: &Settings,
+    state: &StateFolder,
+    listening: &[SocketAddr],
+) -> Result<Option<Pki>, PkiError> {
+    let security = &settings.security;
+    let exposed = listening.iter().any(|address| !address.ip().is_loopback());
+    if security.insecure && exposed {
+        warn!(
+            "--insecure: nothing is encrypted, nobody is asked who they are, and whoever reaches these ports may do \
+             everything. Only for test networks"
+        );
+    }
+    if security.protection(&[settings.grpc.listen, settings.http.listen]) == Protection::Plain {
+        return Ok(None);
+    }
+    let life = Duration::from_secs(settings.authority.certificate_seconds);
+    let pki = if security.brings_certificate() {
+        let paths = CredentialPaths {
+            chain: security.certificate.clone(),
+            key: security.key.clone(),
+            ca: security.ca.clone(),
+        };
+        tokio::task::spawn_blocking(move || Pki::elsewhere(paths, life, SystemTime::now())).await??
+    } else {
+        let host = names::of_this_host();
+        let names = names::names(&settings.authority.names, listening, host.as_deref());
+        let own = OwnAuthority { folder: state.authority(), admin: state.admin(), names };
+        tokio::task::spawn_blocking(move || Pki::own(own, life, SystemTime::now())).await??
+    };
+    info!(cluster = %pki.cluster(), own_authority = pki.issues(), "the ports speak TLS");
+    Ok(Some(pki))
+}
