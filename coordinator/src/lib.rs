@@ -9,6 +9,7 @@ mod disk;
 pub mod grpc;
 pub mod http;
 pub mod metrics;
+pub mod network;
 mod open_files;
 pub mod service;
 pub mod settings;

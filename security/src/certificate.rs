@@ -9,6 +9,9 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use crate::identity::{self, Identity, IdentityError};
 use crate::times;
 
+/// How long before now what is made now begins to be valid, against clocks that differ.
+pub(crate) const BACKDATED: Duration = Duration::from_secs(3600);
+
 /// From when until when a certificate is valid, to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
@@ -19,9 +22,11 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// When to get the next one: after two thirds of its time, so that a third is left for tries that fail.
+    /// When to get the next one: after two thirds of its time, so that a third is left for tries that fail. The hour
+    /// before it was made does not count: a certificate for a minute would be due at once.
     pub fn renew_at(self) -> SystemTime {
-        self.from + self.length() * 2 / 3
+        let before = if self.length() > BACKDATED { BACKDATED } else { Duration::ZERO };
+        self.from + before + (self.length() - before) * 2 / 3
     }
 
     /// How long it is valid.
@@ -126,6 +131,8 @@ mod tests {
         let from = times::from_seconds(1000);
         let validity = Validity { from, until: from + Duration::from_secs(300) };
         assert_eq!(validity.renew_at(), from + Duration::from_secs(200));
+        let minute = Validity { from, until: from + BACKDATED + Duration::from_secs(60) };
+        assert_eq!(minute.renew_at(), from + BACKDATED + Duration::from_secs(40));
         let reversed = Validity { from, until: from - Duration::from_secs(1) };
         assert_eq!(reversed.renew_at(), from);
     }

@@ -5,7 +5,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use sha2::{Digest as _, Sha256};
 
-use crate::certificate;
+use crate::certificate::{self, Validity};
 use crate::identity::Cluster;
 use crate::names::Internal;
 
@@ -88,6 +88,11 @@ impl Roots {
         self.ders.iter().map(hash).collect()
     }
 
+    /// From when until when each is valid; None: it cannot be read.
+    pub fn validities(&self) -> Vec<Option<Validity>> {
+        self.ders.iter().map(|der| certificate::facts(der).map(|facts| facts.validity)).collect()
+    }
+
     /// The cluster whose CA the newest belongs to. None: a CA from elsewhere.
     pub fn cluster(&self) -> Option<Cluster> {
         let names = certificate::facts(self.ders.last()?)?.names;
@@ -142,6 +147,7 @@ mod tests {
         assert_eq!(read, both);
         assert_eq!(read.cluster(), Some(two.cluster()));
         assert_eq!(read.hashes(), [one.hash(), two.hash()]);
+        assert!(read.validities().iter().all(|valid| valid.is_some_and(|valid| valid.from < valid.until)));
         assert_eq!(read.store().len(), 2);
     }
 

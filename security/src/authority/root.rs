@@ -13,6 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use time::OffsetDateTime;
 
 use super::AuthorityError;
+use crate::certificate::BACKDATED;
 use crate::files::{self, FileError};
 use crate::identity::Cluster;
 use crate::names::{self, Internal};
@@ -20,8 +21,6 @@ use crate::{certificate, random, roots, times};
 
 /// How long a root is valid: longer than a cluster stays as it is, and it can be rotated at any time.
 const LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// How much earlier than now everything begins to be valid, so that a clock that is slow does not matter.
-pub(super) const BACKDATED: Duration = Duration::from_secs(3600);
 
 /// A root.
 #[derive(Debug)]
