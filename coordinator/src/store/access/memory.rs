@@ -185,6 +185,11 @@ impl AccessStore for MemoryAccessStore {
         Ok(holders)
     }
 
+    async fn forget_before(&self, root: u32) -> Result<(), Error> {
+        self.tables().certificates.retain(|_, one| one.root >= root);
+        Ok(())
+    }
+
     async fn sweep(&self, now: Time) -> Result<(), Error> {
         let mut tables = self.tables();
         tables.tokens.retain(|_, one| one.expires > now);

@@ -111,6 +111,13 @@ impl AccessStore for SqliteStore {
         rows.iter().map(|row| Ok((role("certificates.role", row)?, row.try_get("name")?))).collect()
     }
 
+    async fn forget_before(&self, root: u32) -> Result<(), Error> {
+        let mut connection = self.writer.acquire().await?;
+        let query = "DELETE FROM certificates WHERE root < ?";
+        let outcome = sqlx::query(query).bind(root).execute(&mut *connection).await;
+        changed(connection, outcome.map(drop).map_err(Error::from))
+    }
+
     async fn sweep(&self, now: Time) -> Result<(), Error> {
         let mut connection = self.writer.acquire().await?;
         let outcome = async {
