@@ -19,6 +19,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
+    access::Access,
     contents::{self, Contents, Limits, RoomLimits},
     core, disk, grpc, http,
     metrics::Metrics,
@@ -136,6 +137,7 @@ impl Daemon {
             grpc::Options {
                 handle,
                 contents,
+                access: Access::plain(metrics.clone()),
                 metrics,
                 welcome: welcome(&settings),
                 call_limit: Duration::from_secs_f64(settings.limits.call_seconds),

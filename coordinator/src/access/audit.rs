@@ -1,6 +1,5 @@
 //! The audit log: a line for each call that changes something, made or not.
 
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use tracing::info;
@@ -13,14 +12,13 @@ use super::table::Row;
 pub struct Audit {
     method: &'static str,
     call: Call,
-    address: SocketAddr,
     began: Instant,
 }
 
 impl Audit {
     /// Of a call that begins now; none where its method changes nothing.
-    pub fn of(row: &Row, call: &Call, address: SocketAddr) -> Option<Self> {
-        row.changes.then(|| Self { method: row.name(), call: call.clone(), address, began: Instant::now() })
+    pub fn of(row: &Row, call: &Call) -> Option<Self> {
+        row.changes.then(|| Self { method: row.name(), call: call.clone(), began: Instant::now() })
     }
 
     /// Writes the line. `code`: what the caller was answered, as gRPC names it. `denied`: why the call was not made.
@@ -43,7 +41,7 @@ impl Audit {
             role,
             name,
             proof,
-            address = %self.address,
+            address = %self.call.address(),
             code,
             denied,
             seconds = self.began.elapsed().as_secs_f64(),

@@ -45,7 +45,7 @@ impl Access {
         bearer: Option<&str>,
     ) -> Result<Identified, Error> {
         let Some(secured) = &self.0.secured else {
-            return Ok(Identified { caller: Caller::Open, watch: None });
+            return Ok(Identified { caller: Caller::seen(seen), watch: None });
         };
         let caller = match Caller::seen(seen) {
             // All ports of a coordinator are protected, or none.

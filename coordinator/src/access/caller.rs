@@ -1,13 +1,14 @@
 //! Who makes a call, and whether they may.
 
 use std::fmt::{self, Display};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use ringtune_security::{Caller as Seen, Cluster, Role, TokenId};
 use ringtune_shared::ids::WorkerId;
 
 use super::table::{Row, Who};
-use crate::core::Time;
+use crate::core::{REQUEST_OWNER, Time};
 
 /// Who makes a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,6 +191,7 @@ fn either(roles: &[Role]) -> String {
 #[derive(Debug, Clone)]
 pub struct Call {
     caller: Caller,
+    address: SocketAddr,
     /// The method reaches a submitter's own jobs, and those that a worker has a place in.
     own: bool,
     /// What the audit log says that it was about.
@@ -210,9 +212,19 @@ pub enum Reach<'a> {
 }
 
 impl Call {
-    /// Of a caller who may call the method of this row.
-    pub fn new(caller: Caller, row: Option<&Row>) -> Self {
-        Self { caller, own: row.is_some_and(|row| row.own), subject: Arc::default() }
+    /// Of a caller, from an address, of the method of this row.
+    pub fn new(caller: Caller, address: SocketAddr, row: Option<&Row>) -> Self {
+        Self { caller, address, own: row.is_some_and(|row| row.own), subject: Arc::default() }
+    }
+
+    /// Of nobody: what is not told who calls does nothing.
+    pub fn nobodys() -> Self {
+        Self::new(Caller::Anonymous, SocketAddr::from(([0, 0, 0, 0], 0)), None)
+    }
+
+    /// From where it comes.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// The caller.
@@ -259,7 +271,8 @@ impl Call {
             return Ok(known.name.clone());
         }
         if given != known.name && known.role != Role::Admin {
-            let text = format!("queue.owner: got {given:?}; allowed: {:?}, or nothing; you are {known}", known.name);
+            let text =
+                format!("queue.owner: got {given:?}; allowed: {:?}, or nothing; you are {known}", known.name);
             return Err(Denied::new(Reason::Owner, text));
         }
         Ok(given)
@@ -268,7 +281,9 @@ impl Call {
     /// A client's name for a request, told apart from those of other clients.
     pub fn own_request(&self, id: String) -> String {
         match &self.caller {
-            Caller::Known(known) if !id.is_empty() => format!("{}/{}\u{1f}{id}", known.role, known.name),
+            Caller::Known(known) if !id.is_empty() => {
+                format!("{}/{}{REQUEST_OWNER}{id}", known.role, known.name)
+            }
             _ => id,
         }
     }

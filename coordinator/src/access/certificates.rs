@@ -126,7 +126,8 @@ impl Access {
         if !self.part()?.pki.issues() {
             return Err(Error::FromElsewhere);
         }
-        let Some(Known { role, name, proof: Proof::Certificate(serial), .. }) = caller.known().cloned() else {
+        let Some(Known { role, name, proof: Proof::Certificate(serial), .. }) = caller.known().cloned()
+        else {
             return Err(Denied::new(Reason::Role, "RenewCertificate needs a certificate").into());
         };
         let access = self.clone();
@@ -153,7 +154,9 @@ impl Access {
         };
         let expires = match caller.known().map(|known| &known.proof) {
             Some(Proof::Token(_, expires)) => Some(*expires),
-            Some(Proof::Certificate(serial)) => secured.store.certificate(serial).await?.map(|one| one.expires),
+            Some(Proof::Certificate(serial)) => {
+                secured.store.certificate(serial).await?.map(|one| one.expires)
+            }
             None => None,
         };
         Ok(WhoIsIt { known: caller.known().cloned(), roots_pem: secured.roots_pem(), expires })
@@ -289,9 +292,7 @@ impl Secured {
 }
 
 fn bytes<const N: usize>(field: &'static str, given: &[u8]) -> Result<[u8; N], Error> {
-    given
-        .try_into()
-        .map_err(|_| Error::field(field, format!("{} bytes; allowed: {N}", given.len())))
+    given.try_into().map_err(|_| Error::field(field, format!("{} bytes; allowed: {N}", given.len())))
 }
 
 /// Refuses a token of whose secret the caller is sure.
@@ -310,7 +311,8 @@ fn used_up() -> Denied {
 /// The name of whoever joins with a token. `given`: of a worker its UUID, of a person nothing or the token's name.
 fn member_name(token: &TokenRecord, given: String) -> Result<String, Error> {
     if token.role == Role::Worker {
-        identity::check_name(Role::Worker, &given).map_err(|error| Error::field("name", error.to_string()))?;
+        identity::check_name(Role::Worker, &given)
+            .map_err(|error| Error::field("name", error.to_string()))?;
         return Ok(given);
     }
     if !given.is_empty() && given != token.name {

@@ -82,9 +82,9 @@ impl From<PkiError> for Error {
                 | IssueError::NotSigned
                 | IssueError::OtherKey),
             ) => Self::field("csr", problem.to_string()),
-            PkiError::Authority(
-                roots @ (AuthorityError::Rotating { .. } | AuthorityError::Alone { .. }),
-            ) => Self::Roots(roots),
+            PkiError::Authority(roots @ (AuthorityError::Rotating { .. } | AuthorityError::Alone { .. })) => {
+                Self::Roots(roots)
+            }
             other => Self::Pki(other),
         }
     }

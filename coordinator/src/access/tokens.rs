@@ -116,7 +116,10 @@ fn check(new: &NewToken) -> Result<(Duration, u32), Error> {
             return Err(Error::field("role", format!("got worker; {allowed}")));
         }
         (Role::Worker, false) => {
-            let problem = format!("got {:?}; allowed for workers: nothing, since their UUIDs are their names", shown(&new.name));
+            let problem = format!(
+                "got {:?}; allowed for workers: nothing, since their UUIDs are their names",
+                shown(&new.name)
+            );
             return Err(Error::field("name", problem));
         }
         (Role::Worker, true) => {}
@@ -180,7 +183,8 @@ mod tests {
             access(new);
         };
         assert_eq!(field(worker_access), "role");
-        for (ttl, expected) in [(MINUTE, "none"), (90 * DAY, "none"), (MINUTE / 2, "ttl"), (91 * DAY, "ttl")] {
+        for (ttl, expected) in [(MINUTE, "none"), (90 * DAY, "none"), (MINUTE / 2, "ttl"), (91 * DAY, "ttl")]
+        {
             assert_eq!(field(|new| new.ttl = Some(ttl)), expected, "{ttl:?}");
         }
         let years = |new: &mut NewToken| (new.kind, new.ttl) = (TokenKind::Access, Some(3650 * DAY));

@@ -238,7 +238,7 @@ const METHODS: [&str; 33] = [
 ];
 
 /// gRPC's own name of a status code.
-fn code_name(code: i32) -> &'static str {
+pub(crate) fn code_name(code: i32) -> &'static str {
     const NAMES: [&str; 17] = [
         "OK",
         "CANCELLED",

@@ -99,13 +99,16 @@ fn a_refusal_says_what_is_missing_and_who_one_is() {
     let observer = text(&Caller::Known(known(Role::Observer)));
     assert_eq!(observer, "CancelJob needs the role submitter or admin; you are observer ada");
     let nobody = text(&Caller::Anonymous);
-    assert!(nobody.starts_with("CancelJob is not for everybody") && nobody.contains("ringtune login"), "{nobody}");
+    assert!(
+        nobody.starts_with("CancelJob is not for everybody") && nobody.contains("ringtune login"),
+        "{nobody}"
+    );
     assert_eq!(either(&[Role::Admin]), "admin");
     assert_eq!(either(&[Role::Submitter, Role::Observer, Role::Admin]), "submitter, observer or admin");
 }
 
 fn call(caller: Caller, own: bool) -> Call {
-    Call { caller, own, subject: Arc::default() }
+    Call { own, ..Call::new(caller, ([127, 0, 0, 1], 1).into(), None) }
 }
 
 #[test]

@@ -51,7 +51,9 @@ fn page(now: i64, limit: u32) -> NewestFirst {
 
 async fn tokens_are_kept_listed_and_forgotten(store: &dyn AccessStore) {
     for number in 1..=3 {
-        assert!(store.add_token(&token(number, TokenKind::Access, Role::Observer, "bob"), 3).await.expect("add"));
+        assert!(
+            store.add_token(&token(number, TokenKind::Access, Role::Observer, "bob"), 3).await.expect("add")
+        );
     }
     let fourth = token(4, TokenKind::Access, Role::Observer, "bob");
     assert!(!store.add_token(&fourth, 3).await.expect("add"), "there are as many as may be");
@@ -129,7 +131,11 @@ async fn who_was_revoked_needs_a_newer_token(store: &dyn AccessStore) {
     let now = Time(18 * HOUR);
     let gone = store.revoke_member(Role::Observer, "dora", now, 1).await.expect("revoke");
     assert_eq!(gone, Some(vec![bearer.id]));
-    assert_eq!(store.revoke_member(Role::Observer, "ella", now, 1).await.expect("revoke"), None, "one too many");
+    assert_eq!(
+        store.revoke_member(Role::Observer, "ella", now, 1).await.expect("revoke"),
+        None,
+        "one too many"
+    );
     assert_eq!(store.revoke_member(Role::Observer, "dora", now, 1).await.expect("again"), Some(Vec::new()));
     let revoked = store.revoked(now).await.expect("revoked");
     assert_eq!(revoked.members, [(Role::Observer, "dora".to_owned())].into());
@@ -164,7 +170,10 @@ async fn a_revoked_certificate_is_not_renewed(store: &dyn AccessStore) {
 
 async fn roots_know_who_depends_on_them(store: &dyn AccessStore) {
     let now = Time(150 * HOUR);
-    let at = |number: u8, name: &str, root| CertificateRecord { root, ..certificate(number, Role::Submitter, name) };
+    let at = |number: u8, name: &str, root| CertificateRecord {
+        root,
+        ..certificate(number, Role::Submitter, name)
+    };
     for one in [at(140, "flo", 7), at(141, "gus", 7), at(142, "hal", 8), at(143, "flo", 7)] {
         assert!(store.renew("00", &one).await.expect("put"));
     }

@@ -88,7 +88,10 @@ impl AccessStore for MemoryAccessStore {
             return Ok(Joined::NoToken);
         };
         let held = tables.certificates.values().filter(|one| {
-            one.role == Role::Worker && one.name == new.name && one.revoked.is_none() && one.expires > new.created
+            one.role == Role::Worker
+                && one.name == new.name
+                && one.revoked.is_none()
+                && one.expires > new.created
         });
         if let Some(until) = held.map(|one| one.expires).max().filter(|_| new.role == Role::Worker) {
             return Ok(Joined::Held(until));
@@ -155,7 +158,8 @@ impl AccessStore for MemoryAccessStore {
         }
         let is_theirs =
             |one: &TokenRecord| one.kind == TokenKind::Access && one.role == role && one.name == name;
-        let gone: Vec<TokenId> = tables.tokens.values().filter(|one| is_theirs(one)).map(|one| one.id).collect();
+        let gone: Vec<TokenId> =
+            tables.tokens.values().filter(|one| is_theirs(one)).map(|one| one.id).collect();
         tables.tokens.retain(|id, _| !gone.contains(id));
         Ok(Some(gone))
     }

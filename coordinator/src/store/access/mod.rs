@@ -3,7 +3,7 @@
 #[cfg(test)]
 pub(super) mod conformance;
 #[cfg(test)]
-mod memory;
+pub(crate) mod memory;
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,6 @@ use ringtune_security::{Revoked, Role, SecretHash, TokenId};
 
 use super::Error;
 use crate::core::Time;
-
-#[cfg(test)]
-pub(crate) use memory::MemoryAccessStore;
 
 /// What a token is good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -217,11 +217,7 @@ async fn join(
     Ok(Joined::Done)
 }
 
-async fn renew(
-    connection: &mut SqliteConnection,
-    old: &str,
-    new: &CertificateRecord,
-) -> Result<bool, Error> {
+async fn renew(connection: &mut SqliteConnection, old: &str, new: &CertificateRecord) -> Result<bool, Error> {
     let mut transaction = connection.begin().await?;
     let query = "SELECT 1 FROM certificates WHERE serial = ?1 AND revoked IS NOT NULL \
                  UNION ALL SELECT 1 FROM revoked_serials WHERE serial = ?1 \
@@ -237,10 +233,7 @@ async fn renew(
     Ok(true)
 }
 
-async fn insert_certificate(
-    connection: &mut SqliteConnection,
-    new: &CertificateRecord,
-) -> Result<(), Error> {
+async fn insert_certificate(connection: &mut SqliteConnection, new: &CertificateRecord) -> Result<(), Error> {
     let query = "INSERT INTO certificates (serial, role, name, created, expires, root, revoked) \
                  VALUES (?, ?, ?, ?, ?, ?, ?)";
     sqlx::query(query)
