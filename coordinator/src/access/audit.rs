@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use ringtune_shared::daemon::logging::AUDIT;
 use tracing::info;
 
 use super::caller::{Call, Caller, Proof};
@@ -35,7 +36,7 @@ impl Audit {
             Caller::Anonymous | Caller::Open => ("", "", String::new()),
         };
         info!(
-            target: "audit",
+            target: AUDIT,
             method = self.method,
             subject = self.call.subject(),
             role,
