@@ -20,6 +20,10 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
+    access::{
+        Access,
+        table::{self, TableError},
+    },
     contents::{self, Contents, Limits, RoomLimits},
     core, disk, grpc, http,
     metrics::Metrics,
@@ -64,6 +68,9 @@ pub enum Error {
     /// The gRPC server.
     #[error(transparent)]
     Grpc(#[from] grpc::Error),
+    /// Something is served of which nobody said who may have it.
+    #[error(transparent)]
+    Table(#[from] TableError),
     /// The HTTP server.
     #[error("HTTP: {0}")]
     Http(#[source] io::Error),
@@ -117,6 +124,7 @@ impl Daemon {
     pub async fn start(settings: Settings, launch: Launch, shutdown: Shutdown) -> Result<Self, Error> {
         // 1. What can be refused at once.
         settings.validate()?;
+        table::check_http(http::ROUTES.iter().map(|route| (route.method.as_str(), route.path)))?;
         open_files::raise(&settings.limits);
         let state_dir = settings.storage.state_dir.clone();
         let state = tokio::task::spawn_blocking(move || StateFolder::open(&state_dir)).await??;
@@ -137,6 +145,10 @@ impl Daemon {
         let contents = tokio::task::spawn_blocking(move || Contents::open(&folder, limits)).await??;
         // 3. The state, and its servers.
         let options = options(&settings);
+        let access = match &pki {
+            Some(pki) => Access::secured(pki.clone(), store.clone(), metrics.clone()).await?,
+            None => Access::plain(metrics.clone()),
+        };
         let (handle, state_loop) =
             service::start(service::Settings { options, store, metrics: metrics.clone() }).await?;
         let readiness = http::Readiness::default();
@@ -152,7 +164,7 @@ impl Daemon {
             http_listener,
             metrics.clone(),
             readiness.clone(),
-            Arc::new(http::KnownCallers),
+            Arc::new(access.clone()),
             end.clone().cancelled_owned(),
         ));
         let for_disk = metrics.clone();
@@ -161,6 +173,7 @@ impl Daemon {
             grpc::Options {
                 handle,
                 contents,
+                access,
                 metrics,
                 welcome: welcome(&settings),
                 call_limit: Duration::from_secs_f64(settings.limits.call_seconds),

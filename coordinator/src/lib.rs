@@ -1,5 +1,6 @@
 //! The Ringtune coordinator: keeps jobs, hands out ranks, serves the API.
 
+pub mod access;
 pub mod arguments;
 pub mod backup;
 pub mod contents;

@@ -4,17 +4,20 @@
 //! DIR/backup.json        what the backup is; written last, so that a backup without it is not whole
 //! DIR/ringtune.sqlite    the database, as it was at one moment
 //! DIR/contents/sha256/…  every content that it names
+//! DIR/authority/…        the roots of the cluster's own authority with their keys, where there is one
 //! ```
 //!
 //! A content never changes, so contents are copied before the database, and those that came meanwhile after it. One whose
 //! job was deleted in between is gone for good: then the database is copied again.
 
+mod authority;
 mod contents;
 mod error;
 mod restore;
 mod take;
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -49,6 +52,9 @@ pub struct Manifest {
     pub contents: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// The roots of the cluster's own authority: file names, and what is in them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    authority: BTreeMap<String, ContentHash>,
     /// Contents that jobs name and that were not to be had, or were damaged.
     pub missing: Vec<ContentHash>,
 }

@@ -4,6 +4,7 @@ use std::{fs, io, path::Path};
 
 use super::{
     CONTENTS, DATABASE, Error, FORMAT, MANIFEST, Manifest, Progress,
+    authority::{self, AUTHORITY},
     contents::{self, Copied},
     hash_of_file, is_empty, sync_folder,
 };
@@ -37,7 +38,9 @@ pub fn restore(from: &Path, state_dir: &Path, progress: Progress<'_>) -> Result<
         for name in [COMING, "ringtune.sqlite.tmp-wal", "ringtune.sqlite.tmp-shm"] {
             let _ = fs::remove_file(state_dir.join(name));
         }
-        let _ = fs::remove_dir_all(state_dir.join(CONTENTS));
+        for name in [CONTENTS, AUTHORITY] {
+            let _ = fs::remove_dir_all(state_dir.join(name));
+        }
     }
     outcome.map(|()| manifest)
 }
@@ -68,7 +71,9 @@ fn copy_all(from: &Path, state_dir: &Path, manifest: &Manifest, progress: Progre
     {
         return Err(not_whole(format!("the content {hash}, which a job names, is not there")));
     }
-    // 3. From here on it is a state folder.
+    // 3. Who signs.
+    authority::restore(from, state_dir, &manifest.authority)?;
+    // 4. From here on it is a state folder.
     fs::File::open(&coming).and_then(|file| file.sync_all()).map_err(Error::at("sync", &coming))?;
     let database = state_dir.join(DATABASE);
     fs::rename(&coming, &database).map_err(Error::at("rename to", &database))?;

@@ -9,7 +9,7 @@ use std::{
 use ringtune_shared::{files::write_atomically, ids::ContentHash, version::VERSION};
 
 use super::{
-    DATABASE, Error, FORMAT, MANIFEST, Manifest, Progress,
+    DATABASE, Error, FORMAT, MANIFEST, Manifest, Progress, authority,
     contents::{self, Copied},
     hash_of_file, is_empty, sync_folder,
 };
@@ -55,7 +55,9 @@ pub fn take(state_dir: &Path, to: &Path, progress: Progress<'_>) -> Result<Manif
         }
         fs::remove_file(&copy).map_err(Error::at("remove", &copy))?;
     };
-    // 3. From here on it is a backup.
+    // 3. Who signs. After the database: no certificate in it is of a root that is not here.
+    let authority = authority::take(state_dir, to)?;
+    // 4. From here on it is a backup.
     fs::File::open(&copy).and_then(|file| file.sync_all()).map_err(Error::at("sync", &copy))?;
     sync_folder(to)?;
     let manifest = Manifest {
@@ -65,6 +67,7 @@ pub fn take(state_dir: &Path, to: &Path, progress: Progress<'_>) -> Result<Manif
         database_sha256: hash_of_file(&copy)?,
         contents: copies.whole.len() as u64,
         bytes: copies.whole.values().sum(),
+        authority,
         missing,
     };
     let text = serde_json::to_string_pretty(&manifest)

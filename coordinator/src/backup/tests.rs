@@ -172,3 +172,37 @@ fn a_backup_that_is_cut_changed_or_of_another_time_is_refused_and_leaves_nothing
     };
     said(spoiled(newer_schema), "has schema 99");
 }
+
+#[test]
+fn who_signs_goes_along_and_stays_private() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (state, to, back) = (State::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = state.path().join(authority::AUTHORITY);
+    let now = std::time::SystemTime::now();
+    let mut made = ringtune_security::Authority::open_or_make(&folder, now).unwrap();
+    made.rotate(now).unwrap();
+    fs::write(folder.join(".tmp123"), "half").unwrap();
+    let to = to.path().join("backup");
+    let manifest = take(state.path(), &to, &mut |_, _| ()).unwrap();
+    assert_eq!(manifest.authority.keys().collect::<Vec<_>>(), ["root-0001.pem", "root-0002.pem"]);
+    let into = back.path().join("state");
+    restore(&to, &into, &mut |_, _| ()).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for folder in [to.join(authority::AUTHORITY), into.join(authority::AUTHORITY)] {
+        assert_eq!((mode(&folder), mode(&folder.join("root-0001.pem"))), (0o700, 0o600));
+    }
+    let read = ringtune_security::Authority::open_or_make(&into.join(authority::AUTHORITY), now).unwrap();
+    assert_eq!((read.cluster(), read.hash(), read.numbers()), (made.cluster(), made.hash(), made.numbers()));
+    // One that was cut, or is not there, is no backup.
+    let root = to.join(authority::AUTHORITY).join("root-0002.pem");
+    for damage in [Some("short"), None] {
+        match damage {
+            Some(text) => fs::write(&root, text).unwrap(),
+            None => fs::remove_file(&root).unwrap(),
+        }
+        let again = back.path().join("again");
+        let error = restore(&to, &again, &mut |_, _| ()).unwrap_err();
+        assert!(matches!(error, Error::NotWhole { .. }), "{error}");
+        assert!(is_empty(&again, &["lock"]).unwrap());
+    }
+}

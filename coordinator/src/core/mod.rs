@@ -43,10 +43,10 @@ pub use record::{
     AnyFloat, ArtifactRecord, Checkpoint, EventBody, EventKind, JobEvent, LogLevel, Progress, ProgressStage,
     StepRecord,
 };
-pub use refusal::Refusal;
+pub use refusal::{REQUEST_OWNER, Refusal};
 pub use session::{Sender, SessionId};
 pub use stop::{Goal, Stop};
 pub use time::Time;
 pub use verification::{Difference, Verification};
-pub use waiting::Waiting;
+pub use waiting::{BEHIND_ANOTHER, Waiting};
 pub use worker::{Capabilities, Place, Worker, WorkerState};

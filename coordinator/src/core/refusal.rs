@@ -3,6 +3,9 @@
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
 use ringtune_shared::version::Misfit;
 
+/// Between whose a request is and what the client called it.
+pub const REQUEST_OWNER: char = '\u{1f}';
+
 /// Why an input was not accepted. The state is as it was before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -28,9 +31,9 @@ pub enum Refusal {
     #[error("job {0} is not queued or active")]
     NotActive(JobId),
     /// The request id names a job that was asked for with another spec or queue.
-    #[error("request_id {request_id:?} was used for job {job} with another spec or queue")]
+    #[error("request_id {:?} was used for job {job} with another spec or queue", as_given(request_id))]
     RequestReused {
-        /// As given.
+        /// As given, behind whose it is, where that is known: see [`REQUEST_OWNER`].
         request_id: String,
         /// The job it names.
         job: JobId,
@@ -73,6 +76,11 @@ pub enum Refusal {
     /// The session is not the worker's newest one.
     #[error("the session was replaced or is over")]
     StaleSession,
+}
+
+/// What the client itself called its request.
+fn as_given(request_id: &str) -> &str {
+    request_id.split_once(REQUEST_OWNER).map_or(request_id, |(_, id)| id)
 }
 
 fn at_epoch(now: &Option<Epoch>) -> String {

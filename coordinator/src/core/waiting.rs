@@ -7,6 +7,9 @@ use super::job::Job;
 use super::job_state::JobState;
 use super::scheduler::{ClassWish, Problem, choose_class};
 
+/// Why a job waits that another one keeps waiting, for whoever is not to know which.
+pub const BEHIND_ANOTHER: &str = "waiting for workers: another job comes first";
+
 /// The answer for any number of jobs, as of one state of the cluster.
 pub struct Waiting<'a> {
     cluster: &'a Cluster,

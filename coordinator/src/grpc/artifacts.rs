@@ -15,9 +15,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::access::call_of;
 use super::ids::job_id;
 use super::status::{FailedRequest, shutting_down, too_many};
 use super::{Api, blocking, incoming::Parts, outbound, outgoing};
+use crate::access::{Call, Denied, Reach, Reason};
 use crate::contents::{self, Claim, Committed, Range, Upload};
 use crate::core::{ArtifactRecord, OtherEpoch, Time};
 use crate::service::Error;
@@ -56,13 +58,18 @@ impl ArtifactService for Artifacts {
         &self,
         request: Request<Streaming<v1::UploadRequest>>,
     ) -> Result<Response<v1::UploadResponse>, Status> {
+        let call = call_of(&request);
         let mut parts = Parts::new(request.into_inner(), self.0.idle_limit, self.0.shutdown.clone());
         let Some(Part::Header(header)) = parts.next().await? else {
             return Err(FailedRequest::from(FieldError::new("header", "must be the first part")).into());
         };
         let header = Header::read(header).map_err(FailedRequest::from)?;
-        if let Some((job, _)) = &header.place {
-            self.check_active(*job, header.epoch).await?;
+        match &header.place {
+            Some((job, name)) => {
+                call.about(format_args!("{job} {name}"));
+                self.check_active(&call, *job, header.epoch).await?;
+            }
+            None => self.check_unlisted(&call)?,
         }
         // What is found or becomes whole here does not go before its job has it.
         let claim = self.0.images.hold(header.hash).await;
@@ -87,7 +94,7 @@ impl ArtifactService for Artifacts {
         let limit = super::DOWNLOADS;
         let permit =
             self.0.downloads.clone().try_acquire_owned().map_err(|_| too_many("downloads", limit))?;
-        let (artifact, range) = self.open(request.into_inner()).await?;
+        let (artifact, range) = self.open(&call_of(&request), request.into_inner()).await?;
         let download =
             Download { range, artifact: Some(artifact), shutdown: self.0.shutdown.clone(), _permit: permit };
         let chunks = futures::stream::unfold(Some(download), Download::next);
@@ -98,8 +105,11 @@ impl ArtifactService for Artifacts {
         &self,
         request: Request<v1::DeleteArtifactRequest>,
     ) -> Result<Response<v1::DeleteArtifactResponse>, Status> {
+        let call = call_of(&request);
         let v1::DeleteArtifactRequest { job_id: job, name, epoch } = request.into_inner();
         let job = job_id(&job)?;
+        call.about(format_args!("{job} {name}"));
+        self.check_place(&call, job, epoch.map(Epoch)).await?;
         check_file_name(&name)
             .map_err(|error| FailedRequest::from(FieldError::new("name", error.to_string())))?;
         self.0.images.drop_artifact(job, name, epoch.map(Epoch)).await?;
@@ -110,22 +120,51 @@ impl ArtifactService for Artifacts {
         &self,
         request: Request<v1::ListArtifactsRequest>,
     ) -> Result<Response<v1::ListArtifactsResponse>, Status> {
-        Ok(Response::new(self.page_of_artifacts(request.into_inner()).await?))
+        let call = call_of(&request);
+        Ok(Response::new(self.page_of_artifacts(&call, request.into_inner()).await?))
     }
 }
 
 impl Artifacts {
     /// Refuses a file for an ended job, or from a ring that is no more, before its bytes come.
-    async fn check_active(&self, job: JobId, epoch: Option<Epoch>) -> Result<(), FailedRequest> {
-        if let Some(job) = self.0.handle.cluster().job(job) {
-            return Ok(job.check_epoch(epoch).map_err(|refusal| {
-                self.0.metrics.other_epoch(OtherEpoch::Upload);
-                Error::Refused(refusal)
-            })?);
+    async fn check_active(&self, call: &Call, job: JobId, epoch: Option<Epoch>) -> Result<(), FailedRequest> {
+        let Some(active) = self.0.handle.cluster().job(job).cloned() else {
+            // It ended, or there never was one.
+            let job = self.0.job(call, job).await?;
+            return Err(Error::AlreadyEnded { job: job.id, state: job.state }.into());
+        };
+        if matches!(call.reach(), Reach::Owner(_) | Reach::Nothing) {
+            self.0.check_reach(call, job).await?;
         }
-        // It ended, or there never was one.
-        let job = self.0.handle.job(job).await?;
-        Err(Error::AlreadyEnded { job: job.id, state: job.state }.into())
+        // Of a worker the epoch first: one that its ring left behind hears of that in a moment.
+        active.check_epoch(epoch).map_err(|refusal| {
+            self.0.metrics.other_epoch(OtherEpoch::Upload);
+            Error::Refused(refusal)
+        })?;
+        self.0.check_files(call, job).await
+    }
+
+    /// Refuses to take a file off a job for whoever has nothing to do with it.
+    async fn check_place(&self, call: &Call, job: JobId, epoch: Option<Epoch>) -> Result<(), FailedRequest> {
+        if let Reach::Worker(_) = call.reach()
+            && let Some(active) = self.0.handle.cluster().job(job).cloned()
+        {
+            // The epoch first: see above.
+            active.check_epoch(epoch).map_err(|refusal| {
+                self.0.metrics.other_epoch(OtherEpoch::Deletion);
+                Error::Refused(refusal)
+            })?;
+        }
+        self.0.check_files(call, job).await
+    }
+
+    /// Files of no job are for jobs to come, which workers do not submit.
+    fn check_unlisted(&self, call: &Call) -> Result<(), FailedRequest> {
+        if !matches!(call.reach(), Reach::Worker(_)) {
+            return Ok(());
+        }
+        let text = "header.job_id: is missing; workers send files of jobs in which they have a place";
+        Err(self.0.deny(Denied::new(Reason::Worker, text)))
     }
 
     /// A header alone: how much is there? All bytes of an upload that only lacks its check count too.
@@ -227,7 +266,12 @@ impl Artifacts {
         self.0.images.keep(record, claim).await
     }
 
-    async fn open(&self, request: v1::DownloadRequest) -> Result<(v1::Artifact, Range), FailedRequest> {
+    /// Whoever knows the hash of a content may read it.
+    async fn open(
+        &self,
+        call: &Call,
+        request: v1::DownloadRequest,
+    ) -> Result<(v1::Artifact, Range), FailedRequest> {
         let offset = unsigned("offset", request.offset)?;
         let length: u64 = unsigned("length", request.length)?;
         let store = self.0.handle.store();
@@ -238,7 +282,7 @@ impl Artifacts {
             }
             Some(Source::JobFile(v1::JobFile { job_id, name })) => {
                 let job = parse("job_file.job_id", &job_id)?;
-                let job = self.0.handle.job(job).await?.id;
+                let job = self.0.job(call, job).await?.id;
                 let artifact =
                     store.artifact(job, &name).await?.ok_or(Error::NoSuchArtifact { job, name })?;
                 (artifact.hash, Some(artifact))
@@ -246,7 +290,13 @@ impl Artifacts {
             Some(Source::Uri(uri)) => {
                 let hash =
                     ContentHash::from_uri(&uri).map_err(|error| FieldError::new("uri", error.to_string()))?;
-                (hash, store.artifact_of_content(hash).await?)
+                let listed = store.artifact_of_content(hash).await?;
+                // In which job it is listed, and as what, is for those who reach that job.
+                let listed = match listed {
+                    Some(artifact) if self.0.check_reach(call, artifact.job).await.is_err() => None,
+                    listed => listed,
+                };
+                (hash, listed)
             }
         };
         let contents = self.0.contents.clone();

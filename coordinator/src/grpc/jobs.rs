@@ -10,11 +10,14 @@ use ringtune_shared::job::{JobSpec, QueueSpec};
 use tonic::{Request, Response, Status};
 use tonic_types::FieldViolation;
 
+use super::access::call_of;
 use super::ids::job_id;
+use super::reach::be_discreet;
 use super::references::Ties;
 use super::status::{FailedRequest, bad_queue, bad_request, bad_spec};
 use super::watches::{self, Answers};
 use super::{Api, outbound};
+use crate::access::Call;
 use crate::core::{NewJob, RequestKey};
 
 /// Characters of a request id.
@@ -32,10 +35,12 @@ impl JobService for Jobs {
         &self,
         request: Request<v1::CreateJobRequest>,
     ) -> Result<Response<v1::CreateJobResponse>, Status> {
+        let call = call_of(&request);
         let request = request.into_inner();
         let wire = request.spec.unwrap_or_default();
-        let queue = queue_from_wire(request.queue).map_err(bad_queue)?;
-        let key = request_key(request.request_id, &wire, &queue).map_err(FailedRequest::from)?;
+        let mut queue = queue_from_wire(request.queue).map_err(bad_queue)?;
+        queue.owner = call.owner(queue.owner).map_err(|denied| self.0.deny(denied))?;
+        let key = request_key(&call, request.request_id, &wire, &queue).map_err(FailedRequest::from)?;
         let mut spec = spec_from_wire(wire).map_err(bad_spec)?;
         spec.check_paths().map_err(bad_spec)?;
         let mut ties = Ties::default();
@@ -45,7 +50,9 @@ impl JobService for Jobs {
         let resumed = self.0.images.resumed(&mut ties, &spec).await.map_err(bad_request)?;
         let (id, spec, queue) = (JobId::new(), Arc::new(spec), Arc::new(queue));
         let new = NewJob { id, spec, queue, request: key, resumed };
-        let job = self.0.images.create_job(new, ties).await?;
+        let mut job = self.0.images.create_job(new, ties).await?;
+        be_discreet(&call, Arc::make_mut(&mut job));
+        call.about(job.id);
         Ok(Response::new(v1::CreateJobResponse { job: Some(outbound::job(&job)) }))
     }
 
@@ -53,7 +60,9 @@ impl JobService for Jobs {
         &self,
         request: Request<v1::VerifyJobRequest>,
     ) -> Result<Response<v1::VerifyJobResponse>, Status> {
-        let job = self.create_verification(request.into_inner()).await?;
+        let call = call_of(&request);
+        let mut job = self.create_verification(&call, request.into_inner()).await?;
+        be_discreet(&call, Arc::make_mut(&mut job));
         Ok(Response::new(v1::VerifyJobResponse { job: Some(outbound::job(&job)) }))
     }
 
@@ -61,7 +70,8 @@ impl JobService for Jobs {
         &self,
         request: Request<v1::GetJobRequest>,
     ) -> Result<Response<v1::GetJobResponse>, Status> {
-        let job = self.job(&request.into_inner().job_id).await?;
+        let call = call_of(&request);
+        let job = self.0.job(&call, job_id(&request.into_inner().job_id)?).await?;
         Ok(Response::new(v1::GetJobResponse { job: Some(outbound::job(&job)) }))
     }
 
@@ -69,15 +79,19 @@ impl JobService for Jobs {
         &self,
         request: Request<v1::ListJobsRequest>,
     ) -> Result<Response<v1::ListJobsResponse>, Status> {
-        Ok(Response::new(self.page_of_jobs(request.into_inner()).await?))
+        let call = call_of(&request);
+        Ok(Response::new(self.page_of_jobs(&call, request.into_inner()).await?))
     }
 
     async fn cancel_job(
         &self,
         request: Request<v1::CancelJobRequest>,
     ) -> Result<Response<v1::CancelJobResponse>, Status> {
+        let call = call_of(&request);
         let request = request.into_inner();
         let id = job_id(&request.job_id)?;
+        call.about(id);
+        self.0.check_reach(&call, id).await?;
         let job = self.0.handle.cancel_job(id, request.reason).await.map_err(FailedRequest::from)?;
         Ok(Response::new(v1::CancelJobResponse { job: Some(outbound::job(&job)) }))
     }
@@ -100,7 +114,10 @@ impl JobService for Jobs {
         &self,
         request: Request<v1::DeleteJobRequest>,
     ) -> Result<Response<v1::DeleteJobResponse>, Status> {
+        let call = call_of(&request);
         let id = job_id(&request.into_inner().job_id)?;
+        call.about(id);
+        self.0.check_reach(&call, id).await?;
         self.0.images.delete_job(id).await?;
         Ok(Response::new(v1::DeleteJobResponse {}))
     }
@@ -109,36 +126,34 @@ impl JobService for Jobs {
         &self,
         request: Request<v1::WatchJobRequest>,
     ) -> Result<Response<Self::WatchJobStream>, Status> {
-        Ok(Response::new(watches::watch_job(&self.0, request.into_inner()).await?))
+        Ok(Response::new(watches::watch_job(&self.0, &call_of(&request), request.into_inner()).await?))
     }
 
     async fn watch_jobs(
         &self,
         request: Request<v1::WatchJobsRequest>,
     ) -> Result<Response<Self::WatchJobsStream>, Status> {
-        Ok(Response::new(watches::watch_jobs(&self.0, request.into_inner()).await?))
+        Ok(Response::new(watches::watch_jobs(&self.0, &call_of(&request), request.into_inner()).await?))
     }
 
     async fn list_steps(
         &self,
         request: Request<v1::ListStepsRequest>,
     ) -> Result<Response<v1::ListStepsResponse>, Status> {
-        Ok(Response::new(self.page_of_steps(request.into_inner()).await?))
+        let call = call_of(&request);
+        Ok(Response::new(self.page_of_steps(&call, request.into_inner()).await?))
     }
 
     async fn list_events(
         &self,
         request: Request<v1::ListEventsRequest>,
     ) -> Result<Response<v1::ListEventsResponse>, Status> {
-        Ok(Response::new(self.page_of_events(request.into_inner()).await?))
+        let call = call_of(&request);
+        Ok(Response::new(self.page_of_events(&call, request.into_inner()).await?))
     }
 }
 
 impl Jobs {
-    async fn job(&self, text: &str) -> Result<crate::core::Job, FailedRequest> {
-        Ok(self.0.handle.job(job_id(text)?).await?)
-    }
-
     /// How many images an epoch of the job shows, where all of them are uploaded. Those that are must be here.
     pub(super) async fn check_images(
         &self,
@@ -180,8 +195,14 @@ pub(super) fn check_request_id(id: &str) -> Result<(), FieldError> {
 }
 
 /// The key of a request: its id and the hash of the spec as sent, and of the queue where it says anything.
-fn request_key(id: String, spec: &v1::JobSpec, queue: &QueueSpec) -> Result<Option<RequestKey>, FieldError> {
+fn request_key(
+    call: &Call,
+    id: String,
+    spec: &v1::JobSpec,
+    queue: &QueueSpec,
+) -> Result<Option<RequestKey>, FieldError> {
     check_request_id(&id)?;
+    let id = call.own_request(id);
     // Without maps in it, equal specs have equal bytes; the map of a queue is put in order.
     let mut sent = spec.encode_to_vec();
     if *queue != QueueSpec::default() {

@@ -3,6 +3,7 @@
 //! Invariant: ids and numbers from outside are parsed here, once; errors become statuses in
 //! `status.rs` alone; calls are counted, bounded and traced by layers, not by handlers.
 
+mod access;
 mod allowance;
 mod artifacts;
 mod cluster;
@@ -14,6 +15,7 @@ mod limits;
 mod lists;
 mod outbound;
 mod outgoing;
+mod reach;
 mod references;
 mod status;
 mod trust;
@@ -25,8 +27,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringtune_proto::v1::{
-    self, artifact_service_server::ArtifactServiceServer, cluster_service_server::ClusterServiceServer,
-    job_service_server::JobServiceServer, worker_service_server::WorkerServiceServer,
+    self, access_service_server::AccessServiceServer, artifact_service_server::ArtifactServiceServer,
+    cluster_service_server::ClusterServiceServer, job_service_server::JobServiceServer,
+    worker_service_server::WorkerServiceServer,
 };
 use ringtune_security::Listener;
 use tokio::sync::Semaphore;
@@ -36,6 +39,7 @@ use tonic::transport::Server;
 use tower_http::trace::TraceLayer;
 use tracing::warn;
 
+use crate::access::{Access, table};
 use crate::contents::Contents;
 use crate::metrics::{Layer as MetricsLayer, Metrics};
 use crate::network::activity::ActivityLayer;
@@ -72,6 +76,8 @@ pub struct Options {
     pub contents: Contents,
     /// What is counted.
     pub metrics: Metrics,
+    /// Who may do what.
+    pub access: Access,
     /// What each worker is told first.
     pub welcome: v1::Welcome,
     /// How long a call with a single answer may take.
@@ -92,6 +98,7 @@ struct Api {
     contents: Contents,
     images: Arc<References>,
     metrics: Metrics,
+    access: Access,
     welcome: v1::Welcome,
     pki: Option<Pki>,
     watches: Arc<Semaphore>,
@@ -103,6 +110,9 @@ struct Api {
 /// Why the server could not be set up or broke.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Something is served of which nobody said who may call it.
+    #[error(transparent)]
+    Table(#[from] table::TableError),
     /// The API's own description is not readable.
     #[error("reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -117,14 +127,16 @@ pub enum Error {
 /// # Errors
 /// See [`Error`].
 pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
-    let Options { handle, contents, metrics, welcome, pki, shutdown, .. } = options;
+    table::check_grpc()?;
+    let Options { handle, contents, metrics, access, welcome, pki, shutdown, .. } = options;
     let images = Arc::new(References::new(handle.clone(), contents.clone()));
-    let sweeper = tokio::spawn(sweep(images.clone()));
+    let sweeper = tokio::spawn(sweep(images.clone(), access.clone()));
     let api = Arc::new(Api {
         handle,
         contents,
         images,
         metrics: metrics.clone(),
+        access: access.clone(),
         welcome,
         pki,
         watches: Arc::new(Semaphore::new(WATCHES)),
@@ -137,6 +149,7 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
     health.set_serving::<ClusterServiceServer<cluster::Cluster>>().await;
     health.set_serving::<ArtifactServiceServer<artifacts::Artifacts>>().await;
     health.set_serving::<WorkerServiceServer<workers::Workers>>().await;
+    health.set_serving::<AccessServiceServer<access::AccessCalls>>().await;
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(ringtune_proto::FILE_DESCRIPTOR_SET)
@@ -158,6 +171,7 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
         .layer(ActivityLayer)
         .layer(TraceLayer::new_for_grpc())
         .layer(MetricsLayer(metrics))
+        .layer(access::AccessLayer(access))
         .layer(limits::CallLimitLayer(options.call_limit))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
@@ -165,6 +179,7 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
         .add_service(JobServiceServer::new(jobs::Jobs(api.clone())))
         .add_service(ClusterServiceServer::new(cluster::Cluster(api.clone())))
         .add_service(ArtifactServiceServer::new(artifacts::Artifacts(api.clone())))
+        .add_service(AccessServiceServer::new(access::AccessCalls(api.clone())))
         .add_service(WorkerServiceServer::new(workers::Workers(api)))
         .serve_with_incoming_shutdown(listener, shutdown.cancelled_owned())
         .await;
@@ -172,13 +187,16 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
     Ok(served?)
 }
 
-/// Looks for files that nobody wants, for ever.
-async fn sweep(references: Arc<References>) {
+/// Looks for files that nobody wants, and for tokens and certificates that have expired, for ever.
+async fn sweep(references: Arc<References>, access: Access) {
     let mut ticker = tokio::time::interval(SWEEP);
     loop {
         ticker.tick().await;
         if let Err(failed) = references.sweep(SystemTime::now()).await {
             warn!(status = %Status::from(failed), "could not look for unwanted files");
+        }
+        if let Err(error) = access.sweep().await {
+            warn!(%error, "could not remove expired tokens and certificates");
         }
     }
 }

@@ -9,6 +9,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 
 use super::allowance::Flood;
+use crate::access::{self, Denied, Reason};
 use crate::core::Refusal;
 use crate::{contents, service, store};
 
@@ -103,6 +104,12 @@ impl From<store::Error> for FailedRequest {
     }
 }
 
+impl From<access::Error> for FailedRequest {
+    fn from(error: access::Error) -> Self {
+        Self(access_status(&error))
+    }
+}
+
 impl From<FieldError> for FailedRequest {
     fn from(error: FieldError) -> Self {
         Self(bad_field(&error))
@@ -141,6 +148,40 @@ fn service_status(error: &service::Error) -> Status {
         }
         E::TooSlow { .. } => retry_later(Code::Aborted, &message, Duration::from_secs(1)),
         E::ShuttingDown => shutting_down(),
+    }
+}
+
+/// The caller may not, or nobody knows who it is.
+pub(super) fn denied(denied: &Denied) -> Status {
+    let code = match denied.reason {
+        Reason::NoIdentity | Reason::Certificate | Reason::Token => Code::Unauthenticated,
+        Reason::TooManyTokens => return quota("wrong tokens", denied.text.clone()),
+        Reason::Role | Reason::Worker | Reason::Owner => Code::PermissionDenied,
+        Reason::Method => Code::Unimplemented,
+    };
+    let reason = format!("ACCESS_{}", denied.reason.as_str().to_ascii_uppercase());
+    let details = ErrorDetails::with_error_info(reason, DOMAIN, HashMap::new());
+    Status::with_error_details(code, denied.text.clone(), details)
+}
+
+fn access_status(error: &access::Error) -> Status {
+    use access::Error as E;
+    let message = error.to_string();
+    match error {
+        E::Denied(why) => denied(why),
+        E::Store(error) => store_status(error),
+        E::Field { field, problem } => bad_field(&FieldError::new(*field, problem.clone())),
+        E::TooMany { what, .. } => {
+            let details = ErrorDetails::with_quota_failure_violation(*what, message.clone());
+            Status::with_error_details(Code::ResourceExhausted, message, details)
+        }
+        E::NothingAuthenticated => precondition("NOT_SECURED", "security".to_owned(), message),
+        E::FromElsewhere => precondition("NO_AUTHORITY", "security.certificate".to_owned(), message),
+        E::InUse { .. } | E::Roots(_) => precondition("AUTHORITY", "roots".to_owned(), message),
+        E::Pki(_) | E::Unpredictable(_) | E::Interrupted => {
+            tracing::error!(%error, "a certificate or token could not be made or changed");
+            Status::internal(message)
+        }
     }
 }
 

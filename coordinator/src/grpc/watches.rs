@@ -16,6 +16,7 @@ use super::ids::job_id;
 use super::outbound;
 use super::status::{FailedRequest, shutting_down, too_many};
 use super::{Api, WATCHES};
+use crate::access::Call;
 use crate::core::Time;
 use crate::service::{Clock, ManyNews, News, Watch, WatchMany};
 
@@ -92,9 +93,11 @@ fn sign_of_life(now: Time) -> v1::SignOfLife {
 
 pub(super) async fn watch_job(
     api: &Api,
+    call: &Call,
     request: v1::WatchJobRequest,
 ) -> Result<Answers<v1::WatchJobResponse>, FailedRequest> {
     let id = job_id(&request.job_id)?;
+    api.check_reach(call, id).await?;
     let place = place(api)?;
     let watch = api.handle.watch_job(id, request.after_sequence).await?;
     Ok(stream(watch, place, api.handle.clock(), api.shutdown.clone()))
@@ -102,11 +105,12 @@ pub(super) async fn watch_job(
 
 pub(super) async fn watch_jobs(
     api: &Api,
+    call: &Call,
     request: v1::WatchJobsRequest,
 ) -> Result<Answers<v1::WatchJobsResponse>, FailedRequest> {
     let named = named(&request.job_ids)?;
     let place = place(api)?;
-    let watch = api.handle.watch_jobs(&named).await?;
+    let watch = api.handle.watch_jobs(&named, call.only_of()).await?;
     Ok(stream(watch, place, api.handle.clock(), api.shutdown.clone()))
 }
 

@@ -12,6 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::debug;
 
+use super::access::{call_of, check_worker};
 use super::allowance::Allowance;
 use super::status::{FailedRequest, bad_field, shutting_down, too_much};
 use super::trust::{Revocation, TrustNews};
@@ -39,6 +40,7 @@ impl WorkerService for Workers {
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let revocation = Revocation::of(self.0.pki.as_ref(), request.extensions().get::<Peer>())?;
+        let call = call_of(&request);
         let mut up = request.into_inner();
         let first = tokio::time::timeout(HELLO_LIMIT, up.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no hello came"))??;
@@ -48,6 +50,8 @@ impl WorkerService for Workers {
         };
         let hello = inbound::hello(hello).map_err(FailedRequest::from)?;
         let (out, told) = mpsc::channel(WAITING);
+        call.about(hello.worker);
+        check_worker(&call, hello.worker).map_err(|denied| self.0.deny(denied))?;
         let sender = self.0.handle.hello(hello, out).await.map_err(FailedRequest::from)?;
 
         // Whichever direction ends first ends the other one.

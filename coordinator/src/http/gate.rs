@@ -1,7 +1,12 @@
 //! Who may read what on the HTTP port.
 
 use axum::http::{HeaderMap, Method, StatusCode, header};
-use ringtune_security::{Caller, Peer};
+use ringtune_security::Peer;
+
+use crate::access::{
+    self, Access, Reason, decide,
+    table::{self, Who},
+};
 
 /// Decides about requests.
 #[async_trait::async_trait]
@@ -19,31 +24,44 @@ pub trait Gate: Send + Sync + 'static {
     ) -> Result<(), (StatusCode, String)>;
 }
 
-/// Probes are for everybody, all else for those who are known by a certificate.
-#[derive(Debug, Clone, Copy)]
-pub struct KnownCallers;
-
-/// What says nothing of the cluster but that it is there.
-const FOR_ALL: [&str; 3] = ["/", "/healthz", "/readyz"];
-
+/// The table of who may call what decides.
 #[async_trait::async_trait]
-impl Gate for KnownCallers {
+impl Gate for Access {
     async fn allowed(
         &self,
         peer: &Peer,
-        _: Option<&str>,
-        _: &Method,
+        bearer: Option<&str>,
+        method: &Method,
         path: &str,
     ) -> Result<(), (StatusCode, String)> {
-        match &peer.caller {
-            Caller::Open | Caller::Known(_) => Ok(()),
-            _ if FOR_ALL.contains(&path) => Ok(()),
-            Caller::Anonymous => Err((
-                StatusCode::UNAUTHORIZED,
-                "a certificate of this cluster is needed here: `ringtune login` gets one".to_owned(),
-            )),
-            Caller::Refused(reason) => Err((StatusCode::UNAUTHORIZED, reason.to_string())),
+        if !self.is_secured() {
+            return Ok(());
         }
+        let row = table::http_row(method.as_str(), path);
+        // For what everybody may read, no token is looked at.
+        let bearer = bearer.filter(|_| row.is_none_or(|row| row.who != Who::Everybody));
+        let decided = match self.identify(&peer.caller, peer.address.ip(), bearer).await {
+            Ok(identified) => match decide(row, &identified.caller) {
+                // The router says what it does not have, to those whom it knows.
+                Err(denied) if denied.reason == Reason::Method => Ok(()),
+                decided => decided,
+            },
+            Err(access::Error::Denied(denied)) => Err(denied),
+            Err(error) => return Err((StatusCode::SERVICE_UNAVAILABLE, error.to_string())),
+        };
+        decided.map_err(|denied| {
+            self.count(&denied);
+            (status(denied.reason), denied.text)
+        })
+    }
+}
+
+fn status(reason: Reason) -> StatusCode {
+    match reason {
+        Reason::NoIdentity | Reason::Certificate | Reason::Token => StatusCode::UNAUTHORIZED,
+        Reason::TooManyTokens => StatusCode::TOO_MANY_REQUESTS,
+        Reason::Role | Reason::Worker | Reason::Owner => StatusCode::FORBIDDEN,
+        Reason::Method => StatusCode::NOT_FOUND,
     }
 }
 

@@ -22,7 +22,7 @@ use axum::{
 };
 use ringtune_security::{Connection, Listener, Peer};
 
-pub use self::gate::{Gate, KnownCallers};
+pub use self::gate::Gate;
 use crate::metrics::Metrics;
 use crate::network::activity::{self, ActivityLayer};
 

@@ -5,6 +5,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::access::Access;
 use crate::network::listen;
 use crate::settings::LimitSettings;
 
@@ -36,7 +37,8 @@ async fn probes_and_metrics_answer() {
     let (readiness, metrics) = (Readiness::default(), Metrics::new().unwrap());
     let listener = listen::http(tcp, None, &LimitSettings::default(), metrics.refusals()).unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let served = tokio::spawn(serve(listener, metrics, readiness.clone(), Arc::new(KnownCallers), async {
+    let gate = Arc::new(Access::plain(metrics.clone()));
+    let served = tokio::spawn(serve(listener, metrics, readiness.clone(), gate, async {
         let _ = stopped.await;
     }));
     assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
@@ -84,7 +86,7 @@ async fn the_gate_is_asked_for_every_path() {
 #[tokio::test]
 async fn a_request_that_comes_too_slowly_is_closed_and_counted() {
     let metrics = Metrics::new().unwrap();
-    let (address, _) = start(Arc::new(KnownCallers), &metrics, 0.3).await;
+    let (address, _) = start(Arc::new(Access::plain(metrics.clone())), &metrics, 0.3).await;
     let mut slow = TcpStream::connect(address).await.unwrap();
     let trickle = async {
         slow.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();

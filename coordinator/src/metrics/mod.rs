@@ -35,6 +35,7 @@ pub struct Metrics {
     /// What workers said that this version does not know, by what it was.
     pub unknown: IntCounterVec,
     other_epochs: IntCounterVec,
+    denied_calls: IntCounterVec,
     reformed: IntCounterVec,
     reform_seconds: HistogramVec,
     disk_free_bytes: IntGauge,
@@ -78,6 +79,13 @@ impl Metrics {
                 ),
                 &["what"],
             )?,
+            denied_calls: IntCounterVec::new(
+                Opts::new(
+                    "ringtune_denied_calls_total",
+                    "Calls that were not made because of who the caller is, or is not, by why",
+                ),
+                &["reason"],
+            )?,
             reformed: IntCounterVec::new(
                 Opts::new(
                     "ringtune_rings_reformed_total",
@@ -117,6 +125,7 @@ impl Metrics {
         registry.register(Box::new(metrics.uploaded_bytes.clone()))?;
         registry.register(Box::new(metrics.unknown.clone()))?;
         registry.register(Box::new(metrics.other_epochs.clone()))?;
+        registry.register(Box::new(metrics.denied_calls.clone()))?;
         registry.register(Box::new(metrics.reformed.clone()))?;
         registry.register(Box::new(metrics.reform_seconds.clone()))?;
         for gauge in [&metrics.disk_free_bytes, &metrics.disk_low, &metrics.store_failing] {
@@ -161,6 +170,11 @@ impl Metrics {
         self.other_epochs.with_label_values(&[what.as_str()]).inc();
     }
 
+    /// A call was not made because of who the caller is. `reason`: one of a few words.
+    pub fn call_denied(&self, reason: &'static str) {
+        self.denied_calls.with_label_values(&[reason]).inc();
+    }
+
     /// A ring is whole again after its members changed.
     pub fn ring_reformed(&self, ring: Reformed) {
         let change = if ring.planned { "planned" } else { "loss" };
@@ -188,7 +202,8 @@ impl Metrics {
 
 /// "JobService/GetJob" for a method that may be ours, "other" for what anybody can make up.
 fn method_of(path: &str) -> &str {
-    const SERVICES: [&str; 4] = ["JobService", "ClusterService", "ArtifactService", "WorkerService"];
+    const SERVICES: [&str; 5] =
+        ["JobService", "ClusterService", "ArtifactService", "WorkerService", "AccessService"];
     let Some(method) = path.strip_prefix("/ringtune.v1.") else { return "other" };
     let known = method
         .split_once('/')
@@ -196,9 +211,10 @@ fn method_of(path: &str) -> &str {
     if known { method } else { "other" }
 }
 
-/// Every method of the four services.
-const METHODS: [&str; 21] = [
+/// Every method of the five services.
+const METHODS: [&str; 33] = [
     "CreateJob",
+    "VerifyJob",
     "GetJob",
     "ListJobs",
     "CancelJob",
@@ -219,10 +235,21 @@ const METHODS: [&str; 21] = [
     "ListArtifacts",
     "DeleteArtifact",
     "Session",
+    "Join",
+    "RenewCertificate",
+    "WhoAmI",
+    "CreateToken",
+    "ListTokens",
+    "RevokeToken",
+    "ListCertificates",
+    "RevokeCertificate",
+    "GetAuthority",
+    "RotateAuthority",
+    "RetireAuthority",
 ];
 
 /// gRPC's own name of a status code.
-fn code_name(code: i32) -> &'static str {
+pub(crate) fn code_name(code: i32) -> &'static str {
     const NAMES: [&str; 17] = [
         "OK",
         "CANCELLED",

@@ -297,14 +297,14 @@ impl Handle {
         Ok(Watch::new(self.store.clone(), self.snapshot.clone(), subscription, after))
     }
 
-    /// What happens from now on to these jobs, or to all if none is named.
+    /// What happens from now on to these jobs, or to all if none is named. `owner`: jobs of others are not there.
     ///
     /// # Errors
     /// [`Error::NoSuchJob`]; the store's.
-    pub async fn watch_jobs(&self, named: &[JobId]) -> Result<WatchMany, Error> {
+    pub async fn watch_jobs(&self, named: &[JobId], owner: Option<&str>) -> Result<WatchMany, Error> {
         // Subscribed before the jobs are read: no event falls between.
         let feed = self.watchers.feed();
-        WatchMany::open(self.store.clone(), self.snapshot.clone(), feed, named).await
+        WatchMany::open(self.store.clone(), self.snapshot.clone(), feed, named, owner).await
     }
 
     /// The store, for reading.

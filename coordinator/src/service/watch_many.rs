@@ -11,7 +11,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 
 use super::error::Error;
-use crate::core::{Cluster, Job, JobEvent, JobState, Waiting};
+use crate::core::{BEHIND_ANOTHER, Cluster, Job, JobEvent, JobState, Waiting};
 use crate::store::Store;
 
 /// What a watcher of many jobs is told.
@@ -32,24 +32,38 @@ pub struct WatchMany {
     open: Option<HashSet<JobId>>,
     /// The newest event that was told of each job.
     told: HashMap<JobId, u64>,
+    /// Jobs of others are not there.
+    owner: Option<String>,
+    /// Jobs of others that are active, of which there was news.
+    others: HashSet<JobId>,
     /// Jobs to be told first.
     first: VecDeque<Arc<Job>>,
 }
 
 impl WatchMany {
-    /// `feed`: subscribed before this call. `named`: none means all.
+    /// `feed`: subscribed before this call. `named`: none means all. `owner`: jobs of others are not there.
     pub(super) async fn open(
         store: Arc<dyn Store>,
         cluster: watch::Receiver<Arc<Cluster>>,
         feed: broadcast::Receiver<Arc<JobEvent>>,
         named: &[JobId],
+        owner: Option<&str>,
     ) -> Result<Self, Error> {
-        let mut watch =
-            Self { store, cluster, feed, open: None, told: HashMap::new(), first: VecDeque::new() };
+        let mut watch = Self {
+            store,
+            cluster,
+            feed,
+            open: None,
+            told: HashMap::new(),
+            owner: owner.map(str::to_owned),
+            others: HashSet::new(),
+            first: VecDeque::new(),
+        };
         if named.is_empty() {
             let snapshot = watch.cluster.borrow().clone();
             let waiting = snapshot.waiting();
-            watch.first = snapshot.jobs().map(|job| explained(job, &waiting)).collect();
+            let jobs = snapshot.jobs().filter(|job| watch.sees(job));
+            watch.first = jobs.map(|job| watch.explained(job, &waiting)).collect();
         } else {
             let mut open = HashSet::new();
             for id in named {
@@ -93,6 +107,7 @@ impl WatchMany {
                     *told = event.sequence;
                     Some(ManyNews::Event(event.clone()))
                 }
+                None if self.others.contains(&event.job) => None,
                 None => {
                     let new = self.new_job(event.job).await?;
                     self.first.extend(new);
@@ -100,6 +115,7 @@ impl WatchMany {
                 }
             };
             if ends {
+                self.others.remove(&event.job);
                 self.told.remove(&event.job);
                 if let Some(open) = &mut self.open {
                     open.remove(&event.job);
@@ -114,29 +130,39 @@ impl WatchMany {
     /// A job that came after this watch, with its events up to now; none if it was deleted already.
     async fn new_job(&mut self, id: JobId) -> Result<Option<Arc<Job>>, Error> {
         let job = self.find(id).await?;
-        if let Some(job) = &job {
-            self.told.insert(id, job.last_sequence);
+        match &job {
+            Some(job) => drop(self.told.insert(id, job.last_sequence)),
+            None if self.owner.is_some() => drop(self.others.insert(id)),
+            None => {}
         }
         Ok(job)
     }
 
+    /// A job with what it waits for now, which is not kept with it.
+    fn explained(&self, job: &Arc<Job>, waiting: &Waiting<'_>) -> Arc<Job> {
+        if job.state != JobState::Queued {
+            return job.clone();
+        }
+        let mut job = Job::clone(job);
+        waiting.explain(&mut job);
+        if job.waits_behind && self.owner.is_some() {
+            job.reason = BEHIND_ANOTHER.to_owned();
+        }
+        Arc::new(job)
+    }
+
+    fn sees(&self, job: &Job) -> bool {
+        self.owner.as_ref().is_none_or(|owner| *owner == job.queue.owner)
+    }
+
     async fn find(&self, id: JobId) -> Result<Option<Arc<Job>>, Error> {
         let snapshot = self.cluster.borrow().clone();
-        match snapshot.job(id) {
-            Some(job) => Ok(Some(explained(job, &snapshot.waiting()))),
-            None => Ok(self.store.job(id).await?.map(Arc::new)),
-        }
+        let found = match snapshot.job(id) {
+            Some(job) => Some(self.explained(job, &snapshot.waiting())),
+            None => self.store.job(id).await?.map(Arc::new),
+        };
+        Ok(found.filter(|job| self.sees(job)))
     }
-}
-
-/// A job with what it waits for now, which is not kept with it.
-fn explained(job: &Arc<Job>, waiting: &Waiting<'_>) -> Arc<Job> {
-    if job.state != JobState::Queued {
-        return job.clone();
-    }
-    let mut job = Job::clone(job);
-    waiting.explain(&mut job);
-    Arc::new(job)
 }
 
 #[cfg(test)]
@@ -154,7 +180,7 @@ mod tests {
         let (_snapshot, cluster) = watch::channel(state);
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let watchers = Watchers::default();
-        let open = || WatchMany::open(store.clone(), cluster.clone(), watchers.feed(), &[]);
+        let open = || WatchMany::open(store.clone(), cluster.clone(), watchers.feed(), &[], None);
         let (mut quick, mut slow) = (open().await.unwrap(), open().await.unwrap());
         for watch in [&mut quick, &mut slow] {
             assert!(matches!(watch.next().await, Ok(Some(ManyNews::Job(told))) if told.id == job.id));

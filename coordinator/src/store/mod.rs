@@ -2,6 +2,7 @@
 //!
 //! Invariant: what [`Store::commit`] returned from is on disk; a commit that failed left nothing.
 
+pub mod access;
 #[cfg(test)]
 pub(crate) mod conformance;
 pub mod lists;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ringtune_coordinator::access::Access;
 use ringtune_coordinator::contents::{Contents, Limits};
 use ringtune_coordinator::core::Options;
 use ringtune_coordinator::metrics::Metrics;
@@ -61,6 +62,7 @@ impl Coordinator {
         let welcome = v1::Welcome { coordinator_version: "test".to_owned(), ..v1::Welcome::default() };
         let options = grpc::Options {
             handle,
+            access: Access::plain(metrics.clone()),
             contents,
             metrics,
             welcome,

@@ -13,7 +13,7 @@ pub struct LogSettings {
     ///
     /// Allowed: `auto`, `human` or `json`.
     pub format: LogFormat,
-    /// Which log lines are written.
+    /// Which log lines are written; those of the audit log are written in any case.
     ///
     /// Allowed: a tracing filter, such as `info,ringtune_worker=debug`.
     pub filter: String,
@@ -65,13 +65,22 @@ pub enum LoggingError {
     Twice,
 }
 
+/// The target of lines that are written whatever `log.filter` says: who changed something, and who was not let.
+pub const AUDIT: &str = "audit";
+
+/// What the settings ask for, and the audit log.
+fn filter(given: &str) -> Result<EnvFilter, LoggingError> {
+    let refused = |source| LoggingError::Filter { given: given.to_owned(), source };
+    let audit = format!("{AUDIT}=info").parse().map_err(refused)?;
+    Ok(EnvFilter::try_new(given).map_err(refused)?.add_directive(audit))
+}
+
 /// Sets up the process's logs, once.
 ///
 /// # Errors
 /// A filter that does not parse; a second call.
 pub fn start(settings: &LogSettings) -> Result<(), LoggingError> {
-    let filter = EnvFilter::try_new(&settings.filter)
-        .map_err(|source| LoggingError::Filter { given: settings.filter.clone(), source })?;
+    let filter = filter(&settings.filter)?;
     let terminal = std::io::stderr().is_terminal();
     let human = match settings.format {
         LogFormat::Auto => terminal,
@@ -89,5 +98,32 @@ pub fn start(settings: &LogSettings) -> Result<(), LoggingError> {
         lines.with_ansi(colours).finish().try_init().map_err(|_| LoggingError::Twice)
     } else {
         lines.json().flatten_event(true).finish().try_init().map_err(|_| LoggingError::Twice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+    use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+
+    use super::*;
+
+    /// Which of two lines are written.
+    fn written(given: &str) -> (bool, bool) {
+        let subscriber = tracing_subscriber::registry().with(
+            tracing_subscriber::fmt::layer().with_writer(std::io::sink).with_filter(filter(given).unwrap()),
+        );
+        tracing::subscriber::with_default(subscriber, || {
+            (tracing::enabled!(target: "audit", Level::INFO), tracing::enabled!(target: "other", Level::INFO))
+        })
+    }
+
+    #[test]
+    fn the_audit_log_is_written_whatever_the_filter_says() {
+        assert_eq!(written("info"), (true, true));
+        for quiet in ["off", "error", "other=warn", "audit=off"] {
+            assert_eq!(written(quiet), (true, false), "{quiet}");
+        }
+        assert!(matches!(filter("a=b=c"), Err(LoggingError::Filter { .. })));
     }
 }

@@ -43,7 +43,8 @@ impl JobRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueSpec {
-    /// As the client says: a claim that nobody checks. At most 128 printable characters. Default: empty.
+    /// Whose it is. Where the coordinator asks who calls: the caller's name, and only an admin may give another one.
+    /// Elsewhere a claim that nobody checks. At most 128 printable characters. Default: empty, or the caller's name.
     pub owner: String,
     /// From 0 to 1000; nothing depends on it yet. Default 0.
     pub priority: u32,

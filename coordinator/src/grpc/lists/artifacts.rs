@@ -5,6 +5,7 @@ use ringtune_proto::v1;
 use super::filter::Filter;
 use super::order::Order;
 use super::pages::{self, Listing};
+use crate::access::Call;
 use crate::core::Time;
 use crate::grpc::artifacts::Artifacts;
 use crate::grpc::ids::job_id;
@@ -22,6 +23,7 @@ const BY_NAME: Order<bool> = Order { by: false, descending: false };
 impl Artifacts {
     pub(in crate::grpc) async fn page_of_artifacts(
         &self,
+        call: &Call,
         request: v1::ListArtifactsRequest,
     ) -> Result<v1::ListArtifactsResponse, FailedRequest> {
         let size = pages::size(request.page_size, PAGE.0, PAGE.1)?;
@@ -40,6 +42,7 @@ impl Artifacts {
             limit: size + 1,
         };
         filter.finish(FIELDS)?;
+        self.0.check_reach(call, job).await?;
         self.0.handle.job(job).await?;
         let found = self.0.handle.store().list_artifacts(&query).await?;
         let (artifacts, last) = pages::fill(&found, size, outbound::artifact);

@@ -5,6 +5,7 @@ use ringtune_proto::v1;
 use super::filter::Filter;
 use super::order::Order;
 use super::pages::{self, Listing, Page};
+use crate::access::Call;
 use crate::core::EventKind;
 use crate::grpc::ids::job_id;
 use crate::grpc::jobs::Jobs;
@@ -24,6 +25,7 @@ const OLDEST_FIRST: Order<()> = Order { by: (), descending: false };
 impl Jobs {
     pub(in crate::grpc) async fn page_of_events(
         &self,
+        call: &Call,
         request: v1::ListEventsRequest,
     ) -> Result<v1::ListEventsResponse, FailedRequest> {
         let size = pages::size(request.page_size, PAGE.0, PAGE.1)?;
@@ -38,7 +40,7 @@ impl Jobs {
         let read = |text: &str| EventKind::ALL.into_iter().find(|kind| kind.as_str() == text);
         let kind = filter.value("type", &types.join(", "), read)?;
         filter.finish("type")?;
-        let newest = self.0.handle.job(job).await?.last_sequence;
+        let newest = self.0.job(call, job).await?.last_sequence;
         let mut range = Range { above: first, below: newest.saturating_add(1) };
         if let Some(last) = last {
             *(if descending { &mut range.below } else { &mut range.above }) = last;

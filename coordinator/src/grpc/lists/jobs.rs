@@ -7,9 +7,11 @@ use ringtune_shared::job::JobKind;
 use super::filter::Filter;
 use super::order::Order;
 use super::pages::{self, Listing, Page};
+use crate::access::Call;
 use crate::core::JobState;
 use crate::grpc::jobs::Jobs;
 use crate::grpc::outbound;
+use crate::grpc::reach::be_discreet;
 use crate::grpc::status::FailedRequest;
 use crate::store::lists::{JobFilter, JobKey, JobOrder, JobPlace, JobQuery};
 
@@ -26,6 +28,7 @@ const NEWEST_FIRST: Order<JobOrder> = Order { by: JobOrder::Creation, descending
 impl Jobs {
     pub(in crate::grpc) async fn page_of_jobs(
         &self,
+        call: &Call,
         request: v1::ListJobsRequest,
     ) -> Result<v1::ListJobsResponse, FailedRequest> {
         let size = pages::size(request.page_size, PAGE.0, PAGE.1)?;
@@ -34,7 +37,7 @@ impl Jobs {
         let states = listed_states(&request.states)?;
         let listing = Listing::new("jobs", &format!("{states:?} {} {order:?}", filter.canonical()));
         let after = listing.last(&request.page_token, |text| read_place(order.by, text))?;
-        let filter = read_filter(states, filter)?;
+        let filter = within_reach(call, read_filter(states, filter)?);
         let mut query =
             JobQuery { filter, order: order.by, descending: order.descending, after, limit: PORTION };
         let mut page = Page::new(size);
@@ -44,6 +47,7 @@ impl Jobs {
             query.limit = PORTION.min(u32::try_from(page.room() + 1).unwrap_or(PORTION));
             let mut jobs = self.0.handle.store().list_jobs(&query).await?;
             self.0.handle.explain(&mut jobs);
+            jobs.iter_mut().for_each(|job| be_discreet(call, job));
             let fitting = jobs.iter().take_while(|job| page.put(outbound::job(job))).count();
             query.after = jobs[..fitting].last().map(|job| order.by.place(job)).or(query.after);
             if page.is_full() || jobs.len() < query.limit as usize {
@@ -71,6 +75,18 @@ fn read_filter(mut states: Option<Vec<JobState>>, mut filter: Filter) -> Result<
     };
     filter.finish(FIELDS)?;
     Ok(read)
+}
+
+/// Only jobs that the caller reaches.
+fn within_reach(call: &Call, mut filter: JobFilter) -> JobFilter {
+    if let Some(only) = call.only_of() {
+        // In the name of another one there is nothing.
+        if filter.owner.as_deref().is_some_and(|owner| owner != only) {
+            filter.states = Some(Vec::new());
+        }
+        filter.owner = Some(only.to_owned());
+    }
+    filter
 }
 
 /// The states to list, each once; none for all.

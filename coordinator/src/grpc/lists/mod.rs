@@ -1,5 +1,6 @@
 //! The lists: what a client may filter and order by, and their pages.
 
+mod access;
 mod artifacts;
 mod events;
 mod filter;

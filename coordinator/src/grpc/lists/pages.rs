@@ -54,9 +54,14 @@ impl Listing {
             (Some(name), Some(_), Some(_)) if name == self.name => Err(refused(
                 "it is of another view of this list; allowed: the same request but for page_size",
             )),
-            (Some(name @ ("jobs" | "workers" | "artifacts" | "events" | "steps")), Some(_), Some(_)) => {
-                Err(refused(&format!("it is of a list of {name}; allowed: a next_page_token of this list")))
-            }
+            (
+                Some(
+                    name
+                    @ ("jobs" | "workers" | "artifacts" | "events" | "steps" | "tokens" | "certificates"),
+                ),
+                Some(_),
+                Some(_),
+            ) => Err(refused(&format!("it is of a list of {name}; allowed: a next_page_token of this list"))),
             _ => Err(refused("no next_page_token that this list gave")),
         }
     }

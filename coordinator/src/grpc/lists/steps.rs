@@ -6,6 +6,7 @@ use ringtune_shared::ids::JobId;
 
 use super::pages::{self, Listing};
 use super::thin::{Range, Thinner};
+use crate::access::Call;
 use crate::grpc::ids::job_id;
 use crate::grpc::jobs::Jobs;
 use crate::grpc::outbound;
@@ -21,11 +22,13 @@ const READ: u32 = 2000;
 impl Jobs {
     pub(in crate::grpc) async fn page_of_steps(
         &self,
+        call: &Call,
         request: v1::ListStepsRequest,
     ) -> Result<v1::ListStepsResponse, FailedRequest> {
         let first: u64 = unsigned("after_step", request.after_step)?;
         let size = pages::size(request.page_size, PAGE.0, PAGE.1)?;
         let job = job_id(&request.job_id)?;
+        self.0.check_reach(call, job).await?;
         if request.max_points != 0 {
             let points = points(&request)?;
             return self.thinned_steps(job, first, points).await;

@@ -7,9 +7,11 @@ use ringtune_shared::ids::{JobId, WorkerId};
 use super::filter::Filter;
 use super::order::Order;
 use super::pages::{self, Listing};
+use crate::access::Call;
 use crate::core::Worker;
 use crate::grpc::cluster::Cluster;
 use crate::grpc::outbound;
+use crate::grpc::reach::sees;
 use crate::grpc::status::FailedRequest;
 
 /// Workers on a page, by default and at most.
@@ -37,6 +39,7 @@ enum Key {
 impl Cluster {
     pub(in crate::grpc) fn page_of_workers(
         &self,
+        call: &Call,
         request: &v1::ListWorkersRequest,
     ) -> Result<v1::ListWorkersResponse, FailedRequest> {
         let size = pages::size(request.page_size, PAGE.0, PAGE.1)?;
@@ -52,12 +55,12 @@ impl Cluster {
         let cluster = self.0.handle.cluster();
         let mut found: Vec<_> = cluster
             .workers()
-            .filter(|worker| wanted.accepts(&cluster, worker))
+            .filter(|worker| wanted.accepts(call, &cluster, worker))
             .map(|worker| (order.by.place(worker), worker))
             .filter(|(place, _)| after.as_ref().is_none_or(|after| compare(place, after).is_gt()))
             .collect();
         found.sort_by(|(one, _), (other, _)| compare(one, other));
-        let (workers, last) = pages::fill(&found, size, |(_, worker)| outbound::worker(&cluster, worker));
+        let (workers, last) = pages::fill(&found, size, |(_, worker)| self.shown(call, &cluster, worker));
         let last = last.map(|(place, _)| listing.token(&write_place(place)));
         Ok(v1::ListWorkersResponse { next_page_token: last.unwrap_or_default(), workers })
     }
@@ -84,12 +87,15 @@ fn read_filter(mut filter: Filter) -> Result<Wanted, FieldError> {
 }
 
 impl Wanted {
-    fn accepts(&self, cluster: &crate::core::Cluster, worker: &Worker) -> bool {
+    fn accepts(&self, call: &Call, cluster: &crate::core::Cluster, worker: &Worker) -> bool {
         let class = &worker.capabilities.numerics_class;
         self.state.is_none_or(|state| state == outbound::worker_state(cluster.worker_state(worker)))
             && self.host_name.as_ref().is_none_or(|name| *name == worker.host_name)
             && self.numerics_class.as_ref().is_none_or(|wanted| wanted == class)
-            && self.job.is_none_or(|job| cluster.place_of(worker.id).is_some_and(|place| place.job() == job))
+            && self.job.is_none_or(|job| {
+                cluster.place_of(worker.id).is_some_and(|place| place.job() == job)
+                    && sees(call, cluster, job)
+            })
     }
 }
 

@@ -14,6 +14,7 @@ use super::ids::job_id;
 use super::jobs::{Jobs, check_request_id};
 use super::references::Ties;
 use super::status::{FailedRequest, bad_request, precondition};
+use crate::access::Call;
 use crate::core::{Checkpoint, Cluster, Job, NewJob, NewVerification, Pin, RequestKey, Time, Verification};
 use crate::store::lists::ArtifactQuery;
 
@@ -28,16 +29,18 @@ impl Jobs {
     /// Queues a verification, unless the same request did so before.
     pub(super) async fn create_verification(
         &self,
+        call: &Call,
         request: v1::VerifyJobRequest,
     ) -> Result<Arc<Job>, FailedRequest> {
         let id = job_id(&request.job_id)?;
         let given = (unsigned("first_step", request.first_step)?, unsigned("last_step", request.last_step)?);
-        let key = request_key(request.request_id, id, given)?;
+        call.about(id);
+        let key = request_key(call, request.request_id, id, given)?;
         let handle = &self.0.handle;
         if let Some(known) = handle.requested(key.as_ref()).await? {
             return Ok(known);
         }
-        let original = handle.job(id).await?;
+        let original = self.0.job(call, id).await?;
         let pin = check_job(&original)?;
         // 1. Which steps.
         let oldest = handle.store().steps(id, 0, 1).await?.first().map(|first| first.step);
@@ -122,8 +125,14 @@ impl Jobs {
 }
 
 /// The same id with another job or other steps is another request.
-fn request_key(id: String, job: JobId, steps: (u64, u64)) -> Result<Option<RequestKey>, FieldError> {
+fn request_key(
+    call: &Call,
+    id: String,
+    job: JobId,
+    steps: (u64, u64),
+) -> Result<Option<RequestKey>, FieldError> {
     check_request_id(&id)?;
+    let id = call.own_request(id);
     let fingerprint = ContentHash::of(format!("verify {job} {} {}", steps.0, steps.1).as_bytes());
     Ok((!id.is_empty()).then_some(RequestKey { id, fingerprint }))
 }

@@ -38,10 +38,10 @@ fn steps_that_never_were_are_refused_by_their_field() {
 #[test]
 fn a_request_is_the_same_only_with_the_same_job_and_steps() {
     let job = JobId::new();
-    let key = |job, steps| request_key("mine".to_owned(), job, steps).unwrap().unwrap();
+    let key = |job, steps| request_key(&Call::nobodys(), "mine".to_owned(), job, steps).unwrap().unwrap();
     assert_eq!(key(job, (1, 2)), key(job, (1, 2)));
     assert_ne!(key(job, (1, 2)), key(job, (1, 3)));
     assert_ne!(key(job, (1, 2)), key(JobId::new(), (1, 2)));
-    assert_eq!(request_key(String::new(), job, (1, 2)).unwrap(), None);
-    assert_eq!(request_key("x".repeat(129), job, (1, 2)).unwrap_err().field, "request_id");
+    assert_eq!(request_key(&Call::nobodys(), String::new(), job, (1, 2)).unwrap(), None);
+    assert_eq!(request_key(&Call::nobodys(), "x".repeat(129), job, (1, 2)).unwrap_err().field, "request_id");
 }

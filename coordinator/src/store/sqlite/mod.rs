@@ -1,5 +1,6 @@
 //! The store in a SQLite file: one connection writes, a few read beside it (WAL).
 
+mod access;
 mod contents;
 mod lists;
 mod log_mover;

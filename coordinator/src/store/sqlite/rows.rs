@@ -42,7 +42,7 @@ pub(super) fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn damaged(what: &str, problem: impl std::fmt::Display) -> Error {
+pub(super) fn damaged(what: &str, problem: impl std::fmt::Display) -> Error {
     Error::Damaged { what: what.to_owned(), problem: problem.to_string() }
 }
 
@@ -54,7 +54,7 @@ fn from_json<T: DeserializeOwned>(what: &str, text: &str) -> Result<T, Error> {
     serde_json::from_str(text).map_err(|error| damaged(what, error))
 }
 
-fn parsed<T>(what: &str, text: &str) -> Result<T, Error>
+pub(super) fn parsed<T>(what: &str, text: &str) -> Result<T, Error>
 where
     T: std::str::FromStr,
     T::Err: std::fmt::Display,

@@ -1,0 +1,154 @@
+//! Who may do what: callers, roles, tokens, certificates.
+//!
+//! [`table`] says who may make which call, [`decide`] whether this caller may make this one, and [`Access`] knows the
+//! tokens and certificates. Nothing here names gRPC or HTTP: the ports ask and answer.
+//!
+//! Invariant: what is revoked is stored before anybody is told so.
+
+mod attempts;
+mod audit;
+mod bearer;
+mod caller;
+mod certificates;
+mod error;
+pub mod table;
+mod tokens;
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+
+pub use audit::Audit;
+pub use bearer::{Identified, TokenWatch};
+pub use caller::{Call, Caller, Denied, Known, Proof, Reach, Reason, decide};
+pub use certificates::{AuthorityView, Certified, Joining, Which, WhoIsIt};
+pub use error::Error;
+pub use tokens::{Made, NewToken};
+
+use crate::core::Time;
+use crate::metrics::Metrics;
+use crate::network::authority::Pki;
+use crate::store::{self, access::AccessStore};
+use attempts::Attempts;
+
+/// Who may do what. Cheap to clone.
+#[derive(Clone)]
+pub struct Access(Arc<Shared>);
+
+struct Shared {
+    /// None: nothing is authenticated here.
+    secured: Option<Secured>,
+    metrics: Metrics,
+    /// Never locked over anything that waits.
+    attempts: Mutex<Attempts>,
+}
+
+/// What there is where the ports speak TLS.
+struct Secured {
+    pki: Pki,
+    store: Arc<dyn AccessStore>,
+    /// Told when a token is revoked.
+    tokens: watch::Sender<()>,
+    /// Certificates are given and revoked, and roots changed, one after the other: each knows which root signed it, and
+    /// whom the ports turn away is always what was stored last.
+    turns: Semaphore,
+}
+
+impl Access {
+    /// Where nothing is authenticated: everybody may do everything.
+    pub fn plain(metrics: Metrics) -> Self {
+        Self(Arc::new(Shared { secured: None, metrics, attempts: Mutex::default() }))
+    }
+
+    /// Where the ports speak TLS. They know from here on who is revoked.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn secured(
+        pki: Pki,
+        store: Arc<dyn AccessStore>,
+        metrics: Metrics,
+    ) -> Result<Self, store::Error> {
+        if let Some(oldest) = pki.roots().first().filter(|_| pki.issues()) {
+            store.forget_before(oldest.number).await?;
+        }
+        pki.set_revoked(store.revoked(now()).await?);
+        let secured = Secured { pki, store, tokens: watch::Sender::default(), turns: Semaphore::new(1) };
+        Ok(Self(Arc::new(Shared { secured: Some(secured), metrics, attempts: Mutex::default() })))
+    }
+
+    /// Whether callers are asked who they are.
+    pub fn is_secured(&self) -> bool {
+        self.0.secured.is_some()
+    }
+
+    /// Counts a call that was not made.
+    pub fn count(&self, denied: &Denied) {
+        self.0.metrics.call_denied(denied.reason.as_str());
+    }
+
+    /// Removes tokens and certificates that have expired.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn sweep(&self) -> Result<(), store::Error> {
+        match &self.0.secured {
+            Some(secured) => secured.store.sweep(now()).await,
+            None => Ok(()),
+        }
+    }
+
+    fn part(&self) -> Result<&Secured, Error> {
+        self.0.secured.as_ref().ok_or(Error::NothingAuthenticated)
+    }
+
+    fn attempts(&self) -> MutexGuard<'_, Attempts> {
+        self.0.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses to look at a token from where too many wrong ones came.
+    fn check_attempts(&self, address: IpAddr) -> Result<(), Denied> {
+        match self.attempts().blocked(address, Instant::now()) {
+            None => Ok(()),
+            Some(left) => {
+                let seconds = left.as_secs() + 1;
+                let text = format!("too many wrong tokens came from {address}: try again in {seconds} s");
+                Err(Denied::new(Reason::TooManyTokens, text))
+            }
+        }
+    }
+
+    /// Notes a wrong token.
+    fn wrong(&self, address: IpAddr, text: impl Into<String>) -> Denied {
+        self.attempts().wrong(address, Instant::now());
+        Denied::new(Reason::Token, text)
+    }
+}
+
+/// Does a change to its end, also where the call that asked for it is given up.
+async fn to_its_end<T: Send + 'static>(
+    change: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Error> {
+    tokio::spawn(change).await.unwrap_or(Err(Error::Interrupted))
+}
+
+/// The time by the wall clock, which is what certificates go by.
+fn now() -> Time {
+    time_of(SystemTime::now())
+}
+
+fn time_of(time: SystemTime) -> Time {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    Time(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// A time for people: 2026-11-22T23:42:11Z.
+fn shown(time: Time) -> String {
+    prost_types::Timestamp { seconds: time.0.div_euclid(1000), nanos: 0 }.to_string()
+}
+
+#[cfg(test)]
+mod tests;
