@@ -6,8 +6,9 @@ use std::{
     time::Duration,
 };
 
+use ringtune_security::Trust;
 use ringtune_shared::{
-    ids::{Epoch, JobId},
+    ids::{Epoch, JobId, WorkerId},
     ring::Place,
 };
 use tokio::{
@@ -16,11 +17,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
+use tracing::warn;
 
 use super::{
     Error,
-    admission::{self, Admission, Opening, Wish},
-    transport::{self, IncomingStream},
+    admission::{self, Admission, Opening, Standing, Wish},
+    transport::{self, IncomingStream, Lines},
 };
 use crate::{http::Metrics, train::SavedState};
 
@@ -39,11 +41,13 @@ pub struct RingOptions {
     /// How long the neighbours may take to connect, and how long the previous rank's stream waits for this rank to take
     /// its seat: a coordinator that restarts between telling one rank and telling the next takes its time.
     pub connect_timeout: Duration,
+    /// In a secured cluster whom this worker believes: it calls its neighbours over TLS.
+    pub trust: Option<Trust>,
 }
 
 impl Default for RingOptions {
     fn default() -> Self {
-        Self { peer_timeout: Duration::from_secs(2), connect_timeout: Duration::from_secs(120) }
+        Self { peer_timeout: Duration::from_secs(2), connect_timeout: Duration::from_secs(120), trust: None }
     }
 }
 
@@ -75,7 +79,7 @@ struct Held {
 #[derive(Debug)]
 struct Registered {
     number: u64,
-    place: Place,
+    standing: Standing,
     streams: mpsc::Sender<IncomingStream>,
 }
 
@@ -110,19 +114,20 @@ impl Rings {
     }
 
     /// Streams for this place are accepted from now on, those that came before too. What had a place in the same ring, or
-    /// in an older one of the same job, loses it.
+    /// in an older one of the same job, loses it. `members`: who has which rank.
     ///
     /// # Errors
     /// [`Error::Replaced`]: a newer epoch has the place.
-    pub(super) fn register(&self, place: Place) -> Result<Registration, Error> {
+    pub(super) fn register(&self, place: Place, members: Arc<[WorkerId]>) -> Result<Registration, Error> {
         let (streams, incoming) = mpsc::channel(1);
         let mut held = self.held();
-        if held.places.get(&place.job).is_some_and(|registered| registered.place.epoch > place.epoch) {
+        if held.places.get(&place.job).is_some_and(|other| other.standing.place.epoch > place.epoch) {
             return Err(Error::Replaced);
         }
         held.count += 1;
         let number = held.count;
-        held.places.insert(place.job, Registered { number, place, streams });
+        let standing = Standing { place, members };
+        held.places.insert(place.job, Registered { number, standing, streams });
         drop(held);
         self.shared.changes.send_replace(());
         Ok(Registration { rings: self.clone(), job: place.job, number, incoming })
@@ -148,6 +153,12 @@ impl Rings {
         transport::keep_alive(self.shared.options.peer_timeout)
     }
 
+    /// How neighbours are called.
+    pub(super) fn lines(&self) -> Lines {
+        let RingOptions { peer_timeout, trust, .. } = &self.shared.options;
+        Lines { peer_timeout: *peer_timeout, trust: trust.clone() }
+    }
+
     pub(super) fn options(&self) -> &RingOptions {
         &self.shared.options
     }
@@ -162,7 +173,7 @@ impl Rings {
 
     /// The place that this worker has in the ring of a job.
     pub(super) fn place(&self, job: JobId) -> Option<Place> {
-        self.held().places.get(&job).map(|registered| registered.place)
+        self.held().places.get(&job).map(|registered| registered.standing.place)
     }
 
     /// Where a stream that begins so belongs; waits for the place to be taken. Every reason to refuse it is told to the
@@ -170,7 +181,7 @@ impl Rings {
     pub(super) async fn find(&self, opening: Opening) -> Result<mpsc::Sender<IncomingStream>, Status> {
         let look = |held: &Held| {
             let registered = held.places.get(&opening.job);
-            let admission = admission::of_stream(registered.map(|registered| registered.place), opening);
+            let admission = admission::of_stream(registered.map(|registered| &registered.standing), opening);
             (admission, registered.map(|registered| registered.streams.clone()))
         };
         let late =
@@ -181,10 +192,10 @@ impl Rings {
     /// The state that a rank asks for; waits for it to be offered.
     pub(super) async fn wanted(&self, wish: Wish) -> Result<Given, Status> {
         let look = |held: &Held| {
-            let place = held.places.get(&wish.job).map(|registered| registered.place);
-            let offered = held.offers.get(&wish.job);
-            let offered = offered.filter(|offered| place.is_some_and(|place| place.epoch == offered.epoch));
-            let admission = admission::of_wish(place, offered.map(|offered| offered.step), wish);
+            let standing = held.places.get(&wish.job).map(|registered| &registered.standing);
+            let is_present = |offered: &&Offered| standing.is_some_and(|it| it.place.epoch == offered.epoch);
+            let offered = held.offers.get(&wish.job).filter(is_present);
+            let admission = admission::of_wish(standing, offered.map(|offered| offered.step), wish);
             (admission, offered.map(|offered| offered.given.clone()))
         };
         self.wait(OFFER_PATIENCE, look, || Status::failed_precondition("this rank gives no state")).await
@@ -203,6 +214,11 @@ impl Rings {
             (Admission::Refused(status), _) => Some(Err(status)),
             (Admission::Stale(status), _) => {
                 self.shared.metrics.stale_calls.inc();
+                Some(Err(status))
+            }
+            (Admission::Denied(status), _) => {
+                warn!(reason = status.message(), "a worker calls as somebody else: refused");
+                self.shared.metrics.denied_calls.inc();
                 Some(Err(status))
             }
         };
