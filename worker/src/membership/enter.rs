@@ -70,17 +70,18 @@ pub async fn enter(entering: Entering<'_>) -> Result<Option<Membership>, Members
     if settings.protection() != Ok(Protection::Tls) {
         return if token.is_some() { Err(MembershipError::NoTls { url }) } else { Ok(None) };
     }
-    let (credentials, source) = match (brought, settings.brought_credentials()) {
+    let (credentials, got_at, source) = match (brought, settings.brought_credentials()) {
         (Some(credentials), Some(paths)) => {
             if token.is_some() {
                 info!("security.certificate is given: the join token is not used");
             }
-            (credentials, Source::Brought(paths))
+            (credentials, None, Source::Brought(paths))
         }
         _ => {
             let folder = settings.storage.state_dir.join(FOLDER);
             let door = Door { settings, worker, url: url.clone(), folder: folder.clone() };
-            (door.pass(token).await?, Source::Joined { folder, url })
+            let (credentials, got_at) = door.pass(token).await?;
+            (credentials, got_at, Source::Joined { folder, url })
         }
     };
     info!(
@@ -90,7 +91,7 @@ pub async fn enter(entering: Entering<'_>) -> Result<Option<Membership>, Members
         "this worker has a certificate"
     );
     let trust = Trust::of(credentials)?;
-    Ok(Some(Membership { trust, worker, source, roots_changed: Arc::default() }))
+    Ok(Some(Membership { trust, worker, source, got_at, roots_changed: Arc::default() }))
 }
 
 /// What is known of the certificate that is there.
@@ -147,7 +148,12 @@ struct Door<'a> {
 }
 
 impl Door<'_> {
-    async fn pass(&self, token: Option<JoinToken>) -> Result<Credentials, MembershipError> {
+    /// The certificate, and when it was given, if that was now.
+    async fn pass(
+        &self,
+        token: Option<JoinToken>,
+    ) -> Result<(Credentials, Option<SystemTime>), MembershipError> {
+        let now_given = |credentials| (credentials, Some(SystemTime::now()));
         let stored = load(&self.folder).await?;
         let facts = stored.as_ref().map(|stored| Stored {
             cluster: stored.cluster(),
@@ -157,17 +163,17 @@ impl Door<'_> {
         let cluster = token.as_ref().map(|token| token.cluster);
         let folder = self.folder.clone();
         match (way(facts.as_ref(), cluster, self.worker, SystemTime::now()), stored, token) {
-            (Way::Use, Some(stored), _) => Ok(stored),
+            (Way::Use, Some(stored), _) => Ok((stored, None)),
             (Way::UseUnlessRevoked, Some(stored), Some(token)) => match self.is_disowned(&stored).await? {
-                None => Ok(stored),
+                None => Ok((stored, None)),
                 Some(reason) => {
                     warn!(reason, "the coordinator refuses the certificate that is there: joining again");
-                    self.join(&token).await
+                    self.join(&token).await.map(now_given)
                 }
             },
             (Way::Join(why), _, Some(token)) => {
                 info!(coordinator = self.url, worker = %self.worker, why, "joining the cluster");
-                self.join(&token).await
+                self.join(&token).await.map(now_given)
             }
             (Way::Expired, Some(stored), _) => {
                 Err(MembershipError::Expired { folder, until: text_of(stored.validity().until) })

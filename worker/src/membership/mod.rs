@@ -32,6 +32,8 @@ pub struct Membership {
     trust: Trust,
     worker: WorkerId,
     source: Source,
+    /// When it was given the certificate; none: before this start.
+    got_at: Option<SystemTime>,
     roots_changed: Arc<Notify>,
 }
 
@@ -63,8 +65,9 @@ impl Membership {
     pub async fn keep(self) {
         match self.source {
             Source::Joined { folder, url } => {
-                let Self { trust, worker, roots_changed, .. } = self;
-                renewal::keep(renewal::Renewal { trust, worker, folder, url, roots_changed }).await;
+                let Self { trust, worker, roots_changed, got_at, .. } = self;
+                let renewal = renewal::Renewal { trust, worker, folder, url, roots_changed };
+                renewal::keep(renewal, got_at).await;
             }
             Source::Brought(paths) => brought::keep(paths, self.trust, self.worker, brought::LOOK).await,
         }

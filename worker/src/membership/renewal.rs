@@ -53,10 +53,8 @@ enum RenewalError {
     Membership(#[from] MembershipError),
 }
 
-/// Never ends.
-pub(super) async fn keep(renewal: Renewal) {
-    // When this process got the present one; none: it was there.
-    let mut got_at = None;
+/// Never ends. `got_at`: when this process got the certificate; none: it was there.
+pub(super) async fn keep(renewal: Renewal, mut got_at: Option<SystemTime>) {
     // What is on the disk.
     let mut stored_roots = renewal.trust.credentials().map(|credentials| credentials.roots().clone());
     let spread = spread(renewal.worker);

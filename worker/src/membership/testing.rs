@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use ringtune_security::{Authority, Credentials, Csr, Holder, Identity, JoinToken, Leaf, Role, Roots, Trust};
+use ringtune_security::{Authority, Credentials, Csr, Holder, Identity, Leaf, Role, Roots, Trust};
 use ringtune_shared::ids::WorkerId;
 
 /// An authority in a folder that goes with it.
@@ -49,11 +49,6 @@ impl Cluster {
         self.authority.lock().unwrap().rotate(SystemTime::now()).unwrap();
     }
 
-    pub(crate) fn token(&self) -> JoinToken {
-        let authority = self.authority.lock().unwrap();
-        JoinToken::new(Role::Worker, authority.hash(), authority.cluster()).unwrap()
-    }
-
     /// A new worker.
     pub(crate) fn worker(&self) -> Certified {
         let id = WorkerId::new();
@@ -69,11 +64,6 @@ impl Cluster {
     /// A person's.
     pub(crate) fn person(&self, role: Role) -> Credentials {
         self.give(Holder::Member { role, name: "ada".to_owned() }, Duration::from_secs(3600))
-    }
-
-    /// The coordinator's.
-    pub(crate) fn coordinator(&self) -> Credentials {
-        self.give(Holder::Coordinator { names: Vec::new() }, Duration::from_secs(3600))
     }
 
     pub(crate) fn give(&self, holder: Holder, valid_for: Duration) -> Credentials {

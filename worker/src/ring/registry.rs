@@ -12,7 +12,7 @@ use ringtune_shared::{
     ring::Place,
 };
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{Semaphore, SemaphorePermit, mpsc, watch},
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
@@ -21,13 +21,15 @@ use tracing::warn;
 
 use super::{
     Error,
-    admission::{self, Admission, Opening, Standing, Wish},
+    admission::{self, Admission, Calling, Opening, Standing, Wish},
     transport::{self, IncomingStream, Lines},
 };
 use crate::{http::Metrics, train::SavedState};
 
 /// Calls that wait for a place or an offer at the same time.
 const MOST_WAITING: usize = 64;
+/// Those of one worker: it has a neighbour or two, and in several jobs at most for a moment.
+const MOST_WAITING_OF_ONE: usize = 8;
 /// A state that is asked for is offered within this time: all ranks conclude at the same time that it has to be.
 const OFFER_PATIENCE: Duration = Duration::from_secs(10);
 /// States that are sent at the same time; who comes later waits.
@@ -72,6 +74,8 @@ struct Shared {
 struct Held {
     places: HashMap<JobId, Registered>,
     offers: HashMap<JobId, Offered>,
+    /// How many calls wait, by the worker that makes them.
+    waiting: HashMap<WorkerId, usize>,
     /// Places and offers so far: each has a number of its own.
     count: u64,
 }
@@ -186,7 +190,7 @@ impl Rings {
         };
         let late =
             || Status::not_found(format!("this worker has no rank of job {} in its epoch", opening.job));
-        self.wait(self.shared.options.connect_timeout, look, late).await
+        self.wait(opening.calling, self.shared.options.connect_timeout, look, late).await
     }
 
     /// The state that a rank asks for; waits for it to be offered.
@@ -198,12 +202,16 @@ impl Rings {
             let admission = admission::of_wish(standing, offered.map(|offered| offered.step), wish);
             (admission, offered.map(|offered| offered.given.clone()))
         };
-        self.wait(OFFER_PATIENCE, look, || Status::failed_precondition("this rank gives no state")).await
+        self.wait(wish.calling, OFFER_PATIENCE, look, || {
+            Status::failed_precondition("this rank gives no state")
+        })
+        .await
     }
 
     /// Looks at what is held, and again whenever something is added to it, until a call is let in or refused.
     async fn wait<T>(
         &self,
+        calling: Calling,
         patience: Duration,
         look: impl Fn(&Held) -> (Admission, Option<T>),
         late: impl FnOnce() -> Status,
@@ -227,7 +235,7 @@ impl Rings {
         if let Some(decided) = decide() {
             return decided;
         }
-        let Ok(_turn) = self.shared.waiting.try_acquire() else {
+        let Some(_turn) = self.turn(calling) else {
             return Err(Status::resource_exhausted("too many calls wait for a place on this worker"));
         };
         let decided = timeout(patience, async {
@@ -241,6 +249,24 @@ impl Rings {
         decided.await.ok().flatten().unwrap_or_else(|| Err(late()))
     }
 
+    /// A place among those that wait, as long as the guard lives. None: there is none.
+    fn turn(&self, calling: Calling) -> Option<Turn<'_>> {
+        let permit = self.shared.waiting.try_acquire().ok()?;
+        let caller = match calling {
+            Calling::Anybody => None,
+            Calling::Worker(caller) => Some(caller),
+        };
+        if let Some(caller) = caller {
+            let mut held = self.held();
+            let count = held.waiting.entry(caller).or_default();
+            if *count >= MOST_WAITING_OF_ONE {
+                return None;
+            }
+            *count += 1;
+        }
+        Some(Turn { rings: self, caller, _permit: permit })
+    }
+
     /// Calls that wait.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
@@ -249,6 +275,26 @@ impl Rings {
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.shared.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that waits.
+struct Turn<'a> {
+    rings: &'a Rings,
+    caller: Option<WorkerId>,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Some(caller) = self.caller else { return };
+        let mut held = self.rings.held();
+        let left = held.waiting.get(&caller).map_or(0, |count| count.saturating_sub(1));
+        if left == 0 {
+            held.waiting.remove(&caller);
+        } else {
+            held.waiting.insert(caller, left);
+        }
     }
 }
 

@@ -62,8 +62,12 @@ impl Seat {
         self.protocol
     }
 
-    /// Dials the next rank and waits for the previous one.
-    pub(super) async fn ring(&mut self) -> Result<Ring, Error> {
+    /// Dials the next rank and waits for the previous one; what comes back is the exchange alone, which lasts as long as the
+    /// seat is held.
+    ///
+    /// # Errors
+    /// As [`Seat::connect`].
+    pub async fn ring(&mut self) -> Result<Ring, Error> {
         let place = self.place;
         if place.world_size == 1 {
             return Ok(Ring::alone(place.job, place.epoch));

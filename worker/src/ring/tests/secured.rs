@@ -61,14 +61,18 @@ async fn step(one: &mut RankRing, two: &mut RankRing) {
 }
 
 /// Calls a worker's port as somebody.
-async fn call(as_whom: &Trust, whom: &Worker) -> Channel {
-    let connector = Connector::to(as_whom.clone(), Called::Worker(whom.certified.id.0));
-    let endpoint = Endpoint::from_shared(format!("https://{}", whom.address)).unwrap();
+async fn call(as_whom: &Trust, (worker, address): (WorkerId, SocketAddr)) -> Channel {
+    let connector = Connector::to(as_whom.clone(), Called::Worker(worker.0));
+    let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap();
     endpoint.connect_with_connector(connector).await.unwrap()
 }
 
 /// Opens a stream as a rank of a job's first ring; what becomes of it.
 async fn exchange_as(as_whom: &Trust, whom: &Worker, job: JobId, rank: i32) -> Status {
+    exchange_at(as_whom, (whom.certified.id, whom.address), job, rank).await
+}
+
+async fn exchange_at(as_whom: &Trust, whom: (WorkerId, SocketAddr), job: JobId, rank: i32) -> Status {
     let open = v1::RingOpen {
         job_id: job.to_string(),
         epoch: 1,
@@ -132,6 +136,30 @@ async fn a_stranger_that_waits_for_a_seat_does_not_get_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_worker_alone_does_not_take_all_room_to_wait_in() {
+    let cluster = Cluster::new();
+    let (one, two, third) = (worker(&cluster).await, worker(&cluster).await, worker(&cluster).await);
+    let mut greedy = JoinSet::new();
+    for _ in 0..70 {
+        let (trust, whom) = (third.trust.clone(), (two.certified.id, two.address));
+        greedy.spawn(async move { exchange_at(&trust, whom, JobId::new(), 0).await });
+    }
+    // All but a few are turned away at once, and others find room.
+    for _ in 0..62 {
+        assert_eq!(greedy.join_next().await.unwrap().unwrap().code(), Code::ResourceExhausted);
+    }
+    assert_eq!(two.rings.waiting(), 8);
+    let view = view_of(JobId::new(), &[&one, &two]);
+    let first = one.rings.take_seat(&view, 0, 2, RING_PROTOCOLS.max).unwrap();
+    let early = tokio::spawn(first.connect());
+    while two.rings.waiting() < 9 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let second = two.rings.take_seat(&view, 1, 2, RING_PROTOCOLS.max).unwrap().connect().await;
+    step(&mut early.await.unwrap().unwrap(), &mut second.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_state_is_given_to_the_worker_that_has_the_rank() {
     let cluster = Cluster::new();
     let (one, two, third) = (worker(&cluster).await, worker(&cluster).await, worker(&cluster).await);
@@ -180,7 +208,7 @@ async fn others_than_workers_have_no_business_in_a_ring() {
     let status = exchange_as(&nobody, &two, view.job, 0).await;
     assert_eq!(status.code(), Code::Unauthenticated);
     let health = tonic_health::pb::HealthCheckRequest::default();
-    let channel = call(&nobody, &two).await;
+    let channel = call(&nobody, (two.certified.id, two.address)).await;
     let asked = tonic_health::pb::health_client::HealthClient::new(channel).check(health).await;
     // It is not served in this test, and not refused either.
     assert_eq!(asked.unwrap_err().code(), Code::Unimplemented);
