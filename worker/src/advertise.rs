@@ -42,8 +42,8 @@ pub fn advertised_address(settings: &Settings, listening: SocketAddr) -> Result<
     if !listening.ip().is_unspecified() {
         return Ok(listening.to_string());
     }
-    let authority = settings.coordinator.url.trim_start_matches("http://").trim_end_matches('/');
-    let local = route_to(authority).unwrap_or(IpAddr::from([127, 0, 0, 1]));
+    let route = settings.coordinator_address().ok().and_then(|address| route_to(&address.authority()));
+    let local = route.unwrap_or(IpAddr::from([127, 0, 0, 1]));
     Ok(SocketAddr::new(local, port).to_string())
 }
 

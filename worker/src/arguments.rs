@@ -1,13 +1,20 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
+use ringtune_security::JoinToken;
 use ringtune_shared::{
     config::{ConfigError, Sources, load, process_environment},
     daemon::arguments::{CommonArguments, given},
 };
 
 use crate::{
-    doctor::DoctorArguments, generate::GenerateArguments, pipeline::PipelineArguments, settings::Settings,
+    doctor::DoctorArguments,
+    generate::GenerateArguments,
+    membership::{TokenText, TokenTextError, token},
+    pipeline::PipelineArguments,
+    settings::Settings,
 };
 
 /// Ringtune's worker: one on every machine that is to compute. It dials the coordinator, takes ranks of jobs and
@@ -20,9 +27,11 @@ use crate::{
     after_help = "Settings come from the defaults, then --config FILE (TOML), then the environment \
         (RINGTUNE__SECTION__KEY), then flags.\n\nExamples:\n  \
         On the coordinator's own machine:\n    ringtune-worker --state-dir ~/worker\n  \
-        On another machine of a trusted network:\n    \
-        ringtune-worker --coordinator http://10.0.0.1:7070 --listen 0.0.0.0:7080 --insecure\n  \
-        Is this machine fit?\n    ringtune-worker doctor --coordinator http://10.0.0.1:7070\n\n\
+        On another machine, for the first time (the token is from: ringtune token create --role worker):\n    \
+        ringtune-worker --join TOKEN --coordinator https://10.0.0.1:7070 --listen 0.0.0.0:7080\n  \
+        And from then on:\n    \
+        ringtune-worker --coordinator https://10.0.0.1:7070 --listen 0.0.0.0:7080\n  \
+        Is this machine fit?\n    ringtune-worker doctor --coordinator https://10.0.0.1:7070\n\n\
         Exit codes: 0 ended as asked, 1 failed, 2 wrong usage or settings."
 )]
 pub struct Arguments {
@@ -77,6 +86,13 @@ pub struct DaemonArguments {
     /// Let jobs write their debug.trace_dir on this machine
     #[arg(long)]
     pub allow_trace_dir: bool,
+    /// Join the coordinator's cluster with this token, once; also RINGTUNE_JOIN. It is gone from the list of processes as
+    /// soon as the program runs
+    #[arg(long, value_name = "TOKEN", conflicts_with = "join_file")]
+    pub join: Option<TokenText>,
+    /// The same with the token in a file; - for stdin
+    #[arg(long, value_name = "FILE")]
+    pub join_file: Option<PathBuf>,
     /// Which log lines there are, such as info,ringtune_worker=debug [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log_filter: Option<String>,
@@ -90,6 +106,23 @@ impl DaemonArguments {
             environment: process_environment()?,
             overrides: self.overrides(),
         })
+    }
+
+    /// Takes a join token out of everybody's sight, for which the program may begin again: call it before anything else.
+    ///
+    /// # Errors
+    /// It cannot be hidden.
+    pub fn hide_token(&self) -> Result<(), TokenTextError> {
+        token::hide(self.join.as_ref(), self.join_file.is_some())
+    }
+
+    /// The join token, if there is one. Blocks.
+    ///
+    /// # Errors
+    /// Its file cannot be read, or it is no token of a worker.
+    pub fn token(&self) -> Result<Option<JoinToken>, TokenTextError> {
+        let Some(file) = &self.join_file else { return Ok(None) };
+        token::read(file, self.common.lifeline)?.parse().map(Some)
     }
 
     fn overrides(&self) -> Vec<(&'static str, String)> {
@@ -108,8 +141,6 @@ impl DaemonArguments {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use clap::CommandFactory as _;
     use ringtune_shared::daemon::logging::LogFormat;
 
@@ -134,6 +165,18 @@ mod tests {
         assert_eq!((settings.ring.interface.as_str(), settings.compute.threads), ("eth9", 3));
         assert!(settings.debug.allow_trace_dir && settings.security.insecure);
         assert_eq!((settings.log.format, settings.log.filter.as_str()), (LogFormat::Json, "warn"));
+    }
+
+    #[test]
+    fn a_token_is_shown_nowhere_and_is_given_in_one_way() {
+        let parse = |line: &str| Arguments::try_parse_from(line.split_whitespace());
+        let given = parse("ringtune-worker --join rtj1.secret").unwrap();
+        assert!(!format!("{given:?}").contains("secret"));
+        let both = parse("ringtune-worker --join rtj1.secret --join-file /f").unwrap_err().to_string();
+        assert!(both.contains("--join-file") && !both.contains("secret"), "{both}");
+        let settings: Settings =
+            load(Sources { overrides: given.daemon.overrides(), ..Sources::default() }).unwrap();
+        assert_eq!(settings, Settings::default());
     }
 
     #[test]

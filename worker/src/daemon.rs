@@ -2,16 +2,16 @@
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
+use ringtune_security::JoinToken;
 use ringtune_shared::daemon::{
     lifecycle::{DRAIN_LIMIT, Shutdown},
     listen::{self, Launch, ListenError},
-    settings::SettingsError,
+    settings::{SecuritySettings, SettingsError},
     state_lock::StateLockError,
 };
 use ringtune_sources::{Environment, ModelSources, Patience, hub_endpoint};
 use tokio::{net::TcpListener, task::JoinError, time::timeout};
-use tokio_util::sync::CancellationToken;
-use tonic::transport::{Server, server::TcpIncoming};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::{error, info, warn};
 
 use crate::{
@@ -21,18 +21,18 @@ use crate::{
     capabilities::{capabilities, default_threads},
     contents::{self, ArtifactClient, ContentCache},
     engine::{EngineError, EngineHandle, EngineIdentity, StartEngine},
-    http::{self, Metrics, MetricsError},
+    http::{Metrics, MetricsError},
     latents::LatentCache,
+    membership::{self, Entering, Membership, MembershipError},
     node::Node,
     rank::Context,
-    ring::{self, RingOptions, RingServer, Rings},
+    ring::{RingOptions, Rings},
+    servers::{self, Port, ServerError},
     session::{self, LinkOptions, SessionOptions},
     settings::Settings,
     state_folder::{StateFolder, StateFolderError},
 };
 
-/// Calls that one connection may have open here: a neighbour has one.
-const MOST_CALLS_A_CONNECTION: usize = 32;
 /// How long the worker may take to end.
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// Of that, what its ring may take to go on without a running rank: it takes its step to the end.
@@ -54,6 +54,12 @@ pub enum Error {
     /// The ports.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// A secured cluster does not let it in.
+    #[error(transparent)]
+    Membership(Box<MembershipError>),
+    /// A port that cannot be served.
+    #[error(transparent)]
+    Port(Box<ServerError>),
     /// What to tell the neighbours.
     #[error(transparent)]
     Advertise(#[from] AdvertiseError),
@@ -89,69 +95,115 @@ pub enum Error {
 impl Error {
     /// The user has to change a flag or a setting: exit code 2.
     pub fn is_usage(&self) -> bool {
-        matches!(
-            self,
+        match self {
+            Self::Membership(error) => error.is_usage(),
             Self::Settings(_)
-                | Self::Advertise(AdvertiseError::Malformed { .. } | AdvertiseError::UnknownInterface { .. })
-                | Self::StateFolder(StateFolderError::Lock(StateLockError::Taken { .. }))
-        )
+            | Self::Advertise(AdvertiseError::Malformed { .. } | AdvertiseError::UnknownInterface { .. })
+            | Self::StateFolder(
+                StateFolderError::Lock(StateLockError::Taken { .. }) | StateFolderError::OtherWorker { .. },
+            ) => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<MembershipError> for Error {
+    fn from(error: MembershipError) -> Self {
+        Self::Membership(Box::new(error))
+    }
+}
+
+impl From<ServerError> for Error {
+    fn from(error: ServerError) -> Self {
+        Self::Port(Box::new(error))
+    }
+}
+
+/// How a worker is started.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    /// As every daemon.
+    pub launch: Launch,
+    /// A token for the cluster that it is to join.
+    pub token: Option<JoinToken>,
+}
+
+impl From<Launch> for Start {
+    fn from(launch: Launch) -> Self {
+        Self { launch, token: None }
     }
 }
 
 /// Runs a worker until `shutdown`, on an engine with the threads that the settings or the machine have.
 pub async fn run(
     settings: Settings,
-    launch: Launch,
+    start_as: Start,
     shutdown: Shutdown,
     start: StartEngine,
 ) -> Result<(), Error> {
     let threads = default_threads(&detect().await?, settings.compute.threads);
-    run_with(settings, launch, shutdown, move || start(threads)).await
+    run_with(settings, start_as, shutdown, move || start(threads)).await
 }
 
 /// Runs a worker on any engine until `shutdown`. The engine is started once nothing else can go wrong cheaply.
 pub async fn run_with(
     settings: Settings,
-    launch: Launch,
+    start_as: impl Into<Start>,
     shutdown: Shutdown,
     start_engine: impl FnOnce() -> Result<EngineHandle, EngineError> + Send + 'static,
 ) -> Result<(), Error> {
     // 1. What can be refused at once.
+    let Start { launch, token } = start_as.into();
     settings.validate()?;
+    let url = settings.coordinator_address()?.to_string();
+    let (brought, certified) = membership::brought_worker(&settings).await?.unzip();
     let state_dir = settings.storage.state_dir.clone();
-    let state = tokio::task::spawn_blocking(move || StateFolder::open(&state_dir)).await??;
+    let state = tokio::task::spawn_blocking(move || StateFolder::open(&state_dir, certified)).await??;
     let grpc = listen::bind("grpc.listen", settings.grpc.listen, launch.free_ports).await?;
     let http = listen::bind("http.listen", settings.http.listen, launch.free_ports).await?;
     let (grpc_address, http_address) = (address_of(&grpc)?, address_of(&http)?);
     let advertising = settings.clone();
     let address =
         tokio::task::spawn_blocking(move || advertised_address(&advertising, grpc_address)).await??;
-    // 2. The engine, and what it is.
+    // 2. A place in the cluster, as long as it takes.
+    let entering = Entering { settings: &settings, worker: state.worker(), token, brought };
+    let membership = tokio::select! {
+        entered = membership::enter(entering) => entered?,
+        () = shutdown.soft.cancelled() => return Ok(()),
+    };
+    let trust = membership.as_ref().map(Membership::trust).cloned();
+    warn_of_the_network(&settings);
+    // 3. The engine, and what it is.
     let node = detect().await?;
     let engine = tokio::task::spawn_blocking(start_engine).await??;
     let identity = engine.identity().await?;
     let threads = default_threads(&node, settings.compute.threads);
     log_start(&node, &identity, threads, &address);
-    // 3. The shared parts.
+    // 4. The shared parts.
     let metrics = Arc::new(Metrics::new()?);
     let rings = Rings::new(
-        RingOptions { peer_timeout: settings.peer_timeout(), ..RingOptions::default() },
+        RingOptions { peer_timeout: settings.peer_timeout(), trust: trust.clone(), ..RingOptions::default() },
         Arc::clone(&metrics),
     );
-    let context = context(&settings, &state, &engine, &identity, &rings, &metrics)?;
-    // 4. Servers.
+    let artifacts = ArtifactClient::new(&url, trust.as_ref()).map_err(Error::Coordinator)?;
+    let context = context(&settings, &state, (&engine, &identity), artifacts, (&rings, &metrics))?;
+    // 5. Servers.
     let end_servers = CancellationToken::new();
     let _end_servers = end_servers.clone().drop_guard();
-    let grpc_server = tokio::spawn(serve_grpc(grpc, rings, end_servers.clone().cancelled_owned()));
-    let http_server =
-        tokio::spawn(http::serve(http, Arc::clone(&metrics), end_servers.clone().cancelled_owned()));
+    let port = |listener| Port { listener, trust: trust.as_ref(), metrics: &metrics };
+    let ends = || end_servers.clone().cancelled_owned();
+    let grpc_server = tokio::spawn(servers::grpc(port(grpc), rings, ends()).await?);
+    let http_server = tokio::spawn(servers::pages(port(http), ends())?);
     if launch.announce {
         listen::announce(grpc_address, http_address, &state.worker().to_string()).map_err(Error::Announce)?;
     }
     info!(grpc = %grpc_address, http = %http_address, worker = %state.worker(), "listening");
-    // 5. The session, until the end.
+    // 6. The session, until the end.
+    let following = membership.as_ref().map(Membership::following);
+    let _keeping = membership.map(|membership| AbortOnDropHandle::new(tokio::spawn(membership.keep())));
     let link = LinkOptions {
-        url: settings.coordinator.url.clone(),
+        url,
+        following,
         worker: state.worker(),
         incarnation: state.incarnation(),
         host_name: node.host_name.clone(),
@@ -171,7 +223,7 @@ pub async fn run_with(
     if hung.is_cancelled() {
         return Err(Error::Hung);
     }
-    // 6. libtorch is not to be pulled from under its own feet: give a running step the time that is left.
+    // 7. libtorch is not to be pulled from under its own feet: give a running step the time that is left.
     let engine_ended = engine.ended();
     drop(engine);
     tokio::select! {
@@ -207,13 +259,31 @@ fn log_start(node: &Node, identity: &EngineIdentity, threads: usize, address: &s
     );
 }
 
+/// What whoever starts a worker may not have meant.
+fn warn_of_the_network(settings: &Settings) {
+    let SecuritySettings { insecure, .. } = settings.security;
+    let (grpc, http) = (settings.grpc.listen, settings.http.listen);
+    if insecure && !(grpc.ip().is_loopback() && http.ip().is_loopback()) {
+        warn!(
+            %grpc, %http,
+            "--insecure: nothing is encrypted, and nobody is asked who they are; whoever reaches these ports may do everything"
+        );
+    }
+    if !settings.is_exposed() && settings.coordinator_address().is_ok_and(|address| !address.is_loopback()) {
+        warn!(
+            %grpc,
+            "the coordinator is on another machine, and this worker listens on loopback alone: workers of other \
+             machines cannot reach it, and rings with them fail; give --listen"
+        );
+    }
+}
+
 fn context(
     settings: &Settings,
     state: &StateFolder,
-    engine: &EngineHandle,
-    identity: &EngineIdentity,
-    rings: &Rings,
-    metrics: &Arc<Metrics>,
+    (engine, identity): (&EngineHandle, &EngineIdentity),
+    artifacts: ArtifactClient,
+    (rings, metrics): (&Rings, &Arc<Metrics>),
 ) -> Result<Context, Error> {
     let environment = Environment::of_process();
     let rules = settings.access_rules(&environment);
@@ -221,7 +291,7 @@ fn context(
     let hub = hub_endpoint(&environment).unwrap_or_default();
     Ok(Context {
         engine: engine.clone(),
-        artifacts: ArtifactClient::new(&settings.coordinator.url).map_err(Error::Coordinator)?,
+        artifacts,
         cache: ContentCache::open(state.cache_folder(), settings.storage.cache_bytes)
             .map_err(|error| Error::Cache(Box::new(error)))?,
         latents: open_latents(settings, state)?,
@@ -270,37 +340,6 @@ async fn ended_by_hanging(hung: &CancellationToken, end: &CancellationToken) {
     error!("the engine hangs: this worker ends");
     end.cancel();
     std::future::pending().await
-}
-
-async fn serve_grpc(
-    listener: TcpListener,
-    rings: Rings,
-    end: impl Future<Output = ()>,
-) -> Result<(), String> {
-    let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<ringtune_proto::v1::ring_service_server::RingServiceServer<RingServer>>().await;
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(ringtune_proto::FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    let reflection_v1 = reflection().build_v1().map_err(|error| error.to_string())?;
-    let reflection_v1alpha = reflection().build_v1alpha().map_err(|error| error.to_string())?;
-    let (keep_alive_interval, keep_alive_timeout) = rings.keep_alive();
-    Server::builder()
-        .concurrency_limit_per_connection(MOST_CALLS_A_CONNECTION)
-        .max_frame_size(ring::MOST_FRAME_BYTES)
-        .initial_stream_window_size(ring::WINDOW_BYTES)
-        .initial_connection_window_size(ring::WINDOW_BYTES)
-        .http2_keepalive_interval(Some(keep_alive_interval))
-        .http2_keepalive_timeout(Some(keep_alive_timeout))
-        .add_service(health_service)
-        .add_service(reflection_v1)
-        .add_service(reflection_v1alpha)
-        .add_service(RingServer::service(rings))
-        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), end)
-        .await
-        .map_err(|error| session::error_chain(&error))
 }
 
 fn outcome<E: std::fmt::Display>(ended: Result<Result<(), E>, JoinError>) -> String {

@@ -8,7 +8,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{
     arguments::{Arguments, Command, DaemonArguments},
     capabilities::default_threads,
-    daemon, doctor,
+    daemon::{self, Start},
+    doctor,
     engine::{Library, Precision, StartEngine},
     generate::{self, GenerateArguments},
     node::Node,
@@ -19,6 +20,14 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 /// The engine hangs: whoever keeps the worker running is to start it again.
 const HUNG: u8 = 3;
+
+/// What comes before anything else: a join token leaves everybody's sight. The program may begin again for that.
+///
+/// # Errors
+/// The exit code, where that is not possible.
+pub fn prepare(arguments: &DaemonArguments) -> Result<(), ExitCode> {
+    arguments.hide_token().map_err(|error| fail(FAILED, &error.to_string()))
+}
 
 /// Runs the daemon, or the subcommand that was asked for, to its end.
 pub fn run(arguments: Arguments, library: Library) -> ExitCode {
@@ -52,12 +61,17 @@ pub fn run_daemon(arguments: &DaemonArguments, start: StartEngine) -> ExitCode {
         if let Err(error) = logging::start(&settings.log) {
             return fail(USAGE, &error.to_string());
         }
+        let token = match arguments.token() {
+            Ok(token) => token,
+            Err(error) => return fail(USAGE, &error.to_string()),
+        };
         let ended = runtime.block_on(async {
             let shutdown = Shutdown::on_signals().map_err(daemon::Error::Announce)?;
             if arguments.common.lifeline {
                 shutdown.end_with_stdin().map_err(daemon::Error::Announce)?;
             }
-            daemon::run(settings, arguments.common.launch(), shutdown, start).await
+            let start_as = Start { launch: arguments.common.launch(), token };
+            daemon::run(settings, start_as, shutdown, start).await
         });
         match ended {
             Ok(()) => ExitCode::SUCCESS,

@@ -5,14 +5,18 @@ use std::{
     time::Duration,
 };
 
+use ringtune_security::CredentialPaths;
 use ringtune_shared::daemon::{
     logging::LogSettings,
-    settings::{ListenSettings, SecuritySettings, SettingsError, check_state_dir},
+    settings::{ListenSettings, Protection, SecuritySettings, SettingsError, TlsMode, check_state_dir},
 };
 use ringtune_sources::{CacheOptions, Environment, default_cache_folder};
 use serde::{Deserialize, Serialize};
 
-use crate::access::{AccessSettings, Rules};
+use crate::{
+    access::{AccessSettings, Rules},
+    coordinator::CoordinatorAddress,
+};
 
 /// All sections. Unknown keys are refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,9 +53,10 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CoordinatorSettings {
-    /// The address of the coordinator's gRPC port.
+    /// The address of the coordinator's gRPC port, with TLS (`https`) or without (`http`); what names neither is `http` for
+    /// this machine itself, and `https` for all others.
     ///
-    /// Allowed: `http://HOST:PORT`.
+    /// Allowed: `https://HOST:PORT`, `http://HOST:PORT` or `HOST:PORT`; without a port it is 7070.
     pub url: String,
 }
 
@@ -211,15 +216,6 @@ impl ModelCacheSettings {
 impl Settings {
     /// Refuses what types alone do not: values out of range, and listening to the world by accident.
     pub fn validate(&self) -> Result<(), SettingsError> {
-        let url = &self.coordinator.url;
-        let authority = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-        if !authority.is_some_and(|host| host.contains(':') && !host.contains('/') && !host.ends_with(':')) {
-            return Err(SettingsError::text(
-                "coordinator.url",
-                url,
-                "it must be http://HOST:PORT, such as http://127.0.0.1:7070",
-            ));
-        }
         let timeout = self.ring.peer_timeout_seconds;
         if !(0.1..=86_400.0).contains(&timeout) {
             return Err(SettingsError::number(
@@ -261,7 +257,61 @@ impl Settings {
         }
         self.access.check()?;
         check_state_dir(&self.storage.state_dir)?;
-        self.security.check()
+        self.security.check()?;
+        self.protection().map(|_| ())
+    }
+
+    /// Where the coordinator is.
+    ///
+    /// # Errors
+    /// `coordinator.url` is no address.
+    pub fn coordinator_address(&self) -> Result<CoordinatorAddress, SettingsError> {
+        let url = &self.coordinator.url;
+        CoordinatorAddress::parse(url).ok_or_else(|| {
+            let allowed = "it must be https://HOST:PORT or http://HOST:PORT, such as http://127.0.0.1:7070";
+            SettingsError::text("coordinator.url", url, allowed)
+        })
+    }
+
+    /// How the worker's ports are protected: with TLS where they listen beyond loopback, where settings ask for it, and
+    /// where the coordinator's address does.
+    ///
+    /// # Errors
+    /// The coordinator's address asks for the opposite of another setting.
+    pub fn protection(&self) -> Result<Protection, SettingsError> {
+        let address = self.coordinator_address()?;
+        let contradicts =
+            |allowed: &str| SettingsError::text("coordinator.url", &self.coordinator.url, allowed);
+        if self.security.insecure && address.secure {
+            return Err(contradicts(&format!(
+                "it asks for TLS, and security.insecure (--insecure) for none: drop --insecure, or write http://{}",
+                address.authority()
+            )));
+        }
+        let own = self.security.protection(&[self.grpc.listen, self.http.listen]);
+        if own == Protection::Tls && !address.secure && !address.is_loopback() {
+            let why = match (self.security.tls, self.security.brings_certificate()) {
+                (TlsMode::On, _) => "security.tls",
+                (_, true) => "security.certificate",
+                _ if self.is_exposed() => "grpc.listen (--listen), which is beyond this machine,",
+                _ => "http.listen (--http-listen), which is beyond this machine,",
+            };
+            return Err(contradicts(&format!(
+                "{why} asks for TLS: write https://{}, or give --insecure on a network where everybody may do everything",
+                address.authority()
+            )));
+        }
+        Ok(if address.secure { Protection::Tls } else { own })
+    }
+
+    /// Where certificates from elsewhere are, if they are to be used.
+    pub fn brought_credentials(&self) -> Option<CredentialPaths> {
+        let SecuritySettings { certificate, key, ca, .. } = &self.security;
+        self.security.brings_certificate().then(|| CredentialPaths {
+            chain: certificate.clone(),
+            key: key.clone(),
+            ca: ca.clone(),
+        })
     }
 
     /// Whether others than this machine's users reach the worker's ring port.
@@ -298,10 +348,52 @@ mod tests {
     }
 
     #[test]
+    fn tls_is_where_the_ports_or_the_coordinators_address_ask_for_it() {
+        let with = |url: &str, change: &dyn Fn(&mut Settings)| {
+            let mut settings = Settings::default();
+            settings.coordinator.url = url.to_owned();
+            change(&mut settings);
+            settings.protection()
+        };
+        let everywhere = |settings: &mut Settings| settings.grpc.listen.set_ip([0, 0, 0, 0].into());
+        let insecure = |settings: &mut Settings| {
+            settings.grpc.listen.set_ip([0, 0, 0, 0].into());
+            settings.security.insecure = true;
+        };
+        let (far, far_plain, here) =
+            ("https://10.0.0.1:7070", "http://10.0.0.1:7070", "http://127.0.0.1:7070");
+        for (url, change, expected) in [
+            (here, &(|_: &mut Settings| ()) as &dyn Fn(&mut Settings), Protection::Plain),
+            (far_plain, &|_| (), Protection::Plain),
+            (far, &|_| (), Protection::Tls),
+            ("10.0.0.1", &|_| (), Protection::Tls),
+            ("https://localhost", &|_| (), Protection::Tls),
+            (here, &everywhere, Protection::Tls),
+            (far, &everywhere, Protection::Tls),
+            (far_plain, &insecure, Protection::Plain),
+        ] {
+            assert_eq!(with(url, change), Ok(expected), "{url}");
+        }
+        // What contradicts itself is refused, and both settings are named.
+        let http = |settings: &mut Settings| settings.http.listen.set_ip([10, 0, 0, 2].into());
+        let on = |settings: &mut Settings| settings.security.tls = TlsMode::On;
+        for (url, change, other) in [
+            (far, &insecure as &dyn Fn(&mut Settings), "security.insecure"),
+            ("10.0.0.1", &insecure, "security.insecure"),
+            (far_plain, &everywhere, "grpc.listen"),
+            (far_plain, &http, "http.listen"),
+            (far_plain, &on, "security.tls"),
+        ] {
+            let error = with(url, change).unwrap_err();
+            assert_eq!(error.key(), "coordinator.url");
+            assert!(error.to_string().contains(other), "{error}");
+        }
+    }
+
+    #[test]
     fn impossible_values_are_refused_by_name() {
         assert_eq!(error_key(|_| ()), "none");
-        for url in ["", "127.0.0.1:7070", "http://host", "https://host:1", "http://host:", "http://h:1/path"]
-        {
+        for url in ["", "ftp://host:1", "http://host:", "http://h:1/path", "a b"] {
             assert_eq!(error_key(|s| s.coordinator.url = url.to_owned()), "coordinator.url", "{url}");
         }
         assert_eq!(error_key(|s| s.ring.peer_timeout_seconds = f64::NAN), "ring.peer_timeout_seconds");

@@ -28,6 +28,19 @@ pub enum StateFolderError {
     /// A file could not be written.
     #[error("state folder: {0}")]
     Write(#[from] FileError),
+    /// The certificate is another worker's.
+    #[error(
+        "security.certificate is that of worker {certified}, and {} says that this is worker {worker}: give that worker's certificate, or a folder of its own (--state-dir)",
+        path.display()
+    )]
+    OtherWorker {
+        /// The file with the id.
+        path: PathBuf,
+        /// The worker of the folder.
+        worker: WorkerId,
+        /// The worker of the certificate.
+        certified: WorkerId,
+    },
     /// A file holds something that this worker never wrote.
     #[error("state folder: {}: {content:?} is not {expected}", path.display())]
     Damaged {
@@ -52,8 +65,9 @@ pub struct StateFolder {
 impl StateFolder {
     /// Makes the folder if need be, locks it, removes what the ranks of a killed worker left in it, reads or makes the
     /// worker's id, and counts this start.
-    /// The count is on disk before this returns.
-    pub fn open(folder: &Path) -> Result<Self, StateFolderError> {
+    /// The count is on disk before this returns. `certified`: the worker that a certificate from elsewhere names, which is
+    /// the one that this is.
+    pub fn open(folder: &Path, certified: Option<WorkerId>) -> Result<Self, StateFolderError> {
         // 1. Ours alone.
         let lock = StateLock::take(folder, "worker")?;
         remove_leftovers(&work_folder_of(folder))?;
@@ -63,11 +77,14 @@ impl StateFolder {
         let worker = match read(&id_path)? {
             Some(text) => parse(&id_path, &text, "a UUID")?,
             None => {
-                let worker = WorkerId::new();
+                let worker = certified.unwrap_or_else(WorkerId::new);
                 write_atomically(&id_path, format!("{worker}\n").as_bytes())?;
                 worker
             }
         };
+        if let Some(certified) = certified.filter(|certified| *certified != worker) {
+            return Err(StateFolderError::OtherWorker { path: id_path, worker, certified });
+        }
         // 3. Which start this is: the coordinator lets the newest win.
         let count_path = folder.join("incarnation");
         let before: u64 = match read(&count_path)? {
@@ -156,35 +173,46 @@ mod tests {
     #[test]
     fn the_id_stays_and_each_start_counts() {
         let folder = tempfile::tempdir().unwrap();
-        let first = StateFolder::open(folder.path()).unwrap();
+        let first = StateFolder::open(folder.path(), None).unwrap();
         let (worker, incarnation) = (first.worker(), first.incarnation());
         assert_eq!(incarnation, 1);
         drop(first);
-        let second = StateFolder::open(folder.path()).unwrap();
+        let second = StateFolder::open(folder.path(), None).unwrap();
         assert_eq!((second.worker(), second.incarnation()), (worker, 2));
+    }
+
+    #[test]
+    fn a_certificate_from_elsewhere_says_who_a_new_worker_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let id = WorkerId::new();
+        let open = |certified| StateFolder::open(folder.path(), certified).map(|state| state.worker());
+        assert_eq!(open(Some(id)).unwrap(), id);
+        assert_eq!((open(Some(id)).unwrap(), open(None).unwrap()), (id, id));
+        let other = open(Some(WorkerId::new()));
+        assert!(matches!(other, Err(StateFolderError::OtherWorker { worker, .. }) if worker == id));
     }
 
     #[test]
     fn what_a_killed_worker_left_is_removed_by_the_next_and_by_nobody_before() {
         let folder = tempfile::tempdir().unwrap();
-        let first = StateFolder::open(folder.path()).unwrap();
+        let first = StateFolder::open(folder.path(), None).unwrap();
         let left = first.work_folder().join("job-1/checkpoint-9.safetensors");
         std::fs::create_dir_all(left.parent().unwrap()).unwrap();
         std::fs::write(&left, b"big").unwrap();
         // One that is refused takes nothing from the one that works there.
-        assert!(StateFolder::open(folder.path()).is_err());
+        assert!(StateFolder::open(folder.path(), None).is_err());
         assert!(left.exists());
         drop(first);
-        let second = StateFolder::open(folder.path()).unwrap();
+        let second = StateFolder::open(folder.path(), None).unwrap();
         assert!(!second.work_folder().join("job-1").exists());
     }
 
     #[test]
     fn a_second_worker_on_the_folder_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let _first = StateFolder::open(folder.path()).unwrap();
+        let _first = StateFolder::open(folder.path(), None).unwrap();
         assert!(matches!(
-            StateFolder::open(folder.path()),
+            StateFolder::open(folder.path(), None),
             Err(StateFolderError::Lock(StateLockError::Taken { .. }))
         ));
     }
@@ -193,7 +221,7 @@ mod tests {
     fn a_damaged_identity_is_named_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("worker-id"), "nobody").unwrap();
-        let error = StateFolder::open(folder.path()).unwrap_err();
+        let error = StateFolder::open(folder.path(), None).unwrap_err();
         assert!(matches!(error, StateFolderError::Damaged { path, .. } if path.ends_with("worker-id")));
     }
 }

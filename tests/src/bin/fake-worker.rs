@@ -82,6 +82,9 @@ static ENGINE: OnceLock<EngineArguments> = OnceLock::new();
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Err(code) = program::prepare(&arguments.daemon) {
+        return code;
+    }
     ENGINE.get_or_init(|| arguments.engine);
     program::run_daemon(&arguments.daemon, start)
 }

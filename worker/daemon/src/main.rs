@@ -8,6 +8,11 @@ use ringtune_worker_daemon::LIBTORCH;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.command.is_none()
+        && let Err(code) = program::prepare(&arguments.daemon)
+    {
+        return code;
+    }
     if let Err(error) = patience::ensure() {
         // Only slower on busy cores.
         let _ = writeln!(std::io::stderr(), "ringtune-worker: set GOMP_SPINCOUNT=0 by hand: {error}");

@@ -9,6 +9,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
+use ringtune_security::{Cluster, JoinToken, Role};
 use ringtune_shared::ids::WorkerId;
 
 fn worker() -> Command {
@@ -77,8 +78,100 @@ fn wrong_settings_are_exit_code_2_and_named() {
     fails(&environment, 2, &["RINGTUNE__COMPUTE__THREAD"]);
     fails(&daemon(state.path()).args(["--threads", "many"]).output().unwrap(), 2, &["--threads", "many"]);
     fails(&worker().args(["--coordinator", "ftp://x"]).output().unwrap(), 2, &["coordinator.url", "ftp://x"]);
-    let everywhere = worker().args(["--listen", "0.0.0.0:0"]).output().unwrap();
-    fails(&everywhere, 2, &["grpc.listen", "0.0.0.0:0", "--insecure"]);
+    let far = ["--coordinator", "http://10.0.0.1:7070", "--listen", "0.0.0.0:0"];
+    fails(
+        &worker().args(far).output().unwrap(),
+        2,
+        &["coordinator.url", "grpc.listen", "https://10.0.0.1:7070"],
+    );
+    // Beyond loopback a worker needs a certificate, and is told how to get one.
+    let mut everywhere = worker();
+    everywhere
+        .args(["--listen", "0.0.0.0:0", "--http-listen", "127.0.0.1:0", "--state-dir"])
+        .arg(state.path());
+    let steps =
+        ["grpc.listen", "0.0.0.0:0", "ringtune token create --role worker", "--join TOKEN", "--insecure"];
+    fails(&everywhere.output().unwrap(), 2, &steps);
+}
+
+fn token(role: Role) -> String {
+    JoinToken::new(role, [7; 32], Cluster::from(WorkerId::new().0)).unwrap().reveal()
+}
+
+/// A daemon whose coordinator, which nobody reaches, speaks TLS.
+fn joining(state: &Path) -> Command {
+    let mut command = worker();
+    command
+        .args(["--coordinator", "https://127.0.0.1:1", "--listen", "127.0.0.1:0"])
+        .args(["--http-listen", "127.0.0.1:0", "--log-format", "json", "--state-dir"])
+        .arg(state);
+    command
+}
+
+#[test]
+fn a_token_that_is_none_is_exit_code_2_and_not_repeated() {
+    let state = tempfile::tempdir().unwrap();
+    let whole = token(Role::Worker);
+    let cut = &whole[..whole.len() - 2];
+    let mut mistyped = whole.clone().into_bytes();
+    mistyped[20] = if mistyped[20] == b'a' { b'b' } else { b'a' };
+    let mistyped = String::from_utf8(mistyped).unwrap();
+    let observer = token(Role::Observer);
+    for (given, word) in
+        [(cut, "cut"), (&mistyped, "mistyped"), (&observer, "role observer"), ("hello", "not a token")]
+    {
+        let output = joining(state.path()).args(["--join", given]).output().unwrap();
+        fails(&output, 2, &["join token", word]);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(given.len() < 20 || !told.contains(&given[6..20]), "{told}");
+    }
+    let both = joining(state.path()).args(["--join-file", "-", "--lifeline"]).output().unwrap();
+    fails(&both, 2, &["--join-file", "--lifeline"]);
+    let missing = joining(state.path()).args(["--join-file", "/nowhere/token"]).output().unwrap();
+    fails(&missing, 2, &["--join-file /nowhere/token"]);
+    // It goes to nobody in the clear.
+    let plain = daemon(state.path()).args(["--join", &whole]).output().unwrap();
+    fails(&plain, 2, &["coordinator.url", "https://"]);
+}
+
+#[test]
+fn a_token_is_seen_in_neither_the_arguments_nor_the_environment() {
+    let (whole, state) = (token(Role::Worker), tempfile::tempdir().unwrap());
+    let file = state.path().join("token");
+    std::fs::write(&file, format!("{whole}\n")).unwrap();
+    let given = |change: &dyn Fn(&mut Command)| {
+        let state = tempfile::tempdir().unwrap();
+        let mut command = joining(state.path());
+        change(&mut command);
+        let mut child = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+        // It has read the token when it tries to join.
+        let log = BufReader::new(child.0.stderr.take().unwrap());
+        let tried = log.lines().map(|line| line.unwrap()).find(|line| line.contains("cannot join yet"));
+        let tried = tried.expect("it tries for ever");
+        assert!(tried.contains("127.0.0.1:1") && !tried.contains(&whole[6..20]), "{tried}");
+        let about = |name: &str| {
+            let bytes = std::fs::read(format!("/proc/{}/{name}", child.0.id())).unwrap();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        for name in ["cmdline", "environ"] {
+            let shown = about(name);
+            assert!(!shown.contains(&whole[6..20]) && !shown.contains("RINGTUNE_JOIN"), "{name}: {shown}");
+        }
+        // Nor in what it holds open.
+        for entry in std::fs::read_dir(format!("/proc/{}/fd", child.0.id())).unwrap() {
+            let path = entry.unwrap().path();
+            let target = std::fs::read_link(&path).unwrap_or_default();
+            if target.to_string_lossy().contains("ringtune-join") {
+                assert_eq!(std::fs::metadata(&path).unwrap().len(), 0, "it is emptied");
+            }
+        }
+        about("cmdline")
+    };
+    let shown = given(&|command| drop(command.args(["--join", &whole, "--threads", "1"])));
+    assert!(shown.contains("--join-file") && shown.contains("--threads"), "{shown}");
+    given(&|command| drop(command.arg(format!("--join={whole}"))));
+    given(&|command| drop(command.env("RINGTUNE_JOIN", &whole)));
+    given(&|command| drop(command.arg("--join-file").arg(&file)));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use ringtune_proto::v1::{
     self, artifact_service_client::ArtifactServiceClient, job_service_client::JobServiceClient,
 };
+use ringtune_security::Trust;
 use ringtune_shared::ids::{ContentHash, ContentHasher, Epoch, IdError, JobId};
 use tokio::{
     fs::File,
@@ -25,7 +26,7 @@ use tonic::{
 };
 
 use super::{Error, retry::until_answered};
-use crate::session::RankOrders;
+use crate::{coordinator::connector, session::RankOrders};
 
 /// Bytes of one message of an upload.
 const CHUNK_BYTES: usize = 512 << 10;
@@ -62,14 +63,14 @@ impl OwnEpoch {
 }
 
 impl ArtifactClient {
-    /// A client of the coordinator at `url`, `http://HOST:PORT`.
-    pub fn new(url: &str) -> Result<Self, tonic::transport::Error> {
+    /// A client of the coordinator at `url`, `http://HOST:PORT`, or with https in a secured cluster; `trust`: whom this
+    /// worker believes there.
+    pub fn new(url: &str, trust: Option<&Trust>) -> Result<Self, tonic::transport::Error> {
         let channel = Endpoint::from_shared(url.to_owned())?
             .connect_timeout(Duration::from_secs(10))
-            .tcp_nodelay(true)
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(20))
-            .connect_lazy();
+            .connect_with_connector_lazy(connector(trust));
         let jobs = JobServiceClient::new(channel.clone());
         Ok(Self { service: ArtifactServiceClient::new(channel), jobs, epoch: None })
     }

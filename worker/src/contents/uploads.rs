@@ -177,7 +177,7 @@ mod tests {
     /// Uploads to nobody, and what tells the rank to end.
     fn uploads() -> (Uploads, watch::Sender<RankOrders>) {
         let (rank, orders) = watch::channel(RankOrders::default());
-        let client = ArtifactClient::new("http://127.0.0.1:1").unwrap();
+        let client = ArtifactClient::new("http://127.0.0.1:1", None).unwrap();
         (Uploads::start(JobId::new(), client, orders), rank)
     }
 

@@ -1,19 +1,13 @@
 //! The checks, each with what was found and what would help.
 
-use std::time::Duration;
-
-use ringtune_proto::v1::{self, cluster_service_client::ClusterServiceClient};
-use ringtune_shared::version::{Dialect, ProtocolRange};
 use ringtune_sources::{Environment, hub_endpoint};
 use serde::Serialize;
-use tonic::transport::Endpoint;
 
 use crate::{
     access::{Buckets, Hubs, Roots},
     capabilities::default_threads,
     engine::{EngineError, StartEngine},
     node::Node,
-    session::error_chain,
     settings::Settings,
 };
 
@@ -59,11 +53,11 @@ pub struct Check {
 }
 
 impl Check {
-    fn new(name: &'static str, found: impl Into<String>) -> Self {
+    pub(super) fn new(name: &'static str, found: impl Into<String>) -> Self {
         Self { name, verdict: Verdict::Good, found: found.into(), advice: String::new() }
     }
 
-    fn unless(self, good: bool, verdict: Verdict, advice: &str) -> Self {
+    pub(super) fn unless(self, good: bool, verdict: Verdict, advice: &str) -> Self {
         if good { self } else { Self { verdict, advice: advice.to_owned(), ..self } }
     }
 }
@@ -186,46 +180,6 @@ pub(super) fn of_access(settings: &Settings) -> Vec<Check> {
     ]
 }
 
-/// That the coordinator answers, and that its version fits.
-pub(super) async fn of_coordinator(url: &str) -> Check {
-    let limit = Duration::from_secs(5);
-    let asked = async {
-        let channel = Endpoint::from_shared(url.to_owned())
-            .map_err(|error| error_chain(&error))?
-            .connect_timeout(limit)
-            .connect()
-            .await
-            .map_err(|error| error_chain(&error))?;
-        ClusterServiceClient::new(channel)
-            .get_cluster(v1::GetClusterRequest {})
-            .await
-            .map(|answer| answer.into_inner())
-            .map_err(|status| format!("{}: {}", status.code(), status.message()))
-    };
-    let answer = tokio::time::timeout(limit * 2, asked).await.unwrap_or_else(|_| Err("no answer".to_owned()));
-    match answer {
-        Ok(cluster) => {
-            let found = format!(
-                "{url}, version {}, workers: {} idle, {} busy, {} lost",
-                cluster.version, cluster.workers_idle, cluster.workers_busy, cluster.workers_lost
-            );
-            let coordinator = Dialect {
-                version: cluster.version,
-                protocols: ProtocolRange { min: cluster.protocol_min, max: cluster.protocol_max },
-                features: Vec::new(),
-            };
-            let misfit = Dialect::agree(&Dialect::ours(), &coordinator).err();
-            let advice = misfit.as_ref().map(ToString::to_string).unwrap_or_default();
-            Check::new("coordinator", found).unless(misfit.is_none(), Verdict::Bad, &advice)
-        }
-        Err(reason) => Check::new("coordinator", format!("{url}: {reason}")).unless(
-            false,
-            Verdict::Bad,
-            "is it running, does it listen on that address, does a firewall let it through?",
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,11 +239,5 @@ mod tests {
         settings.access.buckets = vec!["*".to_owned()];
         let [good, warn] = [Verdict::Good, Verdict::Warn];
         assert_eq!(verdicts(&of(&settings)), [good, warn, good, good, good, warn]);
-    }
-
-    #[tokio::test]
-    async fn a_coordinator_that_is_not_there_is_a_failure() {
-        let check = of_coordinator("http://127.0.0.1:1").await;
-        assert_eq!((check.name, check.verdict), ("coordinator", Verdict::Bad));
     }
 }

@@ -2,6 +2,7 @@
 
 mod checks;
 mod job;
+mod network;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -32,6 +33,12 @@ pub struct DoctorArguments {
     /// A coordinator that should be reachable from here, or has the job's pictures
     #[arg(long, value_name = "URL")]
     pub coordinator: Option<String>,
+    /// The worker's state folder: as whom it joined a secured cluster [default: as the settings say]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Look at it as a worker that is started with --insecure
+    #[arg(long)]
+    pub insecure: bool,
     /// The worker's settings file: says what jobs may reach on a worker with these settings
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -81,10 +88,16 @@ impl DoctorArguments {
         let settings: Settings = load(Sources {
             file: self.config.clone(),
             environment: process_environment()?,
-            overrides: given([("grpc.listen", self.listen.clone())]),
+            overrides: given([
+                ("grpc.listen", self.listen.clone()),
+                ("coordinator.url", self.coordinator.clone()),
+                ("storage.state_dir", self.state_dir.as_ref().map(|folder| folder.display().to_string())),
+                ("security.insecure", self.insecure.then(|| "true".to_owned())),
+            ]),
         })?;
-        // Whether the network is to be trusted is asked when the worker starts.
         settings.access.check()?;
+        settings.security.check()?;
+        settings.coordinator_address()?;
         Ok(settings)
     }
 }
@@ -101,9 +114,15 @@ struct Report<'a> {
 /// See [`Error`].
 pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> Result<bool, Error> {
     let settings = arguments.settings()?;
+    let standing = network::standing(&settings).await;
     if let Some(file) = &arguments.job.job {
-        let coordinator = arguments.coordinator.as_deref();
-        let report = job::examine(file, &arguments.job, &settings, coordinator, start).await;
+        let coordinator = match &arguments.coordinator {
+            Some(_) => Some(settings.coordinator_address()?.to_string()),
+            None => None,
+        };
+        let there =
+            job::There { settings: &settings, coordinator: coordinator.as_deref(), trust: standing.trust() };
+        let report = job::examine(file, &arguments.job, there, start).await;
         let text = match arguments.output {
             DoctorOutput::Json => report.to_json().map_err(io::Error::other)?,
             DoctorOutput::Text => job::render(&report),
@@ -114,8 +133,9 @@ pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> Result<bool
     let mut checks = checks::of_node();
     checks.extend(checks::of_engine(start).await);
     checks.extend(checks::of_access(&settings));
-    if let Some(url) = &arguments.coordinator {
-        checks.push(checks::of_coordinator(url).await);
+    checks.extend(network::of_security(&settings, &standing));
+    if arguments.coordinator.is_some() {
+        checks.push(network::of_coordinator(&settings.coordinator_address()?, standing.trust()).await);
     }
     let fit = checks.iter().all(|check| check.verdict != Verdict::Bad);
     let text = match arguments.output {

@@ -1,8 +1,12 @@
 //! The worker's metrics. One registry a worker, so that several can live in one test process.
 
 use prometheus::{
-    Encoder as _, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder,
+    Encoder as _, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    TextEncoder,
+    core::{Collector, Desc},
+    proto::MetricFamily,
 };
+use ringtune_security::Refusals;
 
 /// A metric could not be made or shown.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +55,42 @@ pub struct Metrics {
     pub exchange_received_bytes: IntCounter,
     /// Calls of other ranks that were refused because they came from an epoch that is over.
     pub stale_calls: IntCounter,
+    /// Calls that were not let in: nobody knows who makes them, or their role or place is another.
+    pub denied_calls: IntCounter,
+    /// Connections to the worker's ports that were refused or closed, by reason.
+    pub refusals: Refusals,
+}
+
+/// Shows what the listeners count.
+struct RefusedConnections {
+    refusals: Refusals,
+    shape: IntCounterVec,
+}
+
+impl RefusedConnections {
+    fn of(refusals: Refusals) -> Result<Self, MetricsError> {
+        Ok(Self { refusals, shape: Self::empty()? })
+    }
+
+    fn empty() -> Result<IntCounterVec, prometheus::Error> {
+        let name = "ringtune_worker_refused_connections_total";
+        IntCounterVec::new(Opts::new(name, "Connections refused or closed, by reason"), &["reason"])
+    }
+}
+
+impl Collector for RefusedConnections {
+    fn desc(&self) -> Vec<&Desc> {
+        self.shape.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        // Made anew each time: what is counted elsewhere cannot be set here.
+        let Ok(counters) = Self::empty() else { return Vec::new() };
+        for (refusal, count) in self.refusals.counts() {
+            counters.with_label_values(&[refusal.as_str()]).inc_by(count);
+        }
+        counters.collect()
+    }
 }
 
 impl Metrics {
@@ -79,6 +119,8 @@ impl Metrics {
             Gauge::new("ringtune_worker_validation_loss", "Loss on the held-out samples, when last taken")?;
         registry.register(Box::new(validation_loss.clone()))?;
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        let refusals = Refusals::default();
+        registry.register(Box::new(RefusedConnections::of(refusals.clone())?))?;
         let metrics = Self {
             step_seconds: histogram("ringtune_worker_step_seconds", "Seconds of a step")?,
             compute_seconds: histogram("ringtune_worker_compute_seconds", "Seconds of a step in the engine")?,
@@ -120,6 +162,8 @@ impl Metrics {
                 "ringtune_worker_stale_calls_total",
                 "Calls of other ranks refused because their epoch is over",
             )?,
+            denied_calls: counter("ringtune_worker_denied_calls_total", "Calls that were not let in")?,
+            refusals,
             registry,
         };
         metrics.rank.set(-1);
@@ -137,6 +181,15 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_show_by_the_reason_that_they_were_refused_for() {
+        let text = Metrics::new().unwrap().render().unwrap();
+        for reason in ["full", "plaintext", "certificate", "revoked"] {
+            let line = format!("ringtune_worker_refused_connections_total{{reason=\"{reason}\"}} 0");
+            assert!(text.contains(&line), "{text}");
+        }
+    }
 
     #[test]
     fn two_workers_of_one_process_have_their_own_numbers() {

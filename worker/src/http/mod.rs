@@ -2,33 +2,20 @@
 
 mod metrics;
 
-use std::{future::Future, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
-    Router,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{MethodRouter, get},
 };
-use tokio::net::TcpListener;
 
 pub use metrics::{Metrics, MetricsError};
 
-/// Serves until `end` completes.
-pub async fn serve(
-    listener: TcpListener,
-    metrics: Arc<Metrics>,
-    end: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    axum::serve(listener, router(metrics)).with_graceful_shutdown(end).await
-}
-
-fn router(metrics: Arc<Metrics>) -> Router {
-    Router::new()
-        .route("/healthz", get(async || "ok\n"))
-        .route("/metrics", get(show_metrics))
-        .with_state(metrics)
+/// All pages, by their paths.
+pub(crate) fn pages() -> [(&'static str, MethodRouter<Arc<Metrics>>); 2] {
+    [("/healthz", get(async || "ok\n")), ("/metrics", get(show_metrics))]
 }
 
 async fn show_metrics(State(metrics): State<Arc<Metrics>>) -> Response {

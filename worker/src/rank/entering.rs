@@ -71,8 +71,9 @@ async fn catch_up<W: Work>(rank: &Rank, work: &mut W, plan: &EntryPlan) -> Resul
     let EntryPlan { step, state: expected, giver, .. } = *plan;
     let ring = &rank.assignment.ring;
     let missing = || ring::Error::Rows;
-    let address = &ring.members.get(giver).ok_or_else(missing)?.address;
-    let from = FetchFrom { address, job: ring.job, epoch: ring.epoch, rank: giver, step, expected };
+    let member = ring.members.get(giver).ok_or_else(missing)?;
+    let (worker, address) = (member.worker, member.address.as_str());
+    let from = FetchFrom { worker, address, job: ring.job, epoch: ring.epoch, rank: giver, step, expected };
     let state: SavedState = rank.context.rings.fetch_state(&from).await?;
     work.restore(state, step).await?;
     check(work.standing().state, expected)?;

@@ -1,10 +1,42 @@
 //! Who may come in: decided from what a call says and what this worker holds, without waiting or locking.
 
+use std::sync::Arc;
+
 use ringtune_shared::{
-    ids::{Epoch, JobId},
+    ids::{Epoch, JobId, WorkerId},
     ring::Place,
 };
 use tonic::Status;
+
+/// Who makes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Calling {
+    /// Whoever: nobody is asked on this network.
+    Anybody,
+    /// The worker that its certificate names.
+    Worker(WorkerId),
+}
+
+/// A place, and who has the others of its ring, in rank order.
+#[derive(Clone, Debug)]
+pub(super) struct Standing {
+    pub(super) place: Place,
+    pub(super) members: Arc<[WorkerId]>,
+}
+
+impl Standing {
+    /// That a rank's call comes from the worker that has that rank. Ranks that there are not are others' to refuse.
+    fn check(&self, rank: i32, calling: Calling) -> Option<Admission> {
+        let Calling::Worker(caller) = calling else { return None };
+        let member = usize::try_from(rank).ok().and_then(|rank| self.members.get(rank));
+        (member != Some(&caller)).then(|| {
+            Admission::Denied(Status::permission_denied(format!(
+                "rank {rank} of job {} in epoch {} is not that of worker {caller}, who calls",
+                self.place.job, self.place.epoch
+            )))
+        })
+    }
+}
 
 /// What the first message of a stream says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +45,7 @@ pub(super) struct Opening {
     pub(super) epoch: Epoch,
     pub(super) rank: i32,
     pub(super) world_size: i32,
+    pub(super) calling: Calling,
 }
 
 /// What a rank asks for that is behind.
@@ -22,6 +55,7 @@ pub(super) struct Wish {
     pub(super) epoch: Epoch,
     pub(super) rank: i32,
     pub(super) step: i64,
+    pub(super) calling: Calling,
 }
 
 /// What becomes of a call.
@@ -35,14 +69,19 @@ pub(super) enum Admission {
     Stale(Status),
     /// There is nothing to wait for.
     Refused(Status),
+    /// It comes from somebody else than it says.
+    Denied(Status),
 }
 
 /// Whether a stream belongs to the place that this worker has in the ring of the stream's job.
 ///
 /// The members of a ring are told of it one after the other: a stream may come before the place is taken.
-pub(super) fn of_stream(place: Option<Place>, opening: Opening) -> Admission {
+pub(super) fn of_stream(standing: Option<&Standing>, opening: Opening) -> Admission {
     let Opening { epoch, rank, world_size, .. } = opening;
-    let Some(place) = place.filter(|place| epoch <= place.epoch) else { return Admission::NotYet };
+    let Some(standing) = standing.filter(|standing| epoch <= standing.place.epoch) else {
+        return Admission::NotYet;
+    };
+    let place = standing.place;
     if epoch < place.epoch {
         return Admission::Stale(older(epoch, place));
     }
@@ -53,18 +92,19 @@ pub(super) fn of_stream(place: Option<Place>, opening: Opening) -> Admission {
             expected.0, expected.1, place.rank
         )));
     }
-    Admission::Welcome
+    standing.check(rank, opening.calling).unwrap_or(Admission::Welcome)
 }
 
 /// Whether a rank gets the state that it asks for. `offered`: the step of the state that this rank offers in its present
 /// ring.
 ///
 /// The ranks of a ring conclude at the same time who gives and who takes: a wish may come before the offer.
-pub(super) fn of_wish(place: Option<Place>, offered: Option<u64>, wish: Wish) -> Admission {
-    let Wish { job, epoch, rank, step } = wish;
-    let Some(place) = place else {
+pub(super) fn of_wish(standing: Option<&Standing>, offered: Option<u64>, wish: Wish) -> Admission {
+    let Wish { job, epoch, rank, step, calling } = wish;
+    let Some(standing) = standing else {
         return Admission::Refused(Status::not_found(format!("this worker has no rank of job {job}")));
     };
+    let place = standing.place;
     if epoch < place.epoch {
         return Admission::Stale(older(epoch, place));
     }
@@ -81,6 +121,9 @@ pub(super) fn of_wish(place: Option<Place>, offered: Option<u64>, wish: Wish) ->
             place.world_size.saturating_sub(1),
             place.rank
         ));
+    }
+    if let Some(denied) = standing.check(rank, calling) {
+        return denied;
     }
     match offered {
         None => Admission::NotYet,
@@ -102,8 +145,9 @@ mod tests {
 
     use super::*;
 
-    fn place() -> Place {
-        Place { job: JobId::new(), epoch: Epoch(3), rank: 0, world_size: 2 }
+    fn standing() -> Standing {
+        let place = Place { job: JobId::new(), epoch: Epoch(3), rank: 0, world_size: 2 };
+        Standing { place, members: [WorkerId::new(), WorkerId::new()].into() }
     }
 
     fn name(admission: Admission) -> &'static str {
@@ -113,14 +157,17 @@ mod tests {
             Admission::Stale(status) if status.code() == Code::FailedPrecondition => "stale",
             Admission::Refused(status) if status.code() == Code::FailedPrecondition => "refused",
             Admission::Refused(status) if status.code() == Code::NotFound => "no job",
-            Admission::Stale(_) | Admission::Refused(_) => "another code",
+            Admission::Denied(status) if status.code() == Code::PermissionDenied => "denied",
+            Admission::Stale(_) | Admission::Refused(_) | Admission::Denied(_) => "another code",
         }
     }
 
     #[test]
     fn a_stream_is_for_this_place_for_one_to_come_or_for_none() {
-        let place = place();
-        let good = Opening { job: place.job, epoch: Epoch(3), rank: 1, world_size: 2 };
+        let standing = standing();
+        let calling = Calling::Anybody;
+        let good = Opening { job: standing.place.job, epoch: Epoch(3), rank: 1, world_size: 2, calling };
+        let by = |worker| Calling::Worker(worker);
         for (opening, expected) in [
             (good, "welcome"),
             (Opening { epoch: Epoch(2), ..good }, "stale"),
@@ -128,16 +175,21 @@ mod tests {
             (Opening { rank: 0, ..good }, "refused"),
             (Opening { rank: -1, ..good }, "refused"),
             (Opening { world_size: 3, ..good }, "refused"),
+            (Opening { calling: by(standing.members[1]), ..good }, "welcome"),
+            (Opening { calling: by(standing.members[0]), ..good }, "denied"),
+            (Opening { calling: by(WorkerId::new()), ..good }, "denied"),
         ] {
-            assert_eq!(name(of_stream(Some(place), opening)), expected, "{opening:?}");
+            assert_eq!(name(of_stream(Some(&standing), opening)), expected, "{opening:?}");
         }
         assert_eq!(name(of_stream(None, good)), "not yet");
     }
 
     #[test]
     fn a_state_is_for_another_member_of_the_same_ring_and_of_the_step_that_is_offered() {
-        let place = place();
-        let good = Wish { job: place.job, epoch: Epoch(3), rank: 1, step: 7 };
+        let standing = standing();
+        let calling = Calling::Anybody;
+        let good = Wish { job: standing.place.job, epoch: Epoch(3), rank: 1, step: 7, calling };
+        let by = |worker| Calling::Worker(worker);
         for (wish, expected) in [
             (good, "welcome"),
             (Wish { epoch: Epoch(2), ..good }, "stale"),
@@ -147,10 +199,16 @@ mod tests {
             (Wish { rank: -1, ..good }, "refused"),
             (Wish { step: 6, ..good }, "refused"),
             (Wish { step: -1, ..good }, "refused"),
+            (Wish { calling: by(standing.members[1]), ..good }, "welcome"),
+            (Wish { calling: by(standing.members[0]), ..good }, "denied"),
+            (Wish { calling: by(WorkerId::new()), ..good }, "denied"),
         ] {
-            assert_eq!(name(of_wish(Some(place), Some(7), wish)), expected, "{wish:?}");
+            assert_eq!(name(of_wish(Some(&standing), Some(7), wish)), expected, "{wish:?}");
         }
-        assert_eq!(name(of_wish(Some(place), None, good)), "not yet");
+        // A stranger does not wait for an offer.
+        let stranger = Wish { calling: by(WorkerId::new()), ..good };
+        assert_eq!(name(of_wish(Some(&standing), None, stranger)), "denied");
+        assert_eq!(name(of_wish(Some(&standing), None, good)), "not yet");
         assert_eq!(name(of_wish(None, None, good)), "no job");
     }
 }

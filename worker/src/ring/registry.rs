@@ -6,26 +6,30 @@ use std::{
     time::Duration,
 };
 
+use ringtune_security::Trust;
 use ringtune_shared::{
-    ids::{Epoch, JobId},
+    ids::{Epoch, JobId, WorkerId},
     ring::Place,
 };
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{Semaphore, SemaphorePermit, mpsc, watch},
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
+use tracing::warn;
 
 use super::{
     Error,
-    admission::{self, Admission, Opening, Wish},
-    transport::{self, IncomingStream},
+    admission::{self, Admission, Calling, Opening, Standing, Wish},
+    transport::{self, IncomingStream, Lines},
 };
 use crate::{http::Metrics, train::SavedState};
 
 /// Calls that wait for a place or an offer at the same time.
 const MOST_WAITING: usize = 64;
+/// Those of one worker: it has a neighbour or two, and in several jobs at most for a moment.
+const MOST_WAITING_OF_ONE: usize = 8;
 /// A state that is asked for is offered within this time: all ranks conclude at the same time that it has to be.
 const OFFER_PATIENCE: Duration = Duration::from_secs(10);
 /// States that are sent at the same time; who comes later waits.
@@ -39,11 +43,13 @@ pub struct RingOptions {
     /// How long the neighbours may take to connect, and how long the previous rank's stream waits for this rank to take
     /// its seat: a coordinator that restarts between telling one rank and telling the next takes its time.
     pub connect_timeout: Duration,
+    /// In a secured cluster whom this worker believes: it calls its neighbours over TLS.
+    pub trust: Option<Trust>,
 }
 
 impl Default for RingOptions {
     fn default() -> Self {
-        Self { peer_timeout: Duration::from_secs(2), connect_timeout: Duration::from_secs(120) }
+        Self { peer_timeout: Duration::from_secs(2), connect_timeout: Duration::from_secs(120), trust: None }
     }
 }
 
@@ -68,6 +74,8 @@ struct Shared {
 struct Held {
     places: HashMap<JobId, Registered>,
     offers: HashMap<JobId, Offered>,
+    /// How many calls wait, by the worker that makes them.
+    waiting: HashMap<WorkerId, usize>,
     /// Places and offers so far: each has a number of its own.
     count: u64,
 }
@@ -75,7 +83,7 @@ struct Held {
 #[derive(Debug)]
 struct Registered {
     number: u64,
-    place: Place,
+    standing: Standing,
     streams: mpsc::Sender<IncomingStream>,
 }
 
@@ -110,19 +118,20 @@ impl Rings {
     }
 
     /// Streams for this place are accepted from now on, those that came before too. What had a place in the same ring, or
-    /// in an older one of the same job, loses it.
+    /// in an older one of the same job, loses it. `members`: who has which rank.
     ///
     /// # Errors
     /// [`Error::Replaced`]: a newer epoch has the place.
-    pub(super) fn register(&self, place: Place) -> Result<Registration, Error> {
+    pub(super) fn register(&self, place: Place, members: Arc<[WorkerId]>) -> Result<Registration, Error> {
         let (streams, incoming) = mpsc::channel(1);
         let mut held = self.held();
-        if held.places.get(&place.job).is_some_and(|registered| registered.place.epoch > place.epoch) {
+        if held.places.get(&place.job).is_some_and(|other| other.standing.place.epoch > place.epoch) {
             return Err(Error::Replaced);
         }
         held.count += 1;
         let number = held.count;
-        held.places.insert(place.job, Registered { number, place, streams });
+        let standing = Standing { place, members };
+        held.places.insert(place.job, Registered { number, standing, streams });
         drop(held);
         self.shared.changes.send_replace(());
         Ok(Registration { rings: self.clone(), job: place.job, number, incoming })
@@ -148,6 +157,12 @@ impl Rings {
         transport::keep_alive(self.shared.options.peer_timeout)
     }
 
+    /// How neighbours are called.
+    pub(super) fn lines(&self) -> Lines {
+        let RingOptions { peer_timeout, trust, .. } = &self.shared.options;
+        Lines { peer_timeout: *peer_timeout, trust: trust.clone() }
+    }
+
     pub(super) fn options(&self) -> &RingOptions {
         &self.shared.options
     }
@@ -162,7 +177,7 @@ impl Rings {
 
     /// The place that this worker has in the ring of a job.
     pub(super) fn place(&self, job: JobId) -> Option<Place> {
-        self.held().places.get(&job).map(|registered| registered.place)
+        self.held().places.get(&job).map(|registered| registered.standing.place)
     }
 
     /// Where a stream that begins so belongs; waits for the place to be taken. Every reason to refuse it is told to the
@@ -170,29 +185,33 @@ impl Rings {
     pub(super) async fn find(&self, opening: Opening) -> Result<mpsc::Sender<IncomingStream>, Status> {
         let look = |held: &Held| {
             let registered = held.places.get(&opening.job);
-            let admission = admission::of_stream(registered.map(|registered| registered.place), opening);
+            let admission = admission::of_stream(registered.map(|registered| &registered.standing), opening);
             (admission, registered.map(|registered| registered.streams.clone()))
         };
         let late =
             || Status::not_found(format!("this worker has no rank of job {} in its epoch", opening.job));
-        self.wait(self.shared.options.connect_timeout, look, late).await
+        self.wait(opening.calling, self.shared.options.connect_timeout, look, late).await
     }
 
     /// The state that a rank asks for; waits for it to be offered.
     pub(super) async fn wanted(&self, wish: Wish) -> Result<Given, Status> {
         let look = |held: &Held| {
-            let place = held.places.get(&wish.job).map(|registered| registered.place);
-            let offered = held.offers.get(&wish.job);
-            let offered = offered.filter(|offered| place.is_some_and(|place| place.epoch == offered.epoch));
-            let admission = admission::of_wish(place, offered.map(|offered| offered.step), wish);
+            let standing = held.places.get(&wish.job).map(|registered| &registered.standing);
+            let is_present = |offered: &&Offered| standing.is_some_and(|it| it.place.epoch == offered.epoch);
+            let offered = held.offers.get(&wish.job).filter(is_present);
+            let admission = admission::of_wish(standing, offered.map(|offered| offered.step), wish);
             (admission, offered.map(|offered| offered.given.clone()))
         };
-        self.wait(OFFER_PATIENCE, look, || Status::failed_precondition("this rank gives no state")).await
+        self.wait(wish.calling, OFFER_PATIENCE, look, || {
+            Status::failed_precondition("this rank gives no state")
+        })
+        .await
     }
 
     /// Looks at what is held, and again whenever something is added to it, until a call is let in or refused.
     async fn wait<T>(
         &self,
+        calling: Calling,
         patience: Duration,
         look: impl Fn(&Held) -> (Admission, Option<T>),
         late: impl FnOnce() -> Status,
@@ -205,13 +224,18 @@ impl Rings {
                 self.shared.metrics.stale_calls.inc();
                 Some(Err(status))
             }
+            (Admission::Denied(status), _) => {
+                warn!(reason = status.message(), "a worker calls as somebody else: refused");
+                self.shared.metrics.denied_calls.inc();
+                Some(Err(status))
+            }
         };
         // Before the first look, so that no change is missed.
         let mut changes = self.shared.changes.subscribe();
         if let Some(decided) = decide() {
             return decided;
         }
-        let Ok(_turn) = self.shared.waiting.try_acquire() else {
+        let Some(_turn) = self.turn(calling) else {
             return Err(Status::resource_exhausted("too many calls wait for a place on this worker"));
         };
         let decided = timeout(patience, async {
@@ -225,6 +249,24 @@ impl Rings {
         decided.await.ok().flatten().unwrap_or_else(|| Err(late()))
     }
 
+    /// A place among those that wait, as long as the guard lives. None: there is none.
+    fn turn(&self, calling: Calling) -> Option<Turn<'_>> {
+        let permit = self.shared.waiting.try_acquire().ok()?;
+        let caller = match calling {
+            Calling::Anybody => None,
+            Calling::Worker(caller) => Some(caller),
+        };
+        if let Some(caller) = caller {
+            let mut held = self.held();
+            let count = held.waiting.entry(caller).or_default();
+            if *count >= MOST_WAITING_OF_ONE {
+                return None;
+            }
+            *count += 1;
+        }
+        Some(Turn { rings: self, caller, _permit: permit })
+    }
+
     /// Calls that wait.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
@@ -233,6 +275,26 @@ impl Rings {
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.shared.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that waits.
+struct Turn<'a> {
+    rings: &'a Rings,
+    caller: Option<WorkerId>,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Some(caller) = self.caller else { return };
+        let mut held = self.rings.held();
+        let left = held.waiting.get(&caller).map_or(0, |count| count.saturating_sub(1));
+        if left == 0 {
+            held.waiting.remove(&caller);
+        } else {
+            held.waiting.insert(caller, left);
+        }
     }
 }
 

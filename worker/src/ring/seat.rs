@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Error, Rings,
     registry::Registration,
-    transport::{Ended, GrpcTransport, NextRank, NoConnection, Outgoing},
+    transport::{Ended, GrpcTransport, NextRank, NoConnection, Outgoing, Why},
 };
 
 /// Pulses come so often, where the lease allows it.
@@ -19,6 +19,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 
 /// A neighbour listens from before it is given a rank for as long as it lives. So if nobody does for so long, it is gone.
 const NOBODY_LISTENS: Duration = Duration::from_secs(1);
+/// The members learn of a new root, or of somebody's new certificate, one after the other. Who does not believe the other
+/// for so long does not, and the ring is to be formed without it.
+const NOT_BELIEVED: Duration = Duration::from_secs(5);
 
 /// A place in one epoch of a job's ring, before the neighbours are connected. Dropping it gives the place up.
 #[derive(Debug)]
@@ -42,7 +45,8 @@ impl Rings {
         view.check()?;
         view.next_of(rank)?;
         let place = Place { job: view.job, epoch: view.epoch, rank, world_size: view.world_size() };
-        let registration = self.register(place)?;
+        let members = view.members.iter().map(|member| member.worker).collect();
+        let registration = self.register(place, members)?;
         Ok(Seat { registration, view: view.clone(), place, rows, protocol })
     }
 }
@@ -58,8 +62,12 @@ impl Seat {
         self.protocol
     }
 
-    /// Dials the next rank and waits for the previous one.
-    pub(super) async fn ring(&mut self) -> Result<Ring, Error> {
+    /// Dials the next rank and waits for the previous one; what comes back is the exchange alone, which lasts as long as the
+    /// seat is held.
+    ///
+    /// # Errors
+    /// As [`Seat::connect`].
+    pub async fn ring(&mut self) -> Result<Ring, Error> {
         let place = self.place;
         if place.world_size == 1 {
             return Ok(Ring::alone(place.job, place.epoch));
@@ -80,11 +88,13 @@ impl Seat {
         let deadline = Instant::now() + limit;
         let (place, view) = (self.place, &self.view);
         let previous = (place.previous(), view.previous_of(place.rank)?.address.clone());
+        let member = view.next_of(place.rank)?;
         let next = NextRank {
-            address: view.next_of(place.rank)?.address.clone(),
+            worker: member.worker,
+            address: member.address.clone(),
             place,
             protocol: self.protocol,
-            peer_timeout: self.registration.rings.options().peer_timeout,
+            lines: self.registration.rings.lines(),
             metrics: self.registration.rings.metrics(),
         };
         let heard = CancellationToken::new();
@@ -116,14 +126,14 @@ async fn dial(
 ) -> Result<Outgoing, Error> {
     let (rank, address) = (next.place.next(), &next.address);
     let unreachable = |reason| Error::Unreachable { rank, address: address.clone(), reason };
-    let endpoint = next.endpoint().map_err(unreachable)?;
+    let line = next.line().map_err(unreachable)?;
     tokio::pin!(heard);
     let (mut pause, longest) = PAUSES;
-    let mut alone_since = None;
+    let (mut alone_since, mut disbelieved_since) = (None, None);
     loop {
-        let reason = match timeout_at(deadline, next.dial(&endpoint)).await {
+        let reason = match timeout_at(deadline, next.dial(&line)).await {
             Err(_) => return Err(unreachable(format!("no connection within {} s", limit.as_secs_f64()))),
-            Ok(Err(NoConnection { reason, nobody_listens: true })) => {
+            Ok(Err(NoConnection { reason, why: Why::NobodyListens })) => {
                 let since = *alone_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= NOBODY_LISTENS {
                     return Err(unreachable(reason));
@@ -131,7 +141,14 @@ async fn dial(
                 pause = PAUSES.0;
                 reason
             }
-            Ok(Err(NoConnection { reason, .. })) => reason,
+            Ok(Err(NoConnection { reason, why: Why::Disbelief })) => {
+                let since = *disbelieved_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= NOT_BELIEVED {
+                    return Err(Error::Refused { rank, address: address.clone(), reason });
+                }
+                reason
+            }
+            Ok(Err(NoConnection { reason, why: Why::Other })) => reason,
             Ok(Ok(mut outgoing)) => tokio::select! {
                 biased;
                 ended = outgoing.ended() => match ended {

@@ -11,17 +11,18 @@ use ringtune_proto::{
         ring_service_server::{RingService, RingServiceServer},
     },
 };
+use ringtune_security::{Caller, Peer};
 use ringtune_shared::{
-    ids::{Epoch, JobId},
+    ids::{Epoch, JobId, WorkerId},
     version::RING_PROTOCOLS,
 };
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use super::{
     Rings,
-    admission::{Opening, Wish},
+    admission::{Calling, Opening, Wish},
     state_give,
     transport::{IncomingStream, MOST_SEGMENT_BYTES},
 };
@@ -52,8 +53,10 @@ impl RingService for RingServer {
         &self,
         request: Request<v1::FetchStateRequest>,
     ) -> Result<Response<Self::FetchStateStream>, Status> {
+        let calling = calling(request.extensions())?;
         let asked = request.into_inner();
         let wish = Wish {
+            calling,
             job: job_id("job_id", &asked.job_id)?,
             epoch: Epoch(asked.epoch),
             rank: asked.rank,
@@ -67,6 +70,7 @@ impl RingService for RingServer {
         &self,
         request: Request<Streaming<ExchangeRequest>>,
     ) -> Result<Response<ExchangeResponse>, Status> {
+        let calling = calling(request.extensions())?;
         let mut messages = request.into_inner();
         // 1. Who calls, for which place?
         let first = timeout(OPENING_LIMIT, messages.message())
@@ -76,6 +80,7 @@ impl RingService for RingServer {
             return Err(Status::invalid_argument("open: a stream begins with its opening"));
         };
         let opening = Opening {
+            calling,
             job: job_id("open.job_id", &open.job_id)?,
             epoch: Epoch(open.epoch),
             rank: open.rank,
@@ -91,6 +96,21 @@ impl RingService for RingServer {
         match ended.await {
             Ok(()) => Ok(Response::new(ExchangeResponse {})),
             Err(_) => Err(Status::aborted("the rank has left the ring")),
+        }
+    }
+}
+
+/// Who calls. The layer before lets workers in alone, but on a network where nobody is asked.
+fn calling(extensions: &Extensions) -> Result<Calling, Status> {
+    let caller = extensions.get::<Peer>().map(|peer| &peer.caller);
+    match caller {
+        Some(Caller::Open) => Ok(Calling::Anybody),
+        Some(Caller::Known(identity)) => match identity.worker() {
+            Some(id) => Ok(Calling::Worker(WorkerId(id))),
+            None => Err(Status::permission_denied(format!("a ring is for workers; you are {identity}"))),
+        },
+        Some(Caller::Anonymous | Caller::Refused(_)) | None => {
+            Err(Status::unauthenticated("a ring is for workers that a certificate names"))
         }
     }
 }

@@ -15,7 +15,7 @@ use ringtune_proto::v1::{
     ring_service_client::RingServiceClient,
 };
 use ringtune_shared::{
-    ids::{ContentHash, Epoch, JobId},
+    ids::{ContentHash, Epoch, JobId, WorkerId},
     state::{Hashing, StateError},
 };
 use tokio::{
@@ -25,9 +25,9 @@ use tokio::{
 };
 use tonic::{Code, Streaming};
 
-use super::{Error, Rings, StateProblem, state_give::LARGEST_CHUNK, transport};
+use super::{Error, Rings, StateProblem, state_give::LARGEST_CHUNK};
 use crate::{
-    session::error_chain,
+    error_chain::error_chain,
     train::{SavedState, saved::LARGEST_ENCODING},
 };
 
@@ -43,7 +43,9 @@ const PART_LIMIT: Duration = Duration::from_secs(30);
 /// Which state is to come from whom.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchFrom<'a> {
-    /// The giver's, host:port.
+    /// The giver.
+    pub worker: WorkerId,
+    /// Its address, host:port.
     pub address: &'a str,
     /// The job.
     pub job: JobId,
@@ -69,8 +71,8 @@ impl Rings {
         let wrong = |problem| Error::State { rank, address: address.to_owned(), problem };
         let unreachable = |reason| Error::Unreachable { rank, address: address.to_owned(), reason };
         // 1. Ask.
-        let endpoint = transport::endpoint(address, self.options().peer_timeout).map_err(unreachable)?;
-        let channel = endpoint.connect().await.map_err(|error| unreachable(error_chain(&error)))?;
+        let line = self.lines().to(from.worker, address).map_err(unreachable)?;
+        let channel = line.connect().await.map_err(|error| unreachable(error_chain(&error)))?;
         let mut giver = RingServiceClient::new(channel).max_decoding_message_size(MOST_MESSAGE_BYTES);
         let request = FetchStateRequest {
             job_id: from.job.to_string(),
@@ -95,6 +97,8 @@ fn of_answer(status: &tonic::Status) -> StateProblem {
         | Code::FailedPrecondition
         | Code::InvalidArgument
         | Code::ResourceExhausted
+        | Code::PermissionDenied
+        | Code::Unauthenticated
         | Code::Unimplemented => StateProblem::Refused { reason },
         _ => StateProblem::Broken { bytes: 0, reason },
     }

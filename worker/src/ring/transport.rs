@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use ringtune_proto::v1::{
     self, ExchangeRequest, exchange_request::Part, ring_service_client::RingServiceClient,
 };
+use ringtune_security::{ConnectError, Connector, Server, Trust};
 use ringtune_shared::{
-    ids::{Epoch, JobId},
+    ids::{Epoch, JobId, WorkerId},
     ring::{Frame, LinkBroken, Place, ReceiveHalf, SendHalf, Signal, Transport},
 };
 use tokio::{
@@ -16,9 +17,15 @@ use tokio::{
     task::JoinHandle,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status, Streaming, transport::Endpoint};
+use tonic::{
+    Code, Status, Streaming,
+    transport::{Channel, Endpoint},
+};
 
-use crate::{http::Metrics, session::error_chain};
+use crate::{
+    error_chain::{cause_of, error_chain},
+    http::Metrics,
+};
 
 /// Largest HTTP/2 frame: hyper writes one at a time, and 16 KiB, the default, costs 16 times the system calls.
 pub(crate) const MOST_FRAME_BYTES: u32 = 1 << 20;
@@ -65,13 +72,15 @@ pub(super) struct Outgoing {
 /// Whom a rank dials, and as what.
 #[derive(Debug)]
 pub(super) struct NextRank {
+    /// Who has that rank.
+    pub(super) worker: WorkerId,
     /// host:port.
     pub(super) address: String,
     /// The rank that dials.
     pub(super) place: Place,
     /// Of RingService.
     pub(super) protocol: u32,
-    pub(super) peer_timeout: Duration,
+    pub(super) lines: Lines,
     pub(super) metrics: Arc<Metrics>,
 }
 
@@ -93,58 +102,105 @@ pub(super) fn keep_alive(peer_timeout: Duration) -> (Duration, Duration) {
     (KEEP_ALIVE.0.max(peer_timeout), KEEP_ALIVE.1.max(peer_timeout * 2))
 }
 
-/// The address of a worker, with a ring's flow control.
-///
-/// # Errors
-/// It is no address.
-pub(super) fn endpoint(address: &str, peer_timeout: Duration) -> Result<Endpoint, String> {
-    let (interval, limit) = keep_alive(peer_timeout);
-    Ok(Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| error_chain(&error))?
-        .connect_timeout(CONNECT_LIMIT)
-        .tcp_nodelay(true)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES)
-        .max_frame_size(MOST_FRAME_BYTES)
-        .http2_keep_alive_interval(interval)
-        .keep_alive_timeout(limit))
+/// How other workers are called.
+#[derive(Clone, Debug)]
+pub(super) struct Lines {
+    pub(super) peer_timeout: Duration,
+    /// In a secured cluster.
+    pub(super) trust: Option<Trust>,
+}
+
+/// The way to one of them.
+#[derive(Debug)]
+pub(super) struct Line {
+    endpoint: Endpoint,
+    connector: Connector,
+}
+
+impl Lines {
+    /// To a worker, with a ring's flow control; in a secured cluster it has to be that worker.
+    ///
+    /// # Errors
+    /// Its address is none.
+    pub(super) fn to(&self, worker: WorkerId, address: &str) -> Result<Line, String> {
+        let (interval, limit) = keep_alive(self.peer_timeout);
+        let (scheme, connector) = match &self.trust {
+            None => ("http", Connector::plain()),
+            Some(trust) => ("https", Connector::to(trust.clone(), Server::Worker(worker.0))),
+        };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+            .map_err(|error| error_chain(&error))?
+            .connect_timeout(CONNECT_LIMIT)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .max_frame_size(MOST_FRAME_BYTES)
+            .http2_keep_alive_interval(interval)
+            .keep_alive_timeout(limit);
+        Ok(Line { endpoint, connector })
+    }
+}
+
+impl Line {
+    /// A connection of its own.
+    pub(super) async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
+        self.endpoint.connect_with_connector(self.connector.clone()).await
+    }
 }
 
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) struct NoConnection {
     pub(super) reason: String,
+    pub(super) why: Why,
+}
+
+/// What that means for the next try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
     /// The host is there, and nobody listens: the process has ended.
-    pub(super) nobody_listens: bool,
+    NobodyListens,
+    /// Somebody is there, and one of the two does not believe the other.
+    Disbelief,
+    /// It may be better by then.
+    Other,
 }
 
 impl NoConnection {
     fn of(error: &(dyn std::error::Error + 'static)) -> Self {
-        let mut causes = std::iter::successors(Some(error), |error| error.source());
-        let nobody_listens = causes.any(|cause| {
-            cause
-                .downcast_ref::<std::io::Error>()
-                .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
-        });
-        Self { reason: error_chain(error), nobody_listens }
+        let why = match cause_of::<ConnectError>(error) {
+            Some(ConnectError::Unreachable { cause, .. })
+                if cause.kind() == std::io::ErrorKind::ConnectionRefused =>
+            {
+                Why::NobodyListens
+            }
+            None
+            | Some(
+                ConnectError::Unreachable { .. }
+                | ConnectError::Slow { .. }
+                | ConnectError::Closed { .. }
+                | ConnectError::Handshake { .. },
+            ) => Why::Other,
+            Some(_) => Why::Disbelief,
+        };
+        Self { reason: error_chain(error), why }
     }
 }
 
 impl NextRank {
-    /// Where it is.
+    /// The way to it.
     ///
     /// # Errors
     /// Its address is none.
-    pub(super) fn endpoint(&self) -> Result<Endpoint, String> {
-        endpoint(&self.address, self.peer_timeout)
+    pub(super) fn line(&self) -> Result<Line, String> {
+        self.lines.to(self.worker, &self.address)
     }
 
     /// Opens a stream to it. What it makes of that comes only when the stream has ended: see [`Outgoing::ended`].
     ///
     /// # Errors
     /// No connection, and why.
-    pub(super) async fn dial(&self, endpoint: &Endpoint) -> Result<Outgoing, NoConnection> {
-        let channel = endpoint.connect().await.map_err(|error| NoConnection::of(&error))?;
+    pub(super) async fn dial(&self, line: &Line) -> Result<Outgoing, NoConnection> {
+        let channel = line.connect().await.map_err(|error| NoConnection::of(&error))?;
         let (messages, queue) = mpsc::channel(QUEUED_MESSAGES);
         let place = self.place;
         let open = v1::RingOpen {
@@ -180,9 +236,11 @@ impl Outgoing {
                 let text = format!("{}: {}", status.code(), status.message());
                 match status.code() {
                     Code::NotFound | Code::ResourceExhausted => Ended::TooEarly(text),
-                    Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
-                        Ended::Refused(text)
-                    }
+                    Code::FailedPrecondition
+                    | Code::InvalidArgument
+                    | Code::Unimplemented
+                    | Code::PermissionDenied
+                    | Code::Unauthenticated => Ended::Refused(text),
                     _ => Ended::Broken(text),
                 }
             }

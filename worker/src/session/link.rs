@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use backon::BackoffBuilder as _;
-use ringtune_proto::v1::{self, worker_service_client::WorkerServiceClient};
+use ringtune_proto::v1::{
+    self, session_response::Message as Down, worker_service_client::WorkerServiceClient,
+};
+use ringtune_security::ConnectError;
 use ringtune_shared::{
     ids::WorkerId,
     version::{self, Dialect, Misfit, ProtocolRange, RE_FORM, Side, WORKER_FEATURES, WORKER_PROTOCOLS},
@@ -15,7 +18,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming, transport::Endpoint};
 use tracing::{debug, error, info, warn};
 
-use crate::reconnect;
+use crate::{
+    coordinator::connector,
+    error_chain::{cause_of, error_chain},
+    membership::{ADVICE, Following},
+    reconnect,
+};
 
 /// A session that stood this long was a good one: the next wait is short again.
 const GOOD_SESSION: Duration = Duration::from_secs(10);
@@ -29,8 +37,10 @@ const QUEUED_MESSAGES: usize = 256;
 /// Whom to dial, and what to say first.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
-    /// `http://HOST:PORT`.
+    /// `http://HOST:PORT`, or with https in a secured cluster.
     pub url: String,
+    /// In a secured cluster: who believes what the coordinator says about whom to trust.
+    pub following: Option<Following>,
     /// Who calls.
     pub worker: WorkerId,
     /// Which start of the daemon this is.
@@ -60,6 +70,8 @@ enum Ended {
     Broken(String),
     /// The versions do not fit, or another start of this worker has taken over: little hope.
     Refused(String),
+    /// The certificate of one of the two is not taken by the other: no hope without somebody's help.
+    Disowned(String),
 }
 
 /// Keeps a session going until `end`, or until the one that stands has ended once `last` is cancelled. `held` is
@@ -98,6 +110,11 @@ pub(super) async fn keep(
                 error!(coordinator = options.url, reason, version = version::VERSION, "refused");
                 WAIT_AFTER_MISMATCH
             }
+            Ended::Disowned(reason) => {
+                let wait = WAIT_AFTER_MISMATCH.as_secs();
+                error!(coordinator = options.url, reason, "refused; next try in {wait} s. {ADVICE}");
+                WAIT_AFTER_MISMATCH
+            }
         };
         tokio::select! {
             () = tokio::time::sleep(wait) => (),
@@ -132,6 +149,7 @@ async fn one_session(
     }
     loop {
         match down.message().await {
+            Ok(Some(v1::SessionResponse { message: Some(Down::Trust(trust)) })) => follow(options, &trust),
             Ok(Some(message)) => {
                 debug!(?message, "from the coordinator");
                 if events.send(LinkEvent::Message(Box::new(message))).await.is_err() {
@@ -144,6 +162,18 @@ async fn one_session(
     }
 }
 
+/// Believes what the coordinator says about whom to trust. One that this worker does not ask who it is is not heard.
+fn follow(options: &LinkOptions, said: &v1::Trust) {
+    let Some(following) = &options.following else { return };
+    debug!(
+        revoked = said.revoked_serials.len() + said.revoked_members.len(),
+        "whom to trust, from the coordinator"
+    );
+    if let Err(error) = following.follow(said) {
+        error!(%error, "what the coordinator says about whom to trust makes no sense");
+    }
+}
+
 type Opened = (mpsc::Sender<v1::SessionRequest>, v1::Welcome, Streaming<v1::SessionResponse>);
 
 async fn open(options: &LinkOptions, held: Vec<v1::HeldRank>) -> Result<Opened, Ended> {
@@ -152,13 +182,12 @@ async fn open(options: &LinkOptions, held: Vec<v1::HeldRank>) -> Result<Opened, 
     let channel = Endpoint::from_shared(options.url.clone())
         .map_err(|error| broken(error_chain(&error)))?
         .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
         .http2_keep_alive_interval(Duration::from_secs(5))
         .keep_alive_timeout(Duration::from_secs(10))
         .keep_alive_while_idle(true)
-        .connect()
+        .connect_with_connector(connector(options.following.as_ref().map(Following::trust)))
         .await
-        .map_err(|error| broken(error_chain(&error)))?;
+        .map_err(|error| no_connection(&error))?;
     // 2. Hello goes first.
     let (up, outgoing) = mpsc::channel(QUEUED_MESSAGES);
     let hello = v1::Hello {
@@ -183,7 +212,7 @@ async fn open(options: &LinkOptions, held: Vec<v1::HeldRank>) -> Result<Opened, 
             .into_inner();
         let first = down.message().await.map_err(|status| ended(&status))?;
         match first.and_then(|first| first.message) {
-            Some(v1::session_response::Message::Welcome(welcome)) => Ok((welcome, down)),
+            Some(Down::Welcome(welcome)) => Ok((welcome, down)),
             _ => Err(broken("the coordinator did not begin with a welcome".to_owned())),
         }
     };
@@ -204,6 +233,14 @@ fn check_welcome(welcome: &v1::Welcome) -> Result<(), Misfit> {
     Err(Misfit { worker: Dialect::ours().side(), coordinator })
 }
 
+fn no_connection(error: &tonic::transport::Error) -> Ended {
+    let reason = error_chain(error);
+    match cause_of::<ConnectError>(error) {
+        Some(ConnectError::Refused { .. } | ConnectError::UnknownAuthority { .. }) => Ended::Disowned(reason),
+        _ => Ended::Broken(reason),
+    }
+}
+
 fn ended(status: &Status) -> Ended {
     let reason = format!("{}: {}", status.code(), status.message());
     match status.code() {
@@ -211,25 +248,10 @@ fn ended(status: &Status) -> Ended {
         | Code::InvalidArgument
         | Code::Unimplemented
         | Code::PermissionDenied
-        | Code::Unauthenticated
         | Code::AlreadyExists => Ended::Refused(reason),
+        Code::Unauthenticated => Ended::Disowned(reason),
         _ => Ended::Broken(reason),
     }
-}
-
-/// tonic's own message is "transport error"; what happened is in its sources.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ pub mod types;
 mod wire;
 
 pub use link::LinkOptions;
-pub(crate) use link::error_chain;
 pub use orders::{EndOrder, RankControl, RankOrders};
 pub(crate) use orders::{dropped, ended, replaced, stored};
 pub use service::{RankLauncher, SessionOptions, run};

@@ -7,6 +7,7 @@ use std::{
 };
 
 use crate::{
+    cluster::Cluster,
     files::{Files, Keeper},
     history::{History, Steps},
 };
@@ -14,6 +15,7 @@ use ringtune_proto::{
     convert::spec_to_wire,
     v1::{
         self,
+        access_service_server::AccessServiceServer,
         artifact_service_server::ArtifactServiceServer,
         job_service_server::JobServiceServer,
         session_request::Message as Up,
@@ -21,6 +23,7 @@ use ringtune_proto::{
         worker_service_server::{WorkerService, WorkerServiceServer},
     },
 };
+use ringtune_security::{Caller, Identity, Limits, Listener, Peer, Protection, Refusals};
 use ringtune_shared::{
     ids::{ContentHash, JobId},
     job::JobSpec,
@@ -33,10 +36,7 @@ use tokio::{
     task::JoinHandle,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{
-    Request, Response, Status, Streaming,
-    transport::{Server, server::TcpIncoming},
-};
+use tonic::{Request, Response, Status, Streaming, transport::Server};
 
 #[derive(Clone)]
 struct Services {
@@ -44,6 +44,9 @@ struct Services {
     language: Language,
     steps: Steps,
 }
+
+/// Of a secured cluster, or of one where nobody is asked.
+type Guard = Option<Arc<Cluster>>;
 
 /// What a coordinator says of itself in its welcome.
 #[derive(Clone)]
@@ -67,12 +70,15 @@ pub struct Coordinator {
     sessions: mpsc::Receiver<Session>,
     /// What workers reported, as far as tests have read it.
     pub steps: Steps,
+    guard: Guard,
     server: JoinHandle<()>,
 }
 
 /// One worker's session.
 pub struct Session {
     pub hello: v1::Hello,
+    /// Who it is by its certificate.
+    pub caller: Option<Identity>,
     /// Says of each step that it is stored, as a coordinator that gives jobs other rings does.
     pub stores_steps: bool,
     up: Streaming<v1::SessionRequest>,
@@ -88,18 +94,25 @@ impl Drop for Coordinator {
 
 impl Coordinator {
     pub async fn start() -> Self {
-        Self::start_as(Language::default(), SocketAddr::from(([127, 0, 0, 1], 0)), Arc::default()).await
+        Self::speaking(Language::default()).await
+    }
+
+    /// One that lets in whoever has a certificate of the cluster.
+    pub async fn of(cluster: &Arc<Cluster>) -> Self {
+        let guard = Some(Arc::clone(cluster));
+        Self::start_as(Language::default(), SocketAddr::from(([127, 0, 0, 1], 0)), Arc::default(), guard)
+            .await
     }
 
     pub async fn speaking(language: Language) -> Self {
-        Self::start_as(language, SocketAddr::from(([127, 0, 0, 1], 0)), Arc::default()).await
+        Self::start_as(language, SocketAddr::from(([127, 0, 0, 1], 0)), Arc::default(), None).await
     }
 
     /// As a crash and a restart look to workers: every connection breaks; files are still there.
     pub async fn restart(self) -> Self {
-        let (address, files) = (self.address, Arc::clone(&self.files));
+        let (address, files, guard) = (self.address, Arc::clone(&self.files), self.guard.clone());
         self.stop().await;
-        Self::start_as(Language::default(), address, files).await
+        Self::start_as(Language::default(), address, files, guard).await
     }
 
     /// Everything of it is gone when this returns.
@@ -108,7 +121,12 @@ impl Coordinator {
         let _ = (&mut self.server).await;
     }
 
-    async fn start_as(language: Language, address: SocketAddr, files: Arc<Mutex<Files>>) -> Self {
+    async fn start_as(
+        language: Language,
+        address: SocketAddr,
+        files: Arc<Mutex<Files>>,
+        guard: Guard,
+    ) -> Self {
         let listener = loop {
             // The port of a coordinator that was just stopped may take a moment to come free.
             match TcpListener::bind(address).await {
@@ -125,14 +143,20 @@ impl Coordinator {
         let server = Server::builder()
             .add_service(WorkerServiceServer::new(services))
             .add_service(JobServiceServer::new(History(steps.clone())))
-            .add_service(ArtifactServiceServer::new(keeper));
+            .add_service(ArtifactServiceServer::new(keeper))
+            .add_optional_service(guard.clone().map(AccessServiceServer::from_arc));
+        let protection = guard.as_ref().map_or(Protection::Plain, |cluster| cluster.protection());
         // In a runtime of its own, so that stopping it breaks every connection, as a killed process does.
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let listener = listener.into_std().unwrap();
         let thread = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let incoming = TcpIncoming::from(TcpListener::from_std(listener).unwrap());
+                let listener = TcpListener::from_std(listener).unwrap();
+                // Nothing says here when a call begins and ends.
+                let hour = std::time::Duration::from_secs(3600);
+                let limits = Limits { first_call: hour, idle: hour, ..Limits::default() }.for_loopback();
+                let incoming = Listener::start(listener, protection, limits, Refusals::default()).unwrap();
                 tokio::select! {
                     served = server.serve_with_incoming(incoming) => served.unwrap(),
                     _ = stopped => (),
@@ -145,11 +169,12 @@ impl Coordinator {
             std::future::pending::<()>().await;
             drop(guard);
         });
-        Self { address, files, held, sessions, steps, server }
+        Self { address, files, held, sessions, steps, guard, server }
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.guard.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// The next worker that says hello; it has been welcomed.
@@ -400,6 +425,11 @@ impl WorkerService for Services {
         &self,
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
+        let caller = match request.extensions().get::<Peer>().map(|peer| peer.caller.clone()) {
+            Some(Caller::Known(identity)) => Some(identity),
+            Some(Caller::Refused(reason)) => return Err(Status::unauthenticated(reason.to_string())),
+            _ => None,
+        };
         let mut up = request.into_inner();
         let (down, stream) = mpsc::channel(64);
         let first = up.message().await?.and_then(|first| first.message);
@@ -414,7 +444,7 @@ impl WorkerService for Services {
         let welcome = v1::SessionResponse { message: Some(Down::Welcome(welcome)) };
         down.send(Ok(welcome)).await.unwrap();
         let stores_steps = self.language.re_forms;
-        let session = Session { hello, stores_steps, up, steps: self.steps.clone(), down };
+        let session = Session { hello, caller, stores_steps, up, steps: self.steps.clone(), down };
         let _ = self.sessions.send(session).await;
         Ok(Response::new(ReceiverStream::new(stream)))
     }

@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
+mod cluster;
 mod coordinator;
 mod downloads;
 mod failures;
@@ -12,6 +13,7 @@ mod latents;
 mod re_forming;
 mod recorded;
 mod rings;
+mod secured;
 mod services;
 mod sessions;
 mod support;

@@ -1,12 +1,15 @@
 //! Workers under test, on the fake engine.
 
+use std::sync::Arc;
+
 use ringtune_fake_engine::{FakeEngine, FakeScript};
+use ringtune_security::JoinToken;
 use ringtune_shared::{
     daemon::{lifecycle::Shutdown, listen::Launch},
     ids::JobId,
 };
 use ringtune_worker::{
-    daemon::{Error, run_with},
+    daemon::{Error, Start, run_with},
     engine::EngineHandle,
     settings::Settings,
 };
@@ -19,7 +22,8 @@ pub use crate::support::{fixture, in_time, job, job_on, pictures, settings};
 pub struct Worker {
     pub shutdown: Shutdown,
     pub running: JoinHandle<Result<(), Error>>,
-    pub state: TempDir,
+    /// Of this worker and of those that are started on it later.
+    pub state: Arc<TempDir>,
 }
 
 impl Drop for Worker {
@@ -41,8 +45,26 @@ impl Worker {
         let state = tempfile::tempdir().unwrap();
         let mut settings = settings(coordinator, &state);
         change(&mut settings);
+        Self::start_in(Arc::new(state), settings, None, script)
+    }
+
+    /// One that is to join.
+    pub fn start_joining(coordinator: &Coordinator, token: JoinToken) -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let settings = settings(coordinator, &state);
+        Self::start_in(Arc::new(state), settings, Some(token), FakeScript::default())
+    }
+
+    /// In a state folder that may be another worker's before.
+    pub fn start_in(
+        state: Arc<TempDir>,
+        settings: Settings,
+        token: Option<JoinToken>,
+        script: FakeScript,
+    ) -> Self {
         let shutdown = Shutdown::default();
-        let running = tokio::spawn(run_with(settings, Launch::default(), shutdown.clone(), move || {
+        let start = Start { launch: Launch::default(), token };
+        let running = tokio::spawn(run_with(settings, start, shutdown.clone(), move || {
             EngineHandle::start(move || Ok(FakeEngine::new(script)))
         }));
         Self { shutdown, running, state }
@@ -52,6 +74,13 @@ impl Worker {
     pub async fn end(mut self) -> Result<(), Error> {
         self.shutdown.soft.cancel();
         (&mut self.running).await.unwrap()
+    }
+
+    /// The same, and leaves its state folder to the next one.
+    pub async fn leave(self) -> Arc<TempDir> {
+        let state = Arc::clone(&self.state);
+        self.end().await.unwrap();
+        state
     }
 }
 

@@ -2,6 +2,9 @@
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../../../tests/daemon/cluster.rs"]
+#[allow(dead_code, reason = "the tests of the worker use it")]
+mod cluster;
 #[path = "../../../tests/daemon/coordinator.rs"]
 #[allow(dead_code, reason = "the tests of the worker use the rest of it")]
 mod coordinator;

@@ -16,6 +16,7 @@ use std::{
 };
 
 use clap::Args;
+use ringtune_security::Trust;
 use ringtune_shared::job::{
     ImageUse, JobKind, JobSpec, MixedPrecision, SpecError, kinds::textual_inversion::TextualInversionSpec,
     parse_job_toml,
@@ -69,8 +70,7 @@ pub struct JobArguments {
 pub(super) async fn examine(
     file: &Path,
     arguments: &JobArguments,
-    settings: &Settings,
-    coordinator: Option<&str>,
+    there: There<'_>,
     start: StartEngine,
 ) -> JobReport {
     let mut report = JobReport { job_file: file.to_owned(), ..JobReport::default() };
@@ -109,7 +109,7 @@ pub(super) async fn examine(
         }
     };
     report.problems.extend(report.folders.iter().flat_map(FolderReport::problems));
-    if coordinator.is_none() && spec_needs_coordinator(&report) {
+    if there.coordinator.is_none() && spec_needs_coordinator(&report) {
         return report;
     }
     let shown = |(folder, used): (&FolderReport, &ImageUse)| folder.used as u64 * u64::from(used.repeats);
@@ -120,7 +120,6 @@ pub(super) async fn examine(
     }
     // 3. All that a worker would check, on this machine.
     let Some(job) = spec.textual_inversion() else { return report };
-    let there = There { settings, coordinator };
     match on_this_machine(&spec, job, arguments, there, start).await {
         Ok((rehearsal, precision, threads)) => {
             report.take(&spec.common, job, &rehearsal, precision, threads);
@@ -157,9 +156,11 @@ fn spec_needs_coordinator(report: &JobReport) -> bool {
 
 /// The worker that is played, and its coordinator.
 #[derive(Clone, Copy)]
-struct There<'a> {
-    settings: &'a Settings,
-    coordinator: Option<&'a str>,
+pub(super) struct There<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) coordinator: Option<&'a str>,
+    /// Whom the worker believes, in a secured cluster.
+    pub(super) trust: Option<&'a Trust>,
 }
 
 /// Rehearses with an engine and folders that last as long as this call. The error is a text for people.
@@ -170,7 +171,7 @@ async fn on_this_machine(
     there: There<'_>,
     start: StartEngine,
 ) -> Result<(Rehearsal, Precision, usize), String> {
-    let There { settings, coordinator } = there;
+    let There { settings, coordinator, trust } = there;
     let say = |error: &dyn std::error::Error| error.to_string();
     let node = Node::detect();
     let wanted =
@@ -192,7 +193,8 @@ async fn on_this_machine(
     let hub = hub_endpoint(&environment).unwrap_or_default();
     let context = Context {
         engine: engine.clone(),
-        artifacts: ArtifactClient::new(coordinator.unwrap_or(NO_COORDINATOR)).map_err(|error| say(&error))?,
+        artifacts: ArtifactClient::new(coordinator.unwrap_or(NO_COORDINATOR), trust)
+            .map_err(|error| say(&error))?,
         cache: ContentCache::open(folder.path().join("cache"), CACHE_BYTES).map_err(|error| say(&error))?,
         latents: LatentCache::open(folder.path().join("latents"), 0).map_err(|error| say(&error))?,
         latent_memory_bytes: LATENT_MEMORY_BYTES,

@@ -4,18 +4,20 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use ringtune_conformance::ring::{Failure, NewRing, SuiteConfig, TransportFactory, run_all};
+use ringtune_security::{Clients, Limits, Listener, Protection, Protocols, Refusals, Trust};
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
     ring::{Frame, Member, RingConfig, RingView, Signal, Transport},
     version::RING_PROTOCOLS,
 };
 use tokio::{net::TcpListener, task::JoinSet};
-use tonic::transport::{Server, server::TcpIncoming};
+use tonic::transport::Server;
 
 use super::{Error, RingOptions, RingServer, Rings, Seat};
-use crate::http::Metrics;
+use crate::{callers::GuardCalls, http::Metrics, membership::testing::Cluster};
 
 mod seats;
+mod secured;
 mod states;
 
 /// A worker's RingService on a port of its own. The server ends with the test's runtime.
@@ -23,23 +25,53 @@ async fn listening(options: RingOptions) -> (Rings, SocketAddr) {
     let rings = Rings::new(options, Arc::new(Metrics::new().unwrap()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    serve(&rings, listener);
+    (rings, address)
+}
+
+/// The same on a port that is bound already.
+fn serve(rings: &Rings, listener: TcpListener) {
+    let protection = match rings.options().trust.clone() {
+        None => Protection::Plain,
+        Some(trust) => Protection::Tls { trust, clients: Clients::Optional, protocols: Protocols::Http2 },
+    };
+    let limits = Limits::default().for_loopback();
+    let incoming = Listener::start(listener, protection, limits, Refusals::default()).unwrap();
     let server = Server::builder()
         .max_frame_size(super::MOST_FRAME_BYTES)
         .initial_stream_window_size(super::WINDOW_BYTES)
         .initial_connection_window_size(super::WINDOW_BYTES)
+        .layer(GuardCalls { metrics: rings.metrics() })
         .add_service(RingServer::service(rings.clone()))
-        .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
+        .serve_with_incoming(incoming);
     tokio::spawn(server);
-    (rings, address)
 }
 
+/// Of workers that nobody asks who they are.
 fn view(job: JobId, epoch: Epoch, addresses: impl IntoIterator<Item = SocketAddr>) -> RingView {
-    let member = |address: SocketAddr| Member { worker: WorkerId::new(), address: address.to_string() };
-    RingView { job, epoch, members: addresses.into_iter().map(member).collect() }
+    let members = addresses.into_iter().map(|address| (WorkerId::new(), address));
+    view_of_members(job, epoch, members)
+}
+
+fn view_of_members(
+    job: JobId,
+    epoch: Epoch,
+    members: impl IntoIterator<Item = (WorkerId, SocketAddr)>,
+) -> RingView {
+    let member = |(worker, address): (WorkerId, SocketAddr)| Member { worker, address: address.to_string() };
+    RingView { job, epoch, members: members.into_iter().map(member).collect() }
 }
 
 fn quick(peer_timeout: Duration) -> RingOptions {
-    RingOptions { peer_timeout, connect_timeout: Duration::from_secs(20) }
+    RingOptions { peer_timeout, connect_timeout: Duration::from_secs(20), trust: None }
+}
+
+/// Whom a worker is, as its certificate names it; without one: whoever.
+fn worker_of(rings: &Rings) -> WorkerId {
+    let trust = rings.options().trust.as_ref();
+    let credentials = trust.and_then(Trust::credentials);
+    let id = credentials.and_then(|credentials| credentials.identity().ok().and_then(|who| who.worker()));
+    id.map_or_else(WorkerId::new, WorkerId)
 }
 
 /// Workers that keep their ports for all rings of the suite, as daemons do.
@@ -50,7 +82,8 @@ impl TransportFactory for Workers {
     async fn connect(&self, ring: NewRing) -> Result<Vec<Box<dyn Transport>>, Failure> {
         let failure = |error: Error| Failure::new("connecting", error.to_string());
         let members = &self.0[..ring.world_size];
-        let view = view(ring.job, ring.epoch, members.iter().map(|(_, address)| *address));
+        let who = members.iter().map(|(rings, address)| (worker_of(rings), *address));
+        let view = view_of_members(ring.job, ring.epoch, who);
         let mut seats = Vec::new();
         for (rank, (rings, _)) in members.iter().enumerate() {
             seats.push(rings.take_seat(&view, rank, 1, RING_PROTOCOLS.max).map_err(failure)?);
@@ -68,12 +101,18 @@ impl TransportFactory for Workers {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grpc_passes_the_suite_that_every_transport_must_pass() {
+    pass_the_suite(None, vec![0, 1, 2, 5, 1000, 100_003]).await;
+}
+
+/// In a secured cluster, or without one.
+async fn pass_the_suite(cluster: Option<&Cluster>, sizes: Vec<usize>) {
     let mut workers = Vec::new();
     for _ in 0..7 {
-        workers.push(listening(RingOptions::default()).await);
+        let trust = cluster.map(|cluster| cluster.worker().trust());
+        workers.push(listening(RingOptions { trust, ..RingOptions::default() }).await);
     }
     let config = SuiteConfig {
-        sizes: vec![0, 1, 2, 5, 1000, 100_003],
+        sizes,
         segments: vec![1, 4096, 65_536],
         most_segments: 300,
         ring: RingConfig {

@@ -100,10 +100,7 @@ async fn an_address_where_nobody_listens_yet_is_dialled_again() {
     // It may well have tried once or twice by now; it succeeds in any case.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let two = Rings::new(quick(Duration::from_secs(2)), Arc::new(Metrics::new().unwrap()));
-    let incoming = TcpIncoming::bind(address).unwrap();
-    tokio::spawn(
-        Server::builder().add_service(RingServer::service(two.clone())).serve_with_incoming(incoming),
-    );
+    serve(&two, TcpListener::bind(address).await.unwrap());
     let late = two.take_seat(&view, 1, 2, RING_PROTOCOLS.max).unwrap().connect().await.unwrap();
     step(&mut [early.await.unwrap().unwrap(), late]).await;
 }

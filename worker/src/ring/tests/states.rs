@@ -10,7 +10,7 @@ use ringtune_shared::{
     state::{Dtype, Encoder, MemoryState, Metadata, State as _, TensorInfo, transfer},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, transport::server::TcpIncoming};
 
 use super::*;
 use crate::{
@@ -56,7 +56,9 @@ impl Pair {
 
     async fn fetch_at(&self, address: &str, step: u64) -> Result<SavedState, Error> {
         let (job, epoch, expected) = (self.job, self.epoch, state().hash().unwrap());
-        self.taker.fetch_state(&FetchFrom { address, job, epoch, rank: 0, step, expected }).await
+        self.taker
+            .fetch_state(&FetchFrom { worker: WorkerId::new(), address, job, epoch, rank: 0, step, expected })
+            .await
     }
 }
 

@@ -1,0 +1,80 @@
+//! A worker's place in a secured cluster: how it gets in by a token, keeps its certificate alive, and follows what the
+//! coordinator says about whom to trust.
+
+mod brought;
+mod call;
+mod enter;
+mod error;
+mod following;
+mod renewal;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod token;
+
+use std::{path::PathBuf, sync::Arc, time::SystemTime};
+
+use ringtune_security::{CredentialPaths, Trust};
+use ringtune_shared::ids::WorkerId;
+use tokio::sync::Notify;
+
+pub use enter::{Entering, brought_worker, enter};
+pub use error::{MembershipError, TokenTextError};
+pub use following::{FollowError, Following};
+pub(crate) use renewal::ADVICE;
+pub use token::TokenText;
+
+/// The folder of the state folder that has the certificate.
+pub const FOLDER: &str = "credentials";
+
+/// A worker that has a certificate.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    trust: Trust,
+    worker: WorkerId,
+    source: Source,
+    /// When it was given the certificate; none: before this start.
+    got_at: Option<SystemTime>,
+    roots_changed: Arc<Notify>,
+}
+
+/// Where the certificate comes from.
+#[derive(Clone, Debug)]
+enum Source {
+    /// The coordinator's own authority; it is kept in a folder.
+    Joined { folder: PathBuf, url: String },
+    /// From elsewhere: files that others replace.
+    Brought(CredentialPaths),
+}
+
+impl Membership {
+    /// What this worker believes, and by what it is known.
+    pub fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
+    /// Who believes what the coordinator says.
+    pub fn following(&self) -> Following {
+        Following {
+            trust: self.trust.clone(),
+            is_joined: matches!(self.source, Source::Joined { .. }),
+            roots_changed: Arc::clone(&self.roots_changed),
+        }
+    }
+
+    /// Renews the certificate in time, or follows the files that it comes from. Never ends.
+    pub async fn keep(self) {
+        match self.source {
+            Source::Joined { folder, url } => {
+                let Self { trust, worker, roots_changed, got_at, .. } = self;
+                let renewal = renewal::Renewal { trust, worker, folder, url, roots_changed };
+                renewal::keep(renewal, got_at).await;
+            }
+            Source::Brought(paths) => brought::keep(paths, self.trust, self.worker, brought::LOOK).await,
+        }
+    }
+}
+
+/// A point in time as logs and texts have it.
+pub(crate) fn text_of(at: SystemTime) -> String {
+    prost_types::Timestamp::from(at).to_string()
+}
