@@ -94,6 +94,16 @@ pub(super) fn misunderstanding(status: &Status) -> Option<&ConnectError> {
     connect_error(status).filter(passes)
 }
 
+/// What is wrong, and the command that helps.
+pub(super) fn problem_of(error: &ConnectError, url: &str) -> String {
+    match error {
+        ConnectError::Refused { .. } | ConnectError::UnknownAuthority { .. } => {
+            format!("{error}\n  with a new token: ringtune login {url}")
+        }
+        _ => error.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,7 +25,7 @@ use uuid::Uuid;
 pub use access::Which;
 pub use download::SavedArtifact;
 pub use link::{Bearer, probe};
-use link::{Link, connect_error, misunderstanding};
+use link::{Link, connect_error, misunderstanding, problem_of};
 use retry::{Retries, is_late, is_transient};
 pub use upload::{Content, FileContent};
 pub use url::{CoordinatorUrl, InvalidUrl};
@@ -318,7 +318,7 @@ impl Client {
 
     fn failure(&self, doing: &'static str, status: Status) -> ClientError {
         if let Some(error) = misunderstanding(&status) {
-            ClientError::NotTrusted { url: self.url.clone(), problem: error.to_string() }
+            ClientError::NotTrusted { url: self.url.clone(), problem: problem_of(error, &self.url) }
         } else if is_late(&status) {
             let problem = match status.code() {
                 Code::DeadlineExceeded => status.message().to_owned(),
