@@ -7,7 +7,12 @@ use ringtune_proto::{convert::job_state_from_name, v1::JobState};
 use ringtune_shared::job::Setting;
 use uuid::Uuid;
 
-use crate::{client::CoordinatorUrl, job_file::Label, output::OutputFormat};
+use crate::{
+    access_arguments::{AskArguments, CaCommand, CertCommand, LoginArguments, LogoutArguments, TokenCommand},
+    client::CoordinatorUrl,
+    job_file::Label,
+    output::OutputFormat,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,8 +23,8 @@ Examples:
   Keep a small cluster on this machine and give it jobs:
       ringtune up --workers 2
       ringtune submit --watch dicoo.toml
-  Work with a coordinator elsewhere:
-      export RINGTUNE_COORDINATOR=http://head-node:7070
+  Work with a coordinator elsewhere, with a token from its administrator:
+      ringtune login https://head-node:7070
       JOB=$(ringtune submit dicoo.toml)
       ringtune watch $JOB
       ringtune fetch $JOB -o results
@@ -65,6 +70,21 @@ pub enum Command {
     Undrain(WorkerArguments),
     /// Save a job's artifacts
     Fetch(FetchArguments),
+    /// Exchange a token for a certificate of your own, and make that coordinator the one that is asked
+    Login(LoginArguments),
+    /// Remove your certificate from this machine
+    Logout(LogoutArguments),
+    /// Show who the coordinator takes you for
+    Whoami(AskArguments),
+    /// Make, list and revoke tokens, which let workers and people in
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// List, revoke and renew certificates
+    #[command(subcommand)]
+    Cert(CertCommand),
+    /// Show the cluster's certificate authority, and replace its root
+    #[command(subcommand)]
+    Ca(CaCommand),
     /// Draw pictures with a model and learned embeddings (runs `ringtune-worker generate`)
     #[command(disable_help_flag = true)]
     Generate(PassedOnArguments),
@@ -87,9 +107,15 @@ pub struct OutputArguments {
 /// Which coordinator to talk to.
 #[derive(Debug, Clone, Args)]
 pub struct CoordinatorArguments {
-    /// The coordinator's address
-    #[arg(long, env = "RINGTUNE_COORDINATOR", default_value = "http://127.0.0.1:7070", value_name = "URL")]
-    pub coordinator: CoordinatorUrl,
+    /// The coordinator's address [default: that of the last `ringtune login`, else this machine's on port 7070]
+    #[arg(long, env = "RINGTUNE_COORDINATOR", value_name = "URL")]
+    pub coordinator: Option<CoordinatorUrl>,
+    /// A folder with credentials, instead of those of `ringtune login`
+    #[arg(long, env = "RINGTUNE_CREDENTIALS", value_name = "DIR")]
+    pub credentials: Option<PathBuf>,
+    /// The root certificates of the coordinator (PEM), for an access token in RINGTUNE_TOKEN or RINGTUNE_TOKEN_FILE
+    #[arg(long, env = "RINGTUNE_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
 }
 
 /// Arguments of `run`.

@@ -8,6 +8,7 @@ use crate::{
     checkpoints::ResumeError,
     client::ClientError,
     cluster::{ClusterError, WaitError},
+    credentials::AccessError,
     images::{ImageFolderError, UploadError},
     job_file::JobFileError,
 };
@@ -30,6 +31,9 @@ pub enum Error {
     /// The coordinator did not do what was asked, or could not be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// Credentials are missing, or cannot be used.
+    #[error(transparent)]
+    Access(AccessError),
     /// The coordinator did not say whether it made the job.
     #[error(
         "{source}\n  it may have made the job: run the same command with --request-id {request_id}: it makes no second job"
@@ -69,7 +73,7 @@ pub enum Error {
 pub enum ExitStatus {
     /// The job failed or was cancelled, or the command failed while it worked.
     Failed = 1,
-    /// The command line, the job file or the image folder cannot be used.
+    /// The command line, the job file, the image folder or the credentials cannot be used, or do not allow this.
     Usage = 2,
     /// The coordinator cannot be reached.
     Unreachable = 3,
@@ -80,10 +84,17 @@ impl Error {
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             Self::Usage(_) | Self::JobFile(_) | Self::Images(_) | Self::Resume(_) => ExitStatus::Usage,
+            Self::Access(AccessError::File { .. } | AccessError::Given(_)) => ExitStatus::Failed,
+            Self::Access(_) => ExitStatus::Usage,
             Self::Client(error) | Self::MaybeSubmitted { source: error, .. } => match error.code() {
-                Some(Code::InvalidArgument | Code::NotFound | Code::AlreadyExists | Code::OutOfRange) => {
-                    ExitStatus::Usage
-                }
+                Some(
+                    Code::InvalidArgument
+                    | Code::NotFound
+                    | Code::AlreadyExists
+                    | Code::OutOfRange
+                    | Code::Unauthenticated
+                    | Code::PermissionDenied,
+                ) => ExitStatus::Usage,
                 Some(Code::Unavailable | Code::DeadlineExceeded) => ExitStatus::Unreachable,
                 _ => ExitStatus::Failed,
             },
@@ -98,6 +109,15 @@ impl Error {
     /// Whether the reader of our output went away (`ringtune list | head -1`), which is not a failure.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+impl From<AccessError> for Error {
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::Client(error) => error.into(),
+            other => Self::Access(other),
+        }
     }
 }
 

@@ -8,11 +8,14 @@ use std::{io::Write as _, process::ExitCode, time::Duration};
 
 use clap::Parser as _;
 
+pub mod access_arguments;
+pub mod access_objects;
 pub mod arguments;
 pub mod checkpoints;
 pub mod client;
 pub mod cluster;
 pub mod commands;
+pub mod credentials;
 pub mod diffusers_arguments;
 pub mod embeddings;
 pub mod error;

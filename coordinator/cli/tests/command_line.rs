@@ -50,7 +50,11 @@ impl Folder {
             .args(arguments)
             .current_dir(self.path())
             .env("XDG_STATE_HOME", self.path().join("state"))
+            .env("XDG_CONFIG_HOME", self.path().join("config"))
+            .env("RINGTUNE__STORAGE__STATE_DIR", self.path().join("coordinator"))
             .env_remove("RINGTUNE_COORDINATOR")
+            .env_remove("RINGTUNE_CREDENTIALS")
+            .env_remove("RINGTUNE_TOKEN")
             .output()
             .expect("the command starts")
     }
@@ -188,7 +192,12 @@ fn what_does_not_exist_is_wrong_usage() {
     let folder = Folder::new();
     folder.refused(&["pause", "x"], &["pause"]);
     folder.refused(&["status", "not-a-uuid"], &["not-a-uuid"]);
-    folder.refused(&["list", "--coordinator", "https://node"], &["TLS"]);
+    folder.refused(&["list", "--coordinator", "ftp://node"], &["ftp://", "https://HOST:PORT"]);
+    let ways = ["ringtune login https://node:7070", "--credentials", "RINGTUNE_TOKEN", "sudo ringtune"];
+    folder.refused(&["list", "--coordinator", "node"], &ways);
+    folder.refused(&["list", "--coordinator", "node", "--credentials", "none"], &["none", "identity.pem"]);
+    folder.refused(&["login", "localhost"], &["encrypts nothing", "ringtune login https://localhost:7070"]);
+    folder.refused(&["logout"], &["no login"]);
 }
 
 #[test]
@@ -212,12 +221,21 @@ fn help_teaches_by_example() {
     let help = folder.ringtune(&["--help"]);
     let text = String::from_utf8_lossy(&help.stdout);
     assert!(help.status.success());
-    for command in
-        ["run", "up", "submit", "list", "status", "watch", "cancel", "workers", "fetch", "generate", "doctor"]
-    {
+    for command in [
+        "run", "up", "submit", "list", "status", "watch", "cancel", "workers", "fetch", "generate", "doctor",
+        "login", "logout", "whoami", "token", "cert", "ca",
+    ] {
         assert!(text.contains(&format!("\n  {command} ")), "{command} is missing in: {text}");
     }
     assert!(text.contains("ringtune run dicoo.toml") && text.contains("Exit codes"), "{text}");
+    for (command, says) in [
+        (vec!["login", "--help"], "ringtune login https://head-node:7070"),
+        (vec!["token", "create", "--help"], "ringtune token create --role worker"),
+        (vec!["cert", "revoke", "--help"], "ringtune cert revoke --worker WORKER"),
+    ] {
+        let help = folder.ringtune(&command);
+        assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains(says), "{command:?}");
+    }
 }
 
 #[test]

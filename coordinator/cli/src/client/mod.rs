@@ -1,6 +1,8 @@
 //! A thin client of the coordinator: typed calls that are repeated while it cannot be reached.
 
+mod access;
 mod download;
+mod link;
 mod outage;
 mod retry;
 mod upload;
@@ -14,15 +16,16 @@ use ringtune_proto::v1::{
     self, artifact_service_client::ArtifactServiceClient, cluster_service_client::ClusterServiceClient,
     job_service_client::JobServiceClient,
 };
+use ringtune_security::Connector;
 use ringtune_shared::version::VERSION;
-use tonic::{
-    Code, Request, Response, Status,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
+pub use access::Which;
 pub use download::SavedArtifact;
+pub use link::{Bearer, probe};
+use link::{Link, connect_error, misunderstanding, problem_of};
 use retry::{Retries, is_late, is_transient};
 pub use upload::{Content, FileContent};
 pub use url::{CoordinatorUrl, InvalidUrl};
@@ -31,8 +34,6 @@ pub use watch_many::{ManyNews, WatchMany};
 
 /// How long one unary call may take: longer than the coordinator's own limit, so that its answer comes first.
 const CALL_TIMEOUT: Duration = Duration::from_secs(35);
-/// How long a connection may take to come up.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Artifacts and workers asked for in one page.
 const PAGE_SIZE: i32 = 500;
 
@@ -48,6 +49,14 @@ pub enum ClientError {
         /// Who was called.
         url: String,
         /// What the transport said.
+        problem: String,
+    },
+    /// Something answered, but one side does not take the other for what it should be.
+    #[error("cannot talk to the coordinator at {url}: {problem}")]
+    NotTrusted {
+        /// Who was called.
+        url: String,
+        /// What is wrong, and what to do.
         problem: String,
     },
     /// It was reached, but did not answer in time: what was asked for may have been done.
@@ -94,12 +103,17 @@ impl ClientError {
     /// The gRPC code that tells the kinds of failure apart; none for a file.
     pub fn code(&self) -> Option<Code> {
         match self {
-            Self::Unreachable { .. } => Some(Code::Unavailable),
+            Self::Unreachable { .. } | Self::NotTrusted { .. } => Some(Code::Unavailable),
             Self::NoAnswer { .. } => Some(Code::DeadlineExceeded),
             Self::Refused { status, .. } => Some(status.code()),
             Self::Nonsense { .. } => Some(Code::Internal),
             Self::File { .. } => None,
         }
+    }
+
+    /// Whether there was no connection, so that another call fails in the same way.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::NotTrusted { .. })
     }
 }
 
@@ -107,19 +121,18 @@ impl ClientError {
 #[derive(Debug, Clone)]
 pub struct Client {
     url: String,
-    channel: Channel,
+    link: Link,
 }
 
 impl Client {
-    /// A client that connects with its first call.
+    /// A client that connects with its first call, where neither side has to show who it is.
     pub fn new(url: &CoordinatorUrl) -> Self {
-        let channel = Endpoint::from(url.uri().clone())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(20))
-            .connect_lazy();
-        Self { url: url.to_string(), channel }
+        Self::with(url, Connector::plain(), Bearer::none())
+    }
+
+    /// The same with what this side believes, and what it shows with each call.
+    pub fn with(url: &CoordinatorUrl, connector: Connector, bearer: Bearer) -> Self {
+        Self { url: url.to_string(), link: link::open(url, connector, bearer) }
     }
 
     /// Creates a job; safe to repeat with the same `request_id`.
@@ -215,7 +228,7 @@ impl Client {
             let page = self
                 .call("list the workers", || {
                     let request = unary(request.clone());
-                    let mut cluster = ClusterServiceClient::new(self.channel.clone());
+                    let mut cluster = ClusterServiceClient::new(self.link.clone());
                     async move { cluster.list_workers(request).await }
                 })
                 .await?;
@@ -233,7 +246,7 @@ impl Client {
         let worker_id = worker.to_string();
         let answer = self
             .call(doing, || {
-                let mut cluster = ClusterServiceClient::new(self.channel.clone());
+                let mut cluster = ClusterServiceClient::new(self.link.clone());
                 let worker_id = worker_id.clone();
                 async move {
                     if draining {
@@ -275,12 +288,12 @@ impl Client {
         }
     }
 
-    fn jobs(&self) -> JobServiceClient<Channel> {
-        JobServiceClient::new(self.channel.clone())
+    fn jobs(&self) -> JobServiceClient<Link> {
+        JobServiceClient::new(self.link.clone())
     }
 
-    fn artifacts(&self) -> ArtifactServiceClient<Channel> {
-        ArtifactServiceClient::new(self.channel.clone())
+    fn artifacts(&self) -> ArtifactServiceClient<Link> {
+        ArtifactServiceClient::new(self.link.clone())
     }
 
     /// Calls until there is an answer, a refusal, or patience is at its end.
@@ -304,7 +317,9 @@ impl Client {
     }
 
     fn failure(&self, doing: &'static str, status: Status) -> ClientError {
-        if is_late(&status) {
+        if let Some(error) = misunderstanding(&status) {
+            ClientError::NotTrusted { url: self.url.clone(), problem: problem_of(error, &self.url) }
+        } else if is_late(&status) {
             let problem = match status.code() {
                 Code::DeadlineExceeded => status.message().to_owned(),
                 _ => format!("nothing came for {} s", CALL_TIMEOUT.as_secs()),
@@ -335,6 +350,9 @@ fn unary<T>(message: T) -> Request<T> {
 /// The innermost cause is the one that people understand ("connection refused").
 fn transport_problem(status: &Status) -> String {
     use std::error::Error as _;
+    if let Some(error) = connect_error(status) {
+        return error.to_string();
+    }
     let mut cause: Option<&dyn std::error::Error> = status.source();
     let mut text = status.message().to_owned();
     while let Some(inner) = cause {

@@ -9,6 +9,8 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tonic::{Code, Status, TimeoutExpired};
 use tonic_types::StatusExt as _;
 
+use super::link::misunderstanding;
+
 /// How often a call is repeated when the coordinator cannot be reached.
 const REPEATS: usize = 4;
 /// How long a call is repeated because the coordinator asks for it.
@@ -88,6 +90,7 @@ pub(super) fn backoff() -> ExponentialBuilder {
 pub(super) fn is_transient(status: &Status) -> bool {
     use std::error::Error as _;
     !is_late(status)
+        && misunderstanding(status).is_none()
         && (status.code() == Code::Unavailable
             // A connection that breaks in mid-call: tonic makes the status from the transport's error.
             || (matches!(status.code(), Code::Unknown | Code::Internal | Code::Cancelled)

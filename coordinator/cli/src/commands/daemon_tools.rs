@@ -51,9 +51,9 @@ mod tests {
     #[test]
     fn the_environment_does_not_override_a_flag() {
         let with = |arguments: Vec<OsString>| with_coordinator(arguments, Some("node"));
-        assert_eq!(with(Vec::new()).expect("valid"), ["--coordinator", "http://node:7070"]);
+        assert_eq!(with(Vec::new()).expect("valid"), ["--coordinator", "https://node:7070"]);
         assert_eq!(with(vec!["--coordinator=x".into()]).expect("valid"), ["--coordinator=x"]);
         assert!(with_coordinator(Vec::new(), None).expect("valid").is_empty());
-        assert!(with_coordinator(Vec::new(), Some("https://node")).is_err());
+        assert!(with_coordinator(Vec::new(), Some("ftp://node")).is_err());
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use ringtune_proto::convert::spec_from_wire;
 use uuid::Uuid;
 
-use super::pipeline;
+use super::{pipeline, reach::client_of};
 use crate::{
     arguments::FetchArguments,
     client::{Client, SavedArtifact},
@@ -20,7 +20,7 @@ use crate::{
 /// `ringtune fetch`.
 pub(super) async fn fetch(arguments: FetchArguments) -> Result<(), Error> {
     let output = Output::new(arguments.job.output.output);
-    let client = Client::new(&arguments.job.coordinator.coordinator);
+    let client = client_of(&arguments.job.coordinator).await?;
     let job = client.get_job(arguments.job.job).await?;
     let folder = prepare_folder(arguments.output_dir, &job.name)?;
     let saved = save_artifacts(&client, arguments.job.job, &folder, &arguments.name, output).await?;

@@ -1,13 +1,19 @@
 //! The subcommands.
 
+mod authority;
+mod certificates;
 mod daemon_tools;
 mod fetch;
 mod follow;
 mod keep;
+mod login;
 mod pipeline;
 mod queries;
+mod reach;
 mod run;
 mod submit;
+mod table;
+mod tokens;
 mod up;
 mod verify;
 mod watch;
@@ -31,6 +37,12 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Drain(arguments) => queries::drain(arguments, true).await,
         Command::Undrain(arguments) => queries::drain(arguments, false).await,
         Command::Fetch(arguments) => fetch::fetch(arguments).await,
+        Command::Login(arguments) => Box::pin(login::login(arguments, interrupts)).await,
+        Command::Logout(arguments) => login::logout(arguments).await,
+        Command::Whoami(arguments) => login::whoami(arguments).await,
+        Command::Token(command) => Box::pin(tokens::token(command)).await,
+        Command::Cert(command) => Box::pin(certificates::cert(command)).await,
+        Command::Ca(command) => Box::pin(authority::ca(command)).await,
         Command::Generate(arguments) => daemon_tools::generate(arguments),
         Command::Pipeline(arguments) => daemon_tools::pipeline(arguments),
         Command::Doctor(arguments) => daemon_tools::doctor(arguments),

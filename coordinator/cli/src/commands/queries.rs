@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::CellAlignment;
 use ringtune_proto::{
     convert::{job_reason_name, job_state_name, rank_phase_name, worker_state_name},
     v1::{self, JobReason, JobState},
 };
 
-use super::title;
+use super::{
+    reach::client_of,
+    table::{facts, print_table, table},
+    title,
+};
 use crate::{
     arguments::{CancelArguments, JobArguments, ListArguments, WorkerArguments, WorkersArguments},
-    client::Client,
     error::Error,
     job_file::Label,
     objects::{JobObject, WorkerObject},
@@ -23,7 +26,7 @@ const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
 /// `ringtune list`.
 pub(super) async fn list(arguments: ListArguments) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let client = Client::new(&arguments.coordinator.coordinator);
+    let client = client_of(&arguments.coordinator).await?;
     let wanted = v1::ListJobsRequest {
         states: arguments.state.iter().map(|state| *state as i32).collect(),
         filter: filter_of(&arguments.filter, &arguments.label),
@@ -66,14 +69,14 @@ fn filter_of(filter: &str, labels: &[Label]) -> String {
 /// `ringtune status`.
 pub(super) async fn status(arguments: JobArguments) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let job = Client::new(&arguments.coordinator.coordinator).get_job(arguments.job).await?;
+    let job = client_of(&arguments.coordinator).await?.get_job(arguments.job).await?;
     Ok(output.data(&job_text(&job), &JobObject::from(&job))?)
 }
 
 /// `ringtune cancel`.
 pub(super) async fn cancel(arguments: CancelArguments) -> Result<(), Error> {
     let output = Output::new(arguments.job.output.output);
-    let client = Client::new(&arguments.job.coordinator.coordinator);
+    let client = client_of(&arguments.job.coordinator).await?;
     let job = client.cancel_job(arguments.job.job, &arguments.reason).await?;
     output.json(&JobObject::from(&job))?;
     match job.state() {
@@ -86,7 +89,7 @@ pub(super) async fn cancel(arguments: CancelArguments) -> Result<(), Error> {
 /// `ringtune workers`.
 pub(super) async fn workers(arguments: WorkersArguments) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let workers = Client::new(&arguments.coordinator.coordinator).list_workers().await?;
+    let workers = client_of(&arguments.coordinator).await?.list_workers().await?;
     if output.is_json() {
         return workers.iter().try_for_each(|worker| Ok(output.json(&WorkerObject::from(worker))?));
     }
@@ -123,7 +126,7 @@ pub(super) async fn workers(arguments: WorkersArguments) -> Result<(), Error> {
 /// `ringtune drain` and `ringtune undrain`.
 pub(super) async fn drain(arguments: WorkerArguments, draining: bool) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let client = Client::new(&arguments.coordinator.coordinator);
+    let client = client_of(&arguments.coordinator).await?;
     let worker = client.drain_worker(arguments.worker, draining).await?;
     output.json(&WorkerObject::from(&worker))?;
     remark(&match (draining, worker.job_id.as_str()) {
@@ -138,16 +141,6 @@ pub(super) async fn drain(arguments: WorkerArguments, draining: bool) -> Result<
 fn worker_state(worker: &v1::Worker) -> String {
     let draining = if worker.draining { ", draining" } else { "" };
     format!("{}{draining}", worker_state_name(worker.state()))
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header);
-    table
-}
-
-fn print_table(output: Output, table: &Table) -> Result<(), Error> {
-    Ok(output.data(&table.to_string(), &())?)
 }
 
 /// A job for people, one fact a line.
@@ -202,7 +195,7 @@ fn job_text(job: &v1::Job) -> String {
             lines.push((label, time_text(time.as_ref())));
         }
     }
-    lines.iter().map(|(label, value)| format!("{label:<10} {value}")).collect::<Vec<_>>().join("\n")
+    facts(&lines)
 }
 
 #[cfg(test)]

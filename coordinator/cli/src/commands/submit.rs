@@ -9,7 +9,10 @@ use ringtune_proto::{
 use ringtune_shared::{checkpoint::step_of_name, job::ImageUse};
 use uuid::Uuid;
 
-use super::follow::{Follow, OnInterrupt, Steps};
+use super::{
+    follow::{Follow, OnInterrupt, Steps},
+    reach::client_of,
+};
 use crate::{
     arguments::SubmitArguments,
     checkpoints::{Start, find_start},
@@ -110,7 +113,7 @@ impl CheckedJob {
 /// `ringtune submit`.
 pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let client = Client::new(&arguments.coordinator.coordinator);
+    let client = client_of(&arguments.coordinator).await?;
     let mut file = JobFile::read(&arguments.job, &arguments.set)?;
     file.add_labels(&arguments.label)?;
     if let Some(earlier) = arguments.resume_from {

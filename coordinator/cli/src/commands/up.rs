@@ -3,10 +3,12 @@
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::plural;
+use super::{plural, reach::blocking};
 use crate::{
     arguments::UpArguments,
+    client::CoordinatorUrl,
     cluster::{ClusterPlan, KeptFolder, LocalCluster, NOTES, Ports},
+    credentials::{Environment, Places},
     error::Error,
     interrupt::Interrupts,
     output::{Output, remark},
@@ -76,6 +78,11 @@ async fn stay_up(cluster: &mut LocalCluster, output: Output, interrupts: &Interr
     output.data(&text, &object)?;
     if !coordinator.grpc.ends_with(":7070") {
         remark(&format!("the default port is taken: export RINGTUNE_COORDINATOR={}", object.coordinator));
+    } else if let Some(other) = login_elsewhere().await {
+        remark(&format!(
+            "you are logged in at {other}, which commands ask: export RINGTUNE_COORDINATOR={}",
+            object.coordinator
+        ));
     }
     remark("give it a job with `ringtune submit --watch JOB.toml`; Ctrl-C stops it");
     let (notes, mut said) = mpsc::channel(NOTES);
@@ -87,4 +94,10 @@ async fn stay_up(cluster: &mut LocalCluster, output: Output, interrupts: &Interr
             error = &mut kept => return Err(error.into()),
         }
     }
+}
+
+/// The coordinator that commands ask instead of this one, because of a login.
+async fn login_elsewhere() -> Option<CoordinatorUrl> {
+    // Whoever has no place for logins has none.
+    blocking(|| Places::of(&Environment::read())?.default_coordinator()).await.ok().flatten()
 }

@@ -5,12 +5,13 @@ use uuid::Uuid;
 
 use super::{
     follow::{Follow, OnInterrupt},
+    reach::client_of,
     submit::{job_id, steps},
     title,
 };
 use crate::{
     arguments::VerifyArguments,
-    client::{Client, ClientError},
+    client::ClientError,
     error::Error,
     interrupt::Interrupts,
     objects::JobObject,
@@ -20,7 +21,7 @@ use crate::{
 /// Asks for a verification, follows it to its end, and prints what it found.
 pub(super) async fn verify(arguments: VerifyArguments, interrupts: &Interrupts) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let client = Client::new(&arguments.coordinator.coordinator);
+    let client = client_of(&arguments.coordinator).await?;
     let request_id = arguments.request_id.unwrap_or_else(|| Uuid::new_v4().to_string());
     let wanted = v1::VerifyJobRequest {
         job_id: arguments.job.to_string(),

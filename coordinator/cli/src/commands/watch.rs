@@ -7,10 +7,10 @@ use ringtune_proto::{
     v1::{self, JobState, job_event::Event},
 };
 
-use super::{plural, submit::follow, title};
+use super::{plural, reach::client_of, submit::follow, title};
 use crate::{
     arguments::WatchArguments,
-    client::{Client, ManyNews},
+    client::ManyNews,
     error::Error,
     interrupt::Interrupts,
     objects::{EventObject, JobObject},
@@ -21,7 +21,7 @@ use crate::{
 /// Follows one job until it ends, several until all of them have, or all jobs until Ctrl-C.
 pub(super) async fn watch(arguments: WatchArguments, interrupts: &Interrupts) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let client = Client::new(&arguments.coordinator.coordinator);
+    let client = client_of(&arguments.coordinator).await?;
     if let [job] = arguments.jobs.as_slice() {
         let job = client.get_job(*job).await?;
         return follow(&client, &job, output, interrupts).await;

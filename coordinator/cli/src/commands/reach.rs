@@ -1,0 +1,88 @@
+//! The way to the coordinator that a command line means.
+
+use std::time::SystemTime;
+
+use ringtune_security::{ConnectError, Connector, Server};
+
+use crate::{
+    arguments::CoordinatorArguments,
+    client::{Bearer, Client, CoordinatorUrl, probe},
+    credentials::{AccessError, Choice, Environment, Found, Given, choose, is_due, renew},
+    error::Error,
+    output::remark,
+};
+
+/// A coordinator, and as whom it is called.
+pub(super) struct Reached {
+    pub(super) client: Client,
+    pub(super) url: CoordinatorUrl,
+    /// None: without TLS, where nobody is asked.
+    pub(super) found: Option<Found>,
+}
+
+/// A client of the coordinator that is meant.
+pub(super) async fn client_of(arguments: &CoordinatorArguments) -> Result<Client, Error> {
+    Ok(reach(arguments).await?.client)
+}
+
+/// The same with how it is reached. Gets the next certificate if it is time; warns where nothing is encrypted.
+pub(super) async fn reach(arguments: &CoordinatorArguments) -> Result<Reached, Error> {
+    let reached = Box::pin(begin(arguments)).await?;
+    if let Some(found) = &reached.found
+        && is_due(found, SystemTime::now())
+    {
+        match Box::pin(renew(&reached.client, found)).await {
+            Ok(_) => {}
+            // The command itself says so in a moment.
+            Err(AccessError::Client(error)) if error.is_away() => {}
+            Err(error) => remark(&format!("warning: your certificate ends soon: {error}")),
+        }
+    }
+    Ok(reached)
+}
+
+/// The same without a renewal.
+pub(super) async fn begin(arguments: &CoordinatorArguments) -> Result<Reached, Error> {
+    let named = arguments.coordinator.clone();
+    let given = Given {
+        credentials: arguments.credentials.clone(),
+        ca: arguments.ca.clone(),
+        environment: Environment::read(),
+    };
+    let chosen = blocking(move || choose(named.as_ref(), &given)).await?;
+    match chosen {
+        Choice::Open(url) => Ok(open(url)),
+        Choice::Secure(url, found) => Ok(secure(url, *found)),
+        Choice::Here(url, found) => {
+            let connector = Connector::to(found.trust.clone(), Server::Coordinator);
+            match Box::pin(probe(&url, connector)).await {
+                Err(ConnectError::NoTls { .. }) => Ok(open(CoordinatorUrl::on_this_machine())),
+                // What else is wrong is said by the first call.
+                _ => Ok(secure(url, *found)),
+            }
+        }
+    }
+}
+
+fn open(url: CoordinatorUrl) -> Reached {
+    if !url.is_loopback() {
+        remark(&format!(
+            "warning: nothing is encrypted on the way to {url}, and whoever reaches it may do everything"
+        ));
+    }
+    Reached { client: Client::new(&url), url, found: None }
+}
+
+fn secure(url: CoordinatorUrl, found: Found) -> Reached {
+    let connector = Connector::to(found.trust.clone(), Server::Coordinator);
+    let bearer = found.token.as_ref().map_or_else(Bearer::none, Bearer::token);
+    Reached { client: Client::with(&url, connector, bearer), url, found: Some(found) }
+}
+
+/// Reads or writes files beside the runtime.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, AccessError> + Send + 'static,
+) -> Result<T, Error> {
+    let done = tokio::task::spawn_blocking(work).await;
+    Ok(done.map_err(|error| Error::Output(std::io::Error::other(error)))??)
+}
