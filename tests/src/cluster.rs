@@ -119,7 +119,8 @@ impl<'a> Cluster<'a> {
     /// A `ringtune` command that talks to this coordinator.
     pub fn ringtune(&self, arguments: &[&str]) -> Result<Command> {
         let mut command = self.sandbox.ringtune(arguments)?;
-        command.env("RINGTUNE_COORDINATOR", &self.coordinator.grpc);
+        // Also beyond loopback, where an address alone would mean https.
+        command.env("RINGTUNE_COORDINATOR", format!("http://{}", self.coordinator.grpc));
         Ok(command)
     }
 

@@ -68,7 +68,7 @@ pub fn job(row: &Row) -> Result<Job> {
 pub async fn results(sandbox: &Sandbox, coordinator: &str, job_id: &str) -> Result<Results> {
     let output = sandbox.path(&format!("output-{job_id}"));
     let mut fetch = sandbox.ringtune(&["fetch", job_id, "-o", &text(&output)])?;
-    finish(fetch.env("RINGTUNE_COORDINATOR", coordinator)).await?.expect_code(0)?;
+    finish(fetch.env("RINGTUNE_COORDINATOR", format!("http://{coordinator}"))).await?.expect_code(0)?;
     let embedding = fs::read(output.join(EMBEDDING)).context(EMBEDDING)?;
     let metrics = fs::read_to_string(output.join("metrics.csv")).context("metrics.csv")?;
     let number = |line: &str| line.split(',').next().and_then(|number| number.parse().ok());

@@ -162,8 +162,9 @@ impl Jobs {
 
     async fn one(&self) -> Result<Done> {
         let mut submit = self.sandbox.ringtune(&["submit", &self.job_file])?;
-        let submitted =
-            finish(submit.env("RINGTUNE_COORDINATOR", &self.coordinator)).await?.expect_code(0)?;
+        let submitted = finish(submit.env("RINGTUNE_COORDINATOR", format!("http://{}", self.coordinator)))
+            .await?
+            .expect_code(0)?;
         let job_id = submitted.stdout.trim();
         let story = Story::follow(&self.coordinator, job_id)?;
         let judged = self.judge(&story, job_id).await;
