@@ -67,6 +67,8 @@ impl Sandbox {
             .args(arguments)
             .current_dir(self.folder())
             .env("XDG_STATE_HOME", self.path("state"))
+            // Nobody is logged in here.
+            .env("XDG_CONFIG_HOME", self.path("config"))
             .env("NO_COLOR", "1")
             .env_remove("RINGTUNE_COORDINATOR")
             .kill_on_drop(true);

@@ -19,13 +19,13 @@ Examples:
   ringtune login head-node --token-file token.txt
   pass ringtune | ringtune login head-node
 
-An administrator makes the token: `ringtune token create --role submitter --name ada`. It is exchanged
-for a certificate and not needed again: commands renew the certificate by themselves. The token is
-also taken from RINGTUNE_JOIN. There is no flag for it, because everybody on a machine can read the
-command lines of its processes.
+An administrator makes the token: `ringtune token create --role submitter --name ada`. It is
+exchanged for a certificate and not needed again: commands renew the certificate by themselves.
+The token is also taken from RINGTUNE_JOIN. There is no flag for it, because everybody on a
+machine can read the command lines of its processes.
 
-The certificate and its key are kept in ${XDG_CONFIG_HOME:-~/.config}/ringtune/credentials. Commands
-without --coordinator and RINGTUNE_COORDINATOR go to the coordinator of the last login.")]
+The certificate and its key are kept in ${XDG_CONFIG_HOME:-~/.config}/ringtune/credentials.
+Commands without --coordinator and RINGTUNE_COORDINATOR go to the coordinator of the last login.")]
 pub struct LoginArguments {
     /// The coordinator's address
     #[arg(value_name = "URL", env = "RINGTUNE_COORDINATOR")]
@@ -51,6 +51,20 @@ pub struct LogoutArguments {
     #[command(flatten)]
     pub output: OutputArguments,
 }
+
+/// Where commands look for credentials.
+pub const CREDENTIALS: &str = "\
+A coordinator whose address begins with https:// wants to know who calls. Commands look for
+credentials in this order:
+  1. the folder of --credentials or RINGTUNE_CREDENTIALS: identity.pem and trust.pem, as login
+     keeps them, or chain.pem, key.pem and ca.pem of another authority
+  2. an access token in RINGTUNE_TOKEN, or in the file RINGTUNE_TOKEN_FILE; with --ca or RINGTUNE_CA,
+     or the CA of the login
+  3. the login at that coordinator
+  4. on the coordinator's own machine, for those who may read it: /var/lib/ringtune/admin, or admin
+     in the folder that RINGTUNE__STORAGE__STATE_DIR names
+
+Without a scheme an address means http on this machine's loopback and https elsewhere.";
 
 /// Arguments of commands that ask a coordinator and say nothing more.
 #[derive(Debug, Args)]
@@ -78,14 +92,17 @@ pub enum TokenCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ringtune token create --role worker                         for one worker, within an hour
-  ringtune token create --role worker --uses 20 --ttl 1d      for twenty
-  ringtune token create --role submitter --name ada           for a person, who uses it with `ringtune login`
-  ringtune token create --role observer --name prometheus --access --ttl 90d > token
-                                                              for a program, which sends it with each call
+  One worker may join, within an hour:
+      ringtune token create --role worker
+  Twenty may, within a day:
+      ringtune token create --role worker --uses 20 --ttl 1d
+  A person may use it with `ringtune login`:
+      ringtune token create --role submitter --name ada
+  A program sends it with each call:
+      ringtune token create --role observer --name prometheus --access --ttl 90d > token
 
-Roles: a worker takes ranks; a submitter submits jobs, and sees and stops its own; an observer reads
-everything; an admin may do everything.
+Roles: a worker takes ranks. A submitter submits jobs, and sees and stops its own. An observer
+reads everything. An admin may do everything.
 
 The token alone goes to stdout. What to do with it is said on stderr.")]
 pub struct CreateTokenArguments {
@@ -95,7 +112,7 @@ pub struct CreateTokenArguments {
     /// The person or program that it is for, and the owner of what it submits; not for workers
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// How long it is good, as in 30m, 12h or 90d; at most 90d, with --access 10y [default: 1h, with --access 30d]
+    /// How long it is good, as in 30m, 12h or 90d [default: 1h, with --access 30d]
     #[arg(long, value_name = "TIME", value_parser = parse_ttl)]
     pub ttl: Option<Duration>,
     /// How many may join with it [default: 1]
@@ -143,9 +160,9 @@ pub enum CertCommand {
     group(ArgGroup::new("which").required(true).args(["serial", "worker", "name"])),
     after_help = "\
 Examples:
-  ringtune cert revoke 5d2f0c…                    one certificate
-  ringtune cert revoke --worker WORKER            all of a worker, which loses its place in its ring at once
-  ringtune cert revoke --role submitter --name ada
+  ringtune cert revoke 5d2f0c…                       one certificate
+  ringtune cert revoke --worker WORKER               all of a worker, whose ring goes on without it
+  ringtune cert revoke --role submitter --name ada   all of a person
 
 Whoever lost all certificates is let in again by a new token."
 )]

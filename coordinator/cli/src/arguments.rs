@@ -8,7 +8,9 @@ use ringtune_shared::job::Setting;
 use uuid::Uuid;
 
 use crate::{
-    access_arguments::{AskArguments, CaCommand, CertCommand, LoginArguments, LogoutArguments, TokenCommand},
+    access_arguments::{
+        AskArguments, CREDENTIALS, CaCommand, CertCommand, LoginArguments, LogoutArguments, TokenCommand,
+    },
     client::CoordinatorUrl,
     job_file::Label,
     output::OutputFormat,
@@ -75,6 +77,7 @@ pub enum Command {
     /// Remove your certificate from this machine
     Logout(LogoutArguments),
     /// Show who the coordinator takes you for
+    #[command(after_help = CREDENTIALS)]
     Whoami(AskArguments),
     /// Make, list and revoke tokens, which let workers and people in
     #[command(subcommand)]

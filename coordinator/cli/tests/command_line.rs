@@ -231,6 +231,7 @@ fn help_teaches_by_example() {
     for (command, says) in [
         (vec!["login", "--help"], "ringtune login https://head-node:7070"),
         (vec!["token", "create", "--help"], "ringtune token create --role worker"),
+        (vec!["whoami", "--help"], "3. the login at that coordinator"),
         (vec!["cert", "revoke", "--help"], "ringtune cert revoke --worker WORKER"),
     ] {
         let help = folder.ringtune(&command);

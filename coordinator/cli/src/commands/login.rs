@@ -39,7 +39,7 @@ pub(super) async fn login(arguments: LoginArguments, interrupts: &Interrupts) ->
         () = interrupts.first() => return Err(Error::Interrupted("stopped before the token was used".to_owned())),
     };
     let token: JoinToken = text.parse().map_err(|source| AccessError::Token {
-        of: "the token".to_owned(),
+        of: String::new(),
         source,
         hint: "\n  an administrator makes one: ringtune token create --role submitter --name NAME",
     })?;

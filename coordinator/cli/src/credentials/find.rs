@@ -164,7 +164,7 @@ fn with_token(
     login: Option<&Path>,
 ) -> Result<Found, AccessError> {
     let token = text.parse().map_err(|source| AccessError::Token {
-        of: variable.to_owned(),
+        of: format!("{variable}: "),
         source,
         hint: "\n  a join token goes to `ringtune login`",
     })?;

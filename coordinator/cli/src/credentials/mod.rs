@@ -59,9 +59,9 @@ pub enum AccessError {
         source: TrustError,
     },
     /// A token cannot be read.
-    #[error("{of}: {source}{hint}")]
+    #[error("{of}{source}{hint}")]
     Token {
-        /// Where it comes from.
+        /// Where it comes from, and a colon; or empty.
         of: String,
         /// What is wrong; never quotes the token.
         source: TokenError,

@@ -77,7 +77,7 @@ async fn a_wrong_token_says_what_is_wrong_with_it_and_is_not_shown() {
         ("", 2, "the token is empty"),
         ("hello", 2, "ringtune token create --role submitter"),
         (&cut, 2, "characters"),
-        (&mistyped, 2, "the token: "),
+        (&mistyped, 2, "error: the token "),
         (&access, 2, "another kind"),
         (&worker, 2, "ringtune-worker --coordinator https://"),
         (&theirs, 3, "is not the coordinator that made this token"),
