@@ -135,6 +135,13 @@ mod tests {
     }
 
     #[test]
+    fn names_are_a_list() {
+        let environment = vec![("RINGTUNE__AUTHORITY__NAMES".to_owned(), "a.example,10.0.0.7".to_owned())];
+        let settings: Settings = ringtune_shared::config::load(parse(&[]).sources(environment)).unwrap();
+        assert_eq!(settings.authority.names, ["a.example", "10.0.0.7"]);
+    }
+
+    #[test]
     fn unknown_settings_are_refused() {
         let environment = vec![("RINGTUNE__GRPC__LISTN".to_owned(), "127.0.0.1:3".to_owned())];
         let loaded = ringtune_shared::config::load::<Settings>(parse(&[]).sources(environment));

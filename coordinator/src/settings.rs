@@ -8,6 +8,11 @@ use ringtune_shared::daemon::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::network::names::is_name;
+
+/// They go over the line in every handshake.
+const MOST_NAMES: usize = 50;
+
 /// All sections. Unknown keys are refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -42,7 +47,7 @@ pub struct AuthoritySettings {
     pub certificate_seconds: u64,
     /// By which names and addresses the coordinator is reached by browsers and Prometheus, besides localhost, its host name and the addresses on which it listens.
     ///
-    /// Allowed: host names and IP addresses.
+    /// Allowed: at most 50 host names and IP addresses.
     pub names: Vec<String>,
 }
 
@@ -253,6 +258,15 @@ impl Settings {
             let allowed = "it must be between 60 and 31536000";
             return Err(SettingsError::number("authority.certificate_seconds", life, allowed));
         }
+        let names = &self.authority.names;
+        if let Some(name) = names.iter().find(|name| !is_name(name)) {
+            let allowed = "host names and IP addresses are";
+            return Err(SettingsError::text("authority.names", name, allowed));
+        }
+        if names.len() > MOST_NAMES {
+            let allowed = format!("at most {MOST_NAMES} names are");
+            return Err(SettingsError::number("authority.names", names.len(), &allowed));
+        }
         check_state_dir(&self.storage.state_dir)?;
         self.security.check()
     }
@@ -282,6 +296,9 @@ mod tests {
         assert_eq!(error_key(|s| s.limits.connections_per_address = 0), "limits.connections_per_address");
         assert_eq!(error_key(|s| s.limits.opening_seconds = 0.0), "limits.opening_seconds");
         assert_eq!(error_key(|s| s.authority.certificate_seconds = 59), "authority.certificate_seconds");
+        assert_eq!(error_key(|s| s.authority.names = vec!["a b".to_owned()]), "authority.names");
+        assert_eq!(error_key(|s| s.authority.names = vec!["a".to_owned(); 51]), "authority.names");
+        assert_eq!(error_key(|s| s.authority.names = vec!["::1".into(), "a.b".into()]), "none");
         assert_eq!(error_key(|s| s.limits.idle_seconds = 0.0), "limits.idle_seconds");
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
         assert_eq!(error_key(|s| s.security.key = PathBuf::from("/k")), "security.certificate");

@@ -67,6 +67,8 @@ const HEADERS: u32 = 16 << 10;
 /// HTTP/2: streams that a client took back before they were looked at, and streams that were refused for an error of the
 /// client; one more ends its connection.
 const RESETS: (usize, usize) = (20, 128);
+/// Bytes of a request to the services that strangers may call.
+const SMALL_REQUEST: usize = 16 << 10;
 
 /// What the services are made from.
 pub struct Options {
@@ -145,6 +147,7 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
         shutdown: shutdown.clone(),
     });
     let (health, health_service) = tonic_health::server::health_reporter();
+    let health_service = health_service.max_decoding_message_size(SMALL_REQUEST);
     health.set_serving::<JobServiceServer<jobs::Jobs>>().await;
     health.set_serving::<ClusterServiceServer<cluster::Cluster>>().await;
     health.set_serving::<ArtifactServiceServer<artifacts::Artifacts>>().await;
@@ -174,8 +177,8 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
         .layer(access::AccessLayer(access))
         .layer(limits::CallLimitLayer(options.call_limit))
         .add_service(health_service)
-        .add_service(reflection().build_v1()?)
-        .add_service(reflection().build_v1alpha()?)
+        .add_service(reflection().build_v1()?.max_decoding_message_size(SMALL_REQUEST))
+        .add_service(reflection().build_v1alpha()?.max_decoding_message_size(SMALL_REQUEST))
         .add_service(JobServiceServer::new(jobs::Jobs(api.clone())))
         .add_service(ClusterServiceServer::new(cluster::Cluster(api.clone())))
         .add_service(ArtifactServiceServer::new(artifacts::Artifacts(api.clone())))

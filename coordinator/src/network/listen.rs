@@ -11,6 +11,8 @@ use crate::settings::LimitSettings;
 
 /// Connections of the HTTP port: people, probes and Prometheus.
 pub(crate) const HTTP_CONNECTIONS: usize = 256;
+/// Those of one address beyond loopback: probes come from elsewhere than what floods the port.
+const HTTP_PER_ADDRESS: usize = 64;
 /// How long a connection of the HTTP port may stand between two requests, and take for the head of the next one. Those
 /// who scrape do so once in a minute at least, and may connect again.
 const HTTP_IDLE: Duration = Duration::from_secs(75);
@@ -41,8 +43,7 @@ pub fn http(
     settings: &LimitSettings,
     refusals: Refusals,
 ) -> Result<Listener, ListenerError> {
-    let few = LimitSettings { connections: HTTP_CONNECTIONS, ..settings.clone() };
-    let limits = Limits { idle: HTTP_IDLE, ..limits(&few, tcp.local_addr()?) };
+    let limits = http_limits(settings, tcp.local_addr()?);
     Listener::start(tcp, protection(pki, Protocols::Http1), limits, refusals)
 }
 
@@ -52,6 +53,15 @@ fn protection(pki: Option<&Pki>, protocols: Protocols) -> Protection {
         // Who joins has no certificate yet, and who has a bearer token needs none.
         Some(pki) => Protection::Tls { trust: pki.trust().clone(), clients: Clients::Optional, protocols },
     }
+}
+
+fn http_limits(settings: &LimitSettings, listening: SocketAddr) -> Limits {
+    let few = LimitSettings {
+        connections: HTTP_CONNECTIONS,
+        connections_per_address: settings.connections_per_address.min(HTTP_PER_ADDRESS),
+        ..settings.clone()
+    };
+    Limits { idle: HTTP_IDLE, ..limits(&few, listening) }
 }
 
 fn limits(settings: &LimitSettings, listening: SocketAddr) -> Limits {
@@ -83,6 +93,8 @@ mod tests {
         assert_eq!((beyond.openings, beyond.openings_per_address), (1000, 128));
         let here = limits(&settings, SocketAddr::from(([127, 0, 0, 1], 7070)));
         assert_eq!((here.per_address, here.openings, here.openings_per_address), (4000, 4000, 4000));
+        let http = http_limits(&settings, SocketAddr::from(([0, 0, 0, 0], 7071)));
+        assert_eq!((http.connections, http.per_address, http.openings_per_address), (256, 64, 64));
         let few = LimitSettings { connections: 10, connections_per_address: 3, ..settings };
         let few = limits(&few, SocketAddr::from(([10, 0, 0, 1], 7070)));
         assert_eq!((few.openings, few.openings_per_address), (10, 3));

@@ -7,7 +7,7 @@ pub mod authority;
 pub(crate) mod evictions;
 pub(crate) mod keeper;
 pub mod listen;
-mod names;
+pub(crate) mod names;
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};

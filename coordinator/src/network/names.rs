@@ -1,6 +1,6 @@
 //! By which names the coordinator's own certificate is found.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Names from the settings, those of the addresses that it listens on, and the host's own. `host`: as the operating
 /// system has it, which need not be a name for a certificate.
@@ -20,6 +20,11 @@ pub(crate) fn names(settings: &[String], listening: &[SocketAddr], host: Option<
 /// This host's own name.
 pub(crate) fn of_this_host() -> Option<String> {
     rustix::system::uname().nodename().to_str().ok().map(str::to_owned)
+}
+
+/// Whether it is a host name or an IP address.
+pub(crate) fn is_name(name: &str) -> bool {
+    name.parse::<IpAddr>().is_ok() || is_host(name)
 }
 
 fn is_host(name: &str) -> bool {

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tonic::Request;
+use tonic::{Code, Request};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::{coordinator::Coordinator, soon};
 
@@ -100,12 +101,17 @@ async fn floods_end_their_own_connection_and_no_other() {
 }
 
 #[tokio::test]
-async fn headers_that_are_too_long_are_refused_and_the_next_call_is_served() {
+async fn what_is_too_long_is_refused_and_the_next_call_is_served() {
     let coordinator = Coordinator::fresh().await;
     let mut request = Request::new(ringtune_proto::v1::ListJobsRequest::default());
     request.metadata_mut().insert("x-long", "y".repeat(64 << 10).parse().unwrap());
     let refused = soon("an answer", coordinator.jobs().list_jobs(request)).await;
     assert!(refused.is_err(), "{refused:?}");
+    let mut health = HealthClient::new(coordinator.channel.clone());
+    let long = HealthCheckRequest { service: "y".repeat(64 << 10) };
+    let refused = soon("an answer", health.check(long)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
+    soon("an answer", health.check(HealthCheckRequest::default())).await.unwrap();
     coordinator.create(1).await;
     coordinator.stop().await;
 }
