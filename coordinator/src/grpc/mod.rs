@@ -23,20 +23,23 @@ mod verify;
 mod watches;
 mod workers;
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures::Stream;
 use ringtune_proto::v1::{
     self, access_service_server::AccessServiceServer, artifact_service_server::ArtifactServiceServer,
     cluster_service_server::ClusterServiceServer, job_service_server::JobServiceServer,
     worker_service_server::WorkerServiceServer,
 };
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use tonic::transport::server::{Connected, TcpIncoming};
 use tower_http::trace::TraceLayer;
 use tracing::warn;
 
@@ -119,6 +122,22 @@ pub enum Error {
 /// # Errors
 /// See [`Error`].
 pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error> {
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(KEEPALIVE.0));
+    serve_on(connections::bounded(incoming, options.connections), options).await
+}
+
+/// As [`serve`], on connections that somebody else accepts.
+///
+/// # Errors
+/// See [`Error`].
+pub async fn serve_on<C>(
+    incoming: impl Stream<Item = io::Result<C>> + Send,
+    options: Options,
+) -> Result<(), Error>
+where
+    C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    C::ConnectInfo: Clone + Send + Sync + 'static,
+{
     table::check_grpc()?;
     let Options { handle, contents, metrics, access, welcome, shutdown, .. } = options;
     let images = Arc::new(References::new(handle.clone(), contents.clone()));
@@ -147,7 +166,6 @@ pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error>
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let calls = u32::try_from(options.calls_per_connection).unwrap_or(u32::MAX);
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(KEEPALIVE.0));
     let served = Server::builder()
         .concurrency_limit_per_connection(options.calls_per_connection)
         .load_shed(true)
@@ -169,10 +187,7 @@ pub async fn serve(listener: TcpListener, options: Options) -> Result<(), Error>
         .add_service(ArtifactServiceServer::new(artifacts::Artifacts(api.clone())))
         .add_service(AccessServiceServer::new(access::AccessCalls(api.clone())))
         .add_service(WorkerServiceServer::new(workers::Workers(api)))
-        .serve_with_incoming_shutdown(
-            connections::bounded(incoming, options.connections),
-            shutdown.cancelled_owned(),
-        )
+        .serve_with_incoming_shutdown(incoming, shutdown.cancelled_owned())
         .await;
     sweeper.abort();
     Ok(served?)
