@@ -50,3 +50,89 @@ impl Audit {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::{Debug, Write as _};
+    use std::sync::{Arc, Mutex};
+
+    use ringtune_security::{Cluster, Role, TokenId};
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::super::caller::Known;
+    use super::super::table::grpc_row;
+    use super::*;
+    use crate::core::Time;
+
+    /// Keeps the lines of the audit log.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<String>>>);
+
+    struct Line(String);
+
+    impl Visit for Line {
+        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+            let _ = write!(self.0, "{}={value:?} ", field.name());
+        }
+    }
+
+    impl Subscriber for Lines {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == AUDIT
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            let mut line = Line(String::new());
+            event.record(&mut line);
+            self.0.lock().unwrap().push(line.0);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn a_line_says_who_did_what_and_how_it_ended() {
+        let lines = Lines::default();
+        let known = |proof| {
+            let (cluster, name) = (Cluster::random(), "ada".to_owned());
+            Caller::Known(Known { cluster, role: Role::Submitter, name, proof })
+        };
+        let row = |method| grpc_row(&format!("/ringtune.v1.JobService/{method}")).unwrap();
+        tracing::subscriber::with_default(lines.clone(), || {
+            let call = |caller, method| Call::new(caller, ([10, 0, 0, 1], 5000).into(), Some(row(method)));
+            let cancel = call(known(Proof::Certificate("0aff".to_owned())), "CancelJob");
+            let audit = Audit::of(row("CancelJob"), &cancel).unwrap();
+            cancel.about("job-1");
+            cancel.about("another word");
+            audit.write("OK", None);
+            let delete = call(known(Proof::Token(TokenId::from([1; 8]), Time(1))), "DeleteJob");
+            Audit::of(row("DeleteJob"), &delete).unwrap().write("NOT_FOUND", None);
+            let nobody = call(Caller::Anonymous, "CreateJob");
+            Audit::of(row("CreateJob"), &nobody).unwrap().write("UNAUTHENTICATED", Some("no token"));
+            assert!(Audit::of(row("GetJob"), &nobody).is_none(), "it changes nothing");
+        });
+        let lines = lines.0.lock().unwrap();
+        let has = |line: usize, words: &[&str]| {
+            for word in words {
+                assert!(lines[line].contains(word), "{word}: {}", lines[line]);
+            }
+        };
+        assert_eq!(lines.len(), 3);
+        has(0, &["method=\"CancelJob\"", "subject=\"job-1\"", "role=\"submitter\"", "name=\"ada\""]);
+        has(0, &["proof=\"certificate 0aff\"", "address=10.0.0.1:5000", "code=\"OK\"", "seconds="]);
+        has(1, &["proof=\"token 0101010101010101\"", "code=\"NOT_FOUND\""]);
+        has(2, &["code=\"UNAUTHENTICATED\"", "denied=\"no token\"", "role=\"\""]);
+    }
+}

@@ -1,7 +1,7 @@
 //! Who may do what: callers, roles, tokens, certificates.
 //!
 //! [`table`] says who may make which call, [`decide`] whether this caller may make this one, and [`Access`] knows the
-//! tokens and certificates. Nothing here names gRPC or HTTP: the ports ask and answer.
+//! tokens and certificates. The ports ask and answer.
 //!
 //! Invariant: what is revoked is stored before anybody is told so.
 
@@ -11,6 +11,7 @@ mod bearer;
 mod caller;
 mod certificates;
 mod error;
+mod http;
 pub mod table;
 mod tokens;
 
@@ -58,6 +59,21 @@ struct Secured {
 }
 
 impl Access {
+    /// As the ports are protected: `pki` is there where they speak TLS.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn start(
+        pki: Option<&Pki>,
+        store: Arc<dyn AccessStore>,
+        metrics: Metrics,
+    ) -> Result<Self, store::Error> {
+        match pki {
+            Some(pki) => Self::secured(pki.clone(), store, metrics).await,
+            None => Ok(Self::plain(metrics)),
+        }
+    }
+
     /// Where nothing is authenticated: everybody may do everything.
     pub fn plain(metrics: Metrics) -> Self {
         Self(Arc::new(Shared { secured: None, metrics, attempts: Mutex::default() }))

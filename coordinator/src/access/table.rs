@@ -73,7 +73,7 @@ const SENDERS: Who = Who::Roles(&[Submitter, Worker, Admin]);
 const ALL: Who = Who::Roles(&[Submitter, Worker, Observer, Admin]);
 
 /// Methods of the gRPC port.
-pub const GRPC: [Row; 38] = [
+pub const GRPC: [Row; 37] = [
     change("/ringtune.v1.AccessService/Join", Who::Everybody),
     change("/ringtune.v1.AccessService/RenewCertificate", Who::Certified),
     read("/ringtune.v1.AccessService/WhoAmI", Who::Known),
@@ -108,7 +108,6 @@ pub const GRPC: [Row; 38] = [
     own(change("/ringtune.v1.ArtifactService/DeleteArtifact", SENDERS)),
     change("/ringtune.v1.WorkerService/Session", WORKERS),
     read("/grpc.health.v1.Health/Check", Who::Everybody),
-    read("/grpc.health.v1.Health/List", Who::Everybody),
     read("/grpc.health.v1.Health/Watch", Who::Everybody),
     read("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Who::Known),
     read("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Who::Known),

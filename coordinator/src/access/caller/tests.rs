@@ -16,7 +16,7 @@ fn by_token(role: Role) -> Caller {
 }
 
 /// Who may call it: e everybody, r whoever may renew, w worker, s submitter, o observer, a admin.
-const MAY: [(&str, &str); 42] = [
+const MAY: [(&str, &str); 41] = [
     ("Join", "ewsoa"),
     ("RenewCertificate", "wsoa"),
     ("WhoAmI", "wsoa"),
@@ -51,7 +51,6 @@ const MAY: [(&str, &str); 42] = [
     ("DeleteArtifact", "wsa"),
     ("Session", "w"),
     ("Check", "ewsoa"),
-    ("List", "ewsoa"),
     ("Watch", "ewsoa"),
     ("ServerReflectionInfo", "wsoa"),
     ("ServerReflectionInfo", "wsoa"),

@@ -1,7 +1,7 @@
 //! Who may join or call: tokens, the certificates that were given, and who is revoked.
 
 #[cfg(test)]
-pub(super) mod conformance;
+pub(crate) mod conformance;
 #[cfg(test)]
 pub(crate) mod memory;
 

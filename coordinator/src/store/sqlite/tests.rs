@@ -8,6 +8,7 @@ use super::*;
 use ringtune_shared::job::MixedPrecision;
 
 use crate::core::{EventBody, Goal, LogLevel, Pin, StepRecord, Stop, Time};
+use crate::store::access::{AccessStore as _, conformance as access_conformance};
 use crate::store::conformance;
 use crate::store::lists::{JobFilter, JobOrder};
 
@@ -205,6 +206,26 @@ async fn jobs_that_had_not_ended_under_schema_3_keep_their_rings_and_how_they_we
     // What an ended job says of itself is still there.
     let ended = store.job(jobs[6].id).await.unwrap().unwrap();
     assert_eq!(ended.pin.unwrap().precision, MixedPrecision::Bf16);
+}
+
+#[tokio::test]
+async fn a_database_from_before_there_were_tokens_gets_them_and_keeps_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("coordinator.db");
+    older(&path, 6).await.close().await;
+    let store = SqliteStore::open(&path).await.unwrap();
+    let job = conformance::queued_job(1);
+    store.commit(&[Write::InsertJob(job.clone())]).await.unwrap();
+    access_conformance::run(&store).await;
+    let kind = crate::store::access::TokenKind::Access;
+    let token = access_conformance::token(90, kind, ringtune_security::Role::Admin, "ada");
+    assert!(store.add_token(&token, 9).await.unwrap());
+    let revoked = store.revoked(Time(0)).await.unwrap();
+    store.close().await;
+    let store = SqliteStore::open(&path).await.unwrap();
+    assert_eq!(store.token(token.id).await.unwrap().unwrap().name, "ada");
+    assert_eq!(store.revoked(Time(0)).await.unwrap(), revoked);
+    assert_eq!(store.job(job.id).await.unwrap().as_ref(), Some(&*job));
 }
 
 #[tokio::test]
