@@ -167,19 +167,11 @@ fn a_token_is_seen_in_neither_the_arguments_nor_the_environment() {
         }
         about("cmdline")
     };
-    let shown = given(&|command| {
-        command.args(["--join", &whole, "--threads", "1"]);
-    });
+    let shown = given(&|command| _ = command.args(["--join", &whole, "--threads", "1"]));
     assert!(shown.contains("--join-file") && shown.contains("--threads"), "{shown}");
-    given(&|command| {
-        command.arg(format!("--join={whole}"));
-    });
-    given(&|command| {
-        command.env("RINGTUNE_JOIN", &whole);
-    });
-    given(&|command| {
-        command.arg("--join-file").arg(&file);
-    });
+    given(&|command| _ = command.arg(format!("--join={whole}")));
+    given(&|command| _ = command.env("RINGTUNE_JOIN", &whole));
+    given(&|command| _ = command.arg("--join-file").arg(&file));
 }
 
 #[test]

@@ -21,11 +21,10 @@ const WORKERS: Who = Who::Roles(&[Role::Worker]);
 const WATCHERS: Who = Who::Roles(&[Role::Observer, Role::Admin]);
 
 /// All calls of the gRPC port, as their paths have them.
-pub const CALLS: [(&str, Who); 7] = [
+pub const CALLS: [(&str, Who); 6] = [
     ("ringtune.v1.RingService/Exchange", WORKERS),
     ("ringtune.v1.RingService/FetchState", WORKERS),
     ("grpc.health.v1.Health/Check", Who::Everybody),
-    ("grpc.health.v1.Health/List", Who::Everybody),
     ("grpc.health.v1.Health/Watch", Who::Everybody),
     ("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Who::Known),
     ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Who::Known),

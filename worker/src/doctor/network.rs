@@ -152,11 +152,13 @@ pub(super) async fn of_coordinator(address: &CoordinatorAddress, trust: Option<&
             let found = format!("{address}, {found}");
             Check::new("coordinator", found).unless(misfit.is_none(), Verdict::Bad, &advice)
         }
-        Err(reason) => Check::new("coordinator", format!("{address}: {reason}")).unless(
-            false,
-            Verdict::Bad,
-            "is it running, does it listen on that address, does a firewall let it through?",
-        ),
+        Err(reason) => {
+            let advice = match (address.secure, trust) {
+                (true, None) => JOIN,
+                _ => "is it running, does it listen on that address, does a firewall let it through?",
+            };
+            Check::new("coordinator", format!("{address}: {reason}")).unless(false, Verdict::Bad, advice)
+        }
     }
 }
 
