@@ -43,7 +43,7 @@ pub struct Settings {
 pub struct AuthoritySettings {
     /// How long a certificate is valid that the cluster's own authority gives; everybody gets the next one after two thirds of it.
     ///
-    /// Allowed: 60 to 31536000.
+    /// Allowed: 10 to 31536000.
     pub certificate_seconds: u64,
     /// By which names and addresses the coordinator is reached by browsers and Prometheus, besides localhost, its host name and the addresses on which it listens.
     ///
@@ -254,8 +254,8 @@ impl Settings {
             }
         }
         let life = self.authority.certificate_seconds;
-        if !(60..=31_536_000).contains(&life) {
-            let allowed = "it must be between 60 and 31536000";
+        if !(10..=31_536_000).contains(&life) {
+            let allowed = "it must be between 10 and 31536000";
             return Err(SettingsError::number("authority.certificate_seconds", life, allowed));
         }
         let names = &self.authority.names;
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(error_key(|s| s.limits.connections = 0), "limits.connections");
         assert_eq!(error_key(|s| s.limits.connections_per_address = 0), "limits.connections_per_address");
         assert_eq!(error_key(|s| s.limits.opening_seconds = 0.0), "limits.opening_seconds");
-        assert_eq!(error_key(|s| s.authority.certificate_seconds = 59), "authority.certificate_seconds");
+        assert_eq!(error_key(|s| s.authority.certificate_seconds = 9), "authority.certificate_seconds");
         assert_eq!(error_key(|s| s.authority.names = vec!["a b".to_owned()]), "authority.names");
         assert_eq!(error_key(|s| s.authority.names = vec!["a".to_owned(); 51]), "authority.names");
         assert_eq!(error_key(|s| s.authority.names = vec!["::1".into(), "a.b".into()]), "none");
