@@ -252,7 +252,11 @@ impl Session {
 
     /// What to answer when a rank is named that is held already, or one of an older ring.
     fn known(&self, key: RankKey) -> Option<Vec<Effect>> {
-        let held = self.held.get(&key.job)?;
+        let Some(held) = self.held.get(&key.job) else {
+            // Let go already, while its work still ends: it cannot begin again in the same ring.
+            let ends = |running: &Running| running.key.job == key.job && key.epoch <= running.key.epoch;
+            return self.running.filter(ends).map(|_| Vec::new());
+        };
         match held.shown.key.epoch.cmp(&key.epoch) {
             Ordering::Less => None,
             Ordering::Equal => Some(vec![report(held, None)]),

@@ -186,6 +186,20 @@ fn a_newer_epoch_replaces_an_older_one_and_never_the_other_way_round() {
     assert_eq!(session.held().iter().map(|held| held.key).collect::<Vec<_>>(), [key(1, 3)]);
 }
 
+/// Found by [`whatever_comes`]: it waited for its own end, as if for another ring's.
+#[test]
+fn what_is_let_go_while_it_ends_does_not_begin_again_in_the_same_ring() {
+    let mut session = connected();
+    session.apply(Event::Assigned(assignment(key(1, 1), 0)));
+    session.apply(Event::Assigned(assignment(key(1, 2), 0)));
+    session.apply(Event::Stop { key: key(1, 2), keep_artifacts: false });
+    assert!(session.apply(Event::Assigned(assignment(key(1, 1), 0))).is_empty());
+    assert!(session.apply(Event::Stop { key: key(1, 1), keep_artifacts: true }).is_empty());
+    session.apply(Event::Assigned(assignment(key(1, 3), 0)));
+    let effects = session.apply(Event::Rank(key(1, 1), RankEvent::Stopped));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Start(next) if next.key() == key(1, 3))));
+}
+
 #[test]
 fn a_worker_that_ends_keeps_what_its_rank_has_and_fails_it_with_the_reason() {
     let mut session = connected();
