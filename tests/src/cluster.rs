@@ -10,7 +10,7 @@ use ringtune_proto::v1::{
 };
 use rustix::process::Signal;
 use tokio::process::Command;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 pub use crate::daemon::Daemon;
 use crate::{
@@ -19,6 +19,11 @@ use crate::{
     process::finish,
     wait::{SOON, until},
 };
+
+/// Where the token for workers is, where the coordinator speaks TLS.
+const TOKEN: &str = "join-token";
+/// How many workers it lets in.
+const WORKERS: i32 = 1000;
 
 /// A coordinator and workers of one sandbox.
 #[derive(Debug)]
@@ -56,12 +61,18 @@ impl<'a> Cluster<'a> {
     /// A cluster without workers yet.
     pub async fn start_coordinator(sandbox: &'a Sandbox, launch: Launch) -> Result<Self> {
         let coordinator = launch.start(sandbox).await?;
+        if launch.tls {
+            let token = coordinator.door().worker_token(WORKERS).await.context("a token for workers")?;
+            std::fs::write(sandbox.path(TOKEN), token)?;
+        }
         let launches = BTreeMap::from([(launch.label.clone(), launch)]);
         Ok(Self { sandbox, coordinator, workers: Vec::new(), launches })
     }
 
     /// Starts another worker. Does not wait for it to join.
     pub async fn add_worker(&mut self, launch: Launch) -> Result<()> {
+        let locked = self.coordinator.door().is_locked() && !launch.tls;
+        let launch = if locked { launch.joining(&self.sandbox.path(TOKEN)) } else { launch };
         self.workers.push(launch.start(self.sandbox).await?);
         self.launches.insert(launch.label.clone(), launch);
         Ok(())
@@ -119,7 +130,7 @@ impl<'a> Cluster<'a> {
     /// A `ringtune` command that talks to this coordinator.
     pub fn ringtune(&self, arguments: &[&str]) -> Result<Command> {
         let mut command = self.sandbox.ringtune(arguments)?;
-        command.env("RINGTUNE_COORDINATOR", &self.coordinator.grpc);
+        command.envs(self.coordinator.door().variables());
         Ok(command)
     }
 
@@ -136,28 +147,28 @@ impl<'a> Cluster<'a> {
 
     /// A client of the jobs.
     pub async fn jobs(&self) -> Result<JobServiceClient<Channel>> {
-        Ok(JobServiceClient::new(self.channel().await?))
+        Ok(JobServiceClient::new(self.channel()?))
     }
 
     /// A client of the files.
     pub async fn artifacts(&self) -> Result<ArtifactServiceClient<Channel>> {
-        Ok(ArtifactServiceClient::new(self.channel().await?))
+        Ok(ArtifactServiceClient::new(self.channel()?))
     }
 
     /// A client that poses as a worker.
     pub async fn as_worker(&self) -> Result<WorkerServiceClient<Channel>> {
-        Ok(WorkerServiceClient::new(self.channel().await?))
+        Ok(WorkerServiceClient::new(self.channel()?))
     }
 
     /// The workers that the coordinator lists.
     pub async fn list_workers(&self) -> Result<Vec<v1::Worker>> {
-        let mut client = ClusterServiceClient::new(self.channel().await?);
+        let mut client = ClusterServiceClient::new(self.channel()?);
         Ok(client.list_workers(v1::ListWorkersRequest::default()).await?.into_inner().workers)
     }
 
     /// What the coordinator says of itself.
     pub async fn summary(&self) -> Result<v1::GetClusterResponse> {
-        let mut client = ClusterServiceClient::new(self.channel().await?);
+        let mut client = ClusterServiceClient::new(self.channel()?);
         Ok(client.get_cluster(v1::GetClusterRequest {}).await?.into_inner())
     }
 
@@ -195,9 +206,8 @@ impl<'a> Cluster<'a> {
         until("the job ends", SOON, ended).await
     }
 
-    async fn channel(&self) -> Result<Channel> {
-        let url = format!("http://{}", self.coordinator.grpc);
-        Ok(Endpoint::from_shared(url)?.connect().await?)
+    fn channel(&self) -> Result<Channel> {
+        self.coordinator.door().channel()
     }
 }
 

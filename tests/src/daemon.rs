@@ -1,6 +1,9 @@
 //! One running daemon, and how it is launched.
 
-use std::process::Stdio;
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::Signal;
@@ -9,7 +12,7 @@ use tokio::{
     process::{Child, ChildStdout, Command},
 };
 
-use crate::{Sandbox, places, process::send_signal, wait::SOON};
+use crate::{Door, Sandbox, places, process::send_signal, wait::SOON};
 
 /// The daemon that computes.
 pub const WORKER: &str = "ringtune-worker";
@@ -33,6 +36,8 @@ pub struct Launch {
     pub flags: Vec<String>,
     /// More variables in its environment.
     pub variables: Vec<(String, String)>,
+    /// Whether all its ports speak TLS, on loopback too.
+    pub tls: bool,
     /// A command before it, which becomes the daemon in the end and so keeps its process id; empty: none.
     pub wrapper: Vec<String>,
 }
@@ -47,6 +52,7 @@ impl Launch {
             listen: "127.0.0.1:0".to_owned(),
             flags: Vec::new(),
             variables: Vec::new(),
+            tls: false,
             wrapper: Vec::new(),
         }
     }
@@ -59,6 +65,22 @@ impl Launch {
     /// Of a worker with one thread that dials this HOST:PORT.
     pub fn worker(label: &str, program: &str, coordinator: &str) -> Self {
         Self::new(label, program).flags(["--coordinator", &format!("http://{coordinator}"), "--threads", "1"])
+    }
+
+    /// With TLS on all its ports.
+    pub fn over_tls(mut self) -> Self {
+        self.tls = true;
+        self.variable("RINGTUNE__SECURITY__TLS", "on")
+    }
+
+    /// Of a worker, with TLS and the token that lets it in at first.
+    pub fn joining(mut self, token: &Path) -> Self {
+        for flag in &mut self.flags {
+            if let Some(address) = flag.strip_prefix("http://") {
+                *flag = format!("https://{address}");
+            }
+        }
+        self.over_tls().flags(["--join-file", &token.to_string_lossy()])
     }
 
     /// With more flags.
@@ -95,6 +117,8 @@ pub struct Daemon {
     pub grpc: String,
     /// HOST:PORT of its HTTP pages.
     pub http: String,
+    /// Of a coordinator that speaks TLS: the credentials of an administrator.
+    admin: Option<PathBuf>,
 }
 
 impl Daemon {
@@ -136,9 +160,18 @@ impl Daemon {
             id: word("id")?,
             grpc: word("grpc")?,
             http: word("http")?,
+            admin: launch.tls.then(|| sandbox.path(&launch.state).join("admin")),
             child,
             _stdout: stdout,
         })
+    }
+
+    /// Of a coordinator: how it is called.
+    pub fn door(&self) -> Door {
+        match &self.admin {
+            Some(folder) => Door::locked(&self.grpc, folder),
+            None => Door::open(&self.grpc),
+        }
     }
 
     /// Its process id; none once it has ended.

@@ -3,9 +3,11 @@
 //! The programs are taken from the target folder that the tests themselves were built into: `cargo build
 //! --release` comes first (`make test` does it).
 
+pub mod capture;
 pub mod chaos;
 pub mod cluster;
 pub mod daemon;
+pub mod door;
 pub mod hub;
 pub mod job;
 pub mod places;
@@ -19,6 +21,7 @@ pub mod wait;
 
 pub use cluster::Cluster;
 pub use daemon::{Daemon, Launch};
+pub use door::Door;
 pub use job::Job;
 pub use process::Finished;
 pub use sandbox::Sandbox;

@@ -14,14 +14,13 @@ use ringtune_proto::v1::{
 };
 use ringtune_shared::ids::ContentHash;
 use serde::{Deserialize, Serialize};
-use tonic::transport::{Channel, Endpoint};
 
 use super::{
     row::Row,
     story::{self, Story},
 };
 use crate::{
-    Cluster, Job, Launch, Sandbox,
+    Cluster, Door, Job, Launch, Sandbox,
     daemon::COORDINATOR,
     job::text,
     places,
@@ -64,11 +63,11 @@ pub fn job(row: &Row) -> Result<Job> {
     Ok(row.keys.iter().fold(plain, |job, (key, value)| job.set(key, value.clone())))
 }
 
-/// The results of a job that has succeeded, from the coordinator at HOST:PORT, which may be away for a while.
-pub async fn results(sandbox: &Sandbox, coordinator: &str, job_id: &str) -> Result<Results> {
+/// The results of a job that has succeeded, from a coordinator that may be away for a while.
+pub async fn results(sandbox: &Sandbox, coordinator: &Door, job_id: &str) -> Result<Results> {
     let output = sandbox.path(&format!("output-{job_id}"));
     let mut fetch = sandbox.ringtune(&["fetch", job_id, "-o", &text(&output)])?;
-    finish(fetch.env("RINGTUNE_COORDINATOR", coordinator)).await?.expect_code(0)?;
+    finish(fetch.envs(coordinator.variables())).await?.expect_code(0)?;
     let embedding = fs::read(output.join(EMBEDDING)).context(EMBEDDING)?;
     let metrics = fs::read_to_string(output.join("metrics.csv")).context("metrics.csv")?;
     let number = |line: &str| line.split(',').next().and_then(|number| number.parse().ok());
@@ -84,10 +83,10 @@ pub async fn results(sandbox: &Sandbox, coordinator: &str, job_id: &str) -> Resu
 }
 
 /// The checkpoints that a job lists, each as it was fetched, by their names.
-async fn checkpoints(coordinator: &str, job_id: &str, output: &Path) -> Result<BTreeMap<String, String>> {
+async fn checkpoints(coordinator: &Door, job_id: &str, output: &Path) -> Result<BTreeMap<String, String>> {
     let request = v1::ListArtifactsRequest { job_id: job_id.to_owned(), ..Default::default() };
     let listed = || async {
-        let mut client = ArtifactServiceClient::new(channel(coordinator)?);
+        let mut client = ArtifactServiceClient::new(coordinator.channel()?);
         Ok(client.list_artifacts(request.clone()).await.ok())
     };
     let listed = until("the coordinator lists the files", SOON, listed).await?.into_inner().artifacts;
@@ -101,8 +100,8 @@ async fn checkpoints(coordinator: &str, job_id: &str, output: &Path) -> Result<B
     Ok(found)
 }
 
-/// All stored steps of a job, from the coordinator at HOST:PORT, which may be away for a while.
-pub async fn steps(coordinator: &str, job_id: &str) -> Result<Vec<v1::StepReport>> {
+/// All stored steps of a job, from a coordinator that may be away for a while.
+pub async fn steps(coordinator: &Door, job_id: &str) -> Result<Vec<v1::StepReport>> {
     let (mut steps, mut page_token) = (Vec::new(), String::new());
     loop {
         let request = v1::ListStepsRequest {
@@ -112,7 +111,7 @@ pub async fn steps(coordinator: &str, job_id: &str) -> Result<Vec<v1::StepReport
             ..Default::default()
         };
         let asked = || async {
-            let mut client = JobServiceClient::new(channel(coordinator)?);
+            let mut client = JobServiceClient::new(coordinator.channel()?);
             Ok(client.list_steps(request.clone()).await.ok())
         };
         let page = until("the coordinator lists the steps", SOON, asked).await?.into_inner();
@@ -124,21 +123,17 @@ pub async fn steps(coordinator: &str, job_id: &str) -> Result<Vec<v1::StepReport
     }
 }
 
-fn channel(coordinator: &str) -> Result<Channel> {
-    Ok(Endpoint::from_shared(format!("http://{coordinator}"))?.connect_lazy())
-}
-
 /// The hashes of the state after the first `count` steps of a row's job, made on one worker without faults.
 pub async fn first_states(row: &Row, count: usize) -> Result<Vec<String>> {
     let sandbox = Sandbox::new()?;
     let job_file = sandbox.write_job("job.toml", &job(row)?)?;
     let cluster = one_worker(&sandbox, row).await?;
     let id = cluster.submit(&job_file).await?;
-    let story = Story::follow(&cluster.coordinator.grpc, &id)?;
+    let story = Story::follow(&cluster.coordinator.door(), &id)?;
     let wanted = i64::try_from(count)?;
     let there = || std::future::ready(Ok((story.step() >= wanted).then_some(())));
     until("the steps are made", Duration::from_secs(3_600), there).await?;
-    let steps = steps(&cluster.coordinator.grpc, &id).await?;
+    let steps = steps(&cluster.coordinator.door(), &id).await?;
     Ok(steps.into_iter().take(count).map(|step| step.state_sha256).collect())
 }
 
@@ -161,7 +156,7 @@ pub async fn without_faults(row: &Row) -> Result<Results> {
     }
     let cluster = one_worker(&sandbox, row).await?;
     let id = cluster.submit(&job_file).await?;
-    let story = Story::follow(&cluster.coordinator.grpc, &id)?;
+    let story = Story::follow(&cluster.coordinator.door(), &id)?;
     let over = || std::future::ready(Ok(story.job().filter(story::has_ended)));
     let ended = until("the job ends", Duration::from_secs(row.deadline), over).await?;
     ensure!(
@@ -170,7 +165,7 @@ pub async fn without_faults(row: &Row) -> Result<Results> {
         ended.state(),
         ended.state_reason
     );
-    let results = results(&sandbox, &cluster.coordinator.grpc, &id).await?;
+    let results = results(&sandbox, &cluster.coordinator.door(), &id).await?;
     let all: Vec<i64> = (1..=row.steps).collect();
     ensure!(results.listed_steps == all, "without faults its steps are {:?}", results.listed_steps);
     fs::create_dir_all(kept.parent().context("a folder")?)?;

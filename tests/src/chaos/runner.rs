@@ -72,7 +72,7 @@ async fn within(sandbox: &Sandbox, row: &Row, seed: u64, clean: &clean::Results)
     } else {
         stage.cluster.submit(&job_file).await?
     };
-    let story = Story::follow(&stage.cluster.coordinator.grpc, &job_id)?;
+    let story = Story::follow(&stage.cluster.coordinator.door(), &job_id)?;
     // 2. The script.
     let mut first_fault = None;
     for act in &row.acts {
@@ -85,7 +85,7 @@ async fn within(sandbox: &Sandbox, row: &Row, seed: u64, clean: &clean::Results)
     // 3. What came out.
     let job = ending(&story, Duration::from_secs(row.deadline)).await?;
     verdict::succeeded(&job).with_context(|| told(&story))?;
-    let results = clean::results(sandbox, &stage.cluster.coordinator.grpc, &job_id).await?;
+    let results = clean::results(sandbox, &stage.cluster.coordinator.door(), &job_id).await?;
     let events = story.events();
     verdict::judge(row, &job, &events, &results, clean).with_context(|| told(&story))?;
     let measured = first_fault.map(|(since, epoch)| measure(&events, &story.sights(), since, epoch));
@@ -115,7 +115,7 @@ async fn submit_without_replies(stage: &mut Stage<'_>, job_file: &str) -> Result
     let before = stage.random.pause(0..200);
     let back = Way { held: true, bytes_per_second: None };
     let mut command = stage.cluster.ringtune(&["submit", job_file])?;
-    command.env("RINGTUNE_COORDINATOR", proxy.address());
+    command.envs(stage.cluster.coordinator.door().behind(&proxy.address()).variables());
     let submitting = async { finish(&mut command).await?.expect_code(0) };
     let losing = async {
         // From CreateJob on: by then the pictures are there.

@@ -15,12 +15,16 @@ use super::{
     node::{clock, disk},
     proxy::Proxy,
     random::Random,
-    row::{Ground, Row},
+    row::{Act, Ground, Row},
+    say,
 };
 use crate::{
     Cluster, Launch, Sandbox,
     wait::{SOON, until},
 };
+
+/// Set: all daemons of all rows speak TLS.
+pub const TLS: &str = "RINGTUNE_CHAOS_TLS";
 
 /// Clusters of this process so far.
 static CLUSTERS: AtomicU32 = AtomicU32::new(0);
@@ -31,6 +35,11 @@ fn loopback() -> String {
     let number =
         std::process::id().wrapping_add(CLUSTERS.fetch_add(1, Ordering::Relaxed).wrapping_mul(7_919));
     format!("127.{}.{}.{}:0", 1 + number / 62_500 % 250, 1 + number / 250 % 250, 1 + number % 250)
+}
+
+/// Whether all daemons are to speak TLS: the matrix can be played either way.
+fn tls() -> bool {
+    std::env::var_os(TLS).is_some_and(|value| !value.is_empty())
 }
 
 /// A cluster on its ground. The fields are dropped in this order: daemons before what they stand on.
@@ -62,6 +71,13 @@ impl<'a> Stage<'a> {
     /// Starts the daemons of a row; none, and a loud line, where this machine has no such ground.
     pub async fn set(sandbox: &'a Sandbox, row: &Row, seed: u64) -> Result<Option<Self>> {
         let mut launch = Launch { listen: loopback(), ..Launch::coordinator() };
+        if tls() && row.acts.iter().any(|act| matches!(act, Act::AddBuild(_))) {
+            say("SKIPPED over TLS: nobody between a worker and its coordinator can change their words");
+            return Ok(None);
+        }
+        if tls() {
+            launch = launch.over_tls();
+        }
         let mut network = None;
         match row.ground {
             Ground::Loopback | Ground::Proxies => (),
@@ -69,7 +85,9 @@ impl<'a> Stage<'a> {
                 // For the workers that join later, too.
                 let Some(started) = Network::start(row.workers.len() + 1)? else { return Ok(None) };
                 launch.listen = format!("{}:0", started.address(0));
-                launch = launch.flags(["--insecure"]);
+                if !tls() {
+                    launch = launch.flags(["--insecure"]);
+                }
                 network = Some(started);
             }
             Ground::SmallDisks(bytes) => {
@@ -149,7 +167,10 @@ impl<'a> Stage<'a> {
             Ground::Namespaces => {
                 let network = self.network.as_ref().context("a network")?;
                 launch.listen = format!("{}:0", network.address(number));
-                launch = Launch { wrapper: network.wrapper(number), ..launch }.flags(["--insecure"]);
+                launch = Launch { wrapper: network.wrapper(number), ..launch };
+                if !tls() {
+                    launch = launch.flags(["--insecure"]);
+                }
                 // The jobs' models are where the tests are.
                 launch = launch.variable("RINGTUNE__ACCESS__MODEL_ROOTS", "/");
             }

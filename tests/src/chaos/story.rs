@@ -11,9 +11,10 @@ use ringtune_proto::v1::{
     self, JobState, job_event::Event, job_service_client::JobServiceClient, watch_job_response::Response,
 };
 use tokio::{task::JoinHandle, time::sleep};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use super::sight::Sight;
+use crate::Door;
 
 /// Between two looks at the job, and two attempts to reach a coordinator that is away.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -73,10 +74,9 @@ pub struct Story {
 }
 
 impl Story {
-    /// Of a job at the coordinator at HOST:PORT.
-    pub fn follow(coordinator: &str, job_id: &str) -> Result<Self> {
-        let endpoint = Endpoint::from_shared(format!("http://{coordinator}"))?.connect_timeout(PATIENCE);
-        let client = JobServiceClient::new(endpoint.connect_lazy());
+    /// Of a job at a coordinator.
+    pub fn follow(coordinator: &Door, job_id: &str) -> Result<Self> {
+        let client = JobServiceClient::new(coordinator.channel_within(PATIENCE)?);
         let told = Arc::new(Mutex::new(Told::default()));
         let watching = tokio::spawn(watch(client.clone(), job_id.to_owned(), Arc::clone(&told)));
         let looking = tokio::spawn(look(client, job_id.to_owned(), Arc::clone(&told)));

@@ -40,7 +40,7 @@ impl<'a> Running<'a> {
         let stage = Stage::set(sandbox, row, seed).await?.context("this machine has no such ground")?;
         let job_file = sandbox.write_job("job.toml", &clean::job(row)?)?;
         let job_id = stage.cluster.submit(&job_file).await?;
-        let story = Story::follow(&stage.cluster.coordinator.grpc, &job_id)?;
+        let story = Story::follow(&stage.cluster.coordinator.door(), &job_id)?;
         let running = Self { stage, story, job_id };
         running.wait_until_whole(row.workers.len()).await?;
         Ok(running)
@@ -69,7 +69,7 @@ impl<'a> Running<'a> {
 
     /// The hash of the state after each step so far; each step has to be there, once.
     async fn states(&self) -> Result<Vec<String>> {
-        let steps = clean::steps(&self.stage.cluster.coordinator.grpc, &self.job_id).await?;
+        let steps = clean::steps(&self.stage.cluster.coordinator.door(), &self.job_id).await?;
         for (number, step) in (1..).zip(&steps) {
             ensure!(step.step == number, "step {} stands where step {number} should", step.step);
             ensure!(!step.state_sha256.is_empty(), "step {number} has no hash of its state");

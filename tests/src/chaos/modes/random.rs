@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    Sandbox,
+    Door, Sandbox,
     chaos::{
         clean::{self, Results},
         proxy::Weather,
@@ -87,7 +87,7 @@ pub async fn play(minutes: u64, seed: u64) -> Result<Kept> {
         stage.cluster.workers.iter().skip(FAKE).map(|worker| worker.id.clone()).collect();
     let jobs = Arc::new(Jobs {
         sandbox: Arc::clone(&sandbox),
-        coordinator: stage.cluster.coordinator.grpc.clone(),
+        coordinator: stage.cluster.coordinator.door(),
         job_file: text(&sandbox.write_job("job.toml", &clean::job(&fake)?)?),
         row: fake,
         clean,
@@ -114,7 +114,7 @@ pub async fn play(minutes: u64, seed: u64) -> Result<Kept> {
         done.extend(stream?.with_context(|| format!("{}\nseed {seed}", logs(&sandbox)))?);
     }
     let rate = |from: Instant, to: Instant| {
-        let steps = done.iter().flat_map(|job| &job.steps).filter(|at| (from..to).contains(at)).count();
+        let steps = done.iter().flat_map(|job| &job.steps).filter(|at| (from..to).contains(*at)).count();
         steps as f64 / to.duration_since(from).as_secs_f64()
     };
     let on_real = done.iter().filter(|job| job.real).count();
@@ -130,7 +130,7 @@ pub async fn play(minutes: u64, seed: u64) -> Result<Kept> {
 /// What all streams of jobs share.
 struct Jobs {
     sandbox: Arc<Sandbox>,
-    coordinator: String,
+    coordinator: Door,
     job_file: String,
     row: Row,
     clean: [Results; 2],
@@ -162,8 +162,7 @@ impl Jobs {
 
     async fn one(&self) -> Result<Done> {
         let mut submit = self.sandbox.ringtune(&["submit", &self.job_file])?;
-        let submitted =
-            finish(submit.env("RINGTUNE_COORDINATOR", &self.coordinator)).await?.expect_code(0)?;
+        let submitted = finish(submit.envs(self.coordinator.variables())).await?.expect_code(0)?;
         let job_id = submitted.stdout.trim();
         let story = Story::follow(&self.coordinator, job_id)?;
         let judged = self.judge(&story, job_id).await;

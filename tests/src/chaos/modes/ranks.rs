@@ -72,7 +72,7 @@ async fn one(row: &Row, floats: usize, seed: u64) -> Result<Step> {
     let sandbox = Sandbox::new()?;
     let stage = Stage::set(&sandbox, row, seed).await?.context("loopback")?;
     let job_file = sandbox.write_job("job.toml", &clean::job(row)?)?;
-    let story = Story::follow(&stage.cluster.coordinator.grpc, &stage.cluster.submit(&job_file).await?)?;
+    let story = Story::follow(&stage.cluster.coordinator.door(), &stage.cluster.submit(&job_file).await?)?;
     let measured = async {
         verdict::succeeded(&ending(&story, Duration::from_secs(row.deadline)).await?)?;
         let events = story.events();

@@ -1,0 +1,104 @@
+//! All that passes the network interfaces of this machine, as anybody on the way would see it. Needs root.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, Protocol, RecvFlags, SocketType, recv, socket, sockopt},
+};
+
+/// Every protocol, in the network's byte order.
+const ALL: u32 = ETH_P_ALL.to_be() as u32;
+/// Of linux/if_ether.h.
+const ETH_P_ALL: u16 = 3;
+/// What waits to be read.
+const WAITING: usize = 64 << 20;
+/// More than this is not kept.
+const MOST: usize = 1 << 30;
+
+/// Keeps every packet until it is asked for them.
+#[derive(Debug)]
+pub struct Capture {
+    end: Arc<AtomicBool>,
+    reading: JoinHandle<Result<Vec<u8>>>,
+}
+
+impl Capture {
+    /// Begins; none where this machine does not let us.
+    pub fn start() -> Result<Option<Self>> {
+        let all = Protocol::from_raw(ALL.try_into()?);
+        let socket = match socket(AddressFamily::PACKET, SocketType::RAW, Some(all)) {
+            Err(Errno::PERM | Errno::ACCESS) => return Ok(None),
+            opened => opened?,
+        };
+        // The kernel takes less where it does not allow that much.
+        let _ = sockopt::set_socket_recv_buffer_size(&socket, WAITING);
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(Duration::from_millis(100)))?;
+        let end = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&end);
+        let reading = std::thread::spawn(move || {
+            let (mut seen, mut packet) = (Vec::new(), vec![0_u8; 128 << 10]);
+            loop {
+                match recv(&socket, packet.as_mut_slice(), RecvFlags::empty()) {
+                    Ok((length, _)) => {
+                        ensure!(seen.len() + length <= MOST, "more than {MOST} bytes passed");
+                        seen.extend_from_slice(packet.get(..length).unwrap_or_default());
+                    }
+                    Err(Errno::AGAIN) if ends.load(Ordering::Relaxed) => return Ok(seen),
+                    Err(Errno::AGAIN | Errno::INTR) => (),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        });
+        Ok(Some(Self { end, reading }))
+    }
+
+    /// Everything so far.
+    pub fn end(self) -> Result<Seen> {
+        self.end.store(true, Ordering::Relaxed);
+        let seen = self.reading.join().map_err(|_| anyhow!("the reader panicked"))?;
+        Ok(Seen(seen.context("read packets")?))
+    }
+}
+
+/// What passed.
+#[derive(Debug)]
+pub struct Seen(Vec<u8>);
+
+impl Seen {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Nothing passed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether these bytes passed in one piece.
+    pub fn has(&self, bytes: &[u8]) -> bool {
+        memmem(&self.0, bytes)
+    }
+}
+
+fn memmem(all: &[u8], wanted: &[u8]) -> bool {
+    let Some(first) = wanted.first() else { return true };
+    let mut rest = all;
+    while let Some(at) = rest.iter().position(|byte| byte == first) {
+        rest = rest.get(at..).unwrap_or_default();
+        if rest.starts_with(wanted) {
+            return true;
+        }
+        rest = rest.get(1..).unwrap_or_default();
+    }
+    false
+}

@@ -1,0 +1,126 @@
+//! A cluster on a network: three nodes of their own, daemons that tokens let in, and somebody who listens on the way.
+
+use std::{fs, process::Stdio, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_tests::{
+    Cluster, Launch, Sandbox,
+    capture::Capture,
+    chaos::{network::Network, say},
+    daemon::WORKER,
+    job::text,
+    places,
+    process::{Finished, finish, finish_child},
+};
+use tokio::io::AsyncWriteExt as _;
+
+/// What everybody on the network may read in this test: it shows that packets are seen.
+const IN_THE_CLEAR: &str = "these words are for everybody";
+
+/// The commands of one person, who has a folder of settings of their own.
+struct Person<'a> {
+    sandbox: &'a Sandbox,
+    name: &'static str,
+    url: String,
+}
+
+impl Person<'_> {
+    async fn ringtune(&self, arguments: &[&str]) -> Result<Finished> {
+        let mut command = self.sandbox.ringtune(arguments)?;
+        command.env("XDG_CONFIG_HOME", self.sandbox.path(self.name));
+        finish(&mut command).await
+    }
+
+    async fn login(&self, token: &str) -> Result<Finished> {
+        let mut command = self.sandbox.ringtune(&["login", &self.url])?;
+        command.env("XDG_CONFIG_HOME", self.sandbox.path(self.name));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        child.stdin.take().context("stdin")?.write_all(token.as_bytes()).await?;
+        finish_child(child).await
+    }
+}
+
+/// One line on stdout, and nothing else.
+async fn token(cluster: &Cluster<'_>, arguments: &[&str]) -> Result<String> {
+    let made = cluster.finish(&[&["token", "create"], arguments].concat()).await?.expect_code(0)?;
+    let token = made.stdout.trim().to_owned();
+    ensure!(token.starts_with("rtj1.") && !token.contains('\n'), "{made:?}");
+    Ok(token)
+}
+
+/// A program's command line, as everybody on its machine can read it.
+fn command_line(process: u32) -> Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(format!("/proc/{process}/cmdline"))?).into_owned())
+}
+
+#[tokio::test]
+async fn three_nodes_joined_by_tokens_learn_what_one_machine_learns_and_say_nothing_in_the_clear()
+-> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let Some(network) = Network::start(3)? else { return Ok(()) };
+    let Some(capture) = Capture::start()? else {
+        say("SKIPPED: seeing packets needs root");
+        return Ok(());
+    };
+    let fixtures = places::repository().join("tests/fixtures");
+    let job_file = text(&fixtures.join("demo/green-star.toml"));
+    let on = |node: usize, launch: Launch| Launch {
+        listen: format!("{}:0", network.address(node)),
+        wrapper: network.wrapper(node),
+        // By itself, as on any network.
+        tls: true,
+        ..launch
+    };
+
+    // 1. A coordinator that nobody set up, and two workers with a token each.
+    let mut cluster = Cluster::start_coordinator(&sandbox, on(1, Launch::coordinator())).await?;
+    let url = cluster.coordinator.door().url();
+    let mut secrets = Vec::new();
+    for node in [2, 3] {
+        let token = token(&cluster, &["--role", "worker", "--ttl", "1h"]).await?;
+        let label = format!("worker-{node}");
+        let launch = on(node, Launch::new(&label, WORKER))
+            .flags(["--coordinator", &url, "--join", &token])
+            .variable("RINGTUNE__ACCESS__MODEL_ROOTS", &text(&fixtures));
+        cluster.add_worker(launch).await?;
+        secrets.push(token);
+    }
+    cluster.wait_for_idle(2).await?;
+    for (worker, token) in cluster.workers.iter().zip(&secrets) {
+        let line = command_line(worker.process_id().context("it runs")?)?;
+        ensure!(line.contains("--coordinator") && !line.contains(token.as_str()), "{line}");
+    }
+
+    // 2. A person logs in, and submits the demo's job.
+    let ada = Person { sandbox: &sandbox, name: "ada", url };
+    let refused = ada.ringtune(&["submit", &job_file, "--coordinator", &ada.url]).await?;
+    ensure!(refused.code != Some(0) && refused.stderr.contains("ringtune login"), "{refused:?}");
+    let hers = token(&cluster, &["--role", "submitter", "--name", "ada"]).await?;
+    ada.login(&hers).await?.expect_code(0)?;
+    let twice = ada.login(&hers).await?;
+    ensure!(twice.code != Some(0) && twice.stderr.contains("token"), "{twice:?}");
+    secrets.push(hers);
+    let job = ada.ringtune(&["submit", &job_file, "--watch"]).await?.expect_code(0)?;
+    let job_id = job.stdout.lines().next().context("the job's id")?.trim().to_owned();
+    ada.ringtune(&["fetch", &job_id, "-o", "out"]).await?.expect_code(0)?;
+    ensure!(cluster.job(&job_id).await?.queue.context("queue")?.owner == "ada");
+
+    // 3. The same on one machine, as `make demo` does it.
+    sandbox.finish(&["run", &job_file, "--workers", "2", "-o", "here"]).await?.expect_code(0)?;
+    let embedding = |folder: &str| fs::read(sandbox.path(folder).join("learned_embeds.safetensors"));
+    ensure!(embedding("out")? == embedding("here")?, "the network changed what was learned");
+
+    // 4. What passed, to the last packet.
+    let mut open = tokio::net::TcpStream::connect(&cluster.coordinator.grpc).await?;
+    open.write_all(format!("GET /{IN_THE_CLEAR} HTTP/1.1\r\n\r\n").as_bytes()).await?;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let seen = capture.end()?;
+    ensure!(seen.has(IN_THE_CLEAR.as_bytes()), "no packet was seen");
+    let workers = cluster.workers.iter().map(|worker| worker.id.clone());
+    let words = ["green-star", "a photo of a", "WorkerService", "safetensors"].map(str::to_owned);
+    for word in secrets.into_iter().chain(workers).chain(words).chain([job_id]) {
+        ensure!(!seen.has(word.as_bytes()), "{word} passed in the clear, in {} bytes", seen.len());
+    }
+    Ok(())
+}

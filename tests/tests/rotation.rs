@@ -1,0 +1,124 @@
+//! Roots, certificates and tokens that change while a job runs: it goes on, with the same bytes, and who is put out is out.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_proto::v1::{self, JobState, WorkerState, access_service_client::AccessServiceClient};
+use ringtune_tests::{
+    Cluster, Job, Launch, Sandbox,
+    daemon::FAKE_WORKER,
+    wait::{SOON, until},
+};
+
+/// Of the job; with a step of 20 ms at least half a minute.
+const STEPS: i64 = 1_500;
+/// Seconds; whoever has a certificate gets the next one after two thirds of that.
+const LIFE: &str = "15";
+/// A revoked worker has lost its place after so long.
+const OUT: Duration = Duration::from_secs(3);
+
+fn job() -> Result<Job> {
+    Ok(Job::toy()?
+        .set("train.max_train_steps", STEPS)
+        .set("train.train_batch_size", 1)
+        .set("train.checkpointing_steps", 0)
+        .set("cluster.world_size", 2)
+        .set("cluster.min_world_size", 1))
+}
+
+fn worker(cluster: &Cluster<'_>, number: usize) -> Launch {
+    let label = format!("worker-{number}");
+    Launch::worker(&label, FAKE_WORKER, &cluster.coordinator.grpc).flags(["--gradient-takes=20"])
+}
+
+async fn learned(sandbox: &Sandbox, cluster: &Cluster<'_>, job_id: &str) -> Result<Vec<u8>> {
+    let ended = cluster.wait_for_end(job_id).await?;
+    ensure!(ended.state() == JobState::Succeeded, "{:?}: {}", ended.state(), ended.state_reason);
+    cluster.finish(&["fetch", job_id, "-o", "out"]).await?.expect_code(0)?;
+    Ok(fs::read(sandbox.path("out/learned_embeds.safetensors"))?)
+}
+
+async fn certificates(cluster: &Cluster<'_>) -> Result<Vec<v1::Certificate>> {
+    let mut client = AccessServiceClient::new(cluster.coordinator.door().channel()?);
+    Ok(client.list_certificates(v1::ListCertificatesRequest::default()).await?.into_inner().certificates)
+}
+
+/// The newest certificate of each worker.
+async fn newest(cluster: &Cluster<'_>) -> Result<Vec<v1::Certificate>> {
+    let all = certificates(cluster).await?;
+    let of = |id: &str| {
+        let mut his = all.iter().filter(|one| one.member.as_ref().is_some_and(|member| member.name == id));
+        his.next().cloned().with_context(|| format!("{id} has no certificate in {all:?}"))
+    };
+    cluster.workers.iter().map(|worker| of(&worker.id)).collect()
+}
+
+/// Waits for other certificates of all workers than these; gives them.
+async fn next(cluster: &Cluster<'_>, before: &[v1::Certificate]) -> Result<Vec<v1::Certificate>> {
+    let renewed = || async {
+        let now = newest(cluster).await?;
+        let all = now.iter().zip(before).all(|(now, before)| now.serial != before.serial);
+        Ok(all.then_some(now))
+    };
+    until("all workers have another certificate", SOON, renewed).await
+}
+
+async fn ring(cluster: &Cluster<'_>, job_id: &str) -> Result<Vec<String>> {
+    let job = cluster.job(job_id).await?;
+    ensure!(job.state() == JobState::Running, "{:?}: {}", job.state(), job.state_reason);
+    Ok(job.ring.context("a ring")?.members.into_iter().map(|member| member.worker_id).collect())
+}
+
+#[tokio::test]
+async fn roots_rotate_certificates_are_renewed_and_a_worker_is_revoked_while_a_job_runs() -> Result<()> {
+    // What one worker learns, without TLS.
+    let sandbox = Sandbox::new()?;
+    let plain = Cluster::start_fake(&sandbox, 1).await?;
+    let job_id = plain.submit(&sandbox.write_job("job.toml", &job()?)?).await?;
+    let expected = learned(&sandbox, &plain, &job_id).await?;
+    drop(plain);
+
+    let sandbox = Sandbox::new()?;
+    let launch = Launch::coordinator().over_tls().variable("RINGTUNE__AUTHORITY__CERTIFICATE_SECONDS", LIFE);
+    let mut cluster = Cluster::start_coordinator(&sandbox, launch).await?;
+    for number in [1, 2] {
+        cluster.add_worker(worker(&cluster, number)).await?;
+    }
+    cluster.wait_for_idle(2).await?;
+    let first = newest(&cluster).await?;
+    let job_id = cluster.submit(&sandbox.write_job("job.toml", &job()?)?).await?;
+    cluster.wait_for_step(&job_id, 10).await?;
+    let members = ring(&cluster, &job_id).await?;
+
+    // 1. Certificates are renewed when it is time, and nobody notices.
+    let second = next(&cluster, &first).await?;
+
+    // 2. Another root: everybody has a certificate of it at once, and the older one can go.
+    cluster.finish(&["ca", "rotate"]).await?.expect_code(0)?;
+    let third = next(&cluster, &second).await?;
+    ensure!(third.iter().all(|certificate| certificate.root == 2), "{third:?}");
+    let retired = || async { Ok((cluster.finish(&["ca", "retire"]).await?.code == Some(0)).then_some(())) };
+    until("nobody needs the older root", SOON, retired).await?;
+    let step = cluster.job(&job_id).await?.step;
+    cluster.wait_for_step(&job_id, step + 20).await?;
+    ensure!(ring(&cluster, &job_id).await? == members, "the ring changed");
+    ensure!(cluster.job(&job_id).await?.ring.context("a ring")?.epoch == 1, "the ring was formed again");
+
+    // 3. One of them is put out.
+    let out = cluster.workers[1].id.clone();
+    let since = Instant::now();
+    cluster.finish(&["cert", "revoke", "--worker", &out]).await?.expect_code(0)?;
+    let gone = || async { Ok((!ring(&cluster, &job_id).await?.contains(&out)).then_some(())) };
+    until("the revoked worker is out of the ring", OUT.saturating_sub(since.elapsed()), gone).await?;
+    let step = cluster.job(&job_id).await?.step;
+    cluster.wait_for_step(&job_id, step + 20).await?;
+    let listed = cluster.list_workers().await?;
+    let its_state = listed.iter().find(|worker| worker.worker_id == out).map(v1::Worker::state);
+    ensure!(matches!(its_state, None | Some(WorkerState::Lost)), "{its_state:?}");
+
+    ensure!(learned(&sandbox, &cluster, &job_id).await? == expected, "it learned something else");
+    Ok(())
+}
