@@ -65,13 +65,23 @@ pub enum LoggingError {
     Twice,
 }
 
+/// h2 warns of what others do wrong, with a line for each frame: whoever reaches a port could fill the disk. What comes
+/// later in a filter counts, so that somebody who looks for such a fault can have the lines.
+const QUIET: &str = "h2=error";
+
+fn filter(given: &str) -> Result<EnvFilter, LoggingError> {
+    let wrong = |source| LoggingError::Filter { given: given.to_owned(), source };
+    // By itself first: its complaint is not to be about our word. An empty one is allowed, and has none.
+    EnvFilter::try_new(given).map_err(wrong)?;
+    EnvFilter::try_new(format!("{QUIET},{given}")).map_err(wrong)
+}
+
 /// Sets up the process's logs, once.
 ///
 /// # Errors
 /// A filter that does not parse; a second call.
 pub fn start(settings: &LogSettings) -> Result<(), LoggingError> {
-    let filter = EnvFilter::try_new(&settings.filter)
-        .map_err(|source| LoggingError::Filter { given: settings.filter.clone(), source })?;
+    let filter = filter(&settings.filter)?;
     let terminal = std::io::stderr().is_terminal();
     let human = match settings.format {
         LogFormat::Auto => terminal,
@@ -89,5 +99,31 @@ pub fn start(settings: &LogSettings) -> Result<(), LoggingError> {
         lines.with_ansi(colours).finish().try_init().map_err(|_| LoggingError::Twice)
     } else {
         lines.json().flatten_event(true).finish().try_init().map_err(|_| LoggingError::Twice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::{Level, subscriber::with_default};
+    use tracing_subscriber::{layer::SubscriberExt as _, registry};
+
+    use super::*;
+
+    #[test]
+    fn a_stranger_cannot_fill_the_log_by_breaking_the_rules_of_http2() {
+        let shown = |given: &str| {
+            with_default(registry().with(filter(given).unwrap()), || {
+                let h2 = tracing::enabled!(target: "h2::proto::ping_pong", Level::WARN);
+                let own = tracing::enabled!(target: "ringtune_coordinator::grpc", Level::INFO);
+                [h2, own]
+            })
+        };
+        assert_eq!(shown("info"), [false, true]);
+        assert_eq!(shown("debug,hyper=info"), [false, true]);
+        // Who asks for it has it.
+        assert_eq!(shown("info,h2=warn"), [true, true]);
+        assert_eq!(shown(""), [false, false]);
+        let refused = filter("info,=,").unwrap_err().to_string();
+        assert!(refused.contains("\"info,=,\"") && !refused.contains("h2"), "{refused}");
     }
 }

@@ -1,0 +1,151 @@
+//! Connections that only cost a place.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_tests::{Bystander, Launch, Sandbox, http2};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+    task::JoinSet,
+};
+
+use crate::{
+    Memory,
+    others::{Others, newcomer},
+    refused,
+};
+
+const IDLE: u32 = 10_000;
+/// What the coordinator lets a connection take until its first call.
+const OPENING_SECONDS: &str = "4";
+/// All of them are closed within this time, on a busy machine too; a worker's have ten seconds.
+const CLOSED: Duration = Duration::from_secs(60);
+/// Reasons for which an idle connection is refused or closed.
+const REASONS: [&str; 4] = ["full", "openings", "slow", "unused"];
+
+/// Each connection is a file.
+fn raise_open_files() -> Result<()> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    }
+    let enough = maximum.is_none_or(|maximum| maximum > u64::from(IDLE) + 1000);
+    ensure!(enough, "this test needs {IDLE} open files (ulimit -Hn)");
+    Ok(())
+}
+
+/// Connects from one of many addresses of loopback, so that ports last.
+async fn connect(to: SocketAddr, number: u32) -> Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    let [_, _, high, low] = (number / 100).to_be_bytes();
+    socket.bind(SocketAddr::from(([127, 1, high, low], 0)))?;
+    Ok(socket.connect(to).await?)
+}
+
+/// One that says nothing, or no more than that it speaks HTTP/2, until it is closed.
+async fn stay(to: SocketAddr, number: u32) -> Result<()> {
+    let mut stream = connect(to, number).await?;
+    if number % 2 == 0 {
+        // Refused ones are closed already.
+        let _ = stream.write_all(&[http2::PREFACE, &http2::frame(http2::SETTINGS, 0, 0, &[])].concat()).await;
+    }
+    let mut buffer = [0; 256];
+    while let Ok(1..) = stream.read(&mut buffer).await {}
+    Ok(())
+}
+
+/// Opens all of them at once, and waits until the daemon has closed them.
+async fn idle(to: SocketAddr) -> Result<()> {
+    let mut all = JoinSet::new();
+    for number in 0..IDLE {
+        all.spawn(stay(to, number));
+        if number % 200 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let closed = async {
+        while let Some(one) = all.join_next().await {
+            one??;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(CLOSED, closed).await.context("some are open still")?
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_idle_connections_are_closed_and_nobody_notices() -> Result<()> {
+    raise_open_files()?;
+    let sandbox = Sandbox::new()?;
+    let coordinator = Launch::coordinator().variable("RINGTUNE__LIMITS__OPENING_SECONDS", OPENING_SECONDS);
+    let bystander = Bystander::start(&sandbox, coordinator, 25).await?;
+    let door = bystander.cluster.coordinator.door();
+    let others = Others::start(&door).await?;
+
+    let before = bystander.step().await?;
+    for worker in [None, Some(0)] {
+        let cluster = &bystander.cluster;
+        let daemon = worker.map_or(&cluster.coordinator, |place: usize| &cluster.workers[place]);
+        let memory = Memory::of(bystander.process(worker)?);
+        let counted = refused(&daemon.http, &REASONS).await?;
+        let begun = Instant::now();
+        let (idle, new) = tokio::join!(idle(daemon.grpc.parse()?), newcomer(&door));
+        idle.with_context(|| daemon.label.clone())?;
+        memory.is_bounded(&format!(
+            "{IDLE} connections to {}, closed after {:?}, a newcomer after {:?}",
+            daemon.label,
+            begun.elapsed(),
+            new?
+        ))?;
+        let counted = refused(&daemon.http, &REASONS).await? - counted;
+        ensure!(counted >= u64::from(IDLE) * 99 / 100, "{} counted {counted}", daemon.label);
+    }
+    ensure!(bystander.step().await? > before, "the job makes no steps");
+    others.were_served().await?;
+    bystander.unharmed().await
+}
+
+/// A handshake whose every byte takes a second.
+async fn dawdle(to: SocketAddr, number: u32) -> Result<Duration> {
+    let mut stream = connect(to, number).await?;
+    let begun = Instant::now();
+    // A ClientHello that announces 512 bytes.
+    for byte in [22, 3, 1, 2, 0, 1].into_iter().chain(std::iter::repeat(0)) {
+        // Either may be the first to see that it was closed.
+        let ended = stream.write_all(&[byte]).await.is_err();
+        let heard = tokio::time::timeout(Duration::from_secs(1), stream.read(&mut [0; 64])).await;
+        if ended || matches!(heard, Ok(Ok(0) | Err(_))) {
+            break;
+        }
+        ensure!(begun.elapsed() < CLOSED, "it is open still");
+    }
+    Ok(begun.elapsed())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_handshakes_are_ended_and_others_get_in() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let launch =
+        Launch::coordinator().over_tls().variable("RINGTUNE__LIMITS__OPENING_SECONDS", OPENING_SECONDS);
+    let coordinator = launch.start(&sandbox).await?;
+    let door = coordinator.door();
+    let others = Others::start(&door).await?;
+    let memory = Memory::of(coordinator.process_id().context("it has ended")?);
+    let address = coordinator.grpc.parse()?;
+    let mut all = JoinSet::new();
+    for number in 0..500 {
+        all.spawn(dawdle(address, number));
+    }
+    // While all of them are there.
+    newcomer(&door).await?;
+    while let Some(one) = all.join_next().await {
+        one??;
+    }
+    memory.is_bounded("500 slow handshakes")?;
+    newcomer(&door).await?;
+    others.were_served().await
+}
