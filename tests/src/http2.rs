@@ -146,8 +146,8 @@ pub async fn flood(
     let reading = tokio::spawn(async move {
         let mut error = None;
         if !listens {
-            // Held, so that the connection stays.
-            tokio::time::sleep(patience * 2).await;
+            // It holds its half, so that the connection stays, and reads nothing until it is aborted.
+            std::future::pending::<()>().await;
         }
         while let Some(frame) = Frame::read(&mut read).await {
             error = frame.error().or(error);

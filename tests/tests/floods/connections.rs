@@ -7,7 +7,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{Bystander, Launch, Sandbox, http2};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::{
+    net::sockopt,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
@@ -22,11 +25,14 @@ use crate::{
 
 const IDLE: u32 = 10_000;
 /// What the coordinator lets a connection take until its first call.
-const OPENING_SECONDS: &str = "4";
+const OPENING_SECONDS: &str = "2";
 /// All of them are closed within this time, on a busy machine too; a worker's have ten seconds.
 const CLOSED: Duration = Duration::from_secs(60);
+/// So many come at a time, and then there is a pause: a kernel lets some thousands wait to be accepted.
+const AT_ONCE: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(10);
 /// Reasons for which an idle connection is refused or closed.
-const REASONS: [&str; 4] = ["full", "openings", "slow", "unused"];
+const REASONS: [&str; 5] = ["full", "openings", "silent", "slow", "unused"];
 
 /// Each connection is a file.
 fn raise_open_files() -> Result<()> {
@@ -47,34 +53,42 @@ async fn connect(to: SocketAddr, number: u32) -> Result<TcpStream> {
     Ok(socket.connect(to).await?)
 }
 
-/// One that says nothing, or no more than that it speaks HTTP/2, until it is closed.
+/// One that says nothing, the beginning of something, or no more than that it speaks HTTP/2, until it is closed.
 async fn stay(to: SocketAddr, number: u32) -> Result<()> {
     let mut stream = connect(to, number).await?;
-    if number % 2 == 0 {
-        // Refused ones are closed already.
-        let _ = stream.write_all(&[http2::PREFACE, &http2::frame(http2::SETTINGS, 0, 0, &[])].concat()).await;
-    }
+    // Where too many wait to be accepted, the kernel may forget one that its client thinks is open: that shows here.
+    sockopt::set_socket_keepalive(&stream, true)?;
+    sockopt::set_tcp_keepidle(&stream, Duration::from_secs(5))?;
+    let settings = http2::frame(http2::SETTINGS, 0, 0, &[]);
+    let said = match number % 3 {
+        0 => Vec::new(),
+        1 => http2::PREFACE[..5].to_vec(),
+        _ => [http2::PREFACE, &settings].concat(),
+    };
+    // Refused ones are closed already.
+    let _ = stream.write_all(&said).await;
     let mut buffer = [0; 256];
     while let Ok(1..) = stream.read(&mut buffer).await {}
     Ok(())
 }
 
-/// Opens all of them at once, and waits until the daemon has closed them.
+/// Opens all of them, and waits until the daemon has closed them.
 async fn idle(to: SocketAddr) -> Result<()> {
     let mut all = JoinSet::new();
     for number in 0..IDLE {
         all.spawn(stay(to, number));
-        if number % 200 == 0 {
-            tokio::task::yield_now().await;
+        if number % AT_ONCE == 0 {
+            tokio::time::sleep(PAUSE).await;
         }
     }
-    let closed = async {
-        while let Some(one) = all.join_next().await {
+    let begun = Instant::now();
+    while !all.is_empty() {
+        let one = tokio::time::timeout(CLOSED.saturating_sub(begun.elapsed()), all.join_next()).await;
+        if let Some(one) = one.with_context(|| format!("{} are open still", all.len()))? {
             one??;
         }
-        anyhow::Ok(())
-    };
-    tokio::time::timeout(CLOSED, closed).await.context("some are open still")?
+    }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,7 +96,7 @@ async fn ten_thousand_idle_connections_are_closed_and_nobody_notices() -> Result
     raise_open_files()?;
     let sandbox = Sandbox::new()?;
     let coordinator = Launch::coordinator().variable("RINGTUNE__LIMITS__OPENING_SECONDS", OPENING_SECONDS);
-    let bystander = Bystander::start(&sandbox, coordinator, 25).await?;
+    let bystander = Bystander::start(&sandbox, coordinator, 18).await?;
     let door = bystander.cluster.coordinator.door();
     let others = Others::start(&door).await?;
 
@@ -102,7 +116,7 @@ async fn ten_thousand_idle_connections_are_closed_and_nobody_notices() -> Result
             new?
         ))?;
         let counted = refused(&daemon.http, &REASONS).await? - counted;
-        ensure!(counted >= u64::from(IDLE) * 99 / 100, "{} counted {counted}", daemon.label);
+        ensure!(counted >= u64::from(IDLE) * 9 / 10, "{} counted {counted}", daemon.label);
     }
     ensure!(bystander.step().await? > before, "the job makes no steps");
     others.were_served().await?;

@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 /// What a daemon may take more at any time, whatever it is sent.
 const MOST_BYTES: u64 = 96 << 20;
 /// For starting and ending, besides the time in which inputs are tried.
-const BESIDES: u64 = 6;
+const BESIDES: u64 = 2;
 
 /// Tries what `path` makes of the daemons of a ring, which must not notice.
 fn beside_a_ring<'a>(path: impl FnOnce(&Runtime, &Bystander<'_>) -> Path<'a>) {

@@ -16,7 +16,7 @@ use crate::{
 const EXCHANGE: &str = "/ringtune.v1.RingService/Exchange";
 const FETCH_STATE: &str = "/ringtune.v1.RingService/FetchState";
 /// Who is not refused at once waits for a seat or a state. A refusal that comes later counts as such a wait.
-const MOMENT: Duration = Duration::from_millis(20);
+const MOMENT: Duration = Duration::from_millis(10);
 /// What a call of FetchState begins with, as no other does.
 const FETCH: u8 = b'F';
 
@@ -87,9 +87,10 @@ fn ring() {
                     Some((&FETCH, message)) => (FETCH_STATE, message),
                     _ => (EXCHANGE, bytes),
                 };
-                let answers =
-                    channels.each_ref().map(|channel| handle.block_on(call(channel, path, body, MOMENT)));
-                answers.contains(&Answer::Waits)
+                let [one, other] = &channels;
+                let (one, other) = (call(one, path, body, MOMENT), call(other, path, body, MOMENT));
+                let (one, other) = handle.block_on(async { tokio::join!(one, other) });
+                one == Answer::Waits || other == Answer::Waits
             }),
         }
     });
