@@ -3,11 +3,13 @@
 //! The programs are taken from the target folder that the tests themselves were built into: `cargo build
 //! --release` comes first (`make test` does it).
 
+pub mod bystander;
 pub mod capture;
 pub mod chaos;
 pub mod cluster;
 pub mod daemon;
 pub mod door;
+pub mod http2;
 pub mod hub;
 pub mod job;
 pub mod places;
@@ -19,6 +21,7 @@ pub mod sandbox;
 pub mod swarm;
 pub mod wait;
 
+pub use bystander::Bystander;
 pub use cluster::Cluster;
 pub use daemon::{Daemon, Launch};
 pub use door::Door;

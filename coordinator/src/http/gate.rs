@@ -3,10 +3,7 @@
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use ringtune_security::Peer;
 
-use crate::access::{
-    self, Access, Reason, decide,
-    table::{self, Who},
-};
+use crate::access::Access;
 
 /// Decides about requests.
 #[async_trait::async_trait]
@@ -34,34 +31,7 @@ impl Gate for Access {
         method: &Method,
         path: &str,
     ) -> Result<(), (StatusCode, String)> {
-        if !self.is_secured() {
-            return Ok(());
-        }
-        let row = table::http_row(method.as_str(), path);
-        // For what everybody may read, no token is looked at.
-        let bearer = bearer.filter(|_| row.is_none_or(|row| row.who != Who::Everybody));
-        let decided = match self.identify(&peer.caller, peer.address.ip(), bearer).await {
-            Ok(identified) => match decide(row, &identified.caller) {
-                // The router says what it does not have, to those whom it knows.
-                Err(denied) if denied.reason == Reason::Method => Ok(()),
-                decided => decided,
-            },
-            Err(access::Error::Denied(denied)) => Err(denied),
-            Err(error) => return Err((StatusCode::SERVICE_UNAVAILABLE, error.to_string())),
-        };
-        decided.map_err(|denied| {
-            self.count(&denied);
-            (status(denied.reason), denied.text)
-        })
-    }
-}
-
-fn status(reason: Reason) -> StatusCode {
-    match reason {
-        Reason::NoIdentity | Reason::Certificate | Reason::Token => StatusCode::UNAUTHORIZED,
-        Reason::TooManyTokens => StatusCode::TOO_MANY_REQUESTS,
-        Reason::Role | Reason::Worker | Reason::Owner => StatusCode::FORBIDDEN,
-        Reason::Method => StatusCode::NOT_FOUND,
+        self.allowed(&peer.caller, peer.address, bearer, method.as_str(), path).await
     }
 }
 

@@ -67,12 +67,17 @@ pub enum LoggingError {
 
 /// The target of lines that are written whatever `log.filter` says: who changed something, and who was not let.
 pub const AUDIT: &str = "audit";
+/// h2 warns of what others do wrong, with a line for each frame: whoever reaches a port could fill the disk. What comes
+/// later in a filter counts, so that somebody who looks for such a fault can have the lines.
+const QUIET: &str = "h2=error";
 
 /// What the settings ask for, and the audit log.
 fn filter(given: &str) -> Result<EnvFilter, LoggingError> {
-    let refused = |source| LoggingError::Filter { given: given.to_owned(), source };
-    let audit = format!("{AUDIT}=info").parse().map_err(refused)?;
-    Ok(EnvFilter::try_new(given).map_err(refused)?.add_directive(audit))
+    let wrong = |source| LoggingError::Filter { given: given.to_owned(), source };
+    // By itself first: its complaint is not to be about our word. An empty one is allowed, and has none.
+    EnvFilter::try_new(given).map_err(wrong)?;
+    let audit = format!("{AUDIT}=info").parse().map_err(wrong)?;
+    Ok(EnvFilter::try_new(format!("{QUIET},{given}")).map_err(wrong)?.add_directive(audit))
 }
 
 /// Sets up the process's logs, once.
@@ -125,5 +130,26 @@ mod tests {
             assert_eq!(written(quiet), (true, false), "{quiet}");
         }
         assert!(matches!(filter("a=b=c"), Err(LoggingError::Filter { .. })));
+    }
+
+    #[test]
+    fn a_stranger_cannot_fill_the_log_by_breaking_the_rules_of_http2() {
+        let shown = |given: &str| {
+            tracing::subscriber::with_default(
+                tracing_subscriber::registry().with(filter(given).unwrap()),
+                || {
+                    let h2 = tracing::enabled!(target: "h2::proto::ping_pong", Level::WARN);
+                    let own = tracing::enabled!(target: "ringtune_coordinator::grpc", Level::INFO);
+                    [h2, own]
+                },
+            )
+        };
+        assert_eq!(shown("info"), [false, true]);
+        assert_eq!(shown("debug,hyper=info"), [false, true]);
+        // Who asks for it has it.
+        assert_eq!(shown("info,h2=warn"), [true, true]);
+        assert_eq!(shown(""), [false, false]);
+        let refused = filter("info,=,").unwrap_err().to_string();
+        assert!(refused.contains("\"info,=,\"") && !refused.contains("h2"), "{refused}");
     }
 }

@@ -6,19 +6,11 @@
 #[path = "../../tests/fuzz/archive.rs"]
 #[allow(dead_code, reason = "the tests of the worker use the rest of it")]
 mod archive;
-#[path = "../../tests/fuzz/harness.rs"]
-#[allow(dead_code, reason = "the tests of the worker use the rest of it")]
-mod harness;
-#[path = "../../tests/fuzz/memory.rs"]
-mod memory;
-#[path = "../../tests/fuzz/mutate.rs"]
-#[allow(dead_code, reason = "the tests of the worker use the rest of it")]
-mod mutate;
 
 use std::fs;
 
 use archive::mend_safetensors;
-use harness::Path;
+use ringtune_fuzzing::Path;
 use ringtune_model::weights::Weights;
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -62,5 +54,5 @@ fn safetensors_header() {
             true
         }),
     }
-    .fuzz();
+    .fuzz(env!("CARGO_TARGET_TMPDIR"));
 }

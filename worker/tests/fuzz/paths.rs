@@ -3,6 +3,7 @@
 use std::{fs, io::Cursor, path::PathBuf};
 
 use image::{DynamicImage, ImageFormat, RgbImage};
+use ringtune_fuzzing::{Path, as_it_is};
 use ringtune_shared::{
     checkpoint::{self, About, Numerics},
     embedding::LearnedEmbedding,
@@ -16,10 +17,7 @@ use ringtune_worker::{
     train::SavedState,
 };
 
-use crate::{
-    archive::{mend_picture, mend_safetensors},
-    harness::{Path, as_it_is},
-};
+use crate::archive::{mend_picture, mend_safetensors};
 
 const MEBIBYTE: u64 = 1 << 20;
 const JOB: &str = r#"
@@ -111,7 +109,7 @@ fn job_file() {
             }
         }),
     }
-    .fuzz();
+    .fuzz(env!("CARGO_TARGET_TMPDIR"));
 }
 
 #[test]
@@ -137,7 +135,7 @@ fn manifest() {
             Err(_) => false,
         }),
     }
-    .fuzz();
+    .fuzz(env!("CARGO_TARGET_TMPDIR"));
 }
 
 #[test]
@@ -173,7 +171,7 @@ fn checkpoint_file() {
             SavedState::read(checkpoint.header.numbers, &mut checkpoint.source).is_ok()
         }),
     }
-    .fuzz();
+    .fuzz(env!("CARGO_TARGET_TMPDIR"));
 }
 
 /// A state as it comes from a neighbour: its end is not known, and nothing of it is.
@@ -207,7 +205,7 @@ fn state_stream() {
             whole.is_ok()
         }),
     }
-    .fuzz();
+    .fuzz(env!("CARGO_TARGET_TMPDIR"));
 }
 
 #[test]
@@ -251,7 +249,7 @@ fn learned_embedding() {
             }
         }),
     }
-    .fuzz();
+    .fuzz(env!("CARGO_TARGET_TMPDIR"));
 }
 
 /// Pictures of every kind that is read, small. Those that the `image` crate cannot write lie in `corpus`.
@@ -300,5 +298,5 @@ fn image() {
             Err(_) => false,
         }),
     }
-    .fuzz();
+    .fuzz(env!("CARGO_TARGET_TMPDIR"));
 }

@@ -3,10 +3,11 @@
 /// SplitMix64: small, fast, the same everywhere.
 /// Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators".
 #[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
+pub struct Random(pub u64);
 
 impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
+    /// Any number.
+    pub fn next_number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -14,11 +15,12 @@ impl Random {
     }
 
     /// Below `end`, which is at least 1.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next_number() % end.max(1) as u64) as usize
     }
 
-    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
+    /// One of them; none of none.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         if from.is_empty() { None } else { Some(&from[self.below(from.len())]) }
     }
 }
@@ -89,7 +91,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, inputs: &[Vec<u8>], words: &
     match random.below(12) {
         // One byte or bit becomes another.
         0 | 1 if place < length => bytes[place] ^= 1 << random.below(8),
-        2 if place < length => bytes[place] = random.next() as u8,
+        2 if place < length => bytes[place] = random.next_number() as u8,
         // A number at an edge, in any width and byte order.
         3 | 4 => {
             let number = NUMBERS[random.below(NUMBERS.len())].wrapping_sub(random.below(2) as u64);

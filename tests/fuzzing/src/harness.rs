@@ -13,9 +13,10 @@ use crate::{
     mutate::{Random, mutate},
 };
 
-/// Without RINGTUNE_FUZZ_SECONDS.
-const SHORT: Duration = Duration::from_secs(3);
-/// Inputs that are tried however long they take: on a busy disk few are within the time.
+/// Without `RINGTUNE_FUZZ_SECONDS`.
+const SHORT: u64 = 3;
+/// Inputs that are tried however long they take: on a busy disk few are within the time. Ten times as many until one of
+/// them is accepted: of some paths only one in fifty is.
 const LEAST_RUNS: u64 = 300;
 /// One input takes less, on a busy machine too.
 const MOST_TIME: Duration = Duration::from_secs(20);
@@ -26,22 +27,29 @@ const MOST_KEPT: usize = 256;
 type Read<'a> = Box<dyn FnMut(&[u8]) -> bool + 'a>;
 
 /// One reader and what it reads.
-pub(crate) struct Path<'a> {
-    pub(crate) name: &'static str,
+pub struct Path<'a> {
+    /// What its input's file is called.
+    pub name: &'static str,
     /// Each is accepted as it is.
-    pub(crate) valid: Vec<Vec<u8>>,
+    pub valid: Vec<Vec<u8>>,
     /// What such inputs are made of.
-    pub(crate) words: Vec<String>,
+    pub words: Vec<String>,
     /// Makes what checks the whole fit again, so that changes reach what lies within. Not always done.
-    pub(crate) mend: fn(Vec<u8>) -> Vec<u8>,
+    pub mend: fn(Vec<u8>) -> Vec<u8>,
     /// Resident memory that no input may take more of than this, above what the process has before.
-    pub(crate) most_bytes: u64,
+    pub most_bytes: u64,
     /// What is tried.
-    pub(crate) read: Read<'a>,
+    pub read: Read<'a>,
+}
+
+impl std::fmt::Debug for Path<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Path").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// Takes inputs as they are.
-pub(crate) fn as_it_is(bytes: Vec<u8>) -> Vec<u8> {
+pub fn as_it_is(bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
@@ -52,17 +60,31 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
+/// How long each path is tried.
+pub fn seconds() -> u64 {
+    number("RINGTUNE_FUZZ_SECONDS").unwrap_or(SHORT)
+}
+
 impl Path<'_> {
+    /// Tries inputs in this process. `folder` keeps the one that is being tried: `env!("CARGO_TARGET_TMPDIR")`.
+    ///
     /// # Panics
     /// An input makes the reader panic, takes too long or too much memory; a valid one is refused, or none is.
+    pub fn fuzz(self, folder: &str) {
+        self.fuzz_others(folder, &[std::process::id()]);
+    }
+
+    /// The same where other processes do the reading: theirs is the memory that is bounded.
+    ///
+    /// # Panics
+    /// As [`Path::fuzz`], and when one of the processes has ended.
     #[allow(clippy::print_stderr)]
-    pub(crate) fn fuzz(mut self) {
+    pub fn fuzz_others(mut self, folder: &str, processes: &[u32]) {
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
         let seed = number("RINGTUNE_FUZZ_SEED").unwrap_or_else(now);
-        let time = number("RINGTUNE_FUZZ_SECONDS").map_or(SHORT, Duration::from_secs);
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let current = folder.join(format!("fuzz-{}.input", self.name));
+        let time = Duration::from_secs(seconds());
+        let current = PathBuf::from(folder).join(format!("fuzz-{}.input", self.name));
         let said = format!("{}: seed {seed}, {}", self.name, current.display());
 
         // 1. What is valid is accepted, as it is and mended.
@@ -70,15 +92,16 @@ impl Path<'_> {
             let mended = (self.mend)(input.clone());
             assert!((self.read)(&mended), "{}: valid input {place} is refused", self.name);
         }
-        memory::forget();
-        let before = memory::most_bytes();
+        processes.iter().for_each(|process| memory::forget(*process));
+        let before: Vec<u64> = processes.iter().map(|process| memory::most_bytes(*process)).collect();
         let (mut runs, mut accepted, mut slowest, mut most) = (0u64, 0u64, Duration::ZERO, 0u64);
         let mut random = Random(seed);
         let mut inputs = self.valid.clone();
 
         // 2. Everything else must only come to an end.
         let end = Instant::now() + time;
-        while Instant::now() < end || runs < LEAST_RUNS {
+        let most_runs = |accepted| if accepted == 0 { 10 * LEAST_RUNS } else { LEAST_RUNS };
+        while Instant::now() < end || runs < most_runs(accepted) {
             let raw = mutate(&mut random, &inputs, &self.words);
             let input = if random.below(8) == 0 { raw.clone() } else { (self.mend)(raw.clone()) };
             fs::write(&current, &input).unwrap();
@@ -87,7 +110,8 @@ impl Path<'_> {
             let took = began.elapsed();
             runs += 1;
             slowest = slowest.max(took);
-            let used = memory::most_bytes().saturating_sub(before);
+            let more = |(process, before): (&u32, &u64)| memory::most_bytes(*process).saturating_sub(*before);
+            let used = processes.iter().zip(&before).map(more).max().unwrap_or_default();
             if used > most {
                 most = used;
                 assert!(used <= self.most_bytes, "{said} took {} MiB", used >> 20);

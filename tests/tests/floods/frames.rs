@@ -1,0 +1,257 @@
+//! What HTTP/2 lets a client send without end.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_security::{Connector, Credentials, Server, Trust};
+use ringtune_tests::{
+    Bystander, Launch, Sandbox,
+    http2::{
+        ACK, CALM, CONTINUATION, DATA, END_HEADERS, END_STREAM, Ended, HEADERS, PING, PRIORITY, RST_STREAM,
+        SETTINGS, WINDOW_UPDATE, flood, frame, head, header,
+    },
+};
+use tokio::{net::TcpStream, task::JoinSet};
+
+use crate::{Memory, others::Others};
+
+/// Frames that are sent at a time.
+const AT_ONCE: u32 = 100;
+/// How often, at most: 100,000 frames, and far more where nobody reads the answers: the sockets' own buffers hold some
+/// megabytes of them.
+const MOST: u32 = 1000;
+const MOST_OF_DEAF: u32 = 100 * MOST;
+/// For a server that reads what it is sent, on a busy machine too.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Who reads no answers is not read himself: that shows soon.
+const DEAF: Duration = Duration::from_secs(2);
+/// What a daemon may write into its log for all of them.
+const MOST_LOG: u64 = 1 << 20;
+
+/// How a flood has to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    /// The server ends the connection, with this error where it is told.
+    End(Option<u32>),
+    /// It is answered, and costs no more than its answers.
+    Answered,
+    /// It is read no more once its answers are not taken.
+    Waits,
+    /// Any of the first two: it is bounded.
+    Any,
+}
+
+/// A flood: its name, whether its client reads, how it ends, and what is sent the how-manieth time.
+struct Flood {
+    name: &'static str,
+    listens: bool,
+    expected: Expected,
+    next: fn(u32, &'static str) -> Vec<u8>,
+}
+
+/// So many frames, whose streams go on from time to time.
+fn many(number: u32, frame: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
+    (number * AT_ONCE..(number + 1) * AT_ONCE).flat_map(|place| frame(place * 2 + 1)).collect()
+}
+
+const FLOODS: [Flood; 12] = [
+    Flood {
+        name: "calls that are taken back at once",
+        listens: true,
+        expected: Expected::End(Some(CALM)),
+        next: |number, path| {
+            many(number, |stream| {
+                let call = frame(HEADERS, END_HEADERS | END_STREAM, stream, &head(path));
+                [call, frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())].concat()
+            })
+        },
+    },
+    Flood {
+        name: "calls that do not end",
+        listens: true,
+        expected: Expected::End(Some(CALM)),
+        next: |number, path| many(number, |stream| frame(HEADERS, END_HEADERS, stream, &head(path))),
+    },
+    Flood {
+        name: "a head that goes on for ever",
+        listens: true,
+        expected: Expected::End(None),
+        next: |number, path| match number {
+            0 => frame(HEADERS, END_STREAM, 1, &head(path)),
+            _ => frame(CONTINUATION, 0, 1, &header("x", &"y".repeat(1000)).repeat(16)),
+        },
+    },
+    Flood {
+        name: "heads over the limit",
+        listens: true,
+        expected: Expected::Any,
+        next: |number, path| {
+            let long = [head(path), header("x-long", &"y".repeat(1000)).repeat(20)].concat();
+            // A frame has 16 KiB unless the other side allows more.
+            let (begin, rest) = long.split_at(8000);
+            let stream = number * 2 + 1;
+            let begin = frame(HEADERS, END_STREAM, stream, begin);
+            let (middle, end) = rest.split_at(8000);
+            let middle = frame(CONTINUATION, 0, stream, middle);
+            [begin, middle, frame(CONTINUATION, END_HEADERS, stream, end)].concat()
+        },
+    },
+    Flood {
+        name: "empty data",
+        listens: true,
+        expected: Expected::End(Some(CALM)),
+        next: |number, path| match number {
+            0 => frame(HEADERS, END_HEADERS, 1, &head(path)),
+            _ => frame(DATA, 0, 1, &[]).repeat(AT_ONCE as usize),
+        },
+    },
+    Flood {
+        name: "pings",
+        listens: true,
+        expected: Expected::Answered,
+        next: |_, _| frame(PING, 0, 0, b"12345678").repeat(AT_ONCE as usize),
+    },
+    Flood {
+        name: "pings of somebody deaf",
+        listens: false,
+        expected: Expected::Waits,
+        next: |_, _| frame(PING, 0, 0, b"12345678").repeat(AT_ONCE as usize),
+    },
+    Flood {
+        name: "answers to pings that were not sent",
+        listens: true,
+        expected: Expected::Any,
+        next: |_, _| frame(PING, ACK, 0, b"12345678").repeat(AT_ONCE as usize),
+    },
+    Flood {
+        name: "settings",
+        listens: true,
+        expected: Expected::Answered,
+        next: |number, _| {
+            let window = number.to_be_bytes();
+            let settings = [&[0, 4, 0, 0][..], &window[2..]].concat();
+            frame(SETTINGS, 0, 0, &settings).repeat(AT_ONCE as usize)
+        },
+    },
+    Flood {
+        name: "settings of somebody deaf",
+        listens: false,
+        expected: Expected::Waits,
+        next: |_, _| frame(SETTINGS, 0, 0, &[]).repeat(AT_ONCE as usize),
+    },
+    Flood {
+        name: "windows and priorities",
+        listens: true,
+        expected: Expected::Any,
+        next: |number, _| {
+            many(number, |stream| {
+                let priority = frame(PRIORITY, 0, stream, &[0, 0, 0, 0, 1]);
+                [priority, frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])].concat()
+            })
+        },
+    },
+    Flood {
+        name: "frames of no kind",
+        listens: true,
+        expected: Expected::Any,
+        next: |_, _| frame(0xee, 0, 0, &[0; 64]).repeat(AT_ONCE as usize),
+    },
+];
+
+/// Opens connections to a port.
+#[derive(Clone)]
+enum Port {
+    Plain(String),
+    Tls(String, Connector),
+}
+
+/// Somebody's bytes there and back.
+trait Bytes: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Bytes for T {}
+
+impl Port {
+    async fn open(&self) -> Result<Box<dyn Bytes>> {
+        Ok(match self {
+            Self::Plain(address) => Box::new(TcpStream::connect(address).await?),
+            Self::Tls(address, connector) => {
+                Box::new(connector.connect(&format!("https://{address}").parse()?).await?)
+            }
+        })
+    }
+}
+
+/// Sends all floods at the same time.
+#[allow(clippy::print_stderr)]
+async fn all_floods(port: &Port, path: &'static str) -> Result<()> {
+    let mut floods = JoinSet::new();
+    for Flood { name, listens, expected, next } in FLOODS {
+        let port = port.clone();
+        floods.spawn(async move {
+            let (patience, most) = if listens { (PATIENCE, MOST) } else { (DEAF, MOST_OF_DEAF) };
+            let begun = Instant::now();
+            let ended = flood(port.open().await?, listens, most, patience, move |number| next(number, path));
+            let ended = ended.await.context(name)?;
+            eprintln!("{name}: {ended:?} after {:?}", begun.elapsed());
+            let Ended { sent, by_server, error } = ended;
+            match expected {
+                Expected::End(code) => {
+                    ensure!(by_server, "{name} has no end: {ended:?}");
+                    // The connection may be gone before its last word is read.
+                    ensure!(error.is_none() || code.is_none() || error == code, "{name}: {ended:?}");
+                }
+                Expected::Answered => ensure!(!by_server && sent == MOST, "{name} was ended: {ended:?}"),
+                Expected::Waits => ensure!(!by_server && sent < most, "{name} was read: {ended:?}"),
+                Expected::Any => {}
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(one) = floods.join_next().await {
+        one??;
+    }
+    Ok(())
+}
+
+const SESSION: &str = "/ringtune.v1.WorkerService/Session";
+const EXCHANGE: &str = "/ringtune.v1.RingService/Exchange";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods_end_or_cost_no_more_than_their_answers() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let bystander = Bystander::start(&sandbox, Launch::coordinator(), 8).await?;
+    let others = Others::start(&bystander.cluster.coordinator.door()).await?;
+    let before = bystander.step().await?;
+    for (worker, path) in [(None, SESSION), (Some(0), EXCHANGE)] {
+        let cluster = &bystander.cluster;
+        let daemon = worker.map_or(&cluster.coordinator, |place: usize| &cluster.workers[place]);
+        let memory = Memory::of(bystander.process(worker)?);
+        let begun = Instant::now();
+        all_floods(&Port::Plain(daemon.grpc.clone()), path).await.with_context(|| daemon.label.clone())?;
+        memory.is_bounded(&format!("floods of {}, for {:?}", daemon.label, begun.elapsed()))?;
+        let log = fs::metadata(sandbox.path(&format!("{}.log", daemon.label)))?.len();
+        ensure!(log <= MOST_LOG, "{} wrote {log} bytes into its log", daemon.label);
+    }
+    ensure!(bystander.step().await? > before, "the job makes no steps");
+    others.were_served().await?;
+    bystander.unharmed().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_over_tls() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let coordinator = Launch::coordinator().over_tls().start(&sandbox).await?;
+    let others = Others::start(&coordinator.door()).await?;
+    let admin = Credentials::load(&sandbox.path("coordinator/admin"))?.context("an admin's credentials")?;
+    let memory = Memory::of(coordinator.process_id().context("it has ended")?);
+    // A stranger gets as far as anybody: who calls is asked with each call.
+    let trust = Trust::of_roots(admin.roots().clone())?;
+    let port = Port::Tls(coordinator.grpc.clone(), Connector::to(trust, Server::Coordinator));
+    all_floods(&port, SESSION).await?;
+    memory.is_bounded("floods over TLS")?;
+    let log = fs::metadata(sandbox.path("coordinator.log"))?.len();
+    ensure!(log <= MOST_LOG, "it wrote {log} bytes into its log");
+    others.were_served().await
+}
