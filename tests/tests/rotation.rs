@@ -13,10 +13,10 @@ use ringtune_tests::{
     wait::{SOON, until},
 };
 
-/// Of the job; with a step of 20 ms at least half a minute.
-const STEPS: i64 = 1_500;
+/// Of the job; with 20 ms a step at least 20 seconds.
+const STEPS: i64 = 1_000;
 /// Seconds; whoever has a certificate gets the next one after two thirds of that.
-const LIFE: &str = "15";
+const LIFE: &str = "12";
 /// A revoked worker has lost its place after so long.
 const OUT: Duration = Duration::from_secs(3);
 

@@ -3,7 +3,7 @@
 use std::{
     fmt::Write as _,
     fs, io,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     str::FromStr,
 };
 
@@ -141,6 +141,7 @@ impl JobFile {
     fn resolve(request: JobRequest, folder: &Path) -> Result<Self, SpecError> {
         let JobRequest { mut spec, queue } = request;
         spec.resolve_paths(folder)?;
+        spec.change_paths(without_parents);
         let source = |place: &str| {
             if place.starts_with(CONTENT_URI_PREFIX) {
                 ImageSource::Uploaded
@@ -153,6 +154,16 @@ impl JobFile {
     }
 }
 
+/// A path without `..`, which a worker refuses where it does not let jobs read everything: up to the last one it is the
+/// folder that it means on this machine. None: there is no `..` in it, or no such folder here.
+fn without_parents(path: &str) -> Option<String> {
+    let parts: Vec<Component<'_>> = Path::new(path).components().collect();
+    let last = parts.iter().rposition(|part| *part == Component::ParentDir)?;
+    let (before, rest) = parts.split_at(last + 1);
+    let meant = fs::canonicalize(before.iter().collect::<PathBuf>()).ok()?;
+    meant.join(rest.iter().collect::<PathBuf>()).into_os_string().into_string().ok()
+}
+
 /// Lines of a file that nobody wrote help nobody.
 fn without_lines(mut error: SpecError) -> JobFileError {
     error.violations.iter_mut().for_each(|violation| violation.line = None);
@@ -162,6 +173,20 @@ fn without_lines(mut error: SpecError) -> JobFileError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parent_folders_are_looked_up_where_they_are() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let real = folder.path().canonicalize().expect("its path");
+        fs::create_dir_all(real.join("a/b")).expect("folders");
+        std::os::unix::fs::symlink(real.join("a/b"), real.join("link")).expect("a link");
+        let meant = |path: &str| without_parents(&real.join(path).display().to_string());
+        let is = |path: &str| Some(real.join(path).display().to_string());
+        assert_eq!(meant("a/../model"), is("model"));
+        // Where the link leads, and not where its name stands.
+        assert_eq!(meant("link/../model/x"), is("a/model/x"));
+        assert_eq!((meant("a/b"), meant("nowhere/../model")), (None, None));
+    }
 
     const JOB: &str = r#"
         kind = "textual_inversion"

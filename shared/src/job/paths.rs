@@ -56,6 +56,15 @@ impl JobSpec {
         if violations.is_empty() { Ok(()) } else { Err(SpecError { violations }) }
     }
 
+    /// Puts what `better` gives in a path's place.
+    pub fn change_paths(&mut self, better: impl Fn(&str) -> Option<String>) {
+        for (_, _, path) in self.paths_mut() {
+            if let Some(better) = better(path) {
+                *path = better;
+            }
+        }
+    }
+
     /// Refuses relative paths, of which a daemon cannot know what they are relative to.
     pub fn check_paths(&self) -> Result<(), SpecError> {
         let mut spec = self.clone();
