@@ -8,6 +8,7 @@ pub mod core;
 pub mod daemon;
 mod disk;
 pub mod grpc;
+mod host_names;
 pub mod http;
 pub mod metrics;
 pub mod network;

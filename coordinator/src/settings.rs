@@ -8,7 +8,7 @@ use ringtune_shared::daemon::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::network::names::is_name;
+use crate::host_names::is_name;
 
 /// They go over the line in every handshake.
 const MOST_NAMES: usize = 50;

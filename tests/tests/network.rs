@@ -81,7 +81,8 @@ async fn three_nodes_joined_by_tokens_learn_what_one_machine_learns_and_say_noth
         let token = token(&cluster, &["--role", "worker", "--ttl", "1h"]).await?;
         let label = format!("worker-{node}");
         let launch = on(node, Launch::new(&label, WORKER))
-            .flags(["--coordinator", &url, "--join", &token])
+            // As many as `run` gives to each of two: the bits depend on it.
+            .flags(["--coordinator", &url, "--join", &token, "--threads", "1"])
             .variable("RINGTUNE__ACCESS__MODEL_ROOTS", &text(&fixtures));
         cluster.add_worker(launch).await?;
         secrets.push(token);

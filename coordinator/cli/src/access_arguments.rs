@@ -7,8 +7,8 @@ use ringtune_security::{Role, TokenId};
 use uuid::Uuid;
 
 use crate::{
-    arguments::{CoordinatorArguments, OutputArguments},
     client::CoordinatorUrl,
+    common_arguments::{CoordinatorArguments, OutputArguments},
 };
 
 /// Arguments of `login`.

@@ -15,6 +15,7 @@ pub mod checkpoints;
 pub mod client;
 pub mod cluster;
 pub mod commands;
+pub mod common_arguments;
 pub mod credentials;
 pub mod diffusers_arguments;
 pub mod embeddings;

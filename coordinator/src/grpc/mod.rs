@@ -36,8 +36,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::transport::Server;
-use tower_http::trace::TraceLayer;
-use tracing::warn;
+use tower_http::trace::{DefaultOnFailure, TraceLayer};
+use tracing::{Level, warn};
 
 use crate::access::{Access, table};
 use crate::contents::Contents;
@@ -172,7 +172,8 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
         .http2_max_pending_accept_reset_streams(Some(RESETS.0))
         .http2_max_local_error_reset_streams(Some(RESETS.1))
         .layer(ActivityLayer)
-        .layer(TraceLayer::new_for_grpc())
+        // What is refused is counted, and audited where it would have changed something: a stranger could fill the log.
+        .layer(TraceLayer::new_for_grpc().on_failure(DefaultOnFailure::new().level(Level::DEBUG)))
         .layer(MetricsLayer(metrics))
         .layer(access::AccessLayer(access))
         .layer(limits::CallLimitLayer(options.call_limit))

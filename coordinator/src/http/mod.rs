@@ -20,11 +20,11 @@ use axum::{
     routing::get,
     serve::IncomingStream,
 };
-use ringtune_security::{Connection, Listener, Peer};
+use ringtune_security::{Connection, Listener};
 
 pub use self::gate::Gate;
 use crate::metrics::Metrics;
-use crate::network::activity::{self, ActivityLayer};
+use crate::network::activity::{self, ActivityLayer, HttpPeer};
 
 /// Everything that is served: who may read what is decided by these.
 pub const ROUTES: [Route; 4] = [
@@ -73,10 +73,6 @@ struct Shared {
     metrics: Metrics,
     readiness: Readiness,
 }
-
-/// The other side of a connection, as axum's `ConnectInfo` has it.
-#[derive(Debug, Clone)]
-pub struct HttpPeer(pub Peer);
 
 impl Connected<IncomingStream<'_, Port>> for HttpPeer {
     fn connect_info(stream: IncomingStream<'_, Port>) -> Self {

@@ -9,7 +9,9 @@ use http_body::{Body, Frame, SizeHint};
 use ringtune_security::{Call, Peer};
 use tower::Service;
 
-use crate::http::HttpPeer;
+/// The other side of a connection, as axum's `ConnectInfo` has it.
+#[derive(Debug, Clone)]
+pub struct HttpPeer(pub Peer);
 
 /// Whoever makes a call, on either port. None: the request came over no connection, as in tests.
 pub fn peer(extensions: &Extensions) -> Option<&Peer> {

@@ -7,7 +7,6 @@ pub mod authority;
 pub(crate) mod evictions;
 pub(crate) mod keeper;
 pub mod listen;
-pub(crate) mod names;
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -17,6 +16,7 @@ use ringtune_shared::daemon::settings::Protection;
 use tracing::{info, warn};
 
 use self::authority::{OwnAuthority, Pki, PkiError};
+use crate::host_names;
 use crate::settings::Settings;
 use crate::state_folder::StateFolder;
 
@@ -49,8 +49,8 @@ pub async fn open(
         };
         tokio::task::spawn_blocking(move || Pki::elsewhere(paths, life, SystemTime::now())).await??
     } else {
-        let host = names::of_this_host();
-        let names = names::names(&settings.authority.names, listening, host.as_deref());
+        let host = host_names::of_this_host();
+        let names = host_names::names(&settings.authority.names, listening, host.as_deref());
         let own = OwnAuthority { folder: state.authority(), admin: state.admin(), names };
         tokio::task::spawn_blocking(move || Pki::own(own, life, SystemTime::now())).await??
     };

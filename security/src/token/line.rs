@@ -44,10 +44,13 @@ pub(super) fn read<const N: usize>(kind: &Kind, text: &str) -> Result<Vec<u8>, T
         (None, Some(_)) => return Err(TokenError::OtherKind { wanted, wanted_prefix: prefix }),
         (None, None) => return Err(no_token),
     };
-    match version.parse() {
-        Ok(1) => {}
-        Ok(given) => return Err(TokenError::Version { given }),
-        Err(_) => return Err(no_token),
+    match (version, version.parse()) {
+        ("1", _) => {}
+        // Written in one way only: "01" and "+1" are no numbers here.
+        (_, Ok(given)) if version.starts_with(|first| matches!(first, '1'..='9')) => {
+            return Err(TokenError::Version { given });
+        }
+        _ => return Err(no_token),
     }
     let length = (N + CHECKSUM).saturating_mul(8).div_ceil(6);
     let given = body.chars().count();

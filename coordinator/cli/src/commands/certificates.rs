@@ -10,8 +10,8 @@ use super::{
 use crate::{
     access_arguments::{AskArguments, CertCommand, RevokeCertificateArguments},
     access_objects::{CertificateObject, RenewedObject, RevokedObject, role_name, wire_role},
-    arguments::OutputArguments,
     client::Which,
+    common_arguments::OutputArguments,
     credentials::{Source, renew},
     error::Error,
     output::{Output, remark, time_text},

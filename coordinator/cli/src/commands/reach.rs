@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use ringtune_security::{ConnectError, Connector, Server};
 
 use crate::{
-    arguments::CoordinatorArguments,
     client::{Bearer, Client, CoordinatorUrl, probe},
+    common_arguments::CoordinatorArguments,
     credentials::{AccessError, Choice, Environment, Found, Given, choose, is_due, renew},
     error::Error,
     output::remark,

@@ -10,8 +10,8 @@ use super::{
 use crate::{
     access_arguments::{CreateTokenArguments, RevokeTokenArguments, TokenCommand},
     access_objects::{RevokedTokenObject, TokenObject, kind_name, role_name, wire_role},
-    arguments::OutputArguments,
     client::CoordinatorUrl,
+    common_arguments::OutputArguments,
     error::Error,
     output::{Output, remark, time_text},
 };
@@ -85,7 +85,7 @@ fn how_to_use(token: &v1::Token, url: &CoordinatorUrl) -> String {
         let count = if uses == 1 { "one worker".to_owned() } else { format!("{uses} workers") };
         return format!(
             "token {id} lets {count} join until {until}; on the worker's machine, with the line above as TOKEN:\n  \
-             ringtune-worker --coordinator {url} --join TOKEN"
+             ringtune-worker --coordinator {url} --listen ITS-ADDRESS:7080 --join TOKEN"
         );
     }
     let times = if uses == 1 { "once".to_owned() } else { format!("{uses} times") };
@@ -193,7 +193,7 @@ mod tests {
             let text = how_to_use(&token(kind, role, uses), &url);
             assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         };
-        let join = "ringtune-worker --coordinator https://head-node:9 --join TOKEN";
+        let join = "ringtune-worker --coordinator https://head-node:9 --listen ITS-ADDRESS:7080 --join TOKEN";
         says(Kind::Join, v1::Role::Worker, 1, &["one worker", join]);
         says(Kind::Join, v1::Role::Worker, 3, &["3 workers", join]);
         says(Kind::Join, v1::Role::Admin, 1, &["as admin once", "ringtune login https://head-node:9"]);

@@ -198,16 +198,16 @@ fn a_login_is_forgotten_and_with_it_the_default() {
 fn a_certificate_is_renewed_in_its_last_third_by_whoever_keeps_it() {
     let world = World::new();
     let now = SystemTime::now();
-    // It is dated back by an hour, so it is valid for two in all.
+    // It is made for an hour.
     let found = |minutes: u64, source: fn(PathBuf) -> Source| {
         let credentials = world.credentials("ada", now - Duration::from_secs(minutes * 60));
         let trust = ringtune_security::Trust::of(credentials).expect("of this cluster");
         Found { trust, token: None, source: source("x".into()) }
     };
-    assert!(!is_due(&found(15, Source::Login), now));
-    assert!(is_due(&found(25, Source::Login), now));
-    assert!(is_due(&found(25, Source::Folder), now));
-    assert!(!is_due(&found(25, Source::Admin), now) && !is_due(&found(25, Source::Elsewhere), now));
+    assert!(!is_due(&found(35, Source::Login), now));
+    assert!(is_due(&found(45, Source::Login), now));
+    assert!(is_due(&found(45, Source::Folder), now));
+    assert!(!is_due(&found(45, Source::Admin), now) && !is_due(&found(45, Source::Elsewhere), now));
     assert!(!is_due(&found(65, Source::Login), now), "nobody takes it any more");
 }
 
