@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use ringtune_security::Caller;
+use ringtune_security::{Caller, Peer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
