@@ -53,10 +53,11 @@ bench-control: ## Load a coordinator with 1,000 fake workers and 10,000 jobs, ki
 ROUNDS ?= 1
 JOBS ?= 1
 ROWS ?=
-# KILLS, CALM, MINUTES and RANKS are measurements instead of the matrix.
-chaos: ## Play rounds of the fault matrix (ROUNDS=20, JOBS=3, ROWS='some names'; or KILLS=200, CALM=30, MINUTES=30, RANKS=64)
+TLS ?=
+# TLS=1: all daemons speak TLS. KILLS, CALM, MINUTES and RANKS are measurements instead of the matrix.
+chaos: ## Play rounds of the fault matrix (ROUNDS=20, JOBS=3, ROWS='some names', TLS=1; or KILLS=200, CALM=30, MINUTES=30, RANKS=64)
 	@$(CARGO) build --release
-	@$(CARGO) bench --workspace --bench chaos -- --jobs $(JOBS) $(if $(KILLS)$(CALM)$(MINUTES)$(RANKS),\
+	@RINGTUNE_CHAOS_TLS=$(TLS) $(CARGO) bench --workspace --bench chaos -- --jobs $(JOBS) $(if $(KILLS)$(CALM)$(MINUTES)$(RANKS),\
 		$(if $(KILLS),--kills $(KILLS)) $(if $(CALM),--calm $(CALM)) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(RANKS),--ranks $(RANKS)),--rounds $(ROUNDS) $(ROWS))
 

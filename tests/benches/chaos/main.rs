@@ -29,7 +29,7 @@ use ringtune_tests::{
     name = "chaos",
     group = ArgGroup::new("instead").args(["kills", "calm", "minutes", "ranks"]),
     after_help = "Examples:\n  make chaos ROUNDS=20 JOBS=3\n  make chaos ROUNDS=100 ROWS='a_worker_dies rank_0'\n  \
-        make chaos ROUNDS=20 ROWS=real\n  make chaos KILLS=200 JOBS=3\n  make chaos CALM=30\n  \
+        make chaos ROUNDS=20 ROWS=real\n  make chaos TLS=1 JOBS=3\n  make chaos KILLS=200 JOBS=3\n  make chaos CALM=30\n  \
         make chaos MINUTES=30\n  make chaos RANKS=64"
 )]
 struct Arguments {

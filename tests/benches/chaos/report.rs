@@ -3,7 +3,10 @@
 use std::{fs, io::Write as _, path::Path, process::Command};
 
 use anyhow::{Context as _, Result};
-use ringtune_tests::{chaos::results::About, places};
+use ringtune_tests::{
+    chaos::{results::About, stage},
+    places,
+};
 
 /// Of this machine and this commit.
 pub(crate) fn about(seed: u64) -> Result<About> {
@@ -16,7 +19,8 @@ pub(crate) fn about(seed: u64) -> Result<About> {
     let name = about.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let name = name.map_or("an unknown processor", |(_, name)| name.trim());
     let cores = std::thread::available_parallelism()?;
-    Ok(About { seed, commit, processor: format!("{name}, {cores} cores"), day })
+    let tls = if stage::tls() { ", over TLS" } else { "" };
+    Ok(About { seed, commit, processor: format!("{name}, {cores} cores{tls}"), day })
 }
 
 /// What a command prints.

@@ -38,7 +38,7 @@ fn loopback() -> String {
 }
 
 /// Whether all daemons are to speak TLS: the matrix can be played either way.
-fn tls() -> bool {
+pub fn tls() -> bool {
     std::env::var_os(TLS).is_some_and(|value| !value.is_empty())
 }
 
