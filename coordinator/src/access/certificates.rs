@@ -1,9 +1,10 @@
 //! Certificates: given for a token or for another certificate, listed, revoked; and the roots that sign them.
 
 use std::net::IpAddr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ringtune_security::{Role, Secret, SecretHash, TokenId, identity};
+use tracing::warn;
 
 use super::caller::{Caller, Denied, Known, Proof, Reason};
 use super::{Access, Error, Secured, now, shown, time_of, to_its_end};
@@ -15,6 +16,8 @@ use crate::store::access::{CertificateRecord, Joined, NewestFirst, TokenKind, To
 const MOST_REVOKED: u32 = 10_000;
 /// Holders whom a refusal names.
 const MOST_NAMED: usize = 5;
+/// What an answer takes to be sent, and a connection to be closed.
+const ANSWER: Duration = Duration::from_millis(500);
 /// Hexadecimal digits of a serial number: X.509 allows 20 bytes.
 const LONGEST_SERIAL: usize = 40;
 /// What the secret of a token that there is not is compared with.
@@ -244,9 +247,16 @@ impl Access {
                     return Err(Error::InUse { holders: named(&holders) });
                 }
             }
+            let out = match newest {
+                Some(newest) => secured.store.holders_before(newest, now(), MOST_REVOKED).await?,
+                None => Vec::new(),
+            };
             secured.pki.retire().await?;
             if let Some(newest) = newest {
                 secured.store.forget_before(newest).await?;
+            }
+            if !out.is_empty() {
+                tokio::spawn(put_out(access.clone(), out));
             }
             secured.view().await
         })
@@ -293,6 +303,25 @@ impl Secured {
 
 fn bytes<const N: usize>(field: &'static str, given: &[u8]) -> Result<[u8; N], Error> {
     given.try_into().map_err(|_| Error::field(field, format!("{} bytes; allowed: {N}", given.len())))
+}
+
+/// Ends the connections of those whom only a root was good for that is gone. None of theirs opens again.
+async fn put_out(access: Access, holders: Vec<(Role, String)>) {
+    // Who asked for it may be one of them, and is to hear the answer first.
+    tokio::time::sleep(ANSWER).await;
+    let Ok(secured) = access.part() else { return };
+    let _turn = secured.turns.acquire().await;
+    let told = async {
+        let mut revoked = secured.store.revoked(now()).await?;
+        revoked.members.extend(holders);
+        secured.pki.set_revoked(revoked);
+        // They may join again with a new token.
+        tokio::time::sleep(ANSWER).await;
+        secured.tell_revoked().await
+    };
+    if let Err(error) = told.await {
+        warn!(%error, "connections with certificates of the retired root may still be open");
+    }
 }
 
 /// Refuses a token of whose secret the caller is sure.
