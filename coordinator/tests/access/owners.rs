@@ -89,9 +89,9 @@ async fn a_job_is_its_callers_and_for_other_submitters_it_is_not_there() {
     assert_eq!(files.download(request).await.unwrap_err().code(), Code::NotFound);
 
     // 2. Lists show one's own, whatever one filters by.
-    assert_eq!(listed(&mut bob, "").await, [his.job_id.clone()]);
+    assert_eq!(listed(&mut bob, "").await, std::slice::from_ref(&his.job_id));
     assert!(listed(&mut bob, "owner=ada").await.is_empty());
-    assert_eq!(listed(&mut bob, "owner=bob").await, [his.job_id.clone()]);
+    assert_eq!(listed(&mut bob, "owner=bob").await, std::slice::from_ref(&his.job_id));
     assert_eq!(listed(&mut ada, "").await.len(), 2);
 
     // 3. Observers and admins see all; an admin submits for others and stops what is theirs.
