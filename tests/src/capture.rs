@@ -1,4 +1,4 @@
-//! All that passes the network interfaces of this machine, as anybody on the way would see it. Needs root.
+//! All that passes between the nodes of a network of this machine, as anybody on the way would see it. Needs root.
 
 use std::{
     sync::{
@@ -24,6 +24,13 @@ const WAITING: usize = 64 << 20;
 /// More than this is not kept.
 const MOST: usize = 1 << 30;
 
+/// Whether a frame holds a packet of IPv4 from or to an address that begins so: others on this machine are none of our
+/// business.
+fn is_of(network: [u8; 3], frame: &[u8]) -> bool {
+    let at = |place: usize| frame.get(place..place + 3) == Some(&network);
+    frame.get(12..14) == Some(&[8, 0]) && (at(26) || at(30))
+}
+
 /// Keeps every packet until it is asked for them.
 #[derive(Debug)]
 pub struct Capture {
@@ -32,8 +39,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Begins; none where this machine does not let us.
-    pub fn start() -> Result<Option<Self>> {
+    /// Begins with the packets of 10.x.y.0/24, say; none where this machine does not let us.
+    pub fn start(network: [u8; 3]) -> Result<Option<Self>> {
         let all = Protocol::from_raw(ALL.try_into()?);
         let socket = match socket(AddressFamily::PACKET, SocketType::RAW, Some(all)) {
             Err(Errno::PERM | Errno::ACCESS) => return Ok(None),
@@ -49,8 +56,11 @@ impl Capture {
             loop {
                 match recv(&socket, packet.as_mut_slice(), RecvFlags::empty()) {
                     Ok((length, _)) => {
+                        let frame = packet.get(..length).unwrap_or_default();
                         ensure!(seen.len() + length <= MOST, "more than {MOST} bytes passed");
-                        seen.extend_from_slice(packet.get(..length).unwrap_or_default());
+                        if is_of(network, frame) {
+                            seen.extend_from_slice(frame);
+                        }
                     }
                     Err(Errno::AGAIN) if ends.load(Ordering::Relaxed) => return Ok(seen),
                     Err(Errno::AGAIN | Errno::INTR) => (),

@@ -1,6 +1,6 @@
 //! A cluster on a network: three nodes of their own, daemons that tokens let in, and somebody who listens on the way.
 
-use std::{fs, process::Stdio, time::Duration};
+use std::{fs, net::Ipv4Addr, process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{
@@ -59,7 +59,8 @@ async fn three_nodes_joined_by_tokens_learn_what_one_machine_learns_and_say_noth
 -> Result<()> {
     let sandbox = Sandbox::new()?;
     let Some(network) = Network::start(3)? else { return Ok(()) };
-    let Some(capture) = Capture::start()? else {
+    let [a, b, c, _] = network.address(0).parse::<Ipv4Addr>()?.octets();
+    let Some(capture) = Capture::start([a, b, c])? else {
         say("SKIPPED: seeing packets needs root");
         return Ok(());
     };
