@@ -95,7 +95,8 @@ pub const GRPC: [Row; 37] = [
     own(read("/ringtune.v1.JobService/ListJobs", PEOPLE)),
     own(read("/ringtune.v1.JobService/WatchJob", PEOPLE)),
     own(read("/ringtune.v1.JobService/WatchJobs", PEOPLE)),
-    own(read("/ringtune.v1.JobService/ListSteps", PEOPLE)),
+    // A new rank 0 writes the steps of the ones before it into metrics.csv.
+    own(read("/ringtune.v1.JobService/ListSteps", ALL)),
     own(read("/ringtune.v1.JobService/ListEvents", PEOPLE)),
     own(read("/ringtune.v1.ClusterService/ListWorkers", PEOPLE)),
     own(read("/ringtune.v1.ClusterService/GetWorker", PEOPLE)),

@@ -38,7 +38,7 @@ const MAY: [(&str, &str); 41] = [
     ("ListJobs", "soa"),
     ("WatchJob", "soa"),
     ("WatchJobs", "soa"),
-    ("ListSteps", "soa"),
+    ("ListSteps", "wsoa"),
     ("ListEvents", "soa"),
     ("ListWorkers", "soa"),
     ("GetWorker", "soa"),
