@@ -1,4 +1,4 @@
-//! The audit log: a line for each call that changes something, made or not.
+//! The audit log: a line for each call that changes something; where it is known who calls, for those that are not made, too.
 
 use std::time::Instant;
 
@@ -7,6 +7,9 @@ use tracing::info;
 
 use super::caller::{Call, Caller, Proof};
 use super::table::Row;
+
+/// The code of a call that was made.
+const MADE: &str = "OK";
 
 /// A call that is to have a line. No part of it is secret.
 #[derive(Debug)]
@@ -22,8 +25,12 @@ impl Audit {
         row.changes.then(|| Self { method: row.name(), call: call.clone(), began: Instant::now() })
     }
 
-    /// Writes the line. `code`: what the caller was answered, as gRPC names it. `denied`: why the call was not made.
+    /// Writes the line. `code`: what the caller was answered, as gRPC names it. `denied`: why the call was not made. What a
+    /// stranger is denied is only counted: anybody could fill the log with it.
     pub fn write(self, code: &str, denied: Option<&str>) {
+        if matches!(self.call.caller(), Caller::Anonymous | Caller::Refused(_)) && code != MADE {
+            return;
+        }
         let (role, name, proof) = match self.call.caller() {
             Caller::Known(known) => {
                 let proof = match &known.proof {
@@ -121,6 +128,9 @@ mod tests {
             Audit::of(row("DeleteJob"), &delete).unwrap().write("NOT_FOUND", None);
             let nobody = call(Caller::Anonymous, "CreateJob");
             Audit::of(row("CreateJob"), &nobody).unwrap().write("UNAUTHENTICATED", Some("no token"));
+            Audit::of(row("CreateJob"), &nobody).unwrap().write("OK", None);
+            let other = call(known(Proof::Certificate("0aff".to_owned())), "CreateJob");
+            Audit::of(row("CreateJob"), &other).unwrap().write("PERMISSION_DENIED", Some("no role"));
             assert!(Audit::of(row("GetJob"), &nobody).is_none(), "it changes nothing");
         });
         let lines = lines.0.lock().unwrap();
@@ -129,10 +139,11 @@ mod tests {
                 assert!(lines[line].contains(word), "{word}: {}", lines[line]);
             }
         };
-        assert_eq!(lines.len(), 3);
+        assert_eq!(lines.len(), 4, "what a stranger is denied has no line");
         has(0, &["method=\"CancelJob\"", "subject=\"job-1\"", "role=\"submitter\"", "name=\"ada\""]);
         has(0, &["proof=\"certificate 0aff\"", "address=10.0.0.1:5000", "code=\"OK\"", "seconds="]);
         has(1, &["proof=\"token 0101010101010101\"", "code=\"NOT_FOUND\""]);
-        has(2, &["code=\"UNAUTHENTICATED\"", "denied=\"no token\"", "role=\"\""]);
+        has(2, &["code=\"OK\"", "role=\"\""]);
+        has(3, &["code=\"PERMISSION_DENIED\"", "denied=\"no role\""]);
     }
 }
