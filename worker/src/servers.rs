@@ -21,8 +21,8 @@ const MOST_CALLS_A_CONNECTION: u32 = 32;
 /// The headers of one call: names and values, and what HTTP/2 counts for each.
 const MOST_HEADER_BYTES: u32 = 16 << 10;
 /// Streams of one connection that were reset before they were served, and resets that the server sent because of errors of
-/// the other side; who causes more is cut off.
-const MOST_RESETS: (usize, usize) = (32, 256);
+/// the other side, in the whole life of the connection; who causes more is cut off.
+const MOST_RESETS: (usize, usize) = (32, 1024);
 
 /// The services of the gRPC port.
 const HEALTH: &str = "grpc.health.v1.Health";

@@ -65,8 +65,9 @@ const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from
 /// header that goes on in ever more frames ends its connection.
 const HEADERS: u32 = 16 << 10;
 /// HTTP/2: streams that a client took back before they were looked at, and streams that were refused for an error of the
-/// client; one more ends its connection.
-const RESETS: (usize, usize) = (20, 128);
+/// client; one more ends its connection. The second number is for the whole life of a connection, and what a client was
+/// still sending when it was told to stop may count: a worker's connection stands for months.
+const RESETS: (usize, usize) = (20, 1024);
 /// Bytes of a request to the services that strangers may call.
 const SMALL_REQUEST: usize = 16 << 10;
 
