@@ -57,7 +57,12 @@ impl Turn<'_> {
             parts.push(format!("{} joining", is(&hosts)));
         }
         if parts.is_empty() {
-            parts.push("the ring broke".to_owned());
+            let somebody_lost = old.members.iter().filter_map(|member| member.pause.as_ref()?.trouble.as_ref());
+            let why = match somebody_lost.count() {
+                0 => "its members connect anew",
+                _ => "the ring broke",
+            };
+            parts.push(why.to_owned());
         }
         let reason = self.cut(&parts.join(", "));
         let level = if plan.after_step { LogLevel::Info } else { LogLevel::Warn };
