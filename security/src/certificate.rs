@@ -14,6 +14,8 @@ pub(crate) const BACKDATED: Duration = Duration::from_secs(3600);
 
 /// How long before its end a certificate is not relied on any more: an eighth of its time, within these.
 const MARGIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(600));
+/// No connection is replaced sooner after the one before.
+const SOONEST: Duration = Duration::from_secs(1);
 /// How long the clock is not looked at: it may be set.
 const LONGEST_NAP: Duration = Duration::from_secs(30);
 
@@ -38,7 +40,7 @@ impl Validity {
     /// there. After that, when half of what is left is over.
     pub fn reconnect_at(self, now: SystemTime) -> SystemTime {
         let margin = (self.life() / 8).clamp(MARGIN.0, MARGIN.1);
-        let half = now + self.until.duration_since(now).unwrap_or_default() / 2;
+        let half = now + (self.until.duration_since(now).unwrap_or_default() / 2).max(SOONEST);
         self.until.checked_sub(margin).map_or(half, |soon| soon.max(half))
     }
 
@@ -185,7 +187,8 @@ mod tests {
         let minute = Validity { from: at(0), until: at(3660) };
         assert_eq!(minute.reconnect_at(at(3600)), at(3660) - Duration::from_millis(7_500));
         assert_eq!(minute.reconnect_at(at(3656)), at(3658));
-        assert_eq!(minute.reconnect_at(at(9_000)), at(9_000));
+        assert_eq!(minute.reconnect_at(at(3660)), at(3661));
+        assert_eq!(minute.reconnect_at(at(9_000)), at(9_001));
         let ten = Validity { from: at(0), until: at(3610) };
         assert_eq!(ten.reconnect_at(at(3600)), at(3608));
         let month = Validity { from: at(0), until: at(2_592_000) };

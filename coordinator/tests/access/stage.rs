@@ -20,8 +20,8 @@ use ringtune_proto::v1::{
     self, access_service_client::AccessServiceClient, job_service_client::JobServiceClient,
 };
 use ringtune_security::{
-    Authority, Clients, Connector, Credentials, Csr, Holder, Leaf, Limits, Listener, Protection, Protocols, Refusals, Role, Server,
-    Trust,
+    Authority, Clients, Connector, Credentials, Csr, Holder, Leaf, Limits, Listener, Protection, Protocols,
+    Refusals, Role, Server, Trust,
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;

@@ -2,8 +2,8 @@
 
 use ringtune_proto::v1::{
     self, artifact_service_client::ArtifactServiceClient, download_request::Source,
-    job_service_client::JobServiceClient, session_request::Message as Up, session_response::Message as Down, upload_request::Part,
-    worker_service_client::WorkerServiceClient,
+    job_service_client::JobServiceClient, session_request::Message as Up, session_response::Message as Down,
+    upload_request::Part, worker_service_client::WorkerServiceClient,
 };
 use ringtune_security::{Revoked, Role};
 use ringtune_shared::{

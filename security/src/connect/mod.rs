@@ -21,8 +21,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use uuid::Uuid;
 
-pub use self::error::ConnectError;
 use self::ending::Ending;
+pub use self::error::ConnectError;
 use self::explain::{Mine, explain};
 pub use self::outgoing::Outgoing;
 use crate::certificate::{self, Facts, Validity};

@@ -76,7 +76,8 @@ impl Life {
                 Err(Error::Ring(ring::Error::Replaced)) if self.can_change_rings() => Without::Changing,
                 Err(error) => match error.trouble().filter(|_| self.can_change_rings()) {
                     Some(trouble) if self.ring.is_over() => {
-                        let text = format!("a certificate of the ring's connections has ended: {}", trouble.text);
+                        let text =
+                            format!("a certificate of the ring's connections has ended: {}", trouble.text);
                         self.rank.journal.info(text).await;
                         Without::Changing
                     }

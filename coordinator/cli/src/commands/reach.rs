@@ -48,11 +48,8 @@ pub(super) async fn reach(arguments: &CoordinatorArguments) -> Result<Reached, E
 /// The same without a renewal.
 pub(super) async fn begin(arguments: &CoordinatorArguments) -> Result<Reached, Error> {
     let named = arguments.coordinator.clone();
-    let given = Given {
-        credentials: arguments.credentials.clone(),
-        ca: arguments.ca.clone(),
-        environment: Environment::read(),
-    };
+    let given =
+        Given { credentials: arguments.credentials(), ca: arguments.ca(), environment: Environment::read() };
     let chosen = blocking(move || choose(named.as_ref(), &given)).await?;
     match chosen {
         Choice::Open(url) => Ok(open(url)),
