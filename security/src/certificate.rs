@@ -12,6 +12,13 @@ use crate::times;
 /// How long before now what is made now begins to be valid, against clocks that differ.
 pub(crate) const BACKDATED: Duration = Duration::from_secs(3600);
 
+/// How long before its end a certificate is not relied on any more: an eighth of its time, within these.
+const MARGIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(600));
+/// No connection is replaced sooner after the one before.
+const SOONEST: Duration = Duration::from_secs(1);
+/// How long the clock is not looked at: it may be set.
+const LONGEST_NAP: Duration = Duration::from_secs(30);
+
 /// From when until when a certificate is valid, to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
@@ -25,8 +32,49 @@ impl Validity {
     /// When to get the next one: after two thirds of its time, so that a third is left for tries that fail. The hour
     /// before it was made does not count: a certificate for a minute would be due at once.
     pub fn renew_at(self) -> SystemTime {
-        let before = if self.length() > BACKDATED { BACKDATED } else { Duration::ZERO };
-        self.from + before + (self.length() - before) * 2 / 3
+        let life = self.life();
+        self.from + (self.length() - life) + life * 2 / 3
+    }
+
+    /// When to replace a connection that was made with it: shortly before its end, when the next certificate has long been
+    /// there. After that, when half of what is left is over.
+    pub fn reconnect_at(self, now: SystemTime) -> SystemTime {
+        let margin = (self.life() / 8).clamp(MARGIN.0, MARGIN.1);
+        let half = now + (self.until.duration_since(now).unwrap_or_default() / 2).max(SOONEST);
+        self.until.checked_sub(margin).map_or(half, |soon| soon.max(half))
+    }
+
+    /// Whether nobody takes it any more. Handshakes, too, take the whole of the last second.
+    pub fn is_over(self, now: SystemTime) -> bool {
+        self.left(now).is_zero()
+    }
+
+    /// Waits until it is over.
+    pub async fn over(self) {
+        loop {
+            match self.left(SystemTime::now()) {
+                Duration::ZERO => return,
+                left => tokio::time::sleep(left.min(LONGEST_NAP)).await,
+            }
+        }
+    }
+
+    fn left(self, now: SystemTime) -> Duration {
+        (self.until + Duration::from_secs(1)).duration_since(now).unwrap_or_default()
+    }
+
+    /// The one of the two that ends first.
+    #[must_use]
+    pub fn sooner(self, other: Option<Self>) -> Self {
+        other.filter(|other| other.until < self.until).unwrap_or(self)
+    }
+
+    /// How long it is valid, without the hour before it was made.
+    fn life(self) -> Duration {
+        match self.length() {
+            length if length > BACKDATED => length - BACKDATED,
+            length => length,
+        }
     }
 
     /// How long it is valid.
@@ -76,14 +124,6 @@ pub(crate) fn facts(certificate: &CertificateDer<'_>) -> Option<Facts> {
     Some(Facts { serial, validity, names, identity })
 }
 
-/// Whom a certificate names.
-///
-/// # Errors
-/// It names nobody.
-pub(crate) fn identity(certificate: &CertificateDer<'_>) -> Result<Identity, IdentityError> {
-    facts(certificate).map_or(Err(IdentityError::Unreadable), |facts| facts.identity)
-}
-
 #[cfg(test)]
 mod tests {
     use rcgen::{CertificateParams, KeyPair, SanType, SerialNumber};
@@ -99,6 +139,10 @@ mod tests {
         let uris = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap()));
         params.subject_alt_names.extend(uris);
         params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
+    }
+
+    fn identity(certificate: &CertificateDer<'_>) -> Result<Identity, IdentityError> {
+        facts(certificate).map_or(Err(IdentityError::Unreadable), |facts| facts.identity)
     }
 
     #[test]
@@ -135,5 +179,42 @@ mod tests {
         assert_eq!(minute.renew_at(), from + BACKDATED + Duration::from_secs(40));
         let reversed = Validity { from, until: from - Duration::from_secs(1) };
         assert_eq!(reversed.renew_at(), from);
+    }
+
+    #[test]
+    fn connections_are_replaced_before_the_end_and_rarely() {
+        let at = times::from_seconds;
+        let minute = Validity { from: at(0), until: at(3660) };
+        assert_eq!(minute.reconnect_at(at(3600)), at(3660) - Duration::from_millis(7_500));
+        assert_eq!(minute.reconnect_at(at(3656)), at(3658));
+        assert_eq!(minute.reconnect_at(at(3660)), at(3661));
+        assert_eq!(minute.reconnect_at(at(9_000)), at(9_001));
+        let ten = Validity { from: at(0), until: at(3610) };
+        assert_eq!(ten.reconnect_at(at(3600)), at(3608));
+        let month = Validity { from: at(0), until: at(2_592_000) };
+        assert_eq!(month.reconnect_at(at(0)), at(2_592_000 - 600));
+    }
+
+    #[test]
+    fn the_last_second_counts_and_the_sooner_end_wins() {
+        let at = times::from_seconds;
+        let one = Validity { from: at(0), until: at(10) };
+        let other = Validity { from: at(5), until: at(9) };
+        assert!(!one.is_over(at(10) + Duration::from_millis(999)) && one.is_over(at(11)));
+        assert_eq!((one.sooner(Some(other)), other.sooner(Some(one)), one.sooner(None)), (other, other, one));
+    }
+
+    #[tokio::test]
+    async fn the_end_is_waited_for() {
+        let second = Duration::from_secs(1);
+        let gone = Validity { from: at_now() - second, until: at_now() - second };
+        tokio::time::timeout(second / 2, gone.over()).await.unwrap();
+        let soon = Validity { from: at_now(), until: at_now() + second };
+        soon.over().await;
+        assert!(soon.is_over(SystemTime::now()));
+    }
+
+    fn at_now() -> SystemTime {
+        times::whole_second(SystemTime::now())
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::certificate::Validity;
 use crate::identity::{Cluster, Identity, IdentityError};
 use crate::trust::State;
 
@@ -18,6 +19,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Who it is.
     pub caller: Caller,
+    /// When its certificate is valid, where it showed one. The connection ends soon after that.
+    pub valid: Option<Validity>,
     /// The calls of this connection.
     pub activity: Activity,
 }

@@ -1,7 +1,7 @@
 //! What a process believes just now: its credentials, the roots, who is revoked.
 //!
 //! Listeners and connectors look at it with each new connection, so that a renewal, a rotation or a revocation needs no
-//! restart. Listeners also close the open connections of whoever is revoked.
+//! restart. Open connections of whoever is revoked end, those that came and those that were made.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

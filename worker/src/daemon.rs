@@ -165,6 +165,7 @@ pub async fn run_with(
     let advertising = settings.clone();
     let address =
         tokio::task::spawn_blocking(move || advertised_address(&advertising, grpc_address)).await??;
+    warn_of_the_network(&settings);
     // 2. A place in the cluster, as long as it takes.
     let entering = Entering { settings: &settings, worker: state.worker(), token, brought };
     let membership = tokio::select! {
@@ -172,7 +173,6 @@ pub async fn run_with(
         () = shutdown.soft.cancelled() => return Ok(()),
     };
     let trust = membership.as_ref().map(Membership::trust).cloned();
-    warn_of_the_network(&settings);
     // 3. The engine, and what it is.
     let node = detect().await?;
     let engine = tokio::task::spawn_blocking(start_engine).await??;
@@ -269,11 +269,13 @@ fn warn_of_the_network(settings: &Settings) {
             "--insecure: nothing is encrypted, and nobody is asked who they are; whoever reaches these ports may do everything"
         );
     }
+    // No error: for jobs of one worker all is well, and which jobs come nobody knows yet.
     if !settings.is_exposed() && settings.coordinator_address().is_ok_and(|address| !address.is_loopback()) {
         warn!(
             %grpc,
             "the coordinator is on another machine, and this worker listens on loopback alone: workers of other \
-             machines cannot reach it, and rings with them fail; give --listen"
+             machines cannot reach it, and jobs of more than one worker fail here; give --listen, as in \
+             --listen 0.0.0.0:7080, unless all jobs have world_size = 1"
         );
     }
 }

@@ -13,6 +13,8 @@ pub enum Fault {
     Node,
     /// The job's own newest checkpoint is gone or damaged: an older one will do.
     Checkpoint,
+    /// The job asks for what this worker's settings keep from jobs.
+    Access,
 }
 
 /// What can end a rank's work. Its text reaches the user as the job's reason, and names the field, the file or the call.
@@ -50,11 +52,11 @@ impl Blame for Refusal {
     }
 }
 
-/// What one worker keeps from jobs another one may let them have: the job is worth another ring, as where a folder is not
-/// there, and not one of this worker's for a while.
+/// What one worker keeps from jobs another one may let them have: the job is worth another ring, and this worker is as good
+/// as before for all other jobs.
 impl Blame for access::Refused {
     fn fault(&self) -> Fault {
-        Fault::Node
+        Fault::Access
     }
 }
 
@@ -162,8 +164,8 @@ mod tests {
             assert_eq!(error.fault(), Fault::Job, "{error}");
         }
         let refused = access::Refused { field: "model.base".to_owned(), problem: "out of reach".to_owned() };
-        let node: [Box<dyn Blame>; 8] = [
-            Box::new(refused),
+        assert_eq!(refused.fault(), Fault::Access);
+        let node: [Box<dyn Blame>; 7] = [
             Box::new(output::Error::writing(&file(), full())),
             Box::new(data::Error::ReadImage { name: name(), source: full() }),
             Box::new(EngineError::Gone),

@@ -276,6 +276,7 @@ impl Secured {
             expires: time_of(issued.valid.until),
             root: self.pki.roots().last().map_or(0, |root| root.number),
             revoked: None,
+            key_sha256: issued.key_sha256,
         };
         let (chain_pem, expires) = (issued.chain_pem(), issued.valid.until);
         Ok(Certified { record, chain_pem, roots_pem: self.roots_pem(), expires })
@@ -324,13 +325,14 @@ async fn put_out(access: Access, holders: Vec<(Role, String)>) {
     }
 }
 
-/// Refuses a token of whose secret the caller is sure.
+/// Refuses a token of whose secret the caller is sure. Whether it was used up is for the store to say, which knows who asks
+/// again.
 fn check_token(token: &TokenRecord, now: Time) -> Result<(), Denied> {
     if token.expires <= now {
         let text = format!("the join token expired at {}: ask for a new one", shown(token.expires));
         return Err(Denied::new(Reason::Token, text));
     }
-    if token.uses_left == 0 { Err(used_up()) } else { Ok(()) }
+    Ok(())
 }
 
 fn used_up() -> Denied {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ringtune_security::{
     AccessToken, Authority, Caller as Seen, CredentialPaths, Credentials, Csr, Holder, Identity, JoinToken,
-    Leaf, Role, Roots,
+    Leaf, PrivateKey, Role, Roots,
 };
 
 use super::*;
@@ -44,8 +44,17 @@ impl Stage {
     }
 
     async fn join_from(&self, line: &str, name: &str, from: IpAddr) -> Result<Credentials, Error> {
+        self.join_with(line, name, from, Csr::make().unwrap()).await
+    }
+
+    async fn join_with(
+        &self,
+        line: &str,
+        name: &str,
+        from: IpAddr,
+        (key, csr): (PrivateKey, Csr),
+    ) -> Result<Credentials, Error> {
         let token: JoinToken = line.parse().unwrap();
-        let (key, csr) = Csr::make().unwrap();
         let joining = Joining {
             token_id: token.id.bytes().to_vec(),
             secret: token.secret.reveal().to_vec(),
@@ -79,6 +88,22 @@ fn field<T>(outcome: Result<T, Error>) -> &'static str {
         Err(Error::Field { field, .. }) => field,
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn who_missed_the_answer_asks_again_with_the_same_key() {
+    let stage = Stage::new().await;
+    let line = stage.token(TokenKind::Join, Role::Worker, 0).await;
+    let (key, csr) = Csr::make().unwrap();
+    let lost = stage.join_with(&line, NODE, HERE, (key.clone(), csr.clone())).await.unwrap();
+    let again = stage.join_with(&line, NODE, HERE, (key, csr)).await.unwrap();
+    assert_ne!(lost.serial(), again.serial());
+    assert_eq!(again.identity().unwrap().name, NODE);
+    let (_, text) = reason(stage.join(&line, NODE).await);
+    assert!(text.contains("used up"), "another key: {text}");
+    // Both certificates are renewed as any other.
+    stage.renew(lost.identity().unwrap()).await.unwrap();
+    stage.renew(again.identity().unwrap()).await.unwrap();
 }
 
 #[tokio::test]

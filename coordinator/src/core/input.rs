@@ -201,6 +201,8 @@ pub enum Fault {
     Node,
     /// The checkpoint's that the coordinator chose: it is gone or damaged, and an older one will do.
     Checkpoint,
+    /// The job asks for what the worker's settings keep from jobs; another worker's may not.
+    Access,
 }
 
 /// News of one rank.

@@ -1,5 +1,6 @@
 //! A job and the ring it runs on.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ringtune_shared::checkpoint::Resumed;
@@ -69,6 +70,8 @@ pub struct Job {
     pub checkpoint: Option<Checkpoint>,
     /// Whose steps it computes again; none: it is an ordinary job.
     pub verification: Option<Verification>,
+    /// Workers whose settings keep from it what it asks for; they get a rank of it only where there are no others. Not stored.
+    pub refused_by: BTreeSet<WorkerId>,
 }
 
 impl Job {

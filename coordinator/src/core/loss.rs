@@ -36,6 +36,14 @@ pub(super) enum Loss {
     },
 }
 
+impl Loss {
+    /// The worker keeps from the job what that asks for. It does not rest for it, or whoever submits could keep workers
+    /// from other jobs; it only comes last when this job gets its next ring.
+    pub(super) fn is_refusal(self) -> bool {
+        matches!(self, Self::RankFailed(Fault::Access) | Self::RankStopped(Fault::Access))
+    }
+}
+
 /// The job as far as the decision depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Situation {
@@ -64,7 +72,7 @@ pub(super) enum Verdict {
     Ended,
     /// The member is lost: what becomes of the ring is decided by [`super::reform`].
     Lost,
-    /// The job goes back to the queue, and the worker rests.
+    /// The job goes back to the queue, and the worker rests; but see [`Loss::is_refusal`].
     Queue,
     /// The job goes back to the queue, for an older checkpoint: that is no fault of the worker, and no try.
     OlderCheckpoint,
@@ -85,7 +93,7 @@ pub(super) enum Verdict {
 /// | Restarted, Evicted          | ended    | queue, or WorkerLost  | lost              | fail WorkerLost    |
 /// | BackWithout, unheard        | ended    | assign again          | lost              | fail WorkerLost    |
 /// | BackWithout                 | ended    | queue, or WorkerLost  | lost              | fail WorkerLost    |
-/// | RankFailed, RankStopped: node's fault | ended | queue, or Rank | lost              | fail Rank          |
+/// | RankFailed, RankStopped: node's fault, or its settings' | ended | queue, or Rank | lost | fail Rank     |
 /// | RankFailed, RankStopped: other fault  | ended | fail Rank      | fail Rank         | fail Rank          |
 /// | RankFailed: the checkpoint's fault    | ended | older checkpoint | lost            | fail Rank          |
 /// | NeighbourLost               | ended    | wait                  | lost              | wait               |
@@ -123,8 +131,8 @@ pub(super) fn decide(loss: Loss, job: Situation) -> Verdict {
         | Loss::BackWithout { .. }
         | Loss::Unexplained { away: true } => again_or(Failure::WorkerLost),
         // Of a checkpoint that is known no more, or of none: another ring may do better.
-        Loss::RankFailed(Fault::Node | Fault::Checkpoint)
-        | Loss::RankStopped(Fault::Node | Fault::Checkpoint) => again_or(Failure::Rank),
+        Loss::RankFailed(Fault::Node | Fault::Access | Fault::Checkpoint)
+        | Loss::RankStopped(Fault::Node | Fault::Access | Fault::Checkpoint) => again_or(Failure::Rank),
         Loss::RankFailed(Fault::Job | Fault::Unknown) | Loss::RankStopped(Fault::Job | Fault::Unknown) => {
             Verdict::Fail(Failure::Rank)
         }
@@ -141,7 +149,7 @@ mod tests {
 
     /// Each loss with what follows while the job stops, while it prepares, after its last try to, and while it runs on a
     /// ring that can go on without a member, and on one that cannot.
-    const TABLE: [(Loss, [Verdict; 5]); 17] = [
+    const TABLE: [(Loss, [Verdict; 5]); 18] = [
         (Loss::Away, [Wait, Wait, Wait, Wait, Wait]),
         (Loss::Overdue, [Wait, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
         (Loss::NotHeld, [Wait, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
@@ -150,6 +158,7 @@ mod tests {
         (Loss::BackWithout { unheard: true }, [Ended, Assign, Assign, Lost, Fail(WorkerLost)]),
         (Loss::BackWithout { unheard: false }, [Ended, Queue, GiveUp(WorkerLost), Lost, Fail(WorkerLost)]),
         (Loss::RankFailed(Fault::Node), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),
+        (Loss::RankFailed(Fault::Access), [Ended, Queue, GiveUp(Rank), Lost, Fail(Rank)]),
         (Loss::RankFailed(Fault::Job), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
         (Loss::RankFailed(Fault::Unknown), [Ended, Fail(Rank), Fail(Rank), Fail(Rank), Fail(Rank)]),
         (Loss::RankFailed(Fault::Checkpoint), [Ended, OlderCheckpoint, OlderCheckpoint, Lost, Fail(Rank)]),

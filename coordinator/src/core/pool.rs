@@ -1,5 +1,7 @@
 //! The workers as placement sees them: by numerics class, by address, and by how long they are gone.
 
+use std::collections::BTreeSet;
+
 use ringtune_shared::ids::WorkerId;
 
 use super::job::Job;
@@ -179,8 +181,8 @@ impl Pool {
     }
 
     /// The workers that may get a rank of this job.
-    pub(super) fn open_to(&self, job: &Job) -> OpenTo<'_> {
-        OpenTo { pool: self, verifies: job.verification.is_some() }
+    pub(super) fn open_to<'a>(&'a self, job: &'a Job) -> OpenTo<'a> {
+        OpenTo { pool: self, verifies: job.verification.is_some(), last: &job.refused_by }
     }
 
     /// Every numerics class that has a free worker, in the order of their names.
@@ -188,10 +190,11 @@ impl Pool {
         self.classes.iter().filter(|(_, class)| !class.free.is_empty()).map(|(name, _)| name.as_str())
     }
 
-    /// The first free worker of a class that can join a ring while it runs.
-    pub(super) fn spare_of(&self, class: &str) -> Option<WorkerId> {
+    /// The first free worker of a class that can join a ring while it runs, but for these.
+    pub(super) fn spare_of(&self, class: &str, but: &BTreeSet<WorkerId>) -> Option<WorkerId> {
         let free = self.classes.get(class).into_iter().flat_map(|class| class.free.iter());
-        free.filter(|(_, seat)| seat.reforms).map(|((_, worker), _)| *worker).next()
+        let mut spares = free.filter(|(_, seat)| seat.reforms).map(|((_, worker), _)| *worker);
+        spares.find(|worker| !but.contains(worker))
     }
 
     /// Who said last that it has this address.
@@ -211,6 +214,8 @@ pub(super) struct OpenTo<'a> {
     pool: &'a Pool,
     /// Only those that can verify.
     verifies: bool,
+    /// They come after all others.
+    last: &'a BTreeSet<WorkerId>,
 }
 
 impl FreeWorkers for OpenTo<'_> {
@@ -221,8 +226,11 @@ impl FreeWorkers for OpenTo<'_> {
     }
 
     fn of_class(&self, class: &str, most: usize) -> Vec<Candidate> {
-        let free = self.pool.classes.get(class).into_iter().flat_map(|class| class.free.iter());
-        let free = free.filter(|(_, seat)| seat.verifies || !self.verifies);
+        let with = |last: bool| {
+            let free = self.pool.classes.get(class).into_iter().flat_map(|class| class.free.iter());
+            let free = free.filter(|(_, seat)| seat.verifies || !self.verifies);
+            free.filter(move |((_, worker), _)| self.last.contains(worker) == last)
+        };
         let candidate = |((host_name, worker), seat): (&(String, WorkerId), &Seat)| Candidate {
             worker: *worker,
             host_name: host_name.clone(),
@@ -230,6 +238,6 @@ impl FreeWorkers for OpenTo<'_> {
             bf16: seat.bf16,
             threads: seat.threads,
         };
-        free.take(most).map(candidate).collect()
+        with(false).chain(with(true)).take(most).map(candidate).collect()
     }
 }

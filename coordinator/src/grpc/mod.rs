@@ -184,7 +184,10 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
         .add_service(JobServiceServer::new(jobs::Jobs(api.clone())))
         .add_service(ClusterServiceServer::new(cluster::Cluster(api.clone())))
         .add_service(ArtifactServiceServer::new(artifacts::Artifacts(api.clone())))
-        .add_service(AccessServiceServer::new(access::AccessCalls(api.clone())))
+        .add_service(
+            AccessServiceServer::new(access::AccessCalls(api.clone()))
+                .max_decoding_message_size(SMALL_REQUEST),
+        )
         .add_service(WorkerServiceServer::new(workers::Workers(api)))
         .serve_with_incoming_shutdown(listener, shutdown.cancelled_owned())
         .await;

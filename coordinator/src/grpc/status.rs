@@ -1,7 +1,7 @@
 //! The one place where errors become gRPC statuses, with google.rpc details.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ringtune_proto::convert::FieldError;
 use ringtune_shared::job::SpecError;
@@ -149,6 +149,14 @@ fn service_status(error: &service::Error) -> Status {
         E::TooSlow { .. } => retry_later(Code::Aborted, &message, Duration::from_secs(1)),
         E::ShuttingDown => shutting_down(),
     }
+}
+
+/// The certificate that a call came with is over. Another try over another connection shows whether there is a next one.
+pub(super) fn certificate_over(holder: &str, until: SystemTime) -> Status {
+    let until = prost_types::Timestamp::from(until);
+    Status::unavailable(format!(
+        "the certificate of {holder} ended at {until}, and with it this connection: connect again with the next one"
+    ))
 }
 
 /// The caller may not, or nobody knows who it is.

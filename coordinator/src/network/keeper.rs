@@ -10,7 +10,7 @@ use super::authority::{Pki, PkiError};
 /// How often is looked: certificates from elsewhere may be replaced, and clocks be set, at any time.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// After a failure.
-const AGAIN: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_secs(2);
 /// How often is said that a certificate from elsewhere ends.
 const SAY_EVERY: Duration = Duration::from_secs(3600);
 /// Between two looks at least.
@@ -29,7 +29,7 @@ pub(crate) async fn keep(pki: Pki, shutdown: CancellationToken) {
             Ok(due) => wait_until(due, SystemTime::now()),
             Err(error) => {
                 warn!(%error, "cannot renew the coordinator's certificates: trying again");
-                // With the shortest life, a third of it is 20 seconds.
+                // With the shortest life, 10 seconds, a third of it is little more.
                 AGAIN
             }
         };

@@ -20,8 +20,8 @@ use ringtune_proto::v1::{
     self, access_service_client::AccessServiceClient, job_service_client::JobServiceClient,
 };
 use ringtune_security::{
-    Clients, Connector, Credentials, Csr, Limits, Listener, Protection, Protocols, Refusals, Role, Server,
-    Trust,
+    Authority, Clients, Connector, Credentials, Csr, Holder, Leaf, Limits, Listener, Protection, Protocols,
+    Refusals, Role, Server, Trust,
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -43,7 +43,7 @@ pub(crate) struct Stage {
     address: SocketAddr,
     shutdown: CancellationToken,
     server: JoinHandle<Result<(), grpc::Error>>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 /// Calls with a certificate, or with a token, or with nothing.
@@ -113,7 +113,7 @@ impl Stage {
         let listener = Listener::start(tcp, protection, limits, Refusals::default()).unwrap();
         let address = listener.local_addr();
         let server = tokio::spawn(grpc::serve(listener, options));
-        Self { pki, metrics, address, shutdown, server, _folder: folder }
+        Self { pki, metrics, address, shutdown, server, folder }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -131,6 +131,18 @@ impl Stage {
         let (key, csr) = Csr::make().unwrap();
         let issued = self.pki.issue(csr.der().to_vec(), role, name.to_owned()).await.unwrap();
         Credentials::new(key, &issued.chain_pem(), self.pki.trust().roots()).unwrap()
+    }
+
+    /// The same, which ends in two seconds.
+    pub(crate) async fn ending(&self, role: Role, name: &str) -> Client {
+        let authority = Authority::open_or_make(&self.folder.path().join("authority"), SystemTime::now());
+        let (key, csr) = Csr::make().unwrap();
+        let holder = Holder::Member { role, name: name.to_owned() };
+        let leaf = Leaf { holder, valid_for: Duration::from_secs(2) };
+        let issued = authority.unwrap().issue(csr.der(), &leaf, SystemTime::now()).unwrap();
+        let credentials = Credentials::new(key, &issued.chain_pem(), self.pki.trust().roots()).unwrap();
+        let channel = self.connect(Trust::of(credentials).unwrap()).await;
+        InterceptedService::new(channel, Bearer::default())
     }
 
     pub(crate) async fn connect(&self, trust: Trust) -> Channel {

@@ -4,7 +4,7 @@ use ringtune_proto::v1::{
     self, access_service_client::AccessServiceClient, create_token_request::Kind,
     job_service_client::JobServiceClient, revoke_certificate_request::Which,
 };
-use ringtune_security::{Connector, Credentials, Csr, JoinToken, Role, Roots, Trust};
+use ringtune_security::{Connector, Credentials, Csr, JoinToken, PrivateKey, Role, Roots, Trust};
 use tonic::{
     Code, Status,
     service::interceptor::InterceptedService,
@@ -29,14 +29,24 @@ fn field(status: &Status) -> String {
 impl Stage {
     /// Joins as a program does that knows the token alone.
     async fn join(&self, line: &str, name: &str) -> Result<Credentials, Status> {
-        let token: JoinToken = line.parse().unwrap();
         let (key, csr) = Csr::make().unwrap();
+        self.join_with(line, name, key, csr.der().to_vec()).await
+    }
+
+    async fn join_with(
+        &self,
+        line: &str,
+        name: &str,
+        key: PrivateKey,
+        csr: Vec<u8>,
+    ) -> Result<Credentials, Status> {
+        let token: JoinToken = line.parse().unwrap();
         let endpoint = Endpoint::from_shared(format!("https://{}", self.address())).unwrap();
         let channel: Channel = endpoint.connect_with_connector(Connector::joining(&token)).await.unwrap();
         let request = v1::JoinRequest {
             token_id: token.id.bytes().to_vec(),
             secret: token.secret.reveal().to_vec(),
-            csr: csr.der().to_vec(),
+            csr,
             name: name.to_owned(),
         };
         let joined = AccessServiceClient::new(channel).join(request).await?.into_inner().certified.unwrap();
@@ -47,6 +57,35 @@ impl Stage {
         let channel = self.connect(Trust::of(credentials.clone()).unwrap()).await;
         AccessServiceClient::new(InterceptedService::new(channel, Bearer::default()))
     }
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_asked_for_again_and_a_stranger_sends_little() {
+    let stage = Stage::new().await;
+    let line = stage.token(join_token(v1::Role::Worker, "", 0)).await.secret;
+    let (key, csr) = Csr::make().unwrap();
+    let join = |csr| stage.join_with(&line, NODE, key.clone(), csr);
+    // 1. Too much for a request, and for a CSR.
+    let large = join(vec![0x30; 20_000]).await.unwrap_err();
+    assert_eq!(large.code(), Code::OutOfRange, "{large}");
+    let large = join(vec![0x30; 9_000]).await.unwrap_err();
+    assert_eq!(field(&large), "csr");
+    assert!(large.message().len() < 300, "{large}");
+    // 2. The token has one use, and the same key may come again.
+    let lost = join(csr.der().to_vec()).await.unwrap();
+    let again = join(csr.der().to_vec()).await.unwrap();
+    assert_ne!(lost.serial(), again.serial());
+    let me = stage.with(&again).await.who_am_i(v1::WhoAmIRequest {}).await.unwrap().into_inner();
+    assert_eq!(me.name, NODE);
+    // 3. Another key may not, nor this one after a revocation.
+    let other = stage.join(&line, NODE).await.unwrap_err();
+    assert_eq!(other.code(), Code::Unauthenticated, "{other}");
+    let mut admin = stage.access(Role::Admin, "root").await;
+    let member = v1::Member { role: v1::Role::Worker.into(), name: NODE.to_owned() };
+    let request = v1::RevokeCertificateRequest { which: Some(Which::Member(member)) };
+    admin.revoke_certificate(request).await.unwrap();
+    let revoked = join(csr.der().to_vec()).await.unwrap_err();
+    assert_eq!(revoked.code(), Code::Unauthenticated, "{revoked}");
 }
 
 #[tokio::test]

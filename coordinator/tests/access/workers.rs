@@ -2,10 +2,10 @@
 
 use ringtune_proto::v1::{
     self, artifact_service_client::ArtifactServiceClient, download_request::Source,
-    session_request::Message as Up, session_response::Message as Down, upload_request::Part,
-    worker_service_client::WorkerServiceClient,
+    job_service_client::JobServiceClient, session_request::Message as Up, session_response::Message as Down,
+    upload_request::Part, worker_service_client::WorkerServiceClient,
 };
-use ringtune_security::Role;
+use ringtune_security::{Revoked, Role};
 use ringtune_shared::{
     ids::{ContentHash, JobId},
     version::{VERSION, WORKER_PROTOCOLS},
@@ -25,12 +25,16 @@ pub(crate) struct Worker {
     _up: mpsc::Sender<v1::SessionRequest>,
 }
 
+/// Another worker's UUID.
+const OTHER: &str = "0193f2a4-5b6c-7d8e-9f00-112233445588";
+
 fn hello(worker_id: &str) -> v1::Hello {
     v1::Hello {
         worker_id: worker_id.to_owned(),
         incarnation: 1,
         host_name: "host-a".to_owned(),
-        address: "host-a:7080".to_owned(),
+        // One of a worker's own.
+        address: format!("host-{}:7080", worker_id.get(24..).unwrap_or_default()),
         capabilities: Some(v1::Capabilities {
             version: VERSION.to_owned(),
             numerics_class: "one".to_owned(),
@@ -72,6 +76,41 @@ impl Worker {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_session_and_a_watch_end_with_the_certificate_and_say_so() {
+    let stage = Stage::new().await;
+    let mut worker = open(stage.ending(Role::Worker, NODE).await, NODE).await.unwrap();
+    let mut staying = open(stage.known(Role::Worker, OTHER).await, OTHER).await.unwrap();
+    let mut jobs = JobServiceClient::new(stage.ending(Role::Observer, "olga").await);
+    let mut watch = jobs.watch_jobs(v1::WatchJobsRequest::default()).await.unwrap().into_inner();
+    let session = soon("the end of the session", async {
+        loop {
+            if let Err(status) = worker.down.message().await {
+                return status;
+            }
+        }
+    });
+    let session = session.await;
+    assert_eq!(session.code(), Code::Unavailable, "{session}");
+    let says = format!("the certificate of worker {NODE} ended at 20");
+    assert!(session.message().starts_with(&says), "{session}");
+    let watch = soon("the end of the watch", async {
+        loop {
+            if let Err(status) = watch.message().await {
+                return status;
+            }
+        }
+    });
+    let watch = watch.await;
+    assert!(watch.message().starts_with("the certificate of observer olga ended at 20"), "{watch}");
+    // Another one's is still good: it is told of a change.
+    assert!(matches!(staying.next().await, Down::Trust(_)));
+    stage.pki.set_revoked(Revoked { serials: ["0a".to_owned()].into(), ..Revoked::default() });
+    assert!(matches!(staying.next().await, Down::Trust(_)));
+    // It may open another session with the next certificate.
+    Worker::start(&stage).await;
 }
 
 #[tokio::test]

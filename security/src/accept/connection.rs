@@ -1,21 +1,28 @@
 //! An open connection, as servers read and write it.
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_rustls::server::TlsStream;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
 use super::deadline::{Verdict, verdict};
 use super::limits::Limits;
 use super::places::Place;
 use super::refusals::{Refusal, Refusals};
+use crate::certificate::Validity;
 use crate::peer::Peer;
+use crate::times;
+
+/// How long calls have, once the certificate is over, to be answered that it is.
+const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// The bytes of a connection.
 #[derive(Debug)]
@@ -26,14 +33,53 @@ pub(super) enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+/// Why a connection fails though both sides live.
+#[derive(Debug, Clone, Copy)]
+enum Why {
+    /// It was closed from outside: its certificate was revoked, or this side ends.
+    Closed,
+    /// Its certificate is over.
+    Expired(Validity),
+}
+
+/// Waits for that.
+struct Closing(Pin<Box<dyn Future<Output = Why> + Send>>);
+
+impl fmt::Debug for Closing {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Closing")
+    }
+}
+
+impl Closing {
+    fn of(close: CancellationToken, valid: Option<Validity>) -> Self {
+        Self(Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = close.cancelled() => Why::Closed,
+                why = expired(valid) => why,
+            }
+        }))
+    }
+}
+
+/// Never, where there is no certificate.
+async fn expired(valid: Option<Validity>) -> Why {
+    let Some(valid) = valid else { return std::future::pending().await };
+    valid.over().await;
+    sleep(LAST_WORD).await;
+    Why::Expired(valid)
+}
+
 /// An open connection. Reading it ends (as if the other side had closed it) when it had no calls for too long, and fails
-/// when it is closed from outside, because its certificate was revoked.
+/// when it is closed from outside, because its certificate was revoked, and when that is over.
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
     peer: Peer,
     /// One for whoever reads and one for whoever writes: they may be different tasks.
-    closed: [Pin<Box<WaitForCancellationFutureOwned>>; 2],
+    closing: [Closing; 2],
+    closed: Option<Why>,
     look: Pin<Box<Sleep>>,
     /// Set when there were no calls for too long.
     over: bool,
@@ -54,13 +100,13 @@ impl Connection {
         limits: Limits,
         refusals: Refusals,
     ) -> Self {
-        let closed = [Box::pin(close.clone().cancelled_owned()), Box::pin(close.cancelled_owned())];
+        let closing = [Closing::of(close.clone(), peer.valid), Closing::of(close, peer.valid)];
         let first = match verdict(peer.activity.standing(), &limits) {
             Verdict::Wait(wait) => wait,
             Verdict::Close(_) => std::time::Duration::ZERO,
         };
         let look = Box::pin(sleep(first));
-        Self { stream, peer, closed, look, over: false, limits, refusals, _place: place }
+        Self { stream, peer, closing, closed: None, look, over: false, limits, refusals, _place: place }
     }
 
     /// Who is on the other side.
@@ -68,15 +114,27 @@ impl Connection {
         &self.peer
     }
 
-    /// Fails when it was closed from outside; else whoever asks is woken when it is.
+    /// Fails when it was closed from outside or its certificate is over; else whoever asks is woken when it is.
     fn check_closed(&mut self, side: usize, context: &mut Context<'_>) -> io::Result<()> {
-        match self.closed[side].as_mut().poll(context) {
-            Poll::Ready(()) => {
-                let text = "the connection was closed: its certificate was revoked, or this side ends";
-                Err(io::Error::new(io::ErrorKind::ConnectionAborted, text))
+        if self.closed.is_none()
+            && let Poll::Ready(why) = self.closing[side].0.as_mut().poll(context)
+        {
+            self.closed = Some(why);
+            if matches!(why, Why::Expired(_)) {
+                self.note(Refusal::Expired);
             }
-            Poll::Pending => Ok(()),
         }
+        let text = match self.closed {
+            None => return Ok(()),
+            Some(Why::Closed) => {
+                "the connection was closed: its certificate was revoked, or this side ends".to_owned()
+            }
+            Some(Why::Expired(valid)) => {
+                let (caller, until) = (&self.peer.caller, times::text(valid.until));
+                format!("the connection was closed: the certificate of {caller} ended at {until}")
+            }
+        };
+        Err(io::Error::new(io::ErrorKind::ConnectionAborted, text))
     }
 
     /// Whether it had no calls for too long; else whoever asks is woken when to look again.

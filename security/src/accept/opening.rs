@@ -17,7 +17,7 @@ use super::connection::{Connection, Stream};
 use super::limits::Limits;
 use super::places::Place;
 use super::refusals::{Refusal, Refusals};
-use crate::certificate;
+use crate::certificate::{self, Validity};
 use crate::identity::{Identity, IdentityError};
 use crate::peer::{Activity, Caller, Peer};
 use crate::plaintext::{self, PREFACE, Spoken};
@@ -118,27 +118,32 @@ pub(super) async fn open(opener: Arc<Opener>, stream: TcpStream, address: Socket
         None => timeout(opener.limits.opening, open_plain(stream)).await,
         Some(secure) => timeout(opener.limits.opening, Box::pin(open_secure(secure, stream))).await,
     };
-    let (stream, named) = match opened {
+    let (stream, shown) = match opened {
         Ok(Ok(opened)) => opened,
         Ok(Err(NotOpened(refusal, detail))) => return opener.refusals.note(refusal, Some(address), &detail),
         Err(_) => return opener.refusals.note(Refusal::Slow, Some(address), &Refusal::Slow.text()),
     };
     // It is in the list first: a revocation from now on finds it there, and one before is seen below.
-    let close = place.opened(named.as_ref().and_then(|named| named.as_ref().ok()).cloned());
+    let close = place.opened(shown.as_ref().and_then(|shown| shown.identity.as_ref().ok()).cloned());
+    let valid = shown.as_ref().and_then(|shown| shown.valid);
     let caller = match &opener.secure {
         None => Caller::Open,
-        Some(secure) => Caller::of(named, &secure.trust.state()),
+        Some(secure) => Caller::of(shown.map(|shown| shown.identity), &secure.trust.state()),
     };
-    let peer = Peer { address, caller, activity: Activity::new() };
+    let peer = Peer { address, caller, valid, activity: Activity::new() };
     let connection = Connection::new(stream, peer, place, close, opener.limits, opener.refusals.clone());
     // Only fails where the listener was dropped: then nobody wants it.
     let _ = opener.ready.send(connection).await;
 }
 
-/// What a connection's certificate says, None where there is none.
-type Named = Option<Result<Identity, IdentityError>>;
+/// What a connection's certificate says.
+struct Shown {
+    identity: Result<Identity, IdentityError>,
+    /// None: it cannot be read.
+    valid: Option<Validity>,
+}
 
-async fn open_plain(stream: TcpStream) -> Result<(Stream, Named), NotOpened> {
+async fn open_plain(stream: TcpStream) -> Result<(Stream, Option<Shown>), NotOpened> {
     let spoken = spoken(&stream).await?;
     if spoken == Spoken::Tls {
         say(stream, &plaintext::use_http()).await;
@@ -148,7 +153,7 @@ async fn open_plain(stream: TcpStream) -> Result<(Stream, Named), NotOpened> {
     Ok((Stream::Plain(stream), None))
 }
 
-async fn open_secure(secure: &Secure, stream: TcpStream) -> Result<(Stream, Named), NotOpened> {
+async fn open_secure(secure: &Secure, stream: TcpStream) -> Result<(Stream, Option<Shown>), NotOpened> {
     let spoken = spoken(&stream).await?;
     if spoken != Spoken::Tls {
         say(stream, &plaintext::use_https(spoken)).await;
@@ -158,8 +163,8 @@ async fn open_secure(secure: &Secure, stream: TcpStream) -> Result<(Stream, Name
     let config = secure.config().map_err(|error| NotOpened(Refusal::Handshake, error.to_string()))?;
     match TlsAcceptor::from(config).accept(stream).into_fallible().await {
         Ok(stream) => {
-            let named = named(&stream);
-            Ok((Stream::Tls(Box::new(stream)), named))
+            let shown = shown(&stream);
+            Ok((Stream::Tls(Box::new(stream)), shown))
         }
         Err((error, stream)) => {
             let refusal = refusal_of(&error);
@@ -197,9 +202,13 @@ async fn say(mut stream: TcpStream, word: &[u8]) {
     let _ = timeout(LINGER, last).await;
 }
 
-fn named(stream: &TlsStream<TcpStream>) -> Named {
+/// None: it showed no certificate.
+fn shown(stream: &TlsStream<TcpStream>) -> Option<Shown> {
     let leaf = stream.get_ref().1.peer_certificates()?.first()?;
-    Some(certificate::identity(leaf))
+    Some(match certificate::facts(leaf) {
+        Some(facts) => Shown { identity: facts.identity, valid: Some(facts.validity) },
+        None => Shown { identity: Err(IdentityError::Unreadable), valid: None },
+    })
 }
 
 /// The reason that fits a failed handshake.

@@ -45,13 +45,15 @@ pub enum Refusal {
     Idle,
     /// Its certificate was revoked while it was open.
     Revoked,
+    /// Its certificate ended while it was open.
+    Expired,
     /// The operating system gave no connection.
     Accept,
 }
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Full,
         Self::FullForAddress,
         Self::Openings,
@@ -67,6 +69,7 @@ impl Refusal {
         Self::Unused,
         Self::Idle,
         Self::Revoked,
+        Self::Expired,
         Self::Accept,
     ];
 
@@ -88,6 +91,7 @@ impl Refusal {
             Self::Unused => "unused",
             Self::Idle => "idle",
             Self::Revoked => "revoked",
+            Self::Expired => "expired",
             Self::Accept => "accept",
         }
     }
@@ -110,6 +114,7 @@ impl Refusal {
             Self::Unused => "it had no call soon after it was opened",
             Self::Idle => "it stood long without calls",
             Self::Revoked => "its certificate was revoked",
+            Self::Expired => "its certificate ended while it was open",
             Self::Accept => "the operating system gave no connection",
         }
     }

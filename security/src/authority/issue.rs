@@ -8,6 +8,7 @@ use rcgen::{
     PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SignatureAlgorithm,
 };
 use rustls::pki_types::{CertificateDer, DnsName};
+use sha2::{Digest as _, Sha256};
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer as _, X509CertificationRequest};
 
@@ -104,6 +105,8 @@ pub struct Issued {
     pub valid: Validity,
     /// Whom it names. None: the coordinator.
     pub identity: Option<Identity>,
+    /// The SHA-256 of its public key: the same for all certificates of one key.
+    pub key_sha256: [u8; 32],
 }
 
 impl Issued {
@@ -183,7 +186,8 @@ pub(super) fn issue(
         }),
     };
     let chain = std::iter::once(certificate).chain(after).collect();
-    Ok(Issued { chain, serial: serial_text, valid, identity })
+    let key_sha256 = Sha256::digest(key.raw).into();
+    Ok(Issued { chain, serial: serial_text, valid, identity, key_sha256 })
 }
 
 /// A worker serves its ring port and calls; people only call; the coordinator only serves.

@@ -1,5 +1,6 @@
 //! Connections go out from here, to coordinators and workers, with TLS where the URL says https.
 
+mod ending;
 mod error;
 mod explain;
 mod outgoing;
@@ -14,15 +15,17 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use uuid::Uuid;
 
+use self::ending::Ending;
 pub use self::error::ConnectError;
 use self::explain::{Mine, explain};
 pub use self::outgoing::Outgoing;
-use crate::certificate;
+use crate::certificate::{self, Facts, Validity};
 use crate::names::Internal;
 use crate::socket;
 use crate::tls::{self, Expected, HTTP2, Known};
@@ -48,6 +51,8 @@ pub enum Server {
 pub struct Connector {
     secure: Option<Arc<Secure>>,
     time: Duration,
+    /// When the certificates of the last connection are good.
+    valid: Arc<Mutex<Option<Validity>>>,
 }
 
 /// What is needed for https.
@@ -68,18 +73,24 @@ enum Secure {
 struct Ready {
     config: Arc<ClientConfig>,
     mine: Mine,
+    /// What this side believes, while the connection is open.
+    trust: Option<watch::Receiver<Arc<State>>>,
 }
 
 impl Connector {
     /// For http alone: loopback and insecure networks.
     pub fn plain() -> Self {
-        Self { secure: None, time: TIME }
+        Self::of(None)
+    }
+
+    fn of(secure: Option<Secure>) -> Self {
+        Self { secure: secure.map(Arc::new), time: TIME, valid: Arc::default() }
     }
 
     /// For https as somebody who believes, and http.
     pub fn to(trust: Trust, server: Server) -> Self {
         let secure = Secure::Trusting { trust, server, config: Mutex::new(None) };
-        Self { secure: Some(Arc::new(secure)), time: TIME }
+        Self::of(Some(secure))
     }
 
     /// For the one call that exchanges a token for a certificate: the coordinator has to send the root that the token
@@ -87,13 +98,19 @@ impl Connector {
     pub fn joining(token: &JoinToken) -> Self {
         let secure =
             Secure::Joining { authority: token.authority, expected: Expected::Coordinator(token.cluster) };
-        Self { secure: Some(Arc::new(secure)), time: TIME }
+        Self::of(Some(secure))
     }
 
     /// Lets one try take so long instead of 10 seconds.
     #[must_use]
     pub fn within(self, time: Duration) -> Self {
         Self { time, ..self }
+    }
+
+    /// When both certificates of the last connection that was made are good, this side's and the server's; what is sooner
+    /// over counts. None: there was no connection, or one without TLS.
+    pub fn valid(&self) -> Option<Validity> {
+        *self.valid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes one connection.
@@ -103,7 +120,9 @@ impl Connector {
     pub async fn connect(&self, uri: &Uri) -> Result<Outgoing, ConnectError> {
         let target = Target::of(uri)?;
         let late = || ConnectError::Slow { address: target.address(), time: self.time };
-        timeout(self.time, Box::pin(self.try_to(&target))).await.map_err(|_| late())?
+        let made = timeout(self.time, Box::pin(self.try_to(&target))).await.map_err(|_| late())??;
+        *self.valid.lock().unwrap_or_else(PoisonError::into_inner) = made.valid();
+        Ok(made)
     }
 
     async fn try_to(&self, target: &Target) -> Result<Outgoing, ConnectError> {
@@ -131,10 +150,12 @@ impl Secure {
         match self {
             Self::Joining { authority, expected } => {
                 let config = tls::client(Known::Hash(*authority), *expected, None).map_err(failed)?;
-                Ok(Ready { config: Arc::new(config), mine: Mine { expected: expected.name(), valid: None } })
+                let mine = Mine { expected: expected.name(), valid: None };
+                Ok(Ready { config: Arc::new(config), mine, trust: None })
             }
             Self::Trusting { trust, server, config } => {
-                let state = trust.state();
+                // Followed from before the handshake: no revocation is missed.
+                let (follow, state) = (trust.follow(), trust.state());
                 let expected = match *server {
                     Server::Coordinator => Expected::Coordinator(state.cluster),
                     Server::Worker(id) => Expected::Worker(id, state.cluster),
@@ -145,13 +166,13 @@ impl Secure {
                 if let Some((for_state, config)) = last.as_ref()
                     && Arc::ptr_eq(for_state, &state)
                 {
-                    return Ok(Ready { config: config.clone(), mine });
+                    return Ok(Ready { config: config.clone(), mine, trust: Some(follow) });
                 }
                 let known = Known::Roots(state.store.clone(), state.revoked.clone());
                 let made = tls::client(known, expected, state.credentials.as_deref()).map_err(failed)?;
                 let made = Arc::new(made);
                 *last = Some((state, made.clone()));
-                Ok(Ready { config: made, mine })
+                Ok(Ready { config: made, mine, trust: Some(follow) })
             }
         }
     }
@@ -189,7 +210,7 @@ impl Target {
     }
 
     async fn handshake(&self, tcp: TcpStream, ready: Ready) -> Result<Outgoing, ConnectError> {
-        let Ready { config, mine } = ready;
+        let Ready { config, mine, trust } = ready;
         let host = ServerName::try_from(self.host.clone()).map_err(|_| ConnectError::Address {
             given: self.host.clone(),
             problem: "it is neither a host name nor an IP address",
@@ -199,17 +220,24 @@ impl Target {
         if stream.get_ref().1.alpn_protocol() != Some(HTTP2) {
             return Err(ConnectError::NoHttp2 { address: self.address() });
         }
+        let facts = facts(&stream);
         // Our own servers answer at once; others may want to hear more first.
-        let patience = if is_ours(&stream) { TIME } else { PATIENCE };
-        Outgoing::secure(stream, self.address(), mine, patience).await
+        let patience = if facts.as_ref().is_some_and(is_ours) { TIME } else { PATIENCE };
+        let valid = facts.as_ref().map(|facts| facts.validity.sooner(mine.valid));
+        let ending = facts.map(|facts| Ending::of(&self.address(), facts, trust));
+        let made = Outgoing::secure(stream, self.address(), mine, patience).await?;
+        Ok(made.until(valid, ending))
     }
 }
 
-/// Whether the server has a certificate of a cluster's own CA.
-fn is_ours(stream: &TlsStream<TcpStream>) -> bool {
-    let leaf = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let facts = leaf.and_then(certificate::facts);
-    facts.is_some_and(|facts| facts.names.iter().any(|name| Internal::parse(name).is_some()))
+/// What the server's certificate says.
+fn facts(stream: &TlsStream<TcpStream>) -> Option<Facts> {
+    stream.get_ref().1.peer_certificates()?.first().and_then(certificate::facts)
+}
+
+/// Whether it is one of a cluster's own CA.
+fn is_ours(facts: &Facts) -> bool {
+    facts.names.iter().any(|name| Internal::parse(name).is_some())
 }
 
 impl tower::Service<Uri> for Connector {

@@ -10,15 +10,18 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
+use super::ending::Ending;
 use super::error::ConnectError;
 use super::explain::{Mine, explain};
+use crate::certificate::Validity;
 use crate::plaintext::{Answer, PREFACE};
 
 /// More than our own answer to plain text on a port with TLS.
 const FIRST_BYTES: usize = 128;
 
 /// A connection that was made. Where the other side turns out to speak something else, or refuses this side's
-/// certificate after the handshake, reading fails with a [`ConnectError`] within the `io::Error`.
+/// certificate after the handshake, reading fails with a [`ConnectError`] within the `io::Error`. It also ends when the
+/// server's certificate does, or is revoked.
 #[derive(Debug)]
 pub struct Outgoing {
     stream: Stream,
@@ -27,6 +30,8 @@ pub struct Outgoing {
     fresh: bool,
     /// How much of the preface the client is still to write: the other side has it already.
     sent: &'static [u8],
+    valid: Option<Validity>,
+    ending: Option<Ending>,
 }
 
 #[derive(Debug)]
@@ -52,7 +57,7 @@ impl Outgoing {
             Ok(Err(error)) => return Err(ConnectError::Closed { address, cause: Some(error) }),
             Err(_) => {}
         }
-        Ok(Self { stream: Stream::Plain(stream), address, fresh: true, sent: PREFACE })
+        Ok(Self::of(Stream::Plain(stream), address))
     }
 
     /// The same within TLS. With TLS 1.3 a client is done before the server has looked at its certificate; the server's
@@ -72,8 +77,25 @@ impl Outgoing {
             Ok(Err(error)) => return Err(explain(&address, &mine, error)),
             Ok(Ok(false)) | Err(_) => {}
         }
-        let stream = Stream::Secure(Box::new(stream), mine);
-        Ok(Self { stream, address, fresh: true, sent: PREFACE })
+        Ok(Self::of(Stream::Secure(Box::new(stream), mine), address))
+    }
+
+    fn of(stream: Stream, address: String) -> Self {
+        Self { stream, address, fresh: true, sent: PREFACE, valid: None, ending: None }
+    }
+
+    /// The same, which ends at its time. `valid`: when the certificates of both sides are good.
+    pub(super) fn until(self, valid: Option<Validity>, ending: Option<Ending>) -> Self {
+        Self { valid, ending, ..self }
+    }
+
+    /// When the certificates of both sides are good. None: without TLS.
+    pub(super) fn valid(&self) -> Option<Validity> {
+        self.valid
+    }
+
+    fn check_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        self.ending.as_mut().map_or(Ok(()), |ending| ending.check(context))
     }
 
     /// Takes what the other side has already; 0: nothing.
@@ -108,10 +130,11 @@ fn check(answer: Answer, address: &str) -> Result<(), ConnectError> {
 
 impl AsyncRead for Outgoing {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.check_end(context)?;
         let Self { stream, address, fresh, .. } = self.get_mut();
         let before = buffer.filled().len();
         match stream {
@@ -143,6 +166,7 @@ impl AsyncWrite for Outgoing {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.check_end(context)?;
         match self.take_sent(bytes)? {
             0 => self.writer().poll_write(context, bytes),
             taken => Poll::Ready(Ok(taken)),
@@ -154,6 +178,7 @@ impl AsyncWrite for Outgoing {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check_end(context)?;
         let first = slices.iter().find(|slice| !slice.is_empty());
         match first.map_or(Ok(0), |first| self.take_sent(first))? {
             0 => self.writer().poll_write_vectored(context, slices),
@@ -169,6 +194,7 @@ impl AsyncWrite for Outgoing {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check_end(context)?;
         self.writer().poll_flush(context)
     }
 

@@ -1,6 +1,7 @@
 //! Private keys, and requests for certificates of them.
 
 use std::fmt::{self, Debug};
+use std::path::Path;
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::pki_types::pem::PemObject as _;
@@ -8,7 +9,21 @@ use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKey
 use rustls::sign::CertifiedKey;
 
 use super::CredentialsError;
+use crate::files::{self, FileError};
 use crate::roots;
+
+/// The key of somebody who has no certificate of it yet.
+const JOINING: &str = "joining.pem";
+
+fn failed(error: rcgen::Error) -> CredentialsError {
+    CredentialsError::Make(error.to_string())
+}
+
+/// Forgets the key that was kept for tries. Blocks.
+pub(super) fn forget(folder: &Path) -> Result<(), FileError> {
+    let path = folder.join(JOINING);
+    if path.exists() { files::remove(&path) } else { Ok(()) }
+}
 
 /// A private key. Nothing shows it but [`PrivateKey::pem`].
 pub struct PrivateKey(PrivateKeyDer<'static>);
@@ -73,14 +88,36 @@ impl Csr {
     /// # Errors
     /// There are no random bytes.
     pub fn make() -> Result<(PrivateKey, Self), CredentialsError> {
-        let failed = |error: rcgen::Error| CredentialsError::Make(error.to_string());
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
+        let private = PrivateKey(PrivatePkcs8KeyDer::from(key.serialize_der()).into());
+        Ok((private, Self::of(&key)?))
+    }
+
+    /// The same with the key of the last try, if its certificate never came: it is kept in the folder that the credentials
+    /// are to be in, until they are. The coordinator gives who asks again with the same key what it gave before. Blocks.
+    ///
+    /// # Errors
+    /// There are no random bytes, or the key cannot be kept.
+    pub fn kept(folder: &Path) -> Result<(PrivateKey, Self), CredentialsError> {
+        files::make_folder(folder)?;
+        let path = folder.join(JOINING);
+        // One that is damaged is of no use to anybody.
+        if let Some(private) = files::read(&path)?.and_then(|text| PrivateKey::from_pem(&text).ok())
+            && let Ok(key) = KeyPair::from_der_and_sign_algo(&private.0, &PKCS_ECDSA_P256_SHA256)
+        {
+            files::check_private(&path)?;
+            return Ok((private, Self::of(&key)?));
+        }
+        let (private, csr) = Self::make()?;
+        files::write(&path, private.pem().as_bytes())?;
+        Ok((private, csr))
+    }
+
+    fn of(key: &KeyPair) -> Result<Self, CredentialsError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "Ringtune");
-        let csr = params.serialize_request(&key).map_err(failed)?;
-        let private = PrivateKey(PrivatePkcs8KeyDer::from(key.serialize_der()).into());
-        Ok((private, Self(csr.der().clone())))
+        Ok(Self(params.serialize_request(key).map_err(failed)?.der().clone()))
     }
 
     /// What is sent.

@@ -118,7 +118,7 @@ impl Credentials {
         files::write(&folder.join(TRUST), self.roots.pem().as_bytes())?;
         let identity = format!("{}{}", self.key.pem(), self.chain_pem());
         files::write(&folder.join(IDENTITY), identity.as_bytes())?;
-        Ok(())
+        Ok(key::forget(folder)?)
     }
 
     /// Certificates from elsewhere. Who else may read the files is their owner's affair. Blocks.

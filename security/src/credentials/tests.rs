@@ -1,11 +1,34 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::*;
+use crate::authority::Leaf;
 use crate::identity::Role;
 use crate::testing;
+
+#[test]
+fn the_key_of_a_join_is_the_same_until_the_certificate_is_there() {
+    let authority = testing::authority();
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("credentials");
+    let (one, first) = Csr::kept(&folder).unwrap();
+    let (two, second) = Csr::kept(&folder).unwrap();
+    assert_eq!(one.pem(), two.pem());
+    let leaf = Leaf { holder: testing::person(Role::Admin, "anna"), valid_for: Duration::from_secs(60) };
+    let issue = |csr: &Csr| authority.issue(csr.der(), &leaf, SystemTime::now()).unwrap();
+    assert_eq!(issue(&first).key_sha256, issue(&second).key_sha256);
+    let issued = issue(&second);
+    Credentials::new(two, &issued.chain_pem(), authority.roots().clone()).unwrap().store(&folder).unwrap();
+    let (three, third) = Csr::kept(&folder).unwrap();
+    assert_ne!(one.pem(), three.pem());
+    assert_ne!(issue(&first).key_sha256, issue(&third).key_sha256);
+    // What cannot be read is made anew.
+    std::fs::write(folder.join("joining.pem"), "nothing").unwrap();
+    Csr::kept(&folder).unwrap();
+}
 
 #[test]
 fn what_is_stored_is_loaded_again() {

@@ -1,10 +1,13 @@
 //! Revocations, renewals and rotations while connections are open.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use ringtune_security::{Authority, Clients, ConnectError, Connector, Refusal, Role, Server, Trust};
+use ringtune_security::{
+    Authority, Clients, ConnectError, Connector, Credentials, Holder, Refusal, Role, Server, Trust,
+};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
+use uuid::Uuid;
 
 use crate::common::*;
 
@@ -37,6 +40,63 @@ async fn revoking_ends_the_open_connections_of_one_and_of_no_other() {
     ours.revoke(|revoked| revoked.members.extend([(Role::Submitter, "bob".to_owned())]));
     ends(bobs).await;
     until("the connections end", || served.connections.open() == 0).await;
+}
+
+/// Credentials that end in some seconds.
+fn ending(ca: &Authority, holder: Holder) -> Credentials {
+    credentials_at(ca, holder, SystemTime::now() - HOUR + Duration::from_secs(2))
+}
+
+#[tokio::test]
+async fn an_open_connection_ends_with_its_callers_certificate() {
+    let ca = authority();
+    let served = serve(secure(&trust(credentials(&ca, coordinator())), Clients::Optional), limits()).await;
+    let anna = ending(&ca, person("anna"));
+    let annas = held(&served, to_coordinator(anna.clone())).await;
+    let bobs = held(&served, to_coordinator(credentials(&ca, person("bob")))).await;
+    let nobodys = held(&served, anonymous(&ca)).await;
+    ends(annas).await;
+    assert!(anna.validity().is_over(SystemTime::now()), "too soon");
+    served.refused(Refusal::Expired, 1).await;
+    assert!(!bobs.is_finished() && !nobodys.is_finished());
+    until("one connection ends", || served.connections.open() == 2).await;
+}
+
+#[tokio::test]
+async fn an_open_connection_ends_with_its_servers_certificate() {
+    let ca = authority();
+    let ours = trust(ending(&ca, coordinator()));
+    let served = serve(secure(&ours, Clients::Optional), limits()).await;
+    let connector = to_coordinator(credentials(&ca, person("anna")));
+    let annas = held(&served, connector.clone()).await;
+    // Both certificates are known, and the sooner end counts.
+    let servers = ours.credentials().unwrap().validity();
+    assert_eq!(connector.valid(), Some(servers));
+    // The next connection is made with the next certificate, and lives.
+    ours.set_credentials(credentials(&ca, coordinator())).unwrap();
+    let later = held(&served, connector.clone()).await;
+    assert!(connector.valid().unwrap().until > servers.until);
+    let error = ends(annas).await;
+    assert!(error.contains("was closed: its certificate") && error.contains(" ended at 20"), "{error}");
+    assert!(servers.is_over(SystemTime::now()) && !later.is_finished());
+}
+
+#[tokio::test]
+async fn connections_to_a_server_that_is_revoked_end_at_once() {
+    let ca = authority();
+    let [one, two] = [1, 2].map(Uuid::from_u128);
+    let served = |id| {
+        let credentials = credentials(&ca, worker(id));
+        async move { serve(secure(&trust(credentials), Clients::Required), limits()).await }
+    };
+    let (first, second) = (served(one).await, served(two).await);
+    let ours = trust(credentials(&ca, worker(Uuid::from_u128(3))));
+    let to = |id| Connector::to(ours.clone(), Server::Worker(id));
+    let (firsts, seconds) = (held(&first, to(one)).await, held(&second, to(two)).await);
+    ours.revoke(|revoked| revoked.members.extend([(Role::Worker, one.to_string())]));
+    let error = ends(firsts).await;
+    assert!(error.contains("was revoked"), "{error}");
+    assert!(!seconds.is_finished());
 }
 
 #[tokio::test]

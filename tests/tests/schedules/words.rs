@@ -56,6 +56,7 @@ pub(crate) fn held(held: &HeldRank) -> core::HeldRank {
             Some(Fault::Job) => core::Fault::Job,
             Some(Fault::Node) => core::Fault::Node,
             Some(Fault::Checkpoint) => core::Fault::Checkpoint,
+            Some(Fault::Access) => core::Fault::Access,
         },
         step: held.step,
         trouble: held.trouble.as_ref().map(|trouble| core::Trouble {

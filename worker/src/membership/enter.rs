@@ -219,8 +219,10 @@ impl Door<'_> {
     /// Exchanges the token, however long the coordinator is away.
     async fn join(&self, token: &JoinToken) -> Result<Credentials, MembershipError> {
         let refused = |reason| MembershipError::Refused { url: self.url.clone(), reason };
-        // One key for all tries: should an answer be lost, the coordinator can tell that it is the same one who asks.
-        let (key, csr) = Csr::make()?;
+        // One key for all tries, those after a restart too: should an answer be lost, the coordinator can tell that it is
+        // the same one who asks.
+        let folder = self.folder.clone();
+        let (key, csr) = spawn_blocking(move || Csr::kept(&folder)).await??;
         let asking = Asking { key, csr };
         let mut waits = reconnect::waits().build();
         let certified = loop {

@@ -1,5 +1,7 @@
 //! The ring of one epoch, as a rank's work is lent it.
 
+use std::time::SystemTime;
+
 use tracing::debug;
 
 use super::Error;
@@ -23,6 +25,11 @@ impl LentRing {
     /// This rank has left it.
     pub(crate) fn get(&mut self) -> Result<&mut RankRing, Error> {
         self.ring.as_mut().ok_or(Error::Ring(ring::Error::Replaced))
+    }
+
+    /// Whether a certificate of its connections has ended: then it breaks, and nobody is lost.
+    pub(super) fn is_over(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.is_over(SystemTime::now()))
     }
 
     /// Leaves it after the last exchange. All that this rank had to give is given: a neighbour that goes wrong from here

@@ -75,6 +75,12 @@ impl Life {
                 }
                 Err(Error::Ring(ring::Error::Replaced)) if self.can_change_rings() => Without::Changing,
                 Err(error) => match error.trouble().filter(|_| self.can_change_rings()) {
+                    Some(trouble) if self.ring.is_over() => {
+                        let text =
+                            format!("a certificate of the ring's connections has ended: {}", trouble.text);
+                        self.rank.journal.info(text).await;
+                        Without::Changing
+                    }
                     Some(trouble) => Without::Broken(trouble),
                     None => return Err(error),
                 },

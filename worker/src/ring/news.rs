@@ -5,7 +5,8 @@ use ringtune_shared::{ids::Epoch, ring::whole};
 /// What a rank, or any rank of the ring, knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct News {
-    /// The newest epoch of the job's ring: above the ring's own, a newer ring is wanted after this step.
+    /// The newest epoch of the job's ring: above the ring's own, a newer ring is wanted after this step. The coordinator may
+    /// not have made it yet.
     pub newest_epoch: Epoch,
     /// The coordinator has stored the reports of the steps up to this one.
     pub stored_step: u64,

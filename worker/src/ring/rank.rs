@@ -1,6 +1,6 @@
 //! A connected rank: its microbatches, and the exchange of their rows.
 
-use std::{future::Future, ops::Range};
+use std::{future::Future, ops::Range, time::SystemTime};
 
 use ringtune_shared::{
     ring::{Ring, RingError, block_of},
@@ -18,6 +18,8 @@ pub struct RankRing {
     told: News,
     /// What any rank said with the last one.
     heard: News,
+    /// Before its connections' certificates end, the ring is to be formed anew.
+    reconnect_at: Option<SystemTime>,
     /// Holds the place until the end.
     seat: Seat,
 }
@@ -52,7 +54,8 @@ impl Seat {
     pub async fn connect(mut self) -> Result<RankRing, Error> {
         let ring = self.ring().await?;
         let news = News::none(ring.place().epoch);
-        Ok(RankRing { ring, rows: self.rows(), told: news, heard: news, seat: self })
+        let reconnect_at = self.valid().map(|valid| valid.reconnect_at(SystemTime::now()));
+        Ok(RankRing { ring, rows: self.rows(), told: news, heard: news, reconnect_at, seat: self })
     }
 }
 
@@ -85,6 +88,16 @@ impl RankRing {
     /// where they stand, and news with each step.
     pub fn can_reform(&self) -> bool {
         self.seat.protocol() >= REFORMING_RING_PROTOCOL
+    }
+
+    /// Whether it is time to form the ring anew, as a certificate of its connections ends soon.
+    pub fn is_to_reconnect(&self, now: SystemTime) -> bool {
+        self.reconnect_at.is_some_and(|at| at <= now)
+    }
+
+    /// Whether a certificate of its connections has ended, and with it the ring.
+    pub fn is_over(&self, now: SystemTime) -> bool {
+        self.seat.valid().is_some_and(|valid| valid.is_over(now))
     }
 
     /// This goes with the next steps' gathers, until something newer is told.

@@ -2,6 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
+use ringtune_security::Validity;
 use ringtune_shared::ring::{Place, Ring, RingConfig, RingView};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -32,6 +33,8 @@ pub struct Seat {
     rows: usize,
     /// Of RingService, as all members speak it.
     protocol: u32,
+    /// When the certificates of both its connections are good, once there are any.
+    valid: Option<Validity>,
 }
 
 impl Rings {
@@ -47,7 +50,7 @@ impl Rings {
         let place = Place { job: view.job, epoch: view.epoch, rank, world_size: view.world_size() };
         let members = view.members.iter().map(|member| member.worker).collect();
         let registration = self.register(place, members)?;
-        Ok(Seat { registration, view: view.clone(), place, rows, protocol })
+        Ok(Seat { registration, view: view.clone(), place, rows, protocol, valid: None })
     }
 }
 
@@ -62,6 +65,11 @@ impl Seat {
         self.protocol
     }
 
+    /// When the certificates of both its connections are good. None: without TLS, or before there are any.
+    pub(super) fn valid(&self) -> Option<Validity> {
+        self.valid
+    }
+
     /// Dials the next rank and waits for the previous one; what comes back is the exchange alone, which lasts as long as the
     /// seat is held.
     ///
@@ -73,6 +81,7 @@ impl Seat {
             return Ok(Ring::alone(place.job, place.epoch));
         }
         let transport = Box::new(self.transport().await?);
+        self.valid = transport.valid();
         let peer_timeout = self.registration.rings.options().peer_timeout;
         let config = RingConfig {
             pulse_interval: PULSE_INTERVAL.min(peer_timeout / 4),

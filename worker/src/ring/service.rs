@@ -71,6 +71,7 @@ impl RingService for RingServer {
         request: Request<Streaming<ExchangeRequest>>,
     ) -> Result<Response<ExchangeResponse>, Status> {
         let calling = calling(request.extensions())?;
+        let valid = request.extensions().get::<Peer>().and_then(|peer| peer.valid);
         let mut messages = request.into_inner();
         // 1. Who calls, for which place?
         let first = timeout(OPENING_LIMIT, messages.message())
@@ -89,7 +90,7 @@ impl RingService for RingServer {
         check_language(&open)?;
         let seat = self.rings.find(opening).await?;
         // 2. Hand it over, and answer when it has ended.
-        let (stream, ended) = IncomingStream::new(messages, opening.job, self.rings.metrics());
+        let (stream, ended) = IncomingStream::new(messages, opening.job, valid, self.rings.metrics());
         seat.try_send(stream).map_err(|_| {
             Status::failed_precondition("this rank has a stream from the previous one already")
         })?;

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use ringtune_proto::v1::{
     self, ExchangeRequest, exchange_request::Part, ring_service_client::RingServiceClient,
 };
-use ringtune_security::{ConnectError, Connector, Server, Trust};
+use ringtune_security::{ConnectError, Connector, Server, Trust, Validity};
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
     ring::{Frame, LinkBroken, Place, ReceiveHalf, SendHalf, Signal, Transport},
@@ -52,6 +52,12 @@ impl GrpcTransport {
     pub(super) fn new(outgoing: Outgoing, incoming: IncomingStream) -> Self {
         Self { outgoing, incoming }
     }
+
+    /// When the certificates of both connections are good; what is sooner over counts. None: without TLS.
+    pub(super) fn valid(&self) -> Option<Validity> {
+        let (out, into) = (self.outgoing.valid, self.incoming.valid);
+        out.map(|out| out.sooner(into)).or(into)
+    }
 }
 
 impl Transport for GrpcTransport {
@@ -66,6 +72,8 @@ pub(super) struct Outgoing {
     /// Gone once finished.
     messages: Option<mpsc::Sender<ExchangeRequest>>,
     call: JoinHandle<Result<(), Status>>,
+    /// When the certificates of the connection are good.
+    valid: Option<Validity>,
     metrics: Arc<Metrics>,
 }
 
@@ -217,7 +225,8 @@ impl NextRank {
         let call = tokio::spawn(async move {
             RingServiceClient::new(channel).exchange(ReceiverStream::new(queue)).await.map(|_| ())
         });
-        Ok(Outgoing { messages: Some(messages), call, metrics: Arc::clone(&self.metrics) })
+        let (valid, metrics) = (line.connector.valid(), Arc::clone(&self.metrics));
+        Ok(Outgoing { messages: Some(messages), call, valid, metrics })
     }
 }
 
@@ -325,18 +334,22 @@ pub struct IncomingStream {
     finished: bool,
     /// Tells the handler how the stream ended; dropping it says "given up".
     done: Option<oneshot::Sender<()>>,
+    /// When the caller's certificate is good.
+    valid: Option<Validity>,
     metrics: Arc<Metrics>,
 }
 
 impl IncomingStream {
-    /// A stream whose opening has been read, and what tells the handler that it may answer.
+    /// A stream whose opening has been read, and what tells the handler that it may answer. `valid`: when the caller's
+    /// certificate is good.
     pub(super) fn new(
         messages: Streaming<ExchangeRequest>,
         job: JobId,
+        valid: Option<Validity>,
         metrics: Arc<Metrics>,
     ) -> (Self, oneshot::Receiver<()>) {
         let (done, ended) = oneshot::channel();
-        (Self { messages, job, finished: false, done: Some(done), metrics }, ended)
+        (Self { messages, job, finished: false, done: Some(done), valid, metrics }, ended)
     }
 
     fn signal(&self, part: Option<Part>) -> Result<Option<Signal>, LinkBroken> {

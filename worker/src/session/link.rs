@@ -1,13 +1,14 @@
 //! One connection after the other to the coordinator's WorkerService: dial, hello, welcome, then messages both
-//! ways until it breaks; and again, with growing waits, for ever.
+//! ways until it breaks; and again, with growing waits, for ever. Before a certificate of its connection ends, a session
+//! is opened over another one, and the old one goes when that stands.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use backon::BackoffBuilder as _;
 use ringtune_proto::v1::{
     self, session_response::Message as Down, worker_service_client::WorkerServiceClient,
 };
-use ringtune_security::ConnectError;
+use ringtune_security::{ConnectError, Connector, Validity};
 use ringtune_shared::{
     ids::WorkerId,
     version::{self, Dialect, Misfit, ProtocolRange, RE_FORM, Side, WORKER_FEATURES, WORKER_PROTOCOLS},
@@ -31,6 +32,8 @@ const GOOD_SESSION: Duration = Duration::from_secs(10);
 const WAIT_AFTER_MISMATCH: Duration = Duration::from_secs(30);
 /// For the connection, and again for the welcome.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the clock is not looked at, by which a connection's certificates end.
+const LONGEST_LOOK: Duration = Duration::from_secs(600);
 /// Messages on their way up, and down.
 const QUEUED_MESSAGES: usize = 256;
 
@@ -123,16 +126,73 @@ pub(super) async fn keep(
     }
 }
 
+/// A session that stands.
+struct Opened {
+    up: mpsc::Sender<v1::SessionRequest>,
+    welcome: v1::Welcome,
+    down: Streaming<v1::SessionResponse>,
+    /// When the certificates of its connection are good.
+    valid: Option<Validity>,
+}
+
 async fn one_session(
     options: &LinkOptions,
     held: &watch::Receiver<Vec<v1::HeldRank>>,
     events: &mpsc::Sender<LinkEvent>,
 ) -> Ended {
-    let held = held.borrow().clone();
-    let (up, welcome, mut down) = match open(options, held).await {
+    let mut opened = match open(options, held).await {
         Ok(opened) => opened,
         Err(ended) => return ended,
     };
+    loop {
+        let Opened { up, welcome, mut down, valid } = opened;
+        if let Err(ended) = announce(options, events, (up, welcome)).await {
+            return ended;
+        }
+        opened = loop {
+            tokio::select! {
+                ended = hear(options, events, &mut down) => return ended,
+                () = time_to_reopen(valid) => {}
+            }
+            let mut next = std::pin::pin!(open(options, held));
+            // The coordinator lets the present session go as it welcomes the next one, and says again what may have been on
+            // its way. Which of the two is heard first is chance.
+            let next = tokio::select! {
+                next = &mut next => next,
+                ended = hear(options, events, &mut down) => match next.await {
+                    Ok(next) => break next,
+                    Err(_) => return ended,
+                },
+            };
+            match next {
+                Ok(next) => break next,
+                Err(Ended::Broken(reason) | Ended::Refused(reason) | Ended::Disowned(reason)) => {
+                    warn!(coordinator = options.url, reason, "the session is not opened anew yet");
+                }
+            }
+        };
+    }
+}
+
+/// Waits until the certificates of a session's connection end soon. Never, once they have ended: the other side closes it.
+async fn time_to_reopen(valid: Option<Validity>) {
+    let Some(valid) = valid else { return std::future::pending().await };
+    let at = valid.reconnect_at(SystemTime::now());
+    loop {
+        let now = SystemTime::now();
+        match at.duration_since(now) {
+            _ if valid.is_over(now) => return std::future::pending().await,
+            Ok(left) if !left.is_zero() => tokio::time::sleep(left.min(LONGEST_LOOK)).await,
+            _ => return,
+        }
+    }
+}
+
+async fn announce(
+    options: &LinkOptions,
+    events: &mpsc::Sender<LinkEvent>,
+    (up, welcome): (mpsc::Sender<v1::SessionRequest>, v1::Welcome),
+) -> Result<(), Ended> {
     info!(
         coordinator = options.url,
         version = welcome.coordinator_version,
@@ -144,17 +204,25 @@ async fn one_session(
     );
     let heartbeat = Duration::from_secs_f64(welcome.heartbeat_seconds.clamp(0.05, 60.0));
     let re_forms = welcome.features.iter().any(|feature| feature == RE_FORM);
-    if events.send(LinkEvent::Up { up, heartbeat, re_forms }).await.is_err() {
-        return Ended::Broken("this worker is ending".to_owned());
-    }
+    let ending = |_| Ended::Broken("this worker is ending".to_owned());
+    events.send(LinkEvent::Up { up, heartbeat, re_forms }).await.map_err(ending)
+}
+
+/// Passes on what the coordinator says, until the session ends. Nothing is lost when this is dropped.
+async fn hear(
+    options: &LinkOptions,
+    events: &mpsc::Sender<LinkEvent>,
+    down: &mut Streaming<v1::SessionResponse>,
+) -> Ended {
     loop {
+        let Ok(room) = events.reserve().await else {
+            return Ended::Broken("this worker is ending".to_owned());
+        };
         match down.message().await {
             Ok(Some(v1::SessionResponse { message: Some(Down::Trust(trust)) })) => follow(options, &trust),
             Ok(Some(message)) => {
                 debug!(?message, "from the coordinator");
-                if events.send(LinkEvent::Message(Box::new(message))).await.is_err() {
-                    return Ended::Broken("this worker is ending".to_owned());
-                }
+                room.send(LinkEvent::Message(Box::new(message)));
             }
             Ok(None) => return Ended::Broken("the coordinator closed the session".to_owned()),
             Err(status) => return ended(&status),
@@ -174,18 +242,17 @@ fn follow(options: &LinkOptions, said: &v1::Trust) {
     }
 }
 
-type Opened = (mpsc::Sender<v1::SessionRequest>, v1::Welcome, Streaming<v1::SessionResponse>);
-
-async fn open(options: &LinkOptions, held: Vec<v1::HeldRank>) -> Result<Opened, Ended> {
+async fn open(options: &LinkOptions, held: &watch::Receiver<Vec<v1::HeldRank>>) -> Result<Opened, Ended> {
     let broken = |reason: String| Ended::Broken(reason);
     // 1. A connection that notices a dead peer by itself.
+    let connector: Connector = connector(options.following.as_ref().map(Following::trust));
     let channel = Endpoint::from_shared(options.url.clone())
         .map_err(|error| broken(error_chain(&error)))?
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(Duration::from_secs(5))
         .keep_alive_timeout(Duration::from_secs(10))
         .keep_alive_while_idle(true)
-        .connect_with_connector(connector(options.following.as_ref().map(Following::trust)))
+        .connect_with_connector(connector.clone())
         .await
         .map_err(|error| no_connection(&error))?;
     // 2. Hello goes first.
@@ -196,7 +263,7 @@ async fn open(options: &LinkOptions, held: Vec<v1::HeldRank>) -> Result<Opened, 
         host_name: options.host_name.clone(),
         address: options.address.clone(),
         capabilities: Some(options.capabilities.clone()),
-        held,
+        held: held.borrow().clone(),
         protocol_max: WORKER_PROTOCOLS.max,
         protocol_min: WORKER_PROTOCOLS.min,
         features: WORKER_FEATURES.map(str::to_owned).to_vec(),
@@ -220,7 +287,7 @@ async fn open(options: &LinkOptions, held: Vec<v1::HeldRank>) -> Result<Opened, 
         .await
         .map_err(|_| broken(format!("no welcome within {} s", CONNECT_TIMEOUT.as_secs())))??;
     check_welcome(&welcome).map_err(|misfit| Ended::Refused(misfit.to_string()))?;
-    Ok((up, welcome, down))
+    Ok(Opened { up, welcome, down, valid: connector.valid() })
 }
 
 /// That the coordinator chose a protocol that this worker speaks. One that chose none knows nothing of choosing.

@@ -295,6 +295,7 @@ fn fault(fault: Option<Fault>) -> v1::RankFault {
         Some(Fault::Job) => v1::RankFault::Job,
         Some(Fault::Node) => v1::RankFault::Node,
         Some(Fault::Checkpoint) => v1::RankFault::Checkpoint,
+        Some(Fault::Access) => v1::RankFault::Access,
     }
 }
 

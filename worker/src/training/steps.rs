@@ -4,10 +4,11 @@ use std::{
     collections::VecDeque,
     future::{self, Future},
     sync::Arc,
+    time::SystemTime,
 };
 
 use ringtune_shared::{
-    ids::ContentHash,
+    ids::{ContentHash, Epoch},
     ring::{RingError, Standing},
 };
 
@@ -209,7 +210,7 @@ impl<T: Trainee> Training<T> {
         let epoch = rank.assignment.ring.epoch;
         while !self.is_over() {
             let step = self.step() + 1;
-            ring.tell(self.news(rank, orders));
+            ring.tell(self.news(rank, orders, ring));
             let taken = tokio::select! {
                 taken = take_step(&mut self.trainee, rank, step, ring) => taken?,
                 error = upload_failure(&mut self.files) => return Err(error),
@@ -230,11 +231,14 @@ impl<T: Trainee> Training<T> {
     }
 
     /// What this rank knows of the job.
-    fn news(&self, rank: &Rank, orders: &Orders) -> News {
+    fn news(&self, rank: &Rank, orders: &Orders, ring: &RankRing) -> News {
         let orders = orders.borrow();
         let epoch = rank.assignment.ring.epoch;
+        // Nobody's ring is lost with the certificates of its connections: all leave it before, after the same step.
+        let wanted = rank.assignment.re_forms && ring.is_to_reconnect(SystemTime::now());
+        let without = if wanted { Epoch(epoch.0 + 1) } else { epoch };
         News {
-            newest_epoch: orders.ring_after(epoch).map_or(epoch, |ring| ring.view.epoch),
+            newest_epoch: orders.ring_after(epoch).map_or(without, |ring| ring.view.epoch),
             stored_step: orders.stored_step.max(self.stored_step),
         }
     }

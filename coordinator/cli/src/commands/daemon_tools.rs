@@ -6,6 +6,7 @@ use crate::{
     arguments::PassedOnArguments,
     client::CoordinatorUrl,
     cluster::{WORKER, find_program},
+    credentials::{Environment, Places},
     error::Error,
 };
 
@@ -19,18 +20,34 @@ pub(super) fn pipeline(arguments: PassedOnArguments) -> Result<(), Error> {
     become_worker("pipeline", arguments.arguments)
 }
 
-/// Becomes `ringtune-worker doctor`, which checks the coordinator of RINGTUNE_COORDINATOR if there is one.
+/// Becomes `ringtune-worker doctor`, which checks the coordinator of RINGTUNE_COORDINATOR or of the last login, if there is
+/// one.
 pub(super) fn doctor(arguments: PassedOnArguments) -> Result<(), Error> {
-    let coordinator = std::env::var("RINGTUNE_COORDINATOR").ok().filter(|url| !url.is_empty());
-    become_worker("doctor", with_coordinator(arguments.arguments, coordinator.as_deref())?)
+    let named = std::env::var("RINGTUNE_COORDINATOR").ok().filter(|url| !url.is_empty());
+    become_worker("doctor", with_coordinator(arguments.arguments, named.as_deref(), &Environment::read())?)
 }
 
-/// The worker does not read RINGTUNE_COORDINATOR: it gets a flag, unless it has one already.
-fn with_coordinator(mut arguments: Vec<OsString>, coordinator: Option<&str>) -> Result<Vec<OsString>, Error> {
+/// The worker reads neither RINGTUNE_COORDINATOR nor logins: it gets a flag, unless it has one already.
+fn with_coordinator(
+    mut arguments: Vec<OsString>,
+    named: Option<&str>,
+    environment: &Environment,
+) -> Result<Vec<OsString>, Error> {
     let given = arguments.iter().any(|argument| argument.to_string_lossy().starts_with("--coordinator"));
-    if let Some(url) = coordinator.filter(|_| !given) {
-        let url: CoordinatorUrl =
-            url.parse().map_err(|error| Error::Usage(format!("RINGTUNE_COORDINATOR: {error}")))?;
+    if given {
+        return Ok(arguments);
+    }
+    let url: Option<CoordinatorUrl> = match named {
+        Some(url) => {
+            Some(url.parse().map_err(|error| Error::Usage(format!("RINGTUNE_COORDINATOR: {error}")))?)
+        }
+        // Without a home there are no logins.
+        None => match Places::of(environment) {
+            Ok(places) => places.default_coordinator()?,
+            Err(_) => None,
+        },
+    };
+    if let Some(url) = url {
         arguments.push("--coordinator".into());
         arguments.push(url.to_string().into());
     }
@@ -50,10 +67,26 @@ mod tests {
 
     #[test]
     fn the_environment_does_not_override_a_flag() {
-        let with = |arguments: Vec<OsString>| with_coordinator(arguments, Some("node"));
+        let nowhere = Environment::default();
+        let with = |arguments: Vec<OsString>| with_coordinator(arguments, Some("node"), &nowhere);
         assert_eq!(with(Vec::new()).expect("valid"), ["--coordinator", "https://node:7070"]);
         assert_eq!(with(vec!["--coordinator=x".into()]).expect("valid"), ["--coordinator=x"]);
-        assert!(with_coordinator(Vec::new(), None).expect("valid").is_empty());
-        assert!(with_coordinator(Vec::new(), Some("ftp://node")).is_err());
+        assert!(with_coordinator(Vec::new(), None, &nowhere).expect("valid").is_empty());
+        assert!(with_coordinator(Vec::new(), Some("ftp://node"), &nowhere).is_err());
+    }
+
+    #[test]
+    fn the_coordinator_of_the_last_login_is_the_default() {
+        let home = tempfile::tempdir().expect("a folder");
+        let environment = Environment { home: Some(home.path().into()), ..Environment::default() };
+        let places = Places::of(&environment).expect("there is a home");
+        assert!(with_coordinator(Vec::new(), None, &environment).expect("valid").is_empty());
+        let url = "https://far:7070".parse().expect("a URL");
+        std::fs::create_dir_all(places.login(&url)).expect("a folder");
+        places.set_default(&url).expect("written");
+        let found = with_coordinator(Vec::new(), None, &environment).expect("valid");
+        assert_eq!(found, ["--coordinator", "https://far:7070"]);
+        let named = with_coordinator(Vec::new(), Some("node"), &environment).expect("valid");
+        assert_eq!(named, ["--coordinator", "https://node:7070"]);
     }
 }

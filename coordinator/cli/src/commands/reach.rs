@@ -7,7 +7,7 @@ use ringtune_security::{ConnectError, Connector, Server};
 use crate::{
     client::{Bearer, Client, CoordinatorUrl, probe},
     common_arguments::CoordinatorArguments,
-    credentials::{AccessError, Choice, Environment, Found, Given, choose, is_due, renew},
+    credentials::{AccessError, Choice, Environment, Found, Given, choose, is_due, keep, renew},
     error::Error,
     output::remark,
 };
@@ -25,7 +25,8 @@ pub(super) async fn client_of(arguments: &CoordinatorArguments) -> Result<Client
     Ok(reach(arguments).await?.client)
 }
 
-/// The same with how it is reached. Gets the next certificate if it is time; warns where nothing is encrypted.
+/// The same with how it is reached. Gets the next certificate if it is time, and while the command runs; warns where
+/// nothing is encrypted.
 pub(super) async fn reach(arguments: &CoordinatorArguments) -> Result<Reached, Error> {
     let reached = Box::pin(begin(arguments)).await?;
     if let Some(found) = &reached.found
@@ -38,17 +39,17 @@ pub(super) async fn reach(arguments: &CoordinatorArguments) -> Result<Reached, E
             Err(error) => remark(&format!("warning: your certificate ends soon: {error}")),
         }
     }
+    if let Some(found) = &reached.found {
+        tokio::spawn(keep(reached.client.clone(), found.clone()));
+    }
     Ok(reached)
 }
 
 /// The same without a renewal.
 pub(super) async fn begin(arguments: &CoordinatorArguments) -> Result<Reached, Error> {
     let named = arguments.coordinator.clone();
-    let given = Given {
-        credentials: arguments.credentials.clone(),
-        ca: arguments.ca.clone(),
-        environment: Environment::read(),
-    };
+    let given =
+        Given { credentials: arguments.credentials(), ca: arguments.ca(), environment: Environment::read() };
     let chosen = blocking(move || choose(named.as_ref(), &given)).await?;
     match chosen {
         Choice::Open(url) => Ok(open(url)),

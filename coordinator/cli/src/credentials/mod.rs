@@ -16,7 +16,7 @@ pub use choose::{Choice, choose};
 pub use find::{Found, Source, find};
 pub use input::read_join_token;
 pub use places::Places;
-pub use renew::{is_due, made_of, renew};
+pub use renew::{is_due, keep, made_of, renew};
 
 /// Credentials that are missing or cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -212,6 +212,32 @@ fn a_certificate_is_renewed_in_its_last_third_by_whoever_keeps_it() {
 }
 
 #[tokio::test]
+async fn a_long_command_goes_on_with_the_certificate_that_another_one_got() {
+    let world = World::new();
+    let folder = world.path("kept");
+    let old = world.credentials("ada", SystemTime::now() - HOUR * 3 / 4);
+    for source in [Source::Admin, Source::Folder, Source::Login] {
+        let trust = ringtune_security::Trust::of(old.clone()).expect("of this cluster");
+        let found = Found { trust: trust.clone(), token: None, source: source(folder.clone()) };
+        // Somebody else's does not do.
+        world.store("bob", &folder);
+        // Nobody answers there.
+        let client = crate::client::Client::new(&"http://127.0.0.1:1".parse().expect("a URL"));
+        let keeping = tokio::spawn(keep(client, found));
+        let next = world.credentials("ada", SystemTime::now());
+        next.store(&folder).expect("stored");
+        let taken = async {
+            while trust.credentials().is_none_or(|now| now.serial() != next.serial()) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), taken).await.expect("it is taken");
+        assert_eq!(trust.credentials().expect("there are some").identity().expect("a name").name, "ada");
+        keeping.abort();
+    }
+}
+
+#[tokio::test]
 async fn a_token_is_read_from_a_file_or_the_environment() {
     let place = tempfile::tempdir().expect("folder");
     let file = place.path().join("token");

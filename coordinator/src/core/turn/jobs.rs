@@ -1,5 +1,6 @@
 //! What users ask for: create and cancel.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ringtune_shared::ids::JobId;
@@ -70,6 +71,7 @@ impl Turn<'_> {
             stop: None,
             checkpoint: None,
             verification,
+            refused_by: BTreeSet::new(),
             waits_behind: false,
         };
         // What it waits for at first. Later on that is computed when somebody asks.

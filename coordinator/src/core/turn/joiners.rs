@@ -1,5 +1,7 @@
 //! Workers that prepare for a job while it runs.
 
+use std::collections::BTreeSet;
+
 use ringtune_shared::ids::{JobId, WorkerId};
 
 use super::Turn;
@@ -8,6 +10,7 @@ use crate::core::cluster::Want;
 use crate::core::effect::Down;
 use crate::core::input::HeldRank;
 use crate::core::job::{Joiner, Member, Phase, Ring};
+use crate::core::loss::Loss;
 use crate::core::record::{EventBody, LogLevel};
 use crate::core::time::Time;
 
@@ -16,14 +19,26 @@ impl Turn<'_> {
     pub(super) fn find_joiners(&mut self, want: Want) {
         let classes: Vec<String> = self.cluster.pool.free_classes().map(str::to_owned).collect();
         for class in classes {
-            while let Some(worker) = self.cluster.pool.spare_of(&class) {
+            let mut refused = BTreeSet::new();
+            while let Some(worker) = self.cluster.pool.spare_of(&class, &refused) {
                 let may_join = |id: &JobId| {
                     self.cluster.jobs.get(id).is_some_and(|job| {
                         job.stop.is_none() && (want == Want::Spare || is_worth_a_member(job))
                     })
                 };
-                let Some(job) = self.cluster.short.of_class(&class, want).find(may_join) else { break };
-                self.add_joiner(job, worker);
+                let takes = |id: &JobId| {
+                    self.cluster.jobs.get(id).is_some_and(|job| !job.refused_by.contains(&worker))
+                };
+                let mut short = self.cluster.short.of_class(&class, want).filter(may_join).peekable();
+                if short.peek().is_none() {
+                    break;
+                }
+                let found = short.find(takes);
+                drop(short);
+                match found {
+                    Some(job) => self.add_joiner(job, worker),
+                    None => drop(refused.insert(worker)),
+                }
             }
         }
     }
@@ -55,7 +70,10 @@ impl Turn<'_> {
         let host = known.member.host_name;
         match held.phase {
             Phase::Failed => {
-                self.let_rest(worker);
+                match Loss::RankFailed(held.fault).is_refusal() {
+                    true => self.note_refusal(id, worker),
+                    false => self.let_rest(worker),
+                }
                 self.drop_joiner(id, worker, &format!("{host} cannot join the ring: {}", held.reason));
             }
             Phase::Stopped => self.drop_joiner(id, worker, &format!("{host} does not join the ring")),

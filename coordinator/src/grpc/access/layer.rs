@@ -10,14 +10,14 @@ use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
 use http_body::{Frame, SizeHint};
-use ringtune_security::{Caller as Seen, Peer};
+use ringtune_security::{Caller as Seen, Peer, Validity};
 use tonic::body::Body;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
 use tower::Service;
 
 use crate::access::table::{self, Who};
-use crate::access::{Access, Audit, Call, Caller, Denied, Identified, TokenWatch, decide};
+use crate::access::{Access, Audit, Call, Caller, Identified, TokenWatch, decide};
 use crate::grpc::status::{self, FailedRequest};
 use crate::metrics::code_name;
 
@@ -71,9 +71,10 @@ where
         }
         // Of whom the connection says nothing nothing is known.
         let seen = peer.map_or(Seen::Anonymous, |peer| peer.caller.clone());
+        let valid = peer.and_then(|peer| peer.valid);
         let ready = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, ready);
-        Box::pin(guarded(inner, self.access.clone(), request, seen, address))
+        Box::pin(guarded(inner, self.access.clone(), request, (seen, valid), address))
     }
 }
 
@@ -86,7 +87,7 @@ async fn guarded<S>(
     mut inner: S,
     access: Access,
     mut request: Request<Body>,
-    seen: Seen,
+    (seen, valid): (Seen, Option<Validity>),
     address: SocketAddr,
 ) -> Result<Response<Body>, S::Error>
 where
@@ -121,19 +122,19 @@ where
         }
         return Ok(status.into_http());
     }
-    // 3. They do, as long as their token is good.
+    // 3. They do, as long as their token or certificate is good.
+    let mut over = over(identified.watch, valid, &call);
     request.extensions_mut().insert(call);
-    let mut over = identified.watch.map(|watch| Box::pin(TokenWatch::over(watch)) as Over);
     let mut noted = Noted { audit, code: CANCELLED };
     let response = match &mut over {
         None => inner.call(request).await?,
         Some(over) => tokio::select! {
-            response = inner.call(request) => response?,
-            denied = over => {
-                let status = status::denied(&denied);
+            biased;
+            status = over => {
                 noted.code = status.code() as i32;
                 return Ok(status.into_http());
             }
+            response = inner.call(request) => response?,
         },
     };
     noted.take_status(response.headers());
@@ -153,7 +154,19 @@ fn bearer(headers: &HeaderMap) -> Option<String> {
     Some(token.trim().to_owned())
 }
 
-type Over = Pin<Box<dyn Future<Output = Denied> + Send>>;
+type Over = Pin<Box<dyn Future<Output = Status> + Send>>;
+
+/// The end of what shows who makes a call.
+fn over(token: Option<TokenWatch>, valid: Option<Validity>, call: &Call) -> Option<Over> {
+    if let Some(watch) = token {
+        return Some(Box::pin(async { status::denied(&watch.over().await) }));
+    }
+    let (known, valid) = (call.caller().known()?.to_string(), valid?);
+    Some(Box::pin(async move {
+        valid.over().await;
+        status::certificate_over(&known, valid.until)
+    }))
+}
 
 /// Writes the audit log's line when it is dropped.
 struct Noted {
@@ -176,7 +189,7 @@ impl Drop for Noted {
     }
 }
 
-/// An answer that ends when its caller's token does, and notes how it ended.
+/// An answer that ends when its caller's token or certificate does, and notes how it ended.
 struct GuardedBody {
     inner: Body,
     over: Option<Over>,
@@ -196,10 +209,9 @@ impl http_body::Body for GuardedBody {
             return Poll::Ready(None);
         }
         if let Some(over) = &mut self.over
-            && let Poll::Ready(denied) = over.as_mut().poll(context)
+            && let Poll::Ready(status) = over.as_mut().poll(context)
         {
             self.ended = true;
-            let status = status::denied(&denied);
             let mut trailers = HeaderMap::new();
             self.noted.code = status.code() as i32;
             return Poll::Ready(Some(status.add_header(&mut trailers).map(|()| Frame::trailers(trailers))));

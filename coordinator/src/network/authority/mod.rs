@@ -256,7 +256,7 @@ impl Pki {
             }
             Source::Own(authority, own) => {
                 let authority = lock(authority);
-                let admin_until = keep_admin(&authority, own, &trust.revoked(), (*life, now))?;
+                // What needs no disk comes first: a slow one is not to cost the ports their certificate.
                 let valid = trust.credentials().map(|credentials| credentials.validity());
                 let until = match valid.filter(|valid| !is_due(*valid, now)) {
                     Some(valid) => valid.renew_at(),
@@ -267,6 +267,7 @@ impl Pki {
                         until
                     }
                 };
+                let admin_until = keep_admin(&authority, own, &trust.revoked(), (*life, now))?;
                 Ok(until.min(admin_until))
             }
         }

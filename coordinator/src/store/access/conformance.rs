@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ringtune_security::{Role, Secret, TokenId};
 
-use super::{AccessStore, CertificateRecord, Joined, NewestFirst, TokenKind, TokenRecord};
+use super::{AccessStore, CertificateRecord, Joined, MOST_REPEATS, NewestFirst, TokenKind, TokenRecord};
 use crate::core::Time;
 
 const HOUR: i64 = 3_600_000;
@@ -18,6 +18,7 @@ pub(crate) async fn run(store: &dyn AccessStore) {
     who_was_revoked_needs_a_newer_token(store).await;
     a_revoked_certificate_is_not_renewed(store).await;
     roots_know_who_depends_on_them(store).await;
+    who_asks_again_by_the_same_key_gets_another_certificate(store).await;
     what_has_expired_goes(store).await;
 }
 
@@ -41,8 +42,10 @@ pub(crate) fn token(number: u8, kind: TokenKind, role: Role, name: &str) -> Toke
 fn certificate(number: u8, role: Role, name: &str) -> CertificateRecord {
     let created = Time(i64::from(number) * HOUR);
     let serial = format!("{number:032x}");
-    let expires = created.plus(100 * HOUR);
-    CertificateRecord { serial, role, name: name.to_owned(), created, expires, root: 1, revoked: None }
+    let (expires, name) = (created.plus(100 * HOUR), name.to_owned());
+    // Each of another key.
+    let key_sha256 = [number; 32];
+    CertificateRecord { serial, role, name, created, expires, root: 1, revoked: None, key_sha256 }
 }
 
 fn page(now: i64, limit: u32) -> NewestFirst {
@@ -117,6 +120,45 @@ async fn a_worker_has_one_certificate_at_a_time(store: &dyn AccessStore) {
     assert!(revoked.serials.contains(&first.serial) && !revoked.serials.contains(&second.serial));
     let kept = store.certificate(&first.serial).await.expect("look").expect("there");
     assert_eq!(kept, CertificateRecord { revoked: Some(Time(14 * HOUR)), ..first });
+}
+
+async fn who_asks_again_by_the_same_key_gets_another_certificate(store: &dyn AccessStore) {
+    let worker = "0193f2a4-5b6c-7d8e-9f00-0000000000aa";
+    let once = token(60, TokenKind::Join, Role::Worker, "");
+    let other = token(61, TokenKind::Join, Role::Worker, "");
+    for one in [&once, &other] {
+        assert!(store.add_token(one, 9).await.expect("add"));
+    }
+    let at = |number: u8, name: &str| CertificateRecord {
+        key_sha256: [62; 32],
+        created: Time(62 * HOUR),
+        root: 50,
+        ..certificate(number, Role::Worker, name)
+    };
+    let join = async |id, one: &CertificateRecord| store.join(id, one).await.expect("join");
+    let first = at(62, worker);
+    assert_eq!(join(once.id, &first).await, Joined::Done);
+    // The answer was lost.
+    assert_eq!(join(once.id, &at(63, worker)).await, Joined::Done);
+    assert_eq!(store.token(once.id).await.expect("look").expect("there").uses_left, 0);
+    let in_use = store.in_use(Time(63 * HOUR)).await.expect("count");
+    assert_eq!(in_use.get(&50), Some(&1), "the one that was lost is not");
+    // With another key, as another worker, or with another token it is another one that asks.
+    let stranger = CertificateRecord { key_sha256: [99; 32], ..at(64, worker) };
+    assert_eq!(join(once.id, &stranger).await, Joined::NoToken);
+    assert_eq!(join(other.id, &stranger).await, Joined::Held(at(63, worker).expires));
+    assert_eq!(join(once.id, &at(64, "0193f2a4-5b6c-7d8e-9f00-0000000000bb")).await, Joined::NoToken);
+    assert_eq!(join(other.id, &at(64, worker)).await, Joined::Held(at(63, worker).expires));
+    // Not for ever: no more than so many, and not once it was revoked.
+    for number in 2..MOST_REPEATS {
+        let serial = format!("aa{number:030x}");
+        assert_eq!(join(once.id, &CertificateRecord { serial, ..at(65, worker) }).await, Joined::Done);
+    }
+    assert_eq!(join(once.id, &at(64, worker)).await, Joined::NoToken);
+    let late = CertificateRecord { created: once.expires, ..at(64, worker) };
+    assert_eq!(join(once.id, &late).await, Joined::NoToken);
+    store.revoke_member(Role::Worker, worker, Time(64 * HOUR), 9).await.expect("revoke");
+    assert_eq!(join(once.id, &at(64, worker)).await, Joined::NoToken);
 }
 
 async fn who_was_revoked_needs_a_newer_token(store: &dyn AccessStore) {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use ringtune_security::{Revoked, Role, TokenId};
 
-use super::{AccessStore, CertificateRecord, Joined, NewestFirst, TokenKind, TokenRecord};
+use super::{AccessStore, CertificateRecord, Joined, MOST_REPEATS, NewestFirst, TokenKind, TokenRecord};
 use crate::core::Time;
 use crate::store::Error;
 
@@ -23,6 +23,8 @@ struct Tables {
     certificates: BTreeMap<String, CertificateRecord>,
     /// Serial numbers of those that were renewed.
     replaced: BTreeSet<String>,
+    /// For which token each was given.
+    given_for: BTreeMap<String, TokenId>,
     members: BTreeMap<(Role, String), Time>,
     serials: BTreeSet<String>,
 }
@@ -84,16 +86,28 @@ impl AccessStore for MemoryAccessStore {
     async fn join(&self, token: TokenId, new: &CertificateRecord) -> Result<Joined, Error> {
         let mut tables = self.tables();
         let token = tables.tokens.get(&token).filter(|one| one.kind == TokenKind::Join);
-        let Some(token) = token.filter(|one| one.is_good(new.created)).cloned() else {
+        let Some(token) = token.filter(|one| one.expires > new.created).cloned() else {
             return Ok(Joined::NoToken);
         };
+        let before = tables.certificates.values().filter(|one| {
+            (one.role, &one.name, one.key_sha256) == (new.role, &new.name, new.key_sha256)
+                && tables.given_for.get(&one.serial) == Some(&token.id)
+                && one.revoked.is_none()
+                && one.expires > new.created
+        });
+        let before: Vec<String> = before.map(|one| one.serial.clone()).collect();
+        let again = (1..MOST_REPEATS as usize).contains(&before.len());
+        if !again && token.uses_left == 0 {
+            return Ok(Joined::NoToken);
+        }
         let held = tables.certificates.values().filter(|one| {
             one.role == Role::Worker
                 && one.name == new.name
                 && one.revoked.is_none()
                 && one.expires > new.created
         });
-        if let Some(until) = held.map(|one| one.expires).max().filter(|_| new.role == Role::Worker) {
+        let until = held.map(|one| one.expires).max();
+        if let Some(until) = until.filter(|_| new.role == Role::Worker && !again) {
             return Ok(Joined::Held(until));
         }
         let member = (new.role, new.name.clone());
@@ -101,7 +115,10 @@ impl AccessStore for MemoryAccessStore {
             return Ok(Joined::Revoked(*since));
         }
         tables.members.remove(&member);
-        tables.tokens.insert(token.id, TokenRecord { uses_left: token.uses_left - 1, ..token });
+        tables.replaced.extend(before);
+        tables.given_for.insert(new.serial.clone(), token.id);
+        let uses_left = token.uses_left - u32::from(!again);
+        tables.tokens.insert(token.id, TokenRecord { uses_left, ..token });
         tables.certificates.insert(new.serial.clone(), new.clone());
         Ok(Joined::Done)
     }

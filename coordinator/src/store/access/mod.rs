@@ -84,7 +84,12 @@ pub struct CertificateRecord {
     pub root: u32,
     /// Since when it is revoked.
     pub revoked: Option<Time>,
+    /// Of its public key.
+    pub key_sha256: [u8; 32],
 }
+
+/// How many certificates one key gets for one token.
+pub const MOST_REPEATS: u32 = 20;
 
 /// What became of a try to join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +132,9 @@ pub trait AccessStore: Send + Sync + 'static {
 
     /// Takes one use of a join token for a certificate, and stores that: both or nothing. A person whose name was revoked
     /// before the token was made is let in again.
+    ///
+    /// Who joined with this token by this key already, and has the certificate still, gets another one without a use of the
+    /// token, at most [`MOST_REPEATS`] times: the answer may have been lost.
     async fn join(&self, token: TokenId, certificate: &CertificateRecord) -> Result<Joined, Error>;
 
     /// Stores the certificate that a member got for the one with the serial number `old`, unless it was revoked.

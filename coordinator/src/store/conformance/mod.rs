@@ -2,6 +2,7 @@
 
 mod contents;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ringtune_shared::checkpoint::{Numerics, Resumed};
@@ -69,6 +70,7 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         stop: None,
         checkpoint: None,
         verification: None,
+        refused_by: BTreeSet::new(),
         waits_behind: false,
     })
 }

@@ -11,7 +11,9 @@ use super::rows::{counter, damaged, parsed};
 use super::{SqliteStore, changed};
 use crate::core::Time;
 use crate::store::Error;
-use crate::store::access::{AccessStore, CertificateRecord, Joined, NewestFirst, TokenKind, TokenRecord};
+use crate::store::access::{
+    AccessStore, CertificateRecord, Joined, MOST_REPEATS, NewestFirst, TokenKind, TokenRecord,
+};
 
 /// A certificate that is in use; ?1 is now.
 const IN_USE: &str = "expires > ?1 AND revoked IS NULL AND replaced IS NULL";
@@ -186,11 +188,21 @@ async fn join(
     // 1. Is the token good?
     let query = "SELECT * FROM tokens WHERE token_id = ? AND kind = 'join'";
     let row = sqlx::query(query).bind(id.to_string()).fetch_optional(&mut *transaction).await?;
-    let Some(token) = row.as_ref().map(token).transpose()?.filter(|token| token.is_good(now)) else {
+    let Some(token) = row.as_ref().map(token).transpose()?.filter(|token| token.expires > now) else {
         return Ok(Joined::NoToken);
     };
-    // 2. Is the member free to have a certificate?
-    if new.role == Role::Worker {
+    // 2. Is it asked for again, as the answer was lost?
+    let query = "UPDATE certificates SET replaced = COALESCE(replaced, ?1) \
+                 WHERE role = ?2 AND name = ?3 AND token_id = ?4 AND key_sha256 = ?5 AND revoked IS NULL AND expires > ?1";
+    let query = sqlx::query(query).bind(now.0).bind(new.role.as_str()).bind(new.name.as_str());
+    let query = query.bind(id.to_string()).bind(new.key_sha256.to_vec());
+    let given = query.execute(&mut *transaction).await?.rows_affected();
+    let again = (1..u64::from(MOST_REPEATS)).contains(&given);
+    if !again && token.uses_left == 0 {
+        return Ok(Joined::NoToken);
+    }
+    // 3. Is the member free to have a certificate?
+    if new.role == Role::Worker && !again {
         let query = "SELECT MAX(expires) FROM certificates \
                      WHERE role = 'worker' AND name = ? AND revoked IS NULL AND expires > ?";
         let query = sqlx::query(query).bind(new.name.as_str()).bind(now.0);
@@ -209,10 +221,12 @@ async fn join(
         let query = sqlx::query(query).bind(new.role.as_str()).bind(new.name.as_str());
         query.execute(&mut *transaction).await?;
     }
-    // 3. Both or nothing.
-    let query = "UPDATE tokens SET uses_left = uses_left - 1 WHERE token_id = ?";
-    sqlx::query(query).bind(id.to_string()).execute(&mut *transaction).await?;
-    insert_certificate(&mut transaction, new).await?;
+    // 4. Both or nothing.
+    if !again {
+        let query = "UPDATE tokens SET uses_left = uses_left - 1 WHERE token_id = ?";
+        sqlx::query(query).bind(id.to_string()).execute(&mut *transaction).await?;
+    }
+    insert_certificate(&mut transaction, new, Some(id)).await?;
     transaction.commit().await?;
     Ok(Joined::Done)
 }
@@ -228,14 +242,18 @@ async fn renew(connection: &mut SqliteConnection, old: &str, new: &CertificateRe
     }
     let query = "UPDATE certificates SET replaced = ? WHERE serial = ?";
     sqlx::query(query).bind(new.created.0).bind(old).execute(&mut *transaction).await?;
-    insert_certificate(&mut transaction, new).await?;
+    insert_certificate(&mut transaction, new, None).await?;
     transaction.commit().await?;
     Ok(true)
 }
 
-async fn insert_certificate(connection: &mut SqliteConnection, new: &CertificateRecord) -> Result<(), Error> {
-    let query = "INSERT INTO certificates (serial, role, name, created, expires, root, revoked) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?)";
+async fn insert_certificate(
+    connection: &mut SqliteConnection,
+    new: &CertificateRecord,
+    token: Option<TokenId>,
+) -> Result<(), Error> {
+    let query = "INSERT INTO certificates (serial, role, name, created, expires, root, revoked, key_sha256, token_id) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
     sqlx::query(query)
         .bind(new.serial.as_str())
         .bind(new.role.as_str())
@@ -244,6 +262,8 @@ async fn insert_certificate(connection: &mut SqliteConnection, new: &Certificate
         .bind(new.expires.0)
         .bind(new.root)
         .bind(new.revoked.map(|time| time.0))
+        .bind(new.key_sha256.to_vec())
+        .bind(token.map(|token| token.to_string()))
         .execute(connection)
         .await?;
     Ok(())
@@ -294,9 +314,6 @@ async fn revoke_member(
 
 fn token(row: &SqliteRow) -> Result<TokenRecord, Error> {
     let kind: &str = row.try_get("kind")?;
-    let secret: &[u8] = row.try_get("secret_sha256")?;
-    let secret: [u8; 32] =
-        secret.try_into().map_err(|_| damaged("tokens.secret_sha256", "it has not 32 bytes"))?;
     let uses_left = counter(row, "uses_left")?;
     Ok(TokenRecord {
         id: parsed("tokens.token_id", row.try_get("token_id")?)?,
@@ -308,7 +325,7 @@ fn token(row: &SqliteRow) -> Result<TokenRecord, Error> {
         created: Time(row.try_get("created")?),
         expires: Time(row.try_get("expires")?),
         uses_left: u32::try_from(uses_left).unwrap_or(u32::MAX),
-        secret: SecretHash(secret),
+        secret: SecretHash(sha256("tokens.secret_sha256", row.try_get("secret_sha256")?)?),
     })
 }
 
@@ -321,7 +338,12 @@ fn certificate(row: &SqliteRow) -> Result<CertificateRecord, Error> {
         expires: Time(row.try_get("expires")?),
         root: row.try_get("root")?,
         revoked: row.try_get::<Option<i64>, _>("revoked")?.map(Time),
+        key_sha256: sha256("certificates.key_sha256", row.try_get("key_sha256")?)?,
     })
+}
+
+fn sha256(what: &str, bytes: &[u8]) -> Result<[u8; 32], Error> {
+    bytes.try_into().map_err(|_| damaged(what, "it has not 32 bytes"))
 }
 
 fn role(what: &str, row: &SqliteRow) -> Result<Role, Error> {

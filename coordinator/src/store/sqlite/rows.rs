@@ -1,6 +1,6 @@
 //! Rows of the database and the types they become.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringtune_shared::ids::{ContentHash, Epoch, JobId};
@@ -141,6 +141,7 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         verification: optional("verification")?
             .map(|text| from_json("jobs.verification", text))
             .transpose()?,
+        refused_by: BTreeSet::new(),
         waits_behind: false,
         resumed: optional("resumed")?.map(|text| from_json("jobs.resumed", text)).transpose()?,
     })
@@ -174,6 +175,7 @@ fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
         stop: None,
         checkpoint: None,
         verification: None,
+        refused_by: BTreeSet::new(),
         waits_behind: false,
         resumed: None,
     })

@@ -30,7 +30,11 @@ CREATE TABLE certificates (
     -- Since when it is good no more.
     revoked  INTEGER,
     -- When its holder got the next one for it.
-    replaced INTEGER
+    replaced INTEGER,
+    -- Of its public key.
+    key_sha256 BLOB NOT NULL,
+    -- Of the token that it was given for. None: it was given for another certificate.
+    token_id TEXT
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX certificates_by_time ON certificates (created, serial);
 CREATE INDEX certificates_by_member ON certificates (role, name);

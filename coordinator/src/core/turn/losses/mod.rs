@@ -17,6 +17,9 @@ impl Turn<'_> {
         let (rings, tries) = (job.tries, self.cluster.options.tries);
         let reforms = job.ring.as_ref().is_some_and(|ring| ring.reforms());
         let resumes = job.checkpoint.is_some();
+        if loss.is_refusal() {
+            self.note_refusal(id, worker);
+        }
         match decide(loss, Situation { state, stopping, reforms, rings, tries, resumes }) {
             Verdict::Wait if reforms && !stopping => self.away_from_ring(id, loss, reason),
             Verdict::Wait => self.wait(id, worker, loss, reason),
@@ -30,17 +33,18 @@ impl Turn<'_> {
                     ring.last_failure = Some(reason.to_owned());
                 }
                 // Who was restarted, or ends, is no worse for it. Who was evicted is let in by a person.
-                let rests = !matches!(loss, Loss::Restarted | Loss::Evicted | Loss::RankStopped(_));
+                let rests = !matches!(loss, Loss::Restarted | Loss::Evicted | Loss::RankStopped(_))
+                    && !loss.is_refusal();
                 let holds = !matches!(loss, Loss::Restarted | Loss::BackWithout { .. });
                 self.member_lost(id, worker, (rests, holds), reason);
             }
             Verdict::Queue => {
-                self.let_rest(worker);
+                self.let_rest_after(worker, loss);
                 self.reach(id, &Goal::Queued { reason: format!("{reason}; trying again elsewhere") });
             }
             Verdict::OlderCheckpoint => self.take_older_checkpoint(id, reason),
             Verdict::GiveUp(failure) => {
-                self.let_rest(worker);
+                self.let_rest_after(worker, loss);
                 let tried = if rings > 1 { format!(" (tried {rings} times)") } else { String::new() };
                 self.reach(id, &Goal::Failed { failure, reason: format!("{reason}{tried}") });
             }
@@ -171,6 +175,19 @@ impl Turn<'_> {
         });
         if let Some(until) = until {
             self.cluster.deadlines.by(Subject::Worker(worker), until);
+        }
+    }
+
+    fn let_rest_after(&mut self, worker: WorkerId, loss: Loss) {
+        if !loss.is_refusal() {
+            self.let_rest(worker);
+        }
+    }
+
+    /// The worker keeps from the job what it asks for: others come before it.
+    pub(super) fn note_refusal(&mut self, id: JobId, worker: WorkerId) {
+        if let Some(job) = self.job_mut(id) {
+            job.refused_by.insert(worker);
         }
     }
 

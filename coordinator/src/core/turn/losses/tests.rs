@@ -185,6 +185,22 @@ fn a_job_that_a_node_fails_to_prepare_is_tried_on_two_others_and_no_more() {
 }
 
 #[test]
+fn a_job_that_asks_for_what_workers_keep_from_it_is_tried_on_others_first_and_no_worker_rests() {
+    let mut world = World::new(2);
+    for (worker, epoch) in [(0, 1), (1, 2), (0, 3)] {
+        assert_eq!(world.holder(), Some((worker, Epoch(epoch))), "the other one first");
+        world.report(Phase::Failed, Fault::Access);
+    }
+    assert!(world.cluster.job(world.job).is_none());
+    assert_eq!(world.reason, "rank 0 on host-0: no space left (tried 3 times)");
+    assert!(world.cluster.workers().all(|worker| worker.rests_until.is_none()));
+    // The next job gets the first worker as if nothing had been.
+    world.job = JobId::new();
+    world.create(world.job);
+    assert_eq!(world.holder(), Some((0, Epoch(1))));
+}
+
+#[test]
 fn a_fault_of_the_job_or_one_that_nobody_names_ends_it_at_once_and_spares_the_worker() {
     for fault in [Fault::Job, Fault::Unknown] {
         let mut world = World::new(2);

@@ -56,11 +56,13 @@ impl Turn<'_> {
         if !hosts.is_empty() {
             parts.push(format!("{} joining", is(&hosts)));
         }
+        // Ranks also leave a ring by themselves, before the certificates of its connections end.
+        let anew = parts.is_empty() && !plan.after_step && names_nobody(old);
         if parts.is_empty() {
-            parts.push("the ring broke".to_owned());
+            parts.push(if anew { "its members connect anew" } else { "the ring broke" }.to_owned());
         }
         let reason = self.cut(&parts.join(", "));
-        let level = if plan.after_step { LogLevel::Info } else { LogLevel::Warn };
+        let level = if plan.after_step || anew { LogLevel::Info } else { LogLevel::Warn };
         let ranks = plan.stay.len() + plan.join.len();
         let note = format!("re-forming the ring on {ranks} rank(s): {reason}");
         self.record(id, EventBody::note(level, note));
@@ -102,6 +104,11 @@ impl Turn<'_> {
 fn name(ring: &Ring, rank: usize) -> String {
     let host = ring.members.get(rank).map_or("?", |member| member.host_name.as_str());
     format!("rank {rank} on {host}")
+}
+
+/// No member said that it lost another one.
+fn names_nobody(ring: &Ring) -> bool {
+    ring.members.iter().all(|member| member.pause.as_ref().is_none_or(|pause| pause.trouble.is_none()))
 }
 
 /// What somebody said of a rank.

@@ -186,6 +186,21 @@ impl World {
 }
 
 #[test]
+fn a_ring_that_all_leave_by_themselves_is_formed_anew_however_often() {
+    let mut world = World::training(2, 1, 0);
+    for epoch in 1..9 {
+        world.step(0, epoch, epoch, "a step");
+        world.say(1, epoch, Some(1), Phase::Waiting);
+        assert_eq!(world.told_to_enter(), [], "the other one may still say whom it lost");
+        world.say(0, epoch, Some(0), Phase::Waiting);
+        assert_eq!(world.told_to_enter(), [(0, epoch + 1, Some(0), false), (1, epoch + 1, Some(1), false)]);
+        assert_eq!(world.job().reason, "re-forming the ring: its members connect anew");
+        world.say(0, epoch + 1, Some(0), Phase::Training);
+        world.say(1, epoch + 1, Some(1), Phase::Training);
+    }
+}
+
+#[test]
 fn a_ring_that_loses_a_member_goes_on_at_once_with_the_others() {
     let mut world = World::training(3, 1, 0);
     world.step(0, 1, 1, "one");
