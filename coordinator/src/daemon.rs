@@ -71,9 +71,6 @@ pub enum Error {
     /// Something is served of which nobody said who may have it.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// The HTTP server.
-    #[error("HTTP: {0}")]
-    Http(#[source] io::Error),
     /// Signals, stdin or stdout.
     #[error("the process's signals, stdin or stdout: {0}")]
     Process(#[source] io::Error),
@@ -220,7 +217,7 @@ impl Daemon {
 
 struct Servers {
     grpc: JoinHandle<Result<(), grpc::Error>>,
-    http: JoinHandle<io::Result<()>>,
+    http: JoinHandle<()>,
     state_loop: JoinHandle<()>,
 }
 
@@ -257,12 +254,12 @@ async fn ended(mut servers: Servers, readiness: &http::Readiness, shutdown: &Shu
 }
 
 /// An HTTP server that ends after the first signal did what it was asked to.
-async fn broken_http(server: JoinHandle<io::Result<()>>, shutdown: &Shutdown) -> Result<(), Error> {
-    let result = server.await?.map_err(Error::Http);
-    if result.is_ok() && shutdown.soft.is_cancelled() {
+async fn broken_http(server: JoinHandle<()>, shutdown: &Shutdown) -> Result<(), Error> {
+    server.await?;
+    if shutdown.soft.is_cancelled() {
         std::future::pending::<()>().await;
     }
-    result
+    Ok(())
 }
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, Error> {

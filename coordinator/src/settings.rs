@@ -141,7 +141,8 @@ pub struct LimitSettings {
     ///
     /// Allowed: 0.01 to 86400.
     pub call_seconds: f64,
-    /// How long the client of an upload, a download or a watch may do nothing before the call is ended.
+    /// How long the client of an upload, a download or a watch may do nothing before the call is ended; after twice as long a
+    /// connection that takes nothing of what is sent to it.
     ///
     /// Allowed: 0.01 to 86400.
     pub idle_seconds: f64,

@@ -32,6 +32,8 @@ pub struct Launch {
     pub program: String,
     /// Where it serves gRPC.
     pub listen: String,
+    /// Where it serves HTTP.
+    pub http_listen: String,
     /// More flags.
     pub flags: Vec<String>,
     /// More variables in its environment.
@@ -50,6 +52,7 @@ impl Launch {
             state: label.to_owned(),
             program: program.to_owned(),
             listen: "127.0.0.1:0".to_owned(),
+            http_listen: "127.0.0.1:0".to_owned(),
             flags: Vec::new(),
             variables: Vec::new(),
             tls: false,
@@ -65,6 +68,11 @@ impl Launch {
     /// Of a worker with one thread that dials this HOST:PORT.
     pub fn worker(label: &str, program: &str, coordinator: &str) -> Self {
         Self::new(label, program).flags(["--coordinator", &format!("http://{coordinator}"), "--threads", "1"])
+    }
+
+    /// With its pages at another address.
+    pub fn pages_at(self, http_listen: &str) -> Self {
+        Self { http_listen: http_listen.to_owned(), ..self }
     }
 
     /// With TLS on all its ports.
@@ -98,7 +106,7 @@ impl Launch {
     /// Starts it and waits until it says where it listens.
     pub async fn start(&self, sandbox: &Sandbox) -> Result<Daemon> {
         let state = sandbox.path(&self.state).to_string_lossy().into_owned();
-        let usual = ["--state-dir", &state, "--listen", &self.listen, "--http-listen", "127.0.0.1:0"];
+        let usual = ["--state-dir", &state, "--listen", &self.listen, "--http-listen", &self.http_listen];
         let flags: Vec<&str> = usual.into_iter().chain(self.flags.iter().map(String::as_str)).collect();
         Daemon::start(sandbox, self, &flags).await
     }

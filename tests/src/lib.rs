@@ -19,6 +19,7 @@ pub mod reference;
 pub mod released;
 pub mod sandbox;
 pub mod swarm;
+pub mod visitor;
 pub mod wait;
 
 pub use bystander::Bystander;
@@ -28,3 +29,4 @@ pub use door::Door;
 pub use job::Job;
 pub use process::Finished;
 pub use sandbox::Sandbox;
+pub use visitor::Visitor;

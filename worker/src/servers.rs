@@ -1,20 +1,22 @@
 //! The worker's two ports: the ring's, with health and reflection, and that of the pages.
 
-use std::{future::Future, net::IpAddr, sync::Arc};
+use std::{future::Future, sync::Arc};
 
 use axum::Router;
-use ringtune_security::{Clients, Limits, Listener, ListenerError, Protection, Protocols, Trust};
+use ringtune_security::{
+    Clients, Limits, Listener, ListenerError, PageLimits, Protection, Protocols, Trust, serve_pages,
+};
 use tokio::net::TcpListener;
 use tonic::{server::NamedService, transport::Server};
 
 use crate::{
-    callers::{self, GuardCalls, GuardPages, PeerInfo, TableError},
+    callers::{self, GuardCalls, TableError},
     error_chain::error_chain,
     http::{self, Metrics},
     ring::{self, RingServer, Rings},
 };
 
-/// Connections of one port: a ring needs two of each member, and few others call a worker.
+/// Connections of the ring's port: a ring needs two of each member, and few others call a worker.
 const MOST_CONNECTIONS: usize = 1024;
 /// Calls that one connection may have open here: a neighbour has one.
 const MOST_CALLS_A_CONNECTION: u32 = 32;
@@ -56,19 +58,15 @@ pub(crate) struct Port<'a> {
 
 impl Port<'_> {
     /// Begins to accept.
-    fn open(self, protocols: Protocols) -> Result<Listener, ListenerError> {
+    fn open(self, protocols: Protocols, limits: Limits) -> Result<Listener, ListenerError> {
         let protection = match self.trust {
             None => Protection::Plain,
             Some(trust) => Protection::Tls { trust: trust.clone(), clients: Clients::Optional, protocols },
         };
-        let limits = limits(self.listener.local_addr()?.ip());
+        let address = self.listener.local_addr()?.ip();
+        let limits = if address.is_loopback() { limits.for_loopback() } else { limits };
         Listener::start(self.listener, protection, limits, self.metrics.refusals.clone())
     }
-}
-
-fn limits(address: IpAddr) -> Limits {
-    let limits = Limits { connections: MOST_CONNECTIONS, ..Limits::default() };
-    if address.is_loopback() { limits.for_loopback() } else { limits }
 }
 
 /// The gRPC port; it serves while what this gives is polled, until `end`.
@@ -83,7 +81,8 @@ pub(crate) async fn grpc(
     let ring_service = <ringtune_proto::v1::ring_service_server::RingServiceServer<RingServer>>::NAME;
     callers::check_calls(&[ring_service, HEALTH, REFLECTION[0], REFLECTION[1]])?;
     let guard = GuardCalls { metrics: Arc::clone(port.metrics) };
-    let listener = port.open(Protocols::Http2)?;
+    let limits = Limits { connections: MOST_CONNECTIONS, ..Limits::default() };
+    let listener = port.open(Protocols::Http2, limits)?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<ringtune_proto::v1::ring_service_server::RingServiceServer<RingServer>>().await;
     let reflection = || {
@@ -128,10 +127,10 @@ pub(crate) fn pages(
     let metrics = Arc::clone(port.metrics);
     let routes = pages.into_iter().fold(Router::new(), |router, (path, page)| router.route(path, page));
     let guard = axum::middleware::from_fn_with_state(Arc::clone(&metrics), callers::guard);
-    let service = routes.layer(guard).with_state(metrics).into_make_service_with_connect_info::<PeerInfo>();
-    let listener = GuardPages(port.open(Protocols::Http1)?);
+    let routes = routes.layer(guard).with_state(metrics);
+    let listener = port.open(Protocols::Http1, Limits::of_pages())?;
     Ok(async move {
-        let served = axum::serve(listener, service).with_graceful_shutdown(end).await;
-        served.map_err(|error| error.to_string())
+        serve_pages(listener, routes, PageLimits::default(), end).await;
+        Ok(())
     })
 }

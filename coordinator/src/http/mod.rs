@@ -4,7 +4,6 @@ mod gate;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -12,19 +11,17 @@ use std::sync::{
 
 use axum::{
     Router,
-    extract::connect_info::Connected,
     extract::{Request, State},
     http::{HeaderValue, Method, StatusCode, header},
     middleware::{Next, from_fn_with_state},
     response::{Html, IntoResponse, Response},
     routing::get,
-    serve::IncomingStream,
 };
-use ringtune_security::{Connection, Listener};
+use ringtune_security::{Listener, PageLimits, serve_pages};
 
 pub use self::gate::Gate;
 use crate::metrics::Metrics;
-use crate::network::activity::{self, ActivityLayer, HttpPeer};
+use crate::network::activity::{self, ActivityLayer};
 
 /// Everything that is served: who may read what is decided by these.
 pub const ROUTES: [Route; 4] = [
@@ -74,44 +71,16 @@ struct Shared {
     readiness: Readiness,
 }
 
-impl Connected<IncomingStream<'_, Port>> for HttpPeer {
-    fn connect_info(stream: IncomingStream<'_, Port>) -> Self {
-        Self(stream.io().peer().clone())
-    }
-}
-
-/// The port as axum wants it.
-pub struct Port(Listener);
-
-impl axum::serve::Listener for Port {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
-        let connection = self.0.accept().await;
-        let address = connection.peer().address;
-        (connection, address)
-    }
-
-    fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        Ok(self.0.local_addr())
-    }
-}
-
 /// Serves until `shutdown` ends; then answers what it has begun. The listener bounds how long a request may take to come:
 /// a connection without a whole one is closed.
-///
-/// # Errors
-/// The listener's.
 pub async fn serve(
     listener: Listener,
     metrics: Metrics,
     readiness: Readiness,
     gate: Arc<dyn Gate>,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    let router = router(metrics, readiness, gate).into_make_service_with_connect_info::<HttpPeer>();
-    axum::serve(Port(listener), router).with_graceful_shutdown(shutdown).await
+) {
+    serve_pages(listener, router(metrics, readiness, gate), PageLimits::default(), shutdown).await;
 }
 
 fn router(metrics: Metrics, readiness: Readiness, gate: Arc<dyn Gate>) -> Router {

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use ringtune_security::{Caller, Peer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -49,7 +49,7 @@ async fn probes_and_metrics_answer() {
     assert!(get(address, "/").await.contains(ringtune_shared::version::VERSION));
     assert!(get(address, "/other").await.starts_with("HTTP/1.1 404"));
     stop.send(()).unwrap();
-    served.await.unwrap().unwrap();
+    served.await.unwrap();
 }
 
 /// Lets in whoever has the token, to one page.

@@ -3,20 +3,14 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use axum::extract::ConnectInfo;
 use http::{Extensions, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use ringtune_security::{Call, Peer};
 use tower::Service;
 
-/// The other side of a connection, as axum's `ConnectInfo` has it.
-#[derive(Debug, Clone)]
-pub struct HttpPeer(pub Peer);
-
 /// Whoever makes a call, on either port. None: the request came over no connection, as in tests.
 pub fn peer(extensions: &Extensions) -> Option<&Peer> {
-    let on_http = || extensions.get::<ConnectInfo<HttpPeer>>().map(|ConnectInfo(HttpPeer(peer))| peer);
-    extensions.get::<Peer>().or_else(on_http)
+    extensions.get::<Peer>()
 }
 
 /// Goes around all that serves calls, of gRPC and of HTTP.

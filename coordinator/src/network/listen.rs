@@ -9,13 +9,6 @@ use tokio::net::TcpListener;
 use super::authority::Pki;
 use crate::settings::LimitSettings;
 
-/// Connections of the HTTP port: people, probes and Prometheus.
-pub(crate) const HTTP_CONNECTIONS: usize = 256;
-/// Those of one address beyond loopback: probes come from elsewhere than what floods the port.
-const HTTP_PER_ADDRESS: usize = 64;
-/// How long a connection of the HTTP port may stand between two requests, and take for the head of the next one. Those
-/// who scrape do so once in a minute at least, and may connect again.
-const HTTP_IDLE: Duration = Duration::from_secs(75);
 /// Connections that open at the same time, where strangers may be among them: a part of all, but at least so many.
 const LEAST_OPENINGS: usize = 512;
 
@@ -56,12 +49,13 @@ fn protection(pki: Option<&Pki>, protocols: Protocols) -> Protection {
 }
 
 fn http_limits(settings: &LimitSettings, listening: SocketAddr) -> Limits {
+    let pages = Limits::of_pages();
     let few = LimitSettings {
-        connections: HTTP_CONNECTIONS,
-        connections_per_address: settings.connections_per_address.min(HTTP_PER_ADDRESS),
+        connections: pages.connections,
+        connections_per_address: settings.connections_per_address.min(pages.per_address),
         ..settings.clone()
     };
-    Limits { idle: HTTP_IDLE, ..limits(&few, listening) }
+    Limits { idle: pages.idle, ..limits(&few, listening) }
 }
 
 fn limits(settings: &LimitSettings, listening: SocketAddr) -> Limits {
@@ -72,6 +66,8 @@ fn limits(settings: &LimitSettings, listening: SocketAddr) -> Limits {
         per_address: settings.connections_per_address,
         openings: connections.min(LEAST_OPENINGS.max(connections / 4)),
         opening: wait,
+        // A call whose client does nothing is ended before its connection is, and says why.
+        unread: Duration::from_secs_f64(2.0 * settings.idle_seconds),
         first_call: wait,
         ..Limits::default()
     };

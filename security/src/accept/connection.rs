@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -71,8 +71,9 @@ async fn expired(valid: Option<Validity>) -> Why {
     Why::Expired(valid)
 }
 
-/// An open connection. Reading it ends (as if the other side had closed it) when it had no calls for too long, and fails
-/// when it is closed from outside, because its certificate was revoked, and when that is over.
+/// An open connection. Reading it ends (as if the other side had closed it) when it had no calls for too long, writing it
+/// fails when the other side takes nothing for too long, and both fail when it is closed from outside, because its
+/// certificate was revoked, and when that is over.
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
@@ -83,6 +84,10 @@ pub struct Connection {
     look: Pin<Box<Sleep>>,
     /// Set when there were no calls for too long.
     over: bool,
+    /// Runs while something waits to be written.
+    unread: Option<Pin<Box<Sleep>>>,
+    /// Set when it ran out.
+    deaf: bool,
     limits: Limits,
     refusals: Refusals,
     _place: Place,
@@ -103,10 +108,22 @@ impl Connection {
         let closing = [Closing::of(close.clone(), peer.valid), Closing::of(close, peer.valid)];
         let first = match verdict(peer.activity.standing(), &limits) {
             Verdict::Wait(wait) => wait,
-            Verdict::Close(_) => std::time::Duration::ZERO,
+            Verdict::Close(_) => Duration::ZERO,
         };
         let look = Box::pin(sleep(first));
-        Self { stream, peer, closing, closed: None, look, over: false, limits, refusals, _place: place }
+        Self {
+            stream,
+            peer,
+            closing,
+            closed: None,
+            look,
+            over: false,
+            unread: None,
+            deaf: false,
+            limits,
+            refusals,
+            _place: place,
+        }
     }
 
     /// Who is on the other side.
@@ -155,14 +172,37 @@ impl Connection {
         self.refusals.note(refusal, Some(self.peer.address), &self.peer.caller);
     }
 
+    /// What writing came to: it fails when it has waited for too long. That is looked at last, so that a process that was
+    /// itself stopped does not take it for the other side's silence.
+    fn written<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.unread = None;
+            return written;
+        }
+        let wait = self.limits.unread;
+        let unread = self.unread.get_or_insert_with(|| Box::pin(sleep(wait)));
+        ready!(unread.as_mut().poll(context));
+        self.unread = None;
+        self.deaf = true;
+        self.note(Refusal::Unread);
+        Poll::Ready(Err(deaf()))
+    }
+
     fn writer(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut (dyn AsyncWrite + Unpin)>> {
         self.check_closed(WRITER, context)?;
+        if self.deaf {
+            return Err(deaf());
+        }
         let stream: &mut (dyn AsyncWrite + Unpin) = match &mut self.stream {
             Stream::Plain(stream) => stream,
             Stream::Tls(stream) => stream.as_mut(),
         };
         Ok(Pin::new(stream))
     }
+}
+
+fn deaf() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, Refusal::Unread.text())
 }
 
 impl Connected for Connection {
@@ -196,7 +236,8 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.writer(context)?.poll_write(context, bytes)
+        let written = self.writer(context)?.poll_write(context, bytes);
+        self.written(written, context)
     }
 
     fn poll_write_vectored(
@@ -204,7 +245,8 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.writer(context)?.poll_write_vectored(context, slices)
+        let written = self.writer(context)?.poll_write_vectored(context, slices);
+        self.written(written, context)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -215,10 +257,12 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writer(context)?.poll_flush(context)
+        let written = self.writer(context)?.poll_flush(context);
+        self.written(written, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writer(context)?.poll_shutdown(context)
+        let written = self.writer(context)?.poll_shutdown(context);
+        self.written(written, context)
     }
 }

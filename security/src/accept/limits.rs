@@ -20,6 +20,8 @@ pub struct Limits {
     pub first_call: Duration,
     /// How long a connection may stand without calls after that.
     pub idle: Duration,
+    /// How long the other side may take nothing of what is sent to it.
+    pub unread: Duration,
 }
 
 impl Default for Limits {
@@ -32,11 +34,29 @@ impl Default for Limits {
             opening: Duration::from_secs(10),
             first_call: Duration::from_secs(10),
             idle: Duration::from_secs(600),
+            unread: Duration::from_secs(60),
         }
     }
 }
 
 impl Limits {
+    /// Connections of a port of pages.
+    pub const OF_PAGES: usize = 256;
+
+    /// For a port of pages, which people, probes and Prometheus read: probes come from elsewhere than what floods the port,
+    /// and those who scrape do so once in a minute at least, and may connect again.
+    #[must_use]
+    pub fn of_pages() -> Self {
+        let idle = Duration::from_secs(75);
+        Self {
+            connections: Self::OF_PAGES,
+            per_address: 64,
+            openings_per_address: 64,
+            idle,
+            ..Self::default()
+        }
+    }
+
     /// For a port that only this machine reaches: all callers have one address.
     #[must_use]
     pub fn for_loopback(self) -> Self {

@@ -3,8 +3,8 @@
 //! A task accepts. Each connection takes a place among all and among those of its address; over a bound it is closed at
 //! once, so that the other side hears of it and tries again. It then has ten seconds to open: to say something, and with
 //! TLS to do its handshake. Only then does the server that is built on top see it. From then on it is closed when it has
-//! no first call soon, when it stands long without calls, and at once when its certificate is revoked. Every reason is
-//! counted.
+//! no first call soon, when it stands long without calls, when its other side does not take what is sent to it, and at once
+//! when its certificate is revoked. Every reason is counted.
 
 mod connection;
 mod deadline;
@@ -73,6 +73,7 @@ pub struct Listener {
     address: SocketAddr,
     ready: mpsc::Receiver<Connection>,
     connections: Connections,
+    refusals: Refusals,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -94,9 +95,9 @@ impl Listener {
             Protection::Plain => None,
             Protection::Tls { trust, clients, protocols } => Some(Secure::new(trust, clients, protocols)?),
         };
-        let opener = Arc::new(Opener { secure, limits, refusals, ready: send });
+        let opener = Arc::new(Opener { secure, limits, refusals: refusals.clone(), ready: send });
         let accepting = tokio::spawn(accept_all(tcp, opener, connections.clone()));
-        Ok(Self { address, ready, connections, _accepting: AbortOnDropHandle::new(accepting) })
+        Ok(Self { address, ready, connections, refusals, _accepting: AbortOnDropHandle::new(accepting) })
     }
 
     /// Where it listens.
@@ -107,6 +108,11 @@ impl Listener {
     /// A handle on those that are open.
     pub fn connections(&self) -> Connections {
         self.connections.clone()
+    }
+
+    /// Where what is refused here is counted.
+    pub(crate) fn refusals(&self) -> Refusals {
+        self.refusals.clone()
     }
 
     /// The next connection. Nothing is lost when this is dropped.

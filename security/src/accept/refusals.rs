@@ -43,6 +43,8 @@ pub enum Refusal {
     Unused,
     /// It stood without calls for long.
     Idle,
+    /// It took nothing of what was sent to it.
+    Unread,
     /// Its certificate was revoked while it was open.
     Revoked,
     /// Its certificate ended while it was open.
@@ -68,6 +70,7 @@ impl Refusal {
         Self::Handshake,
         Self::Unused,
         Self::Idle,
+        Self::Unread,
         Self::Revoked,
         Self::Expired,
         Self::Accept,
@@ -90,6 +93,7 @@ impl Refusal {
             Self::Handshake => "handshake",
             Self::Unused => "unused",
             Self::Idle => "idle",
+            Self::Unread => "unread",
             Self::Revoked => "revoked",
             Self::Expired => "expired",
             Self::Accept => "accept",
@@ -113,6 +117,7 @@ impl Refusal {
             Self::Handshake => "its handshake failed",
             Self::Unused => "it had no call soon after it was opened",
             Self::Idle => "it stood long without calls",
+            Self::Unread => "it took nothing of its answers for long",
             Self::Revoked => "its certificate was revoked",
             Self::Expired => "its certificate ended while it was open",
             Self::Accept => "the operating system gave no connection",
@@ -168,7 +173,7 @@ impl Refusals {
     }
 
     /// Counts, and says it: the first aloud and then one in a minute, so that a flood fills no disk.
-    pub(super) fn note(&self, refusal: Refusal, address: Option<SocketAddr>, detail: &dyn Display) {
+    pub(crate) fn note(&self, refusal: Refusal, address: Option<SocketAddr>, detail: &dyn Display) {
         self.add(refusal, 1);
         let address = address.map(tracing::field::display);
         let reason = refusal.text();
@@ -207,8 +212,14 @@ mod tests {
         for (index, refusal) in Refusal::ALL.into_iter().enumerate() {
             assert_eq!(refusal as usize, index);
         }
-        assert_eq!(Refusal::ALL.map(Refusal::as_str).into_iter().collect::<BTreeSet<_>>().len(), 16);
-        assert_eq!(Refusal::ALL.map(Refusal::text).into_iter().collect::<BTreeSet<_>>().len(), 16);
+        assert_eq!(
+            Refusal::ALL.map(Refusal::as_str).into_iter().collect::<BTreeSet<_>>().len(),
+            Refusal::ALL.len()
+        );
+        assert_eq!(
+            Refusal::ALL.map(Refusal::text).into_iter().collect::<BTreeSet<_>>().len(),
+            Refusal::ALL.len()
+        );
     }
 
     #[tokio::test(start_paused = true)]

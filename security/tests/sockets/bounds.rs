@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ringtune_security::{Clients, Connector, Limits, Protection, Refusal, Server};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -55,6 +55,33 @@ async fn a_connection_without_calls_is_ended_and_one_with_calls_is_not() {
     assert!(!held.is_finished() && served.connections.open() == 1);
     // A client that was ended for being idle only connects anew.
     call(&mut idle, "/who").await.unwrap();
+}
+
+/// Says this again and again and listens to nothing, until the other side ends the connection.
+async fn shout(mut stream: impl AsyncRead + AsyncWrite + Unpin, first: &[u8], again: &[u8]) {
+    let shouting = async {
+        stream.write_all(first).await.unwrap();
+        while stream.write_all(again).await.is_ok() {}
+    };
+    tokio::time::timeout(SOON, shouting).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_takes_no_answers_is_ended() {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let pings = b"\0\0\x08\x06\0\0\0\0\012345678".repeat(1000);
+    // Nothing else would end it so soon.
+    let unread = Duration::from_millis(400);
+    let limits = Limits { unread, first_call: HOUR, idle: HOUR, ..limits() };
+    let served = serve(Protection::Plain, limits).await;
+    shout(TcpStream::connect(served.address).await.unwrap(), PREFACE, &pings).await;
+    served.refused(Refusal::Unread, 1).await;
+
+    let ca = authority();
+    let served = serve(secure(&trust(credentials(&ca, coordinator())), Clients::Optional), limits).await;
+    shout(anonymous(&ca).connect(&uri(&served.https())).await.unwrap(), PREFACE, &pings).await;
+    served.refused(Refusal::Unread, 1).await;
+    until("their places are free", || served.connections.open() == 0).await;
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod bounds;
 mod common;
 mod following;
 mod joining;
+mod pages;
 mod plaintext;
 mod refused_clients;
 mod refused_servers;

@@ -1,4 +1,4 @@
-//! Connections that only cost a place.
+//! Connections that only cost a place, on ports without TLS.
 
 use std::{
     net::SocketAddr,
@@ -6,21 +6,17 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Bystander, Launch, Sandbox, http2};
-use rustix::{
-    net::sockopt,
-    process::{Resource, Rlimit, getrlimit, setrlimit},
-};
+use ringtune_tests::{Bystander, Launch, Sandbox, Visitor, http2, visitor};
+use rustix::net::sockopt;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpSocket, TcpStream},
     task::JoinSet,
 };
 
 use crate::{
-    Memory,
+    Memory, from,
     others::{Others, newcomer},
-    refused,
+    raise_open_files, refused,
 };
 
 const IDLE: u32 = 10_000;
@@ -34,28 +30,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Reasons for which an idle connection is refused or closed.
 const REASONS: [&str; 5] = ["full", "openings", "silent", "slow", "unused"];
 
-/// Each connection is a file.
-fn raise_open_files() -> Result<()> {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum {
-        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
-    }
-    let enough = maximum.is_none_or(|maximum| maximum > u64::from(IDLE) + 1000);
-    ensure!(enough, "this test needs {IDLE} open files (ulimit -Hn)");
-    Ok(())
-}
-
-/// Connects from one of many addresses of loopback, so that ports last.
-async fn connect(to: SocketAddr, number: u32) -> Result<TcpStream> {
-    let socket = TcpSocket::new_v4()?;
-    let [_, _, high, low] = (number / 100).to_be_bytes();
-    socket.bind(SocketAddr::from(([127, 1, high, low], 0)))?;
-    Ok(socket.connect(to).await?)
-}
-
 /// One that says nothing, the beginning of something, or no more than that it speaks HTTP/2, until it is closed.
 async fn stay(to: SocketAddr, number: u32) -> Result<()> {
-    let mut stream = connect(to, number).await?;
+    let mut stream = visitor::tcp(to, from(number)).await?;
     // Where too many wait to be accepted, the kernel may forget one that its client thinks is open: that shows here.
     sockopt::set_socket_keepalive(&stream, true)?;
     sockopt::set_tcp_keepidle(&stream, Duration::from_secs(5))?;
@@ -93,7 +70,7 @@ async fn idle(to: SocketAddr) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_idle_connections_are_closed_and_nobody_notices() -> Result<()> {
-    raise_open_files()?;
+    raise_open_files(IDLE)?;
     let sandbox = Sandbox::new()?;
     let coordinator = Launch::coordinator().variable("RINGTUNE__LIMITS__OPENING_SECONDS", OPENING_SECONDS);
     let bystander = Bystander::start(&sandbox, coordinator, 18).await?;
@@ -105,7 +82,7 @@ async fn ten_thousand_idle_connections_are_closed_and_nobody_notices() -> Result
         let cluster = &bystander.cluster;
         let daemon = worker.map_or(&cluster.coordinator, |place: usize| &cluster.workers[place]);
         let memory = Memory::of(bystander.process(worker)?);
-        let counted = refused(&daemon.http, &REASONS).await?;
+        let counted = refused(&Visitor::plain(), daemon, &REASONS).await?;
         let begun = Instant::now();
         let (idle, new) = tokio::join!(idle(daemon.grpc.parse()?), newcomer(&door));
         idle.with_context(|| daemon.label.clone())?;
@@ -115,51 +92,10 @@ async fn ten_thousand_idle_connections_are_closed_and_nobody_notices() -> Result
             begun.elapsed(),
             new?
         ))?;
-        let counted = refused(&daemon.http, &REASONS).await? - counted;
+        let counted = refused(&Visitor::plain(), daemon, &REASONS).await? - counted;
         ensure!(counted >= u64::from(IDLE) * 9 / 10, "{} counted {counted}", daemon.label);
     }
     ensure!(bystander.step().await? > before, "the job makes no steps");
     others.were_served().await?;
     bystander.unharmed().await
-}
-
-/// A handshake whose every byte takes a second.
-async fn dawdle(to: SocketAddr, number: u32) -> Result<Duration> {
-    let mut stream = connect(to, number).await?;
-    let begun = Instant::now();
-    // A ClientHello that announces 512 bytes.
-    for byte in [22, 3, 1, 2, 0, 1].into_iter().chain(std::iter::repeat(0)) {
-        // Either may be the first to see that it was closed.
-        let ended = stream.write_all(&[byte]).await.is_err();
-        let heard = tokio::time::timeout(Duration::from_secs(1), stream.read(&mut [0; 64])).await;
-        if ended || matches!(heard, Ok(Ok(0) | Err(_))) {
-            break;
-        }
-        ensure!(begun.elapsed() < CLOSED, "it is open still");
-    }
-    Ok(begun.elapsed())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_handshakes_are_ended_and_others_get_in() -> Result<()> {
-    let sandbox = Sandbox::new()?;
-    let launch =
-        Launch::coordinator().over_tls().variable("RINGTUNE__LIMITS__OPENING_SECONDS", OPENING_SECONDS);
-    let coordinator = launch.start(&sandbox).await?;
-    let door = coordinator.door();
-    let others = Others::start(&door).await?;
-    let memory = Memory::of(coordinator.process_id().context("it has ended")?);
-    let address = coordinator.grpc.parse()?;
-    let mut all = JoinSet::new();
-    for number in 0..500 {
-        all.spawn(dawdle(address, number));
-    }
-    // While all of them are there.
-    newcomer(&door).await?;
-    while let Some(one) = all.join_next().await {
-        one??;
-    }
-    memory.is_bounded("500 slow handshakes")?;
-    newcomer(&door).await?;
-    others.were_served().await
 }

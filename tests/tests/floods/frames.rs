@@ -2,21 +2,22 @@
 
 use std::{
     fs,
+    net::{Ipv4Addr, SocketAddr},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_security::{Connector, Credentials, Server, Trust};
 use ringtune_tests::{
-    Bystander, Launch, Sandbox,
+    Bystander, Launch, Sandbox, Visitor,
     http2::{
         ACK, CALM, CONTINUATION, DATA, END_HEADERS, END_STREAM, Ended, HEADERS, PING, PRIORITY, RST_STREAM,
         SETTINGS, WINDOW_UPDATE, flood, frame, head, header,
     },
+    visitor::HTTP2,
 };
-use tokio::{net::TcpStream, task::JoinSet};
+use tokio::task::JoinSet;
 
-use crate::{Memory, others::Others};
+use crate::{Memory, daemons, others::Others};
 
 /// Frames that are sent at a time.
 const AT_ONCE: u32 = 100;
@@ -161,38 +162,17 @@ const FLOODS: [Flood; 12] = [
     },
 ];
 
-/// Opens connections to a port.
-#[derive(Clone)]
-enum Port {
-    Plain(String),
-    Tls(String, Connector),
-}
-
-/// Somebody's bytes there and back.
-trait Bytes: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
-impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Bytes for T {}
-
-impl Port {
-    async fn open(&self) -> Result<Box<dyn Bytes>> {
-        Ok(match self {
-            Self::Plain(address) => Box::new(TcpStream::connect(address).await?),
-            Self::Tls(address, connector) => {
-                Box::new(connector.connect(&format!("https://{address}").parse()?).await?)
-            }
-        })
-    }
-}
-
 /// Sends all floods at the same time.
 #[allow(clippy::print_stderr)]
-async fn all_floods(port: &Port, path: &'static str) -> Result<()> {
+async fn all_floods(visitor: &Visitor, to: SocketAddr, path: &'static str) -> Result<()> {
     let mut floods = JoinSet::new();
     for Flood { name, listens, expected, next } in FLOODS {
-        let port = port.clone();
+        let visitor = visitor.clone();
         floods.spawn(async move {
             let (patience, most) = if listens { (PATIENCE, MOST) } else { (DEAF, MOST_OF_DEAF) };
             let begun = Instant::now();
-            let ended = flood(port.open().await?, listens, most, patience, move |number| next(number, path));
+            let stream = visitor.connect(to, Ipv4Addr::LOCALHOST).await?;
+            let ended = flood(stream, listens, most, patience, move |number| next(number, path));
             let ended = ended.await.context(name)?;
             eprintln!("{name}: {ended:?} after {:?}", begun.elapsed());
             let Ended { sent, by_server, error } = ended;
@@ -218,18 +198,15 @@ async fn all_floods(port: &Port, path: &'static str) -> Result<()> {
 const SESSION: &str = "/ringtune.v1.WorkerService/Session";
 const EXCHANGE: &str = "/ringtune.v1.RingService/Exchange";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn floods_end_or_cost_no_more_than_their_answers() -> Result<()> {
-    let sandbox = Sandbox::new()?;
-    let bystander = Bystander::start(&sandbox, Launch::coordinator(), 8).await?;
+/// Floods the coordinator and a worker beside a job. `visitors`: who floods which of the two.
+async fn beside_a_job(sandbox: &Sandbox, bystander: Bystander<'_>, visitors: [Visitor; 2]) -> Result<()> {
     let others = Others::start(&bystander.cluster.coordinator.door()).await?;
     let before = bystander.step().await?;
-    for (worker, path) in [(None, SESSION), (Some(0), EXCHANGE)] {
-        let cluster = &bystander.cluster;
-        let daemon = worker.map_or(&cluster.coordinator, |place: usize| &cluster.workers[place]);
-        let memory = Memory::of(bystander.process(worker)?);
+    let floods = [SESSION, EXCHANGE].into_iter().zip(visitors);
+    for (daemon, (path, visitor)) in daemons(&bystander.cluster)?.into_iter().zip(floods) {
+        let memory = Memory::of(daemon.process_id().context("it has ended")?);
         let begun = Instant::now();
-        all_floods(&Port::Plain(daemon.grpc.clone()), path).await.with_context(|| daemon.label.clone())?;
+        all_floods(&visitor, daemon.grpc.parse()?, path).await.with_context(|| daemon.label.clone())?;
         memory.is_bounded(&format!("floods of {}, for {:?}", daemon.label, begun.elapsed()))?;
         let log = fs::metadata(sandbox.path(&format!("{}.log", daemon.label)))?.len();
         ensure!(log <= MOST_LOG, "{} wrote {log} bytes into its log", daemon.label);
@@ -240,18 +217,17 @@ async fn floods_end_or_cost_no_more_than_their_answers() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods_end_or_cost_no_more_than_their_answers() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let bystander = Bystander::start(&sandbox, Launch::coordinator(), 8).await?;
+    beside_a_job(&sandbox, bystander, [Visitor::plain(), Visitor::plain()]).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_over_tls() -> Result<()> {
     let sandbox = Sandbox::new()?;
-    let coordinator = Launch::coordinator().over_tls().start(&sandbox).await?;
-    let others = Others::start(&coordinator.door()).await?;
-    let admin = Credentials::load(&sandbox.path("coordinator/admin"))?.context("an admin's credentials")?;
-    let memory = Memory::of(coordinator.process_id().context("it has ended")?);
-    // A stranger gets as far as anybody: who calls is asked with each call.
-    let trust = Trust::of_roots(admin.roots().clone())?;
-    let port = Port::Tls(coordinator.grpc.clone(), Connector::to(trust, Server::Coordinator));
-    all_floods(&port, SESSION).await?;
-    memory.is_bounded("floods over TLS")?;
-    let log = fs::metadata(sandbox.path("coordinator.log"))?.len();
-    ensure!(log <= MOST_LOG, "it wrote {log} bytes into its log");
-    others.were_served().await
+    let bystander = Bystander::start(&sandbox, Launch::coordinator().over_tls(), 8).await?;
+    // A stranger gets as far as anybody: who calls is asked with each call. A member of the ring is let in to its calls.
+    let member = Visitor::known(HTTP2, &sandbox.path("worker-2/credentials"))?;
+    beside_a_job(&sandbox, bystander, [Visitor::stranger(HTTP2)?, member]).await
 }

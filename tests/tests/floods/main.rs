@@ -1,16 +1,20 @@
-//! Floods against real daemons, with TLS and without: connections without calls, slow handshakes, and everything that
-//! HTTP/2 lets a client send without end. Each is bounded, others are served meanwhile, and a job that runs does not notice.
+//! Floods against every port of real daemons, with TLS and without: connections without calls, slow handshakes, everything
+//! that HTTP/2 lets a client send without end, and everything that HTTP/1 does. Each is bounded and counted, others are
+//! served meanwhile, and a job that runs does not notice.
 
 mod connections;
 mod frames;
+mod handshakes;
+mod languages;
 mod others;
+mod pages;
 
-use anyhow::{Context as _, Result};
+use std::net::Ipv4Addr;
+
+use anyhow::{Context as _, Result, ensure};
 use ringtune_fuzzing::memory;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
+use ringtune_tests::{Cluster, Daemon, Sandbox, Visitor, visitor::HTTP1};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What a daemon may take more, whatever comes: for 8192 connections, and for a dozen floods.
 const MOST_BYTES: u64 = 256 << 20;
@@ -36,12 +40,39 @@ impl Memory {
     }
 }
 
+/// Each connection is a file.
+fn raise_open_files(connections: u32) -> Result<()> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    }
+    let enough = maximum.is_none_or(|maximum| maximum > u64::from(connections) + 1000);
+    ensure!(enough, "this test needs {connections} open files (ulimit -Hn)");
+    Ok(())
+}
+
+/// One of many addresses of loopback, so that ports last.
+fn from(number: u32) -> Ipv4Addr {
+    let [_, _, high, low] = (number / 100).to_be_bytes();
+    Ipv4Addr::new(127, 1, high, low)
+}
+
+/// The daemons of a cluster: the coordinator, and the first worker.
+fn daemons<'a>(cluster: &'a Cluster<'_>) -> Result<[&'a Daemon; 2]> {
+    Ok([&cluster.coordinator, cluster.workers.first().context("a worker")?])
+}
+
+/// Whoever may read the metrics of a cluster, by the coordinator's sandbox where it speaks TLS.
+fn reader(cluster: &Cluster<'_>, sandbox: &Sandbox) -> Result<Visitor> {
+    match cluster.coordinator.door().is_locked() {
+        true => Visitor::known(HTTP1, &sandbox.path("coordinator/admin")),
+        false => Ok(Visitor::plain()),
+    }
+}
+
 /// How many connections a daemon has refused or closed so far, for the reasons that are wanted.
-async fn refused(http: &str, reasons: &[&str]) -> Result<u64> {
-    let mut stream = TcpStream::connect(http).await?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
-    let mut page = String::new();
-    stream.read_to_string(&mut page).await?;
+async fn refused(reader: &Visitor, daemon: &Daemon, reasons: &[&str]) -> Result<u64> {
+    let page = reader.get(daemon.http.parse()?, Ipv4Addr::LOCALHOST, "/metrics").await?;
     let count = |reason: &str| {
         let mut lines = page.lines().filter(|line| line.contains("refused_connections"));
         let line = lines.find(|line| line.contains(&format!("reason=\"{reason}\"")))?;

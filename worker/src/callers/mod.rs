@@ -8,5 +8,5 @@ mod http;
 mod table;
 
 pub(crate) use grpc::GuardCalls;
-pub(crate) use http::{GuardPages, PeerInfo, guard};
+pub(crate) use http::guard;
 pub use table::{CALLS, Denied, PAGES, TableError, Who, check_calls, check_pages};
