@@ -1,6 +1,7 @@
-//! Floods against real daemons, with TLS and without: connections without calls, slow handshakes, and everything that
+//! Floods against real daemons, with TLS and without: connections without calls, slow handshakes, calls without end, and everything that
 //! HTTP/2 lets a client send without end. Each is bounded, others are served meanwhile, and a job that runs does not notice.
 
+mod calls;
 mod connections;
 mod frames;
 mod others;
