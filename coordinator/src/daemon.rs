@@ -142,10 +142,7 @@ impl Daemon {
         let contents = tokio::task::spawn_blocking(move || Contents::open(&folder, limits)).await??;
         // 3. The state, and its servers.
         let options = options(&settings);
-        let access = match &pki {
-            Some(pki) => Access::secured(pki.clone(), store.clone(), metrics.clone()).await?,
-            None => Access::plain(metrics.clone()),
-        };
+        let access = Access::start(pki.as_ref(), store.clone(), metrics.clone(), &settings.limits).await?;
         let (handle, state_loop) =
             service::start(service::Settings { options, store, metrics: metrics.clone() }).await?;
         let readiness = http::Readiness::default();

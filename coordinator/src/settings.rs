@@ -137,6 +137,10 @@ pub struct LimitSettings {
     ///
     /// Allowed: 1 to 1000000.
     pub calls_per_connection: usize,
+    /// How many calls one member of the cluster, or one address that is none's, may make a second in the long run; ten times as many at once, and those over it wait up to 5 seconds.
+    ///
+    /// Allowed: 1 to 1000000.
+    pub calls_per_second: usize,
     /// How long a call with a single answer may take.
     ///
     /// Allowed: 0.01 to 86400.
@@ -200,6 +204,7 @@ impl Default for LimitSettings {
             connections_per_address: 256,
             opening_seconds: 10.0,
             calls_per_connection: 256,
+            calls_per_second: 500,
             call_seconds: 30.0,
             idle_seconds: 60.0,
         }
@@ -240,6 +245,7 @@ impl Settings {
             ("limits.connections", self.limits.connections),
             ("limits.connections_per_address", self.limits.connections_per_address),
             ("limits.calls_per_connection", self.limits.calls_per_connection),
+            ("limits.calls_per_second", self.limits.calls_per_second),
         ];
         for (key, given) in counts {
             if !(1..=1_000_000).contains(&given) {
@@ -295,6 +301,7 @@ mod tests {
         assert_eq!(error_key(|s| s.limits.artifacts_per_job = 0), "limits.artifacts_per_job");
         assert_eq!(error_key(|s| s.limits.connections = 0), "limits.connections");
         assert_eq!(error_key(|s| s.limits.connections_per_address = 0), "limits.connections_per_address");
+        assert_eq!(error_key(|s| s.limits.calls_per_second = 1_000_001), "limits.calls_per_second");
         assert_eq!(error_key(|s| s.limits.opening_seconds = 0.0), "limits.opening_seconds");
         assert_eq!(error_key(|s| s.authority.certificate_seconds = 9), "authority.certificate_seconds");
         assert_eq!(error_key(|s| s.authority.names = vec!["a b".to_owned()]), "authority.names");

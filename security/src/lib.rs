@@ -3,7 +3,8 @@
 //! The coordinator has an [`Authority`](authority::Authority), a small CA of its own. Whoever has a [`JoinToken`] checks
 //! the CA by the hash in it, and gets a certificate: [`Credentials`]. A [`Trust`] holds what a process believes just now
 //! (its credentials, the roots, who is revoked); every [`Listener`] and [`Connector`] follows it without a restart.
-//! TLS is rustls with ring, version 1.3 alone. A call learns from [`Peer`] who makes it. What a caller may do is for
+//! TLS is rustls with ring, version 1.3 alone. A call learns from [`Peer`] who makes it,
+//! and [`CallRates`] bound how many one caller makes. What a caller may do is for
 //! others to decide.
 
 pub mod accept;
@@ -12,12 +13,14 @@ mod certificate;
 pub mod connect;
 pub mod credentials;
 mod files;
+mod host;
 pub mod identity;
 pub mod names;
 pub mod pages;
 pub mod peer;
 mod plaintext;
 mod random;
+mod rate;
 pub mod roots;
 mod socket;
 #[cfg(test)]
@@ -36,10 +39,12 @@ pub use certificate::Validity;
 pub use connect::{ConnectError, Connector, Outgoing, Server};
 pub use credentials::{CredentialPaths, Credentials, CredentialsError, Csr, PrivateKey};
 pub use files::FileError;
+pub use host::host_of;
 pub use identity::{Cluster, Identity, IdentityError, Role};
 pub use pages::{PageLimits, serve_pages};
 pub use peer::{Activity, Call, Caller, Peer, Refused};
 pub use random::Unpredictable;
+pub use rate::{CallRates, CountedAs, TooManyCalls};
 pub use roots::{Roots, RootsError};
 pub use tls::TlsError;
 pub use token::{AccessToken, JoinToken, Secret, SecretHash, TokenError, TokenId, TokenIdError};

@@ -4,13 +4,14 @@ use std::{future::Future, sync::Arc};
 
 use axum::Router;
 use ringtune_security::{
-    Clients, Limits, Listener, ListenerError, PageLimits, Protection, Protocols, Trust, serve_pages,
+    CallRates, Clients, Limits, Listener, ListenerError, PageLimits, Protection, Protocols, Trust,
+    serve_pages,
 };
 use tokio::net::TcpListener;
 use tonic::{server::NamedService, transport::Server};
 
 use crate::{
-    callers::{self, GuardCalls, TableError},
+    callers::{self, GuardCalls, PageGuard, TableError},
     error_chain::error_chain,
     http::{self, Metrics},
     ring::{self, RingServer, Rings},
@@ -20,6 +21,8 @@ use crate::{
 const MOST_CONNECTIONS: usize = 1024;
 /// Calls that one connection may have open here: a neighbour has one.
 const MOST_CALLS_A_CONNECTION: u32 = 32;
+/// Calls of one caller to one port in a second, in the long run: a neighbour has two a ring, and probes one now and then.
+const MOST_CALLS_A_SECOND: usize = 1000;
 /// The headers of one call: names and values, and what HTTP/2 counts for each.
 const MOST_HEADER_BYTES: u32 = 16 << 10;
 /// Streams of one connection that were reset before they were served, and resets that the server sent because of errors of
@@ -80,7 +83,8 @@ pub(crate) async fn grpc(
 ) -> Result<impl Future<Output = Result<(), String>> + Send + 'static, ServerError> {
     let ring_service = <ringtune_proto::v1::ring_service_server::RingServiceServer<RingServer>>::NAME;
     callers::check_calls(&[ring_service, HEALTH, REFLECTION[0], REFLECTION[1]])?;
-    let guard = GuardCalls { metrics: Arc::clone(port.metrics) };
+    let guard =
+        GuardCalls { metrics: Arc::clone(port.metrics), rates: CallRates::per_second(MOST_CALLS_A_SECOND) };
     let limits = Limits { connections: MOST_CONNECTIONS, ..Limits::default() };
     let listener = port.open(Protocols::Http2, limits)?;
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -126,7 +130,9 @@ pub(crate) fn pages(
     callers::check_pages(&pages.each_ref().map(|(path, _)| *path))?;
     let metrics = Arc::clone(port.metrics);
     let routes = pages.into_iter().fold(Router::new(), |router, (path, page)| router.route(path, page));
-    let guard = axum::middleware::from_fn_with_state(Arc::clone(&metrics), callers::guard);
+    let guard =
+        PageGuard { metrics: Arc::clone(&metrics), rates: CallRates::per_second(MOST_CALLS_A_SECOND) };
+    let guard = axum::middleware::from_fn_with_state(guard, callers::guard);
     let routes = routes.layer(guard).with_state(metrics);
     let listener = port.open(Protocols::Http1, Limits::of_pages())?;
     Ok(async move {

@@ -1,9 +1,10 @@
 //! How many wrong tokens came from where.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
+use ringtune_security::host_of;
 use tokio::time::Instant;
 
 /// Wrong tokens from one address in [`WINDOW`]; then no more are looked at.
@@ -12,8 +13,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Addresses that are remembered. The one that began first is forgotten for another.
 const ADDRESSES: usize = 4096;
 
-/// Wrong tokens of the last minute, by address. The 2^64 addresses of an IPv6 network are one: whoever has one of them
-/// has them all.
+/// Wrong tokens of the last minute, by host.
 #[derive(Debug, Default)]
 pub(super) struct Attempts(HashMap<IpAddr, Wrong>);
 
@@ -32,21 +32,21 @@ impl Wrong {
 impl Attempts {
     /// How long tokens from this address are not looked at.
     pub(super) fn blocked(&self, address: IpAddr, now: Instant) -> Option<Duration> {
-        let wrong = self.0.get(&network(address))?;
+        let wrong = self.0.get(&host_of(address))?;
         (wrong.count >= MOST && !wrong.is_over(now)).then(|| WINDOW - now.duration_since(wrong.since))
     }
 
     /// A wrong token came.
     pub(super) fn wrong(&mut self, address: IpAddr, now: Instant) {
-        let network = network(address);
-        if self.0.len() >= ADDRESSES && !self.0.contains_key(&network) {
+        let host = host_of(address);
+        if self.0.len() >= ADDRESSES && !self.0.contains_key(&host) {
             self.0.retain(|_, wrong| !wrong.is_over(now));
             if self.0.len() >= ADDRESSES {
                 let first = self.0.iter().min_by_key(|(_, wrong)| wrong.since).map(|(address, _)| *address);
                 first.map(|first| self.0.remove(&first));
             }
         }
-        let wrong = self.0.entry(network).or_insert(Wrong { since: now, count: 0 });
+        let wrong = self.0.entry(host).or_insert(Wrong { since: now, count: 0 });
         if wrong.is_over(now) {
             *wrong = Wrong { since: now, count: 0 };
         }
@@ -54,15 +54,10 @@ impl Attempts {
     }
 }
 
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) >> 64 << 64).into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     #[test]

@@ -68,11 +68,15 @@ impl Access {
         let found = secured.store.token(token.id).await?.filter(|found| found.kind == TokenKind::Access);
         // As long as for a wrong secret: whether there is such a token is not told.
         let right = token.secret.matches(found.as_ref().map_or(&NO_SECRET, |found| &found.secret));
+        if !found.as_ref().is_some_and(|found| found.is_good(now())) {
+            secured.good_tokens().forget(token.id);
+        }
         let Some(found) = found.filter(|_| right) else {
             let text = "the access token is none of this cluster's, or was revoked: ask for a new one";
             return Err(self.wrong(address, text).into());
         };
         check_time(&found, now())?;
+        secured.good_tokens().remember(&found);
         let TokenRecord { id, expires, role, name, .. } = found;
         let proof = Proof::Token(id, expires);
         let caller = Caller::Known(Known { cluster: secured.pki.cluster(), role, name, proof });

@@ -9,8 +9,10 @@ mod attempts;
 mod audit;
 mod bearer;
 mod caller;
+mod calls;
 mod certificates;
 mod error;
+mod good_tokens;
 mod http;
 pub mod table;
 mod tokens;
@@ -19,6 +21,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ringtune_security::CallRates;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -27,13 +30,16 @@ pub use bearer::{Identified, TokenWatch};
 pub use caller::{Call, Caller, Denied, Known, Proof, Reach, Reason, decide};
 pub use certificates::{AuthorityView, Certified, Joining, Which, WhoIsIt};
 pub use error::Error;
+pub use http::NotAnswered;
 pub use tokens::{Made, NewToken};
 
 use crate::core::Time;
 use crate::metrics::Metrics;
 use crate::network::authority::Pki;
+use crate::settings::LimitSettings;
 use crate::store::{self, access::AccessStore};
 use attempts::Attempts;
+use good_tokens::GoodTokens;
 
 /// Who may do what. Cheap to clone.
 #[derive(Clone)]
@@ -43,6 +49,8 @@ struct Shared {
     /// None: nothing is authenticated here.
     secured: Option<Secured>,
     metrics: Metrics,
+    /// Of both ports together.
+    calls: CallRates,
     /// Never locked over anything that waits.
     attempts: Mutex<Attempts>,
 }
@@ -51,6 +59,8 @@ struct Shared {
 struct Secured {
     pki: Pki,
     store: Arc<dyn AccessStore>,
+    /// Never locked over anything that waits.
+    good_tokens: Mutex<GoodTokens>,
     /// Told when a token is revoked.
     tokens: watch::Sender<()>,
     /// Certificates are given and revoked, and roots changed, one after the other: each knows which root signed it, and
@@ -67,16 +77,17 @@ impl Access {
         pki: Option<&Pki>,
         store: Arc<dyn AccessStore>,
         metrics: Metrics,
+        limits: &LimitSettings,
     ) -> Result<Self, store::Error> {
         match pki {
-            Some(pki) => Self::secured(pki.clone(), store, metrics).await,
-            None => Ok(Self::plain(metrics)),
+            Some(pki) => Self::secured(pki.clone(), store, metrics, limits).await,
+            None => Ok(Self::plain(metrics, limits)),
         }
     }
 
     /// Where nothing is authenticated: everybody may do everything.
-    pub fn plain(metrics: Metrics) -> Self {
-        Self(Arc::new(Shared { secured: None, metrics, attempts: Mutex::default() }))
+    pub fn plain(metrics: Metrics, limits: &LimitSettings) -> Self {
+        Self::new(None, metrics, limits)
     }
 
     /// Where the ports speak TLS. They know from here on who is revoked.
@@ -87,13 +98,25 @@ impl Access {
         pki: Pki,
         store: Arc<dyn AccessStore>,
         metrics: Metrics,
+        limits: &LimitSettings,
     ) -> Result<Self, store::Error> {
         if let Some(oldest) = pki.roots().first().filter(|_| pki.issues()) {
             store.forget_before(oldest.number).await?;
         }
         pki.set_revoked(store.revoked(now()).await?);
-        let secured = Secured { pki, store, tokens: watch::Sender::default(), turns: Semaphore::new(1) };
-        Ok(Self(Arc::new(Shared { secured: Some(secured), metrics, attempts: Mutex::default() })))
+        let secured = Secured {
+            pki,
+            store,
+            good_tokens: Mutex::default(),
+            tokens: watch::Sender::default(),
+            turns: Semaphore::new(1),
+        };
+        Ok(Self::new(Some(secured), metrics, limits))
+    }
+
+    fn new(secured: Option<Secured>, metrics: Metrics, limits: &LimitSettings) -> Self {
+        let calls = CallRates::per_second(limits.calls_per_second);
+        Self(Arc::new(Shared { secured, metrics, calls, attempts: Mutex::default() }))
     }
 
     /// Whether callers are asked who they are.
@@ -132,7 +155,7 @@ impl Access {
             Some(left) => {
                 let seconds = left.as_secs() + 1;
                 let text = format!("too many wrong tokens came from {address}: try again in {seconds} s");
-                Err(Denied::new(Reason::TooManyTokens, text))
+                Err(Denied::until_later(Reason::TooManyTokens, text, Duration::from_secs(seconds)))
             }
         }
     }

@@ -24,12 +24,17 @@ pub(super) struct Stage {
 
 impl Stage {
     pub(super) async fn new() -> Self {
+        Self::within(&LimitSettings::default()).await
+    }
+
+    pub(super) async fn within(limits: &LimitSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let own = OwnAuthority { folder: at("authority"), admin: at("admin"), names: Vec::new() };
         let pki = Pki::own(own, Duration::from_secs(3600), SystemTime::now()).unwrap();
         let store = Arc::new(MemoryAccessStore::default());
-        let access = Access::secured(pki.clone(), store.clone(), Metrics::new().unwrap()).await.unwrap();
+        let access =
+            Access::secured(pki.clone(), store.clone(), Metrics::new().unwrap(), limits).await.unwrap();
         Self { access, pki, store, _folder: folder }
     }
 
@@ -78,7 +83,7 @@ impl Stage {
 
 fn reason<T>(outcome: Result<T, Error>) -> (Reason, String) {
     match outcome.map(|_| ()) {
-        Err(Error::Denied(Denied { reason, text })) => (reason, text),
+        Err(Error::Denied(Denied { reason, text, .. })) => (reason, text),
         other => panic!("{other:?}"),
     }
 }
@@ -218,7 +223,14 @@ async fn who_is_revoked_comes_back_with_a_newer_token_alone() {
     assert!(!revoked.has(second.identity().unwrap()) && revoked.has(identity));
     // A coordinator that starts again knows as much.
     stage.pki.set_revoked(ringtune_security::Revoked::default());
-    Access::secured(stage.pki.clone(), stage.store.clone(), Metrics::new().unwrap()).await.unwrap();
+    Access::secured(
+        stage.pki.clone(),
+        stage.store.clone(),
+        Metrics::new().unwrap(),
+        &LimitSettings::default(),
+    )
+    .await
+    .unwrap();
     assert!(stage.pki.trust().revoked().has(identity));
 }
 
@@ -244,7 +256,7 @@ async fn an_access_token_says_who_calls_until_it_is_revoked() {
         Identity { cluster: stage.pki.cluster(), role: Role::Admin, name: "bob".into(), serial: "1".into() };
     let seen = stage.access.identify(&Seen::Known(bob), HERE, Some("nonsense")).await.unwrap();
     assert_eq!(seen.caller.known().unwrap().name, "bob");
-    let plain = Access::plain(Metrics::new().unwrap());
+    let plain = Access::plain(Metrics::new().unwrap(), &LimitSettings::default());
     assert_eq!(plain.identify(&Seen::Open, HERE, Some("nonsense")).await.unwrap().caller, Caller::Open);
     assert_eq!(plain.identify(&Seen::Anonymous, HERE, Some(&line)).await.unwrap().caller, Caller::Anonymous);
     let open = stage.access.identify(&Seen::Open, HERE, None).await.unwrap();
@@ -349,7 +361,7 @@ async fn there_are_so_many_tokens_at_most() {
 
 #[tokio::test]
 async fn where_nothing_is_authenticated_there_is_nobody_to_let_in() {
-    let plain = Access::plain(Metrics::new().unwrap());
+    let plain = Access::plain(Metrics::new().unwrap(), &LimitSettings::default());
     let nothing = |outcome: Result<(), Error>| assert!(matches!(outcome, Err(Error::NothingAuthenticated)));
     let joining = Joining { token_id: Vec::new(), secret: Vec::new(), csr: Vec::new(), name: String::new() };
     nothing(plain.join(joining, HERE).await.map(drop));
@@ -389,7 +401,9 @@ fn from_elsewhere(folder: &Path) -> Pki {
 async fn with_certificates_from_elsewhere_there_are_access_tokens_and_revocation() {
     let folder = tempfile::tempdir().unwrap();
     let (pki, store) = (from_elsewhere(folder.path()), Arc::new(MemoryAccessStore::default()));
-    let access = Access::secured(pki.clone(), store, Metrics::new().unwrap()).await.unwrap();
+    let access = Access::secured(pki.clone(), store, Metrics::new().unwrap(), &LimitSettings::default())
+        .await
+        .unwrap();
     let new =
         |kind, name: &str| NewToken { kind, role: Role::Observer, name: name.to_owned(), ttl: None, uses: 0 };
     let refused = access.create_token(&Caller::Open, new(TokenKind::Join, "ada")).await.map(drop);

@@ -81,8 +81,16 @@ pub(super) fn precondition(kind: &str, subject: String, message: String) -> Stat
 }
 
 fn quota(subject: &str, message: String) -> Status {
+    quota_after(RETRY, subject, message)
+}
+
+fn quota_for(subject: &str, denied: &Denied) -> Status {
+    quota_after(denied.retry_after.unwrap_or(RETRY), subject, denied.text.clone())
+}
+
+fn quota_after(delay: Duration, subject: &str, message: String) -> Status {
     let mut details = ErrorDetails::with_quota_failure_violation(subject, message.clone());
-    details.set_retry_info(Some(RETRY));
+    details.set_retry_info(Some(delay));
     Status::with_error_details(Code::ResourceExhausted, message, details)
 }
 
@@ -163,7 +171,8 @@ pub(super) fn certificate_over(holder: &str, until: SystemTime) -> Status {
 pub(super) fn denied(denied: &Denied) -> Status {
     let code = match denied.reason {
         Reason::NoIdentity | Reason::Certificate | Reason::Token => Code::Unauthenticated,
-        Reason::TooManyTokens => return quota("wrong tokens", denied.text.clone()),
+        Reason::TooManyTokens => return quota_for("wrong tokens", denied),
+        Reason::TooManyCalls => return quota_for("calls a second", denied),
         Reason::Role | Reason::Worker | Reason::Owner => Code::PermissionDenied,
         Reason::Method => Code::Unimplemented,
     };

@@ -1,7 +1,7 @@
 //! WorkerService: one stream up and one down for each worker.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::Stream;
 use ringtune_proto::convert::FieldError;
@@ -109,9 +109,9 @@ impl Reader {
     /// Returns what the worker did wrong; none where it only went.
     async fn read(&self, mut up: Streaming<v1::SessionRequest>) -> Option<Status> {
         let sender = self.sender;
-        let mut allowance = Allowance::new(Instant::now());
+        let allowance = Allowance::new();
         while let Ok(Some(message)) = up.message().await {
-            if let Err(flood) = allowance.count(&message, Instant::now()) {
+            if let Err(flood) = allowance.count(&message) {
                 return Some(too_much(&flood));
             }
             let heard = match inbound::words(sender, message) {

@@ -1,9 +1,9 @@
 //! Who may read what on the HTTP port.
 
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, header};
 use ringtune_security::Peer;
 
-use crate::access::Access;
+use crate::access::{Access, NotAnswered};
 
 /// Decides about requests.
 #[async_trait::async_trait]
@@ -11,14 +11,14 @@ pub trait Gate: Send + Sync + 'static {
     /// Whether a caller may have what it asks for. `bearer`: the token that it sent, if it did.
     ///
     /// # Errors
-    /// The status and the text of the answer: 401 where nobody knows who calls, 403 where the caller may not.
+    /// What is answered instead.
     async fn allowed(
         &self,
         peer: &Peer,
         bearer: Option<&str>,
         method: &Method,
         path: &str,
-    ) -> Result<(), (StatusCode, String)>;
+    ) -> Result<(), NotAnswered>;
 }
 
 /// The table of who may call what decides.
@@ -30,7 +30,7 @@ impl Gate for Access {
         bearer: Option<&str>,
         method: &Method,
         path: &str,
-    ) -> Result<(), (StatusCode, String)> {
+    ) -> Result<(), NotAnswered> {
         self.allowed(&peer.caller, peer.address, bearer, method.as_str(), path).await
     }
 }

@@ -20,6 +20,7 @@ use axum::{
 use ringtune_security::{Listener, PageLimits, serve_pages};
 
 pub use self::gate::Gate;
+use crate::access::NotAnswered;
 use crate::metrics::Metrics;
 use crate::network::activity::{self, ActivityLayer};
 
@@ -103,10 +104,13 @@ async fn ask(State(gate): State<Arc<dyn Gate>>, request: Request, next: Next) ->
     let allowed = gate.allowed(&peer, gate::bearer(request.headers()), method, request.uri().path()).await;
     match allowed {
         Ok(()) => next.run(request).await,
-        Err((status, reason)) => {
-            let mut answer = (status, format!("{reason}\n")).into_response();
+        Err(NotAnswered { status, text, retry_after }) => {
+            let mut answer = (status, format!("{text}\n")).into_response();
             if status == StatusCode::UNAUTHORIZED {
                 answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            if let Some(wait) = retry_after {
+                answer.headers_mut().insert(header::RETRY_AFTER, wait.as_secs().into());
             }
             answer
         }

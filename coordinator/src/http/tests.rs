@@ -37,7 +37,7 @@ async fn probes_and_metrics_answer() {
     let (readiness, metrics) = (Readiness::default(), Metrics::new().unwrap());
     let listener = listen::http(tcp, None, &LimitSettings::default(), metrics.refusals()).unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let gate = Arc::new(Access::plain(metrics.clone()));
+    let gate = Arc::new(Access::plain(metrics.clone(), &LimitSettings::default()));
     let served = tokio::spawn(serve(listener, metrics, readiness.clone(), gate, async {
         let _ = stopped.await;
     }));
@@ -63,12 +63,17 @@ impl Gate for OnePage {
         bearer: Option<&str>,
         method: &Method,
         path: &str,
-    ) -> Result<(), (StatusCode, String)> {
+    ) -> Result<(), NotAnswered> {
         assert_eq!((&peer.caller, bearer, method), (&Caller::Open, Some("t"), &Method::GET));
         match path {
             "/metrics" => Ok(()),
-            "/readyz" => Err((StatusCode::FORBIDDEN, "not you".to_owned())),
-            _ => Err((StatusCode::UNAUTHORIZED, "who are you".to_owned())),
+            "/readyz" => Err(NotAnswered::new(StatusCode::FORBIDDEN, "not you")),
+            "/healthz" => {
+                let soon = Some(Duration::from_secs(5));
+                let often = NotAnswered::new(StatusCode::TOO_MANY_REQUESTS, "not so often");
+                Err(NotAnswered { retry_after: soon, ..often })
+            }
+            _ => Err(NotAnswered::new(StatusCode::UNAUTHORIZED, "who are you")),
         }
     }
 }
@@ -79,6 +84,8 @@ async fn the_gate_is_asked_for_every_path() {
     assert!(get(address, "/metrics").await.starts_with("HTTP/1.1 200"));
     let forbidden = get(address, "/readyz").await;
     assert!(forbidden.starts_with("HTTP/1.1 403") && forbidden.ends_with("not you\n"), "{forbidden}");
+    let often = get(address, "/healthz").await;
+    assert!(often.starts_with("HTTP/1.1 429") && often.contains("retry-after: 5\r\n"), "{often}");
     let unknown = get(address, "/other").await;
     assert!(unknown.starts_with("HTTP/1.1 401") && unknown.contains("www-authenticate: Bearer"), "{unknown}");
 }
@@ -86,7 +93,8 @@ async fn the_gate_is_asked_for_every_path() {
 #[tokio::test]
 async fn a_request_that_comes_too_slowly_is_closed_and_counted() {
     let metrics = Metrics::new().unwrap();
-    let (address, _) = start(Arc::new(Access::plain(metrics.clone())), &metrics, 0.3).await;
+    let (address, _) =
+        start(Arc::new(Access::plain(metrics.clone(), &LimitSettings::default())), &metrics, 0.3).await;
     let mut slow = TcpStream::connect(address).await.unwrap();
     let trickle = async {
         slow.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();

@@ -1,6 +1,7 @@
 //! Who may do what, over TLS and gRPC: roles, tokens, owners.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+mod calls;
 mod owners;
 mod roles;
 mod stage;

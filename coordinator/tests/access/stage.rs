@@ -14,6 +14,7 @@ use ringtune_coordinator::{
     metrics::Metrics,
     network::authority::{OwnAuthority, Pki},
     service,
+    settings::LimitSettings,
     store::{SqliteStore, Store},
 };
 use ringtune_proto::v1::{
@@ -64,7 +65,7 @@ impl Interceptor for Bearer {
 
 /// A coordinator without TLS, and a client of its.
 pub(crate) async fn plain() -> (AccessServiceClient<Channel>, Stage) {
-    let stage = Stage::protected(false).await;
+    let stage = Stage::protected(false, &LimitSettings::default()).await;
     let channel =
         Endpoint::from_shared(format!("http://{}", stage.address)).unwrap().connect().await.unwrap();
     (AccessServiceClient::new(channel), stage)
@@ -72,10 +73,14 @@ pub(crate) async fn plain() -> (AccessServiceClient<Channel>, Stage) {
 
 impl Stage {
     pub(crate) async fn new() -> Self {
-        Self::protected(true).await
+        Self::within(&LimitSettings::default()).await
     }
 
-    async fn protected(tls: bool) -> Self {
+    pub(crate) async fn within(limits: &LimitSettings) -> Self {
+        Self::protected(true, limits).await
+    }
+
+    async fn protected(tls: bool, limits: &LimitSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let own = OwnAuthority { folder: at("authority"), admin: at("admin"), names: Vec::new() };
@@ -83,8 +88,8 @@ impl Stage {
         let store = Arc::new(SqliteStore::open(&at("ringtune.sqlite")).await.unwrap());
         let metrics = Metrics::new().unwrap();
         let access = match tls {
-            true => Access::secured(pki.clone(), store.clone(), metrics.clone()).await.unwrap(),
-            false => Access::plain(metrics.clone()),
+            true => Access::secured(pki.clone(), store.clone(), metrics.clone(), limits).await.unwrap(),
+            false => Access::plain(metrics.clone(), limits),
         };
         let store: Arc<dyn Store> = store;
         let settings = service::Settings { options: Options::default(), store, metrics: metrics.clone() };

@@ -62,7 +62,7 @@ impl Coordinator {
         let welcome = v1::Welcome { coordinator_version: "test".to_owned(), ..v1::Welcome::default() };
         let options = grpc::Options {
             handle,
-            access: Access::plain(metrics.clone()),
+            access: Access::plain(metrics.clone(), &LimitSettings::default()),
             contents,
             metrics,
             welcome,

@@ -1,13 +1,14 @@
 //! The places that connections take, and a handle on those that are open.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
 use super::limits::Limits;
 use super::refusals::Refusal;
+use crate::host::host_of;
 use crate::identity::Identity;
 
 /// All connections of a port; clones are one handle.
@@ -41,18 +42,6 @@ struct Open {
     close: CancellationToken,
 }
 
-/// Whom an address stands for: an IPv4 address within IPv6 is one host, and so is an IPv6 network of 64 bits, of which a
-/// host has all addresses.
-fn host(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => {
-            let network = address.to_bits() & !u128::from(u64::MAX);
-            IpAddr::V6(Ipv6Addr::from_bits(network))
-        }
-        address => address,
-    }
-}
-
 /// Whether there is a place for one more, with so many taken in all and of its address.
 fn refused(limits: &Limits, all: Count, of_address: Count) -> Option<Refusal> {
     if all.connections >= limits.connections {
@@ -80,7 +69,7 @@ impl Connections {
 
     /// A place for a connection that opens.
     pub(super) fn admit(&self, address: IpAddr) -> Result<Place, Refusal> {
-        let host = host(address);
+        let host = host_of(address);
         let mut taken = self.taken();
         let of_address = taken.addresses.get(&host).copied().unwrap_or_default();
         if let Some(refusal) = refused(&self.0.limits, taken.count, of_address) {
@@ -230,18 +219,6 @@ mod tests {
         assert_eq!((connections.open(), connections.opening()), (0, 0));
         let taken = connections.taken();
         assert!(taken.addresses.is_empty() && taken.open.is_empty());
-    }
-
-    #[test]
-    fn a_host_is_one_address_however_it_writes_it() {
-        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
-        assert_eq!(host(mapped), address(1));
-        let (one, two): (IpAddr, IpAddr) =
-            ("2001:db8:1:2::1".parse().unwrap(), "2001:db8:1:2:9::7".parse().unwrap());
-        let other: IpAddr = "2001:db8:1:3::1".parse().unwrap();
-        assert!(host(one) == host(two) && host(one) != host(other));
-        let loopback: IpAddr = "::1".parse().unwrap();
-        assert_eq!(host(loopback), loopback);
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Full,
         Self::FullForAddress,
         Self::Openings,

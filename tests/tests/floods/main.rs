@@ -1,7 +1,8 @@
-//! Floods against every port of real daemons, with TLS and without: connections without calls, slow handshakes, everything
-//! that HTTP/2 lets a client send without end, and everything that HTTP/1 does. Each is bounded and counted, others are
-//! served meanwhile, and a job that runs does not notice.
+//! Floods against every port of real daemons, with TLS and without: connections without calls, slow handshakes, calls
+//! without end, everything that HTTP/2 lets a client send without end, and everything that HTTP/1 does. Each is bounded and
+//! counted, others are served meanwhile, and a job that runs does not notice.
 
+mod calls;
 mod connections;
 mod frames;
 mod handshakes;

@@ -10,8 +10,9 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
-use ringtune_security::{Call, Caller, Peer};
-use tonic::{Status, body::Body};
+use ringtune_security::{Call, CallRates, Caller, CountedAs, Peer, TooManyCalls};
+use tonic::{Code, Status, body::Body};
+use tonic_types::{ErrorDetails, StatusExt as _};
 use tower::{Layer, Service};
 
 use super::table::{Denied, call, decide};
@@ -22,13 +23,15 @@ use crate::http::Metrics;
 pub(crate) struct GuardCalls {
     /// Counts those that are not let in.
     pub(crate) metrics: Arc<Metrics>,
+    /// How many each caller may make.
+    pub(crate) rates: CallRates,
 }
 
 impl<S> Layer<S> for GuardCalls {
     type Service = Guarded<S>;
 
     fn layer(&self, inner: S) -> Guarded<S> {
-        Guarded { inner, metrics: Arc::clone(&self.metrics) }
+        Guarded { inner, guard: self.clone() }
     }
 }
 
@@ -36,14 +39,15 @@ impl<S> Layer<S> for GuardCalls {
 #[derive(Clone, Debug)]
 pub(crate) struct Guarded<S> {
     inner: S,
-    metrics: Arc<Metrics>,
+    guard: GuardCalls,
 }
 
 impl<S, B> Service<Request<B>> for Guarded<S>
 where
-    S: Service<Request<B>, Response = Response<Body>>,
+    S: Service<Request<B>, Response = Response<Body>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Send,
+    B: Send + 'static,
 {
     type Response = Response<Body>;
     type Error = S::Error;
@@ -54,23 +58,39 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let peer = request.extensions().get::<Peer>();
-        let under_way = peer.map(|peer| peer.activity.begin());
-        let answered = match judge(peer, request.uri().path()) {
-            Ok(()) => Ok(self.inner.call(request)),
-            Err(status) => {
-                self.metrics.denied_calls.inc();
-                Err(status.into_http())
-            }
-        };
+        let peer = request.extensions().get::<Peer>().cloned();
+        let under_way = peer.as_ref().map(|peer| peer.activity.begin());
+        let guard = self.guard.clone();
+        let ready = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, ready);
         Box::pin(async move {
-            let response = match answered {
-                Ok(answer) => answer.await?,
-                Err(response) => response,
+            let response = match guard.judge(peer.as_ref(), request.uri().path()).await {
+                Ok(()) => inner.call(request).await?,
+                Err(status) => {
+                    guard.metrics.denied_calls.inc();
+                    status.into_http()
+                }
             };
             Ok(response.map(|body| Body::new(Held { body, _under_way: under_way })))
         })
     }
+}
+
+impl GuardCalls {
+    /// Waits for the call's turn, and then decides.
+    async fn judge(&self, peer: Option<&Peer>, path: &str) -> Result<(), Status> {
+        if let Some(whose) = peer.and_then(|peer| CountedAs::of(&peer.caller, peer.address.ip())) {
+            self.rates.turn(&whose).await.map_err(|error| too_many(&error))?;
+        }
+        judge(peer, path)
+    }
+}
+
+fn too_many(error: &TooManyCalls) -> Status {
+    let text = error.to_string();
+    let mut details = ErrorDetails::with_quota_failure_violation("calls a second", &text);
+    details.set_retry_info(Some(error.retry_after()));
+    Status::with_error_details(Code::ResourceExhausted, text, details)
 }
 
 fn judge(peer: Option<&Peer>, path: &str) -> Result<(), Status> {

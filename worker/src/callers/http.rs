@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::StatusCode,
+    http::{StatusCode, header},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use ringtune_security::Peer;
+use ringtune_security::{CallRates, CountedAs, Peer, TooManyCalls};
 
 use super::{
     grpc::Held,
@@ -17,22 +17,69 @@ use super::{
 };
 use crate::http::Metrics;
 
+/// What the guard knows.
+#[derive(Clone, Debug)]
+pub(crate) struct PageGuard {
+    /// Counts those that are not let in.
+    pub(crate) metrics: Arc<Metrics>,
+    /// How many each caller may make.
+    pub(crate) rates: CallRates,
+}
+
 /// Lets a request in, or not, and keeps its connection while it lasts.
-pub(crate) async fn guard(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(
+    State(PageGuard { metrics, rates }): State<PageGuard>,
+    request: Request,
+    next: Next,
+) -> Response {
     // The server says for each request who makes it.
     let Some(peer) = request.extensions().get::<Peer>().cloned() else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
     let under_way = peer.activity.begin();
-    let path = request.uri().path();
-    let response = match decide(&peer.caller, path, page(path)) {
+    let response = match judge(&peer, &rates, request.uri().path()).await {
         Ok(()) => next.run(request).await,
-        Err(denied) => {
+        Err(response) => {
             metrics.denied_calls.inc();
-            let code =
-                if denied.is_about_identity() { StatusCode::UNAUTHORIZED } else { StatusCode::FORBIDDEN };
-            (code, format!("{denied}\n")).into_response()
+            response
         }
     };
     response.map(|body| Body::new(Held { body, _under_way: Some(under_way) }))
+}
+
+/// Waits for the request's turn, and then decides.
+async fn judge(peer: &Peer, rates: &CallRates, path: &str) -> Result<(), Response> {
+    if let Some(whose) = CountedAs::of(&peer.caller, peer.address.ip()) {
+        rates.turn(&whose).await.map_err(|error| too_many(&error))?;
+    }
+    decide(&peer.caller, path, page(path)).map_err(|denied| {
+        let code = if denied.is_about_identity() { StatusCode::UNAUTHORIZED } else { StatusCode::FORBIDDEN };
+        (code, format!("{denied}\n")).into_response()
+    })
+}
+
+fn too_many(error: &TooManyCalls) -> Response {
+    let wait = [(header::RETRY_AFTER, error.retry_after().as_secs().to_string())];
+    (StatusCode::TOO_MANY_REQUESTS, wait, format!("{error}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use ringtune_security::Role;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_too_often_is_told_when_to_ask_again() {
+        let (rates, ada) = (CallRates::per_second(1), CountedAs::member(Role::Observer, "ada"));
+        let mut turns = tokio::task::JoinSet::new();
+        for _ in 0..50 {
+            let (rates, ada) = (rates.clone(), ada.clone());
+            turns.spawn(async move { rates.turn(&ada).await });
+        }
+        let error = turns.join_all().await.into_iter().find_map(Result::err).unwrap();
+        let answer = too_many(&error);
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(answer.headers()[header::RETRY_AFTER], "5");
+    }
 }

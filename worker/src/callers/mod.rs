@@ -1,12 +1,12 @@
 //! Who may call what on a worker's ports, and how each call is held to it.
 //!
 //! Without TLS everybody may do everything. With TLS a call is let in by the role that its certificate names; a worker
-//! knows no bearer tokens. Whose place in a ring a call is for is decided where the places are (`ring`).
+//! knows no bearer tokens. Each caller has a rate of calls of its own. Whose place in a ring a call is for is decided where the places are (`ring`).
 
 mod grpc;
 mod http;
 mod table;
 
 pub(crate) use grpc::GuardCalls;
-pub(crate) use http::guard;
+pub(crate) use http::{PageGuard, guard};
 pub use table::{CALLS, Denied, PAGES, TableError, Who, check_calls, check_pages};

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use ringtune_security::{Caller as Seen, Cluster, Role, TokenId};
 use ringtune_shared::ids::WorkerId;
@@ -87,6 +88,8 @@ pub enum Reason {
     Token,
     /// From this address came too many wrong tokens.
     TooManyTokens,
+    /// Whoever calls makes more calls a second than it may.
+    TooManyCalls,
     /// The role does not suffice.
     Role,
     /// A worker speaks for another one, or of a job in which it has no place.
@@ -99,11 +102,12 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NoIdentity,
         Self::Certificate,
         Self::Token,
         Self::TooManyTokens,
+        Self::TooManyCalls,
         Self::Role,
         Self::Worker,
         Self::Owner,
@@ -117,6 +121,7 @@ impl Reason {
             Self::Certificate => "certificate",
             Self::Token => "token",
             Self::TooManyTokens => "too_many_tokens",
+            Self::TooManyCalls => "too_many_calls",
             Self::Role => "role",
             Self::Worker => "worker",
             Self::Owner => "owner",
@@ -133,12 +138,19 @@ pub struct Denied {
     pub reason: Reason,
     /// For people: what is missing, and how to get it.
     pub text: String,
+    /// When another try may help, if only time is missing.
+    pub retry_after: Option<Duration>,
 }
 
 impl Denied {
     /// With that text.
     pub fn new(reason: Reason, text: impl Into<String>) -> Self {
-        Self { reason, text: text.into() }
+        Self { reason, text: text.into(), retry_after: None }
+    }
+
+    /// The same, for a while.
+    pub fn until_later(reason: Reason, text: impl Into<String>, retry_after: Duration) -> Self {
+        Self { retry_after: Some(retry_after), ..Self::new(reason, text) }
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
 use http_body::{Frame, SizeHint};
-use ringtune_security::{Caller as Seen, Peer, Validity};
+use ringtune_security::{Caller as Seen, CountedAs, Peer, Validity};
 use tonic::body::Body;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
@@ -67,7 +67,12 @@ where
         if !self.access.is_secured() && peer.is_none_or(|peer| peer.caller == Seen::Open) {
             let row = table::grpc_row(request.uri().path());
             request.extensions_mut().insert(Call::new(Caller::Open, address, row));
-            return Box::pin(self.inner.call(request));
+            if CountedAs::of(&Seen::Open, address.ip()).is_none() {
+                return Box::pin(self.inner.call(request));
+            }
+            let ready = self.inner.clone();
+            let inner = std::mem::replace(&mut self.inner, ready);
+            return Box::pin(open(inner, self.access.clone(), request, address));
         }
         // Of whom the connection says nothing nothing is known.
         let seen = peer.map_or(Seen::Anonymous, |peer| peer.caller.clone());
@@ -83,6 +88,28 @@ fn plain_address(request: &Request<Body>) -> Option<SocketAddr> {
     request.extensions().get::<TcpConnectInfo>()?.remote_addr()
 }
 
+/// On a port that is open to more than this machine.
+async fn open<S>(
+    mut inner: S,
+    access: Access,
+    request: Request<Body>,
+    address: SocketAddr,
+) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+{
+    match access.turn(&Seen::Open, address.ip(), None).await {
+        Ok(()) => inner.call(request).await,
+        Err(denied) => Ok(not_made(&access, &denied)),
+    }
+}
+
+/// The answer to a call that has no line in the audit log: whoever floods would fill it.
+fn not_made(access: &Access, denied: &Denied) -> Response<Body> {
+    access.count(denied);
+    status::denied(denied).into_http()
+}
+
 async fn guarded<S>(
     mut inner: S,
     access: Access,
@@ -94,14 +121,19 @@ where
     S: Service<Request<Body>, Response = Response<Body>>,
 {
     let row = table::grpc_row(request.uri().path());
-    // 1. Who is it? For what everybody may do, no token is looked at.
+    // For what everybody may do, no token is looked at.
     let bearer = bearer(request.headers()).filter(|_| row.is_none_or(|row| row.who != Who::Everybody));
+    // 1. Is it its turn?
+    if let Err(denied) = access.turn(&seen, address.ip(), bearer.as_deref()).await {
+        return Ok(not_made(&access, &denied));
+    }
+    // 2. Who is it?
     let identified = access.identify(&seen, address.ip(), bearer.as_deref()).await;
     let (identified, failure) = match identified {
         Ok(identified) => (identified, None),
         Err(error) => (Identified { caller: Caller::seen(&seen), watch: None }, Some(error)),
     };
-    // 2. May they?
+    // 3. May they?
     let call = Call::new(identified.caller, address, row);
     let audit = row.and_then(|row| Audit::of(row, &call));
     let refused = match failure {
@@ -122,7 +154,7 @@ where
         }
         return Ok(status.into_http());
     }
-    // 3. They do, as long as their token or certificate is good.
+    // 4. They do, as long as their token or certificate is good.
     let mut over = over(identified.watch, valid, &call);
     request.extensions_mut().insert(call);
     let mut noted = Noted { audit, code: CANCELLED };

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use ringtune_conformance::ring::{Failure, NewRing, SuiteConfig, TransportFactory, run_all};
-use ringtune_security::{Clients, Limits, Listener, Protection, Protocols, Refusals, Trust};
+use ringtune_security::{CallRates, Clients, Limits, Listener, Protection, Protocols, Refusals, Trust};
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
     ring::{Frame, Member, RingConfig, RingView, Signal, Transport},
@@ -31,6 +31,10 @@ async fn listening(options: RingOptions) -> (Rings, SocketAddr) {
 
 /// The same on a port that is bound already.
 fn serve(rings: &Rings, listener: TcpListener) {
+    serve_at(rings, listener, CallRates::per_second(1000));
+}
+
+fn serve_at(rings: &Rings, listener: TcpListener, rates: CallRates) {
     let protection = match rings.options().trust.clone() {
         None => Protection::Plain,
         Some(trust) => Protection::Tls { trust, clients: Clients::Optional, protocols: Protocols::Http2 },
@@ -41,7 +45,7 @@ fn serve(rings: &Rings, listener: TcpListener) {
         .max_frame_size(super::MOST_FRAME_BYTES)
         .initial_stream_window_size(super::WINDOW_BYTES)
         .initial_connection_window_size(super::WINDOW_BYTES)
-        .layer(GuardCalls { metrics: rings.metrics() })
+        .layer(GuardCalls { metrics: rings.metrics(), rates })
         .add_service(RingServer::service(rings.clone()))
         .serve_with_incoming(incoming);
     tokio::spawn(server);

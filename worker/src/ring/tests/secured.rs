@@ -11,6 +11,7 @@ use tonic::{
     Code, Status,
     transport::{Channel, Endpoint},
 };
+use tonic_types::StatusExt as _;
 
 use super::*;
 use crate::{
@@ -157,6 +158,39 @@ async fn one_worker_alone_does_not_take_all_room_to_wait_in() {
     }
     let second = two.rings.take_seat(&view, 1, 2, RING_PROTOCOLS.max).unwrap().connect().await;
     step(&mut early.await.unwrap().unwrap(), &mut second.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_worker_that_calls_without_end_makes_nobody_else_wait() {
+    let cluster = Cluster::new();
+    let (one, third) = (worker(&cluster).await, worker(&cluster).await);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let whom = (one.certified.id, listener.local_addr().unwrap());
+    serve_at(&one.rings, listener, CallRates::per_second(1));
+    let ask = |mut client: RingServiceClient<Channel>| async move {
+        client.fetch_state(v1::FetchStateRequest::default()).await.expect_err("there is no such state")
+    };
+    let greedy = RingServiceClient::new(call(&third.trust, whom).await);
+    let mut asked = JoinSet::new();
+    for _ in 0..100 {
+        asked.spawn(ask(greedy.clone()));
+    }
+    let refused = loop {
+        let status = asked.join_next().await.unwrap().unwrap();
+        if status.code() == Code::ResourceExhausted {
+            break status;
+        }
+    };
+    assert!(refused.message().contains(&format!("worker {}", third.certified.id)), "{refused}");
+    assert!(refused.get_details_retry_info().is_some(), "{refused}");
+    // The greedy one's turns are used up, those of its neighbour are all there.
+    let began = std::time::Instant::now();
+    let others = RingServiceClient::new(call(&one.trust, whom).await);
+    for _ in 0..10 {
+        assert_ne!(ask(others.clone()).await.code(), Code::ResourceExhausted);
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(one.rings.metrics().denied_calls.get() >= 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
