@@ -16,7 +16,7 @@ use ringtune_tests::{
 /// Of the job; with 20 ms a step at least 20 seconds.
 const STEPS: i64 = 1_000;
 /// Of one that outlives several certificates.
-const MANY_STEPS: i64 = 3_000;
+const MANY_STEPS: i64 = 2_000;
 /// Seconds. Less would do, but for disks that take seconds to keep a file.
 const SHORT_LIFE: &str = "18";
 /// Seconds; whoever has a certificate gets the next one after two thirds of that.
@@ -123,8 +123,7 @@ async fn a_job_outlives_several_certificates_and_loses_no_step() -> Result<()> {
     let expected = learned_alone(MANY_STEPS).await?;
     let sandbox = Sandbox::new()?;
     let cluster = secured(&sandbox, SHORT_LIFE).await?;
-    let job = job(MANY_STEPS)?.set("cluster.min_world_size", 2);
-    let job_id = cluster.submit(&sandbox.write_job("job.toml", &job)?).await?;
+    let job_id = cluster.submit(&sandbox.write_job("job.toml", &job(MANY_STEPS)?)?).await?;
     ensure!(learned(&sandbox, &cluster, &job_id).await? == expected, "it learned something else");
 
     // The ring was formed anew before its certificates ended, each time between two steps; nobody was lost.
