@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod owners;
+mod quotas;
 mod roles;
 mod stage;
 mod tokens;
