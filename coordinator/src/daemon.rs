@@ -31,7 +31,9 @@ use crate::{
         self,
         authority::{Pki, PkiError},
     },
-    open_files, service,
+    open_files,
+    quotas::Quotas,
+    service,
     settings::Settings,
     state_folder::StateFolder,
     store::{self, SqliteStore},
@@ -143,6 +145,10 @@ impl Daemon {
         // 3. The state, and its servers.
         let options = options(&settings);
         let access = Access::start(pki.as_ref(), store.clone(), metrics.clone(), &settings.limits).await?;
+        let quotas = match &pki {
+            Some(_) => Quotas::new(store.clone(), owner_limits(&settings), metrics.clone()),
+            None => Quotas::none(),
+        };
         let (handle, state_loop) =
             service::start(service::Settings { options, store, metrics: metrics.clone() }).await?;
         let readiness = http::Readiness::default();
@@ -168,6 +174,7 @@ impl Daemon {
                 handle,
                 contents,
                 access,
+                quotas,
                 metrics,
                 welcome: welcome(&settings),
                 call_limit: Duration::from_secs_f64(settings.limits.call_seconds),
@@ -275,6 +282,10 @@ fn options(settings: &Settings) -> core::Options {
         artifacts_per_job: settings.limits.artifacts_per_job,
         ..core::Options::default()
     }
+}
+
+fn owner_limits(settings: &Settings) -> core::OwnerLimits {
+    core::OwnerLimits { bytes: settings.limits.owner_bytes, files: settings.limits.owner_files }
 }
 
 fn welcome(settings: &Settings) -> v1::Welcome {

@@ -13,6 +13,7 @@ pub mod http;
 pub mod metrics;
 pub mod network;
 mod open_files;
+pub mod quotas;
 pub mod service;
 pub mod settings;
 pub mod state_folder;

@@ -121,6 +121,14 @@ pub struct LimitSettings {
     ///
     /// Allowed: 1 or more.
     pub artifacts_per_job: u64,
+    /// How many bytes one owner's uploads and the files of their jobs may take; 0: as many as those of all owners together; nobody is limited on loopback and with `--insecure`.
+    ///
+    /// Allowed: 0 or more.
+    pub owner_bytes: u64,
+    /// How many files these may be; a file that several jobs of one owner have counts once.
+    ///
+    /// Allowed: 1 or more.
+    pub owner_files: u64,
     /// How many gRPC connections may be open at a time.
     ///
     /// Allowed: 1 to 1000000.
@@ -200,6 +208,8 @@ impl Default for LimitSettings {
             upload_bytes: 64 << 30,
             uploads: 64,
             artifacts_per_job: 10_000,
+            owner_bytes: 1 << 40,
+            owner_files: 1_000_000,
             connections: 8192,
             connections_per_address: 256,
             opening_seconds: 10.0,
@@ -255,6 +265,7 @@ impl Settings {
         for (key, given) in [
             ("limits.upload_bytes", self.limits.upload_bytes),
             ("limits.artifacts_per_job", self.limits.artifacts_per_job),
+            ("limits.owner_files", self.limits.owner_files),
         ] {
             if given == 0 {
                 return Err(SettingsError::number(key, 0, "it must be at least 1"));
@@ -299,6 +310,8 @@ mod tests {
         assert_eq!(error_key(|s| s.limits.queued_jobs = 0), "limits.queued_jobs");
         assert_eq!(error_key(|s| s.limits.upload_bytes = 0), "limits.upload_bytes");
         assert_eq!(error_key(|s| s.limits.artifacts_per_job = 0), "limits.artifacts_per_job");
+        assert_eq!(error_key(|s| s.limits.owner_files = 0), "limits.owner_files");
+        assert_eq!(error_key(|s| s.limits.owner_bytes = 0), "none");
         assert_eq!(error_key(|s| s.limits.connections = 0), "limits.connections");
         assert_eq!(error_key(|s| s.limits.connections_per_address = 0), "limits.connections_per_address");
         assert_eq!(error_key(|s| s.limits.calls_per_second = 1_000_001), "limits.calls_per_second");

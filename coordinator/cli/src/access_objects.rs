@@ -104,6 +104,25 @@ pub struct IdentityObject {
     expire_time: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     credentials: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<UsageObject>,
+}
+
+/// What an owner has, and may have.
+#[derive(Debug, Serialize)]
+struct UsageObject {
+    bytes: i64,
+    /// 0: as many as those of all owners together.
+    max_bytes: i64,
+    files: i64,
+    max_files: i64,
+}
+
+impl From<v1::OwnerUsage> for UsageObject {
+    fn from(usage: v1::OwnerUsage) -> Self {
+        let v1::OwnerUsage { bytes, max_bytes, files, max_files } = usage;
+        Self { bytes, max_bytes, files, max_files }
+    }
 }
 
 impl IdentityObject {
@@ -119,6 +138,7 @@ impl IdentityObject {
             cluster: answer.cluster.clone(),
             expire_time: time_text(answer.expire_time.as_ref()),
             credentials: source.to_owned(),
+            usage: answer.usage.map(UsageObject::from),
         }
     }
 }

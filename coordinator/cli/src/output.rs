@@ -57,7 +57,41 @@ pub fn remark(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// Bytes as people read them: "3.4 GiB".
+pub fn size_text(bytes: i64) -> String {
+    let mut size = bytes as f64;
+    let mut units = ["KiB", "MiB", "GiB", "TiB"].into_iter();
+    let mut unit = "bytes";
+    // What would be shown as 1024.0 is one of the next unit.
+    while size >= 1023.95
+        && let Some(larger) = units.next()
+    {
+        (size, unit) = (size / 1024.0, larger);
+    }
+    if unit == "bytes" { format!("{bytes} bytes") } else { format!("{size:.1} {unit}") }
+}
+
 /// A time in RFC 3339, UTC; empty when there is none.
 pub fn time_text(time: Option<&Timestamp>) -> String {
     time.map(ToString::to_string).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_in_the_unit_that_fits() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1536, "1.5 KiB"),
+            (1 << 20, "1.0 MiB"),
+            ((1 << 30) - 1, "1.0 GiB"),
+            (3 << 40, "3.0 TiB"),
+            (5000 << 40, "5000.0 TiB"),
+        ] {
+            assert_eq!(size_text(bytes), text);
+        }
+    }
 }

@@ -148,11 +148,26 @@ impl Contents {
     /// # Errors
     /// A size over the limit, another offset, somebody else at it, too many at a time, the file system's.
     pub fn upload(&self, hash: ContentHash, size: u64, offset: u64) -> Result<Upload, Error> {
-        let limit = self.shared.limits.content_bytes;
-        if size > limit {
-            return Err(Error::TooLarge { given: size, limit });
-        }
+        self.check_size(size)?;
         Upload::begin(self.shared.clone(), hash, size, offset)
+    }
+
+    /// Refuses a content that is larger than any may be.
+    ///
+    /// # Errors
+    /// It is.
+    pub fn check_size(&self, size: u64) -> Result<(), Error> {
+        let limit = self.shared.limits.content_bytes;
+        if size > limit { Err(Error::TooLarge { given: size, limit }) } else { Ok(()) }
+    }
+
+    /// Whether not even a part of a content is here.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn is_absent(&self, hash: &ContentHash) -> Result<bool, Error> {
+        // In the order in which a content moves.
+        Ok(length(&self.shared.partial(hash))?.is_none() && length(&self.shared.whole(hash))?.is_none())
     }
 
     /// Removes a content whose bytes do not have its hash any more. One that is not here is not an error. Reads all of it.

@@ -67,6 +67,23 @@ fn what_nobody_asked_for_is_old_from_the_start() {
 }
 
 #[test]
+fn what_is_not_whole_is_not_absent() {
+    let (_folder, contents) = store();
+    let hash = ContentHash::of(b"part");
+    assert!(contents.is_absent(&hash).unwrap());
+    let mut upload = contents.upload(hash, 4, 0).unwrap();
+    upload.write(b"pa").unwrap();
+    upload.close().unwrap();
+    assert!(!contents.is_absent(&hash).unwrap());
+    let mut upload = contents.upload(hash, 4, 2).unwrap();
+    upload.write(b"rt").unwrap();
+    upload.close().unwrap();
+    assert!(!contents.is_absent(&hash).unwrap());
+    contents.remove(&hash).unwrap();
+    assert!(contents.is_absent(&hash).unwrap());
+}
+
+#[test]
 fn folders_are_there_before_contents() {
     let (folder, contents) = store();
     assert_eq!(fs::read_dir(folder.path().join("sha256")).unwrap().count(), 256);

@@ -15,6 +15,7 @@ mod loss;
 mod pin;
 mod pool;
 mod queue;
+mod quota;
 mod reason;
 mod record;
 mod reform;
@@ -38,6 +39,7 @@ pub use job::{
 };
 pub use job_state::JobState;
 pub use pin::Pin;
+pub use quota::{OverQuota, OwnerLimits, Scarce, Usage};
 pub use reason::ReasonCode;
 pub use record::{
     AnyFloat, ArtifactRecord, Checkpoint, EventBody, EventKind, JobEvent, LogLevel, Progress, ProgressStage,

@@ -44,6 +44,7 @@ use crate::contents::Contents;
 use crate::metrics::{Layer as MetricsLayer, Metrics};
 use crate::network::activity::ActivityLayer;
 use crate::network::authority::Pki;
+use crate::quotas::Quotas;
 use crate::service::Handle;
 use references::References;
 use status::FailedRequest;
@@ -81,6 +82,8 @@ pub struct Options {
     pub metrics: Metrics,
     /// Who may do what.
     pub access: Access,
+    /// How much each owner may have.
+    pub quotas: Quotas,
     /// What each worker is told first.
     pub welcome: v1::Welcome,
     /// How long a call with a single answer may take.
@@ -102,6 +105,7 @@ struct Api {
     images: Arc<References>,
     metrics: Metrics,
     access: Access,
+    quotas: Quotas,
     welcome: v1::Welcome,
     pki: Option<Pki>,
     watches: Arc<Semaphore>,
@@ -131,8 +135,8 @@ pub enum Error {
 /// See [`Error`].
 pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
     table::check_grpc()?;
-    let Options { handle, contents, metrics, access, welcome, pki, shutdown, .. } = options;
-    let images = Arc::new(References::new(handle.clone(), contents.clone()));
+    let Options { handle, contents, metrics, access, quotas, welcome, pki, shutdown, .. } = options;
+    let images = Arc::new(References::new(handle.clone(), contents.clone(), quotas.clone()));
     let sweeper = tokio::spawn(sweep(images.clone(), access.clone()));
     let api = Arc::new(Api {
         handle,
@@ -140,6 +144,7 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
         images,
         metrics: metrics.clone(),
         access: access.clone(),
+        quotas,
         welcome,
         pki,
         watches: Arc::new(Semaphore::new(WATCHES)),

@@ -11,7 +11,7 @@ use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 use super::allowance::Flood;
 use crate::access::{self, Denied, Reason};
 use crate::core::Refusal;
-use crate::{contents, service, store};
+use crate::{contents, quotas, service, store};
 
 /// The domain of our ErrorInfo reasons.
 const DOMAIN: &str = "ringtune.v1";
@@ -109,6 +109,21 @@ impl From<contents::Error> for FailedRequest {
 impl From<store::Error> for FailedRequest {
     fn from(error: store::Error) -> Self {
         Self(store_status(&error))
+    }
+}
+
+impl From<quotas::Error> for FailedRequest {
+    fn from(error: quotas::Error) -> Self {
+        Self(match &error {
+            // Without a time for another try: waiting does not help.
+            quotas::Error::Over { over, .. } => {
+                let message = error.to_string();
+                let details =
+                    ErrorDetails::with_quota_failure_violation(over.what.setting(), message.clone());
+                Status::with_error_details(Code::ResourceExhausted, message, details)
+            }
+            quotas::Error::Store(error) => store_status(error),
+        })
     }
 }
 

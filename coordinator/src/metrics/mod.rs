@@ -15,7 +15,7 @@ pub use layer::{CountedBody, CountedService, Layer};
 use refusals::RefusedConnections;
 use ringtune_security::Refusals;
 
-use crate::core::{JobState, OtherEpoch, Reformed, WorkerState};
+use crate::core::{JobState, OtherEpoch, Reformed, Scarce, WorkerState};
 
 /// Seconds; from a heartbeat's handling to a long upload.
 const RPC_BUCKETS: [f64; 9] = [0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0];
@@ -36,6 +36,7 @@ pub struct Metrics {
     pub unknown: IntCounterVec,
     other_epochs: IntCounterVec,
     denied_calls: IntCounterVec,
+    over_quota: IntCounterVec,
     reformed: IntCounterVec,
     reform_seconds: HistogramVec,
     disk_free_bytes: IntGauge,
@@ -86,6 +87,13 @@ impl Metrics {
                 ),
                 &["reason"],
             )?,
+            over_quota: IntCounterVec::new(
+                Opts::new(
+                    "ringtune_over_quota_total",
+                    "Uploads and jobs that were refused because their owner would have too much, by what",
+                ),
+                &["what"],
+            )?,
             reformed: IntCounterVec::new(
                 Opts::new(
                     "ringtune_rings_reformed_total",
@@ -126,6 +134,7 @@ impl Metrics {
         registry.register(Box::new(metrics.unknown.clone()))?;
         registry.register(Box::new(metrics.other_epochs.clone()))?;
         registry.register(Box::new(metrics.denied_calls.clone()))?;
+        registry.register(Box::new(metrics.over_quota.clone()))?;
         registry.register(Box::new(metrics.reformed.clone()))?;
         registry.register(Box::new(metrics.reform_seconds.clone()))?;
         for gauge in [&metrics.disk_free_bytes, &metrics.disk_low, &metrics.store_failing] {
@@ -173,6 +182,11 @@ impl Metrics {
     /// A call was not made because of who the caller is. `reason`: one of a few words.
     pub fn call_denied(&self, reason: &'static str) {
         self.denied_calls.with_label_values(&[reason]).inc();
+    }
+
+    /// Something was refused because its owner would have too much.
+    pub(crate) fn over_quota(&self, what: Scarce) {
+        self.over_quota.with_label_values(&[what.as_str()]).inc();
     }
 
     /// A ring is whole again after its members changed.

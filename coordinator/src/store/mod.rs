@@ -8,6 +8,7 @@ pub(crate) mod conformance;
 pub mod lists;
 #[cfg(test)]
 mod memory;
+pub mod quota;
 mod sqlite;
 
 use std::collections::BTreeMap;

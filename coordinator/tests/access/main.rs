@@ -3,6 +3,7 @@
 
 mod calls;
 mod owners;
+mod quotas;
 mod roles;
 mod stage;
 mod tokens;

@@ -9,10 +9,11 @@ use std::{
 use ringtune_coordinator::{
     access::Access,
     contents::{Contents, Limits as ContentLimits},
-    core::Options,
+    core::{Options, OwnerLimits},
     grpc,
     metrics::Metrics,
     network::authority::{OwnAuthority, Pki},
+    quotas::Quotas,
     service,
     settings::LimitSettings,
     store::{SqliteStore, Store},
@@ -47,6 +48,9 @@ pub(crate) struct Stage {
     folder: tempfile::TempDir,
 }
 
+/// More than any test needs.
+const PLENTY: OwnerLimits = OwnerLimits { bytes: 0, files: 1_000_000 };
+
 /// Calls with a certificate, or with a token, or with nothing.
 pub(crate) type Client = InterceptedService<Channel, Bearer>;
 
@@ -65,7 +69,8 @@ impl Interceptor for Bearer {
 
 /// A coordinator without TLS, and a client of its.
 pub(crate) async fn plain() -> (AccessServiceClient<Channel>, Stage) {
-    let stage = Stage::protected(false, &LimitSettings::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let stage = Stage::on(folder, false, &LimitSettings::default(), PLENTY).await;
     let channel =
         Endpoint::from_shared(format!("http://{}", stage.address)).unwrap().connect().await.unwrap();
     (AccessServiceClient::new(channel), stage)
@@ -73,15 +78,27 @@ pub(crate) async fn plain() -> (AccessServiceClient<Channel>, Stage) {
 
 impl Stage {
     pub(crate) async fn new() -> Self {
-        Self::within(&LimitSettings::default()).await
+        Self::limited(PLENTY).await
     }
 
+    /// One with other limits on calls.
     pub(crate) async fn within(limits: &LimitSettings) -> Self {
-        Self::protected(true, limits).await
+        Self::on(tempfile::tempdir().unwrap(), true, limits, PLENTY).await
     }
 
-    async fn protected(tls: bool, limits: &LimitSettings) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+    /// One where each owner may have so much.
+    pub(crate) async fn limited(owners: OwnerLimits) -> Self {
+        Self::on(tempfile::tempdir().unwrap(), true, &LimitSettings::default(), owners).await
+    }
+
+    /// Another one on what this one kept.
+    pub(crate) async fn restarted(self, owners: OwnerLimits) -> Self {
+        self.shutdown.cancel();
+        soon("the end of the server", self.server).await.unwrap().unwrap();
+        Self::on(self.folder, true, &LimitSettings::default(), owners).await
+    }
+
+    async fn on(folder: tempfile::TempDir, tls: bool, limits: &LimitSettings, owners: OwnerLimits) -> Self {
         let at = |name: &str| folder.path().join(name);
         let own = OwnAuthority { folder: at("authority"), admin: at("admin"), names: Vec::new() };
         let pki = Pki::own(own, Duration::from_secs(3600), SystemTime::now()).unwrap();
@@ -90,6 +107,10 @@ impl Stage {
         let access = match tls {
             true => Access::secured(pki.clone(), store.clone(), metrics.clone(), limits).await.unwrap(),
             false => Access::plain(metrics.clone(), limits),
+        };
+        let quotas = match tls {
+            true => Quotas::new(store.clone(), owners, metrics.clone()),
+            false => Quotas::none(),
         };
         let store: Arc<dyn Store> = store;
         let settings = service::Settings { options: Options::default(), store, metrics: metrics.clone() };
@@ -101,6 +122,7 @@ impl Stage {
             contents,
             metrics: metrics.clone(),
             access,
+            quotas,
             welcome: v1::Welcome::default(),
             call_limit: STUCK,
             calls_per_connection: 256,
@@ -190,9 +212,17 @@ impl Stage {
 
     /// How many calls were denied for this reason.
     pub(crate) fn denied(&self, reason: &str) -> u64 {
+        self.counted(&format!("ringtune_denied_calls_total{{reason=\"{reason}\"}} "))
+    }
+
+    /// How often somebody would have had too many of these.
+    pub(crate) fn over_quota(&self, what: &str) -> u64 {
+        self.counted(&format!("ringtune_over_quota_total{{what=\"{what}\"}} "))
+    }
+
+    fn counted(&self, start: &str) -> u64 {
         let text = self.metrics.text().unwrap();
-        let start = format!("ringtune_denied_calls_total{{reason=\"{reason}\"}} ");
-        text.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok()).unwrap_or(0)
+        text.lines().find_map(|line| line.strip_prefix(start)?.parse().ok()).unwrap_or(0)
     }
 }
 

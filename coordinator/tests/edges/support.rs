@@ -10,6 +10,7 @@ use ringtune_coordinator::contents::{Contents, Limits};
 use ringtune_coordinator::core::Options;
 use ringtune_coordinator::metrics::Metrics;
 use ringtune_coordinator::network::listen;
+use ringtune_coordinator::quotas::Quotas;
 use ringtune_coordinator::settings::LimitSettings;
 use ringtune_coordinator::store::{SqliteStore, Store};
 use ringtune_coordinator::{grpc, service};
@@ -63,6 +64,7 @@ impl Coordinator {
         let options = grpc::Options {
             handle,
             access: Access::plain(metrics.clone(), &LimitSettings::default()),
+            quotas: Quotas::none(),
             contents,
             metrics,
             welcome,

@@ -15,7 +15,7 @@ use crate::{
     credentials::{AccessError, Environment, Places, made_of, read_join_token},
     error::Error,
     interrupt::Interrupts,
-    output::{Output, remark, time_text},
+    output::{Output, remark, size_text, time_text},
 };
 
 /// `ringtune login`: a token becomes a certificate.
@@ -123,7 +123,17 @@ fn identity_text(url: &CoordinatorUrl, answer: &v1::WhoAmIResponse, source: &str
     lines.push(("until", time_text(answer.expire_time.as_ref())));
     lines.push(("at", url.to_string()));
     lines.push(("by", source.to_owned()));
+    if let Some(usage) = &answer.usage {
+        lines.push(("files", usage_text(usage)));
+    }
     facts(&lines)
+}
+
+/// What an owner has on the coordinator's disk, and may have.
+fn usage_text(usage: &v1::OwnerUsage) -> String {
+    let v1::OwnerUsage { bytes, max_bytes, files, max_files } = *usage;
+    let most = if max_bytes == 0 { String::new() } else { format!(" of {}", size_text(max_bytes)) };
+    format!("{files} of {max_files}, with {}{most}", size_text(bytes))
 }
 
 /// Keeps the coordinator's roots beside the certificate if they are others than those that are there.

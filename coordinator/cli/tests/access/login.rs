@@ -35,6 +35,8 @@ async fn a_token_is_enough_for_all_later_commands() {
     assert_eq!(who[0]["credentials"], home.login_folder().display().to_string());
     let text = home.run(&["whoami"]).await.ok().stdout;
     assert!(text.contains("role       submitter\nname       ada\n"), "{text}");
+    assert!(text.contains("files      12 of 1000, with 1.5 GiB of 1.0 TiB"), "{text}");
+    assert_eq!((&who[0]["usage"]["bytes"], &who[0]["usage"]["max_files"]), (&(3 << 29).into(), &1000.into()));
 
     let logout = home.run(&["logout", "--output", "json"]).await.ok().json();
     assert_eq!((&logout[0]["type"], &logout[0]["was_logged_in"]), (&"logout".into(), &true.into()));

@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 use tower::Service;
 
 use crate::access::table::{self, Who};
-use crate::access::{Access, Audit, Call, Caller, Identified, TokenWatch, decide};
+use crate::access::{Access, Audit, Call, Caller, Denied, Identified, TokenWatch, decide};
 use crate::grpc::status::{self, FailedRequest};
 use crate::metrics::code_name;
 

@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 use super::status::{self, FailedRequest};
 use super::{Api, outbound};
 use crate::access::{AuthorityView, Call, Certified, Denied, Joining, NewToken, Which, WhoIsIt};
-use crate::core::Time;
+use crate::core::{OwnerLimits, Time, Usage};
 use crate::store::access::{CertificateRecord, TokenKind, TokenRecord};
 pub(super) use layer::AccessLayer;
 
@@ -71,15 +71,18 @@ impl AccessService for AccessCalls {
         let WhoIsIt { known, roots_pem, expires } =
             self.0.access.who_is(call.caller()).await.map_err(FailedRequest::from)?;
         let expire_time = expires.map(outbound::time);
-        Ok(Response::new(match known {
-            None => v1::WhoAmIResponse { roots_pem, expire_time, ..Default::default() },
-            Some(known) => v1::WhoAmIResponse {
-                role: role_to_wire(known.role).into(),
-                name: known.name,
-                cluster: known.cluster.to_string(),
-                roots_pem,
-                expire_time,
-            },
+        let Some(known) = known else {
+            return Ok(Response::new(v1::WhoAmIResponse { roots_pem, expire_time, ..Default::default() }));
+        };
+        let has_files = known.role != Role::Worker;
+        let used = if has_files { self.0.quotas.usage(&known.name).await } else { Ok(None) };
+        Ok(Response::new(v1::WhoAmIResponse {
+            role: role_to_wire(known.role).into(),
+            name: known.name,
+            cluster: known.cluster.to_string(),
+            roots_pem,
+            expire_time,
+            usage: used.map_err(FailedRequest::from)?.map(|(used, limits)| owner_usage(used, limits)),
         }))
     }
 
@@ -282,6 +285,16 @@ fn authority(view: &AuthorityView) -> v1::Authority {
         certificates: i32::try_from(*certificates).unwrap_or(i32::MAX),
     });
     v1::Authority { cluster: view.cluster.to_string(), roots: roots.collect() }
+}
+
+fn owner_usage(used: Usage, limits: OwnerLimits) -> v1::OwnerUsage {
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    v1::OwnerUsage {
+        bytes: number(used.bytes),
+        max_bytes: number(limits.bytes),
+        files: number(used.files),
+        max_files: number(limits.files),
+    }
 }
 
 fn small(number: u32) -> i32 {

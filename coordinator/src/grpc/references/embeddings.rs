@@ -49,8 +49,10 @@ impl References {
             let learned =
                 LearnedEmbedding::from_bytes(&bytes).map_err(|error| format!("{}: {error}", hash.uri()))?;
             contents.touch(&hash).map_err(|error| error.to_string())?;
-            Ok(learned)
+            Ok((learned, bytes.len() as u64))
         };
-        self.checked(read).await
+        let (learned, size) = self.checked(read).await?;
+        ties.named.push((hash, size));
+        Ok(learned)
     }
 }

@@ -53,6 +53,7 @@ impl References {
         })
         .await??;
         let removed = self.let_go(&old, now).await?;
+        self.settle_all(now).await?;
         if dropped + removed > 0 {
             info!(uploads = dropped, contents = removed, "removed files that nobody wants");
         }
@@ -79,9 +80,43 @@ impl References {
             .await?;
             let removed = removed?;
             self.handle.store().forget_contents(&removed).await?;
+            self.quotas.disown(&removed).await?;
             count += removed.len();
         }
         Ok(count)
+    }
+
+    /// Takes everything from accounts that is not on the disk any more, or is there for others alone.
+    async fn settle_all(&self, now: SystemTime) -> Result<(), FailedRequest> {
+        let mut after = None;
+        loop {
+            let portion = self.quotas.owned(after, PORTION).await?;
+            let Some(last) = portion.last() else { return Ok(()) };
+            after = Some(*last);
+            self.settle(&portion, now).await?;
+        }
+    }
+
+    /// Takes those of `contents` from accounts that are not on the disk, and those that nobody has asked for in the last day
+    /// from owners whose jobs do not want them: they are there for somebody else's job.
+    pub(in crate::grpc) async fn settle(
+        &self,
+        contents: &[ContentHash],
+        now: SystemTime,
+    ) -> Result<(), FailedRequest> {
+        // Whoever holds one may be about to bring it here, or to make a job of it: the next sweep looks again.
+        let alone = self.claims.alone(contents);
+        // What no job wants goes from the disk, and then from accounts.
+        let unwanted = self.handle.store().unwanted(alone.contents()).await?;
+        let contents = self.contents.clone();
+        let (_alone, sorted) = blocking(move || {
+            let sorted = sort(&contents, alone.contents(), &unwanted, now);
+            (alone, sorted)
+        })
+        .await?;
+        let Sorted { absent, idle } = sorted?;
+        self.quotas.disown(&absent).await?;
+        Ok(self.quotas.disown_unwanted(&idle).await?)
     }
 
     /// Tells the store what manifests name that an older version did not tell it of.
@@ -98,6 +133,33 @@ impl References {
             }
         }
     }
+}
+
+/// Contents that may not be on the account of everybody who has them.
+#[derive(Default)]
+struct Sorted {
+    /// Not even a part is here.
+    absent: Vec<ContentHash>,
+    /// Some job wants them, and nobody has asked for them in the last day.
+    idle: Vec<ContentHash>,
+}
+
+/// Blocks.
+fn sort(
+    contents: &Contents,
+    owned: &[ContentHash],
+    unwanted: &[ContentHash],
+    now: SystemTime,
+) -> Result<Sorted, contents::Error> {
+    let mut sorted = Sorted::default();
+    for hash in owned {
+        if contents.is_absent(hash)? {
+            sorted.absent.push(*hash);
+        } else if !unwanted.contains(hash) && contents.is_older(hash, now, KEEP)? {
+            sorted.idle.push(*hash);
+        }
+    }
+    Ok(sorted)
 }
 
 /// Blocks.

@@ -23,6 +23,7 @@ use super::blocking;
 use super::status::FailedRequest;
 use crate::contents::{self, Claim, Claims, Contents};
 use crate::core::{ArtifactRecord, Job, NewJob, NewVerification};
+use crate::quotas::Quotas;
 use crate::service::Handle;
 
 /// The field of a request that names a job's checkpoint.
@@ -33,19 +34,22 @@ pub(super) struct References {
     handle: Handle,
     contents: Contents,
     claims: Claims,
+    quotas: Quotas,
 }
 
 /// The contents that a job to be made needs, from when they were looked for: until this is dropped none of them goes.
 #[derive(Default)]
 pub(super) struct Ties {
     claims: Vec<Claim>,
+    /// What is held, as far as it was found.
+    named: Vec<(ContentHash, u64)>,
     /// Image manifests and what they name.
     manifests: Vec<(ContentHash, Vec<ContentHash>)>,
 }
 
 impl References {
-    pub(super) fn new(handle: Handle, contents: Contents) -> Self {
-        Self { handle, contents, claims: Claims::default() }
+    pub(super) fn new(handle: Handle, contents: Contents, quotas: Quotas) -> Self {
+        Self { handle, contents, claims: Claims::default(), quotas }
     }
 
     /// Holds a content that comes in or is asked for: as long as the claim is there, it is not removed.
@@ -79,8 +83,14 @@ impl References {
 
     /// Makes a job whose contents are tied to it.
     pub(super) async fn create_job(&self, new: NewJob, ties: Ties) -> Result<Arc<Job>, FailedRequest> {
-        let handle = self.handle.clone();
-        self.tied(ties, async move { Ok(handle.create_job(new).await?) }).await
+        let (handle, queue) = (self.handle.clone(), new.queue.clone());
+        // The answer to a request that comes again costs its owner nothing.
+        if self.quotas.counts(&queue.owner)
+            && let Some(known) = handle.requested(new.request.as_ref()).await?
+        {
+            return Ok(known);
+        }
+        self.tied(&queue.owner, ties, async move { Ok(handle.create_job(new).await?) }).await
     }
 
     /// Makes a verification whose contents are tied to it: they stay when the job that it verifies is deleted.
@@ -89,19 +99,21 @@ impl References {
         new: NewVerification,
         ties: Ties,
     ) -> Result<Arc<Job>, FailedRequest> {
-        let handle = self.handle.clone();
-        self.tied(ties, async move { Ok(handle.verify_job(new).await?) }).await
+        let (handle, queue) = (self.handle.clone(), new.job.queue.clone());
+        self.tied(&queue.owner, ties, async move { Ok(handle.verify_job(new).await?) }).await
     }
 
-    /// Holds contents until a job is stored that names them.
+    /// Holds contents, which become an owner's, until a job is stored that names them.
     async fn tied(
         &self,
+        owner: &str,
         ties: Ties,
         create: impl Future<Output = Result<Arc<Job>, FailedRequest>> + Send + 'static,
     ) -> Result<Arc<Job>, FailedRequest> {
-        let handle = self.handle.clone();
+        let (handle, quotas, owner) = (self.handle.clone(), self.quotas.clone(), owner.to_owned());
         to_its_end(async move {
-            let Ties { claims, manifests } = ties;
+            let Ties { claims, named, manifests } = ties;
+            quotas.make_job(&owner, &named).await?;
             for (manifest, files) in manifests {
                 handle.store().put_manifest(manifest, &files).await?;
             }
@@ -126,9 +138,12 @@ impl References {
         let hash = ContentHash::from_uri(uri).map_err(|error| refuse(error.to_string()))?;
         ties.claims.push(self.claims.share(vec![hash]).await);
         let contents = self.contents.clone();
-        let manifest = self.checked(move || read_manifest(&contents, hash)).await.map_err(refuse)?;
+        let read = self.checked(move || read_manifest(&contents, hash)).await;
+        let (manifest, size) = read.map_err(refuse)?;
         let files: Vec<ContentHash> = manifest.files().iter().map(|file| file.sha256).collect();
         ties.claims.push(self.claims.share(files.clone()).await);
+        ties.named.push((hash, size));
+        ties.named.extend(manifest.files().iter().map(|file| (file.sha256, file.size)));
         ties.manifests.push((hash, files));
         let contents = self.contents.clone();
         self.checked(move || count_images(&contents, hash, &manifest)).await.map_err(refuse)
@@ -155,7 +170,9 @@ impl References {
         };
         ties.claims.push(self.claims.share(vec![hash]).await);
         let contents = self.contents.clone();
-        let checkpoint = self.checked(move || read_checkpoint(&contents, hash)).await.map_err(refuse)?;
+        let read = self.checked(move || read_checkpoint(&contents, hash)).await;
+        let (checkpoint, size) = read.map_err(refuse)?;
+        ties.named.push((hash, size));
         checkpoint.about.check(spec).map_err(refuse)?;
         Ok(Some(checkpoint.resumed()))
     }
@@ -191,13 +208,13 @@ fn count_images(contents: &Contents, hash: ContentHash, manifest: &Manifest) -> 
 
 /// Reads the header and no more, however large the state behind it is. That the content is whole was checked when it
 /// came; whether its tensors are those that the header names, the ranks check. Blocks.
-fn read_checkpoint(contents: &Contents, hash: ContentHash) -> Result<CheckpointHeader, String> {
+fn read_checkpoint(contents: &Contents, hash: ContentHash) -> Result<(CheckpointHeader, u64), String> {
     let mut range = find(contents, hash)?;
     let size = range.content_size;
     let checkpoint =
         CheckpointHeader::read(&mut range, size).map_err(|error| format!("{}: {error}", hash.uri()))?;
     contents.touch(&hash).map_err(|error| error.to_string())?;
-    Ok(checkpoint)
+    Ok((checkpoint, size))
 }
 
 /// A whole content, to be read from its beginning. Blocks.
@@ -218,8 +235,9 @@ fn read_whole(contents: &Contents, hash: ContentHash, limit: u64) -> Result<Vec<
     range.next_chunk(usize::try_from(size).unwrap_or(0)).map_err(|error| error.to_string())
 }
 
-/// Blocks.
-fn read_manifest(contents: &Contents, hash: ContentHash) -> Result<Manifest, String> {
+/// With its bytes. Blocks.
+fn read_manifest(contents: &Contents, hash: ContentHash) -> Result<(Manifest, u64), String> {
     let json = read_whole(contents, hash, LARGEST_MANIFEST as u64)?;
-    Manifest::parse(&json).map_err(|error| error.to_string())
+    let manifest = Manifest::parse(&json).map_err(|error| error.to_string())?;
+    Ok((manifest, json.len() as u64))
 }

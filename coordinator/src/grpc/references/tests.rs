@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringtune_shared::ids::{ContentHash, JobId};
-use ringtune_shared::job::JobSpec;
+use ringtune_shared::job::{JobSpec, QueueSpec};
 
 use super::*;
 use crate::contents::Limits;
-use crate::core::Options;
+use crate::core::{Options, OwnerLimits};
 use crate::metrics::Metrics;
 use crate::service;
 use crate::store::lists::{JobFilter, JobOrder, JobQuery};
@@ -26,13 +26,12 @@ impl Place {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let contents = Contents::open(folder.path(), Limits::default()).unwrap();
-        let settings = service::Settings {
-            options: Options::default(),
-            store: Arc::new(MemoryStore::default()),
-            metrics: Metrics::new().unwrap(),
-        };
+        let (store, metrics) = (Arc::new(MemoryStore::default()), Metrics::new().unwrap());
+        let settings =
+            service::Settings { options: Options::default(), store: store.clone(), metrics: metrics.clone() };
         let (handle, _) = service::start(settings).await.unwrap();
-        let references = Arc::new(References::new(handle, contents.clone()));
+        let quotas = Quotas::new(store, OwnerLimits { bytes: 0, files: 1000 }, metrics);
+        let references = Arc::new(References::new(handle, contents.clone(), quotas));
         Self { _folder: folder, contents, references }
     }
 
@@ -60,10 +59,24 @@ impl Place {
     }
 
     async fn create(&self, spec: JobSpec, ties: Ties) -> JobId {
+        self.create_for("", spec, ties).await
+    }
+
+    async fn create_for(&self, owner: &str, spec: JobSpec, ties: Ties) -> JobId {
         let id = JobId::new();
-        let new = NewJob { id, spec: Arc::new(spec), request: None, resumed: None, queue: Arc::default() };
+        let queue = Arc::new(QueueSpec { owner: owner.to_owned(), ..QueueSpec::default() });
+        let new = NewJob { id, spec: Arc::new(spec), request: None, resumed: None, queue };
         self.references.create_job(new, ties).await.map_err(Status::from).unwrap();
         id
+    }
+
+    /// How many files an owner has.
+    async fn files(&self, owner: &str) -> u64 {
+        self.references.quotas.usage(owner).await.unwrap().unwrap().0.files
+    }
+
+    async fn sweep(&self, now: SystemTime) {
+        self.references.sweep(now).await.map_err(Status::from).unwrap();
     }
 
     /// An ended job that lists these contents as its files.
@@ -200,4 +213,48 @@ async fn manifests_of_an_older_version_are_read_before_anything_goes() {
     place.references.sweep(SystemTime::now() + 2 * DAY).await.map_err(Status::from).unwrap();
     assert!(store.unread_manifests(9).await.unwrap().is_empty());
     assert!(place.is_here(manifest) && place.is_here(picture));
+}
+
+#[tokio::test]
+async fn what_an_owner_has_counts_until_it_is_gone_or_anothers_alone() {
+    let place = Place::new().await;
+    let quotas = &place.references.quotas;
+    let (now, later) = (SystemTime::now(), SystemTime::now() + 2 * DAY);
+    let [manifest, picture] = place.put_images("picture");
+    let loose = place.put(b"loose");
+    for hash in [manifest, picture, loose] {
+        place.contents.touch(&hash).unwrap();
+        quotas.upload("ada", (hash, 1)).await.unwrap();
+    }
+    // 1. One that broke off counts as long as its part is here; one that never came does not.
+    let (part, absent) = (ContentHash::of(b"part"), ContentHash::of(b"absent"));
+    let mut upload = place.contents.upload(part, 4, 0).unwrap();
+    upload.write(b"pa").unwrap();
+    upload.close().unwrap();
+    quotas.upload("ada", (part, 4)).await.unwrap();
+    quotas.upload("ada", (absent, 4)).await.unwrap();
+    assert_eq!(place.files("ada").await, 5);
+    // As long as somebody holds it, it may be about to come.
+    let claim = place.references.hold(absent).await;
+    place.sweep(now).await;
+    assert_eq!(place.files("ada").await, 5);
+    drop(claim);
+    place.sweep(now).await;
+    assert_eq!(place.files("ada").await, 4);
+    // 2. Somebody who makes a job of contents has them too.
+    let mut ties = Ties::default();
+    place.references.check(&mut ties, "data.images", &manifest.uri()).await.unwrap();
+    let his = place.create_for("bob", spec(&manifest.uri()), ties).await;
+    assert_eq!((place.files("ada").await, place.files("bob").await), (4, 2));
+    // 3. What was used in the last day stays everybody's who had it; later it is of those whose jobs want it.
+    place.sweep(now).await;
+    assert_eq!((place.files("ada").await, place.files("bob").await), (4, 2));
+    place.sweep(later).await;
+    assert_eq!((place.files("ada").await, place.files("bob").await), (0, 2));
+    assert!(!place.is_here(loose) && place.is_here(picture));
+    // 4. It goes with the job.
+    place.references.handle.cancel_job(his, String::new()).await.unwrap();
+    place.references.delete_job(his).await.map_err(Status::from).unwrap();
+    place.sweep(later).await;
+    assert_eq!(place.files("bob").await, 0);
 }

@@ -5,6 +5,7 @@ mod contents;
 mod lists;
 mod log_mover;
 mod portions;
+mod quota;
 mod recovery;
 mod rows;
 mod schema;

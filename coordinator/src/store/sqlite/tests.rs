@@ -7,10 +7,11 @@ use super::schema::SCHEMAS;
 use super::*;
 use ringtune_shared::job::MixedPrecision;
 
-use crate::core::{EventBody, Goal, LogLevel, Pin, StepRecord, Stop, Time};
+use crate::core::{EventBody, Goal, LogLevel, Pin, StepRecord, Stop, Time, Usage};
 use crate::store::access::{AccessStore as _, conformance as access_conformance};
 use crate::store::conformance;
 use crate::store::lists::{JobFilter, JobOrder};
+use crate::store::quota::QuotaStore as _;
 
 #[tokio::test]
 async fn conforms_and_survives_reopening() {
@@ -24,6 +25,7 @@ async fn conforms_and_survives_reopening() {
     let store = SqliteStore::open(&folder.path().join("lists.db")).await.unwrap();
     crate::store::lists::conformance::run(&store).await;
     crate::store::access::conformance::run(&store).await;
+    crate::store::quota::conformance::run(&store).await;
 }
 
 #[tokio::test]
@@ -33,7 +35,7 @@ async fn a_newer_schema_is_refused() {
     let store = SqliteStore::open(&path).await.unwrap();
     sqlx::raw_sql("PRAGMA user_version = 99").execute(&store.writer).await.unwrap();
     store.close().await;
-    assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 7 })));
+    assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 8 })));
 }
 
 /// A database as an older version made it.
@@ -226,6 +228,36 @@ async fn a_database_from_before_there_were_tokens_gets_them_and_keeps_them() {
     assert_eq!(store.token(token.id).await.unwrap().unwrap().name, "ada");
     assert_eq!(store.revoked(Time(0)).await.unwrap(), revoked);
     assert_eq!(store.job(job.id).await.unwrap().as_ref(), Some(&*job));
+}
+
+#[tokio::test]
+async fn what_owners_have_is_counted_when_a_database_of_schema_7_is_brought_forward() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("coordinator.db");
+    let old = older(&path, 7).await;
+    let files = [("ada", "a", 10), ("ada", "b", 5), ("bob", "a", 10), ("", "c", 7)];
+    for (number, (owner, content, size)) in (1_i64..).zip(files) {
+        let job = conformance::queued_job(number as u64);
+        let query =
+            "INSERT INTO jobs (job_id, number, state, reason, created) VALUES (?, ?, 'queued', '', 1)";
+        sqlx::query(query).bind(job.id.to_string()).bind(number).execute(&old).await.unwrap();
+        let query = "INSERT INTO job_list VALUES (?, 'queued', '', '', ?, 0)";
+        sqlx::query(query).bind(number).bind(owner).execute(&old).await.unwrap();
+        // Under two names it is one content.
+        for name in ["first", "second"] {
+            let query = "INSERT INTO artifacts VALUES (?, ?, ?, ?, '', 3, NULL)";
+            let hash = ContentHash::of(content.as_bytes()).to_string();
+            let row = sqlx::query(query).bind(job.id.to_string()).bind(name).bind(hash).bind(size);
+            row.execute(&old).await.unwrap();
+        }
+    }
+    old.close().await;
+    let store = SqliteStore::open(&path).await.unwrap();
+    for (owner, files, bytes) in [("ada", 2, 15), ("bob", 1, 10), ("", 0, 0)] {
+        assert_eq!(store.usage(owner).await.unwrap(), Usage { files, bytes }, "{owner}");
+    }
+    store.disown(&[ContentHash::of(b"a")]).await.unwrap();
+    assert_eq!(store.usage("ada").await.unwrap(), Usage { files: 1, bytes: 5 });
 }
 
 #[tokio::test]

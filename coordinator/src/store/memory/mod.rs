@@ -1,5 +1,7 @@
 //! The store in memory: for tests of what stands on a store.
 
+mod quota;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +30,8 @@ struct Tables {
     /// Jobs whose events and steps are still to go.
     deleted: BTreeSet<JobId>,
     drained: BTreeSet<WorkerId>,
+    /// Bytes of the contents that owners have.
+    owned: BTreeMap<(ContentHash, String), u64>,
     last_number: u64,
     full: bool,
 }
@@ -264,7 +268,7 @@ impl Store for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{conformance, lists};
+    use crate::store::{conformance, lists, quota};
 
     #[tokio::test]
     async fn conforms() {
@@ -272,5 +276,6 @@ mod tests {
         let written = conformance::run(&store).await;
         conformance::check_written(&store, &written).await;
         lists::conformance::run(&MemoryStore::default()).await;
+        quota::conformance::run(&MemoryStore::default()).await;
     }
 }

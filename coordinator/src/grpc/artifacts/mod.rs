@@ -1,14 +1,15 @@
 //! ArtifactService.
 
+mod header;
+
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::Stream;
 use ringtune_proto::convert::{FieldError, parse, unsigned};
 use ringtune_proto::v1::{
     self, artifact_service_server::ArtifactService, download_request::Source, upload_request::Part,
 };
-use ringtune_shared::checkpoint::is_recovery_name;
 use ringtune_shared::files::check_file_name;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId};
 use tokio::sync::OwnedSemaphorePermit;
@@ -23,13 +24,12 @@ use crate::access::{Call, Denied, Reach, Reason};
 use crate::contents::{self, Claim, Committed, Range, Upload};
 use crate::core::{ArtifactRecord, OtherEpoch, Time};
 use crate::service::Error;
+use header::Header;
 
 /// Bytes of an uploaded chunk at most.
 const LARGEST_CHUNK: usize = 1 << 20;
 /// Bytes of a downloaded chunk.
 const DOWNLOAD_CHUNK: usize = 512 << 10;
-/// Characters of a media type.
-const LONGEST_MEDIA_TYPE: usize = 200;
 /// So long an upload waits for another one of the same content.
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -37,18 +37,6 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Artifacts(pub(super) Arc<Api>);
 
 type ChunkStream = std::pin::Pin<Box<dyn Stream<Item = Result<v1::DownloadResponse, Status>> + Send>>;
-
-/// A checked UploadHeader.
-struct Header {
-    hash: ContentHash,
-    size: u64,
-    offset: u64,
-    /// The job to list the file with, and its name there.
-    place: Option<(JobId, String)>,
-    media_type: String,
-    /// The epoch of the ring that made the file, where a rank did.
-    epoch: Option<Epoch>,
-}
 
 #[tonic::async_trait]
 impl ArtifactService for Artifacts {
@@ -64,18 +52,26 @@ impl ArtifactService for Artifacts {
             return Err(FailedRequest::from(FieldError::new("header", "must be the first part")).into());
         };
         let header = Header::read(header).map_err(FailedRequest::from)?;
-        match &header.place {
+        let owner = match &header.place {
             Some((job, name)) => {
                 call.about(format_args!("{job} {name}"));
-                self.check_active(&call, *job, header.epoch).await?;
+                self.check_active(&call, *job, header.epoch).await?
             }
             None => self.check_unlisted(&call)?,
-        }
+        };
         // What is found or becomes whole here does not go before its job has it.
         let claim = self.0.images.hold(header.hash).await;
-        let committed = match parts.next().await? {
-            None => self.question(&header).await?,
-            Some(part) => self.receive(&header, part, &mut parts).await?,
+        let received = match parts.next().await? {
+            None => self.question(&header, &owner).await,
+            Some(part) => self.receive(&header, &owner, part, &mut parts).await,
+        };
+        let committed = match received {
+            Ok(committed) => committed,
+            Err(status) => {
+                drop(claim);
+                self.settle(&header, &owner).await;
+                return Err(status);
+            }
         };
         if committed.complete {
             self.keep(&header, claim).await?;
@@ -126,8 +122,13 @@ impl ArtifactService for Artifacts {
 }
 
 impl Artifacts {
-    /// Refuses a file for an ended job, or from a ring that is no more, before its bytes come.
-    async fn check_active(&self, call: &Call, job: JobId, epoch: Option<Epoch>) -> Result<(), FailedRequest> {
+    /// Refuses a file for an ended job, or from a ring that is no more, before its bytes come. Whose the job is.
+    async fn check_active(
+        &self,
+        call: &Call,
+        job: JobId,
+        epoch: Option<Epoch>,
+    ) -> Result<String, FailedRequest> {
         let Some(active) = self.0.handle.cluster().job(job).cloned() else {
             // It ended, or there never was one.
             let job = self.0.job(call, job).await?;
@@ -141,7 +142,8 @@ impl Artifacts {
             self.0.metrics.other_epoch(OtherEpoch::Upload);
             Error::Refused(refusal)
         })?;
-        self.0.check_files(call, job).await
+        self.0.check_files(call, job).await?;
+        Ok(active.queue.owner.clone())
     }
 
     /// Refuses to take a file off a job for whoever has nothing to do with it.
@@ -158,17 +160,37 @@ impl Artifacts {
         self.0.check_files(call, job).await
     }
 
-    /// Files of no job are for jobs to come, which workers do not submit.
-    fn check_unlisted(&self, call: &Call) -> Result<(), FailedRequest> {
+    /// Files of no job are for jobs to come, which workers do not submit. Whose such a file is.
+    fn check_unlisted(&self, call: &Call) -> Result<String, FailedRequest> {
         if !matches!(call.reach(), Reach::Worker(_)) {
-            return Ok(());
+            return Ok(call.caller().known().map(|known| known.name.clone()).unwrap_or_default());
         }
         let text = "header.job_id: is missing; workers send files of jobs in which they have a place";
         Err(self.0.deny(Denied::new(Reason::Worker, text)))
     }
 
+    /// Of what was refused before it came, or was thrown away, nobody has anything.
+    async fn settle(&self, header: &Header, owner: &str) {
+        if self.0.quotas.counts(owner) {
+            // What fails here the sweep does again.
+            let _ = self.0.images.settle(&[header.hash], SystemTime::now()).await;
+        }
+    }
+
     /// A header alone: how much is there? All bytes of an upload that only lacks its check count too.
-    async fn question(&self, header: &Header) -> Result<Committed, FailedRequest> {
+    /// What is whole becomes the owner's, and what is not is refused before it comes where it would be too much.
+    async fn question(&self, header: &Header, owner: &str) -> Result<Committed, Status> {
+        let committed = self.look(header).await?;
+        let (quotas, content) = (&self.0.quotas, (header.hash, header.size));
+        let accounted = match committed.complete {
+            true => quotas.upload(owner, content).await,
+            false => quotas.check_upload(owner, content).await,
+        };
+        accounted.map_err(FailedRequest::from)?;
+        Ok(committed)
+    }
+
+    async fn look(&self, header: &Header) -> Result<Committed, FailedRequest> {
         let (contents, hash, of_rank) = (self.0.contents.clone(), header.hash, header.epoch.is_some());
         let look = move || {
             let committed = contents.committed(&hash)?;
@@ -214,7 +236,17 @@ impl Artifacts {
         }
     }
 
-    async fn receive(&self, header: &Header, first: Part, parts: &mut Parts) -> Result<Committed, Status> {
+    async fn receive(
+        &self,
+        header: &Header,
+        owner: &str,
+        first: Part,
+        parts: &mut Parts,
+    ) -> Result<Committed, Status> {
+        // Before the first byte, so that uploads at the same time count for each other, and those that break off too.
+        self.0.contents.check_size(header.size).map_err(FailedRequest::from)?;
+        let content = (header.hash, header.size);
+        self.0.quotas.upload(owner, content).await.map_err(FailedRequest::from)?;
         let mut upload = self.begin(header, header.offset).await?;
         let mut part = Some(first);
         while let Some(next) = part {
@@ -309,34 +341,6 @@ impl Artifacts {
             ..v1::Artifact::default()
         };
         Ok((listed.map_or(unlisted, |record| outbound::artifact(&record)), range))
-    }
-}
-
-impl Header {
-    fn read(wire: v1::UploadHeader) -> Result<Self, FieldError> {
-        let hash = parse("header.sha256", &wire.sha256)?;
-        let size = unsigned("header.size", wire.size)?;
-        let offset = unsigned("header.offset", wire.offset)?;
-        let place = match (wire.job_id.is_empty(), wire.name.is_empty()) {
-            (true, true) => None,
-            (false, false) => {
-                check_file_name(&wire.name)
-                    .map_err(|error| FieldError::new("header.name", error.to_string()))?;
-                if is_recovery_name(&wire.name) && wire.epoch.is_none() {
-                    let problem =
-                        format!("got {:?}; allowed: no name that begins with .recovery-", wire.name);
-                    return Err(FieldError::new("header.name", problem));
-                }
-                Some((parse("header.job_id", &wire.job_id)?, wire.name))
-            }
-            (true, false) => return Err(FieldError::new("header.job_id", "is missing; name is given")),
-            (false, true) => return Err(FieldError::new("header.name", "is missing; job_id is given")),
-        };
-        if wire.media_type.len() > LONGEST_MEDIA_TYPE {
-            let problem = format!("{} bytes; allowed: at most {LONGEST_MEDIA_TYPE}", wire.media_type.len());
-            return Err(FieldError::new("header.media_type", problem));
-        }
-        Ok(Self { hash, size, offset, place, media_type: wire.media_type, epoch: wire.epoch.map(Epoch) })
     }
 }
 
