@@ -23,6 +23,9 @@ pub use counted::CountedAs;
 const BURST: u32 = 10;
 /// So many seconds a call waits for its turn at most.
 const PATIENCE: u32 = 5;
+/// A refusal takes so long: whoever asks again at once is not to keep the daemon busy with refusals. And the request has come
+/// by then; HTTP/2 resets the stream of a call that is answered before, and ends a connection that has many of those.
+const REFUSAL: Duration = Duration::from_secs(1);
 /// The highest rate.
 const MOST: u32 = 1_000_000;
 /// Callers that are told apart; beyond that all strangers are one. Members of the cluster are as many as its authority made.
@@ -66,11 +69,12 @@ impl CallRates {
     /// # Errors
     /// Its turn would come too late.
     pub async fn turn(&self, whose: &CountedAs) -> Result<(), TooManyCalls> {
-        let wait = self.0.wait(whose)?;
+        let turn = self.0.wait(whose);
+        let wait = turn.as_ref().map_or(REFUSAL, |wait| *wait);
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
-        Ok(())
+        turn.map(drop)
     }
 }
 

@@ -25,6 +25,7 @@ async fn conforms_and_survives_reopening() {
     let store = SqliteStore::open(&folder.path().join("lists.db")).await.unwrap();
     crate::store::lists::conformance::run(&store).await;
     crate::store::access::conformance::run(&store).await;
+    let store = SqliteStore::open(&folder.path().join("quota.db")).await.unwrap();
     crate::store::quota::conformance::run(&store).await;
 }
 
