@@ -212,14 +212,9 @@ mod tests {
         for (index, refusal) in Refusal::ALL.into_iter().enumerate() {
             assert_eq!(refusal as usize, index);
         }
-        assert_eq!(
-            Refusal::ALL.map(Refusal::as_str).into_iter().collect::<BTreeSet<_>>().len(),
-            Refusal::ALL.len()
-        );
-        assert_eq!(
-            Refusal::ALL.map(Refusal::text).into_iter().collect::<BTreeSet<_>>().len(),
-            Refusal::ALL.len()
-        );
+        let count = Refusal::ALL.len();
+        assert_eq!(Refusal::ALL.map(Refusal::as_str).into_iter().collect::<BTreeSet<_>>().len(), count);
+        assert_eq!(Refusal::ALL.map(Refusal::text).into_iter().collect::<BTreeSet<_>>().len(), count);
     }
 
     #[tokio::test(start_paused = true)]
