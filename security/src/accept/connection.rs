@@ -16,6 +16,7 @@ use super::limits::Limits;
 use super::places::Place;
 use super::refusals::{Refusal, Refusals};
 use crate::peer::Peer;
+use crate::plaintext::Spoken;
 
 /// The bytes of a connection.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(super) enum Stream {
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
+    /// What the client began with.
+    spoken: Spoken,
     peer: Peer,
     /// One for whoever reads and one for whoever writes: they may be different tasks.
     closed: [Pin<Box<WaitForCancellationFutureOwned>>; 2],
@@ -52,7 +55,7 @@ const WRITER: usize = 1;
 
 impl Connection {
     pub(super) fn new(
-        stream: Stream,
+        (stream, spoken): (Stream, Spoken),
         peer: Peer,
         place: Place,
         close: CancellationToken,
@@ -67,6 +70,7 @@ impl Connection {
         let look = Box::pin(sleep(first));
         Self {
             stream,
+            spoken,
             peer,
             closed,
             look,
@@ -82,6 +86,11 @@ impl Connection {
     /// Who is on the other side.
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// Whether it began with HTTP/2, without TLS.
+    pub(crate) fn is_plain_http2(&self) -> bool {
+        self.spoken == Spoken::Http2
     }
 
     /// Fails when it was closed from outside; else whoever asks is woken when it is.
