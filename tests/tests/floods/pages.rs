@@ -259,11 +259,13 @@ impl Attack {
         let (over, is_over) = watch::channel(false);
         let probing = tokio::spawn(probe(self.visitor.clone(), self.to, is_over));
         let mut all = JoinSet::new();
-        for flood in &FLOODS {
-            // The sockets' own buffers hold thousands of answers of each that is deaf.
-            let each = if flood.expected == Expected::Waits { self.each / 4 } else { self.each };
-            for from in FLOODERS.into_iter().cycle().take(each) {
-                all.spawn(self.clone().one(flood, from));
+        // One of each after the other: where not all have places, some of each do.
+        for (number, from) in (0..self.each).zip(FLOODERS.into_iter().cycle()) {
+            for flood in &FLOODS {
+                // The sockets' own buffers hold thousands of answers of each that is deaf.
+                if flood.expected != Expected::Waits || number % 4 == 0 {
+                    all.spawn(self.clone().one(flood, from));
+                }
             }
         }
         while let Some(one) = all.join_next().await {
