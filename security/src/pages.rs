@@ -19,7 +19,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt as _};
 
+use crate::accept::opening::say;
 use crate::accept::{Connection, Listener, Refusal, Refusals};
+use crate::plaintext;
 
 /// The bounds of each connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +78,9 @@ async fn serve<S, B>(
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone,
     B: Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
 {
+    if connection.is_plain_http2() {
+        return say(connection, &plaintext::use_http1()).await;
+    }
     let peer = connection.peer().clone();
     let (address, caller) = (peer.address, peer.caller.clone());
     let answer = hyper::service::service_fn(move |mut request: Request<Incoming>| {

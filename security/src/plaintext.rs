@@ -10,6 +10,8 @@ const ALERT_RECORD: u8 = 21;
 const USE_HTTPS: &str = "this port speaks TLS: use https://";
 /// To TLS on a port without it.
 const USE_HTTP: &str = "this port speaks no TLS: use http://";
+/// To gRPC on a port of pages.
+const USE_HTTP1: &str = "this port has pages, and speaks HTTP/1 alone: gRPC has another one";
 /// HTTP/2's word for a connection that is not secure enough (RFC 9113, 7).
 const INADEQUATE_SECURITY: u32 = 0xc;
 
@@ -50,6 +52,11 @@ pub(crate) fn use_https(spoken: Spoken) -> Vec<u8> {
 /// The answer to a client with TLS on a port without it. No TLS library reads it, but each sees that it is not TLS.
 pub(crate) fn use_http() -> Vec<u8> {
     bad_request(USE_HTTP)
+}
+
+/// The answer to a client of HTTP/2 on a port of pages.
+pub(crate) fn use_http1() -> Vec<u8> {
+    bad_request(USE_HTTP1)
 }
 
 fn bad_request(text: &str) -> Vec<u8> {

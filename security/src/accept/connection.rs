@@ -19,6 +19,7 @@ use super::places::Place;
 use super::refusals::{Refusal, Refusals};
 use crate::certificate::Validity;
 use crate::peer::Peer;
+use crate::plaintext::Spoken;
 use crate::times;
 
 /// How long calls have, once the certificate is over, to be answered that it is.
@@ -77,6 +78,8 @@ async fn expired(valid: Option<Validity>) -> Why {
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
+    /// What the client began with.
+    spoken: Spoken,
     peer: Peer,
     /// One for whoever reads and one for whoever writes: they may be different tasks.
     closing: [Closing; 2],
@@ -98,7 +101,7 @@ const WRITER: usize = 1;
 
 impl Connection {
     pub(super) fn new(
-        stream: Stream,
+        (stream, spoken): (Stream, Spoken),
         peer: Peer,
         place: Place,
         close: CancellationToken,
@@ -113,6 +116,7 @@ impl Connection {
         let look = Box::pin(sleep(first));
         Self {
             stream,
+            spoken,
             peer,
             closing,
             closed: None,
@@ -129,6 +133,11 @@ impl Connection {
     /// Who is on the other side.
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// Whether it began with HTTP/2, without TLS.
+    pub(crate) fn is_plain_http2(&self) -> bool {
+        self.spoken == Spoken::Http2
     }
 
     /// Fails when it was closed from outside or its certificate is over; else whoever asks is woken when it is.

@@ -9,7 +9,7 @@
 mod connection;
 mod deadline;
 mod limits;
-mod opening;
+pub(crate) mod opening;
 mod places;
 mod refusals;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustls::ServerConfig;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -118,7 +118,7 @@ pub(super) async fn open(opener: Arc<Opener>, stream: TcpStream, address: Socket
         None => timeout(opener.limits.opening, open_plain(stream)).await,
         Some(secure) => timeout(opener.limits.opening, Box::pin(open_secure(secure, stream))).await,
     };
-    let (stream, shown) = match opened {
+    let (stream, spoken, shown) = match opened {
         Ok(Ok(opened)) => opened,
         Ok(Err(NotOpened(refusal, detail))) => return opener.refusals.note(refusal, Some(address), &detail),
         Err(_) => return opener.refusals.note(Refusal::Slow, Some(address), &Refusal::Slow.text()),
@@ -131,7 +131,8 @@ pub(super) async fn open(opener: Arc<Opener>, stream: TcpStream, address: Socket
         Some(secure) => Caller::of(shown.map(|shown| shown.identity), &secure.trust.state()),
     };
     let peer = Peer { address, caller, valid, activity: Activity::new() };
-    let connection = Connection::new(stream, peer, place, close, opener.limits, opener.refusals.clone());
+    let connection =
+        Connection::new((stream, spoken), peer, place, close, opener.limits, opener.refusals.clone());
     // Only fails where the listener was dropped: then nobody wants it.
     let _ = opener.ready.send(connection).await;
 }
@@ -143,17 +144,17 @@ struct Shown {
     valid: Option<Validity>,
 }
 
-async fn open_plain(stream: TcpStream) -> Result<(Stream, Option<Shown>), NotOpened> {
+async fn open_plain(stream: TcpStream) -> Result<(Stream, Spoken, Option<Shown>), NotOpened> {
     let spoken = spoken(&stream).await?;
     if spoken == Spoken::Tls {
         say(stream, &plaintext::use_http()).await;
         return Err(Refusal::Tls.into());
     }
     socket::prepare(&stream);
-    Ok((Stream::Plain(stream), None))
+    Ok((Stream::Plain(stream), spoken, None))
 }
 
-async fn open_secure(secure: &Secure, stream: TcpStream) -> Result<(Stream, Option<Shown>), NotOpened> {
+async fn open_secure(secure: &Secure, stream: TcpStream) -> Result<(Stream, Spoken, Option<Shown>), NotOpened> {
     let spoken = spoken(&stream).await?;
     if spoken != Spoken::Tls {
         say(stream, &plaintext::use_https(spoken)).await;
@@ -164,7 +165,7 @@ async fn open_secure(secure: &Secure, stream: TcpStream) -> Result<(Stream, Opti
     match TlsAcceptor::from(config).accept(stream).into_fallible().await {
         Ok(stream) => {
             let shown = shown(&stream);
-            Ok((Stream::Tls(Box::new(stream)), shown))
+            Ok((Stream::Tls(Box::new(stream)), spoken, shown))
         }
         Err((error, stream)) => {
             let refusal = refusal_of(&error);
@@ -186,7 +187,7 @@ async fn spoken(stream: &TcpStream) -> Result<Spoken, NotOpened> {
 }
 
 /// Says a last word, if there is one, and closes in a way that lets it arrive. It is no harm if it does not.
-async fn say(mut stream: TcpStream, word: &[u8]) {
+pub(crate) async fn say(mut stream: impl AsyncRead + AsyncWrite + Unpin, word: &[u8]) {
     let last = async {
         stream.write_all(word).await?;
         stream.shutdown().await?;

@@ -16,7 +16,7 @@ use tokio::{
 use crate::{
     Memory, from,
     others::{Others, newcomer},
-    raise_open_files, refused,
+    raise_open_files, refused_each,
 };
 
 const IDLE: u32 = 10_000;
@@ -82,7 +82,7 @@ async fn ten_thousand_idle_connections_are_closed_and_nobody_notices() -> Result
         let cluster = &bystander.cluster;
         let daemon = worker.map_or(&cluster.coordinator, |place: usize| &cluster.workers[place]);
         let memory = Memory::of(bystander.process(worker)?);
-        let counted = refused(&Visitor::plain(), daemon, &REASONS).await?;
+        let refused = refused_each(&Visitor::plain(), daemon, REASONS).await?;
         let begun = Instant::now();
         let (idle, new) = tokio::join!(idle(daemon.grpc.parse()?), newcomer(&door));
         idle.with_context(|| daemon.label.clone())?;
@@ -92,7 +92,8 @@ async fn ten_thousand_idle_connections_are_closed_and_nobody_notices() -> Result
             begun.elapsed(),
             new?
         ))?;
-        let counted = refused(&Visitor::plain(), daemon, &REASONS).await? - counted;
+        let counted = refused_each(&Visitor::plain(), daemon, REASONS).await?;
+        let counted = counted.iter().sum::<u64>() - refused.iter().sum::<u64>();
         ensure!(counted >= u64::from(IDLE) * 9 / 10, "{} counted {counted}", daemon.label);
     }
     ensure!(bystander.step().await? > before, "the job makes no steps");

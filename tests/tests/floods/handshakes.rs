@@ -23,7 +23,7 @@ use tokio::{
 use crate::{
     Memory, daemons, from,
     others::{Others, newcomer},
-    raise_open_files, reader, refused,
+    raise_open_files, reader, refused, refused_each,
 };
 
 /// How many shake hands in each run. `RINGTUNE_FLOOD_CONNECTIONS=10000` is for longer ones: each costs both sides about
@@ -113,21 +113,18 @@ async fn a_crowd_that_only_shakes_hands_is_closed_and_nobody_notices() -> Result
     let crowds = [(crowd, Duration::from_secs(opening)), (crowd.min(WORKERS_CROWD), WORKERS_OPENING)];
     for (daemon, (crowd, opening)) in daemons(&bystander.cluster)?.into_iter().zip(crowds) {
         let memory = Memory::of(daemon.process_id().context("it has ended")?);
-        let count = async || -> Result<[u64; 3]> {
-            let [full, unused] = ["full", "unused"].map(|reason| refused(&reader, daemon, &[reason]));
-            Ok([full.await?, unused.await?, refused(&reader, daemon, &["openings", "slow"]).await?])
-        };
-        let counted = count().await?;
+        let reasons = ["full", "unused", "slow"];
+        let counted = refused_each(&reader, daemon, reasons).await?;
         let fared = stand_all(&visitors, daemon.grpc.parse()?, crowd, opening).await;
         let Fared { stood, at_one_time, took } = fared.with_context(|| daemon.label.clone())?;
-        let now = count().await?;
-        let [full, unused, others] = [0, 1, 2].map(|place| now[place] - counted[place]);
+        let now = refused_each(&reader, daemon, reasons).await?;
+        let [full, unused, slow] = [0, 1, 2].map(|place| now[place] - counted[place]);
         memory.is_bounded(&format!(
             "{crowd} to {}: {stood} shook hands, {at_one_time} at one time, all closed after {took:?}; refused: \
-             {full} full, {unused} unused, {others} openings or slow",
+             {full} full, {unused} unused, {slow} slow",
             daemon.label,
         ))?;
-        ensure!(full + unused + others >= u64::from(crowd) * 9 / 10, "{} does not count", daemon.label);
+        ensure!(full + unused + slow >= u64::from(crowd) * 9 / 10, "{} does not count", daemon.label);
         ensure!(unused >= u64::from(stood) * 9 / 10, "{} closed {unused} of {stood} as unused", daemon.label);
         if daemon.label == bystander.cluster.coordinator.label {
             ensure!(at_one_time >= places as usize * 9 / 10, "only {at_one_time} stood at one time");
@@ -198,16 +195,17 @@ async fn slow_handshakes_are_ended_at_every_port_and_others_get_in() -> Result<(
     let others = Others::start(&door).await?;
     let before = bystander.step().await?;
     let reader = reader(&bystander.cluster, &sandbox)?;
-    let hello: Arc<[u8]> = Visitor::stranger(HTTP1)?.hello()?.into();
+    let hellos = [Visitor::stranger(HTTP2)?.hello()?, Visitor::stranger(HTTP1)?.hello()?];
+    let hellos: [Arc<[u8]>; 2] = hellos.map(Into::into);
     for (daemon, opening) in daemons(&bystander.cluster)?.into_iter().zip([OPENING, WORKERS_OPENING]) {
         let memory = Memory::of(daemon.process_id().context("it has ended")?);
-        let counted = refused(&reader, daemon, &["slow"]).await?;
+        let counted = refused(&reader, daemon, "slow").await?;
         let (mut all, most) = (JoinSet::new(), opening + LATE);
         // Of the pages' port they leave some places to others.
-        for (address, crowd) in [(&daemon.grpc, 400), (&daemon.http, 160)] {
+        for ((address, crowd), hello) in [(&daemon.grpc, 400), (&daemon.http, 160)].into_iter().zip(&hellos) {
             let to: SocketAddr = address.parse()?;
             for (number, slow) in (0..crowd).zip(SLOW.into_iter().cycle()) {
-                all.spawn(linger(slow, Arc::clone(&hello), to, number, most));
+                all.spawn(linger(slow, Arc::clone(hello), to, number, most));
             }
         }
         let crowd = all.len() as u64;
@@ -223,7 +221,7 @@ async fn slow_handshakes_are_ended_at_every_port_and_others_get_in() -> Result<(
             daemon.label
         ))?;
         ensure!(soonest >= opening.mul_f64(0.9), "{} closed one after {soonest:?}", daemon.label);
-        let counted = refused(&reader, daemon, &["slow"]).await? - counted;
+        let counted = refused(&reader, daemon, "slow").await? - counted;
         ensure!(counted == crowd, "{} counted {counted}", daemon.label);
     }
     newcomer(&door).await?;

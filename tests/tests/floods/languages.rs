@@ -38,7 +38,7 @@ async fn say(to: SocketAddr, number: u32, said: Said) -> Result<()> {
 /// Says all of it to all four ports of a cluster, and looks that each is counted.
 async fn say_to_all(cluster: &Cluster<'_>, reader: &Visitor, all: &[Said], reason: &str) -> Result<()> {
     for daemon in daemons(cluster)? {
-        let counted = refused(reader, daemon, &[reason]).await?;
+        let counted = refused(reader, daemon, reason).await?;
         let (mut saying, mut expected) = (JoinSet::new(), 0);
         for port in [&daemon.grpc, &daemon.http] {
             let to: SocketAddr = port.parse()?;
@@ -52,7 +52,7 @@ async fn say_to_all(cluster: &Cluster<'_>, reader: &Visitor, all: &[Said], reaso
         while let Some(one) = saying.join_next().await {
             one?.with_context(|| daemon.label.clone())?;
         }
-        let counted = refused(reader, daemon, &[reason]).await? - counted;
+        let counted = refused(reader, daemon, reason).await? - counted;
         ensure!(counted == expected, "{} counted {counted} of {expected}", daemon.label);
     }
     Ok(())

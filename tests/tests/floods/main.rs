@@ -10,7 +10,7 @@ mod languages;
 mod others;
 mod pages;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_fuzzing::memory;
@@ -71,13 +71,27 @@ fn reader(cluster: &Cluster<'_>, sandbox: &Sandbox) -> Result<Visitor> {
     }
 }
 
-/// How many connections a daemon has refused or closed so far, for the reasons that are wanted.
-async fn refused(reader: &Visitor, daemon: &Daemon, reasons: &[&str]) -> Result<u64> {
-    let page = reader.get(daemon.http.parse()?, Ipv4Addr::LOCALHOST, "/metrics").await?;
+/// How many connections a daemon has refused or closed so far, for each of these reasons.
+async fn refused_each<const N: usize>(
+    reader: &Visitor,
+    daemon: &Daemon,
+    reasons: [&str; N],
+) -> Result<[u64; N]> {
+    let port = daemon.http.parse::<SocketAddr>()?.port();
+    let page = reader.get((Ipv4Addr::LOCALHOST, port).into(), Ipv4Addr::LOCALHOST, "/metrics").await?;
     let count = |reason: &str| {
         let mut lines = page.lines().filter(|line| line.contains("refused_connections"));
         let line = lines.find(|line| line.contains(&format!("reason=\"{reason}\"")))?;
         line.rsplit(' ').next()?.parse::<u64>().ok()
     };
-    reasons.iter().map(|reason| count(reason).with_context(|| format!("no {reason} in {page}"))).sum()
+    let mut counts = [0; N];
+    for (place, reason) in counts.iter_mut().zip(reasons) {
+        *place = count(reason).with_context(|| format!("no {reason} in {page}"))?;
+    }
+    Ok(counts)
+}
+
+/// The same for one reason.
+async fn refused(reader: &Visitor, daemon: &Daemon, reason: &str) -> Result<u64> {
+    Ok(refused_each(reader, daemon, [reason]).await?.into_iter().sum())
 }

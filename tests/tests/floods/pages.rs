@@ -16,7 +16,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-use crate::{Memory, daemons, others::Others, reader, refused};
+use crate::{Memory, daemons, others::Others, reader, refused_each};
 
 /// Somebody who reads his answers waits for the server no longer than this, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -59,6 +59,10 @@ struct Flood {
 }
 
 const GET: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+/// After this one the server closes.
+const CLOSE: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+/// Where it comes among those that are sent together.
+const LAST: u32 = 9;
 const NONE: Duration = Duration::ZERO;
 /// Requests that are sent at a time.
 const PIPELINED: usize = 100;
@@ -119,9 +123,12 @@ const FLOODS: [Flood; 8] = [
     Flood {
         name: "requests one after the other",
         expected: Expected::Answered,
-        most: 10,
+        most: LAST + 1,
         pause: NONE,
-        next: |_| GET.repeat(PIPELINED),
+        next: |number| match number {
+            LAST => [GET.repeat(PIPELINED - 1).as_slice(), CLOSE].concat(),
+            _ => GET.repeat(PIPELINED),
+        },
     },
     Flood {
         name: "requests of somebody deaf",
@@ -172,7 +179,6 @@ async fn pour(stream: Box<dyn Bytes>, flood: &Flood, deaf: Duration) -> Result<E
         return Ok(ended);
     }
     // Nothing more comes: the server answers what it has to, and closes.
-    let _ = write.shutdown().await;
     ended.answer = tokio::time::timeout(PATIENCE, reading).await.context("it is open still")??;
     Ok(ended)
 }
@@ -184,7 +190,7 @@ fn check(flood: &Flood, ended: &Ended) -> Result<()> {
     let start: String = answer.chars().take(200).collect();
     match expected {
         Expected::End(beginning) => {
-            ensure!(by_server && sent < most, "{name}: all {sent} were taken; {start}");
+            ensure!(*by_server && sent < most, "{name}: all {sent} were taken; {start}");
             // The connection may be gone before its last word is read.
             ensure!(answer.is_empty() || answer.starts_with(beginning), "{name}: {start}");
         }
@@ -253,11 +259,13 @@ impl Attack {
         let (over, is_over) = watch::channel(false);
         let probing = tokio::spawn(probe(self.visitor.clone(), self.to, is_over));
         let mut all = JoinSet::new();
-        for flood in &FLOODS {
-            // The sockets' own buffers hold thousands of answers of each that is deaf.
-            let each = if flood.expected == Expected::Waits { self.each / 4 } else { self.each };
-            for from in FLOODERS.into_iter().cycle().take(each) {
-                all.spawn(self.clone().one(flood, from));
+        // One of each after the other: where not all have places, some of each do.
+        for (number, from) in (0..self.each).zip(FLOODERS.into_iter().cycle()) {
+            for flood in &FLOODS {
+                // The sockets' own buffers hold thousands of answers of each that is deaf.
+                if flood.expected != Expected::Waits || number % 4 == 0 {
+                    all.spawn(self.clone().one(flood, from));
+                }
             }
         }
         while let Some(one) = all.join_next().await {
@@ -292,16 +300,11 @@ async fn beside_a_job(sandbox: &Sandbox, coordinator: Launch, from_beyond: bool)
         };
         let memory = Memory::of(daemon.process_id().context("it has ended")?);
         let reasons = ["unused", "unread", "full_for_address"];
-        let mut counted = [0; 3];
-        for (count, reason) in counted.iter_mut().zip(reasons) {
-            *count = refused(&reader, daemon, &[reason]).await?;
-        }
+        let before = refused_each(&reader, daemon, reasons).await?;
         let begun = Instant::now();
         let (answers, longest) = attack.run().await.with_context(|| daemon.label.clone())?;
-        for (count, reason) in counted.iter_mut().zip(reasons) {
-            *count = refused(&reader, daemon, &[reason]).await? - *count;
-        }
-        let [unused, unread, full] = counted;
+        let after = refused_each(&reader, daemon, reasons).await?;
+        let [unused, unread, full] = [0, 1, 2].map(|place| after[place] - before[place]);
         memory.is_bounded(&format!(
             "floods of the pages of {}, for {:?}; refused: {unused} unused, {unread} unread, {full} full for their \
              address; {answers} probes, the longest {longest:?}",
