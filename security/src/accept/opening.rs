@@ -154,7 +154,10 @@ async fn open_plain(stream: TcpStream) -> Result<(Stream, Spoken, Option<Shown>)
     Ok((Stream::Plain(stream), spoken, None))
 }
 
-async fn open_secure(secure: &Secure, stream: TcpStream) -> Result<(Stream, Spoken, Option<Shown>), NotOpened> {
+async fn open_secure(
+    secure: &Secure,
+    stream: TcpStream,
+) -> Result<(Stream, Spoken, Option<Shown>), NotOpened> {
     let spoken = spoken(&stream).await?;
     if spoken != Spoken::Tls {
         say(stream, &plaintext::use_https(spoken)).await;

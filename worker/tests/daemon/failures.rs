@@ -176,7 +176,7 @@ async fn what_this_worker_keeps_from_jobs() {
             let id = JobId::new();
             session.assign_alone(id, &spec).await;
             let (report, _) = session.until(RankPhase::Failed).await;
-            assert_eq!(report.fault(), RankFault::Node, "another worker may let it: {}", report.reason);
+            assert_eq!(report.fault(), RankFault::Access, "another worker may let it: {}", report.reason);
             for part in parts {
                 assert!(report.reason.contains(part), "{part}: {}", report.reason);
             }
