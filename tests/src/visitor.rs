@@ -6,9 +6,11 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
+use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
@@ -44,11 +46,15 @@ impl Debug for Visitor {
     }
 }
 
-/// Connects from an address of loopback.
+/// Connects from an address of loopback. Where too many wait to be accepted, the kernel may forget one that its client
+/// thinks is open: a client that says nothing sees that within some seconds, as an error.
 pub async fn tcp(to: SocketAddr, from: Ipv4Addr) -> Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind((from, 0).into())?;
-    Ok(socket.connect(to).await?)
+    let stream = socket.connect(to).await?;
+    sockopt::set_socket_keepalive(&stream, true)?;
+    sockopt::set_tcp_keepidle(&stream, Duration::from_secs(5))?;
+    Ok(stream)
 }
 
 impl Visitor {

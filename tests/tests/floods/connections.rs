@@ -7,7 +7,6 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{Bystander, Launch, Sandbox, Visitor, http2, visitor};
-use rustix::net::sockopt;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     task::JoinSet,
@@ -25,17 +24,14 @@ const OPENING_SECONDS: &str = "2";
 /// All of them are closed within this time, on a busy machine too; a worker's have ten seconds.
 const CLOSED: Duration = Duration::from_secs(60);
 /// So many come at a time, and then there is a pause: a kernel lets some thousands wait to be accepted.
-const AT_ONCE: u32 = 100;
-const PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const AT_ONCE: u32 = 100;
+pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 /// Reasons for which an idle connection is refused or closed.
 const REASONS: [&str; 5] = ["full", "openings", "silent", "slow", "unused"];
 
 /// One that says nothing, the beginning of something, or no more than that it speaks HTTP/2, until it is closed.
 async fn stay(to: SocketAddr, number: u32) -> Result<()> {
     let mut stream = visitor::tcp(to, from(number)).await?;
-    // Where too many wait to be accepted, the kernel may forget one that its client thinks is open: that shows here.
-    sockopt::set_socket_keepalive(&stream, true)?;
-    sockopt::set_tcp_keepidle(&stream, Duration::from_secs(5))?;
     let settings = http2::frame(http2::SETTINGS, 0, 0, &[]);
     let said = match number % 3 {
         0 => Vec::new(),
