@@ -69,7 +69,7 @@ async fn shout(mut stream: impl AsyncRead + AsyncWrite + Unpin, first: &[u8], ag
 #[tokio::test]
 async fn a_connection_that_takes_no_answers_is_ended() {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-    let pings = b"\0\0\x08\x06\0\0\0\0\012345678".repeat(1000);
+    let pings = b"\0\0\x08\x06\0\0\0\0\x0012345678".repeat(1000);
     // Nothing else would end it so soon.
     let unread = Duration::from_millis(400);
     let limits = Limits { unread, first_call: HOUR, idle: HOUR, ..limits() };
