@@ -112,6 +112,14 @@ impl Launch {
     }
 }
 
+/// A folder of a daemon, which may be on a disk that only the daemon sees.
+fn seen(folder: PathBuf, daemon: &Child) -> PathBuf {
+    match daemon.id().filter(|_| !folder.exists()) {
+        Some(id) => PathBuf::from(format!("/proc/{id}/root{}", folder.display())),
+        None => folder,
+    }
+}
+
 /// A running daemon; killed when dropped, and it ends by itself when this process was killed.
 #[derive(Debug)]
 pub struct Daemon {
@@ -168,7 +176,7 @@ impl Daemon {
             id: word("id")?,
             grpc: word("grpc")?,
             http: word("http")?,
-            admin: launch.tls.then(|| sandbox.path(&launch.state).join("admin")),
+            admin: launch.tls.then(|| seen(sandbox.path(&launch.state).join("admin"), &child)),
             child,
             _stdout: stdout,
         })

@@ -75,12 +75,6 @@ impl<'a> Stage<'a> {
             say("SKIPPED over TLS: nobody between a worker and its coordinator can change their words");
             return Ok(None);
         }
-        if tls() && matches!(row.ground, Ground::SmallDisks(_)) {
-            say(
-                "SKIPPED over TLS: the administrator's credentials are on a disk that only the coordinator sees",
-            );
-            return Ok(None);
-        }
         if tls() {
             launch = launch.over_tls();
         }
