@@ -45,7 +45,7 @@ pub(crate) struct Stage {
     address: SocketAddr,
     shutdown: CancellationToken,
     server: JoinHandle<Result<(), grpc::Error>>,
-    folder: tempfile::TempDir,
+    pub(crate) folder: tempfile::TempDir,
 }
 
 /// More than any test needs.

@@ -106,7 +106,11 @@ async fn one_token_lets_a_worker_in_and_it_renews_by_itself() {
     assert_eq!((me.role(), me.name.as_str()), (v1::Role::Worker, NODE));
     assert_eq!(me.cluster, stage.pki.cluster().to_string());
     assert_eq!(me.roots_pem, stage.pki.trust().roots().pem());
-    assert!(me.expire_time.is_some());
+    assert_eq!(me.expire_time.unwrap(), first.validity().until.into());
+    // Of the one that the coordinator's own machine has nothing is stored.
+    let local = Credentials::load(&stage.folder.path().join("admin")).unwrap().unwrap();
+    let me = stage.with(&local).await.who_am_i(v1::WhoAmIRequest {}).await.unwrap().into_inner();
+    assert_eq!((me.role(), me.expire_time.unwrap()), (v1::Role::Admin, local.validity().until.into()));
     let (key, csr) = Csr::make().unwrap();
     let request = v1::RenewCertificateRequest { csr: csr.der().to_vec() };
     let next = worker.renew_certificate(request).await.unwrap().into_inner().certified.unwrap();

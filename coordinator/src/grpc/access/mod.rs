@@ -9,7 +9,7 @@ use ringtune_proto::convert::{FieldError, unsigned};
 use ringtune_proto::v1::{
     self, access_service_server::AccessService, create_token_request::Kind, revoke_certificate_request,
 };
-use ringtune_security::{Role, TokenId};
+use ringtune_security::{Peer, Role, TokenId};
 use tonic::{Request, Response, Status};
 
 use super::status::{self, FailedRequest};
@@ -68,9 +68,10 @@ impl AccessService for AccessCalls {
         request: Request<v1::WhoAmIRequest>,
     ) -> Result<Response<v1::WhoAmIResponse>, Status> {
         let call = call_of(&request);
-        let WhoIsIt { known, roots_pem, expires } =
-            self.0.access.who_is(call.caller()).await.map_err(FailedRequest::from)?;
-        let expire_time = expires.map(outbound::time);
+        // Of certificates from elsewhere, and of the one that the coordinator's own machine has, nothing is stored.
+        let valid = request.extensions().get::<Peer>().and_then(|peer| peer.valid);
+        let WhoIsIt { known, roots_pem, expires } = self.0.access.who_is(call.caller());
+        let expire_time = expires.map(outbound::time).or(valid.map(|valid| valid.until.into()));
         let Some(known) = known else {
             return Ok(Response::new(v1::WhoAmIResponse { roots_pem, expire_time, ..Default::default() }));
         };
