@@ -280,6 +280,8 @@ impl Attack {
 /// machines too, so that no address has all of their places.
 async fn beside_a_job(sandbox: &Sandbox, coordinator: Launch, from_beyond: bool) -> Result<()> {
     let coordinator = coordinator
+        // At the usual rate the answers that somebody deaf does not take would come for minutes before they fill the buffers.
+        .variable("RINGTUNE__LIMITS__CALLS_PER_SECOND", "1000000")
         .variable("RINGTUNE__LIMITS__OPENING_SECONDS", OPENING_SECONDS)
         .variable("RINGTUNE__LIMITS__IDLE_SECONDS", IDLE_SECONDS);
     let bystander = Bystander::start(sandbox, coordinator, 20).await?;
