@@ -15,7 +15,7 @@ set -euo pipefail
 readonly VERSION=2.13.0
 readonly NAME="libtorch-${VERSION}-cpu"
 # Raise when the folder's contents change for the same libtorch, so that old caches are made again.
-readonly LAYOUT=1
+readonly LAYOUT=2
 readonly DISK_NEEDED_MIB=1700
 
 clone="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
@@ -100,8 +100,8 @@ for wheel in sorted(wheels.glob("*.whl")):
                 missing.discard(name)
             elif name.startswith("torch/include/") and not entry.is_dir():
                 target = out / name.removeprefix("torch/")
-            elif name.endswith(("dist-info/licenses/LICENSE", "dist-info/licenses/NOTICE", "dist-info/licenses/License.txt")):
-                target = out / "licenses" / wheel.name.split("-")[0] / name.rsplit("/", 1)[1]
+            elif ".dist-info/licenses/" in name and not entry.is_dir():
+                target = out / "licenses" / wheel.name.split("-")[0] / name.split(".dist-info/licenses/", 1)[1]
             else:
                 continue
             if ".." in pathlib.PurePosixPath(name).parts:

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Writes man pages and completions, as the programs make them: deploy/packages/manuals.sh PROGRAMS MAN COMPLETIONS
+set -euo pipefail
+
+programs="$1" man="$2" completions="$3"
+for program in ringtune ringtune-coordinator ringtune-worker; do
+    "$programs/$program" man "$man"
+done
+gzip -9n "$man"/*.1
+"$programs/ringtune" completions bash >"$completions/ringtune.bash"
+"$programs/ringtune" completions zsh >"$completions/_ringtune"
+"$programs/ringtune" completions fish >"$completions/ringtune.fish"
