@@ -51,6 +51,7 @@ impl Source for Watch {
                     let ranks = ranks.into_iter().map(outbound::progress).collect();
                     Some(Response::Progress(v1::RingProgress { ranks }))
                 }
+                Some(News::Timings(timings)) => Some(Response::Timings(outbound::timings(&timings))),
             };
             if response.is_some() {
                 return Ok(Some(v1::WatchJobResponse { response }));

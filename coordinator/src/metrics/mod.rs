@@ -42,6 +42,8 @@ pub struct Metrics {
     disk_free_bytes: IntGauge,
     disk_low: IntGauge,
     store_failing: IntGauge,
+    /// Rings with a rank for which the others wait.
+    pub stragglers: IntGauge,
     refusals: Refusals,
 }
 
@@ -121,6 +123,10 @@ impl Metrics {
                 "ringtune_store_failing",
                 "1 while nothing can be stored, as on a full disk: whatever changes a job is refused",
             )?,
+            stragglers: IntGauge::new(
+                "ringtune_stragglers",
+                "Rings with a rank that computes so much longer than the others that they wait for it",
+            )?,
             refusals: Refusals::default(),
             registry,
         };
@@ -137,7 +143,9 @@ impl Metrics {
         registry.register(Box::new(metrics.over_quota.clone()))?;
         registry.register(Box::new(metrics.reformed.clone()))?;
         registry.register(Box::new(metrics.reform_seconds.clone()))?;
-        for gauge in [&metrics.disk_free_bytes, &metrics.disk_low, &metrics.store_failing] {
+        for gauge in
+            [&metrics.disk_free_bytes, &metrics.disk_low, &metrics.store_failing, &metrics.stragglers]
+        {
             registry.register(Box::new(gauge.clone()))?;
         }
         registry.register(Box::new(RefusedConnections::new(metrics.refusals.clone())?))?;

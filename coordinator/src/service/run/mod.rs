@@ -181,6 +181,9 @@ impl Loop {
         for (job, progress) in batch.progress {
             self.watchers.progressed(job, progress);
         }
+        for (job, members, timing) in batch.timings {
+            self.watchers.timed(job, members, timing);
+        }
         for write in &writes {
             self.tell_of(write);
         }
@@ -261,8 +264,11 @@ impl Loop {
                     EventBody::Step(_) | EventBody::Progress(_) | EventBody::Artifact(_) => {}
                 }
             }
-            Write::UpdateJob(job) if job.state.is_terminal() => {
-                *self.ended.entry(job.state).or_default() += 1;
+            Write::UpdateJob(job) => {
+                self.watchers.has_ring(job.id, job.ring.as_ref().map(|ring| ring.epoch));
+                if job.state.is_terminal() {
+                    *self.ended.entry(job.state).or_default() += 1;
+                }
             }
             Write::AppendStep(..) => self.metrics.steps.inc(),
             _ => {}
@@ -270,6 +276,7 @@ impl Loop {
     }
 
     fn show_counts(&self) {
+        self.metrics.stragglers.set(i64::try_from(self.watchers.stragglers()).unwrap_or(i64::MAX));
         for state in JobState::ALL {
             let ended = self.ended.get(&state).copied().unwrap_or(0);
             let count = usize::try_from(ended).unwrap_or(usize::MAX).max(self.state.count_jobs(state));
