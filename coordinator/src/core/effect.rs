@@ -60,6 +60,10 @@ pub enum OtherEpoch {
 }
 
 impl OtherEpoch {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Report, Self::Step, Self::Log, Self::Timings, Self::Upload, Self::Deletion];
+
     /// A label of a metric.
     pub fn as_str(self) -> &'static str {
         match self {

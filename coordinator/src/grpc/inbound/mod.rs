@@ -298,6 +298,12 @@ mod tests {
     }
 
     #[test]
+    fn all_that_may_be_unknown_is_counted_from_the_start() {
+        let all = [Unknown::Message, Unknown::Phase, Unknown::LogLevel, Unknown::ProgressStage];
+        assert_eq!(all.map(Unknown::name), crate::metrics::UNKNOWN);
+    }
+
+    #[test]
     fn bad_words_are_refused_by_field() {
         use v1::session_request::Message;
         let job_id = JobId::new().to_string();
