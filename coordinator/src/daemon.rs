@@ -133,6 +133,9 @@ impl Daemon {
         let pki = network::open(&settings, &state, &[grpc_address, http_address]).await?;
         // 2. What was kept.
         let metrics = Metrics::new()?;
+        if let Some(pki) = &pki {
+            metrics.show_certificate(pki.trust());
+        }
         let store = Arc::new(SqliteStore::open(&state.database()).await?);
         let room = RoomLimits {
             all_contents: settings.storage.content_bytes,

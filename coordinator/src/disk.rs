@@ -40,8 +40,8 @@ pub(crate) async fn watch(folder: PathBuf, least: u64, metrics: Metrics, over: C
             _ = ticker.tick() => {}
         }
         let asked = folder.clone();
-        let free = match tokio::task::spawn_blocking(move || free_bytes(&asked)).await {
-            Ok(Ok(free)) => free,
+        let (free, size) = match tokio::task::spawn_blocking(move || bytes_of(&asked)).await {
+            Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => {
                 debug!(%error, folder = %folder.display(), "cannot see how much of the disk is free");
                 continue;
@@ -59,13 +59,15 @@ pub(crate) async fn watch(folder: PathBuf, least: u64, metrics: Metrics, over: C
             None => {}
         }
         low = free < least.max(1);
-        metrics.set_disk(free, low);
+        metrics.set_disk((free, size), low);
     }
 }
 
-fn free_bytes(folder: &std::path::Path) -> io::Result<u64> {
+/// What is free on its disk, and the disk's size.
+fn bytes_of(folder: &std::path::Path) -> io::Result<(u64, u64)> {
     let about = rustix::fs::statvfs(folder)?;
-    Ok(about.f_bavail.saturating_mul(about.f_frsize))
+    let [free, size] = [about.f_bavail, about.f_blocks].map(|blocks| blocks.saturating_mul(about.f_frsize));
+    Ok((free, size))
 }
 
 #[cfg(test)]

@@ -19,8 +19,11 @@ pub const RE_FORM: &str = "re-form";
 /// A worker that has it can compute the steps of a job again, up to any of them, without making files of them.
 pub const VERIFY: &str = "verify";
 
+/// Each rank of a worker that has it says what its steps take, to a coordinator that has it.
+pub const TIMINGS: &str = "timings";
+
 /// What this build has beyond them, by name: what only some builds of one protocol can do.
-pub const WORKER_FEATURES: [&str; 2] = [RE_FORM, VERIFY];
+pub const WORKER_FEATURES: [&str; 3] = [RE_FORM, VERIFY, TIMINGS];
 
 /// The protocols of RingService that this build speaks. A ring speaks the newest one that all its members do: each
 /// protocol of WorkerService has one of RingService, of the same number.

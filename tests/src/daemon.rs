@@ -40,6 +40,8 @@ pub struct Launch {
     pub variables: Vec<(String, String)>,
     /// Whether all its ports speak TLS, on loopback too.
     pub tls: bool,
+    /// How its log lines look: human or json.
+    pub log_format: String,
     /// A command before it, which becomes the daemon in the end and so keeps its process id; empty: none.
     pub wrapper: Vec<String>,
 }
@@ -56,6 +58,7 @@ impl Launch {
             flags: Vec::new(),
             variables: Vec::new(),
             tls: false,
+            log_format: "human".to_owned(),
             wrapper: Vec::new(),
         }
     }
@@ -68,6 +71,11 @@ impl Launch {
     /// Of a worker with one thread that dials this HOST:PORT.
     pub fn worker(label: &str, program: &str, coordinator: &str) -> Self {
         Self::new(label, program).flags(["--coordinator", &format!("http://{coordinator}"), "--threads", "1"])
+    }
+
+    /// With a log of JSON objects.
+    pub fn logging_json(self) -> Self {
+        Self { log_format: "json".to_owned(), ..self }
     }
 
     /// With its pages at another address.
@@ -151,7 +159,7 @@ impl Daemon {
         };
         let mut child = command
             .args(flags)
-            .args(["--announce", "--lifeline", "--log-format", "human"])
+            .args(["--announce", "--lifeline", "--log-format", &launch.log_format])
             .envs(launch.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

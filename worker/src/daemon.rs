@@ -181,6 +181,7 @@ pub async fn run_with(
     log_start(&node, &identity, threads, &address);
     // 4. The shared parts.
     let metrics = Arc::new(Metrics::new()?);
+    metrics.show_home(trust.clone(), state.work_folder());
     let rings = Rings::new(
         RingOptions { peer_timeout: settings.peer_timeout(), trust: trust.clone(), ..RingOptions::default() },
         Arc::clone(&metrics),

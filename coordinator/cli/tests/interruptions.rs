@@ -274,6 +274,7 @@ async fn a_watch_sees_every_event_once_and_tells_of_outages() {
         match news {
             WatchNews::Event(event) => sequences.push(event.sequence),
             WatchNews::Progress(ranks) => assert!(ranks.is_empty()),
+            WatchNews::Timings(_) => panic!("nobody said it"),
             WatchNews::Away(_) => outages += 1,
             WatchNews::Back => returns += 1,
         }

@@ -10,6 +10,7 @@ use super::job::Job;
 use super::record::{ArtifactRecord, JobEvent, Progress, StepRecord};
 use super::session::SessionId;
 use super::time::Time;
+use super::timing::RankTiming;
 
 /// The outcome of one input. No action may be taken before all writes are safe.
 #[derive(Debug, Default)]
@@ -20,6 +21,8 @@ pub struct Effects {
     pub actions: Vec<Action>,
     /// How far ranks are now. Never stored: the newest word of each rank is all that anybody wants.
     pub progress: Vec<(JobId, Progress)>,
+    /// What a rank's steps take now, and how many ranks its ring has. Never stored either.
+    pub timings: Vec<(JobId, usize, RankTiming)>,
     /// Rings that did their first step after their members changed.
     pub reformed: Vec<Reformed>,
     /// The input came from another epoch than that of its job's ring: it was skipped.
@@ -48,6 +51,8 @@ pub enum OtherEpoch {
     Step,
     /// A line for the log.
     Log,
+    /// What its steps take.
+    Timings,
     /// A file.
     Upload,
     /// That a file is wanted no more.
@@ -55,12 +60,17 @@ pub enum OtherEpoch {
 }
 
 impl OtherEpoch {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Report, Self::Step, Self::Log, Self::Timings, Self::Upload, Self::Deletion];
+
     /// A label of a metric.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Report => "report",
             Self::Step => "step",
             Self::Log => "log",
+            Self::Timings => "timings",
             Self::Upload => "upload",
             Self::Deletion => "deletion",
         }

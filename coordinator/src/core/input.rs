@@ -11,6 +11,7 @@ use super::job::{Phase, RequestKey, Trouble};
 use super::pin::Pin;
 use super::record::{ArtifactRecord, LogLevel, Progress, StepRecord};
 use super::session::{Sender, SessionId};
+use super::timing::RankTiming;
 use super::verification::Verification;
 use super::worker::Capabilities;
 
@@ -84,6 +85,8 @@ pub enum Input {
         /// The state after it, as it is stored with the job that is verified.
         stored: Option<ContentHash>,
     },
+    /// What a rank's steps take. Of how many microbatches they are is decided here.
+    RankTimings(Sender, JobId, RankTiming),
     /// A line for the job's log.
     RankLog {
         /// Who.

@@ -7,9 +7,10 @@ use ringtune_shared::version::Agreement;
 
 use crate::core::{
     ArtifactRecord, Assignment, Capabilities, Cluster, Difference, Down, EnterRing, EventBody, Failure, Job,
-    JobEvent, JobState, LogLevel, Phase, Progress, ProgressStage, ReasonCode, Ring, StepRecord, Time,
-    Verification, Worker, WorkerState,
+    JobEvent, JobState, LogLevel, Phase, Progress, ProgressStage, RankTiming, ReasonCode, Ring, StepRecord,
+    Time, Verification, Worker, WorkerState,
 };
+use crate::service::RingTimings;
 
 /// What stands for the rank of a worker that has none.
 const NO_RANK: i32 = -1;
@@ -160,6 +161,20 @@ pub(super) fn progress(progress: Progress) -> v1::RankProgress {
         done: signed(progress.done),
         total: signed(progress.total),
     }
+}
+
+/// What the steps of a ring's ranks take.
+pub(super) fn timings(timings: &RingTimings) -> v1::RingTimings {
+    let rank = |timing: &RankTiming| v1::RankTiming {
+        rank: small(timing.rank),
+        epoch: timing.epoch.0,
+        step: signed(timing.step),
+        compute_seconds: timing.compute_seconds,
+        exchange_seconds: timing.exchange_seconds,
+        wait_seconds: timing.wait_seconds,
+        straggler: timings.straggler == Some(timing.rank),
+    };
+    v1::RingTimings { ranks: timings.ranks.iter().map(rank).collect() }
 }
 
 fn log_level(level: LogLevel) -> v1::LogLevel {

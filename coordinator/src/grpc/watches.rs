@@ -18,6 +18,7 @@ use super::status::{FailedRequest, shutting_down, too_many};
 use super::{Api, WATCHES};
 use crate::access::Call;
 use crate::core::Time;
+use crate::metrics::Metrics;
 use crate::service::{Clock, ManyNews, News, Watch, WatchMany};
 
 /// A stream that has been silent for so long says that it lives.
@@ -51,6 +52,7 @@ impl Source for Watch {
                     let ranks = ranks.into_iter().map(outbound::progress).collect();
                     Some(Response::Progress(v1::RingProgress { ranks }))
                 }
+                Some(News::Timings(timings)) => Some(Response::Timings(outbound::timings(&timings))),
             };
             if response.is_some() {
                 return Ok(Some(v1::WatchJobResponse { response }));
@@ -121,14 +123,28 @@ fn named(ids: &[String]) -> Result<Vec<JobId>, FieldError> {
     ids.iter().enumerate().map(|(index, text)| parse(&format!("job_ids[{index}]"), text)).collect()
 }
 
-fn place(api: &Api) -> Result<OwnedSemaphorePermit, Status> {
-    api.watches.clone().try_acquire_owned().map_err(|_| too_many("watches", WATCHES))
+/// A place among the streams of news, which is given back when it is dropped.
+struct Place {
+    metrics: Metrics,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.metrics.watches.dec();
+    }
+}
+
+fn place(api: &Api) -> Result<Place, Status> {
+    let permit = api.watches.clone().try_acquire_owned().map_err(|_| too_many("watches", WATCHES))?;
+    api.metrics.watches.inc();
+    Ok(Place { metrics: api.metrics.clone(), _permit: permit })
 }
 
 /// `place` is given back when the stream is dropped.
 fn stream<S: Source>(
     source: S,
-    place: OwnedSemaphorePermit,
+    place: impl Send + 'static,
     clock: Clock,
     shutdown: CancellationToken,
 ) -> Answers<S::Answer> {

@@ -87,7 +87,7 @@ pub async fn serve(
 fn router(metrics: Metrics, readiness: Readiness, gate: Arc<dyn Gate>) -> Router {
     let mut router = Router::new();
     for Route { path, page, .. } in ROUTES {
-        let answer = move |State(shared): State<Shared>| async move { answer(page, &shared) };
+        let answer = move |State(shared): State<Shared>| answer(page, shared);
         router = router.route(path, get(answer));
     }
     // The gate is asked for paths that are not there, too: strangers need not know which are.
@@ -117,21 +117,28 @@ async fn ask(State(gate): State<Arc<dyn Gate>>, request: Request, next: Next) ->
     }
 }
 
-fn answer(page: Page, shared: &Shared) -> Response {
+async fn answer(page: Page, shared: Shared) -> Response {
     match page {
         Page::Index => {
             let text = include_str!("index.html").replace("{version}", ringtune_shared::version::VERSION);
             Html(text).into_response()
         }
-        Page::Metrics => match shared.metrics.text() {
-            Ok(text) => {
-                let kind = "text/plain; version=0.0.4; charset=utf-8";
-                ([(header::CONTENT_TYPE, kind)], text).into_response()
-            }
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
-        },
+        Page::Metrics => show_metrics(shared).await,
         Page::Health => "ok\n".into_response(),
         Page::Readiness if shared.readiness.get() => "ready\n".into_response(),
         Page::Readiness => (StatusCode::SERVICE_UNAVAILABLE, "starting or shutting down\n").into_response(),
+    }
+}
+
+/// Not on the runtime's threads: it is much text, and the numbers of the process are read from files.
+async fn show_metrics(shared: Shared) -> Response {
+    shared.metrics.ready.set(shared.readiness.get().into());
+    match tokio::task::spawn_blocking(move || shared.metrics.text()).await {
+        Ok(Ok(text)) => {
+            let kind = "text/plain; version=0.0.4; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Ok(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }
 }

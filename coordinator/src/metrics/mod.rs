@@ -4,21 +4,49 @@
 //! those of the API (any other path counts as "other"), never ids.
 
 mod layer;
+mod make;
 mod refusals;
 
+use std::sync::{Arc, OnceLock};
+use std::time::UNIX_EPOCH;
+
 use prometheus::{
-    Encoder as _, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Encoder as _, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 
 pub use layer::{CountedBody, CountedService, Layer};
+use make::Maker;
 use refusals::RefusedConnections;
-use ringtune_security::Refusals;
+use ringtune_security::{Refusals, Trust};
+use ringtune_shared::version::VERSION;
 
 use crate::core::{JobState, OtherEpoch, Reformed, Scarce, WorkerState};
 
 /// Seconds; from a heartbeat's handling to a long upload.
 const RPC_BUCKETS: [f64; 9] = [0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0];
+/// Seconds; a commit that takes longer than the first of them is rare on a good disk.
+const COMMIT_BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0, 10.0];
+/// Seconds; from a free worker to a busy week.
+const QUEUE_BUCKETS: [f64; 9] = [1.0, 5.0, 30.0, 120.0, 600.0, 3600.0, 14_400.0, 86_400.0, 604_800.0];
+/// What a message of a worker may have in it that this version does not know.
+pub(crate) const UNKNOWN: [&str; 4] = ["message", "phase", "log_level", "progress_stage"];
+/// Why a call is not made.
+pub(crate) const DENIALS: [&str; 9] = [
+    "no_identity",
+    "certificate",
+    "token",
+    "too_many_tokens",
+    "too_many_calls",
+    "role",
+    "worker",
+    "owner",
+    "method",
+];
+/// What stands for methods that are not ours.
+const OTHER: &str = "other";
+const WORKER_STATES: [&str; 3] = ["idle", "busy", "lost"];
+const CHANGES: [&str; 2] = ["loss", "planned"];
 
 /// All metrics of one coordinator; clones share them.
 #[derive(Clone, Debug)]
@@ -27,7 +55,14 @@ pub struct Metrics {
     rpcs: IntCounterVec,
     rpc_seconds: HistogramVec,
     jobs: IntGaugeVec,
+    jobs_ended: IntCounterVec,
     workers: IntGaugeVec,
+    /// Seconds that jobs waited for their first ring.
+    pub queue_seconds: Histogram,
+    /// Sessions of workers that are open.
+    pub sessions: IntGauge,
+    /// Streams of news that are open.
+    pub watches: IntGauge,
     /// Optimizer steps that ranks reported.
     pub steps: IntCounter,
     /// Bytes of contents that came in.
@@ -40,8 +75,16 @@ pub struct Metrics {
     reformed: IntCounterVec,
     reform_seconds: HistogramVec,
     disk_free_bytes: IntGauge,
+    disk_size_bytes: IntGauge,
     disk_low: IntGauge,
     store_failing: IntGauge,
+    /// Seconds that commits of the store took.
+    pub commit_seconds: Histogram,
+    /// Rings with a rank for which the others wait.
+    pub stragglers: IntGauge,
+    /// Whether the coordinator takes work.
+    pub ready: IntGauge,
+    certificate: Arc<OnceLock<Trust>>,
     refusals: Refusals,
 }
 
@@ -52,98 +95,117 @@ impl Metrics {
     /// None in practice: only a name that is used twice or is not a metric name.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
+        let (make, certificate) = (Maker(&registry), Arc::new(OnceLock::<Trust>::new()));
+        let refusals = Refusals::default();
+        // 1. Of the whole.
+        let about = Opts::new("ringtune_build_info", "Which program of which version this is; always 1");
+        let about = about.const_label("program", "ringtune-coordinator").const_label("version", VERSION);
+        make.add(IntGauge::with_opts(about)?)?.set(1);
+        let trust = Arc::clone(&certificate);
+        make.asked(
+            "ringtune_certificate_expiry_timestamp_seconds",
+            "When the certificate of the coordinator's ports ends; 0 without TLS",
+            move || certificate_end(trust.get()),
+        )?;
+        registry.register(Box::new(RefusedConnections::new(refusals.clone())?))?;
+        #[cfg(target_os = "linux")]
+        registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        // 2. Of its parts.
         let metrics = Self {
-            rpcs: IntCounterVec::new(
-                Opts::new("ringtune_rpcs_total", "gRPC calls that ended, by method and status code"),
-                &["method", "code"],
+            rpcs: rpcs(&make)?,
+            rpc_seconds: make.histograms(
+                "ringtune_rpc_seconds",
+                "How long gRPC calls took, streams included",
+                ("method", &[OTHER]),
+                &RPC_BUCKETS,
             )?,
-            rpc_seconds: HistogramVec::new(
-                HistogramOpts::new("ringtune_rpc_seconds", "How long gRPC calls took, streams included")
-                    .buckets(RPC_BUCKETS.to_vec()),
-                &["method"],
+            jobs: make.gauges(
+                "ringtune_jobs",
+                "Jobs that are kept, by state",
+                ("state", &states(&JobState::ALL)),
             )?,
-            jobs: IntGaugeVec::new(Opts::new("ringtune_jobs", "Jobs by state"), &["state"])?,
-            workers: IntGaugeVec::new(Opts::new("ringtune_workers", "Workers by state"), &["state"])?,
-            steps: IntCounter::new("ringtune_steps_total", "Optimizer steps reported by rank 0")?,
-            uploaded_bytes: IntCounter::new("ringtune_uploaded_bytes_total", "Bytes of uploads received")?,
-            unknown: IntCounterVec::new(
-                Opts::new(
-                    "ringtune_unknown_messages_total",
-                    "Messages of workers, or parts of them, skipped because this version does not know them",
-                ),
-                &["what"],
+            jobs_ended: make.counters(
+                "ringtune_jobs_ended_total",
+                "Jobs that ended since the coordinator started, by how",
+                ("state", &states(&JobState::ALL[3..])),
             )?,
-            other_epochs: IntCounterVec::new(
-                Opts::new(
-                    "ringtune_other_epoch_total",
-                    "What ranks of another epoch than that of their job's ring said or sent: skipped or refused",
-                ),
-                &["what"],
+            workers: make.gauges(
+                "ringtune_workers",
+                "Workers that said hello since the coordinator started, by state",
+                ("state", &WORKER_STATES),
             )?,
-            denied_calls: IntCounterVec::new(
-                Opts::new(
-                    "ringtune_denied_calls_total",
-                    "Calls that were not made because of who the caller is, or is not, by why",
-                ),
-                &["reason"],
+            queue_seconds: make.histogram(
+                "ringtune_queue_wait_seconds",
+                "From a job's creation to its first ring",
+                &QUEUE_BUCKETS,
             )?,
-            over_quota: IntCounterVec::new(
-                Opts::new(
-                    "ringtune_over_quota_total",
-                    "Uploads and jobs that were refused because their owner would have too much, by what",
-                ),
-                &["what"],
+            sessions: make.gauge("ringtune_sessions", "Sessions of workers that are open")?,
+            watches: make.gauge("ringtune_watches", "Streams of news of jobs that are open")?,
+            steps: make.counter("ringtune_steps_total", "Optimizer steps reported by rank 0")?,
+            uploaded_bytes: make.counter("ringtune_uploaded_bytes_total", "Bytes of uploads received")?,
+            unknown: make.counters(
+                "ringtune_unknown_messages_total",
+                "Messages of workers, or parts of them, skipped because this version does not know them",
+                ("what", &UNKNOWN),
             )?,
-            reformed: IntCounterVec::new(
-                Opts::new(
-                    "ringtune_rings_reformed_total",
-                    "Rings that went on with other members: after a loss, or as planned",
-                ),
-                &["change"],
+            other_epochs: make.counters(
+                "ringtune_other_epoch_total",
+                "What ranks of another epoch than that of their job's ring said or sent: skipped or refused",
+                ("what", &OtherEpoch::ALL.map(OtherEpoch::as_str)),
             )?,
-            reform_seconds: HistogramVec::new(
-                HistogramOpts::new(
-                    "ringtune_ring_reform_seconds",
-                    "From the first word of a ring's change to its first step after it",
-                )
-                .buckets(RPC_BUCKETS.to_vec()),
-                &["change"],
+            denied_calls: make.counters(
+                "ringtune_denied_calls_total",
+                "Calls that were not made because of who the caller is, or is not, by why",
+                ("reason", &DENIALS),
             )?,
-            disk_free_bytes: IntGauge::new(
-                "ringtune_disk_free_bytes",
-                "What is free on the disk of the state folder",
+            over_quota: make.counters(
+                "ringtune_over_quota_total",
+                "Uploads and jobs that were refused because their owner would have too much, by what",
+                ("what", &[Scarce::Bytes, Scarce::Files].map(Scarce::as_str)),
             )?,
-            disk_low: IntGauge::new(
+            reformed: make.counters(
+                "ringtune_rings_reformed_total",
+                "Rings that went on with other members: after a loss, or as planned",
+                ("change", &CHANGES),
+            )?,
+            reform_seconds: make.histograms(
+                "ringtune_ring_reform_seconds",
+                "From the first word of a ring's change to its first step after it",
+                ("change", &CHANGES),
+                &RPC_BUCKETS,
+            )?,
+            disk_free_bytes: make
+                .gauge("ringtune_disk_free_bytes", "What is free on the disk of the state folder")?,
+            disk_size_bytes: make.gauge("ringtune_disk_size_bytes", "The size of that disk")?,
+            disk_low: make.gauge(
                 "ringtune_disk_low",
                 "1 while less is free there than storage.free_bytes: new files are refused",
             )?,
-            store_failing: IntGauge::new(
+            store_failing: make.gauge(
                 "ringtune_store_failing",
                 "1 while nothing can be stored, as on a full disk: whatever changes a job is refused",
             )?,
-            refusals: Refusals::default(),
-            registry,
+            commit_seconds: make.histogram(
+                "ringtune_store_commit_seconds",
+                "How long commits of the store took, those that failed too",
+                &COMMIT_BUCKETS,
+            )?,
+            stragglers: make.gauge(
+                "ringtune_stragglers",
+                "Rings with a rank that computes so much longer than the others that they wait for it",
+            )?,
+            ready: make.gauge("ringtune_ready", "1 while the coordinator takes work")?,
+            certificate,
+            refusals,
+            registry: registry.clone(),
         };
-        let registry = &metrics.registry;
-        registry.register(Box::new(metrics.rpcs.clone()))?;
-        registry.register(Box::new(metrics.rpc_seconds.clone()))?;
-        registry.register(Box::new(metrics.jobs.clone()))?;
-        registry.register(Box::new(metrics.workers.clone()))?;
-        registry.register(Box::new(metrics.steps.clone()))?;
-        registry.register(Box::new(metrics.uploaded_bytes.clone()))?;
-        registry.register(Box::new(metrics.unknown.clone()))?;
-        registry.register(Box::new(metrics.other_epochs.clone()))?;
-        registry.register(Box::new(metrics.denied_calls.clone()))?;
-        registry.register(Box::new(metrics.over_quota.clone()))?;
-        registry.register(Box::new(metrics.reformed.clone()))?;
-        registry.register(Box::new(metrics.reform_seconds.clone()))?;
-        for gauge in [&metrics.disk_free_bytes, &metrics.disk_low, &metrics.store_failing] {
-            registry.register(Box::new(gauge.clone()))?;
-        }
-        registry.register(Box::new(RefusedConnections::new(metrics.refusals.clone())?))?;
-        #[cfg(target_os = "linux")]
-        registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
         Ok(metrics)
+    }
+
+    /// From now on, whose certificate the ports have.
+    pub fn show_certificate(&self, trust: &Trust) {
+        // Once: it is the same for all of the coordinator's life.
+        let _ = self.certificate.set(trust.clone());
     }
 
     /// What the listeners count: connections that were refused.
@@ -153,8 +215,12 @@ impl Metrics {
 
     /// How many jobs are in `state` now.
     pub fn set_jobs(&self, state: JobState, count: usize) {
-        let name = format!("{state:?}").to_ascii_lowercase();
-        self.jobs.with_label_values(&[&name]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.jobs.with_label_values(&[state.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// A job ended in `state`.
+    pub fn job_ended(&self, state: JobState) {
+        self.jobs_ended.with_label_values(&[state.as_str()]).inc();
     }
 
     /// How many workers are in `state` now.
@@ -163,9 +229,10 @@ impl Metrics {
         self.workers.with_label_values(&[&name]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// How many bytes are free on the disk of the state folder, and whether that is too little.
-    pub(crate) fn set_disk(&self, free: u64, low: bool) {
+    /// How many bytes are free on the disk of the state folder, of how many, and whether that is too little.
+    pub(crate) fn set_disk(&self, (free, size): (u64, u64), low: bool) {
         self.disk_free_bytes.set(i64::try_from(free).unwrap_or(i64::MAX));
+        self.disk_size_bytes.set(i64::try_from(size).unwrap_or(i64::MAX));
         self.disk_low.set(low.into());
     }
 
@@ -214,15 +281,33 @@ impl Metrics {
     }
 }
 
+/// Calls by two labels.
+fn rpcs(make: &Maker<'_>) -> Result<IntCounterVec, prometheus::Error> {
+    let about = Opts::new("ringtune_rpcs_total", "gRPC calls that ended, by method and status code");
+    let rpcs = make.add(IntCounterVec::new(about, &["method", "code"])?)?;
+    rpcs.with_label_values(&[OTHER, code_name(0)]);
+    Ok(rpcs)
+}
+
+/// The last second of the certificate, as Unix time; 0 without one.
+fn certificate_end(trust: Option<&Trust>) -> f64 {
+    let end = trust.and_then(Trust::credentials).map(|credentials| credentials.validity().until);
+    end.and_then(|end| end.duration_since(UNIX_EPOCH).ok()).map_or(0.0, |since| since.as_secs_f64())
+}
+
+fn states<'a>(states: &[JobState]) -> Vec<&'a str> {
+    states.iter().map(|state| state.as_str()).collect()
+}
+
 /// "JobService/GetJob" for a method that may be ours, "other" for what anybody can make up.
 fn method_of(path: &str) -> &str {
     const SERVICES: [&str; 5] =
         ["JobService", "ClusterService", "ArtifactService", "WorkerService", "AccessService"];
-    let Some(method) = path.strip_prefix("/ringtune.v1.") else { return "other" };
+    let Some(method) = path.strip_prefix("/ringtune.v1.") else { return OTHER };
     let known = method
         .split_once('/')
         .is_some_and(|(service, name)| SERVICES.contains(&service) && METHODS.contains(&name));
-    if known { method } else { "other" }
+    if known { method } else { OTHER }
 }
 
 /// Every method of the five services.

@@ -11,8 +11,8 @@ use tracing::debug;
 use super::error::Error;
 use super::handle::{Out, Reply};
 use crate::core::{
-    Action, Cluster, Effects, Input, Job, OtherEpoch, Progress, Reformed, Refusal, Sender, SessionId, Time,
-    Write,
+    Action, Cluster, Effects, Input, Job, OtherEpoch, Progress, RankTiming, Reformed, Refusal, Sender,
+    SessionId, Time, Write,
 };
 
 /// Answers a request once the commit went well or not; then the state is what is stored.
@@ -34,6 +34,8 @@ pub(super) struct Batch {
     pub(super) actions: Vec<Action>,
     /// How far ranks are now.
     pub(super) progress: Vec<(JobId, Progress)>,
+    /// What ranks' steps take now, and how many ranks their rings have.
+    pub(super) timings: Vec<(JobId, usize, RankTiming)>,
     /// Rings that are whole again.
     pub(super) reformed: Vec<Reformed>,
     /// What came from another epoch than that of its job's ring.
@@ -53,6 +55,7 @@ impl Batch {
             writes: Vec::new(),
             actions: Vec::new(),
             progress: Vec::new(),
+            timings: Vec::new(),
             reformed: Vec::new(),
             other_epochs: Vec::new(),
             answers: Vec::new(),
@@ -65,6 +68,7 @@ impl Batch {
         self.writes.extend(effects.writes);
         self.actions.extend(effects.actions);
         self.progress.extend(effects.progress);
+        self.timings.extend(effects.timings);
         self.reformed.extend(effects.reformed);
         self.other_epochs.extend(effects.other_epoch);
     }

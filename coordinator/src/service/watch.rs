@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use super::error::Error;
 use super::progress::RanksView;
+use super::timings::{RingTimings, TimingsView};
 use super::watchers::Subscription;
 use crate::core::{Cluster, EventBody, JobEvent, Progress};
 use crate::store::Store;
@@ -21,6 +22,8 @@ pub enum News {
     Event(JobEvent),
     /// Ranks that went on since the last such news; at least one.
     Progress(Vec<Progress>),
+    /// What the steps of each rank take now.
+    Timings(RingTimings),
 }
 
 /// The events of one job, in order, without gap or duplicate; and how far its ranks are.
@@ -29,6 +32,7 @@ pub struct Watch {
     cluster: watch::Receiver<Arc<Cluster>>,
     subscription: Subscription,
     ranks: RanksView,
+    timings: TimingsView,
     /// The last event that was handed out.
     after: u64,
     read: VecDeque<JobEvent>,
@@ -45,7 +49,9 @@ impl Watch {
         after: u64,
     ) -> Self {
         let ranks = RanksView::new(subscription.ranks());
-        Self { store, cluster, subscription, ranks, after, read: VecDeque::new(), stale: true, over: false }
+        let timings = TimingsView::new(subscription.timings());
+        let read = VecDeque::new();
+        Self { store, cluster, subscription, ranks, timings, after, read, stale: true, over: false }
     }
 
     /// What happens next; none after the event that ended the job, or when the job was deleted. Nothing is lost when
@@ -78,6 +84,7 @@ impl Watch {
                 biased;
                 () = self.subscription.more() => self.stale = true,
                 ranks = self.ranks.next() => return Ok(Some(News::Progress(ranks))),
+                timings = self.timings.next() => return Ok(Some(News::Timings(timings))),
             }
         }
     }

@@ -1,13 +1,15 @@
 //! Who waits for news of which job. Telling them never waits.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringtune_shared::ids::JobId;
+use ringtune_shared::ids::{Epoch, JobId};
 use tokio::sync::{broadcast, watch};
 
 use super::progress::Ranks;
-use crate::core::{EventBody, JobEvent, JobState, Progress};
+use super::timings::Timings;
+use crate::core::{EventBody, JobEvent, JobState, Progress, RankTiming};
 
 /// Events that a watcher of many jobs may be behind; one that is further behind has to begin again.
 const FEED: usize = 4096;
@@ -17,29 +19,52 @@ struct Topic {
     /// The newest event's sequence number.
     events: watch::Sender<u64>,
     ranks: watch::Sender<Ranks>,
+    timings: watch::Sender<Timings>,
 }
 
 impl Topic {
     fn new() -> Self {
-        Self { events: watch::Sender::new(0), ranks: watch::Sender::new(Ranks::default()) }
+        Self {
+            events: watch::Sender::new(0),
+            ranks: watch::Sender::default(),
+            timings: watch::Sender::default(),
+        }
     }
 
     /// Nobody watches, and there is nothing that somebody who comes could be told.
     fn is_idle(&self) -> bool {
-        self.events.receiver_count() == 0 && self.ranks.borrow().is_empty()
+        self.events.receiver_count() == 0
+            && self.ranks.borrow().is_empty()
+            && self.timings.borrow().is_empty()
+    }
+
+    /// Changes what is known of the ranks' steps, and counts the rings with a straggler.
+    fn change_timings(&self, stragglers: &AtomicUsize, change: impl FnOnce(&mut Timings) -> bool) {
+        self.timings.send_if_modified(|timings| {
+            let before = timings.straggler().is_some();
+            let changed = change(timings);
+            match (before, timings.straggler().is_some()) {
+                (false, true) => drop(stragglers.fetch_add(1, Ordering::Relaxed)),
+                (true, false) => drop(stragglers.fetch_sub(1, Ordering::Relaxed)),
+                _ => (),
+            }
+            changed
+        });
     }
 }
 
-/// All watchers, and the ranks' progress. Cheap to clone.
+/// All watchers, and the ranks' progress and timings. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Watchers {
     topics: Arc<Mutex<HashMap<JobId, Topic>>>,
     feed: broadcast::Sender<Arc<JobEvent>>,
+    /// Rings with a straggler; changed while the topics are locked.
+    stragglers: Arc<AtomicUsize>,
 }
 
 impl Default for Watchers {
     fn default() -> Self {
-        Self { topics: Arc::default(), feed: broadcast::Sender::new(FEED) }
+        Self { topics: Arc::default(), feed: broadcast::Sender::new(FEED), stragglers: Arc::default() }
     }
 }
 
@@ -48,7 +73,8 @@ impl Watchers {
         let mut topics = self.topics();
         let topic = topics.entry(job).or_insert_with(Topic::new);
         let (events, ranks) = (topic.events.subscribe(), topic.ranks.subscribe());
-        Subscription { events: Some(events), ranks, job, watchers: self.clone() }
+        let timings = topic.timings.subscribe();
+        Subscription { events: Some(events), ranks, timings, job, watchers: self.clone() }
     }
 
     /// All events of all jobs from now on.
@@ -82,8 +108,35 @@ impl Watchers {
         topic.ranks.send_modify(|ranks| ranks.put(progress));
     }
 
+    /// A rank of an active job, whose ring has so many, says what its steps take.
+    pub(super) fn timed(&self, job: JobId, members: usize, timing: RankTiming) {
+        let mut topics = self.topics();
+        let topic = topics.entry(job).or_insert_with(Topic::new);
+        topic.change_timings(&self.stragglers, |timings| {
+            timings.put(members, timing);
+            true
+        });
+    }
+
+    /// The job has a ring of this epoch now, or none: what ranks of another one said of their steps is over.
+    pub(super) fn has_ring(&self, job: JobId, epoch: Option<Epoch>) {
+        let mut topics = self.topics();
+        if let Some(topic) = topics.get(&job) {
+            topic.change_timings(&self.stragglers, |timings| timings.keep_only(epoch));
+            if topic.is_idle() {
+                topics.remove(&job);
+            }
+        }
+    }
+
+    /// Rings with a rank for which the others wait.
+    pub(super) fn stragglers(&self) -> usize {
+        self.stragglers.load(Ordering::Relaxed)
+    }
+
     /// The job is deleted: nobody need wait any longer.
     pub(super) fn forget(&self, job: JobId) {
+        self.has_ring(job, None);
         self.topics().remove(&job);
     }
 
@@ -106,6 +159,7 @@ fn ends_a_stage(body: &EventBody) -> bool {
 pub(super) struct Subscription {
     events: Option<watch::Receiver<u64>>,
     ranks: watch::Receiver<Ranks>,
+    timings: watch::Receiver<Timings>,
     pub(super) job: JobId,
     watchers: Watchers,
 }
@@ -113,6 +167,10 @@ pub(super) struct Subscription {
 impl Subscription {
     pub(super) fn ranks(&self) -> watch::Receiver<Ranks> {
         self.ranks.clone()
+    }
+
+    pub(super) fn timings(&self) -> watch::Receiver<Timings> {
+        self.timings.clone()
     }
 
     /// What there is now is known.
@@ -173,5 +231,29 @@ mod tests {
         watchers.progressed(job, Progress { rank: 0, stage: ProgressStage::Draw, done: 0, total: 1 });
         watchers.notify(&change(3, JobState::Failed));
         assert_eq!(topics(), 0);
+    }
+
+    #[test]
+    fn timings_are_over_with_their_ring_and_its_straggler_with_them() {
+        let (watchers, job) = (Watchers::default(), JobId::new());
+        let timing = |rank, compute_seconds: f64| RankTiming {
+            rank,
+            epoch: Epoch::FIRST,
+            step: 1,
+            compute_seconds,
+            exchange_seconds: 0.0,
+            wait_seconds: 2.0 - compute_seconds,
+            microbatches: 1,
+        };
+        for _ in 0..2 {
+            watchers.timed(job, 2, timing(0, 1.0));
+            watchers.timed(job, 2, timing(1, 2.0));
+        }
+        assert_eq!(watchers.stragglers(), 1);
+        watchers.has_ring(job, Some(Epoch::FIRST));
+        drop(watchers.subscribe(job));
+        assert_eq!((watchers.stragglers(), watchers.topics().len()), (1, 1));
+        watchers.has_ring(job, Some(Epoch(2)));
+        assert_eq!((watchers.stragglers(), watchers.topics().len()), (0, 0));
     }
 }

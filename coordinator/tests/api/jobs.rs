@@ -77,7 +77,7 @@ impl Watch {
         let event = loop {
             match soon("an answer", self.answers.message()).await.unwrap()?.response.unwrap() {
                 Response::Event(event) => break event,
-                Response::Progress(_) | Response::Alive(_) => {}
+                Response::Progress(_) | Response::Timings(_) | Response::Alive(_) => {}
             }
         };
         assert_eq!(event.sequence, self.last + 1, "a gap before {event:?}");
@@ -102,7 +102,17 @@ impl Watch {
             match answer.response.unwrap() {
                 Response::Event(event) => self.last = event.sequence,
                 Response::Progress(progress) => return progress.ranks,
-                Response::Alive(_) => {}
+                Response::Timings(_) | Response::Alive(_) => {}
+            }
+        }
+    }
+
+    /// Waits for the next word about what steps take, passing over the rest.
+    pub(crate) async fn next_timings(&mut self) -> Vec<v1::RankTiming> {
+        loop {
+            let answer = soon("an answer", self.answers.message()).await.unwrap().expect("the watch ended");
+            if let Response::Timings(timings) = answer.response.unwrap() {
+                return timings.ranks;
             }
         }
     }

@@ -83,6 +83,7 @@ impl<'a> Player<'a> {
             Up::RankReport(report) => self.translate(&mut report.job_id, &mut report.epoch),
             Up::RankStep(step) => self.translate(&mut step.job_id, &mut step.epoch),
             Up::RankLog(log) => self.translate(&mut log.job_id, &mut log.epoch),
+            Up::RankTimings(timings) => self.translate(&mut timings.job_id, &mut timings.epoch),
         }
         if let Some(session) = &self.session {
             return session.up.send(request).await.unwrap();

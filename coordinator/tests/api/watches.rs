@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ringtune_proto::v1::{
     self, JobState, ProgressStage, RankPhase, job_event::Event, session_request::Message as Up,
-    watch_jobs_response::Response,
+    session_response::Message as Down, watch_jobs_response::Response,
 };
 use ringtune_shared::ids::JobId;
 use tonic::{Code, Status, Streaming};
@@ -25,6 +25,20 @@ impl Worker {
             v1::RankReport { job_id, epoch, rank, phase, progress: Some(progress), ..Default::default() };
         self.say(Up::RankReport(report)).await;
     }
+}
+
+/// Says what a step takes on it.
+async fn says_timings(worker: &Worker, rank: i32, epoch: u64, compute_seconds: f64) {
+    let timings = v1::RankTimings {
+        job_id: worker.held.job_id.clone(),
+        epoch,
+        rank,
+        step: 1,
+        compute_seconds,
+        exchange_seconds: 0.25,
+        wait_seconds: 4.0 - compute_seconds,
+    };
+    worker.say(Up::RankTimings(timings)).await;
 }
 
 fn done(ranks: &[v1::RankProgress]) -> Vec<(i32, ProgressStage, i64)> {
@@ -197,5 +211,61 @@ async fn many_jobs_are_watched_at_once_each_without_a_gap() {
     // 3. A name that is none, and one that nobody has.
     assert_eq!(watch(vec!["seven".to_owned()]).await.unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(watch(vec![first, JobId::new().to_string()]).await.unwrap_err().code(), Code::NotFound);
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_watches_is_told_what_the_ranks_steps_take_and_for_whom_they_wait() {
+    let coordinator = Coordinator::fresh().await;
+    let mut workers =
+        [Worker::start(&coordinator, "host-a").await, Worker::start(&coordinator, "host-b").await];
+    let job = coordinator.create(2).await;
+    for worker in &mut workers {
+        worker.take_rank().await;
+        worker.report(RankPhase::Ready, "").await;
+    }
+    for worker in &mut workers {
+        worker.train().await;
+    }
+    let mut watch = coordinator.watch(&job.job_id, 0).await;
+    watch.until(JobState::Running).await;
+    let epoch = workers[0].held.epoch;
+    let slow = usize::from(workers[0].held.rank == 1);
+    // What a rank says of another one, or of another epoch, is not believed.
+    says_timings(&workers[0], 1 - workers[0].held.rank, epoch, 0.5).await;
+    says_timings(&workers[0], workers[0].held.rank, epoch + 1, 0.5).await;
+    for _ in 0..2 {
+        for (index, worker) in workers.iter().enumerate() {
+            let seconds = if index == slow { 3.0 } else { 1.0 };
+            says_timings(worker, worker.held.rank, epoch, seconds).await;
+        }
+    }
+    let told = loop {
+        let ranks = watch.next_timings().await;
+        if ranks.iter().any(|rank| rank.straggler) {
+            break ranks;
+        }
+    };
+    let told: Vec<_> =
+        told.iter().map(|rank| (rank.rank, rank.epoch, rank.compute_seconds, rank.straggler)).collect();
+    assert_eq!(told, [(0, epoch, 3.0, true), (1, epoch, 1.0, false)]);
+    let metrics = coordinator.http_get("/metrics").await;
+    assert!(metrics.contains("\nringtune_stragglers 1\n"), "{metrics}");
+    // Who comes later is told the same; with the job all of it is over.
+    let mut late = coordinator.watch(&job.job_id, 0).await;
+    assert_eq!(late.next_timings().await.len(), 2);
+    coordinator.cancel(&job.job_id).await.unwrap();
+    for worker in &mut workers {
+        while !matches!(worker.hear().await.unwrap(), Down::StopRank(_)) {}
+        worker.report(RankPhase::Stopped, "").await;
+    }
+    coordinator.end(&job.job_id).await;
+    let metrics = coordinator.http_get("/metrics").await;
+    assert!(metrics.contains("\nringtune_stragglers 0\n"), "{metrics}");
+    // What a worker cannot have measured ends its session.
+    says_timings(&workers[0], 0, epoch, f64::NAN).await;
+    let status = workers[0].end().await;
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().starts_with("rank_timings.compute_seconds: got NaN"), "{}", status.message());
     coordinator.stop().await;
 }

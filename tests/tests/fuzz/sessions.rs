@@ -76,6 +76,13 @@ fn claims(job_id: &str) -> Vec<SessionRequest> {
         Up::Heartbeat(v1::Heartbeat { held: vec![held] }),
         Up::RankReport(report),
         Up::RankStep(v1::RankStep { job_id: job_id.clone(), epoch: 1, step: Some(step) }),
+        Up::RankTimings(v1::RankTimings {
+            job_id: job_id.clone(),
+            epoch: 1,
+            step: 1,
+            compute_seconds: 0.5,
+            ..Default::default()
+        }),
         Up::RankLog(v1::RankLog { job_id, epoch: 1, line: Some(line) }),
         Up::Heartbeat(v1::Heartbeat::default()),
     ]

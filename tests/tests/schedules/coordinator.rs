@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ringtune_coordinator::core::{Action, Cluster, Down, Effects, Input, Options, Sender, SessionId, Time};
-use ringtune_shared::version::RE_FORM;
+use ringtune_shared::version::{RE_FORM, TIMINGS};
 use ringtune_worker::session::state;
 
 use crate::{
@@ -170,12 +170,13 @@ impl World {
         let Some(message) = link.down.pop_front() else { return };
         self.tell(|| format!("worker {worker} is told {}", brief(&message)));
         if let Down::Welcome(agreement) = &message {
-            let re_forms = agreement.features.iter().any(|feature| feature == RE_FORM);
+            let [re_forms, timings] =
+                [RE_FORM, TIMINGS].map(|name| agreement.features.iter().any(|feature| feature == name));
             if let Some(link) = self.links.get_mut(&session) {
                 link.welcome = true;
             }
             self.after(900, 1_100, Event::Beat { worker, session });
-            self.apply(worker, state::Event::Connected { re_forms });
+            self.apply(worker, state::Event::Connected { re_forms, timings });
         } else if let Some(event) = words::event(message) {
             self.apply(worker, event);
         }

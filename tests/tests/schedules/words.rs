@@ -22,6 +22,18 @@ pub(crate) fn input(sender: Sender, message: &Message) -> Input {
             Input::RankReport(sender, RankReport { held: self::held(held), progress: None })
         }
         Message::Step(key, step) => Input::RankStep(sender, key.job, key.epoch, record(key.epoch, step)),
+        Message::Timings(key, rank, timings) => {
+            let timing = core::RankTiming {
+                rank: u32::try_from(*rank).unwrap_or(u32::MAX),
+                epoch: key.epoch,
+                step: timings.step,
+                compute_seconds: timings.compute_seconds,
+                exchange_seconds: timings.exchange_seconds,
+                wait_seconds: timings.wait_seconds,
+                microbatches: 1,
+            };
+            Input::RankTimings(sender, key.job, timing)
+        }
         Message::Log(key, _, level, line) => {
             let level = match level {
                 Level::Info => LogLevel::Info,

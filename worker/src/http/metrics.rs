@@ -1,12 +1,19 @@
 //! The worker's metrics. One registry a worker, so that several can live in one test process.
 
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::UNIX_EPOCH,
+};
+
 use prometheus::{
     Encoder as _, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
     TextEncoder,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
-use ringtune_security::Refusals;
+use ringtune_security::{Refusals, Trust};
+use ringtune_shared::version::VERSION;
 
 /// A metric could not be made or shown.
 #[derive(Debug, thiserror::Error)]
@@ -21,8 +28,10 @@ pub struct Metrics {
     pub step_seconds: Histogram,
     /// Seconds of a step in the engine.
     pub compute_seconds: Histogram,
-    /// Seconds of a step in which gradients travel, waiting for slower ranks included.
+    /// Seconds of a step in which gradients travel.
     pub exchange_seconds: Histogram,
+    /// Seconds of a step in which slower ranks are waited for.
+    pub wait_seconds: Histogram,
     /// Steps finished since the worker started.
     pub steps: IntCounter,
     /// Pictures drawn for jobs since the worker started.
@@ -59,6 +68,48 @@ pub struct Metrics {
     pub denied_calls: IntCounter,
     /// Connections to the worker's ports that were refused or closed, by reason.
     pub refusals: Refusals,
+    /// Whose certificate the ports have, and which folder the worker writes to, once that is known.
+    home: Arc<OnceLock<Home>>,
+}
+
+/// What is looked at whenever the metrics are shown.
+#[derive(Debug)]
+struct Home {
+    trust: Option<Trust>,
+    folder: PathBuf,
+}
+
+impl Home {
+    /// The last second of the certificate, as Unix time; 0 without one.
+    fn certificate_end(&self) -> f64 {
+        let credentials = self.trust.as_ref().and_then(Trust::credentials);
+        let end = credentials.map(|credentials| credentials.validity().until);
+        end.and_then(|end| end.duration_since(UNIX_EPOCH).ok()).map_or(0.0, |since| since.as_secs_f64())
+    }
+
+    /// Bytes; 0 where that cannot be told.
+    fn free(&self) -> f64 {
+        let about = rustix::fs::statvfs(&self.folder);
+        about.map_or(0.0, |about| about.f_bavail.saturating_mul(about.f_frsize) as f64)
+    }
+}
+
+/// A gauge whose value is asked for whenever it is shown.
+struct Asked {
+    gauge: Gauge,
+    home: Arc<OnceLock<Home>>,
+    ask: fn(&Home) -> f64,
+}
+
+impl Collector for Asked {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.gauge.set(self.home.get().map_or(0.0, self.ask));
+        self.gauge.collect()
+    }
 }
 
 /// Shows what the listeners count.
@@ -119,6 +170,22 @@ impl Metrics {
             Gauge::new("ringtune_worker_validation_loss", "Loss on the held-out samples, when last taken")?;
         registry.register(Box::new(validation_loss.clone()))?;
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        let about = Opts::new("ringtune_build_info", "Which program of which version this is; always 1");
+        let about = about.const_label("program", "ringtune-worker").const_label("version", VERSION);
+        let about = IntGauge::with_opts(about)?;
+        about.set(1);
+        registry.register(Box::new(about))?;
+        let home = Arc::new(OnceLock::new());
+        let asked = |name: &str, help: &str, ask: fn(&Home) -> f64| -> Result<(), MetricsError> {
+            let (gauge, home) = (Gauge::new(name, help)?, Arc::clone(&home));
+            Ok(registry.register(Box::new(Asked { gauge, home, ask }))?)
+        };
+        asked(
+            "ringtune_worker_certificate_expiry_timestamp_seconds",
+            "When the certificate of the worker ends; 0 without TLS",
+            Home::certificate_end,
+        )?;
+        asked("ringtune_worker_disk_free_bytes", "What is free on the disk of the state folder", Home::free)?;
         let refusals = Refusals::default();
         registry.register(Box::new(RefusedConnections::of(refusals.clone())?))?;
         let metrics = Self {
@@ -126,11 +193,18 @@ impl Metrics {
             compute_seconds: histogram("ringtune_worker_compute_seconds", "Seconds of a step in the engine")?,
             exchange_seconds: histogram(
                 "ringtune_worker_exchange_seconds",
-                "Seconds of a step in the exchange, waiting included",
+                "Seconds of a step in which gradients travel, without waiting",
+            )?,
+            wait_seconds: histogram(
+                "ringtune_worker_wait_seconds",
+                "Seconds of a step in which other ranks are waited for",
             )?,
             steps: counter("ringtune_worker_steps_total", "Steps finished")?,
             pictures: counter("ringtune_worker_pictures_total", "Pictures drawn for jobs")?,
-            skipped_steps: counter("ringtune_worker_skipped_steps_total", "Steps with a number not finite")?,
+            skipped_steps: counter(
+                "ringtune_worker_skipped_steps_total",
+                "Steps left out because a number was not finite",
+            )?,
             loss,
             validation_loss,
             step: gauge("ringtune_worker_step", "The step finished last")?,
@@ -164,13 +238,20 @@ impl Metrics {
             )?,
             denied_calls: counter("ringtune_worker_denied_calls_total", "Calls that were not let in")?,
             refusals,
+            home,
             registry,
         };
         metrics.rank.set(-1);
         Ok(metrics)
     }
 
-    /// All of them in Prometheus' text format.
+    /// From now on, whose certificate the ports have, if they speak TLS, and which folder the worker writes to.
+    pub fn show_home(&self, trust: Option<Trust>, folder: PathBuf) {
+        // Once: they are the same for all of its life.
+        let _ = self.home.set(Home { trust, folder });
+    }
+
+    /// All of them in Prometheus' text format. Blocks: some are read from files.
     pub fn render(&self) -> Result<String, MetricsError> {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;

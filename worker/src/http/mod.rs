@@ -19,10 +19,11 @@ pub(crate) fn pages() -> [(&'static str, MethodRouter<Arc<Metrics>>); 2] {
 }
 
 async fn show_metrics(State(metrics): State<Arc<Metrics>>) -> Response {
-    match metrics.render() {
-        Ok(text) => {
+    match tokio::task::spawn_blocking(move || metrics.render()).await {
+        Ok(Ok(text)) => {
             ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
         }
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+        Ok(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }
 }

@@ -10,6 +10,7 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
+use ringtune_shared::ids::Epoch;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
@@ -31,8 +32,10 @@ pub(crate) struct Journal {
 }
 
 /// Who speaks, which changes with the ring.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Place {
+    /// Of its ring, or of the one that it is to join.
+    epoch: Epoch,
     /// None: it joins.
     rank: Option<usize>,
     /// Rank 0's job.log.
@@ -42,13 +45,14 @@ struct Place {
 impl Journal {
     /// A journal of a rank, or of one that is to join.
     pub(crate) fn new(key: RankKey, rank: Option<usize>, events: mpsc::Sender<(RankKey, RankEvent)>) -> Self {
-        let place = Arc::new(Mutex::new(Place { rank, file: None }));
+        let place = Arc::new(Mutex::new(Place { epoch: key.epoch, rank, file: None }));
         Self { key, place, pace: Arc::default(), events }
     }
 
-    /// From now on this rank speaks.
-    pub(crate) fn speak_as(&self, rank: Option<usize>) {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).rank = rank;
+    /// From now on this rank of this epoch speaks.
+    pub(crate) fn speak_as(&self, rank: Option<usize>, epoch: Epoch) {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        (place.rank, place.epoch) = (rank, epoch);
     }
 
     /// Writes to this file too from now on. One that cannot be opened is told and left out: what matters more is
@@ -96,12 +100,14 @@ impl Journal {
     fn write(&self, level: Level, line: &str) {
         let job = self.key.job;
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        let rank = place.rank.map_or_else(|| "joiner".to_owned(), |rank| format!("rank {rank}"));
+        // Whoever reads logs by machine finds them under the same names in all daemons' lines.
+        let (rank, epoch) = (place.rank.map(|rank| rank as u64), place.epoch.0);
         match level {
-            Level::Info => info!(%job, rank, "{line}"),
-            Level::Warn => warn!(%job, rank, "{line}"),
-            Level::Error => error!(%job, rank, "{line}"),
+            Level::Info => info!(%job, rank, epoch, "{line}"),
+            Level::Warn => warn!(%job, rank, epoch, "{line}"),
+            Level::Error => error!(%job, rank, epoch, "{line}"),
         }
+        let rank = rank.map_or_else(|| "joiner".to_owned(), |rank| format!("rank {rank}"));
         if let Some(file) = &mut place.file {
             let text = format!("{} {:5} {rank}: {line}\n", utc_now(), level.as_str());
             // One short line: not worth a thread.

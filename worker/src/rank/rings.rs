@@ -194,7 +194,7 @@ impl Life {
         let assignment = &mut self.rank.assignment;
         assignment.ring = next.view.clone();
         (assignment.rank, assignment.ring_protocol) = (next.rank, next.protocol);
-        self.rank.journal.speak_as(next.rank);
+        self.rank.journal.speak_as(next.rank, next.view.epoch);
         self.take_seat()?;
         if self.rank.assignment.is_first() && !was_first {
             let (journal, file) = (self.rank.journal.clone(), self.rank.folder.join(LOG_FILE));

@@ -11,7 +11,9 @@ use ringtune_proto::v1::{
 use ringtune_security::{ConnectError, Connector, Validity};
 use ringtune_shared::{
     ids::WorkerId,
-    version::{self, Dialect, Misfit, ProtocolRange, RE_FORM, Side, WORKER_FEATURES, WORKER_PROTOCOLS},
+    version::{
+        self, Dialect, Misfit, ProtocolRange, RE_FORM, Side, TIMINGS, WORKER_FEATURES, WORKER_PROTOCOLS,
+    },
 };
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -59,8 +61,8 @@ pub struct LinkOptions {
 /// What the link tells the session's loop.
 pub(super) enum LinkEvent {
     /// Welcome. Messages go up through `up`; heartbeats are due this often.
-    /// `re_forms`: the coordinator gives running jobs other rings.
-    Up { up: mpsc::Sender<v1::SessionRequest>, heartbeat: Duration, re_forms: bool },
+    /// `re_forms`: the coordinator gives running jobs other rings; `timings`: it wants to know what each rank's steps take.
+    Up { up: mpsc::Sender<v1::SessionRequest>, heartbeat: Duration, re_forms: bool, timings: bool },
     /// The coordinator said something.
     Message(Box<v1::SessionResponse>),
     /// The connection is gone.
@@ -203,9 +205,10 @@ async fn announce(
         "session opened"
     );
     let heartbeat = Duration::from_secs_f64(welcome.heartbeat_seconds.clamp(0.05, 60.0));
-    let re_forms = welcome.features.iter().any(|feature| feature == RE_FORM);
+    let [re_forms, timings] =
+        [RE_FORM, TIMINGS].map(|name| welcome.features.iter().any(|feature| feature == name));
     let ending = |_| Ended::Broken("this worker is ending".to_owned());
-    events.send(LinkEvent::Up { up, heartbeat, re_forms }).await.map_err(ending)
+    events.send(LinkEvent::Up { up, heartbeat, re_forms, timings }).await.map_err(ending)
 }
 
 /// Passes on what the coordinator says, until the session ends. Nothing is lost when this is dropped.

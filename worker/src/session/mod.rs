@@ -13,6 +13,6 @@ pub use orders::{EndOrder, RankControl, RankOrders};
 pub(crate) use orders::{dropped, ended, replaced, stored};
 pub use service::{RankLauncher, SessionOptions, run};
 pub use types::{
-    Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankEvent, RankKey, StepSummary, Trouble,
-    TroubleKind,
+    Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankEvent, RankKey, StepSummary, Timings,
+    Trouble, TroubleKind,
 };

@@ -18,7 +18,7 @@ use tracing::{debug, error, warn};
 use super::{
     link::{self, LinkEvent, LinkOptions},
     orders::{EndOrder, RankControl, RankOrders},
-    state::{Effect, Event, Session},
+    state::{Effect, Event, Message, Session},
     types::{Assignment, RankEvent, RankKey},
     wire::{self, Heard},
 };
@@ -70,6 +70,7 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
         up: None,
         heartbeat: None,
         outbox: VecDeque::new(),
+        timings: None,
         metrics: options.metrics,
     };
     let mut draining = false;
@@ -82,7 +83,7 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
             Some(event) = link_events.recv() => this.link_event(event),
             Some((key, event)) = rank_events.recv() => this.apply(Event::Rank(key, event)),
             () = tick(&mut this.heartbeat) => this.beat(),
-            permit = ready_to_send(this.up.as_ref()), if !this.outbox.is_empty() => this.send_next(permit),
+            permit = ready_to_send(this.up.as_ref()), if this.has_to_send() => this.send_next(permit),
             () = end.cancelled(), if !draining => {
                 draining = true;
                 leave_until = Some(Instant::now() + options.leave_limit);
@@ -123,21 +124,23 @@ struct Loop<L> {
     up: Option<mpsc::Sender<v1::SessionRequest>>,
     heartbeat: Option<Interval>,
     outbox: VecDeque<v1::SessionRequest>,
+    /// Goes out after all of that, if nothing newer has taken its place.
+    timings: Option<v1::SessionRequest>,
     metrics: Arc<Metrics>,
 }
 
 impl<L: RankLauncher> Loop<L> {
     fn link_event(&mut self, event: LinkEvent) {
         match event {
-            LinkEvent::Up { up, heartbeat, re_forms } => {
+            LinkEvent::Up { up, heartbeat, re_forms, timings } => {
                 let mut beats = interval(heartbeat);
                 beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 self.heartbeat = Some(beats);
                 self.up = Some(up);
-                self.outbox.clear();
+                self.clear_outbox();
                 self.metrics.session_up.set(1);
                 self.metrics.sessions.inc();
-                self.apply(Event::Connected { re_forms });
+                self.apply(Event::Connected { re_forms, timings });
             }
             LinkEvent::Message(message) => match wire::event(*message) {
                 Ok(Heard::Event(event)) => self.apply(event),
@@ -152,8 +155,17 @@ impl<L: RankLauncher> Loop<L> {
         }
     }
 
+    fn has_to_send(&self) -> bool {
+        !self.outbox.is_empty() || self.timings.is_some()
+    }
+
+    fn clear_outbox(&mut self) {
+        self.outbox.clear();
+        self.timings = None;
+    }
+
     fn send_next(&mut self, permit: Option<mpsc::OwnedPermit<v1::SessionRequest>>) {
-        match (permit, self.outbox.pop_front()) {
+        match (permit, self.outbox.pop_front().or_else(|| self.timings.take())) {
             (Some(permit), Some(message)) => {
                 permit.send(message);
             }
@@ -165,7 +177,7 @@ impl<L: RankLauncher> Loop<L> {
     fn disconnected(&mut self) {
         self.up = None;
         self.heartbeat = None;
-        self.outbox.clear();
+        self.clear_outbox();
         self.metrics.session_up.set(0);
         self.apply(Event::Disconnected);
     }
@@ -179,6 +191,7 @@ impl<L: RankLauncher> Loop<L> {
     fn apply(&mut self, event: Event) {
         for effect in self.session.apply(event) {
             match effect {
+                Effect::Send(message @ Message::Timings(..)) => self.timings = Some(wire::request(&message)),
                 Effect::Send(message) => self.outbox.push_back(wire::request(&message)),
                 Effect::Start(assignment) => {
                     let key = assignment.key();

@@ -198,6 +198,19 @@ pub struct StepSummary {
     pub state: Option<ContentHash>,
 }
 
+/// What a rank's steps took of late, each number the mean of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timings {
+    /// The last step that is in them.
+    pub step: u64,
+    /// Seconds in the engine.
+    pub compute_seconds: f64,
+    /// Seconds of sending and receiving.
+    pub exchange_seconds: f64,
+    /// Seconds of waiting for other ranks.
+    pub wait_seconds: f64,
+}
+
 /// How important a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {

@@ -205,6 +205,15 @@ pub(super) fn request(message: &Message) -> v1::SessionRequest {
             }),
             epoch: key.epoch.0,
         }),
+        Message::Timings(key, rank, timings) => Up::RankTimings(v1::RankTimings {
+            job_id: key.job.to_string(),
+            epoch: key.epoch.0,
+            rank: rank_number(Some(*rank)),
+            step: i64::try_from(timings.step).unwrap_or(i64::MAX),
+            compute_seconds: timings.compute_seconds,
+            exchange_seconds: timings.exchange_seconds,
+            wait_seconds: timings.wait_seconds,
+        }),
     };
     v1::SessionRequest { message: Some(message) }
 }

@@ -55,14 +55,14 @@ impl Recovery {
     /// Begins to keep a state. `pending`: the report of its step is not stored yet, and goes first.
     pub(super) fn begin(&mut self, about: About, state: Arc<SavedState>, pending: bool) {
         self.last = Instant::now();
-        let (step, mut orders) = (about.step, self.orders.clone());
+        let (job, step, mut orders) = (self.job, about.step, self.orders.clone());
         let keeping = keep(self.folder.clone(), self.job, self.client.clone(), about, state);
         self.running = Some(AbortOnDropHandle::new(tokio::spawn(async move {
             if pending {
                 stored(&mut orders, step).await;
             }
             if let Err(error) = keeping.await {
-                warn!(%error, "a recovery point could not be kept");
+                warn!(%job, %error, "a recovery point could not be kept");
             }
         })));
     }

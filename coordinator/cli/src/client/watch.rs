@@ -16,6 +16,8 @@ pub enum WatchNews {
     Event(Box<v1::JobEvent>),
     /// Ranks that went on, for those where that is news.
     Progress(Vec<v1::RankProgress>),
+    /// What a step takes on each rank now.
+    Timings(Vec<v1::RankTiming>),
     /// The coordinator cannot be reached just now; the watcher goes on trying.
     Away(String),
     /// It answers again.
@@ -96,6 +98,7 @@ impl Watch {
                 Some(WatchNews::Event(Box::new(event)))
             }
             Response::Progress(progress) => Some(WatchNews::Progress(progress.ranks)),
+            Response::Timings(timings) => Some(WatchNews::Timings(timings.ranks)),
             Response::Alive(_) => None,
         }
     }

@@ -134,6 +134,7 @@ impl Follow<'_> {
                     }
                     display.ranks(&ranks);
                 }
+                Happening::News(Some(WatchNews::Timings(ranks))) => display.timings(&ranks),
                 Happening::News(Some(WatchNews::Away(problem))) => {
                     display.remark(&format!("lost the coordinator ({problem}); trying again"));
                 }

@@ -39,6 +39,12 @@ impl Display {
         self.show(update);
     }
 
+    /// Shows when another rank becomes the one that the others wait for.
+    pub fn timings(&mut self, ranks: &[v1::RankTiming]) {
+        let update = self.progress.apply_timings(ranks);
+        self.show(update);
+    }
+
     fn show(&self, update: Option<Update>) {
         match (update, &self.bar) {
             (None, _) => (),

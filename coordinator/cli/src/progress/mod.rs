@@ -1,6 +1,7 @@
 //! A job's progress, from its events. Pure: no clock, no terminal.
 
 mod display;
+mod straggler;
 mod text;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,6 +14,7 @@ use ringtune_proto::{
 
 pub use display::Display;
 
+use straggler::straggler_text;
 use text::{duration_text, rate_text};
 
 /// Steps that the shown speed is an average of.
@@ -50,6 +52,7 @@ pub struct JobProgress {
     recent_step_seconds: VecDeque<f64>,
     stages: BTreeMap<i32, Stage>,
     last_line: Option<LastLine>,
+    straggler: Option<i32>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -152,6 +155,16 @@ impl JobProgress {
         Update::Step { due }
     }
 
+    /// Takes in what a step takes on each rank. None where the others wait for the same rank as before, or for none.
+    pub fn apply_timings(&mut self, ranks: &[v1::RankTiming]) -> Option<Update> {
+        let straggler = ranks.iter().find(|rank| rank.straggler).map(|rank| rank.rank);
+        let before = std::mem::replace(&mut self.straggler, straggler);
+        if straggler == before {
+            return None;
+        }
+        straggler_text(ranks).map(Update::Remark)
+    }
+
     /// Takes in how far some ranks are. None when there is nothing to show.
     pub fn apply_ranks(&mut self, ranks: &[v1::RankProgress]) -> Option<Update> {
         let (mut changed, mut new_stage, mut drawing) = (false, false, false);
@@ -217,6 +230,25 @@ mod tests {
             })),
             ..v1::JobEvent::default()
         }
+    }
+
+    #[test]
+    fn a_straggler_is_told_once() {
+        let mut progress = JobProgress::new(300);
+        let ring = |straggler| {
+            [0.4, 0.25].map(|seconds| v1::RankTiming {
+                rank: i32::from(seconds < 0.3),
+                compute_seconds: seconds,
+                straggler: straggler && seconds > 0.3,
+                ..v1::RankTiming::default()
+            })
+        };
+        let mut told = |ranks: &[v1::RankTiming]| progress.apply_timings(ranks);
+        let text = "rank 0 computes 1.6 times as long as the others (0.40 s a step, and they 0.25 s): they wait for it";
+        assert_eq!(told(&ring(false)), None);
+        assert_eq!(told(&ring(true)), Some(Update::Remark(text.to_owned())));
+        assert_eq!((told(&ring(true)), told(&ring(false)), told(&[])), (None, None, None));
+        assert!(told(&ring(true)).is_some());
     }
 
     #[test]

@@ -15,6 +15,11 @@ fn by_token(role: Role) -> Caller {
     Caller::Known(Known { proof: Proof::Token(TokenId::from([1; 8]), Time(1)), ..known(role) })
 }
 
+#[test]
+fn every_reason_is_counted_from_the_start() {
+    assert_eq!(Reason::ALL.map(Reason::as_str), crate::metrics::DENIALS);
+}
+
 /// Who may call it: e everybody, r whoever may renew, w worker, s submitter, o observer, a admin.
 const MAY: [(&str, &str); 41] = [
     ("Join", "ewsoa"),

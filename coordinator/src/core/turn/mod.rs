@@ -99,6 +99,7 @@ impl<'a> Turn<'a> {
             Input::StepAgain { sender, job, epoch, step, stored } => {
                 self.step_again(sender, (job, epoch), step, stored)?;
             }
+            Input::RankTimings(sender, job, timing) => self.rank_timings(sender, job, timing)?,
             Input::RankLog { sender, job, epoch, level, message } => {
                 self.rank_log(sender, (job, epoch), level, &message)?;
             }

@@ -7,8 +7,8 @@ use ringtune_proto::v1;
 use ringtune_shared::ids::Epoch;
 
 use crate::core::{
-    AnyFloat, Fault, HeldRank, Input, LogLevel, Phase, Progress, ProgressStage, RankReport, Sender,
-    StepRecord, Trouble, TroubleKind,
+    AnyFloat, Fault, HeldRank, Input, LogLevel, Phase, Progress, ProgressStage, RankReport, RankTiming,
+    Sender, StepRecord, Trouble, TroubleKind,
 };
 pub(super) use hello::hello;
 
@@ -16,6 +16,8 @@ pub(super) use hello::hello;
 const MOST_HELD: usize = 64;
 /// Characters of what a rank saw of its neighbour.
 const LONGEST_TROUBLE: usize = 400;
+/// Seconds that a part of a step may take.
+const LONGEST_PART: f64 = 86_400.0;
 
 /// What was heard of a message.
 #[derive(Debug, Default)]
@@ -79,9 +81,32 @@ pub(super) fn words(sender: Sender, wire: v1::SessionRequest) -> Result<Heard, F
             Ok(Input::RankStep(sender, job, epoch, step).into())
         }
         Some(Message::RankLog(log)) => rank_log(sender, log),
+        Some(Message::RankTimings(wire)) => rank_timings(sender, &wire),
         Some(Message::Hello(_)) => Err(FieldError::new("hello", "came twice; allowed: first and once")),
         None => Ok(Unknown::Message.into()),
     }
+}
+
+fn rank_timings(sender: Sender, wire: &v1::RankTimings) -> Result<Heard, FieldError> {
+    let seconds = |field: &str, given: f64| match given {
+        given if (0.0..=LONGEST_PART).contains(&given) => Ok(given),
+        given => {
+            let problem = format!("got {given}; allowed: 0 to {LONGEST_PART} seconds");
+            Err(FieldError::new(format!("rank_timings.{field}"), problem))
+        }
+    };
+    let timing = RankTiming {
+        rank: unsigned("rank_timings.rank", wire.rank.into())?,
+        epoch: Epoch(wire.epoch),
+        step: unsigned("rank_timings.step", wire.step)?,
+        compute_seconds: seconds("compute_seconds", wire.compute_seconds)?,
+        exchange_seconds: seconds("exchange_seconds", wire.exchange_seconds)?,
+        wait_seconds: seconds("wait_seconds", wire.wait_seconds)?,
+        // The core knows.
+        microbatches: 1,
+    };
+    let job = parse("rank_timings.job_id", &wire.job_id)?;
+    Ok(Input::RankTimings(sender, job, timing).into())
 }
 
 fn rank_log(sender: Sender, wire: v1::RankLog) -> Result<Heard, FieldError> {
@@ -273,6 +298,12 @@ mod tests {
     }
 
     #[test]
+    fn all_that_may_be_unknown_is_counted_from_the_start() {
+        let all = [Unknown::Message, Unknown::Phase, Unknown::LogLevel, Unknown::ProgressStage];
+        assert_eq!(all.map(Unknown::name), crate::metrics::UNKNOWN);
+    }
+
+    #[test]
     fn bad_words_are_refused_by_field() {
         use v1::session_request::Message;
         let job_id = JobId::new().to_string();
@@ -285,6 +316,15 @@ mod tests {
         assert_eq!(refused(Message::RankReport(report)), "rank_report.progress.stage");
         let step = v1::RankStep { job_id: job_id.clone(), epoch: 1, step: None };
         assert_eq!(refused(Message::RankStep(step)), "rank_step.step.step");
+        let timings = v1::RankTimings { job_id: job_id.clone(), step: 1, ..Default::default() };
+        let fine = v1::SessionRequest { message: Some(Message::RankTimings(timings.clone())) };
+        assert!(words(sender(), fine).is_ok_and(|heard| heard.input.is_some()));
+        for seconds in [-0.1, f64::NAN, f64::INFINITY, LONGEST_PART * 2.0] {
+            let wait = v1::RankTimings { wait_seconds: seconds, ..timings.clone() };
+            assert_eq!(refused(Message::RankTimings(wait)), "rank_timings.wait_seconds");
+        }
+        let timings = v1::RankTimings { rank: -1, ..timings };
+        assert_eq!(refused(Message::RankTimings(timings)), "rank_timings.rank");
         let held = vec![v1::HeldRank::default(); MOST_HELD + 1];
         assert_eq!(refused(Message::Heartbeat(v1::Heartbeat { held })), "heartbeat.held");
         assert_eq!(refused(Message::Hello(v1::Hello::default())), "hello");

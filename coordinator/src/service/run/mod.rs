@@ -21,7 +21,8 @@ use super::pace::{Pace, TICK};
 use super::purge;
 use super::watchers::Watchers;
 use crate::core::{
-    Action, Cluster, EventBody, Input, JobState, Options, Sender, SessionId, Time, WorkerState, Write,
+    Action, Cluster, EventBody, Input, JobEvent, JobState, Options, Sender, SessionId, Time, WorkerState,
+    Write,
 };
 use crate::metrics::Metrics;
 use crate::store::{self, Store};
@@ -181,6 +182,9 @@ impl Loop {
         for (job, progress) in batch.progress {
             self.watchers.progressed(job, progress);
         }
+        for (job, members, timing) in batch.timings {
+            self.watchers.timed(job, members, timing);
+        }
         for write in &writes {
             self.tell_of(write);
         }
@@ -195,7 +199,10 @@ impl Loop {
     /// One failure may pass: only a store that stores nothing for a while ends the loop.
     async fn store_all(&mut self, writes: &[Write], probe: bool) -> Result<(), store::Error> {
         if !writes.is_empty() {
-            self.store.commit(writes).await?;
+            let begun = Instant::now();
+            let stored = self.store.commit(writes).await;
+            self.metrics.commit_seconds.observe(begun.elapsed().as_secs_f64());
+            stored?;
             self.stores_again();
         } else if self.failing_since.is_some() && probe {
             match self.store.probe().await {
@@ -252,24 +259,43 @@ impl Loop {
             Write::AppendEvent(event) => {
                 self.watchers.notify(event);
                 match &event.body {
-                    EventBody::StateChange { to, reason, .. } => {
-                        info!(job = %event.job, state = %to, reason, "job");
+                    EventBody::StateChange { from, to, reason } => {
+                        let job = self.state.job(event.job);
+                        let epoch = job.and_then(|job| Some(job.ring.as_ref()?.epoch.0));
+                        info!(job = %event.job, epoch, state = %to, reason, "job");
+                        self.count_change(event, *from, *to);
                     }
                     EventBody::Log { level, rank, message } => {
-                        debug!(job = %event.job, ?level, rank, message, "job log");
+                        debug!(job = %event.job, rank, severity = ?level, line = message, "job log");
                     }
                     EventBody::Step(_) | EventBody::Progress(_) | EventBody::Artifact(_) => {}
                 }
             }
-            Write::UpdateJob(job) if job.state.is_terminal() => {
-                *self.ended.entry(job.state).or_default() += 1;
+            Write::UpdateJob(job) => {
+                self.watchers.has_ring(job.id, job.ring.as_ref().map(|ring| ring.epoch));
+                if job.state.is_terminal() {
+                    *self.ended.entry(job.state).or_default() += 1;
+                }
             }
             Write::AppendStep(..) => self.metrics.steps.inc(),
             _ => {}
         }
     }
 
+    fn count_change(&self, event: &JobEvent, from: Option<JobState>, to: JobState) {
+        if to.is_terminal() {
+            self.metrics.job_ended(to);
+        }
+        // A job may come back to the queue: what it waits there is no longer its owner's first concern.
+        let placed = from == Some(JobState::Queued) && to == JobState::Preparing;
+        if let Some(job) = self.state.job(event.job).filter(|job| placed && job.started == Some(event.time)) {
+            self.metrics.queue_seconds.observe((event.time.0 - job.created.0).max(0) as f64 / 1000.0);
+        }
+    }
+
     fn show_counts(&self) {
+        self.metrics.sessions.set(i64::try_from(self.sessions.len()).unwrap_or(i64::MAX));
+        self.metrics.stragglers.set(i64::try_from(self.watchers.stragglers()).unwrap_or(i64::MAX));
         for state in JobState::ALL {
             let ended = self.ended.get(&state).copied().unwrap_or(0);
             let count = usize::try_from(ended).unwrap_or(usize::MAX).max(self.state.count_jobs(state));

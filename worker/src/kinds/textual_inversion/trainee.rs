@@ -191,7 +191,8 @@ impl Inverter {
         let metrics = &self.metrics;
         metrics.step_seconds.observe(step.step_seconds);
         metrics.compute_seconds.observe(step.compute_seconds);
-        metrics.exchange_seconds.observe(step.exchange_seconds + step.wait_seconds);
+        metrics.exchange_seconds.observe(step.exchange_seconds);
+        metrics.wait_seconds.observe(step.wait_seconds);
         metrics.steps.inc();
         metrics.skipped_steps.inc_by(u64::from(step.skipped));
         metrics.loss.set(f64::from(step.loss));

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::window::Window;
 use crate::{
     fault::Fault,
     session::types::{Assignment, Phase, RankKey, StepSummary, Trouble},
@@ -60,6 +61,8 @@ pub(super) struct Held {
     pub(super) waiting: Option<Box<Assignment>>,
     /// Rank 0 sends them; the others keep them in case they are to be rank 0, or end with what they have.
     pub(super) unstored: VecDeque<StepSummary>,
+    /// What its steps took since it last said so.
+    pub(super) window: Window,
     /// It became rank 0 with a ring that it has not entered yet: then it sends them all, in their order.
     pub(super) is_new_first: bool,
     /// It was asked to end with what it has, its steps included: whoever has them may be gone.
@@ -79,6 +82,7 @@ impl Held {
             shown: HeldRank::new(key, rank),
             waiting: None,
             unstored: VecDeque::new(),
+            window: Window::default(),
             is_new_first: false,
             tells_all: false,
             re_forms: false,

@@ -13,12 +13,13 @@
 
 mod held;
 mod rings;
+mod window;
 
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use ringtune_shared::ids::JobId;
 
-use super::types::{Assignment, Level, NextRing, Phase, Progress, RankEvent, RankKey, StepSummary};
+use super::types::{Assignment, Level, NextRing, Phase, Progress, RankEvent, RankKey, StepSummary, Timings};
 use crate::fault::Fault;
 use held::Held;
 pub use held::HeldRank;
@@ -33,6 +34,8 @@ pub enum Event {
     Connected {
         /// It gives running jobs other rings.
         re_forms: bool,
+        /// It wants to know what each rank's steps take.
+        timings: bool,
     },
     /// The session is gone.
     Disconnected,
@@ -106,6 +109,8 @@ pub enum Message {
     Step(RankKey, StepSummary),
     /// A line for the job's history.
     Log(RankKey, Option<usize>, Level, String),
+    /// What a rank's steps take. Only the newest of them is worth sending.
+    Timings(RankKey, usize, Timings),
 }
 
 /// The one rank whose work runs. Its job may be held with a newer ring already, for which it makes room.
@@ -131,6 +136,8 @@ pub struct Session {
     connected: bool,
     /// The coordinator gives running jobs other rings.
     re_forms: bool,
+    /// It wants to know what each rank's steps take.
+    timings: bool,
     draining: bool,
     held: BTreeMap<JobId, Held>,
     running: Option<Running>,
@@ -182,8 +189,8 @@ impl Session {
     /// Takes an event in; returns what to do, in order.
     pub fn apply(&mut self, event: Event) -> Vec<Effect> {
         let effects = match event {
-            Event::Connected { re_forms } => {
-                self.re_forms = re_forms;
+            Event::Connected { re_forms, timings } => {
+                (self.re_forms, self.timings) = (re_forms, timings);
                 self.connect()
             }
             Event::Disconnected => {

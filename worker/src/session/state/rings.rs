@@ -64,6 +64,7 @@ impl Session {
     /// What the life says of itself.
     pub(super) fn rank_event(&mut self, life: RankKey, event: RankEvent) -> Vec<Effect> {
         let was_asked = self.running.is_some_and(|running| running.key == life && running.was_asked);
+        let tells_timings = self.timings;
         let Some(held) = self.living_mut(life) else {
             // Of a life that has been replaced: nobody asks any more how it went.
             return if event.is_last() { self.begin_next(life) } else { Vec::new() };
@@ -75,10 +76,20 @@ impl Session {
                 held.shown.phase = Phase::Ready;
                 vec![report(held, None)]
             }
-            RankEvent::Step(step) => match held.take_step(step) {
-                true => vec![Effect::Send(Message::Step(held.shown.key, step))],
-                false => Vec::new(),
-            },
+            RankEvent::Step(step) => {
+                // A step of an older ring may have been taken by another rank.
+                let timings = (step.epoch == present).then(|| held.window.take(&step)).flatten();
+                let timings = timings.filter(|_| tells_timings).zip(held.shown.rank);
+                let mut effects = Vec::new();
+                if held.take_step(step) {
+                    effects.push(Effect::Send(Message::Step(held.shown.key, step)));
+                }
+                effects
+                    .extend(timings.map(|(timings, rank)| {
+                        Effect::Send(Message::Timings(held.shown.key, rank, timings))
+                    }));
+                effects
+            }
             // Another rank heard it. What waits for it here is to hear it too.
             RankEvent::Stored(step) => {
                 held.trim(step);

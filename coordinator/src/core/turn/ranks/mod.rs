@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ringtune_shared::ids::{Epoch, JobId, WorkerId};
+use ringtune_shared::ring::block_of;
 
 use super::Turn;
 use crate::core::deadlines::Subject;
@@ -16,6 +17,7 @@ use crate::core::record::{EventBody, LogLevel, StepRecord};
 use crate::core::refusal::Refusal;
 use crate::core::session::Sender;
 use crate::core::stop::{Goal, Stop};
+use crate::core::timing::RankTiming;
 
 /// How a worker may hold what its job's ring gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +111,29 @@ impl Turn<'_> {
             )
         };
         (now != before).then(text)
+    }
+
+    /// A rank says what its steps take. Only a member's word of itself counts.
+    pub(super) fn rank_timings(
+        &mut self,
+        sender: Sender,
+        id: JobId,
+        timing: RankTiming,
+    ) -> Result<(), Refusal> {
+        self.heard(sender)?;
+        if !self.is_of_ring(id, timing.epoch, OtherEpoch::Timings) {
+            return Ok(());
+        }
+        let Some(job) = self.cluster.jobs.get(&id) else { return Ok(()) };
+        let Some(ring) = job.ring.as_ref() else { return Ok(()) };
+        let Some(rank) = ring.rank_of(sender.worker).filter(|rank| u32::try_from(*rank) == Ok(timing.rank))
+        else {
+            return Ok(());
+        };
+        let (members, all) = (ring.members.len(), job.spec.global_microbatches() as usize);
+        let own = u32::try_from(block_of(rank, members, all).len()).unwrap_or(u32::MAX);
+        self.effects.timings.push((id, members, RankTiming { microbatches: own.max(1), ..timing }));
+        Ok(())
     }
 
     /// A rank has a line for its job's log.

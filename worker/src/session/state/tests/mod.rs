@@ -45,7 +45,7 @@ fn step(step: u64) -> StepSummary {
 
 fn connected() -> Session {
     let mut session = Session::default();
-    session.apply(Event::Connected { re_forms: false });
+    session.apply(Event::Connected { re_forms: false, timings: false });
     session
 }
 
@@ -105,7 +105,7 @@ fn what_happened_while_the_coordinator_was_away_is_said_when_it_is_back() {
     }
     // The hello must not let the coordinator end the job before it has the steps.
     assert_eq!(session.held_for_hello()[0].phase, Phase::Training);
-    let effects = session.apply(Event::Connected { re_forms: false });
+    let effects = session.apply(Event::Connected { re_forms: false, timings: false });
     assert_eq!((steps(&effects), phases(&effects)), (vec![2, 3], vec![Phase::Finished]));
     session.apply(Event::StepsStored(key(1, 1), 3));
     assert_eq!(session.held_for_hello()[0].phase, Phase::Finished);
@@ -293,7 +293,7 @@ proptest! {
         let (mut up, mut running, mut started, mut count) = (false, None::<RankKey>, Vec::new(), 0);
         for next in moves {
             let event = match next {
-                Move::Connect => { up = true; Event::Connected { re_forms: count % 2 == 0 } }
+                Move::Connect => { up = true; Event::Connected { re_forms: count % 2 == 0, timings: false } }
                 Move::Disconnect => { up = false; Event::Disconnected }
                 Move::Assign(j, e, rank) => Event::Assigned(assignment(key(j, e), rank)),
                 Move::Start(j, e) => Event::StartRank(key(j, e)),

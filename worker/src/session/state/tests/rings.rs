@@ -21,7 +21,7 @@ fn enter(key: RankKey, rank: Option<usize>, after_step: bool) -> Event {
 
 fn re_forming() -> Session {
     let mut session = Session::default();
-    session.apply(Event::Connected { re_forms: true });
+    session.apply(Event::Connected { re_forms: true, timings: false });
     session
 }
 
@@ -72,7 +72,7 @@ fn a_rank_whose_ring_broke_waits_and_goes_on_in_the_next_one() {
     // 4. Under the old epoch, too, it hears what is stored; then nothing is left to say.
     let effects = session.apply(Event::StepsStored(key(1, 1), 4));
     assert_eq!(effects, [Effect::Stored(life, 4)]);
-    assert!(steps(&session.apply(Event::Connected { re_forms: true })).is_empty());
+    assert!(steps(&session.apply(Event::Connected { re_forms: true, timings: false })).is_empty());
 }
 
 #[test]
@@ -257,7 +257,41 @@ fn a_rank_that_ends_with_what_it_has_says_its_steps_as_well() {
     assert_eq!(steps(&effects), [1, 2]);
     assert!(effects.contains(&Effect::End { key: life, keep_artifacts: true }));
     // Again after a reconnect, until they are stored.
-    assert_eq!(steps(&session.apply(Event::Connected { re_forms: true })), [1, 2]);
+    assert_eq!(steps(&session.apply(Event::Connected { re_forms: true, timings: false })), [1, 2]);
     session.apply(Event::StepsStored(life, 2));
-    assert!(steps(&session.apply(Event::Connected { re_forms: true })).is_empty());
+    assert!(steps(&session.apply(Event::Connected { re_forms: true, timings: false })).is_empty());
+}
+
+#[test]
+fn a_rank_says_what_its_own_steps_take_to_a_coordinator_that_wants_to_know() {
+    let mut session = Session::default();
+    session.apply(Event::Connected { re_forms: true, timings: true });
+    let life = key(1, 1);
+    training(&mut session, life, 1);
+    let long = |number, epoch| StepSummary {
+        epoch: Epoch(epoch),
+        step_seconds: 1.5,
+        compute_seconds: 0.5,
+        ..step(number)
+    };
+    let told = |effects: &[Effect]| match effects {
+        [Effect::Send(Message::Timings(key, rank, timings))] => {
+            Some((key.epoch.0, *rank, timings.step, timings.compute_seconds))
+        }
+        [] => None,
+        other => panic!("{other:?}"),
+    };
+    let says = |session: &mut Session, step| told(&says(session, life, RankEvent::Step(step)));
+    assert_eq!(says(&mut session, long(1, 1)), Some((1, 1, 1, 0.5)));
+    // A step that was taken in an older ring may be another rank's.
+    session.apply(enter(key(1, 2), Some(1), false));
+    assert_eq!(says(&mut session, long(1, 1)), None);
+    assert_eq!(says(&mut session, long(2, 2)), Some((2, 1, 2, 0.5)));
+    // Nobody hears it now, and it is not said later.
+    session.apply(Event::Disconnected);
+    assert_eq!(says(&mut session, long(3, 2)), None);
+    let again = session.apply(Event::Connected { re_forms: true, timings: false });
+    assert!(again.iter().all(|effect| !matches!(effect, Effect::Send(Message::Timings(..)))));
+    // A coordinator that does not know what it would be is not told.
+    assert_eq!(says(&mut session, long(4, 2)), None);
 }
