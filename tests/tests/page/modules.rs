@@ -1,0 +1,44 @@
+//! The page's pure modules, tested by node's own runner.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_tests::{places, process::finish};
+use tokio::process::Command;
+
+use crate::tools;
+
+fn files(folder: &str, ending: &str) -> Result<Vec<PathBuf>> {
+    let folder = places::repository().join("coordinator/web/page").join(folder);
+    let entries = std::fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+    let mut found = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    found.retain(|path| path.to_string_lossy().ends_with(ending));
+    found.sort();
+    Ok(found)
+}
+
+#[tokio::test]
+async fn pass_their_own_tests() -> Result<()> {
+    let Some(node) = tools::find("node", "nodejs")? else { return Ok(()) };
+    let tests = files("tests", ".test.js")?;
+    ensure!(tests.len() >= 10, "{tests:?}");
+    let run = finish(Command::new(node).arg("--test").args(&tests)).await?;
+    ensure!(run.code == Some(0), "{}\n{}", run.stdout, run.stderr);
+    Ok(())
+}
+
+/// Somebody's text is never markup, whatever a later change does: the words that could make it so are not there.
+#[test]
+fn make_no_markup_of_texts() -> Result<()> {
+    let all = files("", ".js")?;
+    ensure!(all.len() >= 20, "{all:?}");
+    let words = ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "DOMParser"];
+    for path in all {
+        let text = std::fs::read_to_string(&path)?;
+        let found = words.iter().find(|word| text.contains(**word));
+        ensure!(found.is_none(), "{} has {found:?}", path.display());
+        ensure!(text.starts_with("// ") && text.lines().count() <= 500, "{} says what it is, in 500 lines", path.display());
+        ensure!(!text.contains("http:") || text.contains("www.w3.org"), "{} names another place", path.display());
+    }
+    Ok(())
+}
