@@ -74,6 +74,7 @@ const app = {
       else if (app.jobsRead) readNewest(app).catch((error) => app.isRefused(error));
     },
     connected: (is) => showLost(!is),
+    broken: checkLogin,
     ended(reason) {
       if (reason === "login") enter();
     },
@@ -137,6 +138,15 @@ async function refresh() {
   }
   refreshJobs();
   view?.refreshed?.();
+}
+
+// A stream that cannot be opened may be refused because the login is no longer good, and says no more than that.
+async function checkLogin() {
+  try {
+    if ((await session()).login !== app.session?.login) await enter();
+  } catch {
+    // It does not answer: the stream tries again.
+  }
 }
 
 function route() {

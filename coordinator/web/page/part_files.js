@@ -9,7 +9,7 @@ import { jobFile } from "./toml.js";
 export function filesPart() {
   const rows = table("Artifacts", [{ label: "Name" }, { label: "Size", number: true }, { label: "Kept at" }], { class: "files stacked" });
   const title = element("p", { class: "quiet" });
-  const node = section("Artifacts", { hidden: true }, title, element("div", { class: "scrolled tall" }, rows.node));
+  const node = section("Artifacts", { hidden: true }, title, element("div", { class: "scrolled tall", tabindex: "0", role: "group", "aria-label": "Table of the artifacts" }, rows.node));
   function update(model) {
     const files = [...model.artifacts.values()].sort((one, other) => one.name.localeCompare(other.name, "en", { numeric: true }));
     show(node, files.length > 0);

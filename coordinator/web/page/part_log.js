@@ -9,14 +9,15 @@ const LONGEST_LINE = 4000;
 
 /** The part; `update(model)` adds new lines. */
 export function logPart() {
-  const list = element("ol", { class: "log", tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Events of the job" });
-  const node = section("Events", { hidden: true }, list);
+  const list = element("ol", {});
+  const log = element("div", { class: "log", tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Events of the job" }, list);
+  const node = section("Events", { hidden: true }, log);
   function update(model) {
     show(node, model.lines.length > 0);
-    const atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 30;
+    const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
     keep(list, model.lines, (line) => line.sequence, makeLine);
-    if (atEnd || list.dataset.filled === undefined) list.scrollTop = list.scrollHeight;
-    if (!node.hidden) list.dataset.filled = "";
+    if (atEnd || log.dataset.filled === undefined) log.scrollTop = log.scrollHeight;
+    if (!node.hidden) log.dataset.filled = "";
   }
   return { node, update };
 }

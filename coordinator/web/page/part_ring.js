@@ -1,7 +1,7 @@
 // The ring of a job: a drawing, a table of its ranks, and what became of it while somebody looked.
 import { now } from "./api.js";
 import { drawn, element, isolated, keep, setAttribute, setText, show } from "./dom.js";
-import { age, briefly, count, oneLine, shortId } from "./format.js";
+import { age, briefly, bytes, count, oneLine, shortId } from "./format.js";
 import { preparing } from "./job_model.js";
 import { badge, cell, progressBar, rowHead, section, setBadge, setProgress, table } from "./parts.js";
 import { MOST_NAMED, arcs, bars, fade, nodeRadius, places } from "./ring.js";
@@ -19,7 +19,7 @@ export function ringPart() {
   const legend = element("div", { class: "legend", hidden: true }, element("span", { class: "compute" }, "compute"),
     element("span", { class: "exchange" }, "exchange"), element("span", { class: "wait" }, "wait"));
   const changes = element("ul", { class: "changes" });
-  const node = section("Ring", { hidden: true }, frame, legend, element("div", { class: "scrolled" }, rows.node), changes);
+  const node = section("Ring", { hidden: true }, frame, legend, element("div", { class: "scrolled", tabindex: "0", role: "group", "aria-label": "Table of the ranks" }, rows.node), changes);
 
   function update(model) {
     const ring = fade(model.ring, now());
@@ -107,7 +107,8 @@ function updateRank(row, member, timing, doing) {
   show(busy.firstChild, doing !== undefined);
   if (doing) {
     setText(what, stage(doing.stage));
-    setProgress(bar, `Rank ${member.rank} ${stage(doing.stage)}`, Number(doing.done ?? 0), Number(doing.total ?? 0));
+    setProgress(bar, `Rank ${member.rank} ${stage(doing.stage)}`, Number(doing.done ?? 0), Number(doing.total ?? 0),
+      doing.stage === "PROGRESS_STAGE_DOWNLOAD" ? bytes : count);
   }
   const [measured, straggles] = step.children;
   show(measured, timing !== undefined);

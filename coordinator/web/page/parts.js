@@ -30,12 +30,12 @@ export function progressBar() {
   return element("div", { class: "progress" }, element("progress", { max: 1 }), element("span", { class: "number" }));
 }
 
-/** `label` says what is done; `total` of 0: nobody knows how much there is. */
-export function setProgress(node, label, done, total) {
+/** `label` says what is done; `total` of 0: nobody knows how much there is. `say` writes the two. */
+export function setProgress(node, label, done, total, say = count) {
   const [bar, text] = node.children;
   setAttribute(bar, "aria-label", label);
   setAttribute(bar, "value", total > 0 ? Math.min(1, done / total).toFixed(4) : 0);
-  setText(text, total > 0 ? `${count(done)} / ${count(total)}` : count(done));
+  setText(text, total > 0 ? `${say(done)} / ${say(total)}` : say(done));
 }
 
 /** A link to a job, by its name. */

@@ -13,7 +13,7 @@ const QUIET = 2_000;
  *
  * `handlers`: jobs, cluster, event (a list of events), progress, timings, each with its data; `opened(again)` as a stream
  * opens, `again` if it was open before and something may have been missed; `connected(bool)` when the state that people are told changes;
- * `ended(reason)`; `failed(error)` when the job that is followed cannot be.
+ * `broken()` when a stream ended or could not be opened, each time; `ended(reason)`; `failed(error)` when the job that is followed cannot be.
  */
 export class Stream {
   constructor(handlers, { open, later, never }) {
@@ -112,6 +112,7 @@ export class Stream {
 
   again() {
     this.stop();
+    this.handlers.broken();
     if (!this.timers.has("quiet")) this.timer("quiet", QUIET, () => this.handlers.connected(false));
     this.timer("again", this.pause, () => this.start());
     this.pause = Math.min(PAUSES.longest, this.pause * 2);

@@ -31,7 +31,7 @@ export function loginView(app) {
       element("div", { class: "actions" }, button)),
     element("div", {},
       element("p", { class: "quiet" }, "An admin makes one for you, as with"),
-      element("pre", {}, "ringtune token create --access --role submitter --name ada"),
+      element("pre", {}, "ringtune token create --role submitter --name ada --access"),
       element("p", { class: "quiet" }, "A submitter sees and stops their own jobs, an observer reads everything, an admin may "
         + "do everything. A browser that has a certificate of the cluster needs no token.")));
   return { node, heading, title: "Log in", focus: token, update() {}, leave() {} };

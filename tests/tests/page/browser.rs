@@ -138,7 +138,9 @@ impl<'a> Browser<'a> {
             .chars()
             .flat_map(|key| ["keyDown", "keyUp"].map(|stroke| json!({"type": stroke, "value": key})))
             .collect();
-        self.ask("/actions", json!({"actions": [{"type": "key", "id": "keys", "actions": strokes}]})).await.map(drop)
+        self.ask("/actions", json!({"actions": [{"type": "key", "id": "keys", "actions": strokes}]}))
+            .await
+            .map(drop)
     }
 
     /// Fails if anything went wrong on the page: errors of scripts, what the policy refused, files that are not there.
@@ -226,4 +228,3 @@ async fn port(mut said: BufReader<tokio::process::ChildStdout>) -> Result<u16> {
     }
     anyhow::bail!("chromedriver ended")
 }
-

@@ -47,11 +47,16 @@ async fn texts_stay_texts_and_everything_has_a_name() -> Result<()> {
 
     // 1. The table, at a desk and on a phone; then each job's view.
     browser.go(&address(&cluster)).await?;
-    browser.wait("all jobs", &format!("document.querySelectorAll('[data-job]').length === {}", ids.len())).await?;
+    browser
+        .wait("all jobs", &format!("document.querySelectorAll('[data-job]').length === {}", ids.len()))
+        .await?;
     for name in &NAMES[..3] {
         ensure!(browser.text().await?.contains(name), "{name} is not shown as it is");
     }
-    ensure!(browser.text().await?.contains("‹U+202E›gpj.exe"), "what turns the direction is not made visible");
+    ensure!(
+        browser.text().await?.contains("‹U+202E›gpj.exe"),
+        "what turns the direction is not made visible"
+    );
     named(&browser, "the table").await?;
     for (window, what) in [(PHONE, "a phone"), (DESK, "a desk")] {
         browser.is(window).await?;
@@ -69,7 +74,12 @@ async fn texts_stay_texts_and_everything_has_a_name() -> Result<()> {
     named(&browser, "a job").await?;
 
     // 2. Addresses that are none.
-    for hash in ["#/jobs/<script>alert(6)</script>", "#/jobs/%00", "#/jobs?q=%3Cimg%20src%3Dx%20onerror%3Dalert(7)%3E&sort=constructor", "#/else"] {
+    for hash in [
+        "#/jobs/<script>alert(6)</script>",
+        "#/jobs/%00",
+        "#/jobs?q=%3Cimg%20src%3Dx%20onerror%3Dalert(7)%3E&sort=constructor",
+        "#/else",
+    ] {
         browser.run(&format!("location.hash = {}", json!(hash))).await?;
         browser.wait("an answer", "document.querySelector('main h1, main .problem:not([hidden])')").await?;
     }
@@ -100,7 +110,11 @@ async fn texts_stay_texts_and_everything_has_a_name() -> Result<()> {
     let wanted = ["jobs", "workers", "q", "state", "owner"];
     ensure!(wanted.iter().all(|one| reached.iter().any(|name| name == one)), "{reached:?}");
     let links = browser.run("return document.querySelectorAll('[data-job] a, th button').length").await?;
-    ensure!(reached.len() as u64 >= links.as_u64().unwrap_or(u64::MAX), "{} of {links}: {reached:?}", reached.len());
+    ensure!(
+        reached.len() as u64 >= links.as_u64().unwrap_or(u64::MAX),
+        "{} of {links}: {reached:?}",
+        reached.len()
+    );
     browser.is_clean(&["status of 404", "status of 400"]).await
 }
 
@@ -109,7 +123,20 @@ async fn texts_stay_texts_and_everything_has_a_name() -> Result<()> {
 async fn named(browser: &Browser<'_>, what: &str) -> Result<()> {
     let tree = browser.devtools("Accessibility.getFullAXTree", json!({})).await?;
     let nodes = tree["nodes"].as_array().context("nodes")?;
-    let used = ["button", "link", "textbox", "searchbox", "combobox", "slider", "checkbox", "progressbar", "image", "dialog", "table", "region"];
+    let used = [
+        "button",
+        "link",
+        "textbox",
+        "searchbox",
+        "combobox",
+        "slider",
+        "checkbox",
+        "progressbar",
+        "image",
+        "dialog",
+        "table",
+        "region",
+    ];
     let mut count = 0;
     for node in nodes.iter().filter(|node| node["ignored"] != true) {
         let role = node["role"]["value"].as_str().unwrap_or_default();
@@ -123,8 +150,12 @@ async fn named(browser: &Browser<'_>, what: &str) -> Result<()> {
     let roles = |wanted: &str| nodes.iter().filter(|node| node["role"]["value"] == wanted).count();
     ensure!(roles("main") == 1 && roles("banner") == 1 && roles("navigation") >= 1, "{what}: landmarks");
     let headings = browser.run("return [...document.querySelectorAll('h1, h2, h3, h4')].filter((one) => one.offsetParent).map((one) => Number(one.tagName[1]))").await?;
-    let levels: Vec<u64> = headings.as_array().context("headings")?.iter().filter_map(Value::as_u64).collect();
-    ensure!(levels.first() == Some(&1) && levels.windows(2).all(|pair| pair[1] <= pair[0] + 1), "{what}: {levels:?}");
+    let levels: Vec<u64> =
+        headings.as_array().context("headings")?.iter().filter_map(Value::as_u64).collect();
+    ensure!(
+        levels.first() == Some(&1) && levels.windows(2).all(|pair| pair[1] <= pair[0] + 1),
+        "{what}: {levels:?}"
+    );
     let twice = browser.run("const ids = [...document.querySelectorAll('[id]')].map((one) => one.id); return ids.filter((id, at) => ids.indexOf(id) !== at)").await?;
     ensure!(twice == json!([]), "{what}: ids are there twice: {twice}");
     Ok(())

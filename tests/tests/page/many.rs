@@ -40,16 +40,25 @@ async fn a_thousand_jobs_are_there_at_once() -> Result<()> {
         let seen = "performance.getEntriesByName('rows-shown')[0]?.startTime";
         let rows = browser.wait("the first rows", seen).await?;
         ensure!(browser.run("return document.querySelectorAll('[data-job]').length").await? == 50);
-        let paint = browser.wait("a paint", "performance.getEntriesByName('first-contentful-paint')[0]?.startTime").await?;
+        let paint = browser
+            .wait("a paint", "performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
+            .await?;
         painted.push(paint.as_f64().context("a time")?);
         filled.push(rows.as_f64().context("a time")?);
     }
     let (painted, filled) = (median(painted), median(filled));
-    eprintln!("with {JOBS} jobs, the median of {TRIES}: first paint after {painted:.0} ms, 50 rows after {filled:.0} ms");
+    eprintln!(
+        "with {JOBS} jobs, the median of {TRIES}: first paint after {painted:.0} ms, 50 rows after {filled:.0} ms"
+    );
     ensure!(painted < LONGEST_MS && filled < LONGEST_MS);
 
     // 2. All of them are found, page by page and by owner.
-    browser.wait("all are read", "document.querySelector('.pages').innerText.includes('page 1 of 20, 1000 jobs')").await?;
+    browser
+        .wait(
+            "all are read",
+            "document.querySelector('.pages').innerText.includes('page 1 of 20, 1000 jobs')",
+        )
+        .await?;
     browser.write("input[name=q]", "0007").await?;
     browser.wait("one is found", "document.querySelectorAll('[data-job]').length === 1 && document.body.innerText.includes('job 0007')").await?;
     browser.go(&format!("{}/#/jobs?owner=owner-3&sort=name", address(&cluster))).await?;
@@ -58,9 +67,13 @@ async fn a_thousand_jobs_are_there_at_once() -> Result<()> {
     // All jobs end while one looks: the table follows.
     browser.go(&format!("{}/?again#/jobs?state=queued", address(&cluster))).await?;
     browser.wait("all wait", "document.querySelector('.pages').innerText.includes('1000 jobs')").await?;
-    for job in jobs.list_jobs(v1::ListJobsRequest { page_size: 100, ..Default::default() }).await?.into_inner().jobs {
+    for job in
+        jobs.list_jobs(v1::ListJobsRequest { page_size: 100, ..Default::default() }).await?.into_inner().jobs
+    {
         jobs.cancel_job(v1::CancelJobRequest { job_id: job.job_id, reason: String::new() }).await?;
     }
-    browser.wait("a hundred fewer", "document.querySelector('.pages').innerText.includes('900 jobs')").await?;
+    browser
+        .wait("a hundred fewer", "document.querySelector('.pages').innerText.includes('900 jobs')")
+        .await?;
     browser.is_clean(&[]).await
 }

@@ -27,18 +27,73 @@ async fn pass_their_own_tests() -> Result<()> {
     Ok(())
 }
 
+/// Modules that only compute: node tests them, and nothing in them depends on what a page shows.
+const PURE: [&str; 13] = [
+    "chart_scale",
+    "eta",
+    "format",
+    "job_model",
+    "jobs",
+    "previews",
+    "ring",
+    "routes",
+    "series",
+    "smoothing",
+    "stream",
+    "toml",
+    "words",
+];
+
+#[test]
+fn that_compute_touch_no_page() -> Result<()> {
+    for path in files("", ".js")? {
+        let name = path.file_stem().context("a name")?.to_string_lossy().into_owned();
+        if !PURE.contains(&name.as_str()) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path)?;
+        let touched = ["document", "window.", "fetch(", "localStorage", "Date.now"]
+            .iter()
+            .find(|word| text.contains(**word));
+        ensure!(touched.is_none(), "{name}.js names {touched:?}");
+        let imports = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("import ")?.split("\"./").nth(1)?.strip_suffix(".js\";"));
+        for import in imports {
+            ensure!(PURE.contains(&import), "{name}.js, which only computes, imports {import}.js");
+        }
+    }
+    Ok(())
+}
+
 /// Somebody's text is never markup, whatever a later change does: the words that could make it so are not there.
 #[test]
 fn make_no_markup_of_texts() -> Result<()> {
     let all = files("", ".js")?;
     ensure!(all.len() >= 20, "{all:?}");
-    let words = ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "DOMParser"];
+    let words = [
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "DOMParser",
+    ];
     for path in all {
         let text = std::fs::read_to_string(&path)?;
         let found = words.iter().find(|word| text.contains(**word));
         ensure!(found.is_none(), "{} has {found:?}", path.display());
-        ensure!(text.starts_with("// ") && text.lines().count() <= 500, "{} says what it is, in 500 lines", path.display());
-        ensure!(!text.contains("http:") || text.contains("www.w3.org"), "{} names another place", path.display());
+        ensure!(
+            text.starts_with("// ") && text.lines().count() <= 500,
+            "{} says what it is, in 500 lines",
+            path.display()
+        );
+        ensure!(
+            !text.contains("http:") || text.contains("www.w3.org"),
+            "{} names another place",
+            path.display()
+        );
     }
     Ok(())
 }

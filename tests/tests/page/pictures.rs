@@ -35,9 +35,16 @@ async fn previews_come_while_it_trains() -> Result<()> {
     let id = cluster.submit(&sandbox.write_job("job.toml", &job()?)?).await?;
     browser.go(&job_address(&cluster, &id)).await?;
     // Each is there: not only its frame.
-    let seen = "[...document.querySelectorAll('.strip img')].filter((image) => image.naturalWidth === 64).length";
-    browser.wait("the first previews, as it runs", &format!("document.querySelector('.jobhead .running') && {seen} >= 3")).await?;
-    let sources = "[...document.querySelectorAll('.sources img')].filter((image) => image.naturalWidth > 0).length";
+    let seen =
+        "[...document.querySelectorAll('.strip img')].filter((image) => image.naturalWidth === 64).length";
+    browser
+        .wait(
+            "the first previews, as it runs",
+            &format!("document.querySelector('.jobhead .running') && {seen} >= 3"),
+        )
+        .await?;
+    let sources =
+        "[...document.querySelectorAll('.sources img')].filter((image) => image.naturalWidth > 0).length";
     browser.wait("the training pictures", &format!("{sources} >= 6")).await?;
     browser.wait("most previews", &format!("{seen} >= 12")).await?;
     browser.is(Window { height: 1130, ..DESK }).await?;
@@ -70,7 +77,10 @@ async fn previews_come_while_it_trains() -> Result<()> {
     let size = browser.run(script).await?;
     ensure!(size[0].as_u64().is_some_and(|bytes| bytes > 100), "{size}");
     let job_file = browser.run("return document.querySelector('pre.file').textContent").await?;
-    ensure!(job_file.as_str().is_some_and(|text| text.contains("placeholder_token = \"<green-star>\"")), "{job_file}");
+    ensure!(
+        job_file.as_str().is_some_and(|text| text.contains("placeholder_token = \"<green-star>\"")),
+        "{job_file}"
+    );
 
     // Dark, and on a phone.
     browser.run("document.querySelector('details').open = false; scrollTo(0, 0)").await?;

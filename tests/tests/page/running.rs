@@ -11,7 +11,8 @@ use crate::{
 };
 
 /// The step in a job's head.
-const STEP: &str = "Number((document.querySelector('.facts dd')?.textContent ?? '0').split(' of ')[0].replace(/\\D/gu, ''))";
+const STEP: &str =
+    "Number((document.querySelector('.facts dd')?.textContent ?? '0').split(' of ')[0].replace(/\\D/gu, ''))";
 /// WebDriver's Enter.
 const ENTER: &str = "\u{e007}";
 
@@ -43,12 +44,21 @@ async fn a_job_is_followed_through_all_that_happens_to_it() -> Result<()> {
     browser.wait("the job appears", &format!("{row}?.innerText.includes('endless star')")).await?;
     browser.wait("it runs", &format!("{row}.innerText.includes('running')")).await?;
     browser.wait("its bar moves", &format!("{row}.querySelector('progress').value > 0")).await?;
-    browser.wait("the cluster is summed up", "/1\\s+idle/u.test(document.getElementById('cluster').innerText)").await?;
+    browser
+        .wait("the cluster is summed up", "/1\\s+idle/u.test(document.getElementById('cluster').innerText)")
+        .await?;
 
     // 2. Its own view: charts with points, the ring with its ranks.
     browser.click(&format!("[data-job=\"{job}\"] a")).await?;
-    browser.wait("the loss is drawn", "document.querySelector('.chart path.raw')?.getAttribute('d').split('L').length > 5").await?;
-    browser.wait("the validation loss is drawn", "document.querySelectorAll('.chart .dot').length > 0").await?;
+    browser
+        .wait(
+            "the loss is drawn",
+            "document.querySelector('.chart path.raw')?.getAttribute('d').split('L').length > 5",
+        )
+        .await?;
+    browser
+        .wait("the validation loss is drawn", "document.querySelectorAll('.chart .dot').length > 0")
+        .await?;
     browser.wait("three ranks", "document.querySelectorAll('.ring .node').length === 3").await?;
     ensure!(browser.text().await?.contains("epoch 1"), "the ring's epoch");
     let before = step(&browser).await?;
@@ -58,11 +68,27 @@ async fn a_job_is_followed_through_all_that_happens_to_it() -> Result<()> {
     let lost = cluster.job(&job).await?.ring.context("a ring")?.members[1].worker_id.clone();
     let label = cluster.workers.iter().find(|worker| worker.id == lost).context("the worker")?.label.clone();
     cluster.daemon(&label)?.end().await?;
-    browser.wait("another epoch", "/epoch [2-9]/u.test(document.querySelector('.ring .epoch').textContent)").await?;
-    browser.wait("the lost one is named", &format!("document.querySelector('.node.gone[data-worker=\"{lost}\"]')")).await?;
-    browser.wait("what happened is told", "/epoch 2.* left/u.test(document.querySelector('.changes').innerText)").await?;
-    browser.wait("it is said aloud", "/formed anew: epoch/u.test(document.getElementById('announce').textContent)").await?;
-    browser.wait("the newcomer is there", "document.querySelectorAll('.ring .node:not(.gone)').length === 3").await?;
+    browser
+        .wait("another epoch", "/epoch [2-9]/u.test(document.querySelector('.ring .epoch').textContent)")
+        .await?;
+    browser
+        .wait(
+            "the lost one is named",
+            &format!("document.querySelector('.node.gone[data-worker=\"{lost}\"]')"),
+        )
+        .await?;
+    browser
+        .wait("what happened is told", "/epoch 2.* left/u.test(document.querySelector('.changes').innerText)")
+        .await?;
+    browser
+        .wait(
+            "it is said aloud",
+            "/formed anew: epoch/u.test(document.getElementById('announce').textContent)",
+        )
+        .await?;
+    browser
+        .wait("the newcomer is there", "document.querySelectorAll('.ring .node:not(.gone)').length === 3")
+        .await?;
     browser.picture("ring").await?;
 
     // 4. The coordinator dies: the page says so, and all comes back by itself, nothing twice.
@@ -82,20 +108,34 @@ async fn a_job_is_followed_through_all_that_happens_to_it() -> Result<()> {
     // 5. It is cancelled by keyboard alone, after a question.
     browser.run("[...document.querySelectorAll('.jobhead button')].find((button) => button.textContent === 'Cancel').focus()").await?;
     browser.press(ENTER).await?;
-    browser.wait("a question", "document.querySelector('dialog[open]')?.innerText.includes('Cancel this job?')").await?;
+    browser
+        .wait("a question", "document.querySelector('dialog[open]')?.innerText.includes('Cancel this job?')")
+        .await?;
     browser.write("dialog input[name=reason]", "seen enough").await?;
     browser.press(ENTER).await?;
     browser.wait("no question", "!document.querySelector('dialog')").await?;
-    browser.wait("it is cancelled", "document.querySelector('.jobhead .state').innerText.includes('cancelled')").await?;
+    browser
+        .wait("it is cancelled", "document.querySelector('.jobhead .state').innerText.includes('cancelled')")
+        .await?;
     cluster.wait_for_state(&job, JobState::Cancelled).await?;
-    browser.wait("what it left is listed", "document.querySelector('.files a[href$=\"metrics.csv\"]')").await?;
+    browser
+        .wait("what it left is listed", "document.querySelector('.files a[href$=\"metrics.csv\"]')")
+        .await?;
     browser.wait("the ring is gone", "document.querySelector('.ring').hidden").await?;
 
     // 6. And deleted.
     browser.run("[...document.querySelectorAll('.jobhead button')].find((button) => button.textContent === 'Delete').click()").await?;
     browser.click("dialog button.danger").await?;
     browser.wait("the table is back, without it", &format!("location.hash === '#/jobs' && !{row}")).await?;
-    browser.is_clean(&["ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE", "status of 503"]).await?;
+    browser
+        .is_clean(&[
+            "ERR_CONNECTION_REFUSED",
+            "ERR_INCOMPLETE_CHUNKED",
+            "ERR_CONNECTION_RESET",
+            "ERR_EMPTY_RESPONSE",
+            "status of 503",
+        ])
+        .await?;
     drop(browser);
     Ok(())
 }
@@ -110,16 +150,28 @@ async fn a_worker_is_drained_and_takes_jobs_again() -> Result<()> {
     let row = format!("[data-worker=\"{}\"]", cluster.workers[0].id);
     for (button, shown) in [("Drain", "draining"), ("Undrain", "idle")] {
         browser.click(&format!("{row} button")).await?;
-        browser.wait("a question", &format!("document.querySelector('dialog button[type=submit]')?.textContent === '{button}'")).await?;
+        browser
+            .wait(
+                "a question",
+                &format!("document.querySelector('dialog button[type=submit]')?.textContent === '{button}'"),
+            )
+            .await?;
         browser.click("dialog button[type=submit]").await?;
-        browser.wait(shown, &format!("document.querySelector('{row} .state').innerText.includes('{shown}')")).await?;
+        browser
+            .wait(shown, &format!("document.querySelector('{row} .state').innerText.includes('{shown}')"))
+            .await?;
     }
     browser.picture("workers").await?;
     // A job's view from here, and back.
     let job = cluster.submit(&sandbox.write_job("job.toml", &endless(2)?)?).await?;
     browser.wait("both work", "document.querySelectorAll('[data-worker] .busy').length === 2").await?;
     browser.click(&format!("{row} a")).await?;
-    browser.wait("its view", &format!("location.hash.endsWith('{job}') && document.querySelector('.ring .node')")).await?;
+    browser
+        .wait(
+            "its view",
+            &format!("location.hash.endsWith('{job}') && document.querySelector('.ring .node')"),
+        )
+        .await?;
     ensure!(job_address(&cluster, &job).ends_with(&job));
     browser.is_clean(&[]).await
 }

@@ -56,7 +56,10 @@ impl WebDriver {
 
 /// The head of an answer, and what follows it.
 fn split(answer: &[u8]) -> Result<(&str, &[u8])> {
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("an answer without an end of its head")?;
+    let end = answer
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .context("an answer without an end of its head")?;
     let (head, rest) = answer.split_at(end);
     Ok((std::str::from_utf8(head)?, rest.get(4..).unwrap_or_default()))
 }

@@ -9,7 +9,7 @@ function browser() {
   let number = 0;
   const heard = [];
   const say = (name) => (data) => heard.push([name, data]);
-  const handlers = Object.fromEntries(["jobs", "cluster", "event", "progress", "timings", "opened", "connected", "ended", "failed"].map((name) => [name, say(name)]));
+  const handlers = Object.fromEntries(["jobs", "cluster", "event", "progress", "timings", "opened", "connected", "broken", "ended", "failed"].map((name) => [name, say(name)]));
   const stream = new Stream(handlers, {
     open(address) {
       const listeners = new Map();
@@ -49,6 +49,7 @@ test("a stream that breaks is opened again after the last event, and the bar goe
   opened[2].open();
   assert.deepEqual(words("connected"), [true, false, true]);
   assert.deepEqual(words("opened"), [false, true]);
+  assert.equal(words("broken").length, 2);
   // What an old stream still says is not heard.
   opened[0].say("event", { sequence: "99" });
   assert.equal(words("event").length, 2);
