@@ -13,7 +13,7 @@ export function ticks(low, high, count) {
   return found;
 }
 
-/** The range of values with a little room; around one value as well. None without values. */
+/** The range of values with a little room, never less than a hundredth of the values: what hardly changes is flat. */
 export function range(values) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {
@@ -22,7 +22,8 @@ export function range(values) {
     if (value > high) high = value;
   }
   if (low > high) return null;
-  const room = high > low ? (high - low) * 0.06 : Math.abs(low) * 0.1 || 1;
+  const least = Math.max(Math.abs(low), Math.abs(high)) * 0.01 || 1;
+  const room = Math.max((high - low) * 0.06, (least - (high - low)) / 2);
   return { low: low >= 0 ? Math.max(0, low - room) : low - room, high: high + room };
 }
 

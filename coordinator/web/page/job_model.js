@@ -79,12 +79,10 @@ export function applyProgress(model, progress) {
   for (const rank of progress.ranks ?? []) model.progress.set(rank.rank ?? 0, rank);
 }
 
-/** The newest averages of ranks. Those of an older membership are left out. */
+/** The newest averages of all ranks that have any; none: those before are over. Those of an older ring are left out. */
 export function applyTimings(model, timings) {
-  for (const timing of timings.ranks ?? []) {
-    if (Number(timing.epoch ?? 0) < model.ring.epoch) continue;
-    model.timings.set(timing.rank ?? 0, timing);
-  }
+  const current = (timings.ranks ?? []).filter((timing) => Number(timing.epoch ?? 0) >= model.ring.epoch);
+  model.timings = new Map(current.map((timing) => [timing.rank ?? 0, timing]));
 }
 
 /** Ranks that are worth a bar: those of the ring whose progress has not come to its end. */

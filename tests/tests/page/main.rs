@@ -47,7 +47,7 @@ async fn create(
     name: &str,
     queue: v1::QueueSpec,
 ) -> Result<String> {
-    let spec = v1::JobSpec { name: name.to_owned(), ..ringtune_tests::swarm::jobs::quick_job(1, 100) };
+    let spec = v1::JobSpec { name: name.to_owned(), ..ringtune_tests::swarm::quick_job(1, 100) };
     let request_id = format!("page-{number}");
     let request = v1::CreateJobRequest { spec: Some(spec), request_id, queue: Some(queue) };
     let created = client.create_job(request).await?.into_inner().job;

@@ -66,6 +66,17 @@ fn that_compute_touch_no_page() -> Result<()> {
     Ok(())
 }
 
+/// A browser need not read one module to learn of the next.
+#[test]
+fn are_all_asked_for_at_once() -> Result<()> {
+    let index = std::fs::read_to_string(places::repository().join("coordinator/web/page/index.html"))?;
+    for path in files("", ".js")? {
+        let name = path.file_name().context("a name")?.to_string_lossy().into_owned();
+        ensure!(index.contains(&format!("\"/assets/{name}\"")), "index.html does not name {name}");
+    }
+    Ok(())
+}
+
 /// Somebody's text is never markup, whatever a later change does: the words that could make it so are not there.
 #[test]
 fn make_no_markup_of_texts() -> Result<()> {

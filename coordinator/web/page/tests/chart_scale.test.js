@@ -23,6 +23,8 @@ test("a range has room around it, and is never empty", () => {
   const one = range([5]);
   assert.ok(one.low < 5 && one.high > 5);
   assert.ok(range([0]).high > 0);
+  const flat = range([0.02, 0.0199999]);
+  assert.ok(flat.high - flat.low >= 0.00019, "what hardly changes is flat");
 });
 
 test("paths go where the scales say", () => {

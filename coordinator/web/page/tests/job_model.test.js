@@ -51,6 +51,9 @@ test("what ranks do belongs to their ring", () => {
   assert.equal(model.timings.size, 0);
   applyTimings(model, { ranks: [{ epoch: "1", computeSeconds: 1 }, { rank: 1, epoch: "2", computeSeconds: 1 }] });
   assert.deepEqual([...model.timings.keys()], [1]);
+  applyTimings(model, {});
+  assert.equal(model.timings.size, 0);
+  applyTimings(model, { ranks: [{ rank: 1, epoch: "2", computeSeconds: 1 }] });
   applyJob(model, { state: "JOB_STATE_SUCCEEDED", lastSequence: "2" }, 2);
   assert.deepEqual([model.timings.size, model.progress.size], [0, 0]);
 });
