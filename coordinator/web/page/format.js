@@ -108,7 +108,8 @@ export function dateAndTime(timestamp) {
   return `${day} ${clock(timestamp)}`;
 }
 
-/** The part of an id by which people tell jobs from each other. */
+/** The end of an id, by which people tell jobs from each other: it begins with the time. */
 export function shortId(id) {
-  return String(id ?? "").slice(0, 8);
+  const text = String(id ?? "");
+  return text.length > 8 ? `…${text.slice(-8)}` : text;
 }

@@ -10,10 +10,10 @@ const ROWS = 60;
 
 /** The part; `update(model)` draws what is known. */
 export function chartsPart() {
-  let smoothing = 0.3;
+  let smoothing = 0.45;
   let model = null;
   const loss = chart({
-    title: "Loss", height: 300, large: true,
+    title: "Loss", height: 270, large: true,
     lines: [
       { key: "loss", label: "loss", kind: "raw" }, { key: "smooth", label: "smoothed", kind: "smooth" },
       { key: "validationLoss", label: "validation", kind: "second", dots: true },
@@ -47,8 +47,9 @@ export function chartsPart() {
     const { points } = model;
     show(node, points.length > 0);
     if (points.length === 0) return;
-    const steps = reach(smoothing, points.at(-1).step - points[0].step);
-    setText(over, steps >= 1 ? `over about ${count(Math.round(steps))} steps` : "none");
+    const wanted = reach(smoothing, points.at(-1).step - points[0].step);
+    const steps = wanted >= 1 ? wanted : 0;
+    setText(over, steps > 0 ? `over about ${count(Math.round(steps))} steps` : "none");
     slider.setAttribute("aria-valuetext", over.textContent);
     const raw = pairs(points, "loss");
     const validated = pairs(points, "validationLoss");

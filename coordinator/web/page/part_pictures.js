@@ -20,28 +20,31 @@ export function picturesPart(app) {
   const training = element("div", { hidden: true }, element("h3", {}, "Training pictures"), sources);
   const node = section("Pictures", { class: "pictures", hidden: true }, previews, others, training);
   let shownSpec = null;
+  // As they are now: a thumb is made once, and opens what there is by then.
+  let all = [];
+  let rest = [];
+  const open = (list, name) => pictures(list, list.findIndex((picture) => picture.name === name));
   let followed = false;
 
   function update(model) {
     const text = oneLine(model.job?.spec?.train?.validationPrompt, 400, "");
     const groups = previewsOf(model.artifacts.values());
-    const all = groups.flatMap((group) => group.pictures.map((picture) => ({
+    all = groups.flatMap((group) => group.pictures.map((picture) => ({
       name: picture.name, address: fileAddress(model.id, picture.name), text: nameOf(group.step, picture.number, text),
     })));
-    const open = (name) => pictures(all, all.findIndex((picture) => picture.name === name));
     setText(prompt, text);
     show(previews, groups.length > 0);
     const atEnd = strip.scrollLeft + strip.clientWidth >= strip.scrollWidth - 40;
     keep(strip, groups, (group) => group.step ?? "best", (group) => element("figure", {},
       element("figcaption", {}, group.step === null ? "best" : `step ${count(group.step)}`)), (figure, group) => {
       keep(figure, group.pictures, (picture) => picture.name, (picture) => thumb(
-        fileAddress(model.id, picture.name), nameOf(group.step, picture.number, text), () => open(picture.name)));
+        fileAddress(model.id, picture.name), nameOf(group.step, picture.number, text), () => open(all, picture.name)));
     });
     const names = otherPictures(model.artifacts.values());
-    const rest = names.map((name) => ({ name, address: fileAddress(model.id, name), text: oneLine(name) }));
+    rest = names.map((name) => ({ name, address: fileAddress(model.id, name), text: oneLine(name) }));
     show(others, names.length > 0);
     keep(gallery, names.slice(0, 200), (name) => name, (name) => thumb(fileAddress(model.id, name), oneLine(name),
-      () => pictures(rest, rest.findIndex((picture) => picture.name === name))));
+      () => open(rest, name)));
     if (model.job?.spec && shownSpec !== model.id) {
       shownSpec = model.id;
       showSources(app, sources, training, node, sourcesOf(model.job.spec));

@@ -73,7 +73,7 @@ function updateRow(row, worker, app, read) {
   showJob(job, worker, app);
   const can = worker.capabilities ?? {};
   setText(processor.firstChild, oneLine(can.cpuModel, 80, ""));
-  setText(processor.lastChild, worker.capabilities ? `${can.threads ?? 0} threads, ${bytes(can.memoryBytes)}` : "");
+  setText(processor.lastChild, worker.capabilities ? `${can.threads ?? 0} ${can.threads === 1 ? "thread" : "threads"}, ${bytes(can.memoryBytes)}` : "");
   setText(numerics.firstChild, oneLine(can.numericsClass, 60, ""));
   setAttribute(numerics.firstChild, "title", visible(can.numericsClass ?? ""));
   setText(heartbeat, worker.lastHeartbeatTime ? `${age(now() - millis(worker.lastHeartbeatTime) / 1000)} ago` : "");

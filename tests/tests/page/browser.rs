@@ -20,19 +20,19 @@ use crate::{tools, webdriver::WebDriver};
 
 /// How large its window is, and what it says of itself.
 #[derive(Debug, Clone, Copy)]
-pub struct Window {
-    pub width: u32,
-    pub height: u32,
-    pub dark: bool,
+pub(crate) struct Window {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    pub(crate) dark: bool,
 }
 
 /// A desk.
-pub const DESK: Window = Window { width: 1360, height: 900, dark: false };
+pub(crate) const DESK: Window = Window { width: 1360, height: 900, dark: false };
 /// A small phone.
-pub const PHONE: Window = Window { width: 360, height: 740, dark: false };
+pub(crate) const PHONE: Window = Window { width: 360, height: 740, dark: false };
 
 /// A running browser; ended, with all its processes, when dropped.
-pub struct Browser<'a> {
+pub(crate) struct Browser<'a> {
     sandbox: &'a Sandbox,
     driver: WebDriver,
     session: String,
@@ -41,7 +41,7 @@ pub struct Browser<'a> {
 
 impl<'a> Browser<'a> {
     /// Starts one. None, which is said: there is no Chromium here.
-    pub async fn open(sandbox: &'a Sandbox, window: Window) -> Result<Option<Self>> {
+    pub(crate) async fn open(sandbox: &'a Sandbox, window: Window) -> Result<Option<Self>> {
         let driver = tools::find("chromedriver", "chromium-driver")?;
         let (Some(driver), Some(_)) = (driver, tools::find("chromium", "chromium")?) else { return Ok(None) };
         let mut child = Command::new(driver)
@@ -66,7 +66,7 @@ impl<'a> Browser<'a> {
     }
 
     /// Makes it another window.
-    pub async fn is(&self, window: Window) -> Result<()> {
+    pub(crate) async fn is(&self, window: Window) -> Result<()> {
         let scheme = if window.dark { "dark" } else { "light" };
         let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.devtools("Emulation.setEmulatedMedia", media).await?;
@@ -79,22 +79,22 @@ impl<'a> Browser<'a> {
     }
 
     /// A command of Chromium's own.
-    pub async fn devtools(&self, command: &str, parameters: Value) -> Result<Value> {
+    pub(crate) async fn devtools(&self, command: &str, parameters: Value) -> Result<Value> {
         self.ask("/goog/cdp/execute", json!({"cmd": command, "params": parameters})).await
     }
 
     /// Loads an address.
-    pub async fn go(&self, address: &str) -> Result<()> {
+    pub(crate) async fn go(&self, address: &str) -> Result<()> {
         self.ask("/url", json!({"url": address})).await.map(drop)
     }
 
     /// What a script returns.
-    pub async fn run(&self, script: &str) -> Result<Value> {
+    pub(crate) async fn run(&self, script: &str) -> Result<Value> {
         self.ask("/execute/sync", json!({"script": script, "args": []})).await
     }
 
     /// Waits until an expression is true, and returns it.
-    pub async fn wait(&self, what: &str, expression: &str) -> Result<Value> {
+    pub(crate) async fn wait(&self, what: &str, expression: &str) -> Result<Value> {
         let script = format!("return {expression}");
         let asked = || async {
             let value = self.run(&script).await?;
@@ -109,31 +109,33 @@ impl<'a> Browser<'a> {
     }
 
     /// All text that is to be seen.
-    pub async fn text(&self) -> Result<String> {
+    pub(crate) async fn text(&self) -> Result<String> {
         let text = self.run("return document.body.innerText").await?;
         Ok(text.as_str().unwrap_or_default().to_owned())
     }
 
     /// Clicks as a pointer does: what is covered or hidden cannot be.
-    pub async fn click(&self, css: &str) -> Result<()> {
+    pub(crate) async fn click(&self, css: &str) -> Result<()> {
         let id = self.find(css).await?;
         self.ask(&format!("/element/{id}/click"), json!({})).await.map(drop)
     }
 
     /// Types into a field.
-    pub async fn write(&self, css: &str, text: &str) -> Result<()> {
+    pub(crate) async fn write(&self, css: &str, text: &str) -> Result<()> {
         let id = self.find(css).await?;
         self.ask(&format!("/element/{id}/value"), json!({"text": text})).await.map(drop)
     }
 
+    /// The first such element, once there is one.
     async fn find(&self, css: &str) -> Result<String> {
+        self.wait(css, &format!("document.querySelector({}) !== null", json!(css))).await?;
         let found = self.ask("/element", json!({"using": "css selector", "value": css})).await?;
         let id = found.as_object().and_then(|found| found.values().next()).and_then(Value::as_str);
         Ok(id.with_context(|| format!("no {css}"))?.to_owned())
     }
 
     /// Presses keys, one after the other, wherever the focus is: WebDriver's own characters for special ones.
-    pub async fn press(&self, keys: &str) -> Result<()> {
+    pub(crate) async fn press(&self, keys: &str) -> Result<()> {
         let strokes: Vec<Value> = keys
             .chars()
             .flat_map(|key| ["keyDown", "keyUp"].map(|stroke| json!({"type": stroke, "value": key})))
@@ -145,7 +147,7 @@ impl<'a> Browser<'a> {
 
     /// Fails if anything went wrong on the page: errors of scripts, what the policy refused, files that are not there.
     /// `but` is a part of what may be there.
-    pub async fn is_clean(&self, but: &[&str]) -> Result<()> {
+    pub(crate) async fn is_clean(&self, but: &[&str]) -> Result<()> {
         let said = self.ask("/se/log", json!({"type": "browser"})).await?;
         let said = said.as_array().context("a log")?.iter().map(|line| line["message"].to_string());
         let wrong: Vec<String> = said.filter(|line| !but.iter().any(|part| line.contains(part))).collect();
@@ -154,14 +156,14 @@ impl<'a> Browser<'a> {
     }
 
     /// Fails if the page is wider than the window.
-    pub async fn fits(&self, what: &str) -> Result<()> {
+    pub(crate) async fn fits(&self, what: &str) -> Result<()> {
         let widths = self.run("return [document.documentElement.scrollWidth, innerWidth]").await?;
         ensure!(widths[0].as_u64() <= widths[1].as_u64(), "{what} scrolls sideways: {widths}");
         Ok(())
     }
 
     /// Keeps what is seen, for people, where `RINGTUNE_SCREENSHOTS` names a folder.
-    pub async fn picture(&self, name: &str) -> Result<()> {
+    pub(crate) async fn picture(&self, name: &str) -> Result<()> {
         let Some(folder) = std::env::var_os("RINGTUNE_SCREENSHOTS") else { return Ok(()) };
         let shot = self.devtools("Page.captureScreenshot", json!({"format": "png"})).await?;
         let path = self.sandbox.path("shot.base64");

@@ -9,7 +9,7 @@ const REQUIRED: &str = "RINGTUNE_REQUIRE_TOOLS";
 
 /// Where a program is. None, which is said: it is not installed, and the test has nothing to do.
 #[allow(clippy::print_stderr)]
-pub fn find(program: &str, package: &str) -> Result<Option<PathBuf>> {
+pub(crate) fn find(program: &str, package: &str) -> Result<Option<PathBuf>> {
     let folders = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file());
     if found.is_none() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,
     time::timeout,
 };
@@ -15,18 +15,18 @@ const LONGEST: Duration = Duration::from_secs(90);
 
 /// A running chromedriver.
 #[derive(Debug)]
-pub struct WebDriver {
+pub(crate) struct WebDriver {
     port: u16,
 }
 
 impl WebDriver {
     /// The one at a port of loopback.
-    pub fn at(port: u16) -> Self {
+    pub(crate) fn at(port: u16) -> Self {
         Self { port }
     }
 
     /// A command; its value.
-    pub async fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+    pub(crate) async fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
         let answer = timeout(LONGEST, self.exchange(method, path, body));
         answer.await.with_context(|| format!("no answer to {method} {path}"))?
     }
@@ -41,10 +41,9 @@ impl WebDriver {
             body.len()
         );
         stream.write_all(format!("{head}{body}").as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await?;
-        let (head, body) = split(&answer)?;
-        let said: Value = serde_json::from_slice(body).with_context(|| format!("{method} {path}: {head}"))?;
+        let (head, body) = answer(&mut BufReader::new(stream)).await?;
+        let said: Value =
+            serde_json::from_slice(&body).with_context(|| format!("{method} {path}: {head}"))?;
         let value = said.get("value").cloned().unwrap_or_default();
         if let Some(error) = value.get("error") {
             bail!("{method} {path}: {error}: {}", value["message"].as_str().unwrap_or_default());
@@ -54,12 +53,23 @@ impl WebDriver {
     }
 }
 
-/// The head of an answer, and what follows it.
-fn split(answer: &[u8]) -> Result<(&str, &[u8])> {
-    let end = answer
-        .windows(4)
-        .position(|four| four == b"\r\n\r\n")
-        .context("an answer without an end of its head")?;
-    let (head, rest) = answer.split_at(end);
-    Ok((std::str::from_utf8(head)?, rest.get(4..).unwrap_or_default()))
+/// The head of an answer, and its body: chromedriver keeps the connection open, whatever it is asked.
+async fn answer(stream: &mut BufReader<TcpStream>) -> Result<(String, Vec<u8>)> {
+    let (mut head, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        ensure!(stream.read_line(&mut line).await? > 0, "chromedriver ends in the middle of {head:?}");
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().with_context(|| line.clone())?;
+        }
+        head.push_str(&line);
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await?;
+    Ok((head, body))
 }

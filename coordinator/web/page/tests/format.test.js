@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { age, briefly, bytes, count, duration, number, oneLine, pace, visible } from "../format.js";
+import { age, briefly, bytes, count, duration, number, oneLine, pace, shortId, visible } from "../format.js";
 
 test("what cannot be seen is made visible, and nothing turns the direction of what follows", () => {
   assert.equal(visible("\u202egpj.exe"), "‹U+202E›gpj.exe");
@@ -21,6 +21,11 @@ test("names have an end and are never nothing", () => {
   assert.equal(oneLine("a\n  b"), "a b");
   // A character of two units is not cut in half.
   assert.equal(oneLine("😀".repeat(5), 3), "😀😀…");
+});
+
+test("jobs of the same minute have different short ids", () => {
+  assert.equal(shortId("01a20770-6ab6-73a6-bccb-b21ae4f37fa8"), "…e4f37fa8");
+  assert.deepEqual([shortId("short"), shortId(undefined)], ["short", ""]);
 });
 
 test("numbers keep four digits", () => {
