@@ -13,6 +13,7 @@ use ringtune_shared::{
     },
     version::VERSION,
 };
+use ringtune_web::guard::Names;
 use tokio::{
     net::TcpListener,
     task::{JoinError, JoinHandle},
@@ -25,7 +26,7 @@ use crate::{
         table::{self, TableError},
     },
     contents::{self, Contents, Limits, RoomLimits},
-    core, disk, grpc, http,
+    core, disk, grpc, host_names, http,
     metrics::Metrics,
     network::{
         self,
@@ -73,6 +74,9 @@ pub enum Error {
     /// Something is served of which nobody said who may have it.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// The API for browsers.
+    #[error(transparent)]
+    Web(#[from] ringtune_web::Error),
     /// Signals, stdin or stdout.
     #[error("the process's signals, stdin or stdout: {0}")]
     Process(#[source] io::Error),
@@ -123,7 +127,7 @@ impl Daemon {
     pub async fn start(settings: Settings, launch: Launch, shutdown: Shutdown) -> Result<Self, Error> {
         // 1. What can be refused at once.
         settings.validate()?;
-        table::check_http(http::ROUTES.iter().map(|route| (route.method.as_str(), route.path)))?;
+        table::check_http(http::routes())?;
         open_files::raise(&settings.limits);
         let state_dir = settings.storage.state_dir.clone();
         let state = tokio::task::spawn_blocking(move || StateFolder::open(&state_dir)).await??;
@@ -163,30 +167,40 @@ impl Daemon {
             tokio::spawn(network::keeper::keep(pki.clone(), end.clone()));
             tokio::spawn(network::evictions::watch(pki.clone(), handle.clone(), end.clone()));
         }
+        let for_disk = metrics.clone();
+        let services = grpc::Services::new(grpc::Options {
+            handle,
+            contents,
+            access: access.clone(),
+            quotas,
+            metrics: metrics.clone(),
+            welcome: welcome(&settings),
+            call_limit: Duration::from_secs_f64(settings.limits.call_seconds),
+            calls_per_connection: settings.limits.calls_per_connection,
+            pki: pki.clone(),
+            idle_limit: Duration::from_secs_f64(settings.limits.idle_seconds),
+            shutdown: end.clone(),
+        })
+        .await?;
+        let host = host_names::of_this_host();
+        let names = host_names::names(&settings.authority.names, &[], host.as_deref());
         let http_server = tokio::spawn(http::serve(
             http_listener,
-            metrics.clone(),
-            readiness.clone(),
-            Arc::new(access.clone()),
-            end.clone().cancelled_owned(),
-        ));
-        let for_disk = metrics.clone();
-        let grpc_server = tokio::spawn(grpc::serve(
-            grpc_listener,
-            grpc::Options {
-                handle,
-                contents,
-                access,
-                quotas,
+            http::Options {
                 metrics,
-                welcome: welcome(&settings),
-                call_limit: Duration::from_secs_f64(settings.limits.call_seconds),
-                calls_per_connection: settings.limits.calls_per_connection,
-                pki: pki.clone(),
-                idle_limit: Duration::from_secs_f64(settings.limits.idle_seconds),
-                shutdown: end,
+                readiness: readiness.clone(),
+                gate: Arc::new(access),
+                names: Names::new(names),
+                web: ringtune_web::Options {
+                    calls: services.calls(),
+                    secured: pki.is_some(),
+                    version: VERSION,
+                    methods: table::calls_of,
+                    shutdown: end,
+                },
             },
         ));
+        let grpc_server = tokio::spawn(services.serve(grpc_listener));
         let kept = settings.storage.free_bytes;
         tokio::spawn(disk::watch(state.contents(), kept, for_disk, shutdown.soft.clone()));
         readiness.set(true);
@@ -224,7 +238,7 @@ impl Daemon {
 
 struct Servers {
     grpc: JoinHandle<Result<(), grpc::Error>>,
-    http: JoinHandle<()>,
+    http: JoinHandle<Result<(), ringtune_web::Error>>,
     state_loop: JoinHandle<()>,
 }
 
@@ -261,8 +275,11 @@ async fn ended(mut servers: Servers, readiness: &http::Readiness, shutdown: &Shu
 }
 
 /// An HTTP server that ends after the first signal did what it was asked to.
-async fn broken_http(server: JoinHandle<()>, shutdown: &Shutdown) -> Result<(), Error> {
-    server.await?;
+async fn broken_http(
+    server: JoinHandle<Result<(), ringtune_web::Error>>,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    server.await??;
     if shutdown.soft.is_cancelled() {
         std::future::pending::<()>().await;
     }

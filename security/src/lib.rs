@@ -41,7 +41,7 @@ pub use credentials::{CredentialPaths, Credentials, CredentialsError, Csr, Priva
 pub use files::FileError;
 pub use host::host_of;
 pub use identity::{Cluster, Identity, IdentityError, Role};
-pub use pages::{PageLimits, serve_pages};
+pub use pages::{Closing, PageLimits, serve_pages};
 pub use peer::{Activity, Call, Caller, Peer, Refused};
 pub use random::Unpredictable;
 pub use rate::{CallRates, CountedAs, TooManyCalls};

@@ -42,8 +42,20 @@ impl Default for PageLimits {
     }
 }
 
-/// Serves until `end`; then answers what it has begun. Each request has the [`Peer`](crate::Peer) that makes it among its
-/// extensions.
+/// Told when a connection is about to end, because it has lived long enough or the server ends: for answers that have no
+/// end of their own.
+#[derive(Debug, Clone, Default)]
+pub struct Closing(CancellationToken);
+
+impl Closing {
+    /// Waits for it.
+    pub async fn closing(&self) {
+        self.0.cancelled().await;
+    }
+}
+
+/// Serves until `end`; then answers what it has begun. Each request has the [`Peer`](crate::Peer) that makes it and its
+/// connection's [`Closing`] among its extensions.
 pub async fn serve_pages<S, B>(
     mut listener: Listener,
     service: S,
@@ -83,8 +95,12 @@ async fn serve<S, B>(
     }
     let peer = connection.peer().clone();
     let (address, caller) = (peer.address, peer.caller.clone());
+    // Ends with the server's.
+    let own = Closing(closing.child_token());
+    let told = own.clone();
     let answer = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
+        request.extensions_mut().insert(told.clone());
         service.clone().oneshot(request)
     });
     let mut http = http1::Builder::new();
@@ -97,6 +113,7 @@ async fn serve<S, B>(
         () = closing.cancelled() => {}
         () = sleep(limits.life) => {}
     }
+    own.0.cancel();
     serving.as_mut().graceful_shutdown();
     if timeout(limits.last_answer, serving).await.is_err() {
         refusals.note(Refusal::Unread, Some(address), &caller);

@@ -101,12 +101,13 @@ impl<'a> Cluster<'a> {
         self.daemon(label)?.signal(signal)
     }
 
-    /// Starts a daemon that has ended again, on the same state. The coordinator comes back at its address.
+    /// Starts a daemon that has ended again, on the same state. The coordinator comes back at its addresses.
     pub async fn start_again(&mut self, label: &str) -> Result<()> {
         let mut launch =
             self.launches.get(label).cloned().with_context(|| format!("there was no {label}"))?;
         if self.coordinator.label == label {
             launch.listen = self.coordinator.grpc.clone();
+            launch.http_listen = self.coordinator.http.clone();
         }
         *self.daemon(label)? = launch.start(self.sandbox).await?;
         Ok(())

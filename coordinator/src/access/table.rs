@@ -19,6 +19,8 @@ pub enum Who {
     Certified,
     /// For whoever has one of these roles.
     Roles(&'static [Role]),
+    /// Of the HTTP port: for whoever may make the gRPC calls that it stands for. Those decide.
+    AsCalls,
 }
 
 /// A method, and who may call it.
@@ -46,7 +48,7 @@ impl Row {
     /// Whether it is for this role.
     pub fn is_for(&self, role: Role) -> bool {
         match self.who {
-            Who::Everybody | Who::Known | Who::Certified => true,
+            Who::Everybody | Who::Known | Who::Certified | Who::AsCalls => true,
             Who::Roles(roles) => roles.contains(&role),
         }
     }
@@ -114,12 +116,20 @@ pub const GRPC: [Row; 37] = [
     read("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Who::Known),
 ];
 
-/// Routes of the HTTP port.
-pub const HTTP: [Row; 4] = [
+/// Routes of the HTTP port; `{…}` stands for a part that may be anything.
+pub const HTTP: [Row; 12] = [
     read("GET /", Who::Everybody),
+    read("GET /assets/{name}", Who::Everybody),
     read("GET /healthz", Who::Everybody),
     read("GET /readyz", Who::Everybody),
     read("GET /metrics", LOOKERS),
+    read("GET /api/session", Who::Everybody),
+    read("POST /login", Who::Everybody),
+    read("POST /logout", Who::Everybody),
+    read("POST /api/{service}/{method}", Who::AsCalls),
+    read("GET /api/events", Who::AsCalls),
+    read("GET /api/files/{job}/{name}", Who::AsCalls),
+    read("GET /api/contents/{sha256}", Who::AsCalls),
 ];
 
 /// Services of the API that workers serve, and the coordinator does not.
@@ -150,7 +160,30 @@ pub fn grpc_row(path: &str) -> Option<&'static Row> {
 /// The row of a request to the HTTP port. Whoever may GET may ask for the head alone.
 pub fn http_row(method: &str, path: &str) -> Option<&'static Row> {
     let method = if method == "HEAD" { "GET" } else { method };
-    HTTP.iter().find(|row| row.method.split_once(' ') == Some((method, path)))
+    HTTP.iter().find(|row| row.method.split_once(' ').is_some_and(|row| row.0 == method && fits(row.1, path)))
+}
+
+/// Whether a path is one of a route's.
+fn fits(route: &str, path: &str) -> bool {
+    let (mut route, mut path) = (route.split('/'), path.split('/'));
+    loop {
+        match (route.next(), path.next()) {
+            (None, None) => return true,
+            (Some(wanted), Some(given)) if wanted == given => {}
+            (Some(wanted), Some(given)) if wanted.starts_with('{') && !given.is_empty() => {}
+            _ => return false,
+        }
+    }
+}
+
+/// What a role may call over gRPC with one answer or a stream: "JobService/CancelJob". None: where nobody is asked who
+/// they are.
+pub fn calls_of(role: Option<Role>, certified: bool) -> Vec<String> {
+    let may = |row: &&Row| {
+        role.is_none_or(|role| row.is_for(role)) && (role.is_none() || certified || row.who != Who::Certified)
+    };
+    let name = |row: &Row| row.method.strip_prefix("/ringtune.v1.").map(str::to_owned);
+    GRPC.iter().filter(may).filter_map(name).collect()
 }
 
 /// Compares the rows with all that is served on the gRPC port.
@@ -234,14 +267,53 @@ mod tests {
 
     #[test]
     fn every_route_has_a_row_and_every_row_a_route() {
-        let routes = [("GET", "/"), ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics")];
-        assert_eq!(check_http(routes), Ok(()));
-        assert_eq!(check_http(routes[..3].iter().copied()), Err(TableError::NotServed("GET /metrics")));
+        let routes: Vec<_> = HTTP.iter().filter_map(|row| row.method.split_once(' ')).collect();
+        assert_eq!(check_http(routes.iter().copied()), Ok(()));
+        let fewer = routes.iter().copied().filter(|(_, path)| *path != "/metrics");
+        assert_eq!(check_http(fewer), Err(TableError::NotServed("GET /metrics")));
         let more = routes.into_iter().chain([("POST", "/x")]);
         assert_eq!(check_http(more), Err(TableError::NoRow("POST /x".to_owned())));
         assert_eq!(http_row("HEAD", "/metrics").map(Row::name), Some("/metrics"));
         assert!(http_row("POST", "/metrics").is_none());
         assert!(http_row("GET", "/metrics/").is_none());
+    }
+
+    #[test]
+    fn a_route_fits_paths_with_as_many_parts() {
+        let who = |method, path| http_row(method, path).map(|row| row.who);
+        assert_eq!(who("POST", "/api/ringtune.v1.JobService/GetJob"), Some(Who::AsCalls));
+        assert_eq!(who("HEAD", "/api/files/x/y"), Some(Who::AsCalls));
+        assert_eq!(who("GET", "/api/session"), Some(Who::Everybody));
+        for (method, path) in [
+            ("GET", "/api/ringtune.v1.JobService/GetJob"),
+            ("GET", "/api/files/x"),
+            ("GET", "/api/files//y"),
+            ("GET", "/api/files/x/y/z"),
+            ("GET", "/api/files/x/y/"),
+            ("GET", "/api/contents/"),
+            ("GET", "/api"),
+            ("GET", "//"),
+            ("GET", ""),
+            ("GET", "/api/session/"),
+            ("POST", "/api/session"),
+            ("DELETE", "/api/files/x/y"),
+        ] {
+            assert_eq!(who(method, path), None, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_role_is_told_what_it_may_call() {
+        let has = |role, certified, call: &str| calls_of(role, certified).iter().any(|name| name == call);
+        assert!(
+            has(None, false, "AccessService/RenewCertificate")
+                && has(None, false, "ClusterService/DrainWorker")
+        );
+        assert!(has(Some(Submitter), false, "JobService/CancelJob"));
+        assert!(!has(Some(Submitter), false, "ClusterService/DrainWorker"));
+        assert!(!has(Some(Observer), false, "JobService/CancelJob"));
+        assert!(!has(Some(Admin), false, "AccessService/RenewCertificate"));
+        assert!(has(Some(Admin), true, "AccessService/RenewCertificate"));
     }
 
     #[test]

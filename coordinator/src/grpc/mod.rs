@@ -32,10 +32,16 @@ use ringtune_proto::v1::{
     worker_service_server::WorkerServiceServer,
 };
 use ringtune_security::Listener;
+use ringtune_web::Calls;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
+use tonic::service::Routes;
 use tonic::transport::Server;
+use tower::ServiceBuilder;
+use tower::layer::util::{Identity, Stack};
+use tower_http::classify::{GrpcErrorsAsFailures, SharedClassifier};
 use tower_http::trace::{DefaultOnFailure, TraceLayer};
 use tracing::{Level, warn};
 
@@ -128,32 +134,103 @@ pub enum Error {
     Transport(#[from] tonic::transport::Error),
 }
 
+/// The services with their layers: one stack, whoever calls it.
+pub struct Services {
+    routes: Routes,
+    layers: Layers,
+    sweeper: AbortOnDropHandle<()>,
+    calls_per_connection: usize,
+    shutdown: CancellationToken,
+}
+
+/// What every call goes through.
+type Layers = ServiceBuilder<
+    Stack<
+        limits::CallLimitLayer,
+        Stack<access::AccessLayer, Stack<MetricsLayer, Stack<TraceLayer<Failures>, Identity>>>,
+    >,
+>;
+type Failures = SharedClassifier<GrpcErrorsAsFailures>;
+
 /// Serves until `shutdown` is cancelled and the calls under way then have ended. That may take as long
 /// as the slowest client: the caller bounds it.
 ///
 /// # Errors
 /// See [`Error`].
 pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
-    table::check_grpc()?;
-    let Options { handle, contents, metrics, access, quotas, welcome, pki, shutdown, .. } = options;
-    let images = Arc::new(References::new(handle.clone(), contents.clone(), quotas.clone()));
-    let sweeper = tokio::spawn(sweep(images.clone(), access.clone()));
-    let api = Arc::new(Api {
-        handle,
-        contents,
-        images,
-        metrics: metrics.clone(),
-        access: access.clone(),
-        quotas,
-        welcome,
-        pki,
-        watches: Arc::new(Semaphore::new(WATCHES)),
-        downloads: Arc::new(Semaphore::new(DOWNLOADS)),
-        idle_limit: options.idle_limit,
-        shutdown: shutdown.clone(),
-    });
+    Services::new(options).await?.serve(listener).await
+}
+
+impl Services {
+    /// Everything but the port.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn new(options: Options) -> Result<Self, Error> {
+        table::check_grpc()?;
+        let Options { handle, contents, metrics, access, quotas, welcome, pki, shutdown, .. } = options;
+        let images = Arc::new(References::new(handle.clone(), contents.clone(), quotas.clone()));
+        let sweeper = AbortOnDropHandle::new(tokio::spawn(sweep(images.clone(), access.clone())));
+        let layers = ServiceBuilder::new()
+            // What is refused is counted, and audited where it would have changed something: a stranger could fill the log.
+            .layer(TraceLayer::new_for_grpc().on_failure(DefaultOnFailure::new().level(Level::DEBUG)))
+            .layer(MetricsLayer(metrics.clone()))
+            .layer(access::AccessLayer(access.clone()))
+            .layer(limits::CallLimitLayer(options.call_limit));
+        let api = Arc::new(Api {
+            handle,
+            contents,
+            images,
+            metrics,
+            access,
+            quotas,
+            welcome,
+            pki,
+            watches: Arc::new(Semaphore::new(WATCHES)),
+            downloads: Arc::new(Semaphore::new(DOWNLOADS)),
+            idle_limit: options.idle_limit,
+            shutdown: shutdown.clone(),
+        });
+        let routes = routes(api).await?;
+        Ok(Self { routes, layers, sweeper, calls_per_connection: options.calls_per_connection, shutdown })
+    }
+
+    /// The services for callers in this process: every call goes through the same layers as one to the port.
+    pub fn calls(&self) -> Calls {
+        Calls::new(self.layers.clone().service(self.routes.clone().prepare()))
+    }
+
+    /// Serves until the shutdown, as [`serve`] does.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn serve(self, listener: Listener) -> Result<(), Error> {
+        let calls = u32::try_from(self.calls_per_connection).unwrap_or(u32::MAX);
+        let served = Server::builder()
+            .concurrency_limit_per_connection(self.calls_per_connection)
+            .load_shed(true)
+            .max_concurrent_streams(calls)
+            .max_frame_size(FRAME)
+            .initial_stream_window_size(WINDOWS.0)
+            .initial_connection_window_size(WINDOWS.1)
+            .http2_keepalive_interval(Some(KEEPALIVE.0))
+            .http2_keepalive_timeout(Some(KEEPALIVE.1))
+            .http2_max_header_list_size(HEADERS)
+            .http2_max_pending_accept_reset_streams(Some(RESETS.0))
+            .http2_max_local_error_reset_streams(Some(RESETS.1))
+            .layer(ActivityLayer)
+            .layer(self.layers)
+            .add_routes(self.routes)
+            .serve_with_incoming_shutdown(listener, self.shutdown.cancelled_owned())
+            .await;
+        drop(self.sweeper);
+        Ok(served?)
+    }
+}
+
+/// All services.
+async fn routes(api: Arc<Api>) -> Result<Routes, Error> {
     let (health, health_service) = tonic_health::server::health_reporter();
-    let health_service = health_service.max_decoding_message_size(SMALL_REQUEST);
     health.set_serving::<JobServiceServer<jobs::Jobs>>().await;
     health.set_serving::<ClusterServiceServer<cluster::Cluster>>().await;
     health.set_serving::<ArtifactServiceServer<artifacts::Artifacts>>().await;
@@ -164,26 +241,7 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
             .register_encoded_file_descriptor_set(ringtune_proto::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let calls = u32::try_from(options.calls_per_connection).unwrap_or(u32::MAX);
-    let served = Server::builder()
-        .concurrency_limit_per_connection(options.calls_per_connection)
-        .load_shed(true)
-        .max_concurrent_streams(calls)
-        .max_frame_size(FRAME)
-        .initial_stream_window_size(WINDOWS.0)
-        .initial_connection_window_size(WINDOWS.1)
-        .http2_keepalive_interval(Some(KEEPALIVE.0))
-        .http2_keepalive_timeout(Some(KEEPALIVE.1))
-        .http2_max_header_list_size(HEADERS)
-        .http2_max_pending_accept_reset_streams(Some(RESETS.0))
-        .http2_max_local_error_reset_streams(Some(RESETS.1))
-        .layer(ActivityLayer)
-        // What is refused is counted, and audited where it would have changed something: a stranger could fill the log.
-        .layer(TraceLayer::new_for_grpc().on_failure(DefaultOnFailure::new().level(Level::DEBUG)))
-        .layer(MetricsLayer(metrics))
-        .layer(access::AccessLayer(access))
-        .layer(limits::CallLimitLayer(options.call_limit))
-        .add_service(health_service)
+    Ok(Routes::new(health_service.max_decoding_message_size(SMALL_REQUEST))
         .add_service(reflection().build_v1()?.max_decoding_message_size(SMALL_REQUEST))
         .add_service(reflection().build_v1alpha()?.max_decoding_message_size(SMALL_REQUEST))
         .add_service(JobServiceServer::new(jobs::Jobs(api.clone())))
@@ -193,11 +251,7 @@ pub async fn serve(listener: Listener, options: Options) -> Result<(), Error> {
             AccessServiceServer::new(access::AccessCalls(api.clone()))
                 .max_decoding_message_size(SMALL_REQUEST),
         )
-        .add_service(WorkerServiceServer::new(workers::Workers(api)))
-        .serve_with_incoming_shutdown(listener, shutdown.cancelled_owned())
-        .await;
-    sweeper.abort();
-    Ok(served?)
+        .add_service(WorkerServiceServer::new(workers::Workers(api))))
 }
 
 /// Looks for files that nobody wants, and for tokens and certificates that have expired, for ever.

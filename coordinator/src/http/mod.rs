@@ -1,4 +1,5 @@
-//! The HTTP port: `/`, `/metrics`, `/healthz`, `/readyz`. For people, Prometheus and probes; jobs are gRPC's.
+//! The HTTP port: `/metrics`, `/healthz`, `/readyz` for Prometheus and probes, and for people the page with its API, which
+//! are ringtune-web's.
 
 mod gate;
 #[cfg(test)]
@@ -14,37 +15,28 @@ use axum::{
     extract::{Request, State},
     http::{HeaderValue, Method, StatusCode, header},
     middleware::{Next, from_fn_with_state},
-    response::{Html, IntoResponse, Response},
+    response::{IntoResponse, Response},
     routing::get,
 };
 use ringtune_security::{Listener, PageLimits, serve_pages};
+use ringtune_web::guard::{Names, guard};
 
 pub use self::gate::Gate;
 use crate::access::NotAnswered;
 use crate::metrics::Metrics;
 use crate::network::activity::{self, ActivityLayer};
 
-/// Everything that is served: who may read what is decided by these.
-pub const ROUTES: [Route; 4] = [
-    Route { method: Method::GET, path: "/", page: Page::Index },
-    Route { method: Method::GET, path: "/metrics", page: Page::Metrics },
-    Route { method: Method::GET, path: "/healthz", page: Page::Health },
-    Route { method: Method::GET, path: "/readyz", page: Page::Readiness },
-];
+/// What is served beside the page.
+const PAGES: [(&str, Page); 3] =
+    [("/metrics", Page::Metrics), ("/healthz", Page::Health), ("/readyz", Page::Readiness)];
 
-/// Something that is served.
-#[derive(Debug, Clone)]
-pub struct Route {
-    /// GET, which allows HEAD as well.
-    pub method: Method,
-    /// The whole of it.
-    pub path: &'static str,
-    page: Page,
+/// Everything that is served, method and path: who may have what is decided by these. GET allows HEAD as well.
+pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PAGES.iter().map(|(path, _)| ("GET", *path)).chain(ringtune_web::ROUTES)
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Page {
-    Index,
     Metrics,
     Health,
     Readiness,
@@ -72,26 +64,45 @@ struct Shared {
     readiness: Readiness,
 }
 
-/// Serves until `shutdown` ends; then answers what it has begun. The listener bounds how long a request may take to come:
-/// a connection without a whole one is closed.
-pub async fn serve(
-    listener: Listener,
-    metrics: Metrics,
-    readiness: Readiness,
-    gate: Arc<dyn Gate>,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) {
-    serve_pages(listener, router(metrics, readiness, gate), PageLimits::default(), shutdown).await;
+/// What the port is made from.
+pub struct Options {
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Whether work is taken.
+    pub readiness: Readiness,
+    /// Who may have what.
+    pub gate: Arc<dyn Gate>,
+    /// By which names this host is reached.
+    pub names: Names,
+    /// The page and its API. Their shutdown is the port's.
+    pub web: ringtune_web::Options,
 }
 
-fn router(metrics: Metrics, readiness: Readiness, gate: Arc<dyn Gate>) -> Router {
+/// Serves until the shutdown; then answers what it has begun. The listener bounds how long a request may take to come:
+/// a connection without a whole one is closed.
+///
+/// # Errors
+/// The API's description cannot be read.
+pub async fn serve(listener: Listener, options: Options) -> Result<(), ringtune_web::Error> {
+    let shutdown = options.web.shutdown.clone();
+    serve_pages(listener, router(options)?, PageLimits::default(), shutdown.cancelled_owned()).await;
+    Ok(())
+}
+
+fn router(options: Options) -> Result<Router, ringtune_web::Error> {
+    let Options { metrics, readiness, gate, names, web } = options;
     let mut router = Router::new();
-    for Route { path, page, .. } in ROUTES {
+    for (path, page) in PAGES {
         let answer = move |State(shared): State<Shared>| answer(page, shared);
         router = router.route(path, get(answer));
     }
     // The gate is asked for paths that are not there, too: strangers need not know which are.
-    router.with_state(Shared { metrics, readiness }).layer(from_fn_with_state(gate, ask)).layer(ActivityLayer)
+    Ok(router
+        .with_state(Shared { metrics, readiness })
+        .merge(ringtune_web::router(web)?)
+        .layer(from_fn_with_state(gate, ask))
+        .layer(from_fn_with_state(names, guard))
+        .layer(ActivityLayer))
 }
 
 /// Lets a request in, or answers why not.
@@ -105,7 +116,12 @@ async fn ask(State(gate): State<Arc<dyn Gate>>, request: Request, next: Next) ->
     match allowed {
         Ok(()) => next.run(request).await,
         Err(NotAnswered { status, text, retry_after }) => {
-            let mut answer = (status, format!("{text}\n")).into_response();
+            // What programs ask is answered to programs.
+            let is_api = request.method() == Method::POST || request.uri().path().starts_with("/api/");
+            let mut answer = match is_api {
+                true => ringtune_web::answer::refused(status, &text),
+                false => (status, format!("{text}\n")).into_response(),
+            };
             if status == StatusCode::UNAUTHORIZED {
                 answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
@@ -119,10 +135,6 @@ async fn ask(State(gate): State<Arc<dyn Gate>>, request: Request, next: Next) ->
 
 async fn answer(page: Page, shared: Shared) -> Response {
     match page {
-        Page::Index => {
-            let text = include_str!("index.html").replace("{version}", ringtune_shared::version::VERSION);
-            Html(text).into_response()
-        }
         Page::Metrics => show_metrics(shared).await,
         Page::Health => "ok\n".into_response(),
         Page::Readiness if shared.readiness.get() => "ready\n".into_response(),

@@ -3,6 +3,7 @@ use std::{net::SocketAddr, time::Duration};
 use ringtune_security::{Caller, Peer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::access::Access;
@@ -11,12 +12,32 @@ use crate::settings::LimitSettings;
 
 async fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request =
-        format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\nConnection: close\r\n\r\n");
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t\r\nConnection: close\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     answer
+}
+
+/// Without any service behind it.
+fn options(
+    metrics: &Metrics,
+    readiness: &Readiness,
+    gate: Arc<dyn Gate>,
+    shutdown: CancellationToken,
+) -> Options {
+    let nothing = tower::service_fn(|_| async { Ok(tonic::Status::unimplemented("nothing").into_http()) });
+    let web = ringtune_web::Options {
+        calls: ringtune_web::Calls::new::<_, tonic::body::Body>(nothing),
+        secured: false,
+        version: ringtune_shared::version::VERSION,
+        methods: |_, _| Vec::new(),
+        shutdown,
+    };
+    let (metrics, readiness) = (metrics.clone(), readiness.clone());
+    Options { metrics, readiness, gate, names: Names::default(), web }
 }
 
 async fn start(gate: Arc<dyn Gate>, metrics: &Metrics, opening_seconds: f64) -> (SocketAddr, Readiness) {
@@ -25,8 +46,8 @@ async fn start(gate: Arc<dyn Gate>, metrics: &Metrics, opening_seconds: f64) -> 
     let limits = LimitSettings { opening_seconds, ..LimitSettings::default() };
     let listener = listen::http(tcp, None, &limits, metrics.refusals()).unwrap();
     let readiness = Readiness::default();
-    let served = serve(listener, metrics.clone(), readiness.clone(), gate, std::future::pending());
-    tokio::spawn(served);
+    let never = CancellationToken::new();
+    tokio::spawn(serve(listener, options(metrics, &readiness, gate, never)));
     (address, readiness)
 }
 
@@ -36,11 +57,9 @@ async fn probes_and_metrics_answer() {
     let address = tcp.local_addr().unwrap();
     let (readiness, metrics) = (Readiness::default(), Metrics::new().unwrap());
     let listener = listen::http(tcp, None, &LimitSettings::default(), metrics.refusals()).unwrap();
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let stop = CancellationToken::new();
     let gate = Arc::new(Access::plain(metrics.clone(), &LimitSettings::default()));
-    let served = tokio::spawn(serve(listener, metrics, readiness.clone(), gate, async {
-        let _ = stopped.await;
-    }));
+    let served = tokio::spawn(serve(listener, options(&metrics, &readiness, gate, stop.clone())));
     assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
     assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 503"));
     readiness.set(true);
@@ -48,8 +67,8 @@ async fn probes_and_metrics_answer() {
     assert!(get(address, "/metrics").await.contains("ringtune_steps_total 0"));
     assert!(get(address, "/").await.contains(ringtune_shared::version::VERSION));
     assert!(get(address, "/other").await.starts_with("HTTP/1.1 404"));
-    stop.send(()).unwrap();
-    served.await.unwrap();
+    stop.cancel();
+    served.await.unwrap().unwrap();
 }
 
 /// Lets in whoever has the token, to one page.

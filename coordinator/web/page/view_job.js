@@ -1,0 +1,226 @@
+// One job: what it is, how far it is, and everything that it says.
+import { call, list, now, requestId } from "./api.js";
+import { question } from "./dialogs.js";
+import { batched, element, isolated, setAttribute, setText, show } from "./dom.js";
+import { secondsLeft, stepsPerSecond } from "./eta.js";
+import { age, count, dateAndTime, duration, millis, number, oneLine, pace, shortId, visible } from "./format.js";
+import { addLines, applyEvents, applyJob, applyProgress, applySteps, applyTimings, newModel } from "./job_model.js";
+import { chartsPart } from "./part_charts.js";
+import { filesPart, specPart } from "./part_files.js";
+import { logPart } from "./part_log.js";
+import { picturesPart } from "./part_pictures.js";
+import { ringPart } from "./part_ring.js";
+import { jobBadge, jobLink, setJobBadge } from "./parts.js";
+import { THINNED_POINTS } from "./series.js";
+import { hasEnded, jobState } from "./words.js";
+
+/** Lines of the log that are read at first, of each sort. */
+const LINES = 200;
+const MOST_FILES = 5_000;
+
+/** The view. It reads the job, then follows it from there. */
+export function jobView(app, { id }) {
+  let model = newModel(id);
+  let left = false;
+  let seen = { state: null, epoch: 0 };
+  const head = jobHead(app, () => model);
+  const [charts, pictures, ring, log, files, spec] = [chartsPart(), picturesPart(app), ringPart(), logPart(), filesPart(), specPart()];
+  const parts = [charts, pictures, ring, log, files, spec];
+  const problem = element("p", { class: "notice problem", role: "alert", hidden: true });
+  const body = element("div", { class: "parts" }, charts.node,
+    element("div", { class: "column" }, pictures.node, log.node, spec.node), element("div", { class: "column" }, ring.node, files.node));
+  const node = element("div", {}, head.node, problem, body);
+
+  const update = () => {
+    if (left || !model.job) return;
+    body.hidden = false;
+    head.update(model);
+    for (const part of parts) part.update(model);
+    document.title = `${oneLine(model.job.name, 60)}: ${jobState(model.job.state)} · Ringtune`;
+    tell();
+  };
+  const soon = batched(update);
+
+  // Only changes of state and of the ring are said aloud.
+  const tell = () => {
+    const { state } = model.job;
+    if (seen.state !== null && seen.state !== state) app.announce(`${oneLine(model.job.name, 60)}: ${jobState(state)}`);
+    if (seen.epoch !== 0 && model.ring.epoch > seen.epoch) app.announce(`The ring was formed anew: epoch ${model.ring.epoch}`);
+    seen = { state, epoch: model.ring.epoch };
+  };
+
+  const read = async () => {
+    const fresh = newModel(id);
+    try {
+      const { job } = await call("JobService/GetJob", { jobId: id });
+      applyJob(fresh, job, now());
+      // Only what comes after this is asked of the stream: what came before is read in a thinned form.
+      fresh.sequence = Number(job.lastSequence ?? 0);
+      fresh.ring = model.ring.epoch > 0 ? model.ring : fresh.ring;
+      if (left) return;
+      model = fresh;
+      applyJob(model, job, now());
+      show(problem, false);
+      soon();
+      app.stream.follow(id, fresh.sequence);
+      const newest = (type) => call("JobService/ListEvents", { jobId: id, pageSize: LINES, filter: `type=${type}`, orderBy: "sequence desc" });
+      const [steps, changes, lines, files] = await Promise.all([
+        call("JobService/ListSteps", { jobId: id, maxPoints: THINNED_POINTS }), newest("state_change"), newest("log"),
+        list("ArtifactService/ListArtifacts", "artifacts", { jobId: id, pageSize: 500 }, MOST_FILES),
+      ]);
+      if (left || model !== fresh) return;
+      applySteps(model, steps.steps);
+      addLines(model, [...(changes.events ?? []), ...(lines.events ?? [])]);
+      for (const file of files.found) if (!model.artifacts.has(file.name)) model.artifacts.set(file.name, file);
+      soon();
+    } catch (error) {
+      if (left || app.isRefused(error)) return;
+      show(problem, true);
+      show(head.node, model.job !== null);
+      setText(problem, error.code === "not_found" ? "There is no such job. It may have been deleted." : error.message);
+      if (error.passes) setTimeout(() => !left && app.isShown() && read(), 2000);
+      else if (model.job === null) app.stream.follow(null);
+    }
+  };
+  body.hidden = true;
+  read();
+  return {
+    node, heading: head.heading, title: "Job", update: soon, tick: soon,
+    leave() {
+      left = true;
+    },
+    jobs(jobs) {
+      const mine = jobs.find((job) => job.jobId === id);
+      if (!mine || !model.job) return;
+      applyJob(model, mine, now());
+      soon();
+    },
+    events(events) {
+      applyEvents(model, events.filter((event) => event.jobId === id));
+      soon();
+    },
+    progress(progress) {
+      applyProgress(model, progress);
+      soon();
+    },
+    timings(timings) {
+      applyTimings(model, timings);
+      soon();
+    },
+    failed: () => read(),
+    // Its end may have been missed.
+    async refreshed() {
+      if (!model.job) return;
+      try {
+        const { job } = await call("JobService/GetJob", { jobId: id });
+        applyJob(model, job, now());
+        soon();
+      } catch (error) {
+        if (!left && error.code === "not_found") read();
+        else app.isRefused(error);
+      }
+    },
+  };
+}
+
+function jobHead(app, current) {
+  const name = isolated("");
+  const heading = element("h1", { tabindex: "-1" }, name);
+  const state = jobBadge(null);
+  const actions = element("div", { class: "actions" });
+  const reason = element("p", { class: "reason" });
+  const bar = element("progress", { max: 1, value: 0 });
+  const facts = element("dl", { class: "facts card" });
+  const fact = (label, kind) => {
+    const value = element("dd", { class: kind ?? null });
+    const box = element("div", { hidden: true }, element("dt", {}, label), value);
+    facts.append(box);
+    return (content) => {
+      show(box, content !== "" && content !== null && content !== undefined);
+      if (typeof content === "string") setText(value, content);
+      else if (content) value.replaceChildren(...content);
+    };
+  };
+  const set = {
+    steps: fact("Step"), left: fact("Time left"), pace: fact("Pace"), loss: fact("Loss"), took: fact("Running for"),
+    owner: fact("Owner"), kind: fact("Kind"), precision: fact("Precision"), created: fact("Created"), of: fact("Verifies"),
+    id: fact("Id", "mono"), labels: fact("Labels", "labels"),
+  };
+  const node = element("div", { class: "jobhead" }, element("div", { class: "line" }, heading, state, actions), reason, bar, facts);
+  const can = buttons(app, actions, current);
+
+  function update(model) {
+    const { job } = model;
+    setText(name, oneLine(job.name, 400));
+    setJobBadge(state, job);
+    setText(reason, visible(job.stateReason ?? ""));
+    const [step, total] = [Number(job.step ?? 0), Number(job.totalSteps ?? 0)];
+    setAttribute(bar, "aria-label", "Steps done");
+    setAttribute(bar, "value", total > 0 ? Math.min(1, step / total).toFixed(4) : 0);
+    set.steps(total > 0 ? `${count(step)} of ${count(total)} (${Math.floor((100 * step) / total)} %)` : "");
+    const seconds = secondsLeft(model.samples, job);
+    set.left(Number.isFinite(seconds) ? duration(seconds) : "");
+    const speed = hasEnded(job.state) || job.state === "JOB_STATE_RUNNING" ? stepsPerSecond(model.samples, job) : NaN;
+    set.pace(Number.isFinite(speed) ? pace(speed) : "");
+    set.loss(job.loss === undefined ? "" : number(Number(job.loss)));
+    const took = (job.endTime ? millis(job.endTime) / 1000 : now()) - millis(job.startTime) / 1000;
+    set.took(Number.isFinite(took) ? duration(took) : "");
+    set.owner(oneLine(job.queue?.owner, 128, ""));
+    set.kind((job.spec?.kind ?? "").replaceAll("_", " "));
+    set.precision(job.precision === "no" ? "fp32" : visible(job.precision ?? ""));
+    set.created(`${dateAndTime(job.createTime)} (${age(now() - millis(job.createTime) / 1000)} ago)`);
+    set.of(verification(job));
+    set.id(job.jobId);
+    const labels = Object.entries(job.queue?.labels ?? {});
+    set.labels(labels.length > 0 ? labels.flatMap(([key, value]) => [isolated(`${oneLine(key, 80)}=${oneLine(value, 80, "")}`), " "]) : "");
+    can(job);
+  }
+  return { node, heading, update };
+}
+
+function verification(job) {
+  const of = job.verification;
+  if (!of) return "";
+  const first = `steps ${count(of.firstStep)} to ${count(of.lastStep)} of `;
+  const rest = of.difference ? `: step ${count(of.difference.step)} differs` : `: the same up to step ${count(of.compared)}`;
+  return [first, jobLink(of.jobId, shortId(of.jobId)), rest];
+}
+
+function buttons(app, box, current) {
+  const about = () => element("span", {}, isolated(oneLine(current().job.name, 120)), ` · ${shortId(current().id)}`);
+  const button = (label, method, danger, ask) => {
+    const node = element("button", { type: "button", hidden: true, onclick: ask }, label);
+    if (app.may(method)) box.append(node);
+    return node;
+  };
+  const cancel = button("Cancel", "JobService/CancelJob", true, () => question({
+    title: "Cancel this job?", text: [about(), "Its artifacts so far are kept."], yes: "Cancel the job", danger: true,
+    fields: [{ label: "Why (optional)", name: "reason", maxlength: 200, autocomplete: "off" }],
+    act: ({ reason }) => call("JobService/CancelJob", { jobId: current().id, ...(reason ? { reason } : {}) }),
+  }));
+  const verify = button("Verify", "JobService/VerifyJob", false, () => question({
+    title: "Compute steps again?", text: [about(), "A worker computes them once more and compares the state after each. That is a job of its own."],
+    yes: "Verify", fields: [
+      { label: "First step (empty: the first)", name: "first", type: "number", min: 1 },
+      { label: "Last step (empty: the newest)", name: "last", type: "number", min: 1 },
+    ],
+    act: async ({ first, last }) => {
+      const steps = { ...(first ? { firstStep: first } : {}), ...(last ? { lastStep: last } : {}) };
+      const { job } = await call("JobService/VerifyJob", { jobId: current().id, requestId: requestId(), ...steps });
+      location.hash = `#/jobs/${encodeURIComponent(job.jobId)}`;
+    },
+  }));
+  const remove = button("Delete", "JobService/DeleteJob", true, () => question({
+    title: "Delete this job?", text: [about(), "Its history and its artifacts are deleted with it."], yes: "Delete the job", danger: true,
+    act: async () => {
+      await call("JobService/DeleteJob", { jobId: current().id });
+      app.forgetJob(current().id);
+      location.hash = "#/jobs";
+    },
+  }));
+  return (job) => {
+    show(cancel, !hasEnded(job.state));
+    show(remove, hasEnded(job.state));
+    show(verify, Number(job.step ?? 0) > 0 && !job.verification && job.spec?.kind === "textual_inversion");
+  };
+}

@@ -1,0 +1,61 @@
+// What the values of the API's enums are called on the page. A value that is not known keeps its own name.
+
+const ENDED = new Set(["JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED"]);
+
+/** All states of a job, in the order of its life: value, word, mark. The mark tells them apart without colour. */
+export const JOB_STATES = [
+  ["JOB_STATE_QUEUED", "queued", "◷"],
+  ["JOB_STATE_PREPARING", "preparing", "◔"],
+  ["JOB_STATE_RUNNING", "running", "▶"],
+  ["JOB_STATE_PAUSED", "paused", "⏸"],
+  ["JOB_STATE_SUCCEEDED", "succeeded", "✓"],
+  ["JOB_STATE_FAILED", "failed", "✕"],
+  ["JOB_STATE_CANCELLED", "cancelled", "⊘"],
+];
+
+/** Whether nothing more will come of a job. */
+export function hasEnded(state) {
+  return ENDED.has(state);
+}
+
+function without(prefix, value) {
+  return String(value ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");
+}
+
+/** queued, preparing, running … */
+export function jobState(state) {
+  return without("JOB_STATE_", state) || "unknown";
+}
+
+/** One character for a state. */
+export function jobMark(state) {
+  return JOB_STATES.find(([value]) => value === state)?.[2] ?? "?";
+}
+
+/** assigned, preparing, ready, training, waiting … */
+export function rankPhase(phase) {
+  return without("RANK_PHASE_", phase) || "unknown";
+}
+
+/** idle, busy, lost. */
+export function workerState(state) {
+  return without("WORKER_STATE_", state) || "unknown";
+}
+
+/** info, warn, error. */
+export function logLevel(level) {
+  return without("LOG_LEVEL_", level) || "info";
+}
+
+const STAGES = {
+  PROGRESS_STAGE_FETCH: "fetches pictures",
+  PROGRESS_STAGE_DOWNLOAD: "downloads the model",
+  PROGRESS_STAGE_LOAD: "loads the model",
+  PROGRESS_STAGE_ENCODE: "encodes pictures",
+  PROGRESS_STAGE_DRAW: "draws pictures",
+};
+
+/** What a rank is busy with. */
+export function stage(value) {
+  return STAGES[value] ?? without("PROGRESS_STAGE_", value);
+}
