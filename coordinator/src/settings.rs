@@ -19,7 +19,7 @@ const MOST_NAMES: usize = 50;
 pub struct Settings {
     /// Where clients and workers connect.
     pub grpc: ListenSettings,
-    /// Where `/metrics`, `/healthz` and `/readyz` are read.
+    /// Where the page, its API, `/metrics`, `/healthz` and `/readyz` are.
     pub http: ListenSettings,
     /// Where jobs and files are kept, and how much room the files may take.
     pub storage: StorageSettings,

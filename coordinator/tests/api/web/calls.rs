@@ -189,6 +189,14 @@ async fn requests_that_cannot_be_read_are_told_why() {
     let packed = browser.and("content-encoding", "gzip").call("ClusterService/GetCluster", "{}").await;
     assert_eq!(packed.status, 501, "{packed:?}");
     assert_eq!(browser.send("GET", "/api/ringtune.v1.JobService/ListJobs", b"").await.status, 405);
+    // Messages as their bytes are for programs.
+    let binary = browser.and("content-type", "application/proto");
+    let path = "/api/ringtune.v1.ClusterService/GetCluster";
+    let answer = binary.send("POST", path, b"").await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/proto")));
+    let cluster = v1::GetClusterResponse::decode(answer.body.as_slice()).unwrap();
+    assert_eq!(cluster.version, ringtune_shared::version::VERSION);
+    assert_eq!(binary.send("POST", path, b"\xff").await.status, 400);
     coordinator.stop().await;
 }
 

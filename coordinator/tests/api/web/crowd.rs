@@ -50,14 +50,12 @@ async fn a_hundred_pages_cost_little_while_a_job_runs_among_a_thousand() {
     let first = begun.elapsed();
     for step in 1..=3 {
         worker.step(step).await;
+        let wanted = step.to_string();
+        let wanted = wanted.as_str();
         for events in &mut open {
             events
                 .until("events", |data| {
-                    data["events"]
-                        .as_array()
-                        .unwrap()
-                        .iter()
-                        .any(|event| event["step"]["step"] == step.to_string())
+                    data["events"].as_array().unwrap().iter().any(|event| event["step"]["step"] == *wanted)
                 })
                 .await;
         }
@@ -107,7 +105,9 @@ async fn one_that_does_not_read_is_ended_and_others_do_not_notice() {
         if step < 4 {
             step += 1;
             worker.step(step).await;
-            reader.until("events", |data| data["events"][0]["step"]["step"] == step.to_string()).await;
+            let wanted = step.to_string();
+            let wanted = wanted.as_str();
+            reader.until("events", |data| data["events"][0]["step"]["step"] == *wanted).await;
         }
     }
     assert!(resident().saturating_sub(before) < MOST_BYTES, "what it does not read is kept");
