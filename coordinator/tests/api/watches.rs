@@ -28,12 +28,12 @@ impl Worker {
 }
 
 /// Says what a step takes on it.
-async fn says_timings(worker: &Worker, rank: i32, epoch: u64, compute_seconds: f64) {
+async fn says_timings(worker: &Worker, rank: i32, (epoch, step): (u64, i64), compute_seconds: f64) {
     let timings = v1::RankTimings {
         job_id: worker.held.job_id.clone(),
         epoch,
         rank,
-        step: 1,
+        step,
         compute_seconds,
         exchange_seconds: 0.25,
         wait_seconds: 4.0 - compute_seconds,
@@ -232,20 +232,21 @@ async fn whoever_watches_is_told_what_the_ranks_steps_take_and_for_whom_they_wai
     let epoch = workers[0].held.epoch;
     let slow = usize::from(workers[0].held.rank == 1);
     // What a rank says of another one, or of another epoch, is not believed.
-    says_timings(&workers[0], 1 - workers[0].held.rank, epoch, 0.5).await;
-    says_timings(&workers[0], workers[0].held.rank, epoch + 1, 0.5).await;
-    for _ in 0..2 {
+    says_timings(&workers[0], 1 - workers[0].held.rank, (epoch, 9), 0.5).await;
+    says_timings(&workers[0], workers[0].held.rank, (epoch + 1, 9), 0.5).await;
+    let mut told = Vec::new();
+    for step in [1, 2] {
         for (index, worker) in workers.iter().enumerate() {
             let seconds = if index == slow { 3.0 } else { 1.0 };
-            says_timings(worker, worker.held.rank, epoch, seconds).await;
+            says_timings(worker, worker.held.rank, (epoch, step), seconds).await;
         }
+        let both = async {
+            while told.len() < 2 || told.iter().any(|rank: &v1::RankTiming| rank.step != step) {
+                told = watch.next_timings().await;
+            }
+        };
+        soon("the word of both ranks", both).await;
     }
-    let told = loop {
-        let ranks = watch.next_timings().await;
-        if ranks.iter().any(|rank| rank.straggler) {
-            break ranks;
-        }
-    };
     let told: Vec<_> =
         told.iter().map(|rank| (rank.rank, rank.epoch, rank.compute_seconds, rank.straggler)).collect();
     assert_eq!(told, [(0, epoch, 3.0, true), (1, epoch, 1.0, false)]);
@@ -253,17 +254,17 @@ async fn whoever_watches_is_told_what_the_ranks_steps_take_and_for_whom_they_wai
     assert!(metrics.contains("\nringtune_stragglers 1\n"), "{metrics}");
     // Who comes later is told the same; with the job all of it is over.
     let mut late = coordinator.watch(&job.job_id, 0).await;
-    assert_eq!(late.next_timings().await.len(), 2);
+    assert_eq!(soon("the timings again", late.next_timings()).await.len(), 2);
     coordinator.cancel(&job.job_id).await.unwrap();
     for worker in &mut workers {
         while !matches!(worker.hear().await.unwrap(), Down::StopRank(_)) {}
         worker.report(RankPhase::Stopped, "").await;
     }
-    coordinator.end(&job.job_id).await;
+    soon("the job's end", coordinator.end(&job.job_id)).await;
     let metrics = coordinator.http_get("/metrics").await;
     assert!(metrics.contains("\nringtune_stragglers 0\n"), "{metrics}");
     // What a worker cannot have measured ends its session.
-    says_timings(&workers[0], 0, epoch, f64::NAN).await;
+    says_timings(&workers[0], 0, (epoch, 1), f64::NAN).await;
     let status = workers[0].end().await;
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().starts_with("rank_timings.compute_seconds: got NaN"), "{}", status.message());
