@@ -2,14 +2,14 @@
 
 use std::io;
 
-use ringtune_security::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{debug, warn};
 
+use crate::network::listen::PAGES;
 use crate::settings::LimitSettings;
 
 /// Files of the database, of downloads, of logs and of the runtime, and connections of the HTTP port.
-const OTHERS: u64 = 256 + Limits::OF_PAGES as u64;
+const OTHERS: u64 = 256 + PAGES as u64;
 
 /// Raises the soft limit of open files to the hard one, and says so in the log where even that is too little for what the
 /// settings allow.

@@ -11,6 +11,10 @@ use crate::settings::LimitSettings;
 
 /// Connections that open at the same time, where strangers may be among them: a part of all, but at least so many.
 const LEAST_OPENINGS: usize = 512;
+/// Connections of the HTTP port: a page has one for its events, and browsers open up to six for pictures.
+pub(crate) const PAGES: usize = 1024;
+/// Those of one address, behind which may be a few people.
+const PAGES_PER_ADDRESS: usize = 128;
 
 /// What the gRPC port listens with.
 ///
@@ -51,8 +55,8 @@ fn protection(pki: Option<&Pki>, protocols: Protocols) -> Protection {
 fn http_limits(settings: &LimitSettings, listening: SocketAddr) -> Limits {
     let pages = Limits::of_pages();
     let few = LimitSettings {
-        connections: pages.connections,
-        connections_per_address: settings.connections_per_address.min(pages.per_address),
+        connections: PAGES,
+        connections_per_address: settings.connections_per_address.min(PAGES_PER_ADDRESS),
         ..settings.clone()
     };
     Limits { idle: pages.idle, ..limits(&few, listening) }
@@ -90,7 +94,7 @@ mod tests {
         let here = limits(&settings, SocketAddr::from(([127, 0, 0, 1], 7070)));
         assert_eq!((here.per_address, here.openings, here.openings_per_address), (4000, 4000, 4000));
         let http = http_limits(&settings, SocketAddr::from(([0, 0, 0, 0], 7071)));
-        assert_eq!((http.connections, http.per_address, http.openings_per_address), (256, 64, 64));
+        assert_eq!((http.connections, http.per_address, http.openings_per_address), (1024, 128, 128));
         let few = LimitSettings { connections: 10, connections_per_address: 3, ..settings };
         let few = limits(&few, SocketAddr::from(([10, 0, 0, 1], 7070)));
         assert_eq!((few.openings, few.openings_per_address), (10, 3));

@@ -86,7 +86,7 @@ impl Coordinator {
     /// What the HTTP port answers, head and body.
     pub(crate) async fn http_get(&self, path: &str) -> String {
         let mut stream = tokio::net::TcpStream::connect(self.http).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         soon("an HTTP answer", stream.read_to_string(&mut answer)).await.unwrap();

@@ -20,6 +20,7 @@ mod uploads;
 mod verify;
 mod versions;
 mod watches;
+mod web;
 mod worker;
 
 use std::time::Duration;

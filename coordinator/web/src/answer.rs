@@ -14,6 +14,14 @@ use tonic_types::StatusExt as _;
 /// The content type of messages.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
+/// Messages as programs of the Connect protocol send them where they have a choice.
+pub(crate) const PROTO: &str = "application/proto";
+
+/// Whether a content type is this one, whatever its parameters.
+pub(crate) fn is_type(given: &str, wanted: &str) -> bool {
+    given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(wanted)
+}
+
 /// What every answer of this port says to browsers.
 const FOR_BROWSERS: [(&str, &str); 4] = [
     ("x-content-type-options", "nosniff"),

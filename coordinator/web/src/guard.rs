@@ -90,10 +90,11 @@ pub fn check(names: &Names, method: &Method, uri: &Uri, headers: &HeaderMap) -> 
             format!("Sec-Fetch-Site: got {site:?}; allowed: \"same-origin\""),
         );
     }
-    // 3. A form of another site cannot send this type without asking first.
+    // 3. A form of another site cannot send these types without asking first.
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    if !reads && !kind.eq_ignore_ascii_case("application/json") {
+    let is_message = answer::is_type(kind, "application/json")
+        || (uri.path().starts_with("/api/") && answer::is_type(kind, answer::PROTO));
+    if !reads && !is_message {
         let text = format!("Content-Type: got {kind:?}; allowed: \"application/json\"");
         return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
     }
@@ -228,6 +229,9 @@ mod tests {
             assert_eq!(typed(kind), 415, "{kind}");
         }
         assert_eq!(status("POST", "/logout", &[("host", "localhost")]), 415);
+        assert_eq!((typed("application/proto"), post(&[])), (415, 200));
+        let binary = [("host", "localhost"), ("content-type", "application/proto")];
+        assert_eq!(status("POST", "/api/ringtune.v1.JobService/GetJob", &binary), 200);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `POST /api/SERVICE/METHOD`: each call of the API that has one answer, as the Connect protocol's unary JSON.
+//! `POST /api/SERVICE/METHOD`: each call of the API that has one answer, as the Connect protocol's unary form, in JSON or binary.
 //!
 //! The request's body is read while the call is under way, so that whoever may not make it is told so before that.
 
@@ -8,14 +8,15 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use futures::StreamExt as _;
-use http::HeaderMap;
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue};
+use prost::Message as _;
 use prost_reflect::{
     DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, MethodDescriptor, SerializeOptions,
 };
 use tonic::{Code, Status};
 
-use crate::answer::JSON;
+use crate::answer::{JSON, PROTO, is_type};
 use crate::caller::Caller;
 use crate::codec::DynamicCodec;
 use crate::{Gateway, calls};
@@ -30,17 +31,23 @@ pub(crate) async fn call(State(gateway): State<Arc<Gateway>>, caller: Caller, re
     // The gRPC method's own path.
     let path = request.uri().path().strip_prefix("/api").unwrap_or_default().to_owned();
     match answer(&gateway, &caller, &path, request).await {
-        Ok(json) => {
-            let mut answer = Response::new(Body::from(json));
-            answer.headers_mut().insert(CONTENT_TYPE, JSON);
-            answer.headers_mut().insert(CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
+        Ok((bytes, kind)) => {
+            let mut answer = Response::new(Body::from(bytes));
+            answer.headers_mut().insert(CONTENT_TYPE, kind);
+            answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
             answer
         }
         Err(status) => caller.failed(&status),
     }
 }
 
-async fn answer(gateway: &Gateway, caller: &Caller, path: &str, request: Request) -> Result<Vec<u8>, Status> {
+async fn answer(
+    gateway: &Gateway,
+    caller: &Caller,
+    path: &str,
+    request: Request,
+) -> Result<(Vec<u8>, HeaderValue), Status> {
+    let is_binary = is_binary(request.headers());
     let found = method(&gateway.pool, path)?;
     // Of a method that is not there the services say so themselves, to those who may know.
     let types = found.map(|method| (method.input(), method.output()));
@@ -74,8 +81,16 @@ async fn answer(gateway: &Gateway, caller: &Caller, path: &str, request: Request
             Err(Status::unimplemented("there is no such method here"))
         }
         (Err(status), None) => Err(status),
-        (Ok(message), _) => json(message.get_ref()),
+        (Ok(message), _) if is_binary => {
+            Ok((message.get_ref().encode_to_vec(), HeaderValue::from_static(PROTO)))
+        }
+        (Ok(message), _) => Ok((json(message.get_ref())?, JSON)),
     }
+}
+
+/// Whether a message comes as its bytes, and not as JSON.
+fn is_binary(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(|kind| is_type(kind, PROTO))
 }
 
 /// The method of a path, if the API has it.
@@ -104,6 +119,11 @@ async fn read(kind: MessageDescriptor, headers: &HeaderMap, body: Body) -> Resul
         let allowed = format!("allowed: {LARGEST_REQUEST} bytes within the call's time");
         Status::invalid_argument(format!("the request's body could not be read ({error}); {allowed}"))
     })?;
+    if is_binary(headers) {
+        let wrong =
+            |error| Status::invalid_argument(format!("the request's message cannot be read: {error}"));
+        return DynamicMessage::decode(kind, bytes).map_err(wrong);
+    }
     from_json(kind, &bytes)
 }
 

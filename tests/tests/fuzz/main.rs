@@ -5,6 +5,7 @@
 
 mod bytes;
 mod calls;
+mod pages;
 mod rings;
 mod sessions;
 

@@ -137,8 +137,24 @@ fn coordinator_allows(who: Who, caller: &Somebody) -> bool {
         Who::Known => caller.role.is_some(),
         Who::Certified => caller.credentials.is_some(),
         Who::Roles(roles) => caller.role.is_some_and(|role| roles.contains(&role)),
+        // Of those that are asked for below each stands for one call for people.
+        Who::AsCalls => caller.role.is_some_and(|role| role != Role::Worker),
     }
 }
+
+/// What is asked for of a route, and what is answered to those who may.
+const ASKED: [(&str, &str, u16); 5] = [
+    ("/assets/{name}", "/assets/page.css", 200),
+    ("/api/{service}/{method}", "/api/ringtune.v1.ClusterService/GetCluster", 200),
+    ("/api/files/{job}/{name}", "/api/files/0193f2a4-5b6c-7d8e-9f00-112233445566/x", 404),
+    (
+        "/api/contents/{sha256}",
+        "/api/contents/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        404,
+    ),
+    // A login without a token.
+    ("/login", "/login", 400),
+];
 
 /// Workers cannot look at tokens: whoever comes with one is a stranger there.
 fn worker_allows(who: callers::Who, caller: &Somebody) -> bool {
@@ -214,18 +230,26 @@ async fn every_page_is_allowed_and_denied_as_the_tables_say() -> Result<()> {
             (false, false) => 401,
         };
         for row in &table::HTTP {
-            let path = row.method.strip_prefix("GET ").context("a page is read")?;
-            wanted.push((cluster.coordinator.http.clone(), path, proofs.clone(), true));
-            expected.push(denial(coordinator_allows(row.who, caller), caller.role.is_some()));
+            let (method, route) = row.method.split_once(' ').context("a method and a path")?;
+            let asked = ASKED.iter().find(|asked| asked.0 == route);
+            let (path, answer) = asked.map_or((route, 200), |asked| (asked.1, asked.2));
+            wanted.push((cluster.coordinator.http.clone(), (method, path), proofs.clone(), true));
+            // Files are for workers, too.
+            let of_files = route.contains("files") || route.contains("contents");
+            let allowed = coordinator_allows(row.who, caller) || (of_files && caller.role.is_some());
+            let done = if path == "/logout" { 204 } else { answer };
+            expected.push(if allowed { done } else { denial(false, caller.role.is_some()) });
         }
         for (path, who) in callers::PAGES {
-            wanted.push((cluster.workers[0].http.clone(), path, proofs.clone(), false));
+            wanted.push((cluster.workers[0].http.clone(), ("GET", path), proofs.clone(), false));
             expected.push(denial(worker_allows(who, caller), caller.credentials.is_some()));
         }
     }
     let asked: Vec<_> = wanted
         .iter()
-        .map(|(address, path, (identity, token), names)| (address, path, identity, token, names))
+        .map(|(address, (method, path), (identity, token), names)| {
+            (address, method, path, identity, token, names)
+        })
         .collect();
     let roots = sandbox.path("coordinator/admin/trust.pem");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/roles/pages.py");

@@ -1,6 +1,6 @@
 """Asks for pages over TLS as another program would: OpenSSL, not ours.
 
-Reads a JSON list of [host:port, path, identity.pem or "", token or ""] from stdin; argument: the roots. Prints the list of
+Reads a JSON list of [host:port, method, path, identity.pem or "", token or ""] from stdin; argument: the roots. Prints the list of
 status codes.
 """
 import http.client
@@ -9,7 +9,7 @@ import ssl
 import sys
 
 
-def status(address, path, identity, token, roots, names):
+def status(address, method, path, identity, token, roots, names):
     context = ssl.create_default_context(cafile=roots)
     # A worker's certificate is for its id, which no program but ours asks for.
     context.check_hostname = names
@@ -18,9 +18,13 @@ def status(address, path, identity, token, roots, names):
     host, port = address.rsplit(":", 1)
     connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=20)
     headers = {"Authorization": "Bearer " + token} if token else {}
-    connection.request("GET", path, headers=headers)
+    body = None
+    if method == "POST":
+        headers["Content-Type"], body = "application/json", "{}"
+    connection.request(method, path, body, headers)
+    # Of events the head is enough: they do not end.
     return connection.getresponse().status
 
 
-answers = [status(*wanted[:4], sys.argv[1], wanted[4]) for wanted in json.load(sys.stdin)]
+answers = [status(*wanted[:5], sys.argv[1], wanted[5]) for wanted in json.load(sys.stdin)]
 print(json.dumps(answers))

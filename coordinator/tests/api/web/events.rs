@@ -1,0 +1,123 @@
+//! What happens, as a page hears it.
+
+use ringtune_proto::v1::JobState;
+use serde_json::Value;
+
+use super::{Browser, Event, Events};
+use crate::{coordinator::Coordinator, jobs::STEPS, worker::Worker};
+
+fn job<'a>(data: &'a Value, id: &str) -> Option<&'a Value> {
+    data["jobs"].as_array()?.iter().find(|job| job["jobId"] == id)
+}
+
+/// The sequence numbers of a job's events in a message.
+fn sequences(event: &Event) -> Vec<u64> {
+    let number = |event: &Value| event["sequence"].as_str().unwrap().parse().unwrap();
+    let all: Vec<u64> = match event.name.as_str() {
+        "event" => vec![number(&event.data)],
+        "events" => event.data["events"].as_array().unwrap().iter().map(number).collect(),
+        _ => return Vec::new(),
+    };
+    assert_eq!(event.id, all.last().copied(), "the id is where to go on");
+    all
+}
+
+impl Events {
+    /// Hears the events of a job up to this one.
+    async fn hear_to(&mut self, heard: &mut Vec<u64>, last: u64) {
+        while heard.last() != Some(&last) {
+            let event = self.next().await.expect("the events go on");
+            heard.extend(sequences(&event));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_job_is_seen_from_its_beginning_to_its_end() {
+    let coordinator = Coordinator::fresh().await;
+    let browser = Browser::of(&coordinator);
+    let mut worker = Worker::start(&coordinator, "host-a").await;
+    let mut events = browser.events("").await;
+    let cluster = events.until("cluster", |_| true).await;
+    assert_eq!((&cluster.data["workersIdle"], cluster.id), (&1.into(), None));
+    let id = coordinator.create(1).await.job_id;
+    events.until("jobs", |data| job(data, &id).is_some()).await;
+    worker.prepare().await;
+    let running = events
+        .until("jobs", |data| job(data, &id).is_some_and(|job| job["state"] == "JOB_STATE_RUNNING"))
+        .await;
+    assert_eq!(job(&running.data, &id).unwrap()["spec"], Value::Null, "without its spec");
+    worker.finish().await;
+    let done = events
+        .until("jobs", |data| job(data, &id).is_some_and(|job| job["state"] == "JOB_STATE_SUCCEEDED"))
+        .await;
+    assert_eq!(job(&done.data, &id).unwrap()["step"], STEPS.to_string());
+    // Whoever comes later sees what has not ended.
+    let other = coordinator.create(9).await.job_id;
+    let mut late = browser.events("").await;
+    let first = late.until("jobs", |_| true).await;
+    assert!(job(&first.data, &other).is_some() && job(&first.data, &id).is_none());
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_that_comes_back_misses_nothing_and_hears_nothing_twice() {
+    let state = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(state.path()).await;
+    let mut worker = Worker::start(&coordinator, "host-a").await;
+    let id = coordinator.create(1).await.job_id;
+    worker.prepare().await;
+    worker.step(1).await;
+    let query = format!("?job={id}&after=1");
+    let mut events = Browser::of(&coordinator).events(&query).await;
+    let mut heard = Vec::new();
+    events.hear_to(&mut heard, coordinator.job(&id).await.last_sequence).await;
+    // 1. The page's connection breaks.
+    drop(events);
+    worker.step(2).await;
+    let last = heard.last().unwrap().to_string();
+    let mut events = Browser::of(&coordinator).and("last-event-id", &last).events(&query).await;
+    events.hear_to(&mut heard, coordinator.job(&id).await.last_sequence).await;
+    // 2. The coordinator starts again: it says so at once, and is not held up.
+    let begun = std::time::Instant::now();
+    let (stopped, reason) = tokio::join!(coordinator.stop(), events.end());
+    assert_eq!((stopped, reason.as_str()), ((), "shutdown"));
+    assert!(
+        begun.elapsed() < std::time::Duration::from_secs(8),
+        "the page held it up for {:?}",
+        begun.elapsed()
+    );
+    worker.end().await;
+    let coordinator = Coordinator::start(state.path()).await;
+    let mut worker = Worker::come_back(&coordinator, worker.hang_up()).await;
+    worker.finish().await;
+    let end = coordinator.end(&id).await;
+    let last = heard.last().unwrap().to_string();
+    let mut events = Browser::of(&coordinator).and("last-event-id", &last).events(&query).await;
+    events.hear_to(&mut heard, end.last_sequence).await;
+    assert_eq!(heard, (2..=end.last_sequence).collect::<Vec<_>>());
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn of_a_job_that_is_not_there_a_page_is_told_and_goes_on() {
+    let coordinator = Coordinator::fresh().await;
+    let browser = Browser::of(&coordinator);
+    let mut events = browser.events("?job=0193f2a4-5b6c-7d8e-9f00-112233445566").await;
+    let error = events.until("error", |_| true).await;
+    assert_eq!(error.data["code"], "not_found");
+    let id = coordinator.create(1).await.job_id;
+    events.until("jobs", |data| job(data, &id).is_some()).await;
+    // One that was deleted right after it ended.
+    coordinator.cancel(&id).await.unwrap();
+    let request = ringtune_proto::v1::DeleteJobRequest { job_id: id };
+    coordinator.jobs().delete_job(request).await.unwrap();
+    let next = coordinator.create(1).await.job_id;
+    events.until("jobs", |data| job(data, &next).is_some()).await;
+    for query in ["?job=x", "?after=1"] {
+        // What cannot be a job's name is told in the same way.
+        assert_eq!(browser.get(&format!("/api/events{query}&y=1")).await.status, 400);
+    }
+    assert_eq!(coordinator.job(&next).await.state(), JobState::Queued);
+    coordinator.stop().await;
+}
