@@ -99,7 +99,7 @@ async fn a_job_is_followed_through_all_that_happens_to_it() -> Result<()> {
     let before = step(&browser).await?;
     browser.run("window.same = true").await?;
     cluster.coordinator.end().await?;
-    browser.wait("the loss is said", "!document.getElementById('lost').hidden").await?;
+    browser.wait("the loss is said", "document.getElementById('lost').getBoundingClientRect().bottom > 0 && !document.getElementById('lost').hidden").await?;
     browser.picture("lost").await?;
     cluster.start_again("coordinator").await?;
     browser.wait("the bar goes", "document.getElementById('lost').hidden").await?;
