@@ -85,8 +85,11 @@ export function applyTimings(model, timings) {
   model.timings = new Map(current.map((timing) => [timing.rank ?? 0, timing]));
 }
 
-/** Ranks that are worth a bar: those of the ring whose progress has not come to its end. */
+/** Ranks that are worth a bar: those that prepare, or draw. Of a rank that is past it the last word is old. */
 export function preparing(model) {
-  const ranks = [...model.progress.values()].filter((rank) => Number(rank.total ?? 0) > 0);
+  const early = new Set(["RANK_PHASE_ASSIGNED", "RANK_PHASE_PREPARING"]);
+  const phases = new Map(model.ring.members.map((member) => [member.rank, member.phase]));
+  const isWorth = (rank) => rank.stage === "PROGRESS_STAGE_DRAW" || early.has(phases.get(rank.rank ?? 0));
+  const ranks = [...model.progress.values()].filter((rank) => Number(rank.total ?? 0) > 0 && isWorth(rank));
   return ranks.sort((one, other) => (one.rank ?? 0) - (other.rank ?? 0));
 }

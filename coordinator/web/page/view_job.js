@@ -142,7 +142,7 @@ function jobHead(app, current) {
     };
   };
   const set = {
-    steps: fact("Step"), left: fact("Time left"), pace: fact("Pace"), loss: fact("Loss"), took: fact("Running for"),
+    steps: fact("Step"), left: fact("Time left"), pace: fact("Pace"), loss: fact("Loss"), took: fact("Running time"),
     owner: fact("Owner"), kind: fact("Kind"), precision: fact("Precision"), created: fact("Created"), of: fact("Verifies"),
     id: fact("Id", "mono"), labels: fact("Labels", "labels"),
   };

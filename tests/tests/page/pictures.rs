@@ -46,8 +46,8 @@ async fn previews_come_while_it_trains() -> Result<()> {
     let sources =
         "[...document.querySelectorAll('.sources img')].filter((image) => image.naturalWidth > 0).length";
     browser.wait("the training pictures", &format!("{sources} >= 6")).await?;
-    browser.wait("most previews", &format!("{seen} >= 12")).await?;
-    browser.is(Window { height: 1180, ..DESK }).await?;
+    browser.wait("most previews", &format!("{seen} >= 15")).await?;
+    browser.is(Window { height: 1500, ..DESK }).await?;
     browser.picture("training").await?;
     cluster.wait_for_end(&id).await?;
     browser.wait("all previews", "document.querySelectorAll('.strip img').length === 18").await?;

@@ -78,7 +78,10 @@ async fn a_job_is_followed_through_all_that_happens_to_it() -> Result<()> {
         )
         .await?;
     browser
-        .wait("what happened is told", "/epoch \\d+, .* left/u.test(document.querySelector('.changes').innerText)")
+        .wait(
+            "what happened is told",
+            "/epoch \\d+, .* left/u.test(document.querySelector('.changes').innerText)",
+        )
         .await?;
     browser
         .wait(
@@ -89,13 +92,14 @@ async fn a_job_is_followed_through_all_that_happens_to_it() -> Result<()> {
     browser
         .wait("the newcomer is there", "document.querySelectorAll('.ring .node:not(.gone)').length === 3")
         .await?;
+    browser.run("document.querySelector('.ring').scrollIntoView({ block: 'center' })").await?;
     browser.picture("ring").await?;
 
     // 4. The coordinator dies: the page says so, and all comes back by itself, nothing twice.
     let before = step(&browser).await?;
     browser.run("window.same = true").await?;
     cluster.coordinator.end().await?;
-    browser.wait("the loss is said", "!document.getElementById('lost').hidden").await?;
+    browser.wait("the loss is said", "document.getElementById('lost').getBoundingClientRect().bottom > 0 && !document.getElementById('lost').hidden").await?;
     browser.picture("lost").await?;
     cluster.start_again("coordinator").await?;
     browser.wait("the bar goes", "document.getElementById('lost').hidden").await?;

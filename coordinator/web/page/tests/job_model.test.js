@@ -42,10 +42,14 @@ test("a job keeps its spec, and an older word of it is left out", () => {
 
 test("what ranks do belongs to their ring", () => {
   const model = newModel("a");
-  const ring = (epoch) => ({ state: "JOB_STATE_RUNNING", lastSequence: "1", ring: { epoch: String(epoch), members: [{ workerId: "w" }] } });
+  const ring = (epoch, phase = "RANK_PHASE_PREPARING") => ({ state: "JOB_STATE_RUNNING", lastSequence: "1", ring: { epoch: String(epoch), members: ["v", "w"].map((workerId, rank) => ({ workerId, rank, phase })) } });
   applyJob(model, ring(1), 0);
   applyProgress(model, { ranks: [{ rank: 1, stage: "PROGRESS_STAGE_LOAD", done: "1", total: "2" }, { stage: "PROGRESS_STAGE_FETCH", total: "4" }] });
   assert.deepEqual(preparing(model).map((rank) => rank.rank ?? 0), [0, 1]);
+  applyJob(model, ring(1, "RANK_PHASE_TRAINING"), 1);
+  assert.deepEqual(preparing(model), [], "they are past it");
+  applyProgress(model, { ranks: [{ stage: "PROGRESS_STAGE_DRAW", done: "1", total: "9" }] });
+  assert.deepEqual(preparing(model).map((rank) => rank.stage), ["PROGRESS_STAGE_DRAW"]);
   applyTimings(model, { ranks: [{ rank: 1, epoch: "1", computeSeconds: 1 }] });
   applyJob(model, ring(2), 1);
   assert.equal(model.timings.size, 0);

@@ -84,6 +84,16 @@ test("one stream at most is open, and none while it rests", () => {
   assert.equal(opened.length, 5);
 });
 
+test("a try that waits is forgotten when something else is followed", () => {
+  const { stream, opened, pass } = browser();
+  stream.follow("a", 1);
+  opened[0].breaks();
+  stream.follow("b", 2);
+  opened[1].open();
+  pass(10_000);
+  assert.deepEqual(opened.map((source) => source.address), ["/api/events?job=a&after=1", "/api/events?job=b&after=2"]);
+});
+
 test("a login that ended stops it", () => {
   const { stream, opened, pass } = browser();
   stream.handlers.ended = () => stream.rest();
