@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use ringtune_shared::{
     config::Sources,
     daemon::arguments::{CommonArguments, given},
+    documents::{CompletionArguments, DocumentArguments},
 };
 
 /// Keeps jobs, hands ranks to workers, and serves the API.
@@ -24,12 +25,14 @@ use ringtune_shared::{
         ringtune token create --role worker --ttl 1h\n  \
         Then, on every node:\n    \
         ringtune-worker --join TOKEN --coordinator https://THIS-HOST:7070\n\n\
+        Would it start with these settings?\n    \
+        ringtune-coordinator config check --config /etc/ringtune/coordinator.toml\n\n\
         Keep a copy of all that it has, while it runs:
     \
         ringtune-coordinator backup --state-dir ~/ringtune --to /mnt/backup/monday
 \n\
         SIGTERM and Ctrl-C end it within 10 seconds; a second signal at once. Jobs go on where they were after a \
-        restart.",
+        restart. SIGHUP has it read its settings again.",
     mut_arg("state_dir", |flag| flag.help("Folder for jobs, history and artifacts [default: /var/lib/ringtune]")),
     mut_arg("listen", |flag| flag.help(
         "Where clients and workers call; port 0: any free one [default: 127.0.0.1:7070]"
@@ -53,6 +56,26 @@ pub enum Command {
     Backup(BackupArguments),
     /// Put a backup into a new state folder, for a coordinator to start on
     Restore(RestoreArguments),
+    /// Look at the settings without starting anything
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Write the man pages into a folder
+    #[command(hide = true)]
+    Man(DocumentArguments),
+    /// Print what a shell needs to complete this command line
+    #[command(hide = true)]
+    Completions(CompletionArguments),
+}
+
+/// Of `config`.
+#[derive(Subcommand, Clone, Debug)]
+pub enum ConfigCommand {
+    /// Say whether a coordinator would start with these settings and flags, or all that is wrong with them
+    #[command(
+        after_help = "Example: ringtune-coordinator config check --config /etc/ringtune/coordinator.toml\n\
+        Exit codes: 0 they can be used, 2 they cannot."
+    )]
+    Check(CommonArguments),
 }
 
 /// Of `backup`.
@@ -108,8 +131,13 @@ impl StateArguments {
 impl Arguments {
     /// Where the settings come from, these flags last.
     pub fn sources(&self, environment: Vec<(String, String)>) -> Sources {
-        Sources { file: self.common.config.clone(), environment, overrides: self.common.overrides() }
+        sources(&self.common, environment)
     }
+}
+
+/// Where the settings come from, these flags last.
+pub fn sources(flags: &CommonArguments, environment: Vec<(String, String)>) -> Sources {
+    Sources { file: flags.config.clone(), environment, overrides: flags.overrides() }
 }
 
 #[cfg(test)]

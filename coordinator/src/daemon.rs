@@ -26,7 +26,7 @@ use crate::{
         table::{self, TableError},
     },
     contents::{self, Contents, Limits, RoomLimits},
-    core, disk, grpc, host_names, http,
+    core, disk, grpc, host_names, http, manager,
     metrics::Metrics,
     network::{
         self,
@@ -34,6 +34,7 @@ use crate::{
     },
     open_files,
     quotas::Quotas,
+    reload::{Changing, owner_limits},
     service,
     settings::Settings,
     state_folder::StateFolder,
@@ -107,16 +108,9 @@ pub struct Daemon {
     readiness: http::Readiness,
     shutdown: Shutdown,
     pki: Option<Pki>,
+    changing: Changing,
     /// Its lock goes last.
     _state: StateFolder,
-}
-
-/// Runs a coordinator until `shutdown`; then gives calls under way a bounded time.
-///
-/// # Errors
-/// See [`Error`].
-pub async fn run(settings: Settings, launch: Launch, shutdown: Shutdown) -> Result<(), Error> {
-    Daemon::start(settings, launch, shutdown).await?.ended().await
 }
 
 impl Daemon {
@@ -153,18 +147,21 @@ impl Daemon {
         let options = options(&settings);
         let access = Access::start(pki.as_ref(), store.clone(), metrics.clone(), &settings.limits).await?;
         let quotas = match &pki {
-            Some(_) => Quotas::new(store.clone(), owner_limits(&settings), metrics.clone()),
+            Some(_) => Quotas::new(store.clone(), owner_limits(&settings.limits), metrics.clone()),
             None => Quotas::none(),
         };
+        let notifier = launch.notifier.clone();
         let (handle, state_loop) =
-            service::start(service::Settings { options, store, metrics: metrics.clone() }).await?;
+            service::start(service::Settings { options, store, metrics: metrics.clone(), notifier }).await?;
+        let snapshots = handle.snapshots();
+        let changing = Changing { access: access.clone(), quotas: quotas.clone(), jobs: handle.limits() };
         let readiness = http::Readiness::default();
         let end = shutdown.soft.clone();
         let (limits, pki_of_ports) = (&settings.limits, pki.as_ref());
         let grpc_listener = network::listen::grpc(grpc_listener, pki_of_ports, limits, metrics.refusals())?;
         let http_listener = network::listen::http(http_listener, pki_of_ports, limits, metrics.refusals())?;
         if let Some(pki) = &pki {
-            tokio::spawn(network::keeper::keep(pki.clone(), end.clone()));
+            tokio::spawn(network::keeper::keep(pki.clone(), launch.reread.clone(), end.clone()));
             tokio::spawn(network::evictions::watch(pki.clone(), handle.clone(), end.clone()));
         }
         let for_disk = metrics.clone();
@@ -208,8 +205,15 @@ impl Daemon {
             listen::announce(grpc_address, http_address, "").map_err(Error::Process)?;
         }
         info!(grpc = %grpc_address, http = %http_address, version = VERSION, "listening");
+        launch.notifier.ready();
+        tokio::spawn(manager::tell(launch.notifier, snapshots, shutdown.soft.clone()));
         let servers = Servers { grpc: grpc_server, http: http_server, state_loop };
-        Ok(Self { grpc_address, http_address, servers, readiness, shutdown, pki, _state: state })
+        Ok(Self { grpc_address, http_address, servers, readiness, shutdown, pki, changing, _state: state })
+    }
+
+    /// What changes when the settings are read again.
+    pub fn changing(&self) -> Changing {
+        self.changing.clone()
     }
 
     /// Who signs and whose certificates are believed, where the ports speak TLS.
@@ -302,10 +306,6 @@ fn options(settings: &Settings) -> core::Options {
         artifacts_per_job: settings.limits.artifacts_per_job,
         ..core::Options::default()
     }
-}
-
-fn owner_limits(settings: &Settings) -> core::OwnerLimits {
-    core::OwnerLimits { bytes: settings.limits.owner_bytes, files: settings.limits.owner_files }
 }
 
 fn welcome(settings: &Settings) -> v1::Welcome {

@@ -2,20 +2,33 @@
 
 use std::{
     io::Write as _,
+    path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use ringtune_coordinator::{
-    arguments::{Arguments, Command, StateArguments},
+    arguments::{
+        Arguments, BackupArguments, Command, ConfigCommand, RestoreArguments, StateArguments, sources,
+    },
     backup::{self, Manifest},
-    daemon,
-    settings::Settings,
+    check,
+    daemon::{self, Daemon},
+    settings::{CHANGE_BY_RELOAD, Settings},
 };
 use ringtune_shared::{
-    config::{ConfigError, load, process_environment},
-    daemon::{lifecycle::Shutdown, logging},
+    config::{self, ConfigError, Loaded, Sources, load, process_environment},
+    daemon::{
+        arguments::CommonArguments,
+        lifecycle::Shutdown,
+        listen::Launch,
+        logging::{self, Logs},
+        notify::Notifier,
+        reload::{Hangups, Reloading},
+    },
+    documents,
 };
 
 const FAILED: u8 = 1;
@@ -23,27 +36,32 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(command) = &arguments.command {
-        return copy(command);
+    match arguments.command {
+        Some(command) => other(&command),
+        None => run(&arguments),
     }
-    let settings = match settings(&arguments) {
-        Ok(settings) => settings,
+}
+
+fn run(arguments: &Arguments) -> ExitCode {
+    let loaded = match loaded(&arguments.common, check::settings) {
+        Ok(loaded) => loaded,
         Err(error) => return fail(USAGE, &error.to_string()),
     };
-    if let Err(error) = logging::start(&settings.log) {
-        return fail(USAGE, &error.to_string());
+    if arguments.common.print_config {
+        return match config::written(&loaded) {
+            Ok(text) => print(text.as_bytes()),
+            Err(error) => fail(FAILED, &error.to_string()),
+        };
     }
+    let logs = match logging::start(&loaded.settings.log) {
+        Ok(logs) => logs,
+        Err(error) => return fail(USAGE, &error.to_string()),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(FAILED, &format!("cannot start: {error}")),
     };
-    let ended = runtime.block_on(async {
-        let shutdown = Shutdown::on_signals().map_err(daemon::Error::Process)?;
-        if arguments.common.lifeline {
-            shutdown.end_with_stdin().map_err(daemon::Error::Process)?;
-        }
-        daemon::run(settings, arguments.common.launch(), shutdown).await
-    });
+    let ended = runtime.block_on(live(&arguments.common, loaded.settings, &logs));
     // A file operation that hangs is not waited for.
     runtime.shutdown_background();
     match ended {
@@ -53,40 +71,97 @@ fn main() -> ExitCode {
     }
 }
 
-fn settings(arguments: &Arguments) -> Result<Settings, ConfigError> {
-    load(arguments.sources(process_environment()?))
+async fn live(flags: &CommonArguments, settings: Settings, logs: &Logs) -> Result<(), daemon::Error> {
+    let shutdown = Shutdown::on_signals().map_err(daemon::Error::Process)?;
+    let hangups = Hangups::listen().map_err(daemon::Error::Process)?;
+    if flags.lifeline {
+        shutdown.end_with_stdin().map_err(daemon::Error::Process)?;
+    }
+    let launch = Launch { notifier: Notifier::of_process(), ..flags.launch() };
+    let again = flags.clone();
+    let reloading = Reloading {
+        running: settings.clone(),
+        read: Arc::new(move || loaded(&again, check::settings).map(|loaded| loaded.settings)),
+        may_change: &CHANGE_BY_RELOAD,
+        notifier: launch.notifier.clone(),
+        reread: launch.reread.clone(),
+    };
+    let daemon = Daemon::start(settings, launch, shutdown).await?;
+    let changing = daemon.changing();
+    tokio::select! {
+        ended = daemon.ended() => ended,
+        () = reloading.follow(hangups, async |settings| changing.apply(settings, logs).await) => Ok(()),
+    }
 }
 
-/// Makes a backup or puts one back.
-fn copy(command: &Command) -> ExitCode {
-    let state_dir = |state: &StateArguments| {
-        let sources = state.sources(process_environment()?);
-        load::<Settings>(sources).map(|settings| settings.storage.state_dir)
-    };
+fn loaded(
+    flags: &CommonArguments,
+    read: fn(Sources) -> Result<Loaded<Settings>, ConfigError>,
+) -> Result<Loaded<Settings>, ConfigError> {
+    read(sources(flags, process_environment()?))
+}
+
+fn other(command: &Command) -> ExitCode {
+    match command {
+        Command::Backup(arguments) => copied(back_up(arguments), "saved in", &arguments.to),
+        Command::Restore(arguments) => copied(restore(arguments), "put back from", &arguments.from),
+        Command::Config(ConfigCommand::Check(flags)) => match loaded(flags, check::settings_and_files) {
+            Ok(loaded) => print(format!("{}\n", loaded.summary()).as_bytes()),
+            Err(error) => fail(USAGE, &error.to_string()),
+        },
+        Command::Man(man) => match documents::man_pages(Arguments::command(), "8", &man.folder) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(error) => fail(FAILED, &format!("{}: {error}", man.folder.display())),
+        },
+        Command::Completions(completions) => {
+            print(&documents::completions(Arguments::command(), completions.shell))
+        }
+    }
+}
+
+/// To stdout. Nobody misses what nobody reads.
+fn print(text: &[u8]) -> ExitCode {
+    match std::io::stdout().write_all(text) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => fail(FAILED, &error.to_string()),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// What was copied, or why it was not, and its exit code.
+type Copied = Result<Manifest, (u8, String)>;
+
+fn state_dir(state: &StateArguments) -> Result<PathBuf, (u8, String)> {
+    let sources = process_environment().map(|environment| state.sources(environment));
+    let settings = sources.and_then(load::<Settings>).map_err(|error| (USAGE, error.to_string()))?;
+    Ok(settings.storage.state_dir)
+}
+
+fn back_up(arguments: &BackupArguments) -> Copied {
+    backup::take(&state_dir(&arguments.state)?, &arguments.to, &mut progress()).map_err(failed)
+}
+
+fn restore(arguments: &RestoreArguments) -> Copied {
+    backup::restore(&arguments.from, &state_dir(&arguments.state)?, &mut progress()).map_err(failed)
+}
+
+fn failed(error: backup::Error) -> (u8, String) {
+    (if error.is_usage() { USAGE } else { FAILED }, error.to_string())
+}
+
+/// Says how far it is, now and then.
+fn progress() -> impl FnMut(u64, u64) {
     let mut said = Instant::now();
-    let mut progress = |contents: u64, bytes: u64| {
+    move |contents, bytes| {
         if said.elapsed() >= Duration::from_secs(2) {
             said = Instant::now();
             say(&format!("{contents} files, {:.1} GB", bytes as f64 / 1e9));
         }
-    };
-    let (done, outcome) = match command {
-        Command::Backup(backup) => match state_dir(&backup.state) {
-            Ok(folder) => {
-                ("saved in", backup::take(&folder, &backup.to, &mut progress).map(|all| (all, &backup.to)))
-            }
-            Err(error) => return fail(USAGE, &error.to_string()),
-        },
-        Command::Restore(restore) => match state_dir(&restore.state) {
-            Ok(folder) => (
-                "put back from",
-                backup::restore(&restore.from, &folder, &mut progress).map(|all| (all, &restore.from)),
-            ),
-            Err(error) => return fail(USAGE, &error.to_string()),
-        },
-    };
-    match outcome {
-        Ok((manifest, folder)) => {
+    }
+}
+
+fn copied(copied: Copied, done: &str, folder: &Path) -> ExitCode {
+    match copied {
+        Ok(manifest) => {
             say(&format!("the jobs and {} {done} {}", amount(&manifest), folder.display()));
             for hash in &manifest.missing {
                 say(&format!(
@@ -95,7 +170,7 @@ fn copy(command: &Command) -> ExitCode {
             }
             ExitCode::SUCCESS
         }
-        Err(error) => fail(if error.is_usage() { USAGE } else { FAILED }, &error.to_string()),
+        Err((code, text)) => fail(code, &text),
     }
 }
 

@@ -7,7 +7,7 @@
 //! [`Claims`]: crate::contents::Claims
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ringtune_shared::ids::ContentHash;
 
@@ -25,7 +25,7 @@ pub struct Quotas(Option<Arc<Limited>>);
 
 struct Limited {
     store: Arc<dyn QuotaStore>,
-    limits: OwnerLimits,
+    limits: RwLock<OwnerLimits>,
     metrics: Metrics,
 }
 
@@ -53,7 +53,14 @@ impl Quotas {
 
     /// Each owner may have so much.
     pub fn new(store: Arc<dyn QuotaStore>, limits: OwnerLimits, metrics: Metrics) -> Self {
-        Self(Some(Arc::new(Limited { store, limits, metrics })))
+        Self(Some(Arc::new(Limited { store, limits: RwLock::new(limits), metrics })))
+    }
+
+    /// Each owner may have so much from now on. Nothing is taken from those who have more.
+    pub fn set_limits(&self, limits: OwnerLimits) {
+        if let Some(limited) = &self.0 {
+            *limited.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
+        }
     }
 
     /// Jobs without an owner are from before anybody was asked who they are: they are nobody's.
@@ -72,7 +79,7 @@ impl Quotas {
     /// The store's.
     pub async fn usage(&self, owner: &str) -> Result<Option<(Usage, OwnerLimits)>, store::Error> {
         let Some(limited) = self.of(owner) else { return Ok(None) };
-        Ok(Some((limited.store.usage(owner).await?, limited.limits)))
+        Ok(Some((limited.store.usage(owner).await?, limited.limits())))
     }
 
     /// Whether an owner may bring a content here, which is not done yet.
@@ -86,7 +93,7 @@ impl Quotas {
             return Ok(());
         }
         let used = limited.store.usage(owner).await?;
-        limited.limits.check(owner, used, more).map_err(|over| limited.refuse("header.size", over))
+        limited.limits().check(owner, used, more).map_err(|over| limited.refuse("header.size", over))
     }
 
     /// Puts a content on the account of an owner who brings it here.
@@ -106,7 +113,7 @@ impl Quotas {
         let Some(limited) = self.of(owner) else { return Ok(()) };
         let used = limited.store.usage(owner).await?;
         let field = "queue.owner";
-        limited.limits.check(owner, used, Usage::default()).map_err(|over| limited.refuse(field, over))?;
+        limited.limits().check(owner, used, Usage::default()).map_err(|over| limited.refuse(field, over))?;
         let contents: BTreeMap<ContentHash, u64> = contents.iter().copied().collect();
         let contents: Vec<Sized> = contents.into_iter().collect();
         for portion in contents.chunks(PORTION) {
@@ -154,17 +161,42 @@ impl Quotas {
 }
 
 impl Limited {
+    fn limits(&self) -> OwnerLimits {
+        *self.limits.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn own(&self, owner: &str, contents: &[Sized], field: &'static str) -> Result<(), Error> {
         // What is theirs already, as mostly, costs no commit. It stays theirs: whoever asks holds it.
         if self.store.more(owner, contents).await? == Usage::default() {
             return Ok(());
         }
-        let owned = self.store.own(owner, contents, self.limits).await?;
+        let owned = self.store.own(owner, contents, self.limits()).await?;
         owned.map_err(|over| self.refuse(field, over))
     }
 
     fn refuse(&self, field: &'static str, over: OverQuota) -> Error {
         self.metrics.over_quota(over.what);
         Error::Over { field, over }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    #[tokio::test]
+    async fn limits_change_for_all_clones() {
+        let limits = OwnerLimits { bytes: 10, files: 1 };
+        let quotas = Quotas::new(Arc::new(MemoryStore::default()), limits, Metrics::new().unwrap());
+        let content = (ContentHash::of(b"a"), 20);
+        assert!(quotas.upload("ada", content).await.is_err());
+        quotas.clone().set_limits(OwnerLimits { bytes: 20, files: 1 });
+        quotas.upload("ada", content).await.unwrap();
+        // What is there stays, and there is no more of it.
+        quotas.set_limits(limits);
+        let (used, now) = quotas.usage("ada").await.unwrap().unwrap();
+        assert_eq!((used.bytes, now), (20, limits));
+        assert!(quotas.make_job("ada", &[]).await.is_err());
     }
 }

@@ -10,6 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::host_names::is_name;
 
+/// What a coordinator that runs takes from settings that it reads again (SIGHUP), by full names.
+pub const CHANGE_BY_RELOAD: [&str; 6] = [
+    "limits.queued_jobs",
+    "limits.workers",
+    "limits.owner_bytes",
+    "limits.owner_files",
+    "limits.calls_per_second",
+    "log.filter",
+];
+
 /// They go over the line in every handshake.
 const MOST_NAMES: usize = 50;
 
@@ -227,6 +237,12 @@ impl Settings {
     /// # Errors
     /// The first setting that cannot be used, by name.
     pub fn validate(&self) -> Result<(), SettingsError> {
+        self.problems().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// All settings that cannot be used, each for itself or beside the others.
+    pub fn problems(&self) -> Vec<SettingsError> {
+        let mut problems = Vec::new();
         let seconds = [
             ("session.heartbeat_seconds", self.session.heartbeat_seconds),
             ("session.timeout_seconds", self.session.timeout_seconds),
@@ -238,11 +254,11 @@ impl Settings {
         ];
         for (key, given) in seconds {
             if !(0.01..=86_400.0).contains(&given) {
-                return Err(SettingsError::number(key, given, "it must be between 0.01 and 86400"));
+                problems.push(SettingsError::number(key, given, "it must be between 0.01 and 86400"));
             }
         }
         if self.session.timeout_seconds < 2.0 * self.session.heartbeat_seconds {
-            return Err(SettingsError::number(
+            problems.push(SettingsError::number(
                 "session.timeout_seconds",
                 self.session.timeout_seconds,
                 "it must be at least twice heartbeat_seconds",
@@ -259,7 +275,7 @@ impl Settings {
         ];
         for (key, given) in counts {
             if !(1..=1_000_000).contains(&given) {
-                return Err(SettingsError::number(key, given, "it must be between 1 and 1000000"));
+                problems.push(SettingsError::number(key, given, "it must be between 1 and 1000000"));
             }
         }
         for (key, given) in [
@@ -268,25 +284,26 @@ impl Settings {
             ("limits.owner_files", self.limits.owner_files),
         ] {
             if given == 0 {
-                return Err(SettingsError::number(key, 0, "it must be at least 1"));
+                problems.push(SettingsError::number(key, 0, "it must be at least 1"));
             }
         }
         let life = self.authority.certificate_seconds;
         if !(10..=31_536_000).contains(&life) {
             let allowed = "it must be between 10 and 31536000";
-            return Err(SettingsError::number("authority.certificate_seconds", life, allowed));
+            problems.push(SettingsError::number("authority.certificate_seconds", life, allowed));
         }
         let names = &self.authority.names;
         if let Some(name) = names.iter().find(|name| !is_name(name)) {
             let allowed = "host names and IP addresses are";
-            return Err(SettingsError::text("authority.names", name, allowed));
+            problems.push(SettingsError::text("authority.names", name, allowed));
         }
         if names.len() > MOST_NAMES {
             let allowed = format!("at most {MOST_NAMES} names are");
-            return Err(SettingsError::number("authority.names", names.len(), &allowed));
+            problems.push(SettingsError::number("authority.names", names.len(), &allowed));
         }
-        check_state_dir(&self.storage.state_dir)?;
-        self.security.check()
+        problems.extend(check_state_dir(&self.storage.state_dir).err());
+        problems.extend(self.security.check().err());
+        problems
     }
 }
 

@@ -4,12 +4,12 @@
 #[path = "../../shared/tests/settings_page/mod.rs"]
 mod page;
 
-use ringtune_coordinator::settings::Settings;
+use ringtune_coordinator::settings::{CHANGE_BY_RELOAD, Settings};
 
 const SOURCES: [&str; 3] =
     ["coordinator/src/settings.rs", "shared/src/daemon/settings.rs", "shared/src/daemon/logging.rs"];
 
 #[test]
 fn the_page_lists_every_setting_of_the_coordinator() {
-    page::check_table("ringtune-coordinator", &SOURCES, Settings::validate);
+    page::check_table("ringtune-coordinator", &SOURCES, &CHANGE_BY_RELOAD, Settings::validate);
 }

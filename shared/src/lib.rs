@@ -9,6 +9,7 @@ mod checkpoint_names;
 pub mod checksum;
 pub mod config;
 pub mod daemon;
+pub mod documents;
 pub mod embedding;
 pub mod files;
 pub mod ids;

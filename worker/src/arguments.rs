@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use ringtune_security::JoinToken;
 use ringtune_shared::{
-    config::{ConfigError, Sources, load, process_environment},
+    config::{ConfigError, Sources, process_environment},
     daemon::arguments::{CommonArguments, given},
+    documents::{CompletionArguments, DocumentArguments},
 };
 
 use crate::{
@@ -14,7 +15,6 @@ use crate::{
     generate::GenerateArguments,
     membership::{TokenText, TokenTextError, token},
     pipeline::PipelineArguments,
-    settings::Settings,
 };
 
 /// Ringtune's worker: one on every machine that is to compute. It dials the coordinator, takes ranks of jobs and
@@ -31,8 +31,12 @@ use crate::{
         ringtune-worker --join TOKEN --coordinator https://10.0.0.1:7070 --listen 0.0.0.0:7080\n  \
         And from then on:\n    \
         ringtune-worker --coordinator https://10.0.0.1:7070 --listen 0.0.0.0:7080\n  \
+        Would it start with these settings?\n    \
+        ringtune-worker config check --config /etc/ringtune/worker.toml\n  \
         Is this machine fit?\n    ringtune-worker doctor --coordinator https://10.0.0.1:7070\n\n\
-        Exit codes: 0 ended as asked, 1 failed, 2 wrong usage or settings."
+        SIGTERM and Ctrl-C end it: its ring goes on without it after a step, within 30 seconds; a second signal ends it at \
+        once. SIGHUP has it read its settings again.\n\n\
+        Exit codes: 0 ended as asked, 1 failed, 2 wrong usage or settings, 3 the engine hangs."
 )]
 pub struct Arguments {
     /// Something else than the daemon
@@ -52,6 +56,24 @@ pub enum Command {
     Pipeline(PipelineArguments),
     /// Say whether this machine is fit to be a worker
     Doctor(DoctorArguments),
+    /// Look at the settings without starting anything
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Write the man pages into a folder
+    #[command(hide = true)]
+    Man(DocumentArguments),
+    /// Print what a shell needs to complete this command line
+    #[command(hide = true)]
+    Completions(CompletionArguments),
+}
+
+/// Of `config`.
+#[derive(Subcommand, Clone, Debug)]
+pub enum ConfigCommand {
+    /// Say whether a worker would start with these settings and flags, or all that is wrong with them
+    #[command(after_help = "Example: ringtune-worker config check --config /etc/ringtune/worker.toml\n\
+        Exit codes: 0 they can be used, 2 they cannot.")]
+    Check(Box<DaemonArguments>),
 }
 
 /// Flags of the daemon. Those that set a setting override every other source.
@@ -90,7 +112,7 @@ pub struct DaemonArguments {
     /// soon as the program runs
     #[arg(long, value_name = "TOKEN", conflicts_with = "join_file")]
     pub join: Option<TokenText>,
-    /// The same with the token in a file; - for stdin
+    /// The same with the token in a file; - for stdin. An empty file has no token
     #[arg(long, value_name = "FILE")]
     pub join_file: Option<PathBuf>,
     /// Which log lines there are, such as info,ringtune_worker=debug [default: info]
@@ -99,9 +121,12 @@ pub struct DaemonArguments {
 }
 
 impl DaemonArguments {
-    /// The settings from all sources.
-    pub fn settings(&self) -> Result<Settings, ConfigError> {
-        load(Sources {
+    /// Where the settings come from.
+    ///
+    /// # Errors
+    /// The environment's.
+    pub fn sources(&self) -> Result<Sources, ConfigError> {
+        Ok(Sources {
             file: self.common.config.clone(),
             environment: process_environment()?,
             overrides: self.overrides(),
@@ -116,13 +141,15 @@ impl DaemonArguments {
         token::hide(self.join.as_ref(), self.join_file.is_some())
     }
 
-    /// The join token, if there is one. Blocks.
+    /// The join token, if there is one. An empty file has none: whoever starts the worker always the same way empties it once
+    /// it has joined. Blocks.
     ///
     /// # Errors
     /// Its file cannot be read, or it is no token of a worker.
     pub fn token(&self) -> Result<Option<JoinToken>, TokenTextError> {
         let Some(file) = &self.join_file else { return Ok(None) };
-        token::read(file, self.common.lifeline)?.parse().map(Some)
+        let text = token::read(file, self.common.lifeline)?;
+        if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
     }
 
     fn overrides(&self) -> Vec<(&'static str, String)> {
@@ -142,9 +169,10 @@ impl DaemonArguments {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
-    use ringtune_shared::daemon::logging::LogFormat;
+    use ringtune_shared::{config::load, daemon::logging::LogFormat};
 
     use super::*;
+    use crate::settings::Settings;
 
     #[test]
     fn the_command_line_is_consistent() {

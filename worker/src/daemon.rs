@@ -6,6 +6,7 @@ use ringtune_security::JoinToken;
 use ringtune_shared::daemon::{
     lifecycle::{DRAIN_LIMIT, Shutdown},
     listen::{self, Launch, ListenError},
+    notify::Notifier,
     settings::{SecuritySettings, SettingsError},
     state_lock::StateLockError,
 };
@@ -34,7 +35,7 @@ use crate::{
 };
 
 /// How long the worker may take to end.
-const END_LIMIT: Duration = Duration::from_secs(30);
+pub const END_LIMIT: Duration = Duration::from_secs(30);
 /// Of that, what its ring may take to go on without a running rank: it takes its step to the end.
 const LEAVE_LIMIT: Duration = Duration::from_secs(20);
 /// And what the rank may then take to upload what it has; the rest is for saying how it ended.
@@ -168,6 +169,10 @@ pub async fn run_with(
     warn_of_the_network(&settings);
     // 2. A place in the cluster, as long as it takes.
     let entering = Entering { settings: &settings, worker: state.worker(), token, brought };
+    let notifier = launch.notifier.clone();
+    let _stopping =
+        AbortOnDropHandle::new(tokio::spawn(tell_of_the_end(notifier.clone(), shutdown.soft.clone())));
+    notifier.status(&format!("gets its place in the cluster of {url}"));
     let membership = tokio::select! {
         entered = membership::enter(entering) => entered?,
         () = shutdown.soft.cancelled() => return Ok(()),
@@ -199,9 +204,12 @@ pub async fn run_with(
         listen::announce(grpc_address, http_address, &state.worker().to_string()).map_err(Error::Announce)?;
     }
     info!(grpc = %grpc_address, http = %http_address, worker = %state.worker(), "listening");
+    // A coordinator that is not there yet is no reason to be started again.
+    notifier.ready();
     // 6. The session, until the end.
     let following = membership.as_ref().map(Membership::following);
-    let _keeping = membership.map(|membership| AbortOnDropHandle::new(tokio::spawn(membership.keep())));
+    let _keeping =
+        membership.map(|membership| AbortOnDropHandle::new(tokio::spawn(membership.keep(launch.reread))));
     let link = LinkOptions {
         url,
         following,
@@ -211,7 +219,14 @@ pub async fn run_with(
         address,
         capabilities: capabilities(&node, &identity, threads),
     };
-    let options = SessionOptions { link, metrics, leave_limit: LEAVE_LIMIT, keep_limit: KEEP_LIMIT };
+    let options = SessionOptions {
+        link,
+        metrics,
+        leave_limit: LEAVE_LIMIT,
+        keep_limit: KEEP_LIMIT,
+        notifier,
+        engine: engine.activity().clone(),
+    };
     let (end, hung) = (shutdown.soft.child_token(), context.hung.clone());
     let session = session::run(options, context, end.clone());
     let ended = tokio::select! {
@@ -236,6 +251,12 @@ pub async fn run_with(
         }
         () = shutdown.hard.cancelled() => Err(Error::Forced),
     }
+}
+
+/// The service manager need not wait for the end to know that it comes.
+async fn tell_of_the_end(notifier: Notifier, end: CancellationToken) {
+    end.cancelled().await;
+    notifier.stopping();
 }
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, Error> {

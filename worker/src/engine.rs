@@ -4,9 +4,10 @@
 use std::path::Path;
 
 pub use ringtune_engine::{
-    DrawPictures, EncodeImages, Engine, EngineError, EngineHandle, EngineIdentity, Gradient, ImageRequest,
-    LoadModel, MOST_CHUNKS, MOST_PICTURES, Microbatch, ModelInfo, ModelOptions, Moments, Pixels, Precision,
-    PredictionType, RgbImage, SamplerKind, TextualInversion, TrainingSize, Wanted, WorkerEngine,
+    Activity, DrawPictures, EncodeImages, Engine, EngineError, EngineHandle, EngineIdentity, Gradient,
+    ImageRequest, LoadModel, MOST_CHUNKS, MOST_PICTURES, Microbatch, ModelInfo, ModelOptions, Moments,
+    Pixels, Precision, PredictionType, RgbImage, SamplerKind, TextualInversion, TrainingSize, Wanted,
+    WorkerEngine,
 };
 #[cfg(test)]
 pub(crate) use ringtune_fake_engine::{FakeEngine, FakeScript};

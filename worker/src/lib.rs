@@ -10,6 +10,7 @@ pub mod base_model;
 mod bounded_folder;
 pub mod callers;
 pub mod capabilities;
+pub mod check;
 pub mod contents;
 pub mod coordinator;
 pub mod daemon;

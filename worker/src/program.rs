@@ -1,19 +1,33 @@
 //! What `ringtune-worker` does with its arguments, up to its exit code, on whatever library it brings.
 
-use std::{io::Write as _, process::ExitCode};
+use std::{io::Write as _, process::ExitCode, sync::Arc};
 
-use ringtune_shared::daemon::{lifecycle::Shutdown, logging};
+use clap::CommandFactory as _;
+use ringtune_security::JoinToken;
+use ringtune_shared::{
+    config::{self, ConfigError, Loaded, Sources},
+    daemon::{
+        lifecycle::Shutdown,
+        listen::Launch,
+        logging::{self, Logs},
+        notify::Notifier,
+        reload::{Hangups, Reloading},
+    },
+    documents,
+};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
-    arguments::{Arguments, Command, DaemonArguments},
+    arguments::{Arguments, Command, ConfigCommand, DaemonArguments},
     capabilities::default_threads,
+    check,
     daemon::{self, Start},
     doctor,
     engine::{Library, Precision, StartEngine},
     generate::{self, GenerateArguments},
     node::Node,
     pipeline,
+    settings::{CHANGE_BY_RELOAD, Settings},
 };
 
 const FAILED: u8 = 1;
@@ -48,38 +62,102 @@ pub fn run(arguments: Arguments, library: Library) -> ExitCode {
             Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
             Err(error) => fail(FAILED, &error.to_string()),
         },
+        Command::Config(ConfigCommand::Check(arguments)) => check_settings(&arguments),
+        Command::Man(man) => match documents::man_pages(Arguments::command(), "8", &man.folder) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(error) => fail(FAILED, &format!("{}: {error}", man.folder.display())),
+        },
+        Command::Completions(completions) => {
+            print(&documents::completions(Arguments::command(), completions.shell))
+        }
     })
 }
 
 /// Runs the daemon to its end.
 pub fn run_daemon(arguments: &DaemonArguments, start: StartEngine) -> ExitCode {
     with_runtime(|runtime| {
-        let settings = match arguments.settings() {
-            Ok(settings) => settings,
+        let loaded = match loaded(arguments, check::settings) {
+            Ok(loaded) => loaded,
             Err(error) => return fail(USAGE, &error.to_string()),
         };
-        if let Err(error) = logging::start(&settings.log) {
-            return fail(USAGE, &error.to_string());
+        if arguments.common.print_config {
+            return match config::written(&loaded) {
+                Ok(text) => print(text.as_bytes()),
+                Err(error) => fail(FAILED, &error.to_string()),
+            };
         }
+        let logs = match logging::start(&loaded.settings.log) {
+            Ok(logs) => logs,
+            Err(error) => return fail(USAGE, &error.to_string()),
+        };
         let token = match arguments.token() {
             Ok(token) => token,
             Err(error) => return fail(USAGE, &error.to_string()),
         };
-        let ended = runtime.block_on(async {
-            let shutdown = Shutdown::on_signals().map_err(daemon::Error::Announce)?;
-            if arguments.common.lifeline {
-                shutdown.end_with_stdin().map_err(daemon::Error::Announce)?;
-            }
-            let start_as = Start { launch: arguments.common.launch(), token };
-            daemon::run(settings, start_as, shutdown, start).await
-        });
-        match ended {
+        match runtime.block_on(live(arguments, loaded.settings, token, &logs, start)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
             Err(error @ daemon::Error::Hung) => fail(HUNG, &error.to_string()),
             Err(error) => fail(FAILED, &error.to_string()),
         }
     })
+}
+
+async fn live(
+    arguments: &DaemonArguments,
+    settings: Settings,
+    token: Option<JoinToken>,
+    logs: &Logs,
+    start: StartEngine,
+) -> Result<(), daemon::Error> {
+    let shutdown = Shutdown::on_signals().map_err(daemon::Error::Announce)?;
+    let hangups = Hangups::listen().map_err(daemon::Error::Announce)?;
+    if arguments.common.lifeline {
+        shutdown.end_with_stdin().map_err(daemon::Error::Announce)?;
+    }
+    let launch = Launch { notifier: Notifier::of_process(), ..arguments.common.launch() };
+    let again = arguments.clone();
+    let reloading = Reloading {
+        running: settings.clone(),
+        read: Arc::new(move || loaded(&again, check::settings).map(|loaded| loaded.settings)),
+        may_change: &CHANGE_BY_RELOAD,
+        notifier: launch.notifier.clone(),
+        reread: launch.reread.clone(),
+    };
+    let apply =
+        async |settings: &Settings| logs.set_filter(&settings.log.filter).map_err(|error| error.to_string());
+    tokio::select! {
+        ended = daemon::run(settings, Start { launch, token }, shutdown, start) => ended,
+        () = reloading.follow(hangups, apply) => Ok(()),
+    }
+}
+
+fn loaded(
+    arguments: &DaemonArguments,
+    read: fn(Sources) -> Result<Loaded<Settings>, ConfigError>,
+) -> Result<Loaded<Settings>, ConfigError> {
+    read(arguments.sources()?)
+}
+
+/// Looks at the settings, and at the token that a worker would be started with.
+fn check_settings(arguments: &DaemonArguments) -> ExitCode {
+    let loaded = loaded(arguments, check::settings_and_files).map_err(|error| error.to_string());
+    let token = arguments.token().map_err(|error| format!("--join-file: {error}"));
+    match (loaded, token) {
+        (Ok(loaded), Ok(_)) => print(format!("{}\n", loaded.summary()).as_bytes()),
+        (loaded, token) => {
+            let problems: Vec<String> = [loaded.err(), token.err()].into_iter().flatten().collect();
+            fail(USAGE, &problems.join("\n"))
+        }
+    }
+}
+
+/// To stdout. Nobody misses what nobody reads.
+fn print(text: &[u8]) -> ExitCode {
+    match std::io::stdout().write_all(text) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => fail(FAILED, &error.to_string()),
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 fn run_generate(runtime: &Runtime, arguments: &GenerateArguments, start: StartEngine) -> ExitCode {

@@ -18,6 +18,9 @@ use crate::{
     coordinator::CoordinatorAddress,
 };
 
+/// What a worker that runs takes from settings that it reads again (SIGHUP), by full names.
+pub const CHANGE_BY_RELOAD: [&str; 1] = ["log.filter"];
+
 /// All sections. Unknown keys are refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -215,24 +218,33 @@ impl ModelCacheSettings {
 
 impl Settings {
     /// Refuses what types alone do not: values out of range, and listening to the world by accident.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used, by name.
     pub fn validate(&self) -> Result<(), SettingsError> {
+        self.problems().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// All settings that cannot be used, each for itself or beside the others.
+    pub fn problems(&self) -> Vec<SettingsError> {
+        let mut problems = Vec::new();
         let timeout = self.ring.peer_timeout_seconds;
         if !(0.1..=86_400.0).contains(&timeout) {
-            return Err(SettingsError::number(
+            problems.push(SettingsError::number(
                 "ring.peer_timeout_seconds",
                 timeout,
                 "it must be between 0.1 and 86400",
             ));
         }
         if !self.ring.interface.is_empty() && !self.ring.advertise_address.is_empty() {
-            return Err(SettingsError::text(
+            problems.push(SettingsError::text(
                 "ring.interface",
                 &self.ring.interface,
                 "ring.advertise_address is given too; give one of them",
             ));
         }
         if self.compute.threads > 4096 {
-            return Err(SettingsError::number(
+            problems.push(SettingsError::number(
                 "compute.threads",
                 self.compute.threads,
                 "it must be at most 4096; 0 means one for each physical core",
@@ -240,7 +252,7 @@ impl Settings {
         }
         let recovery = self.training.recovery_checkpoint_seconds;
         if recovery != 0.0 && !(0.01..=86_400.0).contains(&recovery) {
-            return Err(SettingsError::number(
+            problems.push(SettingsError::number(
                 "training.recovery_checkpoint_seconds",
                 recovery,
                 "it must be 0, or between 0.01 and 86400",
@@ -249,16 +261,17 @@ impl Settings {
         let dir = &self.model_cache.dir;
         if !dir.as_os_str().is_empty() && !dir.is_absolute() {
             let given = dir.display().to_string();
-            return Err(SettingsError::text(
+            problems.push(SettingsError::text(
                 "model_cache.dir",
                 &given,
                 "it must be an absolute path, or empty",
             ));
         }
-        self.access.check()?;
-        check_state_dir(&self.storage.state_dir)?;
-        self.security.check()?;
-        self.protection().map(|_| ())
+        problems.extend(self.access.problems());
+        problems.extend(check_state_dir(&self.storage.state_dir).err());
+        problems.extend(self.security.check().err());
+        problems.extend(self.protection().err());
+        problems
     }
 
     /// Where the coordinator is.

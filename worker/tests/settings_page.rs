@@ -4,7 +4,7 @@
 #[path = "../../shared/tests/settings_page/mod.rs"]
 mod page;
 
-use ringtune_worker::settings::Settings;
+use ringtune_worker::settings::{CHANGE_BY_RELOAD, Settings};
 
 const SOURCES: [&str; 4] = [
     "worker/src/settings.rs",
@@ -15,5 +15,5 @@ const SOURCES: [&str; 4] = [
 
 #[test]
 fn the_page_lists_every_setting_of_the_worker() {
-    page::check_table("ringtune-worker", &SOURCES, Settings::validate);
+    page::check_table("ringtune-worker", &SOURCES, &CHANGE_BY_RELOAD, Settings::validate);
 }

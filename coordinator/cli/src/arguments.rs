@@ -4,7 +4,10 @@ use std::{ffi::OsString, path::PathBuf, str::FromStr};
 
 use clap::{Args, Parser, Subcommand};
 use ringtune_proto::{convert::job_state_from_name, v1::JobState};
-use ringtune_shared::job::Setting;
+use ringtune_shared::{
+    documents::{CompletionArguments, DocumentArguments},
+    job::Setting,
+};
 use uuid::Uuid;
 
 use crate::{
@@ -96,6 +99,14 @@ pub enum Command {
     /// Check whether this machine is fit for a worker, or what a job file would do (runs `ringtune-worker doctor`)
     #[command(disable_help_flag = true)]
     Doctor(PassedOnArguments),
+    /// Print what a shell needs to complete this command line
+    #[command(
+        after_help = "Example: ringtune completions bash > ~/.local/share/bash-completion/completions/ringtune"
+    )]
+    Completions(CompletionArguments),
+    /// Write the man pages into a folder
+    #[command(hide = true)]
+    Man(DocumentArguments),
 }
 
 /// Arguments of `run`.

@@ -124,6 +124,11 @@ impl Access {
         self.0.secured.is_some()
     }
 
+    /// So many calls a second for each caller from now on.
+    pub fn set_calls_per_second(&self, calls: usize) {
+        self.0.calls.set_per_second(calls);
+    }
+
     /// Counts a call that was not made.
     pub fn count(&self, denied: &Denied) {
         self.0.metrics.call_denied(denied.reason.as_str());

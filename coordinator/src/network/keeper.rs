@@ -1,7 +1,9 @@
 //! Renews certificates, for as long as the coordinator runs.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -16,13 +18,14 @@ const SAY_EVERY: Duration = Duration::from_secs(3600);
 /// Between two looks at least.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Renews what is due until `shutdown`.
-pub(crate) async fn keep(pki: Pki, shutdown: CancellationToken) {
+/// Renews what is due until `shutdown`; looks at once when `reread` asks for it.
+pub(crate) async fn keep(pki: Pki, reread: Arc<Notify>, shutdown: CancellationToken) {
     let mut wait = PAUSE;
     let mut said: Option<Instant> = None;
     loop {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
+            () = reread.notified() => {}
             () = shutdown.cancelled() => return,
         }
         wait = match look(&pki).await {

@@ -57,6 +57,25 @@ pub(super) enum Command {
     /// Words of a worker.
     Said(Sender, Input),
     SessionEnded(Sender),
+    /// How many jobs may wait, and how many workers be connected.
+    Limits(usize, usize),
+}
+
+/// Changes the limits of the loop, without keeping it from its end.
+#[derive(Clone)]
+pub struct LoopLimits {
+    commands: mpsc::WeakSender<Arrived>,
+    clock: Clock,
+}
+
+impl LoopLimits {
+    /// How many jobs may wait and how many workers be connected, from now on.
+    pub async fn set(&self, queued_jobs: usize, workers: usize) {
+        let Some(commands) = self.commands.upgrade() else { return };
+        let command = Command::Limits(queued_jobs, workers);
+        // A loop that has ended has no limits.
+        let _ = commands.send(Arrived { at: self.clock.now(), command }).await;
+    }
 }
 
 /// Cheap to clone. Changes go through the loop; reads go to the store or to the newest snapshot, both
@@ -77,6 +96,16 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// Who may change the loop's limits.
+    pub fn limits(&self) -> LoopLimits {
+        LoopLimits { commands: self.commands.downgrade(), clock: self.clock }
+    }
+
+    /// What there is after each commit.
+    pub fn snapshots(&self) -> watch::Receiver<Arc<Cluster>> {
+        self.snapshot.clone()
+    }
+
     /// Queues a job, or finds the one that the same request made before.
     pub async fn create_job(&self, new: NewJob) -> Result<Arc<Job>, Error> {
         if let Some(known) = self.requested(new.request.as_ref()).await? {

@@ -8,6 +8,9 @@
 //! Invariant: nothing is acknowledged or acted upon before it is stored.
 //! Invariant: the loop waits for its own commits and for nothing else; who needs more of the store asks it before or after
 //! (`handle.rs`).
+//! Invariant: the service manager's watchdog hears of a pass of the loop only once its commit went well. A store that hangs
+//! stops it; one that fails stops it too, but ends the loop long before the watchdog would (`STORE_PATIENCE`), so that a full
+//! disk ends in an exit that says why, and never in a kill in the middle of a write.
 
 mod batch;
 mod clock;
@@ -24,8 +27,8 @@ mod watchers;
 
 pub use clock::Clock;
 pub use error::Error;
-pub use handle::{Handle, Out};
-pub use run::{Settings, start};
+pub use handle::{Handle, LoopLimits, Out};
+pub use run::{STORE_PATIENCE, Settings, start};
 pub use timings::RingTimings;
 pub use watch::{News, Watch};
 pub use watch_many::{ManyNews, WatchMany};

@@ -113,7 +113,12 @@ impl Stage {
             false => Quotas::none(),
         };
         let store: Arc<dyn Store> = store;
-        let settings = service::Settings { options: Options::default(), store, metrics: metrics.clone() };
+        let settings = service::Settings {
+            options: Options::default(),
+            store,
+            metrics: metrics.clone(),
+            notifier: Default::default(),
+        };
         let (handle, _) = service::start(settings).await.unwrap();
         let contents = Contents::open(&at("contents"), ContentLimits::default()).unwrap();
         let shutdown = CancellationToken::new();

@@ -8,8 +8,8 @@ mod counted;
 
 use std::fmt::{self, Debug};
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock, Reference};
@@ -55,12 +55,24 @@ impl TooManyCalls {
 
 /// The rates of all callers; clones are one.
 #[derive(Debug, Clone)]
-pub struct CallRates(Arc<Rates<DefaultClock>>);
+pub struct CallRates(Arc<RwLock<Arc<Rates<DefaultClock>>>>);
 
 impl CallRates {
     /// So many calls a second for each caller, from 1 to a million.
     pub fn per_second(calls: usize) -> Self {
-        Self(Arc::new(Rates::new(calls, DefaultClock::default())))
+        Self(Arc::new(RwLock::new(Arc::new(Rates::new(calls, DefaultClock::default())))))
+    }
+
+    /// So many from now on. Every caller begins anew with a whole rate.
+    pub fn set_per_second(&self, calls: usize) {
+        let mut rates = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if rates.given != calls {
+            *rates = Arc::new(Rates::new(calls, DefaultClock::default()));
+        }
+    }
+
+    fn rates(&self) -> Arc<Rates<DefaultClock>> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Waits for the turn of a call. There is no queue of those that wait: they are as many as there are connections, and
@@ -69,7 +81,7 @@ impl CallRates {
     /// # Errors
     /// Its turn would come too late.
     pub async fn turn(&self, whose: &CountedAs) -> Result<(), TooManyCalls> {
-        let turn = self.0.wait(whose);
+        let turn = self.rates().wait(whose);
         let wait = turn.as_ref().map_or(REFUSAL, |wait| *wait);
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
@@ -81,6 +93,7 @@ impl CallRates {
 type Limiter<C> = RateLimiter<CountedAs, HashMapStateStore<CountedAs>, C, StateInformationMiddleware>;
 
 struct Rates<C: Clock> {
+    given: usize,
     per_second: u32,
     interval: Duration,
     /// Its burst is what may come at once and what may wait, so that a call that waits has its turn already.
@@ -98,6 +111,7 @@ impl<C: Clock + Clone> Rates<C> {
         let all = at_least_one(per_second * (BURST + PATIENCE));
         let quota = Quota::per_second(at_least_one(per_second)).allow_burst(all);
         Self {
+            given: calls,
             per_second,
             interval: quota.replenish_interval(),
             limiter: RateLimiter::hashmap_with_clock(quota, clock.clone()).with_middleware(),

@@ -118,3 +118,17 @@ async fn a_call_waits_for_its_turn() {
     }
     assert!(began.elapsed() > Duration::from_secs(1), "{:?}", began.elapsed());
 }
+
+#[test]
+fn another_rate_counts_from_now_on_and_the_same_one_changes_nothing() {
+    let rates = CallRates::per_second(1);
+    let ada = CountedAs::member(Role::Submitter, "ada");
+    let calls = |rates: &CallRates| (0..100).filter(|_| rates.rates().wait(&ada).is_ok()).count();
+    let most = (BURST + PATIENCE) as usize;
+    assert!(calls(&rates) >= most);
+    rates.set_per_second(1);
+    assert!(calls(&rates) < most);
+    // Clones are one.
+    rates.clone().set_per_second(2);
+    assert!(calls(&rates) >= 2 * most);
+}

@@ -5,20 +5,24 @@
 //! anything else in a file or in the environment is refused by name. Environment variables are
 //! `RINGTUNE__SECTION__KEY`, with two underscores; anything else in the environment is not ours.
 
+mod changes;
 mod leaves;
+mod written;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ::config::Config;
+use ::config::{Config, ConfigBuilder, Value, ValueKind, builder::DefaultState};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::de::DeTable;
 
 use crate::suggest;
+pub use changes::{Change, change};
 use leaves::{Leaf, Setting};
+pub use written::{example, value_as_toml, written};
 
 /// What the names of environment variables begin with that are settings of a daemon.
 pub const ENVIRONMENT_PREFIX: &str = "RINGTUNE__";
@@ -115,19 +119,61 @@ pub fn process_environment() -> Result<Vec<(String, String)>, ConfigError> {
     Ok(settings)
 }
 
+/// Settings, and where each of them was set.
+#[derive(Debug, Clone)]
+pub struct Loaded<T> {
+    /// All of them.
+    pub settings: T,
+    /// By full names, the place of each that was given; all others have their defaults.
+    pub places: BTreeMap<String, String>,
+}
+
+impl<T> Loaded<T> {
+    /// In one line: how many settings were given, and where.
+    pub fn summary(&self) -> String {
+        let mut sources: BTreeMap<&str, usize> = BTreeMap::new();
+        for place in self.places.values() {
+            let source = place.rsplit_once(", line ").map_or(place.as_str(), |(file, _)| file);
+            let source = match source {
+                "command line" => "the command line",
+                variable if variable.starts_with("environment variable") => "the environment",
+                file => file,
+            };
+            *sources.entry(source).or_default() += 1;
+        }
+        let given = sources.iter().map(|(source, count)| format!("{count} from {source}"));
+        let given = given.collect::<Vec<_>>().join(", ");
+        match self.places.len() {
+            0 => "no setting is given: all have their defaults".to_owned(),
+            1 => format!("1 setting is given ({given}); all others have their defaults"),
+            count => format!("{count} settings are given ({given}); all others have their defaults"),
+        }
+    }
+}
+
 /// Puts the settings together. Every unknown or wrongly typed setting is named, with its place.
 ///
-/// What a type cannot say (a range, say) is left to the caller.
+/// What a type cannot say (a range, say) is left to the caller, or to [`load_checked`].
 pub fn load<T>(sources: Sources) -> Result<T, ConfigError>
 where
     T: Default + Serialize + DeserializeOwned,
 {
-    // 1. The defaults say what there is.
-    let tree =
-        serde_json::to_value(T::default()).map_err(|error| ConfigError::Defaults(error.to_string()))?;
-    let known = leaves::of_defaults(&tree);
+    load_checked(sources, |_| Vec::new()).map(|loaded| loaded.settings)
+}
 
-    // 2. What was set, and where; all of it is checked before anything is refused.
+/// As [`load`]; `problems` then says what else cannot be used, as full names and texts. All that is wrong is said at once:
+/// what could be read is checked beside what could not.
+pub fn load_checked<T>(
+    sources: Sources,
+    problems: impl Fn(&T) -> Vec<(String, String)>,
+) -> Result<Loaded<T>, ConfigError>
+where
+    T: Default + Serialize + DeserializeOwned,
+{
+    // 1. The defaults say what there is.
+    let known = known::<T>()?;
+
+    // 2. What was set, and where.
     let mut given = Vec::new();
     if let Some(path) = &sources.file {
         given.extend(read_file(path, &known)?);
@@ -139,8 +185,10 @@ where
         leaf: Leaf::Text(value),
     }));
 
-    // 3. Later sources replace earlier ones, setting by setting.
-    let mut problems = Vec::new();
+    // 3. Later sources replace earlier ones, setting by setting. The settings type has a word in each: number widths,
+    // names of choices, addresses.
+    let mut found = Vec::new();
+    let mut places = BTreeMap::new();
     let mut builder = Config::builder();
     for (name, default) in &known {
         let value = leaves::default_value(default);
@@ -152,25 +200,41 @@ where
             None => Err(unknown(&name, &known)),
             Some(default) => leaf.converted_like(default, &place),
         };
-        let set = converted
-            .and_then(|value| builder.clone().set_override(&name, value).map_err(|error| error.to_string()));
-        match set {
-            Ok(with_setting) => builder = with_setting,
-            Err(problem) => problems.push(SettingProblem { place, setting: name, problem }),
+        let next = converted.and_then(|value| {
+            let given = value.clone();
+            let next = builder.clone().set_override(&name, value).map_err(|error| error.to_string())?;
+            built::<T>(&next).map(|_| next).map_err(|error| unreadable(&given, &error, known.get(&name)))
+        });
+        match next {
+            Ok(with_setting) => {
+                builder = with_setting;
+                places.insert(name, place);
+            }
+            Err(problem) => found.push(SettingProblem { place, setting: name, problem }),
         }
     }
-    if !problems.is_empty() {
-        return Err(ConfigError::Invalid(problems));
-    }
 
-    // 4. The settings type has the last word: number widths, names of choices, addresses.
-    builder.build().and_then(Config::try_deserialize).map_err(|error| {
-        ConfigError::Invalid(vec![SettingProblem {
-            place: String::new(),
-            setting: String::new(),
-            problem: error.to_string(),
-        }])
-    })
+    // 4. What a type cannot say.
+    let settings = built::<T>(&builder).map_err(ConfigError::Defaults)?;
+    found.extend(problems(&settings).into_iter().map(|(setting, problem)| {
+        let place = places.get(&setting).cloned().unwrap_or_default();
+        SettingProblem { place, setting, problem }
+    }));
+    if found.is_empty() { Ok(Loaded { settings, places }) } else { Err(ConfigError::Invalid(found)) }
+}
+
+fn known<T: Default + Serialize>() -> Result<BTreeMap<String, serde_json::Value>, ConfigError> {
+    leaves_of(&T::default())
+}
+
+/// Every setting by its full name.
+fn leaves_of<T: Serialize>(settings: &T) -> Result<BTreeMap<String, serde_json::Value>, ConfigError> {
+    let tree = serde_json::to_value(settings).map_err(|error| ConfigError::Defaults(error.to_string()))?;
+    Ok(leaves::of_defaults(&tree))
+}
+
+fn built<T: DeserializeOwned>(builder: &ConfigBuilder<DefaultState>) -> Result<T, String> {
+    builder.build_cloned().and_then(Config::try_deserialize).map_err(|error| error.to_string())
 }
 
 fn read_file(path: &Path, known: &BTreeMap<String, serde_json::Value>) -> Result<Vec<Setting>, ConfigError> {
@@ -192,6 +256,17 @@ fn read_file(path: &Path, known: &BTreeMap<String, serde_json::Value>) -> Result
 fn from_environment((variable, value): (String, String)) -> Option<Setting> {
     let name = variable.strip_prefix(ENVIRONMENT_PREFIX)?.to_lowercase().replace("__", ".");
     Some(Setting { place: format!("environment variable {variable}"), name, leaf: Leaf::Text(value) })
+}
+
+/// A value of the right kind that the settings type does not take.
+fn unreadable(given: &Value, error: &str, default: Option<&serde_json::Value>) -> String {
+    let given = match &given.kind {
+        ValueKind::String(text) => format!("{text:?}"),
+        _ => given.to_string(),
+    };
+    let like =
+        default.filter(|default| !default.is_null()).map(|default| format!("; allowed: such as {default}"));
+    format!("got {given}: {error}{}", like.unwrap_or_default())
 }
 
 fn unknown(name: &str, known: &BTreeMap<String, serde_json::Value>) -> String {

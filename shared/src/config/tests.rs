@@ -128,10 +128,11 @@ fn the_settings_type_has_the_last_word() {
         ("RINGTUNE__GRPC__LISTEN", "nowhere"),
     ] {
         let problems = problems(environment(name, value));
-        assert!(
-            problems[0].problem.contains("listen") || problems[0].problem.contains("retries"),
-            "{problems:?}"
-        );
+        assert_eq!(problems[0].place, format!("environment variable {name}"));
+        let (given, like) = (format!("got {value}"), format!("got {value:?}"));
+        let problem = &problems[0].problem;
+        assert!(problem.contains(&given) || problem.contains(&like), "{problem}");
+        assert!(problem.contains("allowed: such as"), "{problem}");
     }
 }
 
@@ -148,4 +149,36 @@ fn a_broken_file_is_named_with_its_line() {
 fn lists_come_from_the_environment_with_commas() {
     let settings = load::<Settings>(environment("RINGTUNE__GRPC__PEERS", "a, b,")).unwrap();
     assert_eq!(settings.grpc.peers, ["a", "b"]);
+}
+
+#[test]
+fn all_problems_are_said_at_once_and_the_caller_has_a_word() {
+    let (_file, mut sources) = file("[session]\nretries = 300\nheartbeat_seconds = 0.5\n[grpc]\nlistn = 1\n");
+    sources.overrides = vec![("session.insecure", "perhaps".to_owned())];
+    let odd = |settings: &Settings| {
+        vec![(
+            "session.heartbeat_seconds".to_owned(),
+            format!("{} is odd", settings.session.heartbeat_seconds),
+        )]
+    };
+    let Err(ConfigError::Invalid(problems)) = load_checked(sources, odd) else { panic!("accepted") };
+    let found: Vec<&str> = problems.iter().map(|problem| problem.setting.as_str()).collect();
+    let expected = ["session.retries", "grpc.listn", "session.insecure", "session.heartbeat_seconds"];
+    assert_eq!(found, expected);
+    assert!(problems[3].place.ends_with("line 3") && problems[3].problem == "0.5 is odd", "{problems:?}");
+}
+
+#[test]
+fn places_are_known_and_summed_up() {
+    let (kept, mut sources) = file("[session]\nretries = 1\nheartbeat_seconds = 3\n");
+    sources.environment = vec![("RINGTUNE__SESSION__RETRIES".into(), "8".into())];
+    let loaded = load_checked::<Settings>(sources, |_| Vec::new()).unwrap();
+    assert_eq!(loaded.places["session.retries"], "environment variable RINGTUNE__SESSION__RETRIES");
+    let path = kept.path().display();
+    let expected = format!(
+        "2 settings are given (1 from {path}, 1 from the environment); all others have their defaults"
+    );
+    assert_eq!(loaded.summary(), expected);
+    let none = load_checked::<Settings>(Sources::default(), |_| Vec::new()).unwrap();
+    assert_eq!(none.summary(), "no setting is given: all have their defaults");
 }

@@ -28,6 +28,9 @@ pub struct CommonArguments {
     /// How log lines look on stderr [default: auto, which is human on a terminal and json otherwise]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
+    /// Print the settings in effect (TOML), each with where it was set, and end
+    #[arg(long)]
+    pub print_config: bool,
     /// End when stdin ends
     #[arg(long, hide = true)]
     pub lifeline: bool,
@@ -56,7 +59,7 @@ impl CommonArguments {
 
     /// How the daemon is started.
     pub fn launch(&self) -> Launch {
-        Launch { free_ports: self.free_ports, announce: self.announce }
+        Launch { free_ports: self.free_ports, announce: self.announce, ..Launch::default() }
     }
 }
 
@@ -93,7 +96,8 @@ mod tests {
         assert_eq!(common.overrides(), overrides.map(|(name, value)| (name, value.to_owned())));
         assert_eq!(common.config, Some(PathBuf::from("/c.toml")));
         assert!(common.lifeline);
-        assert_eq!(common.launch(), Launch { free_ports: false, announce: true });
+        let launch = common.launch();
+        assert!(launch.announce && !launch.free_ports);
         assert!(CommonArguments::default().overrides().is_empty());
     }
 

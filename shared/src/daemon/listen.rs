@@ -3,18 +3,25 @@
 use std::{
     io::{self, Write as _},
     net::SocketAddr,
+    sync::Arc,
 };
 
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Notify};
 use tracing::info;
 
+use super::notify::Notifier;
+
 /// How a daemon was started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Launch {
     /// Where a port is taken, take a free one.
     pub free_ports: bool,
     /// Tell on stdout where it listens.
     pub announce: bool,
+    /// What started it, and watches over it.
+    pub notifier: Notifier,
+    /// Wakes whoever reads files that others replace, such as certificates.
+    pub reread: Arc<Notify>,
 }
 
 /// A port that could not be bound.

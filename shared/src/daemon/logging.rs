@@ -3,7 +3,7 @@
 use std::io::IsTerminal as _;
 
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::{EnvFilter, util::SubscriberInitExt as _};
+use tracing_subscriber::{EnvFilter, reload::Error as ReloadError, util::SubscriberInitExt as _};
 
 /// `[log]` of both daemons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,6 +63,17 @@ pub enum LoggingError {
     /// Something else in the process has set it up before.
     #[error("logging is set up already")]
     Twice,
+    /// Another filter cannot be put in its place.
+    #[error("log.filter: {0}")]
+    Replace(#[source] ReloadError),
+}
+
+impl LoggingError {
+    /// What was given and what is wrong with it, without the key.
+    pub fn problem(&self) -> String {
+        let text = self.to_string();
+        text.strip_prefix("log.filter: ").map_or(text.clone(), str::to_owned)
+    }
 }
 
 /// The target of lines that are written whatever `log.filter` says: who changed something, and who was not let.
@@ -80,11 +91,34 @@ fn filter(given: &str) -> Result<EnvFilter, LoggingError> {
     Ok(EnvFilter::try_new(format!("{QUIET},{given}")).map_err(wrong)?.add_directive(audit))
 }
 
+/// Whether a filter can be used.
+///
+/// # Errors
+/// It does not parse.
+pub fn check_filter(given: &str) -> Result<(), LoggingError> {
+    filter(given).map(|_| ())
+}
+
+/// Changes which log lines are written while the process runs.
+pub struct Logs {
+    replace: Box<dyn Fn(EnvFilter) -> Result<(), ReloadError> + Send + Sync>,
+}
+
+impl Logs {
+    /// Writes what another filter lets through from now on.
+    ///
+    /// # Errors
+    /// It does not parse.
+    pub fn set_filter(&self, given: &str) -> Result<(), LoggingError> {
+        (self.replace)(filter(given)?).map_err(LoggingError::Replace)
+    }
+}
+
 /// Sets up the process's logs, once.
 ///
 /// # Errors
 /// A filter that does not parse; a second call.
-pub fn start(settings: &LogSettings) -> Result<(), LoggingError> {
+pub fn start(settings: &LogSettings) -> Result<Logs, LoggingError> {
     let filter = filter(&settings.filter)?;
     let terminal = std::io::stderr().is_terminal();
     let human = match settings.format {
@@ -93,16 +127,19 @@ pub fn start(settings: &LogSettings) -> Result<(), LoggingError> {
         LogFormat::Json => false,
     };
     // A line that cannot be written (a full disk) is lost: a complaint about it would go the same way, and panic.
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .log_internal_errors(false);
+    let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).log_internal_errors(false);
     if human {
         // Colours only where they mean something, and never against NO_COLOR.
         let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        lines.with_ansi(colours).finish().try_init().map_err(|_| LoggingError::Twice)
+        let lines = lines.with_ansi(colours).with_env_filter(filter).with_filter_reloading();
+        let handle = lines.reload_handle();
+        lines.finish().try_init().map_err(|_| LoggingError::Twice)?;
+        Ok(Logs { replace: Box::new(move |filter| handle.reload(filter)) })
     } else {
-        lines.json().flatten_event(true).finish().try_init().map_err(|_| LoggingError::Twice)
+        let lines = lines.json().flatten_event(true).with_env_filter(filter).with_filter_reloading();
+        let handle = lines.reload_handle();
+        lines.finish().try_init().map_err(|_| LoggingError::Twice)?;
+        Ok(Logs { replace: Box::new(move |filter| handle.reload(filter)) })
     }
 }
 

@@ -4,5 +4,7 @@ pub mod arguments;
 pub mod lifecycle;
 pub mod listen;
 pub mod logging;
+pub mod notify;
+pub mod reload;
 pub mod settings;
 pub mod state_lock;

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
 
 /// `[grpc]` and `[http]`: a port on which the daemon listens. Each daemon has its own defaults.
@@ -96,6 +97,13 @@ impl SettingsError {
         Self::Value { key, given: format!("{given:?}"), allowed: allowed.to_owned() }
     }
 
+    /// What was given and what is allowed, without the key.
+    pub fn problem(&self) -> String {
+        match self {
+            Self::Value { given, allowed, .. } => format!("{given} is not allowed; {allowed}"),
+        }
+    }
+
     /// `section.key` of the setting.
     pub fn key(&self) -> &'static str {
         match self {
@@ -141,6 +149,26 @@ impl SecuritySettings {
         let exposed = listening.iter().any(|address| !address.ip().is_loopback());
         let wanted = exposed || self.tls == TlsMode::On || self.brings_certificate();
         if wanted && !self.insecure { Protection::Tls } else { Protection::Plain }
+    }
+}
+
+/// What is wrong with a folder that a daemon is to write to: something else is in its place, or this user may not write
+/// there or make it. Blocks.
+pub fn folder_problem(folder: &Path) -> Option<String> {
+    let existing = folder.ancestors().find(|ancestor| ancestor.exists())?;
+    let shown = existing.display();
+    if !existing.is_dir() {
+        return Some(format!("{shown} is no folder"));
+    }
+    match access(existing, Access::WRITE_OK | Access::EXEC_OK) {
+        Ok(()) => None,
+        Err(error) if existing == folder => {
+            Some(format!("this user cannot write there: {}", std::io::Error::from(error)))
+        }
+        Err(error) => Some(format!(
+            "it is not there, and this user cannot make it in {shown}: {}",
+            std::io::Error::from(error)
+        )),
     }
 }
 
@@ -205,6 +233,22 @@ mod tests {
             }),
             "security.certificate"
         );
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_used_is_told_from_one_that_is_yet_to_be_made() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(folder_problem(folder.path()), None);
+        assert_eq!(folder_problem(&folder.path().join("new/state")), None);
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for wrong in [file.clone(), file.join("state")] {
+            let problem = folder_problem(&wrong).unwrap();
+            assert!(problem.ends_with("file is no folder"), "{problem}");
+        }
+        // Nobody writes there, root included.
+        let problem = folder_problem(Path::new("/proc/1/ringtune")).unwrap();
+        assert!(problem.contains("cannot"), "{problem}");
     }
 
     #[test]

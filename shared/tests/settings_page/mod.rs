@@ -4,6 +4,8 @@
 //! A field's first paragraph is a sentence that says what the setting is. The second one, `Allowed: …`, says which values
 //! are allowed; a `bool` needs none. Bounds that it names are tried, through the environment variable that the page names.
 
+mod example;
+
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -27,10 +29,16 @@ struct Field {
 
 /// Compares the table of `daemon` in docs/settings.md with the settings, or writes it.
 ///
-/// `sources`: the files, from the repository's root, in which `Settings` and its sections are declared. `validate`: what
-/// the daemon refuses beyond types.
-pub(crate) fn check_table<S, E>(daemon: &str, sources: &[&str], validate: impl Fn(&S) -> Result<(), E>)
-where
+/// And the same of `deploy/examples/NAME.toml`, which has every setting as a comment.
+///
+/// `sources`: the files, from the repository's root, in which `Settings` and its sections are declared. `by_reload`: which of
+/// them a daemon that runs takes from settings that it reads again. `validate`: what the daemon refuses beyond types.
+pub(crate) fn check_table<S, E>(
+    daemon: &str,
+    sources: &[&str],
+    by_reload: &[&str],
+    validate: impl Fn(&S) -> Result<(), E>,
+) where
     S: Default + Serialize + DeserializeOwned,
 {
     let repository =
@@ -48,14 +56,19 @@ where
         structs.extend(structs_of(&fs::read_to_string(repository.join(source)).expect(source)));
     }
     let defaults = serde_json::to_value(S::default()).expect("the defaults");
-    let mut rows = Vec::new();
+    let (mut rows, mut example, mut keys) = (Vec::new(), example::header(daemon), Vec::new());
     collect(&structs, "Settings", "", &defaults, &mut |key, field, default| {
-        rows.push(row(key, field, default, &accepts));
+        rows.push(row(key, field, default, by_reload, &accepts));
+        example += &example::entry(key, &field.paragraphs, default);
+        keys.push(key.to_owned());
     });
+    if let Some(unknown) = by_reload.iter().find(|key| !keys.contains(&(**key).to_owned())) {
+        panic!("{unknown} is no setting of {daemon}");
+    }
+    example::check::<S>(repository, daemon, &example);
 
     // 2. The page.
-    let header =
-        "| Key | Environment variable | Default | Allowed | Unit | What it is |\n|---|---|---|---|---|---|\n";
+    let header = "| Key | Environment variable | Default | Allowed | Unit | Reload | What it is |\n|---|---|---|---|---|---|---|\n";
     let wanted = format!("{header}{}", rows.concat());
     let page = repository.join("docs/settings.md");
     let (begin, end) = (format!("<!-- {daemon}: begin -->\n"), format!("<!-- {daemon}: end -->"));
@@ -146,7 +159,13 @@ fn collect(
     }
 }
 
-fn row(key: &str, field: &Field, default: &Value, accepts: &dyn Fn(&str, &str) -> bool) -> String {
+fn row(
+    key: &str,
+    field: &Field,
+    default: &Value,
+    by_reload: &[&str],
+    accepts: &dyn Fn(&str, &str) -> bool,
+) -> String {
     let variable = format!("{ENVIRONMENT_PREFIX}{}", key.to_uppercase().replace('.', "__"));
     let [sentence, rest @ ..] = field.paragraphs.as_slice() else { panic!("{key} has no doc comment") };
     assert!(
@@ -154,7 +173,7 @@ fn row(key: &str, field: &Field, default: &Value, accepts: &dyn Fn(&str, &str) -
         "{key}: its doc comment is to begin with one sentence"
     );
     if default.is_object() {
-        return format!("| **`[{key}]`** | | | | | {sentence} |\n");
+        return format!("| **`[{key}]`** | | | | | | {sentence} |\n");
     }
     let allowed = match (rest, default) {
         ([], Value::Bool(_)) => "`true` or `false`",
@@ -167,7 +186,8 @@ fn row(key: &str, field: &Field, default: &Value, accepts: &dyn Fn(&str, &str) -
     try_bounds(key, &variable, allowed, default, accepts);
     let shown = format!("`{default}`{}", in_mebibytes(key, default));
     let unit = if default.is_number() { unit(key) } else { "–" };
-    format!("| `{key}` | `{variable}` | {shown} | {allowed} | {unit} | {sentence} |\n")
+    let reload = if by_reload.contains(&key) { "yes" } else { "–" };
+    format!("| `{key}` | `{variable}` | {shown} | {allowed} | {unit} | {reload} | {sentence} |\n")
 }
 
 /// Tries the bounds of "A to B" and "A or more", and what is just beyond them.

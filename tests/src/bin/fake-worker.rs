@@ -51,6 +51,9 @@ struct EngineArguments {
     /// The gradient that is never done
     #[arg(long, value_name = "N")]
     hang_on_gradient: Option<u64>,
+    /// How long its work may give no sign of progress before the service manager is not told of any
+    #[arg(long, value_name = "MS")]
+    longest_silence: Option<u64>,
     /// The gradient that is not finite
     #[arg(long, value_name = "N")]
     not_finite_on_gradient: Option<u64>,
@@ -91,6 +94,11 @@ fn main() -> ExitCode {
 
 /// Its arithmetic is too little to be shared among threads.
 fn start(_threads: usize) -> Result<EngineHandle, EngineError> {
-    let script = ENGINE.get().map(EngineArguments::script).unwrap_or_default();
-    EngineHandle::start(|| Ok(FakeEngine::new(script)))
+    let arguments = ENGINE.get().cloned().unwrap_or_default();
+    let script = arguments.script();
+    let engine = EngineHandle::start(|| Ok(FakeEngine::new(script)))?;
+    if let Some(silence) = arguments.longest_silence {
+        engine.activity().set_longest_silence(Duration::from_millis(silence));
+    }
+    Ok(engine)
 }

@@ -15,6 +15,7 @@
 //! Whoever needs a part of them (a chunk of the gradient for the ring, a tensor for a checkpoint) sends a closure, to
 //! which the engine lends them in slices, and which takes one chunk in or out. They are never copied whole.
 
+mod activity;
 mod calls;
 mod draw_pictures;
 mod encode_images;
@@ -27,6 +28,7 @@ mod thread;
 mod wanted;
 mod worker_engine;
 
+pub use activity::{Activity, LONGEST_SILENCE};
 pub use draw_pictures::{DrawPictures, ImageRequest, MOST_CHUNKS, MOST_PICTURES, RgbImage};
 pub use encode_images::{EncodeImages, Moments, Pixels};
 pub use engine::{Engine, EngineIdentity};

@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::{EngineError, Wanted, WorkerEngine};
+use crate::{Activity, EngineError, Wanted, WorkerEngine};
 
 /// Works that may wait: the engine does one at a time, and nobody sends far ahead.
 const QUEUED_WORKS: usize = 4;
@@ -21,6 +21,7 @@ type Work = Box<dyn FnOnce(&mut dyn WorkerEngine) + Send>;
 pub struct EngineHandle {
     works: mpsc::Sender<Work>,
     ended: CancellationToken,
+    activity: Activity,
 }
 
 impl EngineHandle {
@@ -35,6 +36,8 @@ impl EngineHandle {
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let ended = CancellationToken::new();
         let guard = ended.clone().drop_guard();
+        let activity = Activity::default();
+        let shown = activity.clone();
         std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || {
@@ -42,7 +45,7 @@ impl EngineHandle {
                 match make() {
                     Ok(engine) => {
                         let _ = ready.send(Ok(()));
-                        serve(engine, receiver);
+                        serve(engine, receiver, &shown);
                     }
                     Err(error) => {
                         let _ = ready.send(Err(error));
@@ -51,7 +54,12 @@ impl EngineHandle {
             })
             .map_err(EngineError::Spawn)?;
         started.recv().map_err(|_| EngineError::Gone)??;
-        Ok(Self { works, ended })
+        Ok(Self { works, ended, activity })
+    }
+
+    /// Whether the thread gives signs of life.
+    pub fn activity(&self) -> &Activity {
+        &self.activity
     }
 
     /// Cancelled when the thread has ended: after the last handle is gone and the last work is done.
@@ -74,9 +82,15 @@ impl EngineHandle {
         W: FnOnce(&mut dyn WorkerEngine, Wanted<'_>) -> Result<T, EngineError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
+        let activity = self.activity.clone();
         let send = self.works.send(Box::new(move |engine| {
             if !reply.is_closed() {
-                let done = guarded(|| work(engine, Wanted::by(&|| !reply.is_closed())));
+                // Whoever asks whether it is still wanted is getting on.
+                let asks = || {
+                    activity.progressed();
+                    !reply.is_closed()
+                };
+                let done = guarded(|| work(engine, Wanted::by(&asks)));
                 let _ = reply.send(done);
             }
         }));
@@ -100,9 +114,11 @@ impl EngineHandle {
     }
 }
 
-fn serve(mut engine: impl WorkerEngine, mut works: mpsc::Receiver<Work>) {
+fn serve(mut engine: impl WorkerEngine, mut works: mpsc::Receiver<Work>, activity: &Activity) {
     while let Some(work) = works.blocking_recv() {
+        activity.progressed();
         work(&mut engine);
+        activity.done();
     }
 }
 

@@ -68,11 +68,9 @@ impl Default for AccessSettings {
 }
 
 impl AccessSettings {
-    /// Refuses entries that would allow nothing, or something else than they seem to.
-    ///
-    /// # Errors
-    /// The first of them.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    /// Entries that would allow nothing, or something else than they seem to: the first of each setting.
+    pub fn problems(&self) -> Vec<SettingsError> {
+        let mut problems = Vec::new();
         let wrong = |entries: &[String], is_right: &dyn Fn(&str) -> bool| {
             entries.iter().find(|entry| *entry != AUTO && !is_right(entry)).cloned()
         };
@@ -84,18 +82,18 @@ impl AccessSettings {
         ] {
             if let Some(given) = wrong(entries, &|entry| plain(Path::new(entry)).is_some()) {
                 let allowed = "an entry is an absolute path without .., / for everything, or auto";
-                return Err(SettingsError::text(key, &given, allowed));
+                problems.push(SettingsError::text(key, &given, allowed));
             }
         }
         if let Some(given) = wrong(&self.hubs, &|entry| entry == ALL || Hub::parse(entry).is_some()) {
             let allowed = "an entry is HOST, HOST:PORT, https://HOST, * for everything, or auto";
-            return Err(SettingsError::text("access.hubs", &given, allowed));
+            problems.push(SettingsError::text("access.hubs", &given, allowed));
         }
         if let Some(given) = wrong(&self.buckets, &|entry| entry == ALL || bucket(entry).is_some()) {
             let allowed = "an entry is s3://BUCKET, s3://BUCKET/PREFIX, * for everything, or auto";
-            return Err(SettingsError::text("access.buckets", &given, allowed));
+            problems.push(SettingsError::text("access.buckets", &given, allowed));
         }
-        Ok(())
+        problems
     }
 
     /// What they allow. `exposed`: the worker listens beyond loopback, so that its jobs may be others' than its own user's.
@@ -143,7 +141,7 @@ mod tests {
     fn error_key(change: impl FnOnce(&mut AccessSettings)) -> &'static str {
         let mut settings = AccessSettings::default();
         change(&mut settings);
-        settings.check().map_or_else(|error| error.key(), |()| "none")
+        settings.problems().first().map_or("none", |error| error.key())
     }
 
     fn list(entries: &[&str]) -> Vec<String> {

@@ -95,7 +95,7 @@ impl DoctorArguments {
                 ("security.insecure", self.insecure.then(|| "true".to_owned())),
             ]),
         })?;
-        settings.access.check()?;
+        settings.access.problems().into_iter().next().map_or(Ok(()), Err)?;
         settings.security.check()?;
         settings.coordinator_address()?;
         Ok(settings)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ringtune_security::{CredentialPaths, Credentials, Trust};
 use ringtune_shared::ids::WorkerId;
-use tokio::time::sleep;
+use tokio::{sync::Notify, time::timeout};
 use tracing::{error, info};
 
 use super::{
@@ -13,13 +13,13 @@ use super::{
 };
 
 /// How often the files are looked at.
-pub(super) const LOOK: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_secs(60);
 
-/// Never ends.
-pub(super) async fn keep(paths: CredentialPaths, trust: Trust, worker: WorkerId, look: Duration) {
+/// Looks at the files every minute, and when `reread` asks for it. Never ends.
+pub(super) async fn keep(paths: CredentialPaths, trust: Trust, worker: WorkerId, reread: &Notify) {
     let mut said = None;
     loop {
-        sleep(look).await;
+        let _ = timeout(LOOK, reread.notified()).await;
         // What is half replaced does not fit together, and is read again the next time.
         let problem = match read(&paths).await {
             Ok(found) => take(&trust, worker, found).err(),
@@ -75,5 +75,32 @@ mod tests {
         cluster.rotate();
         take(&trust, ours.id, next.clone().with_roots(cluster.roots())).unwrap();
         assert_eq!(trust.roots(), cluster.roots());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_files_are_looked_at_when_somebody_asks_for_it() {
+        let cluster = Cluster::new();
+        let ours = cluster.worker();
+        let folder = tempfile::tempdir().unwrap();
+        // A folder of our own has the same texts: the key stands beside the chain.
+        let own = folder.path().join("own");
+        let path = |name: &str| own.join(name);
+        let paths =
+            CredentialPaths { chain: path("identity.pem"), key: path("identity.pem"), ca: path("trust.pem") };
+        let trust = Trust::of(ours.credentials.clone()).unwrap();
+        let (next, reread) = (cluster.certify(ours.id), Notify::new());
+        next.store(&own).unwrap();
+        let began = tokio::time::Instant::now();
+        let changed = async {
+            while trust.credentials().unwrap().serial() != next.serial() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        reread.notify_one();
+        tokio::select! {
+            () = keep(paths, trust.clone(), ours.id, &reread) => {}
+            () = changed => {}
+        }
+        assert!(began.elapsed() < LOOK, "{:?}", began.elapsed());
     }
 }

@@ -48,7 +48,7 @@ pub async fn brought_worker(settings: &Settings) -> Result<Option<(Credentials, 
 }
 
 /// Whose certificate from elsewhere it is, if a worker can use it now.
-pub(super) fn worker_of(credentials: &Credentials) -> Result<WorkerId, String> {
+pub(crate) fn worker_of(credentials: &Credentials) -> Result<WorkerId, String> {
     let identity = credentials.identity().map_err(|error| {
         format!("{error}. A worker's certificate has the URI SAN ringtune://CLUSTER/worker/ID with the cluster's and the worker's UUIDs")
     })?;

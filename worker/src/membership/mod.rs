@@ -17,6 +17,7 @@ use ringtune_security::{CredentialPaths, Trust};
 use ringtune_shared::ids::WorkerId;
 use tokio::sync::Notify;
 
+pub(crate) use enter::worker_of;
 pub use enter::{Entering, brought_worker, enter};
 pub use error::{MembershipError, TokenTextError};
 pub use following::{FollowError, Following};
@@ -61,15 +62,16 @@ impl Membership {
         }
     }
 
-    /// Renews the certificate in time, or follows the files that it comes from. Never ends.
-    pub async fn keep(self) {
+    /// Renews the certificate in time, or follows the files that it comes from, and looks at them at once when `reread`
+    /// asks for it. Never ends.
+    pub async fn keep(self, reread: Arc<Notify>) {
         match self.source {
             Source::Joined { folder, url } => {
                 let Self { trust, worker, roots_changed, got_at, .. } = self;
                 let renewal = renewal::Renewal { trust, worker, folder, url, roots_changed };
                 renewal::keep(renewal, got_at).await;
             }
-            Source::Brought(paths) => brought::keep(paths, self.trust, self.worker, brought::LOOK).await,
+            Source::Brought(paths) => brought::keep(paths, self.trust, self.worker, &reread).await,
         }
     }
 }

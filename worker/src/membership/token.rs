@@ -128,6 +128,11 @@ fn bounded(file: impl Read) -> io::Result<String> {
 }
 
 impl TokenText {
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.0.trim().is_empty()
+    }
+
     /// The token of a worker.
     ///
     /// # Errors

@@ -1,4 +1,7 @@
 //! When a computation that does not end is taken for one that never will.
+//!
+//! The service manager's watchdog is the last resort behind it, for what nobody times: it waits for [`SAY`] longer than the
+//! limit that is found here, so that a worker that can still say why it ends does.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -6,6 +9,8 @@ use std::{collections::VecDeque, time::Duration};
 const TIMES_THE_USUAL: u32 = 20;
 /// And nothing shorter is.
 const AT_LEAST: Duration = Duration::from_secs(60);
+/// A worker that hangs says so to its coordinator and ends within this time.
+const SAY: Duration = Duration::from_secs(60);
 /// What is usual follows from so many at most, the newest.
 const MOST_KNOWN: usize = 101;
 /// And from so many at least: the first of a job packs weights and asks for memory.
@@ -24,6 +29,11 @@ impl Durations {
             self.newest.pop_front();
         }
         self.newest.push_back(duration);
+    }
+
+    /// How long the next one may be silent before others than its rank take it for dead.
+    pub(crate) fn patience(&self) -> Duration {
+        self.limit().map_or(Duration::ZERO, |limit| limit + SAY)
     }
 
     /// After what time the next one hangs. None: it is not known how long one takes.

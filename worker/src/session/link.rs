@@ -65,8 +65,8 @@ pub(super) enum LinkEvent {
     Up { up: mpsc::Sender<v1::SessionRequest>, heartbeat: Duration, re_forms: bool, timings: bool },
     /// The coordinator said something.
     Message(Box<v1::SessionResponse>),
-    /// The connection is gone.
-    Down,
+    /// The connection is gone, or there is none; and why.
+    Down(String),
 }
 
 /// Why a session ended, and when to try again.
@@ -94,7 +94,8 @@ pub(super) async fn keep(
             ended = one_session(&options, &held, &events) => ended,
             () = end.cancelled() => return,
         };
-        if events.send(LinkEvent::Down).await.is_err() || last.is_cancelled() {
+        let (Ended::Broken(why) | Ended::Refused(why) | Ended::Disowned(why)) = &ended;
+        if events.send(LinkEvent::Down(why.clone())).await.is_err() || last.is_cancelled() {
             return;
         }
         if started.elapsed() >= GOOD_SESSION {

@@ -4,6 +4,7 @@
 mod link;
 mod orders;
 mod service;
+mod standing;
 pub mod state;
 pub mod types;
 mod wire;

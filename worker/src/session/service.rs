@@ -7,7 +7,7 @@ use std::{
 };
 
 use ringtune_proto::v1;
-use ringtune_shared::ids::JobId;
+use ringtune_shared::{daemon::notify::Notifier, ids::JobId};
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout},
@@ -18,16 +18,19 @@ use tracing::{debug, error, warn};
 use super::{
     link::{self, LinkEvent, LinkOptions},
     orders::{EndOrder, RankControl, RankOrders},
+    standing::Standing,
     state::{Effect, Event, Message, Session},
     types::{Assignment, RankEvent, RankKey},
     wire::{self, Heard},
 };
-use crate::http::Metrics;
+use crate::{engine::Activity, http::Metrics};
 
 /// Events of ranks on their way to the loop.
 const QUEUED_EVENTS: usize = 256;
 /// Messages that wait for a coordinator that does not read; then the session is given up.
 const MOST_WAITING: usize = 500_000;
+/// How often the service manager hears of the worker.
+const TELL: Duration = Duration::from_secs(1);
 /// How long the last words may take on their way out.
 const GOODBYE: Duration = Duration::from_secs(1);
 
@@ -48,6 +51,10 @@ pub struct SessionOptions {
     pub leave_limit: Duration,
     /// And after that, how long the rank may keep what it has.
     pub keep_limit: Duration,
+    /// Who watches over the worker.
+    pub notifier: Notifier,
+    /// Whether the engine gives signs of life.
+    pub engine: Activity,
 }
 
 /// Keeps the session with the coordinator, and the ranks that it hands out, until `end`; then leaves the ring in peace
@@ -72,7 +79,11 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
         outbox: VecDeque::new(),
         timings: None,
         metrics: options.metrics,
+        standing: Standing::default(),
     };
+    let (notifier, engine) = (options.notifier, options.engine);
+    let mut telling = interval(notifier.pace().map_or(TELL, |pace| pace.min(TELL)));
+    telling.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut draining = false;
     let (mut leave_until, mut keep_until) = (None, None);
     loop {
@@ -81,7 +92,14 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
         }
         tokio::select! {
             Some(event) = link_events.recv() => this.link_event(event),
-            Some((key, event)) = rank_events.recv() => this.apply(Event::Rank(key, event)),
+            Some((key, event)) = rank_events.recv() => this.rank_event(key, event),
+            _ = telling.tick() => {
+                notifier.status(&this.status(draining));
+                // This loop runs, and the engine gets on: only both together are progress.
+                if engine.is_alive() {
+                    notifier.progressed();
+                }
+            }
             () = tick(&mut this.heartbeat) => this.beat(),
             permit = ready_to_send(this.up.as_ref()), if this.has_to_send() => this.send_next(permit),
             () = end.cancelled(), if !draining => {
@@ -105,7 +123,7 @@ pub async fn run(options: SessionOptions, launcher: impl RankLauncher, end: Canc
     this.up = None;
     let _ = timeout(GOODBYE, async {
         while let Some(event) = link_events.recv().await {
-            if matches!(event, LinkEvent::Down) {
+            if matches!(event, LinkEvent::Down(_)) {
                 break;
             }
         }
@@ -127,6 +145,7 @@ struct Loop<L> {
     /// Goes out after all of that, if nothing newer has taken its place.
     timings: Option<v1::SessionRequest>,
     metrics: Arc<Metrics>,
+    standing: Standing,
 }
 
 impl<L: RankLauncher> Loop<L> {
@@ -137,6 +156,7 @@ impl<L: RankLauncher> Loop<L> {
                 beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 self.heartbeat = Some(beats);
                 self.up = Some(up);
+                self.standing.away = None;
                 self.clear_outbox();
                 self.metrics.session_up.set(1);
                 self.metrics.sessions.inc();
@@ -151,7 +171,10 @@ impl<L: RankLauncher> Loop<L> {
                 }
                 Err(error) => error!(%error, "a message that makes no sense"),
             },
-            LinkEvent::Down => self.disconnected(),
+            LinkEvent::Down(reason) => {
+                self.standing.away = Some(reason);
+                self.disconnected();
+            }
         }
     }
 
@@ -162,6 +185,16 @@ impl<L: RankLauncher> Loop<L> {
     fn clear_outbox(&mut self) {
         self.outbox.clear();
         self.timings = None;
+    }
+
+    fn rank_event(&mut self, key: RankKey, event: RankEvent) {
+        self.standing.heard(key.job, &event);
+        self.apply(Event::Rank(key, event));
+    }
+
+    fn status(&self, draining: bool) -> String {
+        let running = self.session.running().map(|key| (key.job, self.session.place()));
+        self.standing.line(running, self.up.is_some(), draining)
     }
 
     fn send_next(&mut self, permit: Option<mpsc::OwnedPermit<v1::SessionRequest>>) {
@@ -195,6 +228,7 @@ impl<L: RankLauncher> Loop<L> {
                 Effect::Send(message) => self.outbox.push_back(wire::request(&message)),
                 Effect::Start(assignment) => {
                     let key = assignment.key();
+                    self.standing.begins(key.job, assignment.spec.total_steps());
                     let control = self.launcher.launch(*assignment, self.rank_sender.clone());
                     self.controls.insert(key.job, control);
                 }

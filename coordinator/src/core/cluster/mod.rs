@@ -273,6 +273,13 @@ impl Cluster {
         self.queue.oldest_fitting(&self.pool)
     }
 
+    /// How many jobs may wait and how many workers be connected, from now on. Nothing that is there ends for it.
+    pub fn set_limits(&mut self, queued_jobs: usize, workers: usize) {
+        let options = Arc::make_mut(&mut self.options);
+        options.queued_jobs = queued_jobs;
+        options.workers = workers;
+    }
+
     /// An ended job is deleted: the name of its request may be used again.
     pub fn forget_request(&mut self, job: &Job) {
         if let Some(request) = &job.request {

@@ -27,8 +27,12 @@ impl Place {
         let folder = tempfile::tempdir().unwrap();
         let contents = Contents::open(folder.path(), Limits::default()).unwrap();
         let (store, metrics) = (Arc::new(MemoryStore::default()), Metrics::new().unwrap());
-        let settings =
-            service::Settings { options: Options::default(), store: store.clone(), metrics: metrics.clone() };
+        let settings = service::Settings {
+            options: Options::default(),
+            store: store.clone(),
+            metrics: metrics.clone(),
+            notifier: Default::default(),
+        };
         let (handle, _) = service::start(settings).await.unwrap();
         let quotas = Quotas::new(store, OwnerLimits { bytes: 0, files: 1000 }, metrics);
         let references = Arc::new(References::new(handle, contents.clone(), quotas));

@@ -64,6 +64,7 @@ impl Loop {
                     let _ = reply.send(stored.map(|_| ()));
                 }));
             }
+            Command::Limits(queued_jobs, workers) => batch.next.set_limits(queued_jobs, workers),
             Command::Deleted(state) => {
                 if let Some(count) = self.ended.get_mut(&state) {
                     *count = count.saturating_sub(1);

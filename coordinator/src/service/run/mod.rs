@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use ringtune_shared::daemon::notify::Notifier;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -33,7 +34,7 @@ const BATCH: usize = 4096;
 const WAITING: usize = 8192;
 /// How long the store may fail without a break. Then the loop ends, rather than be there and do nothing: training
 /// goes on without it, and a restart finds everything that was stored.
-const STORE_PATIENCE: Duration = Duration::from_secs(20);
+pub const STORE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the loop starts from.
 pub struct Settings {
@@ -43,6 +44,8 @@ pub struct Settings {
     pub store: Arc<dyn Store>,
     /// What is counted.
     pub metrics: Metrics,
+    /// Who watches over the loop.
+    pub notifier: Notifier,
 }
 
 /// Reads the state back and starts the loop; it ends when the last handle is gone, or when the store does not
@@ -51,7 +54,7 @@ pub struct Settings {
 /// # Errors
 /// The store's.
 pub async fn start(settings: Settings) -> Result<(Handle, JoinHandle<()>), store::Error> {
-    let Settings { options, store, metrics } = settings;
+    let Settings { options, store, metrics, notifier } = settings;
     let clock = Clock::start();
     let recovered = store.recover().await?;
     if !recovered.jobs.is_empty() {
@@ -77,6 +80,7 @@ pub async fn start(settings: Settings) -> Result<(Handle, JoinHandle<()>), store
         clock,
         pace,
         failing_since: None,
+        notifier,
         _purge: over.drop_guard(),
     };
     let sessions = Arc::new(AtomicU64::new(1));
@@ -100,6 +104,7 @@ struct Loop {
     pace: Pace,
     /// Since when nothing could be stored.
     failing_since: Option<Instant>,
+    notifier: Notifier,
     /// Ends the removal of deleted jobs with the loop.
     _purge: DropGuard,
 }
@@ -140,6 +145,9 @@ impl Loop {
             let placed = batch.next.place(time);
             batch.add(placed);
             self.commit(batch, ticks).await;
+            if self.failing_since.is_none() {
+                self.notifier.progressed();
+            }
             if self.failing_since.is_some_and(|since| since.elapsed() > STORE_PATIENCE) {
                 error!("nothing could be stored for {} s: ending", STORE_PATIENCE.as_secs());
                 return;

@@ -1,6 +1,7 @@
 //! The loop against a store that fails or stalls. Time stands still but for what waits for it.
 
 use std::collections::BTreeMap;
+use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
@@ -124,9 +125,14 @@ async fn started() -> (Arc<Slow>, Handle, JoinHandle<()>) {
 }
 
 async fn started_with(metrics: Metrics) -> (Arc<Slow>, Handle, JoinHandle<()>) {
+    watched(metrics, Notifier::default()).await
+}
+
+async fn watched(metrics: Metrics, notifier: Notifier) -> (Arc<Slow>, Handle, JoinHandle<()>) {
     let store = Arc::new(Slow::default());
     let options = Options::default();
-    let (handle, service) = start(Settings { options, store: store.clone(), metrics }).await.unwrap();
+    let (handle, service) =
+        start(Settings { options, store: store.clone(), metrics, notifier }).await.unwrap();
     (store, handle, service)
 }
 
@@ -320,4 +326,59 @@ async fn a_waiting_job_says_what_it_waits_for_now_and_no_row_is_written_for_it()
     let second = handle.create_job(new_job(None)).await.unwrap();
     assert_eq!(store.commits.load(Ordering::Relaxed), commits + 2);
     assert_eq!(handle.job(second.id).await.unwrap().reason, "waiting for workers: 0 free, 1 needed");
+}
+
+/// Signs of progress that have come since the last look.
+fn signs(manager: &UnixDatagram) -> usize {
+    let mut buffer = [0u8; 256];
+    std::iter::from_fn(|| manager.recv(&mut buffer).ok()).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_is_stuck_gives_no_sign_of_progress_and_a_busy_one_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_nonblocking(true).unwrap();
+    // Every pass of the loop is told.
+    let notifier = Notifier::to(&path, Some(Duration::ZERO));
+    let (store, handle, _service) = watched(Metrics::new().unwrap(), notifier).await;
+    let second = || tokio::time::sleep(Duration::from_secs(1));
+    second().await;
+    assert!(signs(&manager) >= 3, "an idle loop ticks");
+    // Each commit takes a while, one after the other.
+    for _ in 0..5 {
+        store.next_commit.store(5_000, Ordering::Relaxed);
+        handle.create_job(new_job(None)).await.unwrap();
+        second().await;
+        assert!(signs(&manager) >= 1, "slow, and alive");
+    }
+    // One that does not return.
+    store.next_commit.store(3_600_000, Ordering::Relaxed);
+    let hanging = tokio::spawn({
+        let handle = handle.clone();
+        async move { handle.create_job(new_job(None)).await }
+    });
+    second().await;
+    signs(&manager);
+    tokio::time::sleep(Duration::from_secs(3000)).await;
+    assert_eq!(signs(&manager), 0, "a commit hangs");
+    hanging.await.unwrap().unwrap();
+    second().await;
+    assert!(signs(&manager) >= 1, "it goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_change_while_the_loop_runs_and_keep_it_from_no_end() {
+    let (_store, handle, service) = started().await;
+    let limits = handle.limits();
+    limits.set(1, 2000).await;
+    handle.create_job(new_job(None)).await.unwrap();
+    let refused = handle.create_job(new_job(None)).await.unwrap_err();
+    assert!(matches!(refused, Error::Refused(Refusal::QueueFull { limit: 1 })), "{refused}");
+    limits.set(2, 2000).await;
+    handle.create_job(new_job(None)).await.unwrap();
+    drop(handle);
+    service.await.unwrap();
+    limits.set(3, 2000).await;
 }

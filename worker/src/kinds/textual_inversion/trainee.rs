@@ -131,6 +131,7 @@ impl Inverter {
     /// One that takes far longer than the others will never come.
     async fn gradient(&mut self, inputs: Microbatch) -> Result<Gradient, Error> {
         let started = Instant::now();
+        self.engine.activity().allow_silence(self.durations.patience());
         let computing = self.engine.gradient(inputs);
         let gradient = match self.durations.limit() {
             None => computing.await,

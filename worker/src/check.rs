@@ -1,0 +1,97 @@
+//! The settings and the files that they name, looked at without starting anything.
+
+use std::path::Path;
+
+use ringtune_security::Credentials;
+use ringtune_shared::{
+    config::{ConfigError, Loaded, Sources, load_checked},
+    daemon::{logging, settings::folder_problem},
+};
+
+use crate::{membership::worker_of, settings::Settings};
+
+/// The settings, each with its place; all that cannot be used are named.
+///
+/// # Errors
+/// See [`ConfigError`].
+pub fn settings(sources: Sources) -> Result<Loaded<Settings>, ConfigError> {
+    load_checked(sources, |settings: &Settings| of_values(settings))
+}
+
+/// As [`settings`], and what can be seen of folders and certificates. Blocks.
+///
+/// # Errors
+/// See [`ConfigError`].
+pub fn settings_and_files(sources: Sources) -> Result<Loaded<Settings>, ConfigError> {
+    load_checked(sources, |settings: &Settings| {
+        let mut problems = of_values(settings);
+        problems.extend(of_files(settings));
+        problems
+    })
+}
+
+fn of_values(settings: &Settings) -> Vec<(String, String)> {
+    let mut problems: Vec<(String, String)> =
+        settings.problems().iter().map(|error| (error.key().to_owned(), error.problem())).collect();
+    if let Err(error) = logging::check_filter(&settings.log.filter) {
+        problems.push(("log.filter".to_owned(), error.problem()));
+    }
+    problems
+}
+
+fn of_files(settings: &Settings) -> Vec<(String, String)> {
+    let mut problems = Vec::new();
+    let mut folder = |key: &str, folder: &Path| {
+        if let Some(problem) = folder_problem(folder).filter(|_| !folder.as_os_str().is_empty()) {
+            problems.push((key.to_owned(), format!("{}: {problem}", folder.display())));
+        }
+    };
+    folder("storage.state_dir", &settings.storage.state_dir);
+    folder("model_cache.dir", &settings.model_cache.dir);
+    if let Some(paths) = settings.brought_credentials().filter(|_| settings.security.check().is_ok()) {
+        let read = Credentials::read(&paths).map_err(|error| error.to_string());
+        if let Err(problem) = read.and_then(|credentials| worker_of(&credentials)) {
+            problems.push(("security.certificate".to_owned(), problem));
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_wrong_is_said_at_once_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("w.toml");
+        let text = "\
+            [coordinator]\nurl = 'ftp://h'\n\
+            [ring]\npeer_timeout_seconds = 0\nintreface = 'eth0'\n\
+            [access]\nmodel_roots = ['relative']\ndata_roots = ['../x']\n\
+            [model_cache]\ndir = '/dev/null/models'\n\
+            [compute]\nthreads = -1\n\
+            [security]\ncertificate = '/none.pem'\nkey = '/none.key'\nca = '/none.ca'\n";
+        std::fs::write(&file, text).unwrap();
+        let state = folder.path().to_string_lossy().into_owned();
+        let sources =
+            Sources { file: Some(file), overrides: vec![("storage.state_dir", state)], ..Sources::default() };
+        let Err(ConfigError::Invalid(problems)) = settings_and_files(sources) else { panic!("accepted") };
+        let mut found: Vec<&str> = problems.iter().map(|problem| problem.setting.as_str()).collect();
+        found.sort_unstable();
+        let expected = [
+            "access.data_roots",
+            "access.model_roots",
+            "compute.threads",
+            "coordinator.url",
+            "model_cache.dir",
+            "ring.intreface",
+            "ring.peer_timeout_seconds",
+            "security.certificate",
+        ];
+        assert_eq!(found, expected);
+        assert!(problems.iter().all(|problem| problem.place.contains("w.toml, line ")), "{problems:?}");
+        let unknown = problems.iter().find(|problem| problem.setting == "ring.intreface").unwrap();
+        assert!(unknown.problem.contains("did you mean \"ring.interface\"?"), "{unknown}");
+    }
+}
