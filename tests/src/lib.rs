@@ -19,6 +19,8 @@ pub mod reference;
 pub mod released;
 pub mod sandbox;
 pub mod swarm;
+pub mod tools;
+pub mod unit_file;
 pub mod visitor;
 pub mod wait;
 

@@ -13,14 +13,8 @@ use ringtune_coordinator::access::table::{self, Who};
 
 const PACKAGE: &str = "ringtune.v1";
 /// What clients call comes first.
-const SERVICES: [&str; 6] = [
-    "JobService",
-    "ArtifactService",
-    "ClusterService",
-    "AccessService",
-    "WorkerService",
-    "RingService",
-];
+const SERVICES: [&str; 6] =
+    ["JobService", "ArtifactService", "ClusterService", "AccessService", "WorkerService", "RingService"];
 const HEAD: &str = "\
 # RPC reference
 
@@ -123,6 +117,7 @@ fn of_whom(who: Who, own: bool) -> String {
         Who::Everybody => "everybody".to_owned(),
         Who::Known => "whoever has a certificate or a token".to_owned(),
         Who::Certified => "whoever has a certificate".to_owned(),
+        Who::AsCalls => "as the calls".to_owned(),
         Who::Roles(roles) => roles.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     };
     if own { format!("{roles}; own") } else { roles }

@@ -115,7 +115,7 @@ fn configuration(observer: &Observer, cluster: &Cluster<'_>) -> String {
 
 #[tokio::test]
 async fn every_panel_of_the_dashboard_shows_something_of_a_running_job() -> Result<()> {
-    if !tools::are_here().await? {
+    if !tools::are_here()? {
         return Ok(());
     }
     let sandbox = Sandbox::new()?;

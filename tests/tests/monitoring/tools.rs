@@ -2,10 +2,11 @@
 
 use std::{fs::File, net::Ipv4Addr, path::Path, process::Stdio};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use ringtune_tests::{
     Visitor,
     process::{Finished, finish, finish_child},
+    tools,
     wait::{SOON, until},
 };
 use tokio::{
@@ -14,23 +15,9 @@ use tokio::{
     process::{Child, Command},
 };
 
-/// Set where a missing tool is a failure.
-const REQUIRED: &str = "RINGTUNE_REQUIRE_TOOLS";
-
 /// Whether both are there. If not, a test that needs them says that it does nothing.
-pub(crate) async fn are_here() -> Result<bool> {
-    for tool in ["promtool", "prometheus"] {
-        let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        if found.await.is_ok_and(|status| status.success()) {
-            continue;
-        }
-        if std::env::var_os(REQUIRED).is_some_and(|value| value == "1") {
-            bail!("{tool} is missing: install Debian's package prometheus");
-        }
-        eprintln!("SKIPPED: {tool} is missing (Debian: apt install prometheus)");
-        return Ok(false);
-    }
-    Ok(true)
+pub(crate) fn are_here() -> Result<bool> {
+    tools::has(&["promtool", "prometheus"], "prometheus")
 }
 
 /// `promtool` in a folder.

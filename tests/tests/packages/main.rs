@@ -91,7 +91,8 @@ impl Nodes {
         // 2. The workers, with a token each.
         for (root, node) in [(b, 2), (c, 3)] {
             root.install(&packages(&made(), &["ringtune-worker", "ringtune-libtorch"])?).await?;
-            let token = a.run(&["ringtune", "token", "create", "--role", "worker", "--coordinator", &url]).await?;
+            let token =
+                a.run(&["ringtune", "token", "create", "--role", "worker", "--coordinator", &url]).await?;
             root.write("/etc/ringtune/join-token", &token.expect_code(0)?.stdout)?;
             // One thread, as `run` gives to each of two on two processors: the bits depend on it.
             let settings = format!(
@@ -118,9 +119,9 @@ impl Nodes {
             let listed = self.ringtune(&["workers", "--output", "json"]).await?;
             Ok((listed.matches("IDLE").count() == 2).then_some(()))
         };
-        until("both workers join", LONG, idle).await.with_context(|| {
-            self.services.iter().map(Service::log).collect::<Vec<_>>().join("\n--\n")
-        })
+        until("both workers join", LONG, idle)
+            .await
+            .with_context(|| self.services.iter().map(Service::log).collect::<Vec<_>>().join("\n--\n"))
     }
 
     /// Submits the demo's job.
@@ -212,7 +213,9 @@ async fn a_package_that_goes_leaves_what_is_not_its_own() -> Result<()> {
     root.install(&packages(&made(), &["ringtune-coordinator"])?).await?;
     Service::start(&root, COORDINATOR).await?.stop().await?;
     root.apt(&[&["purge", "--yes"], &all[..]].concat()).await?.expect_code(0)?;
-    ensure!(!root.path("/etc/ringtune/coordinator.toml").exists() && !root.path("/usr/lib/ringtune").exists());
+    ensure!(
+        !root.path("/etc/ringtune/coordinator.toml").exists() && !root.path("/usr/lib/ringtune").exists()
+    );
     // Jobs and keys are nobody's to throw away but their owner's.
     ensure!(root.path("/var/lib/ringtune/ringtune.sqlite").is_file());
     Ok(())

@@ -5,7 +5,9 @@ use std::{fs, path::PathBuf, process::Command};
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{Sandbox, places, wait::until};
 
-use crate::{COORDINATOR, JOB, LONG, WORKER, debian, learned_here, made, packages, root::Root, service::Service, set};
+use crate::{
+    COORDINATOR, JOB, LONG, WORKER, debian, learned_here, made, packages, root::Root, service::Service, set,
+};
 
 /// Packages of the release before, made once.
 fn released(sandbox: &Sandbox) -> Result<PathBuf> {
@@ -51,18 +53,21 @@ async fn an_upgrade_keeps_the_state_and_the_job_that_runs() -> Result<()> {
     let address = ["--listen", "127.0.0.1:7070", "--http-listen", "127.0.0.1:7071"];
     let (owner, _) = root.user("ringtune")?;
     let as_user = format!("--reuid={owner}");
-    let old = ["setpriv", &as_user, "--clear-groups", "ringtune-coordinator", "--state-dir", "/var/lib/ringtune"];
+    let old =
+        ["setpriv", &as_user, "--clear-groups", "ringtune-coordinator", "--state-dir", "/var/lib/ringtune"];
     let mut coordinator = start_old(&root, &[&old[..], &address].concat()).await?;
     let (owner, _) = root.user("ringtune-worker")?;
     let as_user = format!("--reuid={owner}");
     let mut workers = Vec::new();
     for (state, port) in [("/var/lib/ringtune-worker", 7080), ("/var/lib/w2", 7090)] {
         let (grpc, http) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{}", port + 1));
-        let words = ["setpriv", &as_user, "--clear-groups", "ringtune-worker", "--state-dir", state, "--coordinator"];
+        let words =
+            ["setpriv", &as_user, "--clear-groups", "ringtune-worker", "--state-dir", state, "--coordinator"];
         let more = ["http://127.0.0.1:7070", "--listen", &grpc, "--http-listen", &http, "--threads", "1"];
         workers.push(start_old(&root, &[&words[..], &more].concat()).await?);
     }
-    let ringtune = async |arguments: &[&str]| root.run(&[&["ringtune"], arguments].concat()).await?.expect_code(0);
+    let ringtune =
+        async |arguments: &[&str]| root.run(&[&["ringtune"], arguments].concat()).await?.expect_code(0);
     let joined = || async {
         let listed = root.run(&["ringtune", "workers", "--output", "json"]).await?;
         Ok((listed.stdout.to_lowercase().matches("idle").count() == 2).then_some(()))

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{
     Sandbox,
     process::signal_process,
+    tools,
     wait::{SOON, until},
 };
 use rustix::process::Signal;
@@ -16,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{tools, webdriver::WebDriver};
+use crate::webdriver::WebDriver;
 
 /// How large its window is, and what it says of itself.
 #[derive(Debug, Clone, Copy)]

@@ -7,7 +7,6 @@ mod many;
 mod modules;
 mod pictures;
 mod running;
-mod tools;
 mod webdriver;
 
 use anyhow::{Context as _, Result};

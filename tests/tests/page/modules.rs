@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{places, process::finish};
+use ringtune_tests::{places, process::finish, tools};
 use tokio::process::Command;
-
-use crate::tools;
 
 fn files(folder: &str, ending: &str) -> Result<Vec<PathBuf>> {
     let folder = places::repository().join("coordinator/web/page").join(folder);

@@ -5,14 +5,14 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 use anyhow::{Result, ensure};
 use ringtune_coordinator::service::STORE_PATIENCE;
 use ringtune_shared::daemon::lifecycle::DRAIN_LIMIT;
-use ringtune_tests::{Sandbox, process::finish};
-use ringtune_worker::daemon::END_LIMIT;
-use tokio::process::Command;
-
-use crate::{
-    has,
+use ringtune_tests::{
+    Sandbox,
+    process::finish,
+    tools::has,
     unit_file::{Specifiers, UNITS, Unit, folder},
 };
+use ringtune_worker::daemon::END_LIMIT;
+use tokio::process::Command;
 
 /// Exposure of 2.0, of 10.
 const MOST_EXPOSED: &str = "--threshold=20";

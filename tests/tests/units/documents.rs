@@ -3,10 +3,8 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Sandbox, places, process::finish};
+use ringtune_tests::{Sandbox, places, process::finish, tools::has};
 use tokio::process::Command;
-
-use crate::has;
 
 const PROGRAMS: [&str; 3] = ["ringtune", "ringtune-coordinator", "ringtune-worker"];
 

@@ -6,30 +6,12 @@ mod documents;
 mod root;
 mod services;
 mod settings;
-mod unit_file;
 mod watchdog;
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
-use anyhow::{Result, bail};
-use ringtune_tests::chaos::say;
-
-/// Whether all of these tools are there. A run that wants them all (`RINGTUNE_REQUIRE_TOOLS=1`) fails without.
-fn has(tools: &[&str], package: &str) -> Result<bool> {
-    let folders = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"];
-    let missing =
-        tools.iter().find(|tool| !folders.iter().any(|folder| Path::new(folder).join(tool).exists()));
-    match missing {
-        None => Ok(true),
-        Some(tool) if std::env::var_os("RINGTUNE_REQUIRE_TOOLS").is_some_and(|value| value == "1") => {
-            bail!("{tool} is missing: apt-get install {package}")
-        }
-        Some(tool) => {
-            say(&format!("SKIPPED: {tool} is missing (apt-get install {package})"));
-            Ok(false)
-        }
-    }
-}
+use anyhow::Result;
+use ringtune_tests::{chaos::say, tools::has};
 
 /// Whether a root of its own can be made.
 fn can_make_roots() -> Result<bool> {

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{Sandbox, places, process::finish};
 use tokio::process::{Child, Command};
 
-use crate::unit_file::{self, Unit};
+use ringtune_tests::unit_file::{self, Unit};
 
 /// The credentials of a service, beside what `%d` is.
 const CREDENTIALS: &str = "/run/credentials/unit";

@@ -3,13 +3,16 @@
 use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ringtune_tests::{process::send_signal, wait::SOON};
+use ringtune_tests::{
+    process::send_signal,
+    unit_file::{Specifiers, Unit},
+    wait::SOON,
+};
 use rustix::process::Signal;
 
 use crate::{
     PAUSE, can_make_roots,
     root::{Root, Service},
-    unit_file::{Specifiers, Unit},
 };
 
 /// What a service said until something was among it.

@@ -16,6 +16,8 @@ pub(super) enum Said {
     Event { sequence: u64, is_step: bool, json: String },
     /// How things are: only the newest of each name counts.
     State { name: String, json: String },
+    /// How far some ranks are: only the newest of each rank counts.
+    Ranks(Vec<(i32, String)>),
 }
 
 /// What is to be told of it.
@@ -25,6 +27,7 @@ pub(super) struct History {
     /// The sequence number of the last one.
     last: u64,
     states: BTreeMap<String, String>,
+    ranks: BTreeMap<i32, String>,
 }
 
 impl History {
@@ -33,6 +36,10 @@ impl History {
         match said {
             Said::State { name, json } => {
                 self.states.insert(name, json);
+                Vec::new()
+            }
+            Said::Ranks(ranks) => {
+                self.ranks.extend(ranks);
                 Vec::new()
             }
             Said::Event { sequence, is_step: true, json } => {
@@ -51,14 +58,19 @@ impl History {
 
     /// Whether something waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.steps.is_empty() && self.states.is_empty()
+        self.steps.is_empty() && self.states.is_empty() && self.ranks.is_empty()
     }
 
     /// All that waits.
     pub(super) fn flush(&mut self) -> Vec<Bytes> {
         let states = std::mem::take(&mut self.states);
-        let portion = self.portion();
-        portion.into_iter().chain(states.iter().map(|(name, json)| text::event(name, None, json))).collect()
+        let ranks: Vec<String> = std::mem::take(&mut self.ranks).into_values().collect();
+        let mut all: Vec<Bytes> = self.portion().into_iter().collect();
+        if !ranks.is_empty() {
+            all.push(text::event("progress", None, &text::list("ranks", &ranks)));
+        }
+        all.extend(states.iter().map(|(name, json)| text::event(name, None, json)));
+        all
     }
 
     fn portion(&mut self) -> Option<Bytes> {
@@ -104,9 +116,21 @@ mod tests {
     fn of_a_state_the_newest_counts() {
         let mut history = History::default();
         for number in 0..1000 {
-            let state = |name: &str| Said::State { name: name.to_owned(), json: number.to_string() };
-            assert!(history.hear(state("progress")).is_empty() && history.hear(state("timings")).is_empty());
+            let state = Said::State { name: "timings".to_owned(), json: number.to_string() };
+            assert!(history.hear(state).is_empty());
         }
-        assert_eq!(words(history.flush()), ["event: progress data: 999", "event: timings data: 999"]);
+        assert_eq!(words(history.flush()), ["event: timings data: 999"]);
+    }
+
+    #[test]
+    fn word_of_one_rank_takes_no_place_of_another_one() {
+        let mut history = History::default();
+        for number in 0..1000 {
+            let rank = number % 2;
+            assert!(history.hear(Said::Ranks(vec![(rank, format!("{rank}.{number}"))])).is_empty());
+        }
+        assert!(!history.is_empty());
+        assert_eq!(words(history.flush()), [r#"event: progress data: {"ranks":[0.998,1.999]}"#]);
+        assert!(history.is_empty() && history.flush().is_empty());
     }
 }

@@ -186,7 +186,20 @@ pub(super) fn said(answer: &DynamicMessage) -> Result<Option<Said>, Status> {
                 message.get_field_by_name("sequence").and_then(|value| value.as_u64()).unwrap_or(0);
             Said::Event { sequence, is_step: message.has_field_by_name("step"), json: json(&message)? }
         }
+        // It names the ranks of which there is news, and no others.
+        "progress" => Said::Ranks(ranks(&message)?),
         _ => Said::State { name, json: json(&message)? },
     };
     Ok(Some(said))
+}
+
+/// The ranks of a RingProgress, each as JSON.
+fn ranks(progress: &DynamicMessage) -> Result<Vec<(i32, String)>, Status> {
+    let ranks = progress.get_field_by_name("ranks");
+    let ranks = ranks.as_ref().and_then(|ranks| ranks.as_list()).unwrap_or_default();
+    let each = ranks.iter().filter_map(Value::as_message).map(|rank| {
+        let number = rank.get_field_by_name("rank").and_then(|number| number.as_i32()).unwrap_or(0);
+        Ok((number, json(rank)?))
+    });
+    each.collect()
 }

@@ -1,4 +1,4 @@
-//! A unit file, as far as these tests need it.
+//! A unit file of systemd, as far as tests need it.
 
 use std::{
     collections::BTreeMap,
@@ -7,47 +7,53 @@ use std::{
     time::Duration,
 };
 
+use crate::places;
 use anyhow::{Context as _, Result, bail};
-use ringtune_tests::places;
 
 /// Where the units are.
-pub(crate) fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     places::repository().join("deploy/systemd")
 }
 
 /// All of them.
-pub(crate) const UNITS: [&str; 3] =
+pub const UNITS: [&str; 3] =
     ["ringtune-coordinator.service", "ringtune-worker.service", "ringtune-worker@.service"];
 
 /// What systemd puts in the place of `%S`, `%C`, `%d` and `%i`.
 #[derive(Clone, Debug)]
-pub(crate) struct Specifiers {
-    pub(crate) state: &'static str,
-    pub(crate) cache: &'static str,
-    pub(crate) credentials: &'static str,
-    pub(crate) instance: &'static str,
+pub struct Specifiers {
+    /// `%S`.
+    pub state: &'static str,
+    /// `%C`.
+    pub cache: &'static str,
+    /// `%d`.
+    pub credentials: &'static str,
+    /// `%i`.
+    pub instance: &'static str,
 }
 
 impl Specifiers {
     /// Of the system's services.
-    pub(crate) fn of(instance: &'static str) -> Self {
+    pub fn of(instance: &'static str) -> Self {
         Self { state: "/var/lib", cache: "/var/cache", credentials: "/run/credentials/unit", instance }
     }
 }
 
 /// Its `[Service]`.
 #[derive(Clone, Debug)]
-pub(crate) struct Unit {
+pub struct Unit {
     values: BTreeMap<String, Vec<String>>,
     specifiers: Specifiers,
 }
 
 impl Unit {
-    pub(crate) fn read(name: &str, specifiers: Specifiers) -> Result<Self> {
+    /// Reads one of ours.
+    pub fn read(name: &str, specifiers: Specifiers) -> Result<Self> {
         Self::read_file(&folder().join(name), specifiers)
     }
 
-    fn read_file(path: &Path, specifiers: Specifiers) -> Result<Self> {
+    /// Reads a file elsewhere.
+    pub fn read_file(path: &Path, specifiers: Specifiers) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let (mut values, mut section) = (BTreeMap::<String, Vec<String>>::new(), "");
         for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
@@ -62,13 +68,13 @@ impl Unit {
     }
 
     /// All values of a key, with their specifiers replaced.
-    pub(crate) fn all(&self, key: &str) -> Result<Vec<String>> {
+    pub fn all(&self, key: &str) -> Result<Vec<String>> {
         let given = self.values.get(key).map_or(&[][..], Vec::as_slice);
         given.iter().map(|value| self.expanded(value)).collect()
     }
 
     /// The value of a key that stands there once.
-    pub(crate) fn one(&self, key: &str) -> Result<String> {
+    pub fn one(&self, key: &str) -> Result<String> {
         match self.all(key)?.as_slice() {
             [value] => Ok(value.clone()),
             values => bail!("{key}: {values:?}"),
@@ -76,12 +82,12 @@ impl Unit {
     }
 
     /// A number of seconds.
-    pub(crate) fn seconds(&self, key: &str) -> Result<Duration> {
+    pub fn seconds(&self, key: &str) -> Result<Duration> {
         Ok(Duration::from_secs(self.one(key)?.parse().with_context(|| key.to_owned())?))
     }
 
     /// `Environment=`.
-    pub(crate) fn environment(&self) -> Result<Vec<(String, String)>> {
+    pub fn environment(&self) -> Result<Vec<(String, String)>> {
         let assignments = self.all("Environment")?.join(" ");
         Ok(assignments.split_whitespace().filter_map(assignment).collect())
     }
@@ -108,13 +114,13 @@ impl Unit {
 }
 
 /// `NAME=VALUE`.
-pub(crate) fn assignment(line: &str) -> Option<(String, String)> {
+pub fn assignment(line: &str) -> Option<(String, String)> {
     let (name, value) = line.split_once('=').filter(|_| !line.starts_with('#'))?;
     Some((name.to_owned(), value.to_owned()))
 }
 
 /// A command line with its `${NAME}` replaced.
-pub(crate) fn words(line: &str, environment: &[(String, String)]) -> Result<Vec<String>> {
+pub fn words(line: &str, environment: &[(String, String)]) -> Result<Vec<String>> {
     let word = |word: &str| match word.strip_prefix("${").and_then(|name| name.strip_suffix('}')) {
         None => Ok(word.to_owned()),
         Some(name) => {
