@@ -48,12 +48,12 @@ impl Root {
         for name in ["coordinator.toml", "worker.toml", "worker-0.env"] {
             fs::copy(here.join("examples").join(name), root.join("etc/ringtune").join(name))?;
         }
-        for (name, to) in [
-            ("ringtune-coordinator.sysusers.conf", "sysusers.d"),
-            ("ringtune-worker.sysusers.conf", "sysusers.d"),
-            ("ringtune-worker.tmpfiles.conf", "tmpfiles.d"),
+        for name in [
+            "sysusers.d/ringtune-coordinator.conf",
+            "sysusers.d/ringtune-worker.conf",
+            "tmpfiles.d/ringtune-worker.conf",
         ] {
-            fs::copy(here.join("systemd").join(name), root.join("etc").join(to).join(name))?;
+            fs::copy(here.join("systemd").join(name), root.join("etc").join(name))?;
         }
         let flag = format!("--root={}", root.display());
         finish(Command::new("systemd-sysusers").arg(&flag)).await?.expect_code(0)?;
