@@ -35,7 +35,7 @@ pub struct Pages(BTreeMap<&'static str, File>);
 
 impl Pages {
     /// Those that the program was built with.
-    pub fn new() -> Self {
+    pub fn embedded() -> Self {
         let file = |(name, bytes): &(&'static str, &'static [u8])| {
             let bytes = Bytes::from_static(bytes);
             let etag = HeaderValue::try_from(format!("\"{}\"", hex::encode(Sha256::digest(&bytes))));
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn files_have_their_types_and_are_sent_once() {
-        let pages = Pages::new();
+        let pages = Pages::embedded();
         let index = pages.answer(INDEX, &HeaderMap::new());
         assert_eq!(index.headers()[CONTENT_TYPE], "text/html; charset=utf-8");
         assert!(index.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap().contains("default-src 'none'"));
