@@ -28,7 +28,7 @@ async fn a_thousand_jobs_are_there_at_once() -> Result<()> {
     let mut jobs = cluster.jobs().await?;
     for number in 0..JOBS {
         let queue = v1::QueueSpec { owner: format!("owner-{}", number % 7), ..Default::default() };
-        create(&mut jobs, number, &format!("job {number:04}"), queue).await?;
+        create(&mut jobs, number, &format!("job-{number:04}"), queue).await?;
     }
 
     // 1. From an empty cache: what the browser itself measures, and when the first rows are in the page.
@@ -52,18 +52,18 @@ async fn a_thousand_jobs_are_there_at_once() -> Result<()> {
     );
     ensure!(painted < LONGEST_MS && filled < LONGEST_MS);
 
-    // 2. All of them are found, page by page and by owner.
+    // 2. All of them are found, page by page and by owner. The search reads IDs too, many of which have "0007" in them.
     browser
         .wait(
             "all are read",
             "document.querySelector('.pages').innerText.includes('page 1 of 20, 1000 jobs')",
         )
         .await?;
-    browser.write("input[name=q]", "0007").await?;
-    browser.wait("one is found", "document.querySelectorAll('[data-job]').length === 1 && document.body.innerText.includes('job 0007')").await?;
+    browser.write("input[name=q]", "job-0007").await?;
+    browser.wait("one is found", "document.querySelectorAll('[data-job]').length === 1 && document.body.innerText.includes('job-0007')").await?;
     browser.go(&format!("{}/#/jobs?owner=owner-3&sort=name", address(&cluster))).await?;
     browser.wait("an owner's", "document.querySelector('.pages').innerText.includes('143 jobs')").await?;
-    browser.wait("in order", "document.querySelector('[data-job]').innerText.includes('job 0003')").await?;
+    browser.wait("in order", "document.querySelector('[data-job]').innerText.includes('job-0003')").await?;
     // All jobs end while one looks: the table follows.
     browser.go(&format!("{}/?again#/jobs?state=queued", address(&cluster))).await?;
     browser.wait("all wait", "document.querySelector('.pages').innerText.includes('1000 jobs')").await?;
