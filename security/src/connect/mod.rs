@@ -27,8 +27,9 @@ use self::explain::{Mine, explain};
 pub use self::outgoing::Outgoing;
 use crate::certificate::{self, Facts, Validity};
 use crate::names::Internal;
+use crate::roots::Roots;
 use crate::socket;
-use crate::tls::{self, Expected, HTTP2, Known};
+use crate::tls::{self, Expected, HTTP2, Known, TlsError};
 use crate::token::JoinToken;
 use crate::trust::{State, Trust};
 
@@ -67,6 +68,8 @@ enum Secure {
     },
     /// By a token's hash.
     Joining { authority: [u8; 32], expected: Expected },
+    /// By its host name, as anybody would: it is none of the cluster's.
+    Outside { config: Arc<ClientConfig> },
 }
 
 /// rustls for one connection, and what there is to say should it fail.
@@ -99,6 +102,15 @@ impl Connector {
         let secure =
             Secure::Joining { authority: token.authority, expected: Expected::Coordinator(token.cluster) };
         Self::of(Some(secure))
+    }
+
+    /// For a server that is none of the cluster's, and http: its certificate has to name its host, and to come from one of
+    /// these roots.
+    ///
+    /// # Errors
+    /// rustls refuses the roots.
+    pub fn outside(roots: &Roots) -> Result<Self, TlsError> {
+        Ok(Self::of(Some(Secure::Outside { config: Arc::new(tls::outside(roots)?) })))
     }
 
     /// Lets one try take so long instead of 10 seconds.
@@ -146,12 +158,16 @@ impl Connector {
 
 impl Secure {
     fn ready(&self, target: &Target) -> Result<Ready, ConnectError> {
-        let failed = |error: tls::TlsError| ConnectError::SetUp { address: target.address(), cause: error };
+        let failed = |error: TlsError| ConnectError::SetUp { address: target.address(), cause: error };
         match self {
             Self::Joining { authority, expected } => {
                 let config = tls::client(Known::Hash(*authority), *expected, None).map_err(failed)?;
                 let mine = Mine { expected: expected.name(), valid: None };
                 Ok(Ready { config: Arc::new(config), mine, trust: None })
+            }
+            Self::Outside { config } => {
+                let mine = Mine { expected: target.address(), valid: None };
+                Ok(Ready { config: config.clone(), mine, trust: None })
             }
             Self::Trusting { trust, server, config } => {
                 // Followed from before the handshake: no revocation is missed.

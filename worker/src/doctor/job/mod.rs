@@ -23,6 +23,7 @@ use ringtune_shared::job::{
 };
 
 use ringtune_sources::{Environment, ModelSources, Patience, hub_endpoint};
+use ringtune_traces::Tracer;
 
 use crate::settings::{LATENT_MEMORY_BYTES, Settings};
 use crate::{
@@ -203,6 +204,7 @@ async fn on_this_machine(
         fingerprints: Arc::new(Fingerprints::default()),
         rings: Rings::new(RingOptions::default(), Arc::clone(&metrics)),
         metrics,
+        tracer: Tracer::off(),
         work_folder: folder.path().join("work"),
         hung: tokio_util::sync::CancellationToken::new(),
         recovery_interval: None,

@@ -115,6 +115,7 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
         resume_from: String::new(),
         proof: None,
         re_forms: false,
+        trace: None,
     };
     // 1. The rank's own preparation; what it says is collected.
     let (events, mut said) = mpsc::channel(64);
