@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, fs, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use collector::{Answers, Collector, Got};
 use ringtune_proto::v1::JobState;
-use ringtune_tests::{Cluster, Job, Launch, Sandbox, daemon::FAKE_WORKER, job::text};
+use ringtune_tests::{Cluster, Job, Launch, Sandbox, daemon::FAKE_WORKER, job::text, process::finish};
 use rustix::process::Signal;
 use tokio::{net::TcpListener, time::timeout};
 
@@ -66,7 +66,10 @@ async fn one_trace_goes_from_the_call_to_the_steps_whoever_dies_meanwhile() -> R
     let collector = Collector::start(Answers::Well).await?;
     let sandbox = Sandbox::new()?;
     let mut cluster = cluster(&sandbox, &collector.endpoint(), &[]).await?;
-    let id = cluster.submit(&sandbox.write_job("job.toml", &job(150)?)?).await?;
+    let file = text(&sandbox.write_job("job.toml", &job(150)?)?);
+    let mut submit = cluster.ringtune(&["submit", &file])?;
+    let submitted = finish(submit.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint())).await?;
+    let id = submitted.expect_code(0)?.stdout.trim().to_owned();
     cluster.wait_for_step(&id, 5).await?;
     cluster.daemon("worker-2")?.end().await?;
     let died_at = cluster.job(&id).await?.step;
@@ -81,13 +84,17 @@ async fn one_trace_goes_from_the_call_to_the_steps_whoever_dies_meanwhile() -> R
         cluster.daemon(label)?.ended().await?;
     }
 
-    // 1. One trace, whose first span is the call.
+    // 1. One trace, whose first span is the command, and below it the call.
     let got = collector.got();
     let traces: BTreeSet<&[u8]> = got.iter().map(|one| one.span.trace_id.as_slice()).collect();
     ensure!(traces.len() == 1, "{} traces", traces.len());
     let calls: Vec<&Got> = got.iter().filter(|one| one.span.name == "CreateJob").collect();
     let [call] = calls.as_slice() else { anyhow::bail!("{calls:?}") };
-    ensure!(call.span.parent_span_id.is_empty() && call.service == "ringtune-coordinator", "{call:?}");
+    let first: Vec<&Got> = got.iter().filter(|one| one.span.parent_span_id.is_empty()).collect();
+    let [first] = first.as_slice() else { anyhow::bail!("{first:?}") };
+    ensure!(first.service == "ringtune" && first.span.name == "submit", "{first:?}");
+    ensure!(call.span.parent_span_id == first.span.span_id, "{call:?}");
+    ensure!(call.service == "ringtune-coordinator", "{call:?}");
     // 2. What the coordinators say, before and after the restart.
     below(&got, "queue", &[call])?;
     let rings = below(&got, "ring", &[call])?;

@@ -26,6 +26,7 @@ pub mod job_file;
 pub mod objects;
 pub mod output;
 pub mod progress;
+pub mod traces;
 
 use arguments::Arguments;
 use error::Error;
