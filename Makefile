@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench bench-control chaos upgrade-test release-proto
+.PHONY: help setup build demo test lint bench bench-control chaos upgrade-test release-proto packages packages-test
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -64,3 +64,9 @@ chaos: ## Play rounds of the fault matrix (ROUNDS=20, JOBS=3, ROWS='some names',
 upgrade-test: build ## Run the last release's programs, which it builds once, beside this build's
 	@folder="$$(tests/upgrade/release.sh)" && RINGTUNE_RELEASED="$$folder" \
 		$(CARGO) test --release --workspace --test rolling_upgrade -- --ignored --test-threads=1
+
+packages: build ## Make Debian packages and a tarball in target/packages
+	@deploy/packages/build.sh
+
+packages-test: packages ## Install the packages on clean Debian systems and run clusters of them (root, debootstrap)
+	@RINGTUNE_REQUIRE_TOOLS=1 $(CARGO) test --release --workspace --test packages -- --ignored --test-threads=1

@@ -5,7 +5,8 @@
 # are packed the way this one is: the test of upgrades needs them. Packages go to target/packages, or to --output.
 #
 # What a package is made of stands in the Cargo.toml of its program, below [package.metadata.deb]. They take their files
-# from target/packages/stage, which this script fills. cargo-deb is installed once, into ${XDG_CACHE_HOME:-$HOME/.cache}.
+# from target/packages/stage, which this script fills. cargo-deb is installed once, into ${XDG_CACHE_HOME:-$HOME/.cache}, where
+# the package of libtorch is kept, too.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)"
@@ -51,7 +52,8 @@ said="$("$programs/ringtune" --version)"
 libtorch="$("$root/deploy/install-libtorch.sh" --path)"
 libtorch_version="$(cut -d+ -f1 "$libtorch/build-version")-$LIBTORCH_REVISION"
 
-cache="${XDG_CACHE_HOME:-${HOME:?neither XDG_CACHE_HOME nor HOME is set}/.cache}/ringtune/cargo-deb-$CARGO_DEB"
+caches="${XDG_CACHE_HOME:-${HOME:?neither XDG_CACHE_HOME nor HOME is set}/.cache}/ringtune"
+cache="$caches/cargo-deb-$CARGO_DEB"
 if ! [[ -x "$cache/bin/cargo-deb" ]]; then
     say "installing cargo-deb $CARGO_DEB: once, a few minutes"
     mkdir -p "$cache"
@@ -73,7 +75,8 @@ done
 # shellcheck disable=SC2016
 patchelf --set-rpath '$ORIGIN/../lib/ringtune' "$stage/bin/ringtune-worker"
 cp "$libtorch"/lib/*.so* "$stage/lib/" # as they came: they look for each other beside themselves
-"$here/manuals.sh" "$programs" "$stage/man" "$stage/completions"
+# By this clone's programs: those of releases before 0.3.0 make none.
+"$here/manuals.sh" "$root/target/release" "$stage/man" "$stage/completions"
 "${CARGO:-cargo}" metadata --format-version 1 --locked --filter-platform x86_64-unknown-linux-gnu --manifest-path "$root/Cargo.toml" |
     "$here/notices.py" ringtune-cli ringtune-coordinator ringtune-worker-daemon |
     gzip -9n >"$stage/doc/third-party.txt.gz"
@@ -91,7 +94,16 @@ rm -f -- "$output"/*.deb "$output"/*.tar.xz
 package coordinator/cli "$version-1" "ringtune_$version-1_amd64.deb"
 package coordinator "$version-1" "ringtune-coordinator_$version-1_amd64.deb"
 package worker/daemon "$version-1" "ringtune-worker_$version-1_amd64.deb"
-package worker/daemon "$libtorch_version" "ringtune-libtorch_${libtorch_version}_amd64.deb" --variant libtorch --compress-system
+# Minutes of compression, and the same for many builds: it is kept.
+kept="$caches/packages/$(cat "$libtorch/ringtune-layout" "$stage/doc/libtorch-copyright" | sha256sum | cut -c1-16)"
+libtorch_file="ringtune-libtorch_${libtorch_version}_amd64.deb"
+if ! [[ -f "$kept/$libtorch_file" ]]; then
+    package worker/daemon "$libtorch_version" "$libtorch_file" --variant libtorch --compress-system
+    mkdir -p "$kept"
+    cp "$output/$libtorch_file" "$kept/partial"
+    mv "$kept/partial" "$kept/$libtorch_file"
+fi
+cp "$kept/$libtorch_file" "$output/$libtorch_file"
 
 # 4. The tarball: the same files in one folder.
 folder="ringtune-$version-linux-x86_64"

@@ -5,8 +5,8 @@ set -euo pipefail
 programs="$1" man="$2" completions="$3"
 for program in ringtune ringtune-coordinator ringtune-worker; do
     "$programs/$program" man "$man"
+    "$programs/$program" completions bash >"$completions/$program.bash"
 done
-gzip -9n "$man"/*.1
-"$programs/ringtune" completions bash >"$completions/ringtune.bash"
+gzip -9n "$man"/*.[18]
 "$programs/ringtune" completions zsh >"$completions/_ringtune"
 "$programs/ringtune" completions fish >"$completions/ringtune.fish"

@@ -65,7 +65,8 @@ async fn probes_and_metrics_answer() {
     readiness.set(true);
     assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
     assert!(get(address, "/metrics").await.contains("ringtune_steps_total 0"));
-    assert!(get(address, "/").await.contains(ringtune_shared::version::VERSION));
+    assert!(get(address, "/").await.contains("<title>Ringtune"));
+    assert!(get(address, "/api/session").await.contains(ringtune_shared::version::VERSION));
     assert!(get(address, "/other").await.starts_with("HTTP/1.1 404"));
     stop.cancel();
     served.await.unwrap().unwrap();

@@ -83,7 +83,7 @@ struct Gateway {
 /// See [`Error`].
 pub fn router(options: Options) -> Result<Router, Error> {
     let pool = DescriptorPool::decode(ringtune_proto::FILE_DESCRIPTOR_SET)?;
-    let pages = page::Pages::new(options.version);
+    let pages = page::Pages::new();
     let gateway = Arc::new(Gateway { options, pool, streams: Arc::new(Semaphore::new(STREAMS)) });
     let api = Router::new()
         .route("/api/session", get(session::session))

@@ -51,10 +51,22 @@ fn debian() -> Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8(done.stdout)?.trim()))
 }
 
-/// A daemon's settings file, with more of them below what the package brings.
-fn set(root: &Root, file: &str, more: &str) -> Result<()> {
-    let brought = fs::read_to_string(root.path(file))?;
-    root.write(file, &format!("{brought}\n{more}"))
+/// Sets keys in a daemon's settings file, "section.key" and value, where the package's file has them as comments.
+fn set(root: &Root, file: &str, settings: &[(&str, &str)]) -> Result<()> {
+    let mut text = fs::read_to_string(root.path(file))?;
+    for (name, value) in settings {
+        let (section, key) = name.split_once('.').context("section.key")?;
+        let start = text.find(&format!("\n[{section}]\n")).with_context(|| format!("no [{section}]"))?;
+        let comment = format!("\n#{key} = ");
+        let line = text[start..].find(&comment).with_context(|| format!("no {name}"))? + start + 1;
+        let end = text[line..].find('\n').context("a line's end")? + line;
+        text.replace_range(line..end, &format!("{key} = {value}"));
+    }
+    root.write(file, &text)
+}
+
+fn quoted(value: &str) -> String {
+    format!("\"{value}\"")
 }
 
 /// What `make demo` learns, on this machine.
@@ -84,8 +96,12 @@ impl Nodes {
         // 1. The coordinator, reached from the network.
         a.install(&packages(&made(), &["ringtune", "ringtune-coordinator"])?).await?;
         let (grpc, http) = (format!("{}:7070", network.address(1)), format!("{}:7071", network.address(1)));
-        let listen = format!("[grpc]\nlisten = \"{grpc}\"\n[http]\nlisten = \"{http}\"\n");
-        set(a, "/etc/ringtune/coordinator.toml", &listen)?;
+        let listen = [("grpc.listen", quoted(&grpc)), ("http.listen", quoted(&http))];
+        set(
+            a,
+            "/etc/ringtune/coordinator.toml",
+            &listen.each_ref().map(|(key, value)| (*key, value.as_str())),
+        )?;
         let mut services = vec![Service::start(a, COORDINATOR).await?];
         let url = format!("https://{grpc}");
         // 2. The workers, with a token each.
@@ -95,12 +111,18 @@ impl Nodes {
                 a.run(&["ringtune", "token", "create", "--role", "worker", "--coordinator", &url]).await?;
             root.write("/etc/ringtune/join-token", &token.expect_code(0)?.stdout)?;
             // One thread, as `run` gives to each of two on two processors: the bits depend on it.
-            let settings = format!(
-                "[grpc]\nlisten = \"{address}:7080\"\n[http]\nlisten = \"{address}:7081\"\n[coordinator]\nurl = \"{url}\"\n\
-                 [compute]\nthreads = 1\n",
-                address = network.address(node),
-            );
-            set(root, "/etc/ringtune/worker.toml", &settings)?;
+            let address = network.address(node);
+            let settings = [
+                ("grpc.listen", quoted(&format!("{address}:7080"))),
+                ("http.listen", quoted(&format!("{address}:7081"))),
+                ("coordinator.url", quoted(&url)),
+                ("compute.threads", "1".to_owned()),
+            ];
+            set(
+                root,
+                "/etc/ringtune/worker.toml",
+                &settings.each_ref().map(|(key, value)| (*key, value.as_str())),
+            )?;
             services.push(Service::start(root, WORKER).await?);
         }
         let nodes = Self { roots, services, url, _network: network };
@@ -161,7 +183,7 @@ async fn three_nodes_are_installed_joined_and_learn_what_the_demo_learns() -> Re
         ensure!(listed.contains("/usr/share/man/") && listed.contains("third-party"), "{listed}");
     }
     let licences = nodes.roots[1].run(&["cat", "/usr/share/doc/ringtune-libtorch/copyright"]).await?;
-    for owner in ["PyTorch", "NVIDIA", "Facebook", "oneDNN"] {
+    for owner in ["PyTorch", "NVIDIA", "Facebook", "Intel Corporation"] {
         ensure!(licences.stdout.contains(owner), "no word of {owner}");
     }
     let job = nodes.submit().await?;
@@ -204,11 +226,11 @@ async fn a_package_that_goes_leaves_what_is_not_its_own() -> Result<()> {
     let all = ["ringtune", "ringtune-coordinator", "ringtune-worker", "ringtune-libtorch"];
     let first = root.install(&packages(&made(), &all)?).await?;
     ensure!(first.stdout.contains("/etc/ringtune/worker.toml"), "what to do next: {}", first.stdout);
-    set(&root, "/etc/ringtune/coordinator.toml", "# ours\n")?;
+    set(&root, "/etc/ringtune/coordinator.toml", &[("limits.uploads", "65")])?;
     let coordinator = Service::start(&root, COORDINATOR).await?;
     coordinator.stop().await?;
     root.apt(&["remove", "--yes", "ringtune-coordinator"]).await?.expect_code(0)?;
-    ensure!(fs::read_to_string(root.path("/etc/ringtune/coordinator.toml"))?.ends_with("# ours\n"));
+    ensure!(fs::read_to_string(root.path("/etc/ringtune/coordinator.toml"))?.contains("\nuploads = 65\n"));
     // Installed again, it goes on from where it was.
     root.install(&packages(&made(), &["ringtune-coordinator"])?).await?;
     Service::start(&root, COORDINATOR).await?.stop().await?;

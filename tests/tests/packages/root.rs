@@ -91,7 +91,7 @@ impl Root {
             names.push(format!("/root/{name}"));
         }
         self.apt(&["update", "--quiet"]).await?.expect_code(0)?;
-        let install = ["install", "--yes", "--quiet", "--no-install-recommends", "--allow-downgrades"];
+        let install = ["install", "--yes", "--quiet", "--no-install-recommends", "--reinstall"];
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let done = self.apt(&[&install[..], &names].concat()).await?.expect_code(0)?;
         self.apt(&["clean"]).await?;

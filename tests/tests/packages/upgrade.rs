@@ -104,7 +104,7 @@ async fn an_upgrade_keeps_the_state_and_the_job_that_runs() -> Result<()> {
         worker.start_kill()?;
         worker.wait().await?;
     }
-    set(&root, "/etc/ringtune/worker.toml", "[compute]\nthreads = 1\n")?;
+    set(&root, "/etc/ringtune/worker.toml", &[("compute.threads", "1")])?;
     let worker = Service::start(&root, WORKER).await?;
     let again = || async {
         let listed = root.run(&["ringtune", "workers", "--output", "json"]).await?;

@@ -1,6 +1,6 @@
 //! A headless Chromium with a profile of its own.
 
-use std::{path::Path, process::Stdio};
+use std::{path::Path, process::Stdio, sync::Mutex};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{
@@ -94,18 +94,29 @@ impl<'a> Browser<'a> {
         self.ask("/execute/sync", json!({"script": script, "args": []})).await
     }
 
-    /// Waits until an expression is true, and returns it.
+    /// Waits until an expression is true, and returns it. One that asks an element that is not there yet is not true; what
+    /// it failed with last is said in the end.
     pub(crate) async fn wait(&self, what: &str, expression: &str) -> Result<Value> {
-        let script = format!("return {expression}");
+        let script = format!(
+            "try {{ return [{expression}, '']; }} catch (error) {{ return [false, String(error)]; }}"
+        );
+        let failed = Mutex::new(String::new());
         let asked = || async {
-            let value = self.run(&script).await?;
+            let mut answer = self.run(&script).await?;
+            if let (Some(error), Ok(mut failed)) = (answer[1].as_str(), failed.lock()) {
+                error.clone_into(&mut failed);
+            }
+            let value = answer[0].take();
             let is_false = matches!(&value, Value::Null | Value::Bool(false));
             Ok((!is_false).then_some(value))
         };
         let waited = until(what, SOON, asked).await;
         match waited {
             Ok(value) => Ok(value),
-            Err(error) => Err(error.context(format!("the page shows: {}", self.text().await?))),
+            Err(error) => {
+                let failed = failed.into_inner().unwrap_or_default();
+                Err(error.context(format!("{failed}\nthe page shows: {}", self.text().await?)))
+            }
         }
     }
 

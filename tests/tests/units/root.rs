@@ -48,9 +48,12 @@ impl Root {
         for name in ["coordinator.toml", "worker.toml", "worker-0.env"] {
             fs::copy(here.join("examples").join(name), root.join("etc/ringtune").join(name))?;
         }
-        for (from, to) in [("ringtune.sysusers.conf", "sysusers.d"), ("ringtune.tmpfiles.conf", "tmpfiles.d")]
-        {
-            fs::copy(here.join("systemd").join(from), root.join("etc").join(to).join("ringtune.conf"))?;
+        for name in [
+            "sysusers.d/ringtune-coordinator.conf",
+            "sysusers.d/ringtune-worker.conf",
+            "tmpfiles.d/ringtune-worker.conf",
+        ] {
+            fs::copy(here.join("systemd").join(name), root.join("etc").join(name))?;
         }
         let flag = format!("--root={}", root.display());
         finish(Command::new("systemd-sysusers").arg(&flag)).await?.expect_code(0)?;
