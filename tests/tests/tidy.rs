@@ -22,7 +22,7 @@ const CRATES: [&str; 17] = [
     "coordinator",
     "coordinator/cli",
     "coordinator/web",
-    "traces",
+    "shared/traces",
     "worker",
     "worker/daemon",
     "worker/engine",
