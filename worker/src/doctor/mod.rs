@@ -126,7 +126,7 @@ pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> Result<bool
         };
         let there =
             job::There { settings: &settings, coordinator: coordinator.as_deref(), trust: standing.trust() };
-        let report = job::examine(file, &arguments.job, there, start).await;
+        let report = Box::pin(job::examine(file, &arguments.job, there, start)).await;
         let text = match arguments.output {
             DoctorOutput::Json => report.to_json().map_err(io::Error::other)?,
             DoctorOutput::Text => job::render(&report),

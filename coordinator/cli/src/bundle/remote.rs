@@ -132,9 +132,9 @@ async fn page(connector: &Connector, url: &Uri, token: Option<&AccessToken>) -> 
         let mut answer = Vec::new();
         let read = stream.take(LONGEST_LOG as u64).read_to_end(&mut answer).await;
         // An end without TLS's own word for it is one too, behind a whole answer.
-        body(&String::from_utf8_lossy(&answer)).or_else(|reason| match read {
-            Err(error) => Err(error.to_string()),
-            Ok(_) => Err(reason),
+        body(&String::from_utf8_lossy(&answer)).map_err(|reason| match read {
+            Err(error) => error.to_string(),
+            Ok(_) => reason,
         })
     };
     tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "no answer".to_owned())?
