@@ -11,6 +11,8 @@ use clap::Parser as _;
 pub mod access_arguments;
 pub mod access_objects;
 pub mod arguments;
+pub mod bundle;
+pub mod bundle_arguments;
 pub mod checkpoints;
 pub mod client;
 pub mod cluster;

@@ -2,6 +2,7 @@
 
 mod access;
 mod download;
+mod history;
 mod link;
 mod outage;
 mod retry;
