@@ -1,7 +1,7 @@
 //! One trace a job, from the call that makes it to the steps of its ranks, as a collector gets it from real daemons; and
 //! what becomes of jobs whose collector is of no use.
 
-#[path = "../../traces/tests/collector/mod.rs"]
+#[path = "../../shared/traces/tests/collector/mod.rs"]
 mod collector;
 
 use std::{collections::BTreeSet, fs, time::Duration};
