@@ -13,6 +13,7 @@ use ringtune_shared::{
     },
     version::VERSION,
 };
+use ringtune_traces::{About, Exporter};
 use ringtune_web::guard::Names;
 use tokio::{
     net::TcpListener,
@@ -78,6 +79,9 @@ pub enum Error {
     /// The API for browsers.
     #[error(transparent)]
     Web(#[from] ringtune_web::Error),
+    /// Where spans are sent.
+    #[error(transparent)]
+    Traces(#[from] ringtune_traces::Error),
     /// Signals, stdin or stdout.
     #[error("the process's signals, stdin or stdout: {0}")]
     Process(#[source] io::Error),
@@ -93,7 +97,7 @@ impl Error {
     /// The user has to change a flag or a setting: exit code 2.
     pub fn is_usage(&self) -> bool {
         match self {
-            Self::Settings(_) | Self::StateFolder(StateLockError::Taken { .. }) => true,
+            Self::Settings(_) | Self::Traces(_) | Self::StateFolder(StateLockError::Taken { .. }) => true,
             Self::Pki(error) => error.is_usage(),
             _ => false,
         }
@@ -109,6 +113,7 @@ pub struct Daemon {
     shutdown: Shutdown,
     pki: Option<Pki>,
     changing: Changing,
+    exporter: Exporter,
     /// Its lock goes last.
     _state: StateFolder,
 }
@@ -129,6 +134,9 @@ impl Daemon {
         let http_listener = listen::bind("http.listen", settings.http.listen, launch.free_ports).await?;
         let (grpc_address, http_address) = (address_of(&grpc_listener)?, address_of(&http_listener)?);
         let pki = network::open(&settings, &state, &[grpc_address, http_address]).await?;
+        let host = host_names::of_this_host();
+        let about = About { service: "ringtune-coordinator", instance: host.clone().unwrap_or_default() };
+        let (tracer, exporter) = ringtune_traces::start(&settings.traces, &about)?;
         // 2. What was kept.
         let metrics = Metrics::new()?;
         if let Some(pki) = &pki {
@@ -151,8 +159,14 @@ impl Daemon {
             None => Quotas::none(),
         };
         let notifier = launch.notifier.clone();
-        let (handle, state_loop) =
-            service::start(service::Settings { options, store, metrics: metrics.clone(), notifier }).await?;
+        let (handle, state_loop) = service::start(service::Settings {
+            options,
+            store,
+            metrics: metrics.clone(),
+            notifier,
+            tracer: tracer.clone(),
+        })
+        .await?;
         let snapshots = handle.snapshots();
         let changing = Changing { access: access.clone(), quotas: quotas.clone(), jobs: handle.limits() };
         let readiness = http::Readiness::default();
@@ -171,6 +185,7 @@ impl Daemon {
             access: access.clone(),
             quotas,
             metrics: metrics.clone(),
+            tracer,
             welcome: welcome(&settings),
             call_limit: Duration::from_secs_f64(settings.limits.call_seconds),
             calls_per_connection: settings.limits.calls_per_connection,
@@ -179,7 +194,6 @@ impl Daemon {
             shutdown: end.clone(),
         })
         .await?;
-        let host = host_names::of_this_host();
         let names = host_names::names(&settings.authority.names, &[], host.as_deref());
         let http_server = tokio::spawn(http::serve(
             http_listener,
@@ -208,7 +222,17 @@ impl Daemon {
         launch.notifier.ready();
         tokio::spawn(manager::tell(launch.notifier, snapshots, shutdown.soft.clone()));
         let servers = Servers { grpc: grpc_server, http: http_server, state_loop };
-        Ok(Self { grpc_address, http_address, servers, readiness, shutdown, pki, changing, _state: state })
+        Ok(Self {
+            grpc_address,
+            http_address,
+            servers,
+            readiness,
+            shutdown,
+            pki,
+            changing,
+            exporter,
+            _state: state,
+        })
     }
 
     /// What changes when the settings are read again.
@@ -236,7 +260,11 @@ impl Daemon {
     /// # Errors
     /// See [`Error`].
     pub async fn ended(self) -> Result<(), Error> {
-        ended(self.servers, &self.readiness, &self.shutdown).await
+        let ended = ended(self.servers, &self.readiness, &self.shutdown).await;
+        tokio::select! {
+            () = self.exporter.finish() => ended,
+            () = self.shutdown.hard.cancelled() => ended,
+        }
     }
 }
 

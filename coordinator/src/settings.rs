@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use ringtune_shared::daemon::{
     logging::LogSettings,
     settings::{ListenSettings, SecuritySettings, SettingsError, check_state_dir},
+    traces::TraceSettings,
 };
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,8 @@ pub struct Settings {
     pub limits: LimitSettings,
     /// The log, on stderr.
     pub log: LogSettings,
+    /// Spans of jobs, sent to a collector by OTLP.
+    pub traces: TraceSettings,
     /// What keeps strangers out.
     pub security: SecuritySettings,
     /// The cluster's own certificate authority.
@@ -180,6 +183,7 @@ impl Default for Settings {
             ring: RingSettings::default(),
             limits: LimitSettings::default(),
             log: LogSettings::default(),
+            traces: TraceSettings::default(),
             security: SecuritySettings::default(),
             authority: AuthoritySettings::default(),
         }
@@ -303,6 +307,7 @@ impl Settings {
         }
         problems.extend(check_state_dir(&self.storage.state_dir).err());
         problems.extend(self.security.check().err());
+        problems.extend(self.traces.problems());
         problems
     }
 }
@@ -339,6 +344,7 @@ mod tests {
         assert_eq!(error_key(|s| s.authority.names = vec!["::1".into(), "a.b".into()]), "none");
         assert_eq!(error_key(|s| s.limits.idle_seconds = 0.0), "limits.idle_seconds");
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
+        assert_eq!(error_key(|s| s.traces.endpoint = "here".to_owned()), "traces.endpoint");
         assert_eq!(error_key(|s| s.security.key = PathBuf::from("/k")), "security.certificate");
     }
 }

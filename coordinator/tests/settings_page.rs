@@ -6,8 +6,12 @@ mod page;
 
 use ringtune_coordinator::settings::{CHANGE_BY_RELOAD, Settings};
 
-const SOURCES: [&str; 3] =
-    ["coordinator/src/settings.rs", "shared/src/daemon/settings.rs", "shared/src/daemon/logging.rs"];
+const SOURCES: [&str; 4] = [
+    "coordinator/src/settings.rs",
+    "shared/src/daemon/settings.rs",
+    "shared/src/daemon/logging.rs",
+    "shared/src/daemon/traces.rs",
+];
 
 #[test]
 fn the_page_lists_every_setting_of_the_coordinator() {

@@ -36,7 +36,7 @@ pub use accept::{
 };
 pub use authority::{Authority, AuthorityError, Holder, IssueError, Issued, Leaf};
 pub use certificate::Validity;
-pub use connect::{ConnectError, Connector, Outgoing, Server};
+pub use connect::{ConnectError, Connector, Outgoing, PageStream, Server};
 pub use credentials::{CredentialPaths, Credentials, CredentialsError, Csr, PrivateKey};
 pub use files::FileError;
 pub use host::host_of;

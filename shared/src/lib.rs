@@ -19,4 +19,5 @@ pub mod ring;
 pub mod state;
 pub mod suggest;
 pub mod templates;
+pub mod trace;
 pub mod version;

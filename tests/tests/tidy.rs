@@ -14,7 +14,7 @@ use toml::Table;
 /// No source file is longer: what grows beyond it wants to be two.
 const LONGEST_FILE: usize = 500;
 /// The crate folders.
-const CRATES: [&str; 16] = [
+const CRATES: [&str; 17] = [
     "proto",
     "shared",
     "shared/conformance",
@@ -22,6 +22,7 @@ const CRATES: [&str; 16] = [
     "coordinator",
     "coordinator/cli",
     "coordinator/web",
+    "shared/traces",
     "worker",
     "worker/daemon",
     "worker/engine",

@@ -11,6 +11,7 @@ use ringtune_shared::daemon::{
     state_lock::StateLockError,
 };
 use ringtune_sources::{Environment, ModelSources, Patience, hub_endpoint};
+use ringtune_traces::{About, Tracer};
 use tokio::{net::TcpListener, task::JoinError, time::timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::{error, info, warn};
@@ -79,6 +80,9 @@ pub enum Error {
     /// A server ended.
     #[error("the {0} server ended: {1}")]
     Server(&'static str, String),
+    /// Where spans are sent.
+    #[error(transparent)]
+    Traces(#[from] ringtune_traces::Error),
     /// stdin or stdout.
     #[error("the parent process cannot be told: {0}")]
     Announce(#[source] io::Error),
@@ -99,6 +103,7 @@ impl Error {
         match self {
             Self::Membership(error) => error.is_usage(),
             Self::Settings(_)
+            | Self::Traces(_)
             | Self::Advertise(AdvertiseError::Malformed { .. } | AdvertiseError::UnknownInterface { .. })
             | Self::StateFolder(
                 StateFolderError::Lock(StateLockError::Taken { .. }) | StateFolderError::OtherWorker { .. },
@@ -160,6 +165,8 @@ pub async fn run_with(
     let (brought, certified) = membership::brought_worker(&settings).await?.unzip();
     let state_dir = settings.storage.state_dir.clone();
     let state = tokio::task::spawn_blocking(move || StateFolder::open(&state_dir, certified)).await??;
+    let about = About { service: "ringtune-worker", instance: state.worker().to_string() };
+    let (tracer, exporter) = ringtune_traces::start(&settings.traces, &about)?;
     let grpc = listen::bind("grpc.listen", settings.grpc.listen, launch.free_ports).await?;
     let http = listen::bind("http.listen", settings.http.listen, launch.free_ports).await?;
     let (grpc_address, http_address) = (address_of(&grpc)?, address_of(&http)?);
@@ -192,7 +199,7 @@ pub async fn run_with(
         Arc::clone(&metrics),
     );
     let artifacts = ArtifactClient::new(&url, trust.as_ref()).map_err(Error::Coordinator)?;
-    let context = context(&settings, &state, (&engine, &identity), artifacts, (&rings, &metrics))?;
+    let context = context(&settings, &state, (&engine, &identity), artifacts, (&rings, &metrics, tracer))?;
     // 5. Servers.
     let end_servers = CancellationToken::new();
     let _end_servers = end_servers.clone().drop_guard();
@@ -236,6 +243,10 @@ pub async fn run_with(
         ended = http_server => Err(Error::Server("HTTP", outcome(ended))),
     };
     end_servers.cancel();
+    tokio::select! {
+        () = exporter.finish() => (),
+        () = shutdown.hard.cancelled() => (),
+    }
     if hung.is_cancelled() {
         return Err(Error::Hung);
     }
@@ -307,7 +318,7 @@ fn context(
     state: &StateFolder,
     (engine, identity): (&EngineHandle, &EngineIdentity),
     artifacts: ArtifactClient,
-    (rings, metrics): (&Rings, &Arc<Metrics>),
+    (rings, metrics, tracer): (&Rings, &Arc<Metrics>, Tracer),
 ) -> Result<Context, Error> {
     let environment = Environment::of_process();
     let rules = settings.access_rules(&environment);
@@ -329,6 +340,7 @@ fn context(
         fingerprints: Arc::new(Fingerprints::default()),
         rings: rings.clone(),
         metrics: Arc::clone(metrics),
+        tracer,
         work_folder: state.work_folder(),
         hung: CancellationToken::new(),
         recovery_interval: settings.recovery_interval(),

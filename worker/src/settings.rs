@@ -9,6 +9,7 @@ use ringtune_security::CredentialPaths;
 use ringtune_shared::daemon::{
     logging::LogSettings,
     settings::{ListenSettings, Protection, SecuritySettings, SettingsError, TlsMode, check_state_dir},
+    traces::TraceSettings,
 };
 use ringtune_sources::{CacheOptions, Environment, default_cache_folder};
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,8 @@ pub struct Settings {
     pub debug: DebugSettings,
     /// The log, on stderr.
     pub log: LogSettings,
+    /// Spans of jobs, sent to a collector by OTLP.
+    pub traces: TraceSettings,
     /// What keeps strangers out.
     pub security: SecuritySettings,
 }
@@ -165,6 +168,7 @@ impl Default for Settings {
             training: TrainingSettings::default(),
             debug: DebugSettings::default(),
             log: LogSettings::default(),
+            traces: TraceSettings::default(),
             security: SecuritySettings::default(),
         }
     }
@@ -270,6 +274,7 @@ impl Settings {
         problems.extend(self.access.problems());
         problems.extend(check_state_dir(&self.storage.state_dir).err());
         problems.extend(self.security.check().err());
+        problems.extend(self.traces.problems());
         problems.extend(self.protection().err());
         problems
     }

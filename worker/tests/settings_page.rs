@@ -6,11 +6,12 @@ mod page;
 
 use ringtune_worker::settings::{CHANGE_BY_RELOAD, Settings};
 
-const SOURCES: [&str; 4] = [
+const SOURCES: [&str; 5] = [
     "worker/src/settings.rs",
     "worker/src/access/settings.rs",
     "shared/src/daemon/settings.rs",
     "shared/src/daemon/logging.rs",
+    "shared/src/daemon/traces.rs",
 ];
 
 #[test]

@@ -14,6 +14,7 @@ use crate::{
     access_arguments::{
         AskArguments, CREDENTIALS, CaCommand, CertCommand, LoginArguments, LogoutArguments, TokenCommand,
     },
+    bundle_arguments::DebugCommand,
     common_arguments::{CoordinatorArguments, OutputArguments},
     job_file::Label,
 };
@@ -99,6 +100,9 @@ pub enum Command {
     /// Check whether this machine is fit for a worker, or what a job file would do (runs `ringtune-worker doctor`)
     #[command(disable_help_flag = true)]
     Doctor(PassedOnArguments),
+    /// Collect what a bug report needs
+    #[command(subcommand)]
+    Debug(DebugCommand),
     /// Print what a shell needs to complete this command line
     #[command(
         after_help = "Example: ringtune completions bash > ~/.local/share/bash-completion/completions/ringtune"

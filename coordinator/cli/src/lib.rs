@@ -11,6 +11,8 @@ use clap::Parser as _;
 pub mod access_arguments;
 pub mod access_objects;
 pub mod arguments;
+pub mod bundle;
+pub mod bundle_arguments;
 pub mod checkpoints;
 pub mod client;
 pub mod cluster;
@@ -26,6 +28,7 @@ pub mod job_file;
 pub mod objects;
 pub mod output;
 pub mod progress;
+pub mod traces;
 
 use arguments::Arguments;
 use error::Error;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::{JobSpec, MixedPrecision};
+use ringtune_shared::trace::TraceContext;
 use ringtune_shared::version::Agreement;
 
 use super::job::Job;
@@ -173,6 +174,8 @@ pub struct Assignment {
     pub resume_from: Option<ContentHash>,
     /// The steps were done before, and are only computed again, up to this one.
     pub proof: Option<u64>,
+    /// The call that made the job, if that is traced.
+    pub trace: Option<TraceContext>,
 }
 
 /// The ring of a job has new members.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::{JobSpec, QueueSpec};
+use ringtune_shared::trace::TraceContext;
 use ringtune_shared::version::Dialect;
 
 use super::job::{Phase, RequestKey, Trouble};
@@ -117,6 +118,8 @@ pub struct NewJob {
     pub request: Option<RequestKey>,
     /// What the checkpoint has that it goes on from, if it does.
     pub resumed: Option<Resumed>,
+    /// The call that makes it, if that is traced.
+    pub trace: Option<TraceContext>,
 }
 
 /// A verification that passed all checks.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
 use ringtune_shared::job::{JobSpec, QueueSpec};
+use ringtune_shared::trace::TraceContext;
 use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
@@ -70,6 +71,8 @@ pub struct Job {
     pub checkpoint: Option<Checkpoint>,
     /// Whose steps it computes again; none: it is an ordinary job.
     pub verification: Option<Verification>,
+    /// The call that made it, for those who trace it. Decides nothing.
+    pub trace: Option<TraceContext>,
     /// Workers whose settings keep from it what it asks for; they get a rank of it only where there are no others. Not stored.
     pub refused_by: BTreeSet<WorkerId>,
 }
@@ -119,6 +122,9 @@ pub struct Ring {
     pub epoch: Epoch,
     /// In rank order.
     pub members: Vec<Member>,
+    /// When. Release 0.2.0 stored none.
+    #[serde(default)]
+    pub formed: Time,
     /// All its ranks were ready, and were told to start.
     #[serde(default)]
     pub started: bool,
@@ -311,6 +317,7 @@ impl Ring {
         Self {
             epoch,
             members,
+            formed: Time::default(),
             started: false,
             joining: Vec::new(),
             reformed: 0,

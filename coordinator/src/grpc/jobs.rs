@@ -7,6 +7,7 @@ use ringtune_proto::convert::{FieldError, queue_from_wire, spec_from_wire};
 use ringtune_proto::v1::{self, job_service_server::JobService};
 use ringtune_shared::ids::{CONTENT_URI_PREFIX, ContentHash, JobId};
 use ringtune_shared::job::{JobSpec, QueueSpec};
+use ringtune_shared::trace::TraceContext;
 use tonic::{Request, Response, Status};
 use tonic_types::FieldViolation;
 
@@ -15,10 +16,11 @@ use super::ids::job_id;
 use super::reach::be_discreet;
 use super::references::Ties;
 use super::status::{FailedRequest, bad_queue, bad_request, bad_spec};
+use super::traced::{Making, parent_of};
 use super::watches::{self, Answers};
 use super::{Api, outbound};
 use crate::access::Call;
-use crate::core::{NewJob, RequestKey};
+use crate::core::{Job, NewJob, RequestKey};
 
 /// Characters of a request id.
 const LONGEST_REQUEST_ID: usize = 128;
@@ -35,35 +37,39 @@ impl JobService for Jobs {
         &self,
         request: Request<v1::CreateJobRequest>,
     ) -> Result<Response<v1::CreateJobResponse>, Status> {
-        let call = call_of(&request);
-        let request = request.into_inner();
-        let wire = request.spec.unwrap_or_default();
-        let mut queue = queue_from_wire(request.queue).map_err(bad_queue)?;
-        queue.owner = call.owner(queue.owner).map_err(|denied| self.0.deny(denied))?;
-        let key = request_key(&call, request.request_id, &wire, &queue).map_err(FailedRequest::from)?;
-        let mut spec = spec_from_wire(wire).map_err(bad_spec)?;
-        spec.check_paths().map_err(bad_spec)?;
-        let mut ties = Ties::default();
-        let images = self.check_images(&mut ties, &spec).await.map_err(bad_request)?;
-        count_steps(&mut spec, images)?;
-        self.0.images.check_embeddings(&mut ties, &spec).await.map_err(bad_request)?;
-        let resumed = self.0.images.resumed(&mut ties, &spec).await.map_err(bad_request)?;
-        let (id, spec, queue) = (JobId::new(), Arc::new(spec), Arc::new(queue));
-        let new = NewJob { id, spec, queue, request: key, resumed };
-        let mut job = self.0.images.create_job(new, ties).await?;
-        be_discreet(&call, Arc::make_mut(&mut job));
-        call.about(job.id);
-        Ok(Response::new(v1::CreateJobResponse { job: Some(outbound::job(&job)) }))
+        let (call, parent, id) = (call_of(&request), parent_of(&request), JobId::new());
+        let making = Making::begin(&self.0.tracer, parent, id, "CreateJob");
+        match self.create(&call, request.into_inner(), id, making.trace).await {
+            Ok(mut job) => {
+                making.done(job.id);
+                be_discreet(&call, Arc::make_mut(&mut job));
+                call.about(job.id);
+                Ok(Response::new(v1::CreateJobResponse { job: Some(outbound::job(&job)) }))
+            }
+            Err(refused) => {
+                making.failed();
+                Err(refused)
+            }
+        }
     }
 
     async fn verify_job(
         &self,
         request: Request<v1::VerifyJobRequest>,
     ) -> Result<Response<v1::VerifyJobResponse>, Status> {
-        let call = call_of(&request);
-        let mut job = self.create_verification(&call, request.into_inner()).await?;
-        be_discreet(&call, Arc::make_mut(&mut job));
-        Ok(Response::new(v1::VerifyJobResponse { job: Some(outbound::job(&job)) }))
+        let (call, parent, id) = (call_of(&request), parent_of(&request), JobId::new());
+        let making = Making::begin(&self.0.tracer, parent, id, "VerifyJob");
+        match self.create_verification(&call, request.into_inner(), (id, making.trace)).await {
+            Ok(mut job) => {
+                making.done(job.id);
+                be_discreet(&call, Arc::make_mut(&mut job));
+                Ok(Response::new(v1::VerifyJobResponse { job: Some(outbound::job(&job)) }))
+            }
+            Err(refused) => {
+                making.failed();
+                Err(refused.into())
+            }
+        }
     }
 
     async fn get_job(
@@ -154,6 +160,30 @@ impl JobService for Jobs {
 }
 
 impl Jobs {
+    /// What was asked for, checked, becomes a job.
+    async fn create(
+        &self,
+        call: &Call,
+        request: v1::CreateJobRequest,
+        id: JobId,
+        trace: Option<TraceContext>,
+    ) -> Result<Arc<Job>, Status> {
+        let wire = request.spec.unwrap_or_default();
+        let mut queue = queue_from_wire(request.queue).map_err(bad_queue)?;
+        queue.owner = call.owner(queue.owner).map_err(|denied| self.0.deny(denied))?;
+        let key = request_key(call, request.request_id, &wire, &queue).map_err(FailedRequest::from)?;
+        let mut spec = spec_from_wire(wire).map_err(bad_spec)?;
+        spec.check_paths().map_err(bad_spec)?;
+        let mut ties = Ties::default();
+        let images = self.check_images(&mut ties, &spec).await.map_err(bad_request)?;
+        count_steps(&mut spec, images)?;
+        self.0.images.check_embeddings(&mut ties, &spec).await.map_err(bad_request)?;
+        let resumed = self.0.images.resumed(&mut ties, &spec).await.map_err(bad_request)?;
+        let (spec, queue) = (Arc::new(spec), Arc::new(queue));
+        let new = NewJob { id, spec, queue, request: key, resumed, trace };
+        Ok(self.0.images.create_job(new, ties).await?)
+    }
+
     /// How many images an epoch of the job shows, where all of them are uploaded. Those that are must be here.
     pub(super) async fn check_images(
         &self,

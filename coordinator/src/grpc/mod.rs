@@ -18,6 +18,7 @@ mod outgoing;
 mod reach;
 mod references;
 mod status;
+mod traced;
 mod trust;
 mod verify;
 mod watches;
@@ -32,6 +33,7 @@ use ringtune_proto::v1::{
     worker_service_server::WorkerServiceServer,
 };
 use ringtune_security::Listener;
+use ringtune_traces::Tracer;
 use ringtune_web::Calls;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -86,6 +88,8 @@ pub struct Options {
     pub contents: Contents,
     /// What is counted.
     pub metrics: Metrics,
+    /// Takes spans of calls that make jobs.
+    pub tracer: Tracer,
     /// Who may do what.
     pub access: Access,
     /// How much each owner may have.
@@ -110,6 +114,7 @@ struct Api {
     contents: Contents,
     images: Arc<References>,
     metrics: Metrics,
+    tracer: Tracer,
     access: Access,
     quotas: Quotas,
     welcome: v1::Welcome,
@@ -168,7 +173,8 @@ impl Services {
     /// See [`Error`].
     pub async fn new(options: Options) -> Result<Self, Error> {
         table::check_grpc()?;
-        let Options { handle, contents, metrics, access, quotas, welcome, pki, shutdown, .. } = options;
+        let Options { handle, contents, metrics, tracer, access, quotas, welcome, pki, shutdown, .. } =
+            options;
         let images = Arc::new(References::new(handle.clone(), contents.clone(), quotas.clone()));
         let sweeper = AbortOnDropHandle::new(tokio::spawn(sweep(images.clone(), access.clone())));
         let layers = ServiceBuilder::new()
@@ -182,6 +188,7 @@ impl Services {
             contents,
             images,
             metrics,
+            tracer,
             access,
             quotas,
             welcome,

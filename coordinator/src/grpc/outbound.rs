@@ -308,6 +308,7 @@ fn assignment(given: &Assignment) -> v1::Assignment {
         joins: given.rank.is_none(),
         resume_from: given.resume_from.map(|checkpoint| checkpoint.uri()).unwrap_or_default(),
         proof: given.proof.map(|last_step| v1::Proof { last_step: signed(last_step) }),
+        traceparent: given.trace.map(|trace| trace.to_string()).unwrap_or_default(),
     }
 }
 

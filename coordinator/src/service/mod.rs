@@ -20,6 +20,7 @@ mod pace;
 mod progress;
 mod purge;
 mod run;
+mod spans;
 mod timings;
 mod watch;
 mod watch_many;

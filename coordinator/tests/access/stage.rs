@@ -118,6 +118,7 @@ impl Stage {
             store,
             metrics: metrics.clone(),
             notifier: Default::default(),
+            tracer: Default::default(),
         };
         let (handle, _) = service::start(settings).await.unwrap();
         let contents = Contents::open(&at("contents"), ContentLimits::default()).unwrap();
@@ -126,6 +127,7 @@ impl Stage {
             handle,
             contents,
             metrics: metrics.clone(),
+            tracer: Default::default(),
             access,
             quotas,
             welcome: v1::Welcome::default(),

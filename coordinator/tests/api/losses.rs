@@ -102,6 +102,7 @@ async fn a_session_that_never_came_about_is_lost_at_once() {
         store: Arc::new(store),
         metrics: Metrics::new().unwrap(),
         notifier: Default::default(),
+        tracer: Default::default(),
     };
     let (handle, _loop) = service::start(settings).await.unwrap();
     let capabilities = Capabilities { version: VERSION.to_owned(), ..Capabilities::default() };

@@ -54,8 +54,13 @@ impl Coordinator {
         let limits = Limits { content_bytes: 16 << 20, uploads: 8, ..Limits::default() };
         let contents = Contents::open(&folder.join("artifacts"), limits).unwrap();
         let metrics = Metrics::new().unwrap();
-        let settings =
-            service::Settings { options, store, metrics: metrics.clone(), notifier: Default::default() };
+        let settings = service::Settings {
+            options,
+            store,
+            metrics: metrics.clone(),
+            notifier: Default::default(),
+            tracer: Default::default(),
+        };
         let (handle, state_loop) = service::start(settings).await.unwrap();
         let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = tcp.local_addr().unwrap();
@@ -68,6 +73,7 @@ impl Coordinator {
             quotas: Quotas::none(),
             contents,
             metrics,
+            tracer: Default::default(),
             welcome,
             call_limit: PATIENCE,
             calls_per_connection: 256,

@@ -39,6 +39,7 @@ impl Measured {
             request: None,
             resumed: None,
             queue: Arc::default(),
+            trace: None,
         }));
     }
 

@@ -184,6 +184,7 @@ impl World {
             queue: Arc::default(),
             request: None,
             resumed: None,
+            trace: None,
         };
         if self.apply(Input::CreateJob(new)) {
             assert!(self.disk.jobs.contains_key(&id), "an accepted job is not stored");

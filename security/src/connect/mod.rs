@@ -14,6 +14,7 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -27,8 +28,9 @@ use self::explain::{Mine, explain};
 pub use self::outgoing::Outgoing;
 use crate::certificate::{self, Facts, Validity};
 use crate::names::Internal;
+use crate::roots::Roots;
 use crate::socket;
-use crate::tls::{self, Expected, HTTP2, Known};
+use crate::tls::{self, Expected, HTTP1, HTTP2, Known, TlsError};
 use crate::token::JoinToken;
 use crate::trust::{State, Trust};
 
@@ -45,6 +47,11 @@ pub enum Server {
     /// The worker with that id.
     Worker(Uuid),
 }
+
+/// A connection to a port that serves pages.
+pub trait PageStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<Stream: AsyncRead + AsyncWrite + Send + Unpin> PageStream for Stream {}
 
 /// Makes connections; for tonic's `Endpoint::connect_with_connector`. Clones share what they know.
 #[derive(Debug, Clone)]
@@ -67,6 +74,8 @@ enum Secure {
     },
     /// By a token's hash.
     Joining { authority: [u8; 32], expected: Expected },
+    /// By its host name, as anybody would: it is none of the cluster's.
+    Outside { config: Arc<ClientConfig> },
 }
 
 /// rustls for one connection, and what there is to say should it fail.
@@ -101,6 +110,15 @@ impl Connector {
         Self::of(Some(secure))
     }
 
+    /// For a server that is none of the cluster's, and http: its certificate has to name its host, and to come from one of
+    /// these roots.
+    ///
+    /// # Errors
+    /// rustls refuses the roots.
+    pub fn outside(roots: &Roots) -> Result<Self, TlsError> {
+        Ok(Self::of(Some(Secure::Outside { config: Arc::new(tls::outside(roots)?) })))
+    }
+
     /// Lets one try take so long instead of 10 seconds.
     #[must_use]
     pub fn within(self, time: Duration) -> Self {
@@ -125,6 +143,32 @@ impl Connector {
         Ok(made)
     }
 
+    /// Makes one connection to a port that serves pages, for one request of HTTP/1, whose client has the first word. It is not
+    /// followed any further: what happens to a certificate after the handshake does not end it.
+    ///
+    /// # Errors
+    /// What is wrong, and what to do.
+    pub async fn connect_to_pages(&self, uri: &Uri) -> Result<Box<dyn PageStream>, ConnectError> {
+        let target = Target::of(uri)?;
+        let late = || ConnectError::Slow { address: target.address(), time: self.time };
+        timeout(self.time, Box::pin(self.try_pages(&target))).await.map_err(|_| late())?
+    }
+
+    async fn try_pages(&self, target: &Target) -> Result<Box<dyn PageStream>, ConnectError> {
+        let ready = match (target.secure, self.secure.as_deref()) {
+            (false, _) => None,
+            (true, None) => return Err(ConnectError::NoCredentials { address: target.address() }),
+            (true, Some(secure)) => Some(secure.ready(target)?),
+        };
+        let tcp = TcpStream::connect((target.host.as_str(), target.port)).await;
+        let tcp = tcp.map_err(|cause| ConnectError::Unreachable { address: target.address(), cause })?;
+        let Some(Ready { config, mine, .. }) = ready else { return Ok(Box::new(tcp)) };
+        let mut config = ClientConfig::clone(&config);
+        config.alpn_protocols = vec![HTTP1.to_vec()];
+        let stream = TlsConnector::from(Arc::new(config)).connect(target.server_name()?, tcp).await;
+        Ok(Box::new(stream.map_err(|error| explain(&target.address(), &mine, error))?))
+    }
+
     async fn try_to(&self, target: &Target) -> Result<Outgoing, ConnectError> {
         let ready = match (target.secure, self.secure.as_deref()) {
             (false, Some(Secure::Joining { .. })) => {
@@ -146,12 +190,16 @@ impl Connector {
 
 impl Secure {
     fn ready(&self, target: &Target) -> Result<Ready, ConnectError> {
-        let failed = |error: tls::TlsError| ConnectError::SetUp { address: target.address(), cause: error };
+        let failed = |error: TlsError| ConnectError::SetUp { address: target.address(), cause: error };
         match self {
             Self::Joining { authority, expected } => {
                 let config = tls::client(Known::Hash(*authority), *expected, None).map_err(failed)?;
                 let mine = Mine { expected: expected.name(), valid: None };
                 Ok(Ready { config: Arc::new(config), mine, trust: None })
+            }
+            Self::Outside { config } => {
+                let mine = Mine { expected: target.address(), valid: None };
+                Ok(Ready { config: config.clone(), mine, trust: None })
             }
             Self::Trusting { trust, server, config } => {
                 // Followed from before the handshake: no revocation is missed.
@@ -209,13 +257,16 @@ impl Target {
         }
     }
 
-    async fn handshake(&self, tcp: TcpStream, ready: Ready) -> Result<Outgoing, ConnectError> {
-        let Ready { config, mine, trust } = ready;
-        let host = ServerName::try_from(self.host.clone()).map_err(|_| ConnectError::Address {
+    fn server_name(&self) -> Result<ServerName<'static>, ConnectError> {
+        ServerName::try_from(self.host.clone()).map_err(|_| ConnectError::Address {
             given: self.host.clone(),
             problem: "it is neither a host name nor an IP address",
-        })?;
-        let stream = TlsConnector::from(config).connect(host, tcp).await;
+        })
+    }
+
+    async fn handshake(&self, tcp: TcpStream, ready: Ready) -> Result<Outgoing, ConnectError> {
+        let Ready { config, mine, trust } = ready;
+        let stream = TlsConnector::from(config).connect(self.server_name()?, tcp).await;
         let stream = stream.map_err(|error| explain(&self.address(), &mine, error))?;
         if stream.get_ref().1.alpn_protocol() != Some(HTTP2) {
             return Err(ConnectError::NoHttp2 { address: self.address() });

@@ -15,6 +15,7 @@ use rustls::{ClientConfig, ServerConfig};
 use self::verify::ServerVerifier;
 pub(crate) use self::verify::{Expected, Known, OtherAuthority, WrongServer};
 use crate::credentials::Credentials;
+use crate::roots::Roots;
 use crate::trust::State;
 
 /// What is spoken within TLS.
@@ -80,5 +81,17 @@ pub(crate) fn client(
     // The name is the only word that a handshake says in the clear: it would tell which worker is called. No server
     // here has more than one certificate to choose from.
     config.enable_sni = false;
+    Ok(config)
+}
+
+/// For a connector to a server that is none of the cluster's, over HTTP/2.
+pub(crate) fn outside(roots: &Roots) -> Result<ClientConfig, TlsError> {
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(refused)?
+        .with_root_certificates(roots.store())
+        .with_no_client_auth();
+    config.alpn_protocols = vec![HTTP2.to_vec()];
+    config.resumption = Resumption::disabled();
     Ok(config)
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use futures::StreamExt as _;
 use ringtune_security::{
-    Caller, Clients, Connector, Listener, Protection, Protocols, Refusals, Revoked, Server, Trust,
+    Caller, Clients, Connector, Listener, Protection, Protocols, Refusals, Revoked, Roots, Server, Trust,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -139,4 +139,26 @@ async fn a_port_with_tls_needs_a_certificate() {
     let error =
         Listener::start(tcp, secure(&trust, Clients::Optional), limits(), Refusals::default()).unwrap_err();
     assert!(error.to_string().contains("no certificate to serve with"), "{error}");
+}
+
+/// A collector, say: known by its host, as in a browser.
+#[tokio::test]
+async fn a_server_that_is_none_of_the_clusters_is_known_by_its_host() {
+    let (ca, elsewhere) = (authority(), Elsewhere::new());
+    let named = |name: &str| Says {
+        uris: Vec::new(),
+        names: vec![name.to_owned()],
+        ..Says::member(ca.cluster(), "")
+    };
+    let serving = async |name: &str| {
+        let credentials = elsewhere.credentials(&named(name), &elsewhere.roots());
+        serve(secure(&believer(ca.cluster(), credentials, &elsewhere.roots()), Clients::Optional), limits())
+            .await
+    };
+    let (right, wrong) = (serving("127.0.0.1").await, serving("127.0.0.2").await);
+    let outside = |roots: &Roots| Connector::outside(roots).unwrap();
+    let nobody = Caller::Anonymous.to_string();
+    assert_eq!(caller(&right.https(), outside(&elsewhere.roots())).await.unwrap(), nobody);
+    assert!(caller(&right.https(), outside(ca.roots())).await.is_err());
+    assert!(caller(&wrong.https(), outside(&elsewhere.roots())).await.is_err());
 }

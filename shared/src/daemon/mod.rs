@@ -8,3 +8,4 @@ pub mod notify;
 pub mod reload;
 pub mod settings;
 pub mod state_lock;
+pub mod traces;

@@ -151,7 +151,7 @@ impl World {
         let spec = spec(world, least);
         let microbatches = spec.global_microbatches() as usize;
         let right = (0..=STEPS).map(|steps| chain::right(id, steps, microbatches)).collect();
-        let new = NewJob { id, spec, queue: Arc::default(), request: None, resumed: None };
+        let new = NewJob { id, spec, queue: Arc::default(), request: None, resumed: None, trace: None };
         let wanted = Wanted { id, microbatches, steps: STEPS, right, kept: 0, cancelled: false };
         self.jobs.push(wanted);
         self.accept(Input::CreateJob(new));

@@ -123,6 +123,7 @@ pub(crate) fn event(down: Down) -> Option<Event> {
             resume_from: given.resume_from.map(|hash| hash.uri()).unwrap_or_default(),
             proof: given.proof,
             re_forms: false,
+            trace: None,
         })),
         Down::EnterRing(given) => Event::EnterRing(Box::new(NextRing {
             view: view((given.job, given.epoch), given.members),

@@ -171,3 +171,77 @@ fn captions_repeats_and_buckets_are_shown() {
     assert_eq!(report["problems"][0]["field"], "data.folders[1].images", "{report}");
     assert!(report["problems"][0]["problem"].as_str().unwrap().contains("wide.txt"), "{report}");
 }
+
+/// A job that draws with an embedding that was learned on this model.
+fn drawing_job(prompts: &str, more: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(fixture("0.1.0/plain/learned_embeds.safetensors"), folder.path().join("star.safetensors"))
+        .unwrap();
+    let file = folder.path().join("job.toml");
+    let text = format!(
+        "kind = \"generate\"\nname = \"stars\"\n[model]\nbase = \"{}\"\n[generate]\nprompts = [{prompts}]\n\
+         embeddings = [\"star.safetensors\"]\ncount = 3\nsteps = 10\nbatch = 2\n{more}[cluster]\nworld_size = 2\n",
+        fixture("toy-sd").display()
+    );
+    fs::write(&file, text).unwrap();
+    (folder, file)
+}
+
+#[test]
+fn a_job_that_draws_is_shown_with_its_time() {
+    let long = "star ".repeat(90);
+    let (_folder, file) =
+        drawing_job(&format!("\"a photo of <green-star>\", \"{long}\""), "width = 32\nheight = 48\n");
+    let report = json(&doctor(&file, &["--output", "json"]));
+    assert_eq!(report["can_start"], true, "{report}");
+    assert_eq!(report["sizes"], serde_json::json!([{ "width": 32, "height": 48, "pictures": 6 }]));
+    let drawing = &report["drawing"];
+    assert_eq!((&drawing["pictures"], &drawing["batches"]), (&6.into(), &4.into()), "{drawing}");
+    assert_eq!(drawing["embeddings"][0]["token"], "<green-star>", "{drawing}");
+    let prompts = report["prompts"].as_array().unwrap();
+    assert!(prompts[0].as_str().unwrap().contains("photo of [<green-star>"), "{prompts:?}");
+    assert!(prompts[1].as_str().unwrap().contains("in 2 parts"), "{prompts:?}");
+    // Each of two ranks has two batches of 10 steps.
+    let estimate = &report["estimate"];
+    let seconds = |name: &str| estimate[name].as_f64().unwrap();
+    let expected = 2.0 * (seconds("encode_seconds") + 10.0 * seconds("step_seconds"));
+    assert!((seconds("total_seconds") - expected).abs() < 1e-9 && expected > 0.0, "{estimate}");
+    let text = String::from_utf8(doctor(&file, &["--no-compute"]).stdout).unwrap();
+    for word in [
+        "drawing     2 prompts x 3 = 6 pictures in 4 batches",
+        "embedding   <green-star>",
+        "This job can start.",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    assert!(!text.contains("memory"), "{text}");
+}
+
+#[test]
+fn what_keeps_a_job_from_drawing_is_named() {
+    let star = "\"a <green-star>\"";
+    for (prompts, more, field, word) in [
+        (star, "width = 33\n", "generate.width", "33"),
+        (star, "embedings = []\n", "generate.embedings", "generate"),
+        (&format!("\"{}\"", "star ".repeat(700)), "", "", "chunks"),
+    ] {
+        let (_folder, file) = drawing_job(prompts, more);
+        let output = doctor(&file, &["--output", "json", "--no-compute"]);
+        let report = json(&output);
+        assert_eq!((output.status.code(), &report["can_start"]), (Some(1), &Value::Bool(false)), "{report}");
+        let problem = &report["problems"][0];
+        assert!(problem["field"].as_str().unwrap().starts_with(field), "{problem}");
+        assert!(problem.to_string().contains(word), "{problem}");
+    }
+    let (folder, file) = drawing_job("\"a photo\"", "");
+    let unused = json(&doctor(&file, &["--output", "json", "--no-compute"]));
+    assert!(unused["warnings"].to_string().contains("none has <green-star>"), "{unused}");
+    // Made for a text encoder of another width.
+    fs::copy(fixture("embeddings/learned_embeds.safetensors"), folder.path().join("star.safetensors"))
+        .unwrap();
+    let misfit = json(&doctor(&file, &["--output", "json", "--no-compute"]));
+    assert!(misfit["problems"][0].to_string().contains("star.safetensors"), "{misfit}");
+    fs::remove_file(folder.path().join("star.safetensors")).unwrap();
+    let missing = json(&doctor(&file, &["--output", "json", "--no-compute"]));
+    assert!(missing["problems"][0].to_string().contains("star.safetensors"), "{missing}");
+}

@@ -246,7 +246,26 @@ fn logs_are_json_where_nobody_looks() {
 fn doctor_reports_for_people_and_programs() {
     let text = worker().args(["doctor", "--output", "text"]).output().unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
-    for word in ["processor", "memory", "NUMA", "libtorch", "2.13.0", "fit"] {
+    let words = [
+        "processor",
+        "memory",
+        "NUMA",
+        "libtorch",
+        "2.13.0",
+        "fit",
+        "instruction sets",
+        "frequency",
+        "huge pages",
+    ];
+    for word in words.iter().chain(&[
+        "open files",
+        "disk",
+        "clock",
+        "interface",
+        "own name",
+        "gRPC port",
+        "HTTP port",
+    ]) {
         assert!(text.contains(word), "{word:?} is missing of {text}");
     }
     let json = worker()

@@ -60,9 +60,14 @@ impl Check {
     pub(super) fn unless(self, good: bool, verdict: Verdict, advice: &str) -> Self {
         if good { self } else { Self { verdict, advice: advice.to_owned(), ..self } }
     }
+
+    /// What this system does not say, as in containers: that is no fault.
+    pub(super) fn unknown(name: &'static str, why: &str) -> Self {
+        Self::new(name, format!("not known here: {why}"))
+    }
 }
 
-/// Processor, memory, memory nodes.
+/// Processor and memory.
 pub(super) fn of_node() -> Vec<Check> {
     node_checks(&Node::detect())
 }
@@ -91,13 +96,11 @@ fn node_checks(node: &Node) -> Vec<Check> {
             "mixed_precision = \"bf16\" falls back to fp32 for jobs that include this machine",
         ),
         Check::new("cores", format!("{} physical, {} logical may be used", cpu.physical_cores, cpu.allowed)),
-        Check::new("threads", format!("{} a rank, unless --threads says otherwise", default_threads(node, 0))),
-        memory(node.memory_bytes, gibibytes),
-        Check::new("NUMA", format!("{} node(s)", node.numa_nodes)).unless(
-            node.numa_nodes <= 1,
-            Verdict::Warn,
-            "start one worker a node (numactl --cpunodebind N --membind N), each with its own --state-dir and ports",
+        Check::new(
+            "threads",
+            format!("{} a rank, unless --threads says otherwise", default_threads(node, 0)),
         ),
+        memory(node.memory_bytes, gibibytes),
     ]
 }
 

@@ -1,12 +1,15 @@
 //! `doctor`: is this machine fit to be a worker? And with a job: what would it do?
 
+mod addresses;
 mod checks;
+mod cluster;
 mod job;
+mod machine;
 mod network;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use clap::{Args, ValueEnum};
@@ -17,12 +20,13 @@ use ringtune_shared::{
 };
 use serde::Serialize;
 
-use crate::{engine::StartEngine, settings::Settings};
+use crate::{coordinator::CoordinatorAddress, engine::StartEngine, node::Node, settings::Settings};
 
 pub use checks::{Check, Verdict};
 pub use job::JobArguments;
 
-/// Says whether this machine is fit to be a worker: processor, memory, libtorch, and the way to a coordinator. With
+/// Says whether this machine is fit to be a worker: processor, memory, limits, clock, addresses, libtorch, and the way to
+/// a coordinator. With
 /// a job file: what that job would train, as a dry run.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Exit codes: 0 fit, or the job can start (warnings included); 1 not; 2 wrong usage.")]
@@ -122,7 +126,7 @@ pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> Result<bool
         };
         let there =
             job::There { settings: &settings, coordinator: coordinator.as_deref(), trust: standing.trust() };
-        let report = job::examine(file, &arguments.job, there, start).await;
+        let report = Box::pin(job::examine(file, &arguments.job, there, start)).await;
         let text = match arguments.output {
             DoctorOutput::Json => report.to_json().map_err(io::Error::other)?,
             DoctorOutput::Text => job::render(&report),
@@ -130,12 +134,15 @@ pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> Result<bool
         writeln!(io::stdout(), "{text}")?;
         return Ok(report.can_start());
     }
+    let root = Path::new("/");
     let mut checks = checks::of_node();
+    checks.extend(machine::of_machine(root, &settings));
     checks.extend(checks::of_engine(start).await);
     checks.extend(checks::of_access(&settings));
     checks.extend(network::of_security(&settings, &standing));
+    checks.extend(addresses::of_addresses(root, &settings, arguments.coordinator.is_some()).await);
     if arguments.coordinator.is_some() {
-        checks.push(network::of_coordinator(&settings.coordinator_address()?, standing.trust()).await);
+        checks.extend(of_cluster(&settings.coordinator_address()?, &standing).await);
     }
     let fit = checks.iter().all(|check| check.verdict != Verdict::Bad);
     let text = match arguments.output {
@@ -146,6 +153,18 @@ pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> Result<bool
     };
     writeln!(io::stdout(), "{text}")?;
     Ok(fit)
+}
+
+/// The way to the coordinator, and what it says of itself and of others.
+async fn of_cluster(address: &CoordinatorAddress, standing: &network::Standing) -> Vec<Check> {
+    let dialled = network::dial(address, standing.trust()).await;
+    let channel = dialled.as_ref().ok().cloned();
+    let mut checks = vec![network::of_coordinator(address, standing.trust(), dialled).await];
+    if let Some(channel) = channel {
+        checks.push(cluster::of_clocks(channel.clone()).await);
+        checks.push(cluster::of_workers(channel, &Node::detect()).await);
+    }
+    checks
 }
 
 fn table(fit: bool, checks: &[Check]) -> String {

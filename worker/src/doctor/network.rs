@@ -131,15 +131,24 @@ fn of_certificate(credentials: &Credentials, now: SystemTime) -> Check {
 /// With less left, a certificate that was due for renewal is worth a look.
 const LATE: Duration = Duration::from_secs(24 * 3600);
 
+/// The way to the coordinator.
+pub(super) async fn dial(address: &CoordinatorAddress, trust: Option<&Trust>) -> Result<Channel, String> {
+    let endpoint = Endpoint::from_shared(address.to_string()).map_err(|error| error_chain(&error))?;
+    let endpoint = endpoint.connect_timeout(LIMIT);
+    match tokio::time::timeout(LIMIT * 2, endpoint.connect_with_connector(connector(trust))).await {
+        Ok(channel) => channel.map_err(|error| error_chain(&error)),
+        Err(_) => Err("no answer".to_owned()),
+    }
+}
+
 /// That the coordinator answers, that its version fits, and as whom it knows this worker.
-pub(super) async fn of_coordinator(address: &CoordinatorAddress, trust: Option<&Trust>) -> Check {
+pub(super) async fn of_coordinator(
+    address: &CoordinatorAddress,
+    trust: Option<&Trust>,
+    dialled: Result<Channel, String>,
+) -> Check {
     let asked = async {
-        let channel = Endpoint::from_shared(address.to_string())
-            .map_err(|error| error_chain(&error))?
-            .connect_timeout(LIMIT)
-            .connect_with_connector(connector(trust))
-            .await
-            .map_err(|error| error_chain(&error))?;
+        let channel = dialled?;
         match trust.filter(|_| address.secure) {
             None => cluster(channel).await,
             Some(_) => known_as(channel).await,
@@ -208,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn a_coordinator_that_is_not_there_is_a_failure() {
         let address = CoordinatorAddress::parse("http://127.0.0.1:1").unwrap();
-        let check = of_coordinator(&address, None).await;
+        let check = of_coordinator(&address, None, dial(&address, None).await).await;
         assert_eq!((check.name, check.verdict), ("coordinator", Verdict::Bad));
     }
 

@@ -75,6 +75,8 @@ pub struct Drawing {
     info: ModelInfo,
     /// For each prompt its ids and the negative prompt's, in as many chunks.
     ids: Vec<(Vec<i64>, Vec<i64>)>,
+    /// Each prompt as the text encoder gets it, and in how many chunks.
+    read_back: Vec<(String, usize)>,
     embeddings: Embeddings,
 }
 
@@ -120,9 +122,10 @@ impl Drawing {
             .prompts
             .iter()
             .map(|prompt| chunks_of_both(&tokenizer, prompt, &options.negative_prompt))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
+        let read_back = ids.iter().map(|(ids, _)| read_back(&tokenizer, ids, &info, &embeddings)).collect();
         let sampler = options.scheduler.unwrap_or(info.sampler);
-        let drawing = Self { sampler, width, height, info, ids, embeddings, options };
+        let drawing = Self { sampler, width, height, info, ids, read_back, embeddings, options };
         let noise = drawing.noise_of_a_picture().saturating_mul(drawing.options.batch as usize);
         if noise > MOST_NOISE {
             let problem = format!(
@@ -144,6 +147,25 @@ impl Drawing {
         self.embeddings.known.iter().map(|(_, hash)| *hash)
     }
 
+    /// The model.
+    pub fn model(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// The token of each embedding, how many vectors it has, and the hash of its file.
+    pub fn learned(&self) -> Vec<(String, usize, ContentHash)> {
+        let Embeddings { known, tokens, .. } = &self.embeddings;
+        let begins = known.iter().map(|(token, _)| tokens.iter().position(|own| own == token).unwrap_or(0));
+        let begins: Vec<usize> = begins.chain([tokens.len()]).collect();
+        let vectors = begins.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
+        known.iter().zip(vectors).map(|((token, hash), vectors)| (token.clone(), vectors, *hash)).collect()
+    }
+
+    /// Each prompt read back from the ids that the model gets, learned tokens in brackets, and in how many chunks.
+    pub fn prompts_read_back(&self) -> &[(String, usize)] {
+        &self.read_back
+    }
+
     /// How it is drawn.
     pub fn sampler(&self) -> SamplerKind {
         self.sampler
@@ -161,8 +183,13 @@ impl Drawing {
 
     /// What the engine is asked for. Only when its turn comes: the noise of many pictures is large.
     pub fn request(&self, batch: Batch) -> ImageRequest {
+        self.request_of(batch, self.options.steps)
+    }
+
+    /// The same with another number of steps.
+    pub fn request_of(&self, batch: Batch, of_steps: u32) -> ImageRequest {
         let latent = self.latent();
-        let steps = self.sampler.step_noises(self.options.steps as usize);
+        let steps = self.sampler.step_noises(of_steps as usize);
         let count = batch.count as usize;
         let draws = Draws::new(self.options.seed);
         let mut noise = Vec::with_capacity(count * latent);
@@ -186,7 +213,7 @@ impl Drawing {
             negative_ids,
             rows: self.embeddings.rows.clone(),
             sampler: self.sampler,
-            steps: self.options.steps as usize,
+            steps: of_steps as usize,
             guidance: self.options.guidance,
             noise,
             step_noise,
@@ -255,6 +282,22 @@ fn chunks_of_both(
     prompt.resize(length, empty.clone());
     negative.resize(length, empty);
     Ok((prompt.concat(), negative.concat()))
+}
+
+/// A prompt's ids as text, without the chunks that only fill it up.
+fn read_back(
+    tokenizer: &ClipTokenizer,
+    ids: &[i64],
+    info: &ModelInfo,
+    embeddings: &Embeddings,
+) -> (String, usize) {
+    let name = |id: i64| {
+        let number = usize::try_from(id).ok()?.checked_sub(info.vocab_size)?;
+        embeddings.tokens.get(number).map(|token| format!("[{token}]"))
+    };
+    let chunks = ids.chunks(info.max_text_length.max(1)).map(|chunk| tokenizer.text_of(chunk, name));
+    let texts: Vec<String> = chunks.filter(|text| !text.is_empty()).collect();
+    (texts.join(" "), texts.len().max(1))
 }
 
 /// The engine's picture as the image library has it.

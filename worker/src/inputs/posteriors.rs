@@ -318,6 +318,7 @@ mod tests {
             resume_from: String::new(),
             proof: None,
             re_forms: false,
+            trace: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a rank says while it works: to job.log, to the worker's own log and to the coordinator.
 
 mod pace;
+mod stages;
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,6 +16,9 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use pace::Pace;
+use ringtune_shared::trace::TraceContext;
+use ringtune_traces::Tracer;
+use stages::Stages;
 
 use crate::session::{Level, RankEvent, RankKey};
 
@@ -28,6 +32,7 @@ pub(crate) struct Journal {
     key: RankKey,
     place: Arc<Mutex<Place>>,
     pace: Arc<Mutex<Pace>>,
+    stages: Arc<Mutex<Stages>>,
     events: mpsc::Sender<(RankKey, RankEvent)>,
 }
 
@@ -46,7 +51,7 @@ impl Journal {
     /// A journal of a rank, or of one that is to join.
     pub(crate) fn new(key: RankKey, rank: Option<usize>, events: mpsc::Sender<(RankKey, RankEvent)>) -> Self {
         let place = Arc::new(Mutex::new(Place { epoch: key.epoch, rank, file: None }));
-        Self { key, place, pace: Arc::default(), events }
+        Self { key, place, pace: Arc::default(), stages: Arc::default(), events }
     }
 
     /// From now on this rank of this epoch speaks.
@@ -81,8 +86,16 @@ impl Journal {
         self.say(Level::Error, line.into()).await;
     }
 
+    /// From now on the stages of its progress are spans below this one. None: no longer.
+    pub(crate) fn trace_stages(&self, tracer: &Tracer, whole: Option<TraceContext>) {
+        *self.stages.lock().unwrap_or_else(PoisonError::into_inner) = Stages::below(tracer, whole);
+    }
+
     /// Tells the session what happened; of its progress a part.
     pub(crate) async fn event(&self, event: RankEvent) {
+        if let RankEvent::Progress(progress) = &event {
+            self.stages.lock().unwrap_or_else(PoisonError::into_inner).at(progress.stage);
+        }
         if let RankEvent::Progress(progress) = event
             && !self.pace.lock().unwrap_or_else(PoisonError::into_inner).is_due(progress, Instant::now())
         {

@@ -2,11 +2,13 @@
 //! worker.
 
 mod generate;
+mod rehearsal;
 mod textual_inversion;
 
 use ringtune_shared::job::Work;
 use tokio::sync::mpsc;
 
+pub use generate::rehearsal::{DrawingOptions, DrawingTiming, RehearsedDrawing, rehearse_drawing};
 pub use textual_inversion::rehearsal::{Rehearsal, RehearsalOptions, RehearsedWord, Timing, rehearse};
 
 use crate::{

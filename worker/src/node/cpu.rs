@@ -68,7 +68,8 @@ impl Cpu {
     }
 }
 
-fn allowed_processors(root: &Path) -> Vec<usize> {
+/// The processors that this process's affinity and cpuset let it use, by number.
+pub(crate) fn allowed_processors(root: &Path) -> Vec<usize> {
     fs::read_to_string(root.join("proc/self/status"))
         .ok()
         .and_then(|status| {

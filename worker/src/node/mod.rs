@@ -6,6 +6,7 @@ mod memory;
 use std::path::Path;
 
 pub use cpu::Cpu;
+pub(crate) use cpu::allowed_processors;
 pub use memory::{memory_bytes, numa_nodes, private_bytes};
 
 /// The machine as far as a job cares.
@@ -44,7 +45,7 @@ impl Node {
 }
 
 /// Parses the kernel's lists such as "0-3,8,10-11".
-fn parse_list(text: &str) -> Vec<usize> {
+pub(crate) fn parse_list(text: &str) -> Vec<usize> {
     let mut all = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -65,7 +66,7 @@ fn control_group(root: &Path) -> Option<std::path::PathBuf> {
 }
 
 /// Control groups limit their children: the values of `file` in this process's group and all above it.
-fn control_group_values(root: &Path, file: &str) -> Vec<String> {
+pub(crate) fn control_group_values(root: &Path, file: &str) -> Vec<String> {
     let top = root.join("sys/fs/cgroup");
     let Some(group) = control_group(root) else { return Vec::new() };
     group

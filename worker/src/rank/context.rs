@@ -4,6 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use ringtune_shared::ids::JobId;
 use ringtune_sources::ModelSources;
+use ringtune_traces::Tracer;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -39,6 +40,8 @@ pub struct Context {
     pub rings: Rings,
     /// Steps, losses, bytes.
     pub metrics: Arc<Metrics>,
+    /// Takes spans of what ranks do.
+    pub tracer: Tracer,
     /// Where ranks write before they upload.
     pub work_folder: PathBuf,
     /// How often the state of a training is kept for the loss of its whole ring; none: never.

@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use ringtune_shared::version::VERSION;
+use ringtune_traces::Tracer;
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{
@@ -96,11 +97,21 @@ impl Life {
             self.take_seat()?;
         }
         // 2. Prepare, and wait for the others.
+        let mut span = self.rank.span("prepare");
+        let journal = &self.rank.journal;
+        journal.trace_stages(&self.rank.context.tracer, span.context());
         let prepared = tokio::select! {
             prepared = prepare(task, &self.rank) => prepared,
-            _ = ended(orders) => return Err(Error::Stopped),
+            _ = ended(orders) => Err(Error::Stopped),
         };
-        let journal = &self.rank.journal;
+        journal.trace_stages(&Tracer::off(), None);
+        if prepared.is_err() {
+            span.fail();
+        }
+        drop(span);
+        if let Err(Error::Stopped) = prepared {
+            return Err(Error::Stopped);
+        }
         if let Err(error) = &prepared {
             journal.error(format!("preparation failed: {error}")).await;
         }
@@ -141,10 +152,15 @@ impl Life {
         match worked {
             Ok(Worked::Done) => {
                 self.rank.journal.info(work.done()).await;
-                tokio::select! {
+                let mut span = self.rank.span("upload");
+                let kept = tokio::select! {
                     kept = work.finish(&self.rank, false) => kept,
                     () = dropped(orders) => Err(Error::Stopped),
+                };
+                if kept.is_err() {
+                    span.fail();
                 }
+                kept
             }
             Ok(Worked::LetGo) => Err(Error::Stopped),
             Ok(Worked::StoppedBetweenRings) => {

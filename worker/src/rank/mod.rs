@@ -12,6 +12,7 @@ mod hang;
 mod lent_ring;
 mod life;
 mod rings;
+mod spans;
 mod summaries;
 mod work;
 
@@ -22,4 +23,5 @@ pub(crate) use given_up::GivenUp;
 pub(crate) use hang::Durations;
 pub(crate) use lent_ring::LentRing;
 pub(crate) use life::live;
+pub(crate) use spans::StepPace;
 pub(crate) use work::{Left, Orders, Rank, Task, Work};

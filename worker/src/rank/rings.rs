@@ -136,14 +136,20 @@ impl Life {
         }
         let epoch = self.rank.assignment.ring.epoch;
         let (mut newer, rank, ring) = (orders.clone(), &self.rank, &mut self.ring);
-        tokio::select! {
-            entered = entering::enter(rank, work, seat, ring) => entered?,
-            _ = ended(orders) => return Err(Error::Stopped),
+        let mut span = rank.span("enter");
+        let entered = tokio::select! {
+            entered = entering::enter(rank, work, seat, ring) => entered,
+            _ = ended(orders) => Err(Error::Stopped),
             // Nothing is done here yet that could be taken to its end.
             Ok(_) = newer.wait_for(|orders| orders.ring_after(epoch).is_some()) => {
-                return Err(Error::Ring(ring::Error::Replaced));
+                Err(Error::Ring(ring::Error::Replaced))
             }
+        };
+        if entered.is_err() {
+            span.fail();
         }
+        drop(span);
+        entered?;
         work.begin(&self.rank, orders).await?;
         work.run(&self.rank, &mut self.ring, orders).await
     }

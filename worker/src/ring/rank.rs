@@ -1,6 +1,10 @@
 //! A connected rank: its microbatches, and the exchange of their rows.
 
-use std::{future::Future, ops::Range, time::SystemTime};
+use std::{
+    future::Future,
+    ops::Range,
+    time::{Duration, Instant, SystemTime},
+};
 
 use ringtune_shared::{
     ring::{Ring, RingError, block_of},
@@ -18,6 +22,8 @@ pub struct RankRing {
     told: News,
     /// What any rank said with the last one.
     heard: News,
+    /// When the last exchange of a step began, and how long it took.
+    exchanged: Option<(SystemTime, Duration)>,
     /// Before its connections' certificates end, the ring is to be formed anew.
     reconnect_at: Option<SystemTime>,
     /// Holds the place until the end.
@@ -55,7 +61,15 @@ impl Seat {
         let ring = self.ring().await?;
         let news = News::none(ring.place().epoch);
         let reconnect_at = self.valid().map(|valid| valid.reconnect_at(SystemTime::now()));
-        Ok(RankRing { ring, rows: self.rows(), told: news, heard: news, reconnect_at, seat: self })
+        Ok(RankRing {
+            ring,
+            rows: self.rows(),
+            told: news,
+            heard: news,
+            exchanged: None,
+            reconnect_at,
+            seat: self,
+        })
     }
 }
 
@@ -124,7 +138,19 @@ impl RankRing {
 
     /// The exchange of a step: this rank's rows (one a microbatch of [`RankRing::microbatches`], all equally long) for
     /// everybody's. What was told goes with them.
-    pub async fn gather(&mut self, mut own: Vec<Vec<f32>>) -> Result<Gathered, Error> {
+    pub async fn gather(&mut self, own: Vec<Vec<f32>>) -> Result<Gathered, Error> {
+        let (at, began) = (SystemTime::now(), Instant::now());
+        let gathered = self.gather_with_news(own).await;
+        self.exchanged = Some((at, began.elapsed()));
+        gathered
+    }
+
+    /// When the last exchange of a step began, and how long it took, waiting included.
+    pub fn exchanged(&self) -> Option<(SystemTime, Duration)> {
+        self.exchanged
+    }
+
+    async fn gather_with_news(&mut self, mut own: Vec<Vec<f32>>) -> Result<Gathered, Error> {
         let width = own.first().map_or(0, Vec::len);
         if !self.can_reform() || width == 0 {
             return self.gather_of(self.rows, width, own).await;

@@ -6,6 +6,7 @@ use ringtune_shared::{
     ids::{ContentHash, Epoch, JobId},
     job::JobSpec,
     ring::RingView,
+    trace::TraceContext,
 };
 
 use crate::{engine::Precision, fault::Fault};
@@ -50,6 +51,8 @@ pub struct Assignment {
     pub proof: Option<u64>,
     /// The coordinator can give a running job another ring: one that breaks is waited for.
     pub re_forms: bool,
+    /// The call that made the job. None: it is not traced.
+    pub trace: Option<TraceContext>,
 }
 
 impl Assignment {

@@ -138,6 +138,8 @@ fn assignment(wire: v1::Assignment) -> Result<Assignment, WireError> {
         proof,
         // The session knows.
         re_forms: false,
+        // Work is done whether it can be traced or not.
+        trace: wire.traceparent.parse().ok(),
     })
 }
 
@@ -331,6 +333,8 @@ mod tests {
 
     use super::*;
 
+    const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
     fn wire() -> v1::Assignment {
         let text = "kind = \"generate\"\n[model]\nbase = \"/m\"\n[generate]\nprompts = [\"a cat\"]\n";
         let spec = parse_job_toml(text).unwrap();
@@ -357,6 +361,11 @@ mod tests {
         assert!(assignment(wire()).is_ok());
         assert!(assignment(v1::Assignment { spec_sha256: String::new(), ..wire() }).is_ok());
         // What is unknown is skipped on the wire: only the hash tells.
+        // A trace that cannot be read is no reason to do nothing.
+        for (given, known) in [("", false), ("00-nonsense", false), (TRACE, true)] {
+            let traced = v1::Assignment { traceparent: given.to_owned(), ..wire() };
+            assert_eq!(assignment(traced).unwrap().trace.is_some(), known, "{given}");
+        }
         let other = v1::Assignment { spec_sha256: "0".repeat(64), ..wire() };
         let text = assignment(other).unwrap_err().to_string();
         assert!(text.contains("does not know all its options; install version 0.3.0"), "{text}");

@@ -12,12 +12,14 @@ use ringtune_shared::{
     ring::{RingError, Standing},
 };
 
+use ringtune_traces::Open;
+
 use super::{
     files::TrainingFiles,
     trainee::{Course, Previews, Shown, Trainee, Validation},
 };
 use crate::{
-    rank::{Error, GivenUp, Left, LentRing, Orders, Rank, Work},
+    rank::{Error, GivenUp, Left, LentRing, Orders, Rank, StepPace, Work},
     ring::{News, RankRing},
     session::{RankEvent, StepSummary},
     train::{SavedState, Selection},
@@ -39,6 +41,8 @@ pub(crate) struct Training<T: Trainee> {
     unstored: VecDeque<StepSummary>,
     /// Steps up to this one are stored, as far as any rank of a ring knew.
     stored_step: u64,
+    /// Which steps are spans.
+    pace: StepPace,
 }
 
 /// The state after the last step of which all was found out.
@@ -70,7 +74,7 @@ impl<T: Trainee> Training<T> {
     pub(crate) async fn new(trainee: T) -> Result<Self, Error> {
         let settled = Settled::of(trainee.course().done, trainee.saved_state()).await?;
         let (files, learned, unstored) = (None, None, VecDeque::new());
-        Ok(Self { trainee, settled, files, learned, unstored, stored_step: 0 })
+        Ok(Self { trainee, settled, files, learned, unstored, stored_step: 0, pace: StepPace::default() })
     }
 
     fn step(&self) -> u64 {
@@ -211,13 +215,19 @@ impl<T: Trainee> Training<T> {
         while !self.is_over() {
             let step = self.step() + 1;
             ring.tell(self.news(rank, orders, ring));
+            let mut span = rank.step_span(step, &mut self.pace);
             let taken = tokio::select! {
-                taken = take_step(&mut self.trainee, rank, step, ring) => taken?,
-                error = upload_failure(&mut self.files) => return Err(error),
-                error = given_up.reason() => return Err(error),
+                taken = take_step(&mut self.trainee, (rank, &span), step, ring) => taken,
+                error = upload_failure(&mut self.files) => Err(error),
+                error = given_up.reason() => Err(error),
             };
+            if taken.is_err() {
+                span.fail();
+            }
+            let taken = taken?;
             self.settle(step).await?;
-            self.keep_step(rank, taken).await?;
+            self.keep_step((rank, &span), taken).await?;
+            drop(span);
             self.hear(rank, ring.heard()).await;
             if !self.is_over() && ring.heard().newest_epoch > epoch {
                 return Ok(Left::ToChange);
@@ -276,7 +286,11 @@ impl<T: Trainee> Training<T> {
     }
 
     /// Writes down what a step gave, and says that it is done.
-    async fn keep_step(&mut self, rank: &Rank, taken: StepTaken<T::Learned>) -> Result<(), Error> {
+    async fn keep_step(
+        &mut self,
+        (rank, span): (&Rank, &Open),
+        taken: StepTaken<T::Learned>,
+    ) -> Result<(), Error> {
         let StepTaken { mut summary, learned, previews } = taken;
         summary.state = Some(self.settled.standing.state);
         self.learned = Some(learned);
@@ -284,7 +298,14 @@ impl<T: Trainee> Training<T> {
         if let Some(mut files) = self.files.take() {
             let kept = async {
                 files.record(&summary)?;
-                self.keep_due(&mut files).await?;
+                let mut checkpoint =
+                    files.checkpoint_is_due(self.step()).then(|| rank.span_below(span, "checkpoint"));
+                let due = self.keep_due(&mut files).await;
+                if let (Some(span), Err(_)) = (&mut checkpoint, &due) {
+                    span.fail();
+                }
+                drop(checkpoint);
+                due?;
                 files.keep_recovery_point(self.step(), &self.settled.state, self.is_pending(self.step()));
                 for (shown, drawn) in previews {
                     files.save_previews(shown, drawn.pictures).await?;
@@ -330,17 +351,23 @@ impl<T: Trainee> Training<T> {
 /// One step and what is found out after it, together with all other ranks.
 async fn take_step<T: Trainee>(
     trainee: &mut T,
-    rank: &Rank,
+    (rank, span): (&Rank, &Open),
     step: u64,
     ring: &mut RankRing,
 ) -> Result<StepTaken<T::Learned>, Error> {
     // 1. The update.
     let mut summary = trainee.step(step, ring).await?;
+    if let Some((at, took)) = ring.exchanged() {
+        let mut exchange = rank.past_span_below(span, "exchange", (at, took));
+        exchange.set("exchange_seconds", summary.exchange_seconds);
+        exchange.set("wait_seconds", summary.wait_seconds);
+    }
     if summary.skipped {
         rank.journal.warn(format!("step {step} skipped: loss or gradient not finite")).await;
     }
     // 2. How good it is.
     if trainee.is_validated_after(step) {
+        let _span = rank.span_below(span, "validation");
         let judged = trainee.validate(step, ring).await?;
         (summary.validation_loss, summary.validation_seconds) = (Some(judged.loss), judged.seconds);
         say_validation(rank, step, &judged).await;
@@ -348,7 +375,9 @@ async fn take_step<T: Trainee>(
     let learned = trainee.learned();
     let over = step == trainee.course().total || trainee.selection().is_over();
     // 3. What it looks like.
+    let drawing = (trainee.is_shown_after(step) || over).then(|| rank.span_below(span, "preview"));
     let previews = previews(trainee, rank, step, over, &learned, ring).await?;
+    drop(drawing);
     // Not sum(): of nothing, that is -0, and is written so.
     summary.preview_seconds = previews.iter().fold(0.0, |sum, (_, drawn)| sum + drawn.seconds);
     Ok(StepTaken { summary, learned, previews })

@@ -147,6 +147,7 @@ impl AccessService for Cluster {
             Caller::Known(identity) => Ok(Response::new(v1::WhoAmIResponse {
                 name: identity.name.clone(),
                 cluster: identity.cluster.to_string(),
+                time: Some(std::time::SystemTime::now().into()),
                 ..v1::WhoAmIResponse::default()
             })),
             other => Err(Status::unauthenticated(other.to_string())),

@@ -103,7 +103,7 @@ async fn assert_whole(coordinator: &Coordinator, id: JobId, session: &mut Sessio
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_ranks_become_one_and_two_again_and_learn_the_same_bytes() {
-    in_time(async {
+    in_time(Box::pin(async {
         let expected = undisturbed().await;
         let mut ring = ring_of(2).await;
         let (id, spec) = (JobId::new(), job_of(&ring.coordinator));
@@ -140,7 +140,7 @@ async fn two_ranks_become_one_and_two_again_and_learn_the_same_bytes() {
         assert!(!log.contains("encoded") || log.matches("rank 0 had").count() == 1, "{log}");
         other.stop_at(id, 3, false).await;
         other.until_free().await;
-    })
+    }))
     .await;
 }
 

@@ -2,6 +2,7 @@
 
 mod access;
 mod download;
+mod history;
 mod link;
 mod outage;
 mod retry;
@@ -17,6 +18,7 @@ use ringtune_proto::v1::{
     job_service_client::JobServiceClient,
 };
 use ringtune_security::Connector;
+use ringtune_shared::trace::{TRACEPARENT, TraceContext};
 use ringtune_shared::version::VERSION;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt as _;
@@ -122,6 +124,8 @@ impl ClientError {
 pub struct Client {
     url: String,
     link: Link,
+    /// What makes jobs is part of it.
+    trace: Option<TraceContext>,
 }
 
 impl Client {
@@ -132,7 +136,13 @@ impl Client {
 
     /// The same with what this side believes, and what it shows with each call.
     pub fn with(url: &CoordinatorUrl, connector: Connector, bearer: Bearer) -> Self {
-        Self { url: url.to_string(), link: link::open(url, connector, bearer) }
+        Self { url: url.to_string(), link: link::open(url, connector, bearer), trace: None }
+    }
+
+    /// Makes jobs as a part of this span.
+    #[must_use]
+    pub fn within(self, trace: Option<TraceContext>) -> Self {
+        Self { trace, ..self }
     }
 
     /// Creates a job; safe to repeat with the same `request_id`.
@@ -147,7 +157,7 @@ impl Client {
             v1::CreateJobRequest { spec: Some(spec), request_id: request_id.to_owned(), queue: Some(queue) };
         let answer = self
             .call(doing, || {
-                let (mut jobs, request) = (self.jobs(), unary(request.clone()));
+                let (mut jobs, request) = (self.jobs(), self.traced(request.clone()));
                 // The spec and the job in it make a large future.
                 Box::pin(async move { jobs.create_job(request).await })
             })
@@ -160,7 +170,7 @@ impl Client {
         let doing = "verify the job";
         let answer = self
             .call(doing, || {
-                let (mut jobs, request) = (self.jobs(), unary(wanted.clone()));
+                let (mut jobs, request) = (self.jobs(), self.traced(wanted.clone()));
                 async move { jobs.verify_job(request).await }
             })
             .await?;
@@ -286,6 +296,15 @@ impl Client {
             }
             page_token = page.next_page_token;
         }
+    }
+
+    /// A request that makes a job.
+    fn traced<T>(&self, message: T) -> Request<T> {
+        let mut request = unary(message);
+        if let Some(trace) = self.trace.and_then(|trace| trace.to_string().parse().ok()) {
+            request.metadata_mut().insert(TRACEPARENT, trace);
+        }
+        request
     }
 
     fn jobs(&self) -> JobServiceClient<Link> {

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 pub use binaries::{COORDINATOR, WORKER, find_program};
 pub use daemon::Daemon;
 use daemon::{Announcement, DaemonCommand};
-pub use state_folder::{KeptFolder, RunFolder};
+pub use state_folder::{KeptFolder, RunFolder, state_home};
 
 use crate::client::{Client, ClientError, CoordinatorUrl};
 

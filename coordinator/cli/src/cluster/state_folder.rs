@@ -125,7 +125,7 @@ fn is_lock(path: &Path) -> bool {
 }
 
 /// Where programs keep their state: XDG_STATE_HOME, else ~/.local/state, else the folder for temporary files.
-fn state_home() -> PathBuf {
+pub fn state_home() -> PathBuf {
     state_home_from(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
 }
 

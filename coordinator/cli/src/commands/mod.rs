@@ -3,6 +3,7 @@
 mod authority;
 mod certificates;
 mod daemon_tools;
+mod debug;
 mod documents;
 mod fetch;
 mod follow;
@@ -47,6 +48,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Generate(arguments) => daemon_tools::generate(arguments),
         Command::Pipeline(arguments) => daemon_tools::pipeline(arguments),
         Command::Doctor(arguments) => daemon_tools::doctor(arguments),
+        Command::Debug(command) => Box::pin(debug::debug(command)).await,
         Command::Completions(arguments) => documents::completions(&arguments),
         Command::Man(arguments) => documents::man(&arguments),
     }

@@ -6,7 +6,7 @@ use ringtune_proto::{
     convert::{job_state_name, queue_to_wire, spec_to_wire},
     v1,
 };
-use ringtune_shared::{checkpoint::step_of_name, job::ImageUse};
+use ringtune_shared::{checkpoint::step_of_name, job::ImageUse, trace::TraceContext};
 use uuid::Uuid;
 
 use super::{
@@ -24,6 +24,7 @@ use crate::{
     job_file::{ImageSource, JobFile},
     objects::JobObject,
     output::{Output, remark},
+    traces::Traces,
 };
 
 /// A job whose file and images have been checked.
@@ -113,7 +114,39 @@ impl CheckedJob {
 /// `ringtune submit`.
 pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let client = client_of(&arguments.coordinator).await?;
+    let traces = Traces::of_environment();
+    let (mut span, trace) = traces.begin("submit");
+    let sent = Box::pin(send(&arguments, trace, interrupts)).await;
+    match &sent {
+        Ok((_, job)) => span.set("job", job.job_id.clone()),
+        Err(_) => span.fail(),
+    }
+    drop(span);
+    let (client, job) = match sent {
+        Ok((client, job)) => {
+            output.data(&job.job_id, &JobObject::from(&job))?;
+            traces.finish().await;
+            (client, job)
+        }
+        Err(error) => {
+            traces.finish().await;
+            return Err(error);
+        }
+    };
+    if !arguments.watch {
+        remark(&state_text(&job));
+        return Ok(());
+    }
+    follow(&client, &job, output, interrupts).await
+}
+
+/// Creates the job that the arguments mean.
+async fn send(
+    arguments: &SubmitArguments,
+    trace: Option<TraceContext>,
+    interrupts: &Interrupts,
+) -> Result<(Client, v1::Job), Error> {
+    let client = client_of(&arguments.coordinator).await?.within(trace);
     let mut file = JobFile::read(&arguments.job, &arguments.set)?;
     file.add_labels(&arguments.label)?;
     if let Some(earlier) = arguments.resume_from {
@@ -131,17 +164,12 @@ pub(super) async fn submit(arguments: SubmitArguments, interrupts: &Interrupts) 
         checked = CheckedJob::check(file, None) => checked?,
         () = interrupts.first() => return Err(Error::Interrupted("stopped before the job was submitted".to_owned())),
     };
-    let request_id = arguments.request_id.unwrap_or_else(|| Uuid::new_v4().to_string());
+    let request_id = arguments.request_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
     let job = tokio::select! {
         job = checked.submit(&client, &request_id) => job?,
         () = interrupts.first() => return Err(Error::Interrupted("stopped before the job was submitted".to_owned())),
     };
-    output.data(&job.job_id, &JobObject::from(&job))?;
-    if !arguments.watch {
-        remark(&state_text(&job));
-        return Ok(());
-    }
-    follow(&client, &job, output, interrupts).await
+    Ok((client, job))
 }
 
 /// Follows a job on a coordinator that is not ours.

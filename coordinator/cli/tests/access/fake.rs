@@ -342,6 +342,7 @@ impl AccessService for Service {
             roots_pem: state.authority.roots().pem(),
             expire_time: Some((SystemTime::now() + HOUR).into()),
             usage: Some(v1::OwnerUsage { bytes: 3 << 29, max_bytes: 1 << 40, files: 12, max_files: 1000 }),
+            time: Some(SystemTime::now().into()),
         }))
     }
 

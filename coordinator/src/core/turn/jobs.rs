@@ -71,6 +71,7 @@ impl Turn<'_> {
             stop: None,
             checkpoint: None,
             verification,
+            trace: new.trace,
             refused_by: BTreeSet::new(),
             waits_behind: false,
         };

@@ -3,7 +3,7 @@
 mod layer;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ringtune_proto::convert::{FieldError, unsigned};
 use ringtune_proto::v1::{
@@ -73,7 +73,13 @@ impl AccessService for AccessCalls {
         let WhoIsIt { known, roots_pem, expires } = self.0.access.who_is(call.caller());
         let expire_time = expires.map(outbound::time).or(valid.map(|valid| valid.until.into()));
         let Some(known) = known else {
-            return Ok(Response::new(v1::WhoAmIResponse { roots_pem, expire_time, ..Default::default() }));
+            let time = Some(SystemTime::now().into());
+            return Ok(Response::new(v1::WhoAmIResponse {
+                roots_pem,
+                expire_time,
+                time,
+                ..Default::default()
+            }));
         };
         let has_files = known.role != Role::Worker;
         let used = if has_files { self.0.quotas.usage(&known.name).await } else { Ok(None) };
@@ -84,6 +90,7 @@ impl AccessService for AccessCalls {
             roots_pem,
             expire_time,
             usage: used.map_err(FailedRequest::from)?.map(|(used, limits)| owner_usage(used, limits)),
+            time: Some(SystemTime::now().into()),
         }))
     }
 

@@ -32,6 +32,7 @@ impl Place {
             store: store.clone(),
             metrics: metrics.clone(),
             notifier: Default::default(),
+            tracer: Default::default(),
         };
         let (handle, _) = service::start(settings).await.unwrap();
         let quotas = Quotas::new(store, OwnerLimits { bytes: 0, files: 1000 }, metrics);
@@ -69,7 +70,7 @@ impl Place {
     async fn create_for(&self, owner: &str, spec: JobSpec, ties: Ties) -> JobId {
         let id = JobId::new();
         let queue = Arc::new(QueueSpec { owner: owner.to_owned(), ..QueueSpec::default() });
-        let new = NewJob { id, spec: Arc::new(spec), request: None, resumed: None, queue };
+        let new = NewJob { id, spec: Arc::new(spec), request: None, resumed: None, queue, trace: None };
         self.references.create_job(new, ties).await.map_err(Status::from).unwrap();
         id
     }

@@ -8,6 +8,7 @@ use ringtune_proto::v1;
 use ringtune_shared::checkpoint::Resumed;
 use ringtune_shared::ids::{ContentHash, JobId};
 use ringtune_shared::job::JobSpec;
+use ringtune_shared::trace::TraceContext;
 use tonic_types::FieldViolation;
 
 use super::ids::job_id;
@@ -26,11 +27,12 @@ const CHECKPOINTS: (&str, &str) = ("checkpoint-", "checkpoint.");
 const MOST_CLASSES: usize = 4;
 
 impl Jobs {
-    /// Queues a verification, unless the same request did so before.
+    /// Queues a verification, unless the same request did so before. The last argument: its own id, and its trace.
     pub(super) async fn create_verification(
         &self,
         call: &Call,
         request: v1::VerifyJobRequest,
+        (verification_id, trace): (JobId, Option<TraceContext>),
     ) -> Result<Arc<Job>, FailedRequest> {
         let id = job_id(&request.job_id)?;
         let given = (unsigned("first_step", request.first_step)?, unsigned("last_step", request.last_step)?);
@@ -64,7 +66,7 @@ impl Jobs {
         self.check_images(&mut ties, &spec).await.map_err(|problems| gone(id, problems))?;
         self.0.images.check_embeddings(&mut ties, &spec).await.map_err(|problems| gone(id, problems))?;
         let (spec, queue) = (Arc::new(spec), original.queue.clone());
-        let job = NewJob { id: JobId::new(), spec, queue, request: key, resumed };
+        let job = NewJob { id: verification_id, spec, queue, request: key, resumed, trace };
         let verification = Verification { job: id, first_step, last_step, difference: None };
         self.0.images.verify_job(NewVerification { job, verification, pin }, ties).await
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use ringtune_shared::daemon::notify::Notifier;
+use ringtune_traces::Tracer;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -20,6 +21,7 @@ use super::error::Error;
 use super::handle::{Arrived, Handle, Out};
 use super::pace::{Pace, TICK};
 use super::purge;
+use super::spans;
 use super::watchers::Watchers;
 use crate::core::{
     Action, Cluster, EventBody, Input, JobEvent, JobState, Options, Sender, SessionId, Time, WorkerState,
@@ -46,6 +48,8 @@ pub struct Settings {
     pub metrics: Metrics,
     /// Who watches over the loop.
     pub notifier: Notifier,
+    /// Takes spans of what happens to jobs.
+    pub tracer: Tracer,
 }
 
 /// Reads the state back and starts the loop; it ends when the last handle is gone, or when the store does not
@@ -54,7 +58,7 @@ pub struct Settings {
 /// # Errors
 /// The store's.
 pub async fn start(settings: Settings) -> Result<(Handle, JoinHandle<()>), store::Error> {
-    let Settings { options, store, metrics, notifier } = settings;
+    let Settings { options, store, metrics, notifier, tracer } = settings;
     let clock = Clock::start();
     let recovered = store.recover().await?;
     if !recovered.jobs.is_empty() {
@@ -81,6 +85,7 @@ pub async fn start(settings: Settings) -> Result<(Handle, JoinHandle<()>), store
         pace,
         failing_since: None,
         notifier,
+        tracer,
         _purge: over.drop_guard(),
     };
     let sessions = Arc::new(AtomicU64::new(1));
@@ -105,6 +110,7 @@ struct Loop {
     /// Since when nothing could be stored.
     failing_since: Option<Instant>,
     notifier: Notifier,
+    tracer: Tracer,
     /// Ends the removal of deleted jobs with the loop.
     _purge: DropGuard,
 }
@@ -180,6 +186,7 @@ impl Loop {
             return;
         }
         // 1. The copy is the state.
+        spans::record(&self.tracer, &self.state, &writes);
         self.state = Arc::new(batch.next);
         self.snapshot.send_replace(self.state.clone());
         self.sessions.extend(batch.opened);

@@ -1,5 +1,6 @@
 //! The loop against a store that fails or stalls. Time stands still but for what waits for it.
 
+use ringtune_traces::Tracer;
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -132,7 +133,9 @@ async fn watched(metrics: Metrics, notifier: Notifier) -> (Arc<Slow>, Handle, Jo
     let store = Arc::new(Slow::default());
     let options = Options::default();
     let (handle, service) =
-        start(Settings { options, store: store.clone(), metrics, notifier }).await.unwrap();
+        start(Settings { options, store: store.clone(), metrics, notifier, tracer: Tracer::off() })
+            .await
+            .unwrap();
     (store, handle, service)
 }
 
@@ -144,6 +147,7 @@ fn new_job(request: Option<&str>) -> NewJob {
         request,
         resumed: None,
         queue: Arc::default(),
+        trace: None,
     }
 }
 

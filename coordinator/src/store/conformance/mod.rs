@@ -11,6 +11,7 @@ use ringtune_shared::job::{
     JobDraft, JobSpec, MixedPrecision, ModelDraft, QueueSpec,
     kinds::textual_inversion::{DataDraft, TrainDraft},
 };
+use ringtune_shared::trace::TraceContext;
 
 use super::Store;
 use super::lists::{ArtifactQuery, JobFilter, JobOrder, JobQuery};
@@ -70,6 +71,7 @@ pub(crate) fn queued_job(number: u64) -> Arc<Job> {
         stop: None,
         checkpoint: None,
         verification: None,
+        trace: None,
         refused_by: BTreeSet::new(),
         waits_behind: false,
     })
@@ -115,6 +117,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
         *resume_from = fingerprint.uri();
     }
     job.spec = Arc::new(spec);
+    job.trace = Some(TraceContext::root());
     let labels = [("team".to_owned(), "red".to_owned())].into();
     job.queue = Arc::new(QueueSpec { owner: "ada".to_owned(), priority: 7, labels });
     store.commit(&[Write::InsertJob(Arc::new(job.clone()))]).await.expect("insert");
@@ -155,6 +158,7 @@ async fn jobs_are_kept(store: &dyn Store) -> Job {
     let members = vec![member(false), member(true)];
     let link = BrokenLink { workers: (members[0].worker, members[1].worker), times: 2 };
     job.ring = Some(Arc::new(Ring {
+        formed: Time(4),
         started: true,
         joining: vec![Joiner { member: member(false), epoch: Epoch(2) }],
         reformed: 2,

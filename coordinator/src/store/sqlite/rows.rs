@@ -16,7 +16,7 @@ use crate::store::Error;
 /// What a query of jobs begins with: the columns that [`job`] reads. Rows of the other two tables may be missing in a
 /// damaged database.
 pub(super) const SELECT_JOBS: &str = "SELECT jobs.job_id, jobs.number, request_id, request_fingerprint, state, \
-     reason, created, started, ended, rings, tries, ring, pin, stop, checkpoint, verification, resumed, queue, failure, version, spec, \
+     reason, created, started, ended, rings, tries, ring, pin, stop, checkpoint, verification, trace, resumed, queue, failure, version, spec, \
      step, loss, last_sequence, artifacts, updated \
      FROM jobs LEFT JOIN job_specs ON job_specs.number = jobs.number \
      LEFT JOIN job_progress ON job_progress.job_id = jobs.job_id";
@@ -141,6 +141,8 @@ pub(super) fn job(row: &SqliteRow) -> Result<Job, Error> {
         verification: optional("verification")?
             .map(|text| from_json("jobs.verification", text))
             .transpose()?,
+        // No job is damaged for it.
+        trace: optional("trace")?.and_then(|text| text.parse().ok()),
         refused_by: BTreeSet::new(),
         waits_behind: false,
         resumed: optional("resumed")?.map(|text| from_json("jobs.resumed", text)).transpose()?,
@@ -175,6 +177,7 @@ fn stand_in(row: &SqliteRow, error: &Error, known: &Damaged) -> Option<Job> {
         stop: None,
         checkpoint: None,
         verification: None,
+        trace: None,
         refused_by: BTreeSet::new(),
         waits_behind: false,
         resumed: None,

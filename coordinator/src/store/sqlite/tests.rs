@@ -36,7 +36,7 @@ async fn a_newer_schema_is_refused() {
     let store = SqliteStore::open(&path).await.unwrap();
     sqlx::raw_sql("PRAGMA user_version = 99").execute(&store.writer).await.unwrap();
     store.close().await;
-    assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 8 })));
+    assert!(matches!(SqliteStore::open(&path).await, Err(Error::Newer { found: 99, known: 9 })));
 }
 
 /// A database as an older version made it.

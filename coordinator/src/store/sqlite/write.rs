@@ -132,7 +132,7 @@ async fn insert_jobs(connection: &mut SqliteConnection, changes: &Changes<'_>) -
         row.push_bind(integer(job.number)).push_bind(STORED_VERSION).push_bind(spec.as_str());
     })
     .await?;
-    let into = "INSERT INTO jobs (job_id, number, request_id, request_fingerprint, created, resumed, queue, state, reason) ";
+    let into = "INSERT INTO jobs (job_id, number, request_id, request_fingerprint, created, resumed, queue, trace, state, reason) ";
     insert(connection, into, &rows, |row, Row { job, resumed, queue, .. }| {
         row.push_bind(job.id.to_string())
             .push_bind(integer(job.number))
@@ -141,6 +141,7 @@ async fn insert_jobs(connection: &mut SqliteConnection, changes: &Changes<'_>) -
             .push_bind(job.created.0)
             .push_bind(resumed.as_deref())
             .push_bind(queue.as_str())
+            .push_bind(job.trace.map(|trace| trace.to_string()))
             .push_bind(job.state.as_str())
             .push_bind(job.reason.as_str());
     })

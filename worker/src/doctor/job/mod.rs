@@ -18,11 +18,15 @@ use std::{
 use clap::Args;
 use ringtune_security::Trust;
 use ringtune_shared::job::{
-    ImageUse, JobKind, JobSpec, MixedPrecision, SpecError, kinds::textual_inversion::TextualInversionSpec,
+    ImageUse, JobSpec, MixedPrecision, SpecError, Work,
+    kinds::{generate::GenerateSpec, textual_inversion::TextualInversionSpec},
     parse_job_toml,
 };
 
+use tempfile::TempDir;
+
 use ringtune_sources::{Environment, ModelSources, Patience, hub_endpoint};
+use ringtune_traces::Tracer;
 
 use crate::settings::{LATENT_MEMORY_BYTES, Settings};
 use crate::{
@@ -32,7 +36,7 @@ use crate::{
     contents::{ArtifactClient, ContentCache},
     engine::{Precision, StartEngine},
     http::Metrics,
-    kinds::{Rehearsal, RehearsalOptions, rehearse},
+    kinds::{DrawingOptions, Rehearsal, RehearsalOptions, RehearsedDrawing, rehearse, rehearse_drawing},
     latents::LatentCache,
     node::Node,
     rank::{self, Context},
@@ -52,7 +56,7 @@ const CACHE_BYTES: u64 = 64 << 30;
 /// Flags of a dry run.
 #[derive(Args, Clone, Debug)]
 pub struct JobArguments {
-    /// Show what this job would train, without training
+    /// Show what this job would train or draw, without doing it
     #[arg(value_name = "JOB.toml")]
     pub job: Option<PathBuf>,
     /// With a job: write a sheet of its pictures as the model will see them, to this .png file or folder
@@ -83,9 +87,18 @@ pub(super) async fn examine(
         }
     };
     report.name = spec.common.name.clone();
-    if spec.kind() != JobKind::TextualInversion {
-        let problem = format!("a dry run shows textual_inversion jobs, not {:?}", spec.kind().as_str());
-        report.problems.push(Problem { field: "kind".to_owned(), problem });
+    if let Work::Generate(job) = &spec.work {
+        if arguments.out.is_some() {
+            report.warnings.push("--out: there is no sheet of a job that draws".to_owned());
+        }
+        let rehearsed = async {
+            let machine = Machine::set_up(&spec, arguments, there, start).await?;
+            machine.draw(&spec, job).await
+        };
+        match rehearsed.await {
+            Ok((rehearsal, computes)) => report.take_drawing(&spec.common, job, rehearsal, computes),
+            Err(error) => report.problems.push(Problem::of_text(&error)),
+        }
         return report;
     }
     if let Some(resume_from) = spec.resume_from_mut().filter(|place| !place.is_empty()) {
@@ -120,8 +133,12 @@ pub(super) async fn examine(
     }
     // 3. All that a worker would check, on this machine.
     let Some(job) = spec.textual_inversion() else { return report };
-    match on_this_machine(&spec, job, arguments, there, start).await {
-        Ok((rehearsal, precision, threads)) => {
+    let rehearsed = async {
+        let machine = Machine::set_up(&spec, arguments, there, start).await?;
+        machine.train(&spec, job).await
+    };
+    match rehearsed.await {
+        Ok((rehearsal, (precision, threads))) => {
             report.take(&spec.common, job, &rehearsal, precision, threads);
             if let Some(out) = &arguments.out {
                 write_sheet(&mut report, rehearsal, out).await;
@@ -163,61 +180,89 @@ pub(super) struct There<'a> {
     pub(super) trust: Option<&'a Trust>,
 }
 
-/// Rehearses with an engine and folders that last as long as this call. The error is a text for people.
-async fn on_this_machine(
-    spec: &JobSpec,
-    job: &TextualInversionSpec,
-    arguments: &JobArguments,
-    there: There<'_>,
-    start: StartEngine,
-) -> Result<(Rehearsal, Precision, usize), String> {
-    let There { settings, coordinator, trust } = there;
-    let say = |error: &dyn std::error::Error| error.to_string();
-    let node = Node::detect();
-    let wanted =
-        arguments.threads.map_or(spec.common.cluster.threads_per_rank as usize, |threads| threads as usize);
-    let threads = if wanted == 0 { default_threads(&node, 0) } else { wanted };
-    let bf16 = spec.mixed_precision() == MixedPrecision::Bf16;
-    let precision = if bf16 && node.cpu.has_bf16() { Precision::Bf16 } else { Precision::Fp32 };
-    let engine = tokio::task::spawn_blocking(move || start(threads))
-        .await
-        .map_err(|error| say(&error))?
-        .map_err(|error| say(&error))?;
-    let folder = tempfile::tempdir().map_err(|error| say(&error))?;
-    let metrics = Arc::new(Metrics::new().map_err(|error| say(&error))?);
-    let environment = Environment::of_process();
-    let Rules { models, hubs, buckets, .. } = settings.access_rules(&environment);
-    let cache = settings.model_cache.options(&environment, &settings.storage.state_dir);
-    // What is named by path here is uploaded when the job is submitted, but for the model.
-    let rules = Rules { models, hubs, buckets, ..Rules::everything() };
-    let hub = hub_endpoint(&environment).unwrap_or_default();
-    let context = Context {
-        engine: engine.clone(),
-        artifacts: ArtifactClient::new(coordinator.unwrap_or(NO_COORDINATOR), trust)
-            .map_err(|error| say(&error))?,
-        cache: ContentCache::open(folder.path().join("cache"), CACHE_BYTES).map_err(|error| say(&error))?,
-        latents: LatentCache::open(folder.path().join("latents"), 0).map_err(|error| say(&error))?,
-        latent_memory_bytes: LATENT_MEMORY_BYTES,
-        access: Access::new(rules, &hub, folder.path().join("views")),
-        models: ModelSources::new(environment, cache, Patience::default()),
-        fingerprints: Arc::new(Fingerprints::default()),
-        rings: Rings::new(RingOptions::default(), Arc::clone(&metrics)),
-        metrics,
-        work_folder: folder.path().join("work"),
-        hung: tokio_util::sync::CancellationToken::new(),
-        recovery_interval: None,
-        allow_trace_dir: true,
-        about: String::new(),
-    };
-    let options = RehearsalOptions {
-        spec: spec.clone(),
-        job: job.clone(),
-        precision,
-        threads,
-        compute: !arguments.no_compute,
-    };
-    let rehearsed = rehearse(options, &context).await.map_err(|error: rank::Error| say(&error))?;
-    Ok((rehearsed, precision, threads))
+/// An engine, and folders that last as long as this. Its errors are texts for people.
+struct Machine {
+    context: Context,
+    computes: (Precision, usize),
+    compute: bool,
+    _folder: TempDir,
+}
+
+impl Machine {
+    async fn set_up(
+        spec: &JobSpec,
+        arguments: &JobArguments,
+        there: There<'_>,
+        start: StartEngine,
+    ) -> Result<Self, String> {
+        let There { settings, coordinator, trust } = there;
+        let say = |error: &dyn std::error::Error| error.to_string();
+        let node = Node::detect();
+        let wanted = arguments
+            .threads
+            .map_or(spec.common.cluster.threads_per_rank as usize, |threads| threads as usize);
+        let threads = if wanted == 0 { default_threads(&node, 0) } else { wanted };
+        let bf16 = spec.mixed_precision() == MixedPrecision::Bf16;
+        let precision = if bf16 && node.cpu.has_bf16() { Precision::Bf16 } else { Precision::Fp32 };
+        let engine = tokio::task::spawn_blocking(move || start(threads))
+            .await
+            .map_err(|error| say(&error))?
+            .map_err(|error| say(&error))?;
+        let folder = tempfile::tempdir().map_err(|error| say(&error))?;
+        let metrics = Arc::new(Metrics::new().map_err(|error| say(&error))?);
+        let environment = Environment::of_process();
+        let Rules { models, hubs, buckets, .. } = settings.access_rules(&environment);
+        let cache = settings.model_cache.options(&environment, &settings.storage.state_dir);
+        // What is named by path here is uploaded when the job is submitted, but for the model.
+        let rules = Rules { models, hubs, buckets, ..Rules::everything() };
+        let hub = hub_endpoint(&environment).unwrap_or_default();
+        let context = Context {
+            engine: engine.clone(),
+            artifacts: ArtifactClient::new(coordinator.unwrap_or(NO_COORDINATOR), trust)
+                .map_err(|error| say(&error))?,
+            cache: ContentCache::open(folder.path().join("cache"), CACHE_BYTES)
+                .map_err(|error| say(&error))?,
+            latents: LatentCache::open(folder.path().join("latents"), 0).map_err(|error| say(&error))?,
+            latent_memory_bytes: LATENT_MEMORY_BYTES,
+            access: Access::new(rules, &hub, folder.path().join("views")),
+            models: ModelSources::new(environment, cache, Patience::default()),
+            fingerprints: Arc::new(Fingerprints::default()),
+            rings: Rings::new(RingOptions::default(), Arc::clone(&metrics)),
+            metrics,
+            tracer: Tracer::off(),
+            work_folder: folder.path().join("work"),
+            hung: tokio_util::sync::CancellationToken::new(),
+            recovery_interval: None,
+            allow_trace_dir: true,
+            about: String::new(),
+        };
+        Ok(Self { context, computes: (precision, threads), compute: !arguments.no_compute, _folder: folder })
+    }
+
+    async fn train(
+        self,
+        spec: &JobSpec,
+        job: &TextualInversionSpec,
+    ) -> Result<(Rehearsal, (Precision, usize)), String> {
+        let Self { context, computes: (precision, threads), compute, .. } = &self;
+        let (precision, threads, compute) = (*precision, *threads, *compute);
+        let options = RehearsalOptions { spec: spec.clone(), job: job.clone(), precision, threads, compute };
+        let rehearsed = rehearse(options, context).await.map_err(|error: rank::Error| error.to_string())?;
+        Ok((rehearsed, self.computes))
+    }
+
+    async fn draw(
+        self,
+        spec: &JobSpec,
+        job: &GenerateSpec,
+    ) -> Result<(RehearsedDrawing, (Precision, usize)), String> {
+        let Self { context, computes: (precision, threads), compute, .. } = &self;
+        let (precision, threads, compute) = (*precision, *threads, *compute);
+        let options = DrawingOptions { spec: spec.clone(), job: job.clone(), precision, threads, compute };
+        let rehearsed =
+            rehearse_drawing(options, context).await.map_err(|error: rank::Error| error.to_string())?;
+        Ok((rehearsed, self.computes))
+    }
 }
 
 async fn write_sheet(report: &mut JobReport, rehearsal: Rehearsal, out: &Path) {

@@ -24,7 +24,7 @@ impl Problem {
             name.contains('.')
                 && !name.contains("..")
                 && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.[]".contains(c))
-                && ["model.", "data.", "train.", "cluster.", "debug.", "queue.", "concepts["]
+                && ["model.", "data.", "train.", "generate.", "cluster.", "debug.", "queue.", "concepts["]
                     .iter()
                     .any(|section| name.starts_with(section))
         };
@@ -48,6 +48,7 @@ mod tests {
             (problem.field.as_str(), problem.problem.as_str()),
             ("train.resolution", "65 is not a multiple")
         );
+        assert_eq!(Problem::of_text("generate.width: 33").field, "generate.width");
         assert_eq!(Problem::of_text("concepts[1].images: nothing").field, "concepts[1].images");
         for text in ["/a/b.toml: no such file", "no field: x", "libtorch 2.13: broken"] {
             assert_eq!(Problem::of_text(text), Problem { field: String::new(), problem: text.to_owned() });

@@ -2,13 +2,20 @@
 
 use std::path::PathBuf;
 
-use ringtune_shared::job::{CommonSpec, kinds::textual_inversion::TextualInversionSpec};
+use ringtune_shared::{
+    ids::ContentHash,
+    job::{
+        CommonSpec,
+        kinds::{generate::GenerateSpec, textual_inversion::TextualInversionSpec},
+    },
+};
 use serde::Serialize;
 
 use super::{pictures::FolderReport, problem::Problem};
 use crate::{
+    engine::ModelInfo,
     engine::Precision,
-    kinds::{Rehearsal, RehearsedWord},
+    kinds::{Rehearsal, RehearsedDrawing, RehearsedWord},
 };
 
 /// Everything about a job.
@@ -24,6 +31,8 @@ pub(in crate::doctor) struct JobReport {
     /// Of the first samples; learned tokens stand in brackets.
     pub(super) prompts: Vec<String>,
     pub(super) training: Option<TrainingReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) drawing: Option<DrawingReport>,
     pub(super) model: Option<ModelReport>,
     pub(super) estimate: Option<Estimate>,
     pub(super) sheet: Option<SheetReport>,
@@ -50,6 +59,31 @@ pub(super) struct TrainingReport {
     pub(super) learning_rate: f64,
 }
 
+/// What is drawn.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct DrawingReport {
+    pub(super) prompts: usize,
+    /// Of each prompt.
+    pub(super) count: u32,
+    /// All of them.
+    pub(super) pictures: u64,
+    /// Passes through the UNet, and pictures in one.
+    pub(super) batches: usize,
+    pub(super) batch: u32,
+    pub(super) scheduler: String,
+    pub(super) steps: u32,
+    pub(super) guidance_scale: f64,
+    pub(super) embeddings: Vec<EmbeddingReport>,
+}
+
+/// What a file teaches.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct EmbeddingReport {
+    pub(super) token: String,
+    pub(super) vectors: usize,
+    pub(super) sha256: String,
+}
+
 /// The model.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ModelReport {
@@ -67,11 +101,11 @@ pub(super) struct Estimate {
     pub(super) threads: usize,
     /// Memory that one rank needs beside the mapped files.
     pub(super) private_bytes: u64,
-    /// All pictures, spread over the ranks.
+    /// All pictures, spread over the ranks; of a job that draws: the words and the VAE of a batch.
     pub(super) encode_seconds: f64,
-    /// One step of a rank.
+    /// One step of a rank; of a job that draws: of a batch.
     pub(super) step_seconds: f64,
-    /// Pictures and steps.
+    /// All of a rank's share.
     pub(super) total_seconds: f64,
     pub(super) world_size: u32,
 }
@@ -99,6 +133,56 @@ impl JobReport {
     /// Nothing is in the way of the job.
     pub(in crate::doctor) fn can_start(&self) -> bool {
         self.problems.is_empty() && self.model.is_some()
+    }
+
+    /// Takes in what the rehearsal of a job that draws gave.
+    pub(super) fn take_drawing(
+        &mut self,
+        common: &CommonSpec,
+        job: &GenerateSpec,
+        rehearsal: RehearsedDrawing,
+        (precision, threads): (Precision, usize),
+    ) {
+        let (width, height) = rehearsal.size;
+        let pictures = job.prompts.len() as u64 * u64::from(job.count);
+        let side = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
+        let shown = usize::try_from(pictures).unwrap_or(usize::MAX);
+        self.sizes.push(SizeReport { width: side(width), height: side(height), pictures: shown });
+        self.warnings.extend(rehearsal.warnings);
+        for (token, ..) in &rehearsal.embeddings {
+            if !job.prompts.iter().any(|prompt| prompt.contains(token.as_str())) {
+                self.warnings.push(format!("generate.prompts: none has {token}, which an embedding teaches"));
+            }
+        }
+        self.prompts = rehearsal.prompts.into_iter().map(in_chunks).collect();
+        self.model = Some(ModelReport::of(common, &rehearsal.model, rehearsal.model_hash));
+        let embedding = |(token, vectors, hash): (String, usize, ContentHash)| EmbeddingReport {
+            token,
+            vectors,
+            sha256: hash.to_string(),
+        };
+        self.drawing = Some(DrawingReport {
+            prompts: job.prompts.len(),
+            count: job.count,
+            pictures,
+            batches: rehearsal.batches,
+            batch: job.batch,
+            scheduler: rehearsal.scheduler.to_owned(),
+            steps: job.steps,
+            guidance_scale: job.guidance_scale,
+            embeddings: rehearsal.embeddings.into_iter().map(embedding).collect(),
+        });
+        let ranks = common.cluster.world_size;
+        let share = rehearsal.batches.div_ceil(ranks.max(1) as usize);
+        self.estimate = rehearsal.timing.map(|timing| Estimate {
+            precision: precision.name().to_owned(),
+            threads,
+            private_bytes: timing.private_bytes,
+            encode_seconds: timing.other_seconds,
+            step_seconds: timing.step_seconds,
+            total_seconds: (timing.other_seconds + timing.step_seconds * f64::from(job.steps)) * share as f64,
+            world_size: ranks,
+        });
     }
 
     /// Takes in what the rehearsal gave.
@@ -132,13 +216,7 @@ impl JobReport {
             epochs: samples as f64 / rehearsal.epoch_samples.max(1) as f64,
             learning_rate: job.effective_learning_rate(&common.cluster),
         });
-        self.model = Some(ModelReport {
-            base: common.model.base.clone(),
-            sha256: rehearsal.model_hash.to_string(),
-            prediction_type: rehearsal.model.prediction_type.name().to_owned(),
-            text_width: rehearsal.model.text_width,
-            vae_factor: rehearsal.model.vae_factor,
-        });
+        self.model = Some(ModelReport::of(common, &rehearsal.model, rehearsal.model_hash));
         let ranks = common.cluster.world_size;
         self.estimate = rehearsal.timing.map(|timing| {
             let share = pictures.div_ceil(ranks.max(1) as usize);
@@ -154,5 +232,25 @@ impl JobReport {
                 world_size: ranks,
             }
         });
+    }
+}
+
+impl ModelReport {
+    fn of(common: &CommonSpec, model: &ModelInfo, hash: ContentHash) -> Self {
+        Self {
+            base: common.model.base.clone(),
+            sha256: hash.to_string(),
+            prediction_type: model.prediction_type.name().to_owned(),
+            text_width: model.text_width,
+            vae_factor: model.vae_factor,
+        }
+    }
+}
+
+/// A prompt, and whether the text encoder gets it in parts.
+fn in_chunks((prompt, chunks): (String, usize)) -> String {
+    match chunks {
+        1 => prompt,
+        _ => format!("{prompt} (long: in {chunks} parts, nothing is cut off)"),
     }
 }

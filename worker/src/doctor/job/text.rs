@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     pictures::FolderReport,
-    report::{Estimate, JobReport},
+    report::{DrawingReport, Estimate, JobReport},
 };
 
 /// Names that are listed before "and 12 more".
@@ -34,7 +34,14 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
         let hash = model.sha256.get(..12).unwrap_or(&model.sha256);
         line("model", &format!("{} (sha256 {hash}…), predicts {}", model.base, model.prediction_type));
     }
-    // 2. What it learns from.
+    // 2. What it learns from, or draws.
+    for embedding in report.drawing.iter().flat_map(|drawing| &drawing.embeddings) {
+        let hash = embedding.sha256.get(..12).unwrap_or(&embedding.sha256);
+        line(
+            "embedding",
+            &format!("{}: {} (sha256 {hash}…)", embedding.token, counted(embedding.vectors, "vector")),
+        );
+    }
     for word in &report.words {
         let ids = ids(&word.ids);
         let mut from = format!("starts from {:?}", word.initializer);
@@ -61,9 +68,12 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
         };
         line("training", &format!("{batches}: {epochs}; learning rate {:e}", training.learning_rate));
     }
+    if let Some(drawing) = &report.drawing {
+        line("drawing", &drawing_line(drawing));
+    }
     // 3. What it takes.
     if let Some(estimate) = &report.estimate {
-        for (label, fact) in estimate_lines(estimate) {
+        for (label, fact) in estimate_lines(estimate, report.drawing.is_some()) {
             line(label, &fact);
         }
     }
@@ -117,7 +127,19 @@ fn folder_lines(folder: &FolderReport) -> Vec<(&'static str, String)> {
     lines
 }
 
-fn estimate_lines(estimate: &Estimate) -> Vec<(&'static str, String)> {
+fn drawing_line(drawing: &DrawingReport) -> String {
+    let DrawingReport { prompts, count, pictures, batches, batch, scheduler, steps, guidance_scale, .. } =
+        drawing;
+    format!(
+        "{} x {count} = {} in {} of at most {batch}; {scheduler}, {}, guidance {guidance_scale}",
+        counted(*prompts, "prompt"),
+        counted_long(*pictures, "picture"),
+        if *batches == 1 { "1 batch".to_owned() } else { format!("{batches} batches") },
+        counted_long(u64::from(*steps), "step"),
+    )
+}
+
+fn estimate_lines(estimate: &Estimate, draws: bool) -> Vec<(&'static str, String)> {
     let memory = format!(
         "{:.1} GiB a rank, beside mapped files",
         estimate.private_bytes as f64 / f64::from(1u32 << 30)
@@ -131,8 +153,8 @@ fn estimate_lines(estimate: &Estimate) -> Vec<(&'static str, String)> {
             format!(" on {ranks} machines like this one; {ranks} workers on this one alone share its cores")
         }
     };
-    let encode =
-        format!("{} to encode the pictures, {step}, {whole}{machines}", duration(estimate.encode_seconds));
+    let what = if draws { "for the words and the VAE of a batch" } else { "to encode the pictures" };
+    let encode = format!("{} {what}, {step}, {whole}{machines}", duration(estimate.encode_seconds));
     vec![("memory", memory), ("time", encode)]
 }
 

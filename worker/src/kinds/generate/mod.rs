@@ -6,6 +6,7 @@
 mod error;
 mod pictures;
 mod prepare;
+pub(super) mod rehearsal;
 mod work;
 
 use ringtune_shared::job::kinds::generate::GenerateSpec;

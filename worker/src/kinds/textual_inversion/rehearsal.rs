@@ -3,25 +3,23 @@
 use std::{path::Path, sync::Arc, time::Instant};
 
 use ringtune_shared::{
-    ids::{ContentHash, Epoch, JobId, WorkerId},
+    ids::ContentHash,
     job::{
         JobSpec,
         kinds::textual_inversion::{ConceptSpec, TextualInversionSpec},
     },
-    ring::{Member, RingView},
-    version::{RING_PROTOCOLS, VERSION},
 };
 use serde::Serialize;
-use tokio::sync::mpsc;
 
-use super::prepare::prepare;
+use super::{
+    super::rehearsal::{Alone, alone},
+    prepare::prepare,
+};
 use crate::{
     data::{ClipTokenizer, images::ImageFile},
     engine::{EngineHandle, ModelInfo, Precision},
     inputs::Target,
-    journal::Journal,
-    rank::{Context, Error, Rank},
-    session::{Assignment, Level, RankEvent},
+    rank::{Context, Error},
     train::MicrobatchBuilder,
 };
 
@@ -98,51 +96,9 @@ pub struct Timing {
 /// What would end the job: see [`Error`].
 pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Rehearsal, Error> {
     let RehearsalOptions { spec, job, precision, threads, compute } = options;
-    let myself = Member { worker: WorkerId::new(), address: String::new() };
-    let ring = RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![myself] };
-    let numerics_class = "rehearsal".to_owned();
-    let ring_protocol = RING_PROTOCOLS.max;
-    let version = VERSION.to_owned();
-    let assignment = Assignment {
-        ring,
-        rank: Some(0),
-        spec,
-        threads,
-        precision,
-        numerics_class,
-        ring_protocol,
-        version,
-        resume_from: String::new(),
-        proof: None,
-        re_forms: false,
-    };
-    // 1. The rank's own preparation; what it says is collected.
-    let (events, mut said) = mpsc::channel(64);
-    let journal = Journal::new(assignment.key(), Some(0), events);
-    let folder = context.rank_folder(assignment.ring.job);
-    let life = assignment.key();
-    let rank = Rank { assignment, life, context: context.clone(), journal, folder };
-    let collect = async {
-        let mut warnings = Vec::new();
-        while let Some((_, event)) = said.recv().await {
-            if let RankEvent::Log(Level::Warn, line) = event {
-                warnings.push(line);
-            }
-        }
-        warnings
-    };
-    let preparing = async {
-        // As a rank does before it prepares anything; there are no traces.
-        let prepared = match rank.context.access.check(&rank.assignment.spec, false) {
-            Ok(()) => prepare(&rank, &job).await,
-            Err(refused) => Err(refused.into()),
-        };
-        // With its journal, so that there is an end of what it says.
-        let Rank { assignment, .. } = rank;
-        prepared.map(|prepared| (prepared, assignment))
-    };
-    let (prepared, warnings) = tokio::join!(preparing, collect);
-    let (prepared, assignment) = prepared?;
+    // 1. The rank's own preparation.
+    let done = alone(spec, (precision, threads), context, async |rank| prepare(rank, &job).await).await?;
+    let Alone { prepared, assignment, warnings } = done;
     // 2. One picture through the VAE stands for all of its size.
     let pictures = prepared.posteriors.listed();
     let model = prepared.model.clone();

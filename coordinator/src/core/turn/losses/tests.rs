@@ -82,8 +82,14 @@ impl World {
             "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
              [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n",
         );
-        let new =
-            NewJob { id, spec: Arc::new(spec.unwrap()), request: None, resumed: None, queue: Arc::default() };
+        let new = NewJob {
+            id,
+            spec: Arc::new(spec.unwrap()),
+            request: None,
+            resumed: None,
+            queue: Arc::default(),
+            trace: None,
+        };
         self.apply(Input::CreateJob(new));
     }
 

@@ -39,7 +39,7 @@ impl Turn<'_> {
         }
         let Some(job) = self.job_mut(id) else { return };
         (job.rings, job.tries) = (job.rings + 1, job.tries + 1);
-        let ring = Ring::new(Epoch(job.rings), members);
+        let ring = Ring { formed: now, ..Ring::new(Epoch(job.rings), members) };
         self.cluster.set_ring(id, ring);
         self.cluster.deadlines.by(Subject::Job(id), now.plus(self.cluster.options.session_timeout));
         self.set_state(id, JobState::Preparing, reason);
@@ -106,6 +106,7 @@ impl Turn<'_> {
             protocol: self.protocol_of(ring),
             resume_from: job.checkpoint.filter(|_| resumes).map(|checkpoint| checkpoint.hash),
             proof: job.verification.as_ref().map(|verification| verification.last_step),
+            trace: job.trace,
         })
     }
 

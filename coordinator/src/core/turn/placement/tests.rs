@@ -71,7 +71,7 @@ fn going_on(jobs: &[(u8, u8)]) -> Recovered {
     let mut cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
     let made = jobs.iter().map(|(class, size)| {
         let (id, spec) = (JobId::new(), spec(*size, *size));
-        let new = NewJob { id, spec, request: None, resumed: None, queue: Arc::default() };
+        let new = NewJob { id, spec, request: None, resumed: None, queue: Arc::default(), trace: None };
         cluster.apply(Input::CreateJob(new), Time(0)).unwrap();
         let mut job = (**cluster.job(id).unwrap()).clone();
         let pin = Pin {
@@ -188,7 +188,7 @@ proptest! {
                 6..9 => {
                     let id = JobId::new();
                     let spec = spec(one % 6 + 1, other % (one % 6 + 1) + 1);
-                    world.apply(Input::CreateJob(NewJob { id, spec, request: None, resumed: None, queue: Arc::default() }));
+                    world.apply(Input::CreateJob(NewJob { id, spec, request: None, resumed: None, queue: Arc::default(), trace: None }));
                     world.jobs.push(id);
                 }
                 9 if !world.workers.is_empty() => {

@@ -61,6 +61,7 @@ impl Ring {
             queue: Arc::default(),
             request: None,
             resumed: None,
+            trace: None,
         }));
         let members = &ring.cluster.job(ring.job).unwrap().ring.clone().unwrap().members;
         let sender =

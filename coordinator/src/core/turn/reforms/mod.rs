@@ -206,6 +206,7 @@ impl Turn<'_> {
         let planned = plan.after_step && old.reforming.as_ref().is_none_or(|before| before.planned);
         let ring = Ring {
             epoch,
+            formed: self.now,
             joining: joining.map(|(_, joiner)| joiner.clone()).collect(),
             reformed: old.reformed + (epoch.0 - old.epoch.0),
             led: if same_head { old.led + (epoch.0 - old.epoch.0) } else { 0 },

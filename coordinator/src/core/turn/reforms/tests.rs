@@ -48,6 +48,7 @@ impl World {
             queue: Arc::default(),
             request: None,
             resumed: None,
+            trace: None,
         }));
         for phase in [Phase::Ready, Phase::Training] {
             (0..ranks).for_each(|worker| world.say(worker, 1, Some(worker), phase));

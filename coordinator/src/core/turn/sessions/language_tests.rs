@@ -72,6 +72,7 @@ fn a_ring_speaks_the_newest_protocol_that_all_its_members_do() {
         request: None,
         resumed: None,
         queue: Arc::default(),
+        trace: None,
     };
     cluster.apply(Input::CreateJob(new), Time(1)).unwrap();
     let effects = cluster.place(Time(1));

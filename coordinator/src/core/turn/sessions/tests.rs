@@ -91,6 +91,7 @@ fn a_ring_still_waits_for_a_worker_whose_address_another_one_took() {
         request: None,
         resumed: None,
         queue: Arc::default(),
+        trace: None,
     };
     world.apply(Input::CreateJob(new)).unwrap();
     world.apply(Input::SessionEnded(session)).unwrap();

@@ -33,8 +33,14 @@ fn job(workers: u64) -> (Cluster, JobId, Option<Sender>) {
          [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\n",
     );
     let id = JobId::new();
-    let new =
-        NewJob { id, spec: Arc::new(spec.unwrap()), request: None, resumed: None, queue: Arc::default() };
+    let new = NewJob {
+        id,
+        spec: Arc::new(spec.unwrap()),
+        request: None,
+        resumed: None,
+        queue: Arc::default(),
+        trace: None,
+    };
     cluster.apply(Input::CreateJob(new), Time(1)).unwrap();
     cluster.place(Time(1));
     (cluster, id, sender)

@@ -123,6 +123,7 @@ fn new_job(size: u32) -> NewJob {
         queue: Arc::default(),
         request: None,
         resumed: None,
+        trace: None,
     }
 }
 

@@ -36,6 +36,7 @@ fn assignment(key: RankKey, rank: usize) -> Box<Assignment> {
         resume_from: String::new(),
         proof: None,
         re_forms: false,
+        trace: None,
     })
 }
 

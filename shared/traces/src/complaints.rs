@@ -1,0 +1,44 @@
+//! How often one hears of spans that are lost: a collector that is away is no reason to fill a log.
+
+use std::time::{Duration, Instant};
+
+/// Between two complaints.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// What was lost and not told yet.
+#[derive(Debug, Default)]
+pub(crate) struct Complaints {
+    lost: u64,
+    said: Option<Instant>,
+}
+
+impl Complaints {
+    /// So many more are lost; how many to tell of, if it is time for that.
+    pub(crate) fn add(&mut self, lost: u64, now: Instant) -> Option<u64> {
+        self.lost += lost;
+        let quiet = self.said.is_some_and(|said| now.saturating_duration_since(said) < QUIET);
+        if self.lost == 0 || quiet {
+            return None;
+        }
+        self.said = Some(now);
+        Some(std::mem::take(&mut self.lost))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_told_once_a_minute_with_all_since() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut complaints = Complaints::default();
+        assert_eq!(complaints.add(0, at(0)), None);
+        assert_eq!(complaints.add(3, at(1)), Some(3));
+        assert_eq!(complaints.add(4, at(30)), None);
+        assert_eq!(complaints.add(5, at(60)), None);
+        assert_eq!(complaints.add(1, at(61)), Some(10));
+        assert_eq!(complaints.add(0, at(200)), None);
+    }
+}

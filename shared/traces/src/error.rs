@@ -1,0 +1,20 @@
+//! Why spans cannot be sent at all.
+
+use std::path::PathBuf;
+
+/// Spans cannot be sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file of its roots.
+    #[error("traces.ca: {}: {problem}", path.display())]
+    Ca {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// No address.
+    #[error("traces.endpoint: {0:?} is no address; http://HOST:PORT and https://HOST:PORT are")]
+    Endpoint(String),
+}

@@ -1,0 +1,182 @@
+//! One trace a job, from the call that makes it to the steps of its ranks, as a collector gets it from real daemons; and
+//! what becomes of jobs whose collector is of no use.
+
+#[path = "../../shared/traces/tests/collector/mod.rs"]
+mod collector;
+
+use std::{collections::BTreeSet, fs, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use collector::{Answers, Collector, Got};
+use ringtune_proto::v1::JobState;
+use ringtune_tests::{Cluster, Job, Launch, Sandbox, daemon::FAKE_WORKER, job::text, process::finish};
+use rustix::process::Signal;
+use tokio::{net::TcpListener, time::timeout};
+
+const ENDPOINT: &str = "RINGTUNE__TRACES__ENDPOINT";
+
+/// A cluster of two workers that all send spans there.
+async fn cluster<'a>(sandbox: &'a Sandbox, endpoint: &str, more: &[(&str, &str)]) -> Result<Cluster<'a>> {
+    let with = |launch: Launch| {
+        let launch = launch.variable(ENDPOINT, endpoint);
+        more.iter().fold(launch, |launch, (name, value)| launch.variable(name, value))
+    };
+    let mut cluster = Cluster::start_coordinator(sandbox, with(Launch::coordinator())).await?;
+    for label in ["worker-1", "worker-2"] {
+        let launch = Launch::worker(label, FAKE_WORKER, &cluster.coordinator.grpc);
+        cluster.add_worker(with(launch.flags(["--gradient-takes", "20"]))).await?;
+    }
+    cluster.wait_for_idle(2).await?;
+    Ok(cluster)
+}
+
+fn job(steps: i64) -> Result<Job> {
+    Ok(Job::toy()?
+        .set("train.max_train_steps", steps)
+        .set("train.checkpointing_steps", 10)
+        .set("cluster.world_size", 2)
+        .set("cluster.min_world_size", 1))
+}
+
+async fn learned(sandbox: &Sandbox, cluster: &Cluster<'_>, id: &str) -> Result<Vec<u8>> {
+    let ended = cluster.wait_for_end(id).await?;
+    ensure!(ended.state() == JobState::Succeeded, "the job is {:?}: {}", ended.state(), ended.state_reason);
+    let output = sandbox.path("output");
+    cluster.finish(&["fetch", id, "-o", &text(&output)]).await?.expect_code(0)?;
+    fs::read(output.join("learned_embeds.safetensors")).context("the learned embedding")
+}
+
+/// The spans of that name, each of which hangs below one of `parents`.
+fn below<'a>(got: &'a [Got], name: &str, parents: &[&Got]) -> Result<Vec<&'a Got>> {
+    let found: Vec<&Got> = got.iter().filter(|one| one.span.name == name).collect();
+    ensure!(!found.is_empty(), "no {name}");
+    for one in &found {
+        let parent = parents.iter().any(|parent| parent.span.span_id == one.span.parent_span_id);
+        ensure!(parent, "{name} hangs elsewhere: {one:?}");
+    }
+    Ok(found)
+}
+
+fn of_epoch<'a>(got: &[&'a Got], epoch: &str) -> Vec<&'a Got> {
+    got.iter().copied().filter(|one| one.attribute("epoch").as_deref() == Some(epoch)).collect()
+}
+
+#[tokio::test]
+async fn one_trace_goes_from_the_call_to_the_steps_whoever_dies_meanwhile() -> Result<()> {
+    let collector = Collector::start(Answers::Well).await?;
+    let sandbox = Sandbox::new()?;
+    let mut cluster = cluster(&sandbox, &collector.endpoint(), &[]).await?;
+    let file = text(&sandbox.write_job("job.toml", &job(150)?)?);
+    let mut submit = cluster.ringtune(&["submit", &file])?;
+    let submitted = finish(submit.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint())).await?;
+    let id = submitted.expect_code(0)?.stdout.trim().to_owned();
+    cluster.wait_for_step(&id, 5).await?;
+    cluster.daemon("worker-2")?.end().await?;
+    let died_at = cluster.job(&id).await?.step;
+    cluster.wait_for_step(&id, died_at + 10).await?;
+    // What the first coordinator had to say: it ends without a word.
+    let said = |got: &[Got]| got.iter().any(|one| one.span.name == "re-forming");
+    collector.wait_for(said).await.context("the ring is not formed anew")?;
+    let mut cluster = cluster.replace_coordinator().await?;
+    learned(&sandbox, &cluster, &id).await?;
+    for label in ["worker-1", "coordinator"] {
+        cluster.signal(label, Signal::TERM)?;
+        cluster.daemon(label)?.ended().await?;
+    }
+
+    // 1. One trace, whose first span is the command, and below it the call.
+    let got = collector.got();
+    let traces: BTreeSet<&[u8]> = got.iter().map(|one| one.span.trace_id.as_slice()).collect();
+    ensure!(traces.len() == 1, "{} traces", traces.len());
+    let calls: Vec<&Got> = got.iter().filter(|one| one.span.name == "CreateJob").collect();
+    let [call] = calls.as_slice() else { anyhow::bail!("{calls:?}") };
+    let first: Vec<&Got> = got.iter().filter(|one| one.span.parent_span_id.is_empty()).collect();
+    let [first] = first.as_slice() else { anyhow::bail!("{first:?}") };
+    ensure!(first.service == "ringtune" && first.span.name == "submit", "{first:?}");
+    ensure!(call.span.parent_span_id == first.span.span_id, "{call:?}");
+    ensure!(call.service == "ringtune-coordinator", "{call:?}");
+    // 2. What the coordinators say, before and after the restart.
+    below(&got, "queue", &[call])?;
+    let rings = below(&got, "ring", &[call])?;
+    let (first, second) = (of_epoch(&rings, "1"), of_epoch(&rings, "2"));
+    ensure!(first.len() == 1 && second.len() == 1 && rings.len() == 2, "{rings:?}");
+    ensure!(second[0].attribute("state").as_deref() == Some("succeeded"), "{second:?}");
+    let (ended, formed) = (first[0].span.end_time_unix_nano, second[0].span.start_time_unix_nano);
+    ensure!(ended == formed, "one ring ends at {ended}, the next begins at {formed}");
+    below(&got, "re-forming", &[call])?;
+    // 3. What the ranks say hangs below their ring of that time.
+    let steps = below(&got, "step", &rings)?;
+    below(&of_epoch(&steps, "1").into_iter().cloned().collect::<Vec<_>>(), "step", &first)?;
+    below(&of_epoch(&steps, "2").into_iter().cloned().collect::<Vec<_>>(), "step", &second)?;
+    below(&got, "exchange", &steps)?;
+    below(&got, "checkpoint", &steps)?;
+    below(&got, "enter", &rings)?;
+    below(&got, "upload", &second)?;
+    let prepared = below(&got, "prepare", &first)?;
+    below(&got, "load", &prepared)?;
+    let worker = &cluster.daemon("worker-1")?.id;
+    ensure!(steps.iter().any(|step| step.attribute("worker").as_ref() == Some(worker)), "{steps:?}");
+    // 4. Ids, numbers and words of ours; nothing that a user wrote.
+    let known = [
+        "job",
+        "epoch",
+        "rank",
+        "ranks",
+        "worker",
+        "step",
+        "state",
+        "planned",
+        "exchange_seconds",
+        "wait_seconds",
+    ];
+    for attribute in got.iter().flat_map(|one| &one.span.attributes) {
+        ensure!(known.contains(&attribute.key.as_str()), "{attribute:?}");
+    }
+    let all = format!("{got:?}");
+    ensure!(!all.contains("green-star") && !all.contains(&text(&sandbox.path(""))), "a user's words: {all}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_collector_that_is_of_no_use_changes_no_byte() -> Result<()> {
+    let mut all = Vec::new();
+    let (never, refuses) =
+        (Collector::start(Answers::Never).await?, Collector::start(Answers::Refuses).await?);
+    let closed = {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        format!("http://{}", listener.local_addr()?)
+    };
+    for endpoint in ["", &closed, &never.endpoint(), &refuses.endpoint()] {
+        let sandbox = Sandbox::new()?;
+        let cluster = cluster(&sandbox, endpoint, &[]).await?;
+        let id = cluster.submit(&sandbox.write_job("job.toml", &job(20)?)?).await?;
+        all.push(learned(&sandbox, &cluster, &id).await?);
+        drop(cluster);
+        for label in ["coordinator", "worker-1", "worker-2"] {
+            let log = fs::read_to_string(sandbox.path(&format!("{label}.log")))?;
+            let complaints = log.matches("spans are lost").count();
+            ensure!(complaints <= 1, "{complaints} complaints in a few seconds: {log}");
+            ensure!(!endpoint.is_empty() || !log.contains("spans"), "off, and yet: {log}");
+        }
+    }
+    ensure!(all.windows(2).all(|pair| pair[0] == pair[1]), "another collector, other bytes");
+    Ok(())
+}
+
+#[tokio::test]
+async fn nobody_connects_where_no_job_is_traced() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let endpoint = format!("http://{}", listener.local_addr()?);
+    let sandbox = Sandbox::new()?;
+    let mut cluster = cluster(&sandbox, &endpoint, &[("RINGTUNE__TRACES__SAMPLE_RATIO", "0")]).await?;
+    let id = cluster.submit(&sandbox.write_job("job.toml", &job(10)?)?).await?;
+    learned(&sandbox, &cluster, &id).await?;
+    for label in ["worker-1", "worker-2", "coordinator"] {
+        cluster.signal(label, Signal::TERM)?;
+        cluster.daemon(label)?.ended().await?;
+    }
+    // All have ended: whoever had connected would stand in the queue.
+    let nobody = timeout(Duration::from_millis(100), listener.accept()).await;
+    ensure!(nobody.is_err(), "somebody connected");
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! A rank's preparation without a job, on this machine alone.
+
+use ringtune_shared::{
+    ids::{Epoch, JobId, WorkerId},
+    job::JobSpec,
+    ring::{Member, RingView},
+    version::{RING_PROTOCOLS, VERSION},
+};
+use tokio::sync::mpsc;
+
+use crate::{
+    engine::Precision,
+    journal::Journal,
+    rank::{Context, Error, Rank},
+    session::{Assignment, Level, RankEvent},
+};
+
+/// What was prepared, and as what.
+pub(super) struct Alone<Prepared> {
+    pub(super) prepared: Prepared,
+    pub(super) assignment: Assignment,
+    /// What the preparation warned of.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Prepares as the only rank of a ring would.
+///
+/// # Errors
+/// What would end the job.
+pub(super) async fn alone<Prepared>(
+    spec: JobSpec,
+    (precision, threads): (Precision, usize),
+    context: &Context,
+    prepare: impl AsyncFnOnce(&Rank) -> Result<Prepared, Error>,
+) -> Result<Alone<Prepared>, Error> {
+    let myself = Member { worker: WorkerId::new(), address: String::new() };
+    let assignment = Assignment {
+        ring: RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![myself] },
+        rank: Some(0),
+        spec,
+        threads,
+        precision,
+        numerics_class: "rehearsal".to_owned(),
+        ring_protocol: RING_PROTOCOLS.max,
+        version: VERSION.to_owned(),
+        resume_from: String::new(),
+        proof: None,
+        re_forms: false,
+        trace: None,
+    };
+    // What it says is collected.
+    let (events, mut said) = mpsc::channel(64);
+    let journal = Journal::new(assignment.key(), Some(0), events);
+    let folder = context.rank_folder(assignment.ring.job);
+    let life = assignment.key();
+    let rank = Rank { assignment, life, context: context.clone(), journal, folder };
+    let collect = async {
+        let mut warnings = Vec::new();
+        while let Some((_, event)) = said.recv().await {
+            if let RankEvent::Log(Level::Warn, line) = event {
+                warnings.push(line);
+            }
+        }
+        warnings
+    };
+    let preparing = async {
+        // As a rank does before it prepares anything; there are no traces.
+        let prepared = match rank.context.access.check(&rank.assignment.spec, false) {
+            Ok(()) => prepare(&rank).await,
+            Err(refused) => Err(refused.into()),
+        };
+        // With its journal, so that there is an end of what it says.
+        let Rank { assignment, .. } = rank;
+        prepared.map(|prepared| (prepared, assignment))
+    };
+    let (prepared, warnings) = tokio::join!(preparing, collect);
+    let (prepared, assignment) = prepared?;
+    Ok(Alone { prepared, assignment, warnings })
+}
