@@ -12,7 +12,11 @@ use std::{
 use tokio::{process::Command, task::spawn_blocking, time::timeout};
 
 use super::checks::{Check, Verdict};
-use crate::{advertise::advertised_address, node::Node, settings::Settings};
+use crate::{
+    advertise::advertised_address,
+    node::{Interface, Node},
+    settings::Settings,
+};
 
 /// For a name server.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -37,15 +41,6 @@ pub(super) async fn of_addresses(root: &Path, settings: &Settings, has_coordinat
     checks
 }
 
-/// What the system says of the interface that ring neighbours reach.
-#[derive(Debug)]
-struct Interface {
-    name: String,
-    mtu: Option<u32>,
-    /// Megabits a second.
-    speed: Option<u32>,
-}
-
 async fn of_interface(root: &Path, settings: &Settings) -> Check {
     const NAME: &str = "interface";
     let asked = settings.clone();
@@ -56,14 +51,7 @@ async fn of_interface(root: &Path, settings: &Settings) -> Check {
     });
     match timeout(LIMIT, advertised).await {
         Ok(Ok(Ok((advertised, Some(ip))))) => {
-            let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
-            let found = interfaces.into_iter().find(|interface| interface.ip() == ip).map(|interface| {
-                let read = |file: &str| {
-                    let path = root.join("sys/class/net").join(&interface.name).join(file);
-                    fs::read_to_string(path).ok()?.trim().parse::<u32>().ok()
-                };
-                Interface { mtu: read("mtu"), speed: read("speed"), name: interface.name.clone() }
-            });
+            let found = Interface::with(root, ip);
             interface(&advertised, ip, found, settings.is_exposed())
         }
         Ok(Ok(Ok((advertised, None)))) => Check::new(NAME, format!("{advertised} has no address")).unless(
