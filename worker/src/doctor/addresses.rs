@@ -29,8 +29,11 @@ pub(super) async fn of_addresses(root: &Path, settings: &Settings, has_coordinat
     let host = Node::read(root).host_name;
     checks.push(name("own name", &host, resolve(&host).await, settings));
     if has_coordinator && let Ok(address) = settings.coordinator_address() {
-        let host = address.host.trim_matches(['[', ']']).to_owned();
-        checks.push(name("coordinator's name", &host, resolve(&host).await, settings));
+        let host = address.host.trim_matches(['[', ']']);
+        // An address needs no name.
+        if host.parse::<IpAddr>().is_err() {
+            checks.push(name("coordinator's name", host, resolve(host).await, settings));
+        }
     }
     for (name, setting, address) in [
         ("gRPC port", "grpc.listen (--listen)", settings.grpc.listen),

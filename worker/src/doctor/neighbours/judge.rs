@@ -205,7 +205,7 @@ fn class(here: Option<&str>, measured: &Measured) -> Check {
 }
 
 /// What a ring of all of them would take at least, by the worst of the ways from here. None: there is nothing to say.
-pub(super) fn of_all(links: &[Link]) -> Option<Check> {
+pub(super) fn of_all(links: &[Link], silent: usize) -> Option<Check> {
     let round_trip = links.iter().map(|link| link.round_trip).max()?;
     let slowest = links.iter().map(|link| link.bytes_per_second).collect::<Option<Vec<_>>>();
     let ranks = links.len() + 1;
@@ -221,6 +221,8 @@ pub(super) fn of_all(links: &[Link]) -> Option<Check> {
         ),
         _ => format!("{ranks} ranks: not all ways were measured"),
     };
+    let found =
+        if silent == 0 { found } else { format!("without the {silent} that did not answer: {found}") };
     Some(Check::new("ring", found))
 }
 

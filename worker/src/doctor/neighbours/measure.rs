@@ -120,7 +120,8 @@ pub(super) async fn measure(neighbour: &Neighbour, here: &Here<'_>) -> Result<Me
         }
         false => [in_turn(|| push(client.clone())).await, in_turn(|| pull(client.clone())).await],
     };
-    let back = back(client, here).await;
+    let is_here = there.caller_ip.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    let back = back(client, here, is_here).await;
     Ok(Measured { address, there, round_trips, clock, interface, rates, back })
 }
 
@@ -216,7 +217,7 @@ async fn pull(mut client: Client) -> Result<Rate, Status> {
 }
 
 /// Has this machine's gRPC port dialled from there. Where no worker runs here, this process listens for the moment.
-async fn back(mut client: Client, here: &Here<'_>) -> Back {
+async fn back(mut client: Client, here: &Here<'_>, is_here: bool) -> Back {
     let (settings, listen) = (here.settings.clone(), here.settings.grpc.listen);
     let found = spawn_blocking(move || {
         use std::net::ToSocketAddrs as _;
@@ -228,7 +229,7 @@ async fn back(mut client: Client, here: &Here<'_>) -> Back {
         Ok(Ok(found)) => found,
         Ok(Err(_)) | Err(_) => Err("no answer from the name server".to_owned()),
     };
-    if listen.ip().is_loopback() {
+    if listen.ip().is_loopback() && !is_here {
         return Back { advertised, outcome: Reached::LoopbackOnly };
     }
     // Taken: by a worker, which answers as well. The system accepts connections by itself.

@@ -99,7 +99,7 @@ pub(super) async fn of_ring(neighbours: &[Neighbour], here: Here<'_>) -> Vec<Che
             Err(silent) => checks.push(judge::of_silence(&silent).at(&name)),
         }
     }
-    checks.extend(judge::of_all(&links));
+    checks.extend(judge::of_all(&links, neighbours.len() - links.len()));
     checks
 }
 
