@@ -3,7 +3,7 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message as _;
 
-const FILES: [&str; 6] = ["access", "artifact", "cluster", "job", "ring", "worker"];
+const FILES: [&str; 7] = ["access", "artifact", "cluster", "job", "probe", "ring", "worker"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let files: Vec<String> = FILES.iter().map(|name| format!("ringtune/v1/{name}.proto")).collect();
@@ -18,6 +18,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".ringtune.v1.FetchStateResponse.chunk")
         .bytes(".ringtune.v1.UploadRequest.chunk")
         .bytes(".ringtune.v1.DownloadResponse.chunk")
+        .bytes(".ringtune.v1.PushRequest.chunk")
+        .bytes(".ringtune.v1.PullResponse.chunk")
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -29,24 +29,7 @@ impl CoordinatorAddress {
             Some(_) => return None,
             None => (None, text),
         };
-        let authority = rest.strip_suffix('/').unwrap_or(rest);
-        let (host, port) = match authority.strip_prefix('[') {
-            Some(inside) => {
-                let (address, after) = inside.split_once(']')?;
-                address.parse::<std::net::Ipv6Addr>().ok()?;
-                let port = if after.is_empty() { None } else { Some(after.strip_prefix(':')?) };
-                (format!("[{address}]"), port)
-            }
-            None => match authority.split_once(':') {
-                Some((host, port)) => (host.to_owned(), Some(port)),
-                None => (authority.to_owned(), None),
-            },
-        };
-        let plain = |symbol: char| symbol.is_ascii_alphanumeric() || ".-_[]:".contains(symbol);
-        if host.is_empty() || !host.chars().all(plain) {
-            return None;
-        }
-        let port = port.map_or(Some(PORT), |port| port.parse().ok().filter(|port| *port > 0))?;
+        let (host, port) = authority(rest.strip_suffix('/').unwrap_or(rest), PORT)?;
         let secure = scheme.unwrap_or_else(|| !is_loopback(&host));
         Some(Self { secure, host, port })
     }
@@ -67,6 +50,28 @@ impl fmt::Display for CoordinatorAddress {
         let scheme = if self.secure { "https" } else { "http" };
         write!(formatter, "{scheme}://{}", self.authority())
     }
+}
+
+/// Reads `HOST:PORT`, or `HOST` for the usual port. An IPv6 address keeps its brackets. None: it is neither.
+pub(crate) fn authority(text: &str, usual_port: u16) -> Option<(String, u16)> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(inside) => {
+            let (address, after) = inside.split_once(']')?;
+            address.parse::<std::net::Ipv6Addr>().ok()?;
+            let port = if after.is_empty() { None } else { Some(after.strip_prefix(':')?) };
+            (format!("[{address}]"), port)
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host.to_owned(), Some(port)),
+            None => (text.to_owned(), None),
+        },
+    };
+    let plain = |symbol: char| symbol.is_ascii_alphanumeric() || ".-_[]:".contains(symbol);
+    if host.is_empty() || !host.chars().all(plain) {
+        return None;
+    }
+    let port = port.map_or(Some(usual_port), |port| port.parse().ok().filter(|port| *port > 0))?;
+    Some((host, port))
 }
 
 fn is_loopback(host: &str) -> bool {

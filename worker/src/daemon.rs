@@ -27,6 +27,7 @@ use crate::{
     latents::LatentCache,
     membership::{self, Entering, Membership, MembershipError},
     node::Node,
+    probe,
     rank::Context,
     ring::{RingOptions, Rings},
     servers::{self, Port, ServerError},
@@ -205,7 +206,14 @@ pub async fn run_with(
     let _end_servers = end_servers.clone().drop_guard();
     let port = |listener| Port { listener, trust: trust.as_ref(), metrics: &metrics };
     let ends = || end_servers.clone().cancelled_owned();
-    let grpc_server = tokio::spawn(servers::grpc(port(grpc), rings, ends()).await?);
+    let capabilities = capabilities(&node, &identity, threads);
+    let about = probe::About {
+        worker: state.worker(),
+        host_name: node.host_name.clone(),
+        address: address.clone(),
+        capabilities: capabilities.clone(),
+    };
+    let grpc_server = tokio::spawn(servers::grpc(port(grpc), rings, about, ends()).await?);
     let http_server = tokio::spawn(servers::pages(port(http), ends())?);
     if launch.announce {
         listen::announce(grpc_address, http_address, &state.worker().to_string()).map_err(Error::Announce)?;
@@ -224,7 +232,7 @@ pub async fn run_with(
         incarnation: state.incarnation(),
         host_name: node.host_name.clone(),
         address,
-        capabilities: capabilities(&node, &identity, threads),
+        capabilities,
     };
     let options = SessionOptions {
         link,

@@ -30,6 +30,7 @@ pub mod node;
 pub mod output;
 pub mod patience;
 pub mod pipeline;
+mod probe;
 pub mod program;
 pub mod rank;
 mod reconnect;

@@ -14,6 +14,7 @@ use crate::{
     callers::{self, GuardCalls, PageGuard, TableError},
     error_chain::error_chain,
     http::{self, Metrics},
+    probe::{About, ProbeServer},
     ring::{self, RingServer, Rings},
 };
 
@@ -79,10 +80,12 @@ impl Port<'_> {
 pub(crate) async fn grpc(
     port: Port<'_>,
     rings: Rings,
+    about: About,
     end: impl Future<Output = ()> + Send + 'static,
 ) -> Result<impl Future<Output = Result<(), String>> + Send + 'static, ServerError> {
     let ring_service = <ringtune_proto::v1::ring_service_server::RingServiceServer<RingServer>>::NAME;
-    callers::check_calls(&[ring_service, HEALTH, REFLECTION[0], REFLECTION[1]])?;
+    let probe_service = <ringtune_proto::v1::probe_service_server::ProbeServiceServer<ProbeServer>>::NAME;
+    callers::check_calls(&[ring_service, probe_service, HEALTH, REFLECTION[0], REFLECTION[1]])?;
     let guard =
         GuardCalls { metrics: Arc::clone(port.metrics), rates: CallRates::per_second(MOST_CALLS_A_SECOND) };
     let limits = Limits { connections: MOST_CONNECTIONS, ..Limits::default() };
@@ -111,6 +114,7 @@ pub(crate) async fn grpc(
         .add_service(health_service)
         .add_service(reflection_v1)
         .add_service(reflection_v1alpha)
+        .add_service(ProbeServer::service(about, rings.clone()))
         .add_service(RingServer::service(rings));
     Ok(async move {
         let served = server.serve_with_incoming_shutdown(listener, end).await;

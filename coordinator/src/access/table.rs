@@ -133,7 +133,7 @@ pub const HTTP: [Row; 12] = [
 ];
 
 /// Services of the API that workers serve, and the coordinator does not.
-const OF_WORKERS: [&str; 1] = ["ringtune.v1.RingService"];
+pub const OF_WORKERS: [&str; 2] = ["ringtune.v1.RingService", "ringtune.v1.ProbeService"];
 
 /// The table and what is served differ. It is a mistake in this program: such a coordinator does not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -322,5 +322,6 @@ mod tests {
         assert_eq!(row.name(), "CancelJob");
         assert!(row.own && row.changes);
         assert!(grpc_row("/ringtune.v1.RingService/Exchange").is_none());
+        assert!(grpc_row("/ringtune.v1.ProbeService/DialBack").is_none());
     }
 }

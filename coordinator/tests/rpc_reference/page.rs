@@ -13,8 +13,15 @@ use ringtune_coordinator::access::table::{self, Who};
 
 const PACKAGE: &str = "ringtune.v1";
 /// What clients call comes first.
-const SERVICES: [&str; 6] =
-    ["JobService", "ArtifactService", "ClusterService", "AccessService", "WorkerService", "RingService"];
+const SERVICES: [&str; 7] = [
+    "JobService",
+    "ArtifactService",
+    "ClusterService",
+    "AccessService",
+    "WorkerService",
+    "RingService",
+    "ProbeService",
+];
 const HEAD: &str = "\
 # RPC reference
 
@@ -95,7 +102,7 @@ fn service(page: &mut String, files: &[&FileDescriptorProto], name: &str) -> Res
     writeln!(page, "| Method | For | Request | Answer | What it does |\n|---|---|---|---|---|")?;
     for (number, method) in (0..).zip(&file.service[at].method) {
         let row = table::grpc_row(&format!("/{PACKAGE}.{name}/{}", method.name()));
-        let who = row.map_or_else(|| "neighbours in the ring".to_owned(), |row| of_whom(row.who, row.own));
+        let who = row.map_or_else(|| "other workers".to_owned(), |row| of_whom(row.who, row.own));
         let stream = |streams: bool, of: &str| match streams {
             true => format!("stream of {}", link(of)),
             false => link(of),

@@ -46,6 +46,8 @@ pub enum Server {
     Coordinator,
     /// The worker with that id.
     Worker(Uuid),
+    /// Whichever worker of the cluster is there: what is said to it must be for all of them.
+    AnyWorker,
 }
 
 /// A connection to a port that serves pages.
@@ -207,6 +209,7 @@ impl Secure {
                 let expected = match *server {
                     Server::Coordinator => Expected::Coordinator(state.cluster),
                     Server::Worker(id) => Expected::Worker(id, state.cluster),
+                    Server::AnyWorker => Expected::AnyWorker(state.cluster),
                 };
                 let valid = state.credentials.as_ref().map(|credentials| credentials.validity());
                 let mine = Mine { expected: expected.name(), valid };

@@ -11,7 +11,7 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, RootCer
 use uuid::Uuid;
 
 use crate::certificate::{self, Facts};
-use crate::identity::{Cluster, Role};
+use crate::identity::{Cluster, Identity, Role};
 use crate::names::{self, Internal};
 use crate::roots;
 use crate::trust::Revoked;
@@ -32,20 +32,23 @@ pub(crate) enum Expected {
     Coordinator(Cluster),
     /// One worker, by its internal name or its identity.
     Worker(Uuid, Cluster),
+    /// Some worker, by the same.
+    AnyWorker(Cluster),
 }
 
 impl Expected {
-    /// The internal name.
+    /// The internal name, or what there is to say of whoever would do.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Coordinator(cluster) => names::coordinator(cluster),
             Self::Worker(id, cluster) => names::worker(id, cluster),
+            Self::AnyWorker(cluster) => format!("a worker of the cluster {cluster}"),
         }
     }
 
     fn cluster(self) -> Cluster {
         match self {
-            Self::Coordinator(cluster) | Self::Worker(_, cluster) => cluster,
+            Self::Coordinator(cluster) | Self::Worker(_, cluster) | Self::AnyWorker(cluster) => cluster,
         }
     }
 }
@@ -110,15 +113,25 @@ impl ServerVerifier {
         facts: &Facts,
         host: &ServerName<'_>,
     ) -> Result<(), Error> {
-        let internal = ServerName::try_from(self.expected.name())
-            .map_err(|_| Error::InvalidCertificate(CertificateError::NotValidForName))?;
-        let is_it = match self.expected {
-            Expected::Coordinator(_) => verify_server_name(certificate, host).is_ok(),
-            Expected::Worker(id, cluster) => facts.identity.as_ref().is_ok_and(|identity| {
-                (identity.cluster, identity.role, identity.worker()) == (cluster, Role::Worker, Some(id))
-            }),
+        let is_named = |name: String| {
+            ServerName::try_from(name).is_ok_and(|name| verify_server_name(certificate, &name).is_ok())
         };
-        if is_it || verify_server_name(certificate, &internal).is_ok() {
+        let worker = facts.identity.as_ref().ok().filter(|identity| identity.role == Role::Worker);
+        let is_it = match self.expected {
+            Expected::Coordinator(_) => {
+                verify_server_name(certificate, host).is_ok() || is_named(self.expected.name())
+            }
+            Expected::Worker(id, cluster) => {
+                let is_known = |it: &Identity| (it.cluster, it.worker()) == (cluster, Some(id));
+                worker.is_some_and(is_known) || is_named(self.expected.name())
+            }
+            Expected::AnyWorker(ours) => {
+                let is_ours = |name: &String| matches!(Internal::parse(name), Some(Internal::Worker(_, theirs)) if theirs == ours);
+                worker.is_some_and(|it| it.cluster == ours && it.worker().is_some())
+                    || facts.names.iter().any(is_ours)
+            }
+        };
+        if is_it {
             return Ok(());
         }
         let internal = facts.names.iter().find_map(|name| Internal::parse(name)).map(Internal::cluster);

@@ -91,6 +91,17 @@ impl Network {
         ip(&["-n", &self.namespace(from), "neigh", "del", &self.address(to), "dev", "eth0"])
     }
 
+    /// `from` reaches no more than other ports of `to`, as with a firewall that says so.
+    pub fn refuse(&self, from: usize, to: usize, port: u16) -> Result<()> {
+        let (space, to, port) = (self.namespace(from), self.address(to), port.to_string());
+        ip(&["-n", &space, "rule", "add", "to", &to, "ipproto", "tcp", "dport", &port, "unreachable"])
+    }
+
+    /// Packets of the node's interface have this size at most.
+    pub fn set_mtu(&self, node: usize, bytes: u32) -> Result<()> {
+        ip(&["-n", &self.namespace(node), "link", "set", "eth0", "mtu", &bytes.to_string()])
+    }
+
     fn namespace(&self, node: usize) -> String {
         format!("ringtune-test-{}-{}-{node}", id(), self.number)
     }

@@ -21,9 +21,13 @@ const WORKERS: Who = Who::Roles(&[Role::Worker]);
 const WATCHERS: Who = Who::Roles(&[Role::Observer, Role::Admin]);
 
 /// All calls of the gRPC port, as their paths have them.
-pub const CALLS: [(&str, Who); 6] = [
+pub const CALLS: [(&str, Who); 10] = [
     ("ringtune.v1.RingService/Exchange", WORKERS),
     ("ringtune.v1.RingService/FetchState", WORKERS),
+    ("ringtune.v1.ProbeService/Identify", WORKERS),
+    ("ringtune.v1.ProbeService/Push", WORKERS),
+    ("ringtune.v1.ProbeService/Pull", WORKERS),
+    ("ringtune.v1.ProbeService/DialBack", WORKERS),
     ("grpc.health.v1.Health/Check", Who::Everybody),
     ("grpc.health.v1.Health/Watch", Who::Everybody),
     ("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Who::Known),
@@ -219,6 +223,7 @@ mod tests {
     fn a_call_without_a_row_and_a_row_without_a_call_are_found() {
         let all = [
             "ringtune.v1.RingService",
+            "ringtune.v1.ProbeService",
             "grpc.health.v1.Health",
             "grpc.reflection.v1.ServerReflection",
             "grpc.reflection.v1alpha.ServerReflection",

@@ -12,7 +12,11 @@ use std::{
 use tokio::{process::Command, task::spawn_blocking, time::timeout};
 
 use super::checks::{Check, Verdict};
-use crate::{advertise::advertised_address, node::Node, settings::Settings};
+use crate::{
+    advertise::advertised_address,
+    node::{Interface, Node},
+    settings::Settings,
+};
 
 /// For a name server.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -25,8 +29,11 @@ pub(super) async fn of_addresses(root: &Path, settings: &Settings, has_coordinat
     let host = Node::read(root).host_name;
     checks.push(name("own name", &host, resolve(&host).await, settings));
     if has_coordinator && let Ok(address) = settings.coordinator_address() {
-        let host = address.host.trim_matches(['[', ']']).to_owned();
-        checks.push(name("coordinator's name", &host, resolve(&host).await, settings));
+        let host = address.host.trim_matches(['[', ']']);
+        // An address needs no name.
+        if host.parse::<IpAddr>().is_err() {
+            checks.push(name("coordinator's name", host, resolve(host).await, settings));
+        }
     }
     for (name, setting, address) in [
         ("gRPC port", "grpc.listen (--listen)", settings.grpc.listen),
@@ -35,15 +42,6 @@ pub(super) async fn of_addresses(root: &Path, settings: &Settings, has_coordinat
         checks.push(of_port(root, name, setting, address));
     }
     checks
-}
-
-/// What the system says of the interface that ring neighbours reach.
-#[derive(Debug)]
-struct Interface {
-    name: String,
-    mtu: Option<u32>,
-    /// Megabits a second.
-    speed: Option<u32>,
 }
 
 async fn of_interface(root: &Path, settings: &Settings) -> Check {
@@ -56,14 +54,7 @@ async fn of_interface(root: &Path, settings: &Settings) -> Check {
     });
     match timeout(LIMIT, advertised).await {
         Ok(Ok(Ok((advertised, Some(ip))))) => {
-            let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
-            let found = interfaces.into_iter().find(|interface| interface.ip() == ip).map(|interface| {
-                let read = |file: &str| {
-                    let path = root.join("sys/class/net").join(&interface.name).join(file);
-                    fs::read_to_string(path).ok()?.trim().parse::<u32>().ok()
-                };
-                Interface { mtu: read("mtu"), speed: read("speed"), name: interface.name.clone() }
-            });
+            let found = Interface::with(root, ip);
             interface(&advertised, ip, found, settings.is_exposed())
         }
         Ok(Ok(Ok((advertised, None)))) => Check::new(NAME, format!("{advertised} has no address")).unless(

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::{
     access::{Buckets, Hubs, Roots},
     capabilities::default_threads,
-    engine::{EngineError, StartEngine},
+    engine::{EngineError, EngineIdentity, StartEngine},
     node::Node,
     settings::Settings,
 };
@@ -44,6 +44,9 @@ impl Verdict {
 pub struct Check {
     /// What was looked at.
     pub name: &'static str,
+    /// At which other worker, if at one: HOST:PORT.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub neighbour: Option<String>,
     /// How it went.
     pub verdict: Verdict,
     /// What is there.
@@ -54,11 +57,15 @@ pub struct Check {
 
 impl Check {
     pub(super) fn new(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Good, found: found.into(), advice: String::new() }
+        Self { name, neighbour: None, verdict: Verdict::Good, found: found.into(), advice: String::new() }
     }
 
     pub(super) fn unless(self, good: bool, verdict: Verdict, advice: &str) -> Self {
         if good { self } else { Self { verdict, advice: advice.to_owned(), ..self } }
+    }
+
+    pub(super) fn at(self, neighbour: &str) -> Self {
+        Self { neighbour: Some(neighbour.to_owned()), ..self }
     }
 
     /// What this system does not say, as in containers: that is no fault.
@@ -116,19 +123,20 @@ fn memory(bytes: u64, shown: String) -> Check {
     )
 }
 
-/// libtorch: that it starts, which it is, where it is.
-pub(super) async fn of_engine(start: StartEngine) -> Vec<Check> {
+/// Starts libtorch, and asks what it is.
+pub(super) async fn identity(start: StartEngine) -> Result<EngineIdentity, EngineError> {
     let threads = default_threads(&Node::detect(), 0);
     let started = tokio::task::spawn_blocking(move || start(threads)).await.unwrap_or(Err(EngineError::Gone));
-    let identity = match started {
-        Ok(engine) => engine.identity().await,
-        Err(error) => Err(error),
-    };
+    started?.identity().await
+}
+
+/// libtorch: that it starts, which it is, where it is.
+pub(super) fn of_engine(identity: &Result<EngineIdentity, EngineError>) -> Vec<Check> {
     match identity {
         Ok(identity) => vec![
             Check::new("libtorch", format!("{}, {}", identity.library_version, identity.instruction_set)),
             Check::new("libtorch folder", libtorch_folder()),
-            Check::new("probe", identity.probe),
+            Check::new("probe", &identity.probe),
         ],
         Err(error) => {
             let advice = "run deploy/install-libtorch.sh and build again";

@@ -25,9 +25,9 @@ const WORKERS: i32 = 500;
 
 /// One answer of the coordinator: how long it took, and how much later its clock is than ours, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Sample {
-    round_trip: Duration,
-    ahead: f64,
+pub(super) struct Sample {
+    pub(super) round_trip: Duration,
+    pub(super) ahead: f64,
 }
 
 /// How far the coordinator's clock is from this machine's.
@@ -48,11 +48,11 @@ pub(super) async fn of_clocks(channel: Channel) -> Check {
         let sample = sample(sent, began.elapsed(), there);
         best = Some(best.filter(|best| best.round_trip <= sample.round_trip).unwrap_or(sample));
     }
-    best.map_or_else(|| Check::unknown(NAME, "no answer"), apart)
+    best.map_or_else(|| Check::unknown(NAME, "no answer"), |best| apart(NAME, best))
 }
 
 /// The other side's clock was read half-way, give or take half the round trip.
-fn sample(sent: SystemTime, round_trip: Duration, there: SystemTime) -> Sample {
+pub(super) fn sample(sent: SystemTime, round_trip: Duration, there: SystemTime) -> Sample {
     let middle = sent + round_trip / 2;
     let ahead = match there.duration_since(middle) {
         Ok(ahead) => ahead.as_secs_f64(),
@@ -61,7 +61,8 @@ fn sample(sent: SystemTime, round_trip: Duration, there: SystemTime) -> Sample {
     Sample { round_trip, ahead }
 }
 
-fn apart(Sample { round_trip, ahead }: Sample) -> Check {
+/// Whether two machines have the same time, as far as it can be told.
+pub(super) fn apart(name: &'static str, Sample { round_trip, ahead }: Sample) -> Check {
     let error = round_trip.as_secs_f64() / 2.0;
     let found = format!(
         "{:.3} s {} ours, give or take {error:.3} s; {:.1} ms there and back",
@@ -69,7 +70,7 @@ fn apart(Sample { round_trip, ahead }: Sample) -> Check {
         if ahead < 0.0 { "behind" } else { "ahead of" },
         round_trip.as_secs_f64() * 1e3
     );
-    Check::new("coordinator's clock", found).unless(
+    Check::new(name, found).unless(
         ahead.abs() - error < APART.as_secs_f64(),
         Verdict::Warn,
         "certificates may look too new or too old: run chrony on both machines (`chronyc tracking` shows which is wrong)",
@@ -134,12 +135,14 @@ mod tests {
         let second = Duration::from_secs(1);
         assert!((of(now + 3 * second, 2000).ahead - 2.0).abs() < 1e-6);
         assert!((of(now - second, 0).ahead + 1.0).abs() < 1e-6);
-        let verdict = |there, milliseconds| apart(of(there, milliseconds)).verdict;
+        let verdict = |there, milliseconds| apart("clock", of(there, milliseconds)).verdict;
         assert_eq!(verdict(now + 3 * second, 10), Verdict::Warn);
         assert_eq!(verdict(now - 3 * second, 10), Verdict::Warn);
         assert_eq!(verdict(now + 3 * second / 2, 3000), Verdict::Good, "within the error");
         assert!(
-            apart(of(now - 3 * second, 20)).found.starts_with("3.010 s behind ours, give or take 0.010 s")
+            apart("clock", of(now - 3 * second, 20))
+                .found
+                .starts_with("3.010 s behind ours, give or take 0.010 s")
         );
     }
 

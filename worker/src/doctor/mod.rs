@@ -5,6 +5,7 @@ mod checks;
 mod cluster;
 mod job;
 mod machine;
+mod neighbours;
 mod network;
 
 use std::{
@@ -20,7 +21,10 @@ use ringtune_shared::{
 };
 use serde::Serialize;
 
-use crate::{coordinator::CoordinatorAddress, engine::StartEngine, node::Node, settings::Settings};
+use crate::{
+    capabilities::numerics_class, coordinator::CoordinatorAddress, engine::StartEngine, node::Node,
+    settings::Settings,
+};
 
 pub use checks::{Check, Verdict};
 pub use job::JobArguments;
@@ -49,6 +53,15 @@ pub struct DoctorArguments {
     /// Where the worker listens, which decides what jobs may reach by itself [default: as the settings say]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
+    /// Other workers, to which the way is measured: latency, bandwidth, clocks, packet sizes, and the way back
+    #[arg(
+        long,
+        value_name = "HOST[:PORT],...",
+        value_delimiter = ',',
+        value_parser = neighbours::parse,
+        conflicts_with = "job"
+    )]
+    pub ring: Vec<neighbours::Neighbour>,
     /// A table for people, or one JSON object
     #[arg(long, value_enum, default_value_t = DoctorOutput::Text)]
     pub output: DoctorOutput,
@@ -74,6 +87,9 @@ pub enum Error {
     /// A worker would not start with them.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// Too many neighbours, or one twice.
+    #[error(transparent)]
+    Neighbours(#[from] neighbours::Wrong),
     /// stdout cannot be written.
     #[error("cannot write to stdout: {0}")]
     Output(#[from] io::Error),
@@ -118,6 +134,7 @@ struct Report<'a> {
 /// See [`Error`].
 pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> Result<bool, Error> {
     let settings = arguments.settings()?;
+    neighbours::check(&arguments.ring)?;
     let standing = network::standing(&settings).await;
     if let Some(file) = &arguments.job.job {
         let coordinator = match &arguments.coordinator {
@@ -137,12 +154,18 @@ pub async fn run(arguments: &DoctorArguments, start: StartEngine) -> Result<bool
     let root = Path::new("/");
     let mut checks = checks::of_node();
     checks.extend(machine::of_machine(root, &settings));
-    checks.extend(checks::of_engine(start).await);
+    let engine = checks::identity(start).await;
+    checks.extend(checks::of_engine(&engine));
     checks.extend(checks::of_access(&settings));
     checks.extend(network::of_security(&settings, &standing));
     checks.extend(addresses::of_addresses(root, &settings, arguments.coordinator.is_some()).await);
     if arguments.coordinator.is_some() {
         checks.extend(of_cluster(&settings.coordinator_address()?, &standing).await);
+    }
+    if !arguments.ring.is_empty() {
+        let class = engine.ok().map(|engine| numerics_class(&Node::detect(), &engine));
+        let here = neighbours::Here { settings: &settings, trust: standing.trust(), class };
+        checks.extend(neighbours::of_ring(&arguments.ring, here).await);
     }
     let fit = checks.iter().all(|check| check.verdict != Verdict::Bad);
     let text = match arguments.output {
@@ -174,7 +197,11 @@ fn table(fit: bool, checks: &[Check]) -> String {
         table.force_no_tty();
     }
     for check in checks {
-        table.add_row([check.verdict.word(), check.name, check.found.as_str()]);
+        let found = match &check.neighbour {
+            None => check.found.clone(),
+            Some(neighbour) => format!("{neighbour}: {}", check.found),
+        };
+        table.add_row([check.verdict.word(), check.name, found.as_str()]);
         if !check.advice.is_empty() {
             table.add_row(["", "", check.advice.as_str()]);
         }
@@ -200,6 +227,7 @@ mod tests {
     fn the_table_shows_what_was_found_and_what_to_do() {
         let check = |verdict, advice: &str| Check {
             name: "memory",
+            neighbour: None,
             verdict,
             found: "2.0 GiB".to_owned(),
             advice: advice.to_owned(),

@@ -1,12 +1,14 @@
 //! What this machine is and has: read from /proc and /sys, as text that tests can write.
 
 mod cpu;
+mod interface;
 mod memory;
 
 use std::path::Path;
 
 pub use cpu::Cpu;
 pub(crate) use cpu::allowed_processors;
+pub(crate) use interface::Interface;
 pub use memory::{memory_bytes, numa_nodes, private_bytes};
 
 /// The machine as far as a job cares.

@@ -157,6 +157,11 @@ impl Rings {
         transport::keep_alive(self.shared.options.peer_timeout)
     }
 
+    /// Whether this worker has a place in any ring.
+    pub(crate) fn has_places(&self) -> bool {
+        !self.held().places.is_empty()
+    }
+
     /// How neighbours are called.
     pub(super) fn lines(&self) -> Lines {
         let RingOptions { peer_timeout, trust, .. } = &self.shared.options;

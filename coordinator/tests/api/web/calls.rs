@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::{Buf as _, BufMut as _};
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage};
-use ringtune_coordinator::access::table::GRPC;
+use ringtune_coordinator::access::table::{GRPC, OF_WORKERS};
 use ringtune_proto::v1;
 use ringtune_security::{Csr, Role};
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -54,7 +54,7 @@ impl Decoder for Raw {
 /// Methods with one answer that browsers may call: "JobService/GetJob".
 fn unary(pool: &DescriptorPool) -> Vec<String> {
     let mut all = Vec::new();
-    for service in pool.services().filter(|service| service.name() != "RingService") {
+    for service in pool.services().filter(|service| !OF_WORKERS.contains(&service.full_name())) {
         for method in service.methods() {
             let name = format!("{}/{}", service.name(), method.name());
             let streams = method.is_client_streaming() || method.is_server_streaming();
