@@ -21,4 +21,5 @@ pub mod suggest;
 pub mod tasks;
 pub mod templates;
 pub mod trace;
+pub mod user_info;
 pub mod version;
