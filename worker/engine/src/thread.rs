@@ -15,16 +15,19 @@ use crate::{Activity, EngineError, Wanted, WorkerEngine};
 const QUEUED_WORKS: usize = 4;
 
 /// What the thread is asked to do; it holds the place for its own answer.
+type Task = Box<dyn FnOnce(&mut dyn WorkerEngine) + Send>;
+
+/// A task, and who asks for it.
 struct Work {
-    work: Box<dyn FnOnce(&mut dyn WorkerEngine) + Send>,
+    task: Task,
     /// What log lines are about that are written meanwhile.
     span: Span,
 }
 
 impl Work {
     /// On behalf of whoever asks for it.
-    fn new(work: impl FnOnce(&mut dyn WorkerEngine) + Send + 'static) -> Self {
-        Self { work: Box::new(work), span: Span::current() }
+    fn new(task: impl FnOnce(&mut dyn WorkerEngine) + Send + 'static) -> Self {
+        Self { task: Box::new(task), span: Span::current() }
     }
 }
 
@@ -127,9 +130,9 @@ impl EngineHandle {
 }
 
 fn serve(mut engine: impl WorkerEngine, mut works: mpsc::Receiver<Work>, activity: &Activity) {
-    while let Some(Work { work, span }) = works.blocking_recv() {
+    while let Some(Work { task, span }) = works.blocking_recv() {
         activity.progressed();
-        span.in_scope(|| work(&mut engine));
+        span.in_scope(|| task(&mut engine));
         activity.done();
     }
 }

@@ -30,8 +30,6 @@ pub(crate) const LOG_FILE: &str = "job.log";
 pub(crate) struct Journal {
     /// Of the rank's life.
     key: RankKey,
-    /// What log lines are about that are written for the rank.
-    span: Span,
     place: Arc<Mutex<Place>>,
     pace: Arc<Mutex<Pace>>,
     stages: Arc<Mutex<Stages>>,
@@ -41,6 +39,8 @@ pub(crate) struct Journal {
 /// Who speaks, which changes with the ring.
 #[derive(Debug)]
 struct Place {
+    /// What log lines are about that are written for the rank.
+    span: Span,
     /// Of its ring, or of the one that it is to join.
     epoch: Epoch,
     /// None: it joins.
@@ -52,26 +52,26 @@ struct Place {
 impl Journal {
     /// A journal of a rank, or of one that is to join.
     pub(crate) fn new(key: RankKey, rank: Option<usize>, events: mpsc::Sender<(RankKey, RankEvent)>) -> Self {
-        let place = Arc::new(Mutex::new(Place { epoch: key.epoch, rank, file: None }));
         // Whoever reads logs by machine finds them under the same names in all daemons' lines.
         let span = error_span!(target: ABOUT, "rank", job = %key.job, rank = Empty, epoch = Empty);
-        let journal = Self { key, span, place, pace: Arc::default(), stages: Arc::default(), events };
+        let place = Arc::new(Mutex::new(Place { span, epoch: key.epoch, rank, file: None }));
+        let journal = Self { key, place, pace: Arc::default(), stages: Arc::default(), events };
         journal.speak_as(rank, key.epoch);
         journal
     }
 
     /// For all that is done on behalf of the rank: its log lines say whose they are, in the ring that it is in by then.
-    pub(crate) fn span(&self) -> &Span {
-        &self.span
+    pub(crate) fn span(&self) -> Span {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).span.clone()
     }
 
     /// From now on this rank of this epoch speaks.
     pub(crate) fn speak_as(&self, rank: Option<usize>, epoch: Epoch) {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         (place.rank, place.epoch) = (rank, epoch);
-        self.span.record("epoch", epoch.0);
+        place.span.record("epoch", epoch.0);
         if let Some(rank) = rank {
-            self.span.record("rank", rank as u64);
+            place.span.record("rank", rank as u64);
         }
     }
 
@@ -127,7 +127,7 @@ impl Journal {
 
     fn write(&self, level: Level, line: &str) {
         // Whoever has a journal need not be in its span.
-        let _about = self.span.enter();
+        let _about = self.span().entered();
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         match level {
             Level::Info => info!("{line}"),

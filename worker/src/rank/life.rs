@@ -32,7 +32,7 @@ pub(crate) async fn live<T: Task>(
     events: mpsc::Sender<(RankKey, RankEvent)>,
 ) {
     let journal = Journal::new(assignment.key(), assignment.rank, events);
-    let span = journal.span().clone();
+    let span = journal.span();
     live_with(journal, task, assignment, context, orders).instrument(span).await;
 }
 
