@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use ringtune_security::CredentialPaths;
 use ringtune_shared::{
     config::{ConfigError, Loaded, Sources, load_checked},
-    daemon::{logging, settings::folder_problem},
+    daemon::check,
 };
 
 use crate::{network::authority::Pki, settings::Settings};
@@ -32,20 +32,12 @@ pub fn settings_and_files(sources: Sources) -> Result<Loaded<Settings>, ConfigEr
 }
 
 fn of_values(settings: &Settings) -> Vec<(String, String)> {
-    let mut problems: Vec<(String, String)> =
-        settings.problems().iter().map(|error| (error.key().to_owned(), error.problem())).collect();
-    if let Err(error) = logging::check_filter(&settings.log.filter) {
-        problems.push(("log.filter".to_owned(), error.problem()));
-    }
-    problems
+    check::values(&settings.problems(), &settings.log)
 }
 
 fn of_files(settings: &Settings) -> Vec<(String, String)> {
-    let mut problems = Vec::new();
-    let folder = &settings.storage.state_dir;
-    if let Some(problem) = folder_problem(folder).filter(|_| !folder.as_os_str().is_empty()) {
-        problems.push(("storage.state_dir".to_owned(), format!("{}: {problem}", folder.display())));
-    }
+    let folder = check::folder("storage.state_dir", &settings.storage.state_dir);
+    let mut problems = Vec::from_iter(folder);
     let security = &settings.security;
     if security.brings_certificate() && security.check().is_ok() {
         let paths = CredentialPaths {

@@ -19,20 +19,19 @@ use ringtune_coordinator::{
     settings::{CHANGE_BY_RELOAD, Settings},
 };
 use ringtune_shared::{
-    config::{self, ConfigError, Loaded, Sources, load, process_environment},
+    config::{ConfigError, Loaded, Sources, load, process_environment},
     daemon::{
         arguments::CommonArguments,
         lifecycle::Shutdown,
         listen::Launch,
         logging::{self, Logs},
         notify::Notifier,
+        program::{FAILED, Program, USAGE},
         reload::{Hangups, Reloading},
     },
-    documents,
 };
 
-const FAILED: u8 = 1;
-const USAGE: u8 = 2;
+const PROGRAM: Program = Program("ringtune-coordinator");
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -48,10 +47,7 @@ fn run(arguments: &Arguments) -> ExitCode {
         Err(error) => return fail(USAGE, &error.to_string()),
     };
     if arguments.common.print_config {
-        return match config::written(&loaded) {
-            Ok(text) => print(text.as_bytes()),
-            Err(error) => fail(FAILED, &error.to_string()),
-        };
+        return PROGRAM.print_config(&loaded);
     }
     let logs = match logging::start(&loaded.settings.log) {
         Ok(logs) => logs,
@@ -105,25 +101,11 @@ fn other(command: &Command) -> ExitCode {
     match command {
         Command::Backup(arguments) => copied(back_up(arguments), "saved in", &arguments.to),
         Command::Restore(arguments) => copied(restore(arguments), "put back from", &arguments.from),
-        Command::Config(ConfigCommand::Check(flags)) => match loaded(flags, check::settings_and_files) {
-            Ok(loaded) => print(format!("{}\n", loaded.summary()).as_bytes()),
-            Err(error) => fail(USAGE, &error.to_string()),
-        },
-        Command::Man(man) => match documents::man_pages(Arguments::command(), "8", &man.folder) {
-            Ok(_) => ExitCode::SUCCESS,
-            Err(error) => fail(FAILED, &format!("{}: {error}", man.folder.display())),
-        },
-        Command::Completions(completions) => {
-            print(&documents::completions(Arguments::command(), completions.shell))
+        Command::Config(ConfigCommand::Check(flags)) => {
+            PROGRAM.checked(loaded(flags, check::settings_and_files), Vec::new())
         }
-    }
-}
-
-/// To stdout. Nobody misses what nobody reads.
-fn print(text: &[u8]) -> ExitCode {
-    match std::io::stdout().write_all(text) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => fail(FAILED, &error.to_string()),
-        _ => ExitCode::SUCCESS,
+        Command::Man(man) => PROGRAM.man(Arguments::command(), man),
+        Command::Completions(completions) => PROGRAM.completions(Arguments::command(), completions),
     }
 }
 
@@ -184,8 +166,6 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// A closed stderr is nobody's loss.
 fn fail(code: u8, text: &str) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "ringtune-coordinator: {text}");
-    ExitCode::from(code)
+    PROGRAM.fail(code, text)
 }

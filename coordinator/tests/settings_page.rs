@@ -9,7 +9,7 @@ use ringtune_coordinator::settings::{CHANGE_BY_RELOAD, Settings};
 const SOURCES: [&str; 4] = [
     "coordinator/src/settings.rs",
     "shared/src/daemon/settings.rs",
-    "shared/src/daemon/logging.rs",
+    "shared/src/daemon/logging/mod.rs",
     "shared/src/daemon/traces.rs",
 ];
 

@@ -18,6 +18,8 @@ pub mod manifest;
 pub mod ring;
 pub mod state;
 pub mod suggest;
+pub mod tasks;
 pub mod templates;
 pub mod trace;
+pub mod user_info;
 pub mod version;

@@ -101,6 +101,34 @@ fn shared_knows_neither_grpc_nor_libtorch() -> Result<()> {
     Ok(())
 }
 
+/// Where a worker does something on behalf of ranks.
+const OF_RANKS: [&str; 10] = [
+    "worker/sources/src",
+    "worker/src/base_model",
+    "worker/src/contents",
+    "worker/src/inputs",
+    "worker/src/journal",
+    "worker/src/kinds",
+    "worker/src/latents",
+    "worker/src/rank",
+    "worker/src/ring",
+    "worker/src/training",
+];
+
+#[test]
+fn what_a_rank_starts_logs_as_that_rank() -> Result<()> {
+    for folder in OF_RANKS {
+        for file in rust_files(folder)? {
+            let is_test = file.components().any(|part| part.as_os_str() == "tests");
+            let code = if is_test { String::new() } else { live_code(&file)? };
+            let wrong = ["tokio::spawn", "tokio::task::spawn", "task::{JoinError, spawn", "JoinSet"];
+            let wrong = wrong.iter().find(|word| code.contains(**word));
+            ensure!(wrong.is_none(), "{} has {wrong:?}: use ringtune_shared::tasks", file.display());
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn models_are_fetched_without_grpc_and_libtorch() -> Result<()> {
     let reached = reachable("worker/sources")?;

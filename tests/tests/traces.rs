@@ -137,6 +137,64 @@ async fn one_trace_goes_from_the_call_to_the_steps_whoever_dies_meanwhile() -> R
     Ok(())
 }
 
+/// The one span of that name, which the command sent as the first of its trace, with the call below it.
+fn begun<'a>(got: &'a [Got], name: &str, call: &str) -> Result<&'a Got> {
+    let found: Vec<&Got> = got.iter().filter(|one| one.span.name == name).collect();
+    let [first] = found.as_slice() else { anyhow::bail!("{name}: {found:?}") };
+    ensure!(first.service == "ringtune" && first.span.parent_span_id.is_empty(), "{first:?}");
+    for below in below(got, call, &[first])? {
+        ensure!(below.span.trace_id == first.span.trace_id, "{below:?}");
+        ensure!(below.attribute("job") == first.attribute("job"), "{below:?} and {first:?}");
+    }
+    Ok(first)
+}
+
+/// How many steps there are in its trace.
+fn steps_of(got: &[Got], first: &Got) -> usize {
+    let steps = got.iter().filter(|one| one.span.name == "step");
+    steps.filter(|one| one.span.trace_id == first.span.trace_id).count()
+}
+
+#[tokio::test]
+async fn a_verification_is_a_trace_from_the_command_on_over_tls_too() -> Result<()> {
+    let started = Collector::start_over_tls(&["127.0.0.2"]).await;
+    let (collector, roots) = started.map_err(|error| anyhow::anyhow!("{error}"))?;
+    let sandbox = Sandbox::new()?;
+    let ca = sandbox.path("collector.pem");
+    fs::write(&ca, roots)?;
+    let ca = text(&ca);
+    let more = [("RINGTUNE__TRACES__CA", ca.as_str())];
+    let mut cluster = cluster(&sandbox, &collector.endpoint(), &more).await?;
+    let id = cluster.submit(&sandbox.write_job("job.toml", &job(10)?)?).await?;
+    learned(&sandbox, &cluster, &id).await?;
+    let mut verify = cluster.ringtune(&["verify", &id])?;
+    verify.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint());
+    verify.env("OTEL_EXPORTER_OTLP_CERTIFICATE", &ca);
+    finish(&mut verify).await?.expect_code(0)?;
+    for label in ["worker-1", "worker-2", "coordinator"] {
+        cluster.signal(label, Signal::TERM)?;
+        cluster.daemon(label)?.ended().await?;
+    }
+    let got = collector.got();
+    let first = begun(&got, "verify", "VerifyJob")?;
+    ensure!(steps_of(&got, first) == 10, "{got:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_is_a_trace_and_so_is_what_its_daemons_do() -> Result<()> {
+    let collector = Collector::start(Answers::Well).await?;
+    let sandbox = Sandbox::new()?;
+    sandbox.write_job("job.toml", &Job::toy()?)?;
+    let mut run = sandbox.ringtune(&["run", "job.toml", "-o", "out"])?;
+    run.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint()).env(ENDPOINT, collector.endpoint());
+    finish(&mut run).await?.expect_code(0)?;
+    let got = collector.got();
+    let first = begun(&got, "run", "CreateJob")?;
+    ensure!(steps_of(&got, first) == 3, "{got:?}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_collector_that_is_of_no_use_changes_no_byte() -> Result<()> {
     let mut all = Vec::new();

@@ -1,11 +1,9 @@
 //! The settings and the files that they name, looked at without starting anything.
 
-use std::path::Path;
-
 use ringtune_security::Credentials;
 use ringtune_shared::{
     config::{ConfigError, Loaded, Sources, load_checked},
-    daemon::{logging, settings::folder_problem},
+    daemon::check,
 };
 
 use crate::{membership::worker_of, settings::Settings};
@@ -31,23 +29,14 @@ pub fn settings_and_files(sources: Sources) -> Result<Loaded<Settings>, ConfigEr
 }
 
 fn of_values(settings: &Settings) -> Vec<(String, String)> {
-    let mut problems: Vec<(String, String)> =
-        settings.problems().iter().map(|error| (error.key().to_owned(), error.problem())).collect();
-    if let Err(error) = logging::check_filter(&settings.log.filter) {
-        problems.push(("log.filter".to_owned(), error.problem()));
-    }
-    problems
+    check::values(&settings.problems(), &settings.log)
 }
 
 fn of_files(settings: &Settings) -> Vec<(String, String)> {
-    let mut problems = Vec::new();
-    let mut folder = |key: &str, folder: &Path| {
-        if let Some(problem) = folder_problem(folder).filter(|_| !folder.as_os_str().is_empty()) {
-            problems.push((key.to_owned(), format!("{}: {problem}", folder.display())));
-        }
-    };
-    folder("storage.state_dir", &settings.storage.state_dir);
-    folder("model_cache.dir", &settings.model_cache.dir);
+    let folders =
+        [("storage.state_dir", &settings.storage.state_dir), ("model_cache.dir", &settings.model_cache.dir)];
+    let mut problems: Vec<_> =
+        folders.into_iter().filter_map(|(key, folder)| check::folder(key, folder)).collect();
     if let Some(paths) = settings.brought_credentials().filter(|_| settings.security.check().is_ok()) {
         let read = Credentials::read(&paths).map_err(|error| error.to_string());
         if let Err(problem) = read.and_then(|credentials| worker_of(&credentials)) {

@@ -1,19 +1,19 @@
 //! What `ringtune-worker` does with its arguments, up to its exit code, on whatever library it brings.
 
-use std::{io::Write as _, process::ExitCode, sync::Arc};
+use std::{process::ExitCode, sync::Arc};
 
 use clap::CommandFactory as _;
 use ringtune_security::JoinToken;
 use ringtune_shared::{
-    config::{self, ConfigError, Loaded, Sources},
+    config::{ConfigError, Loaded, Sources},
     daemon::{
         lifecycle::Shutdown,
         listen::Launch,
         logging::{self, Logs},
         notify::Notifier,
+        program::{FAILED, Program, USAGE},
         reload::{Hangups, Reloading},
     },
-    documents,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -30,8 +30,7 @@ use crate::{
     settings::{CHANGE_BY_RELOAD, Settings},
 };
 
-const FAILED: u8 = 1;
-const USAGE: u8 = 2;
+const PROGRAM: Program = Program("ringtune-worker");
 /// The engine hangs: whoever keeps the worker running is to start it again.
 const HUNG: u8 = 3;
 
@@ -63,13 +62,8 @@ pub fn run(arguments: Arguments, library: Library) -> ExitCode {
             Err(error) => fail(FAILED, &error.to_string()),
         },
         Command::Config(ConfigCommand::Check(arguments)) => check_settings(&arguments),
-        Command::Man(man) => match documents::man_pages(Arguments::command(), "8", &man.folder) {
-            Ok(_) => ExitCode::SUCCESS,
-            Err(error) => fail(FAILED, &format!("{}: {error}", man.folder.display())),
-        },
-        Command::Completions(completions) => {
-            print(&documents::completions(Arguments::command(), completions.shell))
-        }
+        Command::Man(man) => PROGRAM.man(Arguments::command(), &man),
+        Command::Completions(completions) => PROGRAM.completions(Arguments::command(), &completions),
     })
 }
 
@@ -81,10 +75,7 @@ pub fn run_daemon(arguments: &DaemonArguments, start: StartEngine) -> ExitCode {
             Err(error) => return fail(USAGE, &error.to_string()),
         };
         if arguments.common.print_config {
-            return match config::written(&loaded) {
-                Ok(text) => print(text.as_bytes()),
-                Err(error) => fail(FAILED, &error.to_string()),
-            };
+            return PROGRAM.print_config(&loaded);
         }
         let logs = match logging::start(&loaded.settings.log) {
             Ok(logs) => logs,
@@ -141,23 +132,8 @@ fn loaded(
 
 /// Looks at the settings, and at the token that a worker would be started with.
 fn check_settings(arguments: &DaemonArguments) -> ExitCode {
-    let loaded = loaded(arguments, check::settings_and_files).map_err(|error| error.to_string());
-    let token = arguments.token().map_err(|error| format!("--join-file: {error}"));
-    match (loaded, token) {
-        (Ok(loaded), Ok(_)) => print(format!("{}\n", loaded.summary()).as_bytes()),
-        (loaded, token) => {
-            let problems: Vec<String> = [loaded.err(), token.err()].into_iter().flatten().collect();
-            fail(USAGE, &problems.join("\n"))
-        }
-    }
-}
-
-/// To stdout. Nobody misses what nobody reads.
-fn print(text: &[u8]) -> ExitCode {
-    match std::io::stdout().write_all(text) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => fail(FAILED, &error.to_string()),
-        _ => ExitCode::SUCCESS,
-    }
+    let token = arguments.token().err().map(|error| format!("--join-file: {error}"));
+    PROGRAM.checked(loaded(arguments, check::settings_and_files), Vec::from_iter(token))
 }
 
 fn run_generate(runtime: &Runtime, arguments: &GenerateArguments, start: StartEngine) -> ExitCode {
@@ -186,8 +162,6 @@ fn with_runtime(work: impl FnOnce(&Runtime) -> ExitCode) -> ExitCode {
     code
 }
 
-/// A closed stderr is nobody's loss.
 fn fail(code: u8, text: &str) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "ringtune-worker: {text}");
-    ExitCode::from(code)
+    PROGRAM.fail(code, text)
 }

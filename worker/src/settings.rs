@@ -411,6 +411,10 @@ mod tests {
     #[test]
     fn impossible_values_are_refused_by_name() {
         assert_eq!(error_key(|_| ()), "none");
+        let mut settings = Settings::default();
+        settings.coordinator.url = "https://ada:lovelace@host:7070".to_owned();
+        let error = settings.coordinator_address().unwrap_err().to_string();
+        assert!(error.contains("\"https://[removed]@host:7070\"") && !error.contains("lovelace"), "{error}");
         for url in ["", "ftp://host:1", "http://host:", "http://h:1/path", "a b"] {
             assert_eq!(error_key(|s| s.coordinator.url = url.to_owned()), "coordinator.url", "{url}");
         }

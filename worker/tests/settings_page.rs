@@ -10,7 +10,7 @@ const SOURCES: [&str; 5] = [
     "worker/src/settings.rs",
     "worker/src/access/settings.rs",
     "shared/src/daemon/settings.rs",
-    "shared/src/daemon/logging.rs",
+    "shared/src/daemon/logging/mod.rs",
     "shared/src/daemon/traces.rs",
 ];
 

@@ -28,7 +28,7 @@ The certificate and its key are kept in ${XDG_CONFIG_HOME:-~/.config}/ringtune/c
 Commands without --coordinator and RINGTUNE_COORDINATOR go to the coordinator of the last login.")]
 pub struct LoginArguments {
     /// The coordinator's address
-    #[arg(value_name = "URL", env = "RINGTUNE_COORDINATOR")]
+    #[arg(value_name = "URL", env = "RINGTUNE_COORDINATOR", hide_env_values = true)]
     pub url: CoordinatorUrl,
     /// A file with the token; `-` is stdin
     #[arg(long, value_name = "FILE")]

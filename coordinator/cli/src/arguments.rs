@@ -67,6 +67,8 @@ pub enum Command {
     Verify(VerifyArguments),
     /// Stop a job and keep the artifacts that it has so far
     Cancel(CancelArguments),
+    /// Delete ended jobs, with their history and artifacts
+    Delete(DeleteArguments),
     /// List the workers
     Workers(WorkersArguments),
     /// Give a worker no new job, and let its ring go on without it after the step that it is at
@@ -345,6 +347,24 @@ pub struct CancelArguments {
     /// Kept with the job
     #[arg(long, value_name = "TEXT", default_value = "cancelled by the user")]
     pub reason: String,
+}
+
+/// Arguments of `delete`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Nothing asks whether you are sure, and nothing brings a deleted job back: fetch what you want to keep
+before. A job that has not ended is refused: cancel it first. Prints the id of each job that is gone.
+Goes on after a job that cannot be deleted, and then ends with the code of the first one.")]
+pub struct DeleteArguments {
+    /// The jobs
+    #[arg(value_name = "JOB", required = true)]
+    pub jobs: Vec<Uuid>,
+    /// Which coordinator.
+    #[command(flatten)]
+    pub coordinator: CoordinatorArguments,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputArguments,
 }
 
 /// Arguments of `workers`.

@@ -21,7 +21,7 @@ pub struct OutputArguments {
 #[derive(Debug, Clone, Args)]
 pub struct CoordinatorArguments {
     /// The coordinator's address [default: that of the last `ringtune login`, else this machine's on port 7070]
-    #[arg(long, env = "RINGTUNE_COORDINATOR", value_name = "URL")]
+    #[arg(long, env = "RINGTUNE_COORDINATOR", value_name = "URL", hide_env_values = true)]
     pub coordinator: Option<CoordinatorUrl>,
     /// A folder with credentials, instead of those of `ringtune login`
     #[arg(long, env = "RINGTUNE_CREDENTIALS", value_name = "DIR", value_parser = any_path())]

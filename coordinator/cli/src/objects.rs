@@ -10,6 +10,7 @@ use ringtune_proto::{
     v1::{self, job_event::Event},
 };
 use serde::Serialize;
+use uuid::Uuid;
 
 use crate::{client::SavedArtifact, output::time_text};
 
@@ -134,6 +135,19 @@ impl From<&v1::Job> for JobObject {
             end_time: time_text(job.end_time.as_ref()),
             update_time: time_text(job.update_time.as_ref()),
         }
+    }
+}
+
+/// A job that is deleted, as a line of JSON.
+#[derive(Debug, Serialize)]
+pub struct DeletedObject {
+    r#type: &'static str,
+    job_id: String,
+}
+
+impl From<Uuid> for DeletedObject {
+    fn from(job: Uuid) -> Self {
+        Self { r#type: "deleted", job_id: job.to_string() }
     }
 }
 

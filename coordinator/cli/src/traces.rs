@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use ringtune_shared::daemon::traces::{TraceSettings, is_endpoint};
 use ringtune_shared::trace::{TRACEPARENT, TraceContext};
+use ringtune_shared::user_info::without_user_info;
 use ringtune_traces::{About, Exporter, Open, Tracer};
 
 use crate::output::remark;
@@ -41,7 +42,7 @@ impl Wanted {
                 format!("{name} begins with https://: {certificate} has to name the file of its roots")
             }
             Some(_) => {
-                let given = &settings.endpoint;
+                let given = without_user_info(&settings.endpoint);
                 format!(
                     "{name}: {given:?} is not allowed; http://HOST:PORT and https://HOST:PORT are, of OTLP over gRPC"
                 )
@@ -128,5 +129,7 @@ mod tests {
             assert!(!refused.settings.is_on(), "{given:?}");
             assert!(refused.problem.unwrap().contains(names), "{given:?}");
         }
+        let problem = wanted(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://ada:lovelace@a:1")]).problem.unwrap();
+        assert!(problem.contains("[removed]@a:1") && !problem.contains("lovelace"), "{problem}");
     }
 }

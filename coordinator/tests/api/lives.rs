@@ -26,18 +26,7 @@ async fn a_job_goes_from_the_queue_to_its_artifacts() {
     assert_eq!((assignment.threads_per_rank, assignment.precision.as_str()), (2, "no"));
     let train = assignment.spec.unwrap().train.unwrap();
     assert_eq!(train.learning_rate, Some(1e-4), "the worker is given every default");
-    let progress = v1::RankProgress { rank: 0, stage: v1::ProgressStage::Load.into(), done: 1, total: 2 };
-    let held = worker.held.clone();
-    worker
-        .say(Up::RankReport(v1::RankReport {
-            job_id: held.job_id,
-            epoch: held.epoch,
-            rank: 0,
-            phase: RankPhase::Preparing.into(),
-            progress: Some(progress),
-            ..v1::RankReport::default()
-        }))
-        .await;
+    worker.progress(v1::ProgressStage::Load, 1, 2).await;
     worker.report(RankPhase::Ready, "").await;
 
     // 2. It trains; a step that is sent again is stored once.

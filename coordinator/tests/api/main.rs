@@ -16,6 +16,7 @@ mod requests;
 mod restarts;
 mod rings;
 mod surface;
+mod tls;
 mod uploads;
 mod verify;
 mod versions;

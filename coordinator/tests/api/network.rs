@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringtune_coordinator::{network::authority::Pki, settings::Settings};
@@ -12,13 +11,13 @@ use ringtune_security::{ConnectError, Connector, Credentials, Csr, Revoked, Role
 use ringtune_shared::{daemon::settings::TlsMode, ids::WorkerId, version::RE_FORM};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
-use tokio_rustls::{TlsConnector, rustls};
+use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::{Code, transport::Channel};
 
 use crate::{
     coordinator::{Coordinator, secure_channel},
     soon,
+    tls::connector,
     worker::{Worker, hello},
 };
 
@@ -66,21 +65,9 @@ async fn known(channel: Channel) -> Result<(), tonic::Status> {
 
 /// What is said to somebody over TLS. `identity`: key and certificates, PEM; empty: without.
 async fn https_get(address: SocketAddr, roots: &Roots, path: &str, identity: &str) -> String {
-    let mut store = rustls::RootCertStore::empty();
-    roots.ders().iter().for_each(|root| store.add(root.clone()).unwrap());
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(store);
-    let chain = CertificateDer::pem_slice_iter(identity.as_bytes()).collect::<Result<Vec<_>, _>>().unwrap();
-    let config = match PrivateKeyDer::from_pem_slice(identity.as_bytes()) {
-        Ok(key) => config.with_client_auth_cert(chain, key).unwrap(),
-        Err(_) => config.with_no_client_auth(),
-    };
     let tcp = TcpStream::connect(address).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
-    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap();
+    let mut stream = connector(roots, identity).connect(name, tcp).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();

@@ -17,16 +17,6 @@ use crate::{
     worker::{Worker, training},
 };
 
-impl Worker {
-    async fn progress(&self, stage: ProgressStage, done: i64, total: i64) {
-        let progress = v1::RankProgress { rank: self.held.rank, stage: stage.into(), done, total };
-        let v1::HeldRank { job_id, epoch, rank, phase, .. } = self.held.clone();
-        let report =
-            v1::RankReport { job_id, epoch, rank, phase, progress: Some(progress), ..Default::default() };
-        self.say(Up::RankReport(report)).await;
-    }
-}
-
 /// Says what a step takes on it.
 async fn says_timings(worker: &Worker, rank: i32, (epoch, step): (u64, i64), compute_seconds: f64) {
     let timings = v1::RankTimings {

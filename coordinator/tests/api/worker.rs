@@ -137,6 +137,15 @@ impl Worker {
         assignment
     }
 
+    /// Says how far its rank is, in the phase that it is in.
+    pub(crate) async fn progress(&self, stage: v1::ProgressStage, done: i64, total: i64) {
+        let progress = v1::RankProgress { rank: self.held.rank, stage: stage.into(), done, total };
+        let v1::HeldRank { job_id, epoch, rank, phase, .. } = self.held.clone();
+        let report =
+            v1::RankReport { job_id, epoch, rank, phase, progress: Some(progress), ..Default::default() };
+        self.say(Up::RankReport(report)).await;
+    }
+
     pub(crate) async fn report(&mut self, phase: RankPhase, reason: &str) {
         self.held.phase = phase.into();
         self.held.reason = reason.to_owned();

@@ -1,10 +1,12 @@
 //! What both daemons do at their edges: flags and settings, signals and lifelines, logs, ports, the state folder.
 
 pub mod arguments;
+pub mod check;
 pub mod lifecycle;
 pub mod listen;
 pub mod logging;
 pub mod notify;
+pub mod program;
 pub mod reload;
 pub mod settings;
 pub mod state_lock;

@@ -8,6 +8,8 @@ use std::{
 use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
 
+use crate::user_info::without_user_info;
+
 /// `[grpc]` and `[http]`: a port on which the daemon listens. Each daemon has its own defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -92,9 +94,9 @@ impl SettingsError {
         Self::Value { key, given: given.to_string(), allowed: allowed.to_owned() }
     }
 
-    /// A text that does not do; it is shown in quotes.
+    /// A text that does not do; it is shown in quotes, and an address without its user name and password.
     pub fn text(key: &'static str, given: &str, allowed: &str) -> Self {
-        Self::Value { key, given: format!("{given:?}"), allowed: allowed.to_owned() }
+        Self::Value { key, given: format!("{:?}", without_user_info(given)), allowed: allowed.to_owned() }
     }
 
     /// What was given and what is allowed, without the key.

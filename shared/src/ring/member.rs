@@ -8,6 +8,7 @@ use tokio::task::JoinHandle;
 use super::link::{self, Inbox, Lease, Received, Status};
 use super::{Frame, Place, RingError, Transport};
 use crate::ids::{Epoch, JobId};
+use crate::tasks;
 
 /// How a ring works. All ranks must have the same `segment_floats`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,8 +138,8 @@ impl Ring {
         let lease = Lease { peer_timeout: config.peer_timeout, pulse_interval: config.pulse_interval };
         let (send_half, receive_half) = transport.split();
         let sending =
-            tokio::spawn(link::send_frames(send_half, to_send, place, config.pulse_interval, status.clone()));
-        let receiving = tokio::spawn(link::receive_frames(receive_half, inbox, place, lease, status.clone()));
+            tasks::spawn(link::send_frames(send_half, to_send, place, config.pulse_interval, status.clone()));
+        let receiving = tasks::spawn(link::receive_frames(receive_half, inbox, place, lease, status.clone()));
         let links = Links { outgoing, incoming, status: status_seen, lease, sending, receiving };
         Ok(Self {
             place,

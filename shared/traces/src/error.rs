@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use ringtune_shared::user_info::without_user_info;
+
 /// Spans cannot be sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -15,6 +17,6 @@ pub enum Error {
         problem: String,
     },
     /// No address.
-    #[error("traces.endpoint: {0:?} is no address; http://HOST:PORT and https://HOST:PORT are")]
+    #[error("traces.endpoint: {:?} is no address; http://HOST:PORT and https://HOST:PORT are", without_user_info(.0))]
     Endpoint(String),
 }

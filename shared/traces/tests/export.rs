@@ -64,6 +64,31 @@ async fn spans_arrive_as_they_were_recorded() {
 }
 
 #[tokio::test]
+async fn spans_go_over_tls_to_the_collector_that_its_roots_know() {
+    let folder = tempfile::tempdir().unwrap();
+    let send = async |collector: &Collector, roots: &str| {
+        let ca = folder.path().join("roots.pem");
+        std::fs::write(&ca, roots).unwrap();
+        let settings = TraceSettings { endpoint: collector.endpoint(), ca, ..TraceSettings::default() };
+        assert!(settings.problems().is_empty(), "{:?}", settings.problems());
+        let about = About { service: "test", instance: String::new() };
+        let (tracer, exporter) = ringtune_traces::start(&settings, &about).unwrap();
+        drop(tracer.open_below(tracer.root(), "step").with("job", "j"));
+        timeout(SOON, exporter.finish()).await.unwrap();
+    };
+    let (collector, roots) = Collector::start_over_tls(&["127.0.0.2"]).await.unwrap();
+    assert!(collector.endpoint().starts_with("https://"));
+    send(&collector, &roots).await;
+    let got = collector.got();
+    assert_eq!(named(&got, "step").attribute("job").as_deref(), Some("j"));
+    // Nothing goes to one that other roots sign, or that is another host.
+    let (other, other_roots) = Collector::start_over_tls(&["collector.example"]).await.unwrap();
+    send(&collector, &other_roots).await;
+    send(&other, &other_roots).await;
+    assert_eq!((collector.got().len(), other.got().len()), (1, 0));
+}
+
+#[tokio::test]
 async fn more_than_fit_into_one_call_arrive_and_none_is_waited_for() {
     let collector = Collector::start(Answers::Well).await.unwrap();
     let (tracer, exporter) = start(&collector.endpoint());

@@ -7,6 +7,7 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use crate::{Activity, EngineError, Wanted, WorkerEngine};
 
@@ -14,7 +15,21 @@ use crate::{Activity, EngineError, Wanted, WorkerEngine};
 const QUEUED_WORKS: usize = 4;
 
 /// What the thread is asked to do; it holds the place for its own answer.
-type Work = Box<dyn FnOnce(&mut dyn WorkerEngine) + Send>;
+type Task = Box<dyn FnOnce(&mut dyn WorkerEngine) + Send>;
+
+/// A task, and who asks for it.
+struct Work {
+    task: Task,
+    /// What log lines are about that are written meanwhile.
+    span: Span,
+}
+
+impl Work {
+    /// On behalf of whoever asks for it.
+    fn new(task: impl FnOnce(&mut dyn WorkerEngine) + Send + 'static) -> Self {
+        Self { task: Box::new(task), span: Span::current() }
+    }
+}
 
 /// Sends work to the engine's thread. Cheap to clone; the thread ends with the last handle.
 #[derive(Clone, Debug)]
@@ -83,7 +98,7 @@ impl EngineHandle {
     {
         let (reply, answer) = oneshot::channel();
         let activity = self.activity.clone();
-        let send = self.works.send(Box::new(move |engine| {
+        let send = self.works.send(Work::new(move |engine| {
             if !reply.is_closed() {
                 // Whoever asks whether it is still wanted is getting on.
                 let asks = || {
@@ -106,7 +121,7 @@ impl EngineHandle {
         W: FnOnce(&mut dyn WorkerEngine) -> Result<T, EngineError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let send = self.works.send(Box::new(move |engine| {
+        let send = self.works.send(Work::new(move |engine| {
             let _ = reply.send(guarded(|| work(engine)));
         }));
         send.await.map_err(|_| EngineError::Gone)?;
@@ -115,9 +130,9 @@ impl EngineHandle {
 }
 
 fn serve(mut engine: impl WorkerEngine, mut works: mpsc::Receiver<Work>, activity: &Activity) {
-    while let Some(work) = works.blocking_recv() {
+    while let Some(Work { task, span }) = works.blocking_recv() {
         activity.progressed();
-        work(&mut engine);
+        span.in_scope(|| task(&mut engine));
         activity.done();
     }
 }

@@ -127,7 +127,7 @@ impl ModelSources {
         progress: &ProgressSender,
     ) -> Result<LocalModel, Error> {
         let (environment, patience) = (Arc::clone(&self.environment), self.patience);
-        let hub = tokio::task::spawn_blocking(move || Hub::new(&environment, patience)).await??;
+        let hub = ringtune_shared::tasks::spawn_blocking(move || Hub::new(&environment, patience)).await??;
         let snapshot = hub.fetch(model, variant, progress).await?;
         let origin = HubOrigin { repository: model.repository.clone(), commit: snapshot.commit };
         let local = LocalModel::new(snapshot.folder, Some(hub.cache().to_owned()), None);

@@ -65,7 +65,7 @@ impl FileLock {
                 Some(lock) => Ok::<_, Error>(Ok(lock)),
                 None => Ok(Err(std::fs::metadata(watched).map_or(0, |about| about.len()))),
             };
-            match tokio::task::spawn_blocking(trying).await?? {
+            match ringtune_shared::tasks::spawn_blocking(trying).await?? {
                 Ok(lock) => return Ok(lock),
                 Err(bytes) => waiting(bytes),
             }

@@ -113,7 +113,7 @@ impl Bucket {
         let entry = cache.entry(&self.key(&objects));
         loop {
             let (asked, at) = (cache.clone(), entry.clone());
-            match tokio::task::spawn_blocking(move || asked.ask(&at)).await?? {
+            match ringtune_shared::tasks::spawn_blocking(move || asked.ask(&at)).await?? {
                 Right::Use(held) => {
                     progress.set(total, total);
                     return Ok(LocalModel::new(entry.folder, Some(cache.folder().to_owned()), Some(held)));
@@ -179,7 +179,7 @@ impl Bucket {
         let total: u64 = objects.iter().map(|object| object.size).sum();
         let missing = total.saturating_sub(self.arrived(objects, entry).await?);
         let (making, at, place) = (cache.clone(), entry.clone(), self.model.to_string());
-        tokio::task::spawn_blocking(move || making.make_room(&at, &place, missing)).await??;
+        ringtune_shared::tasks::spawn_blocking(move || making.make_room(&at, &place, missing)).await??;
         let mut done = 0;
         for object in objects {
             let target = entry.folder.join(&object.name);
@@ -199,13 +199,13 @@ impl Bucket {
             progress.set(done, total);
         }
         let (completing, at) = (cache.clone(), entry.clone());
-        tokio::task::spawn_blocking(move || completing.complete(&at)).await?
+        ringtune_shared::tasks::spawn_blocking(move || completing.complete(&at)).await?
     }
 
     /// The bytes of the model that are here.
     async fn arrived(&self, objects: &[Object], entry: &Entry) -> Result<u64, Error> {
         let targets = objects.iter().map(|object| entry.folder.join(&object.name)).collect();
-        Ok(tokio::task::spawn_blocking(move || arrived(targets)).await?)
+        Ok(ringtune_shared::tasks::spawn_blocking(move || arrived(targets)).await?)
     }
 
     /// Words for an answer that is none. What S3 itself says of a wrong signature names keys, so it is left out.

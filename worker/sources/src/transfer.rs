@@ -234,7 +234,7 @@ impl Partial {
         self.file.flush().await.map_err(Error::io(&self.path))?;
         self.file.sync_all().await.map_err(Error::io(&self.path))?;
         let (from, to) = (self.path.clone(), wanted.target.clone());
-        tokio::task::spawn_blocking(move || rename(&from, &to)).await?
+        ringtune_shared::tasks::spawn_blocking(move || rename(&from, &to)).await?
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) async fn materialise(
         journal.info(format!("model: {location}")).await;
     }
     let (access, asked) = (access.clone(), spec.common.model.clone());
-    tokio::task::spawn_blocking(move || open(&access, &asked, model)).await?
+    ringtune_shared::tasks::spawn_blocking(move || open(&access, &asked, model)).await?
 }
 
 /// From here on nothing but what is open is read of a model and its tokenizer, whatever becomes of their names. Blocks.

@@ -70,7 +70,8 @@ impl Loading<'_> {
         let load = LoadModel { folder: folder.clone(), options, precision, threads, training };
         let info = self.engine.load(load).await?;
         let (fingerprints, words) = (Arc::clone(self.fingerprints), tokenizer.clone());
-        let hashing = tokio::task::spawn_blocking(move || fingerprints.of_model(&folder, &variant, &words));
+        let hashing =
+            ringtune_shared::tasks::spawn_blocking(move || fingerprints.of_model(&folder, &variant, &words));
         journal.event(RankEvent::Progress(load_is(1))).await;
         Ok(Loaded { local: Arc::new(local), tokenizer, info, hashing })
     }

@@ -179,7 +179,12 @@ impl ArtifactClient {
         let header = v1::UploadHeader { offset, ..header };
         let (sender, receiver) = mpsc::channel(QUEUED_CHUNKS);
         let from = u64::try_from(offset).unwrap_or(0);
-        let reading = AbortOnDropHandle::new(tokio::spawn(send_file(file.to_owned(), from, header, sender)));
+        let reading = AbortOnDropHandle::new(ringtune_shared::tasks::spawn(send_file(
+            file.to_owned(),
+            from,
+            header,
+            sender,
+        )));
         let answer = self.service.clone().upload(ReceiverStream::new(receiver)).await?.into_inner();
         if answer.complete {
             return Ok(());
@@ -228,7 +233,7 @@ async fn send_file(
 
 /// The hash and size of a file of any length.
 async fn hash_file(file: PathBuf) -> Result<(ContentHash, u64), Error> {
-    tokio::task::spawn_blocking(move || hash_file_blocking(&file)).await?
+    ringtune_shared::tasks::spawn_blocking(move || hash_file_blocking(&file)).await?
 }
 
 /// The same, for a thread that may block.

@@ -37,7 +37,7 @@ impl ArtifactClient {
             return Err(wrong(format!("more than the {limit} bytes that it should have")));
         }
         let (found, content) =
-            tokio::task::spawn_blocking(move || (ContentHash::of(&content), content)).await?;
+            ringtune_shared::tasks::spawn_blocking(move || (ContentHash::of(&content), content)).await?;
         if found != hash {
             return Err(wrong(format!("{} bytes with the hash {found}", content.len())));
         }
@@ -93,7 +93,7 @@ mod tests {
     async fn only_silence_ends_a_download() {
         let (sender, receiver) = mpsc::channel(1);
         // An hour, with a byte now and then; then silence.
-        let sending = tokio::spawn(async move {
+        let sending = ringtune_shared::tasks::spawn(async move {
             for _ in 0..180 {
                 tokio::time::sleep(Duration::from_secs(20)).await;
                 sender.send(part(b"x")).await.unwrap();

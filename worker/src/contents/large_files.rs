@@ -26,7 +26,7 @@ pub(crate) async fn one_file_on_disk(
     cache: &ContentCache,
 ) -> Result<PathBuf, Error> {
     let there = cache.clone();
-    if let Some(path) = tokio::task::spawn_blocking(move || there.find(hash)).await? {
+    if let Some(path) = ringtune_shared::tasks::spawn_blocking(move || there.find(hash)).await? {
         return Ok(path);
     }
     let path = cache.path(hash);
@@ -43,7 +43,7 @@ impl ArtifactClient {
         let uri = hash.uri();
         let (chunks, queue) = mpsc::channel(QUEUED_CHUNKS);
         let target = path.to_owned();
-        let writing = tokio::task::spawn_blocking(move || write_all(&target, queue));
+        let writing = ringtune_shared::tasks::spawn_blocking(move || write_all(&target, queue));
         let mut tries = Tries::of(&uri);
         let mut received = 0;
         loop {
@@ -74,7 +74,7 @@ impl ArtifactClient {
         if found != hash {
             return Err(wrong(format!("{bytes} bytes with the hash {found}")));
         }
-        Ok(tokio::task::spawn_blocking(move || written.into_inner().commit()).await??)
+        Ok(ringtune_shared::tasks::spawn_blocking(move || written.into_inner().commit()).await??)
     }
 
     /// One call's worth of what was not received yet.
@@ -156,7 +156,7 @@ mod tests {
         let path = folder.path().join("content");
         let (chunks, queue) = mpsc::channel(1);
         let target = path.clone();
-        let writing = tokio::task::spawn_blocking(move || write_all(&target, queue));
+        let writing = ringtune_shared::tasks::spawn_blocking(move || write_all(&target, queue));
         let mut received = 0;
         let broken = tokio_stream::iter([part(b"ab"), part(b"cd"), Err(Status::unavailable("gone"))]);
         let outcome = hand_on(broken, 100, &mut received, &chunks).await;

@@ -26,10 +26,10 @@ pub(crate) async fn one_file(
     cache: &ContentCache,
 ) -> Result<Vec<u8>, Error> {
     let there = cache.clone();
-    if let Some(content) = tokio::task::spawn_blocking(move || there.read(hash)).await? {
+    if let Some(content) = ringtune_shared::tasks::spawn_blocking(move || there.read(hash)).await? {
         return Ok(content);
     }
     let content = client.download(hash, limit).await?;
     let there = cache.clone();
-    tokio::task::spawn_blocking(move || there.write(hash, &content).map(|()| content)).await?
+    ringtune_shared::tasks::spawn_blocking(move || there.write(hash, &content).map(|()| content)).await?
 }

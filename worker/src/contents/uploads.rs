@@ -55,7 +55,7 @@ impl Uploads {
     /// `rank`: what the rank was told so far.
     pub(crate) fn start(job: JobId, client: ArtifactClient, rank: watch::Receiver<RankOrders>) -> Self {
         let (orders, queue) = mpsc::channel(QUEUED_FILES);
-        let sending = tokio::spawn(send(queue, job, client.clone(), rank.clone()));
+        let sending = ringtune_shared::tasks::spawn(send(queue, job, client.clone(), rank.clone()));
         let queue = UploadQueue { orders, rank, late: Vec::new() };
         let task = UploadTask { running: Some(AbortOnDropHandle::new(sending)) };
         Self { queue, task, job, client }

@@ -29,7 +29,7 @@ pub(crate) async fn embedding_bytes(place: &str, field: &str, context: &Context)
                 let read = embedding::read_opened(file.open());
                 Ok::<_, Error>(read.map_err(|error| Refusal::of(&named, format!("{given}: {error}")))?)
             };
-            tokio::task::spawn_blocking(read).await?
+            ringtune_shared::tasks::spawn_blocking(read).await?
         }
     }
 }

@@ -118,7 +118,7 @@ async fn list(
 ) -> Result<Pictures, Error> {
     let (access, named, source) = (access.clone(), field.to_owned(), source.to_owned());
     let read = move || read_folder(&access.place(PathUse::Pictures, &named, &source)?, captions);
-    let (pictures, skipped) = tokio::task::spawn_blocking(read).await??;
+    let (pictures, skipped) = ringtune_shared::tasks::spawn_blocking(read).await??;
     if !skipped.is_empty() {
         let shown = skipped.iter().take(20).cloned().collect::<Vec<_>>().join(", ");
         let more = if skipped.len() > 20 { ", …" } else { "" };

@@ -152,7 +152,7 @@ impl Posteriors {
         }
         // 3. The VAE has done its work; the cache keeps its bound.
         context.engine.drop_vae().await.map_err(Error::of_engine)?;
-        tokio::task::spawn_blocking(self.shelf.trimming()).await?;
+        ringtune_shared::tasks::spawn_blocking(self.shelf.trimming()).await?;
         if self.complete {
             // Told and counted in the ring before.
             return self.by_concept();
@@ -188,7 +188,7 @@ impl Posteriors {
                 self.keep(give.picture, encoded).await?;
             } else if let Some(encoded) = self.pictures[give.picture].encoded.clone() {
                 let reading = move || encoded.read().map(|encoded| latents::rows_of(&encoded));
-                row = tokio::task::spawn_blocking(reading).await??;
+                row = ringtune_shared::tasks::spawn_blocking(reading).await??;
             }
         }
         // Those of smaller pictures are filled up: all rows of an exchange are equally long.
@@ -211,7 +211,7 @@ impl Posteriors {
     async fn keep(&mut self, number: usize, encoded: EncodedImage) -> Result<(), Error> {
         let picture = &mut self.pictures[number];
         let place = self.shelf.place(picture.key, picture.shape);
-        picture.encoded = Some(tokio::task::spawn_blocking(move || place.put(encoded)).await??);
+        picture.encoded = Some(ringtune_shared::tasks::spawn_blocking(move || place.put(encoded)).await??);
         Ok(())
     }
 
@@ -261,7 +261,7 @@ impl Posteriors {
 /// A picture and its mirror image through the VAE.
 async fn encode(picture: &Picture, context: &Context) -> Result<EncodedImage, Error> {
     let (file, target) = (picture.file.clone(), picture.target);
-    let [plain, flipped] = tokio::task::spawn_blocking(move || {
+    let [plain, flipped] = ringtune_shared::tasks::spawn_blocking(move || {
         let picture = file.decode()?;
         Ok::<_, Error>([false, true].map(|flip| target.pixels(&picture, flip)))
     })

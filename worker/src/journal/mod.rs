@@ -11,9 +11,9 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use ringtune_shared::ids::Epoch;
+use ringtune_shared::{daemon::logging::ABOUT, ids::Epoch};
 use tokio::sync::mpsc;
-use tracing::{error, info, warn};
+use tracing::{Span, error, error_span, field::Empty, info, warn};
 
 use pace::Pace;
 use ringtune_shared::trace::TraceContext;
@@ -39,6 +39,8 @@ pub(crate) struct Journal {
 /// Who speaks, which changes with the ring.
 #[derive(Debug)]
 struct Place {
+    /// What log lines are about that are written for the rank.
+    span: Span,
     /// Of its ring, or of the one that it is to join.
     epoch: Epoch,
     /// None: it joins.
@@ -50,14 +52,27 @@ struct Place {
 impl Journal {
     /// A journal of a rank, or of one that is to join.
     pub(crate) fn new(key: RankKey, rank: Option<usize>, events: mpsc::Sender<(RankKey, RankEvent)>) -> Self {
-        let place = Arc::new(Mutex::new(Place { epoch: key.epoch, rank, file: None }));
-        Self { key, place, pace: Arc::default(), stages: Arc::default(), events }
+        // Whoever reads logs by machine finds them under the same names in all daemons' lines.
+        let span = error_span!(target: ABOUT, "rank", job = %key.job, rank = Empty, epoch = Empty);
+        let place = Arc::new(Mutex::new(Place { span, epoch: key.epoch, rank, file: None }));
+        let journal = Self { key, place, pace: Arc::default(), stages: Arc::default(), events };
+        journal.speak_as(rank, key.epoch);
+        journal
+    }
+
+    /// For all that is done on behalf of the rank: its log lines say whose they are, in the ring that it is in by then.
+    pub(crate) fn span(&self) -> Span {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).span.clone()
     }
 
     /// From now on this rank of this epoch speaks.
     pub(crate) fn speak_as(&self, rank: Option<usize>, epoch: Epoch) {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         (place.rank, place.epoch) = (rank, epoch);
+        place.span.record("epoch", epoch.0);
+        if let Some(rank) = rank {
+            place.span.record("rank", rank as u64);
+        }
     }
 
     /// Writes to this file too from now on. One that cannot be opened is told and left out: what matters more is
@@ -111,21 +126,20 @@ impl Journal {
     }
 
     fn write(&self, level: Level, line: &str) {
-        let job = self.key.job;
+        // Whoever has a journal need not be in its span.
+        let _about = self.span().entered();
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever reads logs by machine finds them under the same names in all daemons' lines.
-        let (rank, epoch) = (place.rank.map(|rank| rank as u64), place.epoch.0);
         match level {
-            Level::Info => info!(%job, rank, epoch, "{line}"),
-            Level::Warn => warn!(%job, rank, epoch, "{line}"),
-            Level::Error => error!(%job, rank, epoch, "{line}"),
+            Level::Info => info!("{line}"),
+            Level::Warn => warn!("{line}"),
+            Level::Error => error!("{line}"),
         }
-        let rank = rank.map_or_else(|| "joiner".to_owned(), |rank| format!("rank {rank}"));
+        let rank = place.rank.map_or_else(|| "joiner".to_owned(), |rank| format!("rank {rank}"));
         if let Some(file) = &mut place.file {
             let text = format!("{} {:5} {rank}: {line}\n", utc_now(), level.as_str());
             // One short line: not worth a thread.
             if let Err(error) = file.write_all(text.as_bytes()) {
-                warn!(%job, %error, "cannot write job.log");
+                warn!(%error, "cannot write job.log");
             }
         }
     }

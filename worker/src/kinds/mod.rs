@@ -23,11 +23,11 @@ impl RankLauncher for Context {
         match assignment.spec.work.clone() {
             Work::TextualInversion(job) => {
                 let task = textual_inversion::TextualInversion { job };
-                tokio::spawn(live(task, assignment, context, orders, events));
+                ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
             }
             Work::Generate(spec) => {
                 let task = generate::Generate { spec };
-                tokio::spawn(live(task, assignment, context, orders, events));
+                ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
             }
         }
         control

@@ -5,6 +5,7 @@ use std::{path::Path, time::Duration};
 use ringtune_shared::version::VERSION;
 use ringtune_traces::Tracer;
 use tokio::{sync::mpsc, time::timeout};
+use tracing::Instrument as _;
 
 use super::{
     Context, Error, LentRing, Orders, Rank, Task, Work,
@@ -27,17 +28,28 @@ pub(crate) async fn live<T: Task>(
     task: T,
     assignment: Assignment,
     context: Context,
-    mut orders: Orders,
+    orders: Orders,
     events: mpsc::Sender<(RankKey, RankEvent)>,
+) {
+    let journal = Journal::new(assignment.key(), assignment.rank, events);
+    let span = journal.span();
+    live_with(journal, task, assignment, context, orders).instrument(span).await;
+}
+
+async fn live_with<T: Task>(
+    journal: Journal,
+    task: T,
+    assignment: Assignment,
+    context: Context,
+    mut orders: Orders,
 ) {
     let key = assignment.key();
     let folder = context.rank_folder(key.job);
-    let journal = Journal::new(key, assignment.rank, events);
     let folder_made = make_folder(&folder, &assignment, &journal).await;
     let worker = context.hung.clone();
     let rank = Rank { assignment, life: key, context, journal: journal.clone(), folder: folder.clone() };
     // In a task of its own, so that a panic is a reason too. Dropped with this one.
-    let living = tokio::spawn(async move {
+    let living = ringtune_shared::tasks::spawn(async move {
         let mut life = Life { rank, seat: None, ring: LentRing::default() };
         let outcome = match folder_made {
             Err(error) => Err(error),
@@ -57,7 +69,7 @@ pub(crate) async fn live<T: Task>(
         Err(error) => RankEvent::Failed { reason: error.to_string(), fault: error.fault() },
     };
     // A temporary folder that stays is removed by the worker's next start.
-    let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder)).await;
+    let _ = ringtune_shared::tasks::spawn_blocking(move || std::fs::remove_dir_all(folder)).await;
     journal.event(last_word).await;
     if hung {
         worker.cancel();
@@ -76,7 +88,7 @@ async fn make_folder(folder: &Path, assignment: &Assignment, journal: &Journal) 
         }
         Ok(())
     };
-    tokio::task::spawn_blocking(make).await?
+    ringtune_shared::tasks::spawn_blocking(make).await?
 }
 
 /// Nothing that a job names is read before it is certain that all of it is within reach.

@@ -204,7 +204,7 @@ impl Life {
         self.take_seat()?;
         if self.rank.assignment.is_first() && !was_first {
             let (journal, file) = (self.rank.journal.clone(), self.rank.folder.join(LOG_FILE));
-            tokio::task::spawn_blocking(move || journal.write_to(&file)).await?;
+            ringtune_shared::tasks::spawn_blocking(move || journal.write_to(&file)).await?;
         }
         let (members, epoch) = (next.view.members.len(), next.view.epoch);
         let rank = next.rank.unwrap_or_default();

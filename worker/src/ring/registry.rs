@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-use tracing::warn;
+use tracing::{Span, warn};
 
 use super::{
     Error,
@@ -85,6 +85,8 @@ struct Registered {
     number: u64,
     standing: Standing,
     streams: mpsc::Sender<IncomingStream>,
+    /// Of the rank that has the place: what is said about calls for it.
+    span: Span,
 }
 
 #[derive(Debug)]
@@ -101,6 +103,8 @@ pub(super) struct Given {
     pub(super) state: Arc<SavedState>,
     /// It is offered no more: what is under way ends.
     pub(super) withdrawn: CancellationToken,
+    /// Of the rank that gives it.
+    pub(super) span: Span,
 }
 
 impl Rings {
@@ -131,7 +135,7 @@ impl Rings {
         held.count += 1;
         let number = held.count;
         let standing = Standing { place, members };
-        held.places.insert(place.job, Registered { number, standing, streams });
+        held.places.insert(place.job, Registered { number, standing, streams, span: Span::current() });
         drop(held);
         self.shared.changes.send_replace(());
         Ok(Registration { rings: self.clone(), job: place.job, number, incoming })
@@ -140,7 +144,7 @@ impl Rings {
     /// Who asks for the state of this job in this epoch gets it, as long as the guard lives: `state` is the one after
     /// `step`. A second offer for the same job takes the place of the first.
     pub fn offer_state(&self, job: JobId, epoch: Epoch, step: u64, state: Arc<SavedState>) -> StateOffer {
-        let given = Given { state, withdrawn: CancellationToken::new() };
+        let given = Given { state, withdrawn: CancellationToken::new(), span: Span::current() };
         let mut held = self.held();
         held.count += 1;
         let number = held.count;
@@ -195,7 +199,7 @@ impl Rings {
         };
         let late =
             || Status::not_found(format!("this worker has no rank of job {} in its epoch", opening.job));
-        self.wait(opening.calling, self.shared.options.connect_timeout, look, late).await
+        self.wait((opening.calling, opening.job), self.shared.options.connect_timeout, look, late).await
     }
 
     /// The state that a rank asks for; waits for it to be offered.
@@ -207,7 +211,7 @@ impl Rings {
             let admission = admission::of_wish(standing, offered.map(|offered| offered.step), wish);
             (admission, offered.map(|offered| offered.given.clone()))
         };
-        self.wait(wish.calling, OFFER_PATIENCE, look, || {
+        self.wait((wish.calling, wish.job), OFFER_PATIENCE, look, || {
             Status::failed_precondition("this rank gives no state")
         })
         .await
@@ -216,20 +220,26 @@ impl Rings {
     /// Looks at what is held, and again whenever something is added to it, until a call is let in or refused.
     async fn wait<T>(
         &self,
-        calling: Calling,
+        (calling, job): (Calling, JobId),
         patience: Duration,
         look: impl Fn(&Held) -> (Admission, Option<T>),
         late: impl FnOnce() -> Status,
     ) -> Result<T, Status> {
-        let decide = || match look(&self.held()) {
-            (Admission::Welcome, found) => found.map(Ok),
-            (Admission::NotYet, _) => None,
-            (Admission::Refused(status), _) => Some(Err(status)),
-            (Admission::Stale(status), _) => {
+        let look = || {
+            let held = self.held();
+            let span = held.places.get(&job).map_or_else(Span::none, |registered| registered.span.clone());
+            (look(&held), span)
+        };
+        let decide = || match look() {
+            ((Admission::Welcome, found), _) => found.map(Ok),
+            ((Admission::NotYet, _), _) => None,
+            ((Admission::Refused(status), _), _) => Some(Err(status)),
+            ((Admission::Stale(status), _), _) => {
                 self.shared.metrics.stale_calls.inc();
                 Some(Err(status))
             }
-            (Admission::Denied(status), _) => {
+            ((Admission::Denied(status), _), span) => {
+                let _about = span.entered();
                 warn!(reason = status.message(), "a worker calls as somebody else: refused");
                 self.shared.metrics.denied_calls.inc();
                 Some(Err(status))

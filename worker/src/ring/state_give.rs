@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
-use tracing::debug;
+use tracing::{Instrument as _, debug};
 
 use super::registry::Given;
 
@@ -37,15 +37,20 @@ type Parts = ReceiverStream<Result<FetchStateResponse, Status>>;
 /// # Errors
 /// Too many states are on their way already, and stay so.
 pub(super) async fn give(given: Given, giving: Arc<Semaphore>) -> Result<Parts, Status> {
+    let span = given.span.clone();
+    give_with(given, giving).instrument(span).await
+}
+
+async fn give_with(given: Given, giving: Arc<Semaphore>) -> Result<Parts, Status> {
     let turn = timeout(TURN_LIMIT, giving.acquire_owned()).await;
     let Ok(Ok(turn)) = turn else {
         return Err(Status::resource_exhausted("this worker sends as many states as it can"));
     };
     let (encoded, mut to_pass_on) = mpsc::channel(QUEUED_PARTS);
     let (parts, taken) = mpsc::channel(QUEUED_PARTS);
-    let Given { state, withdrawn } = given;
+    let Given { state, withdrawn, .. } = given;
     // 1. The thread. Its queue ends with it.
-    tokio::task::spawn_blocking(move || {
+    ringtune_shared::tasks::spawn_blocking(move || {
         let mut parts = Chunks { parts: encoded };
         // Chunks of the encoding are as small as the tensors; the connection's are not.
         let mut writer = io::BufWriter::with_capacity(LARGEST_CHUNK, &mut parts);
@@ -62,7 +67,7 @@ pub(super) async fn give(given: Given, giving: Arc<Semaphore>) -> Result<Parts, 
         let _ = parts.parts.blocking_send(last);
     });
     // 2. The task. When it ends, so does the thread.
-    tokio::spawn(async move {
+    ringtune_shared::tasks::spawn(async move {
         let pass_on = async {
             while let Some(part) = to_pass_on.recv().await {
                 match timeout(PART_LIMIT, parts.send(part)).await {

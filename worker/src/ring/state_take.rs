@@ -17,12 +17,9 @@ use ringtune_proto::v1::{
 use ringtune_shared::{
     ids::{ContentHash, Epoch, JobId, WorkerId},
     state::{Hashing, StateError},
+    tasks::spawn_blocking,
 };
-use tokio::{
-    sync::mpsc,
-    task::{JoinError, spawn_blocking},
-    time::timeout,
-};
+use tokio::{sync::mpsc, task::JoinError, time::timeout};
 use tonic::{Code, Streaming};
 
 use super::{Error, Rings, StateProblem, state_give::LARGEST_CHUNK};

@@ -222,7 +222,7 @@ impl NextRank {
         // There is room: the queue is new.
         let unsent = |error: mpsc::error::SendError<_>| NoConnection::of(&error);
         messages.send(request(Part::Open(open))).await.map_err(unsent)?;
-        let call = tokio::spawn(async move {
+        let call = ringtune_shared::tasks::spawn(async move {
             RingServiceClient::new(channel).exchange(ReceiverStream::new(queue)).await.map(|_| ())
         });
         let (valid, metrics) = (line.connector.valid(), Arc::clone(&self.metrics));

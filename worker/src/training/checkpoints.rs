@@ -92,7 +92,7 @@ impl Checkpoints {
         let about = self.about(step);
         let file = self.folder.join(file_name(step));
         let written = file.clone();
-        tokio::task::spawn_blocking(move || {
+        ringtune_shared::tasks::spawn_blocking(move || {
             output::checkpoint::write(&written, &about, &state.numbers, &state)
         })
         .await??;

@@ -59,10 +59,10 @@ impl TrainingFiles {
             (rank.folder.clone(), rank.assignment.spec.clone(), course.tensorboard);
         let (csv, events, history) = if rank.is_in_first_ring() {
             let begin = move || begin(&place, &spec, tensorboard);
-            let (csv, events) = tokio::task::spawn_blocking(begin).await??;
+            let (csv, events) = ringtune_shared::tasks::spawn_blocking(begin).await??;
             (Some(csv), events, None)
         } else {
-            tokio::task::spawn_blocking(move || write_job_file(&place, &spec)).await??;
+            ringtune_shared::tasks::spawn_blocking(move || write_job_file(&place, &spec)).await??;
             (None, None, Some(History::new(tensorboard)))
         };
         Ok(Self {
@@ -190,7 +190,8 @@ impl TrainingFiles {
             };
             let file = self.folder.join(name);
             let (height, width, path) = (picture.height, picture.width, file.clone());
-            let png = tokio::task::spawn_blocking(move || picture::write(&path, &picture)).await??;
+            let png =
+                ringtune_shared::tasks::spawn_blocking(move || picture::write(&path, &picture)).await??;
             match &mut self.history {
                 Some(history) => {
                     history.show(KeptPicture { step: of.step(), label, height, width, file: file.clone() })
@@ -204,7 +205,7 @@ impl TrainingFiles {
         let Some(mut events) = self.events.take() else { return Ok(()) };
         let step = of.step();
         let append = move || events.append_pictures(step, shown).map(|()| events);
-        self.events = Some(tokio::task::spawn_blocking(append).await??);
+        self.events = Some(ringtune_shared::tasks::spawn_blocking(append).await??);
         Ok(())
     }
 
@@ -263,11 +264,11 @@ impl TrainingFiles {
     /// Ends the files that grew with every step, and adds their names.
     async fn close(&mut self, names: &mut Vec<String>) -> Result<(), Error> {
         if let Some(csv) = self.csv.take() {
-            tokio::task::spawn_blocking(move || csv.finish()).await??;
+            ringtune_shared::tasks::spawn_blocking(move || csv.finish()).await??;
             names.push(metrics_csv::FILE_NAME.to_owned());
         }
         if let Some(events) = self.events.take() {
-            tokio::task::spawn_blocking(move || events.finish()).await??;
+            ringtune_shared::tasks::spawn_blocking(move || events.finish()).await??;
             names.push(tensorboard::FILE_NAME.to_owned());
         }
         Ok(())

@@ -55,7 +55,8 @@ impl History {
         names: &mut Vec<String>,
     ) -> Result<(), Error> {
         let (folder, tensorboard) = (rank.folder.clone(), self.tensorboard);
-        let mut files = tokio::task::spawn_blocking(move || Files::create(&folder, tensorboard)).await??;
+        let mut files =
+            ringtune_shared::tasks::spawn_blocking(move || Files::create(&folder, tensorboard)).await??;
         let mut own: Vec<StepMetrics> = unstored.iter().map(metrics_of).collect();
         own.reverse();
         let mut last = 0;
@@ -66,11 +67,11 @@ impl History {
             };
             last = newest;
             let steps = merge(page.iter().map(metrics_of_report).collect(), &mut own);
-            files = tokio::task::spawn_blocking(move || files.append(steps)).await??;
+            files = ringtune_shared::tasks::spawn_blocking(move || files.append(steps)).await??;
         }
         let steps = own.into_iter().rev().collect();
         let finish = move || files.append(steps)?.finish(self.pictures);
-        names.extend(tokio::task::spawn_blocking(finish).await??);
+        names.extend(ringtune_shared::tasks::spawn_blocking(finish).await??);
         Ok(())
     }
 }

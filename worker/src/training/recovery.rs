@@ -55,14 +55,14 @@ impl Recovery {
     /// Begins to keep a state. `pending`: the report of its step is not stored yet, and goes first.
     pub(super) fn begin(&mut self, about: About, state: Arc<SavedState>, pending: bool) {
         self.last = Instant::now();
-        let (job, step, mut orders) = (self.job, about.step, self.orders.clone());
+        let (step, mut orders) = (about.step, self.orders.clone());
         let keeping = keep(self.folder.clone(), self.job, self.client.clone(), about, state);
-        self.running = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+        self.running = Some(AbortOnDropHandle::new(ringtune_shared::tasks::spawn(async move {
             if pending {
                 stored(&mut orders, step).await;
             }
             if let Err(error) = keeping.await {
-                warn!(%job, %error, "a recovery point could not be kept");
+                warn!(%error, "a recovery point could not be kept");
             }
         })));
     }
@@ -89,8 +89,10 @@ async fn keep(
 ) -> Result<(), Error> {
     let file = folder.join(recovery_name(about.step));
     let written = file.clone();
-    tokio::task::spawn_blocking(move || output::checkpoint::write(&written, &about, &state.numbers, &*state))
-        .await??;
+    ringtune_shared::tasks::spawn_blocking(move || {
+        output::checkpoint::write(&written, &about, &state.numbers, &*state)
+    })
+    .await??;
     let sent = client.upload(job, &file).await;
     // What cannot be removed goes with the folder.
     let _ = tokio::fs::remove_file(&file).await;

@@ -70,7 +70,7 @@ pub(crate) async fn fetch(rank: &Rank) -> Result<Option<OpenCheckpoint>, Error> 
     };
     let path = fetched.map_err(|error| not_fetched(error, own))?;
     // From here on it may go from the cache: it stays as long as it is open.
-    let opening = tokio::task::spawn_blocking(move || {
+    let opening = ringtune_shared::tasks::spawn_blocking(move || {
         checkpoint::open(&path).map_err(|error| not_opened(&path, error, own))
     });
     let checkpoint = opening.await??;
@@ -113,7 +113,8 @@ impl Resumed {
             }
         }
         let numbers = header.numbers;
-        let read = tokio::task::spawn_blocking(move || SavedState::read(numbers, &mut source)).await?;
+        let read =
+            ringtune_shared::tasks::spawn_blocking(move || SavedState::read(numbers, &mut source)).await?;
         let state = read.map_err(|error| unusable(CheckpointError::from(error), is_own(assignment)))?;
         let own = class_and_threads(&numerics(assignment));
         let provenance = match class_and_threads(&about.numerics) == own {

@@ -57,7 +57,7 @@ impl Settled {
     async fn of(step: u64, state: SavedState) -> Result<Self, Error> {
         let state = Arc::new(state);
         let hashed = Arc::clone(&state);
-        let hash = tokio::task::spawn_blocking(move || hashed.hash()).await??;
+        let hash = ringtune_shared::tasks::spawn_blocking(move || hashed.hash()).await??;
         Ok(Self { standing: Standing { step, state: hash }, state })
     }
 }

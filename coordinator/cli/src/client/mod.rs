@@ -229,6 +229,24 @@ impl Client {
         self.present(doing, answer.job)
     }
 
+    /// Deletes an ended job, with its history and artifacts.
+    pub async fn delete_job(&self, job: Uuid) -> Result<(), ClientError> {
+        let mut tries = 0;
+        let answer = self
+            .call("delete the job", || {
+                tries += 1;
+                let request = unary(v1::DeleteJobRequest { job_id: job.to_string() });
+                let mut jobs = self.jobs();
+                async move { jobs.delete_job(request).await }
+            })
+            .await;
+        match answer {
+            // A call before this one deleted it, and its answer was lost.
+            Err(error) if tries > 1 && error.code() == Some(Code::NotFound) => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+
     /// All workers that the coordinator knows.
     pub async fn list_workers(&self) -> Result<Vec<v1::Worker>, ClientError> {
         let mut workers = Vec::new();

@@ -1,8 +1,14 @@
 //! The address of a coordinator, as people write it.
 
-use std::{fmt, net::IpAddr, str::FromStr};
+use std::{ffi::OsStr, fmt, net::IpAddr, str::FromStr};
 
+use clap::{
+    Arg, Command,
+    builder::{TypedValueParser, ValueParserFactory},
+    error::ErrorKind,
+};
 use http::Uri;
+use ringtune_shared::user_info::without_user_info;
 
 /// The port of a coordinator's gRPC service when none is given.
 const DEFAULT_PORT: u16 = 7070;
@@ -98,14 +104,20 @@ impl FromStr for CoordinatorUrl {
     type Err = InvalidUrl;
 
     fn from_str(given: &str) -> Result<Self, InvalidUrl> {
-        let invalid = |problem: &str| InvalidUrl { given: given.to_owned(), problem: problem.to_owned() };
+        let invalid =
+            |problem: &str| InvalidUrl { given: without_user_info(given), problem: problem.to_owned() };
+        if given.contains('@') {
+            return Err(invalid(
+                "there is a user name in it, and `ringtune login` is how to show who you are",
+            ));
+        }
         let (scheme, rest) =
             given.split_once("://").map_or((None, given), |(scheme, rest)| (Some(scheme), rest));
         if let Some(other) = scheme.filter(|scheme| !["http", "https"].contains(scheme)) {
             return Err(invalid(&format!("the scheme {other}:// is not known")));
         }
         let authority = rest.strip_suffix('/').unwrap_or(rest);
-        if authority.contains(['/', '?', '#', '@']) {
+        if authority.contains(['/', '?', '#']) {
             return Err(invalid("there is more in it than a host and a port"));
         }
         let parsed: http::uri::Authority = authority.parse().map_err(|_| invalid("the host is not valid"))?;
@@ -123,6 +135,34 @@ impl FromStr for CoordinatorUrl {
         }
         let uri = format!("{scheme}://{authority}/").parse().map_err(|_| invalid("it is not a URL"))?;
         Ok(Self { uri })
+    }
+}
+
+/// Reads the addresses of command lines. Unlike clap's own way of refusing them it shows nobody's password.
+#[derive(Clone, Copy, Debug)]
+pub struct UrlParser;
+
+impl ValueParserFactory for CoordinatorUrl {
+    type Parser = UrlParser;
+
+    fn value_parser() -> UrlParser {
+        UrlParser
+    }
+}
+
+impl TypedValueParser for UrlParser {
+    type Value = CoordinatorUrl;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        given: &OsStr,
+    ) -> Result<CoordinatorUrl, clap::Error> {
+        given.to_string_lossy().parse().map_err(|error: InvalidUrl| {
+            let name = argument.map(|argument| format!("{argument}: ")).unwrap_or_default();
+            clap::Error::raw(ErrorKind::ValueValidation, format!("{name}{error}\n")).with_cmd(command)
+        })
     }
 }
 
@@ -167,6 +207,18 @@ mod tests {
             ["", "ftp://node", "http://", "https://", "node:0", "node:99999", "node:x", "node/a", ":7070"]
         {
             assert!(given.parse::<CoordinatorUrl>().is_err(), "{given:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_password_in_an_address_is_refused_and_not_shown() {
+        for given in ["https://ada:lovelace@node:7070", "ada:lovelace@node"] {
+            let line = Command::new("x").arg(Arg::new("url").long("url").value_parser(UrlParser));
+            let refused = line.try_get_matches_from(["x", "--url", given]).expect_err(given);
+            assert_eq!((refused.kind(), refused.exit_code()), (ErrorKind::ValueValidation, 2));
+            let text = refused.to_string();
+            assert!(text.contains("--url <url>: ") && text.contains("[removed]@node"), "{text}");
+            assert!(!text.contains("lovelace"), "{text}");
         }
     }
 

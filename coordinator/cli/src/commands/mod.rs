@@ -35,6 +35,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Watch(arguments) => Box::pin(watch::watch(arguments, interrupts)).await,
         Command::Verify(arguments) => Box::pin(verify::verify(arguments, interrupts)).await,
         Command::Cancel(arguments) => queries::cancel(arguments).await,
+        Command::Delete(arguments) => queries::delete(arguments).await,
         Command::Workers(arguments) => queries::workers(arguments).await,
         Command::Drain(arguments) => queries::drain(arguments, true).await,
         Command::Undrain(arguments) => queries::drain(arguments, false).await,

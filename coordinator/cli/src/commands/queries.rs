@@ -1,4 +1,4 @@
-//! The commands that ask one question: `list`, `status`, `cancel`, `workers`, `drain`, `undrain`.
+//! The commands that ask one question: `list`, `status`, `cancel`, `delete`, `workers`, `drain`, `undrain`.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,12 @@ use super::{
     title,
 };
 use crate::{
-    arguments::{CancelArguments, JobArguments, ListArguments, WorkerArguments, WorkersArguments},
+    arguments::{
+        CancelArguments, DeleteArguments, JobArguments, ListArguments, WorkerArguments, WorkersArguments,
+    },
     error::Error,
     job_file::Label,
-    objects::{JobObject, WorkerObject},
+    objects::{DeletedObject, JobObject, WorkerObject},
     output::{Output, remark, time_text},
 };
 
@@ -84,6 +86,24 @@ pub(super) async fn cancel(arguments: CancelArguments) -> Result<(), Error> {
         state => remark(&format!("asked to stop; the job is still {}", job_state_name(state))),
     }
     Ok(())
+}
+
+/// `ringtune delete`: all that can be, whatever becomes of the others.
+pub(super) async fn delete(arguments: DeleteArguments) -> Result<(), Error> {
+    let output = Output::new(arguments.output.output);
+    let client = client_of(&arguments.coordinator).await?;
+    let mut first = None;
+    for job in arguments.jobs {
+        match client.delete_job(job).await {
+            Ok(()) => output.data(&job.to_string(), &DeletedObject::from(job))?,
+            // Neither would the others be.
+            Err(error) if error.is_away() => return Err(error.into()),
+            // The command's own last words are about the first.
+            Err(error) if first.is_none() => first = Some(Error::from(error)),
+            Err(error) => remark(&format!("error: {error}")),
+        }
+    }
+    first.map_or(Ok(()), Err)
 }
 
 /// `ringtune workers`.

@@ -21,6 +21,7 @@ use crate::{
     job_file::JobFile,
     objects::JobObject,
     output::{Output, remark},
+    traces::Traces,
 };
 
 /// More workers on one machine than anyone wants.
@@ -110,7 +111,9 @@ async fn run_job(
     interrupts: &Interrupts,
     unsaved: &mut Option<Uuid>,
 ) -> Result<(), Error> {
-    let client = cluster.client()?;
+    let traces = Traces::of_environment();
+    let (mut span, trace) = traces.begin("run");
+    let client = cluster.client()?.within(trace);
     let workers = cluster.workers().len();
 
     // 1. Until the job is there, an interrupt just stops everything.
@@ -120,10 +123,17 @@ async fn run_job(
         cluster.wait_for_workers(&client, joined).await?;
         Box::pin(checked.submit(&client, &Uuid::new_v4().to_string())).await
     };
-    let job = tokio::select! {
-        job = submit => job?,
-        () = interrupts.first() => return Err(stopped_early()),
+    let submitted = tokio::select! {
+        job = submit => job,
+        () = interrupts.first() => Err(stopped_early()),
     };
+    match &submitted {
+        Ok(job) => span.set("job", job.job_id.clone()),
+        Err(_) => span.fail(),
+    }
+    drop(span);
+    traces.finish().await;
+    let job = submitted?;
     output.json(&JobObject::from(&job))?;
     let job_id = job_id(&job)?;
     remark(&format!("job {job_id}"));

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use ringtune_shared::daemon::notify::Notifier;
+use ringtune_shared::ids::JobId;
 use ringtune_traces::Tracer;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -275,13 +276,13 @@ impl Loop {
                 self.watchers.notify(event);
                 match &event.body {
                     EventBody::StateChange { from, to, reason } => {
-                        let job = self.state.job(event.job);
-                        let epoch = job.and_then(|job| Some(job.ring.as_ref()?.epoch.0));
+                        let epoch = self.epoch_of(event.job);
                         info!(job = %event.job, epoch, state = %to, reason, "job");
                         self.count_change(event, *from, *to);
                     }
                     EventBody::Log { level, rank, message } => {
-                        debug!(job = %event.job, rank, severity = ?level, line = message, "job log");
+                        let epoch = self.epoch_of(event.job);
+                        debug!(job = %event.job, rank, epoch, severity = ?level, line = message, "job log");
                     }
                     EventBody::Step(_) | EventBody::Progress(_) | EventBody::Artifact(_) => {}
                 }
@@ -295,6 +296,11 @@ impl Loop {
             Write::AppendStep(..) => self.metrics.steps.inc(),
             _ => {}
         }
+    }
+
+    /// Of the ring that a job has, for the log.
+    fn epoch_of(&self, job: JobId) -> Option<u64> {
+        self.state.job(job).and_then(|job| Some(job.ring.as_ref()?.epoch.0))
     }
 
     fn count_change(&self, event: &JobEvent, from: Option<JobState>, to: JobState) {

@@ -19,7 +19,10 @@ pub(super) async fn checkpoints(readers: &SqlitePool) -> Result<Vec<(JobId, Chec
         match rows::artifact(&row) {
             Ok(artifact) => checkpoints.extend(artifact.checkpoint().map(|one| (artifact.job, one))),
             // It can still be listed, which says so; nobody goes on from it.
-            Err(error @ Error::Damaged { .. }) => error!(%error, "a stored artifact cannot be read"),
+            Err(error @ Error::Damaged { .. }) => {
+                let job: String = row.try_get("job_id")?;
+                error!(job, %error, "a stored artifact cannot be read");
+            }
             Err(error) => return Err(error),
         }
     }

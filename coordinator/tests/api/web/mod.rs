@@ -6,20 +6,16 @@ mod events;
 mod files;
 mod logins;
 
-use std::sync::Arc;
-
 use ringtune_proto::v1;
-use ringtune_security::Roots;
 use ringtune_shared::daemon::settings::TlsMode;
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader},
     net::TcpStream,
 };
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
-use tokio_rustls::{TlsConnector, rustls};
+use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
-use crate::{coordinator::Coordinator, soon};
+use crate::{coordinator::Coordinator, soon, tls::connector};
 
 trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
@@ -58,22 +54,6 @@ impl Answer {
 /// Of a coordinator that speaks TLS on loopback.
 async fn secured() -> Coordinator {
     Coordinator::fresh_with(|settings| settings.security.tls = TlsMode::On).await
-}
-
-fn connector(roots: &Roots, identity: &str) -> TlsConnector {
-    let mut store = rustls::RootCertStore::empty();
-    roots.ders().iter().for_each(|root| store.add(root.clone()).unwrap());
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(store);
-    let chain = CertificateDer::pem_slice_iter(identity.as_bytes()).collect::<Result<Vec<_>, _>>().unwrap();
-    let config = match PrivateKeyDer::from_pem_slice(identity.as_bytes()) {
-        Ok(key) => config.with_client_auth_cert(chain, key).unwrap(),
-        Err(_) => config.with_no_client_auth(),
-    };
-    TlsConnector::from(Arc::new(config))
 }
 
 impl Browser {

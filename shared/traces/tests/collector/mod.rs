@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
@@ -13,6 +13,10 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
+use ringtune_security::{
+    Authority, Clients, Credentials, Csr, Holder, Leaf, Limits, Listener, Protection, Protocols, Refusals,
+    Trust,
+};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -87,6 +91,8 @@ impl TraceService for Taking {
 /// A collector that runs until it is dropped.
 pub(crate) struct Collector {
     pub(crate) address: SocketAddr,
+    /// Over TLS.
+    secure: bool,
     taking: Taking,
     server: JoinHandle<Result<(), tonic::transport::Error>>,
 }
@@ -105,11 +111,34 @@ impl Collector {
         let service = TraceServiceServer::new(taking.clone());
         let server = tonic::transport::Server::builder().add_service(service);
         let server = tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        Ok(Self { address, taking, server })
+        Ok(Self { address, secure: false, taking, server })
+    }
+
+    /// With a certificate for these names, and the root that signs it.
+    pub(crate) async fn start_over_tls(names: &[&str]) -> Result<(Self, String), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let (now, names) = (SystemTime::now(), names.iter().map(|name| (*name).to_owned()).collect());
+        let authority = Authority::open_or_make(&folder.path().join("pki"), now)?;
+        let (key, csr) = Csr::make()?;
+        let leaf = Leaf { holder: Holder::Coordinator { names }, valid_for: Duration::from_secs(3600) };
+        let issued = authority.issue(csr.der(), &leaf, now)?;
+        let credentials = Credentials::new(key, &issued.chain_pem(), authority.roots().clone())?;
+        let trust = Trust::of(credentials)?;
+        let protection = Protection::Tls { trust, clients: Clients::Optional, protocols: Protocols::Http2 };
+        // An address that a certificate does not have by itself, as 127.0.0.1.
+        let tcp = TcpListener::bind("127.0.0.2:0").await?;
+        let address = tcp.local_addr()?;
+        let limits = Limits::default().for_loopback();
+        let listener = Listener::start(tcp, protection, limits, Refusals::default())?;
+        let taking = Taking::default();
+        let service = TraceServiceServer::new(taking.clone());
+        let server = tonic::transport::Server::builder().add_service(service);
+        let server = tokio::spawn(server.serve_with_incoming(listener));
+        Ok((Self { address, secure: true, taking, server }, authority.roots().pem()))
     }
 
     pub(crate) fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", if self.secure { "https" } else { "http" }, self.address)
     }
 
     /// What came so far.

@@ -110,7 +110,7 @@ impl Hub {
         let contents = files.iter().map(|(_, facts)| (facts.etag.clone(), facts.size)).collect();
         let (asked, root, place) = (cache.clone(), self.settings.cache.clone(), model.to_string());
         let checking = move || check_room(&root, &place, asked.missing(contents));
-        tokio::task::spawn_blocking(checking).await??;
+        ringtune_shared::tasks::spawn_blocking(checking).await??;
         // 2. One file after the other: the small ones come first.
         let mut done = 0;
         for (name, facts) in &files {
@@ -118,14 +118,14 @@ impl Hub {
             self.fetch_file(&cache, &remote(name), facts, &part).await?;
             let (cache, commit) = (cache.clone(), listing.commit.clone());
             let (name, etag) = ((*name).clone(), facts.etag.clone());
-            tokio::task::spawn_blocking(move || cache.link(&commit, &name, &etag)).await??;
+            ringtune_shared::tasks::spawn_blocking(move || cache.link(&commit, &name, &etag)).await??;
             done += facts.size;
             progress.set(done, total);
         }
         // 3. What the revision is, for offline use.
         let (folder, commit) = (cache.snapshot(&listing.commit), listing.commit.clone());
         let (revision, named) = (model.revision.clone(), commit.clone());
-        tokio::task::spawn_blocking(move || cache.set_commit_of(&revision, &named)).await??;
+        ringtune_shared::tasks::spawn_blocking(move || cache.set_commit_of(&revision, &named)).await??;
         Ok(Snapshot { folder, commit, remarks: Vec::new() })
     }
 
@@ -177,7 +177,7 @@ impl Hub {
                 .map_err(|problem| format!("has not all of its commit {commit}: it {problem}"))?;
             Ok(Snapshot { folder: cache.snapshot(&commit), commit, remarks: Vec::new() })
         };
-        Ok(tokio::task::spawn_blocking(look).await?)
+        Ok(ringtune_shared::tasks::spawn_blocking(look).await?)
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) async fn keep(
             Err(error) => Err(wrong(error.to_string()).into()),
         }
     };
-    tokio::task::spawn_blocking(write).await??;
+    ringtune_shared::tasks::spawn_blocking(write).await??;
     uploads.push(path).await;
     Ok(())
 }
@@ -53,7 +53,7 @@ pub(super) async fn read_back(
 ) -> Result<RgbImage, Error> {
     let bytes = client.download(hash, MOST_PICTURE_BYTES).await?;
     let decode = move || image::load_from_memory_with_format(&bytes, image::ImageFormat::Png);
-    let picture = tokio::task::spawn_blocking(decode).await?;
+    let picture = ringtune_shared::tasks::spawn_blocking(decode).await?;
     let path = PathBuf::from(name);
     let wrong = |error: image::ImageError| PictureError { path, problem: error.to_string() };
     Ok(picture.map_err(wrong)?.into_rgb8())

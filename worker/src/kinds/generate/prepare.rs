@@ -44,7 +44,7 @@ pub(super) async fn prepare(rank: &Rank, spec: &GenerateSpec) -> Result<Prepared
     // 3. Words and sizes.
     let (options, tokenizer, info) = (options(spec), loaded.tokenizer.clone(), loaded.info.clone());
     let resolve = move || Drawing::new(options, &tokenizer, info, &files);
-    let drawing = tokio::task::spawn_blocking(resolve).await?.map_err(refused)?;
+    let drawing = ringtune_shared::tasks::spawn_blocking(resolve).await?.map_err(refused)?;
     let (rows, columns) = (spec.prompts.len(), spec.count as usize);
     if spec.sheet && !sheet::fits(rows, columns, drawing.size()) {
         let problem = "so many pictures of this size make too large a sheet";
@@ -78,7 +78,7 @@ async fn fetch_all(rank: &Rank, spec: &GenerateSpec) -> Result<Vec<EmbeddingFile
     };
     let files = fetching.await;
     let (cache, needed) = (rank.context.cache.clone(), uploaded(spec));
-    tokio::task::spawn_blocking(move || cache.trim(&needed)).await?;
+    ringtune_shared::tasks::spawn_blocking(move || cache.trim(&needed)).await?;
     files
 }
 
@@ -95,7 +95,7 @@ async fn fetch(embedding: &str, context: &Context) -> Result<EmbeddingFile, Erro
         Ok(EmbeddingPlace::File(name)) => {
             let (access, given) = (context.access.clone(), name.clone());
             let place = move || access.place(PathUse::Embedding, FIELD, &given);
-            Ok(EmbeddingFile { place: tokio::task::spawn_blocking(place).await??, name })
+            Ok(EmbeddingFile { place: ringtune_shared::tasks::spawn_blocking(place).await??, name })
         }
         Ok(EmbeddingPlace::Uploaded { hash, name }) => {
             one_file(hash, LARGEST_FILE, &context.artifacts, &context.cache).await?;

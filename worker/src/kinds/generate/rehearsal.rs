@@ -97,7 +97,8 @@ async fn time(drawing: &Arc<Drawing>, batch: Batch, engine: &EngineHandle) -> Re
     let mut taken = [0.0; TIMED_STEPS.len()];
     for (taken, steps) in taken.iter_mut().zip(TIMED_STEPS) {
         let drawing = Arc::clone(drawing);
-        let request = tokio::task::spawn_blocking(move || drawing.request_of(batch, steps)).await?;
+        let request =
+            ringtune_shared::tasks::spawn_blocking(move || drawing.request_of(batch, steps)).await?;
         let began = Instant::now();
         engine.generate(request).await.map_err(Error::of_engine)?;
         *taken = began.elapsed().as_secs_f64();

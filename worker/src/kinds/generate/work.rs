@@ -189,7 +189,7 @@ impl Drawer<'_> {
         let Self { rank, spec, prepared } = self;
         // Drawing normal numbers is computing: off the runtime's threads.
         let drawing = Arc::clone(&prepared.drawing);
-        let request = tokio::task::spawn_blocking(move || drawing.request(batch)).await?;
+        let request = ringtune_shared::tasks::spawn_blocking(move || drawing.request(batch)).await?;
         let pictures = rank.context.engine.generate(request).await.map_err(Error::of_engine)?;
         for (number, picture) in (batch.first..).zip(pictures) {
             let text = prepared.drawing.infotext(Some((batch.prompt, number)), &prepared.model);
@@ -202,7 +202,7 @@ impl Drawer<'_> {
 
     async fn keep_job_file(&self, uploads: &mut UploadQueue) -> Result<(), Error> {
         let (folder, spec): (_, JobSpec) = (self.rank.folder.clone(), self.rank.assignment.spec.clone());
-        tokio::task::spawn_blocking(move || write_job_file(&folder, &spec)).await??;
+        ringtune_shared::tasks::spawn_blocking(move || write_job_file(&folder, &spec)).await??;
         uploads.push(self.rank.folder.join(JOB_FILE)).await;
         Ok(())
     }
@@ -229,7 +229,8 @@ impl Drawer<'_> {
         }
         let drawing = Arc::clone(&prepared.drawing);
         let sheet =
-            tokio::task::spawn_blocking(move || sheet::compose(&drawing.sheet_rows(pictures))).await?;
+            ringtune_shared::tasks::spawn_blocking(move || sheet::compose(&drawing.sheet_rows(pictures)))
+                .await?;
         let text = prepared.drawing.infotext(None, &prepared.model);
         keep(rank, SHEET.to_owned(), sheet, text, uploads).await
     }

@@ -42,7 +42,8 @@ pub(super) async fn fetch(spec: &JobSpec, context: &Context) -> Result<Vec<Optio
         }
         let refused = |problem: String| Refusal { field: wanted.field.clone(), problem };
         let bytes = embedding_bytes(wanted.place, &wanted.field, context).await?;
-        let read = tokio::task::spawn_blocking(move || LearnedEmbedding::from_bytes(&bytes)).await?;
+        let read =
+            ringtune_shared::tasks::spawn_blocking(move || LearnedEmbedding::from_bytes(&bytes)).await?;
         let learned = read.map_err(|error| refused(error.to_string()))?;
         wanted.check(&learned).map_err(refused)?;
         all.push(Some(Initializer { field: wanted.field, learned }));

@@ -103,7 +103,8 @@ pub(super) async fn prepare(rank: &Rank, job: &TextualInversionSpec) -> Result<P
     let (owned, info, words_folder) = (job.clone(), model.clone(), loaded.tokenizer.clone());
     let captions = pictures.iter().map(captions).collect();
     let (words, previews) =
-        tokio::task::spawn_blocking(move || words::read(&owned, &info, &words_folder, captions)).await??;
+        ringtune_shared::tasks::spawn_blocking(move || words::read(&owned, &info, &words_folder, captions))
+            .await??;
     let mut rows = Vec::new();
     for (word, embedding) in words.iter().zip(starts) {
         rows.extend(embedding.unwrap_or_default());
@@ -160,7 +161,7 @@ async fn known_posteriors(
     let shelf = Shelf::new(cache.clone(), folder.join("latents"), context.latent_memory_bytes);
     let (assignment, model, models) = (assignment.clone(), loaded.info.clone(), loaded.local.folder.clone());
     let framing = framing(train);
-    let looking_up = tokio::task::spawn_blocking(move || {
+    let looking_up = ringtune_shared::tasks::spawn_blocking(move || {
         let vae = fingerprints.of_vae(&models, &assignment.spec.common.model.variant)?;
         let common = Common { vae, model, framing };
         look_up(files, &common, &assignment, &cache, shelf)
@@ -240,7 +241,7 @@ async fn fetch(rank: &Rank, job: &TextualInversionSpec) -> Result<Fetched, Error
     let fetched = fetching.await;
     // Not before all are there: no source is to push out another's.
     let cache = context.cache.clone();
-    tokio::task::spawn_blocking(move || cache.trim(&needed)).await?;
+    ringtune_shared::tasks::spawn_blocking(move || cache.trim(&needed)).await?;
     fetched
 }
 

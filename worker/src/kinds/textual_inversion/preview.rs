@@ -127,7 +127,7 @@ impl PreviewPlan {
     /// Drawing normal numbers is computing: off the runtime's threads.
     async fn noised(&self, number: u32, rows: &[f32]) -> Result<ImageRequest, Error> {
         let (plan, rows) = (self.clone(), rows.to_vec());
-        Ok(tokio::task::spawn_blocking(move || plan.request(number, &rows)).await?)
+        Ok(ringtune_shared::tasks::spawn_blocking(move || plan.request(number, &rows)).await?)
     }
 
     /// Everybody's picture of this round, in rank order; on other ranks than 0 the pictures are dropped on the way.

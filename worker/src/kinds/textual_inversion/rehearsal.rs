@@ -119,7 +119,7 @@ pub async fn rehearse(options: RehearsalOptions, context: &Context) -> Result<Re
     }
     samples.truncate(PROMPTS_SHOWN);
     let (owned, folder, length) = (job.clone(), prepared.tokenizer.clone(), model.max_text_length);
-    let (words, prompts) = tokio::task::spawn_blocking(move || {
+    let (words, prompts) = ringtune_shared::tasks::spawn_blocking(move || {
         let tokenizer = ClipTokenizer::open(&folder, length)?;
         let words = words(&owned, &tokenizer)?;
         let prompts = samples.iter().map(|ids| tokenizer.text_of(ids, |id| name_of(id, &words))).collect();

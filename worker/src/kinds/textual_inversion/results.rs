@@ -136,6 +136,6 @@ impl Results {
             learned.iter_mut().for_each(|one| one.validation_loss = judged.validation_loss);
             write(&file, &learned, &facts)
         };
-        Ok(tokio::task::spawn_blocking(write).await??)
+        Ok(ringtune_shared::tasks::spawn_blocking(write).await??)
     }
 }

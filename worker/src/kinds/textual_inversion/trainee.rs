@@ -125,7 +125,7 @@ impl Inverter {
         let build = move || {
             builder.lock().unwrap_or_else(PoisonError::into_inner).build_held_out(count, microbatch, rows)
         };
-        Ok(tokio::task::spawn_blocking(build).await??)
+        Ok(ringtune_shared::tasks::spawn_blocking(build).await??)
     }
 
     /// One that takes far longer than the others will never come.
@@ -155,7 +155,7 @@ impl Inverter {
             builder.expect(next_step, next);
             built
         };
-        Ok(tokio::task::spawn_blocking(build).await??)
+        Ok(ringtune_shared::tasks::spawn_blocking(build).await??)
     }
 
     async fn trace_microbatch(
@@ -169,7 +169,7 @@ impl Inverter {
         let (loss, grad) = (gradient.loss, gradient.grad.clone());
         let write =
             move || trace.write_microbatch(step, microbatch, &inputs, TracedResult { loss, gradient: &grad });
-        Ok(tokio::task::spawn_blocking(write).await??)
+        Ok(ringtune_shared::tasks::spawn_blocking(write).await??)
     }
 
     async fn trace_step(
@@ -185,7 +185,7 @@ impl Inverter {
             let traced = TracedStep { embeds_before: &before, embeds_after: &after, gradient: &gradient, lr };
             trace.write_step(step, traced)
         };
-        Ok(tokio::task::spawn_blocking(write).await??)
+        Ok(ringtune_shared::tasks::spawn_blocking(write).await??)
     }
 
     fn measure(&self, step: &StepSummary) {
@@ -217,7 +217,8 @@ impl Trainee for Inverter {
         let images = self.posteriors.complete(ring, &rank.context, &rank.journal).await?;
         if self.builder.is_none() {
             let inputs = self.inputs.clone();
-            let builder = tokio::task::spawn_blocking(move || inputs.into_builder(images)).await??;
+            let builder =
+                ringtune_shared::tasks::spawn_blocking(move || inputs.into_builder(images)).await??;
             self.builder = Some(Arc::new(Mutex::new(builder)));
         }
         Ok(())
@@ -255,7 +256,7 @@ impl Trainee for Inverter {
             let outcome = state.apply(step, &reduced, learning_rate)?;
             Ok::<_, Error>((reduced, state, outcome))
         };
-        let (reduced, state, outcome) = tokio::task::spawn_blocking(update).await??;
+        let (reduced, state, outcome) = ringtune_shared::tasks::spawn_blocking(update).await??;
         self.before = Some(std::mem::replace(&mut self.state, state));
         if ring.rank() == 0 {
             self.trace_step(step, before, &reduced, learning_rate).await?;
@@ -401,5 +402,5 @@ async fn create_trace(rank: &Rank, folder: &str, vectors: usize) -> Result<Optio
         let place = access.place(PathUse::Trace, TRACE_DIR, &given)?;
         Ok::<_, Error>(TraceFolder::create(&place, vectors)?)
     };
-    Ok(Some(tokio::task::spawn_blocking(create).await??))
+    Ok(Some(ringtune_shared::tasks::spawn_blocking(create).await??))
 }

@@ -48,7 +48,7 @@ fn serve_at(rings: &Rings, listener: TcpListener, rates: CallRates) {
         .layer(GuardCalls { metrics: rings.metrics(), rates })
         .add_service(RingServer::service(rings.clone()))
         .serve_with_incoming(incoming);
-    tokio::spawn(server);
+    ringtune_shared::tasks::spawn(server);
 }
 
 /// Of workers that nobody asks who they are.

@@ -79,7 +79,7 @@ async fn a_stream_that_comes_before_the_seat_is_taken_waits_for_it() {
     for epoch in [1, 2] {
         let view = view_of(job, epoch, &workers);
         let early = workers[0].0.take_seat(&view, 0, 2, RING_PROTOCOLS.max).unwrap();
-        let early = tokio::spawn(early.connect());
+        let early = ringtune_shared::tasks::spawn(early.connect());
         until(|| workers[1].0.waiting() == 1).await;
         let late = workers[1].0.take_seat(&view, 1, 2, RING_PROTOCOLS.max).unwrap();
         let mut rings = vec![late.connect().await.unwrap()];
@@ -96,7 +96,8 @@ async fn an_address_where_nobody_listens_yet_is_dialled_again() {
     let address = reserved.local_addr().unwrap();
     drop(reserved);
     let view = view(JobId::new(), Epoch::FIRST, [one.1, address]);
-    let early = tokio::spawn(one.0.take_seat(&view, 0, 2, RING_PROTOCOLS.max).unwrap().connect());
+    let early =
+        ringtune_shared::tasks::spawn(one.0.take_seat(&view, 0, 2, RING_PROTOCOLS.max).unwrap().connect());
     // It may well have tried once or twice by now; it succeeds in any case.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let two = Rings::new(quick(Duration::from_secs(2)), Arc::new(Metrics::new().unwrap()));
@@ -140,7 +141,7 @@ async fn a_rank_that_still_connects_gives_way_to_a_newer_epoch() {
     let workers = workers(2).await;
     let job = JobId::new();
     let seat = workers[0].0.take_seat(&view_of(job, 1, &workers), 0, 2, RING_PROTOCOLS.max).unwrap();
-    let connecting = tokio::spawn(seat.connect());
+    let connecting = ringtune_shared::tasks::spawn(seat.connect());
     until(|| workers[1].0.waiting() == 1).await;
     let newer = view_of(job, 2, &workers);
     let mut rings = connected(&newer, &workers, RING_PROTOCOLS.max).await;

@@ -152,7 +152,7 @@ async fn one_worker_alone_does_not_take_all_room_to_wait_in() {
     assert_eq!(two.rings.waiting(), 8);
     let view = view_of(JobId::new(), &[&one, &two]);
     let first = one.rings.take_seat(&view, 0, 2, RING_PROTOCOLS.max).unwrap();
-    let early = tokio::spawn(first.connect());
+    let early = ringtune_shared::tasks::spawn(first.connect());
     while two.rings.waiting() < 9 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -137,7 +137,7 @@ impl RingService for Liar {
     ) -> Result<Response<Self::FetchStateStream>, Status> {
         let (parts, taken) = tokio::sync::mpsc::channel(1);
         let told = self.0.clone();
-        tokio::spawn(async move {
+        ringtune_shared::tasks::spawn(async move {
             for part in told {
                 if parts.send(part).await.is_err() {
                     break;
@@ -278,7 +278,7 @@ async fn from_liar(pair: &Pair, parts: Vec<Result<FetchStateResponse, Status>>) 
     let server = Server::builder()
         .add_service(RingServiceServer::new(Liar(parts)))
         .serve_with_incoming(TcpIncoming::from(listener));
-    let serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(server));
+    let serving = tokio_util::task::AbortOnDropHandle::new(ringtune_shared::tasks::spawn(server));
     let fetched = pair.fetch_at(&address, STEP).await;
     drop(serving);
     fetched

@@ -1,9 +1,17 @@
 //! Logs: to stderr, for people on a terminal, as JSON otherwise.
 
+mod lines;
+#[cfg(test)]
+mod tests;
+
 use std::io::IsTerminal as _;
 
+use lines::Lines;
+
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::{EnvFilter, reload::Error as ReloadError, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    EnvFilter, fmt::format::JsonFields, reload::Error as ReloadError, util::SubscriberInitExt as _,
+};
 
 /// `[log]` of both daemons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,6 +86,9 @@ impl LoggingError {
 
 /// The target of lines that are written whatever `log.filter` says: who changed something, and who was not let.
 pub const AUDIT: &str = "audit";
+/// The target of spans that say what all lines within them are about, such as a rank of a job: a line that is written has
+/// their fields whatever `log.filter` says of the code that opened them. They are spans of the level ERROR.
+pub const ABOUT: &str = "about";
 /// h2 warns of what others do wrong, with a line for each frame: whoever reaches a port could fill the disk. What comes
 /// later in a filter counts, so that somebody who looks for such a fault can have the lines.
 const QUIET: &str = "h2=error";
@@ -88,7 +99,9 @@ fn filter(given: &str) -> Result<EnvFilter, LoggingError> {
     // By itself first: its complaint is not to be about our word. An empty one is allowed, and has none.
     EnvFilter::try_new(given).map_err(wrong)?;
     let audit = format!("{AUDIT}=info").parse().map_err(wrong)?;
-    Ok(EnvFilter::try_new(format!("{QUIET},{given}")).map_err(wrong)?.add_directive(audit))
+    let about = format!("{ABOUT}=error").parse().map_err(wrong)?;
+    let all = EnvFilter::try_new(format!("{QUIET},{given}")).map_err(wrong)?;
+    Ok(all.add_directive(audit).add_directive(about))
 }
 
 /// Whether a filter can be used.
@@ -126,67 +139,18 @@ pub fn start(settings: &LogSettings) -> Result<Logs, LoggingError> {
         LogFormat::Human => true,
         LogFormat::Json => false,
     };
+    // Colours only where they mean something, and never against NO_COLOR.
+    let colours = human && terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     // A line that cannot be written (a full disk) is lost: a complaint about it would go the same way, and panic.
-    let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).log_internal_errors(false);
-    if human {
-        // Colours only where they mean something, and never against NO_COLOR.
-        let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let lines = lines.with_ansi(colours).with_env_filter(filter).with_filter_reloading();
-        let handle = lines.reload_handle();
-        lines.finish().try_init().map_err(|_| LoggingError::Twice)?;
-        Ok(Logs { replace: Box::new(move |filter| handle.reload(filter)) })
-    } else {
-        let lines = lines.json().flatten_event(true).with_env_filter(filter).with_filter_reloading();
-        let handle = lines.reload_handle();
-        lines.finish().try_init().map_err(|_| LoggingError::Twice)?;
-        Ok(Logs { replace: Box::new(move |filter| handle.reload(filter)) })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tracing::Level;
-    use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
-
-    use super::*;
-
-    /// Which of two lines are written.
-    fn written(given: &str) -> (bool, bool) {
-        let subscriber = tracing_subscriber::registry().with(
-            tracing_subscriber::fmt::layer().with_writer(std::io::sink).with_filter(filter(given).unwrap()),
-        );
-        tracing::subscriber::with_default(subscriber, || {
-            (tracing::enabled!(target: "audit", Level::INFO), tracing::enabled!(target: "other", Level::INFO))
-        })
-    }
-
-    #[test]
-    fn the_audit_log_is_written_whatever_the_filter_says() {
-        assert_eq!(written("info"), (true, true));
-        for quiet in ["off", "error", "other=warn", "audit=off"] {
-            assert_eq!(written(quiet), (true, false), "{quiet}");
-        }
-        assert!(matches!(filter("a=b=c"), Err(LoggingError::Filter { .. })));
-    }
-
-    #[test]
-    fn a_stranger_cannot_fill_the_log_by_breaking_the_rules_of_http2() {
-        let shown = |given: &str| {
-            tracing::subscriber::with_default(
-                tracing_subscriber::registry().with(filter(given).unwrap()),
-                || {
-                    let h2 = tracing::enabled!(target: "h2::proto::ping_pong", Level::WARN);
-                    let own = tracing::enabled!(target: "ringtune_coordinator::grpc", Level::INFO);
-                    [h2, own]
-                },
-            )
-        };
-        assert_eq!(shown("info"), [false, true]);
-        assert_eq!(shown("debug,hyper=info"), [false, true]);
-        // Who asks for it has it.
-        assert_eq!(shown("info,h2=warn"), [true, true]);
-        assert_eq!(shown(""), [false, false]);
-        let refused = filter("info,=,").unwrap_err().to_string();
-        assert!(refused.contains("\"info,=,\"") && !refused.contains("h2"), "{refused}");
-    }
+    let lines = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .log_internal_errors(false)
+        .fmt_fields(JsonFields::new())
+        .event_format(if human { Lines::Human } else { Lines::Json })
+        .with_env_filter(filter)
+        .with_filter_reloading();
+    let handle = lines.reload_handle();
+    lines.finish().try_init().map_err(|_| LoggingError::Twice)?;
+    Ok(Logs { replace: Box::new(move |filter| handle.reload(filter)) })
 }

@@ -1,5 +1,8 @@
 //! Takes secrets out of texts that others are to read. It rather takes too much than too little.
 
+#[cfg(test)]
+mod tests;
+
 /// What stands where a secret was.
 pub const REMOVED: &str = "[removed]";
 
@@ -24,7 +27,7 @@ const BEGINNINGS: [(&str, usize, bool); 15] = [
 ];
 
 /// Names whose values are secrets, by how they end, in small letters and without what joins words.
-const SECRET_ENDS: [&str; 18] = [
+const SECRET_ENDS: [&str; 17] = [
     "password",
     "passwd",
     "passphrase",
@@ -42,14 +45,12 @@ const SECRET_ENDS: [&str; 18] = [
     "credential",
     "amzsignature",
     "token",
-    "sastoken",
 ];
 
 /// Names that end like those, and are of models and pages.
-const PLAIN: [&str; 10] = [
+const PLAIN: [&str; 9] = [
     "placeholdertoken",
     "initializertoken",
-    "vectorspertoken",
     "pagetoken",
     "padtoken",
     "bostoken",
@@ -103,11 +104,10 @@ fn run(text: &str, is_one: impl Fn(char) -> bool) -> usize {
 
 fn beginnings(text: &str) -> String {
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
-    let mut before: Option<char> = None;
     while let Some(letter) = rest.chars().next() {
-        let is_start = !before.is_some_and(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+        let is_start = begins_word(text.get(..text.len() - rest.len()).unwrap_or_default());
         let found = BEGINNINGS.iter().find_map(|(beginning, least, anywhere)| {
-            let after = rest.strip_prefix(beginning).filter(|_| is_start || *anywhere)?;
+            let after = rest.strip_prefix(beginning).filter(|_| *anywhere || is_start)?;
             let length = run(after, is_token_letter);
             (length >= *least).then_some(beginning.len() + length)
         });
@@ -116,21 +116,36 @@ fn beginnings(text: &str) -> String {
             None => (rest.get(..letter.len_utf8()).unwrap_or_default(), letter.len_utf8()),
         };
         out.push_str(kept);
-        before = Some(letter);
         rest = rest.get(length..).unwrap_or_default();
     }
     out
 }
 
-/// `scheme://user:password@host`.
+/// Whether a word begins behind this, which may end with a letter that stands for another one: `\n`, `\u0026`, `%20`.
+fn begins_word(before: &str) -> bool {
+    let is_joined = |letter: &u8| letter.is_ascii_alphanumeric() || *letter == b'_';
+    match before.as_bytes() {
+        [.., b'\\', letter] => b"nrtbf0".contains(letter) || !is_joined(letter),
+        [.., b'%', high, low] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => true,
+        [.., b'\\', b'u', _, _, _, _] => true,
+        bytes => !bytes.last().is_some_and(is_joined),
+    }
+}
+
+/// `scheme://user:password@host`. What is behind a colon there and is no port is a password, also where it has letters that
+/// it may not have, such as a slash.
 fn user_infos(text: &str) -> String {
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
     while let Some((before, after)) = rest.split_once("://") {
         out.push_str(before);
         out.push_str("://");
-        let end = run(after, |letter| !letter.is_whitespace() && !"/?#\"'<>`\\".contains(letter));
-        let authority = after.get(..end).unwrap_or_default();
-        rest = match authority.rfind('@') {
+        let end = run(after, |letter| !letter.is_whitespace() && !"\"<>`\\".contains(letter));
+        let word = after.get(..end).unwrap_or_default();
+        let authority = word.get(..run(word, |letter| !"/?#".contains(letter))).unwrap_or_default();
+        let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let has_password =
+            authority.split_once(':').is_some_and(|(host, port)| !host.starts_with('[') && !is_port(port));
+        rest = match if has_password { word.rfind('@') } else { authority.rfind('@') } {
             Some(at) => {
                 out.push_str(REMOVED);
                 after.get(at..).unwrap_or_default()
@@ -178,6 +193,9 @@ fn named_values(text: &str) -> String {
             continue;
         };
         out.push_str(name);
+        // The first letter may stand for the end of a line.
+        let is_escaped = text.get(..text.len() - rest.len()).is_some_and(|before| before.ends_with('\\'));
+        let name = name.get(usize::from(is_escaped)..).unwrap_or_default();
         rest = rest.get(name_length..).unwrap_or_default();
         if let Some((joint, value)) = secret_value(name, rest) {
             out.push_str(rest.get(..joint).unwrap_or_default());
@@ -215,10 +233,16 @@ fn secret_value(name: &str, after: &str) -> Option<(usize, usize)> {
     let value = after.get(at..)?;
     let is_header = ["authorization", "cookie"].iter().any(|end| name.to_ascii_lowercase().ends_with(end));
     let (joint, length) = value_of(value, is_header);
+    let found = value.get(joint..joint + length).filter(|found| !found.is_empty())?;
     // A bare value ends before a bracket, and so does what stands for one.
-    let is_gone = REMOVED.trim_end_matches(']');
-    (length > 0 && value.get(joint..joint + length)?.trim_end_matches(']') != is_gone)
-        .then_some((at + joint, length))
+    let is_gone = found.trim_end_matches(']') == REMOVED.trim_end_matches(']');
+    // What follows is the name of another one, which has a value of its own.
+    let behind = value.get(joint + length..)?.trim_start_matches(['\\', '"', '\'', '`', ' ', '\t']);
+    let is_name = match found.trim_end_matches('\\').strip_suffix([':', '=']) {
+        Some(name) => is_secret(name),
+        None => is_secret(found) && behind.starts_with([':', '=']),
+    };
+    (!is_gone && !is_name).then_some((at + joint, length))
 }
 
 /// Where a value begins behind its quotes, and how long it is.
@@ -231,7 +255,10 @@ fn value_of(text: &str, is_header: bool) -> (usize, usize) {
             true => "\r\n\"".contains(letter),
             false => letter.is_whitespace() || ",;&\"'}])>".contains(letter),
         };
-        return (0, run(text, |letter| !ends(letter)));
+        let length = run(text, |letter| !ends(letter));
+        // The end of a line within a text of JSON.
+        let escape = ["\\n", "\\r"].iter().filter_map(|escape| text.find(escape)).min();
+        return (0, escape.map_or(length, |escape| escape.min(length)));
     };
     let triple: String = std::iter::repeat_n(quote, 3).collect();
     let inside = text.get(escaped..).unwrap_or_default();
@@ -249,95 +276,8 @@ fn value_of(text: &str, is_header: bool) -> (usize, usize) {
         skip = letter == '\\' && escaped == 0;
         letter == quote || letter == '\n'
     });
-    (begin, end.unwrap_or(body.len()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const JOIN: &str = "rtj1.AbC-_0123456789";
-    const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMIIEsecretsecret+/=\nAAAA\n-----END PRIVATE KEY-----";
-
-    /// Each kind of secret, with what of it must not be left.
-    fn planted() -> Vec<(String, &'static str)> {
-        vec![
-            (JOIN.to_owned(), "AbC-_0123456789"),
-            ("rta1.zzzzYYYY".to_owned(), "zzzzYYYY"),
-            (KEY.to_owned(), "MIIEsecretsecret"),
-            (KEY.replace('\n', "\\n"), "MIIEsecretsecret"),
-            (KEY.replace("PRIVATE", "EC PRIVATE"), "MIIEsecretsecret"),
-            ("-----BEGIN PRIVATE KEY-----\nMIIEsecretsecret".to_owned(), "MIIEsecretsecret"),
-            ("https://ada:lovelace@host/x".to_owned(), "lovelace"),
-            ("https://lovelace@host".to_owned(), "lovelace"),
-            ("Authorization: Bearer abcdefgh12345".to_owned(), "abcdefgh12345"),
-            ("authorization: Digest username=x, response=lovelace".to_owned(), "lovelace"),
-            ("'Basic bG92ZWxhY2U6eA=='".to_owned(), "bG92ZWxhY2U6"),
-            ("Cookie: session=lovelace; other=lovelace2".to_owned(), "lovelace"),
-            ("AKIAIOSFODNN7EXAMPLE".to_owned(), "IOSFODNN7"),
-            ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG".to_owned(), "wJalrXUtnFEMI"),
-            ("hf_abcdefghijklmnopqrstuvwxyz".to_owned(), "abcdefghijklmnop"),
-            ("HF_TOKEN=lovelace".to_owned(), "lovelace"),
-            ("password = \"love\\\"lace\"".to_owned(), "lace"),
-            ("password = '''\nlovelace\n'''".to_owned(), "lovelace"),
-            ("{\"api_key\": \"lovelace\"}".to_owned(), "lovelace"),
-            ("\"{\\\"apiKey\\\":\\\"lovelace\\\"}\"".to_owned(), "lovelace"),
-            ("tool --password lovelace -v".to_owned(), "lovelace"),
-            ("GET /x?X-Amz-Signature=lovelace&y=1".to_owned(), "lovelace"),
-            ("GET /x?sv=1&sig=lovelace&y=1".to_owned(), "lovelace"),
-        ]
-    }
-
-    #[test]
-    fn no_kind_of_secret_is_left_wherever_it_stands() {
-        for (secret, hidden) in planted() {
-            for around in
-                ["{}", "log line: {}", "a={}, b=1", "\"{}\"", "[\"{}\"]\n", "ä{}ä", "(see {})", "%20{}"]
-            {
-                let anywhere = secret.starts_with("rt") || secret.contains("://") || secret.contains("-----");
-                if !anywhere && ["ä{}ä", "%20{}"].contains(&around) {
-                    continue;
-                }
-                let text = around.replace("{}", &secret);
-                let clean = scrub(&text);
-                assert!(!clean.contains(hidden), "{text:?} became {clean:?}");
-                assert!(clean.contains(REMOVED), "{text:?} became {clean:?}");
-                assert_eq!(scrub(&clean), clean, "twice is as once");
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_around_a_secret_stays() {
-        for (text, clean) in [
-            (format!("a {JOIN} b"), "a [removed] b"),
-            (format!("a\n{KEY}\nb"), "a\n[removed]\nb"),
-            ("at https://ada:x@host:1/p?q".to_owned(), "at https://[removed]@host:1/p?q"),
-            ("HF_TOKEN=abc next".to_owned(), "HF_TOKEN=[removed] next"),
-            ("{\"password\":\"x\",\"b\":2}".to_owned(), "{\"password\":\"[removed]\",\"b\":2}"),
-            ("X-Amz-Signature=abc&y=1".to_owned(), "X-Amz-Signature=[removed]&y=1"),
-        ] {
-            assert_eq!(scrub(&text), clean);
-        }
-    }
-
-    #[test]
-    fn what_is_no_secret_is_left_alone() {
-        for text in [
-            "placeholder_token = \"<dicoo>\"",
-            "\"initializer_token\": \"toy\", \"vectors_per_token\": 4",
-            "next_page_token: abc",
-            "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
-            "http://127.0.0.1:7070/path@2 and s3://bucket/key",
-            "key = \"/etc/ringtune/key.pem\"",
-            "join_token_file = \"/etc/ringtune/token\"",
-            "a basic test of the bearer of news",
-            "prompt: a photo of a cat's toy, 50 % off — \"naïve\"",
-            "ghp_ hf_x AKIA sk- task-force eyJust",
-            "the token was used up",
-            "",
-        ] {
-            assert_eq!(scrub(text), text);
-        }
-    }
+    let inside = body.get(..end.unwrap_or(body.len())).unwrap_or_default();
+    // What escapes the closing quotes is none of the value.
+    let behind = inside.bytes().rev().take_while(|byte| *byte == b'\\').count().min(escaped);
+    (begin, inside.len() - behind)
 }

@@ -1,0 +1,26 @@
+//! Tasks and threads whose log lines are about what those are about who starts them
+//! ([`ABOUT`](crate::daemon::logging::ABOUT)).
+
+use std::future::Future;
+
+use tokio::task::JoinHandle;
+use tracing::{Instrument as _, Span};
+
+/// As [`tokio::spawn`].
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    tokio::spawn(future.in_current_span())
+}
+
+/// As [`tokio::task::spawn_blocking`].
+pub fn spawn_blocking<T, W>(work: W) -> JoinHandle<T>
+where
+    T: Send + 'static,
+    W: FnOnce() -> T + Send + 'static,
+{
+    let span = Span::current();
+    tokio::task::spawn_blocking(move || span.in_scope(work))
+}
