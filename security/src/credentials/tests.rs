@@ -74,9 +74,9 @@ fn a_certificate_is_for_its_names_alone() {
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let names = ["ringtune.example", "*.dicoo.example", "10.0.0.7"].map(str::to_owned);
     let made = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
-    let roots = testing::authority().roots().clone();
-    let made =
-        Credentials::new(PrivateKey::from_pem(&key.serialize_pem()).unwrap(), &made.pem(), roots).unwrap();
+    let trusted = testing::authority().roots().clone();
+    let key = PrivateKey::from_pem(&crate::roots::block("PRIVATE KEY", &key.serialize_der())).unwrap();
+    let made = Credentials::new(key, &roots::pem_of(&[made.der().clone()]), trusted).unwrap();
     for own in ["ringtune.example", "a.dicoo.example", "10.0.0.7"] {
         assert!(made.is_for(own), "{own}");
     }
