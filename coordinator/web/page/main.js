@@ -110,8 +110,9 @@ async function enter() {
   try {
     who = await session();
   } catch (error) {
-    showLost(true, error);
-    if (error.code === "unauthenticated") showRefused(error);
+    const refused = error.code === "unauthenticated";
+    showLost(!refused, error);
+    if (refused) showRefused(error);
     setTimeout(enter, Math.max(RETRY, error.wait * 1000));
     return;
   }
@@ -167,7 +168,7 @@ async function checkLogin() {
   } catch (error) {
     // It does not answer, and the stream tries again; or it says why it will not.
     if (error.code === "unauthenticated") await enter();
-    else if (isRefusal(error)) showLost(true, error);
+    else if (error.code === "resource_exhausted") showLost(true, error);
   }
 }
 
@@ -208,11 +209,6 @@ function showCluster(cluster) {
   view?.cluster?.();
 }
 
-// What whoever looks is refused by who they are, or for a while: not that nobody answers.
-function isRefusal(error) {
-  return error?.code === "resource_exhausted" || error?.code === "unauthenticated";
-}
-
 // Only a certificate is refused like this, one that was revoked, say: there is nothing to log in with while the browser shows it.
 function showRefused(error) {
   if (app.session === null && view !== null) return;
@@ -223,13 +219,14 @@ function showRefused(error) {
   app.samples.clear();
   for (const id of ["views", "cluster", "who"]) show(by(id), false);
   const heading = element("h1", { tabindex: "-1" }, "This browser's certificate is refused");
-  const node = element("div", { class: "card notice" }, heading, element("p", {}, error.message),
+  const node = element("div", { class: "card notice" }, heading, element("p", {}, `The coordinator says: ${error.message}.`),
     element("p", {}, "Import another one, or remove it and log in with a token."));
   showView({ node, heading, title: "Refused", update() {}, leave() {} });
 }
 
+// Whoever is refused for a while hears why and for how long, not that nobody answers.
 function showLost(lost, error) {
-  const text = isRefusal(error) ? `Refused for now: ${error.message}` : "Connection lost, trying again …";
+  const text = error?.code === "resource_exhausted" ? `Refused for now: ${error.message}` : "Connection lost, trying again …";
   setText(by("lost"), lost ? text : "");
   show(by("lost"), lost);
 }
