@@ -14,7 +14,6 @@ use ringtune_shared::{
     version::VERSION,
 };
 use ringtune_traces::{About, Exporter};
-use ringtune_web::guard::Names;
 use tokio::{
     net::TcpListener,
     task::{JoinError, JoinHandle},
@@ -194,14 +193,13 @@ impl Daemon {
             shutdown: end.clone(),
         })
         .await?;
-        let names = host_names::names(&settings.authority.names, &[], host.as_deref());
         let http_server = tokio::spawn(http::serve(
             http_listener,
             http::Options {
                 metrics,
                 readiness: readiness.clone(),
                 gate: Arc::new(access),
-                names: Names::new(names),
+                names: network::names(&settings, pki.as_ref()),
                 web: ringtune_web::Options {
                     calls: services.calls(),
                     secured: pki.is_some(),

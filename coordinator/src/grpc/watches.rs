@@ -77,6 +77,9 @@ impl Source for WatchMany {
                 Some(ManyNews::Event(event)) => {
                     outbound::event(Arc::unwrap_or_clone(event)).map(Response::Event)
                 }
+                Some(ManyNews::Deleted(id)) => {
+                    Some(Response::Deleted(v1::DeletedJob { job_id: id.to_string() }))
+                }
             };
             if response.is_some() {
                 return Ok(Some(v1::WatchJobsResponse { response }));

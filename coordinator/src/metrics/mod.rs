@@ -140,7 +140,10 @@ impl Metrics {
                 &QUEUE_BUCKETS,
             )?,
             sessions: make.gauge("ringtune_sessions", "Sessions of workers that are open")?,
-            watches: make.gauge("ringtune_watches", "Streams of news of jobs that are open")?,
+            watches: make.gauge(
+                "ringtune_watches",
+                "Streams of news of jobs that are open; a page that somebody looks at has one, and one more for the job that it shows",
+            )?,
             steps: make.counter("ringtune_steps_total", "Optimizer steps reported by rank 0")?,
             uploaded_bytes: make.counter("ringtune_uploaded_bytes_total", "Bytes of uploads received")?,
             unknown: make.counters(

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use ringtune_security::CredentialPaths;
 use ringtune_shared::daemon::settings::Protection;
+use ringtune_web::guard::Names;
 use tracing::{info, warn};
 
 use self::authority::{OwnAuthority, Pki, PkiError};
@@ -56,4 +57,15 @@ pub async fn open(
     };
     info!(cluster = %pki.cluster(), own_authority = pki.issues(), "the ports speak TLS");
     Ok(Some(pki))
+}
+
+/// By which names browsers reach this host: as for its own certificate, and those for which the certificate is that it shows. One
+/// that comes from elsewhere has names that no setting has, and may be replaced.
+pub(crate) fn names(settings: &Settings, pki: Option<&Pki>) -> Names {
+    let host = host_names::of_this_host();
+    let names = Names::new(host_names::names(&settings.authority.names, &[], host.as_deref()));
+    match pki.map(|pki| pki.trust().clone()) {
+        Some(trust) => names.and(move |name| trust.credentials().is_some_and(|own| own.is_for(name))),
+        None => names,
+    }
 }

@@ -166,13 +166,13 @@ impl Handle {
     pub async fn delete_job(&self, id: JobId) -> Result<Vec<ContentHash>, Error> {
         // What ended never changes: nobody need be asked whether it still has.
         let job = self.job(id).await?;
-        let state = job.state;
+        let (state, owner) = (job.state, job.queue.owner.clone());
         if !state.is_terminal() {
             return Err(Error::NotEnded { job: id, state });
         }
         self.ask(|reply| Command::Forget(Box::new(job), reply)).await?;
         let free = self.store.delete_job(id).await?;
-        self.watchers.forget(id);
+        self.watchers.forget(id, &owner);
         // It counts no more; after the loop's end nobody counts.
         let _ = self.send(Command::Deleted(state)).await;
         self.deleted.notify_one();

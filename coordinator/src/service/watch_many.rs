@@ -11,6 +11,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 
 use super::error::Error;
+use super::watchers::Happened;
 use crate::core::{BEHIND_ANOTHER, Cluster, Job, JobEvent, JobState, Waiting};
 use crate::store::Store;
 
@@ -21,13 +22,15 @@ pub enum ManyNews {
     Job(Arc<Job>),
     /// The next event of a job that was told.
     Event(Arc<JobEvent>),
+    /// A job is there no more.
+    Deleted(JobId),
 }
 
 /// Some jobs, or all.
 pub struct WatchMany {
     store: Arc<dyn Store>,
     cluster: watch::Receiver<Arc<Cluster>>,
-    feed: broadcast::Receiver<Arc<JobEvent>>,
+    feed: broadcast::Receiver<Happened>,
     /// Those that were named and have not ended; none: all are watched.
     open: Option<HashSet<JobId>>,
     /// The newest event that was told of each job.
@@ -45,7 +48,7 @@ impl WatchMany {
     pub(super) async fn open(
         store: Arc<dyn Store>,
         cluster: watch::Receiver<Arc<Cluster>>,
-        feed: broadcast::Receiver<Arc<JobEvent>>,
+        feed: broadcast::Receiver<Happened>,
         named: &[JobId],
         owner: Option<&str>,
     ) -> Result<Self, Error> {
@@ -93,7 +96,12 @@ impl WatchMany {
                 return Ok(None);
             }
             let event = match self.feed.recv().await {
-                Ok(event) => event,
+                Ok(Happened::Event(event)) => event,
+                // Jobs that were named are not watched any more once they have ended.
+                Ok(Happened::Deleted { job, owner }) if self.open.is_none() && self.is_theirs(&owner) => {
+                    return Ok(Some(ManyNews::Deleted(job)));
+                }
+                Ok(Happened::Deleted { .. }) => continue,
                 Err(RecvError::Lagged(missed)) => return Err(Error::TooSlow { missed }),
                 Err(RecvError::Closed) => return Ok(None),
             };
@@ -152,7 +160,12 @@ impl WatchMany {
     }
 
     fn sees(&self, job: &Job) -> bool {
-        self.owner.as_ref().is_none_or(|owner| *owner == job.queue.owner)
+        self.is_theirs(&job.queue.owner)
+    }
+
+    /// Whether jobs of this owner are told.
+    fn is_theirs(&self, owner: &str) -> bool {
+        self.owner.as_ref().is_none_or(|only| *only == owner)
     }
 
     async fn find(&self, id: JobId) -> Result<Option<Arc<Job>>, Error> {

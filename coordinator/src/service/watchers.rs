@@ -53,11 +53,24 @@ impl Topic {
     }
 }
 
+/// What happens to any job.
+#[derive(Debug, Clone)]
+pub(super) enum Happened {
+    /// An event that is stored.
+    Event(Arc<JobEvent>),
+    /// It was deleted.
+    Deleted {
+        job: JobId,
+        /// Whose it was.
+        owner: Arc<str>,
+    },
+}
+
 /// All watchers, and the ranks' progress and timings. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Watchers {
     topics: Arc<Mutex<HashMap<JobId, Topic>>>,
-    feed: broadcast::Sender<Arc<JobEvent>>,
+    feed: broadcast::Sender<Happened>,
     /// Rings with a straggler; changed while the topics are locked.
     stragglers: Arc<AtomicUsize>,
 }
@@ -77,8 +90,8 @@ impl Watchers {
         Subscription { events: Some(events), ranks, timings, job, watchers: self.clone() }
     }
 
-    /// All events of all jobs from now on.
-    pub(super) fn feed(&self) -> broadcast::Receiver<Arc<JobEvent>> {
+    /// All that happens to all jobs from now on.
+    pub(super) fn feed(&self) -> broadcast::Receiver<Happened> {
         self.feed.subscribe()
     }
 
@@ -95,9 +108,13 @@ impl Watchers {
             }
         }
         drop(topics);
+        self.tell(|| Happened::Event(Arc::new(event.clone())));
+    }
+
+    fn tell(&self, what: impl FnOnce() -> Happened) {
         if self.feed.receiver_count() > 0 {
             // Fails only where the last of them left just now.
-            let _ = self.feed.send(Arc::new(event.clone()));
+            let _ = self.feed.send(what());
         }
     }
 
@@ -135,9 +152,10 @@ impl Watchers {
     }
 
     /// The job is deleted: nobody need wait any longer.
-    pub(super) fn forget(&self, job: JobId) {
+    pub(super) fn forget(&self, job: JobId, owner: &str) {
         self.has_ring(job, None);
         self.topics().remove(&job);
+        self.tell(|| Happened::Deleted { job, owner: owner.into() });
     }
 
     fn topics(&self) -> MutexGuard<'_, HashMap<JobId, Topic>> {

@@ -162,6 +162,7 @@ async fn who_watches_all_is_told_of_their_own() {
                 told.push(job.job_id);
             }
             Response::Event(event) => told.push(event.job_id),
+            Response::Deleted(job) => panic!("nobody deletes {job:?}"),
             Response::Alive(_) => {}
         }
     }

@@ -122,6 +122,7 @@ async fn a_watch_from_an_event_that_never_was_is_refused() {
 struct Seen {
     jobs: BTreeMap<String, v1::Job>,
     events: BTreeMap<String, Vec<v1::JobEvent>>,
+    deleted: Vec<String>,
 }
 
 impl Seen {
@@ -144,6 +145,7 @@ impl Seen {
                     assert_eq!(event.sequence, told + 1, "{event:?}");
                     events.push(event);
                 }
+                Some(Response::Deleted(job)) => self.deleted.push(job.job_id),
                 Some(Response::Alive(_)) => {}
             }
         }

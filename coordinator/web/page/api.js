@@ -1,10 +1,14 @@
 // Calls to the coordinator: its API as JSON, who one is, files.
 
-/** A call that was refused or did not come through. `code` as in the API: not_found, unauthenticated, unavailable … */
+/**
+ * A call that was refused or did not come through. `code` as in the API: not_found, unauthenticated, unavailable …
+ * `wait`: the seconds after which the coordinator wants to be asked again; 0 where it says nothing of that.
+ */
 export class CallError extends Error {
-  constructor(code, message) {
+  constructor(code, message, wait = 0) {
     super(message);
     this.code = code;
+    this.wait = wait;
   }
 
   /** Whether the same call may succeed a little later. */
@@ -37,10 +41,10 @@ async function ask(path, options = {}) {
   if (Number.isFinite(date)) ahead = Math.abs(date - Date.now()) < 2000 ? 0 : (date - Date.now()) / 1000;
   if (answer.ok) return answer;
   const said = await answer.text().catch(() => "");
-  throw refusal(answer.status, said);
+  throw refusal(answer, said);
 }
 
-function refusal(status, said) {
+function refusal({ status, headers }, said) {
   let known = null;
   try {
     known = JSON.parse(said);
@@ -49,7 +53,8 @@ function refusal(status, said) {
   }
   const usual = { 401: "unauthenticated", 403: "permission_denied", 404: "not_found", 429: "resource_exhausted" };
   const code = known?.code ?? usual[status] ?? (status >= 500 ? "unavailable" : "unknown");
-  return new CallError(code, known?.message ?? (said.slice(0, 500).trim() || `the coordinator answers ${status}`));
+  const text = known?.message ?? (said.slice(0, 500).trim() || `the coordinator answers ${status}`);
+  return new CallError(code, text, Math.max(0, Number(headers.get("retry-after") ?? 0) || 0));
 }
 
 function post(path, body) {

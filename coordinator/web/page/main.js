@@ -14,6 +14,7 @@ import { workersView } from "./view_workers.js";
 /** Times and ages move so often, in milliseconds. */
 const TICK = 5_000;
 const RETRY = 2_000;
+const MOST_GONE = 10_000;
 
 const by = (id) => document.getElementById(id);
 const main = by("main");
@@ -31,8 +32,8 @@ const app = {
   announce(text) {
     setText(by("announce"), text);
   },
-  addJobs(jobs) {
-    for (const id of mergeJobs(app.jobs, jobs)) {
+  addJobs(jobs = []) {
+    for (const id of mergeJobs(app.jobs, jobs.filter((job) => !app.gone.has(job.jobId)))) {
       const job = app.jobs.get(id);
       const samples = addSample(app.samples.get(id) ?? [], job);
       if (samples.length > 0) app.samples.set(id, samples);
@@ -53,6 +54,20 @@ const app = {
     app.jobs.delete(id);
     app.samples.delete(id);
   },
+  // Deleted jobs, the newest: a list that was read before may have them still. No id comes twice.
+  gone: new Set(),
+  deleteJobs(ids) {
+    for (const id of ids) {
+      app.gone.add(id);
+      app.forgetJob(id);
+    }
+    for (const id of app.gone) {
+      if (app.gone.size <= MOST_GONE) break;
+      app.gone.delete(id);
+    }
+    view?.deleted?.(ids);
+    view?.jobs?.([]);
+  },
   // Whether an error means that nobody is logged in (any more): then there is the login, and nothing else to show.
   isRefused(error) {
     if (!(error instanceof CallError) || error.code !== "unauthenticated") return false;
@@ -65,6 +80,8 @@ const app = {
       for (const job of found.jobs ?? []) app.seen.add(job.jobId);
       app.addJobs(found.jobs);
     },
+    deleted: (ids) => app.deleteJobs(ids),
+    missed: refresh,
     cluster: showCluster,
     event: (events) => view?.events?.(events),
     progress: (progress) => view?.progress?.(progress),
@@ -83,6 +100,7 @@ const app = {
     open: (address) => new EventSource(address),
     later: (work, after) => setTimeout(work, after),
     never: (timer) => clearTimeout(timer),
+    shown: () => app.isShown(),
   }),
 };
 
@@ -92,8 +110,10 @@ async function enter() {
   try {
     who = await session();
   } catch (error) {
-    showLost(true);
-    setTimeout(enter, RETRY);
+    const refused = error.code === "unauthenticated";
+    showLost(!refused, error);
+    if (refused) showRefused(error);
+    setTimeout(enter, Math.max(RETRY, error.wait * 1000));
     return;
   }
   showLost(false);
@@ -109,6 +129,7 @@ async function enter() {
   app.jobsRead = false;
   if (!known) {
     app.stream.rest();
+    app.announce("");
     showView(loginView(app));
     return;
   }
@@ -144,8 +165,10 @@ async function refresh() {
 async function checkLogin() {
   try {
     if ((await session()).login !== app.session?.login) await enter();
-  } catch {
-    // It does not answer: the stream tries again.
+  } catch (error) {
+    // It does not answer, and the stream tries again; or it says why it will not.
+    if (error.code === "unauthenticated") await enter();
+    else if (error.code === "resource_exhausted") showLost(true, error);
   }
 }
 
@@ -186,8 +209,25 @@ function showCluster(cluster) {
   view?.cluster?.();
 }
 
-function showLost(lost) {
-  setText(by("lost"), lost ? "Connection lost, trying again …" : "");
+// Only a certificate is refused like this, one that was revoked, say: there is nothing to log in with while the browser shows it.
+function showRefused(error) {
+  if (app.session === null && view !== null) return;
+  app.session = null;
+  app.stream.rest();
+  app.announce("");
+  app.jobs.clear();
+  app.samples.clear();
+  for (const id of ["views", "cluster", "who"]) show(by(id), false);
+  const heading = element("h1", { tabindex: "-1" }, "This browser's certificate is refused");
+  const node = element("div", { class: "card notice" }, heading, element("p", {}, `The coordinator says: ${error.message}.`),
+    element("p", {}, "Import another one, or remove it and log in with a token."));
+  showView({ node, heading, title: "Refused", update() {}, leave() {} });
+}
+
+// Whoever is refused for a while hears why and for how long, not that nobody answers.
+function showLost(lost, error) {
+  const text = error?.code === "resource_exhausted" ? `Refused for now: ${error.message}` : "Connection lost, trying again …";
+  setText(by("lost"), lost ? text : "");
   show(by("lost"), lost);
 }
 

@@ -9,16 +9,16 @@ const QUIET = 2_000;
 
 /**
  * Follows the coordinator. What it needs of a browser is given: `open(address)` makes an EventSource, `later` and `never`
- * are setTimeout and clearTimeout.
+ * are setTimeout and clearTimeout, `shown()` says whether somebody looks.
  *
- * `handlers`: jobs, cluster, event (a list of events), progress, timings, each with its data; `opened(again)` as a stream
+ * `handlers`: deleted (ids of jobs), missed() when jobs may have been deleted without that being said, jobs, cluster, event (a list of events), progress, timings, each with its data; `opened(again)` as a stream
  * opens, `again` if it was open before and something may have been missed; `connected(bool)` when the state that people are told changes;
  * `broken()` when a stream ended or could not be opened, each time; `ended(reason)`; `failed(error)` when the job that is followed cannot be.
  */
 export class Stream {
-  constructor(handlers, { open, later, never }) {
+  constructor(handlers, { open, later, never, shown }) {
     this.handlers = handlers;
-    this.browser = { open, later, never };
+    this.browser = { open, later, never, shown };
     this.source = null;
     this.job = null;
     this.after = 0;
@@ -28,14 +28,15 @@ export class Stream {
     this.timers = new Map();
   }
 
-  /** Follows all jobs, and the events of `job` after a sequence number, if one is given. */
+  /** Follows all jobs, and the events of `job` after a sequence number, if one is given; where nobody looks, once resumed. */
   follow(job = null, after = 0) {
     this.job = job;
     this.after = after;
-    this.wanted = true;
+    this.wanted = this.browser.shown();
     this.opened = false;
     this.pause = PAUSES.first;
-    this.start();
+    if (this.wanted) this.start();
+    else this.stop();
   }
 
   /** Says nothing more until `follow` or `resume`. */
@@ -45,10 +46,11 @@ export class Stream {
     this.cancel("quiet");
   }
 
-  /** Goes on where it was. */
+  /** Goes on where it was. Something may have been missed. */
   resume() {
     if (this.wanted) return;
     this.wanted = true;
+    this.opened = true;
     this.pause = PAUSES.first;
     this.start();
   }
@@ -72,6 +74,8 @@ export class Stream {
       if (message?.data === undefined) this.again();
     });
     source.addEventListener("jobs", data((found) => this.handlers.jobs(found)));
+    source.addEventListener("deleted", data((found) => this.handlers.deleted(found.jobIds ?? [])));
+    source.addEventListener("missed", mine(() => this.handlers.missed()));
     source.addEventListener("cluster", data((found) => this.handlers.cluster(found)));
     source.addEventListener("event", data((found) => this.take([found])));
     source.addEventListener("events", data((found) => this.take(found.events ?? [])));

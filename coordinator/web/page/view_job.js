@@ -107,6 +107,13 @@ export function jobView(app, { id }) {
       applyTimings(model, timings);
       soon();
     },
+    deleted(ids) {
+      if (!ids.includes(id)) return;
+      model = newModel(id);
+      for (const part of [head.node, body]) show(part, false);
+      show(problem, true);
+      setText(problem, "This job was deleted.");
+    },
     failed: () => read(),
     // Its end may have been missed.
     async refreshed() {
@@ -214,7 +221,7 @@ function buttons(app, box, current) {
     title: "Delete this job?", text: [about(), "Its history and its artifacts are deleted with it."], yes: "Delete the job", danger: true,
     act: async () => {
       await call("JobService/DeleteJob", { jobId: current().id });
-      app.forgetJob(current().id);
+      app.deleteJobs([current().id]);
       location.hash = "#/jobs";
     },
   }));

@@ -1,8 +1,11 @@
 //! The API's services, called in process.
 
 use std::convert::Infallible;
-use std::task::{Context, Poll};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{Request, Response};
 use tonic::Status;
@@ -51,7 +54,41 @@ impl Service<Request<Body>> for Calls {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        self.0.call(request)
+        match request.extensions().get::<Unread>().cloned() {
+            Some(unread) => self.0.call(request.map(|body| Body::new(MayFail { body, unread }))),
+            None => self.0.call(request),
+        }
+    }
+}
+
+/// Why a call's message could not be read, once that is known: an extension of its request. The call fails with it, and is counted so;
+/// by itself tonic calls all that keeps a message from being sent an internal error.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Unread(Arc<OnceLock<Status>>);
+
+impl Unread {
+    /// The first word counts.
+    pub(crate) fn set(&self, status: &Status) {
+        let _ = self.0.set(status.clone());
+    }
+}
+
+/// A request's body.
+struct MayFail {
+    body: Body,
+    unread: Unread,
+}
+
+impl http_body::Body for MayFail {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        Poll::Ready(frame.map(|frame| frame.map_err(|status| self.unread.0.get().cloned().unwrap_or(status))))
     }
 }
 

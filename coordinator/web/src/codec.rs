@@ -6,6 +6,9 @@ use prost_reflect::{DynamicMessage, MessageDescriptor};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
+/// What is sent: a message, or why there is none.
+pub(crate) type Sent = Result<DynamicMessage, Status>;
+
 /// For calls that answer with this type.
 pub(crate) struct DynamicCodec(pub(crate) MessageDescriptor);
 
@@ -16,7 +19,7 @@ pub(crate) struct DynamicEncoder;
 pub(crate) struct DynamicDecoder(MessageDescriptor);
 
 impl Codec for DynamicCodec {
-    type Encode = DynamicMessage;
+    type Encode = Sent;
     type Decode = DynamicMessage;
     type Encoder = DynamicEncoder;
     type Decoder = DynamicDecoder;
@@ -31,11 +34,11 @@ impl Codec for DynamicCodec {
 }
 
 impl Encoder for DynamicEncoder {
-    type Item = DynamicMessage;
+    type Item = Sent;
     type Error = Status;
 
-    fn encode(&mut self, message: DynamicMessage, bytes: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        message
+    fn encode(&mut self, message: Sent, bytes: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        message?
             .encode(bytes)
             .map_err(|error| Status::internal(format!("a message cannot be written: {error}")))
     }

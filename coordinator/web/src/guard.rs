@@ -21,20 +21,36 @@ const OPEN: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The names of this host, besides `localhost` and addresses.
-#[derive(Debug, Clone, Default)]
-pub struct Names(Arc<[String]>);
+#[derive(Clone, Default)]
+pub struct Names {
+    fixed: Arc<[String]>,
+    /// Also those for which this is true: of a certificate that may be replaced.
+    more: Option<Arc<IsName>>,
+}
+
+/// Whether a name, in lower case, is one of this host's.
+type IsName = dyn Fn(&str) -> bool + Send + Sync;
 
 impl Names {
     /// These, whatever their case.
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
-        Self(names.into_iter().map(|name| name.to_ascii_lowercase()).collect())
+        Self { fixed: names.into_iter().map(|name| name.to_ascii_lowercase()).collect(), more: None }
+    }
+
+    /// And those for which this is true just now. It is given a name in lower case.
+    #[must_use]
+    pub fn and(self, is_name: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        Self { more: Some(Arc::new(is_name)), ..self }
     }
 
     /// An address cannot be made to point elsewhere.
     fn has(&self, host: &str) -> bool {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host);
-        host == "localhost" || address.parse::<IpAddr>().is_ok() || self.0.contains(&host)
+        host == "localhost"
+            || address.parse::<IpAddr>().is_ok()
+            || self.fixed.contains(&host)
+            || self.more.as_ref().is_some_and(|is_name| is_name(&host))
     }
 }
 
@@ -63,8 +79,8 @@ pub fn check(names: &Names, method: &Method, uri: &Uri, headers: &HeaderMap) -> 
     let host = host(uri, headers)?;
     if !names.has(host.host()) {
         let text = format!(
-            "Host: got {:?}; allowed: addresses, localhost, the coordinator's host name and those in its setting \
-             authority.names: add it there, if that is how the coordinator is reached",
+            "Host: got {:?}; allowed: addresses, localhost, the coordinator's host name, the names in its certificate and \
+             those in its setting authority.names: add it there, if that is how the coordinator is reached",
             host.host()
         );
         return refuse(StatusCode::MISDIRECTED_REQUEST, text);
@@ -154,6 +170,7 @@ mod tests {
 
     fn status(method: &str, path: &str, headers: &[(&str, &str)]) -> u16 {
         let names = Names::new(["Node-1".to_owned(), "ringtune.example".to_owned()]);
+        let names = names.and(|name| name == "of.certificate");
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
@@ -174,7 +191,7 @@ mod tests {
             "node-1",
             "NODE-1.:7071",
         ];
-        for host in own.into_iter().chain(["ringtune.example:443"]) {
+        for host in own.into_iter().chain(["ringtune.example:443", "of.CERTIFICATE.:7071"]) {
             assert_eq!(status("GET", "/", &[("host", host)]), 200, "{host}");
         }
         let rebound =

@@ -2,12 +2,11 @@
 //!
 //! The request's body is read while the call is under way, so that whoever may not make it is told so before that.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use futures::StreamExt as _;
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use prost::Message as _;
@@ -55,36 +54,23 @@ async fn answer(
     let (input, output) = types
         .or_else(|| empty().map(|any| (any.clone(), any)))
         .ok_or_else(|| Status::unimplemented("there is no such method here"))?;
-    let wrong = Arc::new(OnceLock::new());
-    let read = {
-        let (wrong, (parts, body)) = (wrong.clone(), request.into_parts());
-        async move {
-            match read(input, &parts.headers, body).await {
-                Ok(message) => Some(message),
-                Err(status) => {
-                    // The first word counts, and there is one.
-                    let _ = wrong.set(status);
-                    None
-                }
-            }
-        }
-    };
-    let messages = futures::stream::once(read).filter_map(std::future::ready);
+    let unread = calls::Unread::default();
+    let ((parts, body), wrong) = (request.into_parts(), unread.clone());
+    let messages = futures::stream::once(async move {
+        let message = read(input, &parts.headers, body).await;
+        message.inspect_err(|status| wrong.set(status))
+    });
+    let mut call = caller.call(messages)?;
+    call.extensions_mut().insert(unread);
     let mut client = gateway.options.calls.client().await?;
-    let answered =
-        client.client_streaming(caller.call(messages)?, calls::path(path)?, DynamicCodec(output)).await;
-    match (answered, wrong.get()) {
-        // Without its message the call failed in another way.
-        (Err(_), Some(wrong)) => Err(wrong.clone()),
+    match client.client_streaming(call, calls::path(path)?, DynamicCodec(output)).await {
         // tonic says no more than that.
-        (Err(status), None) if status.code() == Code::Unimplemented && status.message().is_empty() => {
+        Err(status) if status.code() == Code::Unimplemented && status.message().is_empty() => {
             Err(Status::unimplemented("there is no such method here"))
         }
-        (Err(status), None) => Err(status),
-        (Ok(message), _) if is_binary => {
-            Ok((message.get_ref().encode_to_vec(), HeaderValue::from_static(PROTO)))
-        }
-        (Ok(message), _) => Ok((json(message.get_ref())?, JSON)),
+        Err(status) => Err(status),
+        Ok(message) if is_binary => Ok((message.get_ref().encode_to_vec(), HeaderValue::from_static(PROTO))),
+        Ok(message) => Ok((json(message.get_ref())?, JSON)),
     }
 }
 

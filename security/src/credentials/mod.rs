@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rustls::pki_types::CertificateDer;
+use rustls::client::verify_server_name;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 
 pub use self::key::{Csr, PrivateKey};
@@ -147,6 +149,13 @@ impl Credentials {
         let internal =
             || self.facts.names.iter().find_map(|name| Internal::parse(name)).map(Internal::cluster);
         named.or_else(internal).or_else(|| self.roots.cluster())
+    }
+
+    /// Whether the certificate is for this host name or address, also by a wildcard.
+    pub fn is_for(&self, host: &str) -> bool {
+        let (Some(leaf), Ok(name)) = (self.chain.first(), ServerName::try_from(host)) else { return false };
+        let parsed = ParsedCertificate::try_from(leaf);
+        parsed.is_ok_and(|leaf| verify_server_name(&leaf, &name).is_ok())
     }
 
     /// The certificate's serial number, in lower-case hex.

@@ -70,6 +70,24 @@ fn certificates_from_elsewhere_are_read_by_path() {
 }
 
 #[test]
+fn a_certificate_is_for_its_names_alone() {
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    let names = ["ringtune.example", "*.dicoo.example", "10.0.0.7"].map(str::to_owned);
+    let made = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+    let trusted = testing::authority().roots().clone();
+    let key = PrivateKey::from_pem(&crate::roots::block("PRIVATE KEY", &key.serialize_der())).unwrap();
+    let made = Credentials::new(key, &roots::pem_of(&[made.der().clone()]), trusted).unwrap();
+    for own in ["ringtune.example", "a.dicoo.example", "10.0.0.7"] {
+        assert!(made.is_for(own), "{own}");
+    }
+    let others =
+        ["example", "a.ringtune.example", "dicoo.example", "a.b.dicoo.example", "10.0.0.8", "a b", ""];
+    for other in others {
+        assert!(!made.is_for(other), "{other}");
+    }
+}
+
+#[test]
 fn parts_that_do_not_fit_are_refused() {
     let authority = testing::authority();
     let anna = testing::credentials(&authority, testing::person(Role::Submitter, "anna"));

@@ -89,6 +89,25 @@ impl<'a> Browser<'a> {
         self.ask("/url", json!({"url": address})).await.map(drop)
     }
 
+    /// The tab that is asked now.
+    pub(crate) async fn tab(&self) -> Result<String> {
+        let tab = self.driver.ask("GET", &format!("/session/{}/window", self.session), None).await?;
+        Ok(tab.as_str().context("a tab")?.to_owned())
+    }
+
+    /// Opens an address in another tab, behind the one that is seen.
+    pub(crate) async fn new_tab(&self, address: &str) -> Result<String> {
+        let opened =
+            self.devtools("Target.createTarget", json!({"url": address, "background": true})).await?;
+        Ok(opened["targetId"].as_str().context("a tab")?.to_owned())
+    }
+
+    /// Has this tab seen, and asked from now on. The others are hidden.
+    pub(crate) async fn shows(&self, tab: &str) -> Result<()> {
+        self.ask("/window", json!({"handle": tab})).await?;
+        self.devtools("Target.activateTarget", json!({"targetId": tab})).await.map(drop)
+    }
+
     /// What a script returns.
     pub(crate) async fn run(&self, script: &str) -> Result<Value> {
         self.ask("/execute/sync", json!({"script": script, "args": []})).await
@@ -213,13 +232,16 @@ fn capabilities(sandbox: &Sandbox, window: Window) -> Value {
         &profile,
         &size,
     ];
+    // Whoever has a certificate shows it here without being asked which. Only a test that imports one has one.
+    let shown = json!({"https://127.0.0.1,*": {"setting": {"filters": [{}]}}});
+    let preferences = json!({"profile.content_settings.exceptions.auto_select_certificate": shown});
     json!({"capabilities": {"alwaysMatch": {
         "browserName": "chrome",
         "acceptInsecureCerts": true,
         // A dialog of a script would be one that somebody's text has opened: it stays, and every command fails.
         "unhandledPromptBehavior": "ignore",
         "goog:loggingPrefs": {"browser": "ALL"},
-        "goog:chromeOptions": {"args": flags},
+        "goog:chromeOptions": {"args": flags, "prefs": preferences},
     }}})
 }
 

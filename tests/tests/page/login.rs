@@ -79,6 +79,22 @@ async fn opens_what_a_token_is_for() -> Result<()> {
     browser.run(&format!("location.hash = '#/jobs/{job}'")).await?;
     browser.wait("no such job", "document.body.innerText.includes('There is no such job')").await?;
     ensure!(!browser.text().await?.contains("secret"), "a submitter sees another one's job");
+
+    // 6. From where too many wrong tokens come, nobody is looked at for a while: the page says so, and for how long.
+    let wrong = "return (async () => {
+                 const headers = {'content-type': 'application/json', authorization: 'Bearer rta1.wrong'};
+                 for (let number = 0; number < 30; number += 1) {
+                   const answer = await fetch('/api/ringtune.v1.JobService/ListJobs', {method: 'POST', headers, body: '{}'});
+                   if (answer.status === 429) return Number(answer.headers.get('retry-after'));
+                 }
+                 return 0;
+                 })()";
+    let seconds = browser.run(wrong).await?;
+    ensure!((1..=60).contains(&seconds.as_u64().context("Retry-After")?), "Retry-After: {seconds}");
+    browser.go("about:blank").await?;
+    browser.go(&address(&cluster)).await?;
+    let told = "/Refused for now: too many wrong tokens .* again in \\d+ s/u.test(document.getElementById('lost').innerText)";
+    browser.wait("how long", told).await?;
     // What is refused is an answer with a status, which Chromium's console tells.
-    browser.is_clean(&["status of 401", "status of 404", "status of 403"]).await
+    browser.is_clean(&["status of 401", "status of 404", "status of 403", "status of 429"]).await
 }

@@ -1,6 +1,8 @@
 //! The page of the coordinator, in a headless Chromium, against real daemons and real jobs.
 
 mod browser;
+mod certificate;
+mod hidden;
 mod hostile;
 mod login;
 mod many;

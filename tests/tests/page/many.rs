@@ -67,13 +67,29 @@ async fn a_thousand_jobs_are_there_at_once() -> Result<()> {
     // All jobs end while one looks: the table follows.
     browser.go(&format!("{}/?again#/jobs?state=queued", address(&cluster))).await?;
     browser.wait("all wait", "document.querySelector('.pages').innerText.includes('1000 jobs')").await?;
-    for job in
-        jobs.list_jobs(v1::ListJobsRequest { page_size: 100, ..Default::default() }).await?.into_inner().jobs
-    {
-        jobs.cancel_job(v1::CancelJobRequest { job_id: job.job_id, reason: String::new() }).await?;
+    let newest =
+        jobs.list_jobs(v1::ListJobsRequest { page_size: 100, ..Default::default() }).await?.into_inner().jobs;
+    let mut newest: Vec<String> = newest.into_iter().map(|job| job.job_id).collect();
+    for id in &newest {
+        jobs.cancel_job(v1::CancelJobRequest { job_id: id.clone(), reason: String::new() }).await?;
     }
     browser
         .wait("a hundred fewer", "document.querySelector('.pages').innerText.includes('900 jobs')")
         .await?;
+
+    // 3. Somebody else deletes them while one looks: they are gone, also the one whose view is open.
+    let last = newest.pop().context("a job")?;
+    browser.run("location.hash = '#/jobs'").await?;
+    browser.wait("all of them", "document.querySelector('.pages').innerText.includes('1000 jobs')").await?;
+    for job_id in newest {
+        jobs.delete_job(v1::DeleteJobRequest { job_id }).await?;
+    }
+    browser.wait("they are gone", "document.querySelector('.pages').innerText.includes('901 jobs')").await?;
+    browser.run(&format!("location.hash = '#/jobs/{last}'")).await?;
+    browser
+        .wait("its view", "document.querySelector('.jobhead .state').innerText.includes('cancelled')")
+        .await?;
+    jobs.delete_job(v1::DeleteJobRequest { job_id: last }).await?;
+    browser.wait("it is gone", "document.body.innerText.includes('This job was deleted.')").await?;
     browser.is_clean(&[]).await
 }

@@ -47,6 +47,13 @@ async fn previews_come_while_it_trains() -> Result<()> {
         "[...document.querySelectorAll('.sources img')].filter((image) => image.naturalWidth > 0).length";
     browser.wait("the training pictures", &format!("{sources} >= 6")).await?;
     browser.wait("most previews", &format!("{seen} >= 15")).await?;
+    browser
+        .wait(
+            "what steps take",
+            "document.querySelectorAll('[data-rank] .compute').length === 2 && \
+             [...document.querySelectorAll('[data-rank]')].every((row) => /compute .* exchange .* wait/u.test(row.innerText))",
+        )
+        .await?;
     browser.is(Window { height: 1500, ..DESK }).await?;
     browser.picture("training").await?;
     cluster.wait_for_end(&id).await?;

@@ -103,7 +103,8 @@ impl WatchMany {
                 }
                 Some(ManyNews::Event(Box::new(event)))
             }
-            Response::Alive(_) => None,
+            // What has ended is watched no more.
+            Response::Alive(_) | Response::Deleted(_) => None,
         }
     }
 

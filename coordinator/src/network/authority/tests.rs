@@ -158,6 +158,32 @@ async fn certificates_from_elsewhere_are_read_again_and_nothing_is_signed() {
     assert!(matches!(late, Err(PkiError::NotNow { .. })), "{late:?}");
 }
 
+#[test]
+fn browsers_may_use_the_names_of_a_certificate_from_elsewhere() {
+    let place = tempfile::tempdir().unwrap();
+    let (now, folder) = (SystemTime::now(), place.path().join("own"));
+    let authority = Authority::open_or_make(&place.path().join("theirs"), now).unwrap();
+    let put = |name: &str| {
+        own_credentials(&authority, &[name.to_owned()], LIFE, now).unwrap().store(&folder).unwrap();
+    };
+    put("ringtune.example");
+    let path = |name: &str| folder.join(name);
+    let paths =
+        CredentialPaths { chain: path("identity.pem"), key: path("identity.pem"), ca: path("trust.pem") };
+    let pki = Pki::elsewhere(paths, LIFE, now).unwrap();
+    let names = crate::network::names(&crate::settings::Settings::default(), Some(&pki));
+    let status = |host: &'static str| {
+        let headers = [(http::header::HOST, http::HeaderValue::from_static(host))].into_iter().collect();
+        let refused = ringtune_web::guard::check(&names, &http::Method::GET, &"/".parse().unwrap(), &headers);
+        refused.map_or_else(|refused| refused.status.as_u16(), |()| 200)
+    };
+    let seen = ["ringtune.example:7071", "next.example", "evil.example", "127.0.0.1"].map(status);
+    assert_eq!(seen, [200, 421, 421, 200]);
+    put("next.example");
+    pki.renew(now).unwrap();
+    assert_eq!(["ringtune.example:7071", "next.example"].map(status), [421, 200]);
+}
+
 fn admin_of(folder: &Path) -> Credentials {
     Credentials::load(folder).unwrap().unwrap()
 }

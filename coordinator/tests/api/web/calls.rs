@@ -8,6 +8,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage};
 use ringtune_coordinator::access::table::{GRPC, OF_WORKERS};
 use ringtune_proto::v1;
 use ringtune_security::{Csr, Role};
+use serde_json::Value;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Status, transport::Channel};
 
@@ -93,6 +94,13 @@ async fn by_grpc(
     }
 }
 
+/// An answer without the coordinator's clock in it, which has gone on between two calls.
+fn timeless(json: &str) -> Value {
+    let mut answer: Value = serde_json::from_str(json).unwrap();
+    answer.as_object_mut().unwrap().remove("time");
+    answer
+}
+
 /// InvalidArgument is invalid_argument.
 fn snake(code: &str) -> String {
     let mut text = String::new();
@@ -103,15 +111,6 @@ fn snake(code: &str) -> String {
         text.push(letter.to_ascii_lowercase());
     }
     text
-}
-
-/// An answer without the moment in which it was given.
-fn timeless(answer: &str) -> String {
-    let mut answer: serde_json::Value = serde_json::from_str(answer).unwrap();
-    if let Some(fields) = answer.as_object_mut() {
-        fields.remove("time");
-    }
-    answer.to_string()
 }
 
 #[tokio::test]
@@ -310,5 +309,22 @@ async fn each_role_may_call_what_it_may_over_grpc() {
             assert_eq!(methods.contains(&name), may, "{name} in the session of {role:?}");
         }
     }
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_be_read_counts_as_its_callers_mistake() {
+    let coordinator = Coordinator::fresh().await;
+    let browser = Browser::of(&coordinator);
+    for wrong in ["{", "[]", r#"{"nothing":1}"#] {
+        let answer = browser.call("JobService/GetJob", wrong).await;
+        assert_eq!((answer.status, &answer.json()["code"]), (400, &"invalid_argument".into()), "{answer:?}");
+        assert!(answer.text().contains("allowed: a JSON object"), "{answer:?}");
+    }
+    let binary = browser.and("content-type", "application/proto").call("JobService/GetJob", "\u{7f}").await;
+    assert_eq!(binary.status, 400, "{binary:?}");
+    let metrics = coordinator.http_get("/metrics").await;
+    let counted = r#"ringtune_rpcs_total{code="INVALID_ARGUMENT",method="JobService/GetJob"} 4"#;
+    assert!(metrics.contains(counted) && !metrics.contains("INTERNAL"), "{metrics}");
     coordinator.stop().await;
 }

@@ -1,10 +1,15 @@
 //! What happens, as a page hears it.
 
-use ringtune_proto::v1::JobState;
+use ringtune_proto::v1::{self, JobState};
 use serde_json::Value;
 
 use super::{Browser, Event, Events};
-use crate::{coordinator::Coordinator, jobs::STEPS, worker::Worker};
+use crate::{
+    coordinator::Coordinator,
+    jobs::{STEPS, spec},
+    soon,
+    worker::Worker,
+};
 
 fn job<'a>(data: &'a Value, id: &str) -> Option<&'a Value> {
     data["jobs"].as_array()?.iter().find(|job| job["jobId"] == id)
@@ -110,7 +115,7 @@ async fn of_a_job_that_is_not_there_a_page_is_told_and_goes_on() {
     events.until("jobs", |data| job(data, &id).is_some()).await;
     // One that was deleted right after it ended.
     coordinator.cancel(&id).await.unwrap();
-    let request = ringtune_proto::v1::DeleteJobRequest { job_id: id };
+    let request = v1::DeleteJobRequest { job_id: id };
     coordinator.jobs().delete_job(request).await.unwrap();
     let next = coordinator.create(1).await.job_id;
     events.until("jobs", |data| job(data, &next).is_some()).await;
@@ -119,5 +124,79 @@ async fn of_a_job_that_is_not_there_a_page_is_told_and_goes_on() {
         assert_eq!(browser.get(&format!("/api/events{query}&y=1")).await.status, 400);
     }
     assert_eq!(coordinator.job(&next).await.state(), JobState::Queued);
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_hears_that_jobs_are_deleted_and_a_submitter_of_their_own_alone() {
+    let coordinator = super::secured().await;
+    let token = async |role, name| coordinator.token(role, name).await.secret;
+    let ada = token(v1::Role::Submitter, "ada").await;
+    let (of_ada, of_all) = (Browser::of(&coordinator).by_bearer(&ada), Browser::of(&coordinator));
+    let of_all = of_all.by_bearer(&token(v1::Role::Observer, "olga").await);
+    let (mut hers, mut all) = (of_ada.events("").await, of_all.events("").await);
+    let mut jobs = Vec::new();
+    for owner in ["grace", "ada"] {
+        let queue = Some(v1::QueueSpec { owner: owner.to_owned(), ..Default::default() });
+        let request = v1::CreateJobRequest { spec: Some(spec(1)), queue, ..Default::default() };
+        let id = coordinator.jobs().create_job(request).await.unwrap().into_inner().job.unwrap().job_id;
+        coordinator.cancel(&id).await.unwrap();
+        jobs.push(id);
+    }
+    for id in &jobs {
+        coordinator.jobs().delete_job(v1::DeleteJobRequest { job_id: id.clone() }).await.unwrap();
+    }
+    let deleted = hers.until("deleted", |_| true).await;
+    assert_eq!(deleted.data, serde_json::json!({ "jobIds": [jobs[1]] }), "hers alone");
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        let deleted = all.until("deleted", |_| true).await;
+        told.extend(
+            deleted.data["jobIds"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()),
+        );
+    }
+    assert_eq!(told, jobs);
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_hears_when_a_queued_job_waits_for_something_else() {
+    let coordinator = Coordinator::fresh().await;
+    let mut events = Browser::of(&coordinator).events("").await;
+    let id = coordinator.create(2).await.job_id;
+    let waits = |data: &Value, text: &str| job(data, &id).is_some_and(|job| job["stateReason"] == text);
+    let before = coordinator.job(&id).await;
+    events.until("jobs", |data| waits(data, &before.state_reason)).await;
+    // Nothing happens to the job, but it needs one worker less.
+    let _worker = Worker::start(&coordinator, "host-a").await;
+    let now = coordinator.job(&id).await;
+    assert_eq!((now.last_sequence, now.state()), (before.last_sequence, JobState::Queued));
+    assert_ne!(now.state_reason, before.state_reason, "the test needs another reason");
+    events.until("jobs", |data| waits(data, &now.state_reason)).await;
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn open_pages_are_counted_among_the_watches() {
+    let coordinator = Coordinator::fresh().await;
+    let id = coordinator.create(1).await.job_id;
+    let watches = async |number: u32| {
+        let line = format!("\nringtune_watches {number}\n");
+        soon("the watches are counted", async {
+            while !coordinator.http_get("/metrics").await.contains(&line) {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    };
+    watches(0).await;
+    let mut one = Browser::of(&coordinator).events("").await;
+    one.until("jobs", |data| job(data, &id).is_some()).await;
+    watches(1).await;
+    let mut other = Browser::of(&coordinator).events(&format!("?job={id}")).await;
+    other.until("event", |_| true).await;
+    watches(3).await;
+    drop((one, other));
+    watches(0).await;
     coordinator.stop().await;
 }

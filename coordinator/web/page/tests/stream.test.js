@@ -4,12 +4,13 @@ import { Stream } from "../stream.js";
 
 /** A browser whose streams and clock the test moves. */
 function browser() {
+  const looks = { is: true };
   const opened = [];
   const timers = new Map();
   let number = 0;
   const heard = [];
   const say = (name) => (data) => heard.push([name, data]);
-  const handlers = Object.fromEntries(["jobs", "cluster", "event", "progress", "timings", "opened", "connected", "broken", "ended", "failed"].map((name) => [name, say(name)]));
+  const handlers = Object.fromEntries(["jobs", "cluster", "event", "deleted", "missed", "progress", "timings", "opened", "connected", "broken", "ended", "failed"].map((name) => [name, say(name)]));
   const stream = new Stream(handlers, {
     open(address) {
       const listeners = new Map();
@@ -25,11 +26,12 @@ function browser() {
     },
     later(work, after) { timers.set(++number, { work, after }); return number; },
     never: (timer) => timers.delete(timer),
+    shown: () => looks.is,
   });
   const pass = (after) => {
     for (const [timer, { work, after: at }] of [...timers]) if (at <= after && timers.delete(timer)) work();
   };
-  return { stream, opened, heard, pass, timers, words: (name) => heard.filter(([found]) => found === name).map(([, data]) => data) };
+  return { stream, looks, opened, heard, pass, timers, words: (name) => heard.filter(([found]) => found === name).map(([, data]) => data) };
 }
 
 test("a stream that breaks is opened again after the last event, and the bar goes when it is back", () => {
@@ -123,4 +125,27 @@ test("tries become rarer, up to a bound", () => {
     pass(10_000);
   }
   assert.deepEqual(pauses, [500, 1000, 2000, 4000, 8000, 10000, 10000, 10000]);
+});
+
+test("a page that is opened where nobody looks listens once somebody does, and reads what it has missed", () => {
+  const { stream, looks, opened, words } = browser();
+  looks.is = false;
+  stream.follow(null);
+  stream.follow("j", 7);
+  stream.restart();
+  assert.equal(opened.length, 0);
+  looks.is = true;
+  stream.resume();
+  assert.deepEqual(opened.map((source) => source.address), ["/api/events?job=j&after=7"]);
+  opened[0].open();
+  assert.deepEqual(words("opened"), [true]);
+});
+
+test("deleted jobs are told, and that some may have been missed", () => {
+  const { stream, opened, words } = browser();
+  stream.follow(null);
+  opened[0].open();
+  opened[0].say("deleted", { jobIds: ["a", "b"] });
+  opened[0].say("missed", {});
+  assert.deepEqual([words("deleted"), words("missed").length], [[["a", "b"]], 1]);
 });

@@ -17,6 +17,8 @@ pub(super) struct Portion<T> {
     pub(super) whole: Vec<T>,
     /// Jobs to look up.
     pub(super) changed: Vec<Uuid>,
+    /// Jobs that are there no more, to be told after the others.
+    pub(super) deleted: Vec<Uuid>,
 }
 
 /// See above. `T` is a job.
@@ -28,11 +30,18 @@ pub(super) struct Jobs<T> {
     waiting: HashSet<Uuid>,
     /// Those that were told and had not ended.
     active: HashSet<Uuid>,
+    deleted: Vec<Uuid>,
 }
 
 impl<T> Jobs<T> {
     pub(super) fn new() -> Self {
-        Self { whole: Vec::new(), changed: VecDeque::new(), waiting: HashSet::new(), active: HashSet::new() }
+        Self {
+            whole: Vec::new(),
+            changed: VecDeque::new(),
+            waiting: HashSet::new(),
+            active: HashSet::new(),
+            deleted: Vec::new(),
+        }
     }
 
     /// A job as it is now came by itself.
@@ -51,9 +60,16 @@ impl<T> Jobs<T> {
         }
     }
 
-    /// A job is there no more.
+    /// A job was not found.
     pub(super) fn gone(&mut self, id: Uuid) {
         self.active.remove(&id);
+    }
+
+    /// A job was deleted.
+    pub(super) fn deleted(&mut self, id: Uuid) {
+        self.waiting.remove(&id);
+        self.gone(id);
+        self.deleted.push(id);
     }
 
     /// Something happened to a job.
@@ -78,12 +94,12 @@ impl<T> Jobs<T> {
 
     /// Whether a message is full, so that it need not wait.
     pub(super) fn is_full(&self) -> bool {
-        self.whole.len() >= PORTION
+        self.whole.len() >= PORTION || self.deleted.len() >= PORTION
     }
 
     /// Whether there is something to tell.
     pub(super) fn is_empty(&self) -> bool {
-        self.whole.is_empty() && self.waiting.is_empty()
+        self.whole.is_empty() && self.waiting.is_empty() && self.deleted.is_empty()
     }
 
     /// The next message's.
@@ -96,7 +112,7 @@ impl<T> Jobs<T> {
                 changed.push(id);
             }
         }
-        Portion { whole, changed }
+        Portion { whole, changed, deleted: std::mem::take(&mut self.deleted) }
     }
 }
 
@@ -108,21 +124,26 @@ mod tests {
         Uuid::from_u128(number as u128)
     }
 
+    /// A portion in which nothing is deleted.
+    fn portion<T>(whole: Vec<T>, changed: Vec<Uuid>) -> Portion<T> {
+        Portion { whole, changed, deleted: Vec::new() }
+    }
+
     #[test]
     fn of_many_changes_only_the_newest_state_is_told() {
         let mut jobs = Jobs::new();
         jobs.came(id(1), false, "one");
         assert!(!jobs.is_full());
-        assert_eq!(jobs.next(), Portion { whole: vec!["one"], changed: vec![] });
+        assert_eq!(jobs.next(), portion(vec!["one"], vec![]));
         for _ in 0..1000 {
             jobs.changed(id(1));
             jobs.changed(id(2));
         }
-        assert_eq!(jobs.next(), Portion { whole: vec![], changed: vec![id(1), id(2)] });
+        assert_eq!(jobs.next(), portion(vec![], vec![id(1), id(2)]));
         assert!(jobs.is_empty());
         jobs.changed(id(2));
         jobs.came(id(2), false, "two");
-        assert_eq!(jobs.next(), Portion { whole: vec!["two"], changed: vec![] }, "newer than the change");
+        assert_eq!(jobs.next(), portion(vec!["two"], vec![]), "newer than the change");
         assert!(jobs.is_empty() && jobs.next().changed.is_empty());
     }
 
@@ -166,5 +187,20 @@ mod tests {
         jobs.seen(id(1), true);
         jobs.missed();
         assert!(jobs.is_empty());
+    }
+    #[test]
+    fn a_deleted_job_is_told_once_and_not_looked_up() {
+        let mut jobs = Jobs::new();
+        jobs.came(id(1), true, "one");
+        jobs.came(id(2), false, "two");
+        jobs.changed(id(2));
+        jobs.deleted(id(1));
+        jobs.deleted(id(2));
+        let last = Portion { whole: vec!["one", "two"], changed: vec![], deleted: vec![id(1), id(2)] };
+        assert_eq!(jobs.next(), last);
+        jobs.missed();
+        assert!(jobs.is_empty(), "it is not there to have ended");
+        (0..PORTION).for_each(|number| jobs.deleted(id(number)));
+        assert!(jobs.is_full() && !jobs.is_empty());
     }
 }

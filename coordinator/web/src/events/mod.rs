@@ -1,13 +1,14 @@
 //! `GET /api/events`: what happens, as server-sent events.
 //!
 //! A stream watches all jobs that its caller may see, the cluster and, if asked to, one job. It reads of those watches
-//! only while its browser takes what it is sent; what it has to remember meanwhile is in `jobs` and `history`, which are
-//! bounded.
+//! only while its browser takes what it is sent; what it has to remember meanwhile is in `jobs`, `history` and
+//! `waiting`, which are bounded.
 
 mod history;
 mod jobs;
 mod stream;
 mod text;
+mod waiting;
 mod watches;
 
 use std::sync::Arc;

@@ -11,10 +11,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
+use uuid::Uuid;
 
 use super::history::History;
 use super::jobs::Jobs;
 use super::text::{self, Asked};
+use super::waiting::Waiting;
 use super::watches::{Answers, Job, News, Watches, news, said};
 use crate::answer;
 
@@ -40,6 +42,7 @@ pub(super) struct Stream {
     /// The job that was asked for is watched, or was.
     begun: bool,
     jobs: Jobs<Job>,
+    waiting: Waiting,
     history: History,
     cluster: String,
     /// Goes out next.
@@ -77,6 +80,7 @@ impl Stream {
             asked,
             begun: false,
             jobs: Jobs::new(),
+            waiting: Waiting::default(),
             history: History::default(),
             cluster: String::new(),
             ready: VecDeque::from([Bytes::from_static(text::RETRY.as_bytes())]),
@@ -142,6 +146,7 @@ impl Stream {
                 Ok(cluster) if cluster != self.cluster => {
                     self.ready.push_back(text::event("cluster", None, &cluster));
                     self.cluster = cluster;
+                    self.waiting.changed();
                 }
                 Err(status) if is_final(&status) => return Err(status),
                 // The next look may find it.
@@ -151,6 +156,7 @@ impl Stream {
             if let (Some(_), Some(Ok(id))) = (&self.one, self.asked.job.as_deref().map(str::parse)) {
                 self.jobs.changed(id);
             }
+            self.ask_why_they_wait().await?;
         }
         if now >= self.pace || self.jobs.is_full() {
             self.pace = now + PACE;
@@ -165,6 +171,8 @@ impl Stream {
             match self.watches.jobs(&[]).await {
                 Ok(watch) => {
                     self.jobs.missed();
+                    // Some may have been deleted: the page has to look what there is.
+                    self.ready.push_back(text::event("missed", None, "{}"));
                     self.all = Some(watch);
                 }
                 Err(status) if is_final(&status) => return Err(status),
@@ -172,6 +180,26 @@ impl Stream {
             }
         }
         Ok(())
+    }
+
+    /// Looks whether queued jobs wait for something else than was told.
+    async fn ask_why_they_wait(&mut self) -> Result<(), Status> {
+        let ids = self.waiting.turn();
+        match self.watches.look_up(&ids).await {
+            Ok(found) => {
+                let is_found = |id: &Uuid| found.iter().any(|job| job.id == *id);
+                ids.iter().filter(|id| !is_found(id)).for_each(|id| self.waiting.gone(*id));
+                for job in found {
+                    if self.waiting.told(job.id, job.queued, &job.json) {
+                        self.jobs.came(job.id, job.ended, job);
+                    }
+                }
+                Ok(())
+            }
+            Err(status) if is_final(&status) => Err(status),
+            // The next round does it.
+            Err(_) => Ok(()),
+        }
     }
 
     async fn tell_jobs(&mut self) -> Result<(), Status> {
@@ -192,9 +220,18 @@ impl Stream {
             portion.changed.iter().for_each(|id| self.jobs.gone(*id));
         }
         found.iter().for_each(|job| self.jobs.seen(job.id, job.ended));
-        let all: Vec<String> = portion.whole.into_iter().chain(found).map(|job| job.json).collect();
+        let told = portion.whole.into_iter().chain(found).map(|job| {
+            self.waiting.told(job.id, job.queued, &job.json);
+            job.json
+        });
+        let all: Vec<String> = told.collect();
         if !all.is_empty() {
             self.ready.push_back(text::event("jobs", None, &text::list("jobs", &all)));
+        }
+        if !portion.deleted.is_empty() {
+            portion.deleted.iter().for_each(|id| self.waiting.gone(*id));
+            let ids: Vec<String> = portion.deleted.iter().map(|id| format!("\"{id}\"")).collect();
+            self.ready.push_back(text::event("deleted", None, &text::list("jobIds", &ids)));
         }
         Ok(())
     }
@@ -221,6 +258,7 @@ impl Stream {
         match heard {
             Ok(Some(News::Job(job))) => self.jobs.came(job.id, job.ended, job),
             Ok(Some(News::Changed(id))) => self.jobs.changed(id),
+            Ok(Some(News::Deleted(id))) => self.jobs.deleted(id),
             Ok(Some(News::Nothing)) => {}
             Err(status) if status.code() == Code::Aborted => self.all = None,
             Ok(None) => self.end("shutdown"),

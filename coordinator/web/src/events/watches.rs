@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::history::Said;
 use crate::caller::Caller;
-use crate::codec::DynamicCodec;
+use crate::codec::{DynamicCodec, Sent};
 use crate::{Gateway, calls, unary};
 
 /// How long jobs may take to be looked up.
@@ -30,6 +30,7 @@ pub(super) struct Watches {
 pub(super) struct Job {
     pub(super) id: Uuid,
     pub(super) ended: bool,
+    pub(super) queued: bool,
     pub(super) json: String,
 }
 
@@ -40,6 +41,8 @@ pub(super) enum News {
     Job(Job),
     /// Something happened to one.
     Changed(Uuid),
+    /// One was deleted.
+    Deleted(Uuid),
     /// Only that the watch is alive.
     Nothing,
 }
@@ -54,18 +57,14 @@ impl Watches {
         found.ok_or_else(|| Status::internal(format!("the API has no {name}")))
     }
 
-    fn request(
-        &self,
-        name: &str,
-        fields: &[(&str, Value)],
-    ) -> Result<tonic::Request<DynamicMessage>, Status> {
+    fn request(&self, name: &str, fields: &[(&str, Value)]) -> Result<tonic::Request<Sent>, Status> {
         let mut message = DynamicMessage::new(self.message(name)?);
         for (field, value) in fields {
             message
                 .try_set_field_by_name(field, value.clone())
                 .map_err(|error| Status::internal(error.to_string()))?;
         }
-        self.caller.call(message)
+        self.caller.call(Ok(message))
     }
 
     /// A watch of these jobs; of all, where none are named.
@@ -91,7 +90,7 @@ impl Watches {
     async fn one(
         &self,
         path: &str,
-        request: tonic::Request<DynamicMessage>,
+        request: tonic::Request<Sent>,
         answer: &str,
     ) -> Result<DynamicMessage, Status> {
         let (path, codec) = (calls::path(path)?, self.message(answer)?);
@@ -169,9 +168,11 @@ pub(super) fn news(answer: &DynamicMessage) -> Result<News, Status> {
             let state = job.get_field_by_name("state").and_then(|state| state.as_enum_number()).unwrap_or(0);
             let state = JobState::try_from(state).unwrap_or_default();
             let ended = matches!(state, JobState::Succeeded | JobState::Failed | JobState::Cancelled);
-            Ok(News::Job(Job { id: uuid(&job)?, ended, json: json(&job)? }))
+            let queued = state == JobState::Queued;
+            Ok(News::Job(Job { id: uuid(&job)?, ended, queued, json: json(&job)? }))
         }
         Some((name, event)) if name == "event" => Ok(News::Changed(uuid(&event)?)),
+        Some((name, job)) if name == "deleted" => Ok(News::Deleted(uuid(&job)?)),
         _ => Ok(News::Nothing),
     }
 }
