@@ -158,13 +158,14 @@ done
 for folder in lib lib64; do
     [ -e "$root/usr/$folder" ] || ln -s "/$folder" "$root/usr/$folder"
 done
+# Before what may lie in it: a cache folder may be anywhere.
+mount -t tmpfs -o mode=1777 none "$root/tmp"
 for folder in $libraries; do
     mkdir -p "$root$folder"
     mount --bind "$folder" "$root$folder"
 done
 mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
-mount -t tmpfs -o mode=1777 none "$root/tmp"
 for folder in $writable; do mount --bind "$root$folder" "$root$folder"; done
 mount -o remount,bind,ro "$root"
 for folder in $writable; do mount -o remount,bind,rw "$root$folder"; done
