@@ -61,6 +61,18 @@ fn of_epoch<'a>(got: &[&'a Got], epoch: &str) -> Vec<&'a Got> {
     got.iter().copied().filter(|one| one.attribute("epoch").as_deref() == Some(epoch)).collect()
 }
 
+/// A daemon that ends sends again what was under way, in case it has not arrived: the same span to the last field.
+fn once(got: Vec<Got>) -> Vec<Got> {
+    let mut all: Vec<Got> = Vec::with_capacity(got.len());
+    for one in got {
+        let is_known = all.iter().any(|other| (&other.service, &other.span) == (&one.service, &one.span));
+        if !is_known {
+            all.push(one);
+        }
+    }
+    all
+}
+
 #[tokio::test]
 async fn one_trace_goes_from_the_call_to_the_steps_whoever_dies_meanwhile() -> Result<()> {
     let collector = Collector::start(Answers::Well).await?;
@@ -85,7 +97,7 @@ async fn one_trace_goes_from_the_call_to_the_steps_whoever_dies_meanwhile() -> R
     }
 
     // 1. One trace, whose first span is the command, and below it the call.
-    let got = collector.got();
+    let got = once(collector.got());
     let traces: BTreeSet<&[u8]> = got.iter().map(|one| one.span.trace_id.as_slice()).collect();
     ensure!(traces.len() == 1, "{} traces", traces.len());
     let calls: Vec<&Got> = got.iter().filter(|one| one.span.name == "CreateJob").collect();
