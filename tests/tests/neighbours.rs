@@ -34,18 +34,12 @@ async fn doctor(network: &Network, node: usize, sandbox: &Sandbox, arguments: &[
 async fn the_ways_between_nodes_are_measured_over_tls_and_what_is_wrong_is_named() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let Some(network) = Network::start(4)? else { return Ok(()) };
-    let on = |node: usize, launch: Launch| Launch {
-        listen: format!("{}:0", network.address(node)),
-        wrapper: network.wrapper(node),
-        tls: true,
-        ..launch
-    };
-    let mut cluster = Cluster::start_coordinator(&sandbox, on(1, Launch::coordinator())).await?;
+    let mut cluster = Cluster::start_coordinator(&sandbox, network.host(1, Launch::coordinator())).await?;
     let url = cluster.coordinator.door().url();
     for node in [2, 3] {
         let made = cluster.finish(&["token", "create", "--role", "worker", "--ttl", "1h"]).await?;
         let token = made.expect_code(0)?.stdout.trim().to_owned();
-        let launch = on(node, Launch::new(&format!("worker-{node}"), WORKER)).flags([
+        let launch = network.host(node, Launch::new(&format!("worker-{node}"), WORKER)).flags([
             "--coordinator",
             &url,
             "--join",

@@ -66,22 +66,16 @@ async fn three_nodes_joined_by_tokens_learn_what_one_machine_learns_and_say_noth
     };
     let fixtures = places::repository().join("tests/fixtures");
     let job_file = text(&fixtures.join("demo/green-star.toml"));
-    let on = |node: usize, launch: Launch| Launch {
-        listen: format!("{}:0", network.address(node)),
-        wrapper: network.wrapper(node),
-        // By itself, as on any network.
-        tls: true,
-        ..launch
-    };
 
     // 1. A coordinator that nobody set up, and two workers with a token each.
-    let mut cluster = Cluster::start_coordinator(&sandbox, on(1, Launch::coordinator())).await?;
+    let mut cluster = Cluster::start_coordinator(&sandbox, network.host(1, Launch::coordinator())).await?;
     let url = cluster.coordinator.door().url();
     let mut secrets = Vec::new();
     for node in [2, 3] {
         let token = token(&cluster, &["--role", "worker", "--ttl", "1h"]).await?;
         let label = format!("worker-{node}");
-        let launch = on(node, Launch::new(&label, WORKER))
+        let launch = network
+            .host(node, Launch::new(&label, WORKER))
             // As many as `run` gives to each of two: the bits depend on it.
             .flags(["--coordinator", &url, "--join", &token, "--threads", "1"])
             .variable("RINGTUNE__ACCESS__MODEL_ROOTS", &text(&fixtures));

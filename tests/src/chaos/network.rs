@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 
 use super::say;
+use crate::Launch;
 
 /// Behind no interface: what is sent there is lost without a word.
 const NOBODY: &str = "02:00:00:00:00:01";
@@ -67,6 +68,12 @@ impl Network {
     /// What runs a program on a node; it keeps its process id.
     pub fn wrapper(&self, node: usize) -> Vec<String> {
         ["ip", "netns", "exec", &self.namespace(node)].map(str::to_owned).to_vec()
+    }
+
+    /// A daemon on a node, where it speaks TLS by itself, as on any network.
+    pub fn host(&self, node: usize, launch: Launch) -> Launch {
+        let listen = format!("{}:0", self.address(node));
+        Launch { listen, wrapper: self.wrapper(node), tls: true, ..launch }
     }
 
     /// Nothing gets to the node or from it.
