@@ -103,12 +103,27 @@ pub(super) struct Opener {
     pub(super) ready: mpsc::Sender<Connection>,
 }
 
-/// Why a connection did not open, and the error.
-struct NotOpened(Refusal, String);
+/// Why a connection did not open.
+struct NotOpened {
+    refusal: Refusal,
+    detail: String,
+    /// The connection and the last word to it, if there is one; none: there is nobody to tell.
+    last: Option<(TcpStream, Vec<u8>)>,
+}
+
+impl NotOpened {
+    fn new(refusal: Refusal, detail: impl ToString) -> Self {
+        Self { refusal, detail: detail.to_string(), last: None }
+    }
+
+    fn saying(self, word: Vec<u8>, to: TcpStream) -> Self {
+        Self { last: Some((to, word)), ..self }
+    }
+}
 
 impl From<Refusal> for NotOpened {
     fn from(refusal: Refusal) -> Self {
-        Self(refusal, refusal.text().to_owned())
+        Self::new(refusal, refusal.text())
     }
 }
 
@@ -120,7 +135,14 @@ pub(super) async fn open(opener: Arc<Opener>, stream: TcpStream, address: Socket
     };
     let (stream, spoken, shown) = match opened {
         Ok(Ok(opened)) => opened,
-        Ok(Err(NotOpened(refusal, detail))) => return opener.refusals.note(refusal, Some(address), &detail),
+        Ok(Err(NotOpened { refusal, detail, last })) => {
+            // Counted before it is told: whoever has the answer finds it in the metrics.
+            opener.refusals.note(refusal, Some(address), &detail);
+            if let Some((stream, word)) = last {
+                say(stream, &word).await;
+            }
+            return;
+        }
         Err(_) => return opener.refusals.note(Refusal::Slow, Some(address), &Refusal::Slow.text()),
     };
     // It is in the list first: a revocation from now on finds it there, and one before is seen below.
@@ -147,8 +169,7 @@ struct Shown {
 async fn open_plain(stream: TcpStream) -> Result<(Stream, Spoken, Option<Shown>), NotOpened> {
     let spoken = spoken(&stream).await?;
     if spoken == Spoken::Tls {
-        say(stream, &plaintext::use_http()).await;
-        return Err(Refusal::Tls.into());
+        return Err(NotOpened::from(Refusal::Tls).saying(plaintext::use_http(), stream));
     }
     socket::prepare(&stream);
     Ok((Stream::Plain(stream), spoken, None))
@@ -160,21 +181,18 @@ async fn open_secure(
 ) -> Result<(Stream, Spoken, Option<Shown>), NotOpened> {
     let spoken = spoken(&stream).await?;
     if spoken != Spoken::Tls {
-        say(stream, &plaintext::use_https(spoken)).await;
-        return Err(Refusal::Plaintext.into());
+        return Err(NotOpened::from(Refusal::Plaintext).saying(plaintext::use_https(spoken), stream));
     }
     socket::prepare(&stream);
-    let config = secure.config().map_err(|error| NotOpened(Refusal::Handshake, error.to_string()))?;
+    let config = secure.config().map_err(|error| NotOpened::new(Refusal::Handshake, error))?;
     match TlsAcceptor::from(config).accept(stream).into_fallible().await {
         Ok(stream) => {
             let shown = shown(&stream);
             Ok((Stream::Tls(Box::new(stream)), spoken, shown))
         }
         Err((error, stream)) => {
-            let refusal = refusal_of(&error);
             // The alert is on its way, and is lost if the socket is closed with something unread.
-            say(stream, &[]).await;
-            Err(NotOpened(refusal, error.to_string()))
+            Err(NotOpened::new(refusal_of(&error), error).saying(Vec::new(), stream))
         }
     }
 }
@@ -185,7 +203,7 @@ async fn spoken(stream: &TcpStream) -> Result<Spoken, NotOpened> {
     match stream.peek(&mut first).await {
         Ok(0) => Err(Refusal::Silent.into()),
         Ok(length) => Ok(Spoken::of(first.get(..length).unwrap_or_default())),
-        Err(error) => Err(NotOpened(Refusal::Silent, error.to_string())),
+        Err(error) => Err(NotOpened::new(Refusal::Silent, error)),
     }
 }
 
