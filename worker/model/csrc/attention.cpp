@@ -66,20 +66,29 @@ at::Tensor with_contiguous_width(const at::Tensor &tensor) {
     return tensor.stride(3) == 1 ? tensor : tensor.contiguous();
 }
 
+// One kernel's attention and its gradients; what is not wanted of those is undefined.
+struct Attended {
+    at::Tensor output, log_sum_exp;
+};
+
+Attended attend(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value, AttentionKernel kernel) {
+    Attended result{at::empty(query.sizes(), query.options().memory_format(at::MemoryFormat::Contiguous)),
+                    at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat))};
+    flash::forward(shape_of(query, key), backend_of(kernel), view<const Bf16>(query), view<const Bf16>(key),
+                   view<const Bf16>(value), view<Bf16>(result.output), result.log_sum_exp.data_ptr<float>());
+    return result;
+}
+
 struct TiledAttention : torch::autograd::Function<TiledAttention> {
     static Variable forward(AutogradContext *context, const Variable &query_in, const Variable &key_in,
                             const Variable &value_in, int64_t kernel) {
         const auto query = with_contiguous_width(query_in);
         const auto key = with_contiguous_width(key_in);
         const auto value = with_contiguous_width(value_in);
-        auto output = at::empty(query.sizes(), query.options().memory_format(at::MemoryFormat::Contiguous));
-        auto log_sum_exp = at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat));
-        flash::forward(shape_of(query, key), backend_of(static_cast<AttentionKernel>(kernel)),
-                           view<const Bf16>(query), view<const Bf16>(key), view<const Bf16>(value),
-                           view<Bf16>(output), log_sum_exp.data_ptr<float>());
-        context->save_for_backward({query, key, value, output, log_sum_exp});
+        const auto attended = attend(query, key, value, static_cast<AttentionKernel>(kernel));
+        context->save_for_backward({query, key, value, attended.output, attended.log_sum_exp});
         context->saved_data["kernel"] = kernel;
-        return output;
+        return attended.output;
     }
 
     static variable_list backward(AutogradContext *context, const variable_list &gradients) {
@@ -94,10 +103,38 @@ struct TiledAttention : torch::autograd::Function<TiledAttention> {
         }
         const auto kernel = static_cast<AttentionKernel>(context->saved_data["kernel"].toInt());
         flash::backward(shape_of(saved[0], saved[1]), backend_of(kernel), view<const Bf16>(saved[0]),
-                            view<const Bf16>(saved[1]), view<const Bf16>(saved[2]), view<const Bf16>(saved[3]),
-                            saved[4].data_ptr<float>(), view<const Bf16>(grad_output),
-                            {view<Bf16>(results[0]), view<Bf16>(results[1]), view<Bf16>(results[2])});
+                        view<const Bf16>(saved[1]), view<const Bf16>(saved[2]), view<const Bf16>(saved[3]),
+                        saved[4].data_ptr<float>(), view<const Bf16>(grad_output),
+                        {view<Bf16>(results[0]), view<Bf16>(results[1]), view<Bf16>(results[2])});
         return results;
+    }
+};
+
+// The same where queries, keys and values come from one product: [batch, tokens, 3, heads, width]. Their gradients go
+// into one tensor, which is what the product's way back takes.
+struct TiledSelfAttention : torch::autograd::Function<TiledSelfAttention> {
+    static Variable forward(AutogradContext *context, const Variable &together_in, int64_t kernel) {
+        at::AutoDispatchBelowADInplaceOrView below_autograd;
+        const auto together = together_in.contiguous();
+        const auto attended = attend(together.select(2, 0), together.select(2, 1), together.select(2, 2),
+                                     static_cast<AttentionKernel>(kernel));
+        context->save_for_backward({together, attended.output, attended.log_sum_exp});
+        context->saved_data["kernel"] = kernel;
+        return attended.output;
+    }
+
+    static variable_list backward(AutogradContext *context, const variable_list &gradients) {
+        const auto saved = context->get_saved_variables();
+        const auto grad_output = with_contiguous_width(gradients[0]);
+        const auto part = [](const at::Tensor &together, int64_t index) { return together.select(2, index); };
+        const at::Tensor result = at::empty_like(saved[0]);
+        const auto query = part(saved[0], 0), key = part(saved[0], 1);
+        const auto kernel = static_cast<AttentionKernel>(context->saved_data["kernel"].toInt());
+        flash::backward(shape_of(query, key), backend_of(kernel), view<const Bf16>(query), view<const Bf16>(key),
+                        view<const Bf16>(part(saved[0], 2)), view<const Bf16>(saved[1]), saved[2].data_ptr<float>(),
+                        view<const Bf16>(grad_output),
+                        {view<Bf16>(part(result, 0)), view<Bf16>(part(result, 1)), view<Bf16>(part(result, 2))});
+        return {result, Variable()};
     }
 };
 
@@ -130,6 +167,17 @@ at::Tensor attention(const at::Tensor &query, const at::Tensor &key, const at::T
     }
     return at::scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
         .transpose(1, 2);
+}
+
+at::Tensor self_attention(const at::Tensor &together, AttentionKernel kernel) {
+    TORCH_CHECK(together.dim() == 5 && together.size(2) == 3,
+                "self-attention takes queries, keys and values together, [batch, tokens, 3, heads, width], not ",
+                together.sizes());
+    if (kernel != AttentionKernel::Libtorch && fits_tiled(together, together, together)) {
+        return TiledSelfAttention::apply(together, static_cast<int64_t>(kernel));
+    }
+    const auto parts = together.unbind(2);
+    return attention(parts[0], parts[1], parts[2], kernel);
 }
 
 } // namespace ringtune

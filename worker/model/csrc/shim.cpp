@@ -53,6 +53,12 @@ at::Tensor *ringtune_attention(const at::Tensor *query, const at::Tensor *key, c
     });
 }
 
+at::Tensor *ringtune_self_attention(const at::Tensor *together, int kernel) {
+    return guarded<at::Tensor *>(nullptr, [&] {
+        return new at::Tensor(ringtune::self_attention(*together, static_cast<ringtune::AttentionKernel>(kernel)));
+    });
+}
+
 int ringtune_attention_kernel() {
     return guarded(-1, [] { return static_cast<int>(ringtune::attention_kernel()); });
 }

@@ -43,6 +43,9 @@ AttentionKernel attention_kernel();
 at::Tensor attention(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value,
                      AttentionKernel kernel);
 
+// The same of queries, keys and values that lie together: [batch, tokens, 3, heads, width].
+at::Tensor self_attention(const at::Tensor &together, AttentionKernel kernel);
+
 // bf16 weights [outputs, inputs, k, k] (k odd) in oneDNN's order for inputs of this size; with `backward`, for the
 // gradient's way back.
 at::Tensor pack_convolution(const at::Tensor &weight, at::IntArrayRef input_size, bool backward);
@@ -67,6 +70,7 @@ at::Tensor *ringtune_from_blob(void *data, const int64_t *shape, size_t dimensio
 // The same values in channels-last order ([N, C, H, W] stored as N, H, W, C); no copy if they already are.
 at::Tensor *ringtune_channels_last(const at::Tensor *tensor);
 at::Tensor *ringtune_attention(const at::Tensor *query, const at::Tensor *key, const at::Tensor *value, int kernel);
+at::Tensor *ringtune_self_attention(const at::Tensor *together, int kernel);
 int ringtune_attention_kernel();
 at::Tensor *ringtune_pack_convolution(const at::Tensor *weight, const int64_t *input_size, size_t dimensions,
                                       bool backward);
@@ -88,11 +92,14 @@ at::Tensor *ringtune_group_norm(const at::Tensor *x, const at::Tensor *added, in
                                 const at::Tensor *weight, const at::Tensor *bias, double epsilon, bool silu);
 at::Tensor *ringtune_geglu(const at::Tensor *x);
 
-// residual.cpp
+// linear.cpp
 
-// `bias` may be null.
-at::Tensor *ringtune_linear_add(const at::Tensor *input, const at::Tensor *weight, const at::Tensor *bias,
-                                const at::Tensor *residual);
+// bf16 weights [outputs, inputs] in oneDNN's order; with `backward`, for the gradient's way back. Takes packed ones too.
+at::Tensor *ringtune_pack_linear(const at::Tensor *weight, bool backward);
+// `backward_weight` (then there is no gradient for the input), `bias` and `residual` may be null.
+at::Tensor *ringtune_packed_linear(const at::Tensor *input, const at::Tensor *forward_weight,
+                                   const at::Tensor *backward_weight, const at::Tensor *bias,
+                                   const at::Tensor *residual);
 
 // convolution.cpp
 

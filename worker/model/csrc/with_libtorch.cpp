@@ -7,4 +7,4 @@
 #include "attention.cpp"
 #include "convolution.cpp"
 #include "fused.cpp"
-#include "residual.cpp"
+#include "linear.cpp"

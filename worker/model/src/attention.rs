@@ -52,6 +52,16 @@ pub fn scaled_dot_product(query: &Tensor, key: &Tensor, value: &Tensor) -> Resul
     scaled_dot_product_on(AttentionKernel::best(), query, key, value)
 }
 
+/// The same where queries, keys and values lie together: `together`: [batch, tokens, 3, heads, width]; returns
+/// [batch, tokens, heads, width].
+pub fn self_attention(together: &Tensor) -> Result<Tensor> {
+    self_attention_on(AttentionKernel::best(), together)
+}
+
+fn self_attention_on(kernel: AttentionKernel, together: &Tensor) -> Result<Tensor> {
+    native::self_attention(together, kernel as i32)
+}
+
 fn scaled_dot_product_on(
     kernel: AttentionKernel,
     query: &Tensor,

@@ -1,6 +1,6 @@
 use tch::{Device, Kind, Tensor};
 
-use super::{AttentionKernel, scaled_dot_product, scaled_dot_product_on};
+use super::{AttentionKernel, scaled_dot_product, scaled_dot_product_on, self_attention, self_attention_on};
 use crate::runtime::Runtime;
 
 /// Output, then the gradients of query, key and value, in fp64.
@@ -183,6 +183,24 @@ fn only_the_wanted_gradients_are_made() {
 }
 
 #[test]
+fn queries_keys_and_values_that_lie_together_give_the_same_bits() {
+    Runtime::initialise(2).unwrap();
+    for (heads, tokens, width) in [(2, 200, 40), (1, 77, 24), (3, 65, 80), (1, 1, 1)] {
+        let inputs = Case::new(2, heads, tokens, tokens, width).inputs();
+        for kernel in tiled_kernels().into_iter().chain([AttentionKernel::Libtorch]) {
+            let apart = on_kernel(&inputs, kernel);
+            let together = Tensor::stack(&inputs[..3], 2).set_requires_grad(true);
+            let output = self_attention_on(kernel, &together).unwrap();
+            let loss = (&output * &inputs[3]).sum(Kind::Double);
+            let gradients = Tensor::run_backward(&[loss], &[&together], false, false);
+            let parts = gradients[0].to_kind(Kind::Double).unbind(2);
+            assert_eq!(output.detach().to_kind(Kind::Double), apart[0], "{kernel}");
+            assert_eq!(parts, apart[1..], "{kernel}");
+        }
+    }
+}
+
+#[test]
 fn values_that_are_not_finite_reach_the_output_and_nothing_else() {
     Runtime::initialise(2).unwrap();
     for kernel in tiled_kernels() {
@@ -206,4 +224,7 @@ fn shapes_that_do_not_fit_are_refused() {
     assert!(scaled_dot_product(&query, &key, &value.narrow(1, 0, 11)).is_err());
     assert!(scaled_dot_product(&query, &key.narrow(3, 0, 8), &value.narrow(3, 0, 8)).is_err());
     assert!(scaled_dot_product(&query.select(0, 0), &key, &value).is_err());
+    let together = |shape: &[i64]| Tensor::zeros(shape, (Kind::BFloat16, Device::Cpu));
+    assert!(self_attention(&together(&[1, 10, 2, 2, 16])).is_err());
+    assert!(self_attention(&together(&[10, 3, 2, 16])).is_err());
 }

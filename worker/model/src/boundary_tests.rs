@@ -11,7 +11,7 @@ const SOURCES: [(&str, &str); 6] = [
     ("attention.cpp", include_str!("../csrc/attention.cpp")),
     ("convolution.cpp", include_str!("../csrc/convolution.cpp")),
     ("fused.cpp", include_str!("../csrc/fused.cpp")),
-    ("residual.cpp", include_str!("../csrc/residual.cpp")),
+    ("linear.cpp", include_str!("../csrc/linear.cpp")),
     ("shim.cpp", include_str!("../csrc/shim.cpp")),
 ];
 /// Types that may cross, in Rust and in C++.

@@ -19,11 +19,23 @@ pub struct LinearConfig {
     pub bias: bool,
 }
 
+/// Frozen weights [outputs, inputs], in the order that is fastest for what they are used for.
+#[derive(Debug)]
+enum LinearWeights {
+    Plain(Tensor),
+    /// bf16 in oneDNN's order, for the way forward and, once a gradient was wanted, for its way back.
+    Packed {
+        forward: Tensor,
+        backward: Option<Tensor>,
+    },
+}
+
 /// y = x Wᵀ + b over the last dimension.
 #[derive(Debug)]
 pub struct Linear {
-    weight: Tensor,
+    weights: RefCell<LinearWeights>,
     bias: Option<Tensor>,
+    packable: bool,
 }
 
 impl Linear {
@@ -31,7 +43,7 @@ impl Linear {
     pub fn new(scope: &Scope, config: LinearConfig, kind: Kind) -> Result<Self> {
         let weight = scope.tensor("weight", &[config.outputs, config.inputs], kind)?;
         let bias = if config.bias { Some(scope.tensor("bias", &[config.outputs], kind)?) } else { None };
-        Ok(Linear { weight, bias })
+        Ok(Self::of(weight, bias, kind))
     }
 
     /// Reads a 1x1 convolution's `weight` [outputs, inputs, 1, 1] and `bias`, which is the same thing on
@@ -42,17 +54,63 @@ impl Linear {
             weight = weight.f_view([config.outputs, config.inputs])?;
         }
         let bias = if config.bias { Some(scope.tensor("bias", &[config.outputs], kind)?) } else { None };
-        Ok(Linear { weight, bias })
+        Ok(Self::of(weight, bias, kind))
+    }
+
+    /// Reads the `weight` [outputs, inputs] of each of these layers, which have no bias and take the same input, and makes
+    /// one layer of them: its outputs are theirs, one after the other.
+    pub fn stacked(scopes: &[Scope], config: LinearConfig, kind: Kind) -> Result<Self> {
+        let weights = scopes
+            .iter()
+            .map(|scope| scope.tensor("weight", &[config.outputs, config.inputs], kind))
+            .collect::<Result<Vec<_>>>()?;
+        let dry = scopes.iter().any(Scope::is_dry);
+        let weight = if dry { Tensor::new() } else { Tensor::f_cat(&weights, 0)? };
+        Ok(Self::of(weight, None, kind))
+    }
+
+    fn of(weight: Tensor, bias: Option<Tensor>, kind: Kind) -> Self {
+        let weights = RefCell::new(LinearWeights::Plain(weight));
+        Linear { weights, bias, packable: kind == Kind::BFloat16 }
     }
 
     /// `x`: [.., inputs]; returns [.., outputs].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.f_linear(&self.weight, self.bias.as_ref())?)
+        self.apply(x, None)
     }
 
-    /// `forward(x)` + `residual` ([.., outputs]), rounded once.
+    /// `forward(x)` + `residual` ([.., outputs]); in bf16 rounded once.
     pub fn forward_added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        native::linear_add(x, &self.weight, self.bias.as_ref(), residual)
+        self.apply(x, Some(residual))
+    }
+
+    fn apply(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        if self.packable {
+            self.pack(x.requires_grad())?;
+        }
+        match &*self.weights.borrow() {
+            LinearWeights::Plain(weight) => {
+                let y = x.f_linear(weight, self.bias.as_ref())?;
+                residual.map_or(Ok(y.shallow_clone()), |residual| Ok(y.f_add(residual)?))
+            }
+            LinearWeights::Packed { forward, backward } => {
+                let (backward, bias) = (backward.as_ref(), self.bias.as_ref());
+                native::packed_linear(x, native::PackedLinear { forward, backward, bias }, residual)
+            }
+        }
+    }
+
+    /// Packs the weights when they are first used, and for the gradient when one is first wanted. How does not depend on
+    /// what was computed before, so no bit does.
+    fn pack(&self, wants_gradient: bool) -> Result<()> {
+        let packed = match &*self.weights.borrow() {
+            LinearWeights::Plain(weight) => native::pack_linear(weight, false)?,
+            LinearWeights::Packed { backward: None, forward } if wants_gradient => forward.shallow_clone(),
+            LinearWeights::Packed { .. } => return Ok(()),
+        };
+        let backward = if wants_gradient { Some(native::pack_linear(&packed, true)?) } else { None };
+        self.weights.replace(LinearWeights::Packed { forward: packed, backward });
+        Ok(())
     }
 }
 

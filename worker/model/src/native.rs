@@ -25,6 +25,7 @@ unsafe extern "C" {
         value: *const C_tensor,
         kernel: c_int,
     ) -> *mut C_tensor;
+    fn ringtune_self_attention(together: *const C_tensor, kernel: c_int) -> *mut C_tensor;
     fn ringtune_attention_kernel() -> c_int;
     fn ringtune_group_norm(
         x: *const C_tensor,
@@ -48,9 +49,11 @@ unsafe extern "C" {
         backward_weight: *const C_tensor,
         bias: *const C_tensor,
     ) -> *mut C_tensor;
-    fn ringtune_linear_add(
+    fn ringtune_pack_linear(weight: *const C_tensor, backward: bool) -> *mut C_tensor;
+    fn ringtune_packed_linear(
         input: *const C_tensor,
-        weight: *const C_tensor,
+        forward_weight: *const C_tensor,
+        backward_weight: *const C_tensor,
         bias: *const C_tensor,
         residual: *const C_tensor,
     ) -> *mut C_tensor;
@@ -154,6 +157,12 @@ pub(crate) fn attention(query: &Tensor, key: &Tensor, value: &Tensor, kernel: i3
     tensor_from(unsafe { ringtune_attention(query.as_ptr(), key.as_ptr(), value.as_ptr(), kernel) })
 }
 
+/// See [`crate::attention::self_attention`].
+pub(crate) fn self_attention(together: &Tensor, kernel: i32) -> Result<Tensor> {
+    // SAFETY: a live tensor; the shim checks its shape and only reads it.
+    tensor_from(unsafe { ringtune_self_attention(together.as_ptr(), kernel) })
+}
+
 /// The number of the fastest attention kernel that this processor has.
 pub(crate) fn attention_kernel() -> i32 {
     // SAFETY: no arguments; asks for the processor's features. A failure is a number of no kernel.
@@ -219,16 +228,35 @@ pub(crate) fn geglu(x: &Tensor) -> Result<Tensor> {
     tensor_from(unsafe { ringtune_geglu(x.as_ptr()) })
 }
 
-/// `input` Wᵀ + bias + `residual`, with gradient for `input` and `residual`; in bf16 rounded once.
-pub(crate) fn linear_add(
+/// bf16 weights [outputs, inputs] in oneDNN's order, for the way forward or for the gradient's way back; `weight` may be
+/// packed for the way forward itself.
+pub(crate) fn pack_linear(weight: &Tensor, backward: bool) -> Result<Tensor> {
+    // SAFETY: a live tensor that the shim only reads.
+    tensor_from(unsafe { ringtune_pack_linear(weight.as_ptr(), backward) })
+}
+
+/// What [`packed_linear`] multiplies by, from [`pack_linear`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PackedLinear<'a> {
+    pub(crate) forward: &'a Tensor,
+    /// None: the input gets no gradient.
+    pub(crate) backward: Option<&'a Tensor>,
+    /// [outputs], bf16.
+    pub(crate) bias: Option<&'a Tensor>,
+}
+
+/// `input` Wᵀ + bias + `residual`, with gradient for `input` and `residual`; rounded once. All bf16.
+pub(crate) fn packed_linear(
     input: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
-    residual: &Tensor,
+    layer: PackedLinear,
+    residual: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let bias = bias.map_or(std::ptr::null(), Tensor::as_ptr);
-    // SAFETY: live tensors (or null for none); the shim only reads them.
-    tensor_from(unsafe { ringtune_linear_add(input.as_ptr(), weight.as_ptr(), bias, residual.as_ptr()) })
+    let or_null = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null(), Tensor::as_ptr);
+    let (backward, bias, residual) = (or_null(layer.backward), or_null(layer.bias), or_null(residual));
+    // SAFETY: live tensors (or null for none); the shim only reads them (autograd keeps its own references).
+    tensor_from(unsafe {
+        ringtune_packed_linear(input.as_ptr(), layer.forward.as_ptr(), backward, bias, residual)
+    })
 }
 
 /// [`packed_convolution`] plus `residual`, which gets a gradient too; rounded once.

@@ -80,20 +80,44 @@ fn geglu_is_that_of_the_formula() {
     assert_near(&fused, &exact, "geglu");
 }
 
+/// Both packings of a linear layer's weights.
+fn packed_both_ways(weight: &Tensor) -> (Tensor, Tensor) {
+    (pack_linear(weight, false).unwrap(), pack_linear(weight, true).unwrap())
+}
+
 #[test]
-fn linear_add_is_that_of_the_formula() {
-    let (x, residual) = (random(&[2, 7, 24], 6), random(&[2, 7, 40], 7));
-    let (weight, bias) = (random(&[40, 24], 8), random(&[40], 9));
-    for bias in [None, Some(&bias)] {
-        let inputs = [x.shallow_clone(), residual.shallow_clone()];
-        let fused = with_gradients(&inputs, Kind::BFloat16, |inputs| {
-            linear_add(&inputs[0], &weight, bias, &inputs[1]).unwrap()
-        });
-        let exact = with_gradients(&inputs, Kind::Float, |inputs| {
-            let (weight, bias) = (weight.to_kind(Kind::Float), bias.map(|bias| bias.to_kind(Kind::Float)));
-            inputs[0].linear(&weight, bias.as_ref()) + &inputs[1]
-        });
-        assert_near(&fused, &exact, "linear");
+fn packed_linear_is_that_of_the_formula() {
+    // Rows, features in and out: those of blocks, one less and more, and single ones.
+    for (rows, inputs, outputs) in [(14, 24, 40), (1, 64, 64), (77, 31, 65), (200, 1, 3), (33, 80, 1)] {
+        let (x, residual) = (random(&[2, rows, inputs], 6), random(&[2, rows, outputs], 7));
+        let (weight, bias) = (random(&[outputs, inputs], 8), random(&[outputs], 9));
+        let (forward, backward) = packed_both_ways(&weight);
+        for (bias, added) in [(None, true), (Some(&bias), true), (None, false), (Some(&bias), false)] {
+            let inputs = [x.shallow_clone(), residual.shallow_clone()];
+            let inputs = if added { &inputs[..] } else { &inputs[..1] };
+            let layer = PackedLinear { forward: &forward, backward: Some(&backward), bias };
+            let packed = with_gradients(inputs, Kind::BFloat16, |inputs| {
+                packed_linear(&inputs[0], layer, inputs.get(1)).unwrap()
+            });
+            let exact = with_gradients(inputs, Kind::Float, |inputs| {
+                let (weight, bias) =
+                    (weight.to_kind(Kind::Float), bias.map(|bias| bias.to_kind(Kind::Float)));
+                let y = inputs[0].linear(&weight, bias.as_ref());
+                inputs.get(1).map_or(y.shallow_clone(), |residual| y + residual)
+            });
+            assert_near(&packed, &exact, "linear");
+        }
+    }
+}
+
+#[test]
+fn packed_weights_can_be_packed_the_other_way() {
+    for (outputs, inputs) in [(40, 24), (65, 31), (1, 7)] {
+        let weight = random(&[outputs, inputs], 1);
+        let (forward, backward) = packed_both_ways(&weight);
+        assert!(forward.to_dense(None, false).equal(&weight), "{outputs} x {inputs}");
+        let again = pack_linear(&forward, true).unwrap();
+        assert!(again.to_dense(None, false).equal(&backward.to_dense(None, false)), "{outputs} x {inputs}");
     }
 }
 
@@ -130,14 +154,20 @@ fn weights_that_want_a_gradient_are_refused() {
         let text = refusal(result);
         assert!(text.contains("has no gradient for its") && text.contains(name), "{text}");
     };
-    // 1. Products that add.
-    for kind in [Kind::BFloat16, Kind::Float] {
-        let [x, residual, weight, bias] =
-            [&[3i64, 8][..], &[3, 16], &[16, 8], &[16]].map(|shape| random(shape, 1).to_kind(kind));
-        refused(linear_add(&x, &wanting(&weight), Some(&bias), &residual), "weights");
-        refused(linear_add(&x, &weight, Some(&wanting(&bias)), &residual), "bias");
-        let _ = linear_add(&wanting(&x), &weight, Some(&bias), &wanting(&residual)).unwrap();
-    }
+    // 1. Packed products.
+    let [x, residual, weight, bias] =
+        [&[3i64, 8][..], &[3, 16], &[16, 8], &[16]].map(|shape| random(shape, 1));
+    refused(pack_linear(&wanting(&weight), false), "weights");
+    let (forward, backward) = packed_both_ways(&weight);
+    let layer = PackedLinear { forward: &forward, backward: Some(&backward), bias: Some(&bias) };
+    let (wanting_bias, wanting_residual) = (wanting(&bias), wanting(&residual));
+    let wanting_a_gradient = PackedLinear { bias: Some(&wanting_bias), ..layer };
+    refused(packed_linear(&x, wanting_a_gradient, Some(&residual)), "bias");
+    let _ = packed_linear(&wanting(&x), layer, Some(&wanting_residual)).unwrap();
+    let forward_only = PackedLinear { backward: None, ..layer };
+    let _ = packed_linear(&x, forward_only, None).unwrap();
+    let text = refusal(packed_linear(&wanting(&x), forward_only, None));
+    assert!(text.contains("has no gradient for its input"), "{text}");
     // 2. Norms.
     for kind in [Kind::BFloat16, Kind::Float] {
         let x = random(&[2, 8, 3, 3], 2).to_kind(kind);
@@ -190,11 +220,13 @@ fn shapes_that_do_not_fit_are_refused() {
     // 2. Products.
     refused(geglu(&random(&[2, 7], 4)), "GEGLU halves");
     let product = |x: &[i64], weight: &[i64], bias: i64, residual: &[i64]| {
+        let (forward, backward) = packed_both_ways(&random(weight, 7));
         let bias = random(&[bias], 5);
-        linear_add(&random(x, 6), &random(weight, 7), Some(&bias), &random(residual, 8))
+        let layer = PackedLinear { forward: &forward, backward: Some(&backward), bias: Some(&bias) };
+        packed_linear(&random(x, 6), layer, Some(&random(residual, 8)))
     };
     let _ = product(&[2, 3, 8], &[16, 8], 16, &[2, 3, 16]).unwrap();
-    refused(product(&[2, 3, 4], &[16, 8], 16, &[2, 3, 16]), "cannot take");
+    refused(product(&[2, 3, 4], &[16, 8], 16, &[2, 3, 16]), "takes bf16 [.., 8]");
     refused(product(&[2, 3, 8], &[16, 8], 8, &[2, 3, 16]), "cannot have a bias");
     refused(product(&[2, 3, 8], &[16, 8], 16, &[2, 2, 16]), "cannot add");
     // 3. Packed convolutions.

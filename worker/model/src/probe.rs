@@ -3,7 +3,7 @@
 use ringtune_engine::Precision;
 use tch::{Kind, Tensor};
 
-use crate::attention::scaled_dot_product;
+use crate::attention::{scaled_dot_product, self_attention};
 use crate::error::Result;
 use crate::layers::{from_tokens, to_tokens};
 use crate::native::{self, GroupNormArguments};
@@ -13,7 +13,7 @@ use crate::stable_diffusion::{kind_of, to_vec};
 /// The revision of this crate's arithmetic. It is raised with every change that can move a bit of a gradient, a
 /// posterior or a picture: of a kernel in `csrc/`, of the order of operations in a layer, of a library they call. It
 /// is part of a worker's numerics class, so that two builds that differ never share a ring unseen.
-pub const KERNELS_REVISION: u32 = 1;
+pub const KERNELS_REVISION: u32 = 2;
 
 const BATCH: i64 = 2;
 /// Two heads of Stable Diffusion 1.x's narrowest width, in groups of ten channels as there.
@@ -42,7 +42,7 @@ const ATTENTIONS: [[i64; 4]; 7] = [
 ///
 /// Each kernel is taken by itself, so that no rounding behind it hides a bit: convolutions (plain, with stride 2,
 /// packed of 3x3 and of 1x1, packed with a residual), group norm (with and without SiLU and what is added), layer norm,
-/// products (plain, and with a residual), GEGLU, attention at each of `ATTENTIONS`, the text encoder's causal attention
+/// products (plain, packed, packed with a residual), GEGLU, attention at each of `ATTENTIONS`, the text encoder's causal attention
 /// and activation, and growing.
 ///
 /// Two workers whose probes differ would not train to the same bits. Equal probes are strong evidence, not proof: a
@@ -112,7 +112,15 @@ fn add_products(kind: Kind, hash: &mut Fnv) -> Result<()> {
     let (weight, bias) = (pattern(&[OUTPUTS, CHANNELS], 12, kind)?, pattern(&[OUTPUTS], 13, kind)?);
     for bias in [None, Some(&bias)] {
         hash.add(&[&tokens], |leaf| Ok(leaf[0].f_linear(&weight, bias)?))?;
-        hash.add(&[&tokens, &residual], |leaf| native::linear_add(&leaf[0], &weight, bias, &leaf[1]))?;
+    }
+    if kind == Kind::BFloat16 {
+        let forward = native::pack_linear(&weight, false)?;
+        let backward = native::pack_linear(&weight, true)?;
+        for bias in [None, Some(&bias)] {
+            let layer = native::PackedLinear { forward: &forward, backward: Some(&backward), bias };
+            hash.add(&[&tokens], |leaf| native::packed_linear(&leaf[0], layer, None))?;
+            hash.add(&[&tokens, &residual], |leaf| native::packed_linear(&leaf[0], layer, Some(&leaf[1])))?;
+        }
     }
     hash.add(&[&tokens], |leaf| native::geglu(&leaf[0]))?;
     hash.add(&[&tokens], |leaf| Ok(leaf[0].f_mul(&leaf[0].f_mul_scalar(1.702)?.f_sigmoid()?)?))?;
@@ -127,6 +135,9 @@ fn add_attention(kind: Kind, hash: &mut Fnv) -> Result<()> {
             [stream + 1, stream + 2].map(|stream| pattern(&[BATCH, keys, heads, width], stream, kind));
         hash.add(&[&query, &key?, &value?], |leaf| scaled_dot_product(&leaf[0], &leaf[1], &leaf[2]))?;
     }
+    // Where they come from one product.
+    let together = pattern(&[BATCH, 200, 3, 2, 40], 45, kind)?;
+    hash.add(&[&together], |leaf| self_attention(&leaf[0]))?;
     if kind != Kind::Float {
         return Ok(());
     }
@@ -220,10 +231,10 @@ mod tests {
         let wrappers: Vec<&str> = wrappers.collect();
         assert!(wrappers.len() >= 8, "{wrappers:?}");
         for name in wrappers {
-            let call = if name == "attention" {
-                "scaled_dot_product(".to_owned()
-            } else {
-                format!("native::{name}(")
+            let call = match name {
+                "attention" => "scaled_dot_product(".to_owned(),
+                "self_attention" => "self_attention(".to_owned(),
+                name => format!("native::{name}("),
             };
             assert!(source.contains(&call), "{name}");
         }

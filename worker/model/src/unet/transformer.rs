@@ -17,32 +17,52 @@ const GROUP_NORM_EPSILON: f64 = 1e-6;
 /// Source: diffusers Attention with AttnProcessor2_0.
 #[derive(Debug)]
 pub struct CrossAttention {
-    query: Linear,
-    key: Linear,
-    value: Linear,
+    projections: Projections,
     output: Linear,
     heads: i64,
     kind: Kind,
 }
 
+/// What makes queries, keys and values: one product where all come from the same input, otherwise one of the positions
+/// and one of the context.
+#[derive(Debug)]
+enum Projections {
+    Own { all: Linear },
+    Context { query: Linear, key_and_value: Linear },
+}
+
 impl CrossAttention {
-    /// Reads `to_q`, `to_k`, `to_v`, `to_out.0`. `context_width`: width of what keys and values are made from.
-    pub fn new(scope: &Scope, channels: i64, heads: i64, context_width: i64, kind: Kind) -> Result<Self> {
-        let projection = |name, inputs, bias| {
-            Linear::new(&scope.sub(name), LinearConfig { inputs, outputs: channels, bias }, kind)
+    /// Reads `to_q`, `to_k`, `to_v`, `to_out.0`. `context_width`: width of what keys and values are made from; none: they
+    /// are made from the positions themselves.
+    pub fn new(
+        scope: &Scope,
+        channels: i64,
+        heads: i64,
+        context_width: Option<i64>,
+        kind: Kind,
+    ) -> Result<Self> {
+        let stacked = |names: &[&str], inputs| {
+            let scopes = names.iter().map(|name| scope.sub(name)).collect::<Vec<_>>();
+            Linear::stacked(&scopes, LinearConfig { inputs, outputs: channels, bias: false }, kind)
         };
+        let projections = match context_width {
+            None => Projections::Own { all: stacked(&["to_q", "to_k", "to_v"], channels)? },
+            Some(width) => Projections::Context {
+                query: stacked(&["to_q"], channels)?,
+                key_and_value: stacked(&["to_k", "to_v"], width)?,
+            },
+        };
+        let output = LinearConfig { inputs: channels, outputs: channels, bias: true };
         Ok(CrossAttention {
-            query: projection("to_q", channels, false)?,
-            key: projection("to_k", context_width, false)?,
-            value: projection("to_v", context_width, false)?,
-            output: projection("to_out.0", channels, true)?,
+            projections,
+            output: Linear::new(&scope.sub("to_out.0"), output, kind)?,
             heads,
             kind,
         })
     }
 
-    /// `x`: [batch, positions, channels]; `context`: [batch, keys, context_width], in the layer's kind or fp32;
-    /// returns x's shape.
+    /// `x`: [batch, positions, channels]; `context`: [batch, keys, context_width], in the layer's kind or fp32, unread
+    /// where keys and values are made from `x`; returns x's shape.
     pub fn forward(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
         self.output.forward(&self.mix(x, context)?)
     }
@@ -54,15 +74,20 @@ impl CrossAttention {
 
     fn mix(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
         let (batch, positions, channels) = x.size3()?;
-        let (_, keys, _) = context.size3()?;
-        let width = channels / self.heads;
-        let query = self.query.forward(x)?.f_view([batch, positions, self.heads, width])?;
-        // Each with a cast of its own, so that the gradients of a context in fp32 add up in fp32.
-        let key =
-            self.key.forward(&context.f_to_kind(self.kind)?)?.f_view([batch, keys, self.heads, width])?;
-        let value =
-            self.value.forward(&context.f_to_kind(self.kind)?)?.f_view([batch, keys, self.heads, width])?;
-        let mixed = attention::scaled_dot_product(&query, &key, &value)?;
+        let (heads, width) = (self.heads, channels / self.heads);
+        let mixed = match &self.projections {
+            Projections::Own { all } => {
+                attention::self_attention(&all.forward(x)?.f_view([batch, positions, 3, heads, width])?)?
+            }
+            Projections::Context { query, key_and_value } => {
+                let (_, keys, _) = context.size3()?;
+                let query = query.forward(x)?.f_view([batch, positions, heads, width])?;
+                // With a cast of its own, so that the gradients of a context in fp32 add up in fp32.
+                let both = key_and_value.forward(&context.f_to_kind(self.kind)?)?;
+                let both = both.f_view([batch, keys, 2, heads, width])?.f_unbind(2)?;
+                attention::scaled_dot_product(&query, &both[0], &both[1])?
+            }
+        };
         Ok(mixed.f_reshape([batch, positions, channels])?)
     }
 }
@@ -116,13 +141,13 @@ impl TransformerLayer {
     pub fn new(scope: &Scope, config: &UNetConfig, block: &BlockConfig, kind: Kind) -> Result<Self> {
         let (channels, heads, text) = (block.channels, block.heads, config.cross_attention_width);
         let norm = |name| LayerNorm::new(&scope.sub(name), channels, LAYER_NORM_EPSILON);
-        let own = if block.only_cross_attention { text } else { channels };
+        let own = block.only_cross_attention.then_some(text);
         Ok(TransformerLayer {
             norm1: norm("norm1")?,
             self_attention: CrossAttention::new(&scope.sub("attn1"), channels, heads, own, kind)?,
             only_cross_attention: block.only_cross_attention,
             norm2: norm("norm2")?,
-            cross_attention: CrossAttention::new(&scope.sub("attn2"), channels, heads, text, kind)?,
+            cross_attention: CrossAttention::new(&scope.sub("attn2"), channels, heads, Some(text), kind)?,
             norm3: norm("norm3")?,
             feed_forward: FeedForward::new(&scope.sub("ff"), channels, kind)?,
         })

@@ -14,12 +14,12 @@ fn run(golden: &GoldenFile, weights: &Weights, case: &str, precision: Precision)
     let shape = &golden.metadata("cases")[case];
     let [channels, heads, context_width] =
         ["channels", "heads", "context_width"].map(|key| shape[key].as_i64().unwrap());
-    let attention =
-        CrossAttention::new(&weights.root().sub(case), channels, heads, context_width, kind).unwrap();
     let input =
         |name: &str| golden.find(&format!("{case}/in/{name}")).map(|one| to_tensor(one).to_kind(kind));
     let x = input("x").unwrap().set_requires_grad(true);
     let context = input("context").map(|context| context.set_requires_grad(true));
+    let width = context.as_ref().map(|_| context_width);
+    let attention = CrossAttention::new(&weights.root().sub(case), channels, heads, width, kind).unwrap();
     let output = attention.forward(&x, context.as_ref().unwrap_or(&x)).unwrap();
     // The gradient of output · out_grad is what out_grad at the output makes of the inputs.
     let weighted = (&output * input("out_grad").unwrap()).sum(Kind::Float);

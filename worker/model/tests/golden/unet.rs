@@ -75,10 +75,10 @@ fn run_layer(config: &UNetConfig, weights: &Weights, inputs: &Inputs) -> Option<
             out(ResnetBlock::new(&scope, shape, kind).unwrap().forward(&x, Some(&time(inputs))))
         }
         "Attention" => {
-            let context = inputs.find("encoder_hidden_states").unwrap_or_else(hidden);
-            let width = context.size()[2];
+            let context = inputs.find("encoder_hidden_states");
+            let width = context.as_ref().map(|context| context.size()[2]);
             let attention = CrossAttention::new(&scope, block.channels, block.heads, width, kind).unwrap();
-            out(attention.forward(&hidden(), &context))
+            out(attention.forward(&hidden(), &context.unwrap_or_else(hidden)))
         }
         "FeedForward" => out(FeedForward::new(&scope, block.channels, kind).unwrap().forward(&hidden())),
         "BasicTransformerBlock" => {

@@ -1,0 +1,131 @@
+// A linear layer with frozen weights in oneDNN's own order, bias and residual in the same sweep: rounded to bf16 once.
+// libtorch's own layer leaves the weights as they are, and oneDNN puts them in order in every call, forward and backward.
+#include "shim.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace ringtune {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+// Weights are packed for a product of so many rows, and used for any number: so the packed order, which may decide
+// bits, follows from the layer alone and not from what it first met.
+constexpr int64_t PACKED_FOR_ROWS = 1024;
+
+at::Tensor multiply(const at::Tensor &input, const at::Tensor &packed, const std::optional<at::Tensor> &bias) {
+    using Signature = at::Tensor(const at::Tensor &, const at::Tensor &, const std::optional<at::Tensor> &,
+                                 std::string_view, c10::List<std::optional<at::Scalar>>,
+                                 std::optional<std::string_view>);
+    static const auto operation =
+        c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<Signature>();
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return operation.call(input.contiguous(), packed, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+at::Tensor multiply_and_add(const at::Tensor &input, const at::Tensor &residual, const at::Tensor &packed,
+                            const std::optional<at::Tensor> &bias) {
+    using Signature = at::Tensor(const at::Tensor &, const at::Tensor &, const at::Tensor &,
+                                 const std::optional<at::Tensor> &, std::string_view);
+    static const auto operation =
+        c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "binary").typed<Signature>();
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return operation.call(input.contiguous(), residual.contiguous(), packed, bias, "add");
+}
+
+struct PackedLinear : torch::autograd::Function<PackedLinear> {
+    static Variable forward(AutogradContext *context, const Variable &input, const std::optional<at::Tensor> &residual,
+                            const Variable &forward_weight, const std::optional<at::Tensor> &backward_weight,
+                            const std::optional<at::Tensor> &bias) {
+        if (backward_weight) {
+            context->saved_data["weight"] = *backward_weight;
+        }
+        return residual ? multiply_and_add(input, *residual, forward_weight, bias)
+                        : multiply(input, forward_weight, bias);
+    }
+
+    static variable_list backward(AutogradContext *context, const variable_list &gradients) {
+        variable_list results(5);
+        if (context->needs_input_grad(0)) {
+            results[0] = multiply(gradients[0], context->saved_data["weight"].toTensor(), std::nullopt);
+        }
+        if (context->needs_input_grad(1)) {
+            results[1] = gradients[0];
+        }
+        return results;
+    }
+};
+
+void check_packed_linear(const at::Tensor &input, const std::optional<at::Tensor> &residual,
+                         const at::Tensor &forward_weight, const std::optional<at::Tensor> &backward_weight,
+                         const std::optional<at::Tensor> &bias) {
+    check_frozen("a packed linear layer", "forward weights", forward_weight);
+    check_frozen("a packed linear layer", "backward weights", backward_weight.value_or(at::Tensor()));
+    check_frozen("a packed linear layer", "bias", bias.value_or(at::Tensor()));
+    TORCH_CHECK(forward_weight.is_mkldnn() && forward_weight.dim() == 2 &&
+                    (!backward_weight || (backward_weight->is_mkldnn() && backward_weight->dim() == 2)),
+                "a packed linear layer takes packed weights");
+    const int64_t outputs = forward_weight.size(0), inputs = forward_weight.size(1);
+    TORCH_CHECK(!backward_weight || (backward_weight->size(0) == inputs && backward_weight->size(1) == outputs),
+                "a packed linear layer from ", inputs, " to ", outputs, " features takes backward weights of ", inputs,
+                " and ", outputs, ", not ", backward_weight->sizes());
+    TORCH_CHECK(backward_weight || !input.requires_grad() || !at::GradMode::is_enabled(),
+                "a packed linear layer without backward weights has no gradient for its input");
+    TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == outputs), "a packed linear layer with ", outputs,
+                " outputs cannot have a bias of ", bias->sizes());
+    TORCH_CHECK(input.dim() >= 2 && input.size(-1) == inputs && input.numel() > 0 &&
+                    input.scalar_type() == at::kBFloat16,
+                "a packed linear layer takes bf16 [.., ", inputs, "], not ", input.scalar_type(), " ", input.sizes());
+    if (residual) {
+        auto result = input.sizes().vec();
+        result.back() = outputs;
+        TORCH_CHECK(residual->sizes() == at::IntArrayRef(result) && residual->scalar_type() == at::kBFloat16,
+                    "a packed linear layer with the result ", at::IntArrayRef(result), " cannot add ",
+                    residual->scalar_type(), " ", residual->sizes());
+    }
+}
+
+at::Tensor pack_linear(const at::Tensor &weight, bool backward) {
+    check_frozen("packing a linear layer", "weights", weight);
+    TORCH_CHECK(weight.dim() == 2 && weight.numel() > 0 && weight.scalar_type() == at::kBFloat16,
+                "a linear layer's weights to pack are bf16 [outputs, inputs], not ", weight.scalar_type(), " ",
+                weight.sizes());
+    using Signature = at::Tensor(const at::Tensor &, std::optional<int64_t>);
+    static const auto operation =
+        c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_reorder_linear_weight", "").typed<Signature>();
+    at::NoGradGuard no_gradient;
+    const at::Tensor plain = weight.is_mkldnn() ? weight.to_dense() : weight;
+    return operation.call((backward ? plain.t() : plain).contiguous(), PACKED_FOR_ROWS);
+}
+
+std::optional<at::Tensor> present(const at::Tensor *tensor) {
+    return tensor == nullptr ? std::nullopt : std::optional<at::Tensor>(*tensor);
+}
+
+} // namespace
+
+} // namespace ringtune
+
+extern "C" {
+
+at::Tensor *ringtune_pack_linear(const at::Tensor *weight, bool backward) {
+    return ringtune::guarded<at::Tensor *>(nullptr,
+                                           [&] { return new at::Tensor(ringtune::pack_linear(*weight, backward)); });
+}
+
+at::Tensor *ringtune_packed_linear(const at::Tensor *input, const at::Tensor *forward_weight,
+                                   const at::Tensor *backward_weight, const at::Tensor *bias,
+                                   const at::Tensor *residual) {
+    return ringtune::guarded<at::Tensor *>(nullptr, [&] {
+        const auto backward = ringtune::present(backward_weight), offset = ringtune::present(bias),
+                   added = ringtune::present(residual);
+        ringtune::check_packed_linear(*input, added, *forward_weight, backward, offset);
+        return new at::Tensor(ringtune::PackedLinear::apply(*input, added, *forward_weight, backward, offset));
+    });
+}
+
+} // extern "C"
