@@ -1,5 +1,7 @@
-// A linear layer with frozen weights in oneDNN's own order, bias and residual in the same sweep: rounded to bf16 once.
-// libtorch's own layer leaves the weights as they are, and oneDNN puts them in order in every call, forward and backward.
+// Linear layers with frozen weights, by oneDNN. In bf16 they are in oneDNN's own order, bias and residual in the same
+// sweep, rounded once: libtorch's own layer leaves the weights as they are, and oneDNN puts them in order in every call,
+// forward and backward. In fp32 they stay where they are: libtorch's own layer asks another library, whose sums depend on
+// addresses, so that weights could not be used on the mapped file.
 #include "shim.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -37,6 +39,18 @@ at::Tensor multiply_and_add(const at::Tensor &input, const at::Tensor &residual,
     return operation.call(input.contiguous(), residual.contiguous(), packed, bias, "add");
 }
 
+struct Linear : torch::autograd::Function<Linear> {
+    static Variable forward(AutogradContext *context, const Variable &input, const Variable &weight,
+                            const std::optional<at::Tensor> &bias) {
+        context->saved_data["weight"] = weight;
+        return multiply(input, weight, bias);
+    }
+
+    static variable_list backward(AutogradContext *context, const variable_list &gradients) {
+        return {multiply(gradients[0], context->saved_data["weight"].toTensor().t(), std::nullopt), {}, {}};
+    }
+};
+
 struct PackedLinear : torch::autograd::Function<PackedLinear> {
     static Variable forward(AutogradContext *context, const Variable &input, const std::optional<at::Tensor> &residual,
                             const Variable &forward_weight, const std::optional<at::Tensor> &backward_weight,
@@ -59,6 +73,19 @@ struct PackedLinear : torch::autograd::Function<PackedLinear> {
         return results;
     }
 };
+
+// input [.., inputs] times weightT [inputs, outputs] + bias.
+at::Tensor linear(const at::Tensor &input, const at::Tensor &weight, const std::optional<at::Tensor> &bias) {
+    check_frozen("a linear layer", "weights", weight);
+    check_frozen("a linear layer", "bias", bias.value_or(at::Tensor()));
+    TORCH_CHECK(weight.dim() == 2 && input.dim() >= 2 && input.size(-1) == weight.size(1) && input.numel() > 0 &&
+                    input.scalar_type() == weight.scalar_type(),
+                "a linear layer with ", weight.scalar_type(), " weights ", weight.sizes(), " cannot take ",
+                input.scalar_type(), " ", input.sizes());
+    TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == weight.size(0)), "a linear layer with weights ",
+                weight.sizes(), " cannot have a bias of ", bias->sizes());
+    return Linear::apply(input, weight, bias);
+}
 
 void check_packed_linear(const at::Tensor &input, const std::optional<at::Tensor> &residual,
                          const at::Tensor &forward_weight, const std::optional<at::Tensor> &backward_weight,
@@ -111,6 +138,11 @@ std::optional<at::Tensor> present(const at::Tensor *tensor) {
 } // namespace ringtune
 
 extern "C" {
+
+at::Tensor *ringtune_linear(const at::Tensor *input, const at::Tensor *weight, const at::Tensor *bias) {
+    return ringtune::guarded<at::Tensor *>(
+        nullptr, [&] { return new at::Tensor(ringtune::linear(*input, *weight, ringtune::present(bias))); });
+}
 
 at::Tensor *ringtune_pack_linear(const at::Tensor *weight, bool backward) {
     return ringtune::guarded<at::Tensor *>(nullptr,

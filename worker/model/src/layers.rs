@@ -22,12 +22,10 @@ pub struct LinearConfig {
 /// Frozen weights [outputs, inputs], in the order that is fastest for what they are used for.
 #[derive(Debug)]
 enum LinearWeights {
+    /// As they are stored.
     Plain(Tensor),
     /// bf16 in oneDNN's order, for the way forward and, once a gradient was wanted, for its way back.
-    Packed {
-        forward: Tensor,
-        backward: Option<Tensor>,
-    },
+    Packed { forward: Tensor, backward: Option<Tensor> },
 }
 
 /// y = x Wᵀ + b over the last dimension.
@@ -41,7 +39,7 @@ pub struct Linear {
 impl Linear {
     /// Reads `weight` [outputs, inputs] and `bias` [outputs].
     pub fn new(scope: &Scope, config: LinearConfig, kind: Kind) -> Result<Self> {
-        let weight = scope.tensor("weight", &[config.outputs, config.inputs], kind)?;
+        let weight = scope.tensor_in_place("weight", &[config.outputs, config.inputs], kind)?;
         let bias = if config.bias { Some(scope.tensor("bias", &[config.outputs], kind)?) } else { None };
         Ok(Self::of(weight, bias, kind))
     }
@@ -49,7 +47,7 @@ impl Linear {
     /// Reads a 1x1 convolution's `weight` [outputs, inputs, 1, 1] and `bias`, which is the same thing on
     /// channels-last data.
     pub fn from_1x1_convolution(scope: &Scope, config: LinearConfig, kind: Kind) -> Result<Self> {
-        let mut weight = scope.tensor("weight", &[config.outputs, config.inputs, 1, 1], kind)?;
+        let mut weight = scope.tensor_in_place("weight", &[config.outputs, config.inputs, 1, 1], kind)?;
         if !scope.is_dry() {
             weight = weight.f_view([config.outputs, config.inputs])?;
         }
@@ -62,7 +60,7 @@ impl Linear {
     pub fn stacked(scopes: &[Scope], config: LinearConfig, kind: Kind) -> Result<Self> {
         let weights = scopes
             .iter()
-            .map(|scope| scope.tensor("weight", &[config.outputs, config.inputs], kind))
+            .map(|scope| scope.tensor_in_place("weight", &[config.outputs, config.inputs], kind))
             .collect::<Result<Vec<_>>>()?;
         let dry = scopes.iter().any(Scope::is_dry);
         let weight = if dry { Tensor::new() } else { Tensor::f_cat(&weights, 0)? };
@@ -90,7 +88,7 @@ impl Linear {
         }
         match &*self.weights.borrow() {
             LinearWeights::Plain(weight) => {
-                let y = x.f_linear(weight, self.bias.as_ref())?;
+                let y = native::linear(x, weight, self.bias.as_ref())?;
                 residual.map_or(Ok(y.shallow_clone()), |residual| Ok(y.f_add(residual)?))
             }
             LinearWeights::Packed { forward, backward } => {

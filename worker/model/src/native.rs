@@ -49,6 +49,11 @@ unsafe extern "C" {
         backward_weight: *const C_tensor,
         bias: *const C_tensor,
     ) -> *mut C_tensor;
+    fn ringtune_linear(
+        input: *const C_tensor,
+        weight: *const C_tensor,
+        bias: *const C_tensor,
+    ) -> *mut C_tensor;
     fn ringtune_pack_linear(weight: *const C_tensor, backward: bool) -> *mut C_tensor;
     fn ringtune_packed_linear(
         input: *const C_tensor,
@@ -226,6 +231,14 @@ pub(crate) fn group_norm(x: &Tensor, added: Option<&Tensor>, norm: GroupNormArgu
 pub(crate) fn geglu(x: &Tensor) -> Result<Tensor> {
     // SAFETY: a live tensor; the shim only reads it.
     tensor_from(unsafe { ringtune_geglu(x.as_ptr()) })
+}
+
+/// `input` Wᵀ + bias by oneDNN, with gradient for `input`. `weight`: [outputs, inputs], not packed, wherever it lies: the
+/// sums do not depend on addresses, as those of libtorch's own layer do in fp32.
+pub(crate) fn linear(input: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let bias = bias.map_or(std::ptr::null(), Tensor::as_ptr);
+    // SAFETY: live tensors (or null for none); the shim only reads them (autograd keeps its own references).
+    tensor_from(unsafe { ringtune_linear(input.as_ptr(), weight.as_ptr(), bias) })
 }
 
 /// bf16 weights [outputs, inputs] in oneDNN's order, for the way forward or for the gradient's way back; `weight` may be

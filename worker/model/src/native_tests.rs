@@ -111,6 +111,32 @@ fn packed_linear_is_that_of_the_formula() {
 }
 
 #[test]
+fn linear_is_that_of_the_formula_wherever_its_weights_lie() {
+    for (rows, inputs, outputs) in [(14, 24, 40), (1, 64, 64), (77, 31, 65), (200, 1, 3), (77, 768, 96)] {
+        let [x, weight, bias] = [&[2, rows, inputs][..], &[outputs, inputs], &[outputs]]
+            .map(|shape| random(shape, 6).to_kind(Kind::Float));
+        let exact = with_gradients(&[x.shallow_clone()], Kind::Double, |inputs| {
+            inputs[0].linear(&weight.to_kind(Kind::Double), Some(&bias.to_kind(Kind::Double)))
+        });
+        let mut first: Option<Vec<Tensor>> = None;
+        for floats_away in 0..16 {
+            let elsewhere = Tensor::zeros([16 + outputs * inputs], (Kind::Float, Device::Cpu));
+            let mut elsewhere = elsewhere.narrow(0, floats_away, outputs * inputs).view([outputs, inputs]);
+            elsewhere.copy_(&weight);
+            let own = with_gradients(&[x.shallow_clone()], Kind::Float, |inputs| {
+                linear(&inputs[0], &elsewhere, Some(&bias)).unwrap()
+            });
+            for (own, exact) in own.iter().zip(&exact) {
+                let error = relative_error(own, exact);
+                assert!(error <= 1e-6, "{rows} x {inputs} x {outputs}: {error:.2e}");
+            }
+            assert!(first.as_ref().is_none_or(|first| *first == own), "{floats_away} floats away");
+            first = Some(own);
+        }
+    }
+}
+
+#[test]
 fn packed_weights_can_be_packed_the_other_way() {
     for (outputs, inputs) in [(40, 24), (65, 31), (1, 7)] {
         let weight = random(&[outputs, inputs], 1);

@@ -111,7 +111,7 @@ fn add_products(kind: Kind, hash: &mut Fnv) -> Result<()> {
     let residual = to_tokens(&image(OUTPUTS, 11, kind)?)?;
     let (weight, bias) = (pattern(&[OUTPUTS, CHANNELS], 12, kind)?, pattern(&[OUTPUTS], 13, kind)?);
     for bias in [None, Some(&bias)] {
-        hash.add(&[&tokens], |leaf| Ok(leaf[0].f_linear(&weight, bias)?))?;
+        hash.add(&[&tokens], |leaf| native::linear(&leaf[0], &weight, bias))?;
     }
     if kind == Kind::BFloat16 {
         let forward = native::pack_linear(&weight, false)?;

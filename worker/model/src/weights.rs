@@ -241,6 +241,12 @@ impl<'a> Scope<'a> {
         Ok(entry.stored_tensor()?.f_to_kind(kind)?)
     }
 
+    /// The same for kernels whose sums do not depend on addresses: without a copy wherever it is stored as `kind`.
+    pub fn tensor_in_place(&self, name: &str, shape: &[i64], kind: Kind) -> Result<Tensor> {
+        let tensor = self.stored_tensor(name, shape)?;
+        if self.weights.dry { Ok(tensor) } else { Ok(tensor.f_to_kind(kind)?) }
+    }
+
     /// The tensor as it is stored (F32, F16 or BF16), for tables that are only looked up.
     pub fn stored_tensor(&self, name: &str, shape: &[i64]) -> Result<Tensor> {
         let entry = self.entry(name, shape)?;
