@@ -1,8 +1,6 @@
-use std::cell::RefCell;
-
 use tch::{Device, Kind, Tensor};
 
-use super::{Conv2d, ConvolutionWeights};
+use super::{Conv2d, Conv2dConfig, ConvolutionWeights};
 use crate::native;
 use crate::runtime::Runtime;
 
@@ -12,13 +10,35 @@ fn draw(shape: &[i64], scale: f64) -> Tensor {
     if shape.len() == 4 { native::channels_last(&values).unwrap() } else { values }
 }
 
-fn convolution(weight: &Tensor, bias: &Tensor, packable: bool) -> Conv2d {
-    Conv2d {
-        weights: RefCell::new(ConvolutionWeights::ChannelsLast(weight.shallow_clone())),
-        bias: bias.shallow_clone(),
-        stride: 1,
-        padding: weight.size()[2] / 2,
-        packable,
+/// A convolution's frozen weights, and the layers that are made of them.
+struct Filter {
+    weight: Tensor,
+    bias: Tensor,
+    config: Conv2dConfig,
+}
+
+impl Filter {
+    fn draw(config: Conv2dConfig) -> Self {
+        let weight = draw(&[config.outputs, config.inputs, config.kernel, config.kernel], 0.1);
+        Filter { weight, bias: draw(&[config.outputs], 1.0), config }
+    }
+
+    fn packing(&self) -> Conv2d {
+        let layer = Conv2d::of(self.weight.shallow_clone(), self.bias.shallow_clone(), self.config);
+        assert!(layer.packed);
+        layer
+    }
+
+    fn plain(&self) -> Conv2d {
+        Conv2d { packed: false, ..self.packing() }
+    }
+
+    fn exact(&self) -> Conv2d {
+        Conv2d::of(self.weight.to_kind(Kind::Float), self.bias.to_kind(Kind::Float), self.config)
+    }
+
+    fn output(&self, batch: i64, height: i64, width: i64) -> [i64; 4] {
+        [batch, self.config.outputs, self.config.places(height), self.config.places(width)]
     }
 }
 
@@ -36,24 +56,36 @@ fn error(result: &Tensor, reference: &Tensor) -> f64 {
     norm(&(result.to_kind(Kind::Float) - reference)) / norm(reference)
 }
 
+/// As many channels as fill blocks, and not; one; and all steps and zeros that layers have.
+fn configs() -> Vec<(i64, Conv2dConfig)> {
+    let same = Conv2dConfig::same_3x3;
+    let halving = |inputs, outputs, padding| Conv2dConfig { stride: 2, padding, ..same(inputs, outputs) };
+    vec![
+        (1, same(64, 96)),
+        (2, same(40, 24)),
+        (1, Conv2dConfig::pointwise(96, 33)),
+        (1, same(4, 32)),
+        (3, same(1, 1)),
+        (1, halving(64, 64, 1)),
+        (3, halving(24, 40, 1)),
+        (2, halving(33, 1, 1)),
+        (1, halving(64, 32, 0)),
+        (2, halving(24, 24, 0)),
+    ]
+}
+
 #[test]
 fn packed_convolutions_are_as_exact_as_plain_ones() {
     Runtime::initialise(2).unwrap();
     tch::manual_seed(7);
-    for (batch, inputs, outputs, kernel, side) in
-        [(1, 64, 96, 3, 8), (2, 40, 24, 3, 5), (1, 96, 33, 1, 7), (1, 4, 32, 3, 16)]
-    {
-        let weight = draw(&[outputs, inputs, kernel, kernel], 0.1);
-        let bias = draw(&[outputs], 1.0);
-        let packed = convolution(&weight, &bias, true);
-        let plain = convolution(&weight, &bias, false);
-        // The second size goes through weights that were packed for the first.
-        for side in [side, side + 3] {
-            let x = draw(&[batch, inputs, side, side], 1.0);
-            let gradient = draw(&[batch, outputs, side, side], 1.0);
-            let exact_convolution =
-                convolution(&weight.to_kind(Kind::Float), &bias.to_kind(Kind::Float), false);
-            let exact = run(&exact_convolution, &x.to_kind(Kind::Float), &gradient.to_kind(Kind::Float));
+    for (batch, config) in configs() {
+        let filter = Filter::draw(config);
+        let (packed, plain, exact) = (filter.packing(), filter.plain(), filter.exact());
+        // All sizes but the first go through weights that were packed for the first.
+        for (height, width) in [(8, 8), (16, 16), (5, 7), (3, 12)] {
+            let x = draw(&[batch, config.inputs, height, width], 1.0);
+            let gradient = draw(&filter.output(batch, height, width), 1.0);
+            let exact = run(&exact, &x.to_kind(Kind::Float), &gradient.to_kind(Kind::Float));
             let ours = run(&packed, &x, &gradient);
             let libtorch = run(&plain, &x, &gradient);
             for (index, name) in ["output", "gradient"].iter().enumerate() {
@@ -61,16 +93,66 @@ fn packed_convolutions_are_as_exact_as_plain_ones() {
                 let libtorch_error = error(&libtorch[index], &exact[index]);
                 assert!(
                     own_error <= libtorch_error * 1.05 + 1e-5,
-                    "{inputs} to {outputs} channels, side {side}: {name} {own_error:.2e} {libtorch_error:.2e}"
+                    "{config:?}, {height} x {width}: {name} {own_error:.2e} {libtorch_error:.2e}"
                 );
+                assert_eq!(ours[index].size(), libtorch[index].size());
             }
-            assert_eq!(ours[0].stride(), libtorch[0].stride());
+            assert!(ours[0].is_contiguous() || ours[0].stride() == libtorch[0].stride());
         }
-        assert!(matches!(&*packed.weights.borrow(), ConvolutionWeights::Packed { .. }));
+        assert!(matches!(&*packed.weights.borrow(), ConvolutionWeights::Packed { backward: Some(_), .. }));
         assert!(matches!(&*plain.weights.borrow(), ConvolutionWeights::ChannelsLast(_)));
-        // Without a gradient the packed weights serve too.
-        let x = draw(&[batch, inputs, 9, 9], 1.0);
-        let (with, without) = (packed.forward(&x).unwrap(), plain.forward(&x).unwrap());
-        assert!(error(&with, &without.to_kind(Kind::Float)) < 1e-2);
+    }
+}
+
+/// Adding, where there is no gradient to check the rest by: one place, a single row, a single column.
+#[test]
+fn a_width_of_one_works() {
+    tch::manual_seed(8);
+    for config in
+        [Conv2dConfig::same_3x3(24, 16), Conv2dConfig { stride: 2, ..Conv2dConfig::same_3x3(24, 16) }]
+    {
+        let filter = Filter::draw(config);
+        for (height, width) in [(1, 1), (1, 9), (9, 1)] {
+            let x = draw(&[3, 24, height, width], 1.0);
+            let gradient = draw(&filter.output(3, height, width), 1.0);
+            let exact = run(&filter.exact(), &x.to_kind(Kind::Float), &gradient.to_kind(Kind::Float));
+            let ours = run(&filter.packing(), &x, &gradient);
+            assert!(error(&ours[0], &exact[0]) < 4e-3, "{config:?}, {height} x {width}");
+            assert!(error(&ours[1], &exact[1]) < 4e-3, "{config:?}, {height} x {width}");
+        }
+    }
+}
+
+/// A worker draws pictures before, between and after its steps, of other sizes than it trains with.
+#[test]
+fn no_bit_depends_on_what_was_computed_before() {
+    Runtime::initialise(2).unwrap();
+    tch::manual_seed(9);
+    let sizes = [(1, 8, 8), (2, 16, 16), (1, 32, 32), (2, 5, 7), (1, 12, 20)];
+    for (_, config) in configs() {
+        let filter = Filter::draw(config);
+        let bits = |layer: &Conv2d, size: (i64, i64, i64), wanted: bool| -> Vec<f32> {
+            tch::manual_seed(size.1);
+            let (batch, height, width) = size;
+            let x = draw(&[batch, config.inputs, height, width], 1.0);
+            let gradient = draw(&filter.output(batch, height, width), 1.0);
+            let mut all = vec![layer.forward_added(&x, &gradient).unwrap()];
+            if wanted {
+                all.extend(run(layer, &x, &gradient));
+            }
+            all.iter().flat_map(|tensor| crate::stable_diffusion::to_vec(tensor).unwrap()).collect()
+        };
+        let alone: Vec<Vec<f32>> = sizes.iter().map(|size| bits(&filter.packing(), *size, true)).collect();
+        for first in sizes {
+            let layer = filter.packing();
+            // Nothing but outputs are wanted first.
+            bits(&layer, first, false);
+            assert!(matches!(&*layer.weights.borrow(), ConvolutionWeights::Packed { backward: None, .. }));
+            for (size, alone) in sizes.iter().zip(&alone) {
+                let without = bits(&layer, *size, false);
+                assert!(without[..] == alone[..without.len()], "{config:?}: {size:?} after {first:?}");
+                assert!(bits(&layer, *size, true) == *alone, "{config:?}: {size:?} after {first:?}");
+            }
+        }
     }
 }
