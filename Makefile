@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench bench-control chaos upgrade-test release-proto packages packages-test
+.PHONY: help setup build demo test lint sanitize bench bench-draw bench-control chaos upgrade-test release-proto packages packages-test
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -32,6 +32,10 @@ else
 	@deploy/stage.sh "tests" $(CARGO) test --release --workspace --lib --bins --tests -- --test-threads=1
 endif
 	@deploy/stage.sh "documentation tests" $(CARGO) test --release --workspace --doc
+	@deploy/stage.sh sanitizers worker/model/sanitize/run.sh
+
+sanitize: ## Run our native kernels under the address and undefined-behaviour sanitizers (seconds; part of make test)
+	@worker/model/sanitize/run.sh
 
 lint: setup ## Check format, lints, the API (with npm), licences and advisories (with cargo-deny)
 	@deploy/stage.sh format $(CARGO) fmt --all --check
@@ -45,6 +49,9 @@ release-proto: ## Make the API as it is now the released one, which later ones a
 
 bench: build ## Time our training step beside the one it replaces, in turns
 	@tests/bench/bench.sh
+
+bench-draw: build ## Time drawing a picture beside diffusers' pipeline, in turns
+	@tests/bench/draw.sh $(ARGUMENTS)
 
 bench-control: ## Load a coordinator with 1,000 fake workers and 10,000 jobs, kill it, and check its bounds
 	@$(CARGO) build --release

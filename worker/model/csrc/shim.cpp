@@ -63,21 +63,6 @@ int ringtune_attention_kernel() {
     return guarded(-1, [] { return static_cast<int>(ringtune::attention_kernel()); });
 }
 
-at::Tensor *ringtune_pack_convolution(const at::Tensor *weight, const int64_t *input_size, size_t dimensions,
-                                      bool backward) {
-    return guarded<at::Tensor *>(nullptr, [&] {
-        return new at::Tensor(
-            ringtune::pack_convolution(*weight, at::IntArrayRef(input_size, dimensions), backward));
-    });
-}
-
-at::Tensor *ringtune_packed_convolution(const at::Tensor *input, const at::Tensor *forward_weight,
-                                        const at::Tensor *backward_weight, const at::Tensor *bias) {
-    return guarded<at::Tensor *>(nullptr, [&] {
-        return new at::Tensor(ringtune::packed_convolution(*input, *forward_weight, *backward_weight, *bias));
-    });
-}
-
 bool ringtune_set_threads(int threads) {
     return guarded(false, [&] {
         at::set_num_threads(threads);

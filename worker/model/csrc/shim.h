@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace ringtune {
@@ -46,13 +47,24 @@ at::Tensor attention(const at::Tensor &query, const at::Tensor &key, const at::T
 // The same of queries, keys and values that lie together: [batch, tokens, 3, heads, width].
 at::Tensor self_attention(const at::Tensor &together, AttentionKernel kernel);
 
-// bf16 weights [outputs, inputs, k, k] (k odd) in oneDNN's order for inputs of this size; with `backward`, for the
-// gradient's way back.
-at::Tensor pack_convolution(const at::Tensor &weight, at::IntArrayRef input_size, bool backward);
+// How a convolution's square kernel moves: over its input in steps of `stride`, with `padding` zeros around it; or,
+// transposed, over its output, of which `padding` is cut off.
+struct ConvolutionGeometry {
+    int64_t stride;
+    int64_t padding;
+    bool transposed;
+};
 
-// The convolution that keeps the size, with gradient for the input only; see convolution.cpp.
+// bf16 weights [outputs, inputs, k, k] ([inputs, outputs, k, k] of a transposed one) in oneDNN's order for inputs of this
+// size; with `backward`, for the way back of gradients of this size. Packed weights of the way forward are packed anew.
+at::Tensor pack_convolution(const at::Tensor &weight, at::IntArrayRef input_size, ConvolutionGeometry geometry,
+                            bool backward);
+
+// The convolution, plus `residual` if there is one, rounded once; with gradients for both, for the input where there are
+// backward weights. See convolution.cpp.
 at::Tensor packed_convolution(const at::Tensor &input, const at::Tensor &forward_weight,
-                              const at::Tensor &backward_weight, const at::Tensor &bias);
+                              const std::optional<at::Tensor> &backward_weight, const at::Tensor &bias,
+                              const std::optional<at::Tensor> &residual, ConvolutionGeometry geometry);
 
 } // namespace ringtune
 
@@ -72,10 +84,6 @@ at::Tensor *ringtune_channels_last(const at::Tensor *tensor);
 at::Tensor *ringtune_attention(const at::Tensor *query, const at::Tensor *key, const at::Tensor *value, int kernel);
 at::Tensor *ringtune_self_attention(const at::Tensor *together, int kernel);
 int ringtune_attention_kernel();
-at::Tensor *ringtune_pack_convolution(const at::Tensor *weight, const int64_t *input_size, size_t dimensions,
-                                      bool backward);
-at::Tensor *ringtune_packed_convolution(const at::Tensor *input, const at::Tensor *forward_weight,
-                                        const at::Tensor *backward_weight, const at::Tensor *bias);
 // Compute threads of the calling thread's operations.
 bool ringtune_set_threads(int threads);
 // Process-wide and only before the first parallel work; a second call fails.
@@ -105,9 +113,12 @@ at::Tensor *ringtune_packed_linear(const at::Tensor *input, const at::Tensor *fo
 
 // convolution.cpp
 
-at::Tensor *ringtune_packed_convolution_add(const at::Tensor *input, const at::Tensor *forward_weight,
-                                            const at::Tensor *backward_weight, const at::Tensor *bias,
-                                            const at::Tensor *residual);
+at::Tensor *ringtune_pack_convolution(const at::Tensor *weight, const int64_t *input_size, size_t dimensions,
+                                      int64_t stride, int64_t padding, bool transposed, bool backward);
+// `backward_weight` and `residual` may be null.
+at::Tensor *ringtune_packed_convolution(const at::Tensor *input, const at::Tensor *forward_weight,
+                                        const at::Tensor *backward_weight, const at::Tensor *bias,
+                                        const at::Tensor *residual, int64_t stride, int64_t padding, bool transposed);
 
 // allocator.cpp
 

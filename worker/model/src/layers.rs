@@ -1,4 +1,4 @@
-//! The layers all three networks are built from, with frozen weights.
+//! The layers all three networks are built from, with frozen weights; convolutions are in [`crate::convolution`].
 
 use std::cell::RefCell;
 
@@ -112,118 +112,6 @@ impl Linear {
     }
 }
 
-/// Shape of a square two-dimensional convolution with bias.
-#[derive(Debug, Clone, Copy)]
-pub struct Conv2dConfig {
-    /// Channels in.
-    pub inputs: i64,
-    /// Channels out.
-    pub outputs: i64,
-    /// Side of the kernel.
-    pub kernel: i64,
-    /// Step between outputs.
-    pub stride: i64,
-    /// Zeros around the input.
-    pub padding: i64,
-}
-
-impl Conv2dConfig {
-    /// A 3x3 convolution that keeps the size.
-    pub fn same_3x3(inputs: i64, outputs: i64) -> Self {
-        Conv2dConfig { inputs, outputs, kernel: 3, stride: 1, padding: 1 }
-    }
-
-    /// A 1x1 convolution.
-    pub fn pointwise(inputs: i64, outputs: i64) -> Self {
-        Conv2dConfig { inputs, outputs, kernel: 1, stride: 1, padding: 0 }
-    }
-}
-
-/// Frozen weights [outputs, inputs, kernel, kernel], in the order that is fastest for what they are used for.
-#[derive(Debug)]
-enum ConvolutionWeights {
-    /// Channels-last, as the inputs are.
-    ChannelsLast(Tensor),
-    /// In oneDNN's order, for the way forward and for the gradient's way back.
-    Packed { forward: Tensor, backward: Tensor },
-}
-
-/// A convolution with frozen weights.
-#[derive(Debug)]
-pub struct Conv2d {
-    weights: RefCell<ConvolutionWeights>,
-    bias: Tensor,
-    stride: i64,
-    padding: i64,
-    /// Whether the weights can be packed: only a convolution that keeps the size is its own gradient's shape.
-    packable: bool,
-}
-
-impl Conv2d {
-    /// Reads `weight` [outputs, inputs, kernel, kernel] and `bias` [outputs].
-    pub fn new(scope: &Scope, config: Conv2dConfig, kind: Kind) -> Result<Self> {
-        let shape = [config.outputs, config.inputs, config.kernel, config.kernel];
-        let mut weight = scope.tensor("weight", &shape, kind)?;
-        if !scope.is_dry() {
-            weight = native::channels_last(&weight)?;
-        }
-        let bias = scope.tensor("bias", &[config.outputs], kind)?;
-        let keeps_size = config.stride == 1 && config.kernel % 2 == 1 && config.padding == config.kernel / 2;
-        Ok(Conv2d {
-            weights: RefCell::new(ConvolutionWeights::ChannelsLast(weight)),
-            bias,
-            stride: config.stride,
-            padding: config.padding,
-            packable: keeps_size && kind == Kind::BFloat16,
-        })
-    }
-
-    /// `x`: [batch, inputs, height, width]; returns [batch, outputs, height', width'].
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        if self.packable && x.requires_grad() {
-            self.pack(&x.size())?;
-        }
-        match &*self.weights.borrow() {
-            ConvolutionWeights::ChannelsLast(weight) => {
-                let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
-                Ok(x.f_conv2d(weight, Some(&self.bias), stride, padding, [1, 1], 1)?)
-            }
-            ConvolutionWeights::Packed { forward, backward } => {
-                native::packed_convolution(x, forward, backward, &self.bias)
-            }
-        }
-    }
-
-    /// `forward(x)` + `residual`, which has the result's shape; in training rounded once.
-    pub fn forward_added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        if self.packable && x.requires_grad() {
-            self.pack(&x.size())?;
-        }
-        if let ConvolutionWeights::Packed { forward, backward } = &*self.weights.borrow() {
-            return native::packed_convolution_add(x, forward, backward, &self.bias, residual);
-        }
-        Ok(self.forward(x)?.f_add(residual)?)
-    }
-
-    /// Packs the weights at the first training step. What is packed for one size is right for every size and
-    /// takes the place of the plain weights. A gradient always goes through packed weights, so that its bits
-    /// do not depend on what a loaded model did before.
-    fn pack(&self, input_size: &[i64]) -> Result<()> {
-        let packed = match (&*self.weights.borrow(), input_size) {
-            (ConvolutionWeights::ChannelsLast(weight), [batch, _, height, width]) => {
-                let output_size = [*batch, weight.size4()?.0, *height, *width];
-                ConvolutionWeights::Packed {
-                    forward: native::pack_convolution(weight, input_size, false)?,
-                    backward: native::pack_convolution(weight, &output_size, true)?,
-                }
-            }
-            _ => return Ok(()),
-        };
-        self.weights.replace(packed);
-        Ok(())
-    }
-}
-
 /// Shape of a group normalisation.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupNormConfig {
@@ -309,7 +197,3 @@ pub fn from_tokens(x: &Tensor, height: i64, width: i64) -> Result<Tensor> {
     let (batch, _, channels) = x.size3()?;
     Ok(x.f_reshape([batch, height, width, channels])?.f_permute([0, 3, 1, 2])?)
 }
-
-#[cfg(test)]
-#[path = "layers_tests.rs"]
-mod tests;

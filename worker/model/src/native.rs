@@ -41,6 +41,9 @@ unsafe extern "C" {
         weight: *const C_tensor,
         input_size: *const i64,
         dimensions: usize,
+        stride: i64,
+        padding: i64,
+        transposed: bool,
         backward: bool,
     ) -> *mut C_tensor;
     fn ringtune_packed_convolution(
@@ -48,6 +51,10 @@ unsafe extern "C" {
         forward_weight: *const C_tensor,
         backward_weight: *const C_tensor,
         bias: *const C_tensor,
+        residual: *const C_tensor,
+        stride: i64,
+        padding: i64,
+        transposed: bool,
     ) -> *mut C_tensor;
     fn ringtune_linear(
         input: *const C_tensor,
@@ -56,13 +63,6 @@ unsafe extern "C" {
     ) -> *mut C_tensor;
     fn ringtune_pack_linear(weight: *const C_tensor, backward: bool) -> *mut C_tensor;
     fn ringtune_packed_linear(
-        input: *const C_tensor,
-        forward_weight: *const C_tensor,
-        backward_weight: *const C_tensor,
-        bias: *const C_tensor,
-        residual: *const C_tensor,
-    ) -> *mut C_tensor;
-    fn ringtune_packed_convolution_add(
         input: *const C_tensor,
         forward_weight: *const C_tensor,
         backward_weight: *const C_tensor,
@@ -174,28 +174,63 @@ pub(crate) fn attention_kernel() -> i32 {
     unsafe { ringtune_attention_kernel() }
 }
 
-/// Convolution weights in oneDNN's order; see csrc/shim.h.
-pub(crate) fn pack_convolution(weight: &Tensor, input_size: &[i64], backward: bool) -> Result<Tensor> {
+/// How a convolution's kernel moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ConvolutionGeometry {
+    /// Step between outputs, 1 or 2; of a transposed one, between what two neighbours of the input reach.
+    pub(crate) stride: i64,
+    /// Zeros around the input; of a transposed one, what is cut off around the output.
+    pub(crate) padding: i64,
+    /// Whether each place of the input reaches several of the output, instead of the other way round.
+    pub(crate) transposed: bool,
+}
+
+/// What [`packed_convolution`] computes with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConvolutionArguments<'a> {
+    /// Weights from [`pack_convolution`].
+    pub(crate) forward: &'a Tensor,
+    /// Those of the way back; needed where the input wants a gradient.
+    pub(crate) backward: Option<&'a Tensor>,
+    /// [outputs].
+    pub(crate) bias: &'a Tensor,
+    /// What is added, of the result's shape; rounded once with it.
+    pub(crate) residual: Option<&'a Tensor>,
+    /// That which the weights were packed for.
+    pub(crate) geometry: ConvolutionGeometry,
+}
+
+/// Convolution weights [outputs, inputs, k, k], or [inputs, outputs, k, k] of a transposed one, in oneDNN's order for
+/// inputs (or, `backward`, for gradients) of this size; see csrc/shim.h.
+pub(crate) fn pack_convolution(
+    weight: &Tensor,
+    input_size: &[i64],
+    geometry: ConvolutionGeometry,
+    backward: bool,
+) -> Result<Tensor> {
+    let ConvolutionGeometry { stride, padding, transposed } = geometry;
+    let (size, dimensions) = (input_size.as_ptr(), input_size.len());
     // SAFETY: a live tensor that the shim only reads, and a live slice.
     tensor_from(unsafe {
-        ringtune_pack_convolution(weight.as_ptr(), input_size.as_ptr(), input_size.len(), backward)
+        ringtune_pack_convolution(weight.as_ptr(), size, dimensions, stride, padding, transposed, backward)
     })
 }
 
-/// The convolution with weights from [`pack_convolution`], with gradient for the input only.
-pub(crate) fn packed_convolution(
-    input: &Tensor,
-    forward_weight: &Tensor,
-    backward_weight: &Tensor,
-    bias: &Tensor,
-) -> Result<Tensor> {
-    // SAFETY: live tensors; the shim only reads them (autograd keeps its own references).
+/// The convolution with weights from [`pack_convolution`], with gradient for the input and the residual.
+pub(crate) fn packed_convolution(input: &Tensor, arguments: ConvolutionArguments) -> Result<Tensor> {
+    let or_null = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null(), Tensor::as_ptr);
+    let ConvolutionArguments { forward, backward, bias, residual, geometry } = arguments;
+    // SAFETY: live tensors (or null for none); the shim only reads them (autograd keeps its own references).
     tensor_from(unsafe {
         ringtune_packed_convolution(
             input.as_ptr(),
-            forward_weight.as_ptr(),
-            backward_weight.as_ptr(),
+            forward.as_ptr(),
+            or_null(backward),
             bias.as_ptr(),
+            or_null(residual),
+            geometry.stride,
+            geometry.padding,
+            geometry.transposed,
         )
     })
 }
@@ -269,26 +304,6 @@ pub(crate) fn packed_linear(
     // SAFETY: live tensors (or null for none); the shim only reads them (autograd keeps its own references).
     tensor_from(unsafe {
         ringtune_packed_linear(input.as_ptr(), layer.forward.as_ptr(), backward, bias, residual)
-    })
-}
-
-/// [`packed_convolution`] plus `residual`, which gets a gradient too; rounded once.
-pub(crate) fn packed_convolution_add(
-    input: &Tensor,
-    forward_weight: &Tensor,
-    backward_weight: &Tensor,
-    bias: &Tensor,
-    residual: &Tensor,
-) -> Result<Tensor> {
-    // SAFETY: live tensors; the shim only reads them.
-    tensor_from(unsafe {
-        ringtune_packed_convolution_add(
-            input.as_ptr(),
-            forward_weight.as_ptr(),
-            backward_weight.as_ptr(),
-            bias.as_ptr(),
-            residual.as_ptr(),
-        )
     })
 }
 

@@ -208,13 +208,30 @@ fn weights_that_want_a_gradient_are_refused() {
     }
     // 3. Packed convolutions.
     let (x, weight, bias) = (random(&[1, 8, 4, 4], 6), random(&[16, 8, 3, 3], 7), random(&[16], 8));
-    refused(pack_convolution(&wanting(&weight), &[1, 8, 4, 4], false), "weights");
-    let forward = pack_convolution(&weight, &[1, 8, 4, 4], false).unwrap();
-    let backward = pack_convolution(&weight, &[1, 16, 4, 4], true).unwrap();
-    refused(packed_convolution(&x, &forward, &backward, &wanting(&bias)), "bias");
+    refused(pack_convolution(&wanting(&weight), &[1, 8, 4, 4], KEEPING, false), "weights");
+    let forward = pack_convolution(&weight, &[1, 8, 4, 4], KEEPING, false).unwrap();
+    let backward = pack_convolution(&weight, &[1, 16, 4, 4], KEEPING, true).unwrap();
     let residual = random(&[1, 16, 4, 4], 9);
-    refused(packed_convolution_add(&x, &forward, &backward, &wanting(&bias), &residual), "bias");
+    for residual in [None, Some(&residual)] {
+        let (forward, backward, bias) = (&forward, Some(&backward), &wanting(&bias));
+        let arguments = ConvolutionArguments { forward, backward, bias, residual, geometry: KEEPING };
+        refused(packed_convolution(&x, arguments), "bias");
+    }
+    // Packed weights of the way forward alone have no way back.
+    let arguments = ConvolutionArguments {
+        forward: &forward,
+        backward: None,
+        bias: &bias,
+        residual: None,
+        geometry: KEEPING,
+    };
+    let _ = packed_convolution(&x, arguments).unwrap();
+    let text = refusal(packed_convolution(&wanting(&x), arguments));
+    assert!(text.contains("without backward weights"), "{text}");
 }
+
+/// Of 3x3, the size stays.
+const KEEPING: ConvolutionGeometry = ConvolutionGeometry { stride: 1, padding: 1, transposed: false };
 
 #[test]
 fn shapes_that_do_not_fit_are_refused() {
@@ -257,14 +274,29 @@ fn shapes_that_do_not_fit_are_refused() {
     refused(product(&[2, 3, 8], &[16, 8], 16, &[2, 2, 16]), "cannot add");
     // 3. Packed convolutions.
     let weight = random(&[16, 8, 3, 3], 9);
-    let forward = pack_convolution(&weight, &[1, 8, 4, 4], false).unwrap();
-    let backward = pack_convolution(&weight, &[1, 16, 4, 4], true).unwrap();
+    let forward = pack_convolution(&weight, &[1, 8, 4, 4], KEEPING, false).unwrap();
+    let backward = pack_convolution(&weight, &[1, 16, 4, 4], KEEPING, true).unwrap();
     let (x, bias) = (random(&[1, 8, 4, 4], 10), random(&[16], 11));
-    let _ = packed_convolution(&x, &forward, &backward, &bias).unwrap();
-    refused(packed_convolution(&random(&[1, 4, 4, 4], 12), &forward, &backward, &bias), "takes [batch, 8");
-    refused(packed_convolution(&x, &forward, &forward, &bias), "backward weights");
-    refused(packed_convolution(&x, &forward, &backward, &random(&[8], 13)), "a bias of 16");
-    refused(packed_convolution(&x, &weight, &weight, &bias), "takes packed weights");
-    let residual = random(&[1, 16, 4, 3], 14);
-    refused(packed_convolution_add(&x, &forward, &backward, &bias, &residual), "cannot add");
+    let fitting = ConvolutionArguments {
+        forward: &forward,
+        backward: Some(&backward),
+        bias: &bias,
+        residual: None,
+        geometry: KEEPING,
+    };
+    let _ = packed_convolution(&x, fitting).unwrap();
+    refused(packed_convolution(&random(&[1, 4, 4, 4], 12), fitting), "takes [batch, 8");
+    let turned = ConvolutionArguments { backward: Some(&forward), ..fitting };
+    refused(packed_convolution(&x, turned), "backward weights");
+    let (short, residual) = (random(&[8], 13), random(&[1, 16, 4, 3], 14));
+    refused(packed_convolution(&x, ConvolutionArguments { bias: &short, ..fitting }), "a bias of 16");
+    let plain = ConvolutionArguments { forward: &weight, backward: Some(&weight), ..fitting };
+    refused(packed_convolution(&x, plain), "takes packed weights");
+    let adding = ConvolutionArguments { residual: Some(&residual), ..fitting };
+    refused(packed_convolution(&x, adding), "cannot add");
+    let tight = ConvolutionGeometry { stride: 2, padding: 0, transposed: false };
+    let narrow = ConvolutionArguments { geometry: tight, ..fitting };
+    refused(packed_convolution(&random(&[1, 8, 4, 2], 15), narrow), "does not fit into");
+    let wide = ConvolutionGeometry { stride: 3, padding: 1, transposed: false };
+    refused(pack_convolution(&weight, &[1, 8, 4, 4], wide, false), "of stride 3");
 }

@@ -2,8 +2,10 @@
 
 use tch::{Kind, Tensor};
 
+use crate::convolution::{Conv2d, Conv2dConfig};
 use crate::error::Result;
-use crate::layers::{Conv2d, Conv2dConfig, GroupNorm, GroupNormConfig, Linear, LinearConfig};
+use crate::growing::GrowingConv2d;
+use crate::layers::{GroupNorm, GroupNormConfig, Linear, LinearConfig};
 use crate::weights::Scope;
 
 /// Shape of a residual block.
@@ -110,19 +112,17 @@ impl Downsample {
 /// Grows to a given size (nearest neighbour), then a 3x3 convolution.
 #[derive(Debug)]
 pub struct Upsample {
-    conv: Conv2d,
+    conv: GrowingConv2d,
 }
 
 impl Upsample {
     /// Reads `conv`.
     pub fn new(scope: &Scope, channels: i64, kind: Kind) -> Result<Self> {
-        Ok(Upsample {
-            conv: Conv2d::new(&scope.sub("conv"), Conv2dConfig::same_3x3(channels, channels), kind)?,
-        })
+        Ok(Upsample { conv: GrowingConv2d::new(&scope.sub("conv"), channels, kind)? })
     }
 
     /// `x`: [batch, channels, height, width]; `size`: (height', width').
     pub fn forward(&self, x: &Tensor, size: (i64, i64)) -> Result<Tensor> {
-        self.conv.forward(&x.f_upsample_nearest2d([size.0, size.1], None, None)?)
+        self.conv.forward(x, size)
     }
 }

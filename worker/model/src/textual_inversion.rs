@@ -36,10 +36,8 @@ impl StableDiffusion {
         Ok(Gradient { loss: loss_value, grad, finite, forward_seconds, backward_seconds })
     }
 
-    /// The loss of one microbatch alone, without what a backward pass would need.
-    ///
-    /// Its bits depend on the input alone once a gradient of any microbatch was taken: the first one lays the weights
-    /// out, and laid out otherwise they are added up in another order.
+    /// The loss of one microbatch alone, without what a backward pass would need; its bits are those of
+    /// [`StableDiffusion::gradient`]'s.
     pub fn loss(&self, microbatch: &Microbatch) -> Result<f32> {
         self.check(microbatch)?;
         let embeddings = self.token_embeddings(microbatch)?;

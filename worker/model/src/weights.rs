@@ -6,19 +6,16 @@
 //! A mapped file must not be cut short while it is in use (the operating system would stop the process).
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memmap2::Mmap;
-use safetensors::tensor::{Dtype, SafeTensors};
+use safetensors::tensor::Dtype;
 use tch::{Kind, Tensor};
 
 use crate::error::{Error, Result};
+use crate::mapped_file::{MappedFile, Stored, map_file, read_metadata};
 use crate::native;
-
-/// Headers above this are refused before they are parsed. SD's largest is below 200 KB.
-const MAX_HEADER_BYTES: u64 = 64 << 20;
 
 /// What every tensor that libtorch allocates itself is aligned to (c10's `gAlignment`).
 const ALIGNMENT: usize = 64;
@@ -58,11 +55,6 @@ struct Entry {
     dtype: Dtype,
     shape: Vec<i64>,
     start: usize,
-}
-
-struct MappedFile {
-    path: PathBuf,
-    map: Mmap,
 }
 
 impl Weights {
@@ -253,6 +245,14 @@ impl<'a> Scope<'a> {
         if self.weights.dry { Ok(Tensor::new()) } else { entry.stored_tensor() }
     }
 
+    /// The tensor `name` of exactly `shape`, to be read later, and again.
+    pub(crate) fn stored(&self, name: &str, shape: &[i64]) -> Result<Stored> {
+        let entry = self.entry(name, shape)?;
+        let MappedFile { path, file, .. } = &*entry.file;
+        let (shape, kind) = (entry.shape.clone(), entry.kind()?);
+        Ok(Stored { path: path.clone(), file: file.clone(), start: entry.start, shape, kind })
+    }
+
     /// Whether tensors are only checked, not loaded.
     pub(crate) fn is_dry(&self) -> bool {
         self.weights.dry
@@ -334,66 +334,6 @@ fn renamed(rename: Rename, wanted: impl Fn(&str) -> bool) -> impl Fn(&str, &[i64
         let name = if wanted(name) { rename(name) } else { None };
         name.map(|name| Place { name, part: Part::Whole }).into_iter().collect()
     }
-}
-
-/// Names and shapes of a safetensors file, and what it says of itself.
-#[derive(Debug)]
-pub(crate) struct Header {
-    shapes: BTreeMap<String, Vec<usize>>,
-    metadata: HashMap<String, String>,
-}
-
-impl Header {
-    /// Errors: not a safetensors file.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
-        let file = map_file(path)?;
-        let (_, metadata) = read_metadata(&file)?;
-        let shapes = metadata.tensors().into_iter().map(|(name, info)| (name, info.shape.clone())).collect();
-        Ok(Header { shapes, metadata: metadata.metadata().clone().unwrap_or_default() })
-    }
-
-    pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.shapes.get(name).map(Vec::as_slice)
-    }
-
-    /// Whether there is a tensor whose name begins so.
-    pub(crate) fn any(&self, prefix: &str) -> bool {
-        let from = (std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded);
-        self.shapes.range::<str, _>(from).next().is_some_and(|(name, _)| name.starts_with(prefix))
-    }
-
-    pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
-        self.metadata.get(key).map(String::as_str)
-    }
-}
-
-/// The header's length and content.
-fn read_metadata(file: &MappedFile) -> Result<(usize, safetensors::tensor::Metadata)> {
-    SafeTensors::read_metadata(&file.map).map_err(|error| Error::BadSafetensors {
-        file: file.path.clone(),
-        reason: format!("{error} (is it cut short? it has {} bytes)", file.map.len()),
-    })
-}
-
-fn map_file(path: &Path) -> Result<MappedFile> {
-    let io = |source| Error::Io { file: path.to_path_buf(), source };
-    let bad = |reason: String| Error::BadSafetensors { file: path.to_path_buf(), reason };
-    let file = std::fs::File::open(path).map_err(io)?;
-    let length = file.metadata().map_err(io)?.len();
-    if length < 10 {
-        return Err(bad(format!("it has {length} bytes, fewer than any header")));
-    }
-    // SAFETY: the mapping is read-only; that nobody shortens the file meanwhile is this module's stated condition.
-    let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-    let mut prefix = [0; 8];
-    prefix.copy_from_slice(&map[..8]);
-    let header = u64::from_le_bytes(prefix);
-    if header > MAX_HEADER_BYTES || header > length - 8 {
-        return Err(bad(format!(
-            "its header claims {header} bytes; the file has {length} and at most {MAX_HEADER_BYTES} are allowed"
-        )));
-    }
-    Ok(MappedFile { path: path.to_path_buf(), map })
 }
 
 fn no_weights(folder: &Path, stem: &str, dotted: &str) -> Error {

@@ -20,7 +20,8 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Keys;
 use crate::error::{Error, Result};
-use crate::weights::{Header, Weights};
+use crate::mapped_file::Header;
+use crate::weights::Weights;
 use layout::Generation;
 use names::Component;
 use sizes::Sizes;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::layout::{CLIP, Generation, OPEN_CLIP, UNET, VAE, used_text_blocks};
 use crate::error::{Error, Result};
-use crate::weights::Header;
+use crate::mapped_file::Header;
 
 /// Width of an attention head of CLIP, of open_clip, and of the UNet in 2.x.
 const HEAD_WIDTH: usize = 64;

@@ -11,8 +11,9 @@ pub use transformer::{CrossAttention, FeedForward, SpatialTransformer, Transform
 use tch::{Kind, Tensor};
 
 use crate::config::UNetConfig;
+use crate::convolution::{Conv2d, Conv2dConfig};
 use crate::error::Result;
-use crate::layers::{Conv2d, Conv2dConfig, GroupNorm, GroupNormConfig};
+use crate::layers::{GroupNorm, GroupNormConfig};
 use crate::native;
 use crate::weights::Scope;
 

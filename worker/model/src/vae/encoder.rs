@@ -3,8 +3,9 @@
 use tch::{Kind, Tensor};
 
 use crate::config::VaeConfig;
+use crate::convolution::{Conv2d, Conv2dConfig};
 use crate::error::Result;
-use crate::layers::{Conv2d, Conv2dConfig, GroupNorm, GroupNormConfig};
+use crate::layers::{GroupNorm, GroupNormConfig};
 use crate::native;
 use crate::resnet::{Downsample, ResnetBlock};
 use crate::vae::{EPSILON, VaeMidBlock, resnet};

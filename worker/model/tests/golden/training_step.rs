@@ -1,6 +1,8 @@
 //! Loss and gradient of whole microbatches of textual inversion.
 
-use ringtune_model::{Gradient, Microbatch, Precision, Runtime, StableDiffusion};
+use ringtune_model::{
+    GenerateRequest, Gradient, Microbatch, Precision, Runtime, SamplerKind, StableDiffusion,
+};
 
 use crate::blocks::CHECKPOINTS;
 use crate::support::{GoldenFile, cosine, golden_folder, relative_error};
@@ -150,5 +152,66 @@ fn a_gradient_has_the_same_bits_after_other_sizes() {
             }
         }
         assert!(alone.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+}
+
+/// Losses of validations come before, between and after steps, and so do previews, of another size.
+#[test]
+fn losses_and_gradients_have_the_same_bits_whatever_was_computed_before() {
+    Runtime::initialise(2).unwrap();
+    let golden = GoldenFile::open("tiny15-step.safetensors");
+    let case = golden.metadata("cases").as_array().unwrap()[0].as_str().unwrap().to_owned();
+    let input = |key: &str| golden.floats(&format!("{case}/in/{key}"));
+    let tokens = &golden.integers(&format!("{case}/in/input_ids"))[..77];
+    let values: Vec<f32> = input("latents").iter().copied().cycle().take(4 * 16 * 16).collect();
+    let microbatch = Microbatch {
+        batch: 1,
+        latent_height: 16,
+        latent_width: 16,
+        latents: &values,
+        noise: &values.iter().rev().copied().collect::<Vec<f32>>(),
+        timesteps: &[300],
+        input_ids: tokens,
+        rows: input("embeds"),
+        snr_gamma: None,
+    };
+    let draw = |model: &mut StableDiffusion| {
+        let request = GenerateRequest {
+            batch: 1,
+            height: 64,
+            width: 128,
+            prompt_ids: tokens,
+            negative_ids: tokens,
+            rows: input("embeds"),
+            sampler: SamplerKind::Ddim,
+            steps: 2,
+            guidance: 7.5,
+            noise: &values[..4 * 8 * 16],
+            step_noise: &[],
+        };
+        model.generate(&request, |_, _| true).unwrap().unwrap()
+    };
+    for precision in [Precision::Fp32, Precision::Bf16] {
+        let open = || StableDiffusion::open(&golden_folder().join("tiny15"), precision).unwrap();
+        let gradient = |model: &StableDiffusion| {
+            let result = model.gradient(&microbatch).unwrap();
+            (result.loss.to_bits(), result.grad.iter().map(|value| value.to_bits()).collect::<Vec<u32>>())
+        };
+        let (mut trained, mut drawn) = (open(), open());
+        let alone = gradient(&trained);
+        let picture = draw(&mut drawn);
+        assert!(draw(&mut trained) == picture, "{precision}: a picture after a step");
+        assert_eq!(
+            drawn.loss(&microbatch).unwrap().to_bits(),
+            alone.0,
+            "{precision}: a loss after a picture"
+        );
+        assert!(gradient(&drawn) == alone, "{precision}: a gradient after a picture");
+        assert_eq!(
+            drawn.loss(&microbatch).unwrap().to_bits(),
+            alone.0,
+            "{precision}: a loss after a gradient"
+        );
+        assert!(draw(&mut drawn) == picture, "{precision}: a picture after a gradient");
     }
 }

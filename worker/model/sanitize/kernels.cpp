@@ -1,0 +1,372 @@
+// The kernels that need no libtorch, under the address and undefined-behaviour sanitizers: shapes that fill no vector, no
+// tile and no block, on buffers of exactly their size between pages that nobody may touch, so that one element too many
+// is an error. What comes out is compared with plain loops in double precision.
+//
+// Built and run by run.sh; prints what it covered, and ends with 1 at the first difference. Without AVX-512 BF16 it says
+// that it ran nothing and ends with 77.
+
+#include "../csrc/attention_kernels.h"
+#include "../csrc/fused_kernels.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace {
+
+using ringtune::flash::Bf16;
+namespace flash = ringtune::flash;
+namespace fused = ringtune::fused;
+
+// Where what is handed to a kernel lies between two pages that nobody may touch: right before the one, or behind the other.
+enum class Flush { End, Start } flush;
+
+// Memory of exactly `count` elements. The sanitizer does not look at masked loads and stores; the processor does.
+template <typename Element> class Exact {
+  public:
+    explicit Exact(int64_t count) : count_(count), bytes_(count * sizeof(Element)) {
+        const size_t page = size_t(sysconf(_SC_PAGESIZE));
+        const size_t inner = (bytes_ + page - 1) / page * page;
+        mapped_ = inner + 2 * page;
+        memory_ = static_cast<char *>(mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        if (memory_ == MAP_FAILED || mprotect(memory_ + page, inner, PROT_READ | PROT_WRITE) != 0) {
+            std::perror("no memory for a test");
+            std::exit(1);
+        }
+        // What was not written is not a number.
+        std::memset(memory_ + page, 0xff, inner);
+        data_ = reinterpret_cast<Element *>(memory_ + page + (flush == Flush::End ? inner - bytes_ : 0));
+    }
+    ~Exact() {
+        if (memory_ != nullptr) {
+            munmap(memory_, mapped_);
+        }
+    }
+    Exact(Exact &&other) : count_(other.count_), bytes_(other.bytes_), mapped_(other.mapped_),
+                           memory_(std::exchange(other.memory_, nullptr)), data_(other.data_) {}
+    Exact(const Exact &) = delete;
+    Exact &operator=(const Exact &) = delete;
+    Element *get() const { return data_; }
+    Element &operator[](int64_t at) const { return data_[at]; }
+    int64_t count() const { return count_; }
+
+  private:
+    int64_t count_;
+    size_t bytes_, mapped_;
+    char *memory_;
+    Element *data_;
+};
+
+float to_float(Bf16 value) {
+    const uint32_t bits = uint32_t(value) << 16;
+    float result;
+    std::memcpy(&result, &bits, sizeof result);
+    return result;
+}
+float to_float(float value) { return value; }
+
+Bf16 to_bf16(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return static_cast<Bf16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// The same values in every run: about normal, mean 0, deviation 1.
+class Draw {
+  public:
+    float next() {
+        float sum = -6.0f;
+        for (int part = 0; part < 12; ++part) {
+            state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+            sum += static_cast<float>(state_ >> 40) / static_cast<float>(1 << 24);
+        }
+        return sum;
+    }
+    Exact<Bf16> values(int64_t count) {
+        Exact<Bf16> all(count);
+        for (int64_t at = 0; at < count; ++at) {
+            all[at] = to_bf16(next());
+        }
+        return all;
+    }
+    Exact<float> floats(int64_t count) {
+        Exact<float> all(count);
+        for (int64_t at = 0; at < count; ++at) {
+            all[at] = next();
+        }
+        return all;
+    }
+
+  private:
+    uint64_t state_ = 14;
+};
+
+// The distance of `found` from `expected`, in terms of its norm, is at most `allowed`.
+template <typename Element>
+void compare(const char *what, const Exact<Element> &found, const std::vector<double> &expected, double allowed) {
+    double difference = 0.0, norm = 0.0;
+    for (int64_t at = 0; at < found.count(); ++at) {
+        const double distance = to_float(found[at]) - expected[at];
+        difference += distance * distance;
+        norm += expected[at] * expected[at];
+    }
+    // Written so that a NaN is a failure too.
+    if (!(std::sqrt(difference) <= allowed * std::sqrt(norm) + 1e-6)) {
+        std::printf("%s differs from the plain loop by %.3g of its norm, allowed is %.3g\n", what,
+                    std::sqrt(difference / norm), allowed);
+        std::exit(1);
+    }
+}
+
+// What a product or an elementwise kernel may lose by rounding to bf16 once, and attention by rounding P and dS too.
+constexpr double ONCE = 0.004;
+constexpr double ATTENTION = 0.02;
+
+// One task a call, so that each gets scratch memory of its own.
+flash::Backend backend() {
+    return {flash::gemm_avx512, []() noexcept {}, [](int64_t tasks, const std::function<void(int64_t, int64_t)> &body) {
+                for (int64_t task = 0; task < tasks; ++task) {
+                    body(task, task + 1);
+                }
+            }};
+}
+
+struct Sizes {
+    int64_t batches, heads, queries, keys, width;
+};
+
+template <typename Element> flash::View<Element> view(Element *data, int64_t tokens, const Sizes &sizes) {
+    return {data, tokens * sizes.heads * sizes.width, sizes.heads * sizes.width, sizes.width};
+}
+
+struct Reference {
+    std::vector<double> output, query, key, value, log_sum_exp;
+};
+
+// Softmax attention and its gradient, head by head, as the formula says.
+Reference reference(const Sizes &s, const Exact<Bf16> &q, const Exact<Bf16> &k, const Exact<Bf16> &v,
+                    const Exact<Bf16> &g) {
+    const double scale = 1.0 / std::sqrt(double(s.width));
+    const auto at = [&](int64_t tokens, int64_t batch, int64_t token, int64_t head, int64_t column) {
+        return ((batch * tokens + token) * s.heads + head) * s.width + column;
+    };
+    const int64_t queries = s.batches * s.queries * s.heads * s.width, keys = s.batches * s.keys * s.heads * s.width;
+    Reference r{std::vector<double>(queries), std::vector<double>(queries), std::vector<double>(keys),
+                std::vector<double>(keys), {}};
+    std::vector<double> p(s.keys), dp(s.keys);
+    for (int64_t batch = 0; batch < s.batches; ++batch) {
+        for (int64_t head = 0; head < s.heads; ++head) {
+            for (int64_t i = 0; i < s.queries; ++i) {
+                double sum = 0.0, dot = 0.0;
+                for (int64_t j = 0; j < s.keys; ++j) {
+                    double score = 0.0;
+                    dp[j] = 0.0;
+                    for (int64_t c = 0; c < s.width; ++c) {
+                        score += double(to_float(q[at(s.queries, batch, i, head, c)])) *
+                                 to_float(k[at(s.keys, batch, j, head, c)]);
+                        dp[j] += double(to_float(g[at(s.queries, batch, i, head, c)])) *
+                                 to_float(v[at(s.keys, batch, j, head, c)]);
+                    }
+                    p[j] = std::exp(scale * score);
+                    sum += p[j];
+                }
+                r.log_sum_exp.push_back(std::log2(sum));
+                for (int64_t j = 0; j < s.keys; ++j) {
+                    p[j] /= sum;
+                    dot += p[j] * dp[j];
+                }
+                for (int64_t j = 0; j < s.keys; ++j) {
+                    const double ds = scale * p[j] * (dp[j] - dot);
+                    for (int64_t c = 0; c < s.width; ++c) {
+                        const int64_t of_query = at(s.queries, batch, i, head, c);
+                        const int64_t of_key = at(s.keys, batch, j, head, c);
+                        r.output[of_query] += p[j] * to_float(v[of_key]);
+                        r.query[of_query] += ds * to_float(k[of_key]);
+                        r.key[of_key] += ds * to_float(q[of_query]);
+                        r.value[of_key] += p[j] * to_float(g[of_query]);
+                    }
+                }
+            }
+        }
+    }
+    return r;
+}
+
+void attention(const Sizes &s) {
+    Draw draw;
+    const int64_t queries = s.batches * s.queries * s.heads * s.width, keys = s.batches * s.keys * s.heads * s.width;
+    const auto q = draw.values(queries), k = draw.values(keys), v = draw.values(keys), g = draw.values(queries);
+    const Reference expected = reference(s, q, k, v, g);
+    const flash::Shape shape{s.batches, s.heads, s.queries, s.keys, s.width, float(1.0 / std::sqrt(double(s.width)))};
+    const Exact<Bf16> output(queries);
+    const Exact<float> log_sum_exp(s.batches * s.heads * s.queries);
+    const auto in = [&](const Exact<Bf16> &of, int64_t tokens) { return view<const Bf16>(of.get(), tokens, s); };
+    flash::forward(shape, backend(), in(q, s.queries), in(k, s.keys), in(v, s.keys), view(output.get(), s.queries, s),
+                   log_sum_exp.get());
+    compare("attention", output, expected.output, ATTENTION);
+    compare("attention's log-sum-exp", log_sum_exp, expected.log_sum_exp, ATTENTION);
+    // Each gradient alone and all together: which are wanted decides what is packed.
+    for (const int wanted : {1, 2, 4, 7}) {
+        const Exact<Bf16> dq(queries), dk(keys), dv(keys);
+        const auto out = [&](const Exact<Bf16> &of, int64_t tokens, int bit) {
+            return (wanted & bit) != 0 ? view(of.get(), tokens, s) : flash::Output{nullptr, 0, 0, 0};
+        };
+        flash::backward(shape, backend(), in(q, s.queries), in(k, s.keys), in(v, s.keys), in(output, s.queries),
+                        log_sum_exp.get(), in(g, s.queries),
+                        {out(dq, s.queries, 1), out(dk, s.keys, 2), out(dv, s.keys, 4)});
+        // With one key the probabilities are 1, and these gradients are rounding alone.
+        if (s.keys > 1 && (wanted & 1) != 0) {
+            compare("attention's gradient of queries", dq, expected.query, ATTENTION);
+        }
+        if (s.keys > 1 && (wanted & 2) != 0) {
+            compare("attention's gradient of keys", dk, expected.key, ATTENTION);
+        }
+        if ((wanted & 4) != 0) {
+            compare("attention's gradient of values", dv, expected.value, ATTENTION);
+        }
+    }
+}
+
+void product(int64_t m, int64_t n, int64_t k, bool accumulate) {
+    Draw draw;
+    const auto a = draw.values(m * k), b = draw.values(k * n);
+    const auto c = draw.floats(m * n);
+    std::vector<double> expected(m * n);
+    for (int64_t row = 0; row < m; ++row) {
+        for (int64_t column = 0; column < n; ++column) {
+            double sum = accumulate ? c[row * n + column] : 0.0;
+            for (int64_t at = 0; at < k; ++at) {
+                sum += double(to_float(a[row * k + at])) * to_float(b[(at / 2 * n + column) * 2 + at % 2]);
+            }
+            expected[row * n + column] = sum;
+        }
+    }
+    flash::gemm_avx512(m, n, k, a.get(), k, b.get(), n, c.get(), n, accumulate);
+    compare("the product", c, expected, 1e-5);
+}
+
+double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+void norms(int64_t rows, int64_t channels, bool silu) {
+    Draw draw;
+    const fused::Rows shape{rows, channels};
+    const auto x = draw.values(rows * channels), gradient = draw.values(rows * channels);
+    const auto scale = draw.floats(channels), shift = draw.floats(channels), slope = draw.floats(channels),
+               offset = draw.floats(channels);
+    const Exact<float> sums(channels), squares(channels), gradient_sums(channels), products(channels);
+    const Exact<Bf16> y(rows * channels), result(rows * channels);
+    fused::channel_moments(shape, x.get(), sums.get(), squares.get());
+    fused::scale_shift(shape, silu, x.get(), scale.get(), shift.get(), y.get());
+    fused::gradient_moments(shape, silu, x.get(), scale.get(), shift.get(), gradient.get(), gradient_sums.get(),
+                            products.get());
+    fused::scale_shift_backward(shape, silu, x.get(), scale.get(), shift.get(), gradient.get(), slope.get(),
+                                offset.get(), result.get());
+    std::vector<double> of_sums(channels), of_squares(channels), of_gradient(channels), of_products(channels),
+        of_y(rows * channels), of_result(rows * channels);
+    for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t c = 0; c < channels; ++c) {
+            const int64_t at = row * channels + c;
+            const double value = to_float(x[at]), input = value * scale[c] + shift[c], s = sigmoid(input);
+            const double g = to_float(gradient[at]) * (silu ? s * (1.0 + input * (1.0 - s)) : 1.0);
+            of_sums[c] += value;
+            of_squares[c] += value * value;
+            of_gradient[c] += g;
+            of_products[c] += g * value;
+            of_y[at] = silu ? input * s : input;
+            of_result[at] = g * scale[c] + value * slope[c] + offset[c];
+        }
+    }
+    compare("the moments' sums", sums, of_sums, 1e-5);
+    compare("the moments' squares", squares, of_squares, 1e-5);
+    compare("the gradient's sums", gradient_sums, of_gradient, 1e-4);
+    compare("the gradient's products", products, of_products, 1e-4);
+    compare("scale and shift", y, of_y, ONCE);
+    compare("the gradient of scale and shift", result, of_result, ONCE);
+}
+
+void geglu(int64_t rows, int64_t width) {
+    Draw draw;
+    const auto x = draw.values(rows * 2 * width), gradient = draw.values(rows * width);
+    const Exact<Bf16> y(rows * width), result(rows * 2 * width);
+    fused::geglu(rows, width, x.get(), y.get());
+    fused::geglu_backward(rows, width, x.get(), gradient.get(), result.get());
+    std::vector<double> of_y(rows * width), of_result(rows * 2 * width);
+    for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t i = 0; i < width; ++i) {
+            const int64_t at = row * 2 * width + i;
+            const double value = to_float(x[at]), gate = to_float(x[at + width]);
+            const double g = to_float(gradient[row * width + i]);
+            const double below = 0.5 * std::erfc(-gate / std::sqrt(2.0));
+            const double density = std::exp(-0.5 * gate * gate) / std::sqrt(2.0 * M_PI);
+            of_y[row * width + i] = value * gate * below;
+            of_result[at] = g * gate * below;
+            of_result[at + width] = g * value * (below + gate * density);
+        }
+    }
+    compare("GEGLU", y, of_y, ONCE);
+    compare("GEGLU's gradient", result, of_result, ONCE);
+}
+
+// Every kernel at every shape; prints what there was.
+void run() {
+    std::printf("operands %s a forbidden page:\n", flush == Flush::End ? "right before" : "right behind");
+    int shapes = 0;
+    for (const Sizes &sizes : {
+             Sizes{1, 1, 1, 1, 1}, Sizes{1, 1, 5, 3, 1}, Sizes{3, 2, 7, 77, 24}, Sizes{1, 2, 200, 200, 24},
+             Sizes{3, 1, 97, 129, 40}, Sizes{1, 3, 49, 77, 80}, Sizes{2, 1, 95, 31, 33}, Sizes{1, 1, 192, 257, 64},
+             Sizes{1, 1, 63, 154, 160}, Sizes{1, 2, 100, 600, 16}, Sizes{1, 1, 500, 65, 8}, Sizes{1, 1, 33, 35, 256},
+         }) {
+        attention(sizes);
+        ++shapes;
+    }
+    std::printf("  attention: %d shapes (head widths 1 to 256, 1 to 600 keys, batches of 1 to 3), every gradient alone\n",
+                shapes);
+    shapes = 0;
+    for (int64_t m = 1; m <= 17; ++m) {
+        for (const int64_t n : {16, 32, 48, 80, 96, 112}) {
+            for (const int64_t k : {2, 6, 40, 78}) {
+                product(m, n, k, (m + k / 2) % 2 == 0);
+                ++shapes;
+            }
+        }
+    }
+    std::printf("  products: %d shapes\n", shapes);
+    shapes = 0;
+    for (const int64_t rows : {1, 3, 9, 64}) {
+        for (const int64_t channels : {1, 2, 15, 16, 17, 24, 33, 320}) {
+            norms(rows, channels, false);
+            norms(rows, channels, true);
+            geglu(rows, channels);
+            shapes += 3;
+        }
+    }
+    std::printf("  norms and GEGLU: %d shapes (1 to 320 channels, 1 to 64 rows)\n", shapes);
+}
+
+} // namespace
+
+int main(int count, char **arguments) {
+    if (!flash::supported()) {
+        std::puts("this processor has no AVX-512 BF16: nothing was run");
+        return 77;
+    }
+    // Whether one element too many is seen at all, by a masked load.
+    if (count > 1 && std::strcmp(arguments[1], "--one-too-many") == 0) {
+        const Exact<float> sums(24), squares(24);
+        const Exact<Bf16> x(2 * 24 - 1);
+        fused::channel_moments({2, 24}, x.get(), sums.get(), squares.get());
+        return 0;
+    }
+    for (const Flush place : {Flush::End, Flush::Start}) {
+        flush = place;
+        run();
+    }
+    return 0;
+}

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# The kernels that need no libtorch under the address and undefined-behaviour sanitizers: see kernels.cpp. First proves
+# that one element too many is seen.
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+folder="$here/../../../target/sanitize"
+mkdir -p "$folder"
+
+compile=("${CXX:-c++}" -std=c++20 -O1 -g -fno-omit-frame-pointer -Wall -Wextra
+    -fsanitize=address,undefined -fno-sanitize-recover=all)
+# Some systems have a compiler without the sanitizers' libraries.
+if ! echo 'int main() {}' | "${compile[@]}" -x c++ - -o "$folder/nothing" 2>"$folder/nothing.log"; then
+    cat "$folder/nothing.log" >&2
+    echo "SKIPPED: ${compile[0]} has no address or undefined-behaviour sanitizer (on Debian: apt-get install g++)" >&2
+    [[ "${RINGTUNE_REQUIRE_TOOLS:-}" != 1 ]]
+    exit
+fi
+"${compile[@]}" "$here/kernels.cpp" "$here"/../csrc/attention_{forward,backward,blocks,gemm}.cpp \
+    "$here/../csrc/fused_kernels.cpp" -o "$folder/kernels"
+
+# Leaks are looked for with ptrace, which is not allowed everywhere.
+export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
+status=0
+"$folder/kernels" --one-too-many >"$folder/seen.log" 2>&1 || status=$?
+if [[ $status == 77 ]]; then
+    echo "SKIPPED: $(cat "$folder/seen.log")" >&2
+    exit 0
+fi
+if ! grep -q 'AddressSanitizer' "$folder/seen.log"; then
+    cat "$folder/seen.log" >&2
+    echo "error: a kernel read one element too many, and nobody noticed" >&2
+    exit 1
+fi
+"$folder/kernels"
+echo "no kernel read or wrote beyond its operands' ends, and all agree with plain loops"

@@ -1,0 +1,158 @@
+use tch::{Device, Kind, Tensor};
+
+use super::{Conv2d, Conv2dConfig, ConvolutionWeights};
+use crate::native;
+use crate::runtime::Runtime;
+
+fn draw(shape: &[i64], scale: f64) -> Tensor {
+    let values = Tensor::randn(shape, (Kind::Float, Device::Cpu)) * scale;
+    let values = values.to_kind(Kind::BFloat16);
+    if shape.len() == 4 { native::channels_last(&values).unwrap() } else { values }
+}
+
+/// A convolution's frozen weights, and the layers that are made of them.
+struct Filter {
+    weight: Tensor,
+    bias: Tensor,
+    config: Conv2dConfig,
+}
+
+impl Filter {
+    fn draw(config: Conv2dConfig) -> Self {
+        let weight = draw(&[config.outputs, config.inputs, config.kernel, config.kernel], 0.1);
+        Filter { weight, bias: draw(&[config.outputs], 1.0), config }
+    }
+
+    fn packing(&self) -> Conv2d {
+        let layer = Conv2d::of(self.weight.shallow_clone(), self.bias.shallow_clone(), self.config);
+        assert!(layer.packed);
+        layer
+    }
+
+    fn plain(&self) -> Conv2d {
+        Conv2d { packed: false, ..self.packing() }
+    }
+
+    fn exact(&self) -> Conv2d {
+        Conv2d::of(self.weight.to_kind(Kind::Float), self.bias.to_kind(Kind::Float), self.config)
+    }
+
+    fn output(&self, batch: i64, height: i64, width: i64) -> [i64; 4] {
+        [batch, self.config.outputs, self.config.places(height), self.config.places(width)]
+    }
+}
+
+/// Output and the input's gradient for a given output gradient.
+fn run(convolution: &Conv2d, x: &Tensor, gradient: &Tensor) -> [Tensor; 2] {
+    let leaf = x.detach().set_requires_grad(true);
+    let output = convolution.forward(&leaf).unwrap();
+    let loss = (&output * gradient).sum(Kind::Float);
+    let gradients = Tensor::run_backward(&[loss], &[&leaf], false, false);
+    [output.detach(), gradients[0].shallow_clone()]
+}
+
+fn error(result: &Tensor, reference: &Tensor) -> f64 {
+    let norm = |tensor: &Tensor| tensor.norm().double_value(&[]);
+    norm(&(result.to_kind(Kind::Float) - reference)) / norm(reference)
+}
+
+/// As many channels as fill blocks, and not; one; and all steps and zeros that layers have.
+fn configs() -> Vec<(i64, Conv2dConfig)> {
+    let same = Conv2dConfig::same_3x3;
+    let halving = |inputs, outputs, padding| Conv2dConfig { stride: 2, padding, ..same(inputs, outputs) };
+    vec![
+        (1, same(64, 96)),
+        (2, same(40, 24)),
+        (1, Conv2dConfig::pointwise(96, 33)),
+        (1, same(4, 32)),
+        (3, same(1, 1)),
+        (1, halving(64, 64, 1)),
+        (3, halving(24, 40, 1)),
+        (2, halving(33, 1, 1)),
+        (1, halving(64, 32, 0)),
+        (2, halving(24, 24, 0)),
+    ]
+}
+
+#[test]
+fn packed_convolutions_are_as_exact_as_plain_ones() {
+    Runtime::initialise(2).unwrap();
+    tch::manual_seed(7);
+    for (batch, config) in configs() {
+        let filter = Filter::draw(config);
+        let (packed, plain, exact) = (filter.packing(), filter.plain(), filter.exact());
+        // All sizes but the first go through weights that were packed for the first.
+        for (height, width) in [(8, 8), (16, 16), (5, 7), (3, 12)] {
+            let x = draw(&[batch, config.inputs, height, width], 1.0);
+            let gradient = draw(&filter.output(batch, height, width), 1.0);
+            let exact = run(&exact, &x.to_kind(Kind::Float), &gradient.to_kind(Kind::Float));
+            let ours = run(&packed, &x, &gradient);
+            let libtorch = run(&plain, &x, &gradient);
+            for (index, name) in ["output", "gradient"].iter().enumerate() {
+                let own_error = error(&ours[index], &exact[index]);
+                let libtorch_error = error(&libtorch[index], &exact[index]);
+                assert!(
+                    own_error <= libtorch_error * 1.05 + 1e-5,
+                    "{config:?}, {height} x {width}: {name} {own_error:.2e} {libtorch_error:.2e}"
+                );
+                assert_eq!(ours[index].size(), libtorch[index].size());
+            }
+            assert!(ours[0].is_contiguous() || ours[0].stride() == libtorch[0].stride());
+        }
+        assert!(matches!(&*packed.weights.borrow(), ConvolutionWeights::Packed { backward: Some(_), .. }));
+        assert!(matches!(&*plain.weights.borrow(), ConvolutionWeights::ChannelsLast(_)));
+    }
+}
+
+/// Adding, where there is no gradient to check the rest by: one place, a single row, a single column.
+#[test]
+fn a_width_of_one_works() {
+    tch::manual_seed(8);
+    for config in
+        [Conv2dConfig::same_3x3(24, 16), Conv2dConfig { stride: 2, ..Conv2dConfig::same_3x3(24, 16) }]
+    {
+        let filter = Filter::draw(config);
+        for (height, width) in [(1, 1), (1, 9), (9, 1)] {
+            let x = draw(&[3, 24, height, width], 1.0);
+            let gradient = draw(&filter.output(3, height, width), 1.0);
+            let exact = run(&filter.exact(), &x.to_kind(Kind::Float), &gradient.to_kind(Kind::Float));
+            let ours = run(&filter.packing(), &x, &gradient);
+            assert!(error(&ours[0], &exact[0]) < 4e-3, "{config:?}, {height} x {width}");
+            assert!(error(&ours[1], &exact[1]) < 4e-3, "{config:?}, {height} x {width}");
+        }
+    }
+}
+
+/// A worker draws pictures before, between and after its steps, of other sizes than it trains with.
+#[test]
+fn no_bit_depends_on_what_was_computed_before() {
+    Runtime::initialise(2).unwrap();
+    tch::manual_seed(9);
+    let sizes = [(1, 8, 8), (2, 16, 16), (1, 32, 32), (2, 5, 7), (1, 12, 20)];
+    for (_, config) in configs() {
+        let filter = Filter::draw(config);
+        let bits = |layer: &Conv2d, size: (i64, i64, i64), wanted: bool| -> Vec<f32> {
+            tch::manual_seed(size.1);
+            let (batch, height, width) = size;
+            let x = draw(&[batch, config.inputs, height, width], 1.0);
+            let gradient = draw(&filter.output(batch, height, width), 1.0);
+            let mut all = vec![layer.forward_added(&x, &gradient).unwrap()];
+            if wanted {
+                all.extend(run(layer, &x, &gradient));
+            }
+            all.iter().flat_map(|tensor| crate::stable_diffusion::to_vec(tensor).unwrap()).collect()
+        };
+        let alone: Vec<Vec<f32>> = sizes.iter().map(|size| bits(&filter.packing(), *size, true)).collect();
+        for first in sizes {
+            let layer = filter.packing();
+            // Nothing but outputs are wanted first.
+            bits(&layer, first, false);
+            assert!(matches!(&*layer.weights.borrow(), ConvolutionWeights::Packed { backward: None, .. }));
+            for (size, alone) in sizes.iter().zip(&alone) {
+                let without = bits(&layer, *size, false);
+                assert!(without[..] == alone[..without.len()], "{config:?}: {size:?} after {first:?}");
+                assert!(bits(&layer, *size, true) == *alone, "{config:?}: {size:?} after {first:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Growing by the nearest neighbour before a 3x3 convolution, as one operation where it doubles the sides.
+
+use std::cell::RefCell;
+
+use tch::{Kind, Tensor};
+
+use crate::convolution::{Conv2d, Conv2dConfig};
+use crate::error::Result;
+use crate::mapped_file::Stored;
+use crate::native::{self, ConvolutionArguments, ConvolutionGeometry};
+use crate::weights::Scope;
+
+/// Rows of weights that are read at once: a few megabytes.
+const ROWS_AT_ONCE: i64 = 64;
+
+/// Each of four neighbours that were one pixel gets a 3x3 sum over four pixels of the small picture at most, so that
+/// doubling and convolving are a transposed convolution with a kernel of 4x4 and steps of 2: 4/9 of the products. Its
+/// gradient is a convolution with the same weights.
+pub(crate) const DOUBLING: ConvolutionGeometry =
+    ConvolutionGeometry { stride: 2, padding: 1, transposed: true };
+
+/// Packed weights of [`DOUBLING`].
+#[derive(Debug)]
+struct Doubling {
+    forward: Tensor,
+    /// Once a gradient was taken.
+    backward: Option<Tensor>,
+}
+
+/// Grows to a given size (nearest neighbour), then a 3x3 convolution that keeps the channels.
+#[derive(Debug)]
+pub struct GrowingConv2d {
+    /// Of bf16, which reads its weights when they are first needed, in the form that is.
+    stored: Option<Stored>,
+    bias: Tensor,
+    doubling: RefCell<Option<Doubling>>,
+    /// For other sizes, and in fp32 for all.
+    plain: RefCell<Option<Conv2d>>,
+    config: Conv2dConfig,
+    kind: Kind,
+}
+
+impl GrowingConv2d {
+    /// Reads `weight` [channels, channels, 3, 3] and `bias` [channels].
+    pub fn new(scope: &Scope, channels: i64, kind: Kind) -> Result<Self> {
+        let config = Conv2dConfig::same_3x3(channels, channels);
+        let stored = if kind == Kind::BFloat16 {
+            Some(scope.stored("weight", &[channels, channels, 3, 3])?)
+        } else {
+            None
+        };
+        let plain = if stored.is_none() { Some(Conv2d::new(scope, config, kind)?) } else { None };
+        let bias = scope.tensor("bias", &[channels], kind)?;
+        Ok(GrowingConv2d {
+            stored,
+            bias,
+            doubling: RefCell::new(None),
+            plain: RefCell::new(plain),
+            config,
+            kind,
+        })
+    }
+
+    /// `x`: [batch, channels, height, width]; `size`: (height', width').
+    pub fn forward(&self, x: &Tensor, size: (i64, i64)) -> Result<Tensor> {
+        let (_, _, height, width) = x.size4()?;
+        match &self.stored {
+            Some(stored) if size == (2 * height, 2 * width) => self.double(x, stored),
+            Some(stored) => {
+                if self.plain.borrow().is_none() {
+                    let weight = native::channels_last(&stored.tensor(self.kind)?)?;
+                    self.plain.replace(Some(Conv2d::of(weight, self.bias.shallow_clone(), self.config)));
+                }
+                self.grow(x, size)
+            }
+            None => self.grow(x, size),
+        }
+    }
+
+    fn grow(&self, x: &Tensor, size: (i64, i64)) -> Result<Tensor> {
+        let grown = x.f_upsample_nearest2d([size.0, size.1], None, None)?;
+        match &*self.plain.borrow() {
+            Some(convolution) => convolution.forward(&grown),
+            // A model whose weights are only checked computes nothing.
+            None => Ok(grown),
+        }
+    }
+
+    fn double(&self, x: &Tensor, stored: &Stored) -> Result<Tensor> {
+        self.pack(x, stored)?;
+        match &*self.doubling.borrow() {
+            Some(Doubling { forward, backward }) => {
+                let (bias, backward) = (&self.bias, backward.as_ref());
+                let arguments =
+                    ConvolutionArguments { forward, backward, bias, residual: None, geometry: DOUBLING };
+                native::packed_convolution(x, arguments)
+            }
+            None => self.grow(x, (2 * x.size4()?.2, 2 * x.size4()?.3)),
+        }
+    }
+
+    /// Packs what `x` needs and what is not packed yet, as [`Conv2d`] does; no bit depends on it.
+    fn pack(&self, x: &Tensor, stored: &Stored) -> Result<()> {
+        let wanted = x.requires_grad();
+        let kept = match &*self.doubling.borrow() {
+            Some(Doubling { backward: Some(_), .. }) => return Ok(()),
+            Some(_) if !wanted => return Ok(()),
+            Some(Doubling { forward, .. }) => Some(forward.shallow_clone()),
+            None => None,
+        };
+        let weight = self.doubled(stored)?;
+        let (batch, channels, height, width) = x.size4()?;
+        let output_size = [batch, channels, 2 * height, 2 * width];
+        let forward = match kept {
+            Some(forward) => forward,
+            None => native::pack_convolution(&weight, &x.size(), DOUBLING, false)?,
+        };
+        let backward =
+            wanted.then(|| native::pack_convolution(&weight, &output_size, DOUBLING, true)).transpose()?;
+        self.doubling.replace(Some(Doubling { forward, backward }));
+        Ok(())
+    }
+
+    /// The transposed convolution's weights, [inputs, outputs, 4, 4]: summed in fp32 from the stored values and rounded
+    /// once, a few rows at a time.
+    fn doubled(&self, stored: &Stored) -> Result<Tensor> {
+        let outputs = self.config.outputs;
+        let parts = (0..outputs)
+            .step_by(ROWS_AT_ONCE as usize)
+            .map(|first| {
+                let rows = stored.rows(first, ROWS_AT_ONCE.min(outputs - first), Kind::Float)?;
+                Ok(doubled_taps(&rows)?.f_to_kind(self.kind)?)
+            })
+            .collect::<Result<Vec<Tensor>>>()?;
+        Ok(Tensor::f_cat(&parts, 0)?.f_transpose(0, 1)?)
+    }
+}
+
+/// `weight`: [outputs, inputs, 3, 3] of a convolution behind a doubling; returns [outputs, inputs, 4, 4]: what pixel
+/// (i, j) of the small picture adds to pixel (2 i + k - 1, 2 j + l - 1) of the large one.
+fn doubled_taps(weight: &Tensor) -> Result<Tensor> {
+    let along = |weight: &Tensor, side: i64| -> Result<Tensor> {
+        let taps = [0, 1, 2].map(|tap| weight.f_select(side, tap));
+        let [before, at, behind] = taps;
+        let (before, at, behind) = (before?, at?, behind?);
+        let sums = [behind.shallow_clone(), at.f_add(&behind)?, before.f_add(&at)?, before];
+        Ok(Tensor::f_stack(&sums, side)?)
+    };
+    along(&along(weight, 2)?, 3)
+}
+
+#[cfg(test)]
+#[path = "growing_tests.rs"]
+mod tests;

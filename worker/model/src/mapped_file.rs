@@ -1,0 +1,117 @@
+//! A safetensors file: mapped, its header, and tensors of it that are read late.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+use safetensors::tensor::SafeTensors;
+use tch::{Kind, Tensor};
+
+use crate::error::{Error, Result};
+
+/// Headers above this are refused before they are parsed. SD's largest is below 200 KB.
+const MAX_HEADER_BYTES: u64 = 64 << 20;
+
+pub(crate) struct MappedFile {
+    pub(crate) path: PathBuf,
+    pub(crate) map: Mmap,
+    pub(crate) file: Arc<File>,
+}
+
+/// A tensor that stays in its file until it is asked for: no mapping is kept for it.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) path: PathBuf,
+    pub(crate) file: Arc<File>,
+    /// Its first byte in the file.
+    pub(crate) start: usize,
+    pub(crate) shape: Vec<i64>,
+    /// As it is stored.
+    pub(crate) kind: Kind,
+}
+
+impl Stored {
+    /// All of it as `kind`, contiguous.
+    pub(crate) fn tensor(&self, kind: Kind) -> Result<Tensor> {
+        self.rows(0, self.shape.first().copied().unwrap_or(1), kind)
+    }
+
+    /// `count` places of the first dimension from `first` on, as `kind`, contiguous.
+    ///
+    /// Errors: the file cannot be read, or was cut short meanwhile.
+    pub(crate) fn rows(&self, first: i64, count: i64, kind: Kind) -> Result<Tensor> {
+        let mut shape = self.shape.clone();
+        if let Some(rows) = shape.first_mut() {
+            *rows = count;
+        }
+        let row = self.shape.iter().skip(1).product::<i64>() as usize * self.kind.elt_size_in_bytes();
+        let mut bytes = vec![0; count as usize * row];
+        self.file
+            .read_exact_at(&mut bytes, (self.start + first as usize * row) as u64)
+            .map_err(|source| Error::Io { file: self.path.clone(), source })?;
+        Ok(Tensor::f_from_data_size(&bytes, &shape, self.kind)?.f_to_kind(kind)?)
+    }
+}
+
+/// Names and shapes of a safetensors file, and what it says of itself.
+#[derive(Debug)]
+pub(crate) struct Header {
+    shapes: BTreeMap<String, Vec<usize>>,
+    metadata: HashMap<String, String>,
+}
+
+impl Header {
+    /// Errors: not a safetensors file.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let file = map_file(path)?;
+        let (_, metadata) = read_metadata(&file)?;
+        let shapes = metadata.tensors().into_iter().map(|(name, info)| (name, info.shape.clone())).collect();
+        Ok(Header { shapes, metadata: metadata.metadata().clone().unwrap_or_default() })
+    }
+
+    pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.shapes.get(name).map(Vec::as_slice)
+    }
+
+    /// Whether there is a tensor whose name begins so.
+    pub(crate) fn any(&self, prefix: &str) -> bool {
+        let from = (std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded);
+        self.shapes.range::<str, _>(from).next().is_some_and(|(name, _)| name.starts_with(prefix))
+    }
+
+    pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str)
+    }
+}
+
+/// The header's length and content.
+pub(crate) fn read_metadata(file: &MappedFile) -> Result<(usize, safetensors::tensor::Metadata)> {
+    SafeTensors::read_metadata(&file.map).map_err(|error| Error::BadSafetensors {
+        file: file.path.clone(),
+        reason: format!("{error} (is it cut short? it has {} bytes)", file.map.len()),
+    })
+}
+
+pub(crate) fn map_file(path: &Path) -> Result<MappedFile> {
+    let io = |source| Error::Io { file: path.to_path_buf(), source };
+    let bad = |reason: String| Error::BadSafetensors { file: path.to_path_buf(), reason };
+    let file = std::fs::File::open(path).map_err(io)?;
+    let length = file.metadata().map_err(io)?.len();
+    if length < 10 {
+        return Err(bad(format!("it has {length} bytes, fewer than any header")));
+    }
+    // SAFETY: the mapping is read-only; that nobody shortens the file meanwhile is the stated condition of [`crate::weights`].
+    let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+    let mut prefix = [0; 8];
+    prefix.copy_from_slice(&map[..8]);
+    let header = u64::from_le_bytes(prefix);
+    if header > MAX_HEADER_BYTES || header > length - 8 {
+        return Err(bad(format!(
+            "its header claims {header} bytes; the file has {length} and at most {MAX_HEADER_BYTES} are allowed"
+        )));
+    }
+    Ok(MappedFile { path: path.to_path_buf(), map, file: Arc::new(file) })
+}
