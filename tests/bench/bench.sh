@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Our training step beside the one it replaces, taken in turns: see bench.py.
-# Sets up what it needs: the reference environment, our step's program, a
+# Sets up what it needs: the reference environment, the worker's program, a
 # full-size SD 1.5 of random weights (4.3 GB in the cache), tcmalloc.
 set -euo pipefail
 
@@ -10,7 +10,7 @@ cache="${XDG_CACHE_HOME:-$HOME/.cache}/ringtune"
 export TRANSFORMERS_VERBOSITY=error DIFFUSERS_VERBOSITY=error HF_HUB_OFFLINE=1
 
 python="$("$here/../reference/setup.sh" | tail -n 1)"
-(cd "$root" && cargo build --release --workspace --example step)
+(cd "$root" && cargo build --release)
 
 checkpoint="$("$here/../reference/full_size.sh" | tail -n 1)"
 
@@ -34,5 +34,5 @@ if [[ -z "$tcmalloc" ]] && command -v apt-get dpkg-deb >/dev/null; then
     fi
 fi
 
-"$python" "$here/bench.py" --checkpoint "$checkpoint" --ours "$root/target/release/examples/step" \
+"$python" "$here/bench.py" --checkpoint "$checkpoint" --worker "$root/target/release/ringtune-worker" \
     ${tcmalloc:+--tcmalloc "$tcmalloc"} "$@"

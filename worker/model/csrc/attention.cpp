@@ -73,6 +73,7 @@ struct TiledAttention : torch::autograd::Function<TiledAttention> {
         const auto key = with_contiguous_width(key_in);
         const auto value = with_contiguous_width(value_in);
         auto output = at::empty(query.sizes(), query.options().memory_format(at::MemoryFormat::Contiguous));
+        RINGTUNE_RECORD("attention", query, key, value);
         auto log_sum_exp = at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat));
         flash::forward(shape_of(query, key), backend_of(static_cast<AttentionKernel>(kernel)),
                            view<const Bf16>(query), view<const Bf16>(key), view<const Bf16>(value),
@@ -92,6 +93,7 @@ struct TiledAttention : torch::autograd::Function<TiledAttention> {
                                            saved[input].options().memory_format(at::MemoryFormat::Contiguous));
             }
         }
+        RINGTUNE_RECORD("attention_backward", saved[0], saved[1], saved[2], results[0], results[1], results[2]);
         const auto kernel = static_cast<AttentionKernel>(context->saved_data["kernel"].toInt());
         flash::backward(shape_of(saved[0], saved[1]), backend_of(kernel), view<const Bf16>(saved[0]),
                             view<const Bf16>(saved[1]), view<const Bf16>(saved[2]), view<const Bf16>(saved[3]),

@@ -30,6 +30,7 @@ at::Tensor convolve(const at::Tensor &input, const at::Tensor &packed, const std
                                       .typed<Signature>();
     const int64_t padding[2] = {packed.size(2) / 2, packed.size(3) / 2};
     at::AutoDispatchBelowADInplaceOrView below_autograd;
+    RINGTUNE_RECORD("convolution", input, packed);
     return operation.call(input, packed, bias, padding, ONE, ONE, 1, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
 
@@ -45,6 +46,7 @@ at::Tensor convolve_and_add(const at::Tensor &input, const at::Tensor &residual,
                                       .typed<Signature>();
     const int64_t padding[2] = {packed.size(2) / 2, packed.size(3) / 2};
     at::AutoDispatchBelowADInplaceOrView below_autograd;
+    RINGTUNE_RECORD("convolution_add", input, residual, packed);
     return operation.call(input, residual.contiguous(at::MemoryFormat::ChannelsLast), packed, bias, padding, ONE, ONE, 1,
                           "add", at::Scalar(1.0), std::nullopt, c10::List<std::optional<at::Scalar>>(), std::nullopt);
 }

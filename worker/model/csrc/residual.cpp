@@ -19,6 +19,7 @@ at::Tensor linear_and_add(const at::Tensor &input, const at::Tensor &residual, c
     static const auto operation =
         c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "binary").typed<Signature>();
     at::AutoDispatchBelowADInplaceOrView below_autograd;
+    RINGTUNE_RECORD("linear_add", input, weight, residual);
     return operation.call(input, residual, weight, bias, "add");
 }
 

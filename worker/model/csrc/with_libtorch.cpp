@@ -7,4 +7,5 @@
 #include "attention.cpp"
 #include "convolution.cpp"
 #include "fused.cpp"
+#include "profile.cpp"
 #include "residual.cpp"
