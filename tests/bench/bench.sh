@@ -3,6 +3,6 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-(cd "$root" && cargo build --release --workspace --example step)
-"$python" "$here/bench.py" --checkpoint "$checkpoint" --ours "$root/target/release/examples/step" \
+(cd "$root" && cargo build --release)
+"$python" "$here/bench.py" --checkpoint "$checkpoint" --worker "$root/target/release/ringtune-worker" \
     ${tcmalloc:+--tcmalloc "$tcmalloc"} "$@"

@@ -1,7 +1,7 @@
 //! Compiles the native shim in `csrc/` and hands libtorch's library folder on.
 //!
 //! torch-sys finds libtorch (`LIBTORCH`, or what deploy/install-libtorch.sh wrote into .cargo) and tells this
-//! script the folder. This crate's own tests and examples get it as an rpath here; a crate with a binary
+//! script the folder. This crate's own tests get it as an rpath here; a crate with a binary
 //! reads it from `DEP_RINGTUNE_MODEL_LIBTORCH_LIB` in its own build script, since an rpath does not travel.
 
 use std::path::{Path, PathBuf};
@@ -51,6 +51,8 @@ fn main() -> Result<(), String> {
         .flag(root.join("include/torch/csrc/api/include"))
         .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
         .define("AT_PARALLEL_OPENMP", "1")
+        // As libtorch was compiled: some of its classes are laid out otherwise without it.
+        .define("NDEBUG", None)
         .flag("-fopenmp")
         .files(SOURCES)
         .try_compile("ringtune_model_shim")

@@ -11,6 +11,7 @@ use ringtune_shared::{
 };
 
 use crate::{
+    bench::BenchCommand,
     doctor::DoctorArguments,
     generate::GenerateArguments,
     membership::{TokenText, TokenTextError, token},
@@ -56,6 +57,9 @@ pub enum Command {
     Pipeline(PipelineArguments),
     /// Say whether this machine is fit to be a worker
     Doctor(DoctorArguments),
+    /// Measure what this machine computes
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Look at the settings without starting anything
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -5,9 +5,9 @@ use std::path::Path;
 
 pub use ringtune_engine::{
     Activity, DrawPictures, EncodeImages, Engine, EngineError, EngineHandle, EngineIdentity, Gradient,
-    ImageRequest, LoadModel, MOST_CHUNKS, MOST_PICTURES, Microbatch, ModelInfo, ModelOptions, Moments,
-    Pixels, Precision, PredictionType, RgbImage, SamplerKind, TextualInversion, TrainingSize, Wanted,
-    WorkerEngine,
+    ImageRequest, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates, Microbatch, ModelInfo, ModelOptions,
+    Moments, Operator, OperatorScope, Pixels, Precision, PredictionType, Recording, RgbImage, STEP,
+    SamplerKind, TEXT_ENCODER, TensorShape, TextualInversion, TrainingSize, Wanted, WorkerEngine,
 };
 #[cfg(test)]
 pub(crate) use ringtune_fake_engine::{FakeEngine, FakeScript};
@@ -23,4 +23,17 @@ pub struct Library {
     /// Checks that a folder is a model that the engine loads, by the headers of its files: names, shapes and types.
     /// Loads nothing. Blocks.
     pub check_folder: fn(&Path) -> Result<ModelInfo, EngineError>,
+    /// For `bench`.
+    pub meter: Meter,
+}
+
+/// How a library's work is measured. All of it is called on the engine's thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Meter {
+    /// Records all operators from here on. Fails where a recording is on.
+    pub start_recording: fn() -> Result<(), EngineError>,
+    /// Ends the recording.
+    pub stop_recording: fn() -> Result<Recording, EngineError>,
+    /// What library and machine reach in this precision, with the engine's threads. Takes a few tenths of a second.
+    pub machine_rates: fn(Precision) -> Result<MachineRates, EngineError>,
 }

@@ -7,6 +7,7 @@ pub mod access;
 pub mod advertise;
 pub mod arguments;
 pub mod base_model;
+pub mod bench;
 mod bounded_folder;
 pub mod callers;
 pub mod capabilities;

@@ -19,6 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     arguments::{Arguments, Command, ConfigCommand, DaemonArguments},
+    bench::{self, BenchCommand},
     capabilities::default_threads,
     check,
     daemon::{self, Start},
@@ -61,6 +62,13 @@ pub fn run(arguments: Arguments, library: Library) -> ExitCode {
             Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
             Err(error) => fail(FAILED, &error.to_string()),
         },
+        Command::Bench(BenchCommand::Step(arguments)) => {
+            match runtime.block_on(bench::step(&arguments, library)) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
+                Err(error) => fail(FAILED, &error.to_string()),
+            }
+        }
         Command::Config(ConfigCommand::Check(arguments)) => check_settings(&arguments),
         Command::Man(man) => PROGRAM.man(Arguments::command(), &man),
         Command::Completions(completions) => PROGRAM.completions(Arguments::command(), &completions),

@@ -5,13 +5,14 @@ mod torch;
 
 use std::path::Path;
 
-use ringtune_engine::{EngineError, EngineHandle, ModelInfo};
-use ringtune_worker::engine::Library;
+use ringtune_engine::{EngineError, EngineHandle, MachineRates, ModelInfo, Precision, Recording};
+use ringtune_worker::engine::{Library, Meter};
 
 use torch::{TorchEngine, engine_error};
 
 /// libtorch, as the worker wants it.
-pub const LIBTORCH: Library = Library { start, check_folder };
+pub const LIBTORCH: Library =
+    Library { start, check_folder, meter: Meter { start_recording, stop_recording, machine_rates } };
 
 fn start(threads: usize) -> Result<EngineHandle, EngineError> {
     EngineHandle::start(move || TorchEngine::new(threads))
@@ -19,4 +20,16 @@ fn start(threads: usize) -> Result<EngineHandle, EngineError> {
 
 fn check_folder(folder: &Path) -> Result<ModelInfo, EngineError> {
     ringtune_model::check_folder(folder).map_err(engine_error)
+}
+
+fn start_recording() -> Result<(), EngineError> {
+    ringtune_model::profile::start().map_err(engine_error)
+}
+
+fn stop_recording() -> Result<Recording, EngineError> {
+    ringtune_model::profile::stop().map_err(engine_error)
+}
+
+fn machine_rates(precision: Precision) -> Result<MachineRates, EngineError> {
+    ringtune_model::machine_rates(precision).map_err(engine_error)
 }

@@ -85,6 +85,7 @@ struct TiledAttention : torch::autograd::Function<TiledAttention> {
         const auto query = with_contiguous_width(query_in);
         const auto key = with_contiguous_width(key_in);
         const auto value = with_contiguous_width(value_in);
+        RINGTUNE_RECORD("attention", query, key, value);
         const auto attended = attend(query, key, value, static_cast<AttentionKernel>(kernel));
         context->save_for_backward({query, key, value, attended.output, attended.log_sum_exp});
         context->saved_data["kernel"] = kernel;
@@ -101,6 +102,7 @@ struct TiledAttention : torch::autograd::Function<TiledAttention> {
                                            saved[input].options().memory_format(at::MemoryFormat::Contiguous));
             }
         }
+        RINGTUNE_RECORD("attention_backward", saved[0], saved[1], saved[2], results[0], results[1], results[2]);
         const auto kernel = static_cast<AttentionKernel>(context->saved_data["kernel"].toInt());
         flash::backward(shape_of(saved[0], saved[1]), backend_of(kernel), view<const Bf16>(saved[0]),
                         view<const Bf16>(saved[1]), view<const Bf16>(saved[2]), view<const Bf16>(saved[3]),
@@ -116,6 +118,7 @@ struct TiledSelfAttention : torch::autograd::Function<TiledSelfAttention> {
     static Variable forward(AutogradContext *context, const Variable &together_in, int64_t kernel) {
         at::AutoDispatchBelowADInplaceOrView below_autograd;
         const auto together = together_in.contiguous();
+        RINGTUNE_RECORD("attention", together.select(2, 0), together.select(2, 1), together.select(2, 2));
         const auto attended = attend(together.select(2, 0), together.select(2, 1), together.select(2, 2),
                                      static_cast<AttentionKernel>(kernel));
         context->save_for_backward({together, attended.output, attended.log_sum_exp});
@@ -129,6 +132,7 @@ struct TiledSelfAttention : torch::autograd::Function<TiledSelfAttention> {
         const auto part = [](const at::Tensor &together, int64_t index) { return together.select(2, index); };
         const at::Tensor result = at::empty_like(saved[0]);
         const auto query = part(saved[0], 0), key = part(saved[0], 1);
+        RINGTUNE_RECORD("attention_backward", query, key, part(saved[0], 2), query, key, part(saved[0], 2));
         const auto kernel = static_cast<AttentionKernel>(context->saved_data["kernel"].toInt());
         flash::backward(shape_of(query, key), backend_of(kernel), view<const Bf16>(query), view<const Bf16>(key),
                         view<const Bf16>(part(saved[0], 2)), view<const Bf16>(saved[1]), saved[2].data_ptr<float>(),

@@ -39,6 +39,8 @@ at::Tensor convolve(const at::Tensor &input, const at::Tensor &packed, const std
     static const auto operation = c10::Dispatcher::singleton()
                                       .findSchemaOrThrow("mkldnn::_convolution_pointwise", "")
                                       .typed<Signature>();
+    RECORD_FUNCTION(stride == 1 ? "ringtune::convolution" : "ringtune::convolution_strided",
+                    std::vector<c10::IValue>({input, packed}));
     return operation.call(input, packed, bias, Sides(padding), Sides(stride), ONE, 1, "none", Scalars(), "");
 }
 
@@ -52,6 +54,7 @@ at::Tensor convolve_and_add(const at::Tensor &input, const at::Tensor &residual,
     static const auto operation = c10::Dispatcher::singleton()
                                       .findSchemaOrThrow("mkldnn::_convolution_pointwise", "binary")
                                       .typed<Signature>();
+    RINGTUNE_RECORD("convolution_add", input, residual, packed);
     return operation.call(input, residual.contiguous(at::MemoryFormat::ChannelsLast), packed, bias, Sides(padding),
                           Sides(stride), ONE, 1, "add", at::Scalar(1.0), std::nullopt, Scalars(), std::nullopt);
 }
@@ -65,6 +68,7 @@ at::Tensor spread(const at::Tensor &input, const at::Tensor &packed, const std::
     static const auto operation = c10::Dispatcher::singleton()
                                       .findSchemaOrThrow("mkldnn::_convolution_transpose_pointwise", "")
                                       .typed<Signature>();
+    RINGTUNE_RECORD("convolution_transposed", input, packed);
     return operation.call(input.contiguous(at::MemoryFormat::ChannelsLast), packed, bias, Sides(padding), more,
                           Sides(stride), ONE, 1, "none", Scalars(), "");
 }

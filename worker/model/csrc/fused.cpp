@@ -130,6 +130,7 @@ struct NormState : torch::CustomClassHolder {
 Tensor channels_last(const Tensor &x) { return x.contiguous(at::MemoryFormat::ChannelsLast); }
 
 Tensor group_norm_forward(NormState &state, const Tensor &x) {
+    RINGTUNE_RECORD("group_norm", x);
     const Pictures pictures(x);
     state.coefficients = coefficients(pictures, state.norm, x);
     Tensor y = at::empty_like(x, x.options(), at::MemoryFormat::ChannelsLast);
@@ -144,6 +145,7 @@ Tensor group_norm_forward(NormState &state, const Tensor &x) {
 // With g the gradient of the normalised values times the weight and n values a group:
 // dx = (g - mean(g) - xhat * mean(g * xhat)) / deviation.
 Tensor group_norm_backward(const NormState &state, const Tensor &x, const Tensor &gradient) {
+    RINGTUNE_RECORD("group_norm_backward", x, gradient);
     const Pictures pictures(x);
     const Norm &norm = state.norm;
     const Coefficients &known = state.coefficients;
@@ -211,6 +213,7 @@ struct GegluFunction : torch::autograd::Function<GegluFunction> {
     static Tensor forward(AutogradContext *context, const Tensor &x_in) {
         at::AutoDispatchBelowADInplaceOrView below;
         const Tensor x = x_in.contiguous();
+        RINGTUNE_RECORD("geglu", x);
         auto shape = x.sizes().vec();
         shape.back() /= 2;
         Tensor y = at::empty(shape, x.options());
@@ -225,6 +228,7 @@ struct GegluFunction : torch::autograd::Function<GegluFunction> {
     static variable_list backward(AutogradContext *context, variable_list gradients) {
         const Tensor x = context->get_saved_variables()[0];
         const Tensor gradient = gradients[0].contiguous();
+        RINGTUNE_RECORD("geglu_backward", x, gradient);
         Tensor result = at::empty(x.sizes(), x.options());
         const int64_t width = x.size(-1) / 2;
         at::parallel_for(0, gradient.numel() / width, STRETCH, [&](int64_t begin, int64_t end) {

@@ -26,6 +26,7 @@ at::Tensor multiply(const at::Tensor &input, const at::Tensor &packed, const std
     static const auto operation =
         c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<Signature>();
     at::AutoDispatchBelowADInplaceOrView below_autograd;
+    RINGTUNE_RECORD("linear", input, packed);
     return operation.call(input.contiguous(), packed, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
 
@@ -36,6 +37,7 @@ at::Tensor multiply_and_add(const at::Tensor &input, const at::Tensor &residual,
     static const auto operation =
         c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "binary").typed<Signature>();
     at::AutoDispatchBelowADInplaceOrView below_autograd;
+    RINGTUNE_RECORD("linear_add", input, packed, residual);
     return operation.call(input.contiguous(), residual.contiguous(), packed, bias, "add");
 }
 

@@ -3,11 +3,18 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
+
+// Tells a recording (profile.cpp) what is computed from here to the end of the block: one of our kernels, and the tensors
+// that say how much there is to do. Costs a look at a flag where nothing is recorded. worker/src/bench/classify.rs knows
+// the names.
+#define RINGTUNE_RECORD(kernel, ...) RECORD_FUNCTION("ringtune::" kernel, std::vector<c10::IValue>({__VA_ARGS__}))
 
 namespace ringtune {
 
@@ -125,5 +132,16 @@ at::Tensor *ringtune_packed_convolution(const at::Tensor *input, const at::Tenso
 // From here on tensors are allocated as is described there.
 bool ringtune_install_allocator();
 bool ringtune_release_memory();
+
+// profile.cpp
+
+// Records what operators take, from here until it is stopped; fails where a recording is on.
+bool ringtune_profile_start();
+// What was recorded, as profile.cpp describes it. The caller frees it with ringtune_free_string.
+char *ringtune_profile_stop();
+// A stretch of the caller's own in the recording, until its end, on one thread; `name` stays alive until then. Null, which
+// needs no end, where nothing is recorded.
+void *ringtune_scope_begin(const char *name);
+void ringtune_scope_end(void *scope);
 
 } // extern "C"

@@ -8,3 +8,4 @@
 #include "convolution.cpp"
 #include "fused.cpp"
 #include "linear.cpp"
+#include "profile.cpp"

@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 type Functions = BTreeMap<String, Vec<(String, String)>>;
 
 const HEADER: &str = include_str!("../csrc/shim.h");
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 7] = [
     ("allocator.cpp", include_str!("../csrc/allocator.cpp")),
     ("attention.cpp", include_str!("../csrc/attention.cpp")),
     ("convolution.cpp", include_str!("../csrc/convolution.cpp")),
     ("fused.cpp", include_str!("../csrc/fused.cpp")),
     ("linear.cpp", include_str!("../csrc/linear.cpp")),
+    ("profile.cpp", include_str!("../csrc/profile.cpp")),
     ("shim.cpp", include_str!("../csrc/shim.cpp")),
 ];
 /// Types that may cross, in Rust and in C++.

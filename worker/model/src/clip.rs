@@ -9,6 +9,7 @@ use tch::{Kind, Tensor};
 use crate::config::{Activation, TextConfig};
 use crate::error::Result;
 use crate::layers::{LayerNorm, Linear, LinearConfig};
+use crate::profile::{self, Stretch};
 use crate::weights::Scope;
 
 /// Multi-head causal self-attention with biased projections.
@@ -161,6 +162,7 @@ impl TextEncoder {
     /// `embeddings`: [batch, tokens, width] fp32 token embeddings (positions are added here);
     /// returns the last hidden state after the final norm, same shape, fp32.
     pub fn forward(&self, embeddings: &Tensor) -> Result<Tensor> {
+        let _stretch = Stretch::begin(profile::TEXT_ENCODER);
         let (_, tokens, _) = embeddings.size3()?;
         let mut x = embeddings.f_add(&self.position_table.f_narrow(0, 0, tokens)?)?;
         for layer in &self.layers {

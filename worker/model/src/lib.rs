@@ -19,6 +19,8 @@ pub mod min_snr;
 pub mod model_files;
 mod native;
 mod probe;
+pub mod profile;
+mod rates;
 pub mod resnet;
 pub mod runtime;
 pub mod samplers;
@@ -33,6 +35,7 @@ pub mod weights;
 pub use api::{GenerateRequest, Microbatch};
 pub use error::{Error, Result};
 pub use probe::{KERNELS_REVISION, probe};
+pub use rates::machine_rates;
 pub use ringtune_engine::{
     Gradient, ModelInfo, ModelOptions, Moments, Pixels, Precision, PredictionType, RgbImage, SamplerKind,
 };

@@ -71,6 +71,10 @@ unsafe extern "C" {
     ) -> *mut C_tensor;
     fn ringtune_install_allocator() -> bool;
     fn ringtune_release_memory() -> bool;
+    fn ringtune_profile_start() -> bool;
+    fn ringtune_profile_stop() -> *mut c_char;
+    fn ringtune_scope_begin(name: *const c_char) -> *mut c_void;
+    fn ringtune_scope_end(scope: *mut c_void);
     fn ringtune_set_threads(threads: c_int) -> bool;
     fn ringtune_set_interop_threads(threads: c_int) -> bool;
     fn ringtune_get_threads() -> c_int;
@@ -317,6 +321,38 @@ pub(crate) fn install_allocator() -> Result<()> {
 pub(crate) fn release_memory() -> Result<()> {
     // SAFETY: no arguments; only blocks that no tensor uses are unmapped.
     if unsafe { ringtune_release_memory() } { Ok(()) } else { Err(last_error()) }
+}
+
+/// Records what operators take until [`profile_stop`].
+pub(crate) fn profile_start() -> Result<()> {
+    // SAFETY: no arguments.
+    if unsafe { ringtune_profile_start() } { Ok(()) } else { Err(last_error()) }
+}
+
+/// What was recorded, as csrc/profile.cpp describes it.
+pub(crate) fn profile_stop() -> Result<String> {
+    // SAFETY: a fresh NUL-terminated string (or null where it failed), freed right after the copy.
+    unsafe {
+        let text = ringtune_profile_stop();
+        if text.is_null() {
+            return Err(last_error());
+        }
+        let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
+        ringtune_free_string(text);
+        Ok(owned)
+    }
+}
+
+/// A stretch in what is recorded; null where nothing is.
+pub(crate) fn scope_begin(name: &'static CStr) -> *mut c_void {
+    // SAFETY: a NUL-terminated string that is never freed.
+    unsafe { ringtune_scope_begin(name.as_ptr()) }
+}
+
+/// Ends what [`scope_begin`] began: once, and on the same thread.
+pub(crate) fn scope_end(scope: *mut c_void) {
+    // SAFETY: null, which is nothing, or what scope_begin gave; its only caller drops it once, on its thread.
+    unsafe { ringtune_scope_end(scope) }
 }
 
 /// Sets the compute threads of operations started by the calling thread.

@@ -10,6 +10,7 @@ use tch::{Reduction, Tensor};
 use crate::api::Microbatch;
 use crate::error::{Error, Result};
 use crate::min_snr;
+use crate::profile::{self, Stretch};
 use crate::stable_diffusion::{StableDiffusion, to_vec};
 
 impl StableDiffusion {
@@ -19,6 +20,7 @@ impl StableDiffusion {
     /// The same input, thread count and machine give the same bits.
     pub fn gradient(&self, microbatch: &Microbatch) -> Result<Gradient> {
         self.check(microbatch)?;
+        let _step = Stretch::begin(profile::STEP);
         let started = Instant::now();
         // 1. Token embeddings, the leaf. [batch, tokens, width] fp32
         let leaf = self.token_embeddings(microbatch)?.f_set_requires_grad(true)?;
