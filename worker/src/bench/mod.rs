@@ -61,7 +61,9 @@ pub async fn step(arguments: &StepArguments, library: Library) -> Result<(), Err
     for number in 1..=arguments.encode {
         let started = Instant::now();
         bench.engine.encode_image(made_up::picture(arguments.resolution as usize)).await?;
-        bench.say(&json!({"picture": number, "encode_seconds": started.elapsed().as_secs_f64()}))?;
+        let seconds = started.elapsed().as_secs_f64();
+        let words = format!("picture {number} encoded in {seconds:.3} s");
+        bench.say(&json!({"picture": number, "encode_seconds": seconds}), &words)?;
     }
     bench.engine.drop_vae().await?;
     // 3. The steps.
@@ -166,11 +168,14 @@ impl<'a> Bench<'a> {
         let bench = Self { arguments, precision, engine, meter: library.meter, memory };
         // The last part names what multiplies.
         let instructions = identity.instruction_set.rsplit('+').next().unwrap_or_default();
-        bench.say(&json!({
-            "open_seconds": started.elapsed().as_secs_f64(), "threads": threads, "precision": precision.name(),
+        let seconds = started.elapsed().as_secs_f64();
+        let words = format!("{precision} by {instructions}, {threads} threads; opened in {seconds:.3} s");
+        let facts = json!({
+            "open_seconds": seconds, "threads": threads, "precision": precision.name(),
             "matrix_instructions": instructions, "instruction_set": identity.instruction_set,
             "library_version": identity.library_version, "kernels_revision": identity.kernels_revision,
-        }))?;
+        });
+        bench.say(&facts, &words)?;
         Ok(bench)
     }
 
@@ -270,20 +275,15 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// A line beside the steps: for people only in words.
-    fn say(&self, facts: &serde_json::Value) -> Result<(), Error> {
-        if self.arguments.output == BenchOutput::Json {
-            return Ok(writeln!(std::io::stdout(), "{facts}")?);
-        }
-        let words = facts.as_object().into_iter().flatten().map(|(name, value)| match value {
-            serde_json::Value::Number(number) if number.is_f64() => {
-                format!("{} {:.3}", name.replace('_', " "), number.as_f64().unwrap_or_default())
+    /// A fact beside the steps: an object for a program, words for people.
+    fn say(&self, facts: &serde_json::Value, words: &str) -> Result<(), Error> {
+        match self.arguments.output {
+            BenchOutput::Json => Ok(writeln!(std::io::stdout(), "{facts}")?),
+            BenchOutput::Text => {
+                progress(words);
+                Ok(())
             }
-            serde_json::Value::String(text) => format!("{} {text}", name.replace('_', " ")),
-            other => format!("{} {other}", name.replace('_', " ")),
-        });
-        progress(&words.collect::<Vec<_>>().join(", "));
-        Ok(())
+        }
     }
 }
 
