@@ -6,6 +6,7 @@ use tch::{Kind, Tensor};
 
 use crate::error::Result;
 use crate::native::{self, ConvolutionArguments, ConvolutionGeometry};
+use crate::runtime;
 use crate::weights::Scope;
 
 /// Shape of a square two-dimensional convolution with bias.
@@ -83,7 +84,9 @@ impl Conv2d {
 
     /// Weights in channels-last order, of the kind that it computes in.
     pub(crate) fn of(weight: Tensor, bias: Tensor, config: Conv2dConfig) -> Self {
-        let packed = config.packable() && bias.defined() && bias.kind() == Kind::BFloat16;
+        // Without AVX-512 BF16 oneDNN refuses bf16, and libtorch's own loops serve.
+        let packed =
+            config.packable() && bias.defined() && bias.kind() == Kind::BFloat16 && runtime::has_bf16();
         Conv2d { weights: RefCell::new(ConvolutionWeights::ChannelsLast(weight)), bias, config, packed }
     }
 
@@ -105,7 +108,7 @@ impl Conv2d {
             ConvolutionWeights::ChannelsLast(weight) => {
                 let (stride, padding) = ([self.config.stride; 2], [self.config.padding; 2]);
                 let y = x.f_conv2d(weight, Some(&self.bias), stride, padding, [1, 1], 1)?;
-                residual.map_or(Ok(y.shallow_clone()), |residual| Ok(y.f_add(residual)?))
+                if let Some(residual) = residual { Ok(y.f_add(residual)?) } else { Ok(y) }
             }
             ConvolutionWeights::Packed { forward, backward } => {
                 let (geometry, bias) = (self.config.geometry(), &self.bias);

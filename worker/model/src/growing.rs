@@ -8,6 +8,7 @@ use crate::convolution::{Conv2d, Conv2dConfig};
 use crate::error::Result;
 use crate::mapped_file::Stored;
 use crate::native::{self, ConvolutionArguments, ConvolutionGeometry};
+use crate::runtime;
 use crate::weights::Scope;
 
 /// Rows of weights that are read at once: a few megabytes.
@@ -30,11 +31,11 @@ struct Doubling {
 /// Grows to a given size (nearest neighbour), then a 3x3 convolution that keeps the channels.
 #[derive(Debug)]
 pub struct GrowingConv2d {
-    /// Of bf16, which reads its weights when they are first needed, in the form that is.
+    /// Of packed bf16, which reads its weights when they are first needed, in the form that is.
     stored: Option<Stored>,
     bias: Tensor,
     doubling: RefCell<Option<Doubling>>,
-    /// For other sizes, and in fp32 for all.
+    /// For other sizes, and where nothing is packed for all.
     plain: RefCell<Option<Conv2d>>,
     config: Conv2dConfig,
     kind: Kind,
@@ -44,7 +45,7 @@ impl GrowingConv2d {
     /// Reads `weight` [channels, channels, 3, 3] and `bias` [channels].
     pub fn new(scope: &Scope, channels: i64, kind: Kind) -> Result<Self> {
         let config = Conv2dConfig::same_3x3(channels, channels);
-        let stored = if kind == Kind::BFloat16 {
+        let stored = if kind == Kind::BFloat16 && runtime::has_bf16() {
             Some(scope.stored("weight", &[channels, channels, 3, 3])?)
         } else {
             None
