@@ -6,14 +6,14 @@ use std::path::Path;
 pub use ringtune_engine::{
     Activity, DrawPictures, EncodeImages, Engine, EngineError, EngineHandle, EngineIdentity, Gradient,
     ImageRequest, LoadModel, MOST_CHUNKS, MOST_PICTURES, Microbatch, ModelInfo, ModelOptions, Moments,
-    Pixels, Precision, PredictionType, RgbImage, SamplerKind, TextualInversion, TrainingSize, Wanted,
-    WorkerEngine,
+    Pixels, Precision, PredictionType, RgbImage, SamplerKind, TextualInversion, Threads, TrainingSize,
+    Wanted, WorkerEngine,
 };
 #[cfg(test)]
 pub(crate) use ringtune_fake_engine::{FakeEngine, FakeScript};
 
 /// Starts an engine with so many compute threads; a job may change them later. Blocks.
-pub type StartEngine = fn(threads: usize) -> Result<EngineHandle, EngineError>;
+pub type StartEngine = fn(Threads) -> Result<EngineHandle, EngineError>;
 
 /// What a program brings of the library that computes.
 #[derive(Clone, Copy, Debug)]

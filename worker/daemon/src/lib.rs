@@ -5,7 +5,7 @@ mod torch;
 
 use std::path::Path;
 
-use ringtune_engine::{EngineError, EngineHandle, ModelInfo};
+use ringtune_engine::{EngineError, EngineHandle, ModelInfo, Threads};
 use ringtune_worker::engine::Library;
 
 use torch::{TorchEngine, engine_error};
@@ -13,8 +13,8 @@ use torch::{TorchEngine, engine_error};
 /// libtorch, as the worker wants it.
 pub const LIBTORCH: Library = Library { start, check_folder };
 
-fn start(threads: usize) -> Result<EngineHandle, EngineError> {
-    EngineHandle::start(move || TorchEngine::new(threads))
+fn start(threads: Threads) -> Result<EngineHandle, EngineError> {
+    EngineHandle::start(move || TorchEngine::new(&threads))
 }
 
 fn check_folder(folder: &Path) -> Result<ModelInfo, EngineError> {

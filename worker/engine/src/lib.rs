@@ -25,6 +25,7 @@ mod model;
 mod sampler_kind;
 mod textual_inversion;
 mod thread;
+mod threads;
 mod wanted;
 mod worker_engine;
 
@@ -37,5 +38,6 @@ pub use model::{LoadModel, ModelInfo, ModelOptions, Precision, PredictionType, T
 pub use sampler_kind::SamplerKind;
 pub use textual_inversion::{Gradient, Microbatch, TextualInversion};
 pub use thread::EngineHandle;
+pub use threads::Threads;
 pub use wanted::Wanted;
 pub use worker_engine::WorkerEngine;

@@ -106,4 +106,11 @@ at::Tensor *ringtune_packed_convolution_add(const at::Tensor *input, const at::T
 bool ringtune_install_allocator();
 bool ringtune_release_memory();
 
+// threads.cpp
+
+// From here on each thread of the team that the calling thread computes with runs on its processor; with none, where it did before.
+bool ringtune_place_threads(const int *processors, size_t count);
+// Puts threads in their places that were started since; does nothing where none have one.
+bool ringtune_settle_threads();
+
 } // extern "C"

@@ -8,3 +8,4 @@
 #include "convolution.cpp"
 #include "fused.cpp"
 #include "residual.cpp"
+#include "threads.cpp"
