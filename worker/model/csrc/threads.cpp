@@ -1,6 +1,11 @@
 // Where the threads that compute run. libgomp can be told so by its environment alone, before main, and then it binds
 // whatever thread comes first, from which all others of the program inherit; so each thread is put in its place here.
 
+#include "shim.h"
+
+#include <ATen/Parallel.h>
+
+#include <omp.h>
 #include <sched.h>
 
 #include <cerrno>

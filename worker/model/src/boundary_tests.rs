@@ -6,19 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 type Functions = BTreeMap<String, Vec<(String, String)>>;
 
 const HEADER: &str = include_str!("../csrc/shim.h");
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 7] = [
     ("allocator.cpp", include_str!("../csrc/allocator.cpp")),
     ("attention.cpp", include_str!("../csrc/attention.cpp")),
     ("convolution.cpp", include_str!("../csrc/convolution.cpp")),
     ("fused.cpp", include_str!("../csrc/fused.cpp")),
     ("residual.cpp", include_str!("../csrc/residual.cpp")),
     ("shim.cpp", include_str!("../csrc/shim.cpp")),
+    ("threads.cpp", include_str!("../csrc/threads.cpp")),
 ];
 /// Types that may cross, in Rust and in C++.
-const TYPES: [(&str, &str); 13] = [
+const TYPES: [(&str, &str); 14] = [
     ("*const C_tensor", "const at::Tensor *"),
     ("*mut C_tensor", "at::Tensor *"),
     ("*const i64", "const int64_t *"),
+    ("*const c_int", "const int *"),
     ("*const c_char", "const char *"),
     ("*mut c_char", "char *"),
     ("*mut c_void", "void *"),

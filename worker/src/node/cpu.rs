@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use super::{Cores, control_group_values, parse_list};
+use super::{control_group_values, parse_list};
 
 /// The flags that decide which kernels run and how fast, in the order they are reported.
 const FLAGS_THAT_MATTER: [&str; 9] =
@@ -22,7 +22,8 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    pub(super) fn read(root: &Path, cores: &Cores, quota: Option<usize>) -> Self {
+    /// Of a process that may use so many physical cores.
+    pub(super) fn read(root: &Path, cores: usize, quota: Option<usize>) -> Self {
         let info = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
         let field = |name: &str| {
             info.lines()
@@ -43,7 +44,7 @@ impl Cpu {
             model,
             flags,
             allowed: allowed_processors(root).len().min(quota).max(1),
-            physical_cores: cores.count().min(quota).max(1),
+            physical_cores: cores.min(quota).max(1),
         }
     }
 

@@ -47,7 +47,7 @@ impl Node {
         let (cores, quota) = (Cores::read(root), cpu::quota(root));
         Self {
             host_name,
-            cpu: Cpu::read(root, &cores, quota),
+            cpu: Cpu::read(root, cores.count(), quota),
             cores,
             quota,
             memory_bytes: memory_bytes(root),
