@@ -87,6 +87,43 @@ async fn a_cluster_encodes_every_picture_once() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pictures_are_encoded_when_a_step_shows_them() {
+    in_time(async {
+        let script = FakeScript::default();
+        let (encoded, dropped) = (Arc::clone(&script.encoded), Arc::clone(&script.dropped));
+        let counts = || (encoded.swap(0, Ordering::Relaxed), dropped.swap(0, Ordering::Relaxed));
+        let mut one = ring(vec![script.clone()]).await;
+        // Steps of two pictures.
+        let of = |steps| job_on(&one.coordinator, pictures(20), steps, 1);
+        let (short, long, pass) = (of(1), of(4), of(10));
+        // 1. Those of the first step, and their mirror images.
+        learn(&mut one, &short).await;
+        assert_eq!(counts(), (4, 1));
+        // 2. The others of four steps.
+        let learned = learn(&mut one, &long).await;
+        assert_eq!(counts(), (12, 3));
+        // 3. With the last of them all are known, and the same is learned.
+        learn(&mut one, &pass).await;
+        assert_eq!(counts().0, 24);
+        assert!(learn(&mut one, &long).await == learned);
+        assert_eq!(counts().0, 0);
+        // 4. Two workers divide them, and those of the third step bring the fourth one's along.
+        let mut pair = ring(vec![script.clone(); 2]).await;
+        job_on(&pair.coordinator, pictures(20), 4, 1);
+        assert!(learn(&mut pair, &long).await == learned);
+        assert_eq!(counts(), (16, 6));
+        assert!(pair.workers.iter().all(|worker| entries(worker).len() == 8));
+        // 5. What is judged on held-out samples needs its pictures.
+        let mut judged = job_on(&pair.coordinator, pictures(20), 1, 1);
+        let validation = &mut judged.textual_inversion_mut().unwrap().train.validation;
+        (validation.validation_loss_steps, validation.validation_loss_samples) = (1, 20);
+        learn(&mut pair, &judged).await;
+        assert_eq!(counts().0, 24);
+    })
+    .await;
+}
+
 /// Two workers whose settings are changed.
 async fn changed_pair(script: &FakeScript, change: impl Fn(&mut Settings)) -> Ring {
     let mut pair = ring(vec![]).await;

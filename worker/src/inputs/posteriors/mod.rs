@@ -1,6 +1,11 @@
-//! The posteriors of a job's pictures: from this worker's cache, from another rank's, or encoded, each by one rank.
+//! The posteriors of a job's pictures: from this worker's cache, from another rank's, or encoded, each by one rank and
+//! not before a step shows it.
 
-use std::time::Instant;
+mod slot;
+#[cfg(test)]
+mod tests;
+
+use std::{sync::Arc, time::Instant};
 
 use ringtune_shared::{ids::ContentHash, ring::block_of};
 
@@ -8,7 +13,6 @@ use super::framing::{Framing, Target};
 use crate::{
     data::images::ImageFile,
     engine::ModelInfo,
-    http::Metrics,
     journal::Journal,
     latents::{self, Give, LatentCache, LatentKey, LatentSource, Shelf},
     rank::{Context, Error},
@@ -16,6 +20,7 @@ use crate::{
     session::{Assignment, Progress, ProgressStage, RankEvent},
     train::{EncodedImage, TrainingImage},
 };
+use slot::Slot;
 
 /// Posteriors of a picture and its mirror image.
 const POSTERIORS: u64 = 2;
@@ -30,16 +35,18 @@ pub(crate) struct Common {
     pub(crate) framing: Framing,
 }
 
+/// Pictures that are encoded at once, at most: each time the VAE is loaded for it, and what the steps keep in memory makes
+/// room. It grows from one step's to this, so that the first steps come early and the VAE is not loaded for every picture.
+const MOST_AHEAD: usize = 8;
+
 /// One picture on its way.
 #[derive(Clone, Debug)]
 struct Picture {
     file: ImageFile,
     key: LatentKey,
     target: Target,
-    /// Channels, rows and columns of its latents.
-    shape: [usize; 3],
-    /// Once it is known.
-    encoded: Option<TrainingImage>,
+    /// Its posteriors, once they are known.
+    slot: Arc<Slot>,
 }
 
 /// The pictures of all concepts, with the posteriors that this worker has.
@@ -49,7 +56,15 @@ pub(crate) struct Posteriors {
     shelf: Shelf,
     /// Pictures of each concept.
     counts: Vec<usize>,
-    /// All were known in a former ring.
+    /// How many are to be encoded next, at least: the same on all ranks of a ring.
+    ahead: usize,
+    /// The first of them is still to be encoded.
+    waits_for_first: bool,
+    /// Where all that this rank has is from.
+    tally: Tally,
+    /// What it had of its own is counted and told.
+    counted: bool,
+    /// It was told that all are known.
     complete: bool,
 }
 
@@ -81,20 +96,31 @@ pub(crate) fn look_up(
         let [columns, rows] = [width, height].map(|side| side as usize / common.model.vae_factor);
         let shape = [common.model.latent_channels, rows, columns];
         let key = source.key();
-        let encoded = match cache.read(key, shape) {
-            Some(encoded) => Some(shelf.place(key, shape).put_cached(encoded)?),
-            None => None,
-        };
-        pictures.push(Picture { file, key, target, shape, encoded });
+        let slot = Arc::new(Slot::of(file.name.clone(), shape));
+        if let Some(encoded) = cache.read(key, shape) {
+            slot.fill(shelf.place(key, shape).put_cached(encoded)?);
+        }
+        pictures.push(Picture { file, key, target, slot });
     }
     // One that joins has no share: the ring has them all.
     let share = assignment.rank.map(|rank| block_of(rank, assignment.ring.members.len(), pictures.len()));
     for number in share.unwrap_or_default() {
-        if pictures[number].encoded.is_none() {
+        if pictures[number].slot.image().is_none() {
             pictures[number].file.decode()?;
         }
     }
-    Ok(Posteriors { pictures, shelf, counts, complete: false })
+    let own_cache = pictures.iter().filter(|picture| picture.slot.image().is_some()).count();
+    let tally = Tally { own_cache, ..Tally::default() };
+    Ok(Posteriors {
+        pictures,
+        shelf,
+        counts,
+        ahead: 0,
+        waits_for_first: true,
+        tally,
+        counted: false,
+        complete: false,
+    })
 }
 
 /// What one rank counts while it does its part.
@@ -106,67 +132,126 @@ struct Tally {
 }
 
 impl Posteriors {
-    /// Exchanges what the ranks have, and encodes what none has. Afterwards every rank has all, in its cache too: in the
-    /// next ring of the same job nothing is left to encode, and only a rank that is new there may be given something.
-    /// Gives the posteriors of each concept's pictures, or where they are read.
-    pub(crate) async fn complete(
+    /// Exchanges what the ranks have. What none has is encoded when a step shows it, or at once, where `at_once`.
+    /// Gives the posteriors of each concept's pictures, or where they are read; those of pictures that are not encoded yet
+    /// once they are.
+    pub(crate) async fn enter(
         &mut self,
         ring: &mut RankRing,
+        at_once: bool,
         context: &Context,
         journal: &Journal,
     ) -> Result<Vec<Vec<TrainingImage>>, Error> {
         // 1. Who has what.
-        let has: Vec<f32> =
-            self.pictures.iter().map(|picture| f32::from(u8::from(picture.encoded.is_some()))).collect();
-        let mut tally = Tally { own_cache: has.iter().filter(|has| **has > 0.0).count(), ..Tally::default() };
+        let known = self.pictures.iter().map(|picture| picture.slot.image().is_some());
+        let has: Vec<f32> = known.map(|known| f32::from(u8::from(known))).collect();
         let everybody = ring.gather_one_each(has).await?;
         let everybody: Vec<Vec<bool>> =
             everybody.iter().map(|row| row.iter().map(|has| *has > 0.0).collect()).collect();
-        let rounds = latents::rounds(&everybody);
-        if self.complete && rounds.is_empty() {
-            return self.by_concept();
-        }
-        let to_encode = rounds.iter().flatten().flatten().filter(|give| give.encode).count();
         let total = self.pictures.len();
-        journal
-            .info(format!(
-                "latents: {} of {total} pictures from the cache, {to_encode} to encode",
-                total - to_encode
-            ))
-            .await;
-        // 2. Round by round, each rank gives one picture.
-        let progress = |done: usize| {
-            let progress =
-                Progress { stage: ProgressStage::Encode, done: done as u64, total: to_encode as u64 };
-            journal.event(RankEvent::Progress(progress))
+        let missing: Vec<usize> =
+            (0..total).filter(|picture| !everybody.iter().any(|has| has[*picture])).collect();
+        if !self.counted {
+            self.counted = true;
+            context.metrics.latent_cache_hits.inc_by(POSTERIORS * self.tally.own_cache as u64);
+            let (known, when) = (total - missing.len(), if at_once { "" } else { " when they are shown" });
+            let to_encode = missing.len();
+            let text =
+                format!("latents: {known} of {total} pictures from the cache, {to_encode} to encode{when}");
+            journal.info(text).await;
+        }
+        // 2. Round by round, each rank gives one picture that others lack.
+        for round in latents::giving(&everybody) {
+            self.exchange(&round, ring, context).await?;
+        }
+        // 3. The others.
+        self.ahead = 1;
+        if at_once {
+            self.encode(&missing, ring, context, journal).await?;
+        }
+        self.tell_complete(ring, context, journal).await?;
+        Ok(self.by_concept())
+    }
+
+    /// Of these pictures those that are not encoded yet, each once and in their order.
+    pub(crate) fn missing(&self, shown: impl IntoIterator<Item = usize>) -> Vec<usize> {
+        let mut missing = Vec::new();
+        for number in shown {
+            let picture = self.pictures.get(number);
+            if picture.is_some_and(|picture| picture.slot.image().is_none()) && !missing.contains(&number) {
+                missing.push(number);
+            }
+        }
+        missing
+    }
+
+    /// All are known.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// How many pictures are to be encoded when the next ones are, those of steps to come included.
+    pub(crate) fn ahead(&self) -> usize {
+        self.ahead
+    }
+
+    /// Has pictures encoded that no rank has, each by one rank, and gives them to all. All ranks name the same.
+    pub(crate) async fn encode(
+        &mut self,
+        missing: &[usize],
+        ring: &mut RankRing,
+        context: &Context,
+        journal: &Journal,
+    ) -> Result<(), Error> {
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.ahead = (2 * self.ahead).min(MOST_AHEAD);
+        let total = missing.len() as u64;
+        // Once steps are taken, they say how far the job is.
+        let shows = self.waits_for_first;
+        let progress = async |done| {
+            if shows {
+                let progress = Progress { stage: ProgressStage::Encode, done, total };
+                journal.event(RankEvent::Progress(progress)).await;
+            }
         };
         let mut done = 0;
         progress(done).await;
-        for round in rounds {
-            self.exchange(&round, ring, context, &mut tally).await?;
-            let encoded = round.iter().flatten().filter(|give| give.encode).count();
-            if encoded > 0 {
-                done += encoded;
-                progress(done).await;
-            }
+        for round in latents::encoding(missing, ring.world_size()) {
+            self.exchange(&round, ring, context).await?;
+            done += round.iter().flatten().count() as u64;
+            progress(done).await;
         }
-        // 3. The VAE has done its work; the cache keeps its bound.
+        self.waits_for_first = false;
+        // The VAE makes room for the steps, and the cache keeps its bound.
         context.engine.drop_vae().await.map_err(Error::of_engine)?;
         ringtune_shared::tasks::spawn_blocking(self.shelf.trimming()).await?;
-        if self.complete {
-            // Told and counted in the ring before.
-            return self.by_concept();
+        self.tell_complete(ring, context, journal).await
+    }
+
+    /// Says where all posteriors are from, once they are known.
+    async fn tell_complete(
+        &mut self,
+        ring: &RankRing,
+        context: &Context,
+        journal: &Journal,
+    ) -> Result<(), Error> {
+        if self.complete || self.pictures.iter().any(|picture| picture.slot.image().is_none()) {
+            return Ok(());
         }
         self.complete = true;
-        count(&context.metrics, tally);
-        let Tally { own_cache, others, encoded } = tally;
+        // A model that was loaded for another job may have a VAE.
+        context.engine.drop_vae().await.map_err(Error::of_engine)?;
+        ringtune_shared::tasks::spawn_blocking(self.shelf.trimming()).await?;
+        let Tally { own_cache, others, encoded } = self.tally;
         journal
             .info(format!(
                 "latents: rank {} had {own_cache}, encoded {encoded} and got {others} from other ranks",
                 ring.rank()
             ))
             .await;
-        self.by_concept()
+        Ok(())
     }
 
     /// One round: this rank gives its picture, if it has one to give, and takes the others'.
@@ -175,18 +260,18 @@ impl Posteriors {
         round: &[Option<Give>],
         ring: &mut RankRing,
         context: &Context,
-        tally: &mut Tally,
     ) -> Result<(), Error> {
-        let length = |give: &Give| latents::row_length(self.pictures[give.picture].shape);
+        let length = |give: &Give| latents::row_length(self.pictures[give.picture].slot.shape());
         let longest = round.iter().flatten().map(length).max().unwrap_or(1);
         let mut row = Vec::new();
         if let Some(give) = round.get(ring.rank()).copied().flatten() {
             if give.encode {
                 let encoded = encode(&self.pictures[give.picture], context).await?;
-                tally.encoded += 1;
+                self.tally.encoded += 1;
+                context.metrics.latents_encoded.inc_by(POSTERIORS);
                 row = latents::rows_of(&encoded);
                 self.keep(give.picture, encoded).await?;
-            } else if let Some(encoded) = self.pictures[give.picture].encoded.clone() {
+            } else if let Some(encoded) = self.pictures[give.picture].slot.image().cloned() {
                 let reading = move || encoded.read().map(|encoded| latents::rows_of(&encoded));
                 row = ringtune_shared::tasks::spawn_blocking(reading).await??;
             }
@@ -196,11 +281,12 @@ impl Posteriors {
         let rows = ring.gather_one_each(row).await?;
         for (give, row) in round.iter().zip(&rows) {
             let Some(give) = give else { continue };
-            let picture = &self.pictures[give.picture];
-            if picture.encoded.is_none()
-                && let Some(encoded) = latents::from_row(row, picture.shape)
+            let slot = &self.pictures[give.picture].slot;
+            if slot.image().is_none()
+                && let Some(encoded) = latents::from_row(row, slot.shape())
             {
-                tally.others += 1;
+                self.tally.others += 1;
+                context.metrics.latents_received.inc_by(POSTERIORS);
                 self.keep(give.picture, encoded).await?;
             }
         }
@@ -209,9 +295,9 @@ impl Posteriors {
 
     /// Keeps posteriors for this job and, as far as the disk lets it, for the next.
     async fn keep(&mut self, number: usize, encoded: EncodedImage) -> Result<(), Error> {
-        let picture = &mut self.pictures[number];
-        let place = self.shelf.place(picture.key, picture.shape);
-        picture.encoded = Some(ringtune_shared::tasks::spawn_blocking(move || place.put(encoded)).await??);
+        let picture = &self.pictures[number];
+        let place = self.shelf.place(picture.key, picture.slot.shape());
+        picture.slot.fill(ringtune_shared::tasks::spawn_blocking(move || place.put(encoded)).await??);
         Ok(())
     }
 
@@ -224,17 +310,17 @@ impl Posteriors {
     /// As if all were complete: of every shape one picture is encoded and stands for all others of it, or, without a
     /// `context`, none is and all posteriors are zero. Gives the seconds that one took.
     pub(crate) async fn rehearse(
-        mut self,
+        self,
         context: Option<&Context>,
     ) -> Result<(Vec<Vec<TrainingImage>>, Option<f64>), Error> {
         let mut seconds = None;
         let mut known: Vec<([usize; 3], TrainingImage)> = Vec::new();
-        for number in 0..self.pictures.len() {
-            let shape = self.pictures[number].shape;
+        for picture in &self.pictures {
+            let shape = picture.slot.shape();
             if !known.iter().any(|(known, _)| *known == shape) {
                 let began = Instant::now();
                 let encoded = match context {
-                    Some(context) => Some(encode(&self.pictures[number], context).await?),
+                    Some(context) => Some(encode(picture, context).await?),
                     None => latents::from_row(&vec![0.0; latents::row_length(shape)], shape),
                 };
                 if context.is_some() {
@@ -242,19 +328,18 @@ impl Posteriors {
                 }
                 known.extend(encoded.map(|encoded| (shape, encoded.into())));
             }
-            let encoded = known.iter().find(|(known, _)| *known == shape);
-            self.pictures[number].encoded = encoded.map(|(_, encoded)| encoded.clone());
         }
-        Ok((self.by_concept()?, seconds))
+        let stand_in = |picture: &Picture| {
+            let shape = picture.slot.shape();
+            known.iter().find(|(known, _)| *known == shape).map(|(_, encoded)| encoded.clone())
+        };
+        let mut all = self.pictures.iter().filter_map(stand_in);
+        Ok((self.counts.iter().map(|count| all.by_ref().take(*count).collect()).collect(), seconds))
     }
 
-    fn by_concept(&self) -> Result<Vec<Vec<TrainingImage>>, Error> {
-        let mut all = self.pictures.iter().map(|picture| picture.encoded.clone());
-        let missing = || Error::Ring(crate::ring::Error::Rows);
-        self.counts
-            .iter()
-            .map(|count| all.by_ref().take(*count).collect::<Option<Vec<_>>>().ok_or_else(missing))
-            .collect()
+    fn by_concept(&self) -> Vec<Vec<TrainingImage>> {
+        let mut all = self.pictures.iter().map(|picture| Slot::training_image(&picture.slot));
+        self.counts.iter().map(|count| all.by_ref().take(*count).collect()).collect()
     }
 }
 
@@ -270,102 +355,4 @@ async fn encode(picture: &Picture, context: &Context) -> Result<EncodedImage, Er
         plain: context.engine.encode_image(plain).await.map_err(Error::of_engine)?,
         flipped: context.engine.encode_image(flipped).await.map_err(Error::of_engine)?,
     })
-}
-
-fn count(metrics: &Metrics, tally: Tally) {
-    metrics.latents_encoded.inc_by(POSTERIORS * tally.encoded as u64);
-    metrics.latent_cache_hits.inc_by(POSTERIORS * tally.own_cache as u64);
-    metrics.latents_received.inc_by(POSTERIORS * tally.others as u64);
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{io::Cursor, path::Path};
-
-    use image::{ImageFormat, Rgb, RgbImage};
-    use ringtune_shared::{
-        ids::{Epoch, JobId, WorkerId},
-        job::parse_job_toml,
-        ring::{Member, RingView},
-    };
-
-    use super::*;
-    use crate::{
-        access::Place,
-        data::buckets::BucketOptions,
-        engine::{Engine as _, FakeEngine, FakeScript, Precision},
-    };
-
-    fn model() -> ModelInfo {
-        FakeEngine::new(FakeScript::default()).load(&FakeEngine::any_model()).unwrap()
-    }
-
-    /// One of two ranks of a job with buckets.
-    fn assignment(rank: usize) -> Assignment {
-        let text = "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\n[data]\nimages = \"/i\"\n\
-                    [train]\nplaceholder_token = \"<x>\"\ninitializer_token = \"star\"\nresolution = 64\n\
-                    enable_bucket = true\nmin_bucket_reso = 32\nmax_bucket_reso = 128\nbucket_reso_steps = 32\n";
-        let member = || Member { worker: WorkerId::new(), address: String::new() };
-        Assignment {
-            ring: RingView { job: JobId::new(), epoch: Epoch::FIRST, members: vec![member(), member()] },
-            rank: Some(rank),
-            spec: parse_job_toml(text).unwrap(),
-            threads: 1,
-            precision: Precision::Fp32,
-            numerics_class: "class".to_owned(),
-            ring_protocol: ringtune_shared::version::RING_PROTOCOLS.max,
-            version: ringtune_shared::version::VERSION.to_owned(),
-            resume_from: String::new(),
-            proof: None,
-            re_forms: false,
-            trace: None,
-        }
-    }
-
-    /// What a rank finds of one picture.
-    fn found(rank: usize, file: &ImageFile, folder: &Path) -> Result<Posteriors, Error> {
-        let (assignment, cache) =
-            (assignment(rank), LatentCache::open(folder.join("cache"), 1 << 20).unwrap());
-        let framing = Framing::buckets(BucketOptions {
-            resolution: 64,
-            min_bucket_reso: 32,
-            max_bucket_reso: 128,
-            bucket_reso_steps: 32,
-            bucket_no_upscale: false,
-        });
-        let common = Common { vae: ContentHash::of(b"vae"), model: model(), framing };
-        let shelf = Shelf::new(cache.clone(), folder.join("overflow"), 1 << 20);
-        look_up(vec![vec![file.clone()]], &common, &assignment, &cache, shelf)
-    }
-
-    #[test]
-    fn a_cached_picture_is_not_decoded_for_its_bucket() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut bytes = Cursor::new(Vec::new());
-        let picture = RgbImage::from_fn(96, 32, |x, y| Rgb([(x * y) as u8, x as u8, y as u8]));
-        picture.write_to(&mut bytes, ImageFormat::Png).unwrap();
-        let (mut bytes, path) = (bytes.into_inner(), folder.path().join("a.png"));
-        let half = bytes.len() / 2;
-        bytes[half..].fill(0);
-        std::fs::write(&path, bytes).unwrap();
-        let file = ImageFile { name: "a.png".to_owned(), place: Place::at(path) };
-        // Pixels are looked at by the rank that would encode them, and by no other.
-        assert!(
-            matches!(found(0, &file, folder.path()), Err(Error::Work(broken)) if broken.to_string().contains("a.png"))
-        );
-        let latents = found(1, &file, folder.path()).unwrap();
-        let [picture] = latents.pictures.as_slice() else { panic!("{latents:?}") };
-        assert_eq!(picture.target.size(), (96, 32));
-        assert!(picture.encoded.is_none());
-        // Nobody does once it is known.
-        let row: Vec<f32> = (0..latents::row_length(picture.shape)).map(|number| number as f32).collect();
-        let encoded = latents::from_row(&row, picture.shape).unwrap();
-        let cache = LatentCache::open(folder.path().join("cache"), 1 << 20).unwrap();
-        cache.write(picture.key, &encoded).unwrap();
-        for rank in 0..2 {
-            let latents = found(rank, &file, folder.path()).unwrap();
-            let known = latents.pictures[0].encoded.as_ref().unwrap();
-            assert_eq!(*known.read().unwrap(), encoded);
-        }
-    }
 }
