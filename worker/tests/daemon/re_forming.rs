@@ -149,13 +149,15 @@ async fn two_ranks_become_one_and_two_again_and_learn_the_same_bytes() {
 async fn pictures_that_nobody_has_yet_are_encoded_in_the_next_ring() {
     in_time(async {
         let mut undisturbed = ring(vec![FakeScript::default()]).await;
-        let (id, spec) = (JobId::new(), job_on(&undisturbed.coordinator, pictures(32), 16, 2));
+        let (id, spec) = (JobId::new(), job_on(&undisturbed.coordinator, pictures(32), STEPS, 2));
         begin(&mut undisturbed, id, &spec).await;
         undisturbed.sessions[0].until(RankPhase::Finished).await;
         let expected = results(&undisturbed.coordinator, id);
-        let mut ring = ring_of(2).await;
+        let slower = FakeScript { gradient_takes: Duration::from_millis(20), ..FakeScript::default() };
+        let language = Language { re_forms: true, ..Language::default() };
+        let mut ring = ring_at(Coordinator::speaking(language).await, vec![slower; 2]).await;
         let id = JobId::new();
-        job_on(&ring.coordinator, pictures(32), 16, 2);
+        job_on(&ring.coordinator, pictures(32), STEPS, 2);
         begin(&mut ring, id, &spec).await;
         until_step_of(&mut ring.sessions[0], 1).await;
         ring.workers[1].shutdown.hard.cancel();

@@ -137,7 +137,7 @@ pub(super) async fn examine(
         let machine = Machine::set_up(&spec, arguments, there, start).await?;
         machine.train(&spec, job).await
     };
-    match rehearsed.await {
+    match Box::pin(rehearsed).await {
         Ok((rehearsal, (precision, threads))) => {
             report.take(&spec.common, job, &rehearsal, precision, threads);
             if let Some(out) = &arguments.out {

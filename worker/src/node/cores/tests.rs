@@ -139,10 +139,12 @@ fn fewer_cores_than_workers_are_shared() {
 proptest! {
     #[test]
     fn parts_are_equal_and_have_no_core_in_common(
-        allowed in prop::collection::btree_set(0usize..112, 1..112), of in 1u32..20,
+        allowed in prop::collection::btree_set(0usize..56, 1..56), of in 1u32..20,
     ) {
-        let allowed = allowed.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-        let cores = TWO_SOCKETS.read(&allowed, "0-111");
+        let of_two_sockets = |number: &usize| {
+            Core { socket: number / 28, memory_node: number / 28, processor: *number, name: *number }
+        };
+        let cores = Cores(allowed.iter().map(of_two_sockets).collect());
         let portions: Vec<Portion> = (1..=of).map(|number| cores.portion(Share { number, of })).collect();
         let counts: BTreeSet<usize> = portions.iter().map(|portion| portion.cores.count()).collect();
         prop_assert_eq!(counts.len(), 1);
