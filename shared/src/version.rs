@@ -34,6 +34,10 @@ pub const RING_PROTOCOLS: ProtocolRange = WORKER_PROTOCOLS;
 /// new epoch.
 pub const REFORMING_RING_PROTOCOL: u32 = 3;
 
+/// The first protocol of RingService in which pictures are encoded when a step first shows them. In an older one all are
+/// before the first step.
+pub const ON_DEMAND_RING_PROTOCOL: u32 = 3;
+
 /// The protocols of WorkerService, by the first release that spoke them.
 const FIRST_RELEASES: [(u32, &str); 3] = [(1, "0.1.0"), (2, "0.2.0"), (3, "0.3.0")];
 

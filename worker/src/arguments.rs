@@ -109,6 +109,9 @@ pub struct DaemonArguments {
     /// Compute threads of a rank when its job leaves it open [default: one a physical core]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
+    /// Compute on one of several equal parts of this machine's cores, such as 1/2 for the first of two workers [default: 1/1]
+    #[arg(long, value_name = "NUMBER/OF")]
+    pub share: Option<String>,
     /// Let jobs write their debug.trace_dir on this machine
     #[arg(long)]
     pub allow_trace_dir: bool,
@@ -163,6 +166,7 @@ impl DaemonArguments {
             ("ring.advertise_address", self.advertise_address.clone()),
             ("ring.interface", self.interface.clone()),
             ("compute.threads", self.threads.map(|threads| threads.to_string())),
+            ("compute.share", self.share.clone()),
             ("debug.allow_trace_dir", self.allow_trace_dir.then(|| "true".to_owned())),
             ("log.filter", self.log_filter.clone()),
         ]));
@@ -176,7 +180,7 @@ mod tests {
     use ringtune_shared::{config::load, daemon::logging::LogFormat};
 
     use super::*;
-    use crate::settings::Settings;
+    use crate::{node::Share, settings::Settings};
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -186,7 +190,7 @@ mod tests {
     #[test]
     fn every_flag_reaches_its_setting() {
         let line = "ringtune-worker --coordinator http://h:1 --state-dir /s --listen 127.0.0.1:5 \
-            --http-listen 127.0.0.1:6 --interface eth9 --threads 3 --allow-trace-dir --insecure --log-format json \
+            --http-listen 127.0.0.1:6 --interface eth9 --threads 3 --share 2/3 --allow-trace-dir --insecure --log-format json \
             --log-filter warn";
         let arguments = Arguments::try_parse_from(line.split_whitespace()).unwrap();
         let overrides = arguments.daemon.overrides();
@@ -195,6 +199,7 @@ mod tests {
         assert_eq!(settings.storage.state_dir, PathBuf::from("/s"));
         assert_eq!((settings.grpc.listen.port(), settings.http.listen.port()), (5, 6));
         assert_eq!((settings.ring.interface.as_str(), settings.compute.threads), ("eth9", 3));
+        assert_eq!(settings.compute.share(), Share { number: 2, of: 3 });
         assert!(settings.debug.allow_trace_dir && settings.security.insecure);
         assert_eq!((settings.log.format, settings.log.filter.as_str()), (LogFormat::Json, "warn"));
     }

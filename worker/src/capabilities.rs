@@ -3,7 +3,11 @@
 use ringtune_proto::v1;
 use ringtune_shared::version::VERSION;
 
-use crate::{engine::EngineIdentity, node::Node};
+use crate::{
+    engine::EngineIdentity,
+    node::{Node, Share},
+    settings::ComputeSettings,
+};
 
 /// The numerics class: workers of one class compute the same bits when they use the same number of threads (which
 /// is not part of it: the coordinator fixes one number for all ranks of a job).
@@ -24,9 +28,16 @@ pub fn numerics_class(node: &Node, engine: &EngineIdentity) -> String {
     format!("libtorch-{library_version}/{model}/{instruction_set}/kernels-{kernels_revision}/{probe}")
 }
 
-/// Threads that a rank gets here when its job leaves it open: as configured, or one a physical core.
-pub fn default_threads(node: &Node, configured: usize) -> usize {
-    if configured == 0 { node.cpu.physical_cores } else { configured }
+/// Threads that a rank gets here when its job leaves it open: as configured, or one a physical core of its share.
+pub fn default_threads(node: &Node, configured: &ComputeSettings) -> usize {
+    match (configured.threads, configured.share()) {
+        (0, Share::WHOLE) => node.cpu.physical_cores,
+        (0, share) => {
+            let paid_for = node.quota.map_or(usize::MAX, |quota| quota / share.of as usize);
+            node.cores.portion(share).cores.count().min(paid_for).max(1)
+        }
+        (threads, _) => threads,
+    }
 }
 
 /// As the hello carries it.
@@ -49,13 +60,15 @@ pub fn capabilities(node: &Node, engine: &EngineIdentity, threads: usize) -> v1:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Cpu;
+    use crate::node::{Cores, Cpu};
 
     #[test]
     fn workers_that_may_compute_otherwise_are_of_other_classes() {
         let node = |model: &str| Node {
             host_name: "a".to_owned(),
             cpu: Cpu { model: model.to_owned(), flags: Vec::new(), allowed: 2, physical_cores: 2 },
+            cores: Cores::default(),
+            quota: None,
             memory_bytes: 0,
             numa_nodes: 1,
         };

@@ -22,11 +22,11 @@ use crate::{
     base_model::Fingerprints,
     capabilities::{capabilities, default_threads},
     contents::{self, ArtifactClient, ContentCache},
-    engine::{EngineError, EngineHandle, EngineIdentity, StartEngine},
+    engine::{EngineError, EngineHandle, EngineIdentity, StartEngine, Threads},
     http::{Metrics, MetricsError},
     latents::LatentCache,
     membership::{self, Entering, Membership, MembershipError},
-    node::Node,
+    node::{Claim, Node, Place, Wish},
     probe,
     rank::Context,
     ring::{RingOptions, Rings},
@@ -148,8 +148,25 @@ pub async fn run(
     shutdown: Shutdown,
     start: StartEngine,
 ) -> Result<(), Error> {
-    let threads = default_threads(&detect().await?, settings.compute.threads);
+    settings.validate()?;
+    let node = detect().await?;
+    let count = default_threads(&node, &settings.compute);
+    let portion = node.cores.portion(settings.compute.share());
+    // Until the end, so that no other worker's threads come to these cores.
+    let claim = Claim::take(Wish { portion: &portion, threads: count, quota: node.quota });
+    log_place(claim.place(), count);
+    let threads = Threads { count, processors: claim.place().processors() };
     run_with(settings, start_as, shutdown, move || start(threads)).await
+}
+
+fn log_place(place: &Place, threads: usize) {
+    info!(threads, "computes on {place}");
+    if place.is_contended() {
+        warn!(
+            "workers of this machine wait for each other's threads: give each a part of the cores (--share 1/2 and --share 2/2, \
+             or taskset), or fewer threads (--threads)"
+        );
+    }
 }
 
 /// Runs a worker on any engine until `shutdown`. The engine is started once nothing else can go wrong cheaply.
@@ -190,7 +207,7 @@ pub async fn run_with(
     let node = detect().await?;
     let engine = tokio::task::spawn_blocking(start_engine).await??;
     let identity = engine.identity().await?;
-    let threads = default_threads(&node, settings.compute.threads);
+    let threads = default_threads(&node, &settings.compute);
     log_start(&node, &identity, threads, &address);
     // 4. The shared parts.
     let metrics = Arc::new(Metrics::new()?);

@@ -7,13 +7,13 @@ pub use ringtune_engine::{
     Activity, DrawPictures, EncodeImages, Engine, EngineError, EngineHandle, EngineIdentity, Gradient,
     ImageRequest, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates, Microbatch, ModelInfo, ModelOptions,
     Moments, Operator, OperatorScope, Pixels, Precision, PredictionType, Recording, RgbImage, STEP,
-    SamplerKind, TEXT_ENCODER, TensorShape, TextualInversion, TrainingSize, Wanted, WorkerEngine,
+    SamplerKind, TEXT_ENCODER, TensorShape, TextualInversion, Threads, TrainingSize, Wanted, WorkerEngine,
 };
 #[cfg(test)]
 pub(crate) use ringtune_fake_engine::{FakeEngine, FakeScript};
 
 /// Starts an engine with so many compute threads; a job may change them later. Blocks.
-pub type StartEngine = fn(threads: usize) -> Result<EngineHandle, EngineError>;
+pub type StartEngine = fn(Threads) -> Result<EngineHandle, EngineError>;
 
 /// What a program brings of the library that computes.
 #[derive(Clone, Copy, Debug)]

@@ -24,11 +24,11 @@ use crate::{
     check,
     daemon::{self, Start},
     doctor,
-    engine::{Library, Precision, StartEngine},
+    engine::{Library, Precision, StartEngine, Threads},
     generate::{self, GenerateArguments},
     node::Node,
     pipeline,
-    settings::{CHANGE_BY_RELOAD, Settings},
+    settings::{CHANGE_BY_RELOAD, ComputeSettings, Settings},
 };
 
 const PROGRAM: Program = Program("ringtune-worker");
@@ -146,9 +146,9 @@ fn check_settings(arguments: &DaemonArguments) -> ExitCode {
 
 fn run_generate(runtime: &Runtime, arguments: &GenerateArguments, start: StartEngine) -> ExitCode {
     let node = Node::detect();
-    let threads = default_threads(&node, 0);
+    let threads = default_threads(&node, &ComputeSettings::default());
     let precision = if node.cpu.has_bf16() { Precision::Bf16 } else { Precision::Fp32 };
-    let engine = match start(threads) {
+    let engine = match start(Threads::anywhere(threads)) {
         Ok(engine) => engine,
         Err(error) => return fail(FAILED, &error.to_string()),
     };

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     access::{AccessSettings, Rules},
     coordinator::CoordinatorAddress,
+    node::Share,
 };
 
 /// What a worker that runs takes from settings that it reads again (SIGHUP), by full names.
@@ -126,13 +127,31 @@ pub struct ModelCacheSettings {
 }
 
 /// `[compute]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ComputeSettings {
-    /// How many threads a rank gets when its job leaves it open; 0: one for each physical core.
+    /// How many threads a rank gets when its job leaves it open; 0: one for each physical core of its share.
     ///
     /// Allowed: 0 to 4096.
     pub threads: usize,
+    /// Which of several equal parts of the cores that it may use the worker computes on, where several workers are on one
+    /// machine; `1/1`: all of them.
+    ///
+    /// Allowed: `NUMBER/OF`, such as `1/2` for the first of two workers, with at most 256 parts.
+    pub share: String,
+}
+
+impl Default for ComputeSettings {
+    fn default() -> Self {
+        Self { threads: 0, share: Share::WHOLE.to_string() }
+    }
+}
+
+impl ComputeSettings {
+    /// The worker's part of the cores; all of them where the setting cannot be read, which [`Settings::problems`] tells.
+    pub fn share(&self) -> Share {
+        self.share.parse().unwrap_or(Share::WHOLE)
+    }
 }
 
 /// `[training]`
@@ -253,6 +272,9 @@ impl Settings {
                 self.compute.threads,
                 "it must be at most 4096; 0 means one for each physical core",
             ));
+        }
+        if let Err(wrong) = self.compute.share.parse::<Share>() {
+            problems.push(SettingsError::text("compute.share", &self.compute.share, &wrong.to_string()));
         }
         let recovery = self.training.recovery_checkpoint_seconds;
         if recovery != 0.0 && !(0.01..=86_400.0).contains(&recovery) {
@@ -426,6 +448,10 @@ mod tests {
         }
         assert_eq!(error_key(|s| s.training.recovery_checkpoint_seconds = 0.0), "none");
         assert_eq!(error_key(|s| s.storage.state_dir = PathBuf::new()), "storage.state_dir");
+        for share in ["", "1", "0/2", "3/2", "1/257", "1/0", "a/b", "1/2/3"] {
+            assert_eq!(error_key(|s| s.compute.share = share.to_owned()), "compute.share", "{share}");
+        }
+        assert_eq!(error_key(|s| s.compute.share = "256/256".to_owned()), "none");
         assert_eq!(error_key(|s| s.model_cache.dir = PathBuf::from("models")), "model_cache.dir");
         assert_eq!(
             error_key(|s| {

@@ -7,7 +7,7 @@ use clap::{Args, Parser};
 use ringtune_fake_engine::{FakeEngine, FakeMachine, FakeScript};
 use ringtune_worker::{
     arguments::DaemonArguments,
-    engine::{EngineError, EngineHandle},
+    engine::{EngineError, EngineHandle, Threads},
     program,
 };
 
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
 }
 
 /// Its arithmetic is too little to be shared among threads.
-fn start(_threads: usize) -> Result<EngineHandle, EngineError> {
+fn start(_threads: Threads) -> Result<EngineHandle, EngineError> {
     let arguments = ENGINE.get().cloned().unwrap_or_default();
     let script = arguments.script();
     let engine = EngineHandle::start(|| Ok(FakeEngine::new(script)))?;

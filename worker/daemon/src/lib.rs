@@ -5,7 +5,7 @@ mod torch;
 
 use std::path::Path;
 
-use ringtune_engine::{EngineError, EngineHandle, MachineRates, ModelInfo, Precision, Recording};
+use ringtune_engine::{EngineError, EngineHandle, MachineRates, ModelInfo, Precision, Recording, Threads};
 use ringtune_worker::engine::{Library, Meter};
 
 use torch::{TorchEngine, engine_error};
@@ -14,8 +14,8 @@ use torch::{TorchEngine, engine_error};
 pub const LIBTORCH: Library =
     Library { start, check_folder, meter: Meter { start_recording, stop_recording, machine_rates } };
 
-fn start(threads: usize) -> Result<EngineHandle, EngineError> {
-    EngineHandle::start(move || TorchEngine::new(threads))
+fn start(threads: Threads) -> Result<EngineHandle, EngineError> {
+    EngineHandle::start(move || TorchEngine::new(&threads))
 }
 
 fn check_folder(folder: &Path) -> Result<ModelInfo, EngineError> {

@@ -7,7 +7,7 @@ use std::{
 
 use ringtune_engine::{
     DrawPictures, EncodeImages, Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel,
-    Microbatch, ModelInfo, Moments, Pixels, RgbImage, TextualInversion, TrainingSize, Wanted,
+    Microbatch, ModelInfo, Moments, Pixels, RgbImage, TextualInversion, Threads, TrainingSize, Wanted,
 };
 use ringtune_model::{Error, Runtime, StableDiffusion};
 
@@ -36,13 +36,21 @@ struct FileStamp {
 }
 
 impl TorchEngine {
-    /// Sets libtorch up with `threads` compute threads; a job may change them later.
-    pub(crate) fn new(threads: usize) -> Result<Self, EngineError> {
-        Runtime::initialise(threads).map_err(engine_error)?;
+    /// Sets libtorch up with so many compute threads, in their places; a job may change their number later.
+    pub(crate) fn new(threads: &Threads) -> Result<Self, EngineError> {
+        Runtime::initialise(threads.count).map_err(engine_error)?;
+        if let Err(error) = Runtime::place_threads(&threads.processors) {
+            // Only slower.
+            tracing::warn!(%error, "threads run wherever the system puts them");
+        }
         Ok(Self { loaded: None })
     }
 
     fn model(&mut self) -> Result<&mut StableDiffusion, EngineError> {
+        // All that takes long begins here.
+        if let Err(error) = Runtime::settle_threads() {
+            tracing::debug!(%error, "threads run wherever the system puts them");
+        }
         self.loaded.as_mut().map(|loaded| &mut loaded.model).ok_or(EngineError::NothingLoaded)
     }
 }

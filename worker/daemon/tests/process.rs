@@ -414,3 +414,58 @@ fn openmp_threads_sleep_while_they_wait_unless_told_otherwise() {
     told.env("OMP_WAIT_POLICY", "active");
     assert_eq!(variables(told), ["OMP_WAIT_POLICY=active"], "left as it was");
 }
+
+/// The processors that each thread of this name may run on.
+fn processors_of(process: u32, name: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    let read = |task: &Path, file: &str| std::fs::read_to_string(task.join(file)).unwrap_or_default();
+    tasks
+        .filter(|task| read(&task.path(), "comm").trim() == name)
+        .filter_map(|task| {
+            let status = read(&task.path(), "status");
+            let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+            Some(list.trim().to_owned())
+        })
+        .collect()
+}
+
+/// Cores that workers of this machine have, by their first processors.
+fn claimed_cores() -> Vec<String> {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let claimed = sockets.lines().filter_map(|line| line.split_once("@ringtune-worker/core/"));
+    claimed.map(|(_, core)| core.trim().to_owned()).collect()
+}
+
+#[test]
+fn workers_of_one_machine_compute_on_cores_of_their_own() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let whole = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        eprintln!("SKIPPED: one processor");
+        return;
+    }
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let start = |state: &Path, share: &str| {
+        let mut command = daemon(state);
+        command.args(["--share", share, "--threads", "1"]);
+        announced(command).0
+    };
+    let mut claimed = claimed_cores();
+    let workers = [start(first.path(), "1/2"), start(second.path(), "2/2")];
+    claimed.extend(claimed_cores());
+    let places = workers.each_ref().map(|worker| processors_of(worker.0.id(), "engine"));
+    // A worker of another test may have had a core when one was claimed: then the system decides.
+    for place in &places {
+        let [place] = place.as_slice() else { panic!("{places:?}") };
+        assert!(
+            !claimed.is_empty() && (place == whole || claimed.contains(place)),
+            "{places:?}, {claimed:?}"
+        );
+    }
+    assert!(places[0] != places[1] || places[0][0] == whole, "{places:?}");
+    // What does not compute runs anywhere.
+    for worker in &workers {
+        let others = processors_of(worker.0.id(), "tokio-rt-worker");
+        assert!(!others.is_empty() && others.iter().all(|place| place == whole), "{others:?}");
+    }
+}

@@ -26,6 +26,7 @@ mod recording;
 mod sampler_kind;
 mod textual_inversion;
 mod thread;
+mod threads;
 mod wanted;
 mod worker_engine;
 
@@ -39,5 +40,6 @@ pub use recording::{MachineRates, Operator, OperatorScope, Recording, STEP, TEXT
 pub use sampler_kind::SamplerKind;
 pub use textual_inversion::{Gradient, Microbatch, TextualInversion};
 pub use thread::EngineHandle;
+pub use threads::Threads;
 pub use wanted::Wanted;
 pub use worker_engine::WorkerEngine;

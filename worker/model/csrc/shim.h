@@ -144,4 +144,11 @@ char *ringtune_profile_stop();
 void *ringtune_scope_begin(const char *name);
 void ringtune_scope_end(void *scope);
 
+// threads.cpp
+
+// From here on each thread of the team that the calling thread computes with runs on its processor; with none, where it did before.
+bool ringtune_place_threads(const int *processors, size_t count);
+// Puts threads in their places that were started since; does nothing where none have one.
+bool ringtune_settle_threads();
+
 } // extern "C"

@@ -9,3 +9,4 @@
 #include "fused.cpp"
 #include "linear.cpp"
 #include "profile.cpp"
+#include "threads.cpp"

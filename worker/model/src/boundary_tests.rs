@@ -14,12 +14,14 @@ const SOURCES: [(&str, &str); 7] = [
     ("linear.cpp", include_str!("../csrc/linear.cpp")),
     ("profile.cpp", include_str!("../csrc/profile.cpp")),
     ("shim.cpp", include_str!("../csrc/shim.cpp")),
+    ("threads.cpp", include_str!("../csrc/threads.cpp")),
 ];
 /// Types that may cross, in Rust and in C++.
-const TYPES: [(&str, &str); 13] = [
+const TYPES: [(&str, &str); 14] = [
     ("*const C_tensor", "const at::Tensor *"),
     ("*mut C_tensor", "at::Tensor *"),
     ("*const i64", "const int64_t *"),
+    ("*const c_int", "const int *"),
     ("*const c_char", "const char *"),
     ("*mut c_char", "char *"),
     ("*mut c_void", "void *"),

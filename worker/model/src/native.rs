@@ -75,6 +75,8 @@ unsafe extern "C" {
     fn ringtune_profile_stop() -> *mut c_char;
     fn ringtune_scope_begin(name: *const c_char) -> *mut c_void;
     fn ringtune_scope_end(scope: *mut c_void);
+    fn ringtune_place_threads(processors: *const c_int, count: usize) -> bool;
+    fn ringtune_settle_threads() -> bool;
     fn ringtune_set_threads(threads: c_int) -> bool;
     fn ringtune_set_interop_threads(threads: c_int) -> bool;
     fn ringtune_get_threads() -> c_int;
@@ -359,6 +361,22 @@ pub(crate) fn scope_end(scope: *mut c_void) {
 pub(crate) fn set_threads(threads: i32) -> Result<()> {
     // SAFETY: plain values.
     if unsafe { ringtune_set_threads(threads) } { Ok(()) } else { Err(last_error()) }
+}
+
+/// From here on each compute thread of the calling thread runs on its processor; with none, where it did before.
+pub(crate) fn place_threads(processors: &[i32]) -> Result<()> {
+    // SAFETY: a live slice, which the shim copies.
+    if unsafe { ringtune_place_threads(processors.as_ptr(), processors.len()) } {
+        Ok(())
+    } else {
+        Err(last_error())
+    }
+}
+
+/// Puts compute threads in their places that were started since.
+pub(crate) fn settle_threads() -> Result<()> {
+    // SAFETY: no arguments.
+    if unsafe { ringtune_settle_threads() } { Ok(()) } else { Err(last_error()) }
 }
 
 /// Sets the inter-operation threads; fails after parallel work has begun or when called twice.

@@ -168,6 +168,61 @@ fn threads_and_kept_memory_do_not_change_a_bit() {
     assert!(first == bits(1), "after a release");
 }
 
+/// Where this process may run, and where each of its threads may.
+fn allowed(status: &str) -> Option<String> {
+    let text = std::fs::read_to_string(status).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(|list| list.trim().to_owned())
+}
+
+fn threads_allowed(processors: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks
+        .filter(|task| allowed(&format!("{}/status", task.path().display())).as_deref() == Some(processors))
+        .count()
+}
+
+#[test]
+fn threads_stay_on_their_processors_and_no_bit_moves() {
+    // A thread of its own: whoever is placed takes what it starts along.
+    let placed = std::thread::spawn(|| {
+        let before = allowed("/proc/thread-self/status").unwrap();
+        let numbers: Vec<usize> = before.split([',', '-']).filter_map(|number| number.parse().ok()).collect();
+        let (first, last) = (numbers[0], numbers[numbers.len() - 1]);
+        if first == last {
+            eprintln!("SKIPPED: one processor");
+            return;
+        }
+        let x = random(&[2, 96, 64, 64], 10);
+        let bits =
+            || -> Vec<u32> { to_vec(&geglu(&x).unwrap()).unwrap().into_iter().map(f32::to_bits).collect() };
+        set_threads(2).unwrap();
+        let anywhere = bits();
+        assert_eq!(threads_allowed(&first.to_string()), 0);
+        // 1. The leader may run on both, as what it starts may; the other thread of its team on its own.
+        place_threads(&[last as i32, first as i32]).unwrap();
+        let (both, comma) = (format!("{first}-{last}"), format!("{first},{last}"));
+        let leader = allowed("/proc/thread-self/status").unwrap();
+        assert!(leader == both || leader == comma, "{leader}");
+        assert_eq!(threads_allowed(&first.to_string()), 1);
+        assert!(bits() == anywhere, "bits depend on places");
+        // 2. More threads than places: all run where they did.
+        set_threads(3).unwrap();
+        settle_threads().unwrap();
+        assert_eq!(
+            (allowed("/proc/thread-self/status").unwrap(), threads_allowed(&first.to_string())),
+            (before, 0)
+        );
+        // 3. And back.
+        set_threads(2).unwrap();
+        settle_threads().unwrap();
+        assert_eq!(threads_allowed(&first.to_string()), 1);
+        // 4. A processor that cannot be is an error, and nothing is tried again.
+        assert!(place_threads(&[1 << 20]).is_err());
+        settle_threads().unwrap();
+    });
+    placed.join().unwrap();
+}
+
 /// What libtorch says of the refusal.
 fn refusal(result: Result<Tensor>) -> String {
     result.expect_err("it was not refused").to_string()

@@ -42,6 +42,26 @@ impl Runtime {
         }
     }
 
+    /// From here on each compute thread of the calling thread runs on its own one of these processors, and whatever they
+    /// start on any of them. While there are more threads than processors they run wherever the calling thread was allowed
+    /// before; an empty list changes nothing. No bit depends on it.
+    ///
+    /// # Errors
+    /// The system does not allow it: then they stay where they are.
+    pub fn place_threads(processors: &[usize]) -> Result<()> {
+        let numbers = processors.iter().map(|processor| i32::try_from(*processor));
+        let numbers: Vec<i32> = numbers
+            .collect::<std::result::Result<_, _>>()
+            .map_err(|_| Error::argument("processors", format!("{processors:?}"), "numbers of processors"))?;
+        native::place_threads(&numbers)
+    }
+
+    /// Puts compute threads in their places that were started since the last call, which libgomp does where operations
+    /// use different numbers of threads. Cheap.
+    pub fn settle_threads() -> Result<()> {
+        native::settle_threads()
+    }
+
     /// The current settings.
     pub fn info() -> RuntimeInfo {
         RuntimeInfo {

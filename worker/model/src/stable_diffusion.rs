@@ -82,6 +82,8 @@ impl StableDiffusion {
         let encoder = match self.encoder.take() {
             Some(encoder) => encoder,
             None => {
+                // Its blocks are of other sizes than those that a step left.
+                native::release_memory()?;
                 let weights = self.model_files.vae_weights()?;
                 VaeEncoder::new(&weights.root(), &self.model_files.vae, kind_of(self.precision))?
             }

@@ -31,9 +31,10 @@ use crate::{
     capabilities::default_threads,
     engine::{
         EngineError, EngineHandle, Library, LoadModel, MachineRates, Meter, ModelInfo, ModelOptions,
-        Precision, Recording, StartEngine,
+        Precision, Recording, StartEngine, Threads,
     },
-    node::Node,
+    node::{Claim, Node, Wish},
+    settings::ComputeSettings,
 };
 use made_up::Inputs;
 use summary::{Measured, Step, Summary};
@@ -85,6 +86,8 @@ pub async fn step(arguments: &StepArguments, library: Library) -> Result<(), Err
 #[derive(Debug)]
 struct Plan {
     precision: Precision,
+    /// On cores of their own, as a worker's are; nobody else's while this lives.
+    claim: Claim,
     threads: usize,
     trace: Option<PathBuf>,
 }
@@ -102,6 +105,7 @@ fn check(arguments: &StepArguments, node: &Node) -> Result<Plan, Error> {
         None => Precision::Fp32,
     };
     let threads = arguments.threads.map_or(0, |threads| threads as usize);
+    let compute = ComputeSettings { threads, ..ComputeSettings::default() };
     if let Some(file) = &arguments.profile {
         if arguments.steps > MOST_RECORDED_STEPS {
             let problem =
@@ -110,7 +114,10 @@ fn check(arguments: &StepArguments, node: &Node) -> Result<Plan, Error> {
         }
         check_writable(file)?;
     }
-    Ok(Plan { precision, threads: default_threads(node, threads), trace: arguments.profile.clone() })
+    let threads = default_threads(node, &compute);
+    let portion = node.cores.portion(compute.share());
+    let claim = Claim::take(Wish { portion: &portion, threads, quota: node.quota });
+    Ok(Plan { precision, claim, threads, trace: arguments.profile.clone() })
 }
 
 /// The side of the latents.
@@ -159,7 +166,8 @@ impl<'a> Bench<'a> {
         memory: PeakMemory,
     ) -> Result<Self, Error> {
         let (precision, threads) = (plan.precision, plan.threads);
-        let engine = start(library.start, threads).await?;
+        let placed = Threads { count: threads, processors: plan.claim.place().processors() };
+        let engine = start(library.start, placed).await?;
         let identity = engine.identity().await?;
         let started = Instant::now();
         let folder = arguments.checkpoint.clone();
@@ -287,7 +295,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-async fn start(start: StartEngine, threads: usize) -> Result<EngineHandle, Error> {
+async fn start(start: StartEngine, threads: Threads) -> Result<EngineHandle, Error> {
     Ok(blocking(move || start(threads)).await??)
 }
 

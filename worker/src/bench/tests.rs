@@ -3,7 +3,10 @@ use std::{fs, os::unix::fs::symlink};
 use clap::Parser;
 
 use super::*;
-use crate::{engine::SamplerKind, node::Cpu};
+use crate::{
+    engine::SamplerKind,
+    node::{Cores, Cpu},
+};
 
 #[derive(Parser)]
 struct Line {
@@ -21,6 +24,8 @@ fn node(flags: &[&str]) -> Node {
     Node {
         host_name: "a".to_owned(),
         cpu: Cpu { model: "a".to_owned(), flags, allowed: 4, physical_cores: 2 },
+        cores: Cores::default(),
+        quota: None,
         memory_bytes: 0,
         numa_nodes: 1,
     }

@@ -6,9 +6,9 @@ use serde::Serialize;
 use crate::{
     access::{Buckets, Hubs, Roots},
     capabilities::default_threads,
-    engine::{EngineError, EngineIdentity, StartEngine},
+    engine::{EngineError, EngineIdentity, StartEngine, Threads},
     node::Node,
-    settings::Settings,
+    settings::{ComputeSettings, Settings},
 };
 
 /// Stable Diffusion 1.5 at 512 pixels in bf16 takes less than this.
@@ -105,7 +105,10 @@ fn node_checks(node: &Node) -> Vec<Check> {
         Check::new("cores", format!("{} physical, {} logical may be used", cpu.physical_cores, cpu.allowed)),
         Check::new(
             "threads",
-            format!("{} a rank, unless --threads says otherwise", default_threads(node, 0)),
+            format!(
+                "{} a rank, unless --threads says otherwise",
+                default_threads(node, &ComputeSettings::default())
+            ),
         ),
         memory(node.memory_bytes, gibibytes),
     ]
@@ -125,7 +128,7 @@ fn memory(bytes: u64, shown: String) -> Check {
 
 /// Starts libtorch, and asks what it is.
 pub(super) async fn identity(start: StartEngine) -> Result<EngineIdentity, EngineError> {
-    let threads = default_threads(&Node::detect(), 0);
+    let threads = Threads::anywhere(default_threads(&Node::detect(), &ComputeSettings::default()));
     let started = tokio::task::spawn_blocking(move || start(threads)).await.unwrap_or(Err(EngineError::Gone));
     started?.identity().await
 }
@@ -194,7 +197,7 @@ pub(super) fn of_access(settings: &Settings) -> Vec<Check> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Cpu;
+    use crate::node::{Cores, Cpu};
 
     fn node(flags: &[&str], gibibytes: u64) -> Node {
         Node {
@@ -205,6 +208,8 @@ mod tests {
                 allowed: 2,
                 physical_cores: 2,
             },
+            cores: Cores::default(),
+            quota: None,
             memory_bytes: gibibytes << 30,
             numa_nodes: 1,
         }

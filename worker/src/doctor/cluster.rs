@@ -126,7 +126,7 @@ const SHOWN: usize = 5;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Cpu;
+    use crate::node::{Cores, Cpu};
 
     #[test]
     fn clocks_that_are_apart_are_warned_of_beyond_the_error() {
@@ -151,6 +151,8 @@ mod tests {
         let node = Node {
             host_name: "node-a".to_owned(),
             cpu: Cpu { model: "m".to_owned(), flags: vec!["avx2".to_owned()], allowed: 2, physical_cores: 2 },
+            cores: Cores::default(),
+            quota: None,
             memory_bytes: 0,
             numa_nodes: 1,
         };

@@ -13,7 +13,7 @@ mod shelf;
 pub use cache::LatentCache;
 pub(crate) use entry::from_row;
 pub use entry::{EntryError, row_length, rows_of};
-pub use plan::{Give, rounds};
+pub use plan::{Give, encoding, giving};
 pub use shelf::{Place, Shelf};
 
 use ringtune_shared::{

@@ -9,32 +9,34 @@ pub struct Give {
     pub encode: bool,
 }
 
-/// The rounds of an exchange after which every rank has every picture: in each, every rank gives at most one, in
-/// the order of ranks. First go those that are in somebody's cache, then those that have to be encoded, each
-/// by one rank only, spread evenly. What all have is not given at all.
+/// The rounds of an exchange after which every rank has every picture that any of them has: in each, every rank gives at
+/// most one, in the order of ranks, and those that give are chosen evenly. What all have is not given at all.
 ///
 /// `has[rank][picture]`; rows of the same length, one a rank.
-pub fn rounds(has: &[Vec<bool>]) -> Vec<Vec<Option<Give>>> {
+pub fn giving(has: &[Vec<bool>]) -> Vec<Vec<Option<Give>>> {
     let pictures = has.first().map_or(0, Vec::len);
-    let mut cached = vec![Vec::new(); has.len()];
-    let mut encoded = vec![Vec::new(); has.len()];
+    let mut queues = vec![Vec::new(); has.len()];
     for picture in 0..pictures {
         let holders: Vec<usize> =
             (0..has.len()).filter(|rank| has[*rank].get(picture) == Some(&true)).collect();
         if holders.len() == has.len() {
             continue;
         }
-        let encode = holders.is_empty();
-        let queues = if encode { &mut encoded } else { &mut cached };
-        let givers = if encode { (0..has.len()).collect() } else { holders };
         // The first of those that give least so far.
-        if let Some(rank) = givers.into_iter().min_by_key(|rank| queues[*rank].len()) {
-            queues[rank].push(Give { picture, encode });
+        if let Some(rank) = holders.into_iter().min_by_key(|rank| queues[*rank].len()) {
+            queues[rank].push(Give { picture, encode: false });
         }
     }
-    let mut rounds = in_rounds(&cached);
-    rounds.extend(in_rounds(&encoded));
-    rounds
+    in_rounds(&queues)
+}
+
+/// The rounds in which pictures are encoded that no rank has, each by one rank, in the order in which they are `missing`.
+pub fn encoding(missing: &[usize], ranks: usize) -> Vec<Vec<Option<Give>>> {
+    let round = |pictures: &[usize]| {
+        let gives = pictures.iter().map(|picture| Some(Give { picture: *picture, encode: true }));
+        gives.chain(std::iter::repeat(None)).take(ranks.max(1)).collect()
+    };
+    missing.chunks(ranks.max(1)).map(round).collect()
 }
 
 fn in_rounds(queues: &[Vec<Give>]) -> Vec<Vec<Option<Give>>> {
@@ -49,42 +51,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_cluster_spreads_the_encoding() {
+    fn what_nobody_has_is_encoded_in_its_order_by_all() {
         let give = |picture| Some(Give { picture, encode: true });
-        let empty = vec![vec![false; 5]; 2];
-        assert_eq!(rounds(&empty), [[give(0), give(1)], [give(2), give(3)], [give(4), None]]);
-        assert_eq!(rounds(&[vec![false; 2]]), [[give(0)], [give(1)]]);
-        assert!(rounds(&[vec![true; 9], vec![true; 9]]).is_empty());
-        assert!(rounds(&[vec![], vec![]]).is_empty());
+        assert_eq!(encoding(&[4, 0, 3, 1, 2], 2), [[give(4), give(0)], [give(3), give(1)], [give(2), None]]);
+        assert_eq!(encoding(&[1, 0], 1), [[give(1)], [give(0)]]);
+        assert!(encoding(&[], 3).is_empty());
+    }
+
+    #[test]
+    fn what_all_have_or_nobody_has_is_not_given() {
+        assert!(giving(&[vec![true; 9], vec![true; 9]]).is_empty());
+        assert!(giving(&[vec![false; 9], vec![false; 9]]).is_empty());
+        assert!(giving(&[vec![], vec![]]).is_empty());
     }
 
     proptest! {
         #[test]
-        fn every_picture_reaches_every_rank_once_and_nothing_is_encoded_twice(
+        fn every_picture_that_a_rank_has_reaches_every_rank_once(
             has in (1usize..6, 0usize..20).prop_flat_map(|(ranks, pictures)| {
                 prop::collection::vec(prop::collection::vec(any::<bool>(), pictures), ranks)
             }),
         ) {
-            let rounds = rounds(&has);
             let mut given = vec![0usize; has[0].len()];
-            let mut encoding = vec![0usize; has.len()];
-            for round in &rounds {
+            for round in giving(&has) {
                 prop_assert_eq!(round.len(), has.len());
                 for (rank, give) in round.iter().enumerate() {
                     let Some(give) = give else { continue };
                     given[give.picture] += 1;
-                    encoding[rank] += usize::from(give.encode);
-                    let held = has.iter().any(|rank| rank[give.picture]);
-                    prop_assert_eq!(give.encode, !held);
-                    prop_assert!(give.encode || has[rank][give.picture]);
+                    prop_assert!(!give.encode && has[rank][give.picture]);
                 }
             }
             for (picture, given) in given.iter().enumerate() {
-                let all = has.iter().all(|rank| rank[picture]);
-                prop_assert_eq!(*given, usize::from(!all));
+                let (all, any) = (has.iter().all(|rank| rank[picture]), has.iter().any(|rank| rank[picture]));
+                prop_assert_eq!(*given, usize::from(any && !all));
             }
-            let (least, most) = (encoding.iter().min(), encoding.iter().max());
-            prop_assert!(most.unwrap() - least.unwrap() <= 1);
         }
     }
 }

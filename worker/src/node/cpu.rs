@@ -22,7 +22,8 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    pub(super) fn read(root: &Path) -> Self {
+    /// Of a process that may use so many physical cores.
+    pub(super) fn read(root: &Path, cores: usize, quota: Option<usize>) -> Self {
         let info = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
         let field = |name: &str| {
             info.lines()
@@ -38,14 +39,12 @@ impl Cpu {
         let model =
             Some(field("model name")).filter(|m| !m.is_empty()).unwrap_or_else(|| "unknown".to_owned());
 
-        let processors = allowed_processors(root);
-        let quota = quota(root).unwrap_or(usize::MAX);
-        let cores: BTreeSet<String> = processors.iter().map(|cpu| siblings(root, *cpu)).collect();
+        let quota = quota.unwrap_or(usize::MAX);
         Self {
             model,
             flags,
-            allowed: processors.len().min(quota).max(1),
-            physical_cores: cores.len().min(quota).max(1),
+            allowed: allowed_processors(root).len().min(quota).max(1),
+            physical_cores: cores.min(quota).max(1),
         }
     }
 
@@ -68,19 +67,23 @@ impl Cpu {
     }
 }
 
-/// The processors that this process's affinity and cpuset let it use, by number.
+/// The processors that this process's affinity and cpuset let it use, by number. An affinity may name some that are
+/// offline, or were never there.
 pub(crate) fn allowed_processors(root: &Path) -> Vec<usize> {
+    let online = fs::read_to_string(root.join("sys/devices/system/cpu/online")).map(|text| parse_list(&text));
+    let is_online = |processor: &usize| online.as_ref().map_or(true, |online| online.contains(processor));
     fs::read_to_string(root.join("proc/self/status"))
         .ok()
         .and_then(|status| {
             status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:").map(parse_list))
         })
+        .map(|allowed| allowed.into_iter().filter(is_online).collect::<Vec<_>>())
         .filter(|list| !list.is_empty())
         .unwrap_or_else(|| vec![0])
 }
 
 /// Whole processors that the control group's quota pays for, rounded up.
-fn quota(root: &Path) -> Option<usize> {
+pub(super) fn quota(root: &Path) -> Option<usize> {
     control_group_values(root, "cpu.max")
         .iter()
         .filter_map(|line| {
@@ -90,11 +93,4 @@ fn quota(root: &Path) -> Option<usize> {
             usize::try_from(quota.div_ceil(period)).ok()
         })
         .min()
-}
-
-/// Names the physical core that a processor belongs to, by the processors that share it.
-fn siblings(root: &Path, cpu: usize) -> String {
-    fs::read_to_string(root.join(format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")))
-        .map(|text| text.trim().to_owned())
-        .unwrap_or_else(|_| cpu.to_string())
 }

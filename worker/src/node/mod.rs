@@ -1,11 +1,14 @@
 //! What this machine is and has: read from /proc and /sys, as text that tests can write.
 
+mod cores;
 mod cpu;
 mod interface;
 mod memory;
 
 use std::path::Path;
 
+pub(crate) use cores::{Claim, Place, Wish};
+pub use cores::{Cores, Share, WrongShare};
 pub use cpu::Cpu;
 pub(crate) use cpu::allowed_processors;
 pub(crate) use interface::Interface;
@@ -18,6 +21,10 @@ pub struct Node {
     pub host_name: String,
     /// The processor and what of it this process may use.
     pub cpu: Cpu,
+    /// The cores that this process may use.
+    pub cores: Cores,
+    /// Whole processors that its control group's quota of time pays for.
+    pub quota: Option<usize>,
     /// Bytes of memory this process may use: the machine's, or its control group's limit.
     pub memory_bytes: u64,
     /// Memory nodes.
@@ -37,9 +44,12 @@ impl Node {
             .ok()
             .filter(|name| !name.is_empty())
             .unwrap_or_else(|| "localhost".to_owned());
+        let (cores, quota) = (Cores::read(root), cpu::quota(root));
         Self {
             host_name,
-            cpu: Cpu::read(root),
+            cpu: Cpu::read(root, cores.count(), quota),
+            cores,
+            quota,
             memory_bytes: memory_bytes(root),
             numa_nodes: numa_nodes(root),
         }

@@ -46,6 +46,11 @@ impl MicrobatchBuilder {
         Ok(inputs)
     }
 
+    /// The images (of all) that so many held-out microbatches show.
+    pub fn held_out_shown(&self, count: u32) -> Vec<usize> {
+        (0..count).flat_map(|microbatch| self.held_out_images(microbatch)).collect()
+    }
+
     /// The images (of all) that a held-out microbatch shows, one for each sample: those of one bucket where there are
     /// buckets. Each bucket is cut into full microbatches, its last one filled up from its first images, and the
     /// microbatches of all buckets come one after the other.

@@ -69,6 +69,11 @@ impl MicrobatchBuilder {
         Ok(inputs)
     }
 
+    /// The images (of all) that a step shows, in all its microbatches.
+    pub fn shown(&mut self, step: u64) -> Vec<usize> {
+        (0..self.options.microbatches).flat_map(|microbatch| self.images_of(step, microbatch)).collect()
+    }
+
     /// Says that this microbatch is built soon: what is not in memory of its images is read ahead.
     pub fn expect(&mut self, step: u64, microbatch: u32) {
         for number in self.images_of(step, microbatch) {

@@ -87,7 +87,7 @@ impl TrainingImage {
     }
 
     /// It will be read soon.
-    pub(super) fn expect(&self) {
+    pub(crate) fn expect(&self) {
         if let Self::Stored(stored) = self {
             stored.expect();
         }

@@ -87,6 +87,45 @@ async fn a_cluster_encodes_every_picture_once() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pictures_are_encoded_when_a_step_shows_them() {
+    in_time(async {
+        let script = FakeScript::default();
+        let (encoded, dropped) = (Arc::clone(&script.encoded), Arc::clone(&script.dropped));
+        let counts = || (encoded.swap(0, Ordering::Relaxed), dropped.swap(0, Ordering::Relaxed));
+        let mut one = ring(vec![script.clone()]).await;
+        // Steps of four pictures.
+        let of = |steps| job_on(&one.coordinator, pictures(32), steps, 2);
+        let (short, long, pass) = (of(1), of(4), of(8));
+        // 1. Those of the first step, and their mirror images.
+        learn(&mut one, &short).await;
+        assert_eq!(counts(), (8, 1));
+        // 2. The others of four steps.
+        let learned = learn(&mut one, &long).await;
+        assert_eq!(counts(), (24, 3));
+        // 3. With the last of them all are known, and the same is learned.
+        let of_pass = learn(&mut one, &pass).await;
+        assert_eq!(counts().0, 32);
+        assert!(learn(&mut one, &long).await == learned);
+        assert_eq!(counts().0, 0);
+        // 4. Two workers divide them. Those of the fourth step bring the fifth one's along, and so on: the VAE is loaded six
+        // times, and not eight.
+        let mut pair = ring(vec![script.clone(); 2]).await;
+        job_on(&pair.coordinator, pictures(32), 8, 2);
+        assert!(learn(&mut pair, &pass).await == of_pass);
+        assert_eq!(counts(), (64, 2 * 7), "dropped as often, and once more at the end");
+        assert!(pair.workers.iter().all(|worker| entries(worker).len() == 32));
+        // 5. What is judged on held-out samples needs its pictures.
+        let mut judge = ring(vec![script]).await;
+        let mut judged = job_on(&judge.coordinator, pictures(32), 1, 2);
+        let validation = &mut judged.textual_inversion_mut().unwrap().train.validation;
+        (validation.validation_loss_steps, validation.validation_loss_samples) = (1, 32);
+        learn(&mut judge, &judged).await;
+        assert_eq!(counts().0, 64);
+    })
+    .await;
+}
+
 /// Two workers whose settings are changed.
 async fn changed_pair(script: &FakeScript, change: impl Fn(&mut Settings)) -> Ring {
     let mut pair = ring(vec![]).await;

@@ -15,7 +15,7 @@ use ringtune_shared::{
 use crate::{
     coordinator::{Coordinator, Language, Rank, Session},
     rings::{Ring, begin, results, ring, ring_at},
-    worker::{Worker, fixture, in_time, job},
+    worker::{Worker, fixture, in_time, job, job_on, pictures},
 };
 
 /// Far more than a test waits for.
@@ -141,6 +141,38 @@ async fn two_ranks_become_one_and_two_again_and_learn_the_same_bytes() {
         other.stop_at(id, 3, false).await;
         other.until_free().await;
     }))
+    .await;
+}
+
+/// A pass takes many steps: when the rings change, some pictures are known to all, and the others to nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pictures_that_nobody_has_yet_are_encoded_in_the_next_ring() {
+    in_time(async {
+        let mut undisturbed = ring(vec![FakeScript::default()]).await;
+        let (id, spec) = (JobId::new(), job_on(&undisturbed.coordinator, pictures(32), STEPS, 2));
+        begin(&mut undisturbed, id, &spec).await;
+        undisturbed.sessions[0].until(RankPhase::Finished).await;
+        let expected = results(&undisturbed.coordinator, id);
+        let slower = FakeScript { gradient_takes: Duration::from_millis(20), ..FakeScript::default() };
+        let language = Language { re_forms: true, ..Language::default() };
+        let mut ring = ring_at(Coordinator::speaking(language).await, vec![slower; 2]).await;
+        let id = JobId::new();
+        job_on(&ring.coordinator, pictures(32), STEPS, 2);
+        begin(&mut ring, id, &spec).await;
+        until_step_of(&mut ring.sessions[0], 1).await;
+        ring.workers[1].shutdown.hard.cancel();
+        ring.sessions[0].until(RankPhase::Waiting).await;
+        let alone = [ring.members[0].clone()];
+        enter(&ring.sessions[0], view(id, 2, &alone), 0, false).await;
+        until_step_of(&mut ring.sessions[0], 2).await;
+        let mut other = joiner(&mut ring, id, &spec, 2, &alone).await;
+        let both = [alone[0].clone(), other.member()];
+        enter(&ring.sessions[0], view(id, 3, &both), 0, true).await;
+        enter(&other, view(id, 3, &both), 1, true).await;
+        ring.sessions[0].until(RankPhase::Finished).await;
+        other.until(RankPhase::Done).await;
+        assert!(results(&ring.coordinator, id) == expected, "another result");
+    })
     .await;
 }
 

@@ -43,8 +43,9 @@ pub fn fixture(path: &str) -> PathBuf {
 pub fn pictures(count: u8) -> Vec<(String, Vec<u8>)> {
     (0..count)
         .map(|number| {
-            let picture =
-                RgbImage::from_fn(16, 16, |x, y| Rgb([number * 40, (x * 16) as u8, (y * 16) as u8]));
+            let picture = RgbImage::from_fn(16, 16, |x, y| {
+                Rgb([number.wrapping_mul(40), (x * 16) as u8, (y * 16) as u8])
+            });
             let mut bytes = Cursor::new(Vec::new());
             picture.write_to(&mut bytes, ImageFormat::Png).unwrap();
             (format!("picture-{number}.png"), bytes.into_inner())

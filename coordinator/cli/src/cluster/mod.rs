@@ -154,12 +154,12 @@ impl LocalCluster {
             Daemon::start(DaemonCommand::new("coordinator", coordinator_program, &plan.folder, plan.ports))
                 .await?;
         let url = format!("http://{}", coordinator.announcement().grpc);
-        let threads = threads_per_worker(plan.workers);
         let starts = (1..=plan.workers).map(|number| {
             let label = format!("worker-{number}");
             let mut command = DaemonCommand::new(&label, worker_program.clone(), &plan.folder, plan.ports);
             command.argument("--coordinator", &url);
-            command.argument("--threads", threads.to_string());
+            // They read the machine alike, so that no core is two workers'.
+            command.argument("--share", format!("{number}/{}", plan.workers));
             command.flag("--allow-trace-dir");
             Daemon::start(command)
         });
@@ -282,10 +282,4 @@ pub enum WaitError {
     Cluster(ClusterError),
     /// The coordinator did not answer.
     Client(ClientError),
-}
-
-/// The workers of one machine share its cores.
-fn threads_per_worker(workers: u32) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    (cores / workers.max(1) as usize).max(1)
 }

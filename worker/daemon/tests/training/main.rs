@@ -22,7 +22,7 @@ use ringtune_shared::{
     ids::JobId,
     job::JobSpec,
 };
-use ringtune_worker::daemon::run_with;
+use ringtune_worker::{daemon::run_with, engine::Threads};
 use ringtune_worker_daemon::LIBTORCH;
 use safetensors::SafeTensors;
 use tempfile::TempDir;
@@ -44,7 +44,7 @@ async fn cluster(workers: usize) -> Cluster {
     for _ in 0..workers {
         let state = tempfile::tempdir().unwrap();
         tokio::spawn(run_with(settings(&coordinator, &state), Launch::default(), shutdown.clone(), || {
-            (LIBTORCH.start)(1)
+            (LIBTORCH.start)(Threads::anywhere(1))
         }));
         folders.push(state);
         sessions.push(coordinator.accept().await);

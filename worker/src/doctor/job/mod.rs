@@ -28,13 +28,13 @@ use tempfile::TempDir;
 use ringtune_sources::{Environment, ModelSources, Patience, hub_endpoint};
 use ringtune_traces::Tracer;
 
-use crate::settings::{LATENT_MEMORY_BYTES, Settings};
+use crate::settings::{ComputeSettings, LATENT_MEMORY_BYTES, Settings};
 use crate::{
     access::{Access, Rules},
     base_model::Fingerprints,
     capabilities::default_threads,
     contents::{ArtifactClient, ContentCache},
-    engine::{Precision, StartEngine},
+    engine::{Precision, StartEngine, Threads},
     http::Metrics,
     kinds::{DrawingOptions, Rehearsal, RehearsalOptions, RehearsedDrawing, rehearse, rehearse_drawing},
     latents::LatentCache,
@@ -137,7 +137,7 @@ pub(super) async fn examine(
         let machine = Machine::set_up(&spec, arguments, there, start).await?;
         machine.train(&spec, job).await
     };
-    match rehearsed.await {
+    match Box::pin(rehearsed).await {
         Ok((rehearsal, (precision, threads))) => {
             report.take(&spec.common, job, &rehearsal, precision, threads);
             if let Some(out) = &arguments.out {
@@ -201,10 +201,10 @@ impl Machine {
         let wanted = arguments
             .threads
             .map_or(spec.common.cluster.threads_per_rank as usize, |threads| threads as usize);
-        let threads = if wanted == 0 { default_threads(&node, 0) } else { wanted };
+        let threads = if wanted == 0 { default_threads(&node, &ComputeSettings::default()) } else { wanted };
         let bf16 = spec.mixed_precision() == MixedPrecision::Bf16;
         let precision = if bf16 && node.cpu.has_bf16() { Precision::Bf16 } else { Precision::Fp32 };
-        let engine = tokio::task::spawn_blocking(move || start(threads))
+        let engine = tokio::task::spawn_blocking(move || start(Threads::anywhere(threads)))
             .await
             .map_err(|error| say(&error))?
             .map_err(|error| say(&error))?;

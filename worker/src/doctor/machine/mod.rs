@@ -10,7 +10,7 @@ use std::{fs, path::Path};
 use super::checks::Check;
 use crate::{
     capabilities::default_threads,
-    node::{Node, allowed_processors},
+    node::{Node, Wish, allowed_processors},
     settings::Settings,
 };
 
@@ -20,12 +20,16 @@ pub(super) use processor::difference;
 pub(super) fn of_machine(root: &Path, settings: &Settings) -> Vec<Check> {
     let node = Node::read(root);
     let allowed = allowed_processors(root);
+    let portion = node.cores.portion(settings.compute.share());
+    let computing = if portion.shared { allowed.clone() } else { portion.cores.processors() };
+    let threads = default_threads(&node, &settings.compute);
     let mut checks = vec![
         processor::instruction_sets(&node.cpu, processor::offered()),
         processor::governor(root, &allowed),
         processor::turbo(root),
-        processor::threads(root, &node, default_threads(&node, settings.compute.threads)),
-        processor::memory_nodes(root, &allowed),
+        processor::threads(root, &node, threads),
+        processor::place(&Wish { portion: &portion, threads, quota: node.quota }.look()),
+        processor::memory_nodes(root, &computing),
         memory::pages(root),
         memory::reserved_pages(root),
         memory::swap(root),

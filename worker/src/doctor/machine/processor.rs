@@ -9,7 +9,7 @@ use std::{
 use super::read;
 use crate::{
     doctor::checks::{Check, Verdict},
-    node::{Cpu, Node, parse_list},
+    node::{Cpu, Node, Place, parse_list},
 };
 
 const CPUS: &str = "sys/devices/system/cpu";
@@ -129,6 +129,16 @@ pub(super) fn threads(root: &Path, node: &Node, threads: usize) -> Check {
     Check::new("threads and cores", found).unless(fit, Verdict::Warn, &advice)
 }
 
+/// Where a worker that is started now would compute. That another worker has the cores is no fault: it may be the one
+/// that is asked about.
+pub(super) fn place(place: &Place) -> Check {
+    Check::new("computes on", place.to_string()).unless(
+        !place.has_fewer_cores_than_workers(),
+        Verdict::Warn,
+        "its workers wait for each other's threads: start as many as this machine has cores, or fewer (compute.share)",
+    )
+}
+
 /// Whether this process is spread over memory nodes.
 pub(super) fn memory_nodes(root: &Path, allowed: &[usize]) -> Check {
     const NAME: &str = "NUMA";
@@ -161,6 +171,7 @@ pub(super) fn memory_nodes(root: &Path, allowed: &[usize]) -> Check {
 #[cfg(test)]
 mod tests {
     use super::{super::testing::root, *};
+    use crate::node::Cores;
 
     fn cpu(flags: &[&str]) -> Cpu {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
@@ -215,7 +226,14 @@ mod tests {
     #[test]
     fn threads_have_a_core_each() {
         let root = root(&[("sys/devices/system/cpu/smt/active", "1\n")]);
-        let node = Node { host_name: "n".to_owned(), cpu: cpu(&[]), memory_bytes: 0, numa_nodes: 1 };
+        let node = Node {
+            host_name: "n".to_owned(),
+            cpu: cpu(&[]),
+            cores: Cores::default(),
+            quota: None,
+            memory_bytes: 0,
+            numa_nodes: 1,
+        };
         let of = |count| threads(root.path(), &node, count);
         assert_eq!(of(2).found, "2 a rank on 2 cores (4 processors, SMT on)");
         assert_eq!(

@@ -12,6 +12,7 @@ use ringtune_shared::{
         PathUse,
         kinds::textual_inversion::{ReportTo, TextualInversionSpec, TrainSpec},
     },
+    version::ON_DEMAND_RING_PROTOCOL,
 };
 use ringtune_sources::LocalModel;
 use tokio::time::timeout;
@@ -26,8 +27,9 @@ use crate::{
     fault::Refusal,
     http::Metrics,
     inputs::Posteriors,
+    journal::Journal,
     output::{TraceFolder, trace::TracedResult, trace::TracedStep},
-    rank::{Durations, Error, Rank},
+    rank::{Context, Durations, Error, Rank},
     ring::{self, RankRing},
     session::StepSummary,
     train::{
@@ -42,6 +44,8 @@ use crate::{
 pub(crate) struct Inverter {
     engine: EngineHandle,
     metrics: Arc<Metrics>,
+    context: Context,
+    journal: Journal,
     train: TrainSpec,
     course: Course,
     origin: Origin,
@@ -87,6 +91,8 @@ impl Inverter {
         Ok(Self {
             engine: rank.context.engine.clone(),
             metrics: Arc::clone(&rank.context.metrics),
+            context: rank.context.clone(),
+            journal: rank.journal.clone(),
             trace: create_trace(rank, trace_dir, results.vectors()).await?,
             train,
             course,
@@ -126,6 +132,39 @@ impl Inverter {
             builder.lock().unwrap_or_else(PoisonError::into_inner).build_held_out(count, microbatch, rows)
         };
         Ok(ringtune_shared::tasks::spawn_blocking(build).await??)
+    }
+
+    /// Has the pictures encoded that a step shows. All ranks draw the same, so that they need not ask each other.
+    ///
+    /// Where there are some, those of the next steps come along, ever more of them.
+    async fn encode_for(&mut self, step: u64, ring: &mut RankRing) -> Result<(), Error> {
+        if self.posteriors.is_complete() {
+            return Ok(());
+        }
+        let builder = self.builder()?;
+        let shown = |step| builder.lock().unwrap_or_else(PoisonError::into_inner).shown(step);
+        let mut missing = self.posteriors.missing(shown(step));
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let ahead = self.posteriors.ahead();
+        let steps = step + 1..=self.course.total.min(step.saturating_add(ahead as u64));
+        for next in steps {
+            if missing.len() >= ahead {
+                break;
+            }
+            missing = self.posteriors.missing(missing.into_iter().chain(shown(next)));
+        }
+        self.posteriors.encode(&missing, ring, &self.context, &self.journal).await
+    }
+
+    async fn encode_held_out(&mut self, count: u32, ring: &mut RankRing) -> Result<(), Error> {
+        if self.posteriors.is_complete() {
+            return Ok(());
+        }
+        let shown = self.builder()?.lock().unwrap_or_else(PoisonError::into_inner).held_out_shown(count);
+        let missing = self.posteriors.missing(shown);
+        self.posteriors.encode(&missing, ring, &self.context, &self.journal).await
     }
 
     /// One that takes far longer than the others will never come.
@@ -214,7 +253,8 @@ impl Trainee for Inverter {
 
     async fn enter(&mut self, rank: &Rank, ring: &mut RankRing) -> Result<(), Error> {
         self.epoch = rank.assignment.ring.epoch;
-        let images = self.posteriors.complete(ring, &rank.context, &rank.journal).await?;
+        let at_once = rank.assignment.ring_protocol < ON_DEMAND_RING_PROTOCOL;
+        let images = self.posteriors.enter(ring, at_once, &rank.context, &rank.journal).await?;
         if self.builder.is_none() {
             let inputs = self.inputs.clone();
             let builder =
@@ -225,6 +265,7 @@ impl Trainee for Inverter {
     }
 
     async fn step(&mut self, step: u64, ring: &mut RankRing) -> Result<StepSummary, Error> {
+        self.encode_for(step, ring).await?;
         let started = Instant::now();
         let before = self.rows();
         // 1. This rank's microbatches, one after the other.
@@ -290,6 +331,7 @@ impl Trainee for Inverter {
     async fn validate(&mut self, step: u64, ring: &mut RankRing) -> Result<Validation, Error> {
         let started = Instant::now();
         let count = self.held_out_microbatches()?;
+        self.encode_held_out(count, ring).await?;
         let mut own = Vec::new();
         for microbatch in ring.share_of(count as usize) {
             let inputs = self.build_held_out(count, microbatch as u32).await?;
