@@ -6,8 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "csrc/with_libtorch.cpp",
+    "csrc/blocks.cpp",
     "csrc/fused_kernels.cpp",
     "csrc/attention_backward.cpp",
     "csrc/attention_blocks.cpp",
