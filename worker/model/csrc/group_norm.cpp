@@ -1,12 +1,10 @@
-// Group normalisation with SiLU, and GEGLU, as libtorch sees them: autograd functions around fused_kernels.h that
-// keep only their input for the backward pass. Weights are frozen: they have no gradient. Sums are over fixed
-// stretches of rows, added up in order, so that the bits do not depend on the number of threads.
-#include "fused_kernels.h"
+// Group normalisation with SiLU as libtorch sees it: an autograd function around fused_kernels.h that keeps only its
+// input for the backward pass. Weights are frozen: they have no gradient. Sums are over fixed stretches of rows, added
+// up in order, so that the bits do not depend on the number of threads.
+#include "bf16_tensors.h"
 
-#include "attention_kernels.h"
-#include "shim.h"
+#include "blocks.h"
 
-#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
@@ -17,35 +15,45 @@ namespace ringtune {
 namespace {
 
 using at::Tensor;
-using fused::Bf16;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Rows (positions) in one stretch.
-constexpr int64_t STRETCH = 64;
+// One tensor [batch, channels, height, width] in channels-last order, or several whose channels follow each other.
+using Parts = std::vector<Tensor>;
 
-bool fits(const Tensor &x) {
-    return flash::supported() && x.scalar_type() == at::kBFloat16 && x.device().is_cpu() && x.numel() > 0;
-}
+// Some positions of one picture.
+struct Stretch {
+    int64_t picture;
+    int64_t task;  // its number among the stretches of all pictures
+    int64_t first; // its first row among the rows of all pictures
+    int64_t rows;
+};
 
-const Bf16 *bits(const Tensor &tensor) { return static_cast<const Bf16 *>(tensor.const_data_ptr()); }
-Bf16 *mutable_bits(const Tensor &tensor) { return static_cast<Bf16 *>(tensor.data_ptr()); }
-
-// A [batch, channels, height, width] tensor in channels-last order, cut into stretches of positions.
+// The parts as pictures of all their channels, cut into stretches of positions.
 struct Pictures {
+    const Parts &parts;
     int64_t batch, channels, positions, stretches;
 
-    explicit Pictures(const Tensor &x)
-        : batch(x.size(0)), channels(x.size(1)), positions(x.size(2) * x.size(3)),
-          stretches((positions + STRETCH - 1) / STRETCH) {}
+    explicit Pictures(const Parts &parts_in)
+        : parts(parts_in), batch(parts[0].size(0)), channels(0), positions(parts[0].size(2) * parts[0].size(3)),
+          stretches((positions + STRETCH - 1) / STRETCH) {
+        for (const Tensor &part : parts) {
+            channels += part.size(1);
+        }
+    }
 
-    // Calls body(picture, stretch, rows, offset of the first value) for all, on several threads.
+    // Calls body(part's number, stretch, rows, the part's first channel) for all, on several threads.
     template <typename Body> void for_stretches(const Body &body) const {
         at::parallel_for(0, batch * stretches, 1, [&](int64_t begin, int64_t end) {
             for (int64_t task = begin; task < end; ++task) {
                 const int64_t picture = task / stretches, first = task % stretches * STRETCH;
-                const fused::Rows rows{std::min(STRETCH, positions - first), channels};
-                body(picture, task, rows, (picture * positions + first) * channels);
+                const Stretch stretch{picture, task, picture * positions + first, std::min(STRETCH, positions - first)};
+                int64_t channel = 0;
+                for (size_t part = 0; part < parts.size(); ++part) {
+                    const fused::Rows rows{stretch.rows, parts[part].size(1), channels};
+                    body(part, stretch, rows, channel);
+                    channel += rows.channels;
+                }
             }
         });
     }
@@ -73,7 +81,7 @@ struct Coefficients {
 };
 
 // Adds up partial sums [batch * stretches, 2, channels] over the stretches, in order: [batch, 2, channels].
-std::vector<double> totals(const Pictures &pictures, const std::vector<float> &partial) {
+std::vector<double> totals(const Pictures &pictures, const Buffer<float> &partial) {
     const int64_t width = 2 * pictures.channels;
     std::vector<double> sums(pictures.batch * width, 0.0);
     for (int64_t task = 0; task < pictures.batch * pictures.stretches; ++task) {
@@ -85,12 +93,13 @@ std::vector<double> totals(const Pictures &pictures, const std::vector<float> &p
     return sums;
 }
 
-Coefficients coefficients(const Pictures &pictures, const Norm &norm, const Tensor &x) {
+Coefficients coefficients(const Pictures &pictures, const Norm &norm) {
     const int64_t channels = pictures.channels, each = channels / norm.groups;
-    std::vector<float> partial(pictures.batch * pictures.stretches * 2 * channels);
-    pictures.for_stretches([&](int64_t, int64_t task, fused::Rows rows, int64_t offset) {
-        float *sums = &partial[task * 2 * channels];
-        fused::channel_moments(rows, bits(x) + offset, sums, sums + channels);
+    const auto partial = allocate<float>(pictures.batch * pictures.stretches * 2 * channels);
+    pictures.for_stretches([&](size_t part, Stretch stretch, fused::Rows rows, int64_t channel) {
+        float *sums = &partial[stretch.task * 2 * channels + channel];
+        fused::channel_moments(rows, bits(pictures.parts[part]) + stretch.first * rows.channels, sums,
+                               sums + channels);
     });
     const std::vector<double> moments = totals(pictures, partial);
     Coefficients result{std::vector<float>(pictures.batch * channels), std::vector<float>(pictures.batch * channels),
@@ -129,31 +138,50 @@ struct NormState : torch::CustomClassHolder {
 
 Tensor channels_last(const Tensor &x) { return x.contiguous(at::MemoryFormat::ChannelsLast); }
 
-Tensor group_norm_forward(NormState &state, const Tensor &x) {
-    const Pictures pictures(x);
-    state.coefficients = coefficients(pictures, state.norm, x);
-    Tensor y = at::empty_like(x, x.options(), at::MemoryFormat::ChannelsLast);
-    pictures.for_stretches([&](int64_t picture, int64_t, fused::Rows rows, int64_t offset) {
-        fused::scale_shift(rows, state.norm.silu, bits(x) + offset,
-                           &state.coefficients.scale[picture * pictures.channels],
-                           &state.coefficients.shift[picture * pictures.channels], mutable_bits(y) + offset);
+Tensor group_norm_forward(NormState &state, const Parts &parts) {
+    const Pictures pictures(parts);
+    state.coefficients = coefficients(pictures, state.norm);
+    const Tensor &first = parts[0];
+    const Tensor y = at::empty({first.size(0), pictures.channels, first.size(2), first.size(3)}, first.options(),
+                               at::MemoryFormat::ChannelsLast);
+    pictures.for_stretches([&](size_t part, Stretch stretch, fused::Rows rows, int64_t channel) {
+        const int64_t at = stretch.picture * pictures.channels + channel;
+        fused::scale_shift(rows, state.norm.silu, bits(parts[part]) + stretch.first * rows.channels,
+                           &state.coefficients.scale[at], &state.coefficients.shift[at],
+                           mutable_bits(y) + stretch.first * rows.all + channel);
     });
     return y;
 }
 
+// Whether its rows follow each other at one distance, as those of a part of more channels do.
+bool has_rows(const Tensor &x) {
+    return x.stride(1) == 1 && x.stride(2) == x.size(3) * x.stride(3) && x.stride(0) == x.size(2) * x.stride(2);
+}
+
+fused::Kept kept_rows(const Tensor &kept, int64_t first) {
+    if (!kept.defined()) {
+        return {nullptr, 0};
+    }
+    return {bits(kept) + first * kept.stride(3), kept.stride(3)};
+}
+
 // With g the gradient of the normalised values times the weight and n values a group:
-// dx = (g - mean(g) - xhat * mean(g * xhat)) / deviation.
-Tensor group_norm_backward(const NormState &state, const Tensor &x, const Tensor &gradient) {
-    const Pictures pictures(x);
+// dx = (g - mean(g) - xhat * mean(g * xhat)) / deviation. `results`: to write to, undefined where nobody wants it;
+// `kept`: added to them, where it is defined; each has_rows().
+void group_norm_backward(const NormState &state, const Parts &parts, const Tensor &gradient, const Parts &kept,
+                         const Parts &results) {
+    const Pictures pictures(parts);
     const Norm &norm = state.norm;
     const Coefficients &known = state.coefficients;
     const int64_t channels = pictures.channels, each = channels / norm.groups;
     // 1. Sums over each channel.
-    std::vector<float> partial(pictures.batch * pictures.stretches * 2 * channels);
-    pictures.for_stretches([&](int64_t picture, int64_t task, fused::Rows rows, int64_t offset) {
-        float *sums = &partial[task * 2 * channels];
-        fused::gradient_moments(rows, norm.silu, bits(x) + offset, &known.scale[picture * channels],
-                                &known.shift[picture * channels], bits(gradient) + offset, sums, sums + channels);
+    const auto partial = allocate<float>(pictures.batch * pictures.stretches * 2 * channels);
+    pictures.for_stretches([&](size_t part, Stretch stretch, fused::Rows rows, int64_t channel) {
+        const int64_t at = stretch.picture * channels + channel;
+        float *sums = &partial[stretch.task * 2 * channels + channel];
+        fused::gradient_moments(rows, norm.silu, bits(parts[part]) + stretch.first * rows.channels, &known.scale[at],
+                                &known.shift[at], bits(gradient) + stretch.first * rows.all + channel, sums,
+                                sums + channels);
     });
     const std::vector<double> moments = totals(pictures, partial);
     // 2. From them what multiplies x and what is added, per channel.
@@ -178,71 +206,79 @@ Tensor group_norm_backward(const NormState &state, const Tensor &x, const Tensor
                 static_cast<float>(factor * (added_to(c) - mean) - sum * inverse / count);
         }
     }
-    // 3. The gradient.
-    Tensor result = at::empty_like(x, x.options(), at::MemoryFormat::ChannelsLast);
-    pictures.for_stretches([&](int64_t picture, int64_t, fused::Rows rows, int64_t offset) {
-        const int64_t first = picture * channels;
-        fused::scale_shift_backward(rows, norm.silu, bits(x) + offset, &known.scale[first], &known.shift[first],
-                                    bits(gradient) + offset, &slope[first], &offset_of[first],
-                                    mutable_bits(result) + offset);
+    // 3. The gradients.
+    pictures.for_stretches([&](size_t part, Stretch stretch, fused::Rows rows, int64_t channel) {
+        if (!results[part].defined()) {
+            return;
+        }
+        const int64_t at = stretch.picture * channels + channel, place = stretch.first * rows.channels;
+        fused::scale_shift_backward(rows, norm.silu, bits(parts[part]) + place, &known.scale[at], &known.shift[at],
+                                    bits(gradient) + stretch.first * rows.all + channel,
+                                    {&slope[at], &offset_of[at]}, kept_rows(kept[part], stretch.first),
+                                    mutable_bits(results[part]) + place);
     });
-    return result;
 }
 
+// Gives the inputs back behind the result: whoever goes on with those has their gradients added in the same sweep.
 struct GroupNormFunction : torch::autograd::Function<GroupNormFunction> {
-    static Tensor forward(AutogradContext *context, const Tensor &x_in, c10::intrusive_ptr<NormState> state) {
+    static variable_list forward(AutogradContext *context, const Tensor &x, const std::optional<Tensor> &skip,
+                                 const c10::intrusive_ptr<NormState> &state) {
         at::AutoDispatchBelowADInplaceOrView below;
-        const Tensor x = channels_last(x_in);
-        Tensor y = group_norm_forward(*state, x);
-        context->save_for_backward({x});
+        context->set_materialize_grads(false);
+        Parts inputs{x};
+        if (skip) {
+            inputs.push_back(*skip);
+        }
+        Parts parts;
+        for (const Tensor &input : inputs) {
+            parts.push_back(channels_last(input));
+        }
+        variable_list outputs{group_norm_forward(*state, parts)};
+        outputs.insert(outputs.end(), inputs.begin(), inputs.end());
+        context->save_for_backward(parts);
         context->saved_data["state"] = c10::IValue::make_capsule(state);
-        return y;
+        return outputs;
     }
 
-    static variable_list backward(AutogradContext *context, variable_list gradients) {
-        const Tensor x = context->get_saved_variables()[0];
+    static variable_list backward(AutogradContext *context, const variable_list &gradients) {
+        variable_list results(3);
+        if (!gradients[0].defined()) {
+            std::copy(gradients.begin() + 1, gradients.end(), results.begin());
+            return results;
+        }
+        const Parts parts = context->get_saved_variables();
+        Parts kept(parts.size()), wanted(parts.size());
+        for (size_t part = 0; part < parts.size(); ++part) {
+            if (!context->needs_input_grad(part)) {
+                continue;
+            }
+            results[part] = wanted[part] =
+                at::empty_like(parts[part], parts[part].options(), at::MemoryFormat::ChannelsLast);
+            if (gradients[1 + part].defined()) {
+                const Tensor &other = gradients[1 + part];
+                kept[part] = has_rows(other) ? other : channels_last(other);
+            }
+        }
         const auto state = context->saved_data["state"].toCapsule();
-        return {group_norm_backward(static_cast<const NormState &>(*state), x, channels_last(gradients[0])),
-                Tensor()};
+        group_norm_backward(static_cast<const NormState &>(*state), parts, channels_last(gradients[0]), kept, wanted);
+        return results;
     }
 };
 
-struct GegluFunction : torch::autograd::Function<GegluFunction> {
-    static Tensor forward(AutogradContext *context, const Tensor &x_in) {
-        at::AutoDispatchBelowADInplaceOrView below;
-        const Tensor x = x_in.contiguous();
-        auto shape = x.sizes().vec();
-        shape.back() /= 2;
-        Tensor y = at::empty(shape, x.options());
-        const int64_t width = shape.back();
-        at::parallel_for(0, y.numel() / width, STRETCH, [&](int64_t begin, int64_t end) {
-            fused::geglu(end - begin, width, bits(x) + begin * 2 * width, mutable_bits(y) + begin * width);
-        });
-        context->save_for_backward({x});
-        return y;
-    }
-
-    static variable_list backward(AutogradContext *context, variable_list gradients) {
-        const Tensor x = context->get_saved_variables()[0];
-        const Tensor gradient = gradients[0].contiguous();
-        Tensor result = at::empty(x.sizes(), x.options());
-        const int64_t width = x.size(-1) / 2;
-        at::parallel_for(0, gradient.numel() / width, STRETCH, [&](int64_t begin, int64_t end) {
-            fused::geglu_backward(end - begin, width, bits(x) + begin * 2 * width, bits(gradient) + begin * width,
-                                  mutable_bits(result) + begin * 2 * width);
-        });
-        return {result};
-    }
-};
-
-void check_group_norm(const Tensor &x, const Tensor &added, int64_t groups, const Tensor &weight, const Tensor &bias) {
+void check_group_norm(const Tensor &x, const Tensor &skip, const Tensor &added, const Norm &norm,
+                      const Tensor &weight, const Tensor &bias) {
     check_frozen("group norm", "weight", weight);
     check_frozen("group norm", "bias", bias);
     check_frozen("group norm", "added values", added);
     TORCH_CHECK(x.dim() >= 2, "group norm takes [batch, channels, ...], not ", x.sizes());
-    const int64_t channels = x.size(1);
-    TORCH_CHECK(groups >= 1 && channels % groups == 0, "group norm cannot cut ", channels, " channels into ", groups,
-                " groups");
+    TORCH_CHECK(!skip.defined() || (x.dim() == 4 && skip.dim() == 4 && skip.size(0) == x.size(0) &&
+                                    skip.size(2) == x.size(2) && skip.size(3) == x.size(3) &&
+                                    skip.scalar_type() == x.scalar_type()),
+                "group norm takes two inputs of one kind that differ in channels alone, not ", x.sizes(), " and ",
+                skip.defined() ? skip.sizes() : at::IntArrayRef());
+    const int64_t channels = x.size(1) + (skip.defined() ? skip.size(1) : 0);
+    TORCH_CHECK(norm.groups >= 1 && channels % norm.groups == 0, "group norm cannot cut ", channels,
+                " channels into ", norm.groups, " groups");
     for (const Tensor &each : {weight, bias}) {
         TORCH_CHECK(each.dim() == 1 && each.size(0) == channels, "group norm of ", channels,
                     " channels takes as many weights and biases, not ", each.sizes());
@@ -252,49 +288,51 @@ void check_group_norm(const Tensor &x, const Tensor &added, int64_t groups, cons
                 "group norm of ", x.sizes(), " adds [batch, channels], not ", added.sizes());
 }
 
-at::Tensor group_norm(const Tensor &x, const Tensor &added, int64_t groups, const Tensor &weight, const Tensor &bias,
-                      double epsilon, bool silu) {
-    check_group_norm(x, added, groups, weight, bias);
-    if (x.dim() == 4 && fits(x)) {
+// The result, and the inputs for whoever goes on with them. `skip` and `added` may be undefined.
+variable_list group_norm(const Tensor &x, const Tensor &skip, const Tensor &added, Norm norm, const Tensor &weight,
+                         const Tensor &bias) {
+    check_group_norm(x, skip, added, norm, weight, bias);
+    if (x.dim() == 4 && fits(x) && (!skip.defined() || fits(skip))) {
         auto state = c10::make_intrusive<NormState>();
-        state->norm = {groups, epsilon, silu, floats(weight), floats(bias), {}};
+        norm.weight = floats(weight);
+        norm.bias = floats(bias);
         if (added.defined()) {
-            state->norm.added = floats(added);
+            norm.added = floats(added);
         }
-        return GroupNormFunction::apply(x, state);
+        state->norm = std::move(norm);
+        variable_list results =
+            GroupNormFunction::apply(x, skip.defined() ? std::optional(skip) : std::nullopt, state);
+        // Behind the function even an input without a gradient would have one.
+        for (size_t part = 1; part < results.size(); ++part) {
+            const Tensor &input = part == 1 ? x : skip;
+            if (!input.requires_grad()) {
+                results[part] = input;
+            }
+        }
+        return results;
     }
     // What is added may be more exact than x; the sum is then normalised before it is rounded.
-    const Tensor input = added.defined() ? x + added.unsqueeze(-1).unsqueeze(-1) : x;
-    const Tensor y = at::group_norm(input, groups, weight, bias, epsilon).to(x.scalar_type());
-    return silu ? at::silu(y) : y;
-}
-
-at::Tensor geglu(const Tensor &x) {
-    TORCH_CHECK(x.dim() >= 1 && x.size(-1) % 2 == 0, "GEGLU halves its last dimension, which ", x.sizes(),
-                " does not allow");
-    if (fits(x)) {
-        return GegluFunction::apply(x);
+    const Tensor whole = skip.defined() ? at::cat({x, skip}, 1) : x;
+    const Tensor input = added.defined() ? whole + added.unsqueeze(-1).unsqueeze(-1) : whole;
+    const Tensor y = at::group_norm(input, norm.groups, weight, bias, norm.epsilon).to(x.scalar_type());
+    variable_list results{norm.silu ? at::silu(y) : y, x};
+    if (skip.defined()) {
+        results.push_back(skip);
     }
-    const auto halves = x.chunk(2, -1);
-    return halves[0] * at::gelu(halves[1]);
+    return results;
 }
 
 } // namespace
 
 } // namespace ringtune
 
-extern "C" {
-
-at::Tensor *ringtune_group_norm(const at::Tensor *x, const at::Tensor *added, int64_t groups,
-                                const at::Tensor *weight, const at::Tensor *bias, double epsilon, bool silu) {
-    return ringtune::guarded<at::Tensor *>(nullptr, [&] {
-        return new at::Tensor(ringtune::group_norm(*x, added == nullptr ? at::Tensor() : *added, groups, *weight,
-                                                   *bias, epsilon, silu));
+extern "C" bool ringtune_group_norm(const at::Tensor *x, const at::Tensor *skip, const at::Tensor *added,
+                                    int64_t groups, const at::Tensor *weight, const at::Tensor *bias, double epsilon,
+                                    bool silu, at::Tensor **results) {
+    return ringtune::guarded(false, [&] {
+        const auto or_none = [](const at::Tensor *tensor) { return tensor == nullptr ? at::Tensor() : *tensor; };
+        return ringtune::hand_over(ringtune::group_norm(*x, or_none(skip), or_none(added),
+                                                        {groups, epsilon, silu, {}, {}, {}}, *weight, *bias),
+                                   results);
     });
 }
-
-at::Tensor *ringtune_geglu(const at::Tensor *x) {
-    return ringtune::guarded<at::Tensor *>(nullptr, [&] { return new at::Tensor(ringtune::geglu(*x)); });
-}
-
-} // extern "C"

@@ -7,4 +7,5 @@
 #include "attention.cpp"
 #include "convolution.cpp"
 #include "fused.cpp"
+#include "group_norm.cpp"
 #include "residual.cpp"

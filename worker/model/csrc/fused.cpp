@@ -1,0 +1,126 @@
+// Layer normalisation and GEGLU as libtorch sees them: autograd functions around fused_kernels.h. Weights are frozen:
+// they have no gradient.
+#include "bf16_tensors.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace ringtune {
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Gives the input back beside the result: whoever goes on with that one has its gradient added in the same sweep.
+struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
+    static variable_list forward(AutogradContext *context, const Tensor &x_in, const Tensor &weight_in,
+                                 const Tensor &bias_in, double epsilon) {
+        at::AutoDispatchBelowADInplaceOrView below;
+        context->set_materialize_grads(false);
+        const Tensor x = x_in.contiguous();
+        const Tensor weight = weight_in.to(at::kFloat).contiguous(), bias = bias_in.to(at::kFloat).contiguous();
+        const int64_t width = x.size(-1), rows = x.numel() / width;
+        Tensor y = at::empty(x.sizes(), x.options());
+        const Tensor statistics = at::empty({rows, 2}, weight.options());
+        const fused::Affine affine{weight.const_data_ptr<float>(), bias.const_data_ptr<float>()};
+        at::parallel_for(0, rows, STRETCH, [&](int64_t begin, int64_t end) {
+            fused::layer_norm(end - begin, width, affine, static_cast<float>(epsilon), bits(x) + begin * width,
+                              mutable_bits(y) + begin * width, statistics.data_ptr<float>() + begin * 2);
+        });
+        context->save_for_backward({x, weight, statistics});
+        return {y, x_in};
+    }
+
+    static variable_list backward(AutogradContext *context, const variable_list &gradients) {
+        if (!gradients[0].defined()) {
+            return {gradients[1], Tensor(), Tensor(), Tensor()};
+        }
+        const auto saved = context->get_saved_variables();
+        const Tensor &x = saved[0], &weight = saved[1], &statistics = saved[2];
+        const Tensor gradient = gradients[0].contiguous();
+        const Tensor kept = gradients[1].defined() ? gradients[1].contiguous() : Tensor();
+        Tensor result = at::empty(x.sizes(), x.options());
+        const int64_t width = x.size(-1), rows = x.numel() / width;
+        at::parallel_for(0, rows, STRETCH, [&](int64_t begin, int64_t end) {
+            const int64_t first = begin * width;
+            fused::layer_norm_backward(end - begin, width, weight.const_data_ptr<float>(), bits(x) + first,
+                                       statistics.const_data_ptr<float>() + begin * 2, bits(gradient) + first,
+                                       kept.defined() ? bits(kept) + first : nullptr, mutable_bits(result) + first);
+        });
+        return {result, Tensor(), Tensor(), Tensor()};
+    }
+};
+
+struct GegluFunction : torch::autograd::Function<GegluFunction> {
+    static Tensor forward(AutogradContext *context, const Tensor &x_in) {
+        at::AutoDispatchBelowADInplaceOrView below;
+        const Tensor x = x_in.contiguous();
+        auto shape = x.sizes().vec();
+        shape.back() /= 2;
+        Tensor y = at::empty(shape, x.options());
+        const int64_t width = shape.back();
+        at::parallel_for(0, y.numel() / width, STRETCH, [&](int64_t begin, int64_t end) {
+            fused::geglu(end - begin, width, bits(x) + begin * 2 * width, mutable_bits(y) + begin * width);
+        });
+        context->save_for_backward({x});
+        return y;
+    }
+
+    static variable_list backward(AutogradContext *context, variable_list gradients) {
+        const Tensor x = context->get_saved_variables()[0];
+        const Tensor gradient = gradients[0].contiguous();
+        Tensor result = at::empty(x.sizes(), x.options());
+        const int64_t width = x.size(-1) / 2;
+        at::parallel_for(0, gradient.numel() / width, STRETCH, [&](int64_t begin, int64_t end) {
+            fused::geglu_backward(end - begin, width, bits(x) + begin * 2 * width, bits(gradient) + begin * width,
+                                  mutable_bits(result) + begin * 2 * width);
+        });
+        return {result};
+    }
+};
+
+// The result, and `x` for whoever goes on with it.
+variable_list layer_norm(const Tensor &x, const Tensor &weight, const Tensor &bias, double epsilon) {
+    check_frozen("layer norm", "weight", weight);
+    check_frozen("layer norm", "bias", bias);
+    TORCH_CHECK(x.dim() >= 1, "layer norm takes [.., width], not ", x.sizes());
+    const int64_t width = x.size(-1);
+    for (const Tensor &each : {weight, bias}) {
+        TORCH_CHECK(each.dim() == 1 && each.size(0) == width, "layer norm of ", width,
+                    " values takes as many weights and biases, not ", each.sizes());
+    }
+    if (fits(x)) {
+        return LayerNormFunction::apply(x, weight, bias, epsilon);
+    }
+    return {at::layer_norm(x, {width}, weight, bias, epsilon), x};
+}
+
+at::Tensor geglu(const Tensor &x) {
+    TORCH_CHECK(x.dim() >= 1 && x.size(-1) % 2 == 0, "GEGLU halves its last dimension, which ", x.sizes(),
+                " does not allow");
+    if (fits(x)) {
+        return GegluFunction::apply(x);
+    }
+    const auto halves = x.chunk(2, -1);
+    return halves[0] * at::gelu(halves[1]);
+}
+
+} // namespace
+
+} // namespace ringtune
+
+extern "C" {
+
+bool ringtune_layer_norm(const at::Tensor *x, const at::Tensor *weight, const at::Tensor *bias, double epsilon,
+                         at::Tensor **results) {
+    return ringtune::guarded(false, [&] {
+        return ringtune::hand_over(ringtune::layer_norm(*x, *weight, *bias, epsilon), results);
+    });
+}
+
+at::Tensor *ringtune_geglu(const at::Tensor *x) {
+    return ringtune::guarded<at::Tensor *>(nullptr, [&] { return new at::Tensor(ringtune::geglu(*x)); });
+}
+
+} // extern "C"
