@@ -44,7 +44,7 @@ const ALWAYS: [&str; 9] = [
     "between operators",
 ];
 /// All of ours; no other may appear, or the table does not know what it does.
-const KERNELS: [&str; 12] = [
+const KERNELS: [&str; 14] = [
     "attention",
     "attention_backward",
     "convolution",
@@ -55,6 +55,8 @@ const KERNELS: [&str; 12] = [
     "geglu_backward",
     "group_norm",
     "group_norm_backward",
+    "layer_norm",
+    "layer_norm_backward",
     "linear",
     "linear_add",
 ];

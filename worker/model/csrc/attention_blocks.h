@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention_kernels.h"
+#include "blocks.h"
 
 // GCC warns of the values that its own intrinsics leave open on purpose (bug 105593).
 #pragma GCC diagnostic push
@@ -14,10 +15,7 @@
 #pragma GCC diagnostic pop
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <new>
 
 // Set for each function, not for the file, so that nothing else of this library needs such a processor.
 #define RINGTUNE_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
@@ -31,20 +29,6 @@ constexpr float LOWEST_SCORE = -1e30f;
 
 inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 inline int64_t divide_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
-
-struct Free {
-    void operator()(void *memory) const { std::free(memory); }
-};
-template <typename Element> using Buffer = std::unique_ptr<Element[], Free>;
-
-// Uninitialised memory on a cache line's boundary.
-template <typename Element> Buffer<Element> allocate(int64_t elements) {
-    void *memory = std::aligned_alloc(64, round_up(elements * static_cast<int64_t>(sizeof(Element)), 64));
-    if (memory == nullptr && elements > 0) {
-        throw std::bad_alloc();
-    }
-    return Buffer<Element>(static_cast<Element *>(memory));
-}
 
 // Held by a thread as long as it multiplies: afterwards, after an exception too, the processor's matrix unit is free.
 class Releasing {

@@ -1,33 +1,10 @@
 #include "fused_kernels.h"
 
-#include "attention_blocks.h"
+#include "lanes.h"
 
 namespace ringtune::fused {
 
 namespace {
-
-using flash::exp2_of;
-using flash::LANES;
-using flash::LOG2_E;
-
-// The lanes of a vector that starts at `column`: all, or those before `end`.
-RINGTUNE_AVX512 inline __mmask16 lanes_before(int64_t column, int64_t end) {
-    return end - column >= LANES ? __mmask16(0xFFFF) : __mmask16((1u << (end - column)) - 1);
-}
-
-RINGTUNE_AVX512 inline __m512 load(__mmask16 lanes, const Bf16 *place) {
-    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, place));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
-}
-
-RINGTUNE_AVX512 inline void store(__mmask16 lanes, Bf16 *place, __m512 values) {
-    _mm256_mask_storeu_epi16(place, lanes, (__m256i)_mm512_cvtneps_pbh(values));
-}
-
-RINGTUNE_AVX512 inline __m512 sigmoid(__m512 x) {
-    const __m512 one = _mm512_set1_ps(1.0f);
-    return _mm512_div_ps(one, _mm512_add_ps(one, exp2_of(_mm512_mul_ps(x, _mm512_set1_ps(-LOG2_E)))));
-}
 
 // Gradient before the activation, given the one behind it and the activation's input.
 template <bool SILU> RINGTUNE_AVX512 inline __m512 through_activation(__m512 gradient, __m512 input) {
@@ -44,13 +21,13 @@ RINGTUNE_AVX512 void scale_shift_of(Rows rows, const Bf16 *x, const float *scale
     for (int64_t row = 0; row < rows.count; ++row) {
         for (int64_t c = 0; c < rows.channels; c += LANES) {
             const __mmask16 lanes = lanes_before(c, rows.channels);
-            const int64_t place = row * rows.channels + c;
-            __m512 value = _mm512_fmadd_ps(load(lanes, x + place), _mm512_maskz_loadu_ps(lanes, scale + c),
-                                           _mm512_maskz_loadu_ps(lanes, shift + c));
+            __m512 value =
+                _mm512_fmadd_ps(load(lanes, x + row * rows.channels + c), _mm512_maskz_loadu_ps(lanes, scale + c),
+                                _mm512_maskz_loadu_ps(lanes, shift + c));
             if constexpr (SILU) {
                 value = _mm512_mul_ps(value, sigmoid(value));
             }
-            store(lanes, y + place, value);
+            store(lanes, y + row * rows.all + c, value);
         }
     }
 }
@@ -64,10 +41,9 @@ RINGTUNE_AVX512 void gradient_moments_of(Rows rows, const Bf16 *x, const float *
         const __m512 term = _mm512_maskz_loadu_ps(lanes, shift + c);
         __m512 sum = _mm512_setzero_ps(), product = _mm512_setzero_ps();
         for (int64_t row = 0; row < rows.count; ++row) {
-            const int64_t place = row * rows.channels + c;
-            const __m512 value = load(lanes, x + place);
-            const __m512 g =
-                through_activation<SILU>(load(lanes, gradient + place), _mm512_fmadd_ps(value, factor, term));
+            const __m512 value = load(lanes, x + row * rows.channels + c);
+            const __m512 g = through_activation<SILU>(load(lanes, gradient + row * rows.all + c),
+                                                      _mm512_fmadd_ps(value, factor, term));
             sum = _mm512_add_ps(sum, g);
             product = _mm512_fmadd_ps(g, value, product);
         }
@@ -76,19 +52,21 @@ RINGTUNE_AVX512 void gradient_moments_of(Rows rows, const Bf16 *x, const float *
     }
 }
 
-template <bool SILU>
+template <bool SILU, bool KEPT>
 RINGTUNE_AVX512 void scale_shift_backward_of(Rows rows, const Bf16 *x, const float *scale, const float *shift,
-                                             const Bf16 *gradient, const float *slope, const float *offset,
-                                             Bf16 *result) {
+                                             const Bf16 *gradient, Slopes slopes, Kept kept, Bf16 *result) {
     for (int64_t row = 0; row < rows.count; ++row) {
         for (int64_t c = 0; c < rows.channels; c += LANES) {
             const __mmask16 lanes = lanes_before(c, rows.channels);
             const int64_t place = row * rows.channels + c;
             const __m512 value = load(lanes, x + place), factor = _mm512_maskz_loadu_ps(lanes, scale + c);
             const __m512 input = _mm512_fmadd_ps(value, factor, _mm512_maskz_loadu_ps(lanes, shift + c));
-            const __m512 g = through_activation<SILU>(load(lanes, gradient + place), input);
-            const __m512 rest = _mm512_fmadd_ps(value, _mm512_maskz_loadu_ps(lanes, slope + c),
-                                                _mm512_maskz_loadu_ps(lanes, offset + c));
+            const __m512 g = through_activation<SILU>(load(lanes, gradient + row * rows.all + c), input);
+            __m512 rest = _mm512_fmadd_ps(value, _mm512_maskz_loadu_ps(lanes, slopes.slope + c),
+                                          _mm512_maskz_loadu_ps(lanes, slopes.offset + c));
+            if constexpr (KEPT) {
+                rest = _mm512_add_ps(rest, load(lanes, kept.data + row * kept.stride + c));
+            }
             store(lanes, result + place, _mm512_fmadd_ps(g, factor, rest));
         }
     }
@@ -103,7 +81,7 @@ struct Normal {
 RINGTUNE_AVX512 inline Normal normal(__m512 x) {
     const __m512 one = _mm512_set1_ps(1.0f), half = _mm512_set1_ps(0.5f);
     const __m512 size = _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(0.70710678f));
-    const __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(size, _mm512_set1_ps(0.3275911f), one));
+    const __m512 t = reciprocal(_mm512_fmadd_ps(size, _mm512_set1_ps(0.3275911f), one));
     __m512 p = _mm512_set1_ps(1.061405429f);
     p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-1.453152027f));
     p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.421413741f));
@@ -143,9 +121,10 @@ void gradient_moments(Rows rows, bool silu, const Bf16 *x, const float *scale, c
 }
 
 void scale_shift_backward(Rows rows, bool silu, const Bf16 *x, const float *scale, const float *shift,
-                          const Bf16 *gradient, const float *slope, const float *offset, Bf16 *result) {
-    (silu ? scale_shift_backward_of<true> : scale_shift_backward_of<false>)(rows, x, scale, shift, gradient, slope,
-                                                                            offset, result);
+                          const Bf16 *gradient, Slopes slopes, Kept kept, Bf16 *result) {
+    const auto with_kept = silu ? scale_shift_backward_of<true, true> : scale_shift_backward_of<false, true>;
+    const auto without = silu ? scale_shift_backward_of<true, false> : scale_shift_backward_of<false, false>;
+    (kept.data == nullptr ? without : with_kept)(rows, x, scale, shift, gradient, slopes, kept, result);
 }
 
 RINGTUNE_AVX512 void geglu(int64_t rows, int64_t width, const Bf16 *x, Bf16 *y) {

@@ -9,10 +9,12 @@ namespace ringtune::fused {
 
 using Bf16 = uint16_t;
 
-// Rows of one picture in channels-last order: row r has `channels` values at data + r * channels.
+// Rows of one picture in channels-last order, or of one part of its channels. Of what belongs to the part alone (x,
+// result) row r is at data + r * channels; of what has all channels (y, gradient) at data + r * all.
 struct Rows {
     int64_t count;
     int64_t channels;
+    int64_t all;
 };
 
 // sums[c] = sum of x over the rows, squares[c] = sum of x * x.
@@ -25,9 +27,35 @@ void scale_shift(Rows rows, bool silu, const Bf16 *x, const float *scale, const 
 void gradient_moments(Rows rows, bool silu, const Bf16 *x, const float *scale, const float *shift,
                       const Bf16 *gradient, float *sums, float *products);
 
-// result = g * scale[c] + x * slope[c] + offset[c].
+// What becomes of a gradient, channel by channel.
+struct Slopes {
+    const float *slope;
+    const float *offset;
+};
+
+// Another gradient of the same input, whose row r is at data + r * stride; null for none.
+struct Kept {
+    const Bf16 *data;
+    int64_t stride;
+};
+
+// result = g * scale[c] + x * slope[c] + offset[c] + kept.
 void scale_shift_backward(Rows rows, bool silu, const Bf16 *x, const float *scale, const float *shift,
-                          const Bf16 *gradient, const float *slope, const float *offset, Bf16 *result);
+                          const Bf16 *gradient, Slopes slopes, Kept kept, Bf16 *result);
+
+// A layer norm's scale and shift, each [width].
+struct Affine {
+    const float *weight;
+    const float *bias;
+};
+
+// y = (x - mean) / deviation * weight + bias for each row of `width`; statistics: [rows][2], mean and 1 / deviation.
+void layer_norm(int64_t rows, int64_t width, Affine affine, float epsilon, const Bf16 *x, Bf16 *y,
+                float *statistics);
+
+// The gradient of layer_norm, plus `kept` unless it is null.
+void layer_norm_backward(int64_t rows, int64_t width, const float *weight, const Bf16 *x, const float *statistics,
+                         const Bf16 *gradient, const Bf16 *kept, Bf16 *result);
 
 // y[r, i] = x[r, i] * gelu(x[r, width + i]), exact GELU; x has rows of 2 * width.
 void geglu(int64_t rows, int64_t width, const Bf16 *x, Bf16 *y);

@@ -39,6 +39,9 @@ template <typename Result, typename Body> Result guarded(Result failure, Body bo
 // left without. An undefined tensor is frozen.
 void check_frozen(const char *operation, const char *name, const at::Tensor &weight);
 
+// Writes tensors to `results`, whose owner they get; true.
+bool hand_over(at::TensorList tensors, at::Tensor **results);
+
 // What attention in bf16 runs on: libtorch's own kernels, the tiled ones with vdpbf16ps, or the tiled ones with
 // oneDNN's product on AMX.
 enum class AttentionKernel : int { Libtorch = 0, Avx512 = 1, Amx = 2 };
@@ -100,11 +103,19 @@ int ringtune_get_threads();
 char *ringtune_cpu_capability();
 void ringtune_free_string(char *text);
 
+// group_norm.cpp
+
+// Of `x` and `skip` side by side; `skip` may be null, and so may `added`: [batch, channels], added to them first.
+// Gives the result and its inputs, two tensors or three: going on with those, their gradients are added in one sweep.
+bool ringtune_group_norm(const at::Tensor *x, const at::Tensor *skip, const at::Tensor *added, int64_t groups,
+                         const at::Tensor *weight, const at::Tensor *bias, double epsilon, bool silu,
+                         at::Tensor **results);
+
 // fused.cpp
 
-// `added` may be null: [batch, channels], added to the input first.
-at::Tensor *ringtune_group_norm(const at::Tensor *x, const at::Tensor *added, int64_t groups,
-                                const at::Tensor *weight, const at::Tensor *bias, double epsilon, bool silu);
+// Gives the result and its input, two tensors.
+bool ringtune_layer_norm(const at::Tensor *x, const at::Tensor *weight, const at::Tensor *bias, double epsilon,
+                         at::Tensor **results);
 at::Tensor *ringtune_geglu(const at::Tensor *x);
 
 // linear.cpp

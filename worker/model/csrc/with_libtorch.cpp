@@ -7,6 +7,7 @@
 #include "attention.cpp"
 #include "convolution.cpp"
 #include "fused.cpp"
+#include "group_norm.cpp"
 #include "linear.cpp"
 #include "profile.cpp"
 #include "threads.cpp"

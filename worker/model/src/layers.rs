@@ -157,6 +157,22 @@ impl GroupNorm {
         native::group_norm(x, Some(added), self.arguments(true))
     }
 
+    /// [`GroupNorm::forward`], and `x` to go on with: both its gradients are then added up in one sweep.
+    pub fn forward_keeping(&self, x: &Tensor) -> Result<[Tensor; 2]> {
+        native::group_norm_keeping(x, None, self.arguments(false))
+    }
+
+    /// [`GroupNorm::forward_silu`], and `x` to go on with.
+    pub fn forward_silu_keeping(&self, x: &Tensor) -> Result<[Tensor; 2]> {
+        native::group_norm_keeping(x, None, self.arguments(true))
+    }
+
+    /// [`GroupNorm::forward_silu`] of the channels of `x` and then those of `skip`, which are never put together
+    /// otherwise; and both to go on with.
+    pub fn forward_silu_of_two(&self, x: &Tensor, skip: &Tensor) -> Result<[Tensor; 3]> {
+        native::group_norm_of_two(x, skip, self.arguments(true))
+    }
+
     fn arguments(&self, silu: bool) -> native::GroupNormArguments<'_> {
         let GroupNorm { weight, bias, groups, epsilon } = self;
         native::GroupNormArguments { weight, bias, groups: *groups, epsilon: *epsilon, silu }
@@ -168,7 +184,6 @@ impl GroupNorm {
 pub struct LayerNorm {
     weight: Tensor,
     bias: Tensor,
-    width: i64,
     epsilon: f64,
 }
 
@@ -177,12 +192,18 @@ impl LayerNorm {
     pub fn new(scope: &Scope, width: i64, epsilon: f64) -> Result<Self> {
         let weight = scope.tensor("weight", &[width], Kind::Float)?;
         let bias = scope.tensor("bias", &[width], Kind::Float)?;
-        Ok(LayerNorm { weight, bias, width, epsilon })
+        Ok(LayerNorm { weight, bias, epsilon })
     }
 
     /// `x`: [.., width]; returns the same shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.f_layer_norm([self.width], Some(&self.weight), Some(&self.bias), self.epsilon, false)?)
+        let [result, _] = self.forward_keeping(x)?;
+        Ok(result)
+    }
+
+    /// [`LayerNorm::forward`], and `x` to go on with: both its gradients are then added up in one sweep.
+    pub fn forward_keeping(&self, x: &Tensor) -> Result<[Tensor; 2]> {
+        native::layer_norm(x, &self.weight, &self.bias, self.epsilon)
     }
 }
 

@@ -28,6 +28,7 @@ pub mod schedule;
 mod single_file;
 mod stable_diffusion;
 mod textual_inversion;
+pub mod time_projections;
 pub mod unet;
 pub mod vae;
 pub mod weights;

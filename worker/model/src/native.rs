@@ -29,13 +29,22 @@ unsafe extern "C" {
     fn ringtune_attention_kernel() -> c_int;
     fn ringtune_group_norm(
         x: *const C_tensor,
+        skip: *const C_tensor,
         added: *const C_tensor,
         groups: i64,
         weight: *const C_tensor,
         bias: *const C_tensor,
         epsilon: f64,
         silu: bool,
-    ) -> *mut C_tensor;
+        results: *mut *mut C_tensor,
+    ) -> bool;
+    fn ringtune_layer_norm(
+        x: *const C_tensor,
+        weight: *const C_tensor,
+        bias: *const C_tensor,
+        epsilon: f64,
+        results: *mut *mut C_tensor,
+    ) -> bool;
     fn ringtune_geglu(x: *const C_tensor) -> *mut C_tensor;
     fn ringtune_pack_convolution(
         weight: *const C_tensor,
@@ -98,6 +107,18 @@ fn tensor_from(pointer: *mut C_tensor) -> Result<Tensor> {
     }
     // SAFETY: a non-null result is a heap-allocated at::Tensor that nobody else owns.
     Ok(unsafe { Tensor::from_ptr(pointer) })
+}
+
+/// Takes ownership of the tensors that `fill` wrote; false means failure.
+fn tensors_from<const COUNT: usize>(
+    fill: impl FnOnce(*mut *mut C_tensor) -> bool,
+) -> Result<[Tensor; COUNT]> {
+    let mut pointers = [std::ptr::null_mut(); COUNT];
+    if !fill(pointers.as_mut_ptr()) {
+        return Err(last_error());
+    }
+    // SAFETY: after a success all are heap-allocated at::Tensors that nobody else owns.
+    Ok(pointers.map(|pointer| unsafe { Tensor::from_ptr(pointer) }))
 }
 
 /// libtorch's version the shim was compiled against, such as "2.13.0".
@@ -260,11 +281,61 @@ pub(crate) struct GroupNormArguments<'a> {
 ///
 /// `x`: [batch, channels, height, width]; `added`: [batch, channels]; the weights must need no gradient.
 pub(crate) fn group_norm(x: &Tensor, added: Option<&Tensor>, norm: GroupNormArguments) -> Result<Tensor> {
-    let added = added.map_or(std::ptr::null(), Tensor::as_ptr);
-    let (weight, bias) = (norm.weight.as_ptr(), norm.bias.as_ptr());
-    // SAFETY: live tensors (or null for none); the shim only reads them.
-    tensor_from(unsafe {
-        ringtune_group_norm(x.as_ptr(), added, norm.groups, weight, bias, norm.epsilon, norm.silu)
+    let [result, _] = group_norm_keeping(x, added, norm)?;
+    Ok(result)
+}
+
+/// [`group_norm`], and `x` itself: where the rest of a network goes on with that one, both gradients of `x` are made and
+/// added up in one sweep, and in bf16 rounded once.
+pub(crate) fn group_norm_keeping(
+    x: &Tensor,
+    added: Option<&Tensor>,
+    norm: GroupNormArguments,
+) -> Result<[Tensor; 2]> {
+    normalise(x, None, added, norm)
+}
+
+/// [`group_norm_keeping`] of two inputs side by side, which are never put together: [batch, channels of `x`, …] and
+/// [batch, channels of `skip`, …]. Returns the result, `x` and `skip`.
+pub(crate) fn group_norm_of_two(x: &Tensor, skip: &Tensor, norm: GroupNormArguments) -> Result<[Tensor; 3]> {
+    normalise(x, Some(skip), None, norm)
+}
+
+/// RESULTS: 2, and 3 with `skip`.
+fn normalise<const RESULTS: usize>(
+    x: &Tensor,
+    skip: Option<&Tensor>,
+    added: Option<&Tensor>,
+    norm: GroupNormArguments,
+) -> Result<[Tensor; RESULTS]> {
+    debug_assert_eq!(RESULTS, 2 + usize::from(skip.is_some()));
+    let or_null = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null(), Tensor::as_ptr);
+    let (skip, added) = (or_null(skip), or_null(added));
+    let GroupNormArguments { weight, bias, groups, epsilon, silu } = norm;
+    // SAFETY: live tensors (or null for none), which the shim only reads; it writes as many results as there are.
+    tensors_from(|results| unsafe {
+        ringtune_group_norm(
+            x.as_ptr(),
+            skip,
+            added,
+            groups,
+            weight.as_ptr(),
+            bias.as_ptr(),
+            epsilon,
+            silu,
+            results,
+        )
+    })
+}
+
+/// Layer normalisation over the last dimension, with gradient for `x` alone, and `x` itself as in
+/// [`group_norm_keeping`].
+///
+/// `x`: [.., width]; `weight` and `bias`: [width].
+pub(crate) fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<[Tensor; 2]> {
+    // SAFETY: live tensors, which the shim only reads; it writes two results.
+    tensors_from(|results| unsafe {
+        ringtune_layer_norm(x.as_ptr(), weight.as_ptr(), bias.as_ptr(), epsilon, results)
     })
 }
 
@@ -313,7 +384,7 @@ pub(crate) fn packed_linear(
     })
 }
 
-/// From here on libtorch keeps freed blocks of a megabyte and more for the next tensor of that size.
+/// From here on libtorch keeps freed blocks for the next tensors.
 pub(crate) fn install_allocator() -> Result<()> {
     // SAFETY: no arguments; blocks of the allocator before know their own way back.
     if unsafe { ringtune_install_allocator() } { Ok(()) } else { Err(last_error()) }
@@ -394,6 +465,10 @@ pub(crate) fn threads() -> usize {
 #[cfg(test)]
 #[path = "native_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "norm_tests.rs"]
+mod norm_tests;
 
 #[cfg(test)]
 #[path = "boundary_tests.rs"]

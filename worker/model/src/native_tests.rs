@@ -5,7 +5,7 @@ use tch::{Device, Kind, Tensor};
 use super::*;
 use crate::stable_diffusion::to_vec;
 
-fn random(shape: &[i64], seed: i64) -> Tensor {
+pub(super) fn random(shape: &[i64], seed: i64) -> Tensor {
     tch::manual_seed(seed);
     Tensor::f_randn(shape, (Kind::Float, Device::Cpu)).unwrap().to_kind(Kind::BFloat16)
 }
@@ -17,7 +17,11 @@ fn relative_error(found: &Tensor, expected: &Tensor) -> f64 {
 }
 
 /// The result of `operation` on `inputs` as leaves, and the gradients for a random gradient of the result.
-fn with_gradients(inputs: &[Tensor], kind: Kind, operation: impl Fn(&[Tensor]) -> Tensor) -> Vec<Tensor> {
+pub(super) fn with_gradients(
+    inputs: &[Tensor],
+    kind: Kind,
+    operation: impl Fn(&[Tensor]) -> Tensor,
+) -> Vec<Tensor> {
     let leaves: Vec<Tensor> =
         inputs.iter().map(|input| input.detach().to_kind(kind).copy().set_requires_grad(true)).collect();
     let output = operation(&leaves);
@@ -28,7 +32,7 @@ fn with_gradients(inputs: &[Tensor], kind: Kind, operation: impl Fn(&[Tensor]) -
     all
 }
 
-fn assert_near(fused: &[Tensor], exact: &[Tensor], what: &str) {
+pub(super) fn assert_near(fused: &[Tensor], exact: &[Tensor], what: &str) {
     assert_eq!(fused.len(), exact.len());
     for (index, (fused, exact)) in fused.iter().zip(exact).enumerate() {
         assert_eq!(fused.size(), exact.size(), "{what} {index}");
@@ -223,8 +227,41 @@ fn threads_stay_on_their_processors_and_no_bit_moves() {
     placed.join().unwrap();
 }
 
+#[test]
+fn blocks_hold_what_was_written_to_them() {
+    install_allocator().unwrap();
+    // A stream of places, sizes and choices that is the same in every run.
+    let mut state = 1u64;
+    let mut next = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let mut live: Vec<(i64, Tensor)> = Vec::new();
+    for number in 0..3000 {
+        match next(100) {
+            0 => release_memory().unwrap(),
+            1..=50 if live.len() < 40 => {
+                // Small and large blocks, and those that are malloc's.
+                let bytes = [1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22][next(5)] + next(1 << 16);
+                let block = Tensor::empty([bytes as i64 / 8], (Kind::Int64, Device::Cpu)).fill(number);
+                live.push((number, block));
+            }
+            _ if !live.is_empty() => {
+                let (number, block) = live.swap_remove(next(live.len()));
+                assert!(
+                    bool::try_from(block.eq(number).all()).unwrap(),
+                    "block {number} of {:?}",
+                    block.size()
+                );
+            }
+            _ => {}
+        }
+    }
+    assert!(live.iter().all(|(number, block)| bool::try_from(block.eq(*number).all()).unwrap()));
+}
+
 /// What libtorch says of the refusal.
-fn refusal(result: Result<Tensor>) -> String {
+pub(super) fn refusal(result: Result<Tensor>) -> String {
     result.expect_err("it was not refused").to_string()
 }
 

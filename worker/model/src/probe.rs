@@ -43,8 +43,8 @@ const ATTENTIONS: [[i64; 4]; 7] = [
 ///
 /// Each kernel is taken by itself, so that no rounding behind it hides a bit: convolutions (plain, with stride 2,
 /// packed of 3x3 and of 1x1, packed with a residual, packed with stride 2, doubling), group norm (with and without SiLU
-/// and what is added), layer norm, products (plain, packed, packed with a residual), GEGLU, attention at each of
-/// `ATTENTIONS` and where all comes from one product, the text encoder's causal attention
+/// and what is added, of two inputs, and with its input gone on with), layer norm, products (plain, packed, packed with a
+/// residual), GEGLU, attention at each of `ATTENTIONS` and where all comes from one product, the text encoder's causal attention
 /// and activation, and growing.
 ///
 /// Two workers whose probes differ would not train to the same bits. Equal probes are strong evidence, not proof: a
@@ -129,8 +129,21 @@ fn add_norms(kind: Kind, hash: &mut Fnv) -> Result<()> {
             GroupNormArguments { weight: &weight, bias: &bias, groups: GROUPS, epsilon: EPSILON, silu };
         hash.add(&[&image], |leaf| native::group_norm(&leaf[0], added, norm))?;
     }
+    // Whose input is gone on with.
+    let norm =
+        GroupNormArguments { weight: &weight, bias: &bias, groups: GROUPS, epsilon: EPSILON, silu: true };
+    hash.add(&[&image], |leaf| {
+        let [normal, x] = native::group_norm_keeping(&leaf[0], None, norm)?;
+        Ok(normal.f_add(&x)?)
+    })?;
+    let halves = [image.f_narrow(1, 0, CHANNELS / 4)?, image.f_narrow(1, CHANNELS / 4, CHANNELS * 3 / 4)?];
+    hash.add(&[&halves[0], &halves[1]], |leaf| {
+        let [normal, x, skip] = native::group_norm_of_two(&leaf[0], &leaf[1], norm)?;
+        Ok(normal.f_add(&Tensor::f_cat(&[&x, &skip], 1)?)?)
+    })?;
     hash.add(&[&to_tokens(&image)?], |leaf| {
-        Ok(leaf[0].f_layer_norm([CHANNELS], Some(&weight), Some(&bias), EPSILON, false)?)
+        let [normal, x] = native::layer_norm(&leaf[0], &weight, &bias, EPSILON)?;
+        Ok(normal.f_add(&x)?)
     })
 }
 

@@ -3,9 +3,10 @@
 use tch::{Kind, Tensor};
 
 use crate::convolution::{Conv2d, Conv2dConfig};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::growing::GrowingConv2d;
-use crate::layers::{GroupNorm, GroupNormConfig, Linear, LinearConfig};
+use crate::layers::{GroupNorm, GroupNormConfig};
+use crate::time_projections::{TimeProjectionLoader, TimeSlice};
 use crate::weights::Scope;
 
 /// Shape of a residual block.
@@ -15,8 +16,6 @@ pub struct ResnetConfig {
     pub inputs: i64,
     /// Channels out; where they differ from `inputs` the skip path has a 1x1 convolution.
     pub outputs: i64,
-    /// Width of the time embedding, or `None` for the VAE, which has none.
-    pub time_width: Option<i64>,
     /// Groups of both normalisations.
     pub groups: i64,
     /// Epsilon of both normalisations.
@@ -31,7 +30,7 @@ pub struct ResnetConfig {
 pub struct ResnetBlock {
     norm1: GroupNorm,
     conv1: Conv2d,
-    time_projection: Option<Linear>,
+    time: Option<TimeSlice>,
     norm2: GroupNorm,
     conv2: Conv2d,
     shortcut: Option<Conv2d>,
@@ -39,18 +38,11 @@ pub struct ResnetBlock {
 }
 
 impl ResnetBlock {
-    /// Reads `norm1`, `conv1`, `time_emb_proj`, `norm2`, `conv2`, `conv_shortcut`.
+    /// A block without a time embedding: reads `norm1`, `conv1`, `norm2`, `conv2`, `conv_shortcut`.
     pub fn new(scope: &Scope, config: ResnetConfig, kind: Kind) -> Result<Self> {
         let ResnetConfig { inputs, outputs, groups, epsilon, .. } = config;
         let norm =
             |name, channels| GroupNorm::new(&scope.sub(name), GroupNormConfig { groups, channels, epsilon });
-        let time_projection = match config.time_width {
-            Some(width) => {
-                let linear = LinearConfig { inputs: width, outputs, bias: true };
-                Some(Linear::new(&scope.sub("time_emb_proj"), linear, Kind::Float)?)
-            }
-            None => None,
-        };
         let shortcut = if inputs == outputs {
             None
         } else {
@@ -59,7 +51,7 @@ impl ResnetBlock {
         Ok(ResnetBlock {
             norm1: norm("norm1", inputs)?,
             conv1: Conv2d::new(&scope.sub("conv1"), Conv2dConfig::same_3x3(inputs, outputs), kind)?,
-            time_projection,
+            time: None,
             norm2: norm("norm2", outputs)?,
             conv2: Conv2d::new(&scope.sub("conv2"), Conv2dConfig::same_3x3(outputs, outputs), kind)?,
             shortcut,
@@ -67,15 +59,43 @@ impl ResnetBlock {
         })
     }
 
-    /// `x`: [batch, inputs, height, width]; `time`: SiLU of the time embedding,
-    /// [batch, time_width] fp32.
-    pub fn forward(&self, x: &Tensor, time: Option<&Tensor>) -> Result<Tensor> {
-        let hidden = self.conv1.forward(&self.norm1.forward_silu(x)?)?;
-        let hidden = match (&self.time_projection, time) {
-            (Some(projection), Some(time)) => {
-                self.norm2.forward_added_silu(&hidden, &projection.forward(time)?)?
-            }
-            _ => self.norm2.forward_silu(&hidden)?,
+    /// A block with a time embedding: reads `time_emb_proj` too.
+    pub fn with_time(
+        scope: &Scope,
+        config: ResnetConfig,
+        kind: Kind,
+        times: &mut TimeProjectionLoader,
+    ) -> Result<Self> {
+        let time = times.add(&scope.sub("time_emb_proj"), config.outputs)?;
+        Ok(ResnetBlock { time: Some(time), ..ResnetBlock::new(scope, config, kind)? })
+    }
+
+    /// `x`: [batch, inputs, height, width]; `times`: what
+    /// [`TimeProjections::forward`](crate::time_projections::TimeProjections::forward) returns, if the block has a time
+    /// embedding.
+    pub fn forward(&self, x: &Tensor, times: Option<&Tensor>) -> Result<Tensor> {
+        let [normal, x] = self.norm1.forward_silu_keeping(x)?;
+        let hidden = self.conv1.forward(&normal)?;
+        drop(normal);
+        self.end(&hidden, &x, times)
+    }
+
+    /// [`ResnetBlock::forward`] of the channels of `x` and then those of `skip`, [batch, .., height, width] both.
+    pub fn forward_of_two(&self, x: &Tensor, skip: &Tensor, times: Option<&Tensor>) -> Result<Tensor> {
+        let [normal, x, skip] = self.norm1.forward_silu_of_two(x, skip)?;
+        let hidden = self.conv1.forward(&normal)?;
+        drop(normal);
+        // Put together for the shortcut alone, and then forgotten: as the sum of two products it would be rounded twice.
+        self.end(&hidden, &Tensor::f_cat(&[&x, &skip], 1)?, times)
+    }
+
+    /// What follows the first convolution of the input `x`.
+    fn end(&self, hidden: &Tensor, x: &Tensor, times: Option<&Tensor>) -> Result<Tensor> {
+        let hidden = match (self.time, times) {
+            (Some(slice), Some(times)) => self.norm2.forward_added_silu(hidden, &slice.of(times)?)?,
+            (None, None) => self.norm2.forward_silu(hidden)?,
+            (Some(_), None) => return Err(Error::argument("times", "none", "those of the block")),
+            (None, Some(_)) => return Err(Error::argument("times", "some", "none for this block")),
         };
         let sum = match &self.shortcut {
             Some(shortcut) => self.conv2.forward_added(&hidden, &shortcut.forward(x)?)?,

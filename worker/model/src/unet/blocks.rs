@@ -5,6 +5,7 @@ use tch::{Kind, Tensor};
 use crate::config::{BlockConfig, UNetConfig};
 use crate::error::{Error, Result};
 use crate::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
+use crate::time_projections::TimeProjectionLoader;
 use crate::unet::transformer::SpatialTransformer;
 use crate::weights::Scope;
 
@@ -12,33 +13,40 @@ fn resnet(config: &UNetConfig, inputs: i64, outputs: i64) -> ResnetConfig {
     ResnetConfig {
         inputs,
         outputs,
-        time_width: Some(config.time_width()),
         groups: config.norm_groups,
         epsilon: config.norm_epsilon,
         output_scale: 1.0,
     }
 }
 
-/// Residual blocks with these channels in, each followed by a transformer if `attention` says so.
-/// Reads `resnets.N`, `attentions.N`.
-fn layers(
-    scope: &Scope,
-    config: &UNetConfig,
-    block: &BlockConfig,
+/// What the layers of one resolution are made of.
+struct Layers<'a> {
+    config: &'a UNetConfig,
+    block: &'a BlockConfig,
+    /// Whether a transformer follows each residual block.
     attention: bool,
-    inputs: &[i64],
     kind: Kind,
-) -> Result<(Vec<ResnetBlock>, Vec<SpatialTransformer>)> {
-    let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
-    for (layer, &inputs) in inputs.iter().enumerate() {
-        let shape = resnet(config, inputs, block.channels);
-        resnets.push(ResnetBlock::new(&scope.sub("resnets").sub(layer), shape, kind)?);
-        if attention {
-            let scope = scope.sub("attentions").sub(layer);
-            transformers.push(SpatialTransformer::new(&scope, config, block, kind)?);
+}
+
+impl Layers<'_> {
+    /// Residual blocks of these shapes, each followed by its transformer. Reads `resnets.N`, `attentions.N`.
+    fn load(
+        &self,
+        scope: &Scope,
+        shapes: &[ResnetConfig],
+        times: &mut TimeProjectionLoader,
+    ) -> Result<(Vec<ResnetBlock>, Vec<SpatialTransformer>)> {
+        let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
+        for (layer, shape) in shapes.iter().enumerate() {
+            let resnet = scope.sub("resnets").sub(layer);
+            resnets.push(ResnetBlock::with_time(&resnet, *shape, self.kind, times)?);
+            if self.attention {
+                let scope = scope.sub("attentions").sub(layer);
+                transformers.push(SpatialTransformer::new(&scope, self.config, self.block, self.kind)?);
+            }
         }
+        Ok((resnets, transformers))
     }
-    Ok((resnets, transformers))
 }
 
 /// One resolution on the way down.
@@ -51,12 +59,20 @@ pub struct DownBlock {
 
 impl DownBlock {
     /// Reads `resnets.N`, `attentions.N`, `downsamplers.0` of down block `index`.
-    pub fn new(scope: &Scope, config: &UNetConfig, index: usize, kind: Kind) -> Result<Self> {
+    pub fn new(
+        scope: &Scope,
+        config: &UNetConfig,
+        index: usize,
+        kind: Kind,
+        times: &mut TimeProjectionLoader,
+    ) -> Result<Self> {
         let block = &config.blocks[index];
         let before = config.blocks[index.saturating_sub(1)].channels;
-        let inputs: Vec<i64> =
-            (0..block.layers).map(|layer| if layer == 0 { before } else { block.channels }).collect();
-        let (resnets, transformers) = layers(scope, config, block, block.down_attention, &inputs, kind)?;
+        let inputs = |layer| if layer == 0 { before } else { block.channels };
+        let shapes: Vec<_> =
+            (0..block.layers).map(|layer| resnet(config, inputs(layer), block.channels)).collect();
+        let layers = Layers { config, block, attention: block.down_attention, kind };
+        let (resnets, transformers) = layers.load(scope, &shapes, times)?;
         let downsample = if index + 1 < config.blocks.len() {
             let scope = scope.sub("downsamplers").sub(0);
             Some(Downsample::new(&scope, block.channels, config.downsample_padding, kind)?)
@@ -66,18 +82,18 @@ impl DownBlock {
         Ok(DownBlock { resnets, transformers, downsample })
     }
 
-    /// `x`: [batch, inputs, height, width]; `time`: SiLU of the time embedding; `text`: [batch, tokens, width].
+    /// `x`: [batch, inputs, height, width]; `times`: what all residual blocks add; `text`: [batch, tokens, width].
     /// Pushes each intermediate result on `skips`; returns the last.
     pub fn forward(
         &self,
         x: &Tensor,
-        time: &Tensor,
+        times: &Tensor,
         text: &Tensor,
         skips: &mut Vec<Tensor>,
     ) -> Result<Tensor> {
         let mut x = x.shallow_clone();
         for (layer, resnet) in self.resnets.iter().enumerate() {
-            x = resnet.forward(&x, Some(time))?;
+            x = resnet.forward(&x, Some(times))?;
             if let Some(transformer) = self.transformers.get(layer) {
                 x = transformer.forward(&x, text)?;
             }
@@ -101,23 +117,28 @@ pub struct MidBlock {
 
 impl MidBlock {
     /// Reads `resnets.0`, `attentions.0`, `resnets.1`.
-    pub fn new(scope: &Scope, config: &UNetConfig, kind: Kind) -> Result<Self> {
+    pub fn new(
+        scope: &Scope,
+        config: &UNetConfig,
+        kind: Kind,
+        times: &mut TimeProjectionLoader,
+    ) -> Result<Self> {
         // This block looks at itself first even where the blocks around it look only at the text.
         let mut block = config.blocks[config.blocks.len() - 1].clone();
         block.only_cross_attention = false;
         let mut shape = resnet(config, block.channels, block.channels);
         shape.output_scale = config.mid_block_scale;
         Ok(MidBlock {
-            first: ResnetBlock::new(&scope.sub("resnets").sub(0), shape, kind)?,
+            first: ResnetBlock::with_time(&scope.sub("resnets").sub(0), shape, kind, times)?,
             transformer: SpatialTransformer::new(&scope.sub("attentions").sub(0), config, &block, kind)?,
-            second: ResnetBlock::new(&scope.sub("resnets").sub(1), shape, kind)?,
+            second: ResnetBlock::with_time(&scope.sub("resnets").sub(1), shape, kind, times)?,
         })
     }
 
     /// `x`: [batch, channels, height, width]; returns the same shape.
-    pub fn forward(&self, x: &Tensor, time: &Tensor, text: &Tensor) -> Result<Tensor> {
-        let x = self.first.forward(x, Some(time))?;
-        self.second.forward(&self.transformer.forward(&x, text)?, Some(time))
+    pub fn forward(&self, x: &Tensor, times: &Tensor, text: &Tensor) -> Result<Tensor> {
+        let x = self.first.forward(x, Some(times))?;
+        self.second.forward(&self.transformer.forward(&x, text)?, Some(times))
     }
 }
 
@@ -131,20 +152,27 @@ pub struct UpBlock {
 
 impl UpBlock {
     /// Reads `resnets.N`, `attentions.N`, `upsamplers.0` of up block `index` (0 is the lowest resolution).
-    pub fn new(scope: &Scope, config: &UNetConfig, index: usize, kind: Kind) -> Result<Self> {
+    pub fn new(
+        scope: &Scope,
+        config: &UNetConfig,
+        index: usize,
+        kind: Kind,
+        times: &mut TimeProjectionLoader,
+    ) -> Result<Self> {
         let depth = config.blocks.len() - 1 - index;
         let block = &config.blocks[depth];
         // The first layer takes what comes from below, the last one's skip comes from the resolution above.
         let below = config.blocks[(depth + 1).min(config.blocks.len() - 1)].channels;
         let above = config.blocks[depth.saturating_sub(1)].channels;
-        let inputs: Vec<i64> = (0..=block.layers)
+        let shapes: Vec<_> = (0..=block.layers)
             .map(|layer| {
                 let hidden = if layer == 0 { below } else { block.channels };
                 let skip = if layer == block.layers { above } else { block.channels };
-                hidden + skip
+                resnet(config, hidden + skip, block.channels)
             })
             .collect();
-        let (resnets, transformers) = layers(scope, config, block, block.up_attention, &inputs, kind)?;
+        let layers = Layers { config, block, attention: block.up_attention, kind };
+        let (resnets, transformers) = layers.load(scope, &shapes, times)?;
         let upsample = if depth > 0 {
             Some(Upsample::new(&scope.sub("upsamplers").sub(0), block.channels, kind)?)
         } else {
@@ -158,14 +186,14 @@ impl UpBlock {
     pub fn forward(
         &self,
         x: &Tensor,
-        time: &Tensor,
+        times: &Tensor,
         text: &Tensor,
         skips: &mut Vec<Tensor>,
     ) -> Result<Tensor> {
         let mut x = x.shallow_clone();
         for (layer, resnet) in self.resnets.iter().enumerate() {
             let skip = skips.pop().ok_or_else(|| too_few_skips(layer))?;
-            x = resnet.forward(&Tensor::f_cat(&[&x, &skip], 1)?, Some(time))?;
+            x = resnet.forward_of_two(&x, &skip, Some(times))?;
             if let Some(transformer) = self.transformers.get(layer) {
                 x = transformer.forward(&x, text)?;
             }

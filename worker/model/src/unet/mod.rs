@@ -15,6 +15,7 @@ use crate::convolution::{Conv2d, Conv2dConfig};
 use crate::error::Result;
 use crate::layers::{GroupNorm, GroupNormConfig};
 use crate::native;
+use crate::time_projections::{TimeProjectionLoader, TimeProjections};
 use crate::weights::Scope;
 
 /// The whole network; matrix products and activations in one kind, but for the edges: the time embedding and the
@@ -23,6 +24,7 @@ use crate::weights::Scope;
 pub struct UNet {
     conv_in: Conv2d,
     time: TimeEmbedding,
+    times: TimeProjections,
     down: Vec<DownBlock>,
     mid: MidBlock,
     up: Vec<UpBlock>,
@@ -44,6 +46,16 @@ impl UNet {
         let count = config.blocks.len();
         let norm_out =
             GroupNormConfig { groups: config.norm_groups, channels: first, epsilon: config.norm_epsilon };
+        let mut times = TimeProjectionLoader::new(config.time_width());
+        let down = (0..count)
+            .map(|index| {
+                DownBlock::new(&scope.sub("down_blocks").sub(index), config, index, kind, &mut times)
+            })
+            .collect::<Result<_>>()?;
+        let mid = MidBlock::new(&scope.sub("mid_block"), config, kind, &mut times)?;
+        let up = (0..count)
+            .map(|index| UpBlock::new(&scope.sub("up_blocks").sub(index), config, index, kind, &mut times))
+            .collect::<Result<_>>()?;
         Ok(UNet {
             conv_in: Conv2d::new(
                 &scope.sub("conv_in"),
@@ -51,13 +63,10 @@ impl UNet {
                 Kind::Float,
             )?,
             time: TimeEmbedding::new(&scope.sub("time_embedding"), config)?,
-            down: (0..count)
-                .map(|index| DownBlock::new(&scope.sub("down_blocks").sub(index), config, index, kind))
-                .collect::<Result<_>>()?,
-            mid: MidBlock::new(&scope.sub("mid_block"), config, kind)?,
-            up: (0..count)
-                .map(|index| UpBlock::new(&scope.sub("up_blocks").sub(index), config, index, kind))
-                .collect::<Result<_>>()?,
+            times: times.finish()?,
+            down,
+            mid,
+            up,
             norm_out: GroupNorm::new(&scope.sub("conv_norm_out"), norm_out)?,
             conv_out: Conv2d::new(
                 &scope.sub("conv_out"),
@@ -73,8 +82,8 @@ impl UNet {
     /// `text`: [batch, tokens, cross_attention_width], its gradient adds up in its own kind.
     /// Returns [batch, out_channels, height, width] fp32.
     pub fn forward(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Result<Tensor> {
-        // 1. Time: SiLU of the embedding, which is how every residual block takes it. [batch, 4 * channels]
-        let time = self.time.forward(timesteps)?.f_silu()?;
+        // 1. Time: what every residual block adds, made of SiLU of the embedding. [batch, sum of channels]
+        let times = self.times.forward(&self.time.forward(timesteps)?.f_silu()?)?;
         // 2. In.
         let mut sample = sample.f_to_kind(Kind::Float)?;
         if self.center_input {
@@ -84,13 +93,13 @@ impl UNet {
         // 3. Down, keeping every intermediate for the way up.
         let mut skips = vec![x.shallow_clone()];
         for block in &self.down {
-            x = block.forward(&x, &time, text, &mut skips)?;
+            x = block.forward(&x, &times, text, &mut skips)?;
         }
         // 4. Middle.
-        x = self.mid.forward(&x, &time, text)?;
+        x = self.mid.forward(&x, &times, text)?;
         // 5. Up. The last skip of the next block says how far to upsample, so that odd sides fit.
         for block in &self.up {
-            x = block.forward(&x, &time, text, &mut skips)?;
+            x = block.forward(&x, &times, text, &mut skips)?;
         }
         // 6. Out.
         self.conv_out.forward(&self.norm_out.forward_silu(&x)?.f_to_kind(Kind::Float)?)

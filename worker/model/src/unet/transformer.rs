@@ -155,11 +155,13 @@ impl TransformerLayer {
 
     /// `x`: [batch, positions, channels]; `text`: [batch, tokens, width]; returns x's shape.
     pub fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
-        let hidden = self.norm1.forward(x)?;
+        let [hidden, x] = self.norm1.forward_keeping(x)?;
         let context = if self.only_cross_attention { text } else { &hidden };
-        let x = self.self_attention.forward_added(&hidden, context, x)?;
-        let x = self.cross_attention.forward_added(&self.norm2.forward(&x)?, text, &x)?;
-        self.feed_forward.forward_added(&self.norm3.forward(&x)?, &x)
+        let x = self.self_attention.forward_added(&hidden, context, &x)?;
+        let [hidden, x] = self.norm2.forward_keeping(&x)?;
+        let x = self.cross_attention.forward_added(&hidden, text, &x)?;
+        let [hidden, x] = self.norm3.forward_keeping(&x)?;
+        self.feed_forward.forward_added(&hidden, &x)
     }
 }
 
@@ -201,11 +203,12 @@ impl SpatialTransformer {
     /// `x`: [batch, channels, height, width]; `text`: [batch, tokens, width]; returns x's shape.
     pub fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
         let (_, _, height, width) = x.size4()?;
-        let mut tokens = self.project_in.forward(&to_tokens(&self.norm.forward(x)?)?)?;
+        let [normal, x] = self.norm.forward_keeping(x)?;
+        let mut tokens = self.project_in.forward(&to_tokens(&normal)?)?;
         for layer in &self.layers {
             tokens = layer.forward(&tokens, text)?;
         }
-        let output = self.project_out.forward_added(&tokens, &to_tokens(x)?)?;
+        let output = self.project_out.forward_added(&tokens, &to_tokens(&x)?)?;
         from_tokens(&output, height, width)
     }
 }

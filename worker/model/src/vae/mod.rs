@@ -15,14 +15,7 @@ use crate::resnet::ResnetConfig;
 pub(crate) const EPSILON: f64 = 1e-6;
 
 pub(crate) fn resnet(config: &VaeConfig, inputs: i64, outputs: i64) -> ResnetConfig {
-    ResnetConfig {
-        inputs,
-        outputs,
-        time_width: None,
-        groups: config.norm_groups,
-        epsilon: EPSILON,
-        output_scale: 1.0,
-    }
+    ResnetConfig { inputs, outputs, groups: config.norm_groups, epsilon: EPSILON, output_scale: 1.0 }
 }
 
 /// Legacy names of the middle attention's projections.

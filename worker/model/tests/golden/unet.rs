@@ -3,6 +3,7 @@
 use ringtune_model::config::{BlockConfig, UNetConfig};
 use ringtune_model::model_files::ModelFiles;
 use ringtune_model::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
+use ringtune_model::time_projections::TimeProjectionLoader;
 use ringtune_model::unet::{
     CrossAttention, DownBlock, FeedForward, MidBlock, SpatialTransformer, TimeEmbedding, TransformerLayer,
     UNet, UpBlock,
@@ -27,9 +28,9 @@ fn block_of<'a>(config: &'a UNetConfig, path: &str) -> &'a BlockConfig {
     }
 }
 
-/// The time embedding as the residual blocks take it here: diffusers applies SiLU in each of them.
-fn time(inputs: &Inputs) -> Tensor {
-    inputs.recorded("temb").silu()
+/// What residual blocks make of the time embedding: diffusers applies SiLU in each of them.
+fn projected(times: TimeProjectionLoader, inputs: &Inputs) -> Tensor {
+    times.finish().unwrap().forward(&inputs.recorded("temb").silu()).unwrap()
 }
 
 /// The text, or a place-holder for blocks without cross-attention.
@@ -67,12 +68,13 @@ fn run_layer(config: &UNetConfig, weights: &Weights, inputs: &Inputs) -> Option<
             let shape = ResnetConfig {
                 inputs: x.size()[1],
                 outputs: inputs.output_shape("out")[1],
-                time_width: Some(config.time_width()),
                 groups: config.norm_groups,
                 epsilon: config.norm_epsilon,
                 output_scale: 1.0,
             };
-            out(ResnetBlock::new(&scope, shape, kind).unwrap().forward(&x, Some(&time(inputs))))
+            let mut times = TimeProjectionLoader::new(config.time_width());
+            let block = ResnetBlock::with_time(&scope, shape, kind, &mut times).unwrap();
+            out(block.forward(&x, Some(&projected(times, inputs))))
         }
         "Attention" => {
             let context = inputs.find("encoder_hidden_states");
@@ -108,24 +110,25 @@ fn run_block(config: &UNetConfig, weights: &Weights, inputs: &Inputs) -> Option<
     let scope = weights.root().sub(path);
     let hidden = || inputs.tensor("hidden_states");
     let text = text(inputs, config.cross_attention_width);
+    let mut times = TimeProjectionLoader::new(config.time_width());
     match inputs.case.kind.as_str() {
         "DownBlock2D" | "CrossAttnDownBlock2D" => {
-            let block = DownBlock::new(&scope, config, index_of(path), kind).unwrap();
+            let block = DownBlock::new(&scope, config, index_of(path), kind, &mut times).unwrap();
             let mut skips = Vec::new();
-            let last = block.forward(&hidden(), &time(inputs), &text, &mut skips).unwrap();
+            let last = block.forward(&hidden(), &projected(times, inputs), &text, &mut skips).unwrap();
             down_outputs(last, skips)
         }
         "UNetMidBlock2DCrossAttn" => {
-            let block = MidBlock::new(&scope, config, kind).unwrap();
-            out(block.forward(&hidden(), &time(inputs), &text))
+            let block = MidBlock::new(&scope, config, kind, &mut times).unwrap();
+            out(block.forward(&hidden(), &projected(times, inputs), &text))
         }
         "UpBlock2D" | "CrossAttnUpBlock2D" => {
-            let block = UpBlock::new(&scope, config, index_of(path), kind).unwrap();
+            let block = UpBlock::new(&scope, config, index_of(path), kind, &mut times).unwrap();
             // Below the block's own skips lies one that only says which size to upsample to.
             let size = inputs.output_shape("out");
             let mut skips = vec![Tensor::zeros([1, 1, size[2], size[3]], (kind, tch::Device::Cpu))];
             skips.extend(inputs.tuple("res_hidden_states_tuple"));
-            let last = block.forward(&hidden(), &time(inputs), &text, &mut skips).unwrap();
+            let last = block.forward(&hidden(), &projected(times, inputs), &text, &mut skips).unwrap();
             assert_eq!(skips.len(), 1, "the block takes as many skips as diffusers gives it: {path}");
             out(Ok(last))
         }

@@ -22,7 +22,6 @@ fn run(checkpoint: &ModelFiles, weights: &Weights, inputs: &Inputs) -> Option<Ou
             let shape = ResnetConfig {
                 inputs: x.size()[1],
                 outputs: inputs.output_shape("out")[1],
-                time_width: None,
                 groups: config.norm_groups,
                 epsilon: 1e-6,
                 output_scale: 1.0,

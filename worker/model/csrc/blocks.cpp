@@ -1,0 +1,218 @@
+// The free memory is a set of ranges. A block is cut from the smallest range that holds it, and joins the free ranges
+// beside it when it is freed, so that what one size leaves serves another. Small and large blocks have ranges of
+// their own: a small one that stays would cut a large range in two.
+//
+// What is kept is bounded: live and kept blocks together stay below SLACK plus the most that was live at once since
+// the last release, as near as whole huge pages allow. When that would be passed, the largest ranges go back to the
+// system.
+#include "blocks.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace ringtune::blocks {
+
+namespace {
+
+constexpr size_t HUGE_PAGE = size_t(2) << 20;
+constexpr size_t SLACK = size_t(128) << 20;
+
+size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+char *aligned(char *place) {
+    return reinterpret_cast<char *>(round_up(reinterpret_cast<uintptr_t>(place), HUGE_PAGE));
+}
+
+// Anonymous memory of `bytes`, whole huge pages; null when there is none.
+char *map(size_t bytes) {
+    const size_t mapped = bytes + HUGE_PAGE;
+    void *memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        return nullptr;
+    }
+    // Cut the ends off.
+    char *start = static_cast<char *>(memory), *first = aligned(start);
+    if (first > start) {
+        munmap(start, first - start);
+    }
+    if (start + mapped > first + bytes) {
+        munmap(first + bytes, start + mapped - (first + bytes));
+    }
+    madvise(first, bytes, MADV_HUGEPAGE); // a wish: without it the memory works too
+    return first;
+}
+
+// The free ranges for blocks of some sizes.
+class Ranges {
+  public:
+    // Blocks are multiples of `granule`; at least `least` bytes are mapped at once.
+    Ranges(size_t granule, size_t least) : granule_(granule), least_(least) {}
+
+    size_t size_of(size_t bytes) const { return round_up(bytes, granule_); }
+    size_t to_map(size_t bytes) const { return round_up(std::max(bytes, least_), HUGE_PAGE); }
+    size_t kept() const { return kept_; }
+
+    // A block from the smallest range that holds it; null when none does.
+    char *cut(size_t bytes) {
+        const auto found = by_size_.lower_bound({bytes, nullptr});
+        if (found == by_size_.end()) {
+            return nullptr;
+        }
+        const auto [size, place] = *found;
+        remove(place, size);
+        if (size > bytes) {
+            insert(place + bytes, size - bytes);
+        }
+        return place;
+    }
+
+    // Adds a range, joined with those that it touches.
+    void add(char *place, size_t bytes) {
+        auto next = by_place_.lower_bound(place);
+        if (next != by_place_.end() && next->first == place + bytes) {
+            bytes += next->second;
+            remove(next->first, next->second);
+            next = by_place_.lower_bound(place);
+        }
+        if (next != by_place_.begin()) {
+            const auto [before, size] = *std::prev(next);
+            if (before + size == place) {
+                remove(before, size);
+                place = before;
+                bytes += size;
+            }
+        }
+        insert(place, bytes);
+    }
+
+    // Returns the whole huge pages of the largest ranges to the system, until at most `bytes` are kept.
+    void drop_until(size_t bytes) {
+        auto ranges = std::vector(by_size_.rbegin(), by_size_.rend());
+        for (const auto &[size, place] : ranges) {
+            char *first = aligned(place), *end = aligned(place + size - HUGE_PAGE + 1);
+            if (kept_ <= bytes || size < HUGE_PAGE) {
+                return;
+            }
+            if (first >= end || munmap(first, end - first) != 0) {
+                continue;
+            }
+            remove(place, size);
+            if (first > place) {
+                insert(place, first - place);
+            }
+            if (place + size > end) {
+                insert(end, place + size - end);
+            }
+        }
+    }
+
+  private:
+    void insert(char *place, size_t bytes) {
+        by_place_.emplace(place, bytes);
+        by_size_.emplace(bytes, place);
+        kept_ += bytes;
+    }
+
+    void remove(char *place, size_t bytes) {
+        by_place_.erase(place);
+        by_size_.erase({bytes, place});
+        kept_ -= bytes;
+    }
+
+    const size_t granule_, least_;
+    std::map<char *, size_t> by_place_;
+    std::set<std::pair<size_t, char *>> by_size_;
+    size_t kept_ = 0;
+};
+
+class Blocks {
+  public:
+    void *take(size_t bytes) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        Ranges &ranges = ranges_of(bytes);
+        const size_t size = ranges.size_of(bytes);
+        char *memory = ranges.cut(size);
+        if (memory == nullptr) {
+            memory = grow(ranges, size);
+        }
+        if (memory != nullptr) {
+            live_ += size;
+            most_live_ = std::max(most_live_, live_);
+            sizes_.emplace(memory, size);
+        }
+        return memory;
+    }
+
+    bool give_back(void *memory) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const auto found = sizes_.find(memory);
+        if (found == sizes_.end()) {
+            return false;
+        }
+        const size_t size = found->second;
+        sizes_.erase(found);
+        live_ -= size;
+        ranges_of(size).add(static_cast<char *>(memory), size);
+        return true;
+    }
+
+    void release() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        drop_until(0);
+        most_live_ = live_;
+    }
+
+  private:
+    // Large blocks and small ones; a block's size as taken and as rounded lie on the same side.
+    Ranges &ranges_of(size_t bytes) { return bytes > LARGEST_SMALL ? large_ : small_; }
+
+    // A block from memory that is mapped for it.
+    char *grow(Ranges &ranges, size_t size) {
+        const size_t mapped = ranges.to_map(size), most = std::max(most_live_, live_ + size) + SLACK;
+        drop_until(most > live_ + mapped ? most - live_ - mapped : 0);
+        char *memory = map(mapped);
+        if (memory == nullptr) {
+            drop_until(0);
+            memory = map(mapped);
+        }
+        if (memory == nullptr) {
+            return nullptr;
+        }
+        ranges.add(memory, mapped);
+        return ranges.cut(size);
+    }
+
+    // The largest ranges are where most is kept for the fewest page faults to come.
+    void drop_until(size_t bytes) {
+        large_.drop_until(bytes > small_.kept() ? bytes - small_.kept() : 0);
+        small_.drop_until(bytes > large_.kept() ? bytes - large_.kept() : 0);
+    }
+
+    static constexpr size_t LARGEST_SMALL = size_t(256) << 10;
+
+    std::mutex mutex_;
+    std::unordered_map<void *, size_t> sizes_; // live blocks
+    Ranges small_{size_t(4) << 10, HUGE_PAGE}, large_{size_t(64) << 10, size_t(16) << 20};
+    size_t live_ = 0, most_live_ = 0;
+};
+
+// Never destroyed: blocks may outlive static objects.
+Blocks &all() {
+    static auto *const instance = new Blocks();
+    return *instance;
+}
+
+} // namespace
+
+void *take(size_t bytes) { return all().take(bytes); }
+bool give_back(void *memory) { return all().give_back(memory); }
+void release() { all().release(); }
+
+} // namespace ringtune::blocks

@@ -1,0 +1,340 @@
+// Group normalisation with SiLU as libtorch sees it: an autograd function around fused_kernels.h that keeps only its
+// input for the backward pass. Weights are frozen: they have no gradient. Sums are over fixed stretches of rows, added
+// up in order, so that the bits do not depend on the number of threads.
+#include "bf16_tensors.h"
+
+#include "blocks.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+#include <vector>
+
+namespace ringtune {
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// One tensor [batch, channels, height, width] in channels-last order, or several whose channels follow each other.
+using Parts = std::vector<Tensor>;
+
+// Some positions of one picture.
+struct Stretch {
+    int64_t picture;
+    int64_t task;  // its number among the stretches of all pictures
+    int64_t first; // its first row among the rows of all pictures
+    int64_t rows;
+};
+
+// The parts as pictures of all their channels, cut into stretches of positions.
+struct Pictures {
+    const Parts &parts;
+    int64_t batch, channels, positions, stretches;
+
+    explicit Pictures(const Parts &parts_in)
+        : parts(parts_in), batch(parts[0].size(0)), channels(0), positions(parts[0].size(2) * parts[0].size(3)),
+          stretches((positions + STRETCH - 1) / STRETCH) {
+        for (const Tensor &part : parts) {
+            channels += part.size(1);
+        }
+    }
+
+    // Calls body(part's number, stretch, rows, the part's first channel) for all, on several threads.
+    template <typename Body> void for_stretches(const Body &body) const {
+        at::parallel_for(0, batch * stretches, 1, [&](int64_t begin, int64_t end) {
+            for (int64_t task = begin; task < end; ++task) {
+                const int64_t picture = task / stretches, first = task % stretches * STRETCH;
+                const Stretch stretch{picture, task, picture * positions + first, std::min(STRETCH, positions - first)};
+                int64_t channel = 0;
+                for (size_t part = 0; part < parts.size(); ++part) {
+                    const fused::Rows rows{stretch.rows, parts[part].size(1), channels};
+                    body(part, stretch, rows, channel);
+                    channel += rows.channels;
+                }
+            }
+        });
+    }
+};
+
+// What a group normalisation is, but for its input.
+struct Norm {
+    int64_t groups;
+    double epsilon;
+    bool silu;
+    std::vector<float> weight, bias; // [channels]
+    std::vector<float> added;        // [batch * channels], added to the input first; or empty
+};
+
+std::vector<float> floats(const Tensor &tensor) {
+    const Tensor values = tensor.to(at::kFloat).contiguous();
+    const float *data = values.const_data_ptr<float>();
+    return {data, data + values.numel()};
+}
+
+// Per picture and channel: y = act(x * scale + shift).
+struct Coefficients {
+    std::vector<float> scale, shift;
+    std::vector<double> mean, inverse; // per picture and group: mean and 1 / deviation of the input
+};
+
+// Adds up partial sums [batch * stretches, 2, channels] over the stretches, in order: [batch, 2, channels].
+std::vector<double> totals(const Pictures &pictures, const Buffer<float> &partial) {
+    const int64_t width = 2 * pictures.channels;
+    std::vector<double> sums(pictures.batch * width, 0.0);
+    for (int64_t task = 0; task < pictures.batch * pictures.stretches; ++task) {
+        double *sum = &sums[task / pictures.stretches * width];
+        for (int64_t column = 0; column < width; ++column) {
+            sum[column] += partial[task * width + column];
+        }
+    }
+    return sums;
+}
+
+Coefficients coefficients(const Pictures &pictures, const Norm &norm) {
+    const int64_t channels = pictures.channels, each = channels / norm.groups;
+    const auto partial = allocate<float>(pictures.batch * pictures.stretches * 2 * channels);
+    pictures.for_stretches([&](size_t part, Stretch stretch, fused::Rows rows, int64_t channel) {
+        float *sums = &partial[stretch.task * 2 * channels + channel];
+        fused::channel_moments(rows, bits(pictures.parts[part]) + stretch.first * rows.channels, sums,
+                               sums + channels);
+    });
+    const std::vector<double> moments = totals(pictures, partial);
+    Coefficients result{std::vector<float>(pictures.batch * channels), std::vector<float>(pictures.batch * channels),
+                        std::vector<double>(pictures.batch * norm.groups),
+                        std::vector<double>(pictures.batch * norm.groups)};
+    const double positions = static_cast<double>(pictures.positions), count = positions * each;
+    for (int64_t group = 0; group < pictures.batch * norm.groups; ++group) {
+        const int64_t picture = group / norm.groups, first = group % norm.groups * each;
+        const double *sums = &moments[picture * 2 * channels], *squares = sums + channels;
+        double sum = 0.0, square = 0.0;
+        for (int64_t c = first; c < first + each; ++c) {
+            const double added = norm.added.empty() ? 0.0 : norm.added[picture * channels + c];
+            sum += sums[c] + positions * added;
+            square += squares[c] + 2.0 * added * sums[c] + positions * added * added;
+        }
+        const double mean = sum / count, variance = square / count - mean * mean;
+        // Rounding can make a constant group's variance negative; NaN must stay NaN.
+        const double inverse = 1.0 / std::sqrt((variance < 0.0 ? 0.0 : variance) + norm.epsilon);
+        result.mean[group] = mean;
+        result.inverse[group] = inverse;
+        for (int64_t c = first; c < first + each; ++c) {
+            const double added = norm.added.empty() ? 0.0 : norm.added[picture * channels + c];
+            const double scale = norm.weight[c] * inverse;
+            result.scale[picture * channels + c] = static_cast<float>(scale);
+            result.shift[picture * channels + c] = static_cast<float>(norm.bias[c] + (added - mean) * scale);
+        }
+    }
+    return result;
+}
+
+// The norm and its coefficients, carried from the forward to the backward pass.
+struct NormState : torch::CustomClassHolder {
+    Norm norm;
+    Coefficients coefficients;
+};
+
+Tensor channels_last(const Tensor &x) { return x.contiguous(at::MemoryFormat::ChannelsLast); }
+
+Tensor group_norm_forward(NormState &state, const Parts &parts) {
+    RINGTUNE_RECORD("group_norm", parts[0], parts[1]);
+    const Pictures pictures(parts);
+    state.coefficients = coefficients(pictures, state.norm);
+    const Tensor &first = parts[0];
+    const Tensor y = at::empty({first.size(0), pictures.channels, first.size(2), first.size(3)}, first.options(),
+                               at::MemoryFormat::ChannelsLast);
+    pictures.for_stretches([&](size_t part, Stretch stretch, fused::Rows rows, int64_t channel) {
+        const int64_t at = stretch.picture * pictures.channels + channel;
+        fused::scale_shift(rows, state.norm.silu, bits(parts[part]) + stretch.first * rows.channels,
+                           &state.coefficients.scale[at], &state.coefficients.shift[at],
+                           mutable_bits(y) + stretch.first * rows.all + channel);
+    });
+    return y;
+}
+
+// Whether its rows follow each other at one distance, as those of a part of more channels do.
+bool has_rows(const Tensor &x) {
+    return x.stride(1) == 1 && x.stride(2) == x.size(3) * x.stride(3) && x.stride(0) == x.size(2) * x.stride(2);
+}
+
+fused::Kept kept_rows(const Tensor &kept, int64_t first) {
+    if (!kept.defined()) {
+        return {nullptr, 0};
+    }
+    return {bits(kept) + first * kept.stride(3), kept.stride(3)};
+}
+
+// With g the gradient of the normalised values times the weight and n values a group:
+// dx = (g - mean(g) - xhat * mean(g * xhat)) / deviation. `results`: to write to, undefined where nobody wants it;
+// `kept`: added to them, where it is defined; each has_rows().
+void group_norm_backward(const NormState &state, const Parts &parts, const Tensor &gradient, const Parts &kept,
+                         const Parts &results) {
+    RINGTUNE_RECORD("group_norm_backward", parts[0], parts[1], gradient, kept[0], kept[1]);
+    const Pictures pictures(parts);
+    const Norm &norm = state.norm;
+    const Coefficients &known = state.coefficients;
+    const int64_t channels = pictures.channels, each = channels / norm.groups;
+    // 1. Sums over each channel.
+    const auto partial = allocate<float>(pictures.batch * pictures.stretches * 2 * channels);
+    pictures.for_stretches([&](size_t part, Stretch stretch, fused::Rows rows, int64_t channel) {
+        const int64_t at = stretch.picture * channels + channel;
+        float *sums = &partial[stretch.task * 2 * channels + channel];
+        fused::gradient_moments(rows, norm.silu, bits(parts[part]) + stretch.first * rows.channels, &known.scale[at],
+                                &known.shift[at], bits(gradient) + stretch.first * rows.all + channel, sums,
+                                sums + channels);
+    });
+    const std::vector<double> moments = totals(pictures, partial);
+    // 2. From them what multiplies x and what is added, per channel.
+    std::vector<float> slope(pictures.batch * channels), offset_of(pictures.batch * channels);
+    for (int64_t group = 0; group < pictures.batch * norm.groups; ++group) {
+        const int64_t picture = group / norm.groups, first = group % norm.groups * each;
+        const double *sums = &moments[picture * 2 * channels], *products = sums + channels;
+        const double mean = known.mean[group], inverse = known.inverse[group];
+        const auto added_to = [&](int64_t c) {
+            return norm.added.empty() ? 0.0 : static_cast<double>(norm.added[picture * channels + c]);
+        };
+        double sum = 0.0, product = 0.0;
+        for (int64_t c = first; c < first + each; ++c) {
+            sum += norm.weight[c] * sums[c];
+            product += norm.weight[c] * (products[c] + added_to(c) * sums[c]);
+        }
+        const double count = static_cast<double>(pictures.positions * each);
+        const double factor = -(product - sum * mean) * inverse * inverse * inverse / count;
+        for (int64_t c = first; c < first + each; ++c) {
+            slope[picture * channels + c] = static_cast<float>(factor);
+            offset_of[picture * channels + c] =
+                static_cast<float>(factor * (added_to(c) - mean) - sum * inverse / count);
+        }
+    }
+    // 3. The gradients.
+    pictures.for_stretches([&](size_t part, Stretch stretch, fused::Rows rows, int64_t channel) {
+        if (!results[part].defined()) {
+            return;
+        }
+        const int64_t at = stretch.picture * channels + channel, place = stretch.first * rows.channels;
+        fused::scale_shift_backward(rows, norm.silu, bits(parts[part]) + place, &known.scale[at], &known.shift[at],
+                                    bits(gradient) + stretch.first * rows.all + channel,
+                                    {&slope[at], &offset_of[at]}, kept_rows(kept[part], stretch.first),
+                                    mutable_bits(results[part]) + place);
+    });
+}
+
+// Gives the inputs back behind the result: whoever goes on with those has their gradients added in the same sweep.
+struct GroupNormFunction : torch::autograd::Function<GroupNormFunction> {
+    static variable_list forward(AutogradContext *context, const Tensor &x, const std::optional<Tensor> &skip,
+                                 const c10::intrusive_ptr<NormState> &state) {
+        at::AutoDispatchBelowADInplaceOrView below;
+        context->set_materialize_grads(false);
+        Parts inputs{x};
+        if (skip) {
+            inputs.push_back(*skip);
+        }
+        Parts parts;
+        for (const Tensor &input : inputs) {
+            parts.push_back(channels_last(input));
+        }
+        variable_list outputs{group_norm_forward(*state, parts)};
+        outputs.insert(outputs.end(), inputs.begin(), inputs.end());
+        context->save_for_backward(parts);
+        context->saved_data["state"] = c10::IValue::make_capsule(state);
+        return outputs;
+    }
+
+    static variable_list backward(AutogradContext *context, const variable_list &gradients) {
+        variable_list results(3);
+        if (!gradients[0].defined()) {
+            std::copy(gradients.begin() + 1, gradients.end(), results.begin());
+            return results;
+        }
+        const Parts parts = context->get_saved_variables();
+        Parts kept(parts.size()), wanted(parts.size());
+        for (size_t part = 0; part < parts.size(); ++part) {
+            if (!context->needs_input_grad(part)) {
+                continue;
+            }
+            results[part] = wanted[part] =
+                at::empty_like(parts[part], parts[part].options(), at::MemoryFormat::ChannelsLast);
+            if (gradients[1 + part].defined()) {
+                const Tensor &other = gradients[1 + part];
+                kept[part] = has_rows(other) ? other : channels_last(other);
+            }
+        }
+        const auto state = context->saved_data["state"].toCapsule();
+        group_norm_backward(static_cast<const NormState &>(*state), parts, channels_last(gradients[0]), kept, wanted);
+        return results;
+    }
+};
+
+void check_group_norm(const Tensor &x, const Tensor &skip, const Tensor &added, const Norm &norm,
+                      const Tensor &weight, const Tensor &bias) {
+    check_frozen("group norm", "weight", weight);
+    check_frozen("group norm", "bias", bias);
+    check_frozen("group norm", "added values", added);
+    TORCH_CHECK(x.dim() >= 2, "group norm takes [batch, channels, ...], not ", x.sizes());
+    TORCH_CHECK(!skip.defined() || (x.dim() == 4 && skip.dim() == 4 && skip.size(0) == x.size(0) &&
+                                    skip.size(2) == x.size(2) && skip.size(3) == x.size(3) &&
+                                    skip.scalar_type() == x.scalar_type()),
+                "group norm takes two inputs of one kind that differ in channels alone, not ", x.sizes(), " and ",
+                skip.defined() ? skip.sizes() : at::IntArrayRef());
+    const int64_t channels = x.size(1) + (skip.defined() ? skip.size(1) : 0);
+    TORCH_CHECK(norm.groups >= 1 && channels % norm.groups == 0, "group norm cannot cut ", channels,
+                " channels into ", norm.groups, " groups");
+    for (const Tensor &each : {weight, bias}) {
+        TORCH_CHECK(each.dim() == 1 && each.size(0) == channels, "group norm of ", channels,
+                    " channels takes as many weights and biases, not ", each.sizes());
+    }
+    TORCH_CHECK(!added.defined() || (x.dim() == 4 && added.dim() == 2 && added.size(0) == x.size(0) &&
+                                     added.size(1) == channels),
+                "group norm of ", x.sizes(), " adds [batch, channels], not ", added.sizes());
+}
+
+// The result, and the inputs for whoever goes on with them. `skip` and `added` may be undefined.
+variable_list group_norm(const Tensor &x, const Tensor &skip, const Tensor &added, Norm norm, const Tensor &weight,
+                         const Tensor &bias) {
+    check_group_norm(x, skip, added, norm, weight, bias);
+    if (x.dim() == 4 && fits(x) && (!skip.defined() || fits(skip))) {
+        auto state = c10::make_intrusive<NormState>();
+        norm.weight = floats(weight);
+        norm.bias = floats(bias);
+        if (added.defined()) {
+            norm.added = floats(added);
+        }
+        state->norm = std::move(norm);
+        variable_list results =
+            GroupNormFunction::apply(x, skip.defined() ? std::optional(skip) : std::nullopt, state);
+        // Behind the function even an input without a gradient would have one.
+        for (size_t part = 1; part < results.size(); ++part) {
+            const Tensor &input = part == 1 ? x : skip;
+            if (!input.requires_grad()) {
+                results[part] = input;
+            }
+        }
+        return results;
+    }
+    // What is added may be more exact than x; the sum is then normalised before it is rounded.
+    const Tensor whole = skip.defined() ? at::cat({x, skip}, 1) : x;
+    const Tensor input = added.defined() ? whole + added.unsqueeze(-1).unsqueeze(-1) : whole;
+    const Tensor y = at::group_norm(input, norm.groups, weight, bias, norm.epsilon).to(x.scalar_type());
+    variable_list results{norm.silu ? at::silu(y) : y, x};
+    if (skip.defined()) {
+        results.push_back(skip);
+    }
+    return results;
+}
+
+} // namespace
+
+} // namespace ringtune
+
+extern "C" bool ringtune_group_norm(const at::Tensor *x, const at::Tensor *skip, const at::Tensor *added,
+                                    int64_t groups, const at::Tensor *weight, const at::Tensor *bias, double epsilon,
+                                    bool silu, at::Tensor **results) {
+    return ringtune::guarded(false, [&] {
+        const auto or_none = [](const at::Tensor *tensor) { return tensor == nullptr ? at::Tensor() : *tensor; };
+        return ringtune::hand_over(ringtune::group_norm(*x, or_none(skip), or_none(added),
+                                                        {groups, epsilon, silu, {}, {}, {}}, *weight, *bias),
+                                   results);
+    });
+}

@@ -1,0 +1,289 @@
+//! The norms against the same formulas on libtorch, and their activations' every input.
+
+use tch::{Device, Kind, Tensor};
+
+use super::tests::{assert_near, random, refusal, with_gradients};
+use super::*;
+use crate::stable_diffusion::to_vec;
+
+fn side_by_side(tensors: &[Tensor], dimension: i64) -> Tensor {
+    Tensor::cat(tensors, dimension)
+}
+
+fn floats(tensors: [&Tensor; 2]) -> [Tensor; 2] {
+    tensors.map(|tensor| tensor.to_kind(Kind::Float))
+}
+
+#[test]
+fn layer_norm_is_that_of_the_formula() {
+    // Widths that fill no vector, and one that fills several; one row; more rows than are one task; far from zero.
+    for (shape, offset) in
+        [(vec![3, 5, 40], 0.0), (vec![1, 337], 2.0), (vec![2, 65, 320], 3.0), (vec![3, 7, 33], 0.0)]
+    {
+        let width = shape[shape.len() - 1];
+        let x = random(&shape, 21) + offset;
+        let (weight, bias) = (random(&[width], 22), random(&[width], 23));
+        for goes_on in [false, true] {
+            let together = |y: Tensor, x: Tensor| if goes_on { side_by_side(&[y, x], -1) } else { y };
+            let fused = with_gradients(&[x.shallow_clone()], Kind::BFloat16, |inputs| {
+                let [y, x] = layer_norm(&inputs[0], &weight, &bias, 1e-5).unwrap();
+                together(y, x)
+            });
+            let exact = with_gradients(&[x.shallow_clone()], Kind::Double, |inputs| {
+                let [weight, bias] = [&weight, &bias].map(|tensor| tensor.to_kind(Kind::Double));
+                let y = inputs[0].layer_norm([width], Some(&weight), Some(&bias), 1e-5, false);
+                together(y, inputs[0].shallow_clone())
+            });
+            assert_near(&fused, &exact, "layer norm");
+        }
+    }
+}
+
+#[test]
+fn a_layer_norm_of_one_value_is_its_shift() {
+    let x = random(&[3, 4, 1], 24);
+    let (weight, bias) = (random(&[1], 25), random(&[1], 26));
+    let all = with_gradients(&[x], Kind::BFloat16, |inputs| {
+        let [y, _] = layer_norm(&inputs[0], &weight, &bias, 1e-5).unwrap();
+        y
+    });
+    assert!(to_vec(&all[0]).unwrap().iter().all(|value| *value == to_vec(&bias).unwrap()[0]));
+    // 0 but for rounding: a deviation of 0 and the epsilon make a factor of 316.
+    assert!(to_vec(&all[1]).unwrap().iter().all(|value| value.abs() < 1e-3));
+}
+
+#[test]
+fn a_group_norm_of_two_is_that_of_both_together() {
+    // Groups that have channels of both; vectors that no part fills; one channel each; odd sides and batches.
+    for (batch, parts, groups, height, width) in
+        [(3, [5, 19], 3, 7, 9), (1, [64, 32], 32, 16, 16), (2, [1, 1], 1, 3, 5), (1, [40, 17], 19, 1, 67)]
+    {
+        let [x, skip] = [31, 32].map(|seed| random(&[batch, parts[seed as usize - 31], height, width], seed));
+        let skip = skip + 1.0;
+        let channels = parts[0] + parts[1];
+        let (weight, bias) = (random(&[channels], 33), random(&[channels], 34));
+        for (silu, goes_on) in [(true, true), (true, false), (false, true)] {
+            let norm = GroupNormArguments { weight: &weight, bias: &bias, groups, epsilon: 1e-5, silu };
+            let inputs = [x.shallow_clone(), skip.shallow_clone()];
+            let fused = with_gradients(&inputs, Kind::BFloat16, |inputs| {
+                let [y, x, skip] = group_norm_of_two(&inputs[0], &inputs[1], norm).unwrap();
+                // Put together first, as a residual block's shortcut does.
+                if goes_on { side_by_side(&[side_by_side(&[x, skip], 1), y], 1) } else { y }
+            });
+            let exact = with_gradients(&inputs, Kind::Float, |inputs| {
+                let [weight, bias] = floats([&weight, &bias]);
+                let both = Tensor::cat(inputs, 1);
+                let y = both.group_norm(groups, Some(weight), Some(bias), 1e-5, false);
+                let y = if silu { y.silu() } else { y };
+                if goes_on {
+                    side_by_side(&[&inputs[0], &y, &inputs[1]].map(Tensor::shallow_clone), 1)
+                } else {
+                    y
+                }
+            });
+            assert_near(&fused, &exact, "group norm of two");
+        }
+    }
+}
+
+#[test]
+fn a_skip_without_a_gradient_gets_none() {
+    for kind in [Kind::BFloat16, Kind::Float] {
+        let [x, skip] = [41, 42].map(|seed| random(&[2, 8, 4, 4], seed).to_kind(kind));
+        let [weight, bias] = floats([&random(&[16], 43), &random(&[16], 44)]);
+        let norm = GroupNormArguments { weight: &weight, bias: &bias, groups: 4, epsilon: 1e-5, silu: true };
+        let (weight_of_x, leaf) = (random(&[2, 8, 4, 4], 45), x.copy().set_requires_grad(true));
+        let gradient = |skip: &Tensor| {
+            let [y, x, skip] = group_norm_of_two(&leaf, skip, norm).unwrap();
+            let asked = skip.requires_grad();
+            let total =
+                (y.square().sum(Kind::Float) + (x * &weight_of_x).sum(Kind::Float)).to_kind(Kind::Float);
+            let gradient = &Tensor::run_backward(&[total], &[&leaf], false, false)[0];
+            (asked, to_vec(gradient).unwrap())
+        };
+        let (asked, without) = gradient(&skip);
+        assert!(!asked);
+        let (asked, with) = gradient(&skip.copy().set_requires_grad(true));
+        assert!(asked);
+        assert_eq!(without, with, "{kind:?}");
+    }
+}
+
+/// A directional derivative of `loss` at `x`, by differences, along the unit vector of `direction`.
+fn derivative(loss: impl Fn(&Tensor) -> f64, x: &Tensor, direction: &Tensor) -> f64 {
+    let step = 1e-4 * direction / direction.norm();
+    (loss(&(x + &step)) - loss(&(x - &step))) / 2e-4
+}
+
+#[test]
+fn gradients_are_those_of_small_steps() {
+    let double = |tensor: &Tensor| tensor.to_kind(Kind::Double);
+    // y of rows that lie along the last dimension.
+    let normal = |rows: &Tensor, weight: &Tensor, bias: &Tensor| {
+        let centred = rows - rows.mean_dim(-1, true, Kind::Double);
+        let deviation = (centred.square().mean_dim(-1, true, Kind::Double) + 1e-5).sqrt();
+        centred / deviation * double(weight) + double(bias)
+    };
+    // 1. Layer norm, with its input gone on with.
+    let (x, weight, bias) = (random(&[3, 5, 24], 51), random(&[24], 52), random(&[24], 53));
+    let weights = [random(&[3, 5, 24], 54), random(&[3, 5, 24], 55)];
+    let loss = |x: &Tensor| {
+        let parts = [normal(x, &weight, &bias), x.shallow_clone()];
+        parts
+            .iter()
+            .zip(&weights)
+            .map(|(part, weight)| (part * double(weight)).sum(Kind::Double))
+            .sum::<Tensor>()
+    };
+    let leaf = x.copy().set_requires_grad(true);
+    let [y, kept] = layer_norm(&leaf, &weight, &bias, 1e-5).unwrap();
+    let total = (y * &weights[0]).sum(Kind::Float) + (kept * &weights[1]).sum(Kind::Float);
+    let gradient = double(&Tensor::run_backward(&[total], &[&leaf], false, false)[0]);
+    let found = derivative(|x| loss(x).double_value(&[]), &double(&x), &gradient);
+    let length = gradient.norm().double_value(&[]);
+    assert!((found / length - 1.0).abs() < 1e-3, "{found} {length}");
+    // 2. Group norm of two: 2 pictures, 4 groups of 6 channels each, of which the second has channels of both.
+    let [x, skip] = [56, 57].map(|seed| random(&[2, if seed == 56 { 9 } else { 15 }, 3, 3], seed));
+    let weights = random(&[2, 24, 3, 3], 58);
+    let loss = |both: &Tensor| {
+        let one = Tensor::ones([54], (Kind::Double, Device::Cpu));
+        let y = normal(&both.reshape([2, 4, 54]), &one, &(&one * 0.0)).reshape([2, 24, 3, 3]);
+        let by_channel = |tensor: &Tensor| double(tensor).reshape([1, 24, 1, 1]);
+        ((y * by_channel(&weight) + by_channel(&bias)).silu() * double(&weights)).sum(Kind::Double)
+    };
+    let norm = GroupNormArguments { weight: &weight, bias: &bias, groups: 4, epsilon: 1e-5, silu: true };
+    let leaves = [&x, &skip].map(|tensor| tensor.copy().set_requires_grad(true));
+    let [y, _, _] = group_norm_of_two(&leaves[0], &leaves[1], norm).unwrap();
+    let total = (y * &weights).sum(Kind::Float);
+    let gradients = Tensor::run_backward(&[total], &leaves, false, false);
+    let gradient = double(&Tensor::cat(&gradients, 1));
+    let found =
+        derivative(|both| loss(both).double_value(&[]), &double(&Tensor::cat(&[x, skip], 1)), &gradient);
+    let length = gradient.norm().double_value(&[]);
+    assert!((found / length - 1.0).abs() < 1e-3, "{found} {length}");
+}
+
+#[test]
+fn threads_do_not_change_a_bit_of_a_norm() {
+    let [x, skip] = [61, 62].map(|seed| random(&[2, 48, 23, 17], seed));
+    let (weight, bias) = (random(&[96], 63), random(&[96], 64));
+    let norm = GroupNormArguments { weight: &weight, bias: &bias, groups: 8, epsilon: 1e-5, silu: true };
+    let bits = |threads: i32| -> Vec<u32> {
+        set_threads(threads).unwrap();
+        let all = with_gradients(&[x.shallow_clone(), skip.shallow_clone()], Kind::BFloat16, |inputs| {
+            let [y, x, _] = group_norm_of_two(&inputs[0], &inputs[1], norm).unwrap();
+            let rows = y.permute([0, 2, 3, 1]);
+            let [z, _] = layer_norm(&rows, &weight, &bias, 1e-5).unwrap();
+            side_by_side(&[z.permute([0, 3, 1, 2]), x], 1)
+        });
+        all.iter().flat_map(|tensor| to_vec(tensor).unwrap()).map(f32::to_bits).collect()
+    };
+    let first = bits(1);
+    assert!(first == bits(2), "two threads");
+    assert!(first == bits(3), "three threads");
+}
+
+/// Every finite bf16, [values], as fp32.
+fn all_finite() -> Tensor {
+    let values: Vec<f32> = (0..=u16::MAX)
+        .map(|bits| f32::from_bits(u32::from(bits) << 16))
+        .filter(|value| value.is_finite())
+        .collect();
+    Tensor::from_slice(&values)
+}
+
+/// `found` in bf16 is `exact` rounded, but for `share` of the values where `exact` is nearly between two; and nowhere off
+/// by more than that and `least` of them.
+fn assert_rounded(found: &Tensor, exact: &Tensor, least: &Tensor, share: f64, what: &str) {
+    let found = found.to_kind(Kind::Double);
+    let distance = (&found - exact).abs() - exact.abs() * (1.01 / 256.0) - least;
+    let worst = distance.max().double_value(&[]);
+    assert!(worst <= 0.0, "{what}: {worst:e}");
+    let rounded = exact.to_kind(Kind::Float).to_kind(Kind::BFloat16).to_kind(Kind::Double);
+    let others = found.ne_tensor(&rounded).to_kind(Kind::Double).mean(Kind::Double).double_value(&[]);
+    assert!(others <= share, "{what}: {others:.5} of the values");
+}
+
+#[test]
+fn silu_of_every_input_is_exact() {
+    // With a weight of 0 the norm of anything is its shift.
+    let values = all_finite();
+    let count = values.size1().unwrap();
+    let weight = values.zeros_like();
+    let norm = GroupNormArguments { weight: &weight, bias: &values, groups: 1, epsilon: 1e-5, silu: true };
+    let y = group_norm(&random(&[1, count, 1, 1], 71), None, norm).unwrap().reshape([count]);
+    let x = values.to_kind(Kind::Double);
+    // Below -87, where the true value is less than 1e-35, it may be 0.
+    let least = Tensor::full([count], 1e-35, (Kind::Double, Device::Cpu));
+    assert_rounded(&y, &(&x * x.sigmoid()), &least, 0.003, "SiLU");
+}
+
+#[test]
+fn geglu_of_every_gate_is_exact() {
+    let gates = all_finite();
+    let count = gates.size1().unwrap();
+    let leaf = Tensor::stack(&[gates.ones_like(), gates.shallow_clone()], -1)
+        .to_kind(Kind::BFloat16)
+        .set_requires_grad(true);
+    let y = geglu(&leaf).unwrap();
+    let gradient = Tensor::run_backward(&[y.to_kind(Kind::Float).sum(Kind::Float)], &[&leaf], false, false);
+    let x = gates.to_kind(Kind::Double);
+    let below = (-&x / 2f64.sqrt()).erfc() / 2.0;
+    let exact = &x * &below;
+    // The formula of the error function is exact to 1.5e-7, which counts where gates are far below 0.
+    let least = x.abs().clamp_max(6.0) * 1e-6 + 1e-30;
+    assert_rounded(&y.detach().reshape([count]), &exact, &least, 0.01, "GEGLU");
+    // Of gates that are not so large that their squares are infinite.
+    let some = x.abs().lt(1e15);
+    let density = (-x.square() / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    let slope = (below + &x * density).masked_select(&some);
+    let found = gradient[0].select(-1, 1).masked_select(&some);
+    let least = slope.ones_like() * 1e-6;
+    assert_rounded(&found, &slope, &least, 0.01, "GEGLU's gradient");
+}
+
+#[test]
+fn what_is_not_finite_stays_so() {
+    for value in [f32::NAN, f32::INFINITY] {
+        let gates = Tensor::from_slice(&[1.0, value]).to_kind(Kind::BFloat16);
+        assert!(!to_vec(&geglu(&gates).unwrap()).unwrap()[0].is_finite(), "{value}");
+        let x = Tensor::from_slice(&[1.0, value, 2.0, 3.0]).to_kind(Kind::BFloat16);
+        let (weight, bias) = (x.ones_like(), x.zeros_like());
+        let [y, _] =
+            layer_norm(&x, &weight.nan_to_num(1.0, 1.0, 1.0), &bias.nan_to_num(0.0, 0.0, 0.0), 1e-5).unwrap();
+        assert!(to_vec(&y).unwrap().iter().all(|value| value.is_nan()), "{value}");
+    }
+}
+
+#[test]
+fn norms_refuse_what_does_not_fit() {
+    let refused = |text: String, word: &str| assert!(text.contains(word), "{text}");
+    for kind in [Kind::BFloat16, Kind::Float] {
+        // 1. Layer norm.
+        let x = random(&[2, 3, 8], 81).to_kind(kind);
+        let affine =
+            |weight: i64, bias: i64| [weight, bias].map(|count| random(&[count], 82).to_kind(Kind::Float));
+        let norm = |[weight, bias]: [Tensor; 2]| layer_norm(&x, &weight, &bias, 1e-5).map(|[y, _]| y);
+        let _ = norm(affine(8, 8)).unwrap();
+        refused(refusal(norm(affine(4, 8))), "as many weights and biases");
+        refused(refusal(norm(affine(8, 3))), "as many weights and biases");
+        let [weight, bias] = affine(8, 8);
+        refused(refusal(norm([weight.set_requires_grad(true), bias])), "has no gradient for its weight");
+        let [weight, bias] = affine(8, 8);
+        refused(refusal(norm([weight, bias.set_requires_grad(true)])), "has no gradient for its bias");
+        // 2. Group norm of two.
+        let two = |skip: &[i64], channels: i64| {
+            let [weight, bias] = affine(channels, channels);
+            let norm =
+                GroupNormArguments { weight: &weight, bias: &bias, groups: 4, epsilon: 1e-5, silu: true };
+            let x = random(&[2, 8, 3, 5], 83).to_kind(kind);
+            group_norm_of_two(&x, &random(skip, 84).to_kind(kind), norm).map(|[y, _, _]| y)
+        };
+        let _ = two(&[2, 4, 3, 5], 12).unwrap();
+        for skip in [&[1i64, 4, 3, 5][..], &[2, 4, 5, 3], &[2, 4, 3], &[2, 4]] {
+            refused(refusal(two(skip, 12)), "differ in channels alone");
+        }
+        refused(refusal(two(&[2, 4, 3, 5], 8)), "as many weights and biases");
+        refused(refusal(two(&[2, 3, 3, 5], 11)), "groups");
+    }
+}

@@ -1,0 +1,73 @@
+//! What steps ask of the system: after the first ones nothing, and after a release nothing is held that is not used.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use ringtune_model::{Microbatch, Pixels, Precision, Runtime, StableDiffusion};
+
+/// Page faults of this process so far that needed no disk: field 10 of /proc/self/stat.
+fn page_faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    // The second field is a name in brackets.
+    let fields = stat.rsplit_once(')').unwrap().1;
+    fields.split_whitespace().nth(7).unwrap().parse().unwrap()
+}
+
+/// Private memory of this process, in bytes.
+fn private_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// One step of a picture of `side` latents.
+fn step(model: &StableDiffusion, side: usize) {
+    let info = model.info();
+    let count = info.latent_channels * side * side;
+    let latents: Vec<f32> = (0..count).map(|index| (index % 17) as f32 / 8.0 - 1.0).collect();
+    let mut input_ids = vec![1; info.max_text_length];
+    input_ids[4] = info.vocab_size as i64;
+    let microbatch = Microbatch {
+        batch: 1,
+        latent_height: side,
+        latent_width: side,
+        latents: &latents,
+        noise: &latents,
+        timesteps: &[300],
+        input_ids: &input_ids,
+        rows: &model.token_row(1).unwrap(),
+        snr_gamma: None,
+    };
+    assert!(model.gradient(&microbatch).unwrap().finite);
+}
+
+/// One test, for they look at the whole process.
+#[test]
+fn steps_take_no_new_memory_and_a_release_leaves_none() {
+    Runtime::initialise(2).unwrap();
+    let mut model = StableDiffusion::open(&support::toy_checkpoint(), Precision::Bf16).unwrap();
+    // 1. Large enough that most tensors, and what attention works in, have megabytes.
+    (0..3).for_each(|_| step(&model, 128));
+    let before = page_faults();
+    (0..4).for_each(|_| step(&model, 128));
+    let each = (page_faults() - before) / 4;
+    println!("{each} page faults a step");
+    assert!(each <= 100, "{each} page faults a step");
+    // 2. What a picture takes is more than what the model and small steps have, and goes back.
+    let before = private_bytes();
+    let side = 768;
+    model.encode_image(&Pixels { height: side, width: side, data: vec![0.5; 3 * side * side] }).unwrap();
+    let with_picture = private_bytes();
+    model.drop_vae();
+    let after = private_bytes();
+    println!("{before} bytes, with a picture {with_picture}, after it {after}");
+    assert!(after <= with_picture, "{after} and {with_picture} bytes");
+    let kept = after.saturating_sub(before);
+    assert!(kept <= 32 << 20, "{before} bytes before the picture, {after} after it");
+}
