@@ -138,14 +138,14 @@ mod tests {
         let looked = || memory.shared.looked.load(Ordering::Acquire);
         let first = looked();
         while looked() < first + 2 {
-            std::thread::sleep(INTERVAL);
+            std::thread::park_timeout(INTERVAL);
         }
         assert_eq!(memory.bytes(), before);
         drop(paused);
         memory.go_on();
         let seen = std::hint::black_box(vec![1u8; 64 << 20]);
         while memory.bytes() < (64 << 20) {
-            std::thread::sleep(INTERVAL);
+            std::thread::park_timeout(INTERVAL);
         }
         drop(seen);
         assert!(memory.bytes() < before + (256 << 20), "{} bytes", memory.bytes());
