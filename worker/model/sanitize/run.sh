@@ -16,7 +16,7 @@ if ! echo 'int main() {}' | "${compile[@]}" -x c++ - -o "$folder/nothing" 2>"$fo
     exit
 fi
 "${compile[@]}" "$here/kernels.cpp" "$here"/../csrc/attention_{forward,backward,blocks,gemm}.cpp \
-    "$here/../csrc/fused_kernels.cpp" -o "$folder/kernels"
+    "$here"/../csrc/{fused,layer_norm}_kernels.cpp -o "$folder/kernels"
 
 # Leaks are looked for with ptrace, which is not allowed everywhere.
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
