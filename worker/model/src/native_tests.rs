@@ -237,7 +237,7 @@ fn blocks_hold_what_was_written_to_them() {
         (state >> 33) as usize % below
     };
     let mut live: Vec<(i64, Tensor)> = Vec::new();
-    for number in 0..3000 {
+    for number in 0..1500 {
         match next(100) {
             0 => release_memory().unwrap(),
             1..=50 if live.len() < 40 => {
