@@ -139,7 +139,7 @@ struct NormState : torch::CustomClassHolder {
 Tensor channels_last(const Tensor &x) { return x.contiguous(at::MemoryFormat::ChannelsLast); }
 
 Tensor group_norm_forward(NormState &state, const Parts &parts) {
-    RINGTUNE_RECORD("group_norm", parts[0], parts[1]);
+    RECORD_FUNCTION("ringtune::group_norm", (std::vector<c10::IValue>(parts.begin(), parts.end())));
     const Pictures pictures(parts);
     state.coefficients = coefficients(pictures, state.norm);
     const Tensor &first = parts[0];
@@ -171,7 +171,7 @@ fused::Kept kept_rows(const Tensor &kept, int64_t first) {
 // `kept`: added to them, where it is defined; each has_rows().
 void group_norm_backward(const NormState &state, const Parts &parts, const Tensor &gradient, const Parts &kept,
                          const Parts &results) {
-    RINGTUNE_RECORD("group_norm_backward", parts[0], parts[1], gradient, kept[0], kept[1]);
+    RECORD_FUNCTION("ringtune::group_norm_backward", (std::vector<c10::IValue>(parts.begin(), parts.end())));
     const Pictures pictures(parts);
     const Norm &norm = state.norm;
     const Coefficients &known = state.coefficients;
