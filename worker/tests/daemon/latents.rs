@@ -89,7 +89,7 @@ async fn a_cluster_encodes_every_picture_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pictures_are_encoded_when_a_step_shows_them() {
-    in_time(async {
+    in_time(Box::pin(async {
         let script = FakeScript::default();
         let (encoded, dropped) = (Arc::clone(&script.encoded), Arc::clone(&script.dropped));
         let counts = || (encoded.swap(0, Ordering::Relaxed), dropped.swap(0, Ordering::Relaxed));
@@ -122,7 +122,7 @@ async fn pictures_are_encoded_when_a_step_shows_them() {
         (validation.validation_loss_steps, validation.validation_loss_samples) = (1, 32);
         learn(&mut judge, &judged).await;
         assert_eq!(counts().0, 64);
-    })
+    }))
     .await;
 }
 
