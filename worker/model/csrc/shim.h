@@ -12,7 +12,7 @@
 #include <vector>
 
 // Tells a recording (profile.cpp) what is computed from here to the end of the block: one of our kernels, and the tensors
-// that say how much there is to do. Costs a look at a flag where nothing is recorded. worker/src/bench/classify.rs knows
+// that say how much there is to do. Costs a look at a flag where nothing is recorded. worker/src/bench/class.rs knows
 // the names.
 #define RINGTUNE_RECORD(kernel, ...) RECORD_FUNCTION("ringtune::" kernel, std::vector<c10::IValue>({__VA_ARGS__}))
 
