@@ -30,7 +30,7 @@ struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
                               mutable_bits(y) + begin * width, statistics.data_ptr<float>() + begin * 2);
         });
         context->save_for_backward({x, weight, statistics});
-        return {y, x_in};
+        return {y, at::alias(x_in)};
     }
 
     static variable_list backward(AutogradContext *context, const variable_list &gradients) {

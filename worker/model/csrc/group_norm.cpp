@@ -156,7 +156,8 @@ Tensor group_norm_forward(NormState &state, const Parts &parts) {
 
 // Whether its rows follow each other at one distance, as those of a part of more channels do.
 bool has_rows(const Tensor &x) {
-    return x.stride(1) == 1 && x.stride(2) == x.size(3) * x.stride(3) && x.stride(0) == x.size(2) * x.stride(2);
+    return x.stride(1) == 1 && x.stride(2) == x.size(3) * x.stride(3) &&
+           (x.size(0) == 1 || x.stride(0) == x.size(2) * x.stride(2));
 }
 
 fused::Kept kept_rows(const Tensor &kept, int64_t first) {
@@ -236,7 +237,11 @@ struct GroupNormFunction : torch::autograd::Function<GroupNormFunction> {
             parts.push_back(channels_last(input));
         }
         variable_list outputs{group_norm_forward(*state, parts)};
-        outputs.insert(outputs.end(), inputs.begin(), inputs.end());
+        for (const Tensor &input : inputs) {
+            // Not the input itself, which libtorch would make a view of, with other strides where there is one picture:
+            // what follows would no longer see that it is channels-last.
+            outputs.push_back(at::alias(input));
+        }
         context->save_for_backward(parts);
         context->saved_data["state"] = c10::IValue::make_capsule(state);
         return outputs;

@@ -83,6 +83,23 @@ fn a_group_norm_of_two_is_that_of_both_together() {
 }
 
 #[test]
+fn what_is_gone_on_with_lies_as_it_lay() {
+    // With one picture libtorch's own views have other strides, and what follows copies them to another order.
+    let [x, skip] = [35, 36].map(|seed| {
+        let x = channels_last(&random(&[1, 8, 4, 5], seed)).unwrap();
+        x.detach().set_requires_grad(true)
+    });
+    let [weight, bias] = floats([&random(&[16], 37), &random(&[16], 38)]);
+    let norm = GroupNormArguments { weight: &weight, bias: &bias, groups: 4, epsilon: 1e-5, silu: true };
+    let [y, kept, kept_skip] = group_norm_of_two(&x, &skip, norm).unwrap();
+    assert_eq!(kept.stride(), x.stride());
+    assert_eq!(kept_skip.stride(), x.stride());
+    assert!(kept.requires_grad() && kept_skip.requires_grad());
+    let both = Tensor::cat(&[kept, kept_skip], 1);
+    assert_eq!(both.stride(), y.stride());
+}
+
+#[test]
 fn a_skip_without_a_gradient_gets_none() {
     for kind in [Kind::BFloat16, Kind::Float] {
         let [x, skip] = [41, 42].map(|seed| random(&[2, 8, 4, 4], seed).to_kind(kind));
