@@ -1,6 +1,6 @@
 // The free memory is a set of ranges. A block is cut from the smallest range that holds it, and joins the free ranges
-// beside it when it is freed, so that what one size leaves serves another. Small and large blocks have ranges of
-// their own: a small one that stays would cut a large range in two.
+// beside it when it is freed, so that what one size leaves serves another. Small blocks, large ones and those that stay
+// for long have ranges of their own: one that stays would cut a range in two.
 //
 // What is kept is bounded: live and kept blocks together stay below SLACK plus the most that was live at once since
 // the last release, as near as whole huge pages allow. When that would be passed, the largest ranges go back to the
@@ -24,6 +24,9 @@ namespace {
 constexpr size_t HUGE_PAGE = size_t(2) << 20;
 constexpr size_t SLACK = size_t(128) << 20;
 
+// Whether the thread's blocks stay for long.
+thread_local bool lasting = false;
+
 size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 char *aligned(char *place) {
@@ -37,13 +40,13 @@ char *map(size_t bytes) {
     if (memory == MAP_FAILED) {
         return nullptr;
     }
-    // Cut the ends off.
-    char *start = static_cast<char *>(memory), *first = aligned(start);
+    // Cut the ends off. The system maps downwards: what lies as high as it can touches what was mapped before.
+    char *start = static_cast<char *>(memory), *end = start + mapped, *first = aligned(end - bytes - HUGE_PAGE + 1);
     if (first > start) {
         munmap(start, first - start);
     }
-    if (start + mapped > first + bytes) {
-        munmap(first + bytes, start + mapped - (first + bytes));
+    if (end > first + bytes) {
+        munmap(first + bytes, end - (first + bytes));
     }
     madvise(first, bytes, MADV_HUGEPAGE); // a wish: without it the memory works too
     return first;
@@ -59,7 +62,8 @@ class Ranges {
     size_t to_map(size_t bytes) const { return round_up(std::max(bytes, least_), HUGE_PAGE); }
     size_t kept() const { return kept_; }
 
-    // A block from the smallest range that holds it; null when none does.
+    // A block from the end of the smallest range that holds it, so that the rest joins what is mapped below; null when
+    // none does.
     char *cut(size_t bytes) {
         const auto found = by_size_.lower_bound({bytes, nullptr});
         if (found == by_size_.end()) {
@@ -68,9 +72,9 @@ class Ranges {
         const auto [size, place] = *found;
         remove(place, size);
         if (size > bytes) {
-            insert(place + bytes, size - bytes);
+            insert(place, size - bytes);
         }
-        return place;
+        return place + size - bytes;
     }
 
     // Adds a range, joined with those that it touches.
@@ -136,7 +140,7 @@ class Blocks {
   public:
     void *take(size_t bytes) {
         const std::lock_guard<std::mutex> lock(mutex_);
-        Ranges &ranges = ranges_of(bytes);
+        Ranges &ranges = bytes <= LARGEST_SMALL ? small_ : lasting ? lasting_ : large_;
         const size_t size = ranges.size_of(bytes);
         char *memory = ranges.cut(size);
         if (memory == nullptr) {
@@ -145,21 +149,21 @@ class Blocks {
         if (memory != nullptr) {
             live_ += size;
             most_live_ = std::max(most_live_, live_);
-            sizes_.emplace(memory, size);
+            live_blocks_.emplace(memory, Live{size, &ranges});
         }
         return memory;
     }
 
     bool give_back(void *memory) {
         const std::lock_guard<std::mutex> lock(mutex_);
-        const auto found = sizes_.find(memory);
-        if (found == sizes_.end()) {
+        const auto found = live_blocks_.find(memory);
+        if (found == live_blocks_.end()) {
             return false;
         }
-        const size_t size = found->second;
-        sizes_.erase(found);
-        live_ -= size;
-        ranges_of(size).add(static_cast<char *>(memory), size);
+        const Live block = found->second;
+        live_blocks_.erase(found);
+        live_ -= block.size;
+        block.ranges->add(static_cast<char *>(memory), block.size);
         return true;
     }
 
@@ -170,8 +174,10 @@ class Blocks {
     }
 
   private:
-    // Large blocks and small ones; a block's size as taken and as rounded lie on the same side.
-    Ranges &ranges_of(size_t bytes) { return bytes > LARGEST_SMALL ? large_ : small_; }
+    struct Live {
+        size_t size;
+        Ranges *ranges;
+    };
 
     // A block from memory that is mapped for it.
     char *grow(Ranges &ranges, size_t size) {
@@ -189,17 +195,20 @@ class Blocks {
         return ranges.cut(size);
     }
 
-    // The largest ranges are where most is kept for the fewest page faults to come.
+    // What stayed for long goes first; then the largest ranges, where most is kept for the fewest page faults to come.
     void drop_until(size_t bytes) {
-        large_.drop_until(bytes > small_.kept() ? bytes - small_.kept() : 0);
-        small_.drop_until(bytes > large_.kept() ? bytes - large_.kept() : 0);
+        for (Ranges *ranges : {&lasting_, &large_, &small_}) {
+            const size_t others = small_.kept() + large_.kept() + lasting_.kept() - ranges->kept();
+            ranges->drop_until(bytes > others ? bytes - others : 0);
+        }
     }
 
     static constexpr size_t LARGEST_SMALL = size_t(256) << 10;
 
     std::mutex mutex_;
-    std::unordered_map<void *, size_t> sizes_; // live blocks
-    Ranges small_{size_t(4) << 10, HUGE_PAGE}, large_{size_t(64) << 10, size_t(16) << 20};
+    std::unordered_map<void *, Live> live_blocks_;
+    Ranges small_{size_t(4) << 10, HUGE_PAGE}, large_{size_t(64) << 10, size_t(16) << 20},
+        lasting_{size_t(64) << 10, size_t(16) << 20};
     size_t live_ = 0, most_live_ = 0;
 };
 
@@ -210,6 +219,9 @@ Blocks &all() {
 }
 
 } // namespace
+
+Lasting::Lasting() : before_(lasting) { lasting = true; }
+Lasting::~Lasting() { lasting = before_; }
 
 void *take(size_t bytes) { return all().take(bytes); }
 bool give_back(void *memory) { return all().give_back(memory); }

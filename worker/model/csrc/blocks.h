@@ -18,6 +18,19 @@ constexpr size_t SMALLEST = size_t(64) << 10;
 // A block of `bytes` on a page's boundary, on huge pages where the system gives them; null when there is no memory.
 void *take(size_t bytes);
 
+// What the calling thread takes while one of these lives stays for long: it lies apart, so that what comes and goes with
+// every step finds no holes between.
+class Lasting {
+  public:
+    Lasting();
+    ~Lasting();
+    Lasting(const Lasting &) = delete;
+    Lasting &operator=(const Lasting &) = delete;
+
+  private:
+    const bool before_;
+};
+
 // Keeps a block for the next that fits. Returns false when the memory is not one.
 bool give_back(void *memory);
 

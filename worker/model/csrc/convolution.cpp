@@ -2,10 +2,10 @@
 // order at every call, forward and backward; where weights are large and pictures small this takes longer than
 // the convolution.
 
+#include "blocks.h"
 #include "shim.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/mkldnn_reorder_conv2d_weight.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -165,6 +165,16 @@ void check_packed(const at::Tensor &input, const std::optional<at::Tensor> &resi
     }
 }
 
+at::Tensor reorder(const at::Tensor &weight, int64_t stride, int64_t padding, at::IntArrayRef input_size) {
+    using Signature = at::Tensor(const at::Tensor &, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, int64_t,
+                                 at::OptionalIntArrayRef);
+    static const auto operation = c10::Dispatcher::singleton()
+                                      .findSchemaOrThrow("mkldnn::_reorder_convolution_weight", "")
+                                      .typed<Signature>();
+    const blocks::Lasting lasting;
+    return operation.call(weight, Sides(padding), Sides(stride), ONE, 1, at::OptionalIntArrayRef(input_size));
+}
+
 at::Tensor reorder_transposed(const at::Tensor &weight, int64_t stride, int64_t padding, at::IntArrayRef input_size) {
     using Signature = at::Tensor(const at::Tensor &, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef,
                                  int64_t, at::OptionalIntArrayRef);
@@ -172,6 +182,7 @@ at::Tensor reorder_transposed(const at::Tensor &weight, int64_t stride, int64_t 
                                       .findSchemaOrThrow("mkldnn::_reorder_convolution_transpose_weight", "")
                                       .typed<Signature>();
     const int64_t more = std::max<int64_t>(0, stride - weight.size(2) + 2 * padding);
+    const blocks::Lasting lasting;
     return operation.call(weight, Sides(padding), Sides(more), Sides(stride), ONE, 1,
                           at::OptionalIntArrayRef(input_size));
 }
@@ -181,23 +192,19 @@ at::Tensor reorder_transposed(const at::Tensor &weight, int64_t stride, int64_t 
 at::Tensor pack_convolution(const at::Tensor &weight, at::IntArrayRef input_size, ConvolutionGeometry geometry,
                             bool backward) {
     check_frozen("packing a convolution", "weights", weight);
-    TORCH_CHECK(weight.dim() == 4, "a convolution's weights are [outputs, inputs, k, k], not ", weight.sizes());
-    TORCH_CHECK(!weight.is_mkldnn() || !geometry.transposed, "a transposed convolution's weights are packed once");
+    TORCH_CHECK(weight.dim() == 4 && !weight.is_mkldnn(), "a convolution's weights are [outputs, inputs, k, k], not ", weight.sizes());
     TORCH_CHECK(geometry.stride == 1 ? !geometry.transposed && 2 * geometry.padding + 1 == weight.size(2)
                                      : geometry.stride == 2,
                 "a convolution is packed that keeps the size, or of stride 2, not of stride ", geometry.stride,
                 " with zeros of ", geometry.padding, " and a kernel of ", weight.size(2));
     at::NoGradGuard no_gradient;
-    const auto dense = weight.is_mkldnn() ? weight.to_dense() : weight;
     if (geometry.stride > 1 && geometry.transposed != backward) {
-        return reorder_transposed(dense.contiguous(), geometry.stride, geometry.padding, input_size);
+        return reorder_transposed(weight.contiguous(), geometry.stride, geometry.padding, input_size);
     }
     // The gradient of a convolution that keeps the size is the convolution with the weights turned by 180 degrees
     // and inputs and outputs exchanged.
     const bool turned = backward && geometry.stride == 1;
-    const auto ordered = (turned ? dense.flip({2, 3}).transpose(0, 1) : dense).contiguous();
-    return at::mkldnn_reorder_conv2d_weight(ordered.to_mkldnn(), Sides(geometry.padding), Sides(geometry.stride), ONE, 1,
-                                            at::OptionalIntArrayRef(input_size));
+    return reorder(weights_in_order(weight, turned), geometry.stride, geometry.padding, input_size);
 }
 
 at::Tensor packed_convolution(const at::Tensor &input, const at::Tensor &forward_weight,

@@ -2,6 +2,7 @@
 // sweep, rounded once: libtorch's own layer leaves the weights as they are, and oneDNN puts them in order in every call,
 // forward and backward. In fp32 they stay where they are: libtorch's own layer asks another library, whose sums depend on
 // addresses, so that weights could not be used on the mapped file.
+#include "blocks.h"
 #include "shim.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -120,15 +121,16 @@ void check_packed_linear(const at::Tensor &input, const std::optional<at::Tensor
 
 at::Tensor pack_linear(const at::Tensor &weight, bool backward) {
     check_frozen("packing a linear layer", "weights", weight);
-    TORCH_CHECK(weight.dim() == 2 && weight.numel() > 0 && weight.scalar_type() == at::kBFloat16,
+    TORCH_CHECK(weight.dim() == 2 && weight.numel() > 0 && weight.scalar_type() == at::kBFloat16 && !weight.is_mkldnn(),
                 "a linear layer's weights to pack are bf16 [outputs, inputs], not ", weight.scalar_type(), " ",
                 weight.sizes());
     using Signature = at::Tensor(const at::Tensor &, std::optional<int64_t>);
     static const auto operation =
         c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_reorder_linear_weight", "").typed<Signature>();
     at::NoGradGuard no_gradient;
-    const at::Tensor plain = weight.is_mkldnn() ? weight.to_dense() : weight;
-    return operation.call((backward ? plain.t() : plain).contiguous(), PACKED_FOR_ROWS);
+    const at::Tensor ordered = backward ? weights_in_order(weight, true) : weight.contiguous();
+    const blocks::Lasting lasting;
+    return operation.call(ordered, PACKED_FOR_ROWS);
 }
 
 std::optional<at::Tensor> present(const at::Tensor *tensor) {

@@ -3,6 +3,8 @@
 
 #include "shim.cpp"
 
+#include "packing.cpp"
+
 #include "allocator.cpp"
 #include "attention.cpp"
 #include "convolution.cpp"

@@ -8,6 +8,7 @@
 #include "../csrc/attention_kernels.h"
 #include "../csrc/blocks.h"
 #include "../csrc/fused_kernels.h"
+#include "../csrc/packing_kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -379,6 +380,34 @@ void geglu(int64_t rows, int64_t width) {
     compare("GEGLU's gradient", result, of_result, ONCE);
 }
 
+void packing(int64_t outputs, int64_t inputs, int64_t places) {
+    namespace packing = ringtune::packing;
+    const Exact<Bf16> plain(outputs * inputs * places), interleaved(plain.count()), exchanged(plain.count());
+    for (int64_t at = 0; at < plain.count(); ++at) {
+        plain[at] = Bf16(at);
+    }
+    const packing::Plain weights{plain.get(), outputs, inputs, places};
+    for (int64_t output = 0; output < outputs; ++output) {
+        packing::interleave(weights, output, interleaved.get());
+    }
+    for (int64_t first = 0; first < inputs; first += packing::TILE) {
+        packing::exchange(weights, first, exchanged.get());
+    }
+    for (int64_t output = 0; output < outputs; ++output) {
+        for (int64_t input = 0; input < inputs; ++input) {
+            for (int64_t place = 0; place < places; ++place) {
+                const Bf16 value = plain[(output * inputs + input) * places + place];
+                if (interleaved[(output * places + place) * inputs + input] != value ||
+                    exchanged[(input * places + places - 1 - place) * outputs + output] != value) {
+                    std::printf("packing %ld x %ld x %ld: another value at %ld, %ld, %ld\n", long(outputs), long(inputs),
+                                long(places), long(output), long(input), long(place));
+                    std::exit(1);
+                }
+            }
+        }
+    }
+}
+
 // Every kernel at every shape; prints what there was.
 void run() {
     std::printf("operands %s a forbidden page:\n", flush == Flush::End ? "right before" : "right behind");
@@ -417,6 +446,16 @@ void run() {
         }
     }
     std::printf("  norms and GEGLU: %d shapes (1 to 320 channels, 1 to 64 rows)\n", shapes);
+    shapes = 0;
+    for (const int64_t outputs : {1, 31, 32, 33, 100}) {
+        for (const int64_t inputs : {1, 32, 63, 65}) {
+            for (const int64_t places : {1, 4, 9}) {
+                packing(outputs, inputs, places);
+                ++shapes;
+            }
+        }
+    }
+    std::printf("  packing: %d shapes\n", shapes);
 }
 
 } // namespace

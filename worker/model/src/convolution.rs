@@ -1,11 +1,11 @@
 //! Convolutions with frozen weights.
 
-use std::cell::RefCell;
-
 use tch::{Kind, Tensor};
 
 use crate::error::Result;
+use crate::mapped_file::Stored;
 use crate::native::{self, ConvolutionArguments, ConvolutionGeometry};
+use crate::packed_weights::{PackedWeights, Way};
 use crate::runtime;
 use crate::weights::Scope;
 
@@ -35,11 +35,11 @@ impl Conv2dConfig {
         Conv2dConfig { inputs, outputs, kernel: 1, stride: 1, padding: 0 }
     }
 
-    /// Whether its weights can be packed: what keeps the size, or has a step of 2, has a gradient that oneDNN computes
-    /// with packed weights too.
-    fn packable(&self) -> bool {
+    /// Whether weights of this kind are packed: what keeps the size, or has a step of 2, has a gradient that oneDNN
+    /// computes with packed weights too. Without AVX-512 BF16 oneDNN refuses bf16, and libtorch's own loops serve.
+    fn packed(&self, kind: Kind) -> bool {
         let keeps_size = self.stride == 1 && self.kernel % 2 == 1 && self.padding == self.kernel / 2;
-        keeps_size || self.stride == 2
+        (keeps_size || self.stride == 2) && kind == Kind::BFloat16 && runtime::has_bf16()
     }
 
     fn geometry(&self) -> ConvolutionGeometry {
@@ -52,42 +52,40 @@ impl Conv2dConfig {
     }
 }
 
-/// Frozen weights [outputs, inputs, kernel, kernel], in the order that is fastest for what they are used for.
+/// Frozen weights [outputs, inputs, kernel, kernel].
 #[derive(Debug)]
 enum ConvolutionWeights {
     /// Channels-last, as the inputs are.
     ChannelsLast(Tensor),
-    /// In oneDNN's order, for the way forward and, once a gradient was taken, for its way back.
-    Packed { forward: Tensor, backward: Option<Tensor> },
+    /// bf16 in oneDNN's order.
+    Packed { stored: Stored, packed: PackedWeights },
 }
 
 /// A convolution with frozen weights.
 #[derive(Debug)]
 pub struct Conv2d {
-    weights: RefCell<ConvolutionWeights>,
+    weights: ConvolutionWeights,
     bias: Tensor,
     config: Conv2dConfig,
-    packed: bool,
 }
 
 impl Conv2d {
     /// Reads `weight` [outputs, inputs, kernel, kernel] and `bias` [outputs].
     pub fn new(scope: &Scope, config: Conv2dConfig, kind: Kind) -> Result<Self> {
         let shape = [config.outputs, config.inputs, config.kernel, config.kernel];
-        let mut weight = scope.tensor("weight", &shape, kind)?;
-        if !scope.is_dry() {
-            weight = native::channels_last(&weight)?;
-        }
         let bias = scope.tensor("bias", &[config.outputs], kind)?;
-        Ok(Conv2d::of(weight, bias, config))
+        if config.packed(kind) {
+            return Ok(Conv2d::stored(scope.stored("weight", &shape)?, bias, config));
+        }
+        let weight = scope.tensor("weight", &shape, kind)?;
+        let weight = if scope.is_dry() { weight } else { native::channels_last(&weight)? };
+        Ok(Conv2d { weights: ConvolutionWeights::ChannelsLast(weight), bias, config })
     }
 
-    /// Weights in channels-last order, of the kind that it computes in.
-    pub(crate) fn of(weight: Tensor, bias: Tensor, config: Conv2dConfig) -> Self {
-        // Without AVX-512 BF16 oneDNN refuses bf16, and libtorch's own loops serve.
-        let packed =
-            config.packable() && bias.defined() && bias.kind() == Kind::BFloat16 && runtime::has_bf16();
-        Conv2d { weights: RefCell::new(ConvolutionWeights::ChannelsLast(weight)), bias, config, packed }
+    /// Weights that are read, and packed, when they are first used; in bf16.
+    pub(crate) fn stored(weight: Stored, bias: Tensor, config: Conv2dConfig) -> Self {
+        let weights = ConvolutionWeights::Packed { stored: weight, packed: PackedWeights::default() };
+        Conv2d { weights, bias, config }
     }
 
     /// `x`: [batch, inputs, height, width]; returns [batch, outputs, height', width'].
@@ -101,44 +99,29 @@ impl Conv2d {
     }
 
     fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        if self.packed {
-            self.pack(x)?;
-        }
-        match &*self.weights.borrow() {
+        match &self.weights {
             ConvolutionWeights::ChannelsLast(weight) => {
                 let (stride, padding) = ([self.config.stride; 2], [self.config.padding; 2]);
                 let y = x.f_conv2d(weight, Some(&self.bias), stride, padding, [1, 1], 1)?;
                 if let Some(residual) = residual { Ok(y.f_add(residual)?) } else { Ok(y) }
             }
-            ConvolutionWeights::Packed { forward, backward } => {
+            ConvolutionWeights::Packed { stored, packed } => {
+                let read = || stored.tensor(Kind::BFloat16);
+                let packed = packed.get(x.requires_grad(), read, |plain, way| self.pack(plain, x, way))?;
+                let (forward, backward) = (&packed.forward, packed.backward.as_ref());
                 let (geometry, bias) = (self.config.geometry(), &self.bias);
-                let backward = backward.as_ref();
                 let arguments = ConvolutionArguments { forward, backward, bias, residual, geometry };
                 native::packed_convolution(x, arguments)
             }
         }
     }
 
-    /// Packs what `x` needs and what is not packed yet; the plain weights are freed.
-    ///
-    /// No bit depends on it: oneDNN chooses how it computes by the sizes alone, and puts weights that were packed for
-    /// other sizes in order first. That costs time, so the first gradient packs the way forward anew: how fast
-    /// training is does not depend on what was drawn before.
-    fn pack(&self, x: &Tensor) -> Result<()> {
-        let wanted = x.requires_grad();
-        let plain = match &*self.weights.borrow() {
-            ConvolutionWeights::ChannelsLast(weight) => weight.shallow_clone(),
-            ConvolutionWeights::Packed { forward, backward: None } if wanted => forward.shallow_clone(),
-            ConvolutionWeights::Packed { .. } => return Ok(()),
-        };
+    /// For inputs like `x`, or for the gradients of what becomes of them.
+    fn pack(&self, plain: &Tensor, x: &Tensor, way: Way) -> Result<Tensor> {
         let (batch, _, height, width) = x.size4()?;
-        let (outputs, geometry) = (self.config.outputs, self.config.geometry());
-        let output_size = [batch, outputs, self.config.places(height), self.config.places(width)];
-        let forward = native::pack_convolution(&plain, &x.size(), geometry, false)?;
-        let backward =
-            wanted.then(|| native::pack_convolution(&plain, &output_size, geometry, true)).transpose()?;
-        self.weights.replace(ConvolutionWeights::Packed { forward, backward });
-        Ok(())
+        let output_size = [batch, self.config.outputs, self.config.places(height), self.config.places(width)];
+        let size = if way == Way::Forward { x.size() } else { output_size.to_vec() };
+        native::pack_convolution(plain, &size, self.config.geometry(), way == Way::Backward)
     }
 }
 

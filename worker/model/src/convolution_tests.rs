@@ -1,6 +1,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::{Conv2d, Conv2dConfig, ConvolutionWeights};
+use crate::mapped_file::Stored;
 use crate::native;
 use crate::runtime::Runtime;
 
@@ -24,17 +25,29 @@ impl Filter {
     }
 
     fn packing(&self) -> Conv2d {
-        let layer = Conv2d::of(self.weight.shallow_clone(), self.bias.shallow_clone(), self.config);
-        assert!(layer.packed);
-        layer
+        assert!(self.config.packed(Kind::BFloat16));
+        Conv2d::stored(Stored::of(&self.weight), self.bias.shallow_clone(), self.config)
     }
 
     fn plain(&self) -> Conv2d {
-        Conv2d { packed: false, ..self.packing() }
+        self.channels_last(Kind::BFloat16)
     }
 
     fn exact(&self) -> Conv2d {
-        Conv2d::of(self.weight.to_kind(Kind::Float), self.bias.to_kind(Kind::Float), self.config)
+        self.channels_last(Kind::Float)
+    }
+
+    fn channels_last(&self, kind: Kind) -> Conv2d {
+        let weights = ConvolutionWeights::ChannelsLast(self.weight.to_kind(kind));
+        Conv2d { weights, bias: self.bias.to_kind(kind), config: self.config }
+    }
+
+    /// Whether the layer has weights of the way back.
+    fn both_ways(layer: &Conv2d) -> bool {
+        match &layer.weights {
+            ConvolutionWeights::Packed { packed, .. } => packed.both_ways(),
+            ConvolutionWeights::ChannelsLast(_) => false,
+        }
     }
 
     fn output(&self, batch: i64, height: i64, width: i64) -> [i64; 4] {
@@ -99,8 +112,7 @@ fn packed_convolutions_are_as_exact_as_plain_ones() {
             }
             assert!(ours[0].is_contiguous() || ours[0].stride() == libtorch[0].stride());
         }
-        assert!(matches!(&*packed.weights.borrow(), ConvolutionWeights::Packed { backward: Some(_), .. }));
-        assert!(matches!(&*plain.weights.borrow(), ConvolutionWeights::ChannelsLast(_)));
+        assert!(Filter::both_ways(&packed) && !Filter::both_ways(&plain));
     }
 }
 
@@ -147,7 +159,7 @@ fn no_bit_depends_on_what_was_computed_before() {
             let layer = filter.packing();
             // Nothing but outputs are wanted first.
             bits(&layer, first, false);
-            assert!(matches!(&*layer.weights.borrow(), ConvolutionWeights::Packed { backward: None, .. }));
+            assert!(!Filter::both_ways(&layer));
             for (size, alone) in sizes.iter().zip(&alone) {
                 let without = bits(&layer, *size, false);
                 assert!(without[..] == alone[..without.len()], "{config:?}: {size:?} after {first:?}");

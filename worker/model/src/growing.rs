@@ -8,6 +8,7 @@ use crate::convolution::{Conv2d, Conv2dConfig};
 use crate::error::Result;
 use crate::mapped_file::Stored;
 use crate::native::{self, ConvolutionArguments, ConvolutionGeometry};
+use crate::packed_weights::{PackedWeights, Way};
 use crate::runtime;
 use crate::weights::Scope;
 
@@ -20,21 +21,14 @@ const ROWS_AT_ONCE: i64 = 64;
 pub(crate) const DOUBLING: ConvolutionGeometry =
     ConvolutionGeometry { stride: 2, padding: 1, transposed: true };
 
-/// Packed weights of [`DOUBLING`].
-#[derive(Debug)]
-struct Doubling {
-    forward: Tensor,
-    /// Once a gradient was taken.
-    backward: Option<Tensor>,
-}
-
 /// Grows to a given size (nearest neighbour), then a 3x3 convolution that keeps the channels.
 #[derive(Debug)]
 pub struct GrowingConv2d {
     /// Of packed bf16, which reads its weights when they are first needed, in the form that is.
     stored: Option<Stored>,
     bias: Tensor,
-    doubling: RefCell<Option<Doubling>>,
+    /// Those of [`DOUBLING`].
+    doubling: PackedWeights,
     /// For other sizes, and where nothing is packed for all.
     plain: RefCell<Option<Conv2d>>,
     config: Conv2dConfig,
@@ -55,7 +49,7 @@ impl GrowingConv2d {
         Ok(GrowingConv2d {
             stored,
             bias,
-            doubling: RefCell::new(None),
+            doubling: PackedWeights::default(),
             plain: RefCell::new(plain),
             config,
             kind,
@@ -69,8 +63,8 @@ impl GrowingConv2d {
             Some(stored) if size == (2 * height, 2 * width) => self.double(x, stored),
             Some(stored) => {
                 if self.plain.borrow().is_none() {
-                    let weight = native::channels_last(&stored.tensor(self.kind)?)?;
-                    self.plain.replace(Some(Conv2d::of(weight, self.bias.shallow_clone(), self.config)));
+                    let (weight, bias) = (stored.clone(), self.bias.shallow_clone());
+                    self.plain.replace(Some(Conv2d::stored(weight, bias, self.config)));
                 }
                 self.grow(x, size)
             }
@@ -88,38 +82,16 @@ impl GrowingConv2d {
     }
 
     fn double(&self, x: &Tensor, stored: &Stored) -> Result<Tensor> {
-        self.pack(x, stored)?;
-        match &*self.doubling.borrow() {
-            Some(Doubling { forward, backward }) => {
-                let (bias, backward) = (&self.bias, backward.as_ref());
-                let arguments =
-                    ConvolutionArguments { forward, backward, bias, residual: None, geometry: DOUBLING };
-                native::packed_convolution(x, arguments)
-            }
-            None => self.grow(x, (2 * x.size4()?.2, 2 * x.size4()?.3)),
-        }
-    }
-
-    /// Packs what `x` needs and what is not packed yet, as [`Conv2d`] does; no bit depends on it.
-    fn pack(&self, x: &Tensor, stored: &Stored) -> Result<()> {
-        let wanted = x.requires_grad();
-        let kept = match &*self.doubling.borrow() {
-            Some(Doubling { backward: Some(_), .. }) => return Ok(()),
-            Some(_) if !wanted => return Ok(()),
-            Some(Doubling { forward, .. }) => Some(forward.shallow_clone()),
-            None => None,
-        };
-        let weight = self.doubled(stored)?;
         let (batch, channels, height, width) = x.size4()?;
-        let output_size = [batch, channels, 2 * height, 2 * width];
-        let forward = match kept {
-            Some(forward) => forward,
-            None => native::pack_convolution(&weight, &x.size(), DOUBLING, false)?,
-        };
-        let backward =
-            wanted.then(|| native::pack_convolution(&weight, &output_size, DOUBLING, true)).transpose()?;
-        self.doubling.replace(Some(Doubling { forward, backward }));
-        Ok(())
+        let read = || self.doubled(stored);
+        let packed = self.doubling.get(x.requires_grad(), read, |plain, way| {
+            let output_size = vec![batch, channels, 2 * height, 2 * width];
+            let size = if way == Way::Forward { x.size() } else { output_size };
+            native::pack_convolution(plain, &size, DOUBLING, way == Way::Backward)
+        })?;
+        let (forward, backward, bias) = (&packed.forward, packed.backward.as_ref(), &self.bias);
+        let arguments = ConvolutionArguments { forward, backward, bias, residual: None, geometry: DOUBLING };
+        native::packed_convolution(x, arguments)
     }
 
     /// The transposed convolution's weights, [inputs, outputs, 4, 4]: summed in fp32 from the stored values and rounded

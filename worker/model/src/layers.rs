@@ -1,11 +1,11 @@
 //! The layers all three networks are built from, with frozen weights; convolutions are in [`crate::convolution`].
 
-use std::cell::RefCell;
-
 use tch::{Kind, Tensor};
 
 use crate::error::Result;
+use crate::mapped_file::Stored;
 use crate::native;
+use crate::packed_weights::{PackedWeights, Way};
 use crate::weights::Scope;
 
 /// Shape of a fully connected layer.
@@ -19,57 +19,65 @@ pub struct LinearConfig {
     pub bias: bool,
 }
 
-/// Frozen weights [outputs, inputs], in the order that is fastest for what they are used for.
+/// Layers of more weights than this are not packed. That would save them 3 to 7% of their time, as the others, and take
+/// the same memory again for the gradient: 160 MB in the six layers of SD 1.x that are so large.
+const MOST_PACKED: i64 = 8 << 20;
+
+/// Frozen weights [outputs, inputs].
 #[derive(Debug)]
 enum LinearWeights {
-    /// As they are stored.
+    /// Row by row.
     Plain(Tensor),
-    /// bf16 in oneDNN's order, for the way forward and, once a gradient was wanted, for its way back.
-    Packed { forward: Tensor, backward: Option<Tensor> },
+    /// bf16 in oneDNN's order; of several layers of [rows, inputs] one after the other.
+    Packed { stored: Vec<Stored>, packed: PackedWeights },
 }
 
 /// y = x Wᵀ + b over the last dimension.
 #[derive(Debug)]
 pub struct Linear {
-    weights: RefCell<LinearWeights>,
+    weights: LinearWeights,
     bias: Option<Tensor>,
-    packable: bool,
+    /// Features in.
+    inputs: i64,
 }
 
 impl Linear {
     /// Reads `weight` [outputs, inputs] and `bias` [outputs].
     pub fn new(scope: &Scope, config: LinearConfig, kind: Kind) -> Result<Self> {
-        let weight = scope.tensor_in_place("weight", &[config.outputs, config.inputs], kind)?;
-        let bias = if config.bias { Some(scope.tensor("bias", &[config.outputs], kind)?) } else { None };
-        Ok(Self::of(weight, bias, kind))
+        Self::of(std::slice::from_ref(scope), &[config.outputs, config.inputs], config, kind)
     }
 
     /// Reads a 1x1 convolution's `weight` [outputs, inputs, 1, 1] and `bias`, which is the same thing on
     /// channels-last data.
     pub fn from_1x1_convolution(scope: &Scope, config: LinearConfig, kind: Kind) -> Result<Self> {
-        let mut weight = scope.tensor_in_place("weight", &[config.outputs, config.inputs, 1, 1], kind)?;
-        if !scope.is_dry() {
-            weight = weight.f_view([config.outputs, config.inputs])?;
-        }
-        let bias = if config.bias { Some(scope.tensor("bias", &[config.outputs], kind)?) } else { None };
-        Ok(Self::of(weight, bias, kind))
+        Self::of(std::slice::from_ref(scope), &[config.outputs, config.inputs, 1, 1], config, kind)
     }
 
     /// Reads the `weight` [outputs, inputs] of each of these layers, which have no bias and take the same input, and makes
     /// one layer of them: its outputs are theirs, one after the other.
     pub fn stacked(scopes: &[Scope], config: LinearConfig, kind: Kind) -> Result<Self> {
-        let weights = scopes
-            .iter()
-            .map(|scope| scope.tensor_in_place("weight", &[config.outputs, config.inputs], kind))
-            .collect::<Result<Vec<_>>>()?;
-        let dry = scopes.iter().any(Scope::is_dry);
-        let weight = if dry { Tensor::new() } else { Tensor::f_cat(&weights, 0)? };
-        Ok(Self::of(weight, None, kind))
+        Self::of(scopes, &[config.outputs, config.inputs], LinearConfig { bias: false, ..config }, kind)
     }
 
-    fn of(weight: Tensor, bias: Option<Tensor>, kind: Kind) -> Self {
-        let weights = RefCell::new(LinearWeights::Plain(weight));
-        Linear { weights, bias, packable: kind == Kind::BFloat16 }
+    fn of(scopes: &[Scope], shape: &[i64], config: LinearConfig, kind: Kind) -> Result<Self> {
+        let count = scopes.len() as i64 * config.outputs * config.inputs;
+        let weights = if kind == Kind::BFloat16 && count <= MOST_PACKED {
+            let stored =
+                scopes.iter().map(|scope| scope.stored("weight", shape)).collect::<Result<Vec<_>>>()?;
+            LinearWeights::Packed { stored, packed: PackedWeights::default() }
+        } else {
+            let weights = scopes
+                .iter()
+                .map(|scope| scope.tensor_in_place("weight", shape, kind))
+                .collect::<Result<Vec<_>>>()?;
+            let dry = scopes.iter().any(Scope::is_dry);
+            LinearWeights::Plain(if dry { Tensor::new() } else { joined(&weights, config.inputs)? })
+        };
+        let bias = match scopes {
+            [scope] if config.bias => Some(scope.tensor("bias", &[config.outputs], kind)?),
+            _ => None,
+        };
+        Ok(Linear { weights, bias, inputs: config.inputs })
     }
 
     /// `x`: [.., inputs]; returns [.., outputs].
@@ -83,32 +91,31 @@ impl Linear {
     }
 
     fn apply(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        if self.packable {
-            self.pack(x.requires_grad())?;
-        }
-        match &*self.weights.borrow() {
+        match &self.weights {
             LinearWeights::Plain(weight) => {
                 let y = native::linear(x, weight, self.bias.as_ref())?;
                 residual.map_or(Ok(y.shallow_clone()), |residual| Ok(y.f_add(residual)?))
             }
-            LinearWeights::Packed { forward, backward } => {
-                let (backward, bias) = (backward.as_ref(), self.bias.as_ref());
+            LinearWeights::Packed { stored, packed } => {
+                let read = || {
+                    let parts = stored.iter().map(|part| part.tensor(Kind::BFloat16));
+                    joined(&parts.collect::<Result<Vec<_>>>()?, self.inputs)
+                };
+                let pack = |plain: &Tensor, way| native::pack_linear(plain, way == Way::Backward);
+                let packed = packed.get(x.requires_grad(), read, pack)?;
+                let (forward, backward, bias) =
+                    (&packed.forward, packed.backward.as_ref(), self.bias.as_ref());
                 native::packed_linear(x, native::PackedLinear { forward, backward, bias }, residual)
             }
         }
     }
+}
 
-    /// Packs the weights when they are first used, and for the gradient when one is first wanted. How does not depend on
-    /// what was computed before, so no bit does.
-    fn pack(&self, wants_gradient: bool) -> Result<()> {
-        let packed = match &*self.weights.borrow() {
-            LinearWeights::Plain(weight) => native::pack_linear(weight, false)?,
-            LinearWeights::Packed { backward: None, forward } if wants_gradient => forward.shallow_clone(),
-            LinearWeights::Packed { .. } => return Ok(()),
-        };
-        let backward = if wants_gradient { Some(native::pack_linear(&packed, true)?) } else { None };
-        self.weights.replace(LinearWeights::Packed { forward: packed, backward });
-        Ok(())
+/// The rows of all, one after the other: [.., inputs].
+fn joined(weights: &[Tensor], inputs: i64) -> Result<Tensor> {
+    match weights {
+        [one] => Ok(one.f_view([-1, inputs])?),
+        several => Ok(Tensor::f_cat(several, 0)?),
     }
 }
 

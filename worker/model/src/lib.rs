@@ -18,6 +18,7 @@ mod mapped_file;
 pub mod min_snr;
 pub mod model_files;
 mod native;
+mod packed_weights;
 mod probe;
 pub mod profile;
 mod rates;

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memmap2::Mmap;
+use memmap2::{Advice, Mmap, MmapOptions};
 use safetensors::tensor::SafeTensors;
 use tch::{Kind, Tensor};
 
 use crate::error::{Error, Result};
+use crate::native;
 
 /// Headers above this are refused before they are parsed. SD's largest is below 200 KB.
 const MAX_HEADER_BYTES: u64 = 64 << 20;
@@ -21,8 +21,8 @@ pub(crate) struct MappedFile {
     pub(crate) file: Arc<File>,
 }
 
-/// A tensor that stays in its file until it is asked for: no mapping is kept for it.
-#[derive(Debug)]
+/// A tensor that stays in its file until it is asked for.
+#[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub(crate) path: PathBuf,
     pub(crate) file: Arc<File>,
@@ -34,12 +34,12 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// All of it as `kind`, contiguous.
+    /// All of it as `kind`, contiguous; the mapping itself where it is stored so: never write to it.
     pub(crate) fn tensor(&self, kind: Kind) -> Result<Tensor> {
         self.rows(0, self.shape.first().copied().unwrap_or(1), kind)
     }
 
-    /// `count` places of the first dimension from `first` on, as `kind`, contiguous.
+    /// `count` places of the first dimension from `first` on, as `kind`, contiguous; the same holds.
     ///
     /// Errors: the file cannot be read, or was cut short meanwhile.
     pub(crate) fn rows(&self, first: i64, count: i64, kind: Kind) -> Result<Tensor> {
@@ -48,11 +48,41 @@ impl Stored {
             *rows = count;
         }
         let row = self.shape.iter().skip(1).product::<i64>() as usize * self.kind.elt_size_in_bytes();
-        let mut bytes = vec![0; count as usize * row];
-        self.file
-            .read_exact_at(&mut bytes, (self.start + first as usize * row) as u64)
-            .map_err(|source| Error::Io { file: self.path.clone(), source })?;
-        Ok(Tensor::f_from_data_size(&bytes, &shape, self.kind)?.f_to_kind(kind)?)
+        let map = Arc::new(self.map(self.start + first as usize * row, count as usize * row)?);
+        let stored = if (map.as_ptr() as usize).is_multiple_of(self.kind.elt_size_in_bytes()) {
+            // SAFETY: the bytes lie in the mapping that the Arc keeps alive, they are aligned for the kind, and whoever
+            // asks for the tensor does not write to it.
+            unsafe { native::tensor_over(map.as_ptr(), &shape, self.kind, map.clone()) }?
+        } else {
+            Tensor::f_from_data_size(&map, &shape, self.kind)?
+        };
+        Ok(stored.f_to_kind(kind)?)
+    }
+
+    /// What `tensor` has, in a file of its own.
+    #[cfg(test)]
+    pub(crate) fn of(tensor: &Tensor) -> Self {
+        let file = tempfile::tempfile().unwrap();
+        let (kind, shape) = (tensor.kind(), tensor.size());
+        let mut bytes = vec![0; tensor.numel() * kind.elt_size_in_bytes()];
+        tensor.contiguous().copy_data_u8(&mut bytes, tensor.numel());
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+        Stored { path: PathBuf::from("weights"), file: Arc::new(file), start: 0, shape, kind }
+    }
+
+    fn map(&self, start: usize, length: usize) -> Result<Mmap> {
+        let io = |source| Error::Io { file: self.path.clone(), source };
+        let end = (start + length) as u64;
+        if self.file.metadata().map_err(io)?.len() < end {
+            return Err(io(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)));
+        }
+        // SAFETY: the mapping is read-only; that nobody shortens the file meanwhile is the stated condition of
+        // [`crate::weights`].
+        let map =
+            unsafe { MmapOptions::new().offset(start as u64).len(length).map(&*self.file) }.map_err(io)?;
+        // Read ahead, all of it: two threads that convert it would have the disk jump to and fro. A hint only.
+        let _ = map.advise(Advice::WillNeed);
+        Ok(map)
     }
 }
 
@@ -114,4 +144,33 @@ pub(crate) fn map_file(path: &Path) -> Result<MappedFile> {
         )));
     }
     Ok(MappedFile { path: path.to_path_buf(), map, file: Arc::new(file) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_rows_are_read_wherever_they_begin() {
+        let values = Tensor::arange(60, (Kind::Float, tch::Device::Cpu)).view([5, 4, 3]);
+        for kind in [Kind::Float, Kind::Half, Kind::BFloat16] {
+            let stored = Stored::of(&values.to_kind(kind));
+            let row = 12 * kind.elt_size_in_bytes();
+            for wanted in [Kind::Float, Kind::BFloat16] {
+                assert!(
+                    stored.tensor(wanted).unwrap().equal(&values.to_kind(wanted)),
+                    "{kind:?} to {wanted:?}"
+                );
+                let rows = stored.rows(3, 2, wanted).unwrap();
+                assert!(rows.equal(&values.narrow(0, 3, 2).to_kind(wanted)), "{kind:?} to {wanted:?}");
+            }
+            // A header of an odd length.
+            let shifted = Stored { start: row - 1, shape: vec![4, 4, 3], ..stored.clone() };
+            assert_eq!(shifted.tensor(Kind::Float).unwrap().size(), [4, 4, 3]);
+            let error = Stored { start: row, ..stored }.tensor(kind).unwrap_err();
+            assert!(
+                matches!(&error, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::UnexpectedEof)
+            );
+        }
+    }
 }

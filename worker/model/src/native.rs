@@ -353,8 +353,7 @@ pub(crate) fn linear(input: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> 
     tensor_from(unsafe { ringtune_linear(input.as_ptr(), weight.as_ptr(), bias) })
 }
 
-/// bf16 weights [outputs, inputs] in oneDNN's order, for the way forward or for the gradient's way back; `weight` may be
-/// packed for the way forward itself.
+/// bf16 weights [outputs, inputs] in oneDNN's order, for the way forward or for the gradient's way back.
 pub(crate) fn pack_linear(weight: &Tensor, backward: bool) -> Result<Tensor> {
     // SAFETY: a live tensor that the shim only reads.
     tensor_from(unsafe { ringtune_pack_linear(weight.as_ptr(), backward) })

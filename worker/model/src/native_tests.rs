@@ -141,13 +141,45 @@ fn linear_is_that_of_the_formula_wherever_its_weights_lie() {
 }
 
 #[test]
-fn packed_weights_can_be_packed_the_other_way() {
-    for (outputs, inputs) in [(40, 24), (65, 31), (1, 7)] {
+fn packed_weights_are_the_plain_ones_in_another_order() {
+    // Below, at and above the sides of a tile.
+    for (outputs, inputs) in [(40, 24), (65, 31), (1, 7), (32, 64), (100, 33)] {
         let weight = random(&[outputs, inputs], 1);
         let (forward, backward) = packed_both_ways(&weight);
         assert!(forward.to_dense(None, false).equal(&weight), "{outputs} x {inputs}");
-        let again = pack_linear(&forward, true).unwrap();
-        assert!(again.to_dense(None, false).equal(&backward.to_dense(None, false)), "{outputs} x {inputs}");
+        assert!(backward.to_dense(None, false).equal(&weight.tr()), "{outputs} x {inputs}");
+        for side in [1, 3] {
+            let weight = random(&[outputs, inputs, side, side], 2);
+            let geometry = ConvolutionGeometry { stride: 1, padding: side / 2, transposed: false };
+            let pack = |channels, backward| {
+                pack_convolution(&weight, &[1, channels, 9, 5], geometry, backward)
+                    .unwrap()
+                    .to_dense(None, false)
+            };
+            assert!(pack(inputs, false).equal(&weight), "{outputs} x {inputs} x {side}");
+            let turned = weight.flip([2, 3]).transpose(0, 1);
+            assert!(pack(outputs, true).equal(&turned), "{outputs} x {inputs} x {side}");
+        }
+    }
+}
+
+/// The largest layers are left as they are: that costs time, and no bit.
+#[test]
+fn linear_layers_have_the_same_bits_packed_and_not() {
+    for (rows, inputs, outputs) in [(33, 1280, 10240), (7, 40, 24), (64, 65, 31)] {
+        let (weight, bias) = (random(&[outputs, inputs], 3), random(&[outputs], 4));
+        let (forward, backward) = packed_both_ways(&weight);
+        let layer = PackedLinear { forward: &forward, backward: Some(&backward), bias: Some(&bias) };
+        let x = random(&[1, rows, inputs], 5);
+        let packed = with_gradients(&[x.shallow_clone()], Kind::BFloat16, |inputs| {
+            packed_linear(&inputs[0], layer, None).unwrap()
+        });
+        let plain =
+            with_gradients(&[x], Kind::BFloat16, |inputs| linear(&inputs[0], &weight, Some(&bias)).unwrap());
+        assert!(
+            packed.iter().zip(&plain).all(|(packed, plain)| packed.equal(plain)),
+            "{rows} x {inputs} x {outputs}"
+        );
     }
 }
 

@@ -1,19 +1,18 @@
-//! What the residual blocks make of the time embedding: one product for all of them.
+//! What the residual blocks make of the time embedding, all of them at once.
 
 use tch::{Kind, Tensor};
 
 use crate::error::{Error, Result};
+use crate::native;
 use crate::weights::Scope;
 
-/// Gathers the projections of residual blocks as they are loaded. Their weights are put together once, and the blocks
-/// keep none.
+/// Gathers the projections of residual blocks as they are loaded.
 #[derive(Debug)]
 pub struct TimeProjectionLoader {
     width: i64,
     weights: Vec<Tensor>,
     biases: Vec<Tensor>,
     outputs: i64,
-    dry: bool,
 }
 
 /// One block's outputs among those of all blocks.
@@ -24,41 +23,37 @@ pub struct TimeSlice {
 }
 
 /// The projections of all residual blocks; fp32, as the time embedding.
+///
+/// One product for all would need their weights side by side, 100 MB of private memory. Where they are stored as fp32,
+/// they stay on the mapped file: a product of few rows only waits for its weights, wherever they are.
 #[derive(Debug)]
 pub struct TimeProjections {
-    /// [sum of all blocks' outputs, width]
-    weight: Tensor,
-    bias: Tensor,
+    /// Of each block, [outputs, width] and [outputs].
+    weights: Vec<Tensor>,
+    biases: Vec<Tensor>,
 }
 
 impl TimeProjectionLoader {
     /// `width`: that of the time embedding.
     pub fn new(width: i64) -> Self {
-        TimeProjectionLoader { width, weights: Vec::new(), biases: Vec::new(), outputs: 0, dry: false }
+        TimeProjectionLoader { width, weights: Vec::new(), biases: Vec::new(), outputs: 0 }
     }
 
     /// Reads `weight` [outputs, width] and `bias` [outputs] of one block.
     pub fn add(&mut self, scope: &Scope, outputs: i64) -> Result<TimeSlice> {
-        self.weights.push(scope.tensor("weight", &[outputs, self.width], Kind::Float)?);
+        self.weights.push(scope.tensor_in_place("weight", &[outputs, self.width], Kind::Float)?);
         self.biases.push(scope.tensor("bias", &[outputs], Kind::Float)?);
-        self.dry = scope.is_dry();
         let slice = TimeSlice { first: self.outputs, count: outputs };
         self.outputs += outputs;
         Ok(slice)
     }
 
-    /// All that were added, as one product.
+    /// All that were added.
     pub fn finish(self) -> Result<TimeProjections> {
         if self.weights.is_empty() {
             return Err(Error::argument("time projections", "none", "at least one"));
         }
-        if self.dry {
-            return Ok(TimeProjections { weight: Tensor::new(), bias: Tensor::new() });
-        }
-        Ok(TimeProjections {
-            weight: Tensor::f_cat(&self.weights, 0)?,
-            bias: Tensor::f_cat(&self.biases, 0)?,
-        })
+        Ok(TimeProjections { weights: self.weights, biases: self.biases })
     }
 }
 
@@ -66,7 +61,9 @@ impl TimeProjections {
     /// `time`: SiLU of the time embedding, [batch, width] fp32. Returns what each block adds, side by side:
     /// [batch, sum of outputs] fp32.
     pub fn forward(&self, time: &Tensor) -> Result<Tensor> {
-        Ok(time.f_linear(&self.weight, Some(&self.bias))?)
+        let layers = self.weights.iter().zip(&self.biases);
+        let each = layers.map(|(weight, bias)| native::linear(time, weight, Some(bias)));
+        Ok(Tensor::f_cat(&each.collect::<Result<Vec<_>>>()?, 1)?)
     }
 }
 

@@ -1,0 +1,66 @@
+//! Frozen weights in oneDNN's order, which is fastest: read from their file and packed when they are first used.
+
+use std::cell::RefCell;
+
+use tch::Tensor;
+
+use crate::error::Result;
+
+/// Weights in oneDNN's order.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    /// For the way forward.
+    pub(crate) forward: Tensor,
+    /// For its way back, once a gradient was wanted.
+    pub(crate) backward: Option<Tensor>,
+}
+
+/// Which way weights are packed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Forward,
+    Backward,
+}
+
+/// A layer's packed weights, once there are any.
+#[derive(Debug, Default)]
+pub(crate) struct PackedWeights(RefCell<Option<Packed>>);
+
+impl PackedWeights {
+    /// The weights, with those of the way back for a `gradient`. What is missing is packed: `read` gives the plain
+    /// weights, which are not kept, and `pack` puts them in order.
+    ///
+    /// No bit may depend on when that happens: oneDNN chooses how it computes by the sizes alone, and puts weights that
+    /// were packed for other sizes in order first. That costs time, so the first gradient packs the way forward anew:
+    /// how fast training is does not depend on what was drawn before.
+    pub(crate) fn get(
+        &self,
+        gradient: bool,
+        read: impl FnOnce() -> Result<Tensor>,
+        pack: impl Fn(&Tensor, Way) -> Result<Tensor>,
+    ) -> Result<Packed> {
+        if let Some(packed) = &*self.0.borrow()
+            && (packed.backward.is_some() || !gradient)
+        {
+            return Ok(packed.shallow_clone());
+        }
+        let plain = read()?;
+        let forward = pack(&plain, Way::Forward)?;
+        let backward = gradient.then(|| pack(&plain, Way::Backward)).transpose()?;
+        let packed = Packed { forward, backward };
+        self.0.replace(Some(packed.shallow_clone()));
+        Ok(packed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn both_ways(&self) -> bool {
+        self.0.borrow().as_ref().is_some_and(|packed| packed.backward.is_some())
+    }
+}
+
+impl Packed {
+    fn shallow_clone(&self) -> Self {
+        let backward = self.backward.as_ref().map(Tensor::shallow_clone);
+        Packed { forward: self.forward.shallow_clone(), backward }
+    }
+}
