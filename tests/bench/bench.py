@@ -4,8 +4,7 @@
 usage: bench.sh [--resolution 512] [--batch 1] [--rounds 5] [--steps 4] [--warm-up 1] [--threads N]
                 [--max-ratio R] [--max-ratio-tuned R] [--min-roofline 0.4] [--max-memory 4.0] [--json FILE]
 
-Absolute times wander by a factor of two on shared machines, so every round runs each contender once, in turn, and the
-ratios are those of medians and of minima over all rounds:
+Every round runs each contender once (turns.py says why):
 
   ours         ringtune-worker bench step: latents from cached moments, gradient of the learned rows only
   as it is     old_step.py: diffusers' script
@@ -16,12 +15,11 @@ worker between its steps. The bounds of the ratios depend on what multiplies: se
 met or not, and one JSON object to --json (default target/bench.json). Exit code 1 when a bound is not met.
 """
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
+
+import turns
 
 HERE = Path(__file__).resolve().parent
 OLD_STEP = HERE / "old_step.py"
@@ -44,35 +42,7 @@ def contenders(options):
     }
 
 
-def run_once(command, environment, warm_up):
-    """All lines, the seconds of the steps after the warm-up, and the peak memory in bytes."""
-    command = [str(word) for word in command]
-    result = subprocess.run(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
-    if result.returncode != 0:
-        sys.exit(f"error: exit code {result.returncode} from {' '.join(command)}")
-    rows = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-    steps = [row["step_seconds"] for row in rows if "step_seconds" in row]
-    memory = [row[key] for row in rows for key in ("peak_private_bytes", "peak_resident_bytes") if key in row]
-    if len(steps) <= warm_up or not memory:
-        sys.exit(f"error: no steps or no memory figure from {' '.join(command)}:\n{result.stdout}")
-    return rows, steps[warm_up:], max(memory)
-
-
-def print_table(results, baseline):
-    print(f"{'':22}{'median s':>10}{'min s':>8}{'max s':>8}{'steps':>7}{'peak GB':>9}{'of as it is':>13}{'by minima':>11}")
-    for name, result in results.items():
-        times = result["step_seconds"]
-        by_median, by_minimum = ratios(result, baseline)
-        print(f"{name:22}{result['median_seconds']:10.3f}{min(times):8.3f}{max(times):8.3f}{len(times):7}"
-              f"{result['peak_bytes'] / 1e9:9.2f}{by_median:13.3f}{by_minimum:11.3f}")
-
-
-def ratios(ours, other):
-    """By medians and by minima."""
-    return (ours["median_seconds"] / other["median_seconds"], min(ours["step_seconds"]) / min(other["step_seconds"]))
-
-
-def machine(summaries, ours):
+def machine(summaries, steps):
     """What the worker's summaries say together: the best rates of all rounds, beside the steps of all rounds."""
     best = lambda key: max(summary[key] for summary in summaries)
     convolution, product = best("convolution_flops_per_second"), best("product_flops_per_second")
@@ -82,29 +52,23 @@ def machine(summaries, ours):
         "convolution_flops_per_second": convolution,
         "product_flops_per_second": product,
         "copy_bytes_per_second": best("copy_bytes_per_second"),
-        "of_roofline": shortest / ours["median_seconds"],
-        "of_roofline_by_minimum": shortest / min(ours["step_seconds"]),
+        "of_roofline": shortest / statistics.median(steps),
+        "of_roofline_by_minimum": shortest / min(steps),
         "page_faults": statistics.median(summary["page_faults"] for summary in summaries),
         "involuntary_switches": statistics.median(summary["involuntary_switches"] for summary in summaries),
     }
 
 
-def judge(options, instructions, results, found):
-    """[(what, figure, bound, whether it is met)]."""
+def judge(options, instructions, times, found, peak_bytes):
+    """Prints each bound; all of them."""
     of_old, of_tuned = BOUNDS.get(instructions, WITHOUT_AMX)
-    of_old = of_old if options.max_ratio is None else options.max_ratio
-    of_tuned = of_tuned if options.max_ratio_tuned is None else options.max_ratio_tuned
-    tuned = next(name for name in results if name.startswith("tuned"))
-    judged = []
-    for name, bound in (("as it is", of_old), (tuned, of_tuned)):
-        for way, ratio in zip(("medians", "minima"), ratios(results["ours"], results[name])):
-            judged.append((f"ours of {name}, by {way}", f"{ratio:.3f}", f"at most {bound:.3f}", ratio <= bound))
-    share = found["of_roofline"]
-    judged.append(("of the roofline, by medians", f"{share:.3f}", f"at least {options.min_roofline:.3f}",
-                   share >= options.min_roofline))
-    memory = results["ours"]["peak_bytes"] / 1e9
-    judged.append(("peak private memory, GB", f"{memory:.2f}", f"at most {options.max_memory:.2f}",
-                   memory <= options.max_memory))
+    tuned = next(name for name in times if name.startswith("tuned"))
+    bounds = {"as it is": options.max_ratio or of_old, tuned: options.max_ratio_tuned or of_tuned}
+    judged = [turns.judged(f"ours of {name}, by {way}", ratio, bound)
+              for name, bound in bounds.items()
+              for way, ratio in zip(("medians", "minima"), turns.ratios(times["ours"], times[name]))]
+    judged.append(turns.judged("of the roofline, by medians", found["of_roofline"], options.min_roofline, at_most=False))
+    judged.append(turns.judged("peak private memory, GB", peak_bytes / 1e9, options.max_memory))
     return judged
 
 
@@ -118,7 +82,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="timed steps of each process")
     parser.add_argument("--warm-up", type=int, default=1, help="untimed steps before them")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=turns.physical_cores(), help="default: one a physical core")
     parser.add_argument("--max-ratio", type=float, help="ours of the step as it is [default: 1/6 with AMX, else 0.3]")
     parser.add_argument("--max-ratio-tuned", type=float, help="ours of the tuned one [default: 1/3.5 with AMX, else 0.4]")
     parser.add_argument("--min-roofline", type=float, default=0.4, help="the step's work at the best rate, of the step")
@@ -129,40 +93,25 @@ def main():
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}, allowed is 1 and more")
 
-    runs = contenders(options)
-    results = {name: {"step_seconds": [], "peak_bytes": 0} for name in runs}
-    instructions, summaries = "unknown", []
-    for number in range(1, options.rounds + 1):
-        for name, (command, environment) in runs.items():
-            rows, steps, memory = run_once(command, environment, options.warm_up)
-            print(f"round {number}, {name}: {' '.join(f'{s:.3f}' for s in steps)}", file=sys.stderr, flush=True)
-            results[name]["step_seconds"] += steps
-            results[name]["peak_bytes"] = max(results[name]["peak_bytes"], memory)
-            if name == "ours":
-                instructions = rows[0]["matrix_instructions"]
-                summaries.append(rows[-1])
-    for result in results.values():
-        result["median_seconds"] = statistics.median(result["step_seconds"])
-        result["min_seconds"] = min(result["step_seconds"])
-    found = machine(summaries, results["ours"])
+    times, lines = turns.in_turns(contenders(options), options.rounds, "step_seconds", options.warm_up)
+    peaks = {name: max(row[key] for rows in each for row in rows
+                       for key in ("peak_private_bytes", "peak_resident_bytes") if key in row)
+             for name, each in lines.items()}
+    instructions = lines["ours"][0][0]["matrix_instructions"]
+    found = machine([rows[-1] for rows in lines["ours"]], times["ours"])
     print(f"textual inversion, {options.resolution} px, batch {options.batch}, bf16 ({instructions}), {options.threads} threads, "
           f"{options.rounds} rounds of {options.steps} steps (peak: ours private memory, the others resident)")
-    print_table(results, results["as it is"])
+    turns.print_table(times, "as it is", {"peak GB": {name: f"{peak / 1e9:.2f}" for name, peak in peaks.items()}})
     print(f"work of a step {found['flop'] / 1e12:.3f} TFLOP; this machine at best {found['convolution_flops_per_second'] / 1e12:.3f} "
           f"TFLOP/s convolution, {found['product_flops_per_second'] / 1e12:.3f} TFLOP/s product, "
           f"{found['copy_bytes_per_second'] / 1e9:.1f} GB/s copy; {found['page_faults']:.0f} page faults a step")
-    judged = judge(options, instructions, results, found)
-    for what, figure, bound, met in judged:
-        print(f"{what:36}{figure:>8}   {bound:16}{'met' if met else 'NOT MET'}")
-    ok = all(met for _, _, _, met in judged)
-    report = {
+    judged = judge(options, instructions, times, found, peaks["ours"])
+    ok = all(bound["met"] for bound in judged)
+    turns.write(options.json, {
         "resolution": options.resolution, "batch": options.batch, "threads": options.threads, "rounds": options.rounds,
-        "matrix_instructions": instructions, "results": results, "machine": found,
-        "bounds": [{"what": what, "figure": float(figure), "bound": bound, "met": met} for what, figure, bound, met in judged],
-        "ratio_to_as_it_is": ratios(results["ours"], results["as it is"])[0], "ok": ok,
-    }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        "matrix_instructions": instructions, "step_seconds": times, "peak_bytes": peaks, "machine": found,
+        "bounds": judged, "ok": ok,
+    })
     return 0 if ok else 1
 
 

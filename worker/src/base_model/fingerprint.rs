@@ -4,7 +4,11 @@ use std::{
     collections::{BTreeMap, HashMap},
     fs,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
     time::SystemTime,
 };
 
@@ -48,11 +52,28 @@ impl Fingerprints {
         self.of_files(network_files(model, variant).into_iter().filter(is_vae))
     }
 
-    /// `files`: names that count, and paths, sorted.
+    /// `files`: names that count, and paths, sorted. Two at once: one is most of a model.
     fn of_files(&self, files: impl Iterator<Item = (String, PathBuf)>) -> Result<ContentHash, Error> {
+        let files: Vec<_> = files.collect();
+        let next = AtomicUsize::new(0);
+        let hash_some = || {
+            let mut hashed = Vec::new();
+            while let Some((name, path)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                hashed.push((name, self.of_file(path)?));
+            }
+            Ok::<_, Error>(hashed)
+        };
+        let (ours, theirs) = thread::scope(|scope| {
+            let other = scope.spawn(hash_some);
+            let ours = hash_some();
+            // A panic goes on where it would have been without the thread.
+            (ours, other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        let mut hashed = ours?;
+        hashed.extend(theirs?);
+        hashed.sort_unstable_by_key(|(name, _)| *name);
         let mut hasher = ContentHasher::new();
-        for (name, path) in files {
-            let hash = self.of_file(&path)?;
+        for (name, hash) in hashed {
             hasher.update(format!("{name}\0{hash}\n").as_bytes());
         }
         Ok(hasher.finish())
