@@ -54,11 +54,19 @@ fn steps_take_no_new_memory_and_a_release_leaves_none() {
     let mut model = StableDiffusion::open(&support::toy_checkpoint(), Precision::Bf16).unwrap();
     // 1. Large enough that most tensors, and what attention works in, have megabytes.
     (0..3).for_each(|_| step(&model, 128));
-    let before = page_faults();
-    (0..4).for_each(|_| step(&model, 128));
-    let each = (page_faults() - before) / 4;
-    println!("{each} page faults a step");
-    assert!(each <= 100, "{each} page faults a step");
+    let mut faults: Vec<u64> = (0..9)
+        .map(|_| {
+            let before = page_faults();
+            step(&model, 128);
+            page_faults() - before
+        })
+        .collect();
+    println!("{faults:?} page faults a step");
+    // The C library's allocator gives small blocks back now and then, some hundred pages at once, as the threads'
+    // turns have it: one step in eight. Tensors that were taken anew would cost thousands of pages in every step.
+    faults.sort_unstable();
+    let usual = faults[faults.len() / 2];
+    assert!(usual <= 256, "{faults:?} page faults a step");
     // 2. What a picture takes is more than what the model and small steps have, and goes back.
     let before = private_bytes();
     let side = 768;
