@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Time all-reduces of our ring beside PyTorch's Gloo in turns, ranks in processes of their own over TCP on loopback.
 
-usage: ring.sh [--worlds 2,4] [--bytes 3072,25000000,498000000] [--rounds 5] [--json FILE]
+usage: ring.sh [--worlds 2,4] [--bytes 3072,25000000,498000000] [--rounds 5] [--without NAME] [--json FILE]
 
   Gloo         gloo_rank.py
   ours         worker/benches/ring: gRPC, as workers exchange gradients
@@ -91,8 +91,9 @@ def times_of(size):
 
 def compare(options, world, folder):
     """Prints one world's table and bounds; its times and its bounds."""
-    contenders = {"Gloo": gloo(world), "ours": ours(options.program, world),
-                  "ours, TLS": ours(options.program, world, folder / "pki")}
+    start = {"Gloo": lambda: gloo(world), "ours": lambda: ours(options.program, world),
+             "ours, TLS": lambda: ours(options.program, world, folder / "pki")}
+    contenders = {name: start[name]() for name in start if name == "Gloo" or name not in options.without}
     times = {size: {name: [] for name in contenders} for size in options.bytes}
     for number in range(1, options.rounds + 1):
         for size in options.bytes:
@@ -111,6 +112,8 @@ def compare(options, world, folder):
         columns = {"GB/s": {name: f"{bandwidth(each):.3f}" for name, each in taken.items()}}
         turns.print_table(milliseconds, "Gloo", columns, "ms")
         for name, factor in (("ours", 1.5), ("ours, TLS", 1.0)):
+            if name not in taken:
+                continue
             ratio = turns.ratios(taken[name], taken["Gloo"])[0]
             if size < SMALL:
                 if name == "ours":
@@ -127,6 +130,7 @@ def main():
     parser.add_argument("--worlds", type=numbers, default=[2, 4])
     parser.add_argument("--bytes", type=numbers, default=[3072, 25_000_000, 498_000_000])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS"], help="to leave out")
     parser.add_argument("--json", type=Path, default=HERE.parent.parent / "target/bench-ring.json")
     options = parser.parse_args()
     if min(options.worlds) < 2 or min(options.bytes) < 4 or options.rounds < 1:

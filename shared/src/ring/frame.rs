@@ -1,6 +1,6 @@
 //! What goes from a rank to the next one.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::checksum::crc32c;
 use crate::ids::{Epoch, JobId};
@@ -64,15 +64,18 @@ impl Signal {
 }
 
 /// Bytes of a number.
-const WIDTH: usize = size_of::<f32>();
+pub(super) const WIDTH: usize = size_of::<f32>();
 
-/// Numbers as they travel: fp32, little-endian.
-pub(super) fn encode(numbers: &[f32]) -> Bytes {
-    let mut bytes = vec![0; numbers.len() * WIDTH];
-    for (encoded, number) in bytes.as_chunks_mut::<WIDTH>().0.iter_mut().zip(numbers) {
-        *encoded = number.to_le_bytes();
+/// Appends numbers as they travel: fp32, little-endian.
+pub(super) fn encode(numbers: &[f32], bytes: &mut BytesMut) {
+    // Where they lie in memory as they travel, this is a copy.
+    let mut some = [0; 256 * WIDTH];
+    for numbers in numbers.chunks(256) {
+        for (encoded, number) in some.as_chunks_mut::<WIDTH>().0.iter_mut().zip(numbers) {
+            *encoded = number.to_le_bytes();
+        }
+        bytes.extend_from_slice(&some[..numbers.len() * WIDTH]);
     }
-    bytes.into()
 }
 
 /// Puts the numbers of a payload in place of others. Its length must have been checked to fit.
@@ -96,7 +99,8 @@ mod tests {
     #[test]
     fn numbers_travel_bit_for_bit() {
         let numbers = [0.0, -0.0, 1.5, f32::MIN_POSITIVE / 2.0, f32::INFINITY, f32::from_bits(0x7fc0_1234)];
-        let payload = encode(&numbers);
+        let mut payload = BytesMut::new();
+        encode(&numbers, &mut payload);
         assert_eq!(&payload[8..12], [0, 0, 0xc0, 0x3f]);
         let mut back = [0.0; 6];
         replace(&mut back, &payload);

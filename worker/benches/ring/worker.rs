@@ -13,7 +13,7 @@ use ringtune_security::{
 use ringtune_shared::{ids::WorkerId, ring::Member};
 use ringtune_worker::{
     http::Metrics,
-    ring::{RingOptions, RingServer, Rings},
+    ring::{MOST_FRAME_BYTES, RingOptions, RingServer, Rings, WINDOW_BYTES},
 };
 use tokio::net::TcpListener;
 use tonic::transport::Server;
@@ -43,9 +43,9 @@ impl Worker {
         let limits = Limits { first_call: hour, idle: hour, ..Limits::default() }.for_loopback();
         let listener = Listener::start(tcp, protection, limits, Refusals::default())?;
         let server = Server::builder()
-            .max_frame_size(1 << 20)
-            .initial_stream_window_size(4 << 20)
-            .initial_connection_window_size(4 << 20)
+            .max_frame_size(MOST_FRAME_BYTES)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
             .add_service(RingServer::service(rings.clone()))
             .serve_with_incoming(listener);
         tokio::spawn(server);

@@ -33,7 +33,7 @@ pub use seat::Seat;
 pub use service::{RingGrpc, RingServer};
 pub use state_take::FetchFrom;
 pub use transport::{GrpcTransport, IncomingStream};
-pub(crate) use transport::{MOST_FRAME_BYTES, WINDOW_BYTES};
+pub use transport::{MOST_FRAME_BYTES, WINDOW_BYTES};
 
 #[cfg(test)]
 mod tests;

@@ -26,9 +26,9 @@ use crate::{
 };
 
 /// Largest HTTP/2 frame: hyper writes one at a time, and 16 KiB, the default, costs 16 times the system calls.
-pub(crate) const MOST_FRAME_BYTES: u32 = 1 << 20;
+pub const MOST_FRAME_BYTES: u32 = 1 << 20;
 /// Bytes on the way of one stream and one connection: there is one stream a connection.
-pub(crate) const WINDOW_BYTES: u32 = 4 << 20;
+pub const WINDOW_BYTES: u32 = 4 << 20;
 /// The largest payload of a chunk.
 pub(super) const MOST_SEGMENT_BYTES: u32 = 1 << 20;
 /// For one attempt to connect.
