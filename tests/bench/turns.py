@@ -40,15 +40,16 @@ def ratios(ours, others):
     return statistics.median(ours) / statistics.median(others), min(ours) / min(others)
 
 
-def print_table(times, baseline, columns=None):
-    """Times of each contender and their ratios to those of `baseline`; `columns`: {title: {name: text}}, more to show."""
+def print_table(times, baseline, columns=None, unit="s"):
+    """Times of each contender, in `unit`, and their ratios to those of `baseline`; `columns`: {title: {name: text}}, more to
+    show."""
     columns = columns or {}
     titles = "".join(f"{title:>9}" for title in columns)
-    print(f"{'':24}{'median s':>10}{'min s':>8}{'max s':>8}{'count':>7}{titles}{'of ' + baseline:>14}{'by minima':>11}")
+    print(f"{'':24}{'median ' + unit:>10}{'min ' + unit:>9}{'max ' + unit:>9}{'count':>7}{titles}{'of ' + baseline:>14}{'by minima':>11}")
     for name, taken in times.items():
         by_median, by_minimum = ratios(taken, times[baseline])
         more = "".join(f"{column[name]:>9}" for column in columns.values())
-        print(f"{name:24}{statistics.median(taken):10.3f}{min(taken):8.3f}{max(taken):8.3f}{len(taken):7}{more}"
+        print(f"{name:24}{statistics.median(taken):10.3f}{min(taken):9.3f}{max(taken):9.3f}{len(taken):7}{more}"
               f"{by_median:14.3f}{by_minimum:11.3f}")
 
 

@@ -15,7 +15,7 @@ use crate::{
     error_chain::error_chain,
     http::{self, Metrics},
     probe::{About, ProbeServer},
-    ring::{self, RingServer, Rings},
+    ring::{self, RingGrpc, RingServer, Rings},
 };
 
 /// Connections of the ring's port: a ring needs two of each member, and few others call a worker.
@@ -83,7 +83,7 @@ pub(crate) async fn grpc(
     about: About,
     end: impl Future<Output = ()> + Send + 'static,
 ) -> Result<impl Future<Output = Result<(), String>> + Send + 'static, ServerError> {
-    let ring_service = <ringtune_proto::v1::ring_service_server::RingServiceServer<RingServer>>::NAME;
+    let ring_service = RingGrpc::NAME;
     let probe_service = <ringtune_proto::v1::probe_service_server::ProbeServiceServer<ProbeServer>>::NAME;
     callers::check_calls(&[ring_service, probe_service, HEALTH, REFLECTION[0], REFLECTION[1]])?;
     let guard =
@@ -91,7 +91,7 @@ pub(crate) async fn grpc(
     let limits = Limits { connections: MOST_CONNECTIONS, ..Limits::default() };
     let listener = port.open(Protocols::Http2, limits)?;
     let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<ringtune_proto::v1::ring_service_server::RingServiceServer<RingServer>>().await;
+    health.set_serving::<RingGrpc>().await;
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(ringtune_proto::FILE_DESCRIPTOR_SET)

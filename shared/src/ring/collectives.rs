@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::frame::decode;
+use super::frame;
 use super::hops::Motion;
 use super::{Place, Ring, RingError, block_of};
 
@@ -93,9 +93,7 @@ impl Motion for Gather {
     }
 
     fn take_in(&mut self, _hop: usize, place: Range<usize>, payload: &[u8]) {
-        for (kept, number) in self.gathered[place].iter_mut().zip(decode(payload)) {
-            *kept = number;
-        }
+        frame::replace(&mut self.gathered[place], payload);
     }
 }
 
@@ -123,8 +121,7 @@ impl Motion for Reduce<'_> {
 
     fn take_in(&mut self, hop: usize, place: Range<usize>, payload: &[u8]) {
         let adding = hop < self.place.world_size - 1;
-        for (kept, number) in self.buffer[place].iter_mut().zip(decode(payload)) {
-            *kept = if adding { number + *kept } else { number };
-        }
+        let take_in = if adding { frame::add } else { frame::replace };
+        take_in(&mut self.buffer[place], payload);
     }
 }

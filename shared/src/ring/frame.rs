@@ -1,6 +1,6 @@
 //! What goes from a rank to the next one.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::checksum::crc32c;
 use crate::ids::{Epoch, JobId};
@@ -63,18 +63,33 @@ impl Signal {
     }
 }
 
-/// Numbers as they travel: fp32, little-endian.
-pub(super) fn encode(numbers: &[f32]) -> Bytes {
-    let mut bytes = vec![0; numbers.len() * 4];
-    for (encoded, number) in bytes.chunks_exact_mut(4).zip(numbers) {
-        encoded.copy_from_slice(&number.to_le_bytes());
+/// Bytes of a number.
+pub(super) const WIDTH: usize = size_of::<f32>();
+
+/// Appends numbers as they travel: fp32, little-endian.
+pub(super) fn encode(numbers: &[f32], bytes: &mut BytesMut) {
+    // Where they lie in memory as they travel, this is a copy.
+    let mut some = [0; 256 * WIDTH];
+    for numbers in numbers.chunks(256) {
+        for (encoded, number) in some.as_chunks_mut::<WIDTH>().0.iter_mut().zip(numbers) {
+            *encoded = number.to_le_bytes();
+        }
+        bytes.extend_from_slice(&some[..numbers.len() * WIDTH]);
     }
-    bytes.into()
 }
 
-/// The numbers of a payload. Its length must have been checked to be a multiple of 4.
-pub(super) fn decode(payload: &[u8]) -> impl Iterator<Item = f32> {
-    payload.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+/// Puts the numbers of a payload in place of others. Its length must have been checked to fit.
+pub(super) fn replace(kept: &mut [f32], payload: &[u8]) {
+    for (kept, bytes) in kept.iter_mut().zip(payload.as_chunks().0) {
+        *kept = f32::from_le_bytes(*bytes);
+    }
+}
+
+/// Adds others to the numbers of a payload, in this order. Its length must have been checked to fit.
+pub(super) fn add(kept: &mut [f32], payload: &[u8]) {
+    for (kept, bytes) in kept.iter_mut().zip(payload.as_chunks().0) {
+        *kept += f32::from_le_bytes(*bytes);
+    }
 }
 
 #[cfg(test)]
@@ -84,9 +99,11 @@ mod tests {
     #[test]
     fn numbers_travel_bit_for_bit() {
         let numbers = [0.0, -0.0, 1.5, f32::MIN_POSITIVE / 2.0, f32::INFINITY, f32::from_bits(0x7fc0_1234)];
-        let payload = encode(&numbers);
+        let mut payload = BytesMut::new();
+        encode(&numbers, &mut payload);
         assert_eq!(&payload[8..12], [0, 0, 0xc0, 0x3f]);
-        let back: Vec<u32> = decode(&payload).map(f32::to_bits).collect();
-        assert_eq!(back, numbers.map(f32::to_bits));
+        let mut back = [0.0; 6];
+        replace(&mut back, &payload);
+        assert_eq!(back.map(f32::to_bits), numbers.map(f32::to_bits));
     }
 }

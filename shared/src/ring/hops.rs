@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::frame;
 use super::link::{Received, Status};
 use super::member::Links;
 use super::{Exchange, Frame, Ring, RingError};
@@ -120,7 +120,8 @@ impl Ring {
                 permit = links.outgoing.reserve(), if !to_send.is_empty() => {
                     let Ok(permit) = permit else { return Err(self.next_is_gone()) };
                     if let Some(segment) = to_send.pop_front() {
-                        permit.send(self.frame(&segment, motion.read(segment.place.clone())));
+                        let payload = links.pool.encode(motion.read(segment.place.clone()));
+                        permit.send(self.frame(&segment, payload));
                     }
                 }
                 // All has come, so all ranks have begun: the next one computes no more, and takes in
@@ -137,7 +138,7 @@ impl Ring {
         Ok(wait.unwrap_or_default())
     }
 
-    fn frame(&self, segment: &Segment, numbers: &[f32]) -> Frame {
+    fn frame(&self, segment: &Segment, payload: Bytes) -> Frame {
         let frame = Frame {
             job: self.place.job,
             epoch: self.place.epoch,
@@ -145,7 +146,7 @@ impl Ring {
             // Both fit: hops are at most twice the ranks, segments are checked when a run begins.
             hop: u32::try_from(segment.hop).unwrap_or(u32::MAX),
             segment: u32::try_from(segment.number).unwrap_or(u32::MAX),
-            payload: frame::encode(numbers),
+            payload,
             checksum: None,
         };
         frame.sealed()

@@ -6,6 +6,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::link::{self, Inbox, Lease, Received, Status};
+use super::pool::Pool;
 use super::{Frame, Place, RingError, Transport};
 use crate::ids::{Epoch, JobId};
 use crate::tasks;
@@ -87,6 +88,7 @@ pub(super) struct Links {
     pub(super) incoming: mpsc::Receiver<Received>,
     pub(super) status: watch::Receiver<Status>,
     pub(super) lease: Lease,
+    pub(super) pool: Pool,
     sending: JoinHandle<()>,
     receiving: JoinHandle<()>,
 }
@@ -140,7 +142,9 @@ impl Ring {
         let sending =
             tasks::spawn(link::send_frames(send_half, to_send, place, config.pulse_interval, status.clone()));
         let receiving = tasks::spawn(link::receive_frames(receive_half, inbox, place, lease, status.clone()));
-        let links = Links { outgoing, incoming, status: status_seen, lease, sending, receiving };
+        // What waits to be sent, and as much again that the transport has.
+        let pool = Pool::new(config.frames_in_flight.saturating_mul(4));
+        let links = Links { outgoing, incoming, status: status_seen, lease, pool, sending, receiving };
         Ok(Self {
             place,
             segment_floats: config.segment_floats,

@@ -78,6 +78,7 @@ mod member;
 pub mod membership;
 mod place;
 mod plan;
+mod pool;
 mod transport;
 pub mod whole;
 

@@ -20,18 +20,20 @@ mod seat;
 mod service;
 mod state_give;
 mod state_take;
+mod stream;
 mod transport;
 mod trouble;
+mod wire;
 
 pub use error::{Error, StateProblem};
 pub use news::News;
 pub use rank::{Gathered, RankRing};
 pub use registry::{RingOptions, Rings, StateOffer};
 pub use seat::Seat;
-pub use service::RingServer;
+pub use service::{RingGrpc, RingServer};
 pub use state_take::FetchFrom;
 pub use transport::{GrpcTransport, IncomingStream};
-pub(crate) use transport::{MOST_FRAME_BYTES, WINDOW_BYTES};
+pub use transport::{MOST_FRAME_BYTES, WINDOW_BYTES};
 
 #[cfg(test)]
 mod tests;

@@ -1,15 +1,15 @@
 //! RingService: takes the previous rank's stream and hands it to the rank whose place it names, and gives a state to a
 //! rank that is behind.
 
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use ringtune_proto::{
     convert::parse,
-    v1::{
-        self, ExchangeRequest, ExchangeResponse, RingOpen,
-        exchange_request::Part,
-        ring_service_server::{RingService, RingServiceServer},
-    },
+    v1::{self, ExchangeRequest, RingOpen, exchange_request::Part, ring_service_server::SERVICE_NAME},
 };
 use ringtune_security::{Caller, Peer};
 use ringtune_shared::{
@@ -18,12 +18,19 @@ use ringtune_shared::{
 };
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Extensions, Request, Response, Status, Streaming};
+use tonic::{
+    Extensions, Request, Response, Status,
+    body::Body,
+    codegen::{BoxFuture, Service},
+    server::{Grpc, NamedService, ServerStreamingService},
+};
+use tonic_prost::ProstCodec;
 
 use super::{
     Rings,
     admission::{Calling, Opening, Wish},
     state_give,
+    stream::{self, Incoming},
     transport::{IncomingStream, MOST_SEGMENT_BYTES},
 };
 
@@ -32,27 +39,29 @@ const OPENING_LIMIT: Duration = Duration::from_secs(10);
 /// A chunk's payload and what is around it.
 const MOST_MESSAGE_BYTES: usize = 2 * MOST_SEGMENT_BYTES as usize;
 
+const FETCH_STATE: &str = "/ringtune.v1.RingService/FetchState";
+/// The parts of a state.
+type States = ReceiverStream<Result<v1::FetchStateResponse, Status>>;
+
 /// The handler.
 #[derive(Clone, Debug)]
 pub struct RingServer {
     rings: Rings,
 }
 
-impl RingServer {
-    /// The gRPC service for these places.
-    pub fn service(rings: Rings) -> RingServiceServer<Self> {
-        RingServiceServer::new(Self { rings }).max_decoding_message_size(MOST_MESSAGE_BYTES)
-    }
+/// The gRPC service. Its streams are read by hand, where tonic would copy them; the rest is tonic's.
+#[derive(Clone, Debug)]
+pub struct RingGrpc {
+    server: RingServer,
 }
 
-#[tonic::async_trait]
-impl RingService for RingServer {
-    type FetchStateStream = ReceiverStream<Result<v1::FetchStateResponse, Status>>;
+impl RingServer {
+    /// The gRPC service for these places.
+    pub fn service(rings: Rings) -> RingGrpc {
+        RingGrpc { server: Self { rings } }
+    }
 
-    async fn fetch_state(
-        &self,
-        request: Request<v1::FetchStateRequest>,
-    ) -> Result<Response<Self::FetchStateStream>, Status> {
+    async fn fetch_state(&self, request: Request<v1::FetchStateRequest>) -> Result<Response<States>, Status> {
         let calling = calling(request.extensions())?;
         let asked = request.into_inner();
         let wish = Wish {
@@ -66,13 +75,10 @@ impl RingService for RingServer {
         Ok(Response::new(state_give::give(given, self.rings.giving()).await?))
     }
 
-    async fn exchange(
-        &self,
-        request: Request<Streaming<ExchangeRequest>>,
-    ) -> Result<Response<ExchangeResponse>, Status> {
-        let calling = calling(request.extensions())?;
-        let valid = request.extensions().get::<Peer>().and_then(|peer| peer.valid);
-        let mut messages = request.into_inner();
+    /// Takes a stream from its opening to its end.
+    async fn exchange(&self, extensions: &Extensions, mut messages: Incoming) -> Result<(), Status> {
+        let calling = calling(extensions)?;
+        let valid = extensions.get::<Peer>().and_then(|peer| peer.valid);
         // 1. Who calls, for which place?
         let first = timeout(OPENING_LIMIT, messages.message())
             .await
@@ -95,9 +101,53 @@ impl RingService for RingServer {
             Status::failed_precondition("this rank has a stream from the previous one already")
         })?;
         match ended.await {
-            Ok(()) => Ok(Response::new(ExchangeResponse {})),
+            Ok(()) => Ok(()),
             Err(_) => Err(Status::aborted("the rank has left the ring")),
         }
+    }
+}
+
+impl NamedService for RingGrpc {
+    const NAME: &'static str = SERVICE_NAME;
+}
+
+impl Service<http::Request<Body>> for RingGrpc {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let server = self.server.clone();
+        match request.uri().path() {
+            stream::EXCHANGE => Box::pin(async move {
+                let (head, body) = request.into_parts();
+                let messages = Incoming::new(body, MOST_MESSAGE_BYTES);
+                let answered = server.exchange(&head.extensions, messages).await;
+                Ok(answered.map_or_else(Status::into_http, |()| stream::answered()))
+            }),
+            FETCH_STATE => Box::pin(async move {
+                let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(MOST_MESSAGE_BYTES);
+                Ok(grpc.server_streaming(FetchState(server), request).await)
+            }),
+            _ => Box::pin(async { Ok(Status::unimplemented("RingService has no such method").into_http()) }),
+        }
+    }
+}
+
+struct FetchState(RingServer);
+
+impl ServerStreamingService<v1::FetchStateRequest> for FetchState {
+    type Response = v1::FetchStateResponse;
+    type ResponseStream = States;
+    type Future = BoxFuture<Response<States>, Status>;
+
+    fn call(&mut self, request: Request<v1::FetchStateRequest>) -> Self::Future {
+        let server = self.0.clone();
+        Box::pin(async move { server.fetch_state(request).await })
     }
 }
 

@@ -4,9 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use ringtune_proto::v1::{
-    self, ExchangeRequest, exchange_request::Part, ring_service_client::RingServiceClient,
-};
+use ringtune_proto::v1::{self, ExchangeRequest, exchange_request::Part};
 use ringtune_security::{ConnectError, Connector, Server, Trust, Validity};
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
@@ -16,21 +14,21 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
 };
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
-    Code, Status, Streaming,
+    Code, Status,
     transport::{Channel, Endpoint},
 };
 
+use super::stream::{self, Incoming};
 use crate::{
     error_chain::{cause_of, error_chain},
     http::Metrics,
 };
 
 /// Largest HTTP/2 frame: hyper writes one at a time, and 16 KiB, the default, costs 16 times the system calls.
-pub(crate) const MOST_FRAME_BYTES: u32 = 1 << 20;
+pub const MOST_FRAME_BYTES: u32 = 1 << 20;
 /// Bytes on the way of one stream and one connection: there is one stream a connection.
-pub(crate) const WINDOW_BYTES: u32 = 4 << 20;
+pub const WINDOW_BYTES: u32 = 4 << 20;
 /// The largest payload of a chunk.
 pub(super) const MOST_SEGMENT_BYTES: u32 = 1 << 20;
 /// For one attempt to connect.
@@ -222,9 +220,7 @@ impl NextRank {
         // There is room: the queue is new.
         let unsent = |error: mpsc::error::SendError<_>| NoConnection::of(&error);
         messages.send(request(Part::Open(open))).await.map_err(unsent)?;
-        let call = ringtune_shared::tasks::spawn(async move {
-            RingServiceClient::new(channel).exchange(ReceiverStream::new(queue)).await.map(|_| ())
-        });
+        let call = ringtune_shared::tasks::spawn(stream::call(channel, queue));
         let (valid, metrics) = (line.connector.valid(), Arc::clone(&self.metrics));
         Ok(Outgoing { messages: Some(messages), call, valid, metrics })
     }
@@ -328,7 +324,7 @@ impl Drop for Outgoing {
 /// The stream from the previous rank, as its handler hands it over.
 #[derive(Debug)]
 pub struct IncomingStream {
-    messages: Streaming<ExchangeRequest>,
+    messages: Incoming,
     /// As its opening says.
     job: JobId,
     finished: bool,
@@ -343,7 +339,7 @@ impl IncomingStream {
     /// A stream whose opening has been read, and what tells the handler that it may answer. `valid`: when the caller's
     /// certificate is good.
     pub(super) fn new(
-        messages: Streaming<ExchangeRequest>,
+        messages: Incoming,
         job: JobId,
         valid: Option<Validity>,
         metrics: Arc<Metrics>,

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Time all-reduces of our ring beside PyTorch's Gloo in turns, ranks in processes of their own over TCP on loopback.
+
+usage: ring.sh [--worlds 2,4] [--bytes 3072,25000000,498000000] [--rounds 5] [--without NAME] [--json FILE]
+
+  Gloo         gloo_rank.py
+  ours         worker/benches/ring: gRPC, as workers exchange gradients
+  ours, TLS    the same in a secured cluster
+
+The ranks of all stay connected; each round has every contender add up every size a few times, one after the other. A time is
+that of the slowest rank. Bus bandwidth is bytes / time x 2(n-1)/n, which does not depend on the number n of ranks. The bounds:
+1.5 times Gloo's bandwidth for what is large, Gloo's time for what is small, with TLS Gloo's bandwidth without it. Exit code 1
+when one is not met.
+"""
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+import turns
+
+HERE = Path(__file__).resolve().parent
+# Sizes below this are judged by their time.
+SMALL = 65536
+
+
+class Ranks:
+    """The processes of one contender."""
+
+    def __init__(self, commands):
+        self.processes = [subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                           text=True) for command in commands]
+
+    def ask(self, orders):
+        """Gives each process its order, if there are any, and returns what each answers."""
+        for process, order in zip(self.processes, orders or []):
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+        answers = [process.stdout.readline() for process in self.processes]
+        if not all(answers):
+            self.end()
+            sys.exit(f"error: a rank ended early: {self.processes[answers.index('')].args}")
+        return [json.loads(answer) for answer in answers]
+
+    def add_up(self, floats, times):
+        """Seconds of each time, of the slowest rank."""
+        answers = self.ask([{"floats": floats, "times": times}] * len(self.processes))
+        return [max(each) for each in zip(*(answer["seconds"] for answer in answers))]
+
+    def end(self):
+        for process in self.processes:
+            process.stdin.close()
+        for process in self.processes:
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def ours(program, world, pki=None):
+    # One by one: the first fills the folder.
+    ranks, addresses = Ranks([]), []
+    for _ in range(world):
+        one = Ranks([[program, *([pki] if pki else [])]])
+        addresses += one.ask(None)
+        ranks.processes += one.processes
+    job = str(uuid.uuid4())
+    ranks.ask([{"job": job, "rank": rank, "members": addresses} for rank in range(world)])
+    return ranks
+
+
+def gloo(world):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = Ranks([[sys.executable, HERE / "gloo_rank.py", rank, world, port] for rank in range(world)])
+    ranks.ask(None)
+    return ranks
+
+
+def times_of(size):
+    """How often a round adds a size up."""
+    return 200 if size < SMALL else max(2, min(20, 250_000_000 // size))
+
+
+def compare(options, world, folder):
+    """Prints one world's table and bounds; its times and its bounds."""
+    start = {"Gloo": lambda: gloo(world), "ours": lambda: ours(options.program, world),
+             "ours, TLS": lambda: ours(options.program, world, folder / "pki")}
+    contenders = {name: start[name]() for name in start if name == "Gloo" or name not in options.without}
+    times = {size: {name: [] for name in contenders} for size in options.bytes}
+    for number in range(1, options.rounds + 1):
+        for size in options.bytes:
+            for name, ranks in contenders.items():
+                taken = ranks.add_up(size // 4, times_of(size))
+                times[size][name] += taken
+                print(f"round {number}, {world} ranks, {size} bytes, {name}: {statistics.median(taken) * 1e3:.3f} ms",
+                      file=sys.stderr, flush=True)
+    for ranks in contenders.values():
+        ranks.end()
+    judged = []
+    for size, taken in times.items():
+        print(f"{world} ranks, {size} bytes")
+        bandwidth = lambda seconds: size * 2 * (world - 1) / world / statistics.median(seconds) / 1e9
+        milliseconds = {name: [1e3 * seconds for seconds in each] for name, each in taken.items()}
+        columns = {"GB/s": {name: f"{bandwidth(each):.3f}" for name, each in taken.items()}}
+        turns.print_table(milliseconds, "Gloo", columns, "ms")
+        for name, factor in (("ours", 1.5), ("ours, TLS", 1.0)):
+            if name not in taken:
+                continue
+            ratio = turns.ratios(taken[name], taken["Gloo"])[0]
+            if size < SMALL:
+                if name == "ours":
+                    judged.append(turns.judged(f"{name} of Gloo's time", ratio, 1.0))
+            elif name == "ours" or size <= 25_000_000:
+                judged.append(turns.judged(f"{name} of Gloo's bandwidth", 1 / ratio, factor, at_most=False))
+    return times, judged
+
+
+def main():
+    numbers = lambda text: [int(word) for word in text.split(",")]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", type=Path, required=True, help="what worker/benches/ring compiles to")
+    parser.add_argument("--worlds", type=numbers, default=[2, 4])
+    parser.add_argument("--bytes", type=numbers, default=[3072, 25_000_000, 498_000_000])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS"], help="to leave out")
+    parser.add_argument("--json", type=Path, default=HERE.parent.parent / "target/bench-ring.json")
+    options = parser.parse_args()
+    if min(options.worlds) < 2 or min(options.bytes) < 4 or options.rounds < 1:
+        parser.error("allowed are worlds of 2 and more, 4 bytes and more, 1 round and more")
+    found, judged = {}, []
+    for world in options.worlds:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o700)
+            found[world], bounds = compare(options, world, Path(folder))
+        judged += [{"ranks": world, **bound} for bound in bounds]
+    ok = all(bound["met"] for bound in judged)
+    turns.write(options.json, {"seconds": found, "bounds": judged, "ok": ok})
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+//! One rank of a ring whose all-reduces are timed: a process of its own, which tests/bench/ring.py drives.
+//!
+//! usage: ring [PKI]; with a folder, which all ranks share and the first one fills, the ring speaks TLS.
+//!
+//! Each line on stdin is an order, each answer a line on stdout:
+//! - it begins with `{"worker": ID, "address": HOST:PORT}`;
+//! - `{"job": ID, "rank": R, "members": [those lines]}` forms the ring: `{"connected": true}`;
+//! - `{"floats": N, "times": K}` adds N floats up K times: `{"seconds": [..]}`, one each.
+//!
+//! Before each time the ranks wait for each other. It ends with its stdin.
+
+mod worker;
+
+use std::{
+    error::Error,
+    io::{BufRead as _, Write as _},
+    path::PathBuf,
+    time::Instant,
+};
+
+use ringtune_shared::{
+    ids::{Epoch, JobId, WorkerId},
+    ring::{Member, Ring, RingView},
+    version::RING_PROTOCOLS,
+};
+use ringtune_worker::ring::Seat;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::{runtime::Builder, sync::mpsc};
+use worker::Worker;
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+#[derive(Deserialize, Serialize)]
+struct Address {
+    worker: WorkerId,
+    address: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Order {
+    Form { job: JobId, rank: usize, members: Vec<Address> },
+    AddUp { floats: usize, times: usize },
+}
+
+/// A rank's place, and its ring there.
+struct Seated {
+    ring: Ring,
+    _seat: Seat,
+}
+
+fn main() -> Outcome<()> {
+    // Cargo puts `--bench` at the end.
+    let pki = std::env::args().nth(1).filter(|word| !word.starts_with("--")).map(PathBuf::from);
+    Builder::new_multi_thread().enable_all().build()?.block_on(serve(pki))
+}
+
+async fn serve(pki: Option<PathBuf>) -> Outcome<()> {
+    let worker = Worker::start(pki.as_deref()).await?;
+    let Member { worker: id, address } = worker.member.clone();
+    answer(&Address { worker: id, address })?;
+    let mut orders = orders();
+    let mut seated = None;
+    while let Some(order) = orders.recv().await {
+        match serde_json::from_str(&order)? {
+            Order::Form { job, rank, members } => {
+                let members = members
+                    .into_iter()
+                    .map(|Address { worker, address }| Member { worker, address })
+                    .collect();
+                let view = RingView { job, epoch: Epoch::FIRST, members };
+                let mut seat = worker.rings.take_seat(&view, rank, view.world_size(), RING_PROTOCOLS.max)?;
+                seated = Some(Seated { ring: seat.ring().await?, _seat: seat });
+                answer(&json!({"connected": true}))?;
+            }
+            Order::AddUp { floats, times } => {
+                let Seated { ring, .. } = seated.as_mut().ok_or("there is no ring yet")?;
+                answer(&json!({"seconds": add_up(ring, floats, times).await?}))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lines on stdin, read where nothing else waits.
+fn orders() -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if sender.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn answer(object: &impl Serialize) -> Outcome<()> {
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{}", serde_json::to_string(object)?)?;
+    Ok(stdout.flush()?)
+}
+
+/// The seconds of each time.
+async fn add_up(ring: &mut Ring, floats: usize, times: usize) -> Outcome<Vec<f64>> {
+    let place = ring.place();
+    let (mut buffer, mut seconds) = (vec![0.0; floats], Vec::with_capacity(times));
+    let expected = (0..place.world_size).map(|rank| (rank + 1) as f32).sum::<f32>();
+    // The first time does not count.
+    for time in 0..=times {
+        buffer.fill((place.rank + 1) as f32);
+        ring.all_reduce(&mut [0.0]).await?;
+        let began = Instant::now();
+        ring.all_reduce(&mut buffer).await?;
+        if time > 0 {
+            seconds.push(began.elapsed().as_secs_f64());
+        }
+        if buffer.iter().any(|sum| *sum != expected) {
+            return Err("the sums are wrong".into());
+        }
+    }
+    Ok(seconds)
+}

@@ -1,0 +1,63 @@
+//! What of a worker a ring needs: its places and its port.
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use ringtune_security::{
+    Authority, Clients, Credentials, Csr, Holder, Leaf, Limits, Listener, Protection, Protocols, Refusals,
+    Role, Trust,
+};
+use ringtune_shared::{ids::WorkerId, ring::Member};
+use ringtune_worker::{
+    http::Metrics,
+    ring::{MOST_FRAME_BYTES, RingOptions, RingServer, Rings, WINDOW_BYTES},
+};
+use tokio::net::TcpListener;
+use tonic::transport::Server;
+
+use crate::Outcome;
+
+/// One worker's places and port.
+pub(crate) struct Worker {
+    pub(crate) rings: Rings,
+    pub(crate) member: Member,
+}
+
+impl Worker {
+    /// Listens on a free port; with the certificate authority of a folder over TLS.
+    pub(crate) async fn start(pki: Option<&Path>) -> Outcome<Self> {
+        let worker = WorkerId::new();
+        let trust = pki.map(|folder| certified(folder, worker)).transpose()?;
+        let protection = match trust.clone() {
+            None => Protection::Plain,
+            Some(trust) => Protection::Tls { trust, clients: Clients::Optional, protocols: Protocols::Http2 },
+        };
+        let rings = Rings::new(RingOptions { trust, ..RingOptions::default() }, Arc::new(Metrics::new()?));
+        let tcp = TcpListener::bind("127.0.0.1:0").await?;
+        let address = tcp.local_addr()?.to_string();
+        // Nobody says here when a call begins.
+        let hour = Duration::from_secs(3600);
+        let limits = Limits { first_call: hour, idle: hour, ..Limits::default() }.for_loopback();
+        let listener = Listener::start(tcp, protection, limits, Refusals::default())?;
+        let server = Server::builder()
+            .max_frame_size(MOST_FRAME_BYTES)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .add_service(RingServer::service(rings.clone()))
+            .serve_with_incoming(listener);
+        tokio::spawn(server);
+        Ok(Self { rings, member: Member { worker, address } })
+    }
+}
+
+fn certified(folder: &Path, worker: WorkerId) -> Outcome<Trust> {
+    let authority = Authority::open_or_make(folder, SystemTime::now())?;
+    let (key, csr) = Csr::make()?;
+    let holder = Holder::Member { role: Role::Worker, name: worker.to_string() };
+    let leaf = Leaf { holder, valid_for: Duration::from_secs(3600) };
+    let issued = authority.issue(csr.der(), &leaf, SystemTime::now())?;
+    Ok(Trust::of(Credentials::new(key, &issued.chain_pem(), authority.roots().clone())?)?)
+}

@@ -1,0 +1,282 @@
+//! gRPC bodies of a ring's stream, framed by hand: a chunk's payload is never copied into a message, nor out of one. What
+//! goes over the wire is what every gRPC peer makes of `ExchangeRequest`.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, BufMut as _, Bytes, BytesMut};
+use prost::{
+    DecodeError, Message as _,
+    encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len},
+};
+use ringtune_proto::v1::{ExchangeRequest, RingChunk, exchange_request::Part};
+
+/// A gRPC message begins with a byte that says whether it is compressed, and its length in four.
+const PREFIX_BYTES: usize = 5;
+/// `ExchangeRequest.chunk` and `RingChunk.payload`, as ring.proto numbers them.
+const CHUNK: u32 = 2;
+const PAYLOAD: u32 = 5;
+
+/// A message as it is sent: with a chunk its payload comes apart.
+pub(super) fn framed(message: ExchangeRequest) -> (Bytes, Option<Bytes>) {
+    match message.part {
+        Some(Part::Chunk(mut chunk)) => {
+            let payload = std::mem::take(&mut chunk.payload);
+            (chunk_head(&chunk, payload.len()), Some(payload).filter(|payload| !payload.is_empty()))
+        }
+        part => (self::message(&ExchangeRequest { part }), None),
+    }
+}
+
+/// Any other message.
+pub(super) fn message(message: &impl prost::Message) -> Bytes {
+    let mut framed = prefixed(message.encoded_len());
+    // Only a full buffer is an error, and this one grows.
+    let _ = message.encode(&mut framed);
+    framed.freeze()
+}
+
+/// All of a chunk's message but the payload, which is its last field.
+fn chunk_head(rest: &RingChunk, payload: usize) -> Bytes {
+    let payload_field =
+        if payload == 0 { 0 } else { key_len(PAYLOAD) + encoded_len_varint(payload as u64) + payload };
+    let chunk = rest.encoded_len() + payload_field;
+    let mut head = prefixed(key_len(CHUNK) + encoded_len_varint(chunk as u64) + chunk);
+    encode_key(CHUNK, WireType::LengthDelimited, &mut head);
+    encode_varint(chunk as u64, &mut head);
+    let _ = rest.encode(&mut head);
+    if payload > 0 {
+        encode_key(PAYLOAD, WireType::LengthDelimited, &mut head);
+        encode_varint(payload as u64, &mut head);
+    }
+    head.freeze()
+}
+
+fn prefixed(message: usize) -> BytesMut {
+    let mut head = BytesMut::with_capacity(PREFIX_BYTES + 64);
+    head.put_u8(0);
+    head.put_u32(u32::try_from(message).unwrap_or(u32::MAX));
+    head
+}
+
+/// Why what came is no message.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("its message is compressed, which was not agreed on")]
+    Compressed,
+    #[error("its message has {got} bytes; allowed: {allowed}")]
+    TooLong { got: usize, allowed: usize },
+    #[error("its message cannot be read: {0}")]
+    Broken(#[from] DecodeError),
+}
+
+/// Takes a body's pieces, however they are cut, and gives messages.
+#[derive(Debug)]
+pub(super) struct Messages {
+    pieces: Pieces,
+    most: usize,
+}
+
+impl Messages {
+    /// Of at most `most` bytes each.
+    pub(super) fn new(most: usize) -> Self {
+        Self { pieces: Pieces::default(), most }
+    }
+
+    /// The next piece of the body.
+    pub(super) fn push(&mut self, piece: Bytes) {
+        self.pieces.push(piece);
+    }
+
+    /// Whether a message has begun that is not there yet.
+    pub(super) fn is_within(&self) -> bool {
+        self.pieces.bytes > 0
+    }
+
+    /// The next message, if all of it is there.
+    ///
+    /// # Errors
+    /// It is none, or too long.
+    pub(super) fn next(&mut self) -> Result<Option<ExchangeRequest>, Unreadable> {
+        let Some(prefix) = self.pieces.peek::<PREFIX_BYTES>() else { return Ok(None) };
+        let [compressed, length @ ..] = prefix;
+        if compressed != 0 {
+            return Err(Unreadable::Compressed);
+        }
+        let length = u32::from_be_bytes(length) as usize;
+        if length > self.most {
+            return Err(Unreadable::TooLong { got: length, allowed: self.most });
+        }
+        if self.pieces.bytes < PREFIX_BYTES + length {
+            return Ok(None);
+        }
+        self.pieces.advance(PREFIX_BYTES);
+        Ok(Some(ExchangeRequest::decode((&mut self.pieces).take(length))?))
+    }
+}
+
+/// Pieces in a row. What lies in one of them is cut out of it without a copy.
+#[derive(Debug, Default)]
+struct Pieces {
+    /// None is empty.
+    row: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Pieces {
+    fn push(&mut self, piece: Bytes) {
+        if !piece.is_empty() {
+            self.bytes += piece.len();
+            self.row.push_back(piece);
+        }
+    }
+
+    /// The first bytes, which stay.
+    fn peek<const COUNT: usize>(&self) -> Option<[u8; COUNT]> {
+        let mut first = [0; COUNT];
+        let mut all = self.row.iter().flat_map(|piece| piece.iter());
+        for byte in &mut first {
+            *byte = *all.next()?;
+        }
+        Some(first)
+    }
+}
+
+impl Buf for Pieces {
+    fn remaining(&self) -> usize {
+        self.bytes
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.row.front().map_or(&[], |piece| piece)
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        assert!(count <= self.bytes, "advanced by {count} of {} bytes", self.bytes);
+        self.bytes -= count;
+        while let Some(piece) = self.row.front_mut() {
+            if count < piece.len() {
+                piece.advance(count);
+                return;
+            }
+            count -= piece.len();
+            self.row.pop_front();
+        }
+    }
+
+    fn copy_to_bytes(&mut self, count: usize) -> Bytes {
+        match self.row.front_mut() {
+            Some(piece) if piece.len() > count => {
+                self.bytes -= count;
+                piece.split_to(count)
+            }
+            Some(piece) if piece.len() == count => {
+                self.bytes -= count;
+                let whole = std::mem::take(piece);
+                self.row.pop_front();
+                whole
+            }
+            _ => {
+                let mut copy = BytesMut::with_capacity(count);
+                copy.put(self.take(count));
+                copy.freeze()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use ringtune_proto::v1::{RingClose, RingOpen, RingPulse};
+
+    use super::*;
+
+    fn chunk(payload: Vec<u8>) -> ExchangeRequest {
+        let checksum = Some(7);
+        let chunk = RingChunk {
+            epoch: 3,
+            collective: 1 << 40,
+            hop: 0,
+            segment: 9,
+            payload: payload.into(),
+            checksum,
+        };
+        ExchangeRequest { part: Some(Part::Chunk(chunk)) }
+    }
+
+    fn body(messages: &[ExchangeRequest]) -> Vec<u8> {
+        let pieces = messages.iter().map(|message| framed(message.clone()));
+        pieces.flat_map(|(head, payload)| head.into_iter().chain(payload.into_iter().flatten())).collect()
+    }
+
+    fn all(messages: &mut Messages) -> Vec<ExchangeRequest> {
+        std::iter::from_fn(|| messages.next().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_framed_is_what_prost_reads() {
+        let open = RingOpen { job_id: "j".into(), rank: 1, ..RingOpen::default() };
+        for message in [
+            chunk(vec![1, 2, 3]),
+            chunk(Vec::new()),
+            chunk(vec![0; 300_000]),
+            ExchangeRequest { part: Some(Part::Open(open)) },
+            ExchangeRequest { part: Some(Part::Pulse(RingPulse { epoch: 5 })) },
+            ExchangeRequest { part: Some(Part::Close(RingClose {})) },
+        ] {
+            let bytes = body(std::slice::from_ref(&message));
+            let (prefix, rest) = bytes.split_at(PREFIX_BYTES);
+            assert_eq!(prefix, [&[0][..], &(rest.len() as u32).to_be_bytes()].concat());
+            assert_eq!(ExchangeRequest::decode(rest).unwrap(), message);
+        }
+    }
+
+    #[test]
+    fn a_payload_in_one_piece_is_not_copied() {
+        let (head, payload) = framed(chunk(vec![5; 1 << 20]));
+        let payload = payload.unwrap();
+        let place = payload.as_ptr();
+        let mut messages = Messages::new(2 << 20);
+        messages.push(head);
+        assert_eq!(messages.next(), Ok(None));
+        assert!(messages.is_within());
+        messages.push(payload);
+        let Some(ExchangeRequest { part: Some(Part::Chunk(chunk)) }) = messages.next().unwrap() else {
+            panic!("no chunk");
+        };
+        assert_eq!((chunk.payload.as_ptr(), chunk.payload.len()), (place, 1 << 20));
+        assert!(!messages.is_within());
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error_before_it_is_waited_for() {
+        let mut messages = Messages::new(100);
+        messages.push(Bytes::from_static(&[1, 0, 0, 0, 1]));
+        assert_eq!(messages.next(), Err(Unreadable::Compressed));
+        let mut messages = Messages::new(100);
+        messages.push(Bytes::from_static(&[0, 0, 0, 0, 101]));
+        assert_eq!(messages.next(), Err(Unreadable::TooLong { got: 101, allowed: 100 }));
+        let mut messages = Messages::new(100);
+        messages.push(Bytes::from_static(&[0, 0, 0, 0, 2, 0xff, 0xff]));
+        assert!(matches!(messages.next(), Err(Unreadable::Broken(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_whole_however_the_body_is_cut(
+            payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..6),
+            cuts in prop::collection::vec(1usize..50, 1..200),
+        ) {
+            let sent: Vec<_> = payloads.into_iter().map(chunk).collect();
+            let mut rest = Bytes::from(body(&sent));
+            let (mut messages, mut came) = (Messages::new(1000), Vec::new());
+            let mut cuts = cuts.iter().cycle();
+            while !rest.is_empty() {
+                messages.push(rest.split_to((*cuts.next().unwrap()).min(rest.len())));
+                came.extend(all(&mut messages));
+            }
+            prop_assert_eq!(came, sent);
+            prop_assert!(!messages.is_within());
+        }
+    }
+}
