@@ -71,6 +71,8 @@ async fn texts_stay_texts_and_everything_has_a_name() -> Result<()> {
         browser.fits(&format!("job {id} on a phone")).await?;
         browser.is(DESK).await?;
     }
+    // What happened to a job comes a moment after the job.
+    browser.wait("its events", "document.querySelector('.log')?.checkVisibility()").await?;
     named(&browser, "a job").await?;
 
     // 2. Addresses that are none.
