@@ -15,6 +15,8 @@ const PREFIX_BYTES: usize = 5;
 /// `ExchangeRequest.chunk` and `RingChunk.payload`, as ring.proto numbers them.
 const CHUNK: u32 = 2;
 const PAYLOAD: u32 = 5;
+/// Smaller pieces are put together, so that a body that is cut into single bytes takes no more than its bytes.
+const SMALL_PIECE_BYTES: usize = 4096;
 
 /// A message as it is sent: with a chunk its payload comes apart.
 pub(super) fn framed(message: ExchangeRequest) -> (Bytes, Option<Bytes>) {
@@ -109,6 +111,7 @@ impl Messages {
         if self.pieces.bytes < PREFIX_BYTES + length {
             return Ok(None);
         }
+        self.pieces.close_the_row();
         self.pieces.advance(PREFIX_BYTES);
         Ok(Some(ExchangeRequest::decode((&mut self.pieces).take(length))?))
     }
@@ -119,21 +122,34 @@ impl Messages {
 struct Pieces {
     /// None is empty.
     row: VecDeque<Bytes>,
+    /// Small ones behind the row, which is not empty then.
+    small: BytesMut,
+    /// Of all.
     bytes: usize,
 }
 
 impl Pieces {
     fn push(&mut self, piece: Bytes) {
-        if !piece.is_empty() {
-            self.bytes += piece.len();
+        self.bytes += piece.len();
+        if piece.len() < SMALL_PIECE_BYTES && !self.row.is_empty() {
+            self.small.extend_from_slice(&piece);
+        } else if !piece.is_empty() {
+            self.close_the_row();
             self.row.push_back(piece);
+        }
+    }
+
+    /// Before anything is read.
+    fn close_the_row(&mut self) {
+        if !self.small.is_empty() {
+            self.row.push_back(self.small.split().freeze());
         }
     }
 
     /// The first bytes, which stay.
     fn peek<const COUNT: usize>(&self) -> Option<[u8; COUNT]> {
         let mut first = [0; COUNT];
-        let mut all = self.row.iter().flat_map(|piece| piece.iter());
+        let mut all = self.row.iter().flat_map(|piece| piece.iter()).chain(&self.small);
         for byte in &mut first {
             *byte = *all.next()?;
         }
@@ -246,6 +262,20 @@ mod tests {
         };
         assert_eq!((chunk.payload.as_ptr(), chunk.payload.len()), (place, 1 << 20));
         assert!(!messages.is_within());
+    }
+
+    #[test]
+    fn a_body_in_single_bytes_takes_no_more_than_its_bytes() {
+        let sent = chunk((0..=255).cycle().take(100_000).collect());
+        let mut messages = Messages::new(1 << 20);
+        let mut came = None;
+        for byte in body(std::slice::from_ref(&sent)) {
+            assert_eq!(came, None);
+            messages.push(Bytes::copy_from_slice(&[byte]));
+            assert!(messages.pieces.row.len() <= 1);
+            came = messages.next().unwrap();
+        }
+        assert_eq!(came, Some(sent));
     }
 
     #[test]
