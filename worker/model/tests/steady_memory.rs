@@ -62,8 +62,8 @@ fn steps_take_no_new_memory_and_a_release_leaves_none() {
         })
         .collect();
     println!("{faults:?} page faults a step");
-    // The C library's allocator gives small blocks back now and then, some hundred pages at once, as the threads'
-    // turns have it: one step in eight. Tensors that were taken anew would cost thousands of pages in every step.
+    // One step in eight takes some hundred pages, more on a busy machine: most likely the C library's heap, which shrinks
+    // and grows by small blocks. Tensors that were taken anew would cost thousands of pages in every step.
     faults.sort_unstable();
     let usual = faults[faults.len() / 2];
     assert!(usual <= 256, "{faults:?} page faults a step");
