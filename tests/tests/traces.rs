@@ -169,7 +169,7 @@ fn steps_of(got: &[Got], first: &Got) -> usize {
 
 #[tokio::test]
 async fn a_verification_is_a_trace_from_the_command_on_over_tls_too() -> Result<()> {
-    let started = Collector::start_over_tls(&["127.0.0.2"]).await;
+    let started = Collector::start_over_tls(Answers::Late, &["127.0.0.2"]).await;
     let (collector, roots) = started.map_err(|error| anyhow::anyhow!("{error}"))?;
     let sandbox = Sandbox::new()?;
     let ca = sandbox.path("collector.pem");
@@ -187,7 +187,7 @@ async fn a_verification_is_a_trace_from_the_command_on_over_tls_too() -> Result<
         cluster.signal(label, Signal::TERM)?;
         cluster.daemon(label)?.ended().await?;
     }
-    let got = collector.got();
+    let got = once(collector.got());
     let first = begun(&got, "verify", "VerifyJob")?;
     ensure!(steps_of(&got, first) == 10, "{got:?}");
     Ok(())
@@ -195,13 +195,13 @@ async fn a_verification_is_a_trace_from_the_command_on_over_tls_too() -> Result<
 
 #[tokio::test]
 async fn a_run_is_a_trace_and_so_is_what_its_daemons_do() -> Result<()> {
-    let collector = Collector::start(Answers::Well).await?;
+    let collector = Collector::start(Answers::Late).await?;
     let sandbox = Sandbox::new()?;
     sandbox.write_job("job.toml", &Job::toy()?)?;
     let mut run = sandbox.ringtune(&["run", "job.toml", "-o", "out"])?;
     run.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint()).env(ENDPOINT, collector.endpoint());
     finish(&mut run).await?.expect_code(0)?;
-    let got = collector.got();
+    let got = once(collector.got());
     let first = begun(&got, "run", "CreateJob")?;
     ensure!(steps_of(&got, first) == 3, "{got:?}");
     Ok(())

@@ -76,13 +76,14 @@ async fn spans_go_over_tls_to_the_collector_that_its_roots_know() {
         drop(tracer.open_below(tracer.root(), "step").with("job", "j"));
         timeout(SOON, exporter.finish()).await.unwrap();
     };
-    let (collector, roots) = Collector::start_over_tls(&["127.0.0.2"]).await.unwrap();
+    let (collector, roots) = Collector::start_over_tls(Answers::Well, &["127.0.0.2"]).await.unwrap();
     assert!(collector.endpoint().starts_with("https://"));
     send(&collector, &roots).await;
     let got = collector.got();
     assert_eq!(named(&got, "step").attribute("job").as_deref(), Some("j"));
     // Nothing goes to one that other roots sign, or that is another host.
-    let (other, other_roots) = Collector::start_over_tls(&["collector.example"]).await.unwrap();
+    let (other, other_roots) =
+        Collector::start_over_tls(Answers::Well, &["collector.example"]).await.unwrap();
     send(&collector, &other_roots).await;
     send(&other, &other_roots).await;
     assert_eq!((collector.got().len(), other.got().len()), (1, 0));

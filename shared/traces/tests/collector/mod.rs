@@ -59,10 +59,24 @@ pub(crate) enum Answers {
     /// Takes them.
     #[default]
     Well,
+    /// Takes them, and says so a second later: whoever ends meanwhile sends them again.
+    Late,
     /// Refuses them all.
     Refuses,
     /// Never answers.
     Never,
+}
+
+impl Taking {
+    fn take(&self, request: ExportTraceServiceRequest) {
+        let mut got = self.got.lock().unwrap_or_else(PoisonError::into_inner);
+        for resource in request.resource_spans {
+            let about = resource.resource.unwrap_or_default();
+            let service = text(&about.attributes, "service.name").unwrap_or_default();
+            let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
+            got.extend(spans.map(|span| Got { service: service.clone(), span }));
+        }
+    }
 }
 
 #[tonic::async_trait]
@@ -73,16 +87,13 @@ impl TraceService for Taking {
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
         let answers = *self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         match answers {
-            Answers::Well => {}
+            Answers::Well | Answers::Late => {}
             Answers::Refuses => return Err(Status::unavailable("no room")),
             Answers::Never => std::future::pending().await,
         }
-        let mut got = self.got.lock().unwrap_or_else(PoisonError::into_inner);
-        for resource in request.into_inner().resource_spans {
-            let about = resource.resource.unwrap_or_default();
-            let service = text(&about.attributes, "service.name").unwrap_or_default();
-            let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
-            got.extend(spans.map(|span| Got { service: service.clone(), span }));
+        self.take(request.into_inner());
+        if answers == Answers::Late {
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
         Ok(Response::new(ExportTraceServiceResponse::default()))
     }
@@ -115,7 +126,10 @@ impl Collector {
     }
 
     /// With a certificate for these names, and the root that signs it.
-    pub(crate) async fn start_over_tls(names: &[&str]) -> Result<(Self, String), Box<dyn std::error::Error>> {
+    pub(crate) async fn start_over_tls(
+        answers: Answers,
+        names: &[&str],
+    ) -> Result<(Self, String), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         let (now, names) = (SystemTime::now(), names.iter().map(|name| (*name).to_owned()).collect());
         let authority = Authority::open_or_make(&folder.path().join("pki"), now)?;
@@ -130,7 +144,7 @@ impl Collector {
         let address = tcp.local_addr()?;
         let limits = Limits::default().for_loopback();
         let listener = Listener::start(tcp, protection, limits, Refusals::default())?;
-        let taking = Taking::default();
+        let taking = Taking { answers: Arc::new(Mutex::new(answers)), ..Taking::default() };
         let service = TraceServiceServer::new(taking.clone());
         let server = tonic::transport::Server::builder().add_service(service);
         let server = tokio::spawn(server.serve_with_incoming(listener));
