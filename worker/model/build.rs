@@ -6,11 +6,12 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "csrc/with_libtorch.cpp",
     "csrc/blocks.cpp",
     "csrc/fused_kernels.cpp",
     "csrc/layer_norm_kernels.cpp",
+    "csrc/attention_amx.cpp",
     "csrc/attention_backward.cpp",
     "csrc/attention_blocks.cpp",
     "csrc/attention_forward.cpp",

@@ -5,7 +5,6 @@
 #include "shim.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/native/CPUBlas.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
@@ -21,32 +20,18 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-void gemm_brgemm(int64_t m, int64_t n, int64_t k, const Bf16 *a, int64_t lda, const Bf16 *b, int64_t ldb, float *c,
-                 int64_t ldc, bool accumulate) {
-    at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, accumulate, reinterpret_cast<const at::BFloat16 *>(a),
-                                reinterpret_cast<const at::BFloat16 *>(b), c, true);
-}
-
-// Called where an exception may be on its way already.
-void release_brgemm() noexcept {
-    guarded(false, [] {
-        at::native::cpublas::brgemm_release(true);
-        return true;
-    });
-}
-
-void release_nothing() noexcept {}
+void nothing() noexcept {}
 
 void on_threads(int64_t tasks, const std::function<void(int64_t, int64_t)> &body) {
     at::parallel_for(0, tasks, 1, body);
 }
 
-// oneDNN's product uses AMX, and is chosen where that is; ours is faster without.
 Backend backend_of(AttentionKernel kernel) {
     if (kernel == AttentionKernel::Amx) {
-        return {gemm_brgemm, release_brgemm, on_threads};
+        TORCH_CHECK(flash::amx_supported(), "this processor, or its system, has no AMX for attention");
+        return {flash::gemm_amx, flash::AMX_ROWS, flash::AMX_DEPTH, flash::acquire_amx, flash::release_amx, on_threads};
     }
-    return {flash::gemm_avx512, release_nothing, on_threads};
+    return {flash::gemm_avx512, 1, 2, nothing, nothing, on_threads};
 }
 
 template <typename Element> flash::View<Element> view(const at::Tensor &tensor) {
@@ -155,8 +140,7 @@ AttentionKernel attention_kernel() {
     if (!flash::supported()) {
         return AttentionKernel::Libtorch;
     }
-    // True where the processor has AMX: see ATen/native/CPUBlas.cpp.
-    return at::native::cpublas::could_pack(at::kBFloat16) ? AttentionKernel::Amx : AttentionKernel::Avx512;
+    return flash::amx_supported() ? AttentionKernel::Amx : AttentionKernel::Avx512;
 }
 
 at::Tensor attention(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value,

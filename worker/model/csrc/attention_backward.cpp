@@ -25,7 +25,8 @@ constexpr int64_t QUERY_STRETCHES = 16;
 struct Plan {
     Shape shape;
     int64_t heads;        // of the whole batch
-    int64_t even_width;   // of left operands' rows
+    Width deep;           // as a product adds up over the width
+    Width tall;           // as the width is a product's rows
     int64_t padded_width; // of right operands and of dQ
     bool want_query;
     bool want_key;
@@ -38,11 +39,12 @@ struct Plan {
     int64_t key_stretches;
 };
 
-Plan plan_for(const Shape &shape, const Gradients &gradients) {
+Plan plan_for(const Shape &shape, const Backend &backend, const Gradients &gradients) {
     Plan plan{};
     plan.shape = shape;
     plan.heads = shape.batches * shape.heads;
-    plan.even_width = round_up(shape.width, 2);
+    plan.deep = {shape.width, round_up(shape.width, backend.depth)};
+    plan.tall = {shape.width, round_up(shape.width, backend.rows)};
     plan.padded_width = round_up(shape.width, LANES);
     plan.want_query = gradients.query.data != nullptr;
     plan.want_key = gradients.key.data != nullptr;
@@ -61,12 +63,12 @@ Plan plan_for(const Shape &shape, const Gradients &gradients) {
 
 // The operands of all heads, block by block, each in the layouts its products want (null where not wanted).
 struct Packed {
-    Buffer<Bf16> query_rows;         // S:  [QUERY_BLOCK][even_width]
-    Buffer<Bf16> gradient_rows;      // dP: [QUERY_BLOCK][even_width]
-    Buffer<Bf16> query_columns;      // dK: [width][QUERY_BLOCK]
-    Buffer<Bf16> gradient_columns;   // dV: [width][QUERY_BLOCK]
-    Buffer<Bf16> key_width_pairs;    // S:  [even_width/2][KEY_BLOCK][2]
-    Buffer<Bf16> value_width_pairs;  // dP: [even_width/2][KEY_BLOCK][2]
+    Buffer<Bf16> query_rows;         // S:  [QUERY_BLOCK][deep]
+    Buffer<Bf16> gradient_rows;      // dP: [QUERY_BLOCK][deep]
+    Buffer<Bf16> query_columns;      // dK: [tall][QUERY_BLOCK]
+    Buffer<Bf16> gradient_columns;   // dV: [tall][QUERY_BLOCK]
+    Buffer<Bf16> key_width_pairs;    // S:  [deep/2][KEY_BLOCK][2]
+    Buffer<Bf16> value_width_pairs;  // dP: [deep/2][KEY_BLOCK][2]
     Buffer<Bf16> key_token_pairs;    // dQ: [KEY_BLOCK/2][padded_width][2]
     Buffer<float> log_sum_exp;       // [QUERY_BLOCK], in base 2; huge past the end, so that P is 0 there
     Buffer<float> output_dot;        // [QUERY_BLOCK], rowsum(O * G)
@@ -101,13 +103,13 @@ void pack_queries(const Plan &plan, const Operands &operands, int64_t task, Pack
     const auto query = rows_of(operands.query, shape, head);
     const auto gradient = rows_of(operands.grad_output, shape, head);
     const auto output = rows_of(operands.output, shape, head);
-    pack_rows(query, block, shape.width, &packed.query_rows[task * QUERY_BLOCK * plan.even_width]);
-    pack_rows(gradient, block, shape.width, &packed.gradient_rows[task * QUERY_BLOCK * plan.even_width]);
+    pack_rows(query, block, plan.deep, &packed.query_rows[task * QUERY_BLOCK * plan.deep.padded]);
+    pack_rows(gradient, block, plan.deep, &packed.gradient_rows[task * QUERY_BLOCK * plan.deep.padded]);
     if (plan.want_key) {
-        pack_columns(query, block, shape.width, &packed.query_columns[task * QUERY_BLOCK * shape.width]);
+        pack_columns(query, block, plan.tall, &packed.query_columns[task * QUERY_BLOCK * plan.tall.padded]);
     }
     if (plan.want_value) {
-        pack_columns(gradient, block, shape.width, &packed.gradient_columns[task * QUERY_BLOCK * shape.width]);
+        pack_columns(gradient, block, plan.tall, &packed.gradient_columns[task * QUERY_BLOCK * plan.tall.padded]);
     }
     for (int64_t token = 0; token < QUERY_BLOCK; ++token) {
         const bool inside = token < block.count;
@@ -124,8 +126,8 @@ void pack_keys(const Plan &plan, const Operands &operands, int64_t task, Packed 
     const Block block = block_at(task % plan.key_blocks, KEY_BLOCK, shape.keys);
     const auto key = rows_of(operands.key, shape, head);
     const auto value = rows_of(operands.value, shape, head);
-    pack_width_pairs(key, block, shape.width, &packed.key_width_pairs[task * KEY_BLOCK * plan.even_width]);
-    pack_width_pairs(value, block, shape.width, &packed.value_width_pairs[task * KEY_BLOCK * plan.even_width]);
+    pack_width_pairs(key, block, plan.deep, &packed.key_width_pairs[task * KEY_BLOCK * plan.deep.padded]);
+    pack_width_pairs(value, block, plan.deep, &packed.value_width_pairs[task * KEY_BLOCK * plan.deep.padded]);
     if (plan.want_query) {
         pack_token_pairs(key, block, shape.width, &packed.key_token_pairs[task * KEY_BLOCK * plan.padded_width]);
     }
@@ -137,12 +139,12 @@ Packed pack(const Plan &plan, const Backend &backend, const Operands &operands) 
     const int64_t query_tokens = query_tasks * QUERY_BLOCK;
     const int64_t key_tokens = key_tasks * KEY_BLOCK;
     Packed packed;
-    packed.query_rows = allocate<Bf16>(query_tokens * plan.even_width);
-    packed.gradient_rows = allocate<Bf16>(query_tokens * plan.even_width);
-    packed.query_columns = allocate<Bf16>(plan.want_key ? query_tokens * plan.shape.width : 0);
-    packed.gradient_columns = allocate<Bf16>(plan.want_value ? query_tokens * plan.shape.width : 0);
-    packed.key_width_pairs = allocate<Bf16>(key_tokens * plan.even_width);
-    packed.value_width_pairs = allocate<Bf16>(key_tokens * plan.even_width);
+    packed.query_rows = allocate<Bf16>(query_tokens * plan.deep.padded);
+    packed.gradient_rows = allocate<Bf16>(query_tokens * plan.deep.padded);
+    packed.query_columns = allocate<Bf16>(plan.want_key ? query_tokens * plan.tall.padded : 0);
+    packed.gradient_columns = allocate<Bf16>(plan.want_value ? query_tokens * plan.tall.padded : 0);
+    packed.key_width_pairs = allocate<Bf16>(key_tokens * plan.deep.padded);
+    packed.value_width_pairs = allocate<Bf16>(key_tokens * plan.deep.padded);
     packed.key_token_pairs = allocate<Bf16>(plan.want_query ? key_tokens * plan.padded_width : 0);
     packed.log_sum_exp = allocate<float>(query_tokens);
     packed.output_dot = allocate<float>(query_tokens);
@@ -161,7 +163,7 @@ Packed pack(const Plan &plan, const Backend &backend, const Operands &operands) 
 // Partial sums, block by block: dQ of each stretch of keys, dK and dV of each stretch of queries.
 struct Partial {
     Buffer<float> query; // [key_stretches][heads][query_blocks][QUERY_BLOCK][padded_width]
-    Buffer<float> key;   // [query_stretches][heads][key_blocks][width][KEY_BLOCK]
+    Buffer<float> key;   // [query_stretches][heads][key_blocks][tall][KEY_BLOCK]
     Buffer<float> value; // as key
 };
 
@@ -225,31 +227,31 @@ struct Pair {
 };
 
 void accumulate(const Plan &plan, const Backend &backend, const Packed &packed, const Pair &pair, Scratch &scratch) {
-    const int64_t width = plan.shape.width;
-    const int64_t queries = round_up(pair.queries, 2);
-    const int64_t keys = round_up(pair.keys, LANES);
-    const int64_t rows_at = pair.query_at * QUERY_BLOCK * plan.even_width;
-    const int64_t columns_at = pair.query_at * QUERY_BLOCK * width;
-    const int64_t width_pairs_at = pair.key_at * KEY_BLOCK * plan.even_width;
+    const int64_t deep = plan.deep.padded, tall = plan.tall.padded;
+    const int64_t queries = round_up(pair.queries, backend.depth);
+    const int64_t keys = round_up(pair.keys, std::max(LANES, backend.depth));
+    const int64_t rows_at = pair.query_at * QUERY_BLOCK * deep;
+    const int64_t columns_at = pair.query_at * QUERY_BLOCK * tall;
+    const int64_t width_pairs_at = pair.key_at * KEY_BLOCK * deep;
     // 1. Scores, and the gradient of the probabilities.
-    backend.gemm(queries, keys, plan.even_width, &packed.query_rows[rows_at], plan.even_width,
+    backend.gemm(queries, keys, deep, &packed.query_rows[rows_at], deep,
                  &packed.key_width_pairs[width_pairs_at], KEY_BLOCK, &scratch.scores[0], KEY_BLOCK, false);
     for (int64_t query = 0; query < queries && pair.keys < keys; ++query) {
         std::fill(&scratch.scores[query * KEY_BLOCK + pair.keys], &scratch.scores[query * KEY_BLOCK] + keys,
                   LOWEST_SCORE);
     }
-    backend.gemm(queries, keys, plan.even_width, &packed.gradient_rows[rows_at], plan.even_width,
+    backend.gemm(queries, keys, deep, &packed.gradient_rows[rows_at], deep,
                  &packed.value_width_pairs[width_pairs_at], KEY_BLOCK, &scratch.score_gradients[0], KEY_BLOCK, false);
     // 2. Probabilities, and the gradient of the scores.
     softmax_gradient(scratch, queries, keys, &packed.log_sum_exp[pair.query_at * QUERY_BLOCK],
                      &packed.output_dot[pair.query_at * QUERY_BLOCK], plan.shape.scale * LOG2_E);
     // 3. The sums.
     if (plan.want_value) {
-        backend.gemm(width, keys, queries, &packed.gradient_columns[columns_at], QUERY_BLOCK,
+        backend.gemm(tall, keys, queries, &packed.gradient_columns[columns_at], QUERY_BLOCK,
                      &scratch.probability_pairs[0], KEY_BLOCK, pair.grad_value, KEY_BLOCK, !pair.first_query);
     }
     if (plan.want_key) {
-        backend.gemm(width, keys, queries, &packed.query_columns[columns_at], QUERY_BLOCK,
+        backend.gemm(tall, keys, queries, &packed.query_columns[columns_at], QUERY_BLOCK,
                      &scratch.gradient_pairs[0], KEY_BLOCK, pair.grad_key, KEY_BLOCK, !pair.first_query);
     }
     if (plan.want_query) {
@@ -269,7 +271,7 @@ void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &
     const int64_t first_key = key_part * plan.key_stretch;
     const int64_t query_end = std::min(first_query + plan.query_stretch, plan.query_blocks);
     const int64_t key_end = std::min(first_key + plan.key_stretch, plan.key_blocks);
-    const int64_t key_elements = plan.shape.width * KEY_BLOCK;
+    const int64_t key_elements = plan.tall.padded * KEY_BLOCK;
     const int64_t query_elements = QUERY_BLOCK * plan.padded_width;
     // Queries outside: what is read again for each of them is the stretch's few keys and their sums, which stay in a core's
     // own cache. The other way around it would be all queries and theirs, three times as much. The sums are the same to
@@ -325,7 +327,7 @@ void finish(const Plan &plan, const Backend &backend, Partial &partial, const Gr
     const int64_t query_tasks = plan.want_query ? plan.heads * plan.query_blocks : 0;
     const int64_t key_tasks = plan.heads * plan.key_blocks;
     const int64_t query_elements = QUERY_BLOCK * plan.padded_width;
-    const int64_t key_elements = shape.width * KEY_BLOCK;
+    const int64_t key_elements = plan.tall.padded * KEY_BLOCK;
     backend.parallel_for(query_tasks + key_tasks, [&](int64_t begin, int64_t end) {
         const Buffer<Bf16> transposing = allocate<Bf16>(shape.width * LANES);
         const auto finish_keys = [&](float *sums, int64_t task, const Output &target, float factor) {
@@ -357,17 +359,17 @@ void finish(const Plan &plan, const Backend &backend, Partial &partial, const Gr
 
 void backward(const Shape &shape, const Backend &backend, Input query, Input key, Input value, Input output,
               const float *log_sum_exp, Input grad_output, Gradients gradients) {
-    const Plan plan = plan_for(shape, gradients);
+    const Plan plan = plan_for(shape, backend, gradients);
     const Packed packed = pack(plan, backend, Operands{query, key, value, output, log_sum_exp, grad_output});
     const int64_t query_sums = plan.key_stretches * plan.heads * plan.query_blocks * QUERY_BLOCK * plan.padded_width;
-    const int64_t key_sums = plan.query_stretches * plan.heads * plan.key_blocks * KEY_BLOCK * shape.width;
+    const int64_t key_sums = plan.query_stretches * plan.heads * plan.key_blocks * KEY_BLOCK * plan.tall.padded;
     Partial partial;
     partial.query = allocate<float>(plan.want_query ? query_sums : 0);
     partial.key = allocate<float>(plan.want_key ? key_sums : 0);
     partial.value = allocate<float>(plan.want_value ? key_sums : 0);
     const int64_t tasks = plan.heads * plan.key_stretches * plan.query_stretches;
     backend.parallel_for(tasks, [&](int64_t begin, int64_t end) {
-        const Releasing releasing(backend);
+        const Multiplying multiplying(backend);
         Scratch scratch;
         for (int64_t task = begin; task < end; ++task) {
             accumulate_stretch(plan, backend, packed, partial, task, scratch);

@@ -2,43 +2,40 @@
 
 namespace ringtune::flash {
 
-void pack_rows(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed) {
-    const int64_t stride = round_up(width, 2);
+void pack_rows(Rows<const Bf16> source, Block block, Width width, Bf16 *packed) {
     for (int64_t token = 0; token < block.block; ++token) {
-        Bf16 *target = packed + token * stride;
-        const int64_t filled = token < block.count ? width : 0;
+        Bf16 *target = packed + token * width.padded;
+        const int64_t filled = token < block.count ? width.filled : 0;
         if (filled > 0) {
             std::memcpy(target, source.row(block.first + token), filled * sizeof(Bf16));
         }
-        std::fill(target + filled, target + stride, Bf16{0});
+        std::fill(target + filled, target + width.padded, Bf16{0});
     }
 }
 
-void pack_columns(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed) {
-    if (block.count < block.block) {
-        std::fill(packed, packed + width * block.block, Bf16{0});
+void pack_columns(Rows<const Bf16> source, Block block, Width width, Bf16 *packed) {
+    if (block.count < block.block || width.filled < width.padded) {
+        std::fill(packed, packed + width.padded * block.block, Bf16{0});
     }
     for (int64_t token = 0; token < block.count; ++token) {
         const Bf16 *row = source.row(block.first + token);
-        for (int64_t column = 0; column < width; ++column) {
+        for (int64_t column = 0; column < width.filled; ++column) {
             packed[column * block.block + token] = row[column];
         }
     }
 }
 
-void pack_width_pairs(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed) {
-    if (block.count < block.block) {
-        std::fill(packed, packed + round_up(width, 2) * block.block, Bf16{0});
+void pack_width_pairs(Rows<const Bf16> source, Block block, Width width, Bf16 *packed) {
+    if (block.count < block.block || width.filled < width.padded) {
+        std::fill(packed, packed + width.padded * block.block, Bf16{0});
     }
     for (int64_t token = 0; token < block.count; ++token) {
         const Bf16 *row = source.row(block.first + token);
-        for (int64_t pair = 0; pair < width / 2; ++pair) {
+        for (int64_t pair = 0; pair < width.filled / 2; ++pair) {
             std::memcpy(packed + (pair * block.block + token) * 2, row + pair * 2, 2 * sizeof(Bf16));
         }
-        if (width % 2 == 1) {
-            Bf16 *last = packed + (width / 2 * block.block + token) * 2;
-            last[0] = row[width - 1];
-            last[1] = 0;
+        if (width.filled % 2 == 1) {
+            packed[(width.filled / 2 * block.block + token) * 2] = row[width.filled - 1];
         }
     }
 }

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstring>
 
+#define RINGTUNE_AMX __attribute__((target("amx-tile,amx-bf16")))
 // Set for each function, not for the file, so that nothing else of this library needs such a processor.
 #define RINGTUNE_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
 
@@ -31,12 +32,12 @@ inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multi
 inline int64_t divide_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
 
 // Held by a thread as long as it multiplies: afterwards, after an exception too, the processor's matrix unit is free.
-class Releasing {
+class Multiplying {
   public:
-    explicit Releasing(const Backend &backend) : release_(backend.release) {}
-    ~Releasing() { release_(); }
-    Releasing(const Releasing &) = delete;
-    Releasing &operator=(const Releasing &) = delete;
+    explicit Multiplying(const Backend &backend) : release_(backend.release) { backend.acquire(); }
+    ~Multiplying() { release_(); }
+    Multiplying(const Multiplying &) = delete;
+    Multiplying &operator=(const Multiplying &) = delete;
 
   private:
     void (*release_)() noexcept;
@@ -66,12 +67,18 @@ inline Block block_at(int64_t index, int64_t block, int64_t tokens) {
     return {index * block, std::min(block, tokens - index * block), block};
 }
 
-// [block][width rounded up to even]: a left operand, token by token.
-void pack_rows(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed);
+// How wide tokens are, and how wide they are packed: with zeros behind.
+struct Width {
+    int64_t filled;
+    int64_t padded;
+};
+
+// [block][width]: a left operand, token by token.
+void pack_rows(Rows<const Bf16> source, Block block, Width width, Bf16 *packed);
 // [width][block]: a left operand, transposed.
-void pack_columns(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed);
-// [width/2][block][2]: a right operand whose product adds up over the width.
-void pack_width_pairs(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed);
+void pack_columns(Rows<const Bf16> source, Block block, Width width, Bf16 *packed);
+// [width/2][block][2]: a right operand whose product adds up over the width, which is even.
+void pack_width_pairs(Rows<const Bf16> source, Block block, Width width, Bf16 *packed);
 // [block/2][width rounded up to 16][2]: a right operand whose product adds up over the tokens.
 void pack_token_pairs(Rows<const Bf16> source, Block block, int64_t width, Bf16 *packed);
 

@@ -13,8 +13,10 @@ constexpr int64_t KEY_BLOCK = 128;
 // Keys and values of one head, block by block.
 struct PackedKeys {
     int64_t blocks;
-    int64_t key_elements;   // of one block, [KEY_BLOCK][width rounded up to even]
-    int64_t value_elements; // of one block, [width][KEY_BLOCK]
+    Width deep;             // as a product adds up over the width
+    Width tall;             // as the width is a product's rows
+    int64_t key_elements;   // of one block, [KEY_BLOCK][deep]
+    int64_t value_elements; // of one block, [tall][KEY_BLOCK]
     Buffer<Bf16> keys;
     Buffer<Bf16> values;
 };
@@ -23,16 +25,18 @@ PackedKeys pack(const Shape &shape, const Backend &backend, Input key, Input val
     const int64_t heads = shape.batches * shape.heads;
     PackedKeys packed;
     packed.blocks = divide_up(shape.keys, KEY_BLOCK);
-    packed.key_elements = KEY_BLOCK * round_up(shape.width, 2);
-    packed.value_elements = KEY_BLOCK * shape.width;
+    packed.deep = {shape.width, round_up(shape.width, backend.depth)};
+    packed.tall = {shape.width, round_up(shape.width, backend.rows)};
+    packed.key_elements = KEY_BLOCK * packed.deep.padded;
+    packed.value_elements = KEY_BLOCK * packed.tall.padded;
     packed.keys = allocate<Bf16>(heads * packed.blocks * packed.key_elements);
     packed.values = allocate<Bf16>(heads * packed.blocks * packed.value_elements);
     backend.parallel_for(heads * packed.blocks, [&](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; ++task) {
             const int64_t head = task / packed.blocks;
             const Block block = block_at(task % packed.blocks, KEY_BLOCK, shape.keys);
-            pack_rows(rows_of(key, shape, head), block, shape.width, &packed.keys[task * packed.key_elements]);
-            pack_columns(rows_of(value, shape, head), block, shape.width,
+            pack_rows(rows_of(key, shape, head), block, packed.deep, &packed.keys[task * packed.key_elements]);
+            pack_columns(rows_of(value, shape, head), block, packed.tall,
                          &packed.values[task * packed.value_elements]);
         }
     });
@@ -41,18 +45,19 @@ PackedKeys pack(const Shape &shape, const Backend &backend, Input key, Input val
 
 // What a thread works in: one block of queries against one block of keys.
 struct Scratch {
-    Buffer<Bf16> query;         // [width/2][QUERY_BLOCK][2]
+    Buffer<Bf16> query;         // [deep/2][QUERY_BLOCK][2]
     Buffer<float> scores;       // [KEY_BLOCK][QUERY_BLOCK]
     Buffer<Bf16> probabilities; // [KEY_BLOCK/2][QUERY_BLOCK][2]
-    Buffer<float> output;       // [width][QUERY_BLOCK]
+    Buffer<float> output;       // [tall][QUERY_BLOCK]
     Buffer<Bf16> transposing;   // [width][LANES]
     alignas(64) float maximum[QUERY_BLOCK]; // of the scores so far, times log2(e)
     alignas(64) float sum[QUERY_BLOCK];     // of 2^(score - maximum)
 
-    explicit Scratch(int64_t width)
-        : query(allocate<Bf16>(round_up(width, 2) * QUERY_BLOCK)), scores(allocate<float>(KEY_BLOCK * QUERY_BLOCK)),
-          probabilities(allocate<Bf16>(KEY_BLOCK * QUERY_BLOCK)), output(allocate<float>(width * QUERY_BLOCK)),
-          transposing(allocate<Bf16>(width * LANES)) {}
+    explicit Scratch(const PackedKeys &packed)
+        : query(allocate<Bf16>(packed.deep.padded * QUERY_BLOCK)), scores(allocate<float>(KEY_BLOCK * QUERY_BLOCK)),
+          probabilities(allocate<Bf16>(KEY_BLOCK * QUERY_BLOCK)),
+          output(allocate<float>(packed.tall.padded * QUERY_BLOCK)),
+          transposing(allocate<Bf16>(packed.tall.filled * LANES)) {}
 };
 
 // Scores of `keys` (an even count) become probabilities relative to the maximum so far; a maximum that grew
@@ -98,20 +103,22 @@ RINGTUNE_AVX512 void online_softmax(Scratch &scratch, int64_t keys, int64_t widt
 
 // Attention of one block of queries to all keys of its head; the result stays in the scratch.
 void attend(const Shape &shape, const Backend &backend, const PackedKeys &packed, int64_t head, Scratch &scratch) {
-    const int64_t even_width = round_up(shape.width, 2);
+    const int64_t deep = packed.deep.padded, tall = packed.tall.padded;
     std::fill(scratch.maximum, scratch.maximum + QUERY_BLOCK, LOWEST_SCORE);
     std::fill(scratch.sum, scratch.sum + QUERY_BLOCK, 0.0f);
-    std::fill(&scratch.output[0], &scratch.output[0] + shape.width * QUERY_BLOCK, 0.0f);
+    std::fill(&scratch.output[0], &scratch.output[0] + tall * QUERY_BLOCK, 0.0f);
     for (int64_t index = 0; index < packed.blocks; ++index) {
         const int64_t count = block_at(index, KEY_BLOCK, shape.keys).count;
-        const int64_t even_count = round_up(count, 2);
+        const int64_t even_count = round_up(count, 2), full_count = round_up(count, backend.depth);
         const int64_t at = head * packed.blocks + index;
-        backend.gemm(count, QUERY_BLOCK, even_width, &packed.keys[at * packed.key_elements], even_width,
+        backend.gemm(round_up(count, backend.rows), QUERY_BLOCK, deep, &packed.keys[at * packed.key_elements], deep,
                      &scratch.query[0], QUERY_BLOCK, &scratch.scores[0], QUERY_BLOCK, false);
         std::fill(&scratch.scores[0] + count * QUERY_BLOCK, &scratch.scores[0] + even_count * QUERY_BLOCK,
                   LOWEST_SCORE);
         online_softmax(scratch, even_count, shape.width, shape.scale * LOG2_E);
-        backend.gemm(shape.width, QUERY_BLOCK, even_count, &packed.values[at * packed.value_elements], KEY_BLOCK,
+        std::fill(&scratch.probabilities[0] + even_count * QUERY_BLOCK,
+                  &scratch.probabilities[0] + full_count * QUERY_BLOCK, Bf16{0});
+        backend.gemm(tall, QUERY_BLOCK, full_count, &packed.values[at * packed.value_elements], KEY_BLOCK,
                      &scratch.probabilities[0], QUERY_BLOCK, &scratch.output[0], QUERY_BLOCK, true);
     }
 }
@@ -123,12 +130,12 @@ void forward(const Shape &shape, const Backend &backend, Input query, Input key,
     const PackedKeys packed = pack(shape, backend, key, value);
     const int64_t query_blocks = divide_up(shape.queries, QUERY_BLOCK);
     backend.parallel_for(shape.batches * shape.heads * query_blocks, [&](int64_t begin, int64_t end) {
-        const Releasing releasing(backend);
-        Scratch scratch(shape.width);
+        const Multiplying multiplying(backend);
+        Scratch scratch(packed);
         for (int64_t task = begin; task < end; ++task) {
             const int64_t head = task / query_blocks;
             const Block block = block_at(task % query_blocks, QUERY_BLOCK, shape.queries);
-            pack_width_pairs(rows_of(query, shape, head), block, shape.width, &scratch.query[0]);
+            pack_width_pairs(rows_of(query, shape, head), block, packed.deep, &scratch.query[0]);
             attend(shape, backend, packed, head, scratch);
             for (int64_t token = 0; token < block.block; ++token) {
                 if (token < block.count) {

@@ -35,15 +35,19 @@ struct Shape {
 };
 
 // c[m, n] = a[m, k] b[k, n] (+ c, if `accumulate`). `a` is row-major; `b` holds its rows in pairs,
-// [k/2][ldb][2], as AMX and vdpbf16ps want them; k is even, n a multiple of 16; the strides count elements
-// of a, columns of b, elements of c.
+// [k/2][ldb][2], as AMX and vdpbf16ps want them; m and k are multiples of what the backend says, n of 16; the strides
+// count elements of a, columns of b, elements of c.
 using Gemm = void (*)(int64_t m, int64_t n, int64_t k, const Bf16 *a, int64_t lda, const Bf16 *b, int64_t ldb,
                       float *c, int64_t ldc, bool accumulate);
 
 // What the algorithm runs on.
 struct Backend {
     Gemm gemm;
-    // Called by a thread after its last product: see Releasing.
+    // What a product's m and k are multiples of; both divide 32. Operands are zero behind their ends.
+    int64_t rows;
+    int64_t depth;
+    // Called by a thread before its first product and after its last: see Multiplying.
+    void (*acquire)() noexcept;
     void (*release)() noexcept;
     // Calls body(begin, end) on disjoint ranges that cover [0, tasks), on several threads.
     std::function<void(int64_t tasks, const std::function<void(int64_t begin, int64_t end)> &body)> parallel_for;
@@ -55,6 +59,19 @@ bool supported();
 // Matrix product by vdpbf16ps, for processors with AVX-512 BF16 and no AMX.
 void gemm_avx512(int64_t m, int64_t n, int64_t k, const Bf16 *a, int64_t lda, const Bf16 *b, int64_t ldb,
                  float *c, int64_t ldc, bool accumulate);
+
+// Rows and depth of gemm_amx.
+constexpr int64_t AMX_ROWS = 16;
+constexpr int64_t AMX_DEPTH = 32;
+
+// Whether this processor has AMX for bf16 and the system lets this process use it. Asks for it at the first call.
+bool amx_supported();
+
+// Matrix product on AMX's tiles, between acquire_amx and release_amx of the same thread.
+void gemm_amx(int64_t m, int64_t n, int64_t k, const Bf16 *a, int64_t lda, const Bf16 *b, int64_t ldb, float *c,
+              int64_t ldc, bool accumulate);
+void acquire_amx() noexcept;
+void release_amx() noexcept;
 
 // output = softmax(scale query keyT) value. `log_sum_exp` ([batch, heads, queries]) gets the base-2 logarithm of
 // the sum of exp(scale query keyT) over the keys, for backward.

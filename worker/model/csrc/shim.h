@@ -42,8 +42,7 @@ void check_frozen(const char *operation, const char *name, const at::Tensor &wei
 // Writes tensors to `results`, whose owner they get; true.
 bool hand_over(at::TensorList tensors, at::Tensor **results);
 
-// What attention in bf16 runs on: libtorch's own kernels, the tiled ones with vdpbf16ps, or the tiled ones with
-// oneDNN's product on AMX.
+// What attention in bf16 runs on: libtorch's own kernels, the tiled ones with vdpbf16ps, or the tiled ones on AMX.
 enum class AttentionKernel : int { Libtorch = 0, Avx512 = 1, Amx = 2 };
 
 // The fastest that this processor can do.

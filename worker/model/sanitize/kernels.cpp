@@ -141,12 +141,21 @@ constexpr double ONCE = 0.004;
 constexpr double ATTENTION = 0.02;
 
 // One task a call, so that each gets scratch memory of its own.
-flash::Backend backend() {
-    return {flash::gemm_avx512, []() noexcept {}, [](int64_t tasks, const std::function<void(int64_t, int64_t)> &body) {
-                for (int64_t task = 0; task < tasks; ++task) {
-                    body(task, task + 1);
-                }
-            }};
+void one_by_one(int64_t tasks, const std::function<void(int64_t, int64_t)> &body) {
+    for (int64_t task = 0; task < tasks; ++task) {
+        body(task, task + 1);
+    }
+}
+
+// What this processor multiplies with.
+std::vector<flash::Backend> backends() {
+    const auto nothing = []() noexcept {};
+    std::vector<flash::Backend> all{{flash::gemm_avx512, 1, 2, nothing, nothing, one_by_one}};
+    if (flash::amx_supported()) {
+        all.push_back({flash::gemm_amx, flash::AMX_ROWS, flash::AMX_DEPTH, flash::acquire_amx, flash::release_amx,
+                       one_by_one});
+    }
+    return all;
 }
 
 struct Sizes {
@@ -210,7 +219,7 @@ Reference reference(const Sizes &s, const Exact<Bf16> &q, const Exact<Bf16> &k, 
     return r;
 }
 
-void attention(const Sizes &s) {
+void attention(const flash::Backend &backend, const Sizes &s) {
     Draw draw;
     const int64_t queries = s.batches * s.queries * s.heads * s.width, keys = s.batches * s.keys * s.heads * s.width;
     const auto q = draw.values(queries), k = draw.values(keys), v = draw.values(keys), g = draw.values(queries);
@@ -219,7 +228,7 @@ void attention(const Sizes &s) {
     const Exact<Bf16> output(queries);
     const Exact<float> log_sum_exp(s.batches * s.heads * s.queries);
     const auto in = [&](const Exact<Bf16> &of, int64_t tokens) { return view<const Bf16>(of.get(), tokens, s); };
-    flash::forward(shape, backend(), in(q, s.queries), in(k, s.keys), in(v, s.keys), view(output.get(), s.queries, s),
+    flash::forward(shape, backend, in(q, s.queries), in(k, s.keys), in(v, s.keys), view(output.get(), s.queries, s),
                    log_sum_exp.get());
     compare("attention", output, expected.output, ATTENTION);
     compare("attention's log-sum-exp", log_sum_exp, expected.log_sum_exp, ATTENTION);
@@ -229,7 +238,7 @@ void attention(const Sizes &s) {
         const auto out = [&](const Exact<Bf16> &of, int64_t tokens, int bit) {
             return (wanted & bit) != 0 ? view(of.get(), tokens, s) : flash::Output{nullptr, 0, 0, 0};
         };
-        flash::backward(shape, backend(), in(q, s.queries), in(k, s.keys), in(v, s.keys), in(output, s.queries),
+        flash::backward(shape, backend, in(q, s.queries), in(k, s.keys), in(v, s.keys), in(output, s.queries),
                         log_sum_exp.get(), in(g, s.queries),
                         {out(dq, s.queries, 1), out(dk, s.keys, 2), out(dv, s.keys, 4)});
         // With one key the probabilities are 1, and these gradients are rounding alone.
@@ -245,7 +254,7 @@ void attention(const Sizes &s) {
     }
 }
 
-void product(int64_t m, int64_t n, int64_t k, bool accumulate) {
+void product(const flash::Backend &backend, int64_t m, int64_t n, int64_t k, bool accumulate) {
     Draw draw;
     const auto a = draw.values(m * k), b = draw.values(k * n);
     const auto c = draw.floats(m * n);
@@ -259,7 +268,9 @@ void product(int64_t m, int64_t n, int64_t k, bool accumulate) {
             expected[row * n + column] = sum;
         }
     }
-    flash::gemm_avx512(m, n, k, a.get(), k, b.get(), n, c.get(), n, accumulate);
+    backend.acquire();
+    backend.gemm(m, n, k, a.get(), k, b.get(), n, c.get(), n, accumulate);
+    backend.release();
     compare("the product", c, expected, 1e-5);
 }
 
@@ -417,21 +428,25 @@ void run() {
              Sizes{3, 1, 97, 129, 40}, Sizes{1, 3, 49, 77, 80}, Sizes{2, 1, 95, 31, 33}, Sizes{1, 1, 192, 257, 64},
              Sizes{1, 1, 63, 154, 160}, Sizes{1, 2, 100, 600, 16}, Sizes{1, 1, 500, 65, 8}, Sizes{1, 1, 33, 35, 256},
          }) {
-        attention(sizes);
+        for (const flash::Backend &backend : backends()) {
+            attention(backend, sizes);
+        }
         ++shapes;
     }
     std::printf("  attention: %d shapes (head widths 1 to 256, 1 to 600 keys, batches of 1 to 3), every gradient alone\n",
                 shapes);
     shapes = 0;
-    for (int64_t m = 1; m <= 17; ++m) {
-        for (const int64_t n : {16, 32, 48, 80, 96, 112}) {
-            for (const int64_t k : {2, 6, 40, 78}) {
-                product(m, n, k, (m + k / 2) % 2 == 0);
-                ++shapes;
+    for (const flash::Backend &backend : backends()) {
+        for (int64_t m = 1; m <= 17; ++m) {
+            for (const int64_t n : {16, 32, 48, 80, 96, 112}) {
+                for (const int64_t k : {1, 3, 20, 39}) {
+                    product(backend, m * backend.rows, n, k * backend.depth, (m + k) % 2 == 0);
+                    ++shapes;
+                }
             }
         }
     }
-    std::printf("  products: %d shapes\n", shapes);
+    std::printf("  products: %d shapes%s\n", shapes, flash::amx_supported() ? ", on AMX too" : "");
     shapes = 0;
     for (const int64_t rows : {1, 3, 9, 64}) {
         for (const int64_t channels : {1, 2, 15, 16, 17, 24, 33, 320}) {

@@ -17,7 +17,7 @@ pub enum AttentionKernel {
     Libtorch = 0,
     /// Our tiles, multiplied by AVX-512's bf16 dot products.
     Avx512 = 1,
-    /// Our tiles, multiplied by oneDNN on AMX.
+    /// Our tiles, multiplied by AMX.
     Amx = 2,
 }
 

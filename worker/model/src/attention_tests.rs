@@ -36,11 +36,12 @@ impl Case {
     }
 }
 
-/// The kernels of this processor that are not libtorch's. oneDNN's product does without AMX too, slowly.
+/// The kernels of this processor that are not libtorch's.
 fn tiled_kernels() -> Vec<AttentionKernel> {
     match AttentionKernel::best() {
         AttentionKernel::Libtorch => Vec::new(),
-        _ => vec![AttentionKernel::Avx512, AttentionKernel::Amx],
+        AttentionKernel::Avx512 => vec![AttentionKernel::Avx512],
+        AttentionKernel::Amx => vec![AttentionKernel::Avx512, AttentionKernel::Amx],
     }
 }
 
