@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "csrc/with_libtorch.cpp",
     "csrc/blocks.cpp",
     "csrc/fused_kernels.cpp",
@@ -16,6 +16,7 @@ const SOURCES: [&str; 9] = [
     "csrc/attention_blocks.cpp",
     "csrc/attention_forward.cpp",
     "csrc/attention_gemm.cpp",
+    "csrc/split_linear.cpp",
 ];
 
 fn main() -> Result<(), String> {

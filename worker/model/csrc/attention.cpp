@@ -1,10 +1,9 @@
 // Attention as libtorch sees it: an autograd function around attention_kernels.h, and the choice of what
 // runs it.
 
-#include "attention_kernels.h"
+#include "amx_backend.h"
 #include "shim.h"
 
-#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
@@ -22,16 +21,11 @@ using torch::autograd::variable_list;
 
 void nothing() noexcept {}
 
-void on_threads(int64_t tasks, const std::function<void(int64_t, int64_t)> &body) {
-    at::parallel_for(0, tasks, 1, body);
-}
-
 Backend backend_of(AttentionKernel kernel) {
     if (kernel == AttentionKernel::Amx) {
-        TORCH_CHECK(flash::amx_supported(), "this processor, or its system, has no AMX for attention");
-        return {flash::gemm_amx, flash::AMX_ROWS, flash::AMX_DEPTH, flash::acquire_amx, flash::release_amx, on_threads};
+        return flash::amx_backend();
     }
-    return {flash::gemm_avx512, 1, 2, nothing, nothing, on_threads};
+    return {flash::gemm_avx512, 1, 2, nothing, nothing, flash::on_threads};
 }
 
 template <typename Element> flash::View<Element> view(const at::Tensor &tensor) {

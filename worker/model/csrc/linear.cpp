@@ -2,8 +2,10 @@
 // sweep, rounded once: libtorch's own layer leaves the weights as they are, and oneDNN puts them in order in every call,
 // forward and backward. In fp32 they stay where they are: libtorch's own layer asks another library, whose sums depend on
 // addresses, so that weights could not be used on the mapped file.
+#include "amx_backend.h"
 #include "blocks.h"
 #include "shim.h"
+#include "split_linear.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -54,6 +56,36 @@ struct Linear : torch::autograd::Function<Linear> {
     }
 };
 
+// The same in fp32 by bf16 halves: split_linear.h.
+struct SplitLinear : torch::autograd::Function<SplitLinear> {
+    static Variable forward(AutogradContext *context, const Variable &input, const Variable &weight,
+                            const std::optional<at::Tensor> &bias) {
+        context->saved_data["weight"] = weight;
+        at::AutoDispatchBelowADInplaceOrView below_autograd;
+        RINGTUNE_RECORD("linear", input, weight);
+        auto shape = input.sizes().vec();
+        shape.back() = weight.size(0);
+        const at::Tensor x = input.contiguous(), result = at::empty(shape, input.options());
+        const at::Tensor offset = bias ? bias->contiguous() : at::Tensor();
+        split::multiply(flash::amx_backend(), {input.numel() / weight.size(1), weight.size(1), weight.size(0)},
+                        x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
+                        bias ? offset.const_data_ptr<float>() : nullptr, result.mutable_data_ptr<float>());
+        return result;
+    }
+
+    static variable_list backward(AutogradContext *context, const variable_list &gradients) {
+        const at::Tensor weight = context->saved_data["weight"].toTensor(), gradient = gradients[0].contiguous();
+        RINGTUNE_RECORD("linear", gradient, weight);
+        auto shape = gradient.sizes().vec();
+        shape.back() = weight.size(1);
+        const at::Tensor result = at::empty(shape, gradient.options());
+        split::multiply_back(flash::amx_backend(), {gradient.numel() / weight.size(0), weight.size(1), weight.size(0)},
+                             gradient.const_data_ptr<float>(), weight.const_data_ptr<float>(),
+                             result.mutable_data_ptr<float>());
+        return {result, {}, {}};
+    }
+};
+
 struct PackedLinear : torch::autograd::Function<PackedLinear> {
     static Variable forward(AutogradContext *context, const Variable &input, const std::optional<at::Tensor> &residual,
                             const Variable &forward_weight, const std::optional<at::Tensor> &backward_weight,
@@ -77,8 +109,10 @@ struct PackedLinear : torch::autograd::Function<PackedLinear> {
     }
 };
 
-// input [.., inputs] times weightT [inputs, outputs] + bias.
-at::Tensor linear(const at::Tensor &input, const at::Tensor &weight, const std::optional<at::Tensor> &bias) {
+// input [.., inputs] times weightT [inputs, outputs] + bias; where `halves` allows it and the processor has AMX, fp32 is
+// multiplied by bf16 halves.
+at::Tensor linear(const at::Tensor &input, const at::Tensor &weight, const std::optional<at::Tensor> &bias,
+                  bool halves) {
     check_frozen("a linear layer", "weights", weight);
     check_frozen("a linear layer", "bias", bias.value_or(at::Tensor()));
     TORCH_CHECK(weight.dim() == 2 && input.dim() >= 2 && input.size(-1) == weight.size(1) && input.numel() > 0 &&
@@ -87,6 +121,9 @@ at::Tensor linear(const at::Tensor &input, const at::Tensor &weight, const std::
                 input.scalar_type(), " ", input.sizes());
     TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == weight.size(0)), "a linear layer with weights ",
                 weight.sizes(), " cannot have a bias of ", bias->sizes());
+    if (halves && weight.scalar_type() == at::kFloat && weight.is_contiguous() && flash::amx_supported()) {
+        return SplitLinear::apply(input, weight, bias);
+    }
     return Linear::apply(input, weight, bias);
 }
 
@@ -143,9 +180,9 @@ std::optional<at::Tensor> present(const at::Tensor *tensor) {
 
 extern "C" {
 
-at::Tensor *ringtune_linear(const at::Tensor *input, const at::Tensor *weight, const at::Tensor *bias) {
+at::Tensor *ringtune_linear(const at::Tensor *input, const at::Tensor *weight, const at::Tensor *bias, bool halves) {
     return ringtune::guarded<at::Tensor *>(
-        nullptr, [&] { return new at::Tensor(ringtune::linear(*input, *weight, ringtune::present(bias))); });
+        nullptr, [&] { return new at::Tensor(ringtune::linear(*input, *weight, ringtune::present(bias), halves)); });
 }
 
 at::Tensor *ringtune_pack_linear(const at::Tensor *weight, bool backward) {

@@ -123,8 +123,8 @@ at::Tensor *ringtune_geglu(const at::Tensor *x);
 
 // linear.cpp
 
-// `bias` may be null.
-at::Tensor *ringtune_linear(const at::Tensor *input, const at::Tensor *weight, const at::Tensor *bias);
+// `bias` may be null; `halves`: fp32 may be multiplied by bf16 halves, see split_linear.h.
+at::Tensor *ringtune_linear(const at::Tensor *input, const at::Tensor *weight, const at::Tensor *bias, bool halves);
 // bf16 weights [outputs, inputs] in oneDNN's order; with `backward`, for the gradient's way back.
 at::Tensor *ringtune_pack_linear(const at::Tensor *weight, bool backward);
 // `backward_weight` (then there is no gradient for the input), `bias` and `residual` may be null.

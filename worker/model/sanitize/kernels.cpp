@@ -9,6 +9,7 @@
 #include "../csrc/blocks.h"
 #include "../csrc/fused_kernels.h"
 #include "../csrc/packing_kernels.h"
+#include "../csrc/split_linear.h"
 
 #include <algorithm>
 #include <cmath>
@@ -274,6 +275,30 @@ void product(const flash::Backend &backend, int64_t m, int64_t n, int64_t k, boo
     compare("the product", c, expected, 1e-5);
 }
 
+// fp32 by bf16 halves, both ways.
+void split_product(const flash::Backend &backend, int64_t rows, int64_t inputs, int64_t outputs) {
+    Draw draw;
+    const auto x = draw.floats(rows * inputs), weight = draw.floats(outputs * inputs), bias = draw.floats(outputs),
+               gradient = draw.floats(rows * outputs);
+    const Exact<float> result(rows * outputs), back(rows * inputs);
+    std::vector<double> of_result(rows * outputs), of_back(rows * inputs);
+    for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t output = 0; output < outputs; ++output) {
+            double sum = bias[output];
+            for (int64_t input = 0; input < inputs; ++input) {
+                sum += double(x[row * inputs + input]) * weight[output * inputs + input];
+                of_back[row * inputs + input] += double(gradient[row * outputs + output]) * weight[output * inputs + input];
+            }
+            of_result[row * outputs + output] = sum;
+        }
+    }
+    const ringtune::split::Sizes sizes{rows, inputs, outputs};
+    ringtune::split::multiply(backend, sizes, x.get(), weight.get(), bias.get(), result.get());
+    ringtune::split::multiply_back(backend, sizes, gradient.get(), weight.get(), back.get());
+    compare("the product by halves", result, of_result, 2e-5);
+    compare("its way back", back, of_back, 2e-5);
+}
+
 double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
 // One part of a picture's channels, the last of `all`; with another gradient of the input that is added.
@@ -447,6 +472,18 @@ void run() {
         }
     }
     std::printf("  products: %d shapes%s\n", shapes, flash::amx_supported() ? ", on AMX too" : "");
+    shapes = 0;
+    for (const flash::Backend &backend : backends()) {
+        for (const int64_t rows : {1, 16, 77}) {
+            for (const int64_t inputs : {1, 31, 65, 130}) {
+                for (const int64_t outputs : {1, 33, 64, 515}) {
+                    split_product(backend, rows, inputs, outputs);
+                    ++shapes;
+                }
+            }
+        }
+    }
+    std::printf("  products by halves: %d shapes\n", shapes);
     shapes = 0;
     for (const int64_t rows : {1, 3, 9, 64}) {
         for (const int64_t channels : {1, 2, 15, 16, 17, 24, 33, 320}) {

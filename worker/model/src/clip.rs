@@ -1,4 +1,5 @@
-//! CLIP's text encoder (Radford et al. 2021; transformers CLIPTextModel), always in fp32.
+//! CLIP's text encoder (Radford et al. 2021; transformers CLIPTextModel), always in fp32; beside a UNet in bf16 its linear
+//! layers may multiply by bf16 halves ([`Products::Halves`]).
 //!
 //! The gradient of every learned row comes through here, all samples' through the same weights, so that errors do
 //! not average out: in bf16, as `torch.autocast` would have it, this small network would cause as much of the
@@ -8,7 +9,7 @@ use tch::{Kind, Tensor};
 
 use crate::config::{Activation, TextConfig};
 use crate::error::Result;
-use crate::layers::{LayerNorm, Linear, LinearConfig};
+use crate::layers::{LayerNorm, Linear, LinearConfig, Products};
 use crate::profile::{self, Stretch};
 use crate::weights::Scope;
 
@@ -24,9 +25,9 @@ pub struct ClipAttention {
 
 impl ClipAttention {
     /// Reads `q_proj`, `k_proj`, `v_proj`, `out_proj`.
-    pub fn new(scope: &Scope, config: &TextConfig) -> Result<Self> {
+    pub fn new(scope: &Scope, config: &TextConfig, products: Products) -> Result<Self> {
         let linear = LinearConfig { inputs: config.hidden_size, outputs: config.hidden_size, bias: true };
-        let projection = |name| Linear::new(&scope.sub(name), linear, Kind::Float);
+        let projection = |name| Linear::in_fp32(&scope.sub(name), linear, products);
         Ok(ClipAttention {
             query: projection("q_proj")?,
             key: projection("k_proj")?,
@@ -62,13 +63,13 @@ pub struct ClipMlp {
 
 impl ClipMlp {
     /// Reads `fc1`, `fc2`.
-    pub fn new(scope: &Scope, config: &TextConfig) -> Result<Self> {
+    pub fn new(scope: &Scope, config: &TextConfig, products: Products) -> Result<Self> {
         let (width, inner) = (config.hidden_size, config.intermediate_size);
         let expand = LinearConfig { inputs: width, outputs: inner, bias: true };
         let contract = LinearConfig { inputs: inner, outputs: width, bias: true };
         Ok(ClipMlp {
-            expand: Linear::new(&scope.sub("fc1"), expand, Kind::Float)?,
-            contract: Linear::new(&scope.sub("fc2"), contract, Kind::Float)?,
+            expand: Linear::in_fp32(&scope.sub("fc1"), expand, products)?,
+            contract: Linear::in_fp32(&scope.sub("fc2"), contract, products)?,
             activation: config.activation,
         })
     }
@@ -95,14 +96,14 @@ pub struct ClipLayer {
 
 impl ClipLayer {
     /// Reads `layer_norm1`, `self_attn`, `layer_norm2`, `mlp`.
-    pub fn new(scope: &Scope, config: &TextConfig) -> Result<Self> {
+    pub fn new(scope: &Scope, config: &TextConfig, products: Products) -> Result<Self> {
         let (width, epsilon) = (config.hidden_size, config.layer_norm_epsilon);
         let norm = |name| LayerNorm::new(&scope.sub(name), width, epsilon);
         Ok(ClipLayer {
             norm1: norm("layer_norm1")?,
-            attention: ClipAttention::new(&scope.sub("self_attn"), config)?,
+            attention: ClipAttention::new(&scope.sub("self_attn"), config, products)?,
             norm2: norm("layer_norm2")?,
-            mlp: ClipMlp::new(&scope.sub("mlp"), config)?,
+            mlp: ClipMlp::new(&scope.sub("mlp"), config, products)?,
         })
     }
 
@@ -125,7 +126,7 @@ pub struct TextEncoder {
 
 impl TextEncoder {
     /// Reads `embeddings`, `encoder.layers.N`, `final_layer_norm` (names without `text_model.`).
-    pub fn new(scope: &Scope, config: &TextConfig) -> Result<Self> {
+    pub fn new(scope: &Scope, config: &TextConfig, products: Products) -> Result<Self> {
         let embeddings = scope.sub("embeddings");
         let table = [config.vocab_size, config.hidden_size];
         let positions = [config.max_positions, config.hidden_size];
@@ -135,7 +136,7 @@ impl TextEncoder {
             token_table: embeddings.sub("token_embedding").stored_tensor("weight", &table)?,
             position_table: embeddings.sub("position_embedding").tensor("weight", &positions, Kind::Float)?,
             layers: (0..config.layers)
-                .map(|index| ClipLayer::new(&layers.sub(index), config))
+                .map(|index| ClipLayer::new(&layers.sub(index), config, products))
                 .collect::<Result<_>>()?,
             final_norm: LayerNorm::new(
                 &scope.sub("final_layer_norm"),

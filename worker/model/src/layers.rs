@@ -5,6 +5,7 @@ use tch::{Kind, Tensor};
 use crate::error::Result;
 use crate::mapped_file::Stored;
 use crate::native;
+pub use crate::native::Products;
 use crate::packed_weights::{PackedWeights, Way};
 use crate::weights::Scope;
 
@@ -39,12 +40,18 @@ pub struct Linear {
     bias: Option<Tensor>,
     /// Features in.
     inputs: i64,
+    products: Products,
 }
 
 impl Linear {
     /// Reads `weight` [outputs, inputs] and `bias` [outputs].
     pub fn new(scope: &Scope, config: LinearConfig, kind: Kind) -> Result<Self> {
         Self::of(std::slice::from_ref(scope), &[config.outputs, config.inputs], config, kind)
+    }
+
+    /// In fp32, multiplied as `products` says.
+    pub fn in_fp32(scope: &Scope, config: LinearConfig, products: Products) -> Result<Self> {
+        Ok(Linear { products, ..Self::new(scope, config, Kind::Float)? })
     }
 
     /// Reads a 1x1 convolution's `weight` [outputs, inputs, 1, 1] and `bias`, which is the same thing on
@@ -77,7 +84,7 @@ impl Linear {
             [scope] if config.bias => Some(scope.tensor("bias", &[config.outputs], kind)?),
             _ => None,
         };
-        Ok(Linear { weights, bias, inputs: config.inputs })
+        Ok(Linear { weights, bias, inputs: config.inputs, products: Products::Exact })
     }
 
     /// `x`: [.., inputs]; returns [.., outputs].
@@ -93,7 +100,7 @@ impl Linear {
     fn apply(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         match &self.weights {
             LinearWeights::Plain(weight) => {
-                let y = native::linear(x, weight, self.bias.as_ref())?;
+                let y = native::linear(x, weight, self.bias.as_ref(), self.products)?;
                 residual.map_or(Ok(y.shallow_clone()), |residual| Ok(y.f_add(residual)?))
             }
             LinearWeights::Packed { stored, packed } => {

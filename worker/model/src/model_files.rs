@@ -9,6 +9,7 @@ use tch::Kind;
 use crate::clip::{self, TextEncoder};
 use crate::config::{Keys, SamplerConfig, SchedulerConfig, TextConfig, UNetConfig, VaeConfig};
 use crate::error::{Error, Result};
+use crate::layers::Products;
 use crate::single_file::SingleFile;
 use crate::unet::{self, UNet};
 use crate::vae::{self, VaeDecoder, VaeEncoder};
@@ -126,7 +127,7 @@ impl ModelFiles {
     /// Checks names, shapes and types of every tensor by the files' headers, without reading weights.
     pub fn check_weights(&self) -> Result<()> {
         let text = self.text_weights()?.into_dry();
-        TextEncoder::new(&text.root(), &self.text)?;
+        TextEncoder::new(&text.root(), &self.text, Products::Exact)?;
         text.finish()?;
         let unet = self.unet_weights()?.into_dry();
         UNet::new(&unet.root(), &self.unet, Kind::Float)?;

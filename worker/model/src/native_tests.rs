@@ -128,7 +128,7 @@ fn linear_is_that_of_the_formula_wherever_its_weights_lie() {
             let mut elsewhere = elsewhere.narrow(0, floats_away, outputs * inputs).view([outputs, inputs]);
             elsewhere.copy_(&weight);
             let own = with_gradients(&[x.shallow_clone()], Kind::Float, |inputs| {
-                linear(&inputs[0], &elsewhere, Some(&bias)).unwrap()
+                linear(&inputs[0], &elsewhere, Some(&bias), Products::Exact).unwrap()
             });
             for (own, exact) in own.iter().zip(&exact) {
                 let error = relative_error(own, exact);
@@ -175,8 +175,9 @@ fn linear_layers_are_the_same_packed_and_not() {
         let packed = with_gradients(&[x.shallow_clone()], Kind::BFloat16, |inputs| {
             packed_linear(&inputs[0], layer, None).unwrap()
         });
-        let plain =
-            with_gradients(&[x], Kind::BFloat16, |inputs| linear(&inputs[0], &weight, Some(&bias)).unwrap());
+        let plain = with_gradients(&[x], Kind::BFloat16, |inputs| {
+            linear(&inputs[0], &weight, Some(&bias), Products::Exact).unwrap()
+        });
         for (packed, plain) in packed.iter().zip(&plain) {
             let [packed, plain] = [packed, plain].map(|tensor| tensor.to_kind(Kind::Double));
             let distance = ((&packed - &plain).norm() / plain.norm()).double_value(&[]);
@@ -426,4 +427,33 @@ fn shapes_that_do_not_fit_are_refused() {
     refused(packed_convolution(&random(&[1, 8, 4, 2], 15), narrow), "does not fit into");
     let wide = ConvolutionGeometry { stride: 3, padding: 1, transposed: false };
     refused(pack_convolution(&weight, &[1, 8, 4, 4], wide, false), "of stride 3");
+}
+
+/// Rows, inputs and outputs that fill neither tiles nor strips nor slabs; the second slab of the way back.
+#[test]
+fn linear_layers_by_halves_are_nearly_those_in_fp32() {
+    for (rows, inputs, outputs) in [(77, 768, 1100), (1, 1, 1), (33, 65, 31), (16, 31, 33), (5, 200, 515)] {
+        let draw = |shape: &[i64], seed| {
+            tch::manual_seed(seed);
+            Tensor::randn(shape, (Kind::Float, Device::Cpu))
+        };
+        let (weight, bias, x) =
+            (draw(&[outputs, inputs], 3), draw(&[outputs], 4), draw(&[1, rows, inputs], 5));
+        let run = |products| {
+            with_gradients(&[x.shallow_clone()], Kind::Float, |leaves| {
+                linear(&leaves[0], &weight, Some(&bias), products).unwrap()
+            })
+        };
+        let exact = with_gradients(&[x.to_kind(Kind::Double)], Kind::Double, |leaves| {
+            leaves[0].matmul(&weight.to_kind(Kind::Double).tr()) + bias.to_kind(Kind::Double)
+        });
+        for (halves, exact) in run(Products::Halves).iter().zip(&exact) {
+            let distance = ((halves.to_kind(Kind::Double) - exact).norm() / exact.norm()).double_value(&[]);
+            assert!(distance < 1e-5, "{rows} x {inputs} x {outputs}: {distance:.2e}");
+        }
+        set_threads(1).unwrap();
+        let one = run(Products::Halves);
+        set_threads(2).unwrap();
+        assert_eq!(one, run(Products::Halves), "{rows} x {inputs} x {outputs}");
+    }
 }

@@ -7,6 +7,7 @@ use crate::attention::{scaled_dot_product, self_attention};
 use crate::error::Result;
 use crate::growing::DOUBLING;
 use crate::layers::{from_tokens, to_tokens};
+use crate::native::Products;
 use crate::native::{self, ConvolutionArguments, ConvolutionGeometry, GroupNormArguments};
 use crate::runtime;
 use crate::stable_diffusion::{kind_of, to_vec};
@@ -152,7 +153,9 @@ fn add_products(kind: Kind, hash: &mut Fnv) -> Result<()> {
     let residual = to_tokens(&image(OUTPUTS, 11, kind)?)?;
     let (weight, bias) = (pattern(&[OUTPUTS, CHANNELS], 12, kind)?, pattern(&[OUTPUTS], 13, kind)?);
     for bias in [None, Some(&bias)] {
-        hash.add(&[&tokens], |leaf| native::linear(&leaf[0], &weight, bias))?;
+        for products in [Products::Exact, Products::Halves] {
+            hash.add(&[&tokens], |leaf| native::linear(&leaf[0], &weight, bias, products))?;
+        }
     }
     if kind == Kind::BFloat16 {
         let forward = native::pack_linear(&weight, false)?;

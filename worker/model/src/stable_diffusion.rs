@@ -7,6 +7,7 @@ use tch::{Kind, Tensor};
 
 use crate::clip::TextEncoder;
 use crate::error::{Error, Result};
+use crate::layers::Products;
 use crate::model_files::ModelFiles;
 use crate::native;
 use crate::schedule::NoiseSchedule;
@@ -48,7 +49,11 @@ impl StableDiffusion {
     pub fn open_with(path: &Path, precision: Precision, options: &ModelOptions) -> Result<Self> {
         let model_files = ModelFiles::read(path, options)?;
         model_files.check_weights()?;
-        let text = TextEncoder::new(&model_files.text_weights()?.root(), &model_files.text)?;
+        let products = match precision {
+            Precision::Fp32 => Products::Exact,
+            Precision::Bf16 => Products::Halves,
+        };
+        let text = TextEncoder::new(&model_files.text_weights()?.root(), &model_files.text, products)?;
         let unet = UNet::new(&model_files.unet_weights()?.root(), &model_files.unet, kind_of(precision))?;
         let schedule = NoiseSchedule::new(&model_files.scheduler);
         native::release_memory()?;

@@ -4,6 +4,7 @@ use tch::{Kind, Tensor};
 
 use crate::error::{Error, Result};
 use crate::native;
+use crate::native::Products;
 use crate::weights::Scope;
 
 /// Gathers the projections of residual blocks as they are loaded.
@@ -62,7 +63,7 @@ impl TimeProjections {
     /// [batch, sum of outputs] fp32.
     pub fn forward(&self, time: &Tensor) -> Result<Tensor> {
         let layers = self.weights.iter().zip(&self.biases);
-        let each = layers.map(|(weight, bias)| native::linear(time, weight, Some(bias)));
+        let each = layers.map(|(weight, bias)| native::linear(time, weight, Some(bias), Products::Exact));
         Ok(Tensor::f_cat(&each.collect::<Result<Vec<_>>>()?, 1)?)
     }
 }
