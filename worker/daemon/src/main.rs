@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     }
     if let Err(error) = patience::ensure() {
         // Only slower on busy cores.
-        let _ = writeln!(std::io::stderr(), "ringtune-worker: set GOMP_SPINCOUNT=0 by hand: {error}");
+        let _ = writeln!(std::io::stderr(), "ringtune-worker: set GOMP_SPINCOUNT=4000 by hand: {error}");
     }
     program::run(arguments, LIBTORCH)
 }
