@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "csrc/with_libtorch.cpp",
     "csrc/blocks.cpp",
     "csrc/fused_kernels.cpp",
@@ -17,6 +17,7 @@ const SOURCES: [&str; 10] = [
     "csrc/attention_forward.cpp",
     "csrc/attention_gemm.cpp",
     "csrc/split_linear.cpp",
+    "csrc/tiled_product.cpp",
 ];
 
 fn main() -> Result<(), String> {

@@ -4,6 +4,7 @@
 
 #include "blocks.h"
 #include "shim.h"
+#include "tiled_layers.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -45,6 +46,9 @@ at::Tensor convolve(const at::Tensor &input, const at::Tensor &packed, const std
     static const auto operation = c10::Dispatcher::singleton()
                                       .findSchemaOrThrow("mkldnn::_convolution_pointwise", "")
                                       .typed<Signature>();
+    if (tiled::layer_of(packed)) {
+        return tiled::convolve(input, packed, bias, std::nullopt);
+    }
     if (is_misread(input, packed, stride, padding)) {
         const at::Tensor wider = at::constant_pad_nd(input, {0, stride}).contiguous(at::MemoryFormat::ChannelsLast);
         return convolve(wider, packed, bias, stride, padding)
@@ -66,6 +70,9 @@ at::Tensor convolve_and_add(const at::Tensor &input, const at::Tensor &residual,
     static const auto operation = c10::Dispatcher::singleton()
                                       .findSchemaOrThrow("mkldnn::_convolution_pointwise", "binary")
                                       .typed<Signature>();
+    if (tiled::layer_of(packed)) {
+        return tiled::convolve(input, packed, bias, residual);
+    }
     if (is_misread(input, packed, stride, padding)) {
         return convolve(input, packed, bias, stride, padding) + residual;
     }
@@ -147,6 +154,15 @@ int64_t places(int64_t side, int64_t kernel, ConvolutionGeometry geometry) {
                                : (side + 2 * geometry.padding - kernel) / geometry.stride + 1;
 }
 
+// [to, from, k, k] of packed weights, wherever they are multiplied.
+std::vector<int64_t> sizes_of(const at::Tensor &packed) {
+    if (const auto layer = tiled::layer_of(packed)) {
+        return {layer->outputs, layer->inputs, layer->side, layer->side};
+    }
+    TORCH_CHECK(packed.is_mkldnn() && packed.dim() == 4, "a packed convolution takes packed weights");
+    return packed.sizes().vec();
+}
+
 // What a convolution asks of its weights; sizes are [to, from, k, k] for those of the way forward, whatever they were
 // before they were packed, and [from, to, k, k] for those of the way back.
 void check_packed(const at::Tensor &input, const std::optional<at::Tensor> &residual, const at::Tensor &forward_weight,
@@ -155,15 +171,16 @@ void check_packed(const at::Tensor &input, const std::optional<at::Tensor> &resi
     check_frozen("a packed convolution", "forward weights", forward_weight);
     check_frozen("a packed convolution", "backward weights", backward_weight.value_or(at::Tensor()));
     check_frozen("a packed convolution", "bias", bias);
-    TORCH_CHECK(forward_weight.is_mkldnn() && forward_weight.dim() == 4 &&
-                    (!backward_weight || (backward_weight->is_mkldnn() && backward_weight->dim() == 4)),
-                "a packed convolution takes packed weights");
-    const int64_t outputs = forward_weight.size(0), inputs = forward_weight.size(1), kernel = forward_weight.size(2);
+    const auto forward_sizes = sizes_of(forward_weight);
+    const int64_t outputs = forward_sizes[0], inputs = forward_sizes[1], kernel = forward_sizes[2];
+    TORCH_CHECK(!tiled::layer_of(forward_weight) ||
+                    (geometry.stride == 1 && !geometry.transposed && 2 * geometry.padding + 1 == kernel),
+                "these packed weights are those of a convolution that keeps the size");
     TORCH_CHECK(bias.dim() == 1 && bias.size(0) == outputs, "a packed convolution to ", outputs,
                 " channels takes a bias of ", outputs, ", not ", bias.sizes());
-    TORCH_CHECK(!backward_weight || (backward_weight->size(0) == inputs && backward_weight->size(1) == outputs),
+    TORCH_CHECK(!backward_weight || sizes_of(*backward_weight) == std::vector<int64_t>({inputs, outputs, kernel, kernel}),
                 "a packed convolution from ", inputs, " to ", outputs, " channels takes backward weights of ", inputs,
-                " and ", outputs, ", not ", backward_weight.value_or(at::Tensor()).sizes());
+                " and ", outputs, ", not ", at::IntArrayRef(sizes_of(backward_weight.value_or(forward_weight))));
     TORCH_CHECK(backward_weight || !at::GradMode::is_enabled() || !input.requires_grad(),
                 "a packed convolution without backward weights has no gradient for its input");
     TORCH_CHECK(input.dim() == 4 && input.size(1) == inputs, "a packed convolution takes [batch, ", inputs,
@@ -219,6 +236,9 @@ at::Tensor pack_convolution(const at::Tensor &weight, at::IntArrayRef input_size
     // The gradient of a convolution that keeps the size is the convolution with the weights turned by 180 degrees
     // and inputs and outputs exchanged.
     const bool turned = backward && geometry.stride == 1;
+    if (geometry.stride == 1 && tiled::takes(weight)) {
+        return tiled::packed(weights_in_order(weight, turned));
+    }
     return reorder(weights_in_order(weight, turned), geometry.stride, geometry.padding, input_size);
 }
 

@@ -5,10 +5,13 @@
 #include "amx_backend.h"
 #include "blocks.h"
 #include "shim.h"
+#include "tiled_layers.h"
 #include "split_linear.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <vector>
 
 namespace ringtune {
 
@@ -29,6 +32,9 @@ at::Tensor multiply(const at::Tensor &input, const at::Tensor &packed, const std
     static const auto operation =
         c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<Signature>();
     at::AutoDispatchBelowADInplaceOrView below_autograd;
+    if (tiled::layer_of(packed)) {
+        return tiled::multiply(input, packed, bias, std::nullopt);
+    }
     RINGTUNE_RECORD("linear", input, packed);
     return operation.call(input.contiguous(), packed, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
@@ -40,6 +46,9 @@ at::Tensor multiply_and_add(const at::Tensor &input, const at::Tensor &residual,
     static const auto operation =
         c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "binary").typed<Signature>();
     at::AutoDispatchBelowADInplaceOrView below_autograd;
+    if (tiled::layer_of(packed)) {
+        return tiled::multiply(input, packed, bias, residual);
+    }
     RINGTUNE_RECORD("linear_add", input, packed, residual);
     return operation.call(input.contiguous(), residual.contiguous(), packed, bias, "add");
 }
@@ -127,19 +136,27 @@ at::Tensor linear(const at::Tensor &input, const at::Tensor &weight, const std::
     return Linear::apply(input, weight, bias);
 }
 
+// [to, from] of packed weights, wherever they are multiplied.
+std::vector<int64_t> packed_sizes(const at::Tensor &packed) {
+    const auto layer = tiled::layer_of(packed);
+    if (layer && layer->side == 1) {
+        return {layer->outputs, layer->inputs};
+    }
+    TORCH_CHECK(packed.is_mkldnn() && packed.dim() == 2, "a packed linear layer takes packed weights");
+    return packed.sizes().vec();
+}
+
 void check_packed_linear(const at::Tensor &input, const std::optional<at::Tensor> &residual,
                          const at::Tensor &forward_weight, const std::optional<at::Tensor> &backward_weight,
                          const std::optional<at::Tensor> &bias) {
     check_frozen("a packed linear layer", "forward weights", forward_weight);
     check_frozen("a packed linear layer", "backward weights", backward_weight.value_or(at::Tensor()));
     check_frozen("a packed linear layer", "bias", bias.value_or(at::Tensor()));
-    TORCH_CHECK(forward_weight.is_mkldnn() && forward_weight.dim() == 2 &&
-                    (!backward_weight || (backward_weight->is_mkldnn() && backward_weight->dim() == 2)),
-                "a packed linear layer takes packed weights");
-    const int64_t outputs = forward_weight.size(0), inputs = forward_weight.size(1);
-    TORCH_CHECK(!backward_weight || (backward_weight->size(0) == inputs && backward_weight->size(1) == outputs),
+    const auto sizes = packed_sizes(forward_weight);
+    const int64_t outputs = sizes[0], inputs = sizes[1];
+    TORCH_CHECK(!backward_weight || packed_sizes(*backward_weight) == std::vector<int64_t>({inputs, outputs}),
                 "a packed linear layer from ", inputs, " to ", outputs, " features takes backward weights of ", inputs,
-                " and ", outputs, ", not ", backward_weight->sizes());
+                " and ", outputs, ", not ", at::IntArrayRef(packed_sizes(*backward_weight)));
     TORCH_CHECK(backward_weight || !input.requires_grad() || !at::GradMode::is_enabled(),
                 "a packed linear layer without backward weights has no gradient for its input");
     TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == outputs), "a packed linear layer with ", outputs,
@@ -166,6 +183,9 @@ at::Tensor pack_linear(const at::Tensor &weight, bool backward) {
         c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_reorder_linear_weight", "").typed<Signature>();
     at::NoGradGuard no_gradient;
     const at::Tensor ordered = backward ? weights_in_order(weight, true) : weight.contiguous();
+    if (tiled::takes(weight)) {
+        return tiled::packed(ordered);
+    }
     const blocks::Lasting lasting;
     return operation.call(ordered, PACKED_FOR_ROWS);
 }

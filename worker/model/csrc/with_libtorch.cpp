@@ -13,3 +13,4 @@
 #include "linear.cpp"
 #include "profile.cpp"
 #include "threads.cpp"
+#include "tiled_layers.cpp"

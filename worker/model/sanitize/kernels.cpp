@@ -10,6 +10,7 @@
 #include "../csrc/fused_kernels.h"
 #include "../csrc/packing_kernels.h"
 #include "../csrc/split_linear.h"
+#include "../csrc/tiled_product.h"
 
 #include <algorithm>
 #include <cmath>
@@ -299,6 +300,41 @@ void split_product(const flash::Backend &backend, int64_t rows, int64_t inputs, 
     compare("its way back", back, of_back, 2e-5);
 }
 
+// A layer whose channels fill tiles, in pictures that do not.
+void tiled_layer(const flash::Backend &backend, const ringtune::tiled::Layer &layer,
+                 const ringtune::tiled::Pictures &pictures) {
+    Draw draw;
+    const auto [inputs, outputs, side] = layer;
+    const auto [batches, height, width] = pictures;
+    const int64_t pixels = batches * height * width, places = side * side;
+    const auto x = draw.values(pixels * inputs), weights = draw.values(outputs * places * inputs),
+               bias = draw.values(outputs), residual = draw.values(pixels * outputs);
+    const Exact<Bf16> packed(outputs * places * inputs), result(pixels * outputs);
+    ringtune::tiled::pack(layer, weights.get(), 0, outputs / ringtune::tiled::WIDTH, packed.get());
+    ringtune::tiled::multiply(backend, layer, pictures,
+                              {x.get(), packed.get(), bias.get(), residual.get(), result.get()});
+    std::vector<double> expected(pixels * outputs);
+    for (int64_t pixel = 0; pixel < pixels; ++pixel) {
+        const int64_t row = pixel / width % height, column = pixel % width;
+        for (int64_t output = 0; output < outputs; ++output) {
+            double sum = to_float(bias[output]) + to_float(residual[pixel * outputs + output]);
+            for (int64_t place = 0; place < places; ++place) {
+                const int64_t down = place / side - side / 2, across = place % side - side / 2;
+                if (row + down < 0 || row + down >= height || column + across < 0 || column + across >= width) {
+                    continue;
+                }
+                const Bf16 *from = x.get() + (pixel + down * width + across) * inputs;
+                const Bf16 *by = weights.get() + (output * places + place) * inputs;
+                for (int64_t input = 0; input < inputs; ++input) {
+                    sum += double(to_float(from[input])) * to_float(by[input]);
+                }
+            }
+            expected[pixel * outputs + output] = sum;
+        }
+    }
+    compare("a layer of whole tiles", result, expected, ONCE);
+}
+
 double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
 // One part of a picture's channels, the last of `all`; with another gradient of the input that is added.
@@ -479,6 +515,13 @@ void run() {
                 for (const int64_t outputs : {1, 33, 64, 515}) {
                     split_product(backend, rows, inputs, outputs);
                     ++shapes;
+                }
+                if (backend.gemm == flash::gemm_amx) {
+                    for (const auto &[batches, height, width] : {ringtune::tiled::Pictures{2, 5, 7}, {1, 2, 16}, {1, 1, 1}, {1, 40, 1}}) {
+                        tiled_layer(backend, {64, 96, 3}, {batches, height, width});
+                        tiled_layer(backend, {352, 352, 1}, {batches, height, width});
+                        tiled_layer(backend, {1024, 32, 3}, {batches, height, width});
+                    }
                 }
             }
         }

@@ -137,6 +137,42 @@ fn a_width_of_one_works() {
     }
 }
 
+/// Channels that fill tiles, in pictures whose lines do and do not: AMX multiplies these by kernels of its own.
+#[test]
+fn whole_tiles_are_that_of_the_formula() {
+    tch::manual_seed(10);
+    for (inputs, outputs) in [(32, 64), (96, 32), (352, 64), (1024, 32)] {
+        for config in [Conv2dConfig::same_3x3(inputs, outputs), Conv2dConfig::pointwise(inputs, outputs)] {
+            let filter = Filter::draw(config);
+            let (packing, exact) = (filter.packing(), filter.exact());
+            for (batch, height, width) in [
+                (2, 8, 8),
+                (1, 16, 16),
+                (3, 5, 7),
+                (1, 1, 1),
+                (2, 24, 24),
+                (1, 3, 48),
+                (2, 1, 33),
+                (1, 19, 2),
+            ] {
+                let x = draw(&[batch, inputs, height, width], 1.0);
+                let gradient = draw(&filter.output(batch, height, width), 1.0);
+                let residual = draw(&filter.output(batch, height, width), 1.0);
+                let exactly = run(&exact, &x.to_kind(Kind::Float), &gradient.to_kind(Kind::Float));
+                let [output, back] = run(&packing, &x, &gradient);
+                let ours = [output, back, packing.forward_added(&x, &residual).unwrap()];
+                let added = &exactly[0] + residual.to_kind(Kind::Float);
+                let references = [&exactly[0], &exactly[1], &added];
+                for (own, reference) in ours.iter().zip(references) {
+                    let own_error = error(own, reference);
+                    assert!(own_error < 4e-3, "{config:?}, {batch} of {height} x {width}: {own_error:.2e}");
+                    assert_eq!(own.size(), reference.size());
+                }
+            }
+        }
+    }
+}
+
 /// A worker draws pictures before, between and after its steps, of other sizes than it trains with.
 #[test]
 fn no_bit_depends_on_what_was_computed_before() {

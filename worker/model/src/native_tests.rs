@@ -92,7 +92,9 @@ fn packed_both_ways(weight: &Tensor) -> (Tensor, Tensor) {
 #[test]
 fn packed_linear_is_that_of_the_formula() {
     // Rows, features in and out: those of blocks, one less and more, and single ones.
-    for (rows, inputs, outputs) in [(14, 24, 40), (1, 64, 64), (77, 31, 65), (200, 1, 3), (33, 80, 1)] {
+    for (rows, inputs, outputs) in
+        [(14, 24, 40), (1, 64, 64), (77, 31, 65), (200, 1, 3), (33, 80, 1), (150, 352, 96), (1, 64, 704)]
+    {
         let (x, residual) = (random(&[2, rows, inputs], 6), random(&[2, rows, outputs], 7));
         let (weight, bias) = (random(&[outputs, inputs], 8), random(&[outputs], 9));
         let (forward, backward) = packed_both_ways(&weight);
@@ -143,18 +145,32 @@ fn linear_is_that_of_the_formula_wherever_its_weights_lie() {
 #[test]
 fn packed_weights_are_the_plain_ones_in_another_order() {
     // Below, at and above the sides of a tile.
-    for (outputs, inputs) in [(40, 24), (65, 31), (1, 7), (32, 64), (100, 33)] {
+    for (outputs, inputs) in [(40, 24), (65, 31), (1, 7), (32, 64), (100, 33), (96, 352)] {
         let weight = random(&[outputs, inputs], 1);
         let (forward, backward) = packed_both_ways(&weight);
-        assert!(forward.to_dense(None, false).equal(&weight), "{outputs} x {inputs}");
-        assert!(backward.to_dense(None, false).equal(&weight.tr()), "{outputs} x {inputs}");
+        // What becomes of single ones, each by itself.
+        let dense = |packed: &Tensor, from: i64| {
+            let ones = Tensor::eye(from, (Kind::BFloat16, Device::Cpu));
+            let layer = PackedLinear { forward: packed, backward: None, bias: None };
+            packed_linear(&ones, layer, None).unwrap()
+        };
+        assert!(dense(&forward, inputs).equal(&weight.tr()), "{outputs} x {inputs}");
+        assert!(dense(&backward, outputs).equal(&weight), "{outputs} x {inputs}");
         for side in [1, 3] {
             let weight = random(&[outputs, inputs, side, side], 2);
             let geometry = ConvolutionGeometry { stride: 1, padding: side / 2, transposed: false };
             let pack = |channels, backward| {
-                pack_convolution(&weight, &[1, channels, 9, 5], geometry, backward)
-                    .unwrap()
-                    .to_dense(None, false)
+                let packed = pack_convolution(&weight, &[1, channels, 9, 5], geometry, backward).unwrap();
+                // One in the middle gives the kernel, turned; each channel by itself.
+                let ones = Tensor::zeros([channels, channels, side, side], (Kind::BFloat16, Device::Cpu));
+                let mut middle = ones.select(3, side / 2).select(2, side / 2);
+                middle.copy_(&Tensor::eye(channels, (Kind::BFloat16, Device::Cpu)));
+                let bias = Tensor::zeros([inputs + outputs - channels], (Kind::BFloat16, Device::Cpu));
+                let (forward, bias) = (&packed, &bias);
+                let arguments =
+                    ConvolutionArguments { forward, backward: None, bias, residual: None, geometry };
+                let x = channels_last(&ones).unwrap();
+                packed_convolution(&x, arguments).unwrap().flip([2, 3]).transpose(0, 1)
             };
             assert!(pack(inputs, false).equal(&weight), "{outputs} x {inputs} x {side}");
             let turned = weight.flip([2, 3]).transpose(0, 1);

@@ -15,13 +15,15 @@ use crate::stable_diffusion::{kind_of, to_vec};
 /// The revision of this crate's arithmetic. It is raised with every change that can move a bit of a gradient, a
 /// posterior or a picture: of a kernel in `csrc/`, of the order of operations in a layer, of a library they call. It
 /// is part of a worker's numerics class, so that two builds that differ never share a ring unseen.
-pub const KERNELS_REVISION: u32 = 4;
+pub const KERNELS_REVISION: u32 = 5;
 
 const BATCH: i64 = 2;
 /// Two heads of Stable Diffusion 1.x's narrowest width, in groups of ten channels as there.
 const CHANNELS: i64 = 80;
 /// Another number, for what changes it.
 const OUTPUTS: i64 = 96;
+/// A multiple of 32, which `CHANNELS` is not.
+const WHOLE_TILES: i64 = 352;
 const SIDE: i64 = 24;
 const GROUPS: i64 = 8;
 const EPSILON: f64 = 1e-5;
@@ -43,7 +45,7 @@ const ATTENTIONS: [[i64; 4]; 7] = [
 /// Takes tenths of a second.
 ///
 /// Each kernel is taken by itself, so that no rounding behind it hides a bit: convolutions (plain, with stride 2,
-/// packed of 3x3 and of 1x1, packed with a residual, packed with stride 2, doubling), group norm (with and without SiLU
+/// packed of 3x3 and of 1x1, packed with a residual, packed with stride 2, of whole tiles, doubling), group norm (with and without SiLU
 /// and what is added, of two inputs, and with its input gone on with), layer norm, products (plain, packed, packed with a
 /// residual), GEGLU, attention at each of `ATTENTIONS` and where all comes from one product, the text encoder's causal attention
 /// and activation, and growing.
@@ -81,6 +83,7 @@ fn add_convolutions(kind: Kind, hash: &mut Fnv) -> Result<()> {
     if kind != Kind::BFloat16 {
         return Ok(());
     }
+    add_whole_tiles(kind, hash)?;
     let residual = self::image(OUTPUTS, 4, kind)?;
     let keeping = |padding| ConvolutionGeometry { stride: 1, padding, transposed: false };
     for (filter, geometry) in
@@ -96,6 +99,20 @@ fn add_convolutions(kind: Kind, hash: &mut Fnv) -> Result<()> {
     let spreading = pattern(&[CHANNELS, OUTPUTS, 4, 4], 15, kind)?;
     let packed = Packed::of(&spreading, &image, DOUBLING, 2 * SIDE)?;
     hash.add(&[&image], |leaf| packed.run(&leaf[0], &bias, None))
+}
+
+/// Layers whose channels fill AMX's tiles, over several slabs of weights.
+fn add_whole_tiles(kind: Kind, hash: &mut Fnv) -> Result<()> {
+    let image = image(WHOLE_TILES, 16, kind)?;
+    let residual = self::image(OUTPUTS, 17, kind)?;
+    let bias = pattern(&[OUTPUTS], 18, kind)?;
+    for (side, number) in [(3, 19), (1, 20)] {
+        let filter = pattern(&[OUTPUTS, WHOLE_TILES, side, side], number, kind)?;
+        let geometry = ConvolutionGeometry { stride: 1, padding: side / 2, transposed: false };
+        let packed = Packed::of(&filter, &image, geometry, SIDE)?;
+        hash.add(&[&image, &residual], |leaf| packed.run(&leaf[0], &bias, Some(&leaf[1])))?;
+    }
+    Ok(())
 }
 
 /// A convolution's weights packed for both ways.
