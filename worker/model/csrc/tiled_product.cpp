@@ -20,7 +20,10 @@ constexpr int64_t TILE_BYTES = 1024;               // of any tile
 constexpr int64_t SUMS = ROWS * WIDTH;             // of 16 rows
 constexpr int64_t LINE = 64;                       // bytes of a cache line
 constexpr int64_t GAP = LINE / int64_t(sizeof(Bf16)); // between pixels, so that 16 of them lie in different sets of the cache
-constexpr int64_t GROUP = 10;                      // strips of outputs whose sums a thread holds, for kernels of one place
+constexpr int64_t SOON = 2;                        // tiles, until results are written
+// Strips of 32 outputs whose sums a thread holds at once.
+constexpr int64_t GROUP_OF_ROWS = 20;  // of a matrix
+constexpr int64_t GROUP_OF_PIXELS = 4; // of a 3x3 convolution
 
 // 32 inputs at one place of the kernel.
 struct Unit {
@@ -139,6 +142,7 @@ struct Slab {
     int64_t units;
     int64_t row_bytes;
     bool first; // of a sum
+    bool cold;  // rows that no core's cache may have yet
 };
 
 // Weights that are wanted soon, on their way from memory.
@@ -147,9 +151,19 @@ struct Ahead {
     const char *end;
 };
 
+// Rows of a tile that is wanted soon. Processors foresee the next line, and not 16 of them a row apart.
+inline void fetch_rows(const Bf16 *rows, int64_t offset, int64_t row_bytes) {
+    const char *line = reinterpret_cast<const char *>(rows) + offset;
+    for (int64_t row = 0; row < ROWS; ++row) {
+        _mm_prefetch(line, _MM_HINT_T0);
+        line += row_bytes;
+    }
+}
+
 // Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 weights.
 template <int TALL>
-RINGTUNE_AMX inline void block(const Slab &slab, const Bf16 *const *rows, float *sums, Ahead &ahead, int64_t lines) {
+RINGTUNE_AMX inline void block(const Slab &slab, const Bf16 *const *rows, int64_t tiles, float *sums, Ahead &ahead, int64_t lines) {
+    const int64_t following = slab.cold ? std::min<int64_t>(tiles - TALL, 2) : 0;
     const char *upper = reinterpret_cast<const char *>(rows[0]);
     const char *lower = reinterpret_cast<const char *>(rows[TALL - 1]);
     const char *weights = slab.weights;
@@ -180,6 +194,9 @@ RINGTUNE_AMX inline void block(const Slab &slab, const Bf16 *const *rows, float 
             _tile_dpbf16ps(3, 5, 7);
         }
         weights += 2 * TILE_BYTES;
+        for (int64_t tile = 0; tile < following; ++tile) {
+            fetch_rows(rows[TALL + tile], offset, slab.row_bytes);
+        }
         for (int64_t line = 0; line < lines && ahead.next < ahead.end; ++line) {
             _mm_prefetch(ahead.next, _MM_HINT_T1);
             ahead.next += LINE;
@@ -198,10 +215,10 @@ RINGTUNE_AMX void multiply_slab(const Slab &slab, const Bf16 *const *rows, int64
     const int64_t lines = divide_up((ahead.end - ahead.next) / LINE, divide_up(tiles, 2) * slab.units);
     int64_t tile = 0;
     for (; tile + 2 <= tiles; tile += 2) {
-        block<2>(slab, rows + tile, sums + tile * SUMS, ahead, lines);
+        block<2>(slab, rows + tile, tiles - tile, sums + tile * SUMS, ahead, lines);
     }
     if (tile < tiles) {
-        block<1>(slab, rows + tile, sums + tile * SUMS, ahead, lines);
+        block<1>(slab, rows + tile, tiles - tile, sums + tile * SUMS, ahead, lines);
     }
 }
 
@@ -211,6 +228,20 @@ RINGTUNE_AVX512 inline __m512 widened(const Bf16 *values) {
 }
 
 // Rounds the sums of 16 rows and 32 outputs, `first` the first of these.
+// Where 16 rows of results will be written, and residuals read.
+__attribute__((target("prfchw"))) void fetch_results(const int64_t *results, const Layer &layer,
+                                                     const Operands &operands, int64_t first) {
+    for (int64_t row = 0; row < ROWS; ++row) {
+        if (results[row] >= 0) {
+            const int64_t at = results[row] * layer.outputs + first;
+            __builtin_prefetch(operands.result + at, 1);
+            if (operands.residual != nullptr) {
+                __builtin_prefetch(operands.residual + at);
+            }
+        }
+    }
+}
+
 RINGTUNE_AVX512 void finish(const float *sums, const int64_t *results, const Layer &layer, const Operands &operands,
                             int64_t first) {
     __m512 bias[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
@@ -241,7 +272,7 @@ int64_t tiles_at_once(const Layer &layer, int64_t tiles) {
 
 // Strips [first, first + count) of 32 outputs for the tiles from `tile` on.
 void multiply_part(const Layer &layer, const Order &order, const Rows &rows, const Operands &operands, int64_t tile,
-                   int64_t tiles, int64_t first, int64_t count, float *sums) {
+                   int64_t tiles, int64_t first, int64_t count, bool cold, float *sums) {
     const auto *weights = reinterpret_cast<const char *>(operands.weights);
     const int64_t unit_bytes = UNIT * int64_t(sizeof(Bf16)), all = int64_t(order.units.size());
     const auto weights_at = [&](int64_t strip, int64_t unit) { return weights + (strip * all + unit) * unit_bytes; };
@@ -258,15 +289,19 @@ void multiply_part(const Layer &layer, const Order &order, const Rows &rows, con
                 ahead = {weights_at(strip + 1, 0), weights_at(strip + 1, order.ends[0])};
             }
             const Slab slab{weights_at(strip, begin), &rows.offsets[begin], end - begin,
-                            rows.stride * int64_t(sizeof(Bf16)), at == 0};
+                            rows.stride * int64_t(sizeof(Bf16)), at == 0, cold && strip == first};
             multiply_slab(slab, &rows.tiles[tile], tiles, sums + (strip - first) * tiles * SUMS, ahead);
         }
         begin = end;
     }
-    for (int64_t strip = first; strip < first + count; ++strip) {
-        for (int64_t each = 0; each < tiles; ++each) {
-            finish(sums + ((strip - first) * tiles + each) * SUMS, &rows.results[(tile + each) * ROWS], layer, operands,
-                   strip * WIDTH);
+    // Row by row, so that lines of memory that lie together are written together.
+    for (int64_t each = 0; each < tiles; ++each) {
+        for (int64_t strip = 0; strip < count; ++strip) {
+            if (each + SOON < tiles) {
+                fetch_results(&rows.results[(tile + each + SOON) * ROWS], layer, operands, (first + strip) * WIDTH);
+            }
+            finish(sums + (strip * tiles + each) * SUMS, &rows.results[(tile + each) * ROWS], layer, operands,
+                   (first + strip) * WIDTH);
         }
     }
 }
@@ -294,7 +329,7 @@ void multiply(const Backend &backend, const Layer &layer, const Pictures &pictur
     const Order order = order_of(layer);
     const Rows rows = layer.side == 1 ? rows_in_place(layer, pictures, operands.x, order)
                                       : rows_between_zeros(backend, layer, pictures, operands.x, order);
-    const int64_t all = int64_t(rows.tiles.size()), strips = layer.outputs / WIDTH, group = layer.side == 1 ? GROUP : 1;
+    const int64_t all = int64_t(rows.tiles.size()), strips = layer.outputs / WIDTH, group = layer.side == 1 ? GROUP_OF_ROWS : GROUP_OF_PIXELS;
     const int64_t at_once = tiles_at_once(layer, all);
     backend.parallel_for(divide_up(all, at_once) * strips, [&](int64_t begin, int64_t end) {
         const Multiplying multiplying(backend);
@@ -302,7 +337,7 @@ void multiply(const Backend &backend, const Layer &layer, const Pictures &pictur
         for (int64_t task = begin; task < end;) {
             const int64_t first = task % strips, count = std::min({group, strips - first, end - task});
             const int64_t tile = task / strips * at_once;
-            multiply_part(layer, order, rows, operands, tile, std::min(at_once, all - tile), first, count, &sums[0]);
+            multiply_part(layer, order, rows, operands, tile, std::min(at_once, all - tile), first, count, task == begin || first == 0, &sums[0]);
             task += count;
         }
     });
