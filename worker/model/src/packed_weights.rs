@@ -1,4 +1,5 @@
-//! Frozen weights in oneDNN's order, which is fastest: read from their file and packed when they are first used.
+//! Frozen weights in the order that is fastest, oneDNN's or, on AMX, that of csrc/tiled_product.h: read from their file
+//! and packed when they are first used.
 
 use std::cell::RefCell;
 
@@ -6,7 +7,7 @@ use tch::Tensor;
 
 use crate::error::Result;
 
-/// Weights in oneDNN's order.
+/// Packed weights.
 #[derive(Debug)]
 pub(crate) struct Packed {
     /// For the way forward.
