@@ -3,6 +3,7 @@
 
 use std::future::Future;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tracing::{Instrument as _, Span};
 
@@ -13,6 +14,15 @@ where
     F::Output: Send + 'static,
 {
     tokio::spawn(future.in_current_span())
+}
+
+/// As [`spawn`], in another runtime.
+pub fn spawn_on<F>(runtime: &Handle, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    runtime.spawn(future.in_current_span())
 }
 
 /// As [`tokio::task::spawn_blocking`].

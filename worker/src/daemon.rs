@@ -26,10 +26,10 @@ use crate::{
     http::{Metrics, MetricsError},
     latents::LatentCache,
     membership::{self, Entering, Membership, MembershipError},
-    node::{Claim, Node, Place, Wish},
+    node::{Claim, Node, Place, Wish, keep_blocks},
     probe,
     rank::Context,
-    ring::{RingOptions, Rings},
+    ring::{RingOptions, RingThread, Rings},
     servers::{self, Port, ServerError},
     session::{self, LinkOptions, SessionOptions},
     settings::Settings,
@@ -72,6 +72,9 @@ pub enum Error {
     /// The metrics' registry.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
+    /// The rings' thread.
+    #[error("the thread of the rings cannot be started: {0}")]
+    RingThread(#[source] io::Error),
     /// The cache.
     #[error("cache: {0}")]
     Cache(#[source] Box<contents::Error>),
@@ -212,16 +215,21 @@ pub async fn run_with(
     // 4. The shared parts.
     let metrics = Arc::new(Metrics::new()?);
     metrics.show_home(trust.clone(), state.work_folder());
-    let rings = Rings::new(
-        RingOptions { peer_timeout: settings.peer_timeout(), trust: trust.clone(), ..RingOptions::default() },
-        Arc::clone(&metrics),
-    );
+    keep_blocks();
+    let ring_thread = RingThread::start().map_err(Error::RingThread)?;
+    let ring_options = RingOptions {
+        peer_timeout: settings.peer_timeout(),
+        trust: trust.clone(),
+        runtime: Some(ring_thread.handle().clone()),
+        ..RingOptions::default()
+    };
+    let rings = Rings::new(ring_options, Arc::clone(&metrics));
     let artifacts = ArtifactClient::new(&url, trust.as_ref()).map_err(Error::Coordinator)?;
     let context = context(&settings, &state, (&engine, &identity), artifacts, (&rings, &metrics, tracer))?;
     // 5. Servers.
     let end_servers = CancellationToken::new();
     let _end_servers = end_servers.clone().drop_guard();
-    let port = |listener| Port { listener, trust: trust.as_ref(), metrics: &metrics };
+    let port = |listener| Port { listener, trust: trust.clone(), metrics: Arc::clone(&metrics) };
     let ends = || end_servers.clone().cancelled_owned();
     let capabilities = capabilities(&node, &identity, threads);
     let about = probe::About {
@@ -230,7 +238,10 @@ pub async fn run_with(
         address: address.clone(),
         capabilities: capabilities.clone(),
     };
-    let grpc_server = tokio::spawn(servers::grpc(port(grpc), rings, about, ends()).await?);
+    // The connections that it accepts are read where the rings are.
+    let grpc = ring_thread.adopt(grpc).map_err(Error::RingThread)?;
+    let serving = servers::grpc(port(grpc), rings, about, ends());
+    let grpc_server = ring_thread.handle().spawn(ring_thread.handle().spawn(serving).await??);
     let http_server = tokio::spawn(servers::pages(port(http), ends())?);
     if launch.announce {
         listen::announce(grpc_address, http_address, &state.worker().to_string()).map_err(Error::Announce)?;

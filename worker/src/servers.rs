@@ -51,21 +51,21 @@ pub enum ServerError {
 
 /// A port that is bound, and whom its connections believe; no `trust`: nobody is asked who they are.
 #[derive(Debug)]
-pub(crate) struct Port<'a> {
+pub(crate) struct Port {
     /// Bound.
     pub(crate) listener: TcpListener,
     /// Of a secured cluster.
-    pub(crate) trust: Option<&'a Trust>,
+    pub(crate) trust: Option<Trust>,
     /// Where refusals show.
-    pub(crate) metrics: &'a Arc<Metrics>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
-impl Port<'_> {
+impl Port {
     /// Begins to accept.
     fn open(self, protocols: Protocols, limits: Limits) -> Result<Listener, ListenerError> {
         let protection = match self.trust {
             None => Protection::Plain,
-            Some(trust) => Protection::Tls { trust: trust.clone(), clients: Clients::Optional, protocols },
+            Some(trust) => Protection::Tls { trust, clients: Clients::Optional, protocols },
         };
         let address = self.listener.local_addr()?.ip();
         let limits = if address.is_loopback() { limits.for_loopback() } else { limits };
@@ -78,7 +78,7 @@ impl Port<'_> {
 /// # Errors
 /// It cannot be opened. Later: the server ended.
 pub(crate) async fn grpc(
-    port: Port<'_>,
+    port: Port,
     rings: Rings,
     about: About,
     end: impl Future<Output = ()> + Send + 'static,
@@ -87,7 +87,7 @@ pub(crate) async fn grpc(
     let probe_service = <ringtune_proto::v1::probe_service_server::ProbeServiceServer<ProbeServer>>::NAME;
     callers::check_calls(&[ring_service, probe_service, HEALTH, REFLECTION[0], REFLECTION[1]])?;
     let guard =
-        GuardCalls { metrics: Arc::clone(port.metrics), rates: CallRates::per_second(MOST_CALLS_A_SECOND) };
+        GuardCalls { metrics: Arc::clone(&port.metrics), rates: CallRates::per_second(MOST_CALLS_A_SECOND) };
     let limits = Limits { connections: MOST_CONNECTIONS, ..Limits::default() };
     let listener = port.open(Protocols::Http2, limits)?;
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -127,12 +127,12 @@ pub(crate) async fn grpc(
 /// # Errors
 /// It cannot be opened. Later: the server ended.
 pub(crate) fn pages(
-    port: Port<'_>,
+    port: Port,
     end: impl Future<Output = ()> + Send + 'static,
 ) -> Result<impl Future<Output = Result<(), String>> + Send + 'static, ServerError> {
     let pages = http::pages();
     callers::check_pages(&pages.each_ref().map(|(path, _)| *path))?;
-    let metrics = Arc::clone(port.metrics);
+    let metrics = Arc::clone(&port.metrics);
     let routes = pages.into_iter().fold(Router::new(), |router, (path, page)| router.route(path, page));
     let guard =
         PageGuard { metrics: Arc::clone(&metrics), rates: CallRates::per_second(MOST_CALLS_A_SECOND) };

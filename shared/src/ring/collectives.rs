@@ -2,8 +2,12 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
+
 use super::frame;
-use super::hops::Motion;
+use super::hops::{Motion, Segment};
+use super::lent::{Cut, Lending};
+use super::pool::Pool;
 use super::{Place, Ring, RingError, block_of};
 
 /// A buffer may have this many numbers (16 GiB), so that every segment's number fits its frame.
@@ -36,22 +40,24 @@ impl Ring {
         }
         let mut gathered = vec![0.0; length];
         gathered[block.start * width..block.end * width].copy_from_slice(own);
-        let mut motion = Gather { place: self.place, width, rows, gathered };
-        self.run(&mut motion).await?;
-        Ok(motion.gathered)
+        Ok(self.run(Gather { place: self.place, width, rows, gathered }).await?.gathered)
     }
 
-    /// Replaces `buffer` by its sum over all ranks, number by number, in fp32.
+    /// The sum of all ranks' buffers, number by number, in fp32; it takes this rank's buffer for it.
     ///
     /// `buffer` has the same length on all ranks. Chunk c of [`block_of`]`(c, world_size, length)`
     /// is added up in the order of ranks c, c + 1, …, c - 1: the same bits on every rank, and the
-    /// same bits whenever the world size is the same. After an error its content is of no use.
-    pub async fn all_reduce(&mut self, buffer: &mut [f32]) -> Result<(), RingError> {
+    /// same bits whenever the world size is the same.
+    pub async fn all_reduce(&mut self, buffer: Vec<f32>) -> Result<Vec<f32>, RingError> {
         if buffer.len() > LARGEST_BUFFER {
             let problem = format!("all_reduce: got {} numbers; allowed: {LARGEST_BUFFER}", buffer.len());
             return Err(self.failed_with(RingError::Misuse(problem)));
         }
-        self.run(&mut Reduce { place: self.place, buffer }).await
+        let (chunks, segment_floats) = (self.place.world_size, self.segment_floats);
+        let cut = Cut { length: buffer.len(), chunks, segment_floats };
+        let summed = self.run(Reduce { place: self.place, cut, lending: Lending::new(buffer, cut) }).await?;
+        // Nothing is lent any more when all has come and gone.
+        summed.lending.into_buffer().ok_or_else(|| self.failed_with(RingError::Cancelled))
     }
 }
 
@@ -88,40 +94,74 @@ impl Motion for Gather {
         self.sent_at(hop + 1)
     }
 
-    fn read(&self, place: Range<usize>) -> &[f32] {
-        &self.gathered[place]
+    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> Bytes {
+        let rows = &self.gathered[segment.place.clone()];
+        pool.fill(rows.len() * frame::WIDTH, |bytes| frame::encode(rows, bytes))
     }
 
-    fn take_in(&mut self, _hop: usize, place: Range<usize>, payload: &[u8]) {
-        frame::replace(&mut self.gathered[place], payload);
+    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> bool {
+        frame::replace(&mut self.gathered[segment.place.clone()], payload);
+        true
     }
+
+    fn hands_on(&self, _hop: usize) -> bool {
+        true
+    }
+
+    async fn all_returned(&self) {}
 }
 
-struct Reduce<'buffer> {
+/// Chunk after chunk of a buffer; each travels in segments, which are lent from where they lie.
+struct Reduce {
     place: Place,
-    buffer: &'buffer mut [f32],
+    cut: Cut,
+    lending: Lending,
 }
 
-impl Motion for Reduce<'_> {
+impl Reduce {
+    fn chunk(&self, hop: usize) -> Range<usize> {
+        block_of(travelling(self.place, hop), self.place.world_size, self.cut.length)
+    }
+
+    fn slot(&self, hop: usize, segment: &Segment) -> usize {
+        self.cut.slot(travelling(self.place, hop), segment.number)
+    }
+}
+
+impl Motion for Reduce {
     fn hops(&self) -> usize {
         2 * (self.place.world_size - 1)
     }
 
     fn sent_at(&self, hop: usize) -> Range<usize> {
-        block_of(travelling(self.place, hop), self.place.world_size, self.buffer.len())
+        self.chunk(hop)
     }
 
     fn received_at(&self, hop: usize) -> Range<usize> {
-        self.sent_at(hop + 1)
+        self.chunk(hop + 1)
     }
 
-    fn read(&self, place: Range<usize>) -> &[f32] {
-        &self.buffer[place]
+    fn payload(&mut self, segment: &Segment, _pool: &mut Pool) -> Bytes {
+        // Of an empty buffer there is no slot.
+        self.lending.lend(self.slot(segment.hop, segment)).unwrap_or_default()
     }
 
-    fn take_in(&mut self, hop: usize, place: Range<usize>, payload: &[u8]) {
-        let adding = hop < self.place.world_size - 1;
-        let take_in = if adding { frame::add } else { frame::replace };
-        take_in(&mut self.buffer[place], payload);
+    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> bool {
+        let take_in = if self.hands_on(segment.hop) { frame::replace } else { frame::add };
+        let slot = self.slot(segment.hop + 1, segment);
+        match self.lending.write(slot) {
+            Some(numbers) => take_in(numbers, payload),
+            None => return payload.is_empty(),
+        }
+        true
+    }
+
+    /// Sums that are whole.
+    fn hands_on(&self, hop: usize) -> bool {
+        hop + 1 >= self.place.world_size
+    }
+
+    async fn all_returned(&self) {
+        self.lending.all_returned().await;
     }
 }

@@ -66,11 +66,14 @@ impl Signal {
 /// Bytes of a number.
 pub(super) const WIDTH: usize = size_of::<f32>();
 
+/// Numbers that are worked on at a time: they stay in a core's nearest memory.
+const SOME: usize = 256;
+
 /// Appends numbers as they travel: fp32, little-endian.
 pub(super) fn encode(numbers: &[f32], bytes: &mut BytesMut) {
     // Where they lie in memory as they travel, this is a copy.
-    let mut some = [0; 256 * WIDTH];
-    for numbers in numbers.chunks(256) {
+    let mut some = [0; SOME * WIDTH];
+    for numbers in numbers.chunks(SOME) {
         for (encoded, number) in some.as_chunks_mut::<WIDTH>().0.iter_mut().zip(numbers) {
             *encoded = number.to_le_bytes();
         }

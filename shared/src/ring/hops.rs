@@ -2,15 +2,21 @@
 //! came in at hop h.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::link::{Received, Status};
+use super::link::{Received, Status, failure};
 use super::member::Links;
-use super::{Exchange, Frame, Ring, RingError};
+use super::pool::Pool;
+use super::{Exchange, Frame, Place, Ring, RingError};
+use crate::checksum::crc32c;
+use crate::tasks;
 
 /// What a collective does with the numbers that travel.
 pub(super) trait Motion: Send {
@@ -24,19 +30,37 @@ pub(super) trait Motion: Send {
     /// that it sends from at `hop + 1`.
     fn received_at(&self, hop: usize) -> Range<usize>;
 
-    /// The numbers at a place in the buffer.
-    fn read(&self, place: Range<usize>) -> &[f32];
+    /// A segment that is sent, as it travels.
+    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> Bytes;
 
-    /// Takes in what came at `hop` for a place in the buffer: as many numbers as the place has.
-    fn take_in(&mut self, hop: usize, place: Range<usize>, payload: &[u8]);
+    /// Takes in a segment that came: as many numbers as its place has. False: it could not, as what is there is still on
+    /// its way.
+    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> bool;
+
+    /// What goes on at the next hop is the same as what came at `hop`.
+    fn hands_on(&self, hop: usize) -> bool;
+
+    /// Waits until nothing of the buffer is on its way.
+    fn all_returned(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// Segments that go on as they came, without being read from the buffer again: while they are near. More of them wait in
+/// the buffer, where they cost no memory.
+const MOST_HANDED_ON: usize = 8;
+
+/// A segment that waits to be sent.
+struct Waiting {
+    segment: Segment,
+    /// Its payload and that one's checksum, where they are known.
+    ready: Option<(Bytes, u32)>,
 }
 
 /// One segment: its hop, its number within the message, and its place in the buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Segment {
-    hop: usize,
-    number: usize,
-    place: Range<usize>,
+pub(super) struct Segment {
+    pub(super) hop: usize,
+    pub(super) number: usize,
+    pub(super) place: Range<usize>,
 }
 
 /// The segments of one hop's message, in order. An empty message is one empty segment: so whoever
@@ -50,37 +74,65 @@ fn segments(hop: usize, message: Range<usize>, segment_floats: usize) -> VecDequ
     (0..count).map(segment).collect()
 }
 
+/// A payload with its checksum.
+fn sealed(payload: Bytes) -> (Bytes, u32) {
+    let checksum = crc32c(&payload);
+    (payload, checksum)
+}
+
 impl Ring {
-    /// Runs a collective from its first frame to its last.
-    pub(super) async fn run(&mut self, motion: &mut dyn Motion) -> Result<(), RingError> {
+    /// Runs a collective from its first frame to its last, where the ring's own tasks run; gives back what it was about.
+    pub(super) async fn run<M: Motion + 'static>(&mut self, mut motion: M) -> Result<M, RingError> {
         if let Some(error) = self.failure() {
             return Err(error);
         }
         self.collective += 1;
-        let began = Instant::now();
         if self.place.world_size == 1 {
             self.last_exchange = Exchange::default();
-            return Ok(());
+            return Ok(motion);
         }
         // Taken out for the time of the collective: a future that is dropped half-way drops them
         // too, which breaks the ring for the neighbours, and leaves none for the next collective.
         let Some(mut links) = self.links.take() else { return Err(self.failed_with(RingError::Cancelled)) };
-        let moved = self.move_all(&mut links, motion, began).await;
+        let mover = Mover {
+            place: self.place,
+            collective: self.collective,
+            segment_floats: self.segment_floats,
+            status: self.status.clone(),
+        };
+        let began = Instant::now();
+        let moving = tasks::spawn_on(&links.runtime.clone(), async move {
+            let moved = mover.move_all(&mut links, &mut motion, began).await;
+            (moved, links, motion)
+        });
+        // A runtime that ends takes the connections with it.
+        let moved = AbortOnDropHandle::new(moving).await.map_err(|_| self.failed_with(RingError::Cancelled));
+        let (moved, links, motion) = moved?;
         self.links = Some(links);
         match moved {
             Ok(wait) => {
                 self.last_exchange = Exchange { total: began.elapsed(), wait };
-                Ok(())
+                Ok(motion)
             }
             Err(error) => Err(self.failed_with(error)),
         }
     }
+}
 
+/// One collective of a rank, while it is under way.
+struct Mover {
+    place: Place,
+    collective: u64,
+    segment_floats: usize,
+    status: watch::Sender<Status>,
+}
+
+impl Mover {
     /// Sends and receives every segment; gives how long it took until the first one came.
     async fn move_all(
         &self,
         links: &mut Links,
-        motion: &mut dyn Motion,
+        motion: &mut impl Motion,
         began: Instant,
     ) -> Result<Duration, RingError> {
         let hops = motion.hops();
@@ -89,11 +141,20 @@ impl Ring {
         // 1. What comes in, in this order and no other; what goes out, first this rank's own.
         let mut hop = 0;
         let mut to_receive = segments(hop, motion.received_at(hop), cut);
-        let mut to_send = segments(0, motion.sent_at(0), cut);
-        let mut wait = None;
+        let own = segments(0, motion.sent_at(0), cut);
+        let mut to_send: VecDeque<Waiting> =
+            own.into_iter().map(|segment| Waiting { segment, ready: None }).collect();
+        let (mut handed_on, mut all_back, mut wait) = (0, false, None);
+        // What came for a place that was still being sent from.
+        let mut late: Vec<(Segment, Bytes)> = Vec::new();
 
         // 2. Always take in, whatever the sending waits for.
-        while !to_receive.is_empty() || !to_send.is_empty() {
+        loop {
+            late.retain(|(segment, payload)| !motion.take_in(segment, payload));
+            let (all_came, all_sent) = (to_receive.is_empty(), to_send.is_empty());
+            if all_came && all_sent && all_back && late.is_empty() {
+                return Ok(wait.unwrap_or_default());
+            }
             tokio::select! {
                 biased;
                 changed = links.status.changed() => {
@@ -102,44 +163,62 @@ impl Ring {
                         return Err(error.clone());
                     }
                 }
-                received = links.incoming.recv(), if !to_receive.is_empty() => {
+                received = links.incoming.recv(), if !all_came => {
                     let (Some(Received { frame, .. }), Some(segment)) = (received, to_receive.pop_front()) else {
                         return Err(self.previous_is_gone());
                     };
                     wait.get_or_insert_with(|| began.elapsed());
                     self.check(&frame, &segment)?;
-                    motion.take_in(segment.hop, segment.place.clone(), &frame.payload);
+                    let in_place = motion.take_in(&segment, &frame.payload);
                     if segment.hop + 1 < hops {
-                        to_send.push_back(Segment { hop: segment.hop + 1, ..segment });
+                        let onward = Segment { hop: segment.hop + 1, ..segment.clone() };
+                        let ready = if !motion.hands_on(segment.hop) {
+                            Some(sealed(motion.payload(&onward, &mut links.pool)))
+                        } else if handed_on < MOST_HANDED_ON || !in_place {
+                            handed_on += 1;
+                            // One that came without a checksum was compared with none.
+                            let checksum = frame.checksum.unwrap_or_else(|| crc32c(&frame.payload));
+                            Some((frame.payload.clone(), checksum))
+                        } else {
+                            None
+                        };
+                        to_send.push_back(Waiting { segment: onward, ready });
+                    }
+                    if !in_place {
+                        late.push((segment, frame.payload));
                     }
                     if to_receive.is_empty() && hop + 1 < hops {
                         hop += 1;
                         to_receive = segments(hop, motion.received_at(hop), cut);
                     }
                 }
-                permit = links.outgoing.reserve(), if !to_send.is_empty() => {
+                permit = links.outgoing.reserve(), if !all_sent => {
                     let Ok(permit) = permit else { return Err(self.next_is_gone()) };
-                    if let Some(segment) = to_send.pop_front() {
-                        let payload = links.pool.encode(motion.read(segment.place.clone()));
-                        permit.send(self.frame(&segment, payload));
+                    if let Some(Waiting { segment, ready }) = to_send.pop_front() {
+                        if ready.is_some() && motion.hands_on(segment.hop - 1) {
+                            handed_on -= 1;
+                        }
+                        let (payload, checksum) =
+                            ready.unwrap_or_else(|| sealed(motion.payload(&segment, &mut links.pool)));
+                        permit.send(self.frame(&segment, payload, checksum));
                     }
                 }
+                () = motion.all_returned(), if all_came && all_sent => all_back = true,
                 // All has come, so all ranks have begun: the next one computes no more, and takes in
                 // whatever else it waits for. One that has not begun yet may take as long as it likes,
                 // for then not all has come. If it does not take in for a whole lease (measured anew
                 // whenever something moves), nobody else may be able to tell: the previous rank may
                 // be done, or ahead and shut out by the full queue.
-                () = links.lease.over(), if to_receive.is_empty() => {
+                () = links.lease.over(), if all_came => {
                     let silent = links.lease.length();
                     return Err(RingError::Stalled { rank: self.place.next(), silent });
                 }
             }
         }
-        Ok(wait.unwrap_or_default())
     }
 
-    fn frame(&self, segment: &Segment, payload: Bytes) -> Frame {
-        let frame = Frame {
+    fn frame(&self, segment: &Segment, payload: Bytes, checksum: u32) -> Frame {
+        Frame {
             job: self.place.job,
             epoch: self.place.epoch,
             collective: self.collective,
@@ -147,9 +226,8 @@ impl Ring {
             hop: u32::try_from(segment.hop).unwrap_or(u32::MAX),
             segment: u32::try_from(segment.number).unwrap_or(u32::MAX),
             payload,
-            checksum: None,
-        };
-        frame.sealed()
+            checksum: Some(checksum),
+        }
     }
 
     /// Job and epoch were checked when the frame came in; the rest is known only here.
@@ -167,14 +245,14 @@ impl Ring {
     }
 
     fn previous_is_gone(&self) -> RingError {
-        self.failure().unwrap_or_else(|| RingError::PeerLost {
+        failure(&self.status).unwrap_or_else(|| RingError::PeerLost {
             rank: self.place.previous(),
             reason: "it left the ring before the exchange was over".into(),
         })
     }
 
     fn next_is_gone(&self) -> RingError {
-        self.failure().unwrap_or_else(|| RingError::PeerLost {
+        failure(&self.status).unwrap_or_else(|| RingError::PeerLost {
             rank: self.place.next(),
             reason: "nothing can be sent to it any more".into(),
         })

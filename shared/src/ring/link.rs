@@ -31,6 +31,14 @@ pub(super) fn fail(status: &watch::Sender<Status>, error: RingError) {
     });
 }
 
+/// The error that a ring has failed with, if it has.
+pub(super) fn failure(status: &watch::Sender<Status>) -> Option<RingError> {
+    match &*status.borrow() {
+        Status::Failed(error) => Some(error.clone()),
+        Status::Open => None,
+    }
+}
+
 /// Waits until a ring fails. Never ends for one that is dropped unfailed.
 pub(super) async fn failed(mut status: watch::Receiver<Status>) -> RingError {
     let found =

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -17,7 +18,7 @@ pub struct RingConfig {
     /// Numbers in a segment, 1 to 262144 (1 MiB). Default 65536 (256 KiB).
     pub segment_floats: usize,
     /// Frames that wait to be sent, and frames that wait to be used, at least 2 each; of those that wait to be used, there
-    /// may be more where they are not full: as many bytes as that many full ones. Default 4.
+    /// may be more where they are not full: as many bytes as that many full ones. Default 16.
     pub frames_in_flight: usize,
     /// Between pulses while there is nothing to send. Default 0.5 s.
     pub pulse_interval: Duration,
@@ -30,7 +31,7 @@ impl Default for RingConfig {
     fn default() -> Self {
         Self {
             segment_floats: 1 << 16,
-            frames_in_flight: 4,
+            frames_in_flight: 16,
             pulse_interval: Duration::from_millis(500),
             peer_timeout: Duration::from_secs(2),
         }
@@ -79,7 +80,7 @@ pub struct Ring {
     pub(super) last_exchange: Exchange,
     /// Absent in a ring of one.
     pub(super) links: Option<Links>,
-    status: watch::Sender<Status>,
+    pub(super) status: watch::Sender<Status>,
 }
 
 /// The ends of the queues to and from the two tasks, and the tasks.
@@ -89,6 +90,8 @@ pub(super) struct Links {
     pub(super) status: watch::Receiver<Status>,
     pub(super) lease: Lease,
     pub(super) pool: Pool,
+    /// Where the tasks run, and the collectives.
+    pub(super) runtime: Handle,
     sending: JoinHandle<()>,
     receiving: JoinHandle<()>,
 }
@@ -124,7 +127,7 @@ impl Canceller {
 impl Ring {
     /// Takes a place in a ring of several ranks. Pulses begin at once.
     ///
-    /// Must be called within a tokio runtime.
+    /// Must be called within a tokio runtime: there its frames are sent, received and added up, whoever waits for it.
     pub fn start(place: Place, transport: Box<dyn Transport>, config: RingConfig) -> Result<Self, RingError> {
         config.check()?;
         if place.rank >= place.world_size {
@@ -144,7 +147,9 @@ impl Ring {
         let receiving = tasks::spawn(link::receive_frames(receive_half, inbox, place, lease, status.clone()));
         // What waits to be sent, and as much again that the transport has.
         let pool = Pool::new(config.frames_in_flight.saturating_mul(4));
-        let links = Links { outgoing, incoming, status: status_seen, lease, pool, sending, receiving };
+        let runtime = Handle::current();
+        let links =
+            Links { outgoing, incoming, status: status_seen, lease, pool, runtime, sending, receiving };
         Ok(Self {
             place,
             segment_floats: config.segment_floats,
@@ -184,10 +189,7 @@ impl Ring {
 
     /// The error that the ring has failed with, if it has.
     pub fn failure(&self) -> Option<RingError> {
-        match &*self.status.borrow() {
-            Status::Failed(error) => Some(error.clone()),
-            Status::Open => None,
-        }
+        link::failure(&self.status)
     }
 
     /// Makes the ring fail and gives back the error that it failed with first.

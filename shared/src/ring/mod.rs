@@ -35,6 +35,13 @@
 //!   buffer goes over each connection, which is the least possible, and the order of additions
 //!   depends on nothing but n, so that all ranks hold the same bits. For large gradients.
 //!
+//! # Where the numbers are
+//!
+//! A collective runs where the ring's connections are read and written, whoever waits for it: a segment that has come is
+//! added to, and goes on, while the core still has it near. What is summed is never copied to be sent: [`Ring::all_reduce`]
+//! takes the buffer, lends its segments to the transport from where they lie, and gives it back when all have returned. Sums
+//! that are whole go on as they came.
+//!
 //! # Signs of life
 //!
 //! Between its frames a rank sends **pulses**, every half second, also while it computes. Every frame and every pulse
@@ -73,6 +80,7 @@ mod collectives;
 mod error;
 mod frame;
 mod hops;
+mod lent;
 mod link;
 mod member;
 pub mod membership;

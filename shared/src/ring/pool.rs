@@ -4,8 +4,6 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-use super::frame;
-
 /// Buffers, in the order in which they went and come back.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -20,13 +18,13 @@ impl Pool {
         Self { buffers: VecDeque::with_capacity(count), count }
     }
 
-    /// Numbers as they travel. Where all buffers are on their way still, another one takes the place of the oldest.
-    pub(super) fn encode(&mut self, numbers: &[f32]) -> Bytes {
-        let bytes = numbers.len() * frame::WIDTH;
+    /// So many bytes, which `fill` writes. Where all buffers are on their way still, another one takes the place of the
+    /// oldest.
+    pub(super) fn fill(&mut self, bytes: usize, fill: impl FnOnce(&mut BytesMut)) -> Bytes {
         let free = self.buffers.front_mut().is_some_and(|oldest| oldest.try_reclaim(bytes));
         let oldest = if free || self.buffers.len() == self.count { self.buffers.pop_front() } else { None };
         let mut buffer = oldest.filter(|_| free).unwrap_or_else(|| BytesMut::with_capacity(bytes));
-        frame::encode(numbers, &mut buffer);
+        fill(&mut buffer);
         let encoded = buffer.split().freeze();
         self.buffers.push_back(buffer);
         encoded
@@ -35,7 +33,14 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::frame;
     use super::*;
+
+    impl Pool {
+        fn encode(&mut self, numbers: &[f32]) -> Bytes {
+            self.fill(numbers.len() * frame::WIDTH, |bytes| frame::encode(numbers, bytes))
+        }
+    }
 
     #[test]
     fn what_is_sent_makes_room_for_what_comes_next() {

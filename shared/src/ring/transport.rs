@@ -19,7 +19,8 @@ pub trait Transport: Send {
 /// [`LinkBroken`], perhaps before all that was sent.
 #[async_trait]
 pub trait SendHalf: Send {
-    /// Sends a signal; waits while there is no room for it.
+    /// Sends a signal; waits while there is no room for it. A frame's payload is let go of as soon as it is sent, whatever
+    /// the next rank does: it may be lent.
     async fn send(&mut self, signal: Signal) -> Result<(), LinkBroken>;
 
     /// Says that no more will come. All that was sent arrives before it. An error is not taken for

@@ -23,7 +23,7 @@ use ringtune_shared::{
     ring::{Member, Ring, RingView},
     version::RING_PROTOCOLS,
 };
-use ringtune_worker::ring::Seat;
+use ringtune_worker::{node::keep_blocks, ring::Seat};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::{runtime::Builder, sync::mpsc};
@@ -53,6 +53,7 @@ struct Seated {
 fn main() -> Outcome<()> {
     // Cargo puts `--bench` at the end.
     let pki = std::env::args().nth(1).filter(|word| !word.starts_with("--")).map(PathBuf::from);
+    keep_blocks();
     Builder::new_multi_thread().enable_all().build()?.block_on(serve(pki))
 }
 
@@ -110,9 +111,9 @@ async fn add_up(ring: &mut Ring, floats: usize, times: usize) -> Outcome<Vec<f64
     // The first time does not count.
     for time in 0..=times {
         buffer.fill((place.rank + 1) as f32);
-        ring.all_reduce(&mut [0.0]).await?;
+        ring.all_reduce(vec![0.0]).await?;
         let began = Instant::now();
-        ring.all_reduce(&mut buffer).await?;
+        buffer = ring.all_reduce(buffer).await?;
         if time > 0 {
             seconds.push(began.elapsed().as_secs_f64());
         }

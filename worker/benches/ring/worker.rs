@@ -13,7 +13,7 @@ use ringtune_security::{
 use ringtune_shared::{ids::WorkerId, ring::Member};
 use ringtune_worker::{
     http::Metrics,
-    ring::{MOST_FRAME_BYTES, RingOptions, RingServer, Rings, WINDOW_BYTES},
+    ring::{MOST_FRAME_BYTES, RingOptions, RingServer, RingThread, Rings, WINDOW_BYTES},
 };
 use tokio::net::TcpListener;
 use tonic::transport::Server;
@@ -24,6 +24,7 @@ use crate::Outcome;
 pub(crate) struct Worker {
     pub(crate) rings: Rings,
     pub(crate) member: Member,
+    _thread: RingThread,
 }
 
 impl Worker {
@@ -35,21 +36,27 @@ impl Worker {
             None => Protection::Plain,
             Some(trust) => Protection::Tls { trust, clients: Clients::Optional, protocols: Protocols::Http2 },
         };
-        let rings = Rings::new(RingOptions { trust, ..RingOptions::default() }, Arc::new(Metrics::new()?));
-        let tcp = TcpListener::bind("127.0.0.1:0").await?;
+        let thread = RingThread::start()?;
+        let runtime = Some(thread.handle().clone());
+        let rings =
+            Rings::new(RingOptions { trust, runtime, ..RingOptions::default() }, Arc::new(Metrics::new()?));
+        let tcp = thread.adopt(TcpListener::bind("127.0.0.1:0").await?)?;
         let address = tcp.local_addr()?.to_string();
         // Nobody says here when a call begins.
         let hour = Duration::from_secs(3600);
         let limits = Limits { first_call: hour, idle: hour, ..Limits::default() }.for_loopback();
-        let listener = Listener::start(tcp, protection, limits, Refusals::default())?;
+        let listener = {
+            let _there = thread.handle().enter();
+            Listener::start(tcp, protection, limits, Refusals::default())?
+        };
         let server = Server::builder()
             .max_frame_size(MOST_FRAME_BYTES)
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
             .add_service(RingServer::service(rings.clone()))
             .serve_with_incoming(listener);
-        tokio::spawn(server);
-        Ok(Self { rings, member: Member { worker, address } })
+        thread.handle().spawn(server);
+        Ok(Self { rings, member: Member { worker, address }, _thread: thread })
     }
 }
 

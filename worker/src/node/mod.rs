@@ -2,6 +2,7 @@
 
 mod cores;
 mod cpu;
+mod heap;
 mod interface;
 mod memory;
 
@@ -11,6 +12,7 @@ pub(crate) use cores::{Claim, Place, Wish};
 pub use cores::{Cores, Share, WrongShare};
 pub use cpu::Cpu;
 pub(crate) use cpu::allowed_processors;
+pub use heap::keep_blocks;
 pub(crate) use interface::Interface;
 pub use memory::{memory_bytes, numa_nodes, private_bytes};
 

@@ -21,6 +21,7 @@ mod service;
 mod state_give;
 mod state_take;
 mod stream;
+mod thread;
 mod transport;
 mod trouble;
 mod wire;
@@ -32,6 +33,7 @@ pub use registry::{RingOptions, Rings, StateOffer};
 pub use seat::Seat;
 pub use service::{RingGrpc, RingServer};
 pub use state_take::FetchFrom;
+pub use thread::RingThread;
 pub use transport::{GrpcTransport, IncomingStream};
 pub use transport::{MOST_FRAME_BYTES, WINDOW_BYTES};
 

@@ -12,6 +12,7 @@ use ringtune_shared::{
     ring::Place,
 };
 use tokio::{
+    runtime::Handle,
     sync::{Semaphore, SemaphorePermit, mpsc, watch},
     time::timeout,
 };
@@ -45,11 +46,19 @@ pub struct RingOptions {
     pub connect_timeout: Duration,
     /// In a secured cluster whom this worker believes: it calls its neighbours over TLS.
     pub trust: Option<Trust>,
+    /// Where its connections are read and written, and what comes is added up; see [`super::RingThread`]. None: in the
+    /// runtime that asks for it.
+    pub runtime: Option<Handle>,
 }
 
 impl Default for RingOptions {
     fn default() -> Self {
-        Self { peer_timeout: Duration::from_secs(2), connect_timeout: Duration::from_secs(120), trust: None }
+        Self {
+            peer_timeout: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(120),
+            trust: None,
+            runtime: None,
+        }
     }
 }
 
@@ -169,7 +178,12 @@ impl Rings {
     /// How neighbours are called.
     pub(super) fn lines(&self) -> Lines {
         let RingOptions { peer_timeout, trust, .. } = &self.shared.options;
-        Lines { peer_timeout: *peer_timeout, trust: trust.clone() }
+        Lines { peer_timeout: *peer_timeout, trust: trust.clone(), runtime: self.runtime() }
+    }
+
+    /// Where what belongs to rings runs.
+    pub(super) fn runtime(&self) -> Handle {
+        self.shared.options.runtime.clone().unwrap_or_else(Handle::current)
     }
 
     pub(super) fn options(&self) -> &RingOptions {

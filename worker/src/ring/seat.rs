@@ -88,6 +88,8 @@ impl Seat {
             peer_timeout,
             ..RingConfig::default()
         };
+        let runtime = self.registration.rings.runtime();
+        let _there = runtime.enter();
         Ok(Ring::start(place, transport, config)?)
     }
 

@@ -9,11 +9,14 @@ use ringtune_security::{ConnectError, Connector, Server, Trust, Validity};
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
     ring::{Frame, LinkBroken, Place, ReceiveHalf, SendHalf, Signal, Transport},
+    tasks,
 };
 use tokio::{
+    runtime::Handle,
     sync::{mpsc, oneshot},
-    task::JoinHandle,
+    task::{JoinError, JoinHandle},
 };
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{
     Code, Status,
     transport::{Channel, Endpoint},
@@ -114,6 +117,8 @@ pub(super) struct Lines {
     pub(super) peer_timeout: Duration,
     /// In a secured cluster.
     pub(super) trust: Option<Trust>,
+    /// Where connections are read and written.
+    pub(super) runtime: Handle,
 }
 
 /// The way to one of them.
@@ -121,6 +126,7 @@ pub(super) struct Lines {
 pub(super) struct Line {
     endpoint: Endpoint,
     connector: Connector,
+    runtime: Handle,
 }
 
 impl Lines {
@@ -142,15 +148,29 @@ impl Lines {
             .max_frame_size(MOST_FRAME_BYTES)
             .http2_keep_alive_interval(interval)
             .keep_alive_timeout(limit);
-        Ok(Line { endpoint, connector })
+        Ok(Line { endpoint, connector, runtime: self.runtime.clone() })
     }
 }
 
 impl Line {
-    /// A connection of its own.
-    pub(super) async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
-        self.endpoint.connect_with_connector(self.connector.clone()).await
+    /// A connection of its own. It stays in the runtime in which it was made.
+    ///
+    /// # Errors
+    /// There is none; or the runtime has ended.
+    pub(super) async fn connect(&self) -> Result<Channel, Unconnected> {
+        let (endpoint, connector) = (self.endpoint.clone(), self.connector.clone());
+        let connecting = async move { endpoint.connect_with_connector(connector).await };
+        let connected = AbortOnDropHandle::new(tasks::spawn_on(&self.runtime, connecting)).await;
+        Ok(connected??)
     }
+}
+
+/// Why a connection was not made.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) enum Unconnected {
+    Refused(#[from] tonic::transport::Error),
+    Ended(#[from] JoinError),
 }
 
 /// Why there is no connection.
@@ -220,7 +240,7 @@ impl NextRank {
         // There is room: the queue is new.
         let unsent = |error: mpsc::error::SendError<_>| NoConnection::of(&error);
         messages.send(request(Part::Open(open))).await.map_err(unsent)?;
-        let call = ringtune_shared::tasks::spawn(stream::call(channel, queue));
+        let call = tasks::spawn_on(&line.runtime, stream::call(channel, queue));
         let (valid, metrics) = (line.connector.valid(), Arc::clone(&self.metrics));
         Ok(Outgoing { messages: Some(messages), call, valid, metrics })
     }

@@ -47,8 +47,8 @@ async fn both_collectives(
     expected: Vec<f32>,
 ) -> Result<Option<String>, RingError> {
     let place = ring.place();
-    let mut buffer = reference::buffer(place.rank, size);
-    ring.all_reduce(&mut buffer).await?;
+    let buffer = reference::buffer(place.rank, size);
+    let buffer = ring.all_reduce(buffer).await?;
     if let Some(difference) = reference::difference(&buffer, &expected) {
         return Ok(Some(format!("all_reduce: {difference}")));
     }
@@ -61,8 +61,8 @@ async fn both_collectives(
         }
     }
     // Once more: the ring is as good as new.
-    let mut buffer = reference::buffer(place.rank, size);
-    ring.all_reduce(&mut buffer).await?;
+    let buffer = reference::buffer(place.rank, size);
+    let buffer = ring.all_reduce(buffer).await?;
     let difference = reference::difference(&buffer, &expected);
     ring.close().await?;
     Ok(difference.map(|difference| format!("the last all_reduce: {difference}")))
@@ -89,8 +89,8 @@ pub(super) async fn a_slow_rank_that_pulses_is_waited_for(
                         if ring.place().rank == slow {
                             sleep(late).await;
                         }
-                        let mut buffer = reference::buffer(ring.place().rank, SIZE);
-                        ring.all_reduce(&mut buffer).await?;
+                        let buffer = reference::buffer(ring.place().rank, SIZE);
+                        let buffer = ring.all_reduce(buffer).await?;
                         waited = waited.max(ring.last_exchange().wait);
                         differences.extend(reference::difference(&buffer, &expected));
                     }
@@ -326,8 +326,8 @@ fn frames_of_a_rank(world_size: usize) -> usize {
 /// before the last one. `Ok` if it does not fail, or not in the same way when it is used again.
 async fn repeat_until_failure(mut ring: Ring) -> Result<(), RingError> {
     for _ in 0..1000 {
-        let mut buffer = reference::buffer(ring.place().rank, SIZE);
-        if let Err(error) = ring.all_reduce(&mut buffer).await {
+        let buffer = reference::buffer(ring.place().rank, SIZE);
+        if let Err(error) = ring.all_reduce(buffer).await {
             let again = ring.gather_rows(&[], 0, 0).await;
             return if again == Err(error.clone()) { Err(error) } else { Ok(()) };
         }

@@ -1,11 +1,13 @@
 //! Transports that fail on purpose.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use ringtune_shared::ids::Epoch;
 use ringtune_shared::ring::{Frame, LinkBroken, ReceiveHalf, SendHalf, Signal, Transport};
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 /// What a rank does wrong, counted in the frames that it has sent.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +22,11 @@ pub enum Fault {
     Freeze {
         /// Frames sent before.
         after: usize,
+    },
+    /// It sends so long at each frame, and does nothing wrong.
+    Slow {
+        /// What a frame takes.
+        pause: Duration,
     },
     /// Everything it sends is of this epoch.
     SpeakFor(Epoch),
@@ -163,6 +170,11 @@ impl SendHalf for FaultySendHalf {
             return std::future::pending().await;
         }
         let is_frame = matches!(signal, Signal::Frame(_));
+        if let Fault::Slow { pause } = self.fault
+            && is_frame
+        {
+            sleep(pause).await;
+        }
         let signal = self.changed(signal);
         let Some(inner) = &mut self.inner else { return Err(LinkBroken("it died as it was told".into())) };
         inner.send(signal).await?;

@@ -1,6 +1,7 @@
 //! A transport within one process, for tests.
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use ringtune_shared::ring::{LinkBroken, ReceiveHalf, SendHalf, Signal, Transport};
 use tokio::sync::mpsc;
 
@@ -53,7 +54,11 @@ impl Transport for MemoryTransport {
 
 #[async_trait]
 impl SendHalf for MemorySendHalf {
-    async fn send(&mut self, signal: Signal) -> Result<(), LinkBroken> {
+    async fn send(&mut self, mut signal: Signal) -> Result<(), LinkBroken> {
+        // As over a network: what was sent is the sender's own again, whatever the next rank does with what came.
+        if let Signal::Frame(frame) = &mut signal {
+            frame.payload = Bytes::copy_from_slice(&frame.payload);
+        }
         let channel = self.channel.as_ref().ok_or_else(|| LinkBroken("it was finished before".into()))?;
         channel.send(Parcel::Signal(signal)).await.map_err(|_| LinkBroken("the next rank is gone".into()))
     }

@@ -84,8 +84,7 @@ async fn some_collectives(mut ring: Ring, seed: u64, count: usize) -> Result<Opt
         sleep(Duration::from_millis(pace.below(3000) as u64)).await;
         let size = random.below(300);
         let difference = if random.below(2) == 0 {
-            let mut buffer = reference::buffer(rank, size);
-            ring.all_reduce(&mut buffer).await?;
+            let buffer = ring.all_reduce(reference::buffer(rank, size)).await?;
             reference::difference(&buffer, &reference::reduced(world_size, size))
         } else {
             let rows = random.below(20);

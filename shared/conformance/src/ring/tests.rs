@@ -15,14 +15,23 @@ impl TransportFactory for Memory {
     }
 }
 
-fn rings(world_size: usize, capacity: usize, config: &RingConfig, faults: &[(usize, Fault)]) -> Vec<Ring> {
+fn rings(world_size: usize, capacity: usize, config: &RingConfig) -> Vec<Ring> {
+    faulty_rings(world_size, capacity, config, &[], &Graveyard::default())
+}
+
+fn faulty_rings(
+    world_size: usize,
+    capacity: usize,
+    config: &RingConfig,
+    faults: &[(usize, Fault)],
+    graveyard: &Graveyard,
+) -> Vec<Ring> {
     let job = JobId::new();
     let mut rings = Vec::new();
     for (rank, transport) in memory::ring(world_size, capacity).into_iter().enumerate() {
         let mut transport: Box<dyn Transport> = Box::new(transport);
         for (_, fault) in faults.iter().filter(|(faulty, _)| *faulty == rank) {
-            // Nothing is kept: these tests end before it matters.
-            transport = Faulty::boxed(transport, *fault, &Graveyard::default());
+            transport = Faulty::boxed(transport, *fault, graveyard);
         }
         let place = Place { job, epoch: EPOCH, rank, world_size };
         rings.push(Ring::start(place, transport, config.clone()).unwrap());
@@ -41,9 +50,8 @@ async fn the_ring_in_memory_passes() {
 #[tokio::test(start_paused = true)]
 async fn a_rank_that_is_done_first_breaks_nobodys_ring() {
     let config = RingConfig::default();
-    let [mut slow, mut done]: [Ring; 2] = rings(2, 4, &config, &[]).try_into().ok().unwrap();
-    let (mut one, mut other) = (vec![1.0; 8], vec![2.0; 8]);
-    let (first, second) = tokio::join!(slow.all_reduce(&mut one), done.all_reduce(&mut other));
+    let [mut slow, mut done]: [Ring; 2] = rings(2, 4, &config).try_into().ok().unwrap();
+    let (first, second) = tokio::join!(slow.all_reduce(vec![1.0; 8]), done.all_reduce(vec![2.0; 8]));
     first.and(second).unwrap();
     let leaving = tokio::spawn(done.close());
     // It pulses all the time.
@@ -109,13 +117,12 @@ async fn a_seed_replays_its_schedule() {
 #[tokio::test]
 async fn a_ring_of_one_copies() {
     let mut ring = Ring::alone(JobId::new(), EPOCH);
-    let mut buffer = vec![1.5, -0.0];
-    ring.all_reduce(&mut buffer).await.unwrap();
+    let buffer = ring.all_reduce(vec![1.5, -0.0]).await.unwrap();
     assert_eq!(buffer.iter().map(|number| number.to_bits()).collect::<Vec<_>>(), [0x3fc0_0000, 0x8000_0000]);
     assert_eq!(ring.gather_rows(&[1.0, 2.0, 3.0, 4.0], 2, 2).await.unwrap(), [1.0, 2.0, 3.0, 4.0]);
     let canceller = ring.canceller();
     canceller.cancel();
-    assert_eq!(ring.all_reduce(&mut buffer).await, Err(RingError::Cancelled));
+    assert_eq!(ring.all_reduce(buffer).await, Err(RingError::Cancelled));
     assert_eq!(canceller.failed().await, RingError::Cancelled);
     ring.close().await.unwrap();
 }
@@ -127,13 +134,13 @@ async fn impossible_demands_are_refused_and_end_the_ring() {
     let mut ring = Ring::alone(JobId::new(), EPOCH);
     assert!(matches!(ring.gather_rows(&[], usize::MAX, 2).await, Err(RingError::Misuse(_))));
 
-    let mut ring = rings(2, 4, &RingConfig::default(), &[]);
+    let mut ring = rings(2, 4, &RingConfig::default());
     let mut other = ring.pop().unwrap();
     let mut one = ring.pop().unwrap();
     let misuse = one.gather_rows(&[0.0; 3], 2, 2).await.unwrap_err();
     assert!(matches!(misuse, RingError::Misuse(_)));
     assert_eq!(one.failure(), Some(misuse));
-    assert!(matches!(other.all_reduce(&mut [0.0]).await, Err(RingError::PeerLost { rank: 0, .. })));
+    assert!(matches!(other.all_reduce(vec![0.0]).await, Err(RingError::PeerLost { rank: 0, .. })));
 }
 
 #[tokio::test]
@@ -158,21 +165,20 @@ async fn wrong_settings_are_refused() {
 /// Whoever drops a collective half-way has left the others in it: the ring is over, for all.
 #[tokio::test(start_paused = true)]
 async fn a_collective_that_is_dropped_half_way_ends_the_ring() {
-    let mut ring = rings(2, 1, &RingConfig::default(), &[]);
+    let mut ring = rings(2, 1, &RingConfig::default());
     let mut other = ring.pop().unwrap();
     let mut one = ring.pop().unwrap();
-    let mut buffer = vec![1.0; 10];
-    let dropped = tokio::time::timeout(Duration::from_secs(2), one.all_reduce(&mut buffer)).await;
+    let dropped = tokio::time::timeout(Duration::from_secs(2), one.all_reduce(vec![1.0; 10])).await;
     assert!(dropped.is_err());
-    assert_eq!(one.all_reduce(&mut buffer).await, Err(RingError::Cancelled));
-    assert!(matches!(other.all_reduce(&mut [1.0; 10]).await, Err(RingError::PeerLost { .. })));
+    assert_eq!(one.all_reduce(vec![1.0; 10]).await, Err(RingError::Cancelled));
+    assert!(matches!(other.all_reduce(vec![1.0; 10]).await, Err(RingError::PeerLost { .. })));
     assert_eq!(one.close().await, Err(RingError::Cancelled));
 }
 
 /// An idle ring notices too: a rank need not be in a collective to learn that the ring is over.
 #[tokio::test(start_paused = true)]
 async fn an_idle_rank_learns_that_a_neighbour_is_gone() {
-    let mut ring = rings(3, 1, &RingConfig::default(), &[]);
+    let mut ring = rings(3, 1, &RingConfig::default());
     let watching = ring[2].canceller();
     drop(ring.remove(0));
     assert!(matches!(watching.failed().await, RingError::PeerLost { .. }));
@@ -183,21 +189,23 @@ async fn an_idle_rank_learns_that_a_neighbour_is_gone() {
 #[tokio::test(start_paused = true)]
 async fn a_rank_that_stops_taking_in_is_noticed_after_the_previous_one_has_left() {
     let config = RingConfig { segment_floats: 1, frames_in_flight: 2, ..RingConfig::default() };
-    // Chunks of 20 segments, 4 hops: rank 2 sends 80 frames in all.
-    let mut ring = rings(3, 1, &config, &[(2, Fault::Freeze { after: 80 })]);
+    // Chunks of 20 segments, 4 hops: rank 2 sends 80 frames in all, the last ones when rank 1 has as many left for it.
+    let slow = Fault::Slow { pause: Duration::from_millis(1) };
+    let (faults, graveyard) = ([(1, slow), (2, Fault::Freeze { after: 80 })], Graveyard::default());
+    let mut ring = faulty_rings(3, 1, &config, &faults, &graveyard);
     let mut two = ring.pop().unwrap();
     let mut one = ring.pop().unwrap();
     let mut zero = ring.pop().unwrap();
     let working = tokio::spawn(async move {
-        let result = two.all_reduce(&mut [2.0; 60]).await;
+        let result = two.all_reduce(vec![2.0; 60]).await;
         std::future::pending::<()>().await;
         (result, two)
     });
     let leaving = tokio::spawn(async move {
-        zero.all_reduce(&mut [0.0; 60]).await?;
+        zero.all_reduce(vec![0.0; 60]).await?;
         zero.close().await
     });
-    let result = one.all_reduce(&mut [1.0; 60]).await;
+    let result = one.all_reduce(vec![1.0; 60]).await;
     assert!(matches!(result, Err(RingError::Stalled { rank: 2, .. })), "{result:?}");
     assert_eq!(leaving.await.unwrap(), Ok(()));
     working.abort();

@@ -13,7 +13,7 @@ use ringtune_shared::{
 use tokio::{net::TcpListener, task::JoinSet};
 use tonic::transport::Server;
 
-use super::{Error, RingOptions, RingServer, Rings, Seat};
+use super::{Error, RingOptions, RingServer, RingThread, Rings, Seat};
 use crate::{callers::GuardCalls, http::Metrics, membership::testing::Cluster};
 
 mod seats;
@@ -67,7 +67,7 @@ fn view_of_members(
 }
 
 fn quick(peer_timeout: Duration) -> RingOptions {
-    RingOptions { peer_timeout, connect_timeout: Duration::from_secs(20), trust: None }
+    RingOptions { peer_timeout, connect_timeout: Duration::from_secs(20), trust: None, runtime: None }
 }
 
 /// Whom a worker is, as its certificate names it; without one: whoever.
@@ -108,6 +108,29 @@ async fn grpc_passes_the_suite_that_every_transport_must_pass() {
     pass_the_suite(None, vec![0, 1, 2, 5, 1000, 100_003]).await;
 }
 
+/// As daemons have it: connections are read on other threads than those that ask for collectives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rings_on_threads_of_their_own_pass_it_too() {
+    let threads: Vec<RingThread> = (0..4).map(|_| RingThread::start().unwrap()).collect();
+    let mut workers = Vec::new();
+    for thread in &threads {
+        let runtime = Some(thread.handle().clone());
+        let listener = thread.adopt(TcpListener::bind("127.0.0.1:0").await.unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let rings =
+            Rings::new(RingOptions { runtime, ..RingOptions::default() }, Arc::new(Metrics::new().unwrap()));
+        let _there = thread.handle().enter();
+        serve(&rings, listener);
+        workers.push((rings, address));
+    }
+    let config = SuiteConfig { world_sizes: vec![2, 4], sizes: vec![0, 5, 100_003], ..over_sockets() };
+    run_all(&Workers(workers), &config).await.unwrap();
+    // What is under way on it ends with it.
+    let running = threads[0].handle().spawn(std::future::pending::<()>());
+    drop(threads);
+    assert!(running.await.unwrap_err().is_cancelled());
+}
+
 /// In a secured cluster, or without one.
 async fn pass_the_suite(cluster: Option<&Cluster>, sizes: Vec<usize>) {
     let mut workers = Vec::new();
@@ -115,8 +138,12 @@ async fn pass_the_suite(cluster: Option<&Cluster>, sizes: Vec<usize>) {
         let trust = cluster.map(|cluster| cluster.worker().trust());
         workers.push(listening(RingOptions { trust, ..RingOptions::default() }).await);
     }
-    let config = SuiteConfig {
-        sizes,
+    run_all(&Workers(workers), &SuiteConfig { sizes, ..over_sockets() }).await.unwrap();
+}
+
+/// Short deadlines, and not too many frames.
+fn over_sockets() -> SuiteConfig {
+    SuiteConfig {
         segments: vec![1, 4096, 65_536],
         most_segments: 300,
         ring: RingConfig {
@@ -125,8 +152,7 @@ async fn pass_the_suite(cluster: Option<&Cluster>, sizes: Vec<usize>) {
             ..RingConfig::default()
         },
         ..SuiteConfig::default()
-    };
-    run_all(&Workers(workers), &config).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,217 @@
+//! A buffer whose parts are sent from where they lie, while others of it are written.
+//!
+//! A collective cuts its buffer into **slots**, one for each segment that travels. A slot that is lent is read by whoever
+//! sends it, perhaps on another thread, and stays as it is until all of its loan is dropped.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::block_of;
+
+// Lent memory travels as it lies.
+const _: () = assert!(cfg!(target_endian = "little"), "numbers travel little-endian");
+
+/// Of which place in the buffer a slot is: chunk after chunk of [`block_of`], each cut into segments.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cut {
+    pub(super) length: usize,
+    pub(super) chunks: usize,
+    pub(super) segment_floats: usize,
+}
+
+impl Cut {
+    /// Slots of every chunk; of a chunk that is shorter the last ones are empty.
+    fn slots_of_a_chunk(self) -> usize {
+        self.length.div_ceil(self.chunks).div_ceil(self.segment_floats)
+    }
+
+    fn slots(self) -> usize {
+        self.chunks * self.slots_of_a_chunk()
+    }
+
+    /// The numbers of a slot: no two slots have one in common.
+    fn place(self, slot: usize) -> Range<usize> {
+        let each = self.slots_of_a_chunk().max(1);
+        let chunk = block_of(slot / each, self.chunks, self.length);
+        let start = chunk.end.min(chunk.start + slot % each * self.segment_floats);
+        start..chunk.end.min(start + self.segment_floats)
+    }
+
+    /// The slot of a chunk's segment.
+    pub(super) fn slot(self, chunk: usize, segment: usize) -> usize {
+        chunk * self.slots_of_a_chunk() + segment
+    }
+}
+
+/// The buffer, held by whoever writes it.
+pub(super) struct Lending {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Not touched but through `start` while this is shared.
+    buffer: Vec<f32>,
+    /// Its numbers.
+    start: *mut f32,
+    cut: Cut,
+    /// How often each slot is lent.
+    lent: Box<[AtomicUsize]>,
+    /// How often any is.
+    count: AtomicUsize,
+    returned: Notify,
+}
+
+// SAFETY: `start` points to what `buffer` owns, plain numbers. A slot is written by the one `Lending` alone, through `&mut`,
+// while it is not lent, and read by its loans alone while it is; `lent` hands it over, with release and acquire.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Lending {
+    /// `cut`: of this buffer.
+    pub(super) fn new(mut buffer: Vec<f32>, cut: Cut) -> Self {
+        let cut = Cut { length: buffer.len(), ..cut };
+        let lent = (0..cut.slots()).map(|_| AtomicUsize::new(0)).collect();
+        let start = buffer.as_mut_ptr();
+        let shared = Shared { buffer, start, cut, lent, count: AtomicUsize::new(0), returned: Notify::new() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The numbers of a slot, to be written. None: it is lent, or there is none.
+    pub(super) fn write(&mut self, slot: usize) -> Option<&mut [f32]> {
+        // Acquire: whoever had it has read it.
+        if self.shared.lent.get(slot)?.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        let place = self.shared.cut.place(slot);
+        // SAFETY: the place is within the buffer; no slot shares a number with another one, this one is not lent, and
+        // nobody else can lend or write it while `self` is borrowed.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.shared.start.add(place.start), place.len()) })
+    }
+
+    /// A slot as it travels, until what it gives is dropped. None: there is no such slot.
+    pub(super) fn lend(&mut self, slot: usize) -> Option<Bytes> {
+        self.shared.lent.get(slot)?.fetch_add(1, Ordering::Relaxed);
+        self.shared.count.fetch_add(1, Ordering::Relaxed);
+        Some(Bytes::from_owner(Loan { shared: Arc::clone(&self.shared), slot }))
+    }
+
+    /// Waits until nothing is lent.
+    pub(super) async fn all_returned(&self) {
+        loop {
+            let returned = self.shared.returned.notified();
+            if self.shared.count.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            returned.await;
+        }
+        // The last one may be about to let go of it, on another thread.
+        while Arc::strong_count(&self.shared) > 1 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The buffer. None: something is lent.
+    pub(super) fn into_buffer(self) -> Option<Vec<f32>> {
+        Arc::into_inner(self.shared).map(|shared| shared.buffer)
+    }
+}
+
+/// Holds a slot as it is.
+struct Loan {
+    shared: Arc<Shared>,
+    slot: usize,
+}
+
+impl AsRef<[u8]> for Loan {
+    fn as_ref(&self) -> &[u8] {
+        let place = self.shared.cut.place(self.slot);
+        // SAFETY: the place is within the buffer, and nobody writes it while it is lent; numbers have no padding.
+        unsafe { std::slice::from_raw_parts(self.shared.start.add(place.start).cast(), place.len() * 4) }
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        if let Some(lent) = self.shared.lent.get(self.slot) {
+            // Release: it has been read.
+            lent.fetch_sub(1, Ordering::Release);
+        }
+        if self.shared.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.shared.returned.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CUT: Cut = Cut { length: 10, chunks: 3, segment_floats: 3 };
+
+    fn lending() -> Lending {
+        Lending::new((0..10).map(|number| number as f32).collect(), CUT)
+    }
+
+    #[tokio::test]
+    async fn what_is_lent_is_not_written_until_it_is_returned() {
+        let mut lending = lending();
+        // Chunks of 4, 3 and 3 numbers, in 2 slots each.
+        let loan = lending.lend(CUT.slot(0, 1)).unwrap();
+        assert_eq!(*loan, 3.0f32.to_le_bytes());
+        drop(lending.lend(CUT.slot(0, 1)));
+        assert!(lending.write(CUT.slot(0, 1)).is_none());
+        lending.write(CUT.slot(1, 0)).unwrap().fill(9.0);
+        let other = lending.lend(CUT.slot(1, 0)).unwrap();
+        let part = other.slice(4..);
+        drop((loan, other));
+        assert!(lending.write(CUT.slot(1, 0)).is_none(), "a part of it is still there");
+        lending.write(CUT.slot(0, 1)).unwrap().fill(8.0);
+        let waiting = tokio::spawn(async move {
+            lending.all_returned().await;
+            lending.into_buffer()
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drop(part);
+        let buffer = waiting.await.unwrap().unwrap();
+        assert_eq!(buffer, [0.0, 1.0, 2.0, 8.0, 9.0, 9.0, 9.0, 7.0, 8.0, 9.0]);
+    }
+
+    #[test]
+    fn a_loan_outlives_whoever_lent_it() {
+        let mut lending = lending();
+        let loan = lending.lend(CUT.slot(2, 0)).unwrap();
+        assert!(lending.into_buffer().is_none());
+        assert_eq!(loan[..4], 7.0f32.to_le_bytes());
+        assert_eq!(loan.len(), 12);
+    }
+
+    #[test]
+    fn there_is_no_slot_beyond_the_last() {
+        let mut lending = lending();
+        assert!(lending.write(6).is_none() && lending.lend(6).is_none());
+        let mut none = Lending::new(Vec::new(), Cut { length: 0, ..CUT });
+        assert!(none.lend(0).is_none());
+        assert_eq!(none.into_buffer(), Some(Vec::new()));
+    }
+
+    proptest! {
+        #[test]
+        fn slots_cover_the_buffer_once(length in 0..500usize, chunks in 1..9usize, segment_floats in 1..70usize) {
+            let cut = Cut { length, chunks, segment_floats };
+            let mut next = 0;
+            for place in (0..cut.slots()).map(|slot| cut.place(slot)).filter(|place| !place.is_empty()) {
+                prop_assert_eq!(place.start, next);
+                next = place.end;
+            }
+            prop_assert_eq!(next, length);
+        }
+    }
+}
