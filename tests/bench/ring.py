@@ -6,6 +6,7 @@ usage: ring.sh [--worlds 2,4] [--bytes 3072,25000000,498000000] [--rounds 5] [--
   Gloo         gloo_rank.py
   ours         worker/benches/ring: gRPC, as workers exchange gradients
   ours, TLS    the same in a secured cluster
+  ours, exact  as ours, with sums whose bits do not depend on the number of ranks; one microbatch a rank
 
 The ranks of all stay connected; each round has every contender add up every size a few times, one after the other. A time is
 that of the slowest rank. Bus bandwidth is bytes / time x 2(n-1)/n, which does not depend on the number n of ranks. The bounds:
@@ -33,7 +34,9 @@ SMALL = 65536
 class Ranks:
     """The processes of one contender."""
 
-    def __init__(self, commands):
+    def __init__(self, commands, how=None):
+        # What each order to add up says besides.
+        self.how = how or {}
         self.processes = [subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                            text=True) for command in commands]
 
@@ -50,7 +53,7 @@ class Ranks:
 
     def add_up(self, floats, times):
         """Seconds of each time, of the slowest rank."""
-        answers = self.ask([{"floats": floats, "times": times}] * len(self.processes))
+        answers = self.ask([{"floats": floats, "times": times, **self.how}] * len(self.processes))
         return [max(each) for each in zip(*(answer["seconds"] for answer in answers))]
 
     def end(self):
@@ -63,9 +66,9 @@ class Ranks:
                 process.kill()
 
 
-def ours(program, world, pki=None):
+def ours(program, world, pki=None, how=None):
     # One by one: the first fills the folder.
-    ranks, addresses = Ranks([]), []
+    ranks, addresses = Ranks([], how), []
     for _ in range(world):
         one = Ranks([[program, *([pki] if pki else [])]])
         addresses += one.ask(None)
@@ -92,7 +95,8 @@ def times_of(size):
 def compare(options, world, folder):
     """Prints one world's table and bounds; its times and its bounds."""
     start = {"Gloo": lambda: gloo(world), "ours": lambda: ours(options.program, world),
-             "ours, TLS": lambda: ours(options.program, world, folder / "pki")}
+             "ours, TLS": lambda: ours(options.program, world, folder / "pki"),
+             "ours, exact": lambda: ours(options.program, world, how={"exact": True})}
     contenders = {name: start[name]() for name in start if name == "Gloo" or name not in options.without}
     times = {size: {name: [] for name in contenders} for size in options.bytes}
     for number in range(1, options.rounds + 1):
@@ -130,7 +134,7 @@ def main():
     parser.add_argument("--worlds", type=numbers, default=[2, 4])
     parser.add_argument("--bytes", type=numbers, default=[3072, 25_000_000, 498_000_000])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS"], help="to leave out")
+    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS", "ours, exact"], help="to leave out")
     parser.add_argument("--json", type=Path, default=HERE.parent.parent / "target/bench-ring.json")
     options = parser.parse_args()
     if min(options.worlds) < 2 or min(options.bytes) < 4 or options.rounds < 1:

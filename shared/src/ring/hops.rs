@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::link::{Received, Status, failure};
 use super::member::Links;
 use super::pool::Pool;
-use super::{Exchange, Frame, Place, Ring, RingError};
+use super::{Exchange, Frame, Place, Ring, RingError, frame};
 use crate::checksum::crc32c;
 use crate::tasks;
 
@@ -29,6 +29,16 @@ pub(super) trait Motion: Send {
     /// Where in the buffer the message belongs that this rank receives at `hop`; the same place
     /// that it sends from at `hop + 1`.
     fn received_at(&self, hop: usize) -> Range<usize>;
+
+    /// Numbers of a place that one segment has at most, of a ring's segments of so many.
+    fn widest(&self, segment_floats: usize) -> usize {
+        segment_floats
+    }
+
+    /// Numbers that come for a segment.
+    fn comes_as(&self, segment: &Segment) -> usize {
+        segment.place.len()
+    }
 
     /// A segment that is sent, as it travels.
     fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> Bytes;
@@ -136,7 +146,7 @@ impl Mover {
         began: Instant,
     ) -> Result<Duration, RingError> {
         let hops = motion.hops();
-        let cut = self.segment_floats;
+        let cut = motion.widest(self.segment_floats);
 
         // 1. What comes in, in this order and no other; what goes out, first this rank's own.
         let mut hop = 0;
@@ -168,7 +178,7 @@ impl Mover {
                         return Err(self.previous_is_gone());
                     };
                     wait.get_or_insert_with(|| began.elapsed());
-                    self.check(&frame, &segment)?;
+                    self.check(&frame, &segment, motion.comes_as(&segment) * frame::WIDTH)?;
                     let in_place = motion.take_in(&segment, &frame.payload);
                     if segment.hop + 1 < hops {
                         let onward = Segment { hop: segment.hop + 1, ..segment.clone() };
@@ -231,9 +241,9 @@ impl Mover {
     }
 
     /// Job and epoch were checked when the frame came in; the rest is known only here.
-    fn check(&self, frame: &Frame, segment: &Segment) -> Result<(), RingError> {
+    fn check(&self, frame: &Frame, segment: &Segment, bytes: usize) -> Result<(), RingError> {
         let got = (frame.collective, frame.hop as usize, frame.segment as usize, frame.payload.len());
-        let expected = (self.collective, segment.hop, segment.number, segment.place.len() * 4);
+        let expected = (self.collective, segment.hop, segment.number, bytes);
         if got == expected {
             return Ok(());
         }

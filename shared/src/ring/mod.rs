@@ -24,7 +24,8 @@
 //! previous one sends, all would wait for ever. So a rank always takes in, whatever its own
 //! sending waits for, and all queues are bounded.
 //!
-//! Two collectives are enough:
+//! Three collectives matter; the others ([`Ring::reduce_scatter`], [`Ring::all_gather`], [`Ring::broadcast`],
+//! [`Ring::barrier`]) are parts of them:
 //! - [`Ring::gather_rows`]: every rank has a **block** of rows, one row a microbatch; after n - 1
 //!   hops, in which blocks are handed on, every rank has all rows, in the order of the
 //!   microbatches. Nothing is added up on the way, so that the sum a rank then makes in that order
@@ -34,6 +35,8 @@
 //!   (reduce-scatter). In the next n - 1 hops the sums are handed on (all-gather). 2(n-1)/n of the
 //!   buffer goes over each connection, which is the least possible, and the order of additions
 //!   depends on nothing but n, so that all ranks hold the same bits. For large gradients.
+//! - [`Ring::sum_exactly`]: the same, but what travels is added up by one tree over all microbatches ([`tree`]), so that the
+//!   bits do not depend on n either. More goes over each connection, by the shape of the tree.
 //!
 //! # Where the numbers are
 //!
@@ -78,6 +81,7 @@
 
 mod collectives;
 mod error;
+mod exact;
 mod frame;
 mod hops;
 mod lent;
@@ -87,7 +91,9 @@ pub mod membership;
 mod place;
 mod plan;
 mod pool;
+mod reduce;
 mod transport;
+pub mod tree;
 pub mod whole;
 
 pub use error::RingError;

@@ -5,7 +5,8 @@
 //! Each line on stdin is an order, each answer a line on stdout:
 //! - it begins with `{"worker": ID, "address": HOST:PORT}`;
 //! - `{"job": ID, "rank": R, "members": [those lines]}` forms the ring: `{"connected": true}`;
-//! - `{"floats": N, "times": K}` adds N floats up K times: `{"seconds": [..]}`, one each.
+//! - `{"floats": N, "times": K}` adds N floats up K times: `{"seconds": [..]}`, one each; with `"exact": true` by the tree
+//!   whose sums do not depend on the ring.
 //!
 //! Before each time the ranks wait for each other. It ends with its stdin.
 
@@ -20,7 +21,7 @@ use std::{
 
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
-    ring::{Member, Ring, RingView},
+    ring::{Member, Ring, RingView, tree::TreeSum},
     version::RING_PROTOCOLS,
 };
 use ringtune_worker::{node::keep_blocks, ring::Seat};
@@ -40,8 +41,17 @@ struct Address {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Order {
-    Form { job: JobId, rank: usize, members: Vec<Address> },
-    AddUp { floats: usize, times: usize },
+    Form {
+        job: JobId,
+        rank: usize,
+        members: Vec<Address>,
+    },
+    AddUp {
+        floats: usize,
+        times: usize,
+        #[serde(default)]
+        exact: bool,
+    },
 }
 
 /// A rank's place, and its ring there.
@@ -75,9 +85,9 @@ async fn serve(pki: Option<PathBuf>) -> Outcome<()> {
                 seated = Some(Seated { ring: seat.ring().await?, _seat: seat });
                 answer(&json!({"connected": true}))?;
             }
-            Order::AddUp { floats, times } => {
+            Order::AddUp { floats, times, exact } => {
                 let Seated { ring, .. } = seated.as_mut().ok_or("there is no ring yet")?;
-                answer(&json!({"seconds": add_up(ring, floats, times).await?}))?;
+                answer(&json!({"seconds": add_up(ring, floats, times, exact).await?}))?;
             }
         }
     }
@@ -104,7 +114,7 @@ fn answer(object: &impl Serialize) -> Outcome<()> {
 }
 
 /// The seconds of each time.
-async fn add_up(ring: &mut Ring, floats: usize, times: usize) -> Outcome<Vec<f64>> {
+async fn add_up(ring: &mut Ring, floats: usize, times: usize, exact: bool) -> Outcome<Vec<f64>> {
     let place = ring.place();
     let (mut buffer, mut seconds) = (vec![0.0; floats], Vec::with_capacity(times));
     let expected = (0..place.world_size).map(|rank| (rank + 1) as f32).sum::<f32>();
@@ -113,7 +123,13 @@ async fn add_up(ring: &mut Ring, floats: usize, times: usize) -> Outcome<Vec<f64
         buffer.fill((place.rank + 1) as f32);
         ring.all_reduce(vec![0.0]).await?;
         let began = Instant::now();
-        buffer = ring.all_reduce(buffer).await?;
+        buffer = if exact {
+            let mut own = TreeSum::new(place.world_size);
+            own.push(place.rank, buffer);
+            ring.sum_exactly(own, floats).await?
+        } else {
+            ring.all_reduce(buffer).await?
+        };
         if time > 0 {
             seconds.push(began.elapsed().as_secs_f64());
         }

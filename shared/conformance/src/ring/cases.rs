@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use ringtune_shared::ids::Epoch;
-use ringtune_shared::ring::{Frame, Ring, RingConfig, RingError};
+use ringtune_shared::ring::tree::TreeSum;
+use ringtune_shared::ring::{Frame, Place, Ring, RingConfig, RingError, block_of};
 use tokio::time::{Instant, sleep};
 
 use super::harness::{Case, EPOCH, Outcome};
@@ -13,7 +14,7 @@ use super::{Failure, Fault, SuiteConfig, TransportFactory, reference};
 const SIZE: usize = 500;
 const SEGMENT: usize = 20;
 
-/// Both collectives, one after the other on one ring, for all sizes of everything; and all ranks
+/// All collectives, one after the other on one ring, for all sizes of everything; and all ranks
 /// leave in peace.
 pub(super) async fn results_are_right_to_the_bit(
     factory: &dyn TransportFactory,
@@ -27,7 +28,7 @@ pub(super) async fn results_are_right_to_the_bit(
                     Case::new(format!("right results for {size} numbers"), factory, config, world_size);
                 case.ring.segment_floats = segment_floats;
                 let expected = reference::reduced(world_size, size);
-                let problems = case.run(move |ring| both_collectives(ring, size, expected.clone())).await?;
+                let problems = case.run(move |ring| all_collectives(ring, size, expected.clone())).await?;
                 for (rank, Outcome { result, .. }) in problems.into_iter().enumerate() {
                     match result {
                         Ok(None) => {}
@@ -41,7 +42,7 @@ pub(super) async fn results_are_right_to_the_bit(
     Ok(())
 }
 
-async fn both_collectives(
+async fn all_collectives(
     mut ring: Ring,
     size: usize,
     expected: Vec<f32>,
@@ -60,12 +61,55 @@ async fn both_collectives(
             return Ok(Some(format!("gather_rows of {rows} rows of {width}: {difference}")));
         }
     }
+    if let Some(problem) = other_collectives(&mut ring, size, &expected).await? {
+        return Ok(Some(problem));
+    }
     // Once more: the ring is as good as new.
     let buffer = reference::buffer(place.rank, size);
     let buffer = ring.all_reduce(buffer).await?;
     let difference = reference::difference(&buffer, &expected);
     ring.close().await?;
     Ok(difference.map(|difference| format!("the last all_reduce: {difference}")))
+}
+
+/// Those that are parts of the first two, and the sum that does not depend on the ring.
+async fn other_collectives(
+    ring: &mut Ring,
+    size: usize,
+    expected: &[f32],
+) -> Result<Option<String>, RingError> {
+    let Place { rank, world_size, .. } = ring.place();
+    let differs = |what: &str, difference: Option<String>| difference.map(|found| format!("{what}: {found}"));
+    let own = ring.own_chunk(size);
+    let halfway = ring.reduce_scatter(reference::buffer(rank, size)).await?;
+    let sums = reference::difference(&halfway[own.clone()], &expected[own]);
+    if let Some(problem) = differs("reduce_scatter", sums) {
+        return Ok(Some(problem));
+    }
+    let whole = ring.all_gather(halfway).await?;
+    if let Some(problem) = differs("all_gather", reference::difference(&whole, expected)) {
+        return Ok(Some(problem));
+    }
+    for root in [0, world_size - 1] {
+        let sent = ring.broadcast(reference::buffer(rank, size), root).await?;
+        let difference = reference::difference(&sent, &reference::buffer(root, size));
+        if let Some(problem) = differs(&format!("broadcast from {root}"), difference) {
+            return Ok(Some(problem));
+        }
+    }
+    for total in [1, world_size, 2 * world_size + 1] {
+        let mut sum = TreeSum::new(total);
+        for microbatch in block_of(rank, world_size, total) {
+            sum.push(microbatch, reference::buffer(microbatch, size));
+        }
+        let summed = ring.sum_exactly(sum, size).await?;
+        let difference = reference::difference(&summed, &reference::summed_by_the_tree(total, size));
+        if let Some(problem) = differs(&format!("sum_exactly of {total} microbatches"), difference) {
+            return Ok(Some(problem));
+        }
+    }
+    ring.barrier().await?;
+    Ok(None)
 }
 
 /// A rank that comes three deadlines late, but lives, is not a failure.

@@ -45,6 +45,18 @@ pub(super) fn reduced(world_size: usize, size: usize) -> Vec<f32> {
     sums
 }
 
+/// The sum of so many microbatches' numbers by the one tree: halves of a power of two, and what is left.
+pub(super) fn summed_by_the_tree(total: usize, size: usize) -> Vec<f32> {
+    fn sum(first: usize, count: usize, index: usize) -> f32 {
+        if count == 1 {
+            return contribution(first, index);
+        }
+        let left = count.next_power_of_two() / 2;
+        sum(first, left, index) + sum(first + left, count - left, index)
+    }
+    (0..size).map(|index| sum(0, total, index)).collect()
+}
+
 /// All rows of a gather. A row belongs to its microbatch, whichever rank computes it; one of its
 /// numbers is a NaN with a mark, which must arrive as it is.
 pub(super) fn rows(width: usize, rows: usize) -> Vec<f32> {

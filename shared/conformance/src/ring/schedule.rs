@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ringtune_shared::ring::tree::TreeSum;
 use ringtune_shared::ring::{
-    LinkBroken, ReceiveHalf, Ring, RingConfig, RingError, SendHalf, Signal, Transport,
+    LinkBroken, ReceiveHalf, Ring, RingConfig, RingError, SendHalf, Signal, Transport, block_of,
 };
 use tokio::time::{Instant, sleep};
 
@@ -83,9 +84,18 @@ async fn some_collectives(mut ring: Ring, seed: u64, count: usize) -> Result<Opt
     for _ in 0..count {
         sleep(Duration::from_millis(pace.below(3000) as u64)).await;
         let size = random.below(300);
-        let difference = if random.below(2) == 0 {
+        let kind = random.below(3);
+        let difference = if kind == 0 {
             let buffer = ring.all_reduce(reference::buffer(rank, size)).await?;
             reference::difference(&buffer, &reference::reduced(world_size, size))
+        } else if kind == 1 {
+            let total = 1 + random.below(2 * world_size);
+            let mut sum = TreeSum::new(total);
+            for microbatch in block_of(rank, world_size, total) {
+                sum.push(microbatch, reference::buffer(microbatch, size));
+            }
+            let summed = ring.sum_exactly(sum, size).await?;
+            reference::difference(&summed, &reference::summed_by_the_tree(total, size))
         } else {
             let rows = random.below(20);
             let width = size / 10;

@@ -1,0 +1,185 @@
+//! A sum whose bits do not depend on the ring: by the tree of [`super::tree`], whatever ranks have which microbatches.
+//!
+//! As in an all-reduce a chunk starts at its own rank and goes once around, and the rank before that one then has the sum.
+//! But what travels is not one sum: it is the nodes of the tree that the microbatches so far make, each a row. A rank adds
+//! its own nodes, and adds up what has become whole. With a power of two of ranks that have equally many microbatches this
+//! is one row for two ranks, a row and a half on average for four, and never more than twice the binary logarithm of the
+//! microbatches. The second half, in which whole sums are handed on, is that of an all-reduce.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::collectives::{LARGEST_BUFFER, travelling};
+use super::frame;
+use super::hops::{Motion, Segment};
+use super::pool::Pool;
+use super::tree::{Node, TreeSum, add_up, cover};
+use super::{Place, Ring, RingError, block_of};
+
+impl Ring {
+    /// The sum of all microbatches' numbers, the same bits for any number of ranks.
+    ///
+    /// `own`: what this rank has added up of its microbatches, which are [`block_of`]`(rank, world_size, total)`; `length`:
+    /// numbers of each. `own`'s total and `length` are the same on all ranks.
+    pub async fn sum_exactly(&mut self, own: TreeSum, length: usize) -> Result<Vec<f32>, RingError> {
+        let (place, total) = (self.place, own.total());
+        let expected = cover(&block_of(place.rank, place.world_size, total), total);
+        let given: Vec<Node> = own.nodes().map(|(node, _)| node.clone()).collect();
+        let wrong =
+            own.nodes().find(|(_, numbers)| numbers.len() != length).map(|(_, numbers)| numbers.len());
+        let problem = if total == 0 || length > LARGEST_BUFFER {
+            Some(format!("{length} numbers of {total} microbatches"))
+        } else if given != expected {
+            Some(format!("microbatches {given:?}; rank {} has {expected:?}", place.rank))
+        } else {
+            wrong.map(|wrong| format!("{wrong} numbers of a microbatch, not {length}"))
+        };
+        if let Some(problem) = problem {
+            return Err(self.failed_with(RingError::Misuse(format!("sum_exactly: got {problem}"))));
+        }
+        let rows = own.into_nodes();
+        let sum = if rows.is_empty() { vec![0.0; length] } else { Vec::new() };
+        let exact = Exact { place, total, length, rows, sum, onward: None };
+        let summed = self.run(exact).await?;
+        // What was summed first is where the sums are.
+        Ok(summed.rows.into_iter().next().map_or(summed.sum, |(_, numbers)| numbers))
+    }
+}
+
+struct Exact {
+    place: Place,
+    total: usize,
+    length: usize,
+    /// This rank's own nodes. Of a chunk that has been around the first one has the sum.
+    rows: Vec<(Node, Vec<f32>)>,
+    /// The sum, where a rank has no microbatch.
+    sum: Vec<f32>,
+    /// What goes on of the segment that came last.
+    onward: Option<Bytes>,
+}
+
+impl Exact {
+    fn chunk(&self, hop: usize) -> Range<usize> {
+        block_of(travelling(self.place, hop), self.place.world_size, self.length)
+    }
+
+    /// The nodes that travel from this rank at `hop` of the first half: of the ranks from the chunk's own to this one.
+    fn nodes_sent_at(&self, hop: usize) -> Vec<Node> {
+        nodes_of(travelling(self.place, hop), hop + 1, self.place.world_size, self.total)
+    }
+
+    /// Those that come at `hop`.
+    fn nodes_received_at(&self, hop: usize) -> Vec<Node> {
+        nodes_of(travelling(self.place, hop + 1), hop + 1, self.place.world_size, self.total)
+    }
+
+    fn is_adding(&self, hop: usize) -> bool {
+        hop + 1 < self.place.world_size
+    }
+
+    fn sums(&mut self) -> &mut [f32] {
+        self.rows.first_mut().map_or(&mut self.sum, |(_, numbers)| numbers)
+    }
+
+    /// What the nodes that came and this rank's own make together, a row each; `came`: rows of the place's length.
+    fn put_together(&self, segment: &Segment, came: &[f32]) -> Vec<f32> {
+        let (hop, place) = (segment.hop, &segment.place);
+        let names = self.nodes_received_at(hop);
+        let wide = place.len();
+        let known = |node: &Node| {
+            let came = names.iter().position(|name| name == node).map(|row| &came[row * wide..][..wide]);
+            let own = || self.rows.iter().find(|(name, _)| name == node).map(|(_, own)| &own[place.clone()]);
+            came.or_else(own)
+        };
+        let together = self.nodes_sent_at(hop + 1);
+        let mut rows = vec![0.0; together.len() * wide];
+        if wide > 0 {
+            for (node, row) in together.iter().zip(rows.chunks_exact_mut(wide)) {
+                // All of it is known: these are the leaves of all ranks so far.
+                let found = add_up(node, &known, row);
+                debug_assert!(found, "{node:?} of {names:?}");
+            }
+        }
+        rows
+    }
+}
+
+/// The nodes that `count` ranks make from `first` on, over the last rank on to rank 0.
+fn nodes_of(first: usize, count: usize, world_size: usize, total: usize) -> Vec<Node> {
+    if count == world_size {
+        return vec![0..total];
+    }
+    let block = |rank| block_of(rank, world_size, total);
+    let last = first + count - 1;
+    if last < world_size {
+        return cover(&(block(first).start..block(last).end), total);
+    }
+    let mut nodes = cover(&(0..block(last - world_size).end), total);
+    nodes.extend(cover(&(block(first).start..total), total));
+    nodes
+}
+
+impl Motion for Exact {
+    fn hops(&self) -> usize {
+        2 * (self.place.world_size - 1)
+    }
+
+    fn sent_at(&self, hop: usize) -> Range<usize> {
+        self.chunk(hop)
+    }
+
+    fn received_at(&self, hop: usize) -> Range<usize> {
+        self.chunk(hop + 1)
+    }
+
+    /// Rows travel side by side, so that a segment is the same numbers of all of them.
+    fn widest(&self, segment_floats: usize) -> usize {
+        let most_rows = 2 * self.total.next_power_of_two().ilog2().max(1) as usize;
+        (segment_floats / most_rows).max(1)
+    }
+
+    fn comes_as(&self, segment: &Segment) -> usize {
+        let rows = if self.is_adding(segment.hop) { self.nodes_received_at(segment.hop).len() } else { 1 };
+        rows * segment.place.len()
+    }
+
+    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> Bytes {
+        if let Some(onward) = self.onward.take() {
+            return onward;
+        }
+        let place = segment.place.clone();
+        if self.is_adding(segment.hop) {
+            // Only its own chunk begins here.
+            return pool.fill(self.rows.len() * place.len() * frame::WIDTH, |bytes| {
+                self.rows.iter().for_each(|(_, own)| frame::encode(&own[place.clone()], bytes));
+            });
+        }
+        let sums = &self.sums()[place];
+        pool.fill(sums.len() * frame::WIDTH, |bytes| frame::encode(sums, bytes))
+    }
+
+    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> bool {
+        let place = segment.place.clone();
+        if !self.is_adding(segment.hop) {
+            frame::replace(&mut self.sums()[place], payload);
+            return true;
+        }
+        let mut came = vec![0.0; self.comes_as(segment)];
+        frame::replace(&mut came, payload);
+        let together = self.put_together(segment, &came);
+        if segment.hop + 2 == self.place.world_size {
+            self.sums()[place].copy_from_slice(&together);
+        }
+        let mut bytes = bytes::BytesMut::with_capacity(together.len() * frame::WIDTH);
+        frame::encode(&together, &mut bytes);
+        self.onward = Some(bytes.freeze());
+        true
+    }
+
+    fn hands_on(&self, hop: usize) -> bool {
+        !self.is_adding(hop)
+    }
+
+    async fn all_returned(&self) {}
+}

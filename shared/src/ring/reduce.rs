@@ -1,0 +1,131 @@
+//! The collectives that add up, each number in the order of the ring; see the ring's description in prose.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::collectives::{LARGEST_BUFFER, travelling};
+use super::frame;
+use super::hops::{Motion, Segment};
+use super::lent::{Cut, Lending};
+use super::pool::Pool;
+use super::{Place, Ring, RingError, block_of};
+
+impl Ring {
+    /// The sum of all ranks' buffers, number by number, in fp32; it takes this rank's buffer for it.
+    ///
+    /// `buffer` has the same length on all ranks. Chunk c of [`block_of`]`(c, world_size, length)`
+    /// is added up in the order of ranks c, c + 1, …, c - 1: the same bits on every rank, and the
+    /// same bits whenever the world size is the same.
+    pub async fn all_reduce(&mut self, buffer: Vec<f32>) -> Result<Vec<f32>, RingError> {
+        self.reduce(buffer, Half::Both).await
+    }
+
+    /// The first half of [`Ring::all_reduce`]: of the buffer that comes back, this rank's chunk ([`Ring::own_chunk`]) has
+    /// the sums. The rest is of no use.
+    pub async fn reduce_scatter(&mut self, buffer: Vec<f32>) -> Result<Vec<f32>, RingError> {
+        self.reduce(buffer, Half::First).await
+    }
+
+    /// The second half of [`Ring::all_reduce`]: every rank's chunk ([`Ring::own_chunk`]) of its buffer on every rank.
+    ///
+    /// `buffer` has the same length on all ranks.
+    pub async fn all_gather(&mut self, buffer: Vec<f32>) -> Result<Vec<f32>, RingError> {
+        self.reduce(buffer, Half::Second).await
+    }
+
+    /// Where in a buffer of so many numbers this rank's chunk is: what has been around the ring ends one rank before where
+    /// it began.
+    pub fn own_chunk(&self, length: usize) -> Range<usize> {
+        let Place { rank, world_size, .. } = self.place;
+        block_of((rank + 1) % world_size, world_size, length)
+    }
+
+    async fn reduce(&mut self, buffer: Vec<f32>, half: Half) -> Result<Vec<f32>, RingError> {
+        if buffer.len() > LARGEST_BUFFER {
+            let problem = format!("a sum: got {} numbers; allowed: {LARGEST_BUFFER}", buffer.len());
+            return Err(self.failed_with(RingError::Misuse(problem)));
+        }
+        let (chunks, segment_floats) = (self.place.world_size, self.segment_floats);
+        let cut = Cut { length: buffer.len(), chunks, segment_floats };
+        let reduce = Reduce { place: self.place, half, cut, lending: Lending::new(buffer, cut) };
+        let summed = self.run(reduce).await?;
+        // Nothing is lent any more when all has come and gone.
+        summed.lending.into_buffer().ok_or_else(|| self.failed_with(RingError::Cancelled))
+    }
+}
+
+/// Which hops of an all-reduce are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Half {
+    First,
+    Second,
+    Both,
+}
+
+/// Chunk after chunk of a buffer; each travels in segments, which are lent from where they lie.
+struct Reduce {
+    place: Place,
+    half: Half,
+    cut: Cut,
+    lending: Lending,
+}
+
+impl Reduce {
+    /// Which chunk travels from this rank at a hop.
+    fn number(&self, hop: usize) -> usize {
+        travelling(self.place, hop + self.skipped())
+    }
+
+    /// Hops of an all-reduce that are left out before the first one.
+    fn skipped(&self) -> usize {
+        if self.half == Half::Second { self.place.world_size - 1 } else { 0 }
+    }
+
+    fn chunk(&self, hop: usize) -> Range<usize> {
+        block_of(self.number(hop), self.place.world_size, self.cut.length)
+    }
+
+    fn slot(&self, hop: usize, segment: &Segment) -> usize {
+        self.cut.slot(self.number(hop), segment.number)
+    }
+}
+
+impl Motion for Reduce {
+    fn hops(&self) -> usize {
+        let one = self.place.world_size - 1;
+        if self.half == Half::Both { 2 * one } else { one }
+    }
+
+    fn sent_at(&self, hop: usize) -> Range<usize> {
+        self.chunk(hop)
+    }
+
+    fn received_at(&self, hop: usize) -> Range<usize> {
+        self.chunk(hop + 1)
+    }
+
+    fn payload(&mut self, segment: &Segment, _pool: &mut Pool) -> Bytes {
+        // Of an empty buffer there is no slot.
+        self.lending.lend(self.slot(segment.hop, segment)).unwrap_or_default()
+    }
+
+    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> bool {
+        let take_in = if self.hands_on(segment.hop) { frame::replace } else { frame::add };
+        let slot = self.slot(segment.hop + 1, segment);
+        match self.lending.write(slot) {
+            Some(numbers) => take_in(numbers, payload),
+            None => return payload.is_empty(),
+        }
+        true
+    }
+
+    /// Sums that are whole.
+    fn hands_on(&self, hop: usize) -> bool {
+        hop + self.skipped() + 1 >= self.place.world_size
+    }
+
+    async fn all_returned(&self) {
+        self.lending.all_returned().await;
+    }
+}

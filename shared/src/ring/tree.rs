@@ -1,0 +1,200 @@
+//! The one order in which microbatches are added up, whoever computes them: a binary tree over all of them.
+//!
+//! A **node** is a range of microbatches. The root is all of them; a node of more than one is the sum of its left part,
+//! the largest power of two that is less than all of it, and of the rest. So five microbatches are `((0+1)+(2+3))+4`. A rank
+//! that has some microbatches in a row can add up those nodes that lie within them ([`cover`]), and no others.
+
+use std::ops::Range;
+
+/// Some microbatches in a row that are added up by themselves.
+pub type Node = Range<usize>;
+
+/// The two parts of a node; none for a single microbatch, or none at all.
+fn parts(node: &Node) -> Option<(Node, Node)> {
+    let left = node.len().checked_next_power_of_two().filter(|_| node.len() > 1)? / 2;
+    let middle = node.start + left;
+    Some((node.start..middle, middle..node.end))
+}
+
+/// The fewest nodes, in order, that together are just these of `total` microbatches.
+pub fn cover(microbatches: &Range<usize>, total: usize) -> Vec<Node> {
+    let mut found = Vec::new();
+    descend(&(0..total), microbatches, &mut found);
+    found
+}
+
+fn descend(node: &Node, wanted: &Range<usize>, found: &mut Vec<Node>) {
+    if node.start >= wanted.end || wanted.start >= node.end {
+        return;
+    }
+    match parts(node) {
+        Some((left, right)) if node.start < wanted.start || wanted.end < node.end => {
+            descend(&left, wanted, found);
+            descend(&right, wanted, found);
+        }
+        _ => found.push(node.clone()),
+    }
+}
+
+/// Adds a node up from nodes that are known: `known` gives the numbers of one, if it is.
+///
+/// `sum` gets the node's numbers. Nothing is added where the node itself is known. Returns false where something is missing.
+pub(super) fn add_up<'a>(node: &Node, known: &impl Fn(&Node) -> Option<&'a [f32]>, sum: &mut [f32]) -> bool {
+    if let Some(numbers) = known(node) {
+        sum.copy_from_slice(numbers);
+        return true;
+    }
+    let Some((left, right)) = parts(node) else { return false };
+    if !add_up(&left, known, sum) {
+        return false;
+    }
+    // Mostly the right part is known itself.
+    if let Some(numbers) = known(&right) {
+        add(sum, numbers);
+        return true;
+    }
+    let mut other = vec![0.0; sum.len()];
+    let found = add_up(&right, known, &mut other);
+    add(sum, &other);
+    found
+}
+
+fn add(sum: &mut [f32], numbers: &[f32]) {
+    for (sum, number) in sum.iter_mut().zip(numbers) {
+        *sum += number;
+    }
+}
+
+/// What a rank has added up of its own microbatches so far; as few vectors as the tree allows, about the binary logarithm
+/// of their number.
+#[derive(Debug, Clone)]
+pub struct TreeSum {
+    total: usize,
+    /// In order, each with its numbers.
+    nodes: Vec<(Node, Vec<f32>)>,
+}
+
+impl TreeSum {
+    /// Nothing yet, of `total` microbatches over all ranks.
+    pub fn new(total: usize) -> Self {
+        Self { total, nodes: Vec::new() }
+    }
+
+    /// Takes the next microbatch's numbers in: as many as those before have, and in order. Gives back a vector that is not
+    /// needed any more, to be used for the next microbatch.
+    pub fn push(&mut self, microbatch: usize, numbers: Vec<f32>) -> Option<Vec<f32>> {
+        self.nodes.push((microbatch..microbatch + 1, numbers));
+        let mut spare = None;
+        while let [.., (left, _), (right, _)] = self.nodes.as_slice() {
+            let both = left.start..right.end;
+            // Only two parts of one node are added.
+            if left.end != right.start || cover(&both, self.total) != [both.clone()] {
+                break;
+            }
+            let Some((_, numbers)) = self.nodes.pop() else { break };
+            if let Some((node, sum)) = self.nodes.last_mut() {
+                add(sum, &numbers);
+                *node = both;
+            }
+            spare = Some(numbers);
+        }
+        spare
+    }
+
+    /// The nodes, in order, each with its numbers.
+    pub fn nodes(&self) -> impl Iterator<Item = (&Node, &[f32])> {
+        self.nodes.iter().map(|(node, numbers)| (node, numbers.as_slice()))
+    }
+
+    /// Of how many microbatches over all ranks it is.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// The same, taken apart.
+    pub(super) fn into_nodes(self) -> Vec<(Node, Vec<f32>)> {
+        self.nodes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// As the tree is described, from leaves alone.
+    fn described(node: &Node, leaf: &impl Fn(usize) -> f32) -> f32 {
+        match parts(node) {
+            None => leaf(node.start),
+            Some((left, right)) => described(&left, leaf) + described(&right, leaf),
+        }
+    }
+
+    fn leaf(index: usize) -> f32 {
+        (index as f32 + 0.3).sin() * 10f32.powi(index as i32 % 9 - 4)
+    }
+
+    #[test]
+    fn five_are_added_as_it_is_written() {
+        let expected = ((leaf(0) + leaf(1)) + (leaf(2) + leaf(3))) + leaf(4);
+        assert_eq!(described(&(0..5), &leaf).to_bits(), expected.to_bits());
+        assert_eq!(cover(&(1..5), 5), [1..2, 2..4, 4..5]);
+        assert_eq!(cover(&(0..4), 5), [0..4]);
+        assert_eq!(cover(&(2..2), 5), []);
+        assert_eq!(cover(&(0..0), 0), []);
+    }
+
+    proptest! {
+        #[test]
+        fn a_cover_is_what_was_wanted_and_no_two_of_it_are_one_node(
+            total in 1..300usize, ends in (0..300usize, 0..300usize)
+        ) {
+            let wanted = ends.0.min(ends.1).min(total)..ends.0.max(ends.1).min(total);
+            let found = cover(&wanted, total);
+            let all: Vec<usize> = found.iter().cloned().flatten().collect();
+            prop_assert_eq!(all, wanted.clone().collect::<Vec<_>>());
+            let most = 2 * total.next_power_of_two().ilog2().max(1) as usize;
+            prop_assert!(found.len() <= most, "{} nodes of {}", found.len(), total);
+        }
+
+        #[test]
+        fn what_is_pushed_is_added_by_the_tree(total in 1..100usize, ends in (0..100usize, 0..100usize)) {
+            let own = ends.0.min(ends.1).min(total)..ends.0.max(ends.1).min(total);
+            let mut sum = TreeSum::new(total);
+            for microbatch in own.clone() {
+                sum.push(microbatch, vec![leaf(microbatch), 1.0]);
+            }
+            prop_assert_eq!(sum.nodes().map(|(node, _)| node.clone()).collect::<Vec<_>>(), cover(&own, total));
+            for (node, numbers) in sum.nodes() {
+                prop_assert_eq!(numbers[0].to_bits(), described(node, &leaf).to_bits());
+                prop_assert_eq!(numbers[1], node.len() as f32);
+            }
+        }
+
+        #[test]
+        fn any_blocks_make_the_whole(total in 1..80usize, cuts in prop::collection::vec(0..80usize, 0..6)) {
+            let mut ends: Vec<usize> = cuts.into_iter().map(|cut| cut.min(total)).chain([0, total]).collect();
+            ends.sort_unstable();
+            let blocks = ends.windows(2).map(|ends| ends[0]..ends[1]);
+            let known: Vec<(Node, Vec<f32>)> = blocks
+                .flat_map(|block| cover(&block, total))
+                .map(|node| (node.clone(), vec![described(&node, &leaf)]))
+                .collect();
+            let find = |node: &Node| {
+                known.iter().find(|(known, _)| known == node).map(|(_, numbers)| numbers.as_slice())
+            };
+            let mut sum = [0.0];
+            prop_assert!(add_up(&(0..total), &find, &mut sum));
+            prop_assert_eq!(sum[0].to_bits(), described(&(0..total), &leaf).to_bits());
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_told() {
+        let one = [1.0];
+        let known = |node: &Node| (*node == (0..2)).then_some(&one[..]);
+        assert!(!add_up(&(0..3), &known, &mut [0.0]));
+        assert!(add_up(&(0..2), &known, &mut [0.0]));
+    }
+}
