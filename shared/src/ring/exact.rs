@@ -15,7 +15,7 @@ use super::frame;
 use super::hops::{Motion, Segment};
 use super::pool::Pool;
 use super::tree::{Node, TreeSum, add_up, cover};
-use super::{Place, Ring, RingError, block_of};
+use super::{Place, Ring, RingConfig, RingError, block_of};
 
 impl Ring {
     /// The sum of all microbatches' numbers, the same bits for any number of ranks.
@@ -38,9 +38,16 @@ impl Ring {
         if let Some(problem) = problem {
             return Err(self.failed_with(RingError::Misuse(format!("sum_exactly: got {problem}"))));
         }
-        let rows = own.into_nodes();
+        let blocks = (0..place.world_size).map(|rank| block_of(rank, place.world_size, total));
+        let mut rows = own.into_nodes();
+        if place.world_size == 2 && blocks.into_iter().all(|block| cover(&block, total).len() == 1) {
+            // Of two numbers the sum is the same in either order.
+            if let Some((_, numbers)) = rows.pop() {
+                return self.all_reduce(numbers).await;
+            }
+        }
         let sum = if rows.is_empty() { vec![0.0; length] } else { Vec::new() };
-        let exact = Exact { place, total, length, rows, sum, onward: None };
+        let exact = Exact { place, total, length, rows, sum, came: Vec::new(), onward: None };
         let summed = self.run(exact).await?;
         // What was summed first is where the sums are.
         Ok(summed.rows.into_iter().next().map_or(summed.sum, |(_, numbers)| numbers))
@@ -55,8 +62,10 @@ struct Exact {
     rows: Vec<(Node, Vec<f32>)>,
     /// The sum, where a rank has no microbatch.
     sum: Vec<f32>,
-    /// What goes on of the segment that came last.
-    onward: Option<Bytes>,
+    /// The segment that came last; its room is used again.
+    came: Vec<f32>,
+    /// What goes on of it.
+    onward: Option<Vec<f32>>,
 }
 
 impl Exact {
@@ -133,10 +142,10 @@ impl Motion for Exact {
         self.chunk(hop + 1)
     }
 
-    /// Rows travel side by side, so that a segment is the same numbers of all of them.
+    /// Rows travel side by side: a segment is the same numbers of all of them, and no frame may be too large with that.
     fn widest(&self, segment_floats: usize) -> usize {
         let most_rows = 2 * self.total.next_power_of_two().ilog2().max(1) as usize;
-        (segment_floats / most_rows).max(1)
+        segment_floats.min(RingConfig::LARGEST_SEGMENT / most_rows).max(1)
     }
 
     fn comes_as(&self, segment: &Segment) -> usize {
@@ -146,7 +155,7 @@ impl Motion for Exact {
 
     fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> Bytes {
         if let Some(onward) = self.onward.take() {
-            return onward;
+            return pool.fill(onward.len() * frame::WIDTH, |bytes| frame::encode(&onward, bytes));
         }
         let place = segment.place.clone();
         if self.is_adding(segment.hop) {
@@ -165,15 +174,15 @@ impl Motion for Exact {
             frame::replace(&mut self.sums()[place], payload);
             return true;
         }
-        let mut came = vec![0.0; self.comes_as(segment)];
+        let mut came = std::mem::take(&mut self.came);
+        came.resize(self.comes_as(segment), 0.0);
         frame::replace(&mut came, payload);
         let together = self.put_together(segment, &came);
+        self.came = came;
         if segment.hop + 2 == self.place.world_size {
             self.sums()[place].copy_from_slice(&together);
         }
-        let mut bytes = bytes::BytesMut::with_capacity(together.len() * frame::WIDTH);
-        frame::encode(&together, &mut bytes);
-        self.onward = Some(bytes.freeze());
+        self.onward = Some(together);
         true
     }
 

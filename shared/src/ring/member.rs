@@ -39,7 +39,8 @@ impl Default for RingConfig {
 }
 
 impl RingConfig {
-    const LARGEST_SEGMENT: usize = 1 << 18;
+    /// Numbers of a frame at most.
+    pub(super) const LARGEST_SEGMENT: usize = 1 << 18;
 
     fn check(&self) -> Result<(), RingError> {
         let wrong = if self.segment_floats == 0 || self.segment_floats > Self::LARGEST_SEGMENT {
