@@ -62,6 +62,14 @@ pub enum Error {
         /// Bytes.
         needed: u64,
     },
+    /// The disk has no room left.
+    #[error("cannot write {}: {cause}; what is done so far is kept: make room there, and the same command goes on", path.display())]
+    Full {
+        /// Which file.
+        path: PathBuf,
+        /// Whether the disk is full or the user's share of it.
+        cause: io::ErrorKind,
+    },
     /// A file or folder of this machine.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
@@ -97,5 +105,21 @@ impl Error {
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }
+    }
+}
+
+impl Error {
+    /// Says of a full disk what to do about it.
+    pub(crate) fn of_full_disk(self) -> Self {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        let (path, cause) = match &self {
+            Self::Io { path, source, .. } => (path, source),
+            Self::File(error) => (&error.path, &error.cause),
+            _ => return self,
+        };
+        match cause.kind() {
+            StorageFull | QuotaExceeded => Self::Full { path: path.clone(), cause: cause.kind() },
+            _ => self,
+        }
     }
 }

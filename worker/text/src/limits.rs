@@ -12,9 +12,6 @@ pub(crate) const DEEPEST_FOLDER: usize = 64;
 /// Bytes of text of one row group of a .parquet file: it is one thread's work, and is begun again when the run is stopped
 /// in the middle of it. Writers make groups of some MB up to 1 GB.
 pub(crate) const LARGEST_ROW_GROUP: u64 = 8 << 30;
-/// Bytes of the text of a row group's pages, compressed or not, that one page may have: it is held in memory. Writers make
-/// pages of 1 MB, and larger ones only for larger rows.
-pub(crate) const LARGEST_PAGE: u64 = 2 * LONGEST_DOCUMENT;
 /// Bytes of the part of a .parquet file that lists its row groups.
 pub(crate) const LARGEST_FOOTER: u64 = 256 << 20;
 /// Bytes of text that one part of the inputs is cut to: what is lost by a stop is less than this for each thread, and a

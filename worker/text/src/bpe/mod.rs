@@ -27,7 +27,7 @@ use words::Classes;
 /// The token that ends each document.
 pub const END_OF_TEXT: &str = "<|endoftext|>";
 /// Ids that 16 bits have room for.
-pub const MOST_TOKENS: u32 = 1 << 16;
+const MOST_TOKENS: u32 = 1 << 16;
 
 /// A vocabulary and its merges. Shared by the threads that encode.
 #[derive(Debug)]

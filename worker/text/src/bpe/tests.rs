@@ -111,7 +111,8 @@ fn long_words_and_words_that_come_again_are_the_same() {
 
 #[test]
 fn other_kinds_of_tokenizers_are_refused_by_file() {
-    let changes: [(fn(&mut Value), &str); 9] = [
+    type Change = fn(&mut Value);
+    let changes: [(Change, &str); 9] = [
         (|whole| whole["normalizer"] = json!({"type": "NFC"}), "NFC"),
         (|whole| whole["pre_tokenizer"] = json!({"type": "Metaspace"}), "Metaspace"),
         (|whole| whole["pre_tokenizer"] = Value::Null, "pre_tokenizer"),
