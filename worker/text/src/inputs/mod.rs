@@ -19,7 +19,6 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub use scan::{ENDINGS, Input};
-pub use tables::check_table;
 
 pub(crate) use plan::{Part, plan};
 pub(crate) use scan::{Found, find};
@@ -109,4 +108,31 @@ pub(crate) fn read(sources: &[Source], part: &Part, column: &str, sink: &mut dyn
         }
     }
     files.iter().try_for_each(Source::check_unchanged)
+}
+
+/// Reads all documents of a file as `prepare-text` would, and says how many there are: for whoever wants to know whether it
+/// could. Blocks.
+///
+/// # Errors
+/// What is wrong with the file, or with the first document that cannot be read.
+pub fn count_documents(path: &Path, column: &str) -> Result<u64, Error> {
+    let sources = find(&[Input::local(path)], column)?.sources;
+    let mut counted = Counted(0);
+    plan(&sources).iter().try_for_each(|part| read(&sources, part, column, &mut counted))?;
+    Ok(counted.0)
+}
+
+struct Counted(u64);
+
+impl Sink for Counted {
+    fn document(&mut self, _: &str) -> Result<(), Error> {
+        self.0 += 1;
+        Ok(())
+    }
+
+    fn broken(&mut self, broken: Broken) -> Result<(), Error> {
+        Err(Error::Document { place: broken.place.text(), problem: broken.problem })
+    }
+
+    fn advance(&mut self, _: u64) {}
 }

@@ -55,35 +55,6 @@ pub(super) fn row_groups(file: &Input, column: &str) -> Result<Vec<RowGroup>, Er
     Ok(groups)
 }
 
-/// Reads all texts of a .parquet file and says how many there are, as `prepare-text` would; for whoever wants to know
-/// whether it could. Blocks.
-///
-/// # Errors
-/// What is wrong with the file, or the first row that is no text.
-pub fn check_table(path: &Path, column: &str) -> Result<u64, Error> {
-    struct Counted(u64);
-    impl Sink for Counted {
-        fn document(&mut self, _: &str) -> Result<(), Error> {
-            self.0 += 1;
-            Ok(())
-        }
-
-        fn broken(&mut self, broken: Broken) -> Result<(), Error> {
-            Err(Error::Document { place: broken.place.text(), problem: broken.problem })
-        }
-
-        fn advance(&mut self, _: u64) {}
-    }
-    let input = Input::local(path);
-    let groups = row_groups(&input, column)?;
-    let count = groups.len();
-    let identity = super::Identity::of(path, &input.name)?;
-    let source = Source { path: path.to_owned(), kind: super::Kind::Table(groups), identity };
-    let mut counted = Counted(0);
-    read(&source, 0..count, column, &mut counted)?;
-    Ok(counted.0)
-}
-
 /// Reads the rows of some row groups.
 pub(super) fn read(
     source: &Source,

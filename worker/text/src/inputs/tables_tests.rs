@@ -83,7 +83,7 @@ fn more_rows_than_are_taken_at_once_are_all_read() {
     let mut sink = Collected::default();
     tables::read(&source(&path), 0..1, "text", &mut sink).unwrap();
     assert_eq!(sink.texts, texts);
-    assert_eq!(super::check_table(&path, "text").unwrap(), 1000);
+    assert_eq!(super::count_documents(&path, "text").unwrap(), 1000);
 }
 
 #[test]
