@@ -38,10 +38,10 @@ pub struct PrepareTextArguments {
     #[arg(long, default_value = "text", value_name = "NAME")]
     pub text_column: String,
     /// The share of the documents that goes to val.bin, above 0 and below 1, rounded up to whole documents
-    #[arg(long, default_value_t = 0.0005, value_name = "SHARE")]
+    #[arg(long, default_value_t = 0.0005, value_name = "SHARE", allow_negative_numbers = true)]
     pub val_fraction: f64,
     /// What the order of the documents is drawn by, as in NumPy
-    #[arg(long, default_value_t = 2357, value_name = "N")]
+    #[arg(long, default_value_t = 2357, value_name = "N", allow_negative_numbers = true)]
     pub seed: u64,
     /// Threads that make tokens [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
