@@ -7,6 +7,10 @@ use ringtune_tests::Sandbox;
 
 use crate::{prepare, tokenizer};
 
+/// Inputs, output, other options; the exit code, and what is said.
+type Case = (Words, &'static str, Words, i32, Words);
+type Words = &'static [&'static str];
+
 #[tokio::test]
 async fn each_is_refused_by_name_before_anything_is_written() -> Result<()> {
     let sandbox = Sandbox::new()?;
@@ -17,7 +21,7 @@ async fn each_is_refused_by_name_before_anything_is_written() -> Result<()> {
     fs::write(sandbox.path("file"), "")?;
     fs::create_dir_all(sandbox.path("taken/train.bin"))?;
     fs::create_dir(sandbox.path("folder"))?;
-    let cases: [(&[&str], &str, &[&str], i32, &[&str]); 15] = [
+    let cases: [Case; 15] = [
         (&["a.jsonl"], "out", &["--val-fraction", "0"], 2, &["--val-fraction", "is 0; allowed"]),
         (&["a.jsonl"], "out", &["--val-fraction", "-0.1"], 2, &["--val-fraction", "is -0.1; allowed"]),
         (&["a.jsonl"], "out", &["--val-fraction", "1.5"], 2, &["--val-fraction", "above 0 and below 1"]),

@@ -116,7 +116,11 @@ async fn watched(
     loop {
         tokio::select! {
             done = &mut work => return Ok(done??),
-            () = stop.asked(), if !progress.is_stopped() => {
+            () = stop.asked() => {
+                // Asked twice, nobody waits for the threads: a part has its name when it is whole, or none.
+                if progress.is_stopped() {
+                    return Err(Error::Stopped);
+                }
                 display.say("stopping; what is done is kept");
                 progress.stop();
             }
@@ -137,7 +141,7 @@ where
 {
     let (sender, receiver) = progress_channel();
     let mut move_all = pin!(begin(sender));
-    let mut tick = tokio::time::interval(pace::LINES.min(pace::QUIET));
+    let mut tick = tokio::time::interval(pace::LINES);
     loop {
         tokio::select! {
             done = &mut move_all => return done,

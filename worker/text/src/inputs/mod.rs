@@ -18,13 +18,29 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use scan::{ENDINGS, Input};
+pub use scan::ENDINGS;
 
 pub(crate) use plan::{Part, plan};
 pub(crate) use scan::{Found, find};
 pub(crate) use sink::{Broken, Sink};
 
 use crate::Error;
+
+/// A file or a folder that was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What users call it.
+    pub name: String,
+}
+
+impl Input {
+    /// One of this machine.
+    pub fn local(path: &Path) -> Self {
+        Self { path: path.to_owned(), name: path.display().to_string() }
+    }
+}
 
 /// One file of documents.
 #[derive(Clone, Debug)]

@@ -1,13 +1,8 @@
 //! Which files there are.
 
-use std::{
-    collections::BTreeSet,
-    ffi::OsStr,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, ffi::OsStr, fs, path::Path};
 
-use super::{Identity, Kind, Source, tables};
+use super::{Identity, Input, Kind, Source, tables};
 use crate::{
     Error,
     limits::{DEEPEST_FOLDER, MOST_FILES},
@@ -15,22 +10,6 @@ use crate::{
 
 /// The endings by which files of documents are known, in any case.
 pub const ENDINGS: [&str; 3] = ["txt", "jsonl", "parquet"];
-
-/// A file or a folder that was given.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Input {
-    /// Where it is.
-    pub path: PathBuf,
-    /// What users call it.
-    pub name: String,
-}
-
-impl Input {
-    /// One of this machine.
-    pub fn local(path: &Path) -> Self {
-        Self { path: path.to_owned(), name: path.display().to_string() }
-    }
-}
 
 /// All files of documents.
 #[derive(Debug)]
@@ -140,6 +119,8 @@ fn ending(path: &Path) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     fn names(inputs: &[&Path]) -> Result<Vec<String>, Error> {
