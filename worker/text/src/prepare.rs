@@ -15,6 +15,7 @@ use crate::{
     Error, Progress, Split, SplitOptions, Stage, Tokenizer,
     gather::{self, Index, Written},
     inputs::{self, Found, Input, Kind, Part, Source},
+    limits::WINDOW_BYTES,
     manifest::{FileFacts, MANIFEST_FILE, Manifest, TOKEN_TYPE, TRAIN_FILE, VAL_FILE},
     scratch::{Chunk, Record, Scratch},
     tokenize::{self, Work},
@@ -133,7 +134,7 @@ fn prepare_on(
     let split = Split::new(&options.split, index.documents())?;
     check_room(&options.output, 2 * index.tokens())?;
     progress.enter(Stage::Writing, 2 * index.tokens(), 0);
-    let source = gather::Source { index: &index, chunks: &chunks, progress };
+    let source = gather::Source { index: &index, chunks: &chunks, progress, window_tokens: WINDOW_BYTES / 2 };
     let at = |name: &str| options.output.join(name);
     remove_if_there(&at(MANIFEST_FILE))?;
     let val = gather::write(&source, split.validation(), &at(VAL_FILE))?;

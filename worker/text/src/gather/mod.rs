@@ -22,7 +22,7 @@ use ringtune_shared::{
 pub(crate) use index::Index;
 use window::{Cursor, Piece};
 
-use crate::{Error, Progress, limits::WINDOW_BYTES, scratch::Chunk};
+use crate::{Error, Progress, scratch::Chunk};
 
 /// Pieces of one window: 24 bytes each.
 const MOST_PIECES: usize = 4 << 20;
@@ -42,6 +42,8 @@ pub(crate) struct Source<'a> {
     pub(crate) index: &'a Index,
     pub(crate) chunks: &'a [Chunk],
     pub(crate) progress: &'a Progress,
+    /// Of one window, in tokens: these are in memory.
+    pub(crate) window_tokens: usize,
 }
 
 /// Writes `target`: the documents of these numbers, in this order. It has its name only when all of it is on the disk;
@@ -70,7 +72,7 @@ fn fill(source: &Source<'_>, order: &[u32], temporary: &Path) -> Result<Written,
     let failed = || Error::io("write", temporary);
     let mut file = File::create(temporary).map_err(failed())?;
     let tokens: u64 = order.iter().map(|document| source.index.length(*document)).sum();
-    let most = (WINDOW_BYTES as u64 / 2).min(tokens) as usize;
+    let most = (source.window_tokens as u64).min(tokens) as usize;
     let (mut window, mut pieces) = (vec![0; 2 * most], Vec::new());
     let (mut cursor, mut hasher) = (Cursor::default(), ContentHasher::new());
     loop {
@@ -139,21 +141,24 @@ mod tests {
         }
         let (index, progress) = (Index::new(&chunks).unwrap(), Progress::default());
         assert_eq!(index.documents(), 6);
-        let source = Source { index: &index, chunks: &chunks, progress: &progress };
         let target = folder.path().join("train.bin");
         let order = [4, 0, 5, 2];
-        let written = write(&source, &order, &target).unwrap();
         let expected: Vec<u8> = order
             .iter()
             .flat_map(|document| vec![*document as u16; *document as usize + 1])
             .flat_map(u16::to_le_bytes)
             .collect();
-        let bytes = fs::read(&target).unwrap();
-        assert_eq!(bytes, expected);
-        assert_eq!(written, Written { documents: 4, tokens: 15, sha256: ContentHash::of(&expected) });
-        assert_eq!(progress.snapshot().bytes, 30);
+        let source =
+            |window_tokens| Source { index: &index, chunks: &chunks, progress: &progress, window_tokens };
+        // Windows that cut every document, some, and none.
+        for (number, window_tokens) in [1, 2, 4, 7, 15, 1 << 20].into_iter().enumerate() {
+            let written = write(&source(window_tokens), &order, &target).unwrap();
+            assert_eq!(fs::read(&target).unwrap(), expected, "{window_tokens}");
+            assert_eq!(written, Written { documents: 4, tokens: 15, sha256: ContentHash::of(&expected) });
+            assert_eq!(progress.snapshot().bytes, 30 * (number as u64 + 1));
+        }
         progress.stop();
-        assert!(matches!(write(&source, &order[..2], &target), Err(Error::Stopped { .. })));
+        assert!(matches!(write(&source(4), &order[..2], &target), Err(Error::Stopped { .. })));
         assert_eq!(fs::read(&target).unwrap(), expected);
         assert!(!temporary(&target).exists());
     }
