@@ -25,6 +25,17 @@ pub(super) fn read(
     column: &str,
     sink: &mut dyn Sink,
 ) -> Result<(), Error> {
+    read_up_to(LONGEST_DOCUMENT, source, bytes, column, sink)
+}
+
+/// The same with lines of at most `longest` bytes, line feeds not counted.
+fn read_up_to(
+    longest: u64,
+    source: &Source,
+    bytes: Range<u64>,
+    column: &str,
+    sink: &mut dyn Sink,
+) -> Result<(), Error> {
     let failed = || Error::io("read", &source.path);
     let mut reader = BufReader::with_capacity(1 << 18, source.open()?);
     // 1. The first line that begins here: it follows a line feed, unless it is the file's first.
@@ -37,14 +48,14 @@ pub(super) fn read(
     let mut line = Vec::new();
     while start < bytes.end {
         line.clear();
-        let read = (&mut reader).take(LONGEST_DOCUMENT + 1).read_until(b'\n', &mut line).map_err(failed())?;
+        let read = (&mut reader).take(longest + 1).read_until(b'\n', &mut line).map_err(failed())?;
         if read == 0 {
             break;
         }
         let mut length = read as u64;
-        let problem = if length > LONGEST_DOCUMENT && !line.ends_with(b"\n") {
+        let problem = if length > longest && !line.ends_with(b"\n") {
             length += reader.skip_until(b'\n').map_err(failed())? as u64;
-            Some(format!("has {length} bytes; allowed: {LONGEST_DOCUMENT}"))
+            Some(format!("has {length} bytes; allowed: {longest}"))
         } else {
             let content =
                 if start == 0 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&line) } else { &line };
@@ -268,17 +279,37 @@ mod tests {
         assert!(text(&deep).is_err());
     }
 
+    fn file_of(content: &str) -> (tempfile::TempDir, Source) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        std::fs::write(&path, content).unwrap();
+        let identity = Identity::of(&path, "a.jsonl").unwrap();
+        (folder, Source { path, kind: Kind::Lines, identity })
+    }
+
+    #[test]
+    fn lines_that_are_too_long_are_passed_over_without_being_held() {
+        let long = "x".repeat(1000);
+        let (_folder, source) = file_of(&format!(
+            "{{\"text\":\"a\"}}\n{{\"text\":\"{long}\"}}\n{{\"text\":\"b\"}}\n{{\"text\":\"{long}\"}}"
+        ));
+        let size = source.identity.size;
+        for cut in [0, 15, 500, 1030, size] {
+            let mut sink = Collected::default();
+            read_up_to(20, &source, 0..cut, "text", &mut sink).unwrap();
+            read_up_to(20, &source, cut..size, "text", &mut sink).unwrap();
+            assert_eq!(sink.texts, ["a", "b"], "{cut}");
+            assert_eq!(sink.broken, ["a.jsonl, line 2", "a.jsonl, line 4"], "{cut}");
+            assert_eq!(sink.bytes, size, "{cut}");
+        }
+    }
+
     /// However a file is cut, each line is read once, and broken ones have their numbers.
     #[test]
     fn every_cut_gives_every_line_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.jsonl");
         let lines = ["{\"text\":\"one\"}", "", "{\"text\":\"two\"}", "broken", "{\"text\":\"three\"}"];
-        let content = format!("\u{feff}{}", lines.join("\n"));
-        std::fs::write(&path, &content).unwrap();
-        let identity = Identity::of(&path, "a.jsonl").unwrap();
-        let size = identity.size;
-        let source = Source { path, kind: Kind::Lines, identity };
+        let (_folder, source) = file_of(&format!("\u{feff}{}", lines.join("\n")));
+        let size = source.identity.size;
         for cut in 0..=size {
             let mut sink = Collected::default();
             read(&source, 0..cut, "text", &mut sink).unwrap();
