@@ -6,8 +6,7 @@ use std::{
     time::Instant,
 };
 
-use ringtune_text::Snapshot;
-use ringtune_text::Stage;
+use ringtune_text::{Snapshot, Stage};
 
 use super::pace::{LINES, QUIET, line};
 
@@ -77,8 +76,11 @@ impl Display {
 }
 
 fn columns() -> usize {
-    let size = rustix::termios::tcgetwinsize(std::io::stderr());
-    size.map_or(COLUMNS, |size| usize::from(size.ws_col)).max(20)
+    // Some terminals say 0.
+    match rustix::termios::tcgetwinsize(std::io::stderr()) {
+        Ok(size) if size.ws_col > 1 => usize::from(size.ws_col),
+        _ => COLUMNS,
+    }
 }
 
 /// A closed stderr is nobody's loss.
