@@ -14,7 +14,7 @@ use toml::Table;
 /// No source file is longer: what grows beyond it wants to be two.
 const LONGEST_FILE: usize = 500;
 /// The crate folders.
-const CRATES: [&str; 17] = [
+const CRATES: [&str; 18] = [
     "proto",
     "shared",
     "shared/conformance",
@@ -29,6 +29,7 @@ const CRATES: [&str; 17] = [
     "worker/engine/fake",
     "worker/model",
     "worker/sources",
+    "worker/text",
     "tests",
     "tests/fuzzing",
     "tests/recordings",
@@ -135,6 +136,23 @@ fn models_are_fetched_without_grpc_and_libtorch() -> Result<()> {
     ensure!(reached == BTreeSet::from(["worker/sources", "shared"]), "worker/sources reaches {reached:?}");
     let names = dependencies("worker/sources")?;
     ensure!(!names.iter().any(|name| name.contains("tonic")), "worker/sources depends on {names:?}");
+    Ok(())
+}
+
+#[test]
+fn texts_become_tokens_without_grpc_libtorch_and_the_network() -> Result<()> {
+    let reached = reachable("worker/text")?;
+    // Its tests throw broken input at it; what does so depends on nothing.
+    let allowed = BTreeSet::from(["worker/text", "shared", "tests/fuzzing"]);
+    ensure!(reached == allowed, "worker/text reaches {reached:?}");
+    let names = dependencies("worker/text")?;
+    let wrong = ["tonic", "tch", "torch", "tokio", "reqwest", "object_store", "hyper"];
+    let wrong =
+        names.iter().find(|name| wrong.iter().any(|word| name.contains(word) && *name != "tokenizers"));
+    ensure!(wrong.is_none(), "worker/text depends on {wrong:?}");
+    for folder in ["coordinator", "coordinator/cli"] {
+        ensure!(!reachable(folder)?.contains("worker/text"), "{folder} reaches worker/text");
+    }
     Ok(())
 }
 

@@ -16,6 +16,7 @@ use crate::{
     generate::GenerateArguments,
     membership::{TokenText, TokenTextError, token},
     pipeline::PipelineArguments,
+    prepare_text::PrepareTextArguments,
 };
 
 /// Ringtune's worker: one on every machine that is to compute. It dials the coordinator, takes ranks of jobs and
@@ -55,6 +56,8 @@ pub enum Command {
     Generate(Box<GenerateArguments>),
     /// Make a folder that diffusers loads: a model with learned words in it
     Pipeline(PipelineArguments),
+    /// Make files of tokens, to train on, from files of text
+    PrepareText(Box<PrepareTextArguments>),
     /// Say whether this machine is fit to be a worker
     Doctor(DoctorArguments),
     /// Measure what this machine computes

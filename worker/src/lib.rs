@@ -31,6 +31,7 @@ pub mod node;
 pub mod output;
 pub mod patience;
 pub mod pipeline;
+pub mod prepare_text;
 mod probe;
 pub mod program;
 pub mod rank;

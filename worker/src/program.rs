@@ -27,7 +27,7 @@ use crate::{
     engine::{Library, Precision, StartEngine, Threads},
     generate::{self, GenerateArguments},
     node::Node,
-    pipeline,
+    pipeline, prepare_text,
     settings::{CHANGE_BY_RELOAD, ComputeSettings, Settings},
 };
 
@@ -52,6 +52,11 @@ pub fn run(arguments: Arguments, library: Library) -> ExitCode {
     with_runtime(|runtime| match command {
         Command::Generate(generate) => run_generate(runtime, &generate, library.start),
         Command::Pipeline(arguments) => match runtime.block_on(pipeline::run(arguments, library)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
+            Err(error) => fail(FAILED, &error.to_string()),
+        },
+        Command::PrepareText(arguments) => match runtime.block_on(prepare_text::run(*arguments)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
             Err(error) => fail(FAILED, &error.to_string()),

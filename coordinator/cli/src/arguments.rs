@@ -99,6 +99,9 @@ pub enum Command {
     /// Make a folder that diffusers loads, with learned words in it (runs `ringtune-worker pipeline`)
     #[command(disable_help_flag = true)]
     Pipeline(PassedOnArguments),
+    /// Make files of tokens, to train on, from files of text (runs `ringtune-worker prepare-text`)
+    #[command(disable_help_flag = true)]
+    PrepareText(PassedOnArguments),
     /// Check whether this machine is fit for a worker, or what a job file would do (runs `ringtune-worker doctor`)
     #[command(disable_help_flag = true)]
     Doctor(PassedOnArguments),

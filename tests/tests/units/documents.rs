@@ -22,7 +22,8 @@ async fn shown(program: &str, path: &[String]) -> Result<Vec<String>> {
 
 /// Whether a page of `ringtune` tells of a program of the worker, whose own page has its options.
 fn passes_on(program: &str, path: &[String]) -> bool {
-    program == "ringtune" && ["generate", "pipeline", "doctor"].map(str::to_owned).contains(&path[0])
+    program == "ringtune"
+        && ["generate", "pipeline", "prepare-text", "doctor"].map(str::to_owned).contains(&path[0])
 }
 
 #[tokio::test]

@@ -72,6 +72,12 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// Somebody asked to stop.
+    #[error("{what}: stopped; none of it was put there")]
+    Stopped {
+        /// The file.
+        what: String,
+    },
     /// A part of the program died.
     #[error("a part of the download ended unexpectedly: {0}")]
     Task(#[from] tokio::task::JoinError),

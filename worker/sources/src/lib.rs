@@ -5,6 +5,8 @@
 //! of it is there and it is what the other side said it would be. Two workers of a machine fetch a model once:
 //! whoever comes second waits and finds it.
 //!
+//! What is made here goes to buckets ([`ModelSources::upload`]), whole or not at all.
+//!
 //! Names neither tch nor tonic.
 
 mod digest;
@@ -18,17 +20,20 @@ mod progress;
 mod s3;
 mod select;
 mod transfer;
+mod upload;
 mod web;
 
 use std::{any::Any, path::PathBuf, sync::Arc};
 
-use ringtune_shared::job::{HubModel, ModelLocation};
+use ringtune_shared::job::{HubModel, ModelLocation, S3Model};
 
 pub use environment::Environment;
 pub use error::Error;
 pub use model_cache::{CacheOptions, default_cache_folder};
 pub use progress::{DownloadProgress, ProgressSender, progress_channel};
+pub use s3::Needed;
 pub use transfer::Patience;
+pub use upload::Upload;
 
 use hub::Hub;
 use lock::FileLock;
@@ -114,10 +119,54 @@ impl ModelSources {
             ModelLocation::Local(path) => Ok(LocalModel::new(path.clone(), None, None)),
             ModelLocation::Hub(model) => self.fetch_from_hub(model, variant, progress).await,
             ModelLocation::S3(model) => {
-                let bucket = Bucket::open(model, &self.environment, self.patience)?;
-                bucket.fetch(variant, &self.cache, progress).await
+                let bucket = Bucket::open(model, &self.environment, self.patience, 0)?;
+                bucket.fetch(&|names| select::needed_files(names, variant), &self.cache, progress).await
             }
         }
+    }
+
+    /// Brings files out of a bucket to this machine: those below `place` that `needed` chooses of all names there. They keep
+    /// their names, in a folder of the same cache that models are in. Dropping the future leaves what has arrived for the
+    /// next time.
+    ///
+    /// # Errors
+    /// See [`Error`]; `needed`'s own becomes [`Error::Unsuitable`].
+    pub async fn fetch_files(
+        &self,
+        place: &S3Model,
+        needed: Needed<'_>,
+        progress: &ProgressSender,
+    ) -> Result<LocalModel, Error> {
+        let bucket = Bucket::open(place, &self.environment, self.patience, 0)?;
+        bucket.fetch(needed, &self.cache, progress).await
+    }
+
+    /// Says whether files can be put to `place`, by putting an empty one there and removing it.
+    ///
+    /// # Errors
+    /// See [`Error`]; each names the place or the variable that it is about.
+    pub async fn check_writable(&self, place: &S3Model) -> Result<(), Error> {
+        self.open_for_writing(place)?.check_writable().await
+    }
+
+    /// Puts files to `place` under their names, one after the other; the last of them says that all are there, so an earlier
+    /// one of its name is removed first. Each has its name only when all of it is there.
+    ///
+    /// # Errors
+    /// See [`Error`]; each names the file, the place or the variable that it is about. When `stop` comes to its end before,
+    /// the file that is on its way is taken back.
+    pub async fn upload(
+        &self,
+        place: &S3Model,
+        files: &[Upload],
+        progress: &ProgressSender,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), Error> {
+        self.open_for_writing(place)?.upload(files, progress, stop).await
+    }
+
+    fn open_for_writing(&self, place: &S3Model) -> Result<Bucket, Error> {
+        Bucket::open(place, &self.environment, self.patience, self.patience.tries)
     }
 
     async fn fetch_from_hub(

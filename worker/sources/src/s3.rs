@@ -1,4 +1,4 @@
-//! Models in buckets of S3 and of what speaks like it.
+//! What is in buckets of S3 and of what speaks like it.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,7 +21,6 @@ use crate::{
     model_cache::{Entry, ModelCache, Right},
     names::{MOST_FILES, check_listed},
     progress::FileProgress,
-    select::needed_files,
     transfer::{self, Opened, Origin, Wanted},
     web::{self, with_retries},
 };
@@ -38,14 +37,17 @@ const CREDENTIALS: [&str; 5] = [
 /// How often a model that another process fetches is looked for.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// One bucket, and a model in it.
+/// Which of the listed files are needed; the error is for users.
+pub type Needed<'a> = &'a (dyn Fn(&[String]) -> Result<Vec<String>, String> + Sync);
+
+/// One bucket, and a place in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
-    store: Arc<AmazonS3>,
-    model: S3Model,
+    pub(crate) store: Arc<AmazonS3>,
+    pub(crate) model: S3Model,
     /// Where the bucket is, for what is kept of it.
     endpoint: String,
-    patience: Patience,
+    pub(crate) patience: Patience,
 }
 
 /// One object that is needed.
@@ -61,11 +63,12 @@ struct Object {
 }
 
 impl Bucket {
-    /// As the AWS_* variables say.
+    /// As the AWS_* variables say. `repeats`: how often the library itself may repeat a request.
     pub(crate) fn open(
         model: &S3Model,
         environment: &Environment,
         patience: Patience,
+        repeats: usize,
     ) -> Result<Self, Error> {
         web::use_ring();
         let endpoint = environment.first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]);
@@ -86,11 +89,11 @@ impl Bucket {
         if !CREDENTIALS.iter().any(|name| environment.get(name).is_some()) {
             builder = builder.with_skip_signature(true);
         }
-        // Its own limit is on a whole request, however much of it arrives; ours is on silence. It repeats nothing:
-        // what is repeated, and when, is decided in one place.
+        // Its own limit is on a whole request, however much of it arrives; ours is on silence. What is fetched it does not
+        // repeat: when that is done is decided in one place.
         let store = builder
             .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), "7 days")
-            .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
+            .with_retry(RetryConfig { max_retries: repeats, ..RetryConfig::default() })
             .with_bucket_name(&model.bucket)
             .build()
             .map_err(|error| Error::Refused {
@@ -101,14 +104,14 @@ impl Bucket {
         Ok(Self { store: Arc::new(store), model: model.clone(), endpoint, patience })
     }
 
-    /// Brings the model into the cache and holds it there.
+    /// Brings what is needed into the cache and holds it there.
     pub(crate) async fn fetch(
         &self,
-        variant: &str,
+        needed: Needed<'_>,
         cache: &ModelCache,
         progress: &ProgressSender,
     ) -> Result<LocalModel, Error> {
-        let objects = self.needed(variant).await?;
+        let objects = self.needed(needed).await?;
         let total: u64 = objects.iter().map(|object| object.size).fold(0, u64::saturating_add);
         let entry = cache.entry(&self.key(&objects));
         loop {
@@ -129,7 +132,7 @@ impl Bucket {
     }
 
     /// What is needed of what is there.
-    async fn needed(&self, variant: &str) -> Result<Vec<Object>, Error> {
+    async fn needed(&self, needed: Needed<'_>) -> Result<Vec<Object>, Error> {
         let place = self.model.to_string();
         let unsuitable = |problem| Error::Unsuitable { place: place.clone(), problem };
         let objects = with_retries(&self.patience, &place, || self.list()).await?;
@@ -138,7 +141,7 @@ impl Bucket {
         }
         let names: Vec<String> = objects.iter().map(|object| object.name.clone()).collect();
         names.iter().try_for_each(|name| check_listed(name)).map_err(unsuitable)?;
-        let needed = needed_files(&names, variant).map_err(unsuitable)?;
+        let needed = needed(&names).map_err(unsuitable)?;
         let find = |name: &String| objects.iter().find(|object| object.name == *name).cloned();
         Ok(needed.iter().filter_map(find).collect())
     }
@@ -158,7 +161,7 @@ impl Bucket {
         Ok(objects)
     }
 
-    /// Names one state of the checkpoint: what is needed of it, where it is and what S3 says of each object.
+    /// Names one state of it: what is needed of it, where it is and what S3 says of each object.
     fn key(&self, objects: &[Object]) -> String {
         let mut hasher = ContentHasher::new();
         hasher.update(format!("{}\n{}\n", self.endpoint, self.model).as_bytes());
@@ -209,7 +212,7 @@ impl Bucket {
     }
 
     /// Words for an answer that is none. What S3 itself says of a wrong signature names keys, so it is left out.
-    fn explain(&self, what: &str, error: object_store::Error) -> Error {
+    pub(crate) fn explain(&self, what: &str, error: object_store::Error) -> Error {
         let what = what.to_owned();
         let refused = |place, problem: &str| Error::Refused { place, problem: problem.to_owned() };
         match error {

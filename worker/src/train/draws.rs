@@ -3,14 +3,12 @@
 //! No generator has a state, so any worker can make any sample's draws at any time, and a job's numbers do not
 //! depend on who computes what. **The layout is fixed**: another implementation that follows it gets the same bits.
 //!
-//! - A stream is the sequence of words w\[0\], w\[1\], … with w\[4k..4k+4\] = Philox4x32-10 of
-//!   key = (seed's low word, seed's high word) and
-//!   counter = (k, sample, step's low word, step's next 24 bits | purpose << 24).
+//! - A stream is a sequence of words w\[0\], w\[1\], … (`ringtune_shared::draws`).
 //!   Purposes: 1 flip, 2 template, 3 timestep, 4 noise, 5 latent, 6 image order (its step is the pass, its sample 0),
 //!   7 generated pictures (its step is 0, its sample the picture's number), 8 noise offset,
 //!   9 caption, 10 tag order, 11 order in a bucket (its step is the pass, its sample the bucket's number), 12 order of
 //!   the buckets' microbatches (its step is the pass, its sample 0), 13 to 15 held-out samples (their step is 0):
-//!   13 flip, template and timestep, 14 noise, 15 latent.
+//!   13 flip, template and timestep, 14 noise, 15 latent. (16 is a place in a file of tokens: `worker/text/src/sampling.rs`.)
 //! - A flip is the highest bit of w\[0\].
 //! - A number below n takes 64 bits x at a time (w\[2j\] the low half, w\[2j+1\] the high) and is the high half of
 //!   the 128-bit product x·n; while the low half is below 2^64 mod n, the next x is taken instead (Lemire 2019).
@@ -23,7 +21,7 @@
 
 use std::f64::consts::TAU;
 
-use super::philox::philox4x32;
+use ringtune_shared::draws::{Stream, StreamName};
 
 /// What a draw is for: each purpose is a stream of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,14 +149,7 @@ impl Draws {
     }
 
     fn stream(&self, purpose: Purpose, step: u64, sample: u32) -> Stream {
-        let high = ((step >> 32) as u32 & 0x00ff_ffff) | (purpose as u32) << 24;
-        Stream {
-            key: [self.seed as u32, (self.seed >> 32) as u32],
-            sample,
-            step: [step as u32, high],
-            next: 0,
-            block: [0; 4],
-        }
+        Stream::new(StreamName { seed: self.seed, purpose: purpose as u8, step, sample })
     }
 }
 
@@ -173,41 +164,15 @@ pub struct HeldOutDraw {
     pub template: usize,
 }
 
-/// A position in one stream of words.
-struct Stream {
-    key: [u32; 2],
-    sample: u32,
-    step: [u32; 2],
-    /// Index of the next word.
-    next: u64,
-    /// The block that word `next - 1` is in.
-    block: [u32; 4],
+/// What a stream's words become.
+trait Drawn {
+    /// A permutation of 0..count.
+    fn order(&mut self, count: usize) -> Vec<usize>;
+    /// Standard normals.
+    fn normals(&mut self, length: usize) -> Vec<f32>;
 }
 
-impl Stream {
-    fn word(&mut self) -> u32 {
-        let place = (self.next % 4) as usize;
-        if place == 0 {
-            let number = (self.next / 4) as u32;
-            self.block = philox4x32(self.key, [number, self.sample, self.step[0], self.step[1]]);
-        }
-        self.next += 1;
-        self.block[place]
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        let bound = bound.max(1);
-        let rejected = bound.wrapping_neg() % bound;
-        loop {
-            let x = u64::from(self.word()) | u64::from(self.word()) << 32;
-            let product = u128::from(x) * u128::from(bound);
-            if product as u64 >= rejected {
-                return (product >> 64) as u64;
-            }
-        }
-    }
-
-    /// A permutation of 0..count.
+impl Drawn for Stream {
     fn order(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
         for last in (1..count).rev() {

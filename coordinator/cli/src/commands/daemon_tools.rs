@@ -1,4 +1,4 @@
-//! `generate`, `pipeline` and `doctor`: subcommands of the worker's program, which has libtorch.
+//! `generate`, `pipeline`, `prepare-text` and `doctor`: subcommands of the worker's program, which has libtorch.
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
@@ -18,6 +18,11 @@ pub(super) fn generate(arguments: PassedOnArguments) -> Result<(), Error> {
 /// Becomes `ringtune-worker pipeline`.
 pub(super) fn pipeline(arguments: PassedOnArguments) -> Result<(), Error> {
     become_worker("pipeline", arguments.arguments)
+}
+
+/// Becomes `ringtune-worker prepare-text`.
+pub(super) fn prepare_text(arguments: PassedOnArguments) -> Result<(), Error> {
+    become_worker("prepare-text", arguments.arguments)
 }
 
 /// Becomes `ringtune-worker doctor`, which checks the coordinator of RINGTUNE_COORDINATOR or of the last login, if there is

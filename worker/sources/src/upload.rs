@@ -1,0 +1,171 @@
+//! Files of this machine become objects of a bucket.
+//!
+//! A large file goes in parts, a few at a time. Its object is there only when all parts are; a try that fails takes its parts
+//! back. (Parts of a process that was killed stay until the bucket's own rules remove them.)
+
+use std::{
+    path::PathBuf,
+    pin::{Pin, pin},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use object_store::{ObjectStoreExt as _, PutPayload, path::Path as ObjectPath};
+use tokio::{fs::File, io::AsyncReadExt as _, time::timeout};
+
+use crate::{Error, ProgressSender, progress::FileProgress, s3::Bucket};
+
+/// Bytes of a part. S3 takes parts from 5 MiB on.
+const PART: u64 = 16 << 20;
+/// Parts of one object. S3 takes 10,000.
+const MOST_PARTS: u64 = 9_000;
+/// Parts that are under way at once: these are in memory.
+const AT_ONCE: usize = 4;
+/// A part, or the end of an object, takes less.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+/// What shows that a bucket takes files.
+const CHECK: &str = ".ringtune-check";
+
+/// One file that goes to a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upload {
+    /// Its name there.
+    pub name: String,
+    /// Where it is here.
+    pub path: PathBuf,
+}
+
+impl Bucket {
+    /// Puts an empty object and removes it.
+    pub(crate) async fn check_writable(&self) -> Result<(), Error> {
+        let what = self.model.to_string();
+        let place = self.place_of(CHECK);
+        let put = self.store.put(&place, PutPayload::new());
+        self.answered(&what, put).await?;
+        self.answered(&what, self.store.delete(&place)).await
+    }
+
+    /// Puts files one after the other. The last one is taken away first.
+    pub(crate) async fn upload(
+        &self,
+        files: &[Upload],
+        progress: &ProgressSender,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), Error> {
+        let mut stop = pin!(stop);
+        let mut sizes = Vec::new();
+        for file in files {
+            let about = tokio::fs::metadata(&file.path).await.map_err(Error::io(&file.path))?;
+            sizes.push(about.len());
+        }
+        let total = sizes.iter().sum();
+        if let Some(last) = files.last() {
+            let what = self.named(&last.name);
+            match self.store.delete(&self.place_of(&last.name)).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => (),
+                Err(error) => return Err(self.explain(&what, error)),
+            }
+        }
+        let mut done = 0;
+        for (file, size) in files.iter().zip(sizes) {
+            self.put(file, size, &FileProgress::new(progress, done, total), stop.as_mut()).await?;
+            done += size;
+            progress.set(done, total);
+        }
+        Ok(())
+    }
+
+    async fn put(
+        &self,
+        file: &Upload,
+        size: u64,
+        progress: &FileProgress,
+        stop: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), Error> {
+        let (what, place) = (self.named(&file.name), self.place_of(&file.name));
+        let mut reading = File::open(&file.path).await.map_err(Error::io(&file.path))?;
+        let length = PART.max(size.div_ceil(MOST_PARTS));
+        if size <= length {
+            let bytes = part(&mut reading, size, file).await?;
+            self.answered(&what, self.store.put(&place, bytes.into())).await?;
+            return Ok(());
+        }
+        // 1. Parts, a few at a time.
+        let begun = self.store.put_multipart(&place);
+        let mut object = self.answered(&what, begun).await?;
+        let sent = async {
+            let (mut under_way, mut read, mut sent) = (FuturesUnordered::new(), 0, 0);
+            while read < size || !under_way.is_empty() {
+                if read < size && under_way.len() < AT_ONCE {
+                    let bytes = part(&mut reading, length.min(size - read), file).await?;
+                    let length = bytes.len() as u64;
+                    read += length;
+                    let putting = object.put_part(bytes.into());
+                    under_way.push(async move {
+                        timeout(LONGEST_WAIT, putting).await.map(|put| put.map(|()| length))
+                    });
+                    continue;
+                }
+                if let Some(put) = under_way.next().await {
+                    sent += self.explained(&what, put)?;
+                    progress.set(sent);
+                }
+            }
+            Ok(())
+        };
+        let sent = tokio::select! {
+            sent = sent => sent,
+            () = stop => Err(Error::Stopped { what: what.clone() }),
+        };
+        // 2. All of them are the object, or none of them stays.
+        match sent {
+            Ok(()) => {
+                self.answered(&what, object.complete()).await?;
+                Ok(())
+            }
+            Err(error) => {
+                // Where this fails too, the first failure says more.
+                let _ = timeout(self.patience.stall, object.abort()).await;
+                Err(error)
+            }
+        }
+    }
+
+    fn named(&self, name: &str) -> String {
+        format!("{}/{name}", self.model.to_string().trim_end_matches('/'))
+    }
+
+    fn place_of(&self, name: &str) -> ObjectPath {
+        ObjectPath::from(format!("{}/{name}", self.model.prefix).as_str())
+    }
+
+    async fn answered<T>(
+        &self,
+        what: &str,
+        request: impl Future<Output = Result<T, object_store::Error>>,
+    ) -> Result<T, Error> {
+        self.explained(what, timeout(LONGEST_WAIT, request).await)
+    }
+
+    fn explained<T>(
+        &self,
+        what: &str,
+        answer: Result<Result<T, object_store::Error>, tokio::time::error::Elapsed>,
+    ) -> Result<T, Error> {
+        match answer {
+            Ok(answer) => answer.map_err(|error| self.explain(what, error)),
+            Err(_) => Err(Error::Unreachable {
+                what: what.to_owned(),
+                problem: format!("no answer for {} seconds", LONGEST_WAIT.as_secs()),
+            }),
+        }
+    }
+}
+
+/// The next `length` bytes of a file.
+async fn part(file: &mut File, length: u64, about: &Upload) -> Result<Bytes, Error> {
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+    file.read_exact(&mut bytes).await.map_err(Error::io(&about.path))?;
+    Ok(bytes.into())
+}

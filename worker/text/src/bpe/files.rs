@@ -1,0 +1,195 @@
+//! Reads a tokenizer's folder: tokenizer.json where there is one, else vocab.json and merges.txt. A tokenizer of another kind
+//! than GPT-2's is refused, whatever it is, because its tokens would be wrong.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use ringtune_shared::ids::{ContentHash, ContentHasher};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{Error, limits::LARGEST_TOKENIZER_FILE};
+
+/// What a folder holds.
+pub(super) struct Read {
+    /// The file that errors are about.
+    pub(super) file: PathBuf,
+    /// Ids by the tokens' texts, added tokens included.
+    pub(super) vocabulary: HashMap<String, u32>,
+    /// The first is merged first.
+    pub(super) merges: Vec<(String, String)>,
+    /// Of all files that were read, in order.
+    pub(super) hash: ContentHash,
+}
+
+pub(super) fn read(folder: &Path) -> Result<Read, Error> {
+    let whole = folder.join("tokenizer.json");
+    if whole.is_file() {
+        return from_json(whole);
+    }
+    let [vocabulary, merges] = ["vocab.json", "merges.txt"].map(|name| folder.join(name));
+    for file in [&vocabulary, &merges] {
+        if !file.is_file() {
+            let problem =
+                "it is missing; a tokenizer's folder has tokenizer.json, or vocab.json and merges.txt";
+            return Err(Error::unusable(file, problem));
+        }
+    }
+    from_vocabulary_and_merges(vocabulary, &merges)
+}
+
+/// As the crate `tokenizers` writes it; only what decides about tokens.
+#[derive(Deserialize)]
+struct Whole {
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
+    model: Model,
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    vocab: HashMap<String, u32>,
+    merges: Vec<Merge>,
+    dropout: Option<f64>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+    byte_fallback: Option<bool>,
+    ignore_merges: Option<bool>,
+}
+
+/// Older files have "a b", newer ones ["a", "b"].
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Text(String),
+    Pair(String, String),
+}
+
+#[derive(Deserialize)]
+struct Added {
+    id: u32,
+    content: String,
+}
+
+fn from_json(file: PathBuf) -> Result<Read, Error> {
+    let content = content(&file)?;
+    let whole: Whole = serde_json::from_slice(&content).map_err(|error| {
+        Error::unusable(&file, format!("is not a tokenizer.json with a BPE model: {error}"))
+    })?;
+    whole.check().map_err(|problem| {
+        let problem = format!("{problem}; prepare-text takes GPT-2's byte-level BPE alone");
+        Error::unusable(&file, problem)
+    })?;
+    let mut merges = Vec::with_capacity(whole.model.merges.len());
+    for merge in whole.model.merges {
+        merges.push(match merge {
+            Merge::Pair(left, right) => (left, right),
+            Merge::Text(text) => pair(&text).ok_or_else(|| broken_merge(&file, merges.len() + 1, &text))?,
+        });
+    }
+    let mut vocabulary = whole.model.vocab;
+    vocabulary.extend(whole.added_tokens.into_iter().map(|added| (added.content, added.id)));
+    Ok(Read { file, vocabulary, merges, hash: ContentHash::of(&content) })
+}
+
+impl Whole {
+    /// Whether all that changes tokens is as in GPT-2's own file.
+    fn check(&self) -> Result<(), String> {
+        if let Some(normalizer) = &self.normalizer {
+            return Err(format!("has the normalizer {}, which changes texts", kind_of(normalizer)));
+        }
+        let words = self.pre_tokenizer.as_ref();
+        let is = |field: &str, wanted: bool| {
+            words.and_then(|words| words.get(field)).is_none_or(|found| *found == Value::Bool(wanted))
+        };
+        match words {
+            Some(words) if kind_of(words) == "ByteLevel" => (),
+            Some(words) => return Err(format!("cuts words with {} instead of ByteLevel", kind_of(words))),
+            None => return Err("has no pre_tokenizer: allowed is ByteLevel".to_owned()),
+        }
+        if !is("add_prefix_space", false) || !is("use_regex", true) {
+            return Err("has a pre_tokenizer with add_prefix_space true or use_regex false".to_owned());
+        }
+        let Model {
+            kind,
+            dropout,
+            continuing_subword_prefix,
+            end_of_word_suffix,
+            byte_fallback,
+            ignore_merges,
+            ..
+        } = &self.model;
+        let given = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
+        match () {
+            () if kind.as_deref().is_some_and(|kind| kind != "BPE") => Err(format!(
+                "has a model of the type {:?} instead of BPE",
+                kind.as_deref().unwrap_or_default()
+            )),
+            () if dropout.is_some_and(|share| share != 0.0) => {
+                Err("leaves merges out at random (dropout)".to_owned())
+            }
+            () if given(continuing_subword_prefix) || given(end_of_word_suffix) => {
+                Err("marks the beginnings or ends of words".to_owned())
+            }
+            () if byte_fallback == &Some(true) || ignore_merges == &Some(true) => {
+                Err("has byte_fallback or ignore_merges".to_owned())
+            }
+            () => Ok(()),
+        }
+    }
+}
+
+fn kind_of(part: &Value) -> &str {
+    part.get("type").and_then(Value::as_str).unwrap_or("of an unknown type")
+}
+
+fn from_vocabulary_and_merges(file: PathBuf, merges_file: &Path) -> Result<Read, Error> {
+    let mut hasher = ContentHasher::new();
+    let bytes = content(&file)?;
+    hasher.update(&bytes);
+    let vocabulary = serde_json::from_slice(&bytes).map_err(|error| {
+        Error::unusable(&file, format!("is not a JSON object of tokens and ids: {error}"))
+    })?;
+    let bytes = content(merges_file)?;
+    hasher.update(&bytes);
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|error| Error::unusable(merges_file, format!("is not UTF-8: {error}")))?;
+    let mut merges = Vec::new();
+    // The first line names a version.
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.starts_with("#version")) {
+        if !line.is_empty() {
+            merges.push(pair(line).ok_or_else(|| broken_merge(merges_file, number + 1, line))?);
+        }
+    }
+    Ok(Read { file, vocabulary, merges, hash: hasher.finish() })
+}
+
+fn pair(line: &str) -> Option<(String, String)> {
+    let (left, right) = line.split_once(' ')?;
+    let is_one = |text: &str| !text.is_empty() && !text.contains(' ');
+    (is_one(left) && is_one(right)).then(|| (left.to_owned(), right.to_owned()))
+}
+
+fn broken_merge(file: &Path, number: usize, line: &str) -> Error {
+    let shown: String = line.chars().take(40).collect();
+    Error::unusable(
+        file,
+        format!("merge {number} is {shown:?}; allowed: two tokens with one space between them"),
+    )
+}
+
+fn content(file: &Path) -> Result<Vec<u8>, Error> {
+    let size = fs::metadata(file).map_err(Error::io("read", file))?.len();
+    if size > LARGEST_TOKENIZER_FILE {
+        let problem = format!("has {size} bytes; allowed: {LARGEST_TOKENIZER_FILE}");
+        return Err(Error::unusable(file, problem));
+    }
+    fs::read(file).map_err(Error::io("read", file))
+}

@@ -1,0 +1,156 @@
+use std::{collections::HashMap, fs, path::Path};
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tokenizers::{
+    decoders::DecoderWrapper,
+    models::bpe::{BPE, BpeTrainerBuilder},
+    normalizers::NormalizerWrapper,
+    pre_tokenizers::PreTokenizerWrapper,
+    pre_tokenizers::byte_level::ByteLevel,
+    processors::PostProcessorWrapper,
+    tokenizer::TokenizerImpl,
+};
+
+use super::*;
+
+type Reference =
+    TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+
+const SAMPLE: &str = "The quick brown fox doesn't jump over the lazy dog's back; they'll be there, won't they? It's 12,345.67 \
+    now and   then\n\n\tthe end of the text, the other ones, naïve café über straße 日本語 日本 привет мир 😀😀";
+
+/// A vocabulary of the other implementation's own training, written by it.
+fn trained(folder: &Path) -> Reference {
+    let mut reference: Reference = TokenizerImpl::new(BPE::default());
+    reference.with_pre_tokenizer(Some(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, true))));
+    let alphabet = ByteLevel::alphabet().into_iter().collect();
+    let mut trainer =
+        BpeTrainerBuilder::new().vocab_size(380).show_progress(false).initial_alphabet(alphabet).build();
+    reference.train(&mut trainer, [SAMPLE; 3].into_iter()).unwrap();
+    reference.add_special_tokens([tokenizers::AddedToken::from(END_OF_TEXT, true)]).unwrap();
+    reference.save(folder.join("tokenizer.json"), false).unwrap();
+    reference
+}
+
+fn encoded(tokenizer: &Tokenizer, text: &str) -> Vec<u16> {
+    let mut tokens = Vec::new();
+    tokenizer.encoder().encode_ordinary(text, &mut tokens);
+    tokens
+}
+
+fn edit(folder: &Path, change: impl FnOnce(&mut Value)) {
+    let file = folder.join("tokenizer.json");
+    let mut whole: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    change(&mut whole);
+    fs::write(file, whole.to_string()).unwrap();
+}
+
+#[test]
+fn tokens_are_those_of_the_other_implementation() {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = trained(folder.path());
+    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let parts = "the |The|'|s|'ll|t| |  |\n|\t|é|日本語|😀|1|23|.|,|-|a|e|th|quick|\u{a0}|\u{0}|<|Ⅷ|ö|\u{301}|brown fox";
+    let parts: Vec<&'static str> = parts.split('|').collect();
+    let text = proptest::collection::vec(proptest::sample::select(parts), 0..60);
+    let mut runner = proptest::test_runner::TestRunner::default();
+    runner
+        .run(&text, |parts| {
+            let text = parts.concat();
+            let expected = reference.encode(text.as_str(), false).unwrap();
+            let expected: Vec<u16> = expected.get_ids().iter().map(|id| *id as u16).collect();
+            prop_assert_eq!(encoded(&tokenizer, &text), expected);
+            Ok(())
+        })
+        .unwrap();
+    assert!(encoded(&tokenizer, SAMPLE).len() < SAMPLE.len() / 2, "nothing was merged");
+}
+
+#[test]
+fn any_letters_give_the_tokens_of_the_other_implementation() {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = trained(folder.path());
+    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let mut runner = proptest::test_runner::TestRunner::default();
+    runner
+        .run(&any::<String>(), |text| {
+            // The other implementation takes this one for the token.
+            prop_assume!(!text.contains(END_OF_TEXT));
+            let expected = reference.encode(text.as_str(), false).unwrap();
+            let expected: Vec<u16> = expected.get_ids().iter().map(|id| *id as u16).collect();
+            prop_assert_eq!(encoded(&tokenizer, &text), expected);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn special_tokens_in_a_text_are_text() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(folder.path());
+    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let tokens = encoded(&tokenizer, END_OF_TEXT);
+    assert!(tokens.len() > 3 && !tokens.contains(&tokenizer.end_of_text()), "{tokens:?}");
+}
+
+#[test]
+fn both_forms_of_a_tokenizer_are_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(folder.path());
+    let whole = Tokenizer::open(folder.path()).unwrap();
+    let json: Value =
+        serde_json::from_slice(&fs::read(folder.path().join("tokenizer.json")).unwrap()).unwrap();
+    let mut vocabulary: HashMap<String, u32> =
+        serde_json::from_value(json["model"]["vocab"].clone()).unwrap();
+    vocabulary.insert(END_OF_TEXT.to_owned(), vocabulary.len() as u32);
+    let word = |part: &Value| part.as_str().unwrap().to_owned();
+    let merges = json["model"]["merges"].as_array().unwrap().iter();
+    let merges: String = merges.map(|merge| format!("{} {}\n", word(&merge[0]), word(&merge[1]))).collect();
+    let two = tempfile::tempdir().unwrap();
+    fs::write(two.path().join("vocab.json"), json!(vocabulary).to_string()).unwrap();
+    fs::write(two.path().join("merges.txt"), format!("#version: 0.2\n{merges}")).unwrap();
+    let two = Tokenizer::open(two.path()).unwrap();
+    assert_eq!(encoded(&two, SAMPLE), encoded(&whole, SAMPLE));
+    assert_eq!(two.vocabulary_size(), whole.vocabulary_size());
+    assert_eq!(two.end_of_text(), whole.end_of_text());
+}
+
+#[test]
+fn long_words_and_words_that_come_again_are_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = trained(folder.path());
+    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let text = format!("{} {0} {}", "the".repeat(50_000), "日本".repeat(3000));
+    let expected = reference.encode(text.as_str(), false).unwrap();
+    let expected: Vec<u16> = expected.get_ids().iter().map(|id| *id as u16).collect();
+    assert_eq!(encoded(&tokenizer, &text), expected);
+}
+
+#[test]
+fn other_kinds_of_tokenizers_are_refused_by_file() {
+    type Change = fn(&mut Value);
+    let changes: [(Change, &str); 9] = [
+        (|whole| whole["normalizer"] = json!({"type": "NFC"}), "NFC"),
+        (|whole| whole["pre_tokenizer"] = json!({"type": "Metaspace"}), "Metaspace"),
+        (|whole| whole["pre_tokenizer"] = Value::Null, "pre_tokenizer"),
+        (|whole| whole["pre_tokenizer"]["add_prefix_space"] = json!(true), "add_prefix_space"),
+        (|whole| whole["model"]["dropout"] = json!(0.1), "dropout"),
+        (|whole| whole["model"]["end_of_word_suffix"] = json!("</w>"), "words"),
+        (|whole| whole["model"]["type"] = json!("WordPiece"), "WordPiece"),
+        (|whole| whole["model"]["vocab"]["far"] = json!(65_536), "65536"),
+        (|whole| whole["added_tokens"] = json!([]), END_OF_TEXT),
+    ];
+    for (change, word) in changes {
+        let folder = tempfile::tempdir().unwrap();
+        trained(folder.path());
+        edit(folder.path(), change);
+        let refused = Tokenizer::open(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains(word) && refused.contains("tokenizer.json"), "{word}: {refused}");
+    }
+    let nothing = tempfile::tempdir().unwrap();
+    let refused = Tokenizer::open(nothing.path()).unwrap_err().to_string();
+    assert!(refused.contains("vocab.json") && refused.contains("merges.txt"), "{refused}");
+    fs::write(nothing.path().join("tokenizer.json"), "{").unwrap();
+    assert!(Tokenizer::open(nothing.path()).is_err());
+}

@@ -1,0 +1,215 @@
+//! Files of tokens, for whoever trains on them.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+use memmap2::Mmap;
+use ringtune_shared::ids::{ContentHash, ContentHasher};
+
+use crate::{
+    Error,
+    manifest::{FileFacts, Manifest, TRAIN_FILE, VAL_FILE},
+};
+
+/// Bytes that are hashed at once.
+const PIECE: usize = 1 << 20;
+
+/// A file of 16-bit tokens, little-endian, as `prepare-text` and nanoGPT write them. It is mapped: nothing of it is in memory
+/// but what is read, and the system may let go of that.
+#[derive(Debug)]
+pub struct TokenFile {
+    path: PathBuf,
+    map: Mmap,
+}
+
+/// A training and a validation file, and what they are.
+#[derive(Debug)]
+pub struct TokenFiles {
+    /// What `meta.json` says.
+    pub manifest: Manifest,
+    /// `train.bin`.
+    pub train: TokenFile,
+    /// `val.bin`.
+    pub val: TokenFile,
+}
+
+impl TokenFile {
+    /// Opens a file. Blocks for a moment.
+    ///
+    /// # Errors
+    /// It cannot be read, is empty, or has an odd number of bytes.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(Error::io("read", path))?;
+        let about = file.metadata().map_err(Error::io("read", path))?;
+        if !about.is_file() {
+            return Err(Error::unusable(path, "is no file; allowed: a file of tokens, such as train.bin"));
+        }
+        let problem = match about.len() {
+            0 => "is empty; allowed: at least one token".to_owned(),
+            size if size % 2 == 1 => format!("has {size} bytes; allowed: an even number, as a token has two"),
+            _ => String::new(),
+        };
+        if !problem.is_empty() {
+            return Err(Error::unusable(path, problem));
+        }
+        // SAFETY: nothing of the map is handed out as a reference: bytes are copied out of it. Whoever writes to the file
+        // meanwhile changes tokens that are read, whoever shortens it ends this process; both as if the disk had failed.
+        // Files that prepare-text writes are never changed in place: a new one replaces the old one's name.
+        let map = unsafe { Mmap::map(&file) }.map_err(Error::io("read", path))?;
+        Ok(Self { path: path.to_owned(), map })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many tokens it has: at least one.
+    pub fn tokens(&self) -> u64 {
+        (self.map.len() / 2) as u64
+    }
+
+    /// Copies the tokens from `start` on into `tokens`, as many as it has room for.
+    ///
+    /// # Errors
+    /// The file has fewer.
+    pub fn read(&self, start: u64, tokens: &mut [u16]) -> Result<(), Error> {
+        let bytes = usize::try_from(start).ok().and_then(|start| {
+            let start = start.checked_mul(2)?;
+            self.map.get(start..start.checked_add(2 * tokens.len())?)
+        });
+        let bytes = bytes.ok_or_else(|| {
+            let wanted = tokens.len();
+            Error::unusable(
+                &self.path,
+                format!("has {} tokens; {wanted} from {start} on were wanted", self.tokens()),
+            )
+        })?;
+        for (token, bytes) in tokens.iter_mut().zip(bytes.as_chunks().0) {
+            *token = u16::from_le_bytes(*bytes);
+        }
+        Ok(())
+    }
+
+    /// Refuses a file in which a sample of `block` tokens, with the one that follows them, has no room.
+    ///
+    /// # Errors
+    /// The tokens that there are and that are needed.
+    pub fn check_block(&self, block: u64) -> Result<(), Error> {
+        if self.tokens() > block {
+            return Ok(());
+        }
+        let problem = format!(
+            "has {} tokens; a block of {block} needs at least {}",
+            self.tokens(),
+            block.saturating_add(1)
+        );
+        Err(Error::unusable(&self.path, problem))
+    }
+
+    /// Refuses a file with an id that a model of `vocabulary_size` tokens does not have. Reads all of it. Blocks.
+    ///
+    /// # Errors
+    /// The first such id and its place.
+    pub fn check_ids(&self, vocabulary_size: u32) -> Result<(), Error> {
+        let ids = self.map.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
+        match ids.enumerate().find(|(_, id)| u32::from(*id) >= vocabulary_size) {
+            None => Ok(()),
+            Some((place, id)) => Err(Error::unusable(
+                &self.path,
+                format!(
+                    "its token {place} (from 0) is {id}; allowed: ids below {vocabulary_size}, the model's vocabulary"
+                ),
+            )),
+        }
+    }
+
+    /// The SHA-256 of its bytes. Reads all of it. Blocks.
+    pub fn sha256(&self) -> ContentHash {
+        let mut hasher = ContentHasher::new();
+        self.map.chunks(PIECE).for_each(|piece| hasher.update(piece));
+        hasher.finish()
+    }
+
+    /// Refuses a file that is not the one that a manifest describes. Reads all of it. Blocks.
+    fn check_facts(&self, facts: &FileFacts) -> Result<(), Error> {
+        if self.tokens() != facts.tokens {
+            let problem = format!("has {} tokens, and {} by meta.json", self.tokens(), facts.tokens);
+            return Err(Error::unusable(&self.path, problem));
+        }
+        let found = self.sha256();
+        if found != facts.sha256 {
+            let problem =
+                format!("has the SHA-256 {found}, and {} by meta.json: it was changed", facts.sha256);
+            return Err(Error::unusable(&self.path, problem));
+        }
+        Ok(())
+    }
+}
+
+impl TokenFiles {
+    /// Opens the files that `prepare-text` has left in a folder, and makes sure that they are those. Reads all of both. Blocks.
+    ///
+    /// # Errors
+    /// A file is missing, or not what `meta.json` says: the error names it.
+    pub fn open(folder: &Path) -> Result<Self, Error> {
+        let manifest = Manifest::read(folder)?;
+        let [train, val] = [TRAIN_FILE, VAL_FILE].map(|name| TokenFile::open(&folder.join(name)));
+        let (train, val) = (train?, val?);
+        train.check_facts(&manifest.train)?;
+        val.check_facts(&manifest.val)?;
+        Ok(Self { manifest, train, val })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn file(bytes: &[u8]) -> (tempfile::TempDir, Result<TokenFile, Error>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.bin");
+        fs::write(&path, bytes).unwrap();
+        let opened = TokenFile::open(&path);
+        (folder, opened)
+    }
+
+    #[test]
+    fn tokens_are_little_endian() {
+        let (_folder, file) = file(&[1, 0, 2, 1, 255, 255]);
+        let file = file.unwrap();
+        let mut tokens = [0; 2];
+        file.read(1, &mut tokens).unwrap();
+        assert_eq!((file.tokens(), tokens), (3, [258, 65_535]));
+        for start in [2, 3, u64::MAX, u64::MAX / 2] {
+            assert!(file.read(start, &mut tokens).unwrap_err().to_string().contains("has 3 tokens"));
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_of_tokens_is_refused() {
+        assert!(file(&[]).1.unwrap_err().to_string().contains("is empty"));
+        assert!(file(&[1, 2, 3]).1.unwrap_err().to_string().contains("has 3 bytes; allowed: an even number"));
+        let folder = tempfile::tempdir().unwrap();
+        assert!(TokenFile::open(folder.path()).unwrap_err().to_string().contains("is no file"));
+        assert!(
+            TokenFile::open(&folder.path().join("none.bin")).unwrap_err().to_string().contains("none.bin")
+        );
+    }
+
+    #[test]
+    fn ids_and_blocks_have_limits() {
+        let (_folder, file) = file(&[5, 0, 9, 0, 7, 0, 9, 0]);
+        let file = file.unwrap();
+        file.check_ids(10).unwrap();
+        let refused = file.check_ids(9).unwrap_err().to_string();
+        assert!(refused.contains("token 1 (from 0) is 9") && refused.contains("below 9"), "{refused}");
+        file.check_block(3).unwrap();
+        let refused = file.check_block(4).unwrap_err().to_string();
+        assert!(refused.contains("has 4 tokens; a block of 4 needs at least 5"), "{refused}");
+    }
+}

@@ -1,0 +1,172 @@
+//! All parts of the inputs become files of tokens, on several threads.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    thread,
+};
+
+use ringtune_shared::ids::ContentHash;
+
+use crate::{
+    Encoder, Error, Progress, Tokenizer,
+    inputs::{self, Broken, Part, Sink, Source},
+    limits::MOST_REMARKS,
+    scratch::{Chunk, ChunkWriter, Scratch},
+};
+
+/// Bytes of text after which a thread says how far it is, and looks whether it should stop.
+const PACE: u64 = 1 << 20;
+
+/// What is made into tokens, and how.
+pub(crate) struct Work<'a> {
+    pub(crate) sources: &'a [Source],
+    pub(crate) parts: &'a [Part],
+    /// Of each part.
+    pub(crate) keys: &'a [ContentHash],
+    pub(crate) tokenizer: &'a Tokenizer,
+    pub(crate) text_column: &'a str,
+    pub(crate) skip_broken: bool,
+    pub(crate) threads: usize,
+    pub(crate) scratch: &'a Scratch,
+    pub(crate) progress: &'a Progress,
+    /// Says something to the user.
+    pub(crate) say: &'a (dyn Fn(&str) + Sync),
+}
+
+/// Makes the tokens of each part that `kept` has none of; gives the tokens of all. Each thread takes the next part that nobody
+/// has, so nothing is queued. Blocks.
+///
+/// # Errors
+/// That of the first part that failed. What the other parts were made to is kept.
+pub(crate) fn tokenize(work: &Work<'_>, kept: Vec<Option<Chunk>>) -> Result<Vec<Chunk>, Error> {
+    let missing: Vec<usize> =
+        kept.iter().enumerate().filter(|(_, chunk)| chunk.is_none()).map(|(number, _)| number).collect();
+    let shared =
+        Shared { next: AtomicUsize::new(0), failed: AtomicBool::new(false), told: AtomicU64::new(0) };
+    let threads = work.threads.min(missing.len());
+    let done: Vec<(usize, Result<Chunk, Error>)> = thread::scope(|scope| {
+        let started: Vec<_> =
+            (0..threads).map(|_| scope.spawn(|| run_thread(work, &missing, &shared))).collect();
+        let ended = started.into_iter().map(|thread| thread.join());
+        let lost = |_| vec![(0, Err(Error::Internal("a thread that makes tokens has ended".to_owned())))];
+        ended.flat_map(|ended| ended.unwrap_or_else(lost)).collect()
+    });
+    // The first part that failed is the one that is told of, whichever thread came to it first.
+    let mut chunks = kept;
+    let mut failures = Vec::new();
+    for (number, outcome) in done {
+        match outcome {
+            Ok(chunk) => chunks[number] = Some(chunk),
+            Err(error) => failures.push((matches!(error, Error::Stopped { .. }), number, error)),
+        }
+    }
+    failures.sort_by_key(|(stopped, number, _)| (*stopped, *number));
+    if let Some((false, _, error)) = failures.into_iter().next() {
+        return Err(error);
+    }
+    let count = chunks.len();
+    let whole: Vec<Chunk> = chunks.into_iter().flatten().collect();
+    if whole.len() == count { Ok(whole) } else { Err(Error::Stopped { kept: whole.len(), chunks: count }) }
+}
+
+/// What the threads have in common.
+struct Shared {
+    next: AtomicUsize,
+    failed: AtomicBool,
+    /// Broken documents that were told of.
+    told: AtomicU64,
+}
+
+fn run_thread(work: &Work<'_>, missing: &[usize], shared: &Shared) -> Vec<(usize, Result<Chunk, Error>)> {
+    let mut encoder = work.tokenizer.encoder();
+    let mut done = Vec::new();
+    while let Some(number) = missing.get(shared.next.fetch_add(1, Ordering::Relaxed)).copied() {
+        if shared.failed.load(Ordering::Relaxed) || work.progress.is_stopped() {
+            break;
+        }
+        let outcome = make(work, number, &mut encoder, shared);
+        if outcome.is_err() {
+            shared.failed.store(true, Ordering::Relaxed);
+        }
+        done.push((number, outcome));
+    }
+    done
+}
+
+fn make(work: &Work<'_>, number: usize, encoder: &mut Encoder<'_>, shared: &Shared) -> Result<Chunk, Error> {
+    let (part, key) = match (work.parts.get(number), work.keys.get(number)) {
+        (Some(part), Some(key)) => (part, key),
+        _ => return Err(Error::Internal(format!("there is no part {number}"))),
+    };
+    let writer = ChunkWriter::create(work.scratch.path_of(key))?;
+    let mut maker =
+        Maker { work, shared, encoder, writer, tokens: Vec::new(), skipped: 0, since: Since::default() };
+    inputs::read(work.sources, part, work.text_column, &mut maker)?;
+    maker.tell();
+    maker.writer.finish(maker.skipped)
+}
+
+/// Makes tokens of documents.
+struct Maker<'a, 'e> {
+    work: &'a Work<'a>,
+    shared: &'a Shared,
+    encoder: &'a mut Encoder<'e>,
+    writer: ChunkWriter,
+    tokens: Vec<u16>,
+    skipped: u64,
+    since: Since,
+}
+
+/// What the counters have not been told yet.
+#[derive(Default)]
+struct Since {
+    documents: u64,
+    tokens: u64,
+    bytes: u64,
+}
+
+impl Maker<'_, '_> {
+    fn tell(&mut self) {
+        let Since { documents, tokens, bytes } = std::mem::take(&mut self.since);
+        self.work.progress.add_documents(documents, tokens);
+        self.work.progress.add_bytes(bytes);
+    }
+}
+
+impl Sink for Maker<'_, '_> {
+    fn document(&mut self, text: &str) -> Result<(), Error> {
+        if self.work.progress.is_stopped() || self.shared.failed.load(Ordering::Relaxed) {
+            // How much is kept is counted at the end.
+            return Err(Error::Stopped { kept: 0, chunks: 0 });
+        }
+        self.tokens.clear();
+        self.encoder.encode_ordinary(text, &mut self.tokens);
+        self.tokens.push(self.work.tokenizer.end_of_text());
+        self.since.documents += 1;
+        self.since.tokens += self.tokens.len() as u64;
+        self.writer.document(&self.tokens)
+    }
+
+    fn broken(&mut self, broken: Broken) -> Result<(), Error> {
+        if !self.work.skip_broken {
+            return Err(Error::Document { place: broken.place.text(), problem: broken.problem });
+        }
+        self.skipped += 1;
+        let told = self.shared.told.fetch_add(1, Ordering::Relaxed);
+        match told.cmp(&(MOST_REMARKS as u64)) {
+            std::cmp::Ordering::Less => {
+                (self.work.say)(&format!("left out: {}: {}", broken.place.text(), broken.problem));
+            }
+            std::cmp::Ordering::Equal => (self.work.say)("left out: more, which are counted and not shown"),
+            std::cmp::Ordering::Greater => (),
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, bytes: u64) {
+        self.since.bytes += bytes;
+        if self.since.bytes >= PACE {
+            self.tell();
+        }
+    }
+}
