@@ -23,7 +23,7 @@
 
 use std::f64::consts::TAU;
 
-use super::philox::philox4x32;
+use ringtune_engine::philox4x32;
 
 /// What a draw is for: each purpose is a stream of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

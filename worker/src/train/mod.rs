@@ -58,7 +58,6 @@ pub mod held_out;
 mod image_order;
 pub mod lr;
 pub mod microbatch;
-mod philox;
 pub mod reduce;
 pub mod saved;
 pub mod selection;

@@ -8,7 +8,7 @@ const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 const ROUNDS: usize = 10;
 
 /// The four words that belong to `counter` under `key`.
-pub(super) fn philox4x32(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
+pub fn philox4x32(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     let mut key = key;
     let mut state = counter;
     for _ in 0..ROUNDS {
