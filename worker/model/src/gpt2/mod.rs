@@ -213,4 +213,6 @@ pub fn check_gpt2_folder(folder: &Path) -> Result<Gpt2Config> {
 }
 
 #[cfg(test)]
+mod attention_tests;
+#[cfg(test)]
 mod layer_tests;
