@@ -290,13 +290,15 @@ void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &
         return (key_part * plan.heads * plan.query_blocks + head * plan.query_blocks + query) * query_elements;
     };
     // 1. Sums of what sees nothing here, or is not seen.
-    for (int64_t key = first_key; key < key_end && plan.shape.causal; ++key) {
-        if (first_seeing(plan, key) >= query_end) {
-            std::fill_n(plan.want_key ? &partial.key[key_sum_at(key)] : nullptr, plan.want_key ? key_elements : 0, 0.0f);
-            std::fill_n(plan.want_value ? &partial.value[key_sum_at(key)] : nullptr, plan.want_value ? key_elements : 0, 0.0f);
+    for (int64_t key = first_key; key < key_end; ++key) {
+        for (float *sums : {plan.want_key ? partial.key.get() : nullptr, plan.want_value ? partial.value.get() : nullptr}) {
+            if (sums != nullptr && first_seeing(plan, key) >= query_end) {
+                std::fill_n(sums + key_sum_at(key), key_elements, 0.0f);
+            }
         }
     }
-    for (int64_t query = first_query; query < std::min(first_seeing(plan, first_key), query_end) && plan.want_query; ++query) {
+    const int64_t blind = std::min(first_seeing(plan, first_key), query_end);
+    for (int64_t query = first_query; query < blind && plan.want_query; ++query) {
         std::fill_n(&partial.query[query_sum_at(query)], query_elements, 0.0f);
     }
     // 2. All others. Queries outside: what is read again for each of them is the stretch's few keys and their sums, which stay in a core's

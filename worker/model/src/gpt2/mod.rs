@@ -14,6 +14,7 @@ mod layout;
 mod native;
 mod optimizer;
 mod parameters;
+pub(crate) mod probe;
 mod save;
 mod weights;
 

@@ -1,13 +1,14 @@
 //! GPT-2's loss, gradients and optimizer steps, against those of transformers and torch.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use ringtune_model::{
     AlignedFloats, BucketSizes, Buckets, EngineError, Gpt2, LanguageGradient, LanguageModelSource,
     OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch,
 };
 
-use crate::support::{GoldenFile, golden_folder, relative_error};
+use crate::support::{GoldenFile, golden_folder, relative_error, repository};
 
 /// Keeps all buckets in memory.
 #[derive(Default)]
@@ -256,6 +257,59 @@ fn the_same_input_gives_the_same_bits_whatever_was_computed_before() {
             assert_ne!(alone[0], alone[1]);
         }
     }
+}
+
+#[test]
+fn the_same_model_in_other_files_gives_the_same_loss() {
+    let golden = GoldenFile::open("gpt2-tiny.safetensors");
+    let batch = batch_of(&golden, "batch-2-block-19/in", false);
+    let loss = |folder: &str| open(folder, Precision::Fp32, 1).loss(&batch).unwrap();
+    let whole = loss("gpt2-tiny");
+    for folder in ["bare", "shards"] {
+        assert_eq!(loss(&format!("gpt2-tiny/{folder}")).to_bits(), whole.to_bits(), "{folder}");
+    }
+    for (folder, most) in [("fp16", 1e-4), ("bf16", 1e-2)] {
+        let error = relative_error(&[loss(&format!("gpt2-tiny/{folder}"))], &[whole]);
+        assert!(error > 0.0 && error <= most, "{folder}: {error:.2e}");
+    }
+}
+
+#[test]
+fn what_is_saved_is_what_transformers_loads() {
+    let golden = GoldenFile::open("gpt2-tiny.safetensors");
+    let batch = batch_of(&golden, "batch-2-block-19/in", false);
+    let mut kept = kept(&open("gpt2-tiny", Precision::Fp32, 1));
+    let mut model = open("gpt2-tiny", Precision::Fp32, 1);
+    gradient(&mut model, &batch, &mut kept);
+    let (learning_rate, weight_decay, max_grad_norm) = (1e-2, 0.0, None);
+    let (beta1, beta2, epsilon) = (0.9, 0.95, 1e-8);
+    let step = OptimizerStep {
+        number: 1,
+        learning_rate,
+        beta1,
+        beta2,
+        epsilon,
+        weight_decay,
+        max_grad_norm,
+        divide_by: 1,
+    };
+    model.apply(&step, &kept.buckets).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    model.save(folder.path()).unwrap();
+    let reference = repository().join("tests/reference");
+    let setup = Command::new(reference.join("setup.sh")).output().unwrap();
+    let python = String::from_utf8(setup.stdout).unwrap().lines().last().unwrap().to_owned();
+    let ids = |ids: &[i64]| serde_json::to_string(ids).unwrap();
+    let run = Command::new(python)
+        .arg(reference.join("check_gpt2.py"))
+        .arg(folder.path())
+        .args([batch.block.to_string(), ids(&batch.inputs), ids(&batch.targets)])
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let loss: f32 = String::from_utf8(run.stdout).unwrap().trim().parse().unwrap();
+    let ours = model.loss(&batch).unwrap();
+    assert!(relative_error(&[ours], &[loss]) <= 1e-6, "{ours} and {loss}");
 }
 
 /// The slope of the loss along one direction, by the loss on both sides of it.
