@@ -58,7 +58,7 @@ fn main() -> Result<(), Failure> {
         let id = |place: usize| ((place * 40_503 + step * 7919) % vocab_size) as i64;
         let inputs: Vec<i64> = (0..batch * block).map(id).collect();
         let targets = (1..=batch * block).map(id).collect();
-        let started = Instant::now();
+        let (started, computed) = (Instant::now(), computed()?);
         let made = model.gradient(&TokenBatch { batch, block, inputs, targets, add: false }, &mut kept)?;
         let applying = Instant::now();
         let (learning_rate, weight_decay, max_grad_norm) = (6e-4, 0.1, Some(1.0));
@@ -75,8 +75,9 @@ fn main() -> Result<(), Failure> {
         let applied = model.apply(&optimizer, &kept.0)?;
         let seconds = started.elapsed().as_secs_f64();
         println!(
-            "{{\"step_seconds\": {seconds:.3}, \"tokens_per_s\": {:.0}, \"loss\": {:.3}, \"grad_norm\": {:.3}, \
-             \"forward_seconds\": {:.3}, \"backward_seconds\": {:.3}, \"optimizer_seconds\": {:.3}}}",
+            "{{\"step_seconds\": {seconds:.3}, \"cpu_seconds\": {:.3}, \"tokens_per_s\": {:.0}, \"loss\": {:.3}, \
+             \"grad_norm\": {:.3}, \"forward_seconds\": {:.3}, \"backward_seconds\": {:.3}, \"optimizer_seconds\": {:.3}}}",
+            self::computed()? - computed,
             (batch * block) as f64 / seconds,
             made.loss,
             applied.grad_norm,
@@ -111,6 +112,14 @@ fn show(recording: &ringtune_engine::Recording) {
     for (name, (calls, taken)) in rows.into_iter().take(24) {
         println!("{name:44}{calls:6}{:10.1} ms", taken as f64 / 1e6);
     }
+}
+
+/// Seconds that all threads computed so far: Linux, proc(5), in hundredths.
+fn computed() -> Result<f64, Failure> {
+    let status = std::fs::read_to_string("/proc/self/stat")?;
+    let behind_name = status.rsplit(')').next().unwrap_or_default();
+    let ticks = behind_name.split_ascii_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    Ok(ticks.sum::<Result<u64, _>>()? as f64 / 100.0)
 }
 
 /// Bytes of memory that the process had at most: Linux, proc(5).
