@@ -291,19 +291,21 @@ void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &
     };
     // 1. Sums of what sees nothing here, or is not seen.
     for (int64_t key = first_key; key < key_end; ++key) {
-        for (float *sums : {plan.want_key ? partial.key.get() : nullptr, plan.want_value ? partial.value.get() : nullptr}) {
-            if (sums != nullptr && first_seeing(plan, key) >= query_end) {
-                std::fill_n(sums + key_sum_at(key), key_elements, 0.0f);
-            }
+        const bool unseen = first_seeing(plan, key) >= query_end;
+        if (unseen && plan.want_key) {
+            std::fill_n(&partial.key[key_sum_at(key)], key_elements, 0.0f);
+        }
+        if (unseen && plan.want_value) {
+            std::fill_n(&partial.value[key_sum_at(key)], key_elements, 0.0f);
         }
     }
     const int64_t blind = std::min(first_seeing(plan, first_key), query_end);
     for (int64_t query = first_query; query < blind && plan.want_query; ++query) {
         std::fill_n(&partial.query[query_sum_at(query)], query_elements, 0.0f);
     }
-    // 2. All others. Queries outside: what is read again for each of them is the stretch's few keys and their sums, which stay in a core's
-    // own cache. The other way around it would be all queries and theirs, three times as much. The sums are the same to
-    // the bit: each is still added up in order.
+    // 2. All others. Queries outside: what is read again for each of them is the stretch's few keys and their sums, which
+    // stay in a core's own cache. The other way around it would be all queries and theirs, three times as much. The sums
+    // are the same to the bit: each is still added up in order.
     for (int64_t query = first_query; query < query_end; ++query) {
         for (int64_t key = first_key; key < key_end; ++key) {
             if (query < first_seeing(plan, key)) {

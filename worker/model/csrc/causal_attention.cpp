@@ -41,7 +41,8 @@ std::vector<Tensor> causal_attention(const Tensor &together, AttentionKernel ker
     if (fits_causal(together, kernel)) {
         const Tensor query = tokens_of(together, 0);
         const Tensor output = at::empty(query.sizes(), query.options());
-        const Tensor log_sum_exp = at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat));
+        const Tensor log_sum_exp =
+            at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat));
         flash::forward(causal_shape_of(query), backend_of(kernel), view<const flash::Bf16>(query),
                        view<const flash::Bf16>(tokens_of(together, 1)), view<const flash::Bf16>(tokens_of(together, 2)),
                        view<flash::Bf16>(output), log_sum_exp.data_ptr<float>());
@@ -52,8 +53,8 @@ std::vector<Tensor> causal_attention(const Tensor &together, AttentionKernel ker
     return {output.transpose(1, 2).contiguous(), log_sum_exp};
 }
 
-Tensor causal_attention_backward(const Tensor &together, const Tensor &output, const Tensor &kept, const Tensor &gradient,
-                                 AttentionKernel kernel) {
+Tensor causal_attention_backward(const Tensor &together, const Tensor &output, const Tensor &kept,
+                                 const Tensor &gradient, AttentionKernel kernel) {
     check_together(together);
     TORCH_CHECK(output.sizes() == together.select(2, 0).sizes() && gradient.sizes() == output.sizes(),
                 "causal attention of ", together.sizes(), " has no output of ", output.sizes(), " with a gradient of ",
@@ -66,15 +67,16 @@ Tensor causal_attention_backward(const Tensor &together, const Tensor &output, c
                     "causal attention's output, its gradient and what was kept are not of one call");
         const Tensor query = tokens_of(together, 0);
         flash::backward(causal_shape_of(query), backend_of(kernel), view<const flash::Bf16>(query),
-                        view<const flash::Bf16>(tokens_of(together, 1)), view<const flash::Bf16>(tokens_of(together, 2)),
-                        view<const flash::Bf16>(output), kept.const_data_ptr<float>(), view<const flash::Bf16>(gradient),
+                        view<const flash::Bf16>(tokens_of(together, 1)),
+                        view<const flash::Bf16>(tokens_of(together, 2)), view<const flash::Bf16>(output),
+                        kept.const_data_ptr<float>(), view<const flash::Bf16>(gradient),
                         {view<flash::Bf16>(tokens_of(result, 0)), view<flash::Bf16>(tokens_of(result, 1)),
                          view<flash::Bf16>(tokens_of(result, 2))});
         return result;
     }
     const auto [query, key, value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        gradient.transpose(1, 2), part(together, 0), part(together, 1), part(together, 2), output.transpose(1, 2), kept, 0.0,
-        true);
+        gradient.transpose(1, 2), part(together, 0), part(together, 1), part(together, 2), output.transpose(1, 2), kept,
+        0.0, true);
     part(result, 0).copy_(query);
     part(result, 1).copy_(key);
     part(result, 2).copy_(value);
@@ -94,8 +96,8 @@ bool ringtune_causal_attention(const at::Tensor *together, int kernel, at::Tenso
     });
 }
 
-at::Tensor *ringtune_causal_attention_backward(const at::Tensor *together, const at::Tensor *output, const at::Tensor *kept,
-                                               const at::Tensor *gradient, int kernel) {
+at::Tensor *ringtune_causal_attention_backward(const at::Tensor *together, const at::Tensor *output,
+                                               const at::Tensor *kept, const at::Tensor *gradient, int kernel) {
     return ringtune::guarded<at::Tensor *>(nullptr, [&] {
         return new at::Tensor(ringtune::causal_attention_backward(*together, *output, *kept, *gradient,
                                                                   static_cast<ringtune::AttentionKernel>(kernel)));

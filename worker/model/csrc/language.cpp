@@ -71,7 +71,8 @@ Tensor embed(const Tensor &wte, const Tensor &wpe, const Tensor &ids) {
     check_floats("wpe", wpe, 2);
     check_kind("ids", ids, at::kLong, 2);
     const int64_t tokens = ids.size(1), width = wte.size(1);
-    TORCH_CHECK(wpe.size(1) == width && tokens <= wpe.size(0), "wpe is of ", wpe.sizes(), " for ", tokens, " tokens of ", width);
+    TORCH_CHECK(wpe.size(1) == width && tokens <= wpe.size(0), "wpe is of ", wpe.sizes(), " for ", tokens,
+                " tokens of ", width);
     RINGTUNE_RECORD("embed", wte, wpe, ids);
     const Tensor result = at::empty({ids.numel(), width}, wte.options());
     const int64_t *which = ids.const_data_ptr<int64_t>();
@@ -108,7 +109,8 @@ void embed_backward(const Tensor &gradient, const Tensor &ids, int64_t first, co
     starts.push_back(rows.size());
     in_parts(int64_t(starts.size()) - 1, STRETCH / 4, [&](int64_t begin, int64_t count) {
         for (size_t at = starts[begin]; at < starts[begin + count]; ++at) {
-            ringtune::language::put(width, floats(gradient) + rows[at] * width, true, floats(target) + (which[rows[at]] - first) * width);
+            ringtune::language::put(width, floats(gradient) + rows[at] * width, true,
+                                    floats(target) + (which[rows[at]] - first) * width);
         }
     });
 }
@@ -117,18 +119,21 @@ void place_backward(const Tensor &gradient, int64_t tokens, int64_t first, bool 
     check_floats("gradient", gradient, 2);
     check_floats("target", target, 2);
     const int64_t width = target.size(1), all = gradient.size(0);
-    TORCH_CHECK(tokens > 0 && all % tokens == 0 && gradient.size(1) == width, "gradient is of ", gradient.sizes(), " for ", tokens, " tokens");
+    TORCH_CHECK(tokens > 0 && all % tokens == 0 && gradient.size(1) == width, "gradient is of ", gradient.sizes(),
+                " for ", tokens, " tokens");
     RINGTUNE_RECORD("place_backward", gradient, target);
     in_parts(target.size(0), STRETCH, [&](int64_t begin, int64_t count) {
         for (int64_t row = begin; row < begin + count; ++row) {
             const int64_t place = first + row;
             const int64_t parts = place < tokens ? all / tokens : 0;
-            ringtune::language::add_up(width, floats(gradient) + place * width, parts, tokens * width, add, floats(target) + row * width);
+            ringtune::language::add_up(width, floats(gradient) + place * width, parts, tokens * width, add,
+                                       floats(target) + row * width);
         }
     });
 }
 
-std::vector<Tensor> norm(const Tensor &x, const Tensor &added, const Tensor &weight, const Tensor &bias, double epsilon, bool low) {
+std::vector<Tensor> norm(const Tensor &x, const Tensor &added, const Tensor &weight, const Tensor &bias, double epsilon,
+                         bool low) {
     check_floats("x", x, 2);
     check_floats("weight", weight, 1);
     const int64_t rows = x.size(0), width = x.size(1);
@@ -149,16 +154,17 @@ std::vector<Tensor> norm(const Tensor &x, const Tensor &added, const Tensor &wei
         using Element = decltype(element);
         in_parts(rows, STRETCH, [&](int64_t first, int64_t count) {
             const int64_t at = first * width;
-            ringtune::language::add_and_norm<Element>(count, width, floats(x) + at, added.defined() ? numbers<Element>(added) + at : nullptr,
-                                            {floats(weight), floats(bias)}, float(epsilon), floats(sum) + at,
-                                            numbers<Element>(y) + at, floats(statistics) + first * 2);
+            ringtune::language::add_and_norm<Element>(count, width, floats(x) + at,
+                                                      added.defined() ? numbers<Element>(added) + at : nullptr,
+                                                      {floats(weight), floats(bias)}, float(epsilon), floats(sum) + at,
+                                                      numbers<Element>(y) + at, floats(statistics) + first * 2);
         });
     });
     return {sum, y, statistics};
 }
 
-std::vector<Tensor> norm_backward(const Tensor &gradient, const Tensor &x, const Tensor &statistics, const Tensor &weight,
-                                  const Tensor &residual) {
+std::vector<Tensor> norm_backward(const Tensor &gradient, const Tensor &x, const Tensor &statistics,
+                                  const Tensor &weight, const Tensor &residual) {
     check_activation("gradient", gradient, 2);
     check_floats("x", x, 2);
     check_floats("statistics", statistics, 2);
@@ -178,9 +184,10 @@ std::vector<Tensor> norm_backward(const Tensor &gradient, const Tensor &x, const
         using Element = decltype(element);
         in_parts(rows, STRETCH, [&](int64_t first, int64_t count) {
             const int64_t at = first * width;
-            ringtune::language::norm_backward<Element>(count, width, floats(x) + at, floats(statistics) + first * 2, floats(weight),
-                                             numbers<Element>(gradient) + at, floats(residual) + at,
-                                             is_low ? numbers<Element>(low) + at : nullptr, floats(parts) + first / STRETCH * 2 * width);
+            ringtune::language::norm_backward<Element>(
+                count, width, floats(x) + at, floats(statistics) + first * 2, floats(weight),
+                numbers<Element>(gradient) + at, floats(residual) + at, is_low ? numbers<Element>(low) + at : nullptr,
+                floats(parts) + first / STRETCH * 2 * width);
         });
     });
     const Tensor sums = at::empty({2, width}, x.options());
@@ -209,7 +216,8 @@ void gelu_backward(const Tensor &x, const Tensor &gradient) {
     of_kind(x, [&](auto element) {
         using Element = decltype(element);
         in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
-            ringtune::language::gelu_backward<Element>(count, numbers<Element>(x) + first, numbers<Element>(gradient) + first);
+            ringtune::language::gelu_backward<Element>(count, numbers<Element>(x) + first,
+                                                       numbers<Element>(gradient) + first);
         });
     });
 }
@@ -224,7 +232,8 @@ void column_sums(const Tensor &x, bool add, const Tensor &target) {
     of_kind(x, [&](auto element) {
         using Element = decltype(element);
         in_parts(rows, STRETCH, [&](int64_t first, int64_t count) {
-            ringtune::language::column_sums<Element>(count, width, numbers<Element>(x) + first * width, floats(parts) + first / STRETCH * width);
+            ringtune::language::column_sums<Element>(count, width, numbers<Element>(x) + first * width,
+                                                     floats(parts) + first / STRETCH * width);
         });
     });
     ringtune::language::add_up(width, floats(parts), stretches, width, add, floats(target));
@@ -236,14 +245,15 @@ Tensor cross_entropy(const Tensor &logits, const Tensor &targets, bool gradient,
     const int64_t rows = logits.size(0), width = logits.size(1);
     check_sizes("targets", targets, {rows});
     const int64_t *which = targets.const_data_ptr<int64_t>();
-    TORCH_CHECK(std::all_of(which, which + rows, [&](int64_t id) { return id >= 0 && id < width; }), "targets are not all ids of ", width, " tokens");
+    TORCH_CHECK(std::all_of(which, which + rows, [&](int64_t id) { return id >= 0 && id < width; }),
+                "targets are not all ids of ", width, " tokens");
     RINGTUNE_RECORD("cross_entropy", logits);
     const Tensor losses = at::empty({rows}, logits.options().dtype(at::kFloat));
     of_kind(logits, [&](auto element) {
         using Element = decltype(element);
         in_parts(rows, 4, [&](int64_t first, int64_t count) {
-            ringtune::language::cross_entropy<Element>(count, width, numbers<Element>(logits) + first * width, which + first, gradient,
-                                             float(scale), floats(losses) + first);
+            ringtune::language::cross_entropy<Element>(count, width, numbers<Element>(logits) + first * width,
+                                                       which + first, gradient, float(scale), floats(losses) + first);
         });
     });
     return losses;
@@ -266,7 +276,9 @@ double squares(const Tensor &x) {
     check_floats("x", x);
     RINGTUNE_RECORD("squares", x);
     std::vector<double> parts((x.numel() + PART - 1) / PART);
-    in_parts(x.numel(), PART, [&](int64_t first, int64_t count) { parts[first / PART] = ringtune::language::squares(count, floats(x) + first); });
+    in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
+        parts[first / PART] = ringtune::language::squares(count, floats(x) + first);
+    });
     return std::accumulate(parts.begin(), parts.end(), 0.0);
 }
 
@@ -274,7 +286,9 @@ bool finite(const Tensor &x) {
     check_floats("x", x);
     RINGTUNE_RECORD("finite", x);
     std::vector<char> parts((x.numel() + PART - 1) / PART);
-    in_parts(x.numel(), PART, [&](int64_t first, int64_t count) { parts[first / PART] = ringtune::language::finite(count, floats(x) + first); });
+    in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
+        parts[first / PART] = ringtune::language::finite(count, floats(x) + first);
+    });
     return std::all_of(parts.begin(), parts.end(), [](char each) { return each != 0; });
 }
 
@@ -286,7 +300,8 @@ void adamw(const Tensor &gradient, const double *numbers_of_step, const AdamWTen
     check_floats("gradient", gradient);
     for (const Tensor &each : {moved.parameter, moved.mean, moved.square}) {
         check_floats("what a step moves", each);
-        TORCH_CHECK(each.numel() == gradient.numel(), "what a step moves is of ", each.sizes(), ", its gradient of ", gradient.sizes());
+        TORCH_CHECK(each.numel() == gradient.numel(), "what a step moves is of ", each.sizes(), ", its gradient of ",
+                    gradient.sizes());
     }
     if (moved.low.defined()) {
         check_kind("a parameter's copy", moved.low, at::kBFloat16);
@@ -295,11 +310,13 @@ void adamw(const Tensor &gradient, const double *numbers_of_step, const AdamWTen
     RINGTUNE_RECORD("adamw", gradient, moved.parameter);
     float values[8];
     std::copy(numbers_of_step, numbers_of_step + 8, values);
-    const ringtune::language::AdamW step{values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7]};
+    const ringtune::language::AdamW step{values[0], values[1], values[2], values[3],
+                                         values[4], values[5], values[6], values[7]};
     in_parts(gradient.numel(), PART, [&](int64_t first, int64_t count) {
         Bf16 *low = moved.low.defined() ? numbers<Bf16>(moved.low) + first : nullptr;
-        ringtune::language::adamw(count, step, floats(gradient) + first,
-                        {floats(moved.parameter) + first, floats(moved.mean) + first, floats(moved.square) + first, low});
+        ringtune::language::adamw(
+            count, step, floats(gradient) + first,
+            {floats(moved.parameter) + first, floats(moved.mean) + first, floats(moved.square) + first, low});
     });
 }
 
@@ -312,33 +329,42 @@ Tensor *own(const Tensor &tensor) { return new Tensor(tensor); }
 extern "C" {
 
 at::Tensor *ringtune_language_embed(const at::Tensor *wte, const at::Tensor *wpe, const at::Tensor *ids) {
-    return ringtune::guarded<at::Tensor *>(nullptr, [&] { return ringtune::training::own(ringtune::training::embed(*wte, *wpe, *ids)); });
+    return ringtune::guarded<at::Tensor *>(
+        nullptr, [&] { return ringtune::training::own(ringtune::training::embed(*wte, *wpe, *ids)); });
 }
 
-bool ringtune_language_embed_backward(const at::Tensor *gradient, const at::Tensor *ids, int64_t first, at::Tensor *target) {
-    return ringtune::guarded(false, [&] { return ringtune::training::embed_backward(*gradient, *ids, first, *target), true; });
+bool ringtune_language_embed_backward(const at::Tensor *gradient, const at::Tensor *ids, int64_t first,
+                                      at::Tensor *target) {
+    return ringtune::guarded(false,
+                             [&] { return ringtune::training::embed_backward(*gradient, *ids, first, *target), true; });
 }
 
-bool ringtune_language_place_backward(const at::Tensor *gradient, int64_t tokens, int64_t first, bool add, at::Tensor *target) {
-    return ringtune::guarded(false, [&] { return ringtune::training::place_backward(*gradient, tokens, first, add, *target), true; });
+bool ringtune_language_place_backward(const at::Tensor *gradient, int64_t tokens, int64_t first, bool add,
+                                      at::Tensor *target) {
+    return ringtune::guarded(
+        false, [&] { return ringtune::training::place_backward(*gradient, tokens, first, add, *target), true; });
 }
 
-bool ringtune_language_norm(const at::Tensor *x, const at::Tensor *added, const at::Tensor *weight, const at::Tensor *bias,
-                            double epsilon, bool low, at::Tensor **results) {
+bool ringtune_language_norm(const at::Tensor *x, const at::Tensor *added, const at::Tensor *weight,
+                            const at::Tensor *bias, double epsilon, bool low, at::Tensor **results) {
     return ringtune::guarded(false, [&] {
-        return ringtune::hand_over(ringtune::training::norm(*x, ringtune::training::or_none(added), *weight, ringtune::training::or_none(bias), epsilon, low), results);
+        return ringtune::hand_over(ringtune::training::norm(*x, ringtune::training::or_none(added), *weight,
+                                                            ringtune::training::or_none(bias), epsilon, low),
+                                   results);
     });
 }
 
 bool ringtune_language_norm_backward(const at::Tensor *gradient, const at::Tensor *x, const at::Tensor *statistics,
                                      const at::Tensor *weight, at::Tensor *residual, at::Tensor **results) {
     return ringtune::guarded(false, [&] {
-        return ringtune::hand_over(ringtune::training::norm_backward(*gradient, *x, *statistics, *weight, *residual), results);
+        return ringtune::hand_over(ringtune::training::norm_backward(*gradient, *x, *statistics, *weight, *residual),
+                                   results);
     });
 }
 
 at::Tensor *ringtune_language_gelu(const at::Tensor *x) {
-    return ringtune::guarded<at::Tensor *>(nullptr, [&] { return ringtune::training::own(ringtune::training::gelu(*x)); });
+    return ringtune::guarded<at::Tensor *>(nullptr,
+                                           [&] { return ringtune::training::own(ringtune::training::gelu(*x)); });
 }
 
 bool ringtune_language_gelu_backward(const at::Tensor *x, at::Tensor *gradient) {
@@ -349,9 +375,11 @@ bool ringtune_language_column_sums(const at::Tensor *x, bool add, at::Tensor *ta
     return ringtune::guarded(false, [&] { return ringtune::training::column_sums(*x, add, *target), true; });
 }
 
-at::Tensor *ringtune_language_cross_entropy(at::Tensor *logits, const at::Tensor *targets, bool gradient, double scale) {
-    return ringtune::guarded<at::Tensor *>(
-        nullptr, [&] { return ringtune::training::own(ringtune::training::cross_entropy(*logits, *targets, gradient, scale)); });
+at::Tensor *ringtune_language_cross_entropy(at::Tensor *logits, const at::Tensor *targets, bool gradient,
+                                            double scale) {
+    return ringtune::guarded<at::Tensor *>(nullptr, [&] {
+        return ringtune::training::own(ringtune::training::cross_entropy(*logits, *targets, gradient, scale));
+    });
 }
 
 bool ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target) {
@@ -369,7 +397,9 @@ int ringtune_language_finite(const at::Tensor *x) {
 bool ringtune_language_adamw(const at::Tensor *gradient, const double *numbers, at::Tensor *parameter, at::Tensor *mean,
                              at::Tensor *square, at::Tensor *low) {
     return ringtune::guarded(false, [&] {
-        return ringtune::training::adamw(*gradient, numbers, {*parameter, *mean, *square, ringtune::training::or_none(low)}), true;
+        return ringtune::training::adamw(*gradient, numbers,
+                                         {*parameter, *mean, *square, ringtune::training::or_none(low)}),
+               true;
     });
 }
 

@@ -64,7 +64,8 @@ void norm_backward(int64_t rows, int64_t width, const float *x, const float *sta
         along(width, [&](int64_t at, int64_t count) {
             const Floats g = some(slopes + at, count) * some(weight + at, count);
             const Floats normal = (some(values + at, count) - mean) * inverse;
-            const Floats value = some(residual + row * width + at, count) + (g - of_mean - normal * of_normal) * inverse;
+            const Floats value =
+                some(residual + row * width + at, count) + (g - of_mean - normal * of_normal) * inverse;
             keep(residual + row * width + at, value, count);
             if (low != nullptr) {
                 keep(low + row * width + at, value, count);
@@ -205,8 +206,4 @@ void adamw(int64_t count, const AdamW &step, const float *gradient, Moved moved)
             keep(moved.low + at, value, lanes);
         }
     });
-}
-
-void round(int64_t count, const float *x, Bf16 *low) {
-    along(count, [&](int64_t at, int64_t lanes) { keep(low + at, some(x + at, lanes), lanes); });
 }

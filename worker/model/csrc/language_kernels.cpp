@@ -3,10 +3,6 @@
 
 #include "attention_kernels.h"
 
-
-
-
-
 namespace ringtune::language {
 
 namespace {
@@ -31,36 +27,42 @@ namespace wide {
 
 } // namespace
 
-// The body of a function that hands its arguments on to the fastest that runs here.
-#define RINGTUNE_CHOSEN(name, ...)                                                                                     \
-    { return flash::supported() ? wide::name(__VA_ARGS__) : portable::name(__VA_ARGS__); }
+// What the fastest that runs here says.
+#define RINGTUNE_CHOSEN(name, ...) (flash::supported() ? wide::name(__VA_ARGS__) : portable::name(__VA_ARGS__))
 
 template <typename Element>
 void add_and_norm(int64_t rows, int64_t width, const float *x, const Element *added, Affine affine, float epsilon,
-                  float *sum, Element *y, float *statistics)
-    RINGTUNE_CHOSEN(add_and_norm, rows, width, x, added, affine, epsilon, sum, y, statistics)
+                  float *sum, Element *y, float *statistics) {
+    return RINGTUNE_CHOSEN(add_and_norm, rows, width, x, added, affine, epsilon, sum, y, statistics);
+}
 
 template <typename Element>
 void norm_backward(int64_t rows, int64_t width, const float *x, const float *statistics, const float *weight,
-                   const Element *gradient, float *residual, Element *low, float *parts)
-    RINGTUNE_CHOSEN(norm_backward, rows, width, x, statistics, weight, gradient, residual, low, parts)
+                   const Element *gradient, float *residual, Element *low, float *parts) {
+    return RINGTUNE_CHOSEN(norm_backward, rows, width, x, statistics, weight, gradient, residual, low, parts);
+}
 
-template <typename Element> void gelu(int64_t count, const Element *x, Element *y) RINGTUNE_CHOSEN(gelu, count, x, y)
+template <typename Element> void gelu(int64_t count, const Element *x, Element *y) {
+    return RINGTUNE_CHOSEN(gelu, count, x, y);
+}
 
-template <typename Element>
-void gelu_backward(int64_t count, const Element *x, Element *gradient) RINGTUNE_CHOSEN(gelu_backward, count, x, gradient)
+template <typename Element> void gelu_backward(int64_t count, const Element *x, Element *gradient) {
+    return RINGTUNE_CHOSEN(gelu_backward, count, x, gradient);
+}
 
-template <typename Element>
-void column_sums(int64_t rows, int64_t width, const Element *x, float *sums)
-    RINGTUNE_CHOSEN(column_sums, rows, width, x, sums)
+template <typename Element> void column_sums(int64_t rows, int64_t width, const Element *x, float *sums) {
+    return RINGTUNE_CHOSEN(column_sums, rows, width, x, sums);
+}
 
 template <typename Element>
 void cross_entropy(int64_t rows, int64_t width, Element *logits, const int64_t *targets, bool gradient, float scale,
-                   float *losses)
-    RINGTUNE_CHOSEN(cross_entropy, rows, width, logits, targets, gradient, scale, losses)
+                   float *losses) {
+    return RINGTUNE_CHOSEN(cross_entropy, rows, width, logits, targets, gradient, scale, losses);
+}
 
-template <typename Element>
-void put(int64_t count, const Element *source, bool add, float *target) RINGTUNE_CHOSEN(put, count, source, add, target)
+template <typename Element> void put(int64_t count, const Element *source, bool add, float *target) {
+    return RINGTUNE_CHOSEN(put, count, source, add, target);
+}
 
 // What is a template above is there for both.
 #define RINGTUNE_FOR(Element)                                                                                          \
@@ -77,16 +79,16 @@ void put(int64_t count, const Element *source, bool add, float *target) RINGTUNE
 RINGTUNE_FOR(float)
 RINGTUNE_FOR(Bf16)
 
-void add_up(int64_t width, const float *parts, int64_t count, int64_t distance, bool add, float *target)
-    RINGTUNE_CHOSEN(add_up, width, parts, count, distance, add, target)
+void add_up(int64_t width, const float *parts, int64_t count, int64_t distance, bool add, float *target) {
+    return RINGTUNE_CHOSEN(add_up, width, parts, count, distance, add, target);
+}
 
-double squares(int64_t count, const float *x) RINGTUNE_CHOSEN(squares, count, x)
+double squares(int64_t count, const float *x) { return RINGTUNE_CHOSEN(squares, count, x); }
 
-bool finite(int64_t count, const float *x) RINGTUNE_CHOSEN(finite, count, x)
+bool finite(int64_t count, const float *x) { return RINGTUNE_CHOSEN(finite, count, x); }
 
-void adamw(int64_t count, const AdamW &step, const float *gradient, Moved moved)
-    RINGTUNE_CHOSEN(adamw, count, step, gradient, moved)
-
-void round(int64_t count, const float *x, Bf16 *low) RINGTUNE_CHOSEN(round, count, x, low)
+void adamw(int64_t count, const AdamW &step, const float *gradient, Moved moved) {
+    return RINGTUNE_CHOSEN(adamw, count, step, gradient, moved);
+}
 
 } // namespace ringtune::language

@@ -30,7 +30,8 @@ template <typename Element>
 void norm_backward(int64_t rows, int64_t width, const float *x, const float *statistics, const float *weight,
                    const Element *gradient, float *residual, Element *low, float *parts);
 
-// x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), which is GELU with tanh: Hendrycks & Gimpel 2016; transformers' "gelu_new".
+// x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), which is GELU with tanh: Hendrycks & Gimpel 2016; transformers'
+// "gelu_new".
 template <typename Element> void gelu(int64_t count, const Element *x, Element *y);
 // gradient *= the slope at x.
 template <typename Element> void gelu_backward(int64_t count, const Element *x, Element *gradient);
@@ -76,8 +77,5 @@ struct Moved {
 };
 
 void adamw(int64_t count, const AdamW &step, const float *gradient, Moved moved);
-
-// numbers -> bf16.
-void round(int64_t count, const float *x, Bf16 *low);
 
 } // namespace ringtune::language

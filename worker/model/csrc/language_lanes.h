@@ -1,6 +1,6 @@
-// Sixteen numbers at once, in the compiler's own vectors: every processor adds in the same order. Included once for each
-// set of instructions that language_kernels.cpp compiles for, within a namespace of its own; so nothing here includes
-// anything, and nothing is a template of the standard library, of which the linker keeps one for all.
+// Sixteen numbers at once, in the compiler's own vectors: every processor adds in the same order. Included once for
+// each set of instructions that language_kernels.cpp compiles for, within a namespace of its own; so nothing here
+// includes anything, and nothing is a template of the standard library, of which the linker keeps one for all.
 
 typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Integers __attribute__((vector_size(64)));

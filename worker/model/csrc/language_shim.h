@@ -1,6 +1,6 @@
-// The boundary of language.cpp and causal_attention.cpp: what src/gpt2/native.rs calls, and nothing else; see shim.h. All
-// tensors are contiguous. Activations are all fp32 or all bf16; whatever else is a float is fp32. Targets of gradients are
-// written, or with `add` added to.
+// The boundary of language.cpp and causal_attention.cpp: what src/gpt2/native.rs calls, and nothing else; see shim.h.
+// All tensors are contiguous. Activations are all fp32 or all bf16; whatever else is a float is fp32. Targets of
+// gradients are written, or with `add` added to.
 #pragma once
 
 #include "shim.h"
@@ -9,19 +9,22 @@ extern "C" {
 
 // language.cpp
 
-// wte[ids] + wpe: tables [vocabulary, width] and [positions, width], ids [batch, tokens]; gives [batch * tokens, width].
+// wte[ids] + wpe: tables [vocabulary, width] and [positions, width], ids [batch, tokens]; gives [batch * tokens,
+// width].
 at::Tensor *ringtune_language_embed(const at::Tensor *wte, const at::Tensor *wpe, const at::Tensor *ids);
 // Adds the rows of `gradient` [batch * tokens, width] whose ids are `first` … to the rows of `target`, in the order of
 // tokens.
-bool ringtune_language_embed_backward(const at::Tensor *gradient, const at::Tensor *ids, int64_t first, at::Tensor *target);
+bool ringtune_language_embed_backward(const at::Tensor *gradient, const at::Tensor *ids, int64_t first,
+                                      at::Tensor *target);
 // The same for positions `first` …, summed over the batch.
-bool ringtune_language_place_backward(const at::Tensor *gradient, int64_t tokens, int64_t first, bool add, at::Tensor *target);
-// x [rows, width] fp32 + added, and its layer norm; `added`, of activations, and `bias` may be null. Gives the sum (x itself
-// where nothing is added), the norm and its statistics [rows, 2].
-bool ringtune_language_norm(const at::Tensor *x, const at::Tensor *added, const at::Tensor *weight, const at::Tensor *bias,
-                            double epsilon, bool low, at::Tensor **results);
-// Adds the gradient of the norm's x to `residual`, in place. Gives it once more, as an activation (of fp32 itself), and the
-// gradients of weight and bias, [2, width].
+bool ringtune_language_place_backward(const at::Tensor *gradient, int64_t tokens, int64_t first, bool add,
+                                      at::Tensor *target);
+// x [rows, width] fp32 + added, and its layer norm; `added`, of activations, and `bias` may be null. Gives the sum (x
+// itself where nothing is added), the norm and its statistics [rows, 2].
+bool ringtune_language_norm(const at::Tensor *x, const at::Tensor *added, const at::Tensor *weight,
+                            const at::Tensor *bias, double epsilon, bool low, at::Tensor **results);
+// Adds the gradient of the norm's x to `residual`, in place. Gives it once more, as an activation (of fp32 itself), and
+// the gradients of weight and bias, [2, width].
 bool ringtune_language_norm_backward(const at::Tensor *gradient, const at::Tensor *x, const at::Tensor *statistics,
                                      const at::Tensor *weight, at::Tensor *residual, at::Tensor **results);
 at::Tensor *ringtune_language_gelu(const at::Tensor *x);
@@ -48,7 +51,7 @@ bool ringtune_language_adamw(const at::Tensor *gradient, const double *numbers, 
 // [batch, tokens, heads, width] and what the way back needs. `kernel`: of AttentionKernel.
 bool ringtune_causal_attention(const at::Tensor *together, int kernel, at::Tensor **results);
 // Gives the gradient of `together`.
-at::Tensor *ringtune_causal_attention_backward(const at::Tensor *together, const at::Tensor *output, const at::Tensor *kept,
-                                               const at::Tensor *gradient, int kernel);
+at::Tensor *ringtune_causal_attention_backward(const at::Tensor *together, const at::Tensor *output,
+                                               const at::Tensor *kept, const at::Tensor *gradient, int kernel);
 
 } // extern "C"

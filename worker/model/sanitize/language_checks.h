@@ -16,16 +16,17 @@ template <typename Element> constexpr double LOST = std::is_same_v<Element, floa
 template <typename Element> void language_norm(int64_t rows, int64_t width) {
     Draw draw;
     const int64_t count = rows * width;
-    const auto x = draw.floats(count), weight = draw.floats(width), bias = draw.floats(width), before = draw.floats(count);
+    const auto x = draw.floats(count), weight = draw.floats(width), bias = draw.floats(width),
+               before = draw.floats(count);
     const auto added = drawn<Element>(draw, count), gradient = drawn<Element>(draw, count);
     const Exact<float> sum(count), statistics(rows * 2), residual(count), parts(2 * width);
     const Exact<Element> y(count), low(count);
     const float epsilon = 0.1f; // large, so that one value is no case of its own
-    language::add_and_norm<Element>(rows, width, x.get(), added.get(), {weight.get(), bias.get()}, epsilon, sum.get(), y.get(),
-                                    statistics.get());
+    language::add_and_norm<Element>(rows, width, x.get(), added.get(), {weight.get(), bias.get()}, epsilon, sum.get(),
+                                    y.get(), statistics.get());
     std::copy(before.get(), before.get() + count, residual.get());
-    language::norm_backward<Element>(rows, width, sum.get(), statistics.get(), weight.get(), gradient.get(), residual.get(),
-                                     low.get(), parts.get());
+    language::norm_backward<Element>(rows, width, sum.get(), statistics.get(), weight.get(), gradient.get(),
+                                     residual.get(), low.get(), parts.get());
     std::vector<double> of_sum(count), of_y(count), of_residual(count), of_parts(2 * width);
     for (int64_t row = 0; row < rows; ++row) {
         const int64_t at = row * width;
@@ -101,7 +102,8 @@ template <typename Element> void language_loss(int64_t rows, int64_t width) {
         }
         of_losses[row] = std::log(sum) - to_float(logits[row * width + targets[row]]);
         for (int64_t at = 0; at < width; ++at) {
-            of_slopes[row * width + at] = (std::exp(double(to_float(logits[row * width + at]))) / sum - (at == targets[row])) * 0.5;
+            of_slopes[row * width + at] =
+                (std::exp(double(to_float(logits[row * width + at]))) / sum - (at == targets[row])) * 0.5;
         }
     }
     language::cross_entropy<Element>(rows, width, logits.get(), targets.get(), true, 0.5f, losses.get());
@@ -111,7 +113,8 @@ template <typename Element> void language_loss(int64_t rows, int64_t width) {
 
 void language_step(int64_t count) {
     Draw draw;
-    const auto gradient = draw.floats(count), first = draw.floats(count), mean = draw.floats(count), deviation = draw.floats(count);
+    const auto gradient = draw.floats(count), first = draw.floats(count), mean = draw.floats(count),
+               deviation = draw.floats(count);
     const Exact<float> parameter(count), new_mean(count), square(count);
     const Exact<Bf16> low(count);
     std::vector<double> of_parameter(count), of_mean(count), of_square(count);

@@ -7,6 +7,7 @@ use torch_sys::C_tensor;
 
 use crate::error::{Error, Result};
 
+#[path = "native_threads.rs"]
 mod threads;
 
 pub(crate) use threads::{place_threads, set_interop_threads, set_threads, settle_threads, threads};
