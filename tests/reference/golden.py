@@ -46,6 +46,14 @@ lr_schedules.json                  a list of {lr_scheduler, learning_rate, lr_wa
     lr_num_cycles, lr}; lr[s - 1] is what optimizer step s is taken with
 tokens.json                        a list of {checkpoint (tiny15, tiny2 or toy-sd), placeholder_tokens, tokens_added,
     placeholder_ids, prompts: [{text, input_ids [77]}], words: [{word, ids (no special tokens)}]}
+GPT2/                              a GPT-2 as transformers saves it, for GPT2 one of gpt2-tiny and gpt2-odd; below gpt2-tiny
+    the same in bare/ (no prefix, with masks and head), fp16/, bf16/ and shards/
+GPT2.safetensors                   loss, all gradients, and inputs and outputs of all layers
+    metadata "cases": a JSON list of {case, batch, block}. Keys: CASE/in/{inputs, targets} [batch, block],
+    CASE/{fp32,bf16}/loss [1], CASE/{fp32,bf16}/h.N/{in, out, grad_in, grad_out}, CASE/{fp32,bf16}/grad/NAME.
+gpt2-steps.safetensors             five optimizer steps of gpt2-tiny over two microbatches each, by nanoGPT's recipe
+    metadata "recipe". Keys: {fp32,bf16}/step-S/{norm [1], model.NAME, adamw.mean.NAME, adamw.square.NAME},
+    {fp32,bf16}/step-S/PART/{inputs, targets, loss [1]}
 pictures/, pictures.safetensors    picture files; Keys: FILE/decoded [h, w, 3] u8 (orientation applied, RGB),
     FILE/size-S-crop-C-flip-F [3, S, S] in [-1, 1], as the training script makes it (PIL's bicubic)
 manifest.json                      written last: sizes of all files; a folder without it is not complete
@@ -59,7 +67,7 @@ import diffusers
 import torch
 import transformers
 
-from goldens import attention, blocks, data, samplers, sampling, trace, training, write_json
+from goldens import attention, blocks, data, gpt2, samplers, sampling, trace, training, write_json
 from make_sd import make_checkpoint
 
 TOY = Path(__file__).resolve().parent.parent / "fixtures/toy-sd"
@@ -82,6 +90,7 @@ def make_goldens(out):
     training.make_lr_schedule_goldens(out / "lr_schedules.json")
     samplers.make_sampler_goldens(out / "samplers.safetensors")
     data.make_token_goldens({**checkpoints, "toy-sd": TOY}, out / "tokens.json")
+    gpt2.make_gpt2_goldens(out)
     data.make_picture_goldens(out / "pictures", out / "pictures.safetensors")
 
 

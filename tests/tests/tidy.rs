@@ -14,10 +14,11 @@ use toml::Table;
 /// No source file is longer: what grows beyond it wants to be two.
 const LONGEST_FILE: usize = 500;
 /// The crate folders.
-const CRATES: [&str; 18] = [
+const CRATES: [&str; 19] = [
     "proto",
     "shared",
     "shared/conformance",
+    "shared/random",
     "security",
     "coordinator",
     "coordinator/cli",
@@ -131,6 +132,13 @@ fn what_a_rank_starts_logs_as_that_rank() -> Result<()> {
 }
 
 #[test]
+fn random_numbers_depend_on_nothing() -> Result<()> {
+    let names = dependencies("shared/random")?;
+    ensure!(names.is_empty(), "shared/random depends on {names:?}");
+    Ok(())
+}
+
+#[test]
 fn models_are_fetched_without_grpc_and_libtorch() -> Result<()> {
     let reached = reachable("worker/sources")?;
     ensure!(reached == BTreeSet::from(["worker/sources", "shared"]), "worker/sources reaches {reached:?}");
@@ -143,7 +151,7 @@ fn models_are_fetched_without_grpc_and_libtorch() -> Result<()> {
 fn texts_become_tokens_without_grpc_libtorch_and_the_network() -> Result<()> {
     let reached = reachable("worker/text")?;
     // Its tests throw broken input at it; what does so depends on nothing.
-    let allowed = BTreeSet::from(["worker/text", "shared", "tests/fuzzing"]);
+    let allowed = BTreeSet::from(["worker/text", "shared", "shared/random", "tests/fuzzing"]);
     ensure!(reached == allowed, "worker/text reaches {reached:?}");
     let names = dependencies("worker/text")?;
     let wrong = ["tonic", "tch", "torch", "tokio", "reqwest", "object_store", "hyper"];
@@ -160,7 +168,7 @@ fn texts_become_tokens_without_grpc_libtorch_and_the_network() -> Result<()> {
 fn the_engine_knows_neither_grpc_nor_libtorch() -> Result<()> {
     let reached = reachable("worker/engine")?;
     ensure!(
-        reached == BTreeSet::from(["worker/engine", "worker/engine/fake"]),
+        reached == BTreeSet::from(["worker/engine", "worker/engine/fake", "shared/random"]),
         "worker/engine reaches {reached:?}"
     );
     for folder in reached {

@@ -6,10 +6,12 @@ use std::{
 };
 
 use ringtune_engine::{
-    DrawPictures, EncodeImages, Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel,
-    Microbatch, ModelInfo, Moments, Pixels, RgbImage, TextualInversion, Threads, TrainingSize, Wanted,
+    AlignedFloats, Applied, Buckets, DrawPictures, EncodeImages, Engine, EngineError, EngineIdentity,
+    Gradient, ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments,
+    OpenLanguageModel, OptimizerStep, Pixels, RgbImage, StateTensor, TextualInversion, Threads, TokenBatch,
+    TrainLanguageModel, TrainingSize, Wanted,
 };
-use ringtune_model::{Error, Runtime, StableDiffusion};
+use ringtune_model::{Error, Gpt2, Runtime, StableDiffusion};
 
 /// Parts of a model folder whose files decide what is loaded.
 const COMPONENTS: [&str; 5] = ["", "text_encoder", "unet", "vae", "scheduler"];
@@ -18,6 +20,7 @@ const COMPONENTS: [&str; 5] = ["", "text_encoder", "unet", "vae", "scheduler"];
 #[derive(Debug)]
 pub(crate) struct TorchEngine {
     loaded: Option<Loaded>,
+    language: Option<Gpt2>,
 }
 
 #[derive(Debug)]
@@ -43,15 +46,24 @@ impl TorchEngine {
             // Only slower.
             tracing::warn!(%error, "threads run wherever the system puts them");
         }
-        Ok(Self { loaded: None })
+        Ok(Self { loaded: None, language: None })
     }
 
     fn model(&mut self) -> Result<&mut StableDiffusion, EngineError> {
-        // All that takes long begins here.
-        if let Err(error) = Runtime::settle_threads() {
-            tracing::debug!(%error, "threads run wherever the system puts them");
-        }
+        settle_threads();
         self.loaded.as_mut().map(|loaded| &mut loaded.model).ok_or(EngineError::NothingLoaded)
+    }
+
+    fn language(&mut self) -> Result<&mut Gpt2, EngineError> {
+        settle_threads();
+        self.language.as_mut().ok_or(EngineError::NothingLoaded)
+    }
+}
+
+/// All that takes long begins here.
+fn settle_threads() {
+    if let Err(error) = Runtime::settle_threads() {
+        tracing::debug!(%error, "threads run wherever the system puts them");
     }
 }
 
@@ -80,7 +92,7 @@ impl Engine for TorchEngine {
             return Ok(loaded.model.info());
         }
         // The old one goes first: two models may not fit into memory.
-        self.loaded = None;
+        (self.loaded, self.language) = (None, None);
         let model = StableDiffusion::open_with(&request.folder, request.precision, &request.options)
             .map_err(engine_error)?;
         let info = model.info();
@@ -127,9 +139,47 @@ impl DrawPictures for TorchEngine {
     }
 }
 
+impl TrainLanguageModel for TorchEngine {
+    fn open_language_model(&mut self, request: &OpenLanguageModel) -> Result<LanguageModelInfo, EngineError> {
+        Runtime::set_threads(request.threads).map_err(engine_error)?;
+        // What was there goes first, as in `load`; a trained model is never the one that is asked for.
+        (self.loaded, self.language) = (None, None);
+        Ok(self.language.insert(Gpt2::open(request).map_err(engine_error)?).info())
+    }
+
+    fn language_gradient(
+        &mut self,
+        batch: &TokenBatch,
+        buckets: &mut dyn Buckets,
+    ) -> Result<LanguageGradient, EngineError> {
+        self.language()?.gradient(batch, buckets).map_err(engine_error)
+    }
+
+    fn language_loss(&mut self, batch: &TokenBatch) -> Result<f32, EngineError> {
+        self.language()?.loss(batch).map_err(engine_error)
+    }
+
+    fn apply(&mut self, step: &OptimizerStep, buckets: &[AlignedFloats]) -> Result<Applied, EngineError> {
+        self.language()?.apply(step, buckets).map_err(engine_error)
+    }
+
+    fn language_state(&mut self) -> Result<Vec<StateTensor>, EngineError> {
+        Ok(self.language()?.state())
+    }
+
+    fn read_language_state(&mut self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
+        self.language()?.read_state(tensor, offset, into).map_err(engine_error)
+    }
+
+    fn write_language_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        self.language()?.write_state(tensor, offset, bytes).map_err(engine_error)
+    }
+}
+
 /// Whose fault it is. libtorch lacks memory, most likely: shapes and values were checked before.
 pub(crate) fn engine_error(error: Error) -> EngineError {
     match error {
+        Error::Buckets(error) => error,
         Error::Io { .. } | Error::Torch(_) => EngineError::OfNode(Box::new(error)),
         _ => EngineError::OfJob(Box::new(error)),
     }

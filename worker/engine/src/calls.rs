@@ -1,8 +1,9 @@
 //! The engine's methods on its handle: [`EngineHandle::run`] with one call in it.
 
 use crate::{
-    EngineError, EngineHandle, EngineIdentity, Gradient, ImageRequest, LoadModel, Microbatch, ModelInfo,
-    Moments, Pixels, RgbImage,
+    AlignedFloats, Applied, Buckets, EngineError, EngineHandle, EngineIdentity, Gradient, ImageRequest,
+    LanguageGradient, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments, OpenLanguageModel,
+    OptimizerStep, Pixels, RgbImage, StateTensor, TokenBatch,
 };
 
 /// What every engine does.
@@ -59,5 +60,44 @@ impl EngineHandle {
     /// See [`crate::DrawPictures::generate`].
     pub async fn generate(&self, request: ImageRequest) -> Result<Vec<RgbImage>, EngineError> {
         self.run(move |engine, wanted| engine.generate(&request, wanted)).await
+    }
+}
+
+/// Training language models.
+impl EngineHandle {
+    /// See [`crate::TrainLanguageModel::open_language_model`].
+    pub async fn open_language_model(
+        &self,
+        request: OpenLanguageModel,
+    ) -> Result<LanguageModelInfo, EngineError> {
+        self.run(move |engine, _| engine.open_language_model(&request)).await
+    }
+
+    /// See [`crate::TrainLanguageModel::language_gradient`]. The buckets come back; after an error they are gone.
+    pub async fn language_gradient<B: Buckets + Send + 'static>(
+        &self,
+        batch: TokenBatch,
+        mut buckets: B,
+    ) -> Result<(LanguageGradient, B), EngineError> {
+        self.run(move |engine, _| Ok((engine.language_gradient(&batch, &mut buckets)?, buckets))).await
+    }
+
+    /// See [`crate::TrainLanguageModel::language_loss`].
+    pub async fn language_loss(&self, batch: TokenBatch) -> Result<f32, EngineError> {
+        self.run(move |engine, _| engine.language_loss(&batch)).await
+    }
+
+    /// See [`crate::TrainLanguageModel::apply`]. The buckets come back; after an error they are gone.
+    pub async fn apply(
+        &self,
+        step: OptimizerStep,
+        buckets: Vec<AlignedFloats>,
+    ) -> Result<(Applied, Vec<AlignedFloats>), EngineError> {
+        self.run(move |engine, _| Ok((engine.apply(&step, &buckets)?, buckets))).await
+    }
+
+    /// See [`crate::TrainLanguageModel::language_state`].
+    pub async fn language_state(&self) -> Result<Vec<StateTensor>, EngineError> {
+        self.run(|engine, _| engine.language_state()).await
     }
 }

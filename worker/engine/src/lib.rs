@@ -6,21 +6,25 @@
 //! ([`EngineHandle::run`]); what callers ask most has a method of its own.
 //!
 //! Every engine has a name for what it computes with and loads models ([`Engine`]). Beside it stands one small
-//! trait for each thing that kinds of work need: [`EncodeImages`], [`TextualInversion`], [`DrawPictures`].
+//! trait for each thing that kinds of work need: [`EncodeImages`], [`TextualInversion`], [`DrawPictures`],
+//! [`TrainLanguageModel`].
 //! [`WorkerEngine`] is all of them, and so the list of what the engine of a worker has to do.
 //!
 //! # What is large stays on the thread
 //! No tensor leaves the engine's thread: what goes in and out is plain data of a few megabytes at most. A kind of work
-//! that trains gigabytes keeps them there too, in the engine: the weights, their gradients and the optimizer's state.
-//! Whoever needs a part of them (a chunk of the gradient for the ring, a tensor for a checkpoint) sends a closure, to
-//! which the engine lends them in slices, and which takes one chunk in or out. They are never copied whole.
+//! that trains gigabytes keeps them there too, in the engine: the weights and the optimizer's state. Whoever needs a part
+//! of them (a tensor for a checkpoint) sends a closure, which takes one chunk in or out. They are never copied whole.
+//! Gradients, which travel, are in buckets that change hands ([`Buckets`]).
 
 mod activity;
+mod aligned;
+mod bucket_plan;
 mod calls;
 mod draw_pictures;
 mod encode_images;
 mod engine;
 mod error;
+mod language_model;
 mod model;
 mod recording;
 mod sampler_kind;
@@ -31,10 +35,16 @@ mod wanted;
 mod worker_engine;
 
 pub use activity::{Activity, LONGEST_SILENCE};
+pub use aligned::AlignedFloats;
+pub use bucket_plan::{Bucket, BucketPlan, BucketSizes, Parameter, Piece};
 pub use draw_pictures::{DrawPictures, ImageRequest, MOST_CHUNKS, MOST_PICTURES, RgbImage};
 pub use encode_images::{EncodeImages, Moments, Pixels};
 pub use engine::{Engine, EngineIdentity};
 pub use error::EngineError;
+pub use language_model::{
+    Applied, Buckets, LanguageGradient, LanguageModelInfo, LanguageModelSource, NewLanguageModel,
+    OpenLanguageModel, OptimizerStep, StateTensor, TokenBatch, TrainLanguageModel, WrongStep,
+};
 pub use model::{LoadModel, ModelInfo, ModelOptions, Precision, PredictionType, TrainingSize};
 pub use recording::{MachineRates, Operator, OperatorScope, Recording, STEP, TEXT_ENCODER, TensorShape};
 pub use sampler_kind::SamplerKind;

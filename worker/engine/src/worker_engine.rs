@@ -1,9 +1,9 @@
 //! What the engine of a worker has to do.
 
-use crate::{DrawPictures, EncodeImages, TextualInversion};
+use crate::{DrawPictures, EncodeImages, TextualInversion, TrainLanguageModel};
 
 /// Everything that any kind of work needs: a worker takes jobs of all kinds. A kind that needs more of the engine adds
 /// its trait here, and every engine that a worker may start then has to implement it.
-pub trait WorkerEngine: EncodeImages + TextualInversion + DrawPictures {}
+pub trait WorkerEngine: EncodeImages + TextualInversion + DrawPictures + TrainLanguageModel {}
 
-impl<E: EncodeImages + TextualInversion + DrawPictures> WorkerEngine for E {}
+impl<E: EncodeImages + TextualInversion + DrawPictures + TrainLanguageModel> WorkerEngine for E {}

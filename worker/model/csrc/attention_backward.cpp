@@ -16,6 +16,8 @@ constexpr int64_t KEY_BLOCK = 192;
 // Into how many tasks the heads of one sample are split. With 12 for each of 8 heads, 28, 32 and 56 threads are busy for
 // 79, 92 and 79% of the time at 64 x 64 (with 4 they were for 52, 92 and 52%).
 constexpr int64_t TASKS = 96;
+// The same where a query sees only what is before it. Such heads are many, in every sample of a batch.
+constexpr int64_t CAUSAL_TASKS = 24;
 // Of a head's keys, as each has partial sums of dQ: with those of dK and dV, 60 MB at 64 x 64.
 constexpr int64_t KEY_STRETCHES = 6;
 // Of a head's queries where its keys are few: their partial sums are small.
@@ -52,7 +54,7 @@ Plan plan_for(const Shape &shape, const Backend &backend, const Gradients &gradi
     plan.query_blocks = divide_up(shape.queries, QUERY_BLOCK);
     plan.key_blocks = divide_up(shape.keys, KEY_BLOCK);
     // By the shape of a sample alone: neither the batch nor the threads move a bit of it.
-    const int64_t tasks = divide_up(TASKS, shape.heads);
+    const int64_t tasks = divide_up(shape.causal ? CAUSAL_TASKS : TASKS, shape.heads);
     plan.key_stretch = divide_up(plan.key_blocks, std::min(KEY_STRETCHES, tasks));
     plan.key_stretches = divide_up(plan.key_blocks, plan.key_stretch);
     const int64_t parts = plan.key_stretches > 1 ? divide_up(tasks, plan.key_stretches) : QUERY_STRETCHES;
@@ -219,6 +221,7 @@ struct Pair {
     int64_t key_at;
     int64_t queries;
     int64_t keys;
+    int64_t hidden_from; // of the first query; one more of each that follows
     float *grad_query;
     float *grad_key;
     float *grad_value;
@@ -239,6 +242,10 @@ void accumulate(const Plan &plan, const Backend &backend, const Packed &packed, 
     for (int64_t query = 0; query < queries && pair.keys < keys; ++query) {
         std::fill(&scratch.scores[query * KEY_BLOCK + pair.keys], &scratch.scores[query * KEY_BLOCK] + keys,
                   LOWEST_SCORE);
+    }
+    for (int64_t query = 0; query < queries && pair.hidden_from + query < keys; ++query) {
+        std::fill(&scratch.scores[query * KEY_BLOCK + std::max<int64_t>(pair.hidden_from + query, 0)],
+                  &scratch.scores[query * KEY_BLOCK] + keys, LOWEST_SCORE);
     }
     backend.gemm(queries, keys, deep, &packed.gradient_rows[rows_at], deep,
                  &packed.value_width_pairs[width_pairs_at], KEY_BLOCK, &scratch.score_gradients[0], KEY_BLOCK, false);
@@ -261,6 +268,9 @@ void accumulate(const Plan &plan, const Backend &backend, const Packed &packed, 
     }
 }
 
+// The first block of queries that sees any of a block of keys.
+int64_t first_seeing(const Plan &plan, int64_t key) { return plan.shape.causal ? key * KEY_BLOCK / QUERY_BLOCK : 0; }
+
 // All pairs of blocks of one stretch of queries and one of keys.
 void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &packed, Partial &partial, int64_t task,
                         Scratch &scratch) {
@@ -273,25 +283,46 @@ void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &
     const int64_t key_end = std::min(first_key + plan.key_stretch, plan.key_blocks);
     const int64_t key_elements = plan.tall.padded * KEY_BLOCK;
     const int64_t query_elements = QUERY_BLOCK * plan.padded_width;
-    // Queries outside: what is read again for each of them is the stretch's few keys and their sums, which stay in a core's
-    // own cache. The other way around it would be all queries and theirs, three times as much. The sums are the same to
-    // the bit: each is still added up in order.
+    const auto key_sum_at = [&](int64_t key) {
+        return (query_part * plan.heads * plan.key_blocks + head * plan.key_blocks + key) * key_elements;
+    };
+    const auto query_sum_at = [&](int64_t query) {
+        return (key_part * plan.heads * plan.query_blocks + head * plan.query_blocks + query) * query_elements;
+    };
+    // 1. Sums of what sees nothing here, or is not seen.
+    for (int64_t key = first_key; key < key_end; ++key) {
+        const bool unseen = first_seeing(plan, key) >= query_end;
+        if (unseen && plan.want_key) {
+            std::fill_n(&partial.key[key_sum_at(key)], key_elements, 0.0f);
+        }
+        if (unseen && plan.want_value) {
+            std::fill_n(&partial.value[key_sum_at(key)], key_elements, 0.0f);
+        }
+    }
+    const int64_t blind = std::min(first_seeing(plan, first_key), query_end);
+    for (int64_t query = first_query; query < blind && plan.want_query; ++query) {
+        std::fill_n(&partial.query[query_sum_at(query)], query_elements, 0.0f);
+    }
+    // 2. All others. Queries outside: what is read again for each of them is the stretch's few keys and their sums, which
+    // stay in a core's own cache. The other way around it would be all queries and theirs, three times as much. The sums
+    // are the same to the bit: each is still added up in order.
     for (int64_t query = first_query; query < query_end; ++query) {
         for (int64_t key = first_key; key < key_end; ++key) {
-            const int64_t query_at = head * plan.query_blocks + query;
-            const int64_t key_at = head * plan.key_blocks + key;
-            const int64_t key_sum = (query_part * plan.heads * plan.key_blocks + key_at) * key_elements;
-            const int64_t query_sum = (key_part * plan.heads * plan.query_blocks + query_at) * query_elements;
+            if (query < first_seeing(plan, key)) {
+                break;
+            }
+            const int64_t key_sum = key_sum_at(key), query_sum = query_sum_at(query);
             accumulate(plan, backend, packed,
                        Pair{
-                           .query_at = query_at,
-                           .key_at = key_at,
+                           .query_at = head * plan.query_blocks + query,
+                           .key_at = head * plan.key_blocks + key,
                            .queries = block_at(query, QUERY_BLOCK, plan.shape.queries).count,
                            .keys = block_at(key, KEY_BLOCK, plan.shape.keys).count,
+                           .hidden_from = plan.shape.causal ? query * QUERY_BLOCK - key * KEY_BLOCK + 1 : KEY_BLOCK,
                            .grad_query = plan.want_query ? &partial.query[query_sum] : nullptr,
                            .grad_key = plan.want_key ? &partial.key[key_sum] : nullptr,
                            .grad_value = plan.want_value ? &partial.value[key_sum] : nullptr,
-                           .first_query = query == first_query,
+                           .first_query = query == std::max(first_query, first_seeing(plan, key)),
                            .first_key = key == first_key,
                        },
                        scratch);

@@ -101,18 +101,31 @@ RINGTUNE_AVX512 void online_softmax(Scratch &scratch, int64_t keys, int64_t widt
     }
 }
 
-// Attention of one block of queries to all keys of its head; the result stays in the scratch.
-void attend(const Shape &shape, const Backend &backend, const PackedKeys &packed, int64_t head, Scratch &scratch) {
+// Scores of keys behind their queries become those of nothing.
+void hide_later(Scratch &scratch, int64_t first_query, int64_t first_key, int64_t keys) {
+    for (int64_t key = std::max<int64_t>(first_query - first_key + 1, 0); key < keys; ++key) {
+        const int64_t hidden = std::min(first_key + key - first_query, QUERY_BLOCK);
+        std::fill_n(&scratch.scores[key * QUERY_BLOCK], hidden, LOWEST_SCORE);
+    }
+}
+
+// Attention of one block of queries to the keys of its head that it sees; the result stays in the scratch.
+void attend(const Shape &shape, const Backend &backend, const PackedKeys &packed, int64_t head, const Block &queries,
+            Scratch &scratch) {
     const int64_t deep = packed.deep.padded, tall = packed.tall.padded;
     std::fill(scratch.maximum, scratch.maximum + QUERY_BLOCK, LOWEST_SCORE);
     std::fill(scratch.sum, scratch.sum + QUERY_BLOCK, 0.0f);
     std::fill(&scratch.output[0], &scratch.output[0] + tall * QUERY_BLOCK, 0.0f);
-    for (int64_t index = 0; index < packed.blocks; ++index) {
-        const int64_t count = block_at(index, KEY_BLOCK, shape.keys).count;
+    const int64_t seen = shape.causal ? queries.first + queries.count : shape.keys;
+    for (int64_t index = 0; index < divide_up(seen, KEY_BLOCK); ++index) {
+        const int64_t count = block_at(index, KEY_BLOCK, seen).count;
         const int64_t even_count = round_up(count, 2), full_count = round_up(count, backend.depth);
         const int64_t at = head * packed.blocks + index;
         backend.gemm(round_up(count, backend.rows), QUERY_BLOCK, deep, &packed.keys[at * packed.key_elements], deep,
                      &scratch.query[0], QUERY_BLOCK, &scratch.scores[0], QUERY_BLOCK, false);
+        if (shape.causal) {
+            hide_later(scratch, queries.first, index * KEY_BLOCK, count);
+        }
         std::fill(&scratch.scores[0] + count * QUERY_BLOCK, &scratch.scores[0] + even_count * QUERY_BLOCK,
                   LOWEST_SCORE);
         online_softmax(scratch, even_count, shape.width, shape.scale * LOG2_E);
@@ -136,7 +149,7 @@ void forward(const Shape &shape, const Backend &backend, Input query, Input key,
             const int64_t head = task / query_blocks;
             const Block block = block_at(task % query_blocks, QUERY_BLOCK, shape.queries);
             pack_width_pairs(rows_of(query, shape, head), block, packed.deep, &scratch.query[0]);
-            attend(shape, backend, packed, head, scratch);
+            attend(shape, backend, packed, head, block, scratch);
             for (int64_t token = 0; token < block.block; ++token) {
                 if (token < block.count) {
                     log_sum_exp[head * shape.queries + block.first + token] =

@@ -32,6 +32,8 @@ struct Shape {
     int64_t keys;
     int64_t width;
     float scale;
+    // Whether a query attends to the keys up to its own place only; then there are as many of both.
+    bool causal = false;
 };
 
 // c[m, n] = a[m, k] b[k, n] (+ c, if `accumulate`). `a` is row-major; `b` holds its rows in pairs,

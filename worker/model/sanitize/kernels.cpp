@@ -8,6 +8,7 @@
 #include "../csrc/attention_kernels.h"
 #include "../csrc/blocks.h"
 #include "../csrc/fused_kernels.h"
+#include "../csrc/language_kernels.h"
 #include "../csrc/packing_kernels.h"
 #include "../csrc/split_linear.h"
 #include "../csrc/tiled_product.h"
@@ -18,6 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -162,6 +164,7 @@ std::vector<flash::Backend> backends() {
 
 struct Sizes {
     int64_t batches, heads, queries, keys, width;
+    bool causal = false;
 };
 
 template <typename Element> flash::View<Element> view(Element *data, int64_t tokens, const Sizes &sizes) {
@@ -187,7 +190,8 @@ Reference reference(const Sizes &s, const Exact<Bf16> &q, const Exact<Bf16> &k, 
         for (int64_t head = 0; head < s.heads; ++head) {
             for (int64_t i = 0; i < s.queries; ++i) {
                 double sum = 0.0, dot = 0.0;
-                for (int64_t j = 0; j < s.keys; ++j) {
+                const int64_t seen = s.causal ? i + 1 : s.keys;
+                for (int64_t j = 0; j < seen; ++j) {
                     double score = 0.0;
                     dp[j] = 0.0;
                     for (int64_t c = 0; c < s.width; ++c) {
@@ -200,11 +204,11 @@ Reference reference(const Sizes &s, const Exact<Bf16> &q, const Exact<Bf16> &k, 
                     sum += p[j];
                 }
                 r.log_sum_exp.push_back(std::log2(sum));
-                for (int64_t j = 0; j < s.keys; ++j) {
+                for (int64_t j = 0; j < seen; ++j) {
                     p[j] /= sum;
                     dot += p[j] * dp[j];
                 }
-                for (int64_t j = 0; j < s.keys; ++j) {
+                for (int64_t j = 0; j < seen; ++j) {
                     const double ds = scale * p[j] * (dp[j] - dot);
                     for (int64_t c = 0; c < s.width; ++c) {
                         const int64_t of_query = at(s.queries, batch, i, head, c);
@@ -226,7 +230,7 @@ void attention(const flash::Backend &backend, const Sizes &s) {
     const int64_t queries = s.batches * s.queries * s.heads * s.width, keys = s.batches * s.keys * s.heads * s.width;
     const auto q = draw.values(queries), k = draw.values(keys), v = draw.values(keys), g = draw.values(queries);
     const Reference expected = reference(s, q, k, v, g);
-    const flash::Shape shape{s.batches, s.heads, s.queries, s.keys, s.width, float(1.0 / std::sqrt(double(s.width)))};
+    const flash::Shape shape{s.batches, s.heads, s.queries, s.keys, s.width, float(1.0 / std::sqrt(double(s.width))), s.causal};
     const Exact<Bf16> output(queries);
     const Exact<float> log_sum_exp(s.batches * s.heads * s.queries);
     const auto in = [&](const Exact<Bf16> &of, int64_t tokens) { return view<const Bf16>(of.get(), tokens, s); };
@@ -480,6 +484,8 @@ void packing(int64_t outputs, int64_t inputs, int64_t places) {
     }
 }
 
+#include "language_checks.h"
+
 // Every kernel at every shape; prints what there was.
 void run() {
     std::printf("operands %s a forbidden page:\n", flush == Flush::End ? "right before" : "right behind");
@@ -487,14 +493,15 @@ void run() {
     for (const Sizes &sizes : {
              Sizes{1, 1, 1, 1, 1}, Sizes{1, 1, 5, 3, 1}, Sizes{3, 2, 7, 77, 24}, Sizes{1, 2, 200, 200, 24},
              Sizes{3, 1, 97, 129, 40}, Sizes{1, 3, 49, 77, 80}, Sizes{2, 1, 95, 31, 33}, Sizes{1, 1, 192, 257, 64},
-             Sizes{1, 1, 63, 154, 160}, Sizes{1, 2, 100, 600, 16}, Sizes{1, 1, 500, 65, 8}, Sizes{1, 1, 33, 35, 256},
+             Sizes{1, 1, 1, 1, 3, true}, Sizes{2, 3, 65, 65, 64, true}, Sizes{1, 2, 193, 193, 24, true},
+             Sizes{1, 1, 400, 400, 7, true}, Sizes{1, 1, 63, 154, 160}, Sizes{1, 2, 100, 600, 16}, Sizes{1, 1, 500, 65, 8}, Sizes{1, 1, 33, 35, 256},
          }) {
         for (const flash::Backend &backend : backends()) {
             attention(backend, sizes);
         }
         ++shapes;
     }
-    std::printf("  attention: %d shapes (head widths 1 to 256, 1 to 600 keys, batches of 1 to 3), every gradient alone\n",
+    std::printf("  attention: %d shapes (head widths 1 to 256, 1 to 600 keys, batches of 1 to 3), every gradient alone, causal too\n",
                 shapes);
     shapes = 0;
     for (const flash::Backend &backend : backends()) {
@@ -551,6 +558,16 @@ void run() {
         }
     }
     std::printf("  packing: %d shapes\n", shapes);
+    shapes = 0;
+    for (const int64_t rows : {1, 3, 64}) {
+        for (const int64_t width : {1, 2, 15, 16, 17, 33, 48, 211}) {
+            language_kernels<float>(rows, width);
+            language_kernels<Bf16>(rows, width);
+            language_step(rows * width);
+            ++shapes;
+        }
+    }
+    std::printf("  language models: %d shapes, in fp32 and bf16\n", shapes);
 }
 
 } // namespace

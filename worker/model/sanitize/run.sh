@@ -6,7 +6,7 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 folder="$here/../../../target/sanitize"
 mkdir -p "$folder"
 
-compile=("${CXX:-c++}" -std=c++20 -O1 -g -fno-omit-frame-pointer -Wall -Wextra
+compile=("${CXX:-c++}" -std=c++20 -O1 -g -fno-omit-frame-pointer -fno-math-errno -Wno-psabi -Wall -Wextra
     -fsanitize=address,undefined -fno-sanitize-recover=all)
 # Some systems have a compiler without the sanitizers' libraries.
 if ! echo 'int main() {}' | "${compile[@]}" -x c++ - -o "$folder/nothing" 2>"$folder/nothing.log"; then
@@ -16,7 +16,7 @@ if ! echo 'int main() {}' | "${compile[@]}" -x c++ - -o "$folder/nothing" 2>"$fo
     exit
 fi
 "${compile[@]}" "$here/kernels.cpp" "$here"/../csrc/{attention_{amx,forward,backward,blocks,gemm},split_linear,tiled_product}.cpp \
-    "$here"/../csrc/{fused,layer_norm}_kernels.cpp -o "$folder/kernels"
+    "$here"/../csrc/{fused,layer_norm,language}_kernels.cpp -o "$folder/kernels"
 
 # Leaks are looked for with ptrace, which is not allowed everywhere.
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1

@@ -6,23 +6,31 @@ use std::collections::{BTreeMap, BTreeSet};
 type Functions = BTreeMap<String, Vec<(String, String)>>;
 
 const HEADER: &str = include_str!("../csrc/shim.h");
-const SOURCES: [(&str, &str); 9] = [
+/// Each header and what declares the same in Rust.
+const BOUNDARIES: [(&str, &str); 2] = [
+    (HEADER, include_str!("native.rs")),
+    (include_str!("../csrc/language_shim.h"), include_str!("gpt2/native.rs")),
+];
+const SOURCES: [(&str, &str); 11] = [
     ("allocator.cpp", include_str!("../csrc/allocator.cpp")),
     ("attention.cpp", include_str!("../csrc/attention.cpp")),
+    ("causal_attention.cpp", include_str!("../csrc/causal_attention.cpp")),
     ("convolution.cpp", include_str!("../csrc/convolution.cpp")),
     ("fused.cpp", include_str!("../csrc/fused.cpp")),
     ("group_norm.cpp", include_str!("../csrc/group_norm.cpp")),
+    ("language.cpp", include_str!("../csrc/language.cpp")),
     ("linear.cpp", include_str!("../csrc/linear.cpp")),
     ("profile.cpp", include_str!("../csrc/profile.cpp")),
     ("shim.cpp", include_str!("../csrc/shim.cpp")),
     ("threads.cpp", include_str!("../csrc/threads.cpp")),
 ];
 /// Types that may cross, in Rust and in C++.
-const TYPES: [(&str, &str); 15] = [
+const TYPES: [(&str, &str); 16] = [
     ("*const C_tensor", "const at::Tensor *"),
     ("*mut C_tensor", "at::Tensor *"),
     ("*mut *mut C_tensor", "at::Tensor **"),
     ("*const i64", "const int64_t *"),
+    ("*const f64", "const double *"),
     ("*const c_int", "const int *"),
     ("*const c_char", "const char *"),
     ("*mut c_char", "char *"),
@@ -108,9 +116,11 @@ fn of_header(text: &str) -> Functions {
 
 #[test]
 fn rust_declares_what_the_header_declares() {
-    let (rust, header) = (of_rust(include_str!("native.rs")), of_header(HEADER));
-    assert!(rust.len() >= 18, "{rust:#?}");
-    assert_eq!(rust, header);
+    for ((header, rust), least) in BOUNDARIES.into_iter().zip([18, 14]) {
+        let (rust, header) = (of_rust(rust), of_header(header));
+        assert!(rust.len() >= least, "{rust:#?}");
+        assert_eq!(rust, header);
+    }
     let kinds = ["Libtorch = 0", "Avx512 = 1", "Amx = 2"];
     for kind in kinds {
         assert!(HEADER.contains(kind) && include_str!("attention.rs").contains(kind), "{kind}");
@@ -141,7 +151,7 @@ fn what_differs_is_seen() {
 fn the_header_declares_all_that_is_defined() {
     let mut defined = BTreeSet::new();
     for (name, text) in SOURCES {
-        let headers = ["#include \"shim.h\"", "#include \"bf16_tensors.h\""];
+        let headers = ["#include \"shim.h\"", "#include \"bf16_tensors.h\"", "#include \"language_shim.h\""];
         assert!(headers.iter().any(|header| text.contains(header)), "{name}");
         for line in text.lines().filter(|line| !line.starts_with([' ', '/', '#'])) {
             let Some((before, _)) = line.split_once('(') else { continue };
@@ -151,6 +161,7 @@ fn the_header_declares_all_that_is_defined() {
             }
         }
     }
-    let declared: BTreeSet<String> = of_header(HEADER).into_keys().collect();
+    let declared: BTreeSet<String> =
+        BOUNDARIES.iter().flat_map(|(header, _)| of_header(header).into_keys()).collect();
     assert_eq!(defined, declared);
 }

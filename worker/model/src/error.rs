@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use ringtune_engine::EngineError;
+
 /// Short for a result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -48,8 +50,7 @@ pub enum Error {
     /// Weights are present only as Python pickles, which can run code and are not read.
     #[error(
         "{}: holds only pickled weights ({found}), which are refused because a pickle can run any code; convert \
-         them once with diffusers: StableDiffusionPipeline.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER, \
-         safe_serialization=True)",
+         them once with {converter}.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER, safe_serialization=True)",
         folder.display()
     )]
     PickleOnly {
@@ -57,6 +58,8 @@ pub enum Error {
         folder: PathBuf,
         /// The pickles found there.
         found: String,
+        /// Whose class reads them.
+        converter: &'static str,
     },
     /// A safetensors file is cut short, or its header makes no sense.
     #[error("{}: not a readable safetensors file: {reason}", file.display())]
@@ -118,6 +121,9 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
+    /// Whoever gets the gradients does not take them.
+    #[error(transparent)]
+    Buckets(EngineError),
     /// libtorch refused an operation.
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),

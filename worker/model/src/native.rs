@@ -7,6 +7,11 @@ use torch_sys::C_tensor;
 
 use crate::error::{Error, Result};
 
+#[path = "native_threads.rs"]
+mod threads;
+
+pub(crate) use threads::{place_threads, set_interop_threads, set_threads, settle_threads, threads};
+
 unsafe extern "C" {
     fn ringtune_last_error() -> *const c_char;
     fn ringtune_libtorch_version() -> *const c_char;
@@ -95,14 +100,14 @@ unsafe extern "C" {
 }
 
 /// The message of the last failed shim call of this thread, as an error.
-fn last_error() -> Error {
+pub(crate) fn last_error() -> Error {
     // SAFETY: the shim returns a NUL-terminated string owned by this thread, alive until its next failed call.
     let message = unsafe { CStr::from_ptr(ringtune_last_error()) };
     Error::Torch(TchError::Torch(message.to_string_lossy().into_owned()))
 }
 
 /// Takes ownership of a tensor made by the shim; null means failure.
-fn tensor_from(pointer: *mut C_tensor) -> Result<Tensor> {
+pub(crate) fn tensor_from(pointer: *mut C_tensor) -> Result<Tensor> {
     if pointer.is_null() {
         return Err(last_error());
     }
@@ -111,7 +116,7 @@ fn tensor_from(pointer: *mut C_tensor) -> Result<Tensor> {
 }
 
 /// Takes ownership of the tensors that `fill` wrote; false means failure.
-fn tensors_from<const COUNT: usize>(
+pub(crate) fn tensors_from<const COUNT: usize>(
     fill: impl FnOnce(*mut *mut C_tensor) -> bool,
 ) -> Result<[Tensor; COUNT]> {
     let mut pointers = [std::ptr::null_mut(); COUNT];
@@ -120,6 +125,11 @@ fn tensors_from<const COUNT: usize>(
     }
     // SAFETY: after a success all are heap-allocated at::Tensors that nobody else owns.
     Ok(pointers.map(|pointer| unsafe { Tensor::from_ptr(pointer) }))
+}
+
+/// What a call that gives nothing back came to.
+pub(crate) fn done(success: bool) -> Result<()> {
+    if success { Ok(()) } else { Err(last_error()) }
 }
 
 /// libtorch's version the shim was compiled against, such as "2.13.0".
@@ -165,6 +175,17 @@ pub(crate) unsafe fn tensor_over<Owner: Send + Sync>(
     };
     // On failure libtorch may or may not have taken the owner: leaking one reference is the safe side.
     tensor_from(pointer)
+}
+
+/// A tensor over `data` that owns nothing.
+///
+/// # Safety
+/// As [`tensor_over`], as long as the tensor or a view of it is alive; whoever writes to it must be allowed to.
+pub(crate) unsafe fn tensor_over_raw(data: *mut u8, shape: &[i64], kind: Kind) -> Result<Tensor> {
+    extern "C" fn nothing(_: *mut c_void) {}
+    let (data, kind, nobody) = (data.cast(), scalar_type(kind)?, std::ptr::null_mut());
+    // SAFETY: the caller vouches for `data`; shape is a live slice.
+    tensor_from(unsafe { ringtune_from_blob(data, shape.as_ptr(), shape.len(), kind, nobody, nothing) })
 }
 
 /// c10::ScalarType of the kinds that weights come in.
@@ -403,19 +424,19 @@ pub(crate) fn packed_linear(
 /// From here on libtorch keeps freed blocks for the next tensors.
 pub(crate) fn install_allocator() -> Result<()> {
     // SAFETY: no arguments; blocks of the allocator before know their own way back.
-    if unsafe { ringtune_install_allocator() } { Ok(()) } else { Err(last_error()) }
+    done(unsafe { ringtune_install_allocator() })
 }
 
 /// Gives what libtorch keeps back to the system.
 pub(crate) fn release_memory() -> Result<()> {
     // SAFETY: no arguments; only blocks that no tensor uses are unmapped.
-    if unsafe { ringtune_release_memory() } { Ok(()) } else { Err(last_error()) }
+    done(unsafe { ringtune_release_memory() })
 }
 
 /// Records what operators take until [`profile_stop`].
 pub(crate) fn profile_start() -> Result<()> {
     // SAFETY: no arguments.
-    if unsafe { ringtune_profile_start() } { Ok(()) } else { Err(last_error()) }
+    done(unsafe { ringtune_profile_start() })
 }
 
 /// What was recorded, as csrc/profile.cpp describes it.
@@ -442,40 +463,6 @@ pub(crate) fn scope_begin(name: &'static CStr) -> *mut c_void {
 pub(crate) fn scope_end(scope: *mut c_void) {
     // SAFETY: null, which is nothing, or what scope_begin gave; its only caller drops it once, on its thread.
     unsafe { ringtune_scope_end(scope) }
-}
-
-/// Sets the compute threads of operations started by the calling thread.
-pub(crate) fn set_threads(threads: i32) -> Result<()> {
-    // SAFETY: plain values.
-    if unsafe { ringtune_set_threads(threads) } { Ok(()) } else { Err(last_error()) }
-}
-
-/// From here on each compute thread of the calling thread runs on its processor; with none, where it did before.
-pub(crate) fn place_threads(processors: &[i32]) -> Result<()> {
-    // SAFETY: a live slice, which the shim copies.
-    if unsafe { ringtune_place_threads(processors.as_ptr(), processors.len()) } {
-        Ok(())
-    } else {
-        Err(last_error())
-    }
-}
-
-/// Puts compute threads in their places that were started since.
-pub(crate) fn settle_threads() -> Result<()> {
-    // SAFETY: no arguments.
-    if unsafe { ringtune_settle_threads() } { Ok(()) } else { Err(last_error()) }
-}
-
-/// Sets the inter-operation threads; fails after parallel work has begun or when called twice.
-pub(crate) fn set_interop_threads(threads: i32) -> Result<()> {
-    // SAFETY: plain values.
-    if unsafe { ringtune_set_interop_threads(threads) } { Ok(()) } else { Err(last_error()) }
-}
-
-/// The compute threads in use.
-pub(crate) fn threads() -> usize {
-    // SAFETY: no arguments.
-    usize::try_from(unsafe { ringtune_get_threads() }).unwrap_or(1)
 }
 
 #[cfg(test)]

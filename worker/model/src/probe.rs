@@ -5,6 +5,7 @@ use tch::{Kind, Tensor};
 
 use crate::attention::{scaled_dot_product, self_attention};
 use crate::error::Result;
+use crate::gpt2;
 use crate::growing::DOUBLING;
 use crate::layers::{from_tokens, to_tokens};
 use crate::native::Products;
@@ -48,7 +49,7 @@ const ATTENTIONS: [[i64; 4]; 7] = [
 /// packed of 3x3 and of 1x1, packed with a residual, packed with stride 2, of whole tiles, doubling), group norm (with and without SiLU
 /// and what is added, of two inputs, and with its input gone on with), layer norm, products (plain, packed, packed with a
 /// residual), GEGLU, attention at each of `ATTENTIONS` and where all comes from one product, the text encoder's causal attention
-/// and activation, and growing.
+/// and activation, growing, and all that a language model computes with (`gpt2/probe.rs`).
 ///
 /// Two workers whose probes differ would not train to the same bits. Equal probes are strong evidence, not proof: a
 /// library may choose another kernel at another size. Compare processor model, instruction set, libtorch version,
@@ -67,7 +68,8 @@ fn add_pass(kind: Kind, hash: &mut Fnv) -> Result<()> {
     add_convolutions(kind, hash)?;
     add_norms(kind, hash)?;
     add_products(kind, hash)?;
-    add_attention(kind, hash)
+    add_attention(kind, hash)?;
+    gpt2::probe::each_result(kind, pattern, |result| hash.add_values(result))
 }
 
 fn add_convolutions(kind: Kind, hash: &mut Fnv) -> Result<()> {
@@ -247,8 +249,13 @@ impl Fnv {
         let loss = output.f_to_kind(Kind::Float)?.f_square()?.f_mean(Kind::Float)?;
         let gradients = Tensor::f_run_backward(&[&loss], &leaves, false, false)?;
         for tensor in [output.f_detach()?, loss.f_detach()?.f_view([1])?].iter().chain(&gradients) {
-            to_vec(tensor)?.iter().for_each(|value| self.add_word(value.to_bits()));
+            self.add_values(tensor)?;
         }
+        Ok(())
+    }
+
+    fn add_values(&mut self, tensor: &Tensor) -> Result<()> {
+        to_vec(tensor)?.iter().for_each(|value| self.add_word(value.to_bits()));
         Ok(())
     }
 
@@ -283,21 +290,27 @@ mod tests {
     #[test]
     fn every_kernel_that_takes_tensors_is_run() {
         // What is declared at the boundary; attention is reached through the choice of its kernel.
-        let boundary = include_str!("native.rs");
-        let source = include_str!("probe.rs");
-        let wrappers = boundary.split("pub(crate) fn ").skip(1).filter_map(|rest| {
-            let (name, rest) = rest.split_once('(')?;
-            rest.split_once('{')?.0.contains("Tensor").then_some(name)
-        });
-        let wrappers: Vec<&str> = wrappers.collect();
-        assert!(wrappers.len() >= 7, "{wrappers:?}");
-        for name in wrappers {
-            let call = match name {
-                "attention" => "scaled_dot_product(".to_owned(),
-                "self_attention" => "self_attention(".to_owned(),
-                name => format!("native::{name}("),
-            };
-            assert!(source.contains(&call), "{name}");
+        let boundaries = [
+            (include_str!("native.rs"), include_str!("probe.rs"), 7),
+            (include_str!("gpt2/native.rs"), include_str!("gpt2/probe.rs"), 14),
+        ];
+        for (boundary, source, least) in boundaries {
+            // Functions, not methods.
+            let wrappers = boundary.split("\npub(crate) fn ").skip(1).filter_map(|rest| {
+                let (name, rest) = rest.split_once('(')?;
+                let takes = rest.split_once('{')?.0;
+                (takes.contains("Tensor") && !name.starts_with("tensor")).then_some(name)
+            });
+            let wrappers: Vec<&str> = wrappers.collect();
+            assert!(wrappers.len() >= least, "{wrappers:?}");
+            for name in wrappers {
+                let call = match name {
+                    "attention" => "scaled_dot_product(".to_owned(),
+                    "self_attention" => "self_attention(".to_owned(),
+                    name => format!("native::{name}("),
+                };
+                assert!(source.contains(&call), "{name}");
+            }
         }
     }
 

@@ -182,6 +182,11 @@ impl Weights {
         Scope { weights: self, prefix: String::new() }
     }
 
+    /// Whether there is a tensor `name`.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
     /// Every tensor must have been asked for by now; [`Error::ExtraTensors`] names those that were not.
     pub fn finish(&self) -> Result<()> {
         let taken = self.taken.borrow();
@@ -349,5 +354,6 @@ fn no_weights(folder: &Path, stem: &str, dotted: &str) -> Error {
             format!("holds neither {stem}{dotted}.safetensors nor {stem}.safetensors.index{dotted}.json");
         return Error::NotAModel { folder: folder.to_path_buf(), reason };
     }
-    Error::PickleOnly { folder: folder.to_path_buf(), found: pickles.join(", ") }
+    let converter = "diffusers: StableDiffusionPipeline";
+    Error::PickleOnly { folder: folder.to_path_buf(), found: pickles.join(", "), converter }
 }

@@ -3,7 +3,7 @@
 //! No generator has a state, so any worker can make any sample's draws at any time, and a job's numbers do not
 //! depend on who computes what. **The layout is fixed**: another implementation that follows it gets the same bits.
 //!
-//! - A stream is a sequence of words w\[0\], w\[1\], … (`ringtune_shared::draws`).
+//! - A stream is a sequence of words w\[0\], w\[1\], … (`ringtune_random`).
 //!   Purposes: 1 flip, 2 template, 3 timestep, 4 noise, 5 latent, 6 image order (its step is the pass, its sample 0),
 //!   7 generated pictures (its step is 0, its sample the picture's number), 8 noise offset,
 //!   9 caption, 10 tag order, 11 order in a bucket (its step is the pass, its sample the bucket's number), 12 order of
@@ -21,7 +21,7 @@
 
 use std::f64::consts::TAU;
 
-use ringtune_shared::draws::{Stream, StreamName};
+use ringtune_random::{Stream, StreamName};
 
 /// What a draw is for: each purpose is a stream of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Which tokens a sample of a step is: pure.
 
-use ringtune_shared::draws::{Stream, StreamName};
+use ringtune_random::{Stream, StreamName};
 
 use crate::{Error, TokenFile};
 
@@ -62,7 +62,7 @@ mod tests {
     }
 
     /// These numbers never change: a training of an older version has to come out the same. They were made by another
-    /// implementation (in Python) of the layout of `ringtune_shared::draws`.
+    /// implementation (in Python) of the layout of `ringtune_random`.
     #[test]
     fn frozen_starts() {
         let (_folder, file) = file(1000);

@@ -5,6 +5,7 @@
 //! anybody in the selection asks for, so that a test's feature would compile everything above the engine a second time
 //! and leave the fake in the programs that are built beside the tests.
 
+mod language_model;
 mod script;
 
 use std::{
@@ -14,11 +15,14 @@ use std::{
 };
 
 use ringtune_engine::{
-    DrawPictures, EncodeImages, Engine, EngineError, EngineIdentity, Gradient, ImageRequest, LoadModel,
-    Microbatch, ModelInfo, ModelOptions, Moments, Pixels, Precision, PredictionType, RgbImage, SamplerKind,
-    TextualInversion, Wanted,
+    AlignedFloats, Applied, BucketSizes, Buckets, DrawPictures, EncodeImages, Engine, EngineError,
+    EngineIdentity, Gradient, ImageRequest, LanguageGradient, LanguageModelInfo, LanguageModelSource,
+    LoadModel, Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenLanguageModel,
+    OptimizerStep, Pixels, Precision, PredictionType, RgbImage, SamplerKind, StateTensor, TextualInversion,
+    TokenBatch, TrainLanguageModel, Wanted,
 };
 
+use language_model::FakeLanguageModel;
 pub use script::{FakeMachine, FakeScript};
 
 /// Deterministic and fast; see the module.
@@ -26,6 +30,7 @@ pub use script::{FakeMachine, FakeScript};
 pub struct FakeEngine {
     script: FakeScript,
     loaded: Option<LoadModel>,
+    language: Option<FakeLanguageModel>,
     gradients: u64,
 }
 
@@ -39,7 +44,7 @@ impl FakeEngine {
 
     /// An engine that follows `script`.
     pub fn new(script: FakeScript) -> Self {
-        Self { script, loaded: None, gradients: 0 }
+        Self { script, loaded: None, language: None, gradients: 0 }
     }
 
     /// A load request that the fake takes.
@@ -86,6 +91,45 @@ impl FakeEngine {
         }
     }
 
+    /// A small language model that the fake opens, in several buckets.
+    pub fn any_language_model() -> OpenLanguageModel {
+        let new = NewLanguageModel {
+            vocab_size: 23,
+            n_positions: 16,
+            n_layer: 1,
+            n_head: 1,
+            n_embd: 4,
+            bias: true,
+            seed: 1,
+        };
+        OpenLanguageModel {
+            source: LanguageModelSource::New(new),
+            precision: Precision::Fp32,
+            threads: 1,
+            buckets: BucketSizes { first: 32, others: 128 },
+        }
+    }
+
+    fn language(&mut self) -> Result<&mut FakeLanguageModel, EngineError> {
+        self.language.as_mut().ok_or(EngineError::NothingLoaded)
+    }
+
+    /// The next gradient, as the script has it: whether it is finite.
+    fn next_gradient(&mut self) -> Result<bool, EngineError> {
+        self.gradients += 1;
+        let count = self.gradients;
+        if self.script.fail_on_gradient == Some(count) {
+            return Err(EngineError::OfNode(format!("gradient {count} fails as scripted").into()));
+        }
+        assert!(self.script.panic_on_gradient != Some(count), "gradient {count} panics as scripted");
+        while self.script.machine.hang_on_gradient == Some(count) {
+            compute_for(Duration::from_secs(1));
+        }
+        let slow = self.script.machine.slow_gradient.filter(|(slow, _)| *slow == count);
+        compute_for(slow.map_or(self.script.gradient_takes, |(_, takes)| takes));
+        Ok(!self.script.not_finite.is_some_and(|(first, last)| (first..=last).contains(&count)))
+    }
+
     fn loaded(&self) -> Result<&LoadModel, EngineError> {
         self.loaded.as_ref().ok_or(EngineError::NothingLoaded)
     }
@@ -118,6 +162,7 @@ impl Engine for FakeEngine {
             return Err(EngineError::OfNode(reason.clone().into()));
         }
         compute_for(self.script.machine.load_takes);
+        self.language = None;
         self.loaded = Some(request.clone());
         Ok(ModelInfo {
             vocab_size: Self::VOCABULARY,
@@ -162,19 +207,8 @@ impl TextualInversion for FakeEngine {
 
     fn gradient(&mut self, microbatch: &Microbatch) -> Result<Gradient, EngineError> {
         self.loaded()?;
-        self.gradients += 1;
-        let count = self.gradients;
-        if self.script.fail_on_gradient == Some(count) {
-            return Err(EngineError::OfNode(format!("gradient {count} fails as scripted").into()));
-        }
-        assert!(self.script.panic_on_gradient != Some(count), "gradient {count} panics as scripted");
-        while self.script.machine.hang_on_gradient == Some(count) {
-            compute_for(Duration::from_secs(1));
-        }
         let started = Instant::now();
-        let slow = self.script.machine.slow_gradient.filter(|(slow, _)| *slow == count);
-        compute_for(slow.map_or(self.script.gradient_takes, |(_, takes)| takes));
-        let finite = !self.script.not_finite.is_some_and(|(first, last)| (first..=last).contains(&count));
+        let finite = self.next_gradient()?;
         let grad = pulls(microbatch);
         let loss = if finite { squares(&grad) } else { f32::NAN };
         let forward_seconds = started.elapsed().as_secs_f64();
@@ -204,6 +238,48 @@ impl DrawPictures for FakeEngine {
             RgbImage { height: request.height, width: request.width, data: (0..bytes).map(tone).collect() }
         };
         Ok(request.noise.chunks_exact(request.noise.len() / request.batch.max(1)).map(picture).collect())
+    }
+}
+
+impl TrainLanguageModel for FakeEngine {
+    fn open_language_model(&mut self, request: &OpenLanguageModel) -> Result<LanguageModelInfo, EngineError> {
+        if let Some(reason) = &self.script.fail_load {
+            return Err(EngineError::OfNode(reason.clone().into()));
+        }
+        compute_for(self.script.machine.load_takes);
+        self.loaded = None;
+        Ok(self.language.insert(FakeLanguageModel::open(request)).info())
+    }
+
+    fn language_gradient(
+        &mut self,
+        batch: &TokenBatch,
+        buckets: &mut dyn Buckets,
+    ) -> Result<LanguageGradient, EngineError> {
+        self.language()?;
+        let finite = self.next_gradient()?;
+        self.language()?.gradient(batch, finite, buckets)
+    }
+
+    fn language_loss(&mut self, batch: &TokenBatch) -> Result<f32, EngineError> {
+        compute_for(self.script.machine.loss_takes);
+        self.language()?.loss(batch)
+    }
+
+    fn apply(&mut self, step: &OptimizerStep, buckets: &[AlignedFloats]) -> Result<Applied, EngineError> {
+        self.language()?.apply(step, buckets)
+    }
+
+    fn language_state(&mut self) -> Result<Vec<StateTensor>, EngineError> {
+        Ok(self.language()?.tensors())
+    }
+
+    fn read_language_state(&mut self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
+        self.language()?.read(tensor, offset, into)
+    }
+
+    fn write_language_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        self.language()?.write(tensor, offset, bytes)
     }
 }
 

@@ -65,6 +65,12 @@ impl Keys {
         &self.file
     }
 
+    /// All keys, as the text of a JSON file.
+    pub(crate) fn text(&self) -> String {
+        // Of what was read as JSON: nothing in it cannot be written.
+        serde_json::to_string_pretty(&self.map).unwrap_or_default() + "\n"
+    }
+
     /// The error for a value that is not allowed.
     pub fn invalid(&self, key: &str, allowed: impl std::fmt::Display) -> Error {
         let value = self.map.get(key).map_or_else(|| "absent".to_string(), Value::to_string);

@@ -16,6 +16,7 @@ mod support;
 
 mod attention;
 mod blocks;
+mod gpt2;
 mod pipeline;
 mod samplers;
 mod schedule;

@@ -1,0 +1,246 @@
+//! A language model of a few lines: a table says for each token where the next one is thought to be.
+//!
+//! With E the table [vocabulary, WIDTH], b the bias [WIDTH] and P(y) a place that belongs to token y for ever, the loss is
+//! the mean over all tokens and columns of (E[x] + b - P(y))² / 2, which training makes smaller. Order of the backward
+//! pass: b, E.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use ringtune_engine::{
+    AlignedFloats, Applied, BucketPlan, Buckets, EngineError, LanguageGradient, LanguageModelInfo,
+    LanguageModelSource, OpenLanguageModel, OptimizerStep, Parameter, StateTensor, TokenBatch,
+};
+use ringtune_random::philox4x32;
+
+/// Columns of the table.
+const WIDTH: usize = 4;
+/// What a folder's model has: GPT-2's own numbers, so that real tokenizers fit.
+const VOCABULARY: usize = 50_257;
+const POSITIONS: usize = 1024;
+const TABLE: &str = "transformer.wte.weight";
+const BIAS: &str = "transformer.ln_f.bias";
+const STATES: [&str; 3] = ["model", "adamw.mean", "adamw.square"];
+
+/// What is open.
+#[derive(Debug)]
+pub(crate) struct FakeLanguageModel {
+    vocab_size: usize,
+    n_positions: usize,
+    parameters: Vec<Parameter>,
+    plan: BucketPlan,
+    /// By its name in the state.
+    state: BTreeMap<String, Vec<f32>>,
+}
+
+fn wrong(text: String) -> EngineError {
+    EngineError::OfJob(text.into())
+}
+
+fn state_name(kind: &str, parameter: &Parameter) -> String {
+    format!("{kind}.{}", parameter.name)
+}
+
+/// Where token `id` is, column by column: -0.5 to 0.5.
+fn place(id: i64) -> [f32; WIDTH] {
+    std::array::from_fn(|column| ((id as usize * 31 + column * 7) % 17) as f32 / 16.0 - 0.5)
+}
+
+impl FakeLanguageModel {
+    pub(crate) fn open(request: &OpenLanguageModel) -> Self {
+        let (vocab_size, n_positions, seed) = match &request.source {
+            LanguageModelSource::Folder(_) => (VOCABULARY, POSITIONS, 0),
+            LanguageModelSource::New(new) => (new.vocab_size, new.n_positions, new.seed),
+        };
+        let parameters =
+            vec![Parameter::new(TABLE, vec![vocab_size, WIDTH]), Parameter::new(BIAS, vec![WIDTH])];
+        let mut state = BTreeMap::new();
+        for (kind, parameter) in STATES.iter().flat_map(|kind| parameters.iter().map(move |one| (kind, one)))
+        {
+            state.insert(state_name(kind, parameter), vec![0.0; parameter.elements()]);
+        }
+        if let Some(table) = state.get_mut(&format!("model.{TABLE}")) {
+            for (number, value) in table.iter_mut().enumerate() {
+                let words = philox4x32([seed as u32, (seed >> 32) as u32], [number as u32, 0, 0, 0]);
+                *value = words[0] as f32 / u32::MAX as f32 - 0.5;
+            }
+        }
+        let plan = BucketPlan::new(&parameters, &[1, 0], request.buckets);
+        Self { vocab_size, n_positions, parameters, plan, state }
+    }
+
+    pub(crate) fn info(&self) -> LanguageModelInfo {
+        LanguageModelInfo {
+            vocab_size: self.vocab_size,
+            n_positions: self.n_positions,
+            parameters: self.parameters.clone(),
+            plan: self.plan.clone(),
+            config: format!(
+                "{{\"model_type\": \"gpt2\", \"vocab_size\": {}, \"n_positions\": {}}}",
+                self.vocab_size, self.n_positions
+            ),
+        }
+    }
+
+    fn parameter(&self, name: &str) -> &[f32] {
+        self.state.get(&format!("model.{name}")).map_or(&[], Vec::as_slice)
+    }
+
+    fn check(&self, batch: &TokenBatch) -> Result<(), EngineError> {
+        let tokens = batch.batch.saturating_mul(batch.block);
+        if tokens == 0 || batch.block > self.n_positions {
+            let given = format!("{} texts of {}", batch.batch, batch.block);
+            return Err(wrong(format!("block is of {given} tokens, allowed is 1 to {}", self.n_positions)));
+        }
+        for (field, ids) in [("inputs", &batch.inputs), ("targets", &batch.targets)] {
+            if ids.len() != tokens {
+                return Err(wrong(format!("{field} is {} ids, allowed is {tokens}", ids.len())));
+            }
+            if let Some(id) = ids.iter().find(|id| !(0..self.vocab_size as i64).contains(id)) {
+                return Err(wrong(format!("{field} has id {id}, allowed is 0 to {}", self.vocab_size - 1)));
+            }
+        }
+        Ok(())
+    }
+
+    /// How far each token's columns are from where the next token is.
+    fn distances<'a>(&'a self, batch: &'a TokenBatch) -> impl Iterator<Item = (usize, [f32; WIDTH])> + 'a {
+        let (table, bias) = (self.parameter(TABLE), self.parameter(BIAS));
+        batch.inputs.iter().zip(&batch.targets).map(move |(input, target)| {
+            let (row, wanted) = (*input as usize, place(*target));
+            (row, std::array::from_fn(|column| table[row * WIDTH + column] + bias[column] - wanted[column]))
+        })
+    }
+
+    pub(crate) fn loss(&self, batch: &TokenBatch) -> Result<f32, EngineError> {
+        self.check(batch)?;
+        let squares: f32 = self.distances(batch).flat_map(|(_, far)| far).map(|far| far * far / 2.0).sum();
+        Ok(squares / (batch.inputs.len() * WIDTH) as f32)
+    }
+
+    pub(crate) fn gradient(
+        &self,
+        batch: &TokenBatch,
+        finite: bool,
+        buckets: &mut dyn Buckets,
+    ) -> Result<LanguageGradient, EngineError> {
+        let started = Instant::now();
+        let loss = if finite { self.loss(batch)? } else { f32::NAN };
+        let forward_seconds = started.elapsed().as_secs_f64();
+        let share = if finite { 1.0 / (batch.inputs.len() * WIDTH) as f32 } else { f32::NAN };
+        let mut gradients: Vec<Vec<f32>> =
+            self.parameters.iter().map(|parameter| vec![0.0; parameter.elements()]).collect();
+        for (row, far) in self.distances(batch) {
+            for (column, far) in far.into_iter().enumerate() {
+                gradients[0][row * WIDTH + column] += far * share;
+                gradients[1][column] += far * share;
+            }
+        }
+        for (number, bucket) in self.plan.buckets.iter().enumerate() {
+            let mut memory = buckets.take(number)?;
+            for piece in &bucket.pieces {
+                let made = &gradients[piece.parameter][piece.first..piece.first + piece.count];
+                for (into, made) in memory[piece.offset..piece.offset + piece.count].iter_mut().zip(made) {
+                    *into = if batch.add { *into + made } else { *made };
+                }
+            }
+            buckets.give(number, memory)?;
+        }
+        let backward_seconds = started.elapsed().as_secs_f64() - forward_seconds;
+        Ok(LanguageGradient { loss, finite: loss.is_finite(), forward_seconds, backward_seconds })
+    }
+
+    pub(crate) fn apply(
+        &mut self,
+        step: &OptimizerStep,
+        buckets: &[AlignedFloats],
+    ) -> Result<Applied, EngineError> {
+        step.check().map_err(|error| EngineError::OfJob(error.into()))?;
+        let lengths: Vec<usize> = self.plan.buckets.iter().map(|bucket| bucket.length).collect();
+        let given: Vec<usize> = buckets.iter().map(|bucket| bucket.len()).collect();
+        if given != lengths {
+            return Err(wrong(format!("buckets are of {given:?} numbers, allowed is {lengths:?}")));
+        }
+        let share = 1.0 / f64::from(step.divide_by);
+        let squares: f64 =
+            buckets.iter().flat_map(|bucket| bucket.iter()).map(|g| f64::from(*g).powi(2)).sum();
+        let grad_norm = squares.sqrt() * share;
+        if !grad_norm.is_finite() {
+            return Ok(Applied { grad_norm, skipped: true });
+        }
+        let clip = step.max_grad_norm.map_or(1.0, |most| (most / (grad_norm + 1e-6)).min(1.0));
+        for (bucket, memory) in self.plan.buckets.iter().zip(buckets) {
+            for piece in &bucket.pieces {
+                let parameter = &self.parameters[piece.parameter];
+                for number in 0..piece.count {
+                    let gradient = f64::from(memory[piece.offset + number]) * share * clip;
+                    move_one(&mut self.state, parameter, piece.first + number, gradient, step);
+                }
+            }
+        }
+        Ok(Applied { grad_norm, skipped: false })
+    }
+
+    pub(crate) fn tensors(&self) -> Vec<StateTensor> {
+        let shape = |name: &str| {
+            let of = self.parameters.iter().find(|parameter| name.ends_with(&parameter.name));
+            of.map(|parameter| parameter.shape.clone()).unwrap_or_default()
+        };
+        self.state.keys().map(|name| StateTensor { name: name.clone(), shape: shape(name) }).collect()
+    }
+
+    /// The numbers of `length` bytes of a tensor from byte `offset` on.
+    fn numbers(&mut self, tensor: &str, offset: u64, length: usize) -> Result<&mut [f32], EngineError> {
+        let values =
+            self.state.get_mut(tensor).ok_or_else(|| wrong(format!("the state has no tensor {tensor}")))?;
+        let bytes = values.len() * 4;
+        let first = usize::try_from(offset).unwrap_or(usize::MAX);
+        let whole = first.is_multiple_of(4) && length.is_multiple_of(4);
+        if !whole || first.checked_add(length).is_none_or(|end| end > bytes) {
+            let text =
+                format!("offset is {offset} for {length} bytes, allowed is whole numbers of {bytes} bytes");
+            return Err(wrong(text));
+        }
+        Ok(&mut values[first / 4..(first + length) / 4])
+    }
+
+    pub(crate) fn read(&mut self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
+        let values = self.numbers(tensor, offset, into.len())?;
+        into.chunks_exact_mut(4)
+            .zip(values)
+            .for_each(|(bytes, value)| bytes.copy_from_slice(&value.to_le_bytes()));
+        Ok(())
+    }
+
+    pub(crate) fn write(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        let values = self.numbers(tensor, offset, bytes.len())?;
+        for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(4)) {
+            *value = f32::from_le_bytes(std::array::from_fn(|place| bytes[place]));
+        }
+        Ok(())
+    }
+}
+
+/// AdamW of one number.
+fn move_one(
+    state: &mut BTreeMap<String, Vec<f32>>,
+    parameter: &Parameter,
+    number: usize,
+    gradient: f64,
+    step: &OptimizerStep,
+) {
+    let mut changed = |kind: &str, change: &dyn Fn(f64) -> f64| {
+        let value = state.get_mut(&state_name(kind, parameter)).and_then(|values| values.get_mut(number));
+        value.map_or(0.0, |value| {
+            *value = change(f64::from(*value)) as f32;
+            f64::from(*value)
+        })
+    };
+    let corrected = |beta: f64| 1.0 - beta.powf(step.number as f64);
+    let mean = changed("adamw.mean", &|mean| step.beta1 * mean + (1.0 - step.beta1) * gradient);
+    let square = changed("adamw.square", &|old| step.beta2 * old + (1.0 - step.beta2) * gradient * gradient);
+    let deviation = (square / corrected(step.beta2)).sqrt() + step.epsilon;
+    let decay = if parameter.decayed { step.learning_rate * step.weight_decay } else { 0.0 };
+    changed("model", &|value| {
+        value * (1.0 - decay) - step.learning_rate * mean / corrected(step.beta1) / deviation
+    });
+}

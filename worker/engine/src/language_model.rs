@@ -1,0 +1,277 @@
+//! Causal language models: gradients of all their parameters, the optimizer, and the state of both.
+//!
+//! # What is large stays in the engine, and gradients go out while they are made
+//! The engine holds the parameters (fp32), the optimizer's moments and the copies that it computes with. Gradients are
+//! the caller's: during the backward pass the engine asks [`Buckets`] for the memory of one bucket after the other, fills
+//! it, and hands it back, so that a bucket may travel over the network while the rest is computed. Then the caller lends
+//! all buckets to [`TrainLanguageModel::apply`]. Nothing is copied on the way.
+
+use std::path::PathBuf;
+
+use crate::{AlignedFloats, BucketPlan, BucketSizes, Engine, EngineError, Parameter, Precision};
+
+/// Trains one causal language model, which stays open until another model is opened or loaded.
+pub trait TrainLanguageModel: Engine {
+    /// Opens a model, in the place of whatever was loaded: the parameters as they are stored or first drawn, moments of
+    /// zero.
+    ///
+    /// # Errors
+    /// Files that are no such model; a field of the request beyond its limits, by its name.
+    fn open_language_model(&mut self, request: &OpenLanguageModel) -> Result<LanguageModelInfo, EngineError>;
+
+    /// Loss of a microbatch, and its gradient with respect to every parameter, in the plan's buckets.
+    ///
+    /// Every bucket is taken once and given back once; they are given back in the plan's order. The gradient is that of
+    /// the microbatch's mean loss; with [`TokenBatch::add`] it is added to what a bucket holds, in fp32.
+    fn language_gradient(
+        &mut self,
+        batch: &TokenBatch,
+        buckets: &mut dyn Buckets,
+    ) -> Result<LanguageGradient, EngineError>;
+
+    /// Loss of a microbatch alone; its bits are those of [`TrainLanguageModel::language_gradient`]'s.
+    fn language_loss(&mut self, batch: &TokenBatch) -> Result<f32, EngineError>;
+
+    /// Moves the parameters by one step of AdamW, with what the buckets hold; `buckets`: all of the plan's, in order. A
+    /// gradient that is not finite moves nothing.
+    ///
+    /// # Errors
+    /// Buckets of other lengths; numbers of the step that make no sense, by their names. Then nothing has moved.
+    fn apply(&mut self, step: &OptimizerStep, buckets: &[AlignedFloats]) -> Result<Applied, EngineError>;
+
+    /// The tensors of the state, all fp32: parameters as `model.NAME`, the optimizer's moments as `adamw.mean.NAME` and
+    /// `adamw.square.NAME`.
+    fn language_state(&mut self) -> Result<Vec<StateTensor>, EngineError>;
+
+    /// Copies the bytes (little-endian) of a state's tensor from byte `offset` on into all of `into`.
+    ///
+    /// # Errors
+    /// No such tensor; a place that is not whole numbers of it.
+    fn read_language_state(&mut self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError>;
+
+    /// The other way round: what is computed from then on goes by what was written. Errors: the same.
+    fn write_language_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError>;
+}
+
+/// Which language model to open, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpenLanguageModel {
+    /// Where its parameters come from.
+    pub source: LanguageModelSource,
+    /// What products and attention are computed in. `Bf16` is torch's CPU autocast, but that GELU is rounded once.
+    pub precision: Precision,
+    /// Threads within one operation; at least 1.
+    pub threads: usize,
+    /// How its gradients are cut.
+    pub buckets: BucketSizes,
+}
+
+/// Where a language model's parameters come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LanguageModelSource {
+    /// A folder as transformers writes it: config.json and model.safetensors (or model.safetensors.index.json and what
+    /// it names).
+    Folder(PathBuf),
+    /// Drawn by [`NewLanguageModel::seed`].
+    New(NewLanguageModel),
+}
+
+/// A GPT-2 that was never trained. Its parameters are nanoGPT's: normals of deviation 0.02, those that write to the
+/// residual stream of 0.02 / sqrt(2 `n_layer`), zeros for biases and ones for the factors of norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewLanguageModel {
+    /// Tokens that there are.
+    pub vocab_size: usize,
+    /// The longest text, in tokens.
+    pub n_positions: usize,
+    /// Layers.
+    pub n_layer: usize,
+    /// Attention heads, a divisor of `n_embd`.
+    pub n_head: usize,
+    /// Width of the residual stream.
+    pub n_embd: usize,
+    /// Whether layers and norms have biases. transformers knows no GPT-2 without: zeros are saved for it.
+    pub bias: bool,
+    /// Decides every bit of the parameters.
+    pub seed: u64,
+}
+
+/// What an open language model is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LanguageModelInfo {
+    /// Tokens that there are: ids are 0 .. this.
+    pub vocab_size: usize,
+    /// The longest text, in tokens.
+    pub n_positions: usize,
+    /// All parameters, in the order of the model's file.
+    pub parameters: Vec<Parameter>,
+    /// How their gradients are cut.
+    pub plan: BucketPlan,
+    /// config.json, for whoever saves the model.
+    pub config: String,
+}
+
+/// The inputs of one forward and backward pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenBatch {
+    /// Texts, at least 1.
+    pub batch: usize,
+    /// Tokens of each, 1 to `n_positions`.
+    pub block: usize,
+    /// [batch, block]: ids.
+    pub inputs: Vec<i64>,
+    /// [batch, block]: the id that follows each.
+    pub targets: Vec<i64>,
+    /// Whether the gradient is added to what the buckets hold, or replaces it.
+    pub add: bool,
+}
+
+/// Where gradients go. The memory of a bucket is its owner's, and changes hands.
+pub trait Buckets {
+    /// The memory of a bucket, of its length in the plan. Where gradients are added, with what was given back last.
+    ///
+    /// # Errors
+    /// Whoever owns it does not want the gradient any more: the pass ends.
+    fn take(&mut self, bucket: usize) -> Result<AlignedFloats, EngineError>;
+
+    /// It holds all that this pass puts in. Returns quickly: the pass waits.
+    ///
+    /// # Errors
+    /// As before.
+    fn give(&mut self, bucket: usize, memory: AlignedFloats) -> Result<(), EngineError>;
+}
+
+/// What one microbatch yields, besides the buckets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LanguageGradient {
+    /// Mean cross-entropy over all tokens, in nats.
+    pub loss: f32,
+    /// Whether the loss and everything in the buckets are finite.
+    pub finite: bool,
+    /// Seconds until the last layer's output.
+    pub forward_seconds: f64,
+    /// Seconds from there: the head, whose loss and gradient are made at once, and the way back.
+    pub backward_seconds: f64,
+}
+
+/// One step of AdamW over gradients that were added up.
+///
+/// Source: Loshchilov & Hutter 2019; torch/optim/adam.py, `_single_tensor_adam`; torch/nn/utils/clip_grad.py.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OptimizerStep {
+    /// The step's number, from 1; steps that were skipped do not count.
+    pub number: u64,
+    /// At least 0.
+    pub learning_rate: f64,
+    /// How much of the gradients' running mean a step keeps, from 0 up to, but not, 1.
+    pub beta1: f64,
+    /// How much of the squared gradients' running mean a step keeps, as `beta1`.
+    pub beta2: f64,
+    /// Added to the denominator; above 0.
+    pub epsilon: f64,
+    /// Share of the decayed parameters, times the learning rate, that a step takes away; at least 0.
+    pub weight_decay: f64,
+    /// The gradient's norm is held to this, above 0; none: it is not.
+    pub max_grad_norm: Option<f64>,
+    /// How many microbatches were added up: gradients are divided by it, before anything else. At least 1.
+    pub divide_by: u32,
+}
+
+impl OptimizerStep {
+    /// That all numbers are within their limits.
+    ///
+    /// # Errors
+    /// The first field that is not, what was given, and what is allowed.
+    pub fn check(&self) -> Result<(), WrongStep> {
+        let wrong = |field, given: f64, allowed| Err(WrongStep { field, given: given.to_string(), allowed });
+        if self.number == 0 {
+            return wrong("number", 0.0, "1 or more");
+        }
+        for (field, given) in [("learning_rate", self.learning_rate), ("weight_decay", self.weight_decay)] {
+            if !(given.is_finite() && given >= 0.0) {
+                return wrong(field, given, "a finite number, 0 or more");
+            }
+        }
+        for (field, given) in [("beta1", self.beta1), ("beta2", self.beta2)] {
+            if !(0.0..1.0).contains(&given) {
+                return wrong(field, given, "from 0 up to, but not, 1");
+            }
+        }
+        let above_zero = [("epsilon", self.epsilon), ("max_grad_norm", self.max_grad_norm.unwrap_or(1.0))];
+        for (field, given) in above_zero {
+            if !(given.is_finite() && given > 0.0) {
+                return wrong(field, given, "a finite number above 0");
+            }
+        }
+        if self.divide_by == 0 {
+            return wrong("divide_by", 0.0, "1 or more");
+        }
+        Ok(())
+    }
+}
+
+/// A number of an optimizer step that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} is {given}, allowed is {allowed}")]
+pub struct WrongStep {
+    /// The field of [`OptimizerStep`].
+    pub field: &'static str,
+    /// What was given.
+    pub given: String,
+    /// What is allowed.
+    pub allowed: &'static str,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Applied {
+    /// The norm of the whole gradient, after the division and before it was held to `max_grad_norm`.
+    pub grad_norm: f64,
+    /// Nothing has moved, as that is not finite.
+    pub skipped: bool,
+}
+
+/// A tensor of a language model's state, fp32.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateTensor {
+    /// Its name in the state.
+    pub name: String,
+    /// Its sides; the last dimension runs fastest.
+    pub shape: Vec<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_says_which_of_its_numbers_makes_no_sense() {
+        let good = OptimizerStep {
+            number: 1,
+            learning_rate: 0.0,
+            beta1: 0.0,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            max_grad_norm: None,
+            divide_by: 1,
+        };
+        assert_eq!(good.check(), Ok(()));
+        let wrong = [
+            ("number", OptimizerStep { number: 0, ..good }),
+            ("learning_rate", OptimizerStep { learning_rate: f64::NAN, ..good }),
+            ("learning_rate", OptimizerStep { learning_rate: -1e-9, ..good }),
+            ("beta1", OptimizerStep { beta1: 1.0, ..good }),
+            ("beta2", OptimizerStep { beta2: f64::NAN, ..good }),
+            ("epsilon", OptimizerStep { epsilon: 0.0, ..good }),
+            ("weight_decay", OptimizerStep { weight_decay: f64::INFINITY, ..good }),
+            ("max_grad_norm", OptimizerStep { max_grad_norm: Some(0.0), ..good }),
+            ("divide_by", OptimizerStep { divide_by: 0, ..good }),
+        ];
+        for (field, step) in wrong {
+            let error = step.check().map_or_else(|error| error, |()| panic!("{field} was taken"));
+            assert_eq!(error.field, field);
+            assert!(error.to_string().starts_with(&format!("{field} is ")), "{error}");
+        }
+    }
+}

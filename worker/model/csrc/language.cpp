@@ -1,0 +1,406 @@
+// language_kernels.h for libtorch's tensors, on its threads: checks shapes and kinds, and divides the work.
+#include "language_shim.h"
+
+#include "language_kernels.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace ringtune::training {
+
+namespace {
+
+using at::Tensor;
+using ringtune::language::Bf16;
+using ringtune::language::STRETCH;
+
+// Numbers that are one task of an elementwise sweep, and one part of a sum.
+constexpr int64_t PART = int64_t(1) << 14;
+
+void check_kind(const char *what, const Tensor &tensor, at::ScalarType kind, int64_t dimensions = -1) {
+    TORCH_CHECK(tensor.scalar_type() == kind && tensor.is_contiguous() && tensor.device().is_cpu() &&
+                    (dimensions < 0 || tensor.dim() == dimensions),
+                what, " is ", tensor.scalar_type(), " ", tensor.sizes(), ", allowed is contiguous ", kind,
+                dimensions < 0 ? std::string() : " of " + std::to_string(dimensions) + " dimensions");
+}
+
+void check_floats(const char *what, const Tensor &tensor, int64_t dimensions = -1) {
+    check_kind(what, tensor, at::kFloat, dimensions);
+}
+
+void check_sizes(const char *what, const Tensor &tensor, at::IntArrayRef sizes) {
+    TORCH_CHECK(tensor.sizes() == sizes, what, " is of ", tensor.sizes(), ", allowed is ", sizes);
+}
+
+// fp32 or bf16, as activations are.
+void check_activation(const char *what, const Tensor &tensor, int64_t dimensions = -1) {
+    check_kind(what, tensor, tensor.scalar_type() == at::kBFloat16 ? at::kBFloat16 : at::kFloat, dimensions);
+}
+
+template <typename Element> Element *numbers(const Tensor &tensor) {
+    return tensor.defined() ? static_cast<Element *>(tensor.data_ptr()) : nullptr;
+}
+
+float *floats(const Tensor &tensor) { return numbers<float>(tensor); }
+Tensor or_none(const Tensor *tensor) { return tensor == nullptr ? Tensor() : *tensor; }
+
+// body(Element{}) for the kind of an activation.
+template <typename Body> void of_kind(const Tensor &activation, Body body) {
+    if (activation.scalar_type() == at::kBFloat16) {
+        body(Bf16{});
+    } else {
+        body(float{});
+    }
+}
+
+// body(first, count) for stretches of `each` of `all`; the last has what is left.
+template <typename Body> void in_parts(int64_t all, int64_t each, Body body) {
+    at::parallel_for(0, (all + each - 1) / each, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t part = begin; part < end; ++part) {
+            body(part * each, std::min(each, all - part * each));
+        }
+    });
+}
+
+Tensor embed(const Tensor &wte, const Tensor &wpe, const Tensor &ids) {
+    check_floats("wte", wte, 2);
+    check_floats("wpe", wpe, 2);
+    check_kind("ids", ids, at::kLong, 2);
+    const int64_t tokens = ids.size(1), width = wte.size(1);
+    TORCH_CHECK(wpe.size(1) == width && tokens <= wpe.size(0), "wpe is of ", wpe.sizes(), " for ", tokens,
+                " tokens of ", width);
+    RINGTUNE_RECORD("embed", wte, wpe, ids);
+    const Tensor result = at::empty({ids.numel(), width}, wte.options());
+    const int64_t *which = ids.const_data_ptr<int64_t>();
+    in_parts(ids.numel(), STRETCH, [&](int64_t first, int64_t count) {
+        for (int64_t row = first; row < first + count; ++row) {
+            const float *token = floats(wte) + which[row] * width, *place = floats(wpe) + row % tokens * width;
+            std::transform(token, token + width, place, floats(result) + row * width, std::plus<float>());
+        }
+    });
+    return result;
+}
+
+void embed_backward(const Tensor &gradient, const Tensor &ids, int64_t first, const Tensor &target) {
+    check_floats("gradient", gradient, 2);
+    check_floats("target", target, 2);
+    check_kind("ids", ids, at::kLong);
+    check_sizes("gradient", gradient, {ids.numel(), target.size(1)});
+    RINGTUNE_RECORD("embed_backward", gradient, ids, target);
+    const int64_t *which = ids.const_data_ptr<int64_t>(), width = target.size(1), end = first + target.size(0);
+    // Rows of one id lie together, in the order of their tokens: one thread adds them.
+    std::vector<int64_t> rows;
+    for (int64_t row = 0; row < ids.numel(); ++row) {
+        if (which[row] >= first && which[row] < end) {
+            rows.push_back(row);
+        }
+    }
+    std::stable_sort(rows.begin(), rows.end(), [&](int64_t left, int64_t right) { return which[left] < which[right]; });
+    std::vector<size_t> starts;
+    for (size_t at = 0; at < rows.size(); ++at) {
+        if (at == 0 || which[rows[at]] != which[rows[at - 1]]) {
+            starts.push_back(at);
+        }
+    }
+    starts.push_back(rows.size());
+    in_parts(int64_t(starts.size()) - 1, STRETCH / 4, [&](int64_t begin, int64_t count) {
+        for (size_t at = starts[begin]; at < starts[begin + count]; ++at) {
+            ringtune::language::put(width, floats(gradient) + rows[at] * width, true,
+                                    floats(target) + (which[rows[at]] - first) * width);
+        }
+    });
+}
+
+void place_backward(const Tensor &gradient, int64_t tokens, int64_t first, bool add, const Tensor &target) {
+    check_floats("gradient", gradient, 2);
+    check_floats("target", target, 2);
+    const int64_t width = target.size(1), all = gradient.size(0);
+    TORCH_CHECK(tokens > 0 && all % tokens == 0 && gradient.size(1) == width, "gradient is of ", gradient.sizes(),
+                " for ", tokens, " tokens");
+    RINGTUNE_RECORD("place_backward", gradient, target);
+    in_parts(target.size(0), STRETCH, [&](int64_t begin, int64_t count) {
+        for (int64_t row = begin; row < begin + count; ++row) {
+            const int64_t place = first + row;
+            const int64_t parts = place < tokens ? all / tokens : 0;
+            ringtune::language::add_up(width, floats(gradient) + place * width, parts, tokens * width, add,
+                                       floats(target) + row * width);
+        }
+    });
+}
+
+std::vector<Tensor> norm(const Tensor &x, const Tensor &added, const Tensor &weight, const Tensor &bias, double epsilon,
+                         bool low) {
+    check_floats("x", x, 2);
+    check_floats("weight", weight, 1);
+    const int64_t rows = x.size(0), width = x.size(1);
+    check_sizes("weight", weight, {width});
+    const auto kind = low ? at::kBFloat16 : at::kFloat;
+    if (added.defined()) {
+        check_kind("what is added", added, kind, 2);
+        check_sizes("what is added", added, x.sizes());
+    }
+    if (bias.defined()) {
+        check_floats("bias", bias, 1);
+        check_sizes("bias", bias, {width});
+    }
+    RINGTUNE_RECORD("add_and_norm", x, added);
+    const Tensor y = at::empty(x.sizes(), x.options().dtype(kind)), statistics = at::empty({rows, 2}, x.options());
+    const Tensor sum = added.defined() ? at::empty(x.sizes(), x.options()) : x;
+    of_kind(y, [&](auto element) {
+        using Element = decltype(element);
+        in_parts(rows, STRETCH, [&](int64_t first, int64_t count) {
+            const int64_t at = first * width;
+            ringtune::language::add_and_norm<Element>(count, width, floats(x) + at,
+                                                      added.defined() ? numbers<Element>(added) + at : nullptr,
+                                                      {floats(weight), floats(bias)}, float(epsilon), floats(sum) + at,
+                                                      numbers<Element>(y) + at, floats(statistics) + first * 2);
+        });
+    });
+    return {sum, y, statistics};
+}
+
+std::vector<Tensor> norm_backward(const Tensor &gradient, const Tensor &x, const Tensor &statistics,
+                                  const Tensor &weight, const Tensor &residual) {
+    check_activation("gradient", gradient, 2);
+    check_floats("x", x, 2);
+    check_floats("statistics", statistics, 2);
+    check_floats("weight", weight, 1);
+    check_floats("residual", residual, 2);
+    const int64_t rows = x.size(0), width = x.size(1);
+    check_sizes("gradient", gradient, x.sizes());
+    check_sizes("residual", residual, x.sizes());
+    check_sizes("statistics", statistics, {rows, 2});
+    check_sizes("weight", weight, {width});
+    RINGTUNE_RECORD("add_and_norm_backward", gradient, x, residual);
+    const bool is_low = gradient.scalar_type() == at::kBFloat16;
+    const Tensor low = is_low ? at::empty(x.sizes(), gradient.options()) : residual;
+    const int64_t stretches = (rows + STRETCH - 1) / STRETCH;
+    const Tensor parts = at::empty({stretches, 2, width}, x.options());
+    of_kind(gradient, [&](auto element) {
+        using Element = decltype(element);
+        in_parts(rows, STRETCH, [&](int64_t first, int64_t count) {
+            const int64_t at = first * width;
+            ringtune::language::norm_backward<Element>(
+                count, width, floats(x) + at, floats(statistics) + first * 2, floats(weight),
+                numbers<Element>(gradient) + at, floats(residual) + at, is_low ? numbers<Element>(low) + at : nullptr,
+                floats(parts) + first / STRETCH * 2 * width);
+        });
+    });
+    const Tensor sums = at::empty({2, width}, x.options());
+    ringtune::language::add_up(2 * width, floats(parts), stretches, 2 * width, false, floats(sums));
+    return {low, sums};
+}
+
+Tensor gelu(const Tensor &x) {
+    check_activation("x", x);
+    RINGTUNE_RECORD("gelu", x);
+    const Tensor y = at::empty(x.sizes(), x.options());
+    of_kind(x, [&](auto element) {
+        using Element = decltype(element);
+        in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
+            ringtune::language::gelu<Element>(count, numbers<Element>(x) + first, numbers<Element>(y) + first);
+        });
+    });
+    return y;
+}
+
+void gelu_backward(const Tensor &x, const Tensor &gradient) {
+    check_activation("x", x);
+    check_kind("gradient", gradient, x.scalar_type());
+    check_sizes("gradient", gradient, x.sizes());
+    RINGTUNE_RECORD("gelu_backward", x, gradient);
+    of_kind(x, [&](auto element) {
+        using Element = decltype(element);
+        in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
+            ringtune::language::gelu_backward<Element>(count, numbers<Element>(x) + first,
+                                                       numbers<Element>(gradient) + first);
+        });
+    });
+}
+
+void column_sums(const Tensor &x, bool add, const Tensor &target) {
+    check_activation("x", x, 2);
+    check_floats("target", target, 1);
+    const int64_t rows = x.size(0), width = x.size(1), stretches = (rows + STRETCH - 1) / STRETCH;
+    check_sizes("target", target, {width});
+    RINGTUNE_RECORD("column_sums", x);
+    const Tensor parts = at::empty({stretches, width}, target.options());
+    of_kind(x, [&](auto element) {
+        using Element = decltype(element);
+        in_parts(rows, STRETCH, [&](int64_t first, int64_t count) {
+            ringtune::language::column_sums<Element>(count, width, numbers<Element>(x) + first * width,
+                                                     floats(parts) + first / STRETCH * width);
+        });
+    });
+    ringtune::language::add_up(width, floats(parts), stretches, width, add, floats(target));
+}
+
+Tensor cross_entropy(const Tensor &logits, const Tensor &targets, bool gradient, double scale) {
+    check_activation("logits", logits, 2);
+    check_kind("targets", targets, at::kLong, 1);
+    const int64_t rows = logits.size(0), width = logits.size(1);
+    check_sizes("targets", targets, {rows});
+    const int64_t *which = targets.const_data_ptr<int64_t>();
+    TORCH_CHECK(std::all_of(which, which + rows, [&](int64_t id) { return id >= 0 && id < width; }),
+                "targets are not all ids of ", width, " tokens");
+    RINGTUNE_RECORD("cross_entropy", logits);
+    const Tensor losses = at::empty({rows}, logits.options().dtype(at::kFloat));
+    of_kind(logits, [&](auto element) {
+        using Element = decltype(element);
+        in_parts(rows, 4, [&](int64_t first, int64_t count) {
+            ringtune::language::cross_entropy<Element>(count, width, numbers<Element>(logits) + first * width,
+                                                       which + first, gradient, float(scale), floats(losses) + first);
+        });
+    });
+    return losses;
+}
+
+void put(const Tensor &x, bool add, const Tensor &target) {
+    check_activation("x", x);
+    check_floats("target", target);
+    TORCH_CHECK(x.numel() == target.numel(), "x is of ", x.sizes(), ", its target of ", target.sizes());
+    RINGTUNE_RECORD("put", x, target);
+    of_kind(x, [&](auto element) {
+        using Element = decltype(element);
+        in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
+            ringtune::language::put<Element>(count, numbers<Element>(x) + first, add, floats(target) + first);
+        });
+    });
+}
+
+double squares(const Tensor &x) {
+    check_floats("x", x);
+    RINGTUNE_RECORD("squares", x);
+    std::vector<double> parts((x.numel() + PART - 1) / PART);
+    in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
+        parts[first / PART] = ringtune::language::squares(count, floats(x) + first);
+    });
+    return std::accumulate(parts.begin(), parts.end(), 0.0);
+}
+
+bool finite(const Tensor &x) {
+    check_floats("x", x);
+    RINGTUNE_RECORD("finite", x);
+    std::vector<char> parts((x.numel() + PART - 1) / PART);
+    in_parts(x.numel(), PART, [&](int64_t first, int64_t count) {
+        parts[first / PART] = ringtune::language::finite(count, floats(x) + first);
+    });
+    return std::all_of(parts.begin(), parts.end(), [](char each) { return each != 0; });
+}
+
+struct AdamWTensors {
+    Tensor parameter, mean, square, low;
+};
+
+void adamw(const Tensor &gradient, const double *numbers_of_step, const AdamWTensors &moved) {
+    check_floats("gradient", gradient);
+    for (const Tensor &each : {moved.parameter, moved.mean, moved.square}) {
+        check_floats("what a step moves", each);
+        TORCH_CHECK(each.numel() == gradient.numel(), "what a step moves is of ", each.sizes(), ", its gradient of ",
+                    gradient.sizes());
+    }
+    if (moved.low.defined()) {
+        check_kind("a parameter's copy", moved.low, at::kBFloat16);
+        TORCH_CHECK(moved.low.numel() == gradient.numel(), "a parameter's copy is of ", moved.low.sizes());
+    }
+    RINGTUNE_RECORD("adamw", gradient, moved.parameter);
+    float values[8];
+    std::copy(numbers_of_step, numbers_of_step + 8, values);
+    const ringtune::language::AdamW step{values[0], values[1], values[2], values[3],
+                                         values[4], values[5], values[6], values[7]};
+    in_parts(gradient.numel(), PART, [&](int64_t first, int64_t count) {
+        Bf16 *low = moved.low.defined() ? numbers<Bf16>(moved.low) + first : nullptr;
+        ringtune::language::adamw(
+            count, step, floats(gradient) + first,
+            {floats(moved.parameter) + first, floats(moved.mean) + first, floats(moved.square) + first, low});
+    });
+}
+
+Tensor *own(const Tensor &tensor) { return new Tensor(tensor); }
+
+} // namespace
+
+} // namespace ringtune::training
+
+extern "C" {
+
+at::Tensor *ringtune_language_embed(const at::Tensor *wte, const at::Tensor *wpe, const at::Tensor *ids) {
+    return ringtune::guarded<at::Tensor *>(
+        nullptr, [&] { return ringtune::training::own(ringtune::training::embed(*wte, *wpe, *ids)); });
+}
+
+bool ringtune_language_embed_backward(const at::Tensor *gradient, const at::Tensor *ids, int64_t first,
+                                      at::Tensor *target) {
+    return ringtune::guarded(false,
+                             [&] { return ringtune::training::embed_backward(*gradient, *ids, first, *target), true; });
+}
+
+bool ringtune_language_place_backward(const at::Tensor *gradient, int64_t tokens, int64_t first, bool add,
+                                      at::Tensor *target) {
+    return ringtune::guarded(
+        false, [&] { return ringtune::training::place_backward(*gradient, tokens, first, add, *target), true; });
+}
+
+bool ringtune_language_norm(const at::Tensor *x, const at::Tensor *added, const at::Tensor *weight,
+                            const at::Tensor *bias, double epsilon, bool low, at::Tensor **results) {
+    return ringtune::guarded(false, [&] {
+        return ringtune::hand_over(ringtune::training::norm(*x, ringtune::training::or_none(added), *weight,
+                                                            ringtune::training::or_none(bias), epsilon, low),
+                                   results);
+    });
+}
+
+bool ringtune_language_norm_backward(const at::Tensor *gradient, const at::Tensor *x, const at::Tensor *statistics,
+                                     const at::Tensor *weight, at::Tensor *residual, at::Tensor **results) {
+    return ringtune::guarded(false, [&] {
+        return ringtune::hand_over(ringtune::training::norm_backward(*gradient, *x, *statistics, *weight, *residual),
+                                   results);
+    });
+}
+
+at::Tensor *ringtune_language_gelu(const at::Tensor *x) {
+    return ringtune::guarded<at::Tensor *>(nullptr,
+                                           [&] { return ringtune::training::own(ringtune::training::gelu(*x)); });
+}
+
+bool ringtune_language_gelu_backward(const at::Tensor *x, at::Tensor *gradient) {
+    return ringtune::guarded(false, [&] { return ringtune::training::gelu_backward(*x, *gradient), true; });
+}
+
+bool ringtune_language_column_sums(const at::Tensor *x, bool add, at::Tensor *target) {
+    return ringtune::guarded(false, [&] { return ringtune::training::column_sums(*x, add, *target), true; });
+}
+
+at::Tensor *ringtune_language_cross_entropy(at::Tensor *logits, const at::Tensor *targets, bool gradient,
+                                            double scale) {
+    return ringtune::guarded<at::Tensor *>(nullptr, [&] {
+        return ringtune::training::own(ringtune::training::cross_entropy(*logits, *targets, gradient, scale));
+    });
+}
+
+bool ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target) {
+    return ringtune::guarded(false, [&] { return ringtune::training::put(*x, add, *target), true; });
+}
+
+double ringtune_language_squares(const at::Tensor *x) {
+    return ringtune::guarded(std::numeric_limits<double>::quiet_NaN(), [&] { return ringtune::training::squares(*x); });
+}
+
+int ringtune_language_finite(const at::Tensor *x) {
+    return ringtune::guarded(-1, [&] { return int(ringtune::training::finite(*x)); });
+}
+
+bool ringtune_language_adamw(const at::Tensor *gradient, const double *numbers, at::Tensor *parameter, at::Tensor *mean,
+                             at::Tensor *square, at::Tensor *low) {
+    return ringtune::guarded(false, [&] {
+        return ringtune::training::adamw(*gradient, numbers,
+                                         {*parameter, *mean, *square, ringtune::training::or_none(low)}),
+               true;
+    });
+}
+
+} // extern "C"

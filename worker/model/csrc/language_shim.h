@@ -1,0 +1,57 @@
+// The boundary of language.cpp and causal_attention.cpp: what src/gpt2/native.rs calls, and nothing else; see shim.h.
+// All tensors are contiguous. Activations are all fp32 or all bf16; whatever else is a float is fp32. Targets of
+// gradients are written, or with `add` added to.
+#pragma once
+
+#include "shim.h"
+
+extern "C" {
+
+// language.cpp
+
+// wte[ids] + wpe: tables [vocabulary, width] and [positions, width], ids [batch, tokens]; gives [batch * tokens,
+// width].
+at::Tensor *ringtune_language_embed(const at::Tensor *wte, const at::Tensor *wpe, const at::Tensor *ids);
+// Adds the rows of `gradient` [batch * tokens, width] whose ids are `first` … to the rows of `target`, in the order of
+// tokens.
+bool ringtune_language_embed_backward(const at::Tensor *gradient, const at::Tensor *ids, int64_t first,
+                                      at::Tensor *target);
+// The same for positions `first` …, summed over the batch.
+bool ringtune_language_place_backward(const at::Tensor *gradient, int64_t tokens, int64_t first, bool add,
+                                      at::Tensor *target);
+// x [rows, width] fp32 + added, and its layer norm; `added`, of activations, and `bias` may be null. Gives the sum (x
+// itself where nothing is added), the norm and its statistics [rows, 2].
+bool ringtune_language_norm(const at::Tensor *x, const at::Tensor *added, const at::Tensor *weight,
+                            const at::Tensor *bias, double epsilon, bool low, at::Tensor **results);
+// Adds the gradient of the norm's x to `residual`, in place. Gives it once more, as an activation (of fp32 itself), and
+// the gradients of weight and bias, [2, width].
+bool ringtune_language_norm_backward(const at::Tensor *gradient, const at::Tensor *x, const at::Tensor *statistics,
+                                     const at::Tensor *weight, at::Tensor *residual, at::Tensor **results);
+at::Tensor *ringtune_language_gelu(const at::Tensor *x);
+// In place of the gradient.
+bool ringtune_language_gelu_backward(const at::Tensor *x, at::Tensor *gradient);
+// target [width]: the sums over the rows of x.
+bool ringtune_language_column_sums(const at::Tensor *x, bool add, at::Tensor *target);
+// Gives the losses [rows] of logits [rows, vocabulary]; with `gradient`, the logits become its gradient times `scale`.
+at::Tensor *ringtune_language_cross_entropy(at::Tensor *logits, const at::Tensor *targets, bool gradient, double scale);
+// target (+)= x, of any kind of activation.
+bool ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target);
+// The sum of squares; NaN on failure too.
+double ringtune_language_squares(const at::Tensor *x);
+// 1: all are finite; 0: not; -1: failure.
+int ringtune_language_finite(const at::Tensor *x);
+// One step of AdamW on `parameter`, `mean` and `square`, in place; `low`, its bf16 copy, may be null. `numbers`: the
+// eight of language::AdamW.
+bool ringtune_language_adamw(const at::Tensor *gradient, const double *numbers, at::Tensor *parameter, at::Tensor *mean,
+                             at::Tensor *square, at::Tensor *low);
+
+// causal_attention.cpp
+
+// Attention of each token to itself and those before it: together [batch, tokens, 3, heads, width]. Gives the output
+// [batch, tokens, heads, width] and what the way back needs. `kernel`: of AttentionKernel.
+bool ringtune_causal_attention(const at::Tensor *together, int kernel, at::Tensor **results);
+// Gives the gradient of `together`.
+at::Tensor *ringtune_causal_attention_backward(const at::Tensor *together, const at::Tensor *output,
+                                               const at::Tensor *kept, const at::Tensor *gradient, int kernel);
+
+} // extern "C"

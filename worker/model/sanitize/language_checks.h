@@ -1,0 +1,157 @@
+// The kernels of language_kernels.h beside plain loops in double precision; a part of kernels.cpp.
+
+namespace language = ringtune::language;
+
+template <typename Element> Exact<Element> drawn(Draw &draw, int64_t count) {
+    if constexpr (std::is_same_v<Element, float>) {
+        return draw.floats(count);
+    } else {
+        return draw.values(count);
+    }
+}
+
+// What a result of one rounding may lose.
+template <typename Element> constexpr double LOST = std::is_same_v<Element, float> ? 1e-5 : ONCE;
+
+template <typename Element> void language_norm(int64_t rows, int64_t width) {
+    Draw draw;
+    const int64_t count = rows * width;
+    const auto x = draw.floats(count), weight = draw.floats(width), bias = draw.floats(width),
+               before = draw.floats(count);
+    const auto added = drawn<Element>(draw, count), gradient = drawn<Element>(draw, count);
+    const Exact<float> sum(count), statistics(rows * 2), residual(count), parts(2 * width);
+    const Exact<Element> y(count), low(count);
+    const float epsilon = 0.1f; // large, so that one value is no case of its own
+    language::add_and_norm<Element>(rows, width, x.get(), added.get(), {weight.get(), bias.get()}, epsilon, sum.get(),
+                                    y.get(), statistics.get());
+    std::copy(before.get(), before.get() + count, residual.get());
+    language::norm_backward<Element>(rows, width, sum.get(), statistics.get(), weight.get(), gradient.get(),
+                                     residual.get(), low.get(), parts.get());
+    std::vector<double> of_sum(count), of_y(count), of_residual(count), of_parts(2 * width);
+    for (int64_t row = 0; row < rows; ++row) {
+        const int64_t at = row * width;
+        double mean = 0, variance = 0, slopes = 0, products = 0;
+        for (int64_t i = 0; i < width; ++i) {
+            of_sum[at + i] = double(x[at + i]) + to_float(added[at + i]);
+            mean += of_sum[at + i] / width;
+        }
+        for (int64_t i = 0; i < width; ++i) {
+            variance += (of_sum[at + i] - mean) * (of_sum[at + i] - mean) / width;
+        }
+        const double inverse = 1.0 / std::sqrt(variance + epsilon);
+        const auto normal = [&](int64_t i) { return (of_sum[at + i] - mean) * inverse; };
+        const auto slope = [&](int64_t i) { return double(to_float(gradient[at + i])) * weight[i]; };
+        for (int64_t i = 0; i < width; ++i) {
+            slopes += slope(i) / width;
+            products += slope(i) * normal(i) / width;
+        }
+        for (int64_t i = 0; i < width; ++i) {
+            of_y[at + i] = normal(i) * weight[i] + bias[i];
+            of_residual[at + i] = before[at + i] + (slope(i) - slopes - normal(i) * products) * inverse;
+            of_parts[i] += to_float(gradient[at + i]) * normal(i);
+            of_parts[width + i] += to_float(gradient[at + i]);
+        }
+    }
+    compare("a sum before its norm", sum, of_sum, 1e-5);
+    compare("a norm of a sum", y, of_y, LOST<Element>);
+    compare("the stream's gradient", residual, of_residual, 1e-4);
+    compare("the same, rounded", low, of_residual, LOST<Element> + 1e-4);
+    compare("the gradient of a norm's factors", parts, of_parts, 1e-4);
+}
+
+template <typename Element> void language_sweeps(int64_t rows, int64_t width) {
+    Draw draw;
+    const int64_t count = rows * width;
+    const auto x = drawn<Element>(draw, count), before = drawn<Element>(draw, count);
+    const auto there = draw.floats(count);
+    const Exact<Element> y(count), slope(count);
+    const Exact<float> sums(width), target(count);
+    language::gelu<Element>(count, x.get(), y.get());
+    std::copy(before.get(), before.get() + count, slope.get());
+    language::gelu_backward<Element>(count, x.get(), slope.get());
+    language::column_sums<Element>(rows, width, x.get(), sums.get());
+    std::copy(there.get(), there.get() + count, target.get());
+    language::put<Element>(count, x.get(), true, target.get());
+    std::vector<double> of_y(count), of_slope(count), of_sums(width), of_target(count);
+    for (int64_t at = 0; at < count; ++at) {
+        const double value = to_float(x[at]), root = std::sqrt(2.0 / M_PI);
+        const double wave = std::tanh(root * (value + 0.044715 * value * value * value));
+        of_y[at] = 0.5 * value * (1.0 + wave);
+        const double inner = root * (1.0 + 3.0 * 0.044715 * value * value);
+        of_slope[at] = to_float(before[at]) * (0.5 * (1.0 + wave) + 0.5 * value * (1.0 - wave * wave) * inner);
+        of_sums[at % width] += value;
+        of_target[at] = double(there[at]) + value;
+    }
+    compare("GELU by tanh", y, of_y, LOST<Element>);
+    compare("its gradient", slope, of_slope, LOST<Element>);
+    compare("sums of columns", sums, of_sums, 1e-4);
+    compare("what is put on top", target, of_target, 1e-5);
+}
+
+template <typename Element> void language_loss(int64_t rows, int64_t width) {
+    Draw draw;
+    const auto logits = drawn<Element>(draw, rows * width);
+    const Exact<int64_t> targets(rows);
+    const Exact<float> losses(rows);
+    std::vector<double> of_losses(rows), of_slopes(rows * width);
+    for (int64_t row = 0; row < rows; ++row) {
+        targets[row] = row * 7 % width;
+        double sum = 0.0;
+        for (int64_t at = 0; at < width; ++at) {
+            sum += std::exp(double(to_float(logits[row * width + at])));
+        }
+        of_losses[row] = std::log(sum) - to_float(logits[row * width + targets[row]]);
+        for (int64_t at = 0; at < width; ++at) {
+            of_slopes[row * width + at] =
+                (std::exp(double(to_float(logits[row * width + at]))) / sum - (at == targets[row])) * 0.5;
+        }
+    }
+    language::cross_entropy<Element>(rows, width, logits.get(), targets.get(), true, 0.5f, losses.get());
+    compare("losses", losses, of_losses, 1e-5);
+    compare("their gradient", logits, of_slopes, LOST<Element>);
+}
+
+void language_step(int64_t count) {
+    Draw draw;
+    const auto gradient = draw.floats(count), first = draw.floats(count), mean = draw.floats(count),
+               deviation = draw.floats(count);
+    const Exact<float> parameter(count), new_mean(count), square(count);
+    const Exact<Bf16> low(count);
+    std::vector<double> of_parameter(count), of_mean(count), of_square(count);
+    const language::AdamW step{0.5f, 0.99f, 0.1f, 0.95f, 0.05f, 0.3f, -0.01f, 1e-8f};
+    for (int64_t at = 0; at < count; ++at) {
+        parameter[at] = first[at];
+        new_mean[at] = mean[at];
+        square[at] = deviation[at] * deviation[at];
+        const double slope = gradient[at] * 0.5;
+        of_mean[at] = mean[at] + (slope - mean[at]) * 0.1;
+        of_square[at] = double(square[at]) * 0.95 + slope * slope * 0.05;
+        of_parameter[at] = first[at] * 0.99 - 0.01 * of_mean[at] / (std::sqrt(of_square[at]) / 0.3 + 1e-8);
+    }
+    language::adamw(count, step, gradient.get(), {parameter.get(), new_mean.get(), square.get(), low.get()});
+    compare("parameters after a step", parameter, of_parameter, 1e-5);
+    compare("the same, rounded", low, of_parameter, ONCE);
+    compare("means after a step", new_mean, of_mean, 1e-5);
+    compare("squares after a step", square, of_square, 1e-5);
+    const bool finite = language::finite(count, gradient.get());
+    gradient[count - 1] = __builtin_inff();
+    if (!finite || language::finite(count, gradient.get())) {
+        std::puts("a number that is not finite was not seen, or one was that is");
+        std::exit(1);
+    }
+    gradient[count - 1] = 0.0f;
+    double rest = 0.0;
+    for (int64_t at = 0; at < count; ++at) {
+        rest += double(gradient[at]) * gradient[at];
+    }
+    if (!(std::abs(language::squares(count, gradient.get()) - rest) <= 1e-9 * rest)) {
+        std::puts("a sum of squares differs from the plain loop");
+        std::exit(1);
+    }
+}
+
+template <typename Element> void language_kernels(int64_t rows, int64_t width) {
+    language_norm<Element>(rows, width);
+    language_sweeps<Element>(rows, width);
+    language_loss<Element>(rows, width);
+}

@@ -1,0 +1,113 @@
+//! The layers' way back, written out, so that gradients end one after the other and activations go as soon as they are
+//! used: karpathy/llm.c, train_gpt2.c, `gpt2_backward`.
+
+use tch::{Kind, Tensor};
+
+use super::forward::{Activations, LayerActivations, Normed};
+use super::gradients::Gradients;
+use super::layout::{Block, Pair};
+use super::native::{self, NormGradient};
+use super::parameters::Parameters;
+use crate::attention::AttentionKernel;
+use crate::error::Result;
+
+/// All gradients but the head's. `gradient`: that of the last norm's result, as [`super::head`] gives it; `ids`:
+/// [batch, block].
+pub(crate) fn backward(
+    parameters: &Parameters,
+    ids: &Tensor,
+    activations: Activations,
+    gradient: &Tensor,
+    gradients: &mut Gradients,
+) -> Result<()> {
+    let layout = &parameters.layout;
+    let Activations { layers, last } = activations;
+    // The residual stream's gradient: fp32, and as an activation.
+    let mut residual = last.x.f_zeros_like()?;
+    let mut slope = norm_back(parameters, layout.ln_f, &last, gradient, &mut residual, gradients)?;
+    drop(last);
+    for (block, layer) in layout.blocks.iter().zip(layers).rev() {
+        slope = layer_back(parameters, block, layer, slope, &mut residual, gradients)?;
+    }
+    let (_, tokens) = ids.size2()?;
+    let (add, width) = (gradients.adds(), parameters.config.n_embd);
+    gradients.each_piece(layout.wpe, |piece, target| {
+        native::place_backward(&residual, tokens, piece.first as i64 / width, add, target)
+    })?;
+    gradients.end(layout.wpe)?;
+    // The head began this one.
+    gradients.each_piece(layout.wte, |piece, target| {
+        native::embed_backward(&residual, ids, piece.first as i64 / width, target)
+    })?;
+    gradients.end(layout.wte)
+}
+
+/// Through one layer: `slope` is the gradient of what it adds last, and of the stream behind it.
+pub(super) fn layer_back(
+    parameters: &Parameters,
+    block: &Block,
+    layer: LayerActivations,
+    slope: Tensor,
+    residual: &mut Tensor,
+    gradients: &mut Gradients,
+) -> Result<Tensor> {
+    let Block { ln_1, c_attn, attn_proj, ln_2, c_fc, mlp_proj } = *block;
+    let LayerActivations { first, together, attended, second, inner, active } = layer;
+    // 1. The feed-forward layers.
+    let mut inside = times_back(parameters, mlp_proj, &active, &slope, gradients)?;
+    drop(active);
+    native::gelu_backward(&inner, &mut inside)?;
+    drop(inner);
+    let normal = times_back(parameters, c_fc, &second.y, &inside, gradients)?;
+    let slope = norm_back(parameters, ln_2, &second, &normal, residual, gradients)?;
+    drop(second);
+    // 2. Attention.
+    let width = parameters.config.n_embd;
+    let of_output = times_back(parameters, attn_proj, &attended[0].f_view([-1, width])?, &slope, gradients)?;
+    let of_output = of_output.f_view_as(&attended[0])?;
+    let [output, kept] = &attended;
+    let of_together =
+        native::causal_attention_backward(&together, [output, kept], &of_output, AttentionKernel::best())?;
+    drop((together, attended));
+    let of_together = of_together.f_view([-1, 3 * width])?;
+    let normal = times_back(parameters, c_attn, &first.y, &of_together, gradients)?;
+    norm_back(parameters, ln_1, &first, &normal, residual, gradients)
+}
+
+/// Through a product: puts the gradients of its parameters, and gives that of `x`.
+fn times_back(
+    parameters: &Parameters,
+    pair: Pair,
+    x: &Tensor,
+    slope: &Tensor,
+    gradients: &mut Gradients,
+) -> Result<Tensor> {
+    if let Some(bias) = pair.bias {
+        let add = gradients.adds();
+        gradients.each_piece(bias, |_, target| native::column_sums(slope, add, target))?;
+        gradients.end(bias)?;
+    }
+    gradients.put_product(pair.weight, x, slope)?;
+    Ok(slope.f_mm(&parameters.factor(pair.weight).f_tr()?)?)
+}
+
+/// Through a norm: adds to the residual stream's gradient, and gives that as an activation.
+fn norm_back(
+    parameters: &Parameters,
+    pair: Pair,
+    normed: &Normed,
+    gradient: &Tensor,
+    residual: &mut Tensor,
+    gradients: &mut Gradients,
+) -> Result<Tensor> {
+    let weight = parameters.master(pair.weight);
+    let norm = NormGradient { gradient, x: &normed.x, statistics: &normed.statistics, weight };
+    let [slope, sums] = native::norm_backward(norm, residual)?;
+    debug_assert_eq!(sums.kind(), Kind::Float);
+    if let Some(bias) = pair.bias {
+        gradients.put_vector(bias, &sums.f_select(0, 1)?)?;
+    }
+    gradients.put_vector(pair.weight, &sums.f_select(0, 0)?)?;
+    // In fp32 it is the stream's gradient itself, which goes on changing: what is put is read before that.
+    Ok(slope)
+}

@@ -1,0 +1,100 @@
+//! The layers' forward pass, written out: karpathy/llm.c, train_gpt2.c, `gpt2_forward`; transformers, modeling_gpt2.py.
+//!
+//! The residual stream, norms and what they are made of are fp32; products and attention are of the model's precision,
+//! as torch's CPU autocast has it.
+
+use tch::Tensor;
+
+use super::layout::{Block, Pair};
+use super::native::{self, Affine};
+use super::parameters::Parameters;
+use crate::attention::AttentionKernel;
+use crate::error::Result;
+
+/// What the way back of one norm needs.
+#[derive(Debug)]
+pub(crate) struct Normed {
+    /// The residual stream, [rows, n_embd] fp32.
+    pub(crate) x: Tensor,
+    /// The norm's result, an activation.
+    pub(crate) y: Tensor,
+    /// [rows, 2]
+    pub(crate) statistics: Tensor,
+}
+
+/// What the way back of one layer needs. Rows are [batch * block].
+#[derive(Debug)]
+pub(crate) struct LayerActivations {
+    pub(crate) first: Normed,
+    /// Queries, keys and values, [batch, block, 3, n_head, head width].
+    pub(crate) together: Tensor,
+    /// [batch, block, n_head, head width], and what attention keeps.
+    pub(crate) attended: [Tensor; 2],
+    pub(crate) second: Normed,
+    /// Before GELU, [rows, n_inner].
+    pub(crate) inner: Tensor,
+    /// Behind it.
+    pub(crate) active: Tensor,
+}
+
+/// All that the forward pass leaves.
+#[derive(Debug)]
+pub(crate) struct Activations {
+    /// Of each layer, the first one first; empty where no gradient is wanted.
+    pub(crate) layers: Vec<LayerActivations>,
+    /// The last norm, whose result the head takes.
+    pub(crate) last: Normed,
+}
+
+/// Runs all layers on `ids` [batch, block].
+pub(crate) fn forward(parameters: &Parameters, ids: &Tensor, keep: bool) -> Result<Activations> {
+    let config = &parameters.config;
+    let (batch, block) = ids.size2()?;
+    let mut layers = Vec::new();
+    let layout = &parameters.layout;
+    let mut x = native::embed(parameters.master(layout.wte), parameters.master(layout.wpe), ids)?;
+    let mut added: Option<Tensor> = None;
+    for pairs in &layout.blocks {
+        let Block { ln_1, c_attn, attn_proj, ln_2, c_fc, mlp_proj } = *pairs;
+        let first = norm(parameters, ln_1, &x, added.as_ref())?;
+        let together = times(parameters, c_attn, &first.y)?.f_view([
+            batch,
+            block,
+            3,
+            config.n_head,
+            config.head_width(),
+        ])?;
+        let attended = native::causal_attention(&together, AttentionKernel::best())?;
+        let projected = times(parameters, attn_proj, &attended[0].f_view([-1, config.n_embd])?)?;
+        let second = norm(parameters, ln_2, &first.x, Some(&projected))?;
+        let inner = times(parameters, c_fc, &second.y)?;
+        let active = native::gelu(&inner)?;
+        added = Some(times(parameters, mlp_proj, &active)?);
+        x = second.x.f_detach()?;
+        if keep {
+            layers.push(LayerActivations { first, together, attended, second, inner, active });
+        }
+    }
+    let last = norm(parameters, layout.ln_f, &x, added.as_ref())?;
+    Ok(Activations { layers, last })
+}
+
+/// x + added, and its norm.
+fn norm(parameters: &Parameters, pair: Pair, x: &Tensor, added: Option<&Tensor>) -> Result<Normed> {
+    let affine = Affine {
+        weight: parameters.master(pair.weight),
+        bias: pair.bias.map(|bias| parameters.master(bias)),
+        epsilon: parameters.config.layer_norm_epsilon,
+    };
+    let [x, y, statistics] = native::add_and_norm(x, added, affine, parameters.is_low())?;
+    Ok(Normed { x, y, statistics })
+}
+
+/// x W + b.
+fn times(parameters: &Parameters, pair: Pair, x: &Tensor) -> Result<Tensor> {
+    let weight = parameters.factor(pair.weight);
+    Ok(match pair.bias {
+        Some(bias) => parameters.factor(bias).f_addmm(x, weight)?,
+        None => x.f_mm(weight)?,
+    })
+}

@@ -1,0 +1,85 @@
+//! The head: cross-entropy of the next token, and the way back through it, over blocks of rows at a time. No more
+//! logits than those of one block are ever in memory, and those in the model's precision.
+
+use tch::Tensor;
+
+use super::gradients::{Gradients, product};
+use super::native;
+use super::parameters::Parameters;
+use crate::error::Result;
+
+/// Rows whose logits are there at once: 200 MB of bf16 for GPT-2's vocabulary. Fixed, as it decides in which order the
+/// table's gradient is added up.
+const ROWS: i64 = 2048;
+
+/// The mean loss of all rows. `hidden`: [rows, n_embd], an activation; `targets`: [rows].
+pub(crate) fn loss(parameters: &Parameters, hidden: &Tensor, targets: &Tensor) -> Result<f32> {
+    let mut losses = Losses::default();
+    each_block(parameters, hidden, targets, |_, logits, _, targets| {
+        losses.add(&native::cross_entropy(logits, targets, None)?)
+    })?;
+    Ok(losses.mean())
+}
+
+/// The same; begins the token table's gradient, and gives that of `hidden`.
+pub(crate) fn loss_and_gradient(
+    parameters: &Parameters,
+    hidden: &Tensor,
+    targets: &Tensor,
+    gradients: &mut Gradients,
+) -> Result<(f32, Tensor)> {
+    let mut losses = Losses::default();
+    let result = hidden.f_empty_like()?;
+    let table = parameters.factor(parameters.layout.wte);
+    let (rows, width) = hidden.size2()?;
+    let scale = 1.0 / rows as f64;
+    each_block(parameters, hidden, targets, |first, logits, hidden, targets| {
+        losses.add(&native::cross_entropy(logits, targets, Some(scale))?)?;
+        let slopes = &*logits;
+        let _same = slopes.f_mm_out(&result.f_narrow(0, first, hidden.size2()?.0)?, table)?;
+        let add = gradients.adds() || first > 0;
+        gradients.each_piece(parameters.layout.wte, |piece, target| {
+            let (first, count) = (piece.first as i64 / width, piece.count as i64 / width);
+            product(&slopes.f_narrow(1, first, count)?, hidden, add, target)
+        })
+    })?;
+    Ok((losses.mean(), result))
+}
+
+/// body(first row, logits, hidden, targets) for each block of rows.
+fn each_block(
+    parameters: &Parameters,
+    hidden: &Tensor,
+    targets: &Tensor,
+    mut body: impl FnMut(i64, &mut Tensor, &Tensor, &Tensor) -> Result<()>,
+) -> Result<()> {
+    let table = parameters.factor(parameters.layout.wte).f_tr()?;
+    let rows = hidden.size2()?.0;
+    for first in (0..rows).step_by(ROWS as usize) {
+        let count = ROWS.min(rows - first);
+        let hidden = hidden.f_narrow(0, first, count)?;
+        let mut logits = hidden.f_mm(&table)?;
+        body(first, &mut logits, &hidden, &targets.f_narrow(0, first, count)?)?;
+    }
+    Ok(())
+}
+
+/// Losses of rows, added up in their order in double precision.
+#[derive(Default)]
+struct Losses {
+    sum: f64,
+    rows: usize,
+}
+
+impl Losses {
+    fn add(&mut self, losses: &Tensor) -> Result<()> {
+        let values = crate::stable_diffusion::to_vec(losses)?;
+        self.sum += values.iter().map(|loss| f64::from(*loss)).sum::<f64>();
+        self.rows += values.len();
+        Ok(())
+    }
+
+    fn mean(&self) -> f32 {
+        (self.sum / self.rows.max(1) as f64) as f32
+    }
+}

@@ -1,0 +1,219 @@
+//! GPT-2, trained: the fp32 parameters with their optimizer, and gradients of all of them in the caller's buckets.
+//!
+//! Both passes are written out layer by layer, so that memory and the order of gradients are ours. In bf16 it computes as
+//! transformers' GPT2LMHeadModel does under torch's CPU autocast: products and attention take and give bf16, the
+//! residual stream, norms and the loss are fp32; but GELU is rounded once instead of after each of its operations.
+
+mod backward;
+mod config;
+mod forward;
+mod gradients;
+mod head;
+mod initial;
+mod layout;
+mod native;
+mod optimizer;
+mod parameters;
+pub(crate) mod probe;
+mod save;
+mod weights;
+
+use std::path::Path;
+use std::time::Instant;
+
+use ringtune_engine::{
+    AlignedFloats, Applied, BucketPlan, Buckets, LanguageGradient, LanguageModelInfo, LanguageModelSource,
+    OpenLanguageModel, OptimizerStep, Precision, StateTensor, TokenBatch,
+};
+use tch::Tensor;
+
+pub use config::Gpt2Config;
+use gradients::Gradients;
+use layout::Layout;
+use parameters::Parameters;
+
+use crate::config::Keys;
+use crate::error::{Error, Result};
+use crate::runtime;
+
+/// Texts in a microbatch at most.
+const MOST_TEXTS: usize = 4096;
+
+/// A GPT-2 with its optimizer's state.
+#[derive(Debug)]
+pub struct Gpt2 {
+    parameters: Parameters,
+    plan: BucketPlan,
+}
+
+impl Gpt2 {
+    /// Opens what `request` says; its threads are the runtime's affair.
+    ///
+    /// # Errors
+    /// Files that are no GPT-2, or that are not as their config.json says; a field beyond its limits; bf16 on a processor
+    /// without.
+    pub fn open(request: &OpenLanguageModel) -> Result<Self> {
+        if request.precision == Precision::Bf16 && !runtime::has_bf16() {
+            let allowed = "fp32: this processor has no bf16 instructions (avx512_bf16)";
+            return Err(Error::argument("precision", request.precision, allowed));
+        }
+        let parameters = match &request.source {
+            LanguageModelSource::Folder(folder) => read(folder, request.precision)?,
+            LanguageModelSource::New(new) => {
+                let config = Gpt2Config::of_new(new)?;
+                let layout = Layout::new(&config);
+                let (about, list) = (config.clone(), layout.clone());
+                let initial = |number| initial::tensor(&about, &list, number, new.seed);
+                Parameters::new(config, layout, request.precision, initial)?
+            }
+        };
+        let layout = &parameters.layout;
+        let plan = BucketPlan::new(&layout.parameters, &layout.backward_order(), request.buckets);
+        Ok(Gpt2 { parameters, plan })
+    }
+
+    /// What a job has to know.
+    pub fn info(&self) -> LanguageModelInfo {
+        let config = &self.parameters.config;
+        LanguageModelInfo {
+            vocab_size: config.vocab_size as usize,
+            n_positions: config.n_positions as usize,
+            parameters: self.parameters.layout.parameters.clone(),
+            plan: self.plan.clone(),
+            config: config.text().to_owned(),
+        }
+    }
+
+    /// Loss of one microbatch, and its gradients in `buckets`: [`ringtune_engine::TrainLanguageModel`] says how.
+    ///
+    /// The same input, thread count and machine give the same bits.
+    pub fn gradient(&mut self, batch: &TokenBatch, buckets: &mut dyn Buckets) -> Result<LanguageGradient> {
+        self.check(batch)?;
+        self.parameters.refresh()?;
+        let _no_gradient = tch::no_grad_guard();
+        let started = Instant::now();
+        let [ids, targets] = tensors(batch)?;
+        let activations = forward::forward(&self.parameters, &ids, true)?;
+        let forward_seconds = started.elapsed().as_secs_f64();
+        let started = Instant::now();
+        let parameters = &self.parameters;
+        let mut gradients = Gradients::new(&self.plan, &parameters.layout.parameters, buckets, batch.add);
+        let hidden = &activations.last.y;
+        let (loss, slope) = head::loss_and_gradient(parameters, hidden, &targets, &mut gradients)?;
+        backward::backward(parameters, &ids, activations, &slope, &mut gradients)?;
+        let finite = loss.is_finite() && gradients.finite();
+        let backward_seconds = started.elapsed().as_secs_f64();
+        Ok(LanguageGradient { loss, finite, forward_seconds, backward_seconds })
+    }
+
+    /// Loss of one microbatch alone; its bits are those of [`Gpt2::gradient`]'s.
+    pub fn loss(&mut self, batch: &TokenBatch) -> Result<f32> {
+        self.check(batch)?;
+        self.parameters.refresh()?;
+        let _no_gradient = tch::no_grad_guard();
+        let [ids, targets] = tensors(batch)?;
+        let activations = forward::forward(&self.parameters, &ids, false)?;
+        head::loss(&self.parameters, &activations.last.y, &targets)
+    }
+
+    /// One step of the optimizer with what the buckets hold.
+    ///
+    /// # Errors
+    /// Buckets that are not the plan's, numbers that make no sense: then nothing has moved.
+    pub fn apply(&mut self, step: &OptimizerStep, buckets: &[AlignedFloats]) -> Result<Applied> {
+        // What was written to is rounded before a step rounds what it moves.
+        self.parameters.refresh()?;
+        optimizer::apply(&mut self.parameters, &self.plan, step, buckets)
+    }
+
+    /// The state's tensors, all fp32.
+    pub fn state(&self) -> Vec<StateTensor> {
+        self.parameters.tensors()
+    }
+
+    /// Copies the bytes of a state's tensor from `offset` on into `into`.
+    ///
+    /// # Errors
+    /// No such tensor or place.
+    pub fn read_state(&self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.parameters.read(tensor, offset, into)
+    }
+
+    /// The other way round; what is computed from then on goes by it.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn write_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.parameters.write(tensor, offset, bytes)
+    }
+
+    /// Writes config.json and model.safetensors into `folder`, as transformers loads them.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn save(&self, folder: &Path) -> Result<()> {
+        save::save(&self.parameters, folder)
+    }
+
+    fn check(&self, batch: &TokenBatch) -> Result<()> {
+        let (vocabulary, positions) = (self.parameters.config.vocab_size, self.parameters.config.n_positions);
+        for (field, given, most) in
+            [("batch", batch.batch, MOST_TEXTS), ("block", batch.block, positions as usize)]
+        {
+            if !(1..=most).contains(&given) {
+                return Err(Error::argument(field, given, format!("1 to {most}")));
+            }
+        }
+        let tokens = batch.batch * batch.block;
+        for (field, ids) in [("inputs", &batch.inputs), ("targets", &batch.targets)] {
+            if ids.len() != tokens {
+                return Err(Error::argument(
+                    field,
+                    format!("{} ids", ids.len()),
+                    format!("batch x block = {tokens}"),
+                ));
+            }
+            if let Some(place) = ids.iter().position(|id| !(0..vocabulary).contains(id)) {
+                let given = format!("{} at place {place}", ids[place]);
+                return Err(Error::argument(field, given, format!("ids from 0 to {}", vocabulary - 1)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Inputs [batch, block] and targets [batch * block].
+fn tensors(batch: &TokenBatch) -> Result<[Tensor; 2]> {
+    let inputs = Tensor::f_from_slice(&batch.inputs)?.f_view([batch.batch as i64, batch.block as i64])?;
+    Ok([inputs, Tensor::f_from_slice(&batch.targets)?])
+}
+
+/// A model that transformers saved.
+fn read(folder: &Path, precision: Precision) -> Result<Parameters> {
+    let file = folder.join("config.json");
+    if !file.is_file() {
+        let reason = "has no config.json: not a model as transformers saves it".to_owned();
+        return Err(Error::NotAModel { folder: folder.to_path_buf(), reason });
+    }
+    let config = Gpt2Config::from_keys(&Keys::read(&file)?)?;
+    let layout = Layout::new(&config);
+    let files = weights::open(folder)?;
+    let tensors = weights::read(&files, &layout)?;
+    Parameters::new(config, layout, precision, |number| Ok(tensors[number].f_detach()?))
+}
+
+/// Checks config.json, and by the files' headers names, shapes and types of every tensor. Loads nothing.
+///
+/// # Errors
+/// What [`Gpt2::open`] would find, but for values.
+pub fn check_gpt2_folder(folder: &Path) -> Result<Gpt2Config> {
+    let config = Gpt2Config::from_keys(&Keys::read(&folder.join("config.json"))?)?;
+    let files = weights::open(folder)?.into_dry();
+    weights::read(&files, &Layout::new(&config))?;
+    Ok(config)
+}
+
+#[cfg(test)]
+mod attention_tests;
+#[cfg(test)]
+mod layer_tests;

@@ -1,0 +1,328 @@
+//! The boundary to `csrc/language.cpp` and `csrc/causal_attention.cpp`. `csrc/language_shim.h` declares the same. Every
+//! function checks kinds and shapes there.
+
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+use tch::{Kind, Tensor};
+use torch_sys::C_tensor;
+
+use crate::attention::AttentionKernel;
+use crate::error::{Error, Result};
+use crate::native::{done, last_error, tensor_from, tensor_over_raw, tensors_from};
+
+unsafe extern "C" {
+    fn ringtune_language_embed(
+        wte: *const C_tensor,
+        wpe: *const C_tensor,
+        ids: *const C_tensor,
+    ) -> *mut C_tensor;
+    fn ringtune_language_embed_backward(
+        gradient: *const C_tensor,
+        ids: *const C_tensor,
+        first: i64,
+        target: *mut C_tensor,
+    ) -> bool;
+    fn ringtune_language_place_backward(
+        gradient: *const C_tensor,
+        tokens: i64,
+        first: i64,
+        add: bool,
+        target: *mut C_tensor,
+    ) -> bool;
+    fn ringtune_language_norm(
+        x: *const C_tensor,
+        added: *const C_tensor,
+        weight: *const C_tensor,
+        bias: *const C_tensor,
+        epsilon: f64,
+        low: bool,
+        results: *mut *mut C_tensor,
+    ) -> bool;
+    fn ringtune_language_norm_backward(
+        gradient: *const C_tensor,
+        x: *const C_tensor,
+        statistics: *const C_tensor,
+        weight: *const C_tensor,
+        residual: *mut C_tensor,
+        results: *mut *mut C_tensor,
+    ) -> bool;
+    fn ringtune_language_gelu(x: *const C_tensor) -> *mut C_tensor;
+    fn ringtune_language_gelu_backward(x: *const C_tensor, gradient: *mut C_tensor) -> bool;
+    fn ringtune_language_column_sums(x: *const C_tensor, add: bool, target: *mut C_tensor) -> bool;
+    fn ringtune_language_cross_entropy(
+        logits: *mut C_tensor,
+        targets: *const C_tensor,
+        gradient: bool,
+        scale: f64,
+    ) -> *mut C_tensor;
+    fn ringtune_language_put(x: *const C_tensor, add: bool, target: *mut C_tensor) -> bool;
+    fn ringtune_language_squares(x: *const C_tensor) -> f64;
+    fn ringtune_language_finite(x: *const C_tensor) -> c_int;
+    fn ringtune_language_adamw(
+        gradient: *const C_tensor,
+        numbers: *const f64,
+        parameter: *mut C_tensor,
+        mean: *mut C_tensor,
+        square: *mut C_tensor,
+        low: *mut C_tensor,
+    ) -> bool;
+    fn ringtune_causal_attention(
+        together: *const C_tensor,
+        kernel: c_int,
+        results: *mut *mut C_tensor,
+    ) -> bool;
+    fn ringtune_causal_attention_backward(
+        together: *const C_tensor,
+        output: *const C_tensor,
+        kept: *const C_tensor,
+        gradient: *const C_tensor,
+        kernel: c_int,
+    ) -> *mut C_tensor;
+}
+
+/// A tensor over memory that somebody else owns, as long as it is lent.
+#[derive(Debug)]
+pub(crate) struct Lent<'memory> {
+    tensor: Tensor,
+    memory: PhantomData<&'memory mut [f32]>,
+}
+
+impl<'memory> Lent<'memory> {
+    /// All of `memory`, to write to, as fp32 of `shape`.
+    ///
+    /// # Errors
+    /// A shape of another number of values.
+    pub(crate) fn new(memory: &'memory mut [f32], shape: &[i64]) -> Result<Self> {
+        check_length(memory.len(), shape)?;
+        // SAFETY: valid for reads and writes of the whole tensor, by nobody else while this lives.
+        let tensor = unsafe { tensor_over_raw(memory.as_mut_ptr().cast(), shape, Kind::Float) }?;
+        Ok(Lent { tensor, memory: PhantomData })
+    }
+
+    /// For what writes to it.
+    pub(crate) fn target(&mut self) -> &mut Tensor {
+        &mut self.tensor
+    }
+}
+
+/// [`Lent`], to read alone.
+#[derive(Debug)]
+pub(crate) struct LentToRead<'memory> {
+    tensor: Tensor,
+    memory: PhantomData<&'memory [f32]>,
+}
+
+impl<'memory> LentToRead<'memory> {
+    /// All of `memory`, to read, as fp32 of `shape`.
+    ///
+    /// # Errors
+    /// A shape of another number of values.
+    pub(crate) fn new(memory: &'memory [f32], shape: &[i64]) -> Result<Self> {
+        check_length(memory.len(), shape)?;
+        // SAFETY: valid for reads of the whole tensor while this lives; a `&Tensor` of it is given to what only reads.
+        let tensor = unsafe { tensor_over_raw(memory.as_ptr().cast_mut().cast(), shape, Kind::Float) }?;
+        Ok(LentToRead { tensor, memory: PhantomData })
+    }
+}
+
+impl Deref for LentToRead<'_> {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+/// That memory has as many values as a shape.
+fn check_length(length: usize, shape: &[i64]) -> Result<()> {
+    let product = shape.iter().try_fold(1i64, |product, side| product.checked_mul(*side));
+    if product.and_then(|product| usize::try_from(product).ok()) == Some(length) {
+        return Ok(());
+    }
+    Err(Error::argument("memory", format!("of {length} values"), format!("as many as {shape:?} has")))
+}
+
+fn or_null(tensor: Option<&Tensor>) -> *const C_tensor {
+    tensor.map_or(std::ptr::null(), Tensor::as_ptr)
+}
+
+fn or_null_mut(tensor: Option<&mut Tensor>) -> *mut C_tensor {
+    tensor.map_or(std::ptr::null_mut(), Tensor::as_mut_ptr)
+}
+
+/// `wte`[ids] + `wpe`: [batch * tokens, width] fp32; `ids`: [batch, tokens], all of them rows of `wte`.
+pub(crate) fn embed(wte: &Tensor, wpe: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    // SAFETY: live tensors that the shim only reads.
+    tensor_from(unsafe { ringtune_language_embed(wte.as_ptr(), wpe.as_ptr(), ids.as_ptr()) })
+}
+
+/// Adds the rows of `gradient` whose ids are `first` … to those of `target`, in the order of tokens.
+pub(crate) fn embed_backward(gradient: &Tensor, ids: &Tensor, first: i64, target: &mut Tensor) -> Result<()> {
+    // SAFETY: live tensors; the shim writes to the one that is lent to be written.
+    done(unsafe {
+        ringtune_language_embed_backward(gradient.as_ptr(), ids.as_ptr(), first, target.as_mut_ptr())
+    })
+}
+
+/// The rows of `gradient`, [batch * tokens, width], summed over the batch: those of the places from `first` on.
+pub(crate) fn place_backward(
+    gradient: &Tensor,
+    tokens: i64,
+    first: i64,
+    add: bool,
+    target: &mut Tensor,
+) -> Result<()> {
+    // SAFETY: as above.
+    done(unsafe {
+        ringtune_language_place_backward(gradient.as_ptr(), tokens, first, add, target.as_mut_ptr())
+    })
+}
+
+/// A layer norm's parameters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Affine<'a> {
+    pub(crate) weight: &'a Tensor,
+    pub(crate) bias: Option<&'a Tensor>,
+    pub(crate) epsilon: f64,
+}
+
+/// The sum of `x` [rows, width] fp32 and `added` (`x` itself without), its layer norm as an activation, bf16 where `low`,
+/// and what the way back needs, [rows, 2].
+pub(crate) fn add_and_norm(
+    x: &Tensor,
+    added: Option<&Tensor>,
+    affine: Affine,
+    low: bool,
+) -> Result<[Tensor; 3]> {
+    let (weight, bias) = (affine.weight.as_ptr(), or_null(affine.bias));
+    // SAFETY: live tensors (or null for none) that the shim only reads; it writes three results.
+    tensors_from(|results| unsafe {
+        ringtune_language_norm(x.as_ptr(), or_null(added), weight, bias, affine.epsilon, low, results)
+    })
+}
+
+/// What a norm's way back begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NormGradient<'a> {
+    /// Of the norm's result.
+    pub(crate) gradient: &'a Tensor,
+    /// The norm's input, fp32.
+    pub(crate) x: &'a Tensor,
+    pub(crate) statistics: &'a Tensor,
+    pub(crate) weight: &'a Tensor,
+}
+
+/// Adds the gradient of the norm's input to `residual`, in place. Gives it as an activation too, and the gradients of
+/// weight and bias, [2, width].
+pub(crate) fn norm_backward(norm: NormGradient, residual: &mut Tensor) -> Result<[Tensor; 2]> {
+    let NormGradient { gradient, x, statistics, weight } = norm;
+    // SAFETY: live tensors; the shim writes to the one that is lent to be written, and two results.
+    tensors_from(|results| unsafe {
+        ringtune_language_norm_backward(
+            gradient.as_ptr(),
+            x.as_ptr(),
+            statistics.as_ptr(),
+            weight.as_ptr(),
+            residual.as_mut_ptr(),
+            results,
+        )
+    })
+}
+
+/// GELU by tanh.
+pub(crate) fn gelu(x: &Tensor) -> Result<Tensor> {
+    // SAFETY: a live tensor that the shim only reads.
+    tensor_from(unsafe { ringtune_language_gelu(x.as_ptr()) })
+}
+
+/// The gradient of [`gelu`]'s input, in place of that of its result.
+pub(crate) fn gelu_backward(x: &Tensor, gradient: &mut Tensor) -> Result<()> {
+    // SAFETY: live tensors; the shim writes to the one that is lent to be written.
+    done(unsafe { ringtune_language_gelu_backward(x.as_ptr(), gradient.as_mut_ptr()) })
+}
+
+/// `target` [width]: the sums over the rows of `x` [rows, width].
+pub(crate) fn column_sums(x: &Tensor, add: bool, target: &mut Tensor) -> Result<()> {
+    // SAFETY: as above.
+    done(unsafe { ringtune_language_column_sums(x.as_ptr(), add, target.as_mut_ptr()) })
+}
+
+/// The loss of each row, in nats; `logits` [rows, vocabulary] become its gradient times `scale`, where there is one.
+pub(crate) fn cross_entropy(logits: &mut Tensor, targets: &Tensor, scale: Option<f64>) -> Result<Tensor> {
+    let (gradient, scale) = (scale.is_some(), scale.unwrap_or(0.0));
+    // SAFETY: as above.
+    tensor_from(unsafe {
+        ringtune_language_cross_entropy(logits.as_mut_ptr(), targets.as_ptr(), gradient, scale)
+    })
+}
+
+/// `target` (+)= `x`.
+pub(crate) fn put(x: &Tensor, add: bool, target: &mut Tensor) -> Result<()> {
+    // SAFETY: as above.
+    done(unsafe { ringtune_language_put(x.as_ptr(), add, target.as_mut_ptr()) })
+}
+
+/// The sum of squares, added up in double precision, in an order that the length alone decides.
+pub(crate) fn squares(x: &Tensor) -> f64 {
+    // SAFETY: a live tensor that the shim only reads.
+    unsafe { ringtune_language_squares(x.as_ptr()) }
+}
+
+/// Whether all numbers are finite.
+pub(crate) fn finite(x: &Tensor) -> Result<bool> {
+    // SAFETY: as above.
+    match unsafe { ringtune_language_finite(x.as_ptr()) } {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(last_error()),
+    }
+}
+
+/// What a step of the optimizer moves, all of one length.
+#[derive(Debug)]
+pub(crate) struct Moved<'a> {
+    pub(crate) parameter: &'a mut Tensor,
+    pub(crate) mean: &'a mut Tensor,
+    pub(crate) square: &'a mut Tensor,
+    /// The parameter's bf16 copy.
+    pub(crate) low: Option<&'a mut Tensor>,
+}
+
+/// One step of AdamW; `numbers`: those of csrc/language_kernels.h's `AdamW`, in its order.
+pub(crate) fn adamw(gradient: &Tensor, numbers: &[f64; 8], moved: Moved) -> Result<()> {
+    let low = or_null_mut(moved.low);
+    // SAFETY: live tensors (or null for none) and eight numbers; the shim writes to those that are lent to be written.
+    done(unsafe {
+        ringtune_language_adamw(
+            gradient.as_ptr(),
+            numbers.as_ptr(),
+            moved.parameter.as_mut_ptr(),
+            moved.mean.as_mut_ptr(),
+            moved.square.as_mut_ptr(),
+            low,
+        )
+    })
+}
+
+/// Attention of each token to itself and those before it: `together` [batch, tokens, 3, heads, width]. Gives
+/// [batch, tokens, heads, width], and what the way back needs.
+pub(crate) fn causal_attention(together: &Tensor, kernel: AttentionKernel) -> Result<[Tensor; 2]> {
+    // SAFETY: a live tensor that the shim only reads; it writes two results.
+    tensors_from(|results| unsafe { ringtune_causal_attention(together.as_ptr(), kernel as c_int, results) })
+}
+
+/// The gradient of `together`.
+pub(crate) fn causal_attention_backward(
+    together: &Tensor,
+    [output, kept]: [&Tensor; 2],
+    gradient: &Tensor,
+    kernel: AttentionKernel,
+) -> Result<Tensor> {
+    let (output, kept, kernel) = (output.as_ptr(), kept.as_ptr(), kernel as c_int);
+    // SAFETY: live tensors that the shim only reads.
+    tensor_from(unsafe {
+        ringtune_causal_attention_backward(together.as_ptr(), output, kept, gradient.as_ptr(), kernel)
+    })
+}

@@ -1,0 +1,269 @@
+//! What a GPT-2's folder may not be, each with an error that names file, key or tensor; what is saved; and what a call
+//! may not ask for. The models are made here, small.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ringtune_model::{
+    AlignedFloats, BucketSizes, Buckets, EngineError, Error, Gpt2, LanguageModelSource, NewLanguageModel,
+    OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch, check_gpt2_folder,
+};
+use safetensors::tensor::{Dtype, TensorView};
+use safetensors::{SafeTensors, serialize};
+
+const NEW: NewLanguageModel = NewLanguageModel {
+    vocab_size: 29,
+    n_positions: 8,
+    n_layer: 2,
+    n_head: 2,
+    n_embd: 12,
+    bias: true,
+    seed: 5,
+};
+
+fn request(source: LanguageModelSource, precision: Precision) -> OpenLanguageModel {
+    OpenLanguageModel { source, precision, threads: 1, buckets: BucketSizes { first: 256, others: 4096 } }
+}
+
+fn new_model(new: NewLanguageModel) -> Gpt2 {
+    Runtime::initialise(1).unwrap();
+    Gpt2::open(&request(LanguageModelSource::New(new), Precision::Fp32)).unwrap()
+}
+
+fn open(folder: &Path) -> Result<Gpt2, Error> {
+    Gpt2::open(&request(LanguageModelSource::Folder(folder.to_path_buf()), Precision::Fp32))
+}
+
+/// A folder with a saved model.
+fn saved(new: NewLanguageModel) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    new_model(new).save(folder.path()).unwrap();
+    folder
+}
+
+fn batch() -> TokenBatch {
+    let ids = |first: i64| (0..10).map(|place| (place * 7 + first) % 29).collect();
+    TokenBatch { batch: 2, block: 5, inputs: ids(3), targets: ids(10), add: false }
+}
+
+/// Names, shapes and bytes.
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
+
+/// Writes the folder's tensors anew, as `change` leaves them.
+fn rewritten(folder: &Path, change: impl FnOnce(&mut Tensors)) {
+    let file = folder.join("model.safetensors");
+    let bytes = std::fs::read(&file).unwrap();
+    let mut tensors: Tensors = SafeTensors::deserialize(&bytes)
+        .unwrap()
+        .tensors()
+        .into_iter()
+        .map(|(name, view)| (name, (view.shape().to_vec(), view.data().to_vec())))
+        .collect();
+    change(&mut tensors);
+    let views = tensors
+        .iter()
+        .map(|(name, (shape, bytes))| (name, TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
+    std::fs::write(&file, serialize(views, None).unwrap()).unwrap();
+}
+
+#[test]
+fn a_saved_model_is_read_as_the_same_and_nothing_else_is_left() {
+    for bias in [true, false] {
+        let mut model = new_model(NewLanguageModel { bias, ..NEW });
+        let folder = tempfile::tempdir().unwrap();
+        model.save(folder.path()).unwrap();
+        let mut names: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["config.json", "model.safetensors"]);
+        let mut again = open(folder.path()).unwrap();
+        // Offsets of zero change nothing.
+        assert_eq!(again.info().parameters.len(), 28);
+        assert_eq!(model.info().parameters.len(), if bias { 28 } else { 15 });
+        assert_eq!(again.loss(&batch()).unwrap().to_bits(), model.loss(&batch()).unwrap().to_bits());
+        assert_eq!(check_gpt2_folder(folder.path()).unwrap().vocab_size, 29);
+    }
+    let missing = new_model(NEW).save(Path::new("/nowhere/at/all")).unwrap_err();
+    assert!(matches!(missing, Error::Io { .. }), "{missing}");
+}
+
+#[test]
+fn first_weights_are_nanogpts_and_follow_from_the_seed() {
+    let read = |model: &Gpt2, name: &str, length: usize| -> Vec<f32> {
+        let mut bytes = vec![0; length * 4];
+        model.read_state(&format!("model.transformer.{name}"), 0, &mut bytes).unwrap();
+        bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
+    };
+    let new = NewLanguageModel { vocab_size: 3000, n_embd: 64, n_layer: 3, ..NEW };
+    let model = new_model(new);
+    for (name, length, deviation) in [
+        ("wte.weight", 3000 * 64, 0.02),
+        ("h.1.attn.c_attn.weight", 64 * 192, 0.02),
+        ("h.2.attn.c_proj.weight", 64 * 64, 0.02 / 6f64.sqrt()),
+        ("h.0.mlp.c_proj.weight", 256 * 64, 0.02 / 6f64.sqrt()),
+    ] {
+        let values = read(&model, name, length);
+        let moment = |power: i32| {
+            values.iter().map(|value| f64::from(*value).powi(power)).sum::<f64>() / length as f64
+        };
+        // Five standard errors.
+        let error = 5.0 / (length as f64).sqrt();
+        assert!(moment(1).abs() < error * deviation, "{name}: {}", moment(1));
+        assert!((moment(2).sqrt() / deviation - 1.0).abs() < error, "{name}: {}", moment(2).sqrt());
+        assert!((moment(4) / (3.0 * deviation.powi(4)) - 1.0).abs() < 2.0 * error, "{name}: {}", moment(4));
+    }
+    assert_eq!(read(&model, "ln_f.weight", 64), [1.0; 64]);
+    assert_eq!(read(&model, "h.0.mlp.c_fc.bias", 256), [0.0; 256]);
+    // Frozen: made by another implementation (in Python) of the layout in gpt2/initial.rs.
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    let first = bits(read(&model, "wte.weight", 3000 * 64));
+    assert_eq!(first[..5], FROZEN);
+    // As many threads as there are, or one; the same seed or another.
+    Runtime::initialise(3).unwrap();
+    let source = LanguageModelSource::New(new);
+    let again = Gpt2::open(&request(source, Precision::Fp32)).unwrap();
+    assert!(bits(read(&again, "wte.weight", 3000 * 64)) == first);
+    let other = new_model(NewLanguageModel { seed: 6, ..new });
+    assert!(bits(read(&other, "wte.weight", 3000 * 64)) != first);
+}
+
+const FROZEN: [u32; 5] = [0xb910_dc44, 0xbca9_cfee, 0xbc11_d81c, 0xbd49_ba34, 0x3cc3_327b];
+
+#[test]
+fn tensors_that_do_not_fit_are_named() {
+    let table = "transformer.wte.weight";
+    let zeros = |shape: &[usize]| (shape.to_vec(), vec![0; 4 * shape.iter().product::<usize>()]);
+    let error = |change: &dyn Fn(&mut Tensors)| {
+        let folder = saved(NEW);
+        rewritten(folder.path(), change);
+        let (opened, checked) = (open(folder.path()).err(), check_gpt2_folder(folder.path()).err());
+        // By headers alone the same is found, but for values.
+        if let (Some(opened), Some(checked)) = (&opened, &checked) {
+            assert_eq!(opened.to_string(), checked.to_string());
+        }
+        opened
+    };
+    let missing = error(&|tensors| drop(tensors.remove("transformer.h.1.ln_2.bias")));
+    assert!(matches!(missing, Some(Error::MissingTensor { tensor, .. }) if tensor == "h.1.ln_2.bias"));
+    let extra =
+        error(&|tensors| drop(tensors.insert("transformer.h.2.ln_1.weight".to_owned(), zeros(&[12]))));
+    assert!(matches!(extra, Some(Error::ExtraTensors { names, .. }) if names.contains("h.2.ln_1.weight")));
+    let wrong = error(&|tensors| drop(tensors.insert(table.to_owned(), zeros(&[28, 12]))));
+    assert!(matches!(wrong, Some(Error::WrongShape { tensor, .. }) if tensor == table));
+    let head = error(&|tensors| drop(tensors.insert("lm_head.weight".to_owned(), zeros(&[29, 12]))));
+    assert!(head.unwrap().to_string().contains("lm_head.weight"));
+    let same = error(&|tensors| {
+        let table = tensors[table].clone();
+        tensors.insert("lm_head.weight".to_owned(), table);
+        tensors.insert("transformer.h.0.attn.bias".to_owned(), zeros(&[1, 1, 8, 8]));
+        tensors.insert("transformer.h.0.attn.masked_bias".to_owned(), zeros(&[1]));
+    });
+    assert!(same.is_none(), "{same:?}");
+    let twice = error(&|tensors| drop(tensors.insert("wte.weight".to_owned(), zeros(&[29, 12]))));
+    assert!(matches!(twice, Some(Error::BadSafetensors { .. })));
+}
+
+#[test]
+fn folders_that_are_no_model_say_why() {
+    let error = |change: &dyn Fn(&Path)| {
+        let folder = saved(NEW);
+        change(folder.path());
+        open(folder.path()).unwrap_err()
+    };
+    let pickled = error(&|folder| {
+        std::fs::rename(folder.join("model.safetensors"), folder.join("pytorch_model.bin")).unwrap();
+    });
+    assert!(pickled.to_string().contains("transformers: GPT2LMHeadModel"), "{pickled}");
+    let no_config = error(&|folder| std::fs::remove_file(folder.join("config.json")).unwrap());
+    assert!(matches!(no_config, Error::NotAModel { .. }), "{no_config}");
+    let short = error(&|folder| {
+        let file = folder.join("model.safetensors");
+        let bytes = std::fs::read(&file).unwrap();
+        std::fs::write(&file, &bytes[..bytes.len() - 100]).unwrap();
+    });
+    assert!(matches!(short, Error::BadSafetensors { .. }), "{short}");
+    let other = error(&|folder| {
+        let file = folder.join("config.json");
+        let text = std::fs::read_to_string(&file).unwrap().replace("gelu_new", "relu");
+        std::fs::write(&file, text).unwrap();
+    });
+    assert!(matches!(&other, Error::Config { key, .. } if key == "activation_function"), "{other}");
+}
+
+/// Gives buckets of other lengths, where told so.
+struct Made(Vec<usize>);
+
+impl Buckets for Made {
+    fn take(&mut self, bucket: usize) -> Result<AlignedFloats, EngineError> {
+        Ok(AlignedFloats::zeros(self.0[bucket]))
+    }
+
+    fn give(&mut self, _: usize, _: AlignedFloats) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn calls_that_do_not_fit_are_refused_by_their_field_and_move_nothing() {
+    let mut model = new_model(NEW);
+    let lengths: Vec<usize> = model.info().plan.buckets.iter().map(|bucket| bucket.length).collect();
+    let before = model.loss(&batch()).unwrap();
+    for (field, batch) in [
+        ("batch", TokenBatch { batch: 0, ..batch() }),
+        ("block", TokenBatch { block: 9, ..batch() }),
+        ("inputs", TokenBatch { inputs: vec![0; 9], ..batch() }),
+        ("inputs", TokenBatch { inputs: vec![29; 10], ..batch() }),
+        ("targets", TokenBatch { targets: vec![-1; 10], ..batch() }),
+        ("targets", TokenBatch { targets: vec![0; 11], ..batch() }),
+    ] {
+        for error in
+            [model.loss(&batch).unwrap_err(), model.gradient(&batch, &mut Made(lengths.clone())).unwrap_err()]
+        {
+            assert!(matches!(&error, Error::Argument { field: found, .. } if *found == field), "{error}");
+        }
+    }
+    let mut short = lengths.clone();
+    short[1] -= 1;
+    let error = model.gradient(&batch(), &mut Made(short.clone())).unwrap_err();
+    assert!(matches!(&error, Error::Argument { field: "buckets", .. }), "{error}");
+    let step = OptimizerStep {
+        number: 1,
+        learning_rate: 0.1,
+        beta1: 0.9,
+        beta2: 0.95,
+        epsilon: 1e-8,
+        weight_decay: 0.1,
+        max_grad_norm: Some(1.0),
+        divide_by: 1,
+    };
+    let buckets = |lengths: &[usize], value: f32| -> Vec<AlignedFloats> {
+        let filled = |length: &usize| {
+            let mut bucket = AlignedFloats::zeros(*length);
+            bucket.fill(value);
+            bucket
+        };
+        lengths.iter().map(filled).collect()
+    };
+    let error = model.apply(&step, &buckets(&short, 0.0)).unwrap_err();
+    assert!(matches!(&error, Error::Argument { field: "buckets", .. }), "{error}");
+    let error = model.apply(&OptimizerStep { beta2: 1.0, ..step }, &buckets(&lengths, 0.0)).unwrap_err();
+    assert!(matches!(&error, Error::Argument { field: "beta2", .. }), "{error}");
+    for value in [f32::NAN, f32::INFINITY, 1e30] {
+        let applied = model.apply(&step, &buckets(&lengths, value)).unwrap();
+        // What is large is held, what is not finite is skipped.
+        assert_eq!(applied.skipped, !value.is_finite(), "{applied:?}");
+        if applied.skipped {
+            assert_eq!(model.loss(&batch()).unwrap(), before);
+        }
+    }
+    assert_ne!(model.loss(&batch()).unwrap(), before);
+    for (tensor, offset, length) in
+        [("wte", 0, 4), ("model.transformer.wte.weight", 2, 4), ("model.transformer.ln_f.bias", 44, 8)]
+    {
+        let error = model.read_state(tensor, offset, &mut vec![0; length]).unwrap_err();
+        assert!(matches!(&error, Error::Argument { field: "tensor" | "offset", .. }), "{error}");
+        assert!(model.write_state(tensor, offset, &vec![0; length]).is_err());
+    }
+}
