@@ -81,7 +81,7 @@ at::Tensor packed_convolution(const at::Tensor &input, const at::Tensor &forward
 
 } // namespace ringtune
 
-// The boundary: all that Rust calls, and nothing else. src/native.rs declares the same, which a test compares word by
+// The boundary: all that Rust calls, and nothing else. src/native/mod.rs declares the same, which a test compares word by
 // word; a definition that differs does not compile. Whoever is given an at::Tensor * owns it.
 extern "C" {
 

@@ -8,7 +8,7 @@ type Functions = BTreeMap<String, Vec<(String, String)>>;
 const HEADER: &str = include_str!("../csrc/shim.h");
 /// Each header and what declares the same in Rust.
 const BOUNDARIES: [(&str, &str); 2] = [
-    (HEADER, include_str!("native.rs")),
+    (HEADER, include_str!("native/mod.rs")),
     (include_str!("../csrc/language_shim.h"), include_str!("gpt2/native.rs")),
 ];
 const SOURCES: [(&str, &str); 11] = [

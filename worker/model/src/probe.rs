@@ -291,7 +291,7 @@ mod tests {
     fn every_kernel_that_takes_tensors_is_run() {
         // What is declared at the boundary; attention is reached through the choice of its kernel.
         let boundaries = [
-            (include_str!("native.rs"), include_str!("probe.rs"), 7),
+            (include_str!("native/mod.rs"), include_str!("probe.rs"), 7),
             (include_str!("gpt2/native.rs"), include_str!("gpt2/probe.rs"), 14),
         ];
         for (boundary, source, least) in boundaries {

@@ -157,13 +157,12 @@ impl Weights {
                     start: 8 + header + start + skipped,
                 };
                 if let Some(other) = self.entries.insert(place.name, entry) {
-                    return Err(Error::BadSafetensors {
-                        file: path.to_path_buf(),
-                        reason: format!(
-                            "tensors '{}' and '{name}' are the same one under two names",
-                            other.stored_name
-                        ),
-                    });
+                    // In which order a header's names come is left to chance.
+                    let mut names = [other.stored_name.as_str(), name.as_str()];
+                    names.sort_unstable();
+                    let [one, two] = names;
+                    let reason = format!("tensors '{one}' and '{two}' are the same one under two names");
+                    return Err(Error::BadSafetensors { file: path.to_path_buf(), reason });
                 }
             }
             found.insert(name);

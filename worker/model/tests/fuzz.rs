@@ -10,8 +10,12 @@ mod archive;
 use std::fs;
 
 use archive::mend_safetensors;
-use ringtune_fuzzing::Path;
+use ringtune_fuzzing::{Path, as_it_is};
 use ringtune_model::weights::Weights;
+use ringtune_model::{
+    BucketSizes, Error, Gpt2, LanguageModelSource, NewLanguageModel, OpenLanguageModel, Precision,
+    check_gpt2_folder,
+};
 use safetensors::tensor::{Dtype, TensorView};
 
 const MEBIBYTE: u64 = 1 << 20;
@@ -52,6 +56,57 @@ fn safetensors_header() {
                 }
             }
             true
+        }),
+    }
+    .fuzz(env!("CARGO_TARGET_TMPDIR"));
+}
+
+#[test]
+fn gpt2_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let (vocab_size, n_positions, n_layer, n_head, n_embd) = (29, 8, 2, 2, 12);
+    let new = NewLanguageModel { vocab_size, n_positions, n_layer, n_head, n_embd, bias: true, seed: 5 };
+    let (source, buckets) = (LanguageModelSource::New(new), BucketSizes::default());
+    let request = OpenLanguageModel { source, precision: Precision::Fp32, threads: 1, buckets };
+    Gpt2::open(&request).unwrap().save(folder.path()).unwrap();
+    let config = folder.path().join("config.json");
+    let words = [
+        "n_inner",
+        "n_embd",
+        "n_layer",
+        "n_head",
+        "vocab_size",
+        "n_positions",
+        "layer_norm_epsilon",
+        "null",
+        "true",
+        "1e300",
+        "-1",
+        "1048576",
+        "gelu_new",
+        "scale_attn_weights",
+        "add_cross_attention",
+        "model_type",
+    ];
+    Path {
+        name: "gpt2-config",
+        words: words.map(str::to_owned).to_vec(),
+        valid: vec![fs::read(&config).unwrap()],
+        mend: as_it_is,
+        most_bytes: 64 * MEBIBYTE,
+        read: Box::new(|bytes| {
+            fs::write(&config, bytes).unwrap();
+            match check_gpt2_folder(folder.path()) {
+                // The tensors are all there: what else is said of them is wrong.
+                Ok(read) => {
+                    assert_eq!((read.vocab_size, read.n_embd, read.n_layer), (29, 12, 2));
+                    true
+                }
+                Err(error) => {
+                    assert!(!matches!(error, Error::Torch(_)) && !error.to_string().is_empty(), "{error}");
+                    false
+                }
+            }
         }),
     }
     .fuzz(env!("CARGO_TARGET_TMPDIR"));

@@ -8,7 +8,8 @@
 //!   7 generated pictures (its step is 0, its sample the picture's number), 8 noise offset,
 //!   9 caption, 10 tag order, 11 order in a bucket (its step is the pass, its sample the bucket's number), 12 order of
 //!   the buckets' microbatches (its step is the pass, its sample 0), 13 to 15 held-out samples (their step is 0):
-//!   13 flip, template and timestep, 14 noise, 15 latent. (16 is a place in a file of tokens: `worker/text/src/sampling.rs`.)
+//!   13 flip, template and timestep, 14 noise, 15 latent. (16 is a place in a file of tokens: `worker/text/src/sampling.rs`;
+//!   17 the first weights of a language model: `worker/model/src/gpt2/initial.rs`.)
 //! - A flip is the highest bit of w\[0\].
 //! - A number below n takes 64 bits x at a time (w\[2j\] the low half, w\[2j+1\] the high) and is the high half of
 //!   the 128-bit product x·n; while the low half is below 2^64 mod n, the next x is taken instead (Lemire 2019).

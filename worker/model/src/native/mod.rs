@@ -7,7 +7,6 @@ use torch_sys::C_tensor;
 
 use crate::error::{Error, Result};
 
-#[path = "native_threads.rs"]
 mod threads;
 
 pub(crate) use threads::{place_threads, set_interop_threads, set_threads, settle_threads, threads};
@@ -466,13 +465,13 @@ pub(crate) fn scope_end(scope: *mut c_void) {
 }
 
 #[cfg(test)]
-#[path = "native_tests.rs"]
+#[path = "../native_tests.rs"]
 mod tests;
 
 #[cfg(test)]
-#[path = "norm_tests.rs"]
+#[path = "../norm_tests.rs"]
 mod norm_tests;
 
 #[cfg(test)]
-#[path = "boundary_tests.rs"]
+#[path = "../boundary_tests.rs"]
 mod boundary_tests;
