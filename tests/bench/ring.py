@@ -6,7 +6,7 @@ usage: ring.sh [--worlds 2,4] [--bytes 3072,25000000,498000000] [--rounds 5] [--
   Gloo         gloo_rank.py
   ours         worker/benches/ring: gRPC, as workers exchange gradients
   ours, TLS    the same in a secured cluster
-  ours, exact  as ours, with sums whose bits do not depend on the number of ranks; one microbatch a rank
+  ours, exact  as ours, with sums whose bits do not depend on the number of ranks; one microbatch a rank, so that it is the same for two
 
 The ranks of all stay connected; each round has every contender add up every size a few times, one after the other. A time is
 that of the slowest rank. Bus bandwidth is bytes / time x 2(n-1)/n, which does not depend on the number n of ranks. The bounds:

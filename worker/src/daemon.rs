@@ -12,7 +12,7 @@ use ringtune_shared::daemon::{
 };
 use ringtune_sources::{Environment, ModelSources, Patience, hub_endpoint};
 use ringtune_traces::{About, Tracer};
-use tokio::{net::TcpListener, task::JoinError, time::timeout};
+use tokio::{net::TcpListener, runtime::Handle, task::JoinError, time::timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::{error, info, warn};
 
@@ -179,6 +179,7 @@ pub async fn run_with(
     shutdown: Shutdown,
     start_engine: impl FnOnce() -> Result<EngineHandle, EngineError> + Send + 'static,
 ) -> Result<(), Error> {
+    keep_blocks();
     // 1. What can be refused at once.
     let Start { launch, token } = start_as.into();
     settings.validate()?;
@@ -215,7 +216,6 @@ pub async fn run_with(
     // 4. The shared parts.
     let metrics = Arc::new(Metrics::new()?);
     metrics.show_home(trust.clone(), state.work_folder());
-    keep_blocks();
     let ring_thread = RingThread::start().map_err(Error::RingThread)?;
     let ring_options = RingOptions {
         peer_timeout: settings.peer_timeout(),
@@ -229,7 +229,13 @@ pub async fn run_with(
     // 5. Servers.
     let end_servers = CancellationToken::new();
     let _end_servers = end_servers.clone().drop_guard();
-    let port = |listener| Port { listener, trust: trust.clone(), metrics: Arc::clone(&metrics) };
+    let openings = Handle::current();
+    let port = |listener| Port {
+        listener,
+        trust: trust.clone(),
+        metrics: Arc::clone(&metrics),
+        openings: openings.clone(),
+    };
     let ends = || end_servers.clone().cancelled_owned();
     let capabilities = capabilities(&node, &identity, threads);
     let about = probe::About {
@@ -239,7 +245,7 @@ pub async fn run_with(
         capabilities: capabilities.clone(),
     };
     // The connections that it accepts are read where the rings are.
-    let grpc = ring_thread.adopt(grpc).map_err(Error::RingThread)?;
+    let grpc = ring_thread.adopt(grpc).map_err(Error::Announce)?;
     let serving = servers::grpc(port(grpc), rings, about, ends());
     let grpc_server = ring_thread.handle().spawn(ring_thread.handle().spawn(serving).await??);
     let http_server = tokio::spawn(servers::pages(port(http), ends())?);

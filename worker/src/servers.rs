@@ -7,7 +7,7 @@ use ringtune_security::{
     CallRates, Clients, Limits, Listener, ListenerError, PageLimits, Protection, Protocols, Trust,
     serve_pages,
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, runtime::Handle};
 use tonic::{server::NamedService, transport::Server};
 
 use crate::{
@@ -58,6 +58,8 @@ pub(crate) struct Port {
     pub(crate) trust: Option<Trust>,
     /// Where refusals show.
     pub(crate) metrics: Arc<Metrics>,
+    /// Where handshakes are done: those of strangers take no time from the rings' thread.
+    pub(crate) openings: Handle,
 }
 
 impl Port {
@@ -69,7 +71,8 @@ impl Port {
         };
         let address = self.listener.local_addr()?.ip();
         let limits = if address.is_loopback() { limits.for_loopback() } else { limits };
-        Listener::start(self.listener, protection, limits, self.metrics.refusals.clone())
+        let refusals = self.metrics.refusals.clone();
+        Listener::start_with(&self.openings, self.listener, protection, limits, refusals)
     }
 }
 

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use futures::Stream;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
@@ -88,6 +89,20 @@ impl Listener {
         limits: Limits,
         refusals: Refusals,
     ) -> Result<Self, ListenerError> {
+        Self::start_with(&Handle::current(), tcp, protection, limits, refusals)
+    }
+
+    /// As [`Listener::start`], but connections open, with what a handshake computes, in the runtime `openings`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with(
+        openings: &Handle,
+        tcp: TcpListener,
+        protection: Protection,
+        limits: Limits,
+        refusals: Refusals,
+    ) -> Result<Self, ListenerError> {
         let address = tcp.local_addr()?;
         let connections = Connections::new(limits);
         let (send, ready) = mpsc::channel(WAITING);
@@ -96,7 +111,7 @@ impl Listener {
             Protection::Tls { trust, clients, protocols } => Some(Secure::new(trust, clients, protocols)?),
         };
         let opener = Arc::new(Opener { secure, limits, refusals: refusals.clone(), ready: send });
-        let accepting = tokio::spawn(accept_all(tcp, opener, connections.clone()));
+        let accepting = tokio::spawn(accept_all(tcp, opener, connections.clone(), openings.clone()));
         Ok(Self { address, ready, connections, refusals, _accepting: AbortOnDropHandle::new(accepting) })
     }
 
@@ -133,7 +148,7 @@ impl Stream for Listener {
     }
 }
 
-async fn accept_all(tcp: TcpListener, opener: Arc<Opener>, connections: Connections) {
+async fn accept_all(tcp: TcpListener, opener: Arc<Opener>, connections: Connections, runtime: Handle) {
     // Dropped with this task, and then all that are opening end too.
     let mut openings = JoinSet::new();
     let mut trust = opener.secure.as_ref().map(|secure| secure.trust.follow());
@@ -142,7 +157,7 @@ async fn accept_all(tcp: TcpListener, opener: Arc<Opener>, connections: Connecti
             accepted = tcp.accept() => match accepted {
                 Ok((stream, address)) => match connections.admit(address.ip()) {
                     Ok(place) => {
-                        openings.spawn(opening::open(opener.clone(), stream, address, place));
+                        openings.spawn_on(opening::open(opener.clone(), stream, address, place), &runtime);
                     }
                     Err(refusal) => opener.refusals.note(refusal, Some(address), &refusal.text()),
                 },

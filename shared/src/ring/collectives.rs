@@ -106,5 +106,5 @@ impl Motion for Gather {
         true
     }
 
-    async fn all_returned(&self) {}
+    async fn returned(&self) {}
 }

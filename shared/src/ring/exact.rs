@@ -2,9 +2,9 @@
 //!
 //! As in an all-reduce a chunk starts at its own rank and goes once around, and the rank before that one then has the sum.
 //! But what travels is not one sum: it is the nodes of the tree that the microbatches so far make, each a row. A rank adds
-//! its own nodes, and adds up what has become whole. With a power of two of ranks that have equally many microbatches this
-//! is one row for two ranks, a row and a half on average for four, and never more than twice the binary logarithm of the
-//! microbatches. The second half, in which whole sums are handed on, is that of an all-reduce.
+//! its own nodes, and adds up what has become whole. Where the ranks, and the microbatches of each, are powers of two, this
+//! is one row for two ranks and a row and a half on average for four; it is never more than one, or twice the binary
+//! logarithm of the microbatches. The second half, in which whole sums are handed on, is that of an all-reduce.
 
 use std::ops::Range;
 
@@ -21,7 +21,8 @@ impl Ring {
     /// The sum of all microbatches' numbers, the same bits for any number of ranks.
     ///
     /// `own`: what this rank has added up of its microbatches, which are [`block_of`]`(rank, world_size, total)`; `length`:
-    /// numbers of each. `own`'s total and `length` are the same on all ranks.
+    /// numbers of each. `own`'s total and `length` are the same on all ranks. What has come and been put together lies in
+    /// memory until it is sent on, in the worst case the rows of a chunk for each rank but two.
     pub async fn sum_exactly(&mut self, own: TreeSum, length: usize) -> Result<Vec<f32>, RingError> {
         let (place, total) = (self.place, own.total());
         let expected = cover(&block_of(place.rank, place.world_size, total), total);
@@ -105,9 +106,10 @@ impl Exact {
         let mut rows = vec![0.0; together.len() * wide];
         if wide > 0 {
             for (node, row) in together.iter().zip(rows.chunks_exact_mut(wide)) {
-                // All of it is known: these are the leaves of all ranks so far.
-                let found = add_up(node, &known, row);
-                debug_assert!(found, "{node:?} of {names:?}");
+                // All of it is known: these are the leaves of all ranks so far. What were not would show in the sum.
+                if !add_up(node, &known, row) {
+                    row.fill(f32::NAN);
+                }
             }
         }
         rows
@@ -179,10 +181,11 @@ impl Motion for Exact {
         frame::replace(&mut came, payload);
         let together = self.put_together(segment, &came);
         self.came = came;
-        if segment.hop + 2 == self.place.world_size {
+        if self.keeps(segment.hop) {
             self.sums()[place].copy_from_slice(&together);
+        } else {
+            self.onward = Some(together);
         }
-        self.onward = Some(together);
         true
     }
 
@@ -190,5 +193,10 @@ impl Motion for Exact {
         !self.is_adding(hop)
     }
 
-    async fn all_returned(&self) {}
+    /// The sum is whole.
+    fn keeps(&self, hop: usize) -> bool {
+        hop + 2 == self.place.world_size
+    }
+
+    async fn returned(&self) {}
 }

@@ -43,15 +43,25 @@ pub(super) trait Motion: Send {
     /// A segment that is sent, as it travels.
     fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> Bytes;
 
-    /// Takes in a segment that came: as many numbers as its place has. False: it could not, as what is there is still on
+    /// Takes in a segment that came, as many numbers as [`Motion::comes_as`] says. False: it could not, as what is there is still on
     /// its way.
     fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> bool;
 
     /// What goes on at the next hop is the same as what came at `hop`.
     fn hands_on(&self, hop: usize) -> bool;
 
-    /// Waits until nothing of the buffer is on its way.
-    fn all_returned(&self) -> impl Future<Output = ()> + Send;
+    /// What goes on after `hop` lies in the buffer, and stays there until it is sent.
+    fn keeps(&self, _hop: usize) -> bool {
+        false
+    }
+
+    /// Whether nothing of the buffer is on its way.
+    fn is_whole(&self) -> bool {
+        true
+    }
+
+    /// Waits until a part of the buffer that was on its way has been sent, if there is one.
+    fn returned(&self) -> impl Future<Output = ()> + Send;
 }
 
 /// Segments that go on as they came, without being read from the buffer again: while they are near. More of them wait in
@@ -115,9 +125,12 @@ impl Ring {
             let moved = mover.move_all(&mut links, &mut motion, began).await;
             (moved, links, motion)
         });
-        // A runtime that ends takes the connections with it.
-        let moved = AbortOnDropHandle::new(moving).await.map_err(|_| self.failed_with(RingError::Cancelled));
-        let (moved, links, motion) = moved?;
+        let (moved, links, motion) = match AbortOnDropHandle::new(moving).await {
+            Ok(moved) => moved,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // A runtime that ends takes the connections with it.
+            Err(_) => return Err(self.failed_with(RingError::Cancelled)),
+        };
         self.links = Some(links);
         match moved {
             Ok(wait) => {
@@ -154,7 +167,7 @@ impl Mover {
         let own = segments(0, motion.sent_at(0), cut);
         let mut to_send: VecDeque<Waiting> =
             own.into_iter().map(|segment| Waiting { segment, ready: None }).collect();
-        let (mut handed_on, mut all_back, mut wait) = (0, false, None);
+        let (mut handed_on, mut wait) = (0, None);
         // What came for a place that was still being sent from.
         let mut late: Vec<(Segment, Bytes)> = Vec::new();
 
@@ -162,7 +175,7 @@ impl Mover {
         loop {
             late.retain(|(segment, payload)| !motion.take_in(segment, payload));
             let (all_came, all_sent) = (to_receive.is_empty(), to_send.is_empty());
-            if all_came && all_sent && all_back && late.is_empty() {
+            if all_came && all_sent && late.is_empty() && motion.is_whole() {
                 return Ok(wait.unwrap_or_default());
             }
             tokio::select! {
@@ -182,7 +195,9 @@ impl Mover {
                     let in_place = motion.take_in(&segment, &frame.payload);
                     if segment.hop + 1 < hops {
                         let onward = Segment { hop: segment.hop + 1, ..segment.clone() };
-                        let ready = if !motion.hands_on(segment.hop) {
+                        let ready = if motion.keeps(segment.hop) {
+                            None
+                        } else if !motion.hands_on(segment.hop) {
                             Some(sealed(motion.payload(&onward, &mut links.pool)))
                         } else if handed_on < MOST_HANDED_ON || !in_place {
                             handed_on += 1;
@@ -213,7 +228,7 @@ impl Mover {
                         permit.send(self.frame(&segment, payload, checksum));
                     }
                 }
-                () = motion.all_returned(), if all_came && all_sent => all_back = true,
+                () = motion.returned(), if all_came && all_sent => {}
                 // All has come, so all ranks have begun: the next one computes no more, and takes in
                 // whatever else it waits for. One that has not begun yet may take as long as it likes,
                 // for then not all has come. If it does not take in for a whole lease (measured anew

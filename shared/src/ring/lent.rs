@@ -100,24 +100,38 @@ impl Lending {
         Some(Bytes::from_owner(Loan { shared: Arc::clone(&self.shared), slot }))
     }
 
-    /// Waits until nothing is lent.
-    pub(super) async fn all_returned(&self) {
-        loop {
-            let returned = self.shared.returned.notified();
-            if self.shared.count.load(Ordering::Acquire) == 0 {
-                break;
-            }
+    /// Whether nothing is lent.
+    pub(super) fn is_whole(&self) -> bool {
+        self.shared.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Waits until something has returned, unless nothing is lent.
+    pub(super) async fn returned(&self) {
+        let returned = self.shared.returned.notified();
+        if !self.is_whole() {
             returned.await;
-        }
-        // The last one may be about to let go of it, on another thread.
-        while Arc::strong_count(&self.shared) > 1 {
-            tokio::task::yield_now().await;
         }
     }
 
-    /// The buffer. None: something is lent.
-    pub(super) fn into_buffer(self) -> Option<Vec<f32>> {
-        Arc::into_inner(self.shared).map(|shared| shared.buffer)
+    /// The buffer, when nothing is lent.
+    pub(super) async fn into_buffer(self) -> Vec<f32> {
+        let mut shared = self.shared;
+        loop {
+            match Arc::try_unwrap(shared) {
+                Ok(shared) => return shared.buffer,
+                Err(lent) => {
+                    let returned = lent.returned.notified();
+                    if lent.count.load(Ordering::Acquire) > 0 {
+                        returned.await;
+                    } else {
+                        // The last one is about to let go of it, on another thread.
+                        drop(returned);
+                        tokio::task::yield_now().await;
+                    }
+                    shared = lent;
+                }
+            }
+        }
     }
 }
 
@@ -141,9 +155,8 @@ impl Drop for Loan {
             // Release: it has been read.
             lent.fetch_sub(1, Ordering::Release);
         }
-        if self.shared.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.shared.returned.notify_one();
-        }
+        self.shared.count.fetch_sub(1, Ordering::AcqRel);
+        self.shared.returned.notify_one();
     }
 }
 
@@ -173,14 +186,17 @@ mod tests {
         drop((loan, other));
         assert!(lending.write(CUT.slot(1, 0)).is_none(), "a part of it is still there");
         lending.write(CUT.slot(0, 1)).unwrap().fill(8.0);
+        assert!(!lending.is_whole());
         let waiting = tokio::spawn(async move {
-            lending.all_returned().await;
-            lending.into_buffer()
+            while !lending.is_whole() {
+                lending.returned().await;
+            }
+            lending.into_buffer().await
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         drop(part);
-        let buffer = waiting.await.unwrap().unwrap();
+        let buffer = waiting.await.unwrap();
         assert_eq!(buffer, [0.0, 1.0, 2.0, 8.0, 9.0, 9.0, 9.0, 7.0, 8.0, 9.0]);
     }
 
@@ -188,18 +204,18 @@ mod tests {
     fn a_loan_outlives_whoever_lent_it() {
         let mut lending = lending();
         let loan = lending.lend(CUT.slot(2, 0)).unwrap();
-        assert!(lending.into_buffer().is_none());
+        drop(lending);
         assert_eq!(loan[..4], 7.0f32.to_le_bytes());
         assert_eq!(loan.len(), 12);
     }
 
-    #[test]
-    fn there_is_no_slot_beyond_the_last() {
+    #[tokio::test]
+    async fn there_is_no_slot_beyond_the_last() {
         let mut lending = lending();
         assert!(lending.write(6).is_none() && lending.lend(6).is_none());
         let mut none = Lending::new(Vec::new(), Cut { length: 0, ..CUT });
         assert!(none.lend(0).is_none());
-        assert_eq!(none.into_buffer(), Some(Vec::new()));
+        assert_eq!(none.into_buffer().await, Vec::<f32>::new());
     }
 
     proptest! {

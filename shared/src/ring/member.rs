@@ -146,7 +146,7 @@ impl Ring {
         let sending =
             tasks::spawn(link::send_frames(send_half, to_send, place, config.pulse_interval, status.clone()));
         let receiving = tasks::spawn(link::receive_frames(receive_half, inbox, place, lease, status.clone()));
-        // What waits to be sent, and as much again that the transport has.
+        // What waits to be sent, what the transport has, and what the sums in between take.
         let pool = Pool::new(config.frames_in_flight.saturating_mul(4));
         let runtime = Handle::current();
         let links =
@@ -213,9 +213,14 @@ impl Ring {
         // 1. A queue without a sender ends the sending task, which says good-bye.
         let (nowhere, _) = mpsc::channel(1);
         drop(std::mem::replace(&mut links.outgoing, nowhere));
-        if links.lease.within(&mut links.sending).await.is_none() {
-            let stalled = RingError::Stalled { rank: self.place.next(), silent: links.lease.length() };
-            return Err(self.failed_with(stalled));
+        match links.lease.within(&mut links.sending).await {
+            Some(Ok(())) => {}
+            // The runtime ends: nobody said good-bye.
+            Some(Err(_)) => return Err(self.failed_with(RingError::Cancelled)),
+            None => {
+                let stalled = RingError::Stalled { rank: self.place.next(), silent: links.lease.length() };
+                return Err(self.failed_with(stalled));
+            }
         }
         if let Some(error) = self.failure() {
             return Err(error);

@@ -49,9 +49,7 @@ impl Ring {
         let (chunks, segment_floats) = (self.place.world_size, self.segment_floats);
         let cut = Cut { length: buffer.len(), chunks, segment_floats };
         let reduce = Reduce { place: self.place, half, cut, lending: Lending::new(buffer, cut) };
-        let summed = self.run(reduce).await?;
-        // Nothing is lent any more when all has come and gone.
-        summed.lending.into_buffer().ok_or_else(|| self.failed_with(RingError::Cancelled))
+        Ok(self.run(reduce).await?.lending.into_buffer().await)
     }
 }
 
@@ -125,7 +123,11 @@ impl Motion for Reduce {
         hop + self.skipped() + 1 >= self.place.world_size
     }
 
-    async fn all_returned(&self) {
-        self.lending.all_returned().await;
+    fn is_whole(&self) -> bool {
+        self.lending.is_whole()
+    }
+
+    async fn returned(&self) {
+        self.lending.returned().await;
     }
 }

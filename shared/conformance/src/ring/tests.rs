@@ -175,6 +175,17 @@ async fn a_collective_that_is_dropped_half_way_ends_the_ring() {
     assert_eq!(one.close().await, Err(RingError::Cancelled));
 }
 
+/// What waits on the way may take many times a lease, as long as each segment takes less.
+#[tokio::test(start_paused = true)]
+async fn a_slow_link_that_moves_is_waited_for_to_the_end() {
+    let config = RingConfig { segment_floats: 1, ..RingConfig::default() };
+    let slow = Fault::Slow { pause: config.peer_timeout / 2 };
+    let mut ring = faulty_rings(2, 1, &config, &[(0, slow)], &Graveyard::default());
+    let (mut other, mut one) = (ring.pop().unwrap(), ring.pop().unwrap());
+    let summed = tokio::join!(one.all_reduce(vec![1.0; 80]), other.all_reduce(vec![2.0; 80]));
+    assert_eq!(summed, (Ok(vec![3.0; 80]), Ok(vec![3.0; 80])));
+}
+
 /// An idle ring notices too: a rank need not be in a collective to learn that the ring is over.
 #[tokio::test(start_paused = true)]
 async fn an_idle_rank_learns_that_a_neighbour_is_gone() {
