@@ -119,7 +119,7 @@ impl Exact {
 /// The nodes that `count` ranks make from `first` on, over the last rank on to rank 0.
 fn nodes_of(first: usize, count: usize, world_size: usize, total: usize) -> Vec<Node> {
     if count == world_size {
-        return vec![0..total];
+        return cover(&(0..total), total);
     }
     let block = |rank| block_of(rank, world_size, total);
     let last = first + count - 1;

@@ -23,6 +23,11 @@ pub trait TrainLanguageModel: Engine {
     ///
     /// Every bucket is taken once and given back once; they are given back in the plan's order. The gradient is that of
     /// the microbatch's mean loss; with [`TokenBatch::add`] it is added to what a bucket holds, in fp32.
+    ///
+    /// # Errors
+    /// A field of the batch beyond its limits, by its name; whatever [`Buckets`] refuses; what the machine cannot do. The
+    /// memory of buckets that were taken and not given back is then gone, and of the others some have this microbatch's
+    /// gradient and some have not: the update starts anew, at its first microbatch.
     fn language_gradient(
         &mut self,
         batch: &TokenBatch,
@@ -129,6 +134,8 @@ pub struct TokenBatch {
 /// Where gradients go. The memory of a bucket is its owner's, and changes hands.
 pub trait Buckets {
     /// The memory of a bucket, of its length in the plan. Where gradients are added, with what was given back last.
+    /// Buckets may be taken in any order, and all of them may be held until the end of the pass: a table that the head
+    /// shares is begun first and ended last.
     ///
     /// # Errors
     /// Whoever owns it does not want the gradient any more: the pass ends.
@@ -161,13 +168,14 @@ pub struct LanguageGradient {
 pub struct OptimizerStep {
     /// The step's number, from 1; steps that were skipped do not count.
     pub number: u64,
-    /// At least 0.
+    /// At least 0. Steps are computed in fp32: this, `epsilon`, `weight_decay` and `max_grad_norm` are at most
+    /// [`f32::MAX`].
     pub learning_rate: f64,
     /// How much of the gradients' running mean a step keeps, from 0 up to, but not, 1.
     pub beta1: f64,
     /// How much of the squared gradients' running mean a step keeps, as `beta1`.
     pub beta2: f64,
-    /// Added to the denominator; above 0.
+    /// Added to the denominator; at least [`f32::MIN_POSITIVE`].
     pub epsilon: f64,
     /// Share of the decayed parameters, times the learning rate, that a step takes away; at least 0.
     pub weight_decay: f64,
@@ -187,9 +195,11 @@ impl OptimizerStep {
         if self.number == 0 {
             return wrong("number", 0.0, "1 or more");
         }
+        // What would be infinite in fp32, or zero where that is divided by, is none of a step's numbers.
+        let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
         for (field, given) in [("learning_rate", self.learning_rate), ("weight_decay", self.weight_decay)] {
-            if !(given.is_finite() && given >= 0.0) {
-                return wrong(field, given, "a finite number, 0 or more");
+            if !(0.0..=most).contains(&given) {
+                return wrong(field, given, "from 0 to 3.4028234e38, the largest number of fp32");
             }
         }
         for (field, given) in [("beta1", self.beta1), ("beta2", self.beta2)] {
@@ -197,11 +207,13 @@ impl OptimizerStep {
                 return wrong(field, given, "from 0 up to, but not, 1");
             }
         }
-        let above_zero = [("epsilon", self.epsilon), ("max_grad_norm", self.max_grad_norm.unwrap_or(1.0))];
-        for (field, given) in above_zero {
-            if !(given.is_finite() && given > 0.0) {
-                return wrong(field, given, "a finite number above 0");
-            }
+        if !(least..=most).contains(&self.epsilon) {
+            return wrong("epsilon", self.epsilon, "from 1.1754944e-38 to 3.4028234e38, the limits of fp32");
+        }
+        let max_grad_norm = self.max_grad_norm.unwrap_or(1.0);
+        if !(max_grad_norm > 0.0 && max_grad_norm <= most) {
+            let allowed = "above 0, up to 3.4028234e38, the largest number of fp32";
+            return wrong("max_grad_norm", max_grad_norm, allowed);
         }
         if self.divide_by == 0 {
             return wrong("divide_by", 0.0, "1 or more");
@@ -257,15 +269,32 @@ mod tests {
             divide_by: 1,
         };
         assert_eq!(good.check(), Ok(()));
+        let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
+        let smallest = OptimizerStep { epsilon: least, ..good };
+        let largest = OptimizerStep {
+            learning_rate: most,
+            weight_decay: most,
+            epsilon: most,
+            max_grad_norm: Some(most),
+            ..good
+        };
+        assert_eq!((smallest.check(), largest.check()), (Ok(()), Ok(())));
         let wrong = [
             ("number", OptimizerStep { number: 0, ..good }),
             ("learning_rate", OptimizerStep { learning_rate: f64::NAN, ..good }),
             ("learning_rate", OptimizerStep { learning_rate: -1e-9, ..good }),
+            ("learning_rate", OptimizerStep { learning_rate: 1e39, ..good }),
             ("beta1", OptimizerStep { beta1: 1.0, ..good }),
             ("beta2", OptimizerStep { beta2: f64::NAN, ..good }),
             ("epsilon", OptimizerStep { epsilon: 0.0, ..good }),
+            ("epsilon", OptimizerStep { epsilon: 1e-46, ..good }),
+            ("epsilon", OptimizerStep { epsilon: 1e39, ..good }),
+            ("epsilon", OptimizerStep { epsilon: f64::NAN, ..good }),
             ("weight_decay", OptimizerStep { weight_decay: f64::INFINITY, ..good }),
+            ("weight_decay", OptimizerStep { weight_decay: 1e39, ..good }),
             ("max_grad_norm", OptimizerStep { max_grad_norm: Some(0.0), ..good }),
+            ("max_grad_norm", OptimizerStep { max_grad_norm: Some(1e39), ..good }),
+            ("max_grad_norm", OptimizerStep { max_grad_norm: Some(f64::NAN), ..good }),
             ("divide_by", OptimizerStep { divide_by: 0, ..good }),
         ];
         for (field, step) in wrong {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 namespace ringtune::training {
@@ -387,7 +386,7 @@ bool ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target) {
 }
 
 double ringtune_language_squares(const at::Tensor *x) {
-    return ringtune::guarded(std::numeric_limits<double>::quiet_NaN(), [&] { return ringtune::training::squares(*x); });
+    return ringtune::guarded(-1.0, [&] { return ringtune::training::squares(*x); });
 }
 
 int ringtune_language_finite(const at::Tensor *x) {

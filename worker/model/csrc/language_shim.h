@@ -36,7 +36,7 @@ bool ringtune_language_column_sums(const at::Tensor *x, bool add, at::Tensor *ta
 at::Tensor *ringtune_language_cross_entropy(at::Tensor *logits, const at::Tensor *targets, bool gradient, double scale);
 // target (+)= x, of any kind of activation.
 bool ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target);
-// The sum of squares; NaN on failure too.
+// The sum of squares, which is never negative; -1: failure.
 double ringtune_language_squares(const at::Tensor *x);
 // 1: all are finite; 0: not; -1: failure.
 int ringtune_language_finite(const at::Tensor *x);

@@ -90,6 +90,18 @@ fn a_saved_model_is_read_as_the_same_and_nothing_else_is_left() {
 }
 
 #[test]
+fn a_save_that_fails_leaves_no_config_of_an_earlier_model() {
+    let folder = saved(NEW);
+    new_model(NEW).save(folder.path()).unwrap();
+    assert!(open(folder.path()).is_ok());
+    // In the way of the tensors.
+    std::fs::create_dir(folder.path().join("model.partial")).unwrap();
+    let error = new_model(NEW).save(folder.path()).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+    assert!(!folder.path().join("config.json").exists());
+}
+
+#[test]
 fn first_weights_are_nanogpts_and_follow_from_the_seed() {
     let read = |model: &Gpt2, name: &str, length: usize| -> Vec<f32> {
         let mut bytes = vec![0; length * 4];

@@ -73,7 +73,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Somebody asked to stop.
-    #[error("{what}: stopped; none of it was put there")]
+    #[error("{what}: stopped; it may be there as a whole, never in part")]
     Stopped {
         /// The file.
         what: String,

@@ -154,7 +154,7 @@ impl ModelSources {
     ///
     /// # Errors
     /// See [`Error`]; each names the file, the place or the variable that it is about. When `stop` comes to its end before,
-    /// the file that is on its way is taken back.
+    /// nothing more is waited for, and the parts of a large file that is on its way are taken back.
     pub async fn upload(
         &self,
         place: &S3Model,

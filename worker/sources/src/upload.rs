@@ -61,11 +61,14 @@ impl Bucket {
         }
         let total = sizes.iter().sum();
         if let Some(last) = files.last() {
-            let what = self.named(&last.name);
-            match self.store.delete(&self.place_of(&last.name)).await {
-                Ok(()) | Err(object_store::Error::NotFound { .. }) => (),
-                Err(error) => return Err(self.explain(&what, error)),
-            }
+            let (what, place) = (self.named(&last.name), self.place_of(&last.name));
+            let removed = async {
+                match self.store.delete(&place).await {
+                    Err(object_store::Error::NotFound { .. }) => Ok(()),
+                    answer => answer,
+                }
+            };
+            unless(stop.as_mut(), &what, self.answered(&what, removed)).await?;
         }
         let mut done = 0;
         for (file, size) in files.iter().zip(sizes) {
@@ -81,20 +84,21 @@ impl Bucket {
         file: &Upload,
         size: u64,
         progress: &FileProgress,
-        stop: Pin<&mut impl Future<Output = ()>>,
+        mut stop: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Error> {
         let (what, place) = (self.named(&file.name), self.place_of(&file.name));
         let mut reading = File::open(&file.path).await.map_err(Error::io(&file.path))?;
         let length = PART.max(size.div_ceil(MOST_PARTS));
         if size <= length {
             let bytes = part(&mut reading, size, file).await?;
-            self.answered(&what, self.store.put(&place, bytes.into())).await?;
+            let put = self.store.put(&place, bytes.into());
+            unless(stop, &what, self.answered(&what, put)).await?;
             return Ok(());
         }
-        // 1. Parts, a few at a time.
+        // 1. Parts, a few at a time; all of them are the object.
         let begun = self.store.put_multipart(&place);
-        let mut object = self.answered(&what, begun).await?;
-        let sent = async {
+        let mut object = unless(stop.as_mut(), &what, self.answered(&what, begun)).await?;
+        let whole = async {
             let (mut under_way, mut read, mut sent) = (FuturesUnordered::new(), 0, 0);
             while read < size || !under_way.is_empty() {
                 if read < size && under_way.len() < AT_ONCE {
@@ -112,24 +116,16 @@ impl Bucket {
                     progress.set(sent);
                 }
             }
+            self.answered(&what, object.complete()).await?;
             Ok(())
         };
-        let sent = tokio::select! {
-            sent = sent => sent,
-            () = stop => Err(Error::Stopped { what: what.clone() }),
-        };
-        // 2. All of them are the object, or none of them stays.
-        match sent {
-            Ok(()) => {
-                self.answered(&what, object.complete()).await?;
-                Ok(())
-            }
-            Err(error) => {
-                // Where this fails too, the first failure says more.
-                let _ = timeout(self.patience.stall, object.abort()).await;
-                Err(error)
-            }
+        let ended = unless(stop, &what, whole).await;
+        // 2. Or none of them stays.
+        if ended.is_err() {
+            // Where this fails too, the first failure says more.
+            let _ = timeout(self.patience.stall, object.abort()).await;
         }
+        ended
     }
 
     fn named(&self, name: &str) -> String {
@@ -163,9 +159,54 @@ impl Bucket {
     }
 }
 
+/// The outcome of `work` on `what`, unless `stop` comes to its end before; then it is dropped.
+async fn unless<T>(
+    stop: Pin<&mut impl Future<Output = ()>>,
+    what: &str,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    tokio::select! {
+        done = work => done,
+        () = stop => Err(Error::Stopped { what: what.to_owned() }),
+    }
+}
+
 /// The next `length` bytes of a file.
 async fn part(file: &mut File, length: u64, about: &Upload) -> Result<Bytes, Error> {
     let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
     file.read_exact(&mut bytes).await.map_err(Error::io(&about.path))?;
     Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use ringtune_shared::job::S3Model;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::{Environment, Patience, progress_channel};
+
+    #[tokio::test]
+    async fn who_asks_to_stop_does_not_wait_for_an_answer() {
+        // It takes connections and never answers.
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", silent.local_addr().unwrap());
+        let variables = [
+            ("AWS_ENDPOINT_URL", endpoint.as_str()),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ALLOW_HTTP", "true"),
+        ];
+        let environment: Environment =
+            variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let model = S3Model { bucket: "models".to_owned(), prefix: "tokens".to_owned() };
+        let bucket = Bucket::open(&model, &environment, Patience::default(), 0).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("meta.json");
+        std::fs::write(&path, "{}").unwrap();
+        let files = [Upload { name: "meta.json".to_owned(), path }];
+        let (progress, _seen) = progress_channel();
+        let uploading = bucket.upload(&files, &progress, std::future::ready(()));
+        let ended = timeout(Duration::from_secs(60), uploading).await.unwrap();
+        assert!(matches!(ended, Err(Error::Stopped { .. })), "{ended:?}");
+    }
 }

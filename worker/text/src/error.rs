@@ -80,6 +80,11 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// The system gives no thread.
+    #[error(
+        "cannot start a thread that makes tokens: {0}; end other programs, or raise the limit on processes"
+    )]
+    Threads(io::Error),
     /// A file that could not be written.
     #[error(transparent)]
     File(#[from] FileError),

@@ -132,7 +132,7 @@ fn prepare_on(
     // 4. The files, each whole before it has its name, and what says that they belong together last.
     let index = Index::new(&chunks)?;
     let split = Split::new(&options.split, index.documents())?;
-    check_room(&options.output, 2 * index.tokens())?;
+    make_room(&options.output, 2 * index.tokens())?;
     progress.enter(Stage::Writing, 2 * index.tokens(), 0);
     let source = gather::Source { index: &index, chunks: &chunks, progress, window_tokens: WINDOW_BYTES / 2 };
     let at = |name: &str| options.output.join(name);
@@ -220,6 +220,14 @@ fn bytes_of(sources: &[Source], part: &Part) -> u64 {
     }
 }
 
+/// Makes sure that both files have room. Halves of them, which a killed run has left, would only take it.
+fn make_room(folder: &Path, needed: u64) -> Result<(), Error> {
+    for name in [TRAIN_FILE, VAL_FILE] {
+        remove_if_there(&gather::temporary(&folder.join(name)))?;
+    }
+    check_room(folder, needed)
+}
+
 fn check_room(folder: &Path, needed: u64) -> Result<(), Error> {
     let about = rustix::fs::statvfs(folder).map_err(|error| Error::io("read", folder)(error.into()))?;
     let free = about.f_bavail.saturating_mul(about.f_frsize);
@@ -234,5 +242,19 @@ fn remove_if_there(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_of_a_killed_run_are_gone_before_the_room_is_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let halves = [TRAIN_FILE, VAL_FILE].map(|name| folder.path().join(format!(".{name}.tmp")));
+        halves.iter().for_each(|half| fs::write(half, "x").unwrap());
+        assert!(matches!(make_room(folder.path(), u64::MAX), Err(Error::Room { .. })));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Work<'a> {
 /// has, so nothing is queued. Blocks.
 ///
 /// # Errors
-/// That of the first part that failed. What the other parts were made to is kept.
+/// That of the first part that failed, or not a single thread can be started. What the other parts were made to is kept.
 pub(crate) fn tokenize(work: &Work<'_>, kept: Vec<Option<Chunk>>) -> Result<Vec<Chunk>, Error> {
     let missing: Vec<usize> =
         kept.iter().enumerate().filter(|(_, chunk)| chunk.is_none()).map(|(number, _)| number).collect();
@@ -45,12 +45,22 @@ pub(crate) fn tokenize(work: &Work<'_>, kept: Vec<Option<Chunk>>) -> Result<Vec<
         Shared { next: AtomicUsize::new(0), failed: AtomicBool::new(false), told: AtomicU64::new(0) };
     let threads = work.threads.min(missing.len());
     let done: Vec<(usize, Result<Chunk, Error>)> = thread::scope(|scope| {
-        let started: Vec<_> =
-            (0..threads).map(|_| scope.spawn(|| run_thread(work, &missing, &shared))).collect();
+        let mut started = Vec::new();
+        for _ in 0..threads {
+            let run = || run_thread(work, &missing, &shared);
+            match thread::Builder::new().spawn_scoped(scope, run) {
+                Ok(thread) => started.push(thread),
+                Err(error) if started.is_empty() => return Err(Error::Threads(error)),
+                Err(error) => {
+                    (work.say)(&format!("going on with {} of {threads} threads: {error}", started.len()));
+                    break;
+                }
+            }
+        }
         let ended = started.into_iter().map(|thread| thread.join());
         let lost = |_| vec![(0, Err(Error::Internal("a thread that makes tokens has ended".to_owned())))];
-        ended.flat_map(|ended| ended.unwrap_or_else(lost)).collect()
-    });
+        Ok(ended.flat_map(|ended| ended.unwrap_or_else(lost)).collect::<Vec<_>>())
+    })?;
     // The first part that failed is the one that is told of, whichever thread came to it first.
     let mut chunks = kept;
     let mut failures = Vec::new();
@@ -77,7 +87,19 @@ struct Shared {
     told: AtomicU64,
 }
 
+/// Has the other threads stop when its own panics.
+struct StopsOthers<'a>(&'a AtomicBool);
+
+impl Drop for StopsOthers<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 fn run_thread(work: &Work<'_>, missing: &[usize], shared: &Shared) -> Vec<(usize, Result<Chunk, Error>)> {
+    let _stops_others = StopsOthers(&shared.failed);
     let mut encoder = work.tokenizer.encoder();
     let mut done = Vec::new();
     while let Some(number) = missing.get(shared.next.fetch_add(1, Ordering::Relaxed)).copied() {
@@ -167,6 +189,23 @@ impl Sink for Maker<'_, '_> {
         self.since.bytes += bytes;
         if self.since.bytes >= PACE {
             self.tell();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_has_the_others_stop() {
+        for panics in [false, true] {
+            let failed = AtomicBool::new(false);
+            let ended = std::panic::catch_unwind(|| {
+                let _stops_others = StopsOthers(&failed);
+                assert!(!panics, "as it was asked to");
+            });
+            assert_eq!((ended.is_err(), failed.load(Ordering::Relaxed)), (panics, panics));
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use ringtune_engine::{
-    AlignedFloats, Applied, BucketPlan, Buckets, EngineError, LanguageGradient, LanguageModelInfo,
+    AlignedFloats, Applied, Bucket, BucketPlan, Buckets, EngineError, LanguageGradient, LanguageModelInfo,
     LanguageModelSource, OpenLanguageModel, OptimizerStep, Parameter, StateTensor, TokenBatch,
 };
 use ringtune_random::philox4x32;
@@ -135,7 +135,14 @@ impl FakeLanguageModel {
                 gradients[1][column] += far * share;
             }
         }
-        for (number, bucket) in self.plan.buckets.iter().enumerate() {
+        // As a real model, whose head begins the table: what is the table's alone is taken first, and all is held to the
+        // end.
+        let of_table = |bucket: &Bucket| bucket.pieces.iter().all(|piece| piece.parameter == 0);
+        let (first, others): (Vec<usize>, Vec<usize>) =
+            (0..self.plan.buckets.len()).partition(|number| of_table(&self.plan.buckets[*number]));
+        let mut taken = BTreeMap::new();
+        for number in first.into_iter().chain(others) {
+            let bucket = &self.plan.buckets[number];
             let mut memory = buckets.take(number)?;
             for piece in &bucket.pieces {
                 let made = &gradients[piece.parameter][piece.first..piece.first + piece.count];
@@ -143,6 +150,9 @@ impl FakeLanguageModel {
                     *into = if batch.add { *into + made } else { *made };
                 }
             }
+            taken.insert(number, memory);
+        }
+        for (number, memory) in taken {
             buckets.give(number, memory)?;
         }
         let backward_seconds = started.elapsed().as_secs_f64() - forward_seconds;

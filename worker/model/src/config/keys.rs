@@ -50,6 +50,12 @@ impl Keys {
         self
     }
 
+    /// Without `key`.
+    pub(crate) fn without(mut self, key: &str) -> Self {
+        self.map.remove(key);
+        self
+    }
+
     /// The value of `key`; absent and null are the same.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())

@@ -31,8 +31,14 @@ pub struct Gpt2Config {
     pub layer_norm_epsilon: f64,
     /// Whether layers and norms have biases; in every model of a file they have.
     pub bias: bool,
-    /// config.json, as it is read and as it is written.
+    /// config.json, as it is written.
     text: String,
+}
+
+/// The text of a saved model's config.json: its tensors are fp32, whatever those were that were read. `torch_dtype` is
+/// the older name of `dtype`.
+fn text_to_save(keys: Keys) -> String {
+    keys.without("torch_dtype").with("dtype", "float32").text()
 }
 
 impl Gpt2Config {
@@ -53,7 +59,7 @@ impl Gpt2Config {
             n_inner: keys.count("n_inner", Some(4 * n_embd))?,
             layer_norm_epsilon: keys.positive("layer_norm_epsilon", 1e-5)?,
             bias: true,
-            text: keys.text(),
+            text: text_to_save(keys.clone()),
         };
         keys.only("model_type", &[json!("gpt2")])?;
         keys.only("activation_function", &[json!("gelu_new"), json!("gelu_pytorch_tanh")])?;
@@ -124,11 +130,11 @@ impl Gpt2Config {
             n_inner: 4 * n_embd,
             layer_norm_epsilon: 1e-5,
             bias: new.bias,
-            text: Keys::of(Path::new("config.json"), keys).text(),
+            text: text_to_save(Keys::of(Path::new("config.json"), keys)),
         })
     }
 
-    /// config.json.
+    /// config.json of what is saved: all that was read, but that the tensors are fp32.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -177,6 +183,21 @@ mod tests {
         let new = Gpt2Config::of_new(&NEW).unwrap();
         let read = Gpt2Config::from_keys(&keys(serde_json::from_str(new.text()).unwrap())).unwrap();
         assert_eq!(read, new);
+    }
+
+    #[test]
+    fn what_is_written_says_fp32_whatever_was_read_and_keeps_the_rest() {
+        for read in [
+            json!({"n_head": 6, "torch_dtype": "float16", "resid_pdrop": 0.2}),
+            json!({"n_head": 6, "dtype": "bfloat16", "resid_pdrop": 0.2}),
+            json!({"n_head": 6, "resid_pdrop": 0.2}),
+        ] {
+            let config = Gpt2Config::from_keys(&keys(read)).unwrap();
+            let written: Value = serde_json::from_str(config.text()).unwrap();
+            assert_eq!(written, json!({"n_head": 6, "dtype": "float32", "resid_pdrop": 0.2}));
+        }
+        let new: Value = serde_json::from_str(Gpt2Config::of_new(&NEW).unwrap().text()).unwrap();
+        assert_eq!(new["dtype"], "float32");
     }
 
     #[test]

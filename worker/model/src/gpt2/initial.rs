@@ -42,15 +42,26 @@ pub(crate) fn values(config: &Gpt2Config, layout: &Layout, number: usize, seed: 
     let mut values = vec![0.0; elements];
     let threads = native::threads().max(1);
     let share = elements.div_ceil(threads).next_multiple_of(PART);
+    let draw = |thread: usize, values: &mut [f32]| {
+        for (part, values) in values.chunks_mut(PART).enumerate() {
+            fill(seed, number as u32, thread * share + part * PART, deviation as f32, values);
+        }
+    };
+    // Shares for which the system has no thread: they are drawn here.
+    let mut left = Vec::new();
     std::thread::scope(|scope| {
         for (thread, values) in values.chunks_mut(share).enumerate() {
-            scope.spawn(move || {
-                for (part, values) in values.chunks_mut(PART).enumerate() {
-                    fill(seed, number as u32, thread * share + part * PART, deviation as f32, values);
-                }
-            });
+            let started = std::thread::Builder::new().spawn_scoped(scope, move || draw(thread, values));
+            if started.is_err() {
+                left.push(thread);
+            }
         }
     });
+    for thread in left {
+        if let Some(values) = values.chunks_mut(share).nth(thread) {
+            draw(thread, values);
+        }
+    }
     Ok(values)
 }
 

@@ -265,9 +265,11 @@ pub(crate) fn put(x: &Tensor, add: bool, target: &mut Tensor) -> Result<()> {
 }
 
 /// The sum of squares, added up in double precision, in an order that the length alone decides.
-pub(crate) fn squares(x: &Tensor) -> f64 {
+pub(crate) fn squares(x: &Tensor) -> Result<f64> {
     // SAFETY: a live tensor that the shim only reads.
-    unsafe { ringtune_language_squares(x.as_ptr()) }
+    let sum = unsafe { ringtune_language_squares(x.as_ptr()) };
+    // Negative is what failed; NaN is the sum of what holds one.
+    if sum < 0.0 { Err(last_error()) } else { Ok(sum) }
 }
 
 /// Whether all numbers are finite.
@@ -325,4 +327,21 @@ pub(crate) fn causal_attention_backward(
     tensor_from(unsafe {
         ringtune_causal_attention_backward(together.as_ptr(), output, kept, gradient.as_ptr(), kernel)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::Runtime;
+
+    #[test]
+    fn a_sum_of_squares_that_fails_is_an_error_and_no_number() {
+        Runtime::initialise(1).unwrap();
+        let failed = squares(&Tensor::from_slice(&[1i64, 2]));
+        assert!(matches!(failed, Err(Error::Torch(_))), "{failed:?}");
+        assert_eq!(squares(&Tensor::from_slice(&[3f32, -4.0])).unwrap(), 25.0);
+        assert!(squares(&Tensor::from_slice(&[3f32, f32::NAN])).unwrap().is_nan());
+    }
 }

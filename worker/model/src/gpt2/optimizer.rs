@@ -13,7 +13,8 @@ const CLIP_EPSILON: f64 = 1e-6;
 /// Moves all parameters, or none where the gradient is not finite.
 ///
 /// # Errors
-/// Before anything moves: buckets that are not the plan's, a step whose numbers make no sense.
+/// Before anything moves: buckets that are not the plan's, a step whose numbers make no sense, a norm that libtorch cannot
+/// make.
 pub(crate) fn apply(
     parameters: &mut Parameters,
     plan: &BucketPlan,
@@ -33,7 +34,7 @@ pub(crate) fn apply(
     let mut squares = 0.0;
     for memory in buckets {
         let lent = LentToRead::new(memory, &[memory.len() as i64])?;
-        squares += native::squares(&lent);
+        squares += native::squares(&lent)?;
     }
     let share = 1.0 / f64::from(step.divide_by);
     let grad_norm = squares.sqrt() * share;

@@ -1,7 +1,7 @@
 //! Saving a GPT-2 as transformers loads it: config.json and model.safetensors, chunk by chunk.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -15,13 +15,24 @@ const CHUNK: usize = 1 << 20;
 /// What a header's length is a multiple of, so that tensors are aligned in a mapped file.
 const ALIGNMENT: usize = 8;
 
-/// Writes both files into `folder`, which is there. Each has its name once it is whole; the config is last.
+/// Writes both files into `folder`, which is there. Each has its name once it is whole; the config is last, and an earlier
+/// one goes first: a folder with a config is a whole model.
 ///
 /// # Errors
-/// A file that cannot be written; what was there before stays.
+/// A file that cannot be written or removed; then the folder may be without a config.
 pub(crate) fn save(parameters: &Parameters, folder: &Path) -> Result<()> {
+    let config = folder.join("config.json");
+    if let Err(source) = std::fs::remove_file(&config)
+        && source.kind() != ErrorKind::NotFound
+    {
+        return Err(Error::Io { file: config, source });
+    }
     write(&folder.join("model.safetensors"), |file| write_tensors(parameters, file))?;
-    write(&folder.join("config.json"), |file| Ok(file.write_all(parameters.config.text().as_bytes())?))
+    write(&config, |file| Ok(file.write_all(parameters.config.text().as_bytes())?))?;
+    // The names are on disk only once the folder is.
+    File::open(folder)
+        .and_then(|opened| opened.sync_all())
+        .map_err(|source| Error::Io { file: folder.to_path_buf(), source })
 }
 
 /// What went wrong while a file was written.

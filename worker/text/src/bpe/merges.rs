@@ -13,6 +13,8 @@ use super::alphabet::letters;
 /// Words up to this many bytes are merged by looking at all pairs each time; longer ones with a queue, whose time does not
 /// grow with the square of the length.
 const SHORT: usize = 48;
+/// After a word of more bytes the memory that it took is given back: about 50 bytes for each of them.
+const KEPT: usize = 1 << 20;
 /// The rank of a pair that never becomes one token.
 const NEVER: u16 = u16::MAX;
 /// An odd number with evenly spread bits.
@@ -117,7 +119,7 @@ fn joined(left: u16, right: u16) -> u32 {
     u32::from(left) << 16 | u32::from(right)
 }
 
-/// Merges words, one after the other, in memory that it keeps.
+/// Merges words, one after the other, in memory that it keeps, unless it is that of a very long word.
 #[derive(Debug, Default)]
 pub(super) struct Merger {
     tokens: Vec<u16>,
@@ -217,6 +219,10 @@ impl Merger {
         }
         // 3. What is left.
         tokens.extend(links.iter().filter(|link| link.alive).map(|link| link.token));
+        if word.len() > KEPT {
+            *links = Vec::new();
+            *queue = BinaryHeap::new();
+        }
     }
 }
 
@@ -261,6 +267,15 @@ mod tests {
             merger.merge_short(&merges);
             prop_assert_eq!(long, merger.tokens);
         }
+    }
+
+    #[test]
+    fn memory_of_a_very_long_word_is_given_back() {
+        let (merges, mut merger) = (small(), Merger::default());
+        assert_eq!(merger.merge(&merges, &b"ab".repeat(KEPT / 2)).len(), KEPT / 4);
+        assert!(merger.links.capacity() > 0);
+        assert_eq!(merger.merge(&merges, &b"ab".repeat(KEPT / 2 + 2)).len(), KEPT / 4 + 1);
+        assert_eq!((merger.links.capacity(), merger.queue.capacity()), (0, 0));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use window::{Cursor, Piece};
 
 use crate::{Error, Progress, scratch::Chunk};
 
-/// Pieces of one window: 24 bytes each.
+/// Pieces of one window: 16 bytes each.
 const MOST_PIECES: usize = 4 << 20;
 /// Pieces after which it is looked whether to stop.
 const PACE: usize = 1 << 14;
@@ -63,7 +63,8 @@ pub(crate) fn write(source: &Source<'_>, order: &[u32], target: &Path) -> Result
     Ok(written)
 }
 
-fn temporary(target: &Path) -> PathBuf {
+/// What `target` is called until all of it is on the disk.
+pub(crate) fn temporary(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     target.with_file_name(format!(".{name}.tmp"))
 }
