@@ -7,7 +7,7 @@ const KEPT_BYTES: libc::c_int = 64 << 20;
 
 /// Has the C library keep what a ring's messages took, for the next ones. By itself it gives blocks of 128 KiB and more back
 /// to the system, until it has seen some; then the system clears the pages of each message anew. In a new process that took
-/// a third of an exchange's processor time. Once, early.
+/// between a fifth and a half of an exchange's processor time. Once, early.
 pub fn keep_blocks() {
     for (option, bytes) in [(libc::M_MMAP_THRESHOLD, OWN_BLOCK_BYTES), (libc::M_TRIM_THRESHOLD, KEPT_BYTES)] {
         // SAFETY: it takes two numbers, locks what it changes, and an option that it does not know changes nothing.
