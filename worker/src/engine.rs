@@ -4,10 +4,13 @@
 use std::path::Path;
 
 pub use ringtune_engine::{
-    Activity, DrawPictures, EncodeImages, Engine, EngineError, EngineHandle, EngineIdentity, Gradient,
-    ImageRequest, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates, Microbatch, ModelInfo, ModelOptions,
-    Moments, Operator, OperatorScope, Pixels, Precision, PredictionType, Recording, RgbImage, STEP,
-    SamplerKind, TEXT_ENCODER, TensorShape, TextualInversion, Threads, TrainingSize, Wanted, WorkerEngine,
+    Activity, AlignedFloats, Applied, BucketPlan, BucketSizes, Buckets, DrawPictures, EncodeImages, Engine,
+    EngineError, EngineHandle, EngineIdentity, Gradient, ImageRequest, LanguageGradient, LanguageModelInfo,
+    LanguageModelSource, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates, Microbatch, ModelInfo,
+    ModelOptions, Moments, NewLanguageModel, OpenLanguageModel, Operator, OperatorScope, OptimizerStep,
+    Parameter, Pixels, Precision, PredictionType, Recording, RgbImage, STEP, SamplerKind, StateTensor,
+    TEXT_ENCODER, TensorShape, TextualInversion, Threads, TokenBatch, TrainLanguageModel, TrainingSize,
+    Wanted, WorkerEngine,
 };
 #[cfg(test)]
 pub(crate) use ringtune_fake_engine::{FakeEngine, FakeScript};

@@ -104,7 +104,7 @@ impl Blame for output::Error {
         use output::Error as E;
         match self {
             E::DiskFull { .. } | E::Write { .. } | E::ReadBack { .. } => Fault::Node,
-            E::Shape { .. } | E::Format { .. } | E::NotFinite { .. } => Fault::Job,
+            E::Shape { .. } | E::Format { .. } | E::NotFinite { .. } | E::Broken { .. } => Fault::Job,
         }
     }
 }

@@ -35,6 +35,7 @@ pub mod prepare_text;
 mod probe;
 pub mod program;
 pub mod rank;
+pub mod rank_state;
 mod reconnect;
 pub mod ring;
 mod servers;

@@ -4,7 +4,7 @@
 //! the largest power of two that is less than all of it, and of the rest. So five microbatches are `((0+1)+(2+3))+4`. A rank
 //! that has some microbatches in a row can add up those nodes that lie within them ([`cover`]), and no others.
 
-use std::ops::Range;
+use std::ops::{DerefMut, Range};
 
 /// Some microbatches in a row that are added up by themselves.
 pub type Node = Range<usize>;
@@ -65,24 +65,24 @@ fn add(sum: &mut [f32], numbers: &[f32]) {
     }
 }
 
-/// What a rank has added up of its own microbatches so far; as few vectors as the tree allows, about the binary logarithm
+/// What a rank has added up of its own microbatches so far; as few buffers as the tree allows, about the binary logarithm
 /// of their number.
 #[derive(Debug, Clone)]
-pub struct TreeSum {
+pub struct TreeSum<B = Vec<f32>> {
     total: usize,
     /// In order, each with its numbers.
-    nodes: Vec<(Node, Vec<f32>)>,
+    nodes: Vec<(Node, B)>,
 }
 
-impl TreeSum {
+impl<B: DerefMut<Target = [f32]>> TreeSum<B> {
     /// Nothing yet, of `total` microbatches over all ranks.
     pub fn new(total: usize) -> Self {
         Self { total, nodes: Vec::new() }
     }
 
-    /// Takes the next microbatch's numbers in: as many as those before have, and in order. Gives back a vector that is not
+    /// Takes the next microbatch's numbers in: as many as those before have, and in order. Gives back a buffer that is not
     /// needed any more, to be used for the next microbatch.
-    pub fn push(&mut self, microbatch: usize, numbers: Vec<f32>) -> Option<Vec<f32>> {
+    pub fn push(&mut self, microbatch: usize, numbers: B) -> Option<B> {
         self.nodes.push((microbatch..microbatch + 1, numbers));
         let mut spare = None;
         while let [.., (left, _), (right, _)] = self.nodes.as_slice() {
@@ -105,7 +105,7 @@ impl TreeSum {
 
     /// The nodes, in order, each with its numbers.
     pub fn nodes(&self) -> impl Iterator<Item = (&Node, &[f32])> {
-        self.nodes.iter().map(|(node, numbers)| (node, numbers.as_slice()))
+        self.nodes.iter().map(|(node, numbers)| (node, &**numbers))
     }
 
     /// Of how many microbatches over all ranks it is.
@@ -113,8 +113,28 @@ impl TreeSum {
         self.total
     }
 
+    /// The sum, where all microbatches are in it; else the sum as it is.
+    ///
+    /// # Errors
+    /// Some are missing.
+    pub fn into_whole(mut self) -> Result<B, Self> {
+        if !matches!(self.nodes.as_slice(), [(node, _)] if *node == (0..self.total)) {
+            return Err(self);
+        }
+        match self.nodes.pop() {
+            Some((_, numbers)) => Ok(numbers),
+            None => Err(self),
+        }
+    }
+
+    /// The same in other buffers: `move_to` gives one with the same numbers.
+    pub fn map<C>(self, mut move_to: impl FnMut(B) -> C) -> TreeSum<C> {
+        let nodes = self.nodes.into_iter().map(|(node, numbers)| (node, move_to(numbers))).collect();
+        TreeSum { total: self.total, nodes }
+    }
+
     /// The same, taken apart.
-    pub(super) fn into_nodes(self) -> Vec<(Node, Vec<f32>)> {
+    pub(super) fn into_nodes(self) -> Vec<(Node, B)> {
         self.nodes
     }
 }
@@ -145,6 +165,17 @@ mod tests {
         assert_eq!(cover(&(0..4), 5).first(), Some(&(0..4)));
         assert!(cover(&(2..2), 5).is_empty());
         assert!(cover(&(0..0), 0).is_empty());
+    }
+
+    #[test]
+    fn only_the_sum_of_all_is_whole() {
+        let mut sum = TreeSum::new(3);
+        for microbatch in 0..3 {
+            sum = sum.into_whole().map_or_else(|sum| sum, |whole| panic!("{whole:?} is not all"));
+            sum.push(microbatch, vec![leaf(microbatch)]);
+        }
+        let moved = sum.map(|numbers| numbers.into_boxed_slice());
+        assert_eq!(*moved.into_whole().unwrap(), [(leaf(0) + leaf(1)) + leaf(2)]);
     }
 
     proptest! {

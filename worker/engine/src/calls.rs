@@ -87,17 +87,46 @@ impl EngineHandle {
         self.run(move |engine, _| engine.language_loss(&batch)).await
     }
 
-    /// See [`crate::TrainLanguageModel::apply`]. The buckets come back; after an error they are gone.
+    /// See [`crate::TrainLanguageModel::apply`]. The buckets come back; after an error they are gone. Done even when nobody
+    /// waits for it any more: whoever asked has to know what the parameters are.
     pub async fn apply(
         &self,
         step: OptimizerStep,
         buckets: Vec<AlignedFloats>,
     ) -> Result<(Applied, Vec<AlignedFloats>), EngineError> {
-        self.run(move |engine, _| Ok((engine.apply(&step, &buckets)?, buckets))).await
+        self.run_anyway(move |engine| Ok((engine.apply(&step, &buckets)?, buckets))).await
     }
 
     /// See [`crate::TrainLanguageModel::language_state`].
     pub async fn language_state(&self) -> Result<Vec<StateTensor>, EngineError> {
         self.run(|engine, _| engine.language_state()).await
+    }
+
+    /// See [`crate::TrainLanguageModel::read_language_state`]: fills `into` and gives it back. Blocks.
+    pub fn read_language_state(
+        &self,
+        tensor: &str,
+        offset: u64,
+        mut into: Vec<u8>,
+    ) -> Result<Vec<u8>, EngineError> {
+        let tensor = tensor.to_owned();
+        self.run_blocking(move |engine| {
+            engine.read_language_state(&tensor, offset, &mut into)?;
+            Ok(into)
+        })
+    }
+
+    /// See [`crate::TrainLanguageModel::write_language_state`]: gives the bytes back. Blocks.
+    pub fn write_language_state(
+        &self,
+        tensor: &str,
+        offset: u64,
+        bytes: Vec<u8>,
+    ) -> Result<Vec<u8>, EngineError> {
+        let tensor = tensor.to_owned();
+        self.run_blocking(move |engine| {
+            engine.write_language_state(&tensor, offset, &bytes)?;
+            Ok(bytes)
+        })
     }
 }

@@ -127,6 +127,20 @@ impl EngineHandle {
         send.await.map_err(|_| EngineError::Gone)?;
         answer.await.map_err(|_| EngineError::Gone)?
     }
+
+    /// As [`EngineHandle::run_anyway`], for a thread that may block.
+    pub fn run_blocking<T, W>(&self, work: W) -> Result<T, EngineError>
+    where
+        T: Send + 'static,
+        W: FnOnce(&mut dyn WorkerEngine) -> Result<T, EngineError> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let send = self.works.blocking_send(Work::new(move |engine| {
+            let _ = reply.send(guarded(|| work(engine)));
+        }));
+        send.map_err(|_| EngineError::Gone)?;
+        answer.blocking_recv().map_err(|_| EngineError::Gone)?
+    }
 }
 
 fn serve(mut engine: impl WorkerEngine, mut works: mpsc::Receiver<Work>, activity: &Activity) {

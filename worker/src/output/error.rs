@@ -54,6 +54,14 @@ pub enum Error {
         /// Its column, from 0.
         column: usize,
     },
+    /// A parameter with numbers that are NaN or infinite: no file of it is left.
+    #[error("{}: a number of {tensor:?} is not finite", file.display())]
+    Broken {
+        /// The file that it was for.
+        file: PathBuf,
+        /// The parameter.
+        tensor: String,
+    },
     /// A file that holds something else than was written: it is not published.
     #[error("{}: read back after writing: {problem}", file.display())]
     ReadBack {
@@ -72,6 +80,7 @@ impl Error {
             | Self::Write { file, .. }
             | Self::Format { file, .. }
             | Self::NotFinite { file, .. }
+            | Self::Broken { file, .. }
             | Self::ReadBack { file, .. } => *file = shown,
             Self::Shape { .. } => (),
         }

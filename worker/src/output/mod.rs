@@ -1,4 +1,4 @@
-//! What a job leaves: embeddings that diffusers, kohya's scripts, AUTOMATIC1111 and ComfyUI load, a model card, the
+//! What a job leaves: embeddings that diffusers, kohya's scripts, AUTOMATIC1111 and ComfyUI load, language models, a model card, the
 //! table of its steps, and, for those who check the numbers, a trace of every input and gradient.
 //!
 //! Equal runs leave equal bytes (but for the seconds in metrics.csv). Files appear whole or not at all, and are read
@@ -10,6 +10,7 @@ pub mod concept;
 pub mod embeds;
 mod error;
 pub mod facts;
+pub mod language_model;
 pub mod metrics_csv;
 pub mod model_card;
 pub mod picture;

@@ -6,10 +6,7 @@ use ringtune_shared::{
 };
 
 use super::{Error, LentRing, Rank, Work, agreement, summaries};
-use crate::{
-    ring::{self, FetchFrom, RankRing, Seat},
-    train::SavedState,
-};
+use crate::ring::{self, FetchFrom, RankRing, Seat, StateRoom};
 
 /// Connects the ring and brings all ranks to one step. Dropped in the middle when the ring is not wanted any more: what
 /// this rank has is as good as before.
@@ -39,7 +36,7 @@ pub(super) async fn enter<W: Work>(
 /// Brings whoever is behind to the state of those that are not.
 async fn level<W: Work>(rank: &Rank, work: &mut W, ring: &mut RankRing) -> Result<(), Error> {
     // 1. Offered before anybody can know that it is wanted, and for as long as it may be.
-    let own = work.standing();
+    let own = work.standing().await?;
     let rings = &rank.context.rings;
     let (job, epoch) = (rank.life.job, rank.assignment.ring.epoch);
     let offer = rings.offer_state(job, epoch, own.step, work.state());
@@ -73,10 +70,16 @@ async fn catch_up<W: Work>(rank: &Rank, work: &mut W, plan: &EntryPlan) -> Resul
     let missing = || ring::Error::Rows;
     let member = ring.members.get(giver).ok_or_else(missing)?;
     let (worker, address) = (member.worker, member.address.as_str());
-    let from = FetchFrom { worker, address, job: ring.job, epoch: ring.epoch, rank: giver, step, expected };
-    let state: SavedState = rank.context.rings.fetch_state(&from).await?;
+    let own = work.state();
+    let room = match own.is_lent() {
+        true => StateRoom::Disk { folder: &rank.folder, most_bytes: work.most_state_bytes() },
+        false => StateRoom::Memory,
+    };
+    let from =
+        FetchFrom { worker, address, job: ring.job, epoch: ring.epoch, rank: giver, step, expected, room };
+    let state = rank.context.rings.fetch_state(&from).await?;
     work.restore(state, step).await?;
-    check(work.standing().state, expected)?;
+    check(work.standing().await?.state, expected)?;
     rank.journal.info(format!("took the state after step {step} from rank {giver}")).await;
     Ok(())
 }

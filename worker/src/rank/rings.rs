@@ -91,11 +91,11 @@ impl Life {
                 Without::Broken(trouble) => {
                     // The neighbours' connections break with it: nobody finishes a step that others do not.
                     self.ring.break_off();
-                    self.wait(work, Some(trouble), orders).await
+                    self.wait(work, Some(trouble), orders).await?
                 }
                 Without::Changing => {
                     self.ring.break_off();
-                    self.wait(work, None, orders).await
+                    self.wait(work, None, orders).await?
                 }
             };
             self.ring.break_off();
@@ -155,18 +155,23 @@ impl Life {
     }
 
     /// Waits for the next ring, and says so unless it is known already.
-    async fn wait<W: Work>(&self, work: &mut W, trouble: Option<Trouble>, orders: &mut Orders) -> Next {
+    async fn wait<W: Work>(
+        &self,
+        work: &mut W,
+        trouble: Option<Trouble>,
+        orders: &mut Orders,
+    ) -> Result<Next, Error> {
         let epoch = self.rank.assignment.ring.epoch;
         if let Some(next) = orders.borrow().ring_after(epoch) {
-            return Next::Ring(Arc::clone(next));
+            return Ok(Next::Ring(Arc::clone(next)));
         }
-        let (journal, step) = (&self.rank.journal, work.standing().step);
+        let (journal, step) = (&self.rank.journal, work.last_step().await?);
         if let Some(trouble) = &trouble {
             let text = &trouble.text;
             journal.warn(format!("the ring of epoch {epoch} is broken after step {step}: {text}")).await;
         }
         journal.event(RankEvent::Waiting { epoch, step, trouble }).await;
-        self.next(orders).await
+        Ok(self.next(orders).await)
     }
 
     /// Says that all is done, leaves the ring when the others are done too, and waits for the end. Should rank 0 be lost

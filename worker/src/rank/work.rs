@@ -1,6 +1,6 @@
 //! What a kind of work gives to a rank's life.
 
-use std::{future::Future, path::PathBuf, sync::Arc};
+use std::{future::Future, path::PathBuf};
 
 use ringtune_shared::{ids::ContentHash, ring::Standing};
 use tokio::sync::watch;
@@ -11,8 +11,8 @@ use crate::{
     contents::Uploads,
     engine::TrainingSize,
     journal::Journal,
+    rank_state::{RankState, TakenState},
     session::{Assignment, RankEvent, RankKey, RankOrders, StepSummary},
-    train::SavedState,
 };
 
 /// What the coordinator told a rank so far.
@@ -102,14 +102,29 @@ pub(crate) trait Work: Send + 'static {
     /// What all ranks must have in common besides what the coordinator hands them: names for people, and hashes.
     fn common(&self) -> Vec<(&'static str, ContentHash)>;
 
-    /// How far it is. What a step left that was dropped half-way is forgotten.
-    fn standing(&mut self) -> Standing;
+    /// The last step that is settled. A step that was dropped half-way is forgotten, or taken to its end where it changes
+    /// what cannot be changed back.
+    ///
+    /// # Errors
+    /// Taking it to its end failed.
+    fn last_step(&mut self) -> impl Future<Output = Result<u64, Error>> + Send;
+
+    /// That step, and the hash of the state after it.
+    ///
+    /// # Errors
+    /// The state cannot be read.
+    fn standing(&mut self) -> impl Future<Output = Result<Standing, Error>> + Send;
 
     /// The state that the standing is about, for a rank that is behind.
-    fn state(&self) -> Arc<SavedState>;
+    fn state(&self) -> RankState;
+
+    /// Bytes that the encoding of a state of this work may have.
+    fn most_state_bytes(&self) -> u64 {
+        self.state().most_bytes()
+    }
 
     /// Goes on from another rank's state, that after `step`.
-    fn restore(&mut self, state: SavedState, step: u64) -> impl Future<Output = Result<(), Error>> + Send;
+    fn restore(&mut self, state: TakenState, step: u64) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// The steps done that may not be stored yet, in their order.
     fn unstored(&self) -> Vec<StepSummary>;

@@ -32,7 +32,7 @@ pub use rank::{Gathered, RankRing};
 pub use registry::{RingOptions, Rings, StateOffer};
 pub use seat::Seat;
 pub use service::{RingGrpc, RingServer};
-pub use state_take::FetchFrom;
+pub use state_take::{FetchFrom, StateRoom};
 pub use thread::RingThread;
 pub use transport::{GrpcTransport, IncomingStream};
 pub use transport::{MOST_FRAME_BYTES, WINDOW_BYTES};

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ringtune_shared::{
-    ring::{Ring, RingError, block_of},
+    ring::{Ring, RingError, block_of, tree::TreeSum},
     version::REFORMING_RING_PROTOCOL,
 };
 
@@ -186,6 +186,22 @@ impl RankRing {
             exchange_seconds: exchange.total.as_secs_f64() - wait_seconds,
             wait_seconds,
         })
+    }
+
+    /// The sum of all microbatches' numbers, whoever computed them: the same bits for any number of ranks. `own`: this rank's,
+    /// those of [`RankRing::microbatches`]; `length`: numbers of each.
+    pub async fn sum(&mut self, own: TreeSum, length: usize) -> Result<Vec<f32>, Error> {
+        Ok(self.ring.sum_exactly(own, length).await?)
+    }
+
+    /// Of the last exchange of any kind: what was waited for slower ranks, before the first frame came.
+    pub fn waited(&self) -> Duration {
+        self.ring.last_exchange().wait
+    }
+
+    /// Microbatches of a step, over all ranks.
+    pub fn all_microbatches(&self) -> usize {
+        self.rows
     }
 
     /// Exchanges one row of this rank, as long as everybody's, for one of each rank, in their order.

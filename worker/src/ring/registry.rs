@@ -25,7 +25,7 @@ use super::{
     admission::{self, Admission, Calling, Opening, Standing, Wish},
     transport::{self, IncomingStream, Lines},
 };
-use crate::{http::Metrics, train::SavedState};
+use crate::{http::Metrics, rank_state::RankState};
 
 /// Calls that wait for a place or an offer at the same time.
 const MOST_WAITING: usize = 64;
@@ -109,7 +109,7 @@ struct Offered {
 /// A state on its way to whoever asked for it.
 #[derive(Clone, Debug)]
 pub(super) struct Given {
-    pub(super) state: Arc<SavedState>,
+    pub(super) state: RankState,
     /// It is offered no more: what is under way ends.
     pub(super) withdrawn: CancellationToken,
     /// Of the rank that gives it.
@@ -152,7 +152,7 @@ impl Rings {
 
     /// Who asks for the state of this job in this epoch gets it, as long as the guard lives: `state` is the one after
     /// `step`. A second offer for the same job takes the place of the first.
-    pub fn offer_state(&self, job: JobId, epoch: Epoch, step: u64, state: Arc<SavedState>) -> StateOffer {
+    pub fn offer_state(&self, job: JobId, epoch: Epoch, step: u64, state: RankState) -> StateOffer {
         let given = Given { state, withdrawn: CancellationToken::new(), span: Span::current() };
         let mut held = self.held();
         held.count += 1;

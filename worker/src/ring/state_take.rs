@@ -1,11 +1,14 @@
 //! Takes a state from a rank that is ahead. Nothing that comes is trusted.
 //!
-//! The parts come to a task, which counts them and hands the bytes over a bounded queue to a thread that hashes and
-//! decodes them. The state is used only when the stream came to its end, was as long and had the hash that its end says,
-//! could be read, and is the state that the ranks agreed on.
+//! The parts come to a task, which counts them and hands the bytes over a bounded queue to a thread that hashes them, and
+//! decodes them or, where they would not fit into memory, puts them into a file without a name. The state is used only when
+//! the stream came to its end, was as long and had the hash that its end says, could be read, and is the state that the ranks
+//! agreed on.
 
 use std::{
+    fs::{File, OpenOptions},
     io::{self, Read},
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -25,6 +28,7 @@ use tonic::{Code, Streaming};
 use super::{Error, Rings, StateProblem, state_give::LARGEST_CHUNK};
 use crate::{
     error_chain::error_chain,
+    rank_state::TakenState,
     train::{SavedState, saved::LARGEST_ENCODING},
 };
 
@@ -54,6 +58,31 @@ pub struct FetchFrom<'a> {
     pub step: u64,
     /// Its hash, as the ranks agreed.
     pub expected: ContentHash,
+    /// Where it is put until it is used.
+    pub room: StateRoom<'a>,
+}
+
+/// Where a state that comes is put until all of it is there.
+#[derive(Clone, Copy, Debug)]
+pub enum StateRoom<'a> {
+    /// In memory: it is small.
+    Memory,
+    /// Into a file of this folder, which has no name and is gone with whoever holds it.
+    Disk {
+        /// The folder.
+        folder: &'a Path,
+        /// Bytes of its encoding at most.
+        most_bytes: u64,
+    },
+}
+
+impl StateRoom<'_> {
+    fn most_bytes(&self) -> u64 {
+        match self {
+            Self::Memory => LARGEST_ENCODING,
+            Self::Disk { most_bytes, .. } => *most_bytes,
+        }
+    }
 }
 
 impl Rings {
@@ -62,7 +91,7 @@ impl Rings {
     /// # Errors
     /// The giver cannot be reached, refuses, or goes silent; what came is cut, too long, damaged, or another state; a newer
     /// epoch has taken the place.
-    pub async fn fetch_state(&self, from: &FetchFrom<'_>) -> Result<SavedState, Error> {
+    pub async fn fetch_state(&self, from: &FetchFrom<'_>) -> Result<TakenState, Error> {
         let FetchFrom { rank, address, .. } = *from;
         let place = self.place(from.job).filter(|place| place.epoch == from.epoch).ok_or(Error::Replaced)?;
         let wrong = |problem| Error::State { rank, address: address.to_owned(), problem };
@@ -83,7 +112,7 @@ impl Rings {
             timeout(ANSWER_LIMIT, giver.fetch_state(request)).await.map_err(silent).map_err(wrong)?;
         let parts = answer.map_err(|status| wrong(of_answer(&status)))?.into_inner();
         // 2. Take in.
-        take(parts, from.expected).await?.map_err(wrong)
+        take(parts, from.expected, &from.room).await?.map_err(wrong)
     }
 }
 
@@ -105,10 +134,18 @@ fn of_answer(status: &tonic::Status) -> StateProblem {
 async fn take(
     parts: Streaming<FetchStateResponse>,
     expected: ContentHash,
-) -> Result<Result<SavedState, StateProblem>, JoinError> {
+    room: &StateRoom<'_>,
+) -> Result<Result<TakenState, StateProblem>, JoinError> {
     let (bytes, queue) = mpsc::channel(QUEUED_PARTS);
-    let reading = spawn_blocking(move || Found::read(queue));
-    let end = receive(parts, bytes).await;
+    let folder: Option<PathBuf> = match room {
+        StateRoom::Memory => None,
+        StateRoom::Disk { folder, .. } => Some((*folder).to_owned()),
+    };
+    let reading = spawn_blocking(move || match folder {
+        None => Found::read(queue),
+        Some(folder) => Found::spool(queue, &folder),
+    });
+    let end = receive(parts, bytes, room.most_bytes()).await;
     let read = reading.await?;
     Ok(end.and_then(|end| judge(end, read, expected)))
 }
@@ -117,6 +154,7 @@ async fn take(
 async fn receive(
     mut parts: Streaming<FetchStateResponse>,
     queue: mpsc::Sender<Bytes>,
+    limit: u64,
 ) -> Result<StateEnd, StateProblem> {
     let mut bytes = 0u64;
     let mut end = None;
@@ -139,8 +177,8 @@ async fn receive(
                     return Err(StateProblem::Chunk { given: chunk.len(), limit: LARGEST_CHUNK });
                 }
                 bytes += chunk.len() as u64;
-                if bytes > LARGEST_ENCODING {
-                    return Err(StateProblem::TooLong { limit: LARGEST_ENCODING });
+                if bytes > limit {
+                    return Err(StateProblem::TooLong { limit });
                 }
                 // The thread takes all; if it died, that is said by whoever waits for it.
                 let _ = queue.send(chunk).await;
@@ -156,7 +194,7 @@ struct Found {
     bytes: u64,
     sha256: ContentHash,
     /// With its own hash.
-    state: Result<(SavedState, ContentHash), StateError>,
+    state: Result<(TakenState, ContentHash), StateError>,
 }
 
 impl Found {
@@ -165,16 +203,37 @@ impl Found {
         let mut reader = Hashing::new(Queue { parts: queue, current: Bytes::new() });
         let state = SavedState::decode(&mut reader).and_then(|state| {
             let hash = state.hash()?;
-            Ok((state, hash))
+            Ok((TakenState::of(state)?, hash))
         });
         // A queue gives no error.
         let _ = io::copy(&mut reader, &mut io::sink());
         Self { bytes: Hashing::bytes(&reader), sha256: reader.hash(), state }
     }
+
+    /// The same by way of a file. Its bytes are a canonical encoding if their hash is that of the state. Blocks.
+    fn spool(queue: mpsc::Receiver<Bytes>, folder: &Path) -> Self {
+        let mut reader = Hashing::new(Queue { parts: queue, current: Bytes::new() });
+        let file = unnamed_file(folder).and_then(|mut file| {
+            io::copy(&mut reader, &mut file)?;
+            Ok(file)
+        });
+        let _ = io::copy(&mut reader, &mut io::sink());
+        let (bytes, sha256) = (Hashing::bytes(&reader), reader.hash());
+        let state = file.map_err(StateError::from).and_then(TakenState::in_file);
+        Self { bytes, sha256, state: state.map(|state| (state, sha256)) }
+    }
+}
+
+/// A new file that goes with its handle, whatever happens to this process.
+fn unnamed_file(folder: &Path) -> io::Result<File> {
+    let path = folder.join("state.tmp");
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
 }
 
 /// Whether what came is what was to come.
-fn judge(end: StateEnd, found: Found, expected: ContentHash) -> Result<SavedState, StateProblem> {
+fn judge(end: StateEnd, found: Found, expected: ContentHash) -> Result<TakenState, StateProblem> {
     let Found { bytes, sha256, state } = found;
     if end.size_bytes != bytes {
         return Err(StateProblem::Length { expected: end.size_bytes, found: bytes });

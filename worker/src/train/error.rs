@@ -32,7 +32,7 @@ pub enum Error {
     /// Steps whose loss or gradient is not finite, one after the other.
     #[error(
         "step {step}: the loss or the gradient was not finite {in_a_row} times in a row (the last loss is {loss}); \
-         a lower train.learning_rate or mixed_precision = \"no\" may help"
+         a lower learning_rate or mixed_precision = \"no\" may help"
     )]
     NotFinite {
         /// The last of them.

@@ -66,7 +66,7 @@ impl SavedState {
     /// # Errors
     /// See [`SavedState::write`].
     pub fn hash(&self) -> Result<ContentHash, StateError> {
-        Ok(Encoder::hash(self.metadata()?, &mut *self.source()?)?.sha256)
+        Ok(Encoder::hash(metadata(&self.numbers)?, &mut *self.source()?)?.sha256)
     }
 
     /// Writes the canonical encoding, and says what it is. Blocks.
@@ -74,7 +74,7 @@ impl SavedState {
     /// # Errors
     /// The writer's; names or counters that no encoding can have.
     pub fn write(&self, writer: impl Write) -> Result<Encoded, StateError> {
-        let mut encoder = Encoder::new(self.metadata()?, writer);
+        let mut encoder = Encoder::new(metadata(&self.numbers)?, writer);
         transfer(&mut *self.source()?, &mut encoder)?;
         encoder.encoded().ok_or_else(|| StateError::refused("its encoding came to no end"))
     }
@@ -85,21 +85,29 @@ impl SavedState {
     /// It is something else, cut, or too large; or the reader's.
     pub fn decode(reader: impl Read) -> Result<Self, StateError> {
         let mut decoder = Decoder::new(reader, None)?;
-        let metadata = &decoder.header().metadata;
-        let text = metadata.get(COUNTERS).filter(|_| metadata.len() == 1);
-        let text =
-            text.ok_or_else(|| StateError::refused(format!("its metadata is not the entry {COUNTERS:?}")))?;
-        let numbers: BTreeMap<String, u64> = serde_json::from_str(text)
-            .map_err(|error| StateError::refused(format!("its entry {COUNTERS:?}: {error}")))?;
-        check_counters(numbers.len())?;
+        let numbers = counters(&decoder.header().metadata)?;
         Self::read(numbers, &mut decoder)
     }
 
-    fn metadata(&self) -> Result<Metadata, StateError> {
-        check_counters(self.numbers.len())?;
-        let text = serde_json::to_string(&self.numbers)
-            .map_err(|error| StateError::refused(format!("its counters cannot be written: {error}")))?;
-        Ok(Metadata::from([(COUNTERS.to_owned(), text)]))
+    /// The vectors, to be lent by themselves.
+    ///
+    /// # Errors
+    /// Names that no state can have.
+    pub(crate) fn into_source(self) -> Result<Box<dyn StateSource + Send>, StateError> {
+        let list = TensorList::new(self.infos()?)?;
+        let vectors: Vec<Vec<f32>> = self.tensors.into_values().collect();
+        Ok(Box::new(FromTensors::new(list, move |place: Place, into: &mut [u8]| {
+            fill(vectors.get(place.tensor).map(Vec::as_slice).unwrap_or_default(), place.offset, into);
+            Ok(())
+        })))
+    }
+
+    /// What its vectors are, in the order of their names.
+    pub(crate) fn infos(&self) -> Result<Vec<TensorInfo>, StateError> {
+        let info = |(name, numbers): (&String, &Vec<f32>)| {
+            TensorInfo::new(name, Dtype::F32, vec![numbers.len() as u64])
+        };
+        self.tensors.iter().map(info).collect()
     }
 
     /// Adds a vector.
@@ -150,22 +158,45 @@ impl SavedState {
 impl State for SavedState {
     /// The vectors: all of one type, so that the order of their names is that of the stream.
     fn source(&self) -> Result<Box<dyn StateSource + '_>, StateError> {
-        let info = |(name, numbers): (&String, &Vec<f32>)| {
-            TensorInfo::new(name, Dtype::F32, vec![numbers.len() as u64])
-        };
-        let list = TensorList::new(self.tensors.iter().map(info).collect::<Result<_, _>>()?)?;
+        let list = TensorList::new(self.infos()?)?;
         let vectors: Vec<&Vec<f32>> = self.tensors.values().collect();
-        let fill = move |place: Place, into: &mut [u8]| {
-            let numbers = vectors.get(place.tensor).map(|numbers| numbers.iter()).unwrap_or_default();
-            let (chunks, _) = into.as_chunks_mut::<4>();
-            let skipped = usize::try_from(place.offset / 4).unwrap_or(usize::MAX);
-            for (chunk, number) in chunks.iter_mut().zip(numbers.skip(skipped)) {
-                *chunk = number.to_le_bytes();
-            }
+        Ok(Box::new(FromTensors::new(list, move |place: Place, into: &mut [u8]| {
+            fill(
+                vectors.get(place.tensor).map(|vector| vector.as_slice()).unwrap_or_default(),
+                place.offset,
+                into,
+            );
             Ok(())
-        };
-        Ok(Box::new(FromTensors::new(list, fill)))
+        })))
     }
+}
+
+/// Copies the bytes of a vector from `offset` on.
+pub(crate) fn fill(numbers: &[f32], offset: u64, into: &mut [u8]) {
+    let skipped = usize::try_from(offset / 4).unwrap_or(usize::MAX);
+    let (chunks, _) = into.as_chunks_mut::<4>();
+    for (chunk, number) in chunks.iter_mut().zip(numbers.iter().skip(skipped)) {
+        *chunk = number.to_le_bytes();
+    }
+}
+
+/// The metadata of an encoding of a state with these counters.
+pub(crate) fn metadata(numbers: &BTreeMap<String, u64>) -> Result<Metadata, StateError> {
+    check_counters(numbers.len())?;
+    let text = serde_json::to_string(numbers)
+        .map_err(|error| StateError::refused(format!("its counters cannot be written: {error}")))?;
+    Ok(Metadata::from([(COUNTERS.to_owned(), text)]))
+}
+
+/// The counters in the metadata of an encoding. Nothing in it is trusted.
+pub(crate) fn counters(metadata: &Metadata) -> Result<BTreeMap<String, u64>, StateError> {
+    let text = metadata.get(COUNTERS).filter(|_| metadata.len() == 1);
+    let text =
+        text.ok_or_else(|| StateError::refused(format!("its metadata is not the entry {COUNTERS:?}")))?;
+    let numbers: BTreeMap<String, u64> = serde_json::from_str(text)
+        .map_err(|error| StateError::refused(format!("its entry {COUNTERS:?}: {error}")))?;
+    check_counters(numbers.len())?;
+    Ok(numbers)
 }
 
 fn check_counters(given: usize) -> Result<(), StateError> {

@@ -40,7 +40,7 @@ impl Selection {
     }
 
     /// For a checkpoint. Nothing, as long as there was no validation.
-    pub(super) fn save(&self, saved: &mut SavedState) {
+    pub(crate) fn save(&self, saved: &mut SavedState) {
         if let Some(Best { step, loss, rows }) = &self.best {
             saved.put_tensor(BEST_ROWS, rows.to_vec());
             saved.put_tensor(BEST_LOSS, vec![*loss]);
@@ -59,7 +59,7 @@ impl Selection {
     ///
     /// # Errors
     /// A part of what was saved is missing, or of another length.
-    pub(super) fn restored(self, saved: &mut SavedState, length: usize) -> Result<Self, Error> {
+    pub(crate) fn restored(self, saved: &mut SavedState, length: usize) -> Result<Self, Error> {
         if !saved.numbers.contains_key(WITHOUT_IMPROVEMENT) {
             return Ok(self);
         }

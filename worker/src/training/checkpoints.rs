@@ -15,7 +15,7 @@ use crate::{
     contents::UploadQueue,
     output,
     rank::{Error, Rank},
-    train::SavedState,
+    rank_state::RankState,
 };
 
 /// Which steps of a job are kept, and those that are.
@@ -81,7 +81,7 @@ impl Checkpoints {
     pub(super) async fn save(
         &mut self,
         step: u64,
-        state: SavedState,
+        state: RankState,
         pending: bool,
         uploads: &mut UploadQueue,
     ) -> Result<(), Error> {
@@ -93,7 +93,7 @@ impl Checkpoints {
         let file = self.folder.join(file_name(step));
         let written = file.clone();
         ringtune_shared::tasks::spawn_blocking(move || {
-            output::checkpoint::write(&written, &about, &state.numbers, &state)
+            output::checkpoint::write(&written, &about, state.numbers(), &state)
         })
         .await??;
         uploads.push_after(file, pending.then_some(step)).await;

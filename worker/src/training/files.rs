@@ -3,11 +3,10 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
-use ringtune_shared::{checkpoint::step_of_name, job::JobSpec, ring::Standing};
+use ringtune_shared::{checkpoint::step_of_name, ids::ContentHash, job::JobSpec};
 use tokio::time::timeout;
 
 use super::{
@@ -25,8 +24,8 @@ use crate::{
         tensorboard::{self, EventPicture},
     },
     rank::{Error, JOB_FILE, Rank, write_job_file},
+    rank_state::RankState,
     session::StepSummary,
-    train::SavedState,
 };
 
 /// How long a new rank 0 waits for the coordinator to say which checkpoints are kept.
@@ -51,7 +50,7 @@ impl TrainingFiles {
     pub(super) async fn create<T: Trainee>(
         rank: &Rank,
         trainee: &T,
-        standing: Standing,
+        (step, state): (u64, Option<ContentHash>),
         uploads: Uploads,
     ) -> Result<Self, Error> {
         let course = trainee.course();
@@ -73,11 +72,7 @@ impl TrainingFiles {
             recovery: Recovery::new(rank, uploads.client(), uploads.orders()),
             uploads: Some(uploads),
             checkpoints: Checkpoints::new(rank, course, trainee.origin()),
-            last: StepJudged {
-                step: standing.step,
-                validation_loss: trainee.selection().loss_after(standing.step),
-                state: Some(standing.state),
-            },
+            last: StepJudged { step, validation_loss: trainee.selection().loss_after(step), state },
         })
     }
 
@@ -105,7 +100,7 @@ impl TrainingFiles {
     pub(super) async fn keep_state(
         &mut self,
         step: u64,
-        state: SavedState,
+        state: RankState,
         pending: bool,
     ) -> Result<(), Error> {
         if self.checkpoints.is_behind(step) {
@@ -159,7 +154,7 @@ impl TrainingFiles {
     pub(super) async fn save_checkpoint(
         &mut self,
         step: u64,
-        state: SavedState,
+        state: RankState,
         pending: bool,
     ) -> Result<(), Error> {
         match &mut self.uploads {
@@ -169,9 +164,9 @@ impl TrainingFiles {
     }
 
     /// Begins to keep the state after `step` for the loss of the whole ring, where it is time and no checkpoint has it.
-    pub(super) fn keep_recovery_point(&mut self, step: u64, state: &Arc<SavedState>, pending: bool) {
+    pub(super) async fn keep_recovery_point(&mut self, step: u64, state: &RankState, pending: bool) {
         if self.recovery.is_due() && self.checkpoints.is_behind(step) {
-            self.recovery.begin(self.checkpoints.about(step), Arc::clone(state), pending);
+            self.recovery.begin(self.checkpoints.about(step), state.clone(), pending).await;
         }
     }
 
@@ -217,7 +212,7 @@ impl TrainingFiles {
         rank: &Rank,
         trainee: &T,
         learned: Option<T::Learned>,
-        state: Option<SavedState>,
+        state: Option<RankState>,
         unstored: &[StepSummary],
     ) -> Result<(), Error> {
         let (step, mut recovery) = (self.last.step, None);

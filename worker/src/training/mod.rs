@@ -4,11 +4,14 @@
 mod checkpoints;
 mod files;
 mod history;
+mod judging;
 mod recovery;
 mod resume;
+mod settled;
 mod steps;
 mod trainee;
 
-pub(crate) use resume::{Resumed, class_and_threads, fetch, numerics};
+pub(crate) use judging::measure;
+pub(crate) use resume::{Resumed, class_and_threads, fetch, numerics, read, unreadable};
 pub(crate) use steps::Training;
-pub(crate) use trainee::{Course, Origin, Previews, Shown, StepJudged, Trainee, Validation};
+pub(crate) use trainee::{Course, Named, Origin, Previews, Shown, StepJudged, Trainee, Validation};

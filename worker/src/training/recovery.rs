@@ -1,7 +1,9 @@
 //! The state that rank 0 keeps at the coordinator every now and then, for the case that the whole ring is lost. No file of
-//! the user's: a list leaves it out, and it goes with the job's end. Nothing waits for it, and no failure of it ends a job.
+//! the user's: a list leaves it out, and it goes with the job's end. No failure of it ends a job. Nothing waits for it but where
+//! the state is only lent: then it is written before the next step changes it, so seldom that steps are held up by a
+//! twentieth at most.
 
-use std::{path::PathBuf, sync::Arc};
+use std::path::{Path, PathBuf};
 
 use ringtune_shared::{
     checkpoint::{About, recovery_name},
@@ -18,9 +20,12 @@ use crate::{
     contents::ArtifactClient,
     output,
     rank::{Error, Rank},
+    rank_state::RankState,
     session::{RankOrders, stored},
-    train::SavedState,
 };
+
+/// Of a state that is lent: how often the time that writing took passes before the next one.
+const PAUSE: u32 = 19;
 
 /// Keeps one recovery point after the other.
 #[derive(Debug)]
@@ -33,6 +38,8 @@ pub(super) struct Recovery {
     every: Option<Duration>,
     /// When the last one began.
     last: Instant,
+    /// How long it held up the steps.
+    took: Duration,
     /// The one on its way. The next one waits for its turn.
     running: Option<AbortOnDropHandle<()>>,
 }
@@ -43,36 +50,47 @@ impl Recovery {
     pub(super) fn new(rank: &Rank, client: ArtifactClient, orders: watch::Receiver<RankOrders>) -> Self {
         let every = rank.context.recovery_interval.filter(|_| rank.assignment.re_forms);
         let (folder, job) = (rank.folder.clone(), rank.life.job);
-        Self { folder, job, client, orders, every, last: Instant::now(), running: None }
+        Self { folder, job, client, orders, every, last: Instant::now(), took: Duration::ZERO, running: None }
     }
 
     /// Whether it is time for the next one.
     pub(super) fn is_due(&self) -> bool {
         let is_running = self.running.as_ref().is_some_and(|running| !running.is_finished());
-        self.every.is_some_and(|every| self.last.elapsed() >= every) && !is_running
+        let pause = self.took * PAUSE;
+        self.every.is_some_and(|every| self.last.elapsed() >= every.max(pause)) && !is_running
     }
 
     /// Begins to keep a state. `pending`: the report of its step is not stored yet, and goes first.
-    pub(super) fn begin(&mut self, about: About, state: Arc<SavedState>, pending: bool) {
+    pub(super) async fn begin(&mut self, about: About, state: RankState, pending: bool) {
         self.last = Instant::now();
         let (step, mut orders) = (about.step, self.orders.clone());
-        let keeping = keep(self.folder.clone(), self.job, self.client.clone(), about, state);
+        let file = self.folder.join(recovery_name(step));
+        let (job, client) = (self.job, self.client.clone());
+        let mut early = None;
+        if state.is_lent() {
+            early = Some(write(file.clone(), about.clone(), state.clone()).await);
+            self.took = self.last.elapsed();
+        }
         self.running = Some(AbortOnDropHandle::new(ringtune_shared::tasks::spawn(async move {
             if pending {
                 stored(&mut orders, step).await;
             }
-            if let Err(error) = keeping.await {
+            let written = match early {
+                Some(written) => written,
+                None => write(file.clone(), about, state).await,
+            };
+            if let Err(error) = send(job, &client, &file, written).await {
                 warn!(%error, "a recovery point could not be kept");
             }
         })));
     }
 
     /// Keeps a state in the place of what is on its way, and waits for it.
-    pub(super) async fn keep_now(&mut self, about: About, state: SavedState, pending: bool) {
+    pub(super) async fn keep_now(&mut self, about: About, state: RankState, pending: bool) {
         if self.every.is_none() {
             return;
         }
-        self.begin(about, Arc::new(state), pending);
+        self.begin(about, state, pending).await;
         if let Some(running) = self.running.take() {
             // It says by itself what went wrong.
             let _ = running.await;
@@ -80,21 +98,20 @@ impl Recovery {
     }
 }
 
-async fn keep(
-    folder: PathBuf,
+async fn write(file: PathBuf, about: About, state: RankState) -> Result<(), Error> {
+    let written = move || output::checkpoint::write(&file, &about, state.numbers(), &state);
+    Ok(ringtune_shared::tasks::spawn_blocking(written).await??)
+}
+
+async fn send(
     job: JobId,
-    client: ArtifactClient,
-    about: About,
-    state: Arc<SavedState>,
+    client: &ArtifactClient,
+    file: &Path,
+    written: Result<(), Error>,
 ) -> Result<(), Error> {
-    let file = folder.join(recovery_name(about.step));
-    let written = file.clone();
-    ringtune_shared::tasks::spawn_blocking(move || {
-        output::checkpoint::write(&written, &about, &state.numbers, &*state)
-    })
-    .await??;
-    let sent = client.upload(job, &file).await;
+    written?;
+    let sent = client.upload(job, file).await;
     // What cannot be removed goes with the folder.
-    let _ = tokio::fs::remove_file(&file).await;
+    let _ = tokio::fs::remove_file(file).await;
     Ok(sent?)
 }

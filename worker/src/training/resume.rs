@@ -9,10 +9,12 @@ use ringtune_shared::{
     version::VERSION,
 };
 
+use super::trainee::Named;
 use crate::{
     contents::{self, one_file_on_disk},
     fault::{Blame, Fault, Refusal},
     rank::{Error, Rank},
+    rank_state::TakenState,
     session::Assignment,
     train::SavedState,
 };
@@ -22,8 +24,8 @@ use crate::{
 pub(crate) struct Resumed {
     /// Steps that are done.
     pub(crate) steps: u64,
-    /// All that the next ones depend on.
-    pub(crate) state: SavedState,
+    /// All that the next ones depend on, not read yet.
+    pub(crate) state: TakenState,
     /// What the job's files say of the numerics of all steps, those to come included.
     pub(crate) provenance: String,
 }
@@ -91,19 +93,20 @@ pub(crate) async fn fetch(rank: &Rank) -> Result<Option<OpenCheckpoint>, Error> 
 }
 
 impl Resumed {
-    /// What an open checkpoint gives a job on this model and these pictures.
+    /// What an open checkpoint gives a job on this model and these data.
     ///
     /// # Errors
-    /// It is of another job, or cannot be read.
-    pub(crate) async fn read(
+    /// It is of another job.
+    pub(crate) fn of(
         checkpoint: OpenCheckpoint,
-        [model_hash, data_hash]: [ContentHash; 2],
+        model_hash: ContentHash,
+        (data, data_hash): (Named, ContentHash),
         assignment: &Assignment,
     ) -> Result<Self, Error> {
-        let OpenCheckpoint { header, mut source } = checkpoint;
+        let OpenCheckpoint { header, source } = checkpoint;
         let about = header.about;
         for (what, before, now) in
-            [("model.base", &about.model_hash, model_hash), ("data.images", &about.data_hash, data_hash)]
+            [("model.base", &about.model_hash, model_hash), (data.key, &about.data_hash, data_hash)]
         {
             if *before != now.to_string() {
                 return Err(refused(format!(
@@ -112,10 +115,7 @@ impl Resumed {
                 .into());
             }
         }
-        let numbers = header.numbers;
-        let read =
-            ringtune_shared::tasks::spawn_blocking(move || SavedState::read(numbers, &mut source)).await?;
-        let state = read.map_err(|error| unusable(CheckpointError::from(error), is_own(assignment)))?;
+        let state = TakenState { numbers: header.numbers, source: Box::new(source) };
         let own = class_and_threads(&numerics(assignment));
         let provenance = match class_and_threads(&about.numerics) == own {
             true => about.provenance,
@@ -123,6 +123,20 @@ impl Resumed {
         };
         Ok(Self { steps: about.step, state, provenance })
     }
+}
+
+/// A checkpoint's state, in memory.
+///
+/// # Errors
+/// It cannot be read, or is not what its header says.
+pub(crate) async fn read(state: TakenState, assignment: &Assignment) -> Result<SavedState, Error> {
+    let read = ringtune_shared::tasks::spawn_blocking(move || state.into_saved()).await?;
+    read.map_err(|error| unreadable(error, assignment))
+}
+
+/// What is wrong with a job whose checkpoint's state cannot be read.
+pub(crate) fn unreadable(error: StateError, assignment: &Assignment) -> Error {
+    unusable(CheckpointError::from(error), is_own(assignment))
 }
 
 /// Whether the coordinator chose the checkpoint among the job's own: it may choose another one.

@@ -3,7 +3,6 @@
 use std::{
     collections::VecDeque,
     future::{self, Future},
-    sync::Arc,
     time::SystemTime,
 };
 
@@ -16,13 +15,16 @@ use ringtune_traces::Open;
 
 use super::{
     files::TrainingFiles,
-    trainee::{Course, Previews, Shown, Trainee, Validation},
+    judging::{StepTaken, judge, previews, update},
+    settled::{Settled, compare},
+    trainee::{Course, Trainee},
 };
 use crate::{
     rank::{Error, GivenUp, Left, LentRing, Orders, Rank, StepPace, Work},
+    rank_state::{RankState, TakenState},
     ring::{News, RankRing},
     session::{RankEvent, StepSummary},
-    train::{SavedState, Selection},
+    train::Selection,
 };
 
 /// Steps kept for a coordinator that has not stored them; the oldest go first.
@@ -33,6 +35,8 @@ const MOST_UNSTORED: usize = 200_000;
 pub(crate) struct Training<T: Trainee> {
     trainee: T,
     settled: Settled,
+    /// The settled step, where not all is found out yet that its report says: see [`Trainee::IN_PLACE`].
+    open: Option<StepSummary>,
     /// Rank 0's.
     files: Option<TrainingFiles>,
     /// After the last finished step of this rank.
@@ -45,40 +49,26 @@ pub(crate) struct Training<T: Trainee> {
     pace: StepPace,
 }
 
-/// The state after the last step of which all was found out.
-#[derive(Clone, Debug)]
-struct Settled {
-    standing: Standing,
-    state: Arc<SavedState>,
-}
-
-impl Settled {
-    /// Hashing may take its time.
-    async fn of(step: u64, state: SavedState) -> Result<Self, Error> {
-        let state = Arc::new(state);
-        let hashed = Arc::clone(&state);
-        let hash = ringtune_shared::tasks::spawn_blocking(move || hashed.hash()).await??;
-        Ok(Self { standing: Standing { step, state: hash }, state })
-    }
-}
-
-/// A step and what was found out after it.
-struct StepTaken<L> {
-    summary: StepSummary,
-    learned: L,
-    previews: Vec<(Shown, Previews)>,
-}
-
 impl<T: Trainee> Training<T> {
     /// Of a trainee that is prepared.
     pub(crate) async fn new(trainee: T) -> Result<Self, Error> {
-        let settled = Settled::of(trainee.course().done, trainee.saved_state()).await?;
-        let (files, learned, unstored) = (None, None, VecDeque::new());
-        Ok(Self { trainee, settled, files, learned, unstored, stored_step: 0, pace: StepPace::default() })
+        let done = trainee.course().done;
+        let settled = Settled::of(done, trainee.state(), trainee.is_hashed_after(done)).await?;
+        let (files, learned, unstored, open) = (None, None, VecDeque::new(), None);
+        Ok(Self {
+            trainee,
+            settled,
+            open,
+            files,
+            learned,
+            unstored,
+            stored_step: 0,
+            pace: StepPace::default(),
+        })
     }
 
     fn step(&self) -> u64 {
-        self.settled.standing.step
+        self.settled.step
     }
 
     /// Nothing is left to train; or, where steps are computed again, nothing of what was asked for.
@@ -94,30 +84,48 @@ impl<T: Trainee> Training<T> {
 impl<T: Trainee> Work for Training<T> {
     fn common(&self) -> Vec<(&'static str, ContentHash)> {
         let origin = self.trainee.origin();
-        vec![("model (model.base)", origin.model_hash), ("set of pictures (data.images)", origin.data_hash)]
+        vec![("model (model.base)", origin.model_hash), (origin.data.what, origin.data_hash)]
     }
 
-    fn standing(&mut self) -> Standing {
-        self.trainee.roll_back();
-        self.settled.standing
+    async fn last_step(&mut self) -> Result<u64, Error> {
+        if let Some(taken) = self.trainee.recover().await? {
+            self.settle(taken.step).await?;
+            self.open = Some(taken);
+        }
+        Ok(self.step())
     }
 
-    fn state(&self) -> Arc<SavedState> {
-        Arc::clone(&self.settled.state)
+    async fn standing(&mut self) -> Result<Standing, Error> {
+        self.last_step().await?;
+        self.settled.standing().await
     }
 
-    async fn restore(&mut self, state: SavedState, step: u64) -> Result<(), Error> {
-        self.trainee.restore(state)?;
-        self.settled = Settled::of(step, self.trainee.saved_state()).await?;
+    fn state(&self) -> RankState {
+        self.settled.state.clone()
+    }
+
+    fn most_state_bytes(&self) -> u64 {
+        self.trainee.most_state_bytes()
+    }
+
+    async fn restore(&mut self, state: TakenState, step: u64) -> Result<(), Error> {
+        self.trainee.restore(state).await?;
+        self.open = None;
+        self.settled = Settled::of(step, self.trainee.state(), true).await?;
         self.learned = Some(self.trainee.learned());
         Ok(())
     }
 
     fn unstored(&self) -> Vec<StepSummary> {
-        self.unstored.iter().copied().collect()
+        self.unstored.iter().copied().chain(self.open).collect()
     }
 
     async fn take_in(&mut self, rank: &Rank, step: StepSummary) -> Result<(), Error> {
+        if T::IN_PLACE && step.step == self.step() && step.validation_loss.is_none() {
+            // What is still to be found out of it all ranks find out together.
+            self.open = Some(step);
+            return Ok(());
+        }
         if let Some(files) = &mut self.files {
             files.record(&step)?;
         }
@@ -129,8 +137,8 @@ impl<T: Trainee> Work for Training<T> {
     async fn begin(&mut self, rank: &Rank, orders: &Orders) -> Result<(), Error> {
         if rank.assignment.is_first() && self.files.is_none() && self.trainee.course().proof.is_none() {
             let uploads = rank.start_uploads(orders);
-            let mut files =
-                TrainingFiles::create(rank, &self.trainee, self.settled.standing, uploads).await?;
+            let standing = (self.settled.step, self.settled.hash);
+            let mut files = TrainingFiles::create(rank, &self.trainee, standing, uploads).await?;
             if !rank.is_in_first_ring() {
                 files.take_over(rank).await;
                 self.keep_due(&mut files).await?;
@@ -149,6 +157,7 @@ impl<T: Trainee> Work for Training<T> {
             error = given_up.reason() => return Err(error),
         }
         rank.say_entered(self.step()).await;
+        self.find_out(rank, ring, &mut given_up).await?;
         if self.step() > 0 && self.is_over() {
             self.learned = Some(self.trainee.learned());
             tokio::select! {
@@ -181,7 +190,7 @@ impl<T: Trainee> Work for Training<T> {
     async fn finish(&mut self, rank: &Rank, can_go_on: bool) -> Result<(), Error> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let learned = self.learned.take();
-        let state = (can_go_on && learned.is_some()).then(|| (*self.settled.state).clone());
+        let state = (can_go_on && learned.is_some()).then(|| self.settled.state.clone());
         files.finish(rank, &self.trainee, learned, state, self.unstored.make_contiguous()).await
     }
 
@@ -189,13 +198,14 @@ impl<T: Trainee> Work for Training<T> {
         if self.trainee.course().proof.is_some() {
             return Ok(());
         }
-        let (step, state) = (self.step(), (*self.settled.state).clone());
+        let step = self.last_step().await?;
+        let state = self.settled.state.clone();
         let pending = self.is_pending(step);
         if let Some(files) = &mut self.files {
             return files.keep_state(step, state, pending).await;
         }
         let uploads = rank.start_uploads(orders);
-        let standing = self.settled.standing;
+        let standing = (self.settled.step, self.settled.hash);
         let mut files = TrainingFiles::create(rank, &self.trainee, standing, uploads).await?;
         files.keep_state(step, state, pending).await?;
         files.uploaded().await
@@ -216,17 +226,11 @@ impl<T: Trainee> Training<T> {
             let step = self.step() + 1;
             ring.tell(self.news(rank, orders, ring));
             let mut span = rank.step_span(step, &mut self.pace);
-            let taken = tokio::select! {
-                taken = take_step(&mut self.trainee, (rank, &span), step, ring) => taken,
-                error = upload_failure(&mut self.files) => Err(error),
-                error = given_up.reason() => Err(error),
-            };
+            let taken = self.take_step((rank, &span), ring, given_up).await;
             if taken.is_err() {
                 span.fail();
             }
-            let taken = taken?;
-            self.settle(step).await?;
-            self.keep_step((rank, &span), taken).await?;
+            taken?;
             drop(span);
             self.hear(rank, ring.heard()).await;
             if !self.is_over() && ring.heard().newest_epoch > epoch {
@@ -238,6 +242,68 @@ impl<T: Trainee> Training<T> {
             say_early_stop(rank, self.step(), self.trainee.selection()).await;
         }
         Ok(Left::Done)
+    }
+
+    /// One step and what is found out after it, together with all other ranks.
+    async fn take_step(
+        &mut self,
+        (rank, span): (&Rank, &Open),
+        ring: &mut RankRing,
+        given_up: &mut GivenUp<impl Future<Output = RingError>>,
+    ) -> Result<(), Error> {
+        let step = self.step() + 1;
+        let summary = tokio::select! {
+            taken = update(&mut self.trainee, (rank, span), step, ring) => taken?,
+            error = upload_failure(&mut self.files) => return Err(error),
+            error = given_up.reason() => return Err(error),
+        };
+        if T::IN_PLACE {
+            self.settle(step).await?;
+            self.open = Some(summary);
+            if let Some(hash) = self.settled.hash {
+                tokio::select! {
+                    compared = compare(Standing { step, state: hash }, ring) => compared?,
+                    error = given_up.reason() => return Err(error),
+                }
+            }
+        }
+        let taken = tokio::select! {
+            taken = judge(&mut self.trainee, (rank, span), summary, ring) => taken?,
+            error = upload_failure(&mut self.files) => return Err(error),
+            error = given_up.reason() => return Err(error),
+        };
+        if !T::IN_PLACE {
+            self.settle(step).await?;
+        }
+        self.keep_step((rank, span), taken).await
+    }
+
+    /// Finds out what belongs to the last step and is in no state: this rank may have it already, another one may not.
+    async fn find_out(
+        &mut self,
+        rank: &Rank,
+        ring: &mut RankRing,
+        given_up: &mut GivenUp<impl Future<Output = RingError>>,
+    ) -> Result<(), Error> {
+        let step = self.step();
+        if !T::IN_PLACE || step == 0 {
+            return Ok(());
+        }
+        let span = rank.span("validation");
+        let Some(open) = self.open else {
+            if self.trainee.is_validated_after(step) {
+                tokio::select! {
+                    judged = self.trainee.validate(step, ring) => drop(judged?),
+                    error = given_up.reason() => return Err(error),
+                }
+            }
+            return Ok(());
+        };
+        let taken = tokio::select! {
+            taken = judge(&mut self.trainee, (rank, &span), open, ring) => taken?,
+            error = given_up.reason() => return Err(error),
+        };
+        self.keep_step((rank, &span), taken).await
     }
 
     /// What this rank knows of the job.
@@ -267,7 +333,7 @@ impl<T: Trainee> Training<T> {
     /// All of a step is found out: from here on it is done.
     async fn settle(&mut self, step: u64) -> Result<(), Error> {
         self.trainee.settle();
-        self.settled = Settled::of(step, self.trainee.saved_state()).await?;
+        self.settled = Settled::of(step, self.trainee.state(), self.trainee.is_hashed_after(step)).await?;
         Ok(())
     }
 
@@ -292,7 +358,8 @@ impl<T: Trainee> Training<T> {
         taken: StepTaken<T::Learned>,
     ) -> Result<(), Error> {
         let StepTaken { mut summary, learned, previews } = taken;
-        summary.state = Some(self.settled.standing.state);
+        summary.state = self.settled.hash;
+        self.open = None;
         self.learned = Some(learned);
         self.remember(rank, summary);
         if let Some(mut files) = self.files.take() {
@@ -306,7 +373,8 @@ impl<T: Trainee> Training<T> {
                 }
                 drop(checkpoint);
                 due?;
-                files.keep_recovery_point(self.step(), &self.settled.state, self.is_pending(self.step()));
+                let pending = self.is_pending(self.step());
+                files.keep_recovery_point(self.step(), &self.settled.state, pending).await;
                 for (shown, drawn) in previews {
                     files.save_previews(shown, drawn.pictures).await?;
                 }
@@ -327,7 +395,7 @@ impl<T: Trainee> Training<T> {
             files.save_step(&self.trainee, &self.trainee.learned()).await?;
         }
         if files.checkpoint_is_due(step) {
-            files.save_checkpoint(step, (*self.settled.state).clone(), self.is_pending(step)).await?;
+            files.save_checkpoint(step, self.settled.state.clone(), self.is_pending(step)).await?;
         }
         Ok(())
     }
@@ -348,80 +416,11 @@ impl<T: Trainee> Training<T> {
     }
 }
 
-/// One step and what is found out after it, together with all other ranks.
-async fn take_step<T: Trainee>(
-    trainee: &mut T,
-    (rank, span): (&Rank, &Open),
-    step: u64,
-    ring: &mut RankRing,
-) -> Result<StepTaken<T::Learned>, Error> {
-    // 1. The update.
-    let mut summary = trainee.step(step, ring).await?;
-    if let Some((at, took)) = ring.exchanged() {
-        let mut exchange = rank.past_span_below(span, "exchange", (at, took));
-        exchange.set("exchange_seconds", summary.exchange_seconds);
-        exchange.set("wait_seconds", summary.wait_seconds);
-    }
-    if summary.skipped {
-        rank.journal.warn(format!("step {step} skipped: loss or gradient not finite")).await;
-    }
-    // 2. How good it is.
-    if trainee.is_validated_after(step) {
-        let _span = rank.span_below(span, "validation");
-        let judged = trainee.validate(step, ring).await?;
-        (summary.validation_loss, summary.validation_seconds) = (Some(judged.loss), judged.seconds);
-        say_validation(rank, step, &judged).await;
-    }
-    let learned = trainee.learned();
-    let over = step == trainee.course().total || trainee.selection().is_over();
-    // 3. What it looks like.
-    let drawing = (trainee.is_shown_after(step) || over).then(|| rank.span_below(span, "preview"));
-    let previews = previews(trainee, rank, step, over, &learned, ring).await?;
-    drop(drawing);
-    // Not sum(): of nothing, that is -0, and is written so.
-    summary.preview_seconds = previews.iter().fold(0.0, |sum, (_, drawn)| sum + drawn.seconds);
-    Ok(StepTaken { summary, learned, previews })
-}
-
-/// The pictures that are due after `step`; at the end also those of the best state.
-async fn previews<T: Trainee>(
-    trainee: &mut T,
-    rank: &Rank,
-    step: u64,
-    over: bool,
-    learned: &T::Learned,
-    ring: &mut RankRing,
-) -> Result<Vec<(Shown, Previews)>, Error> {
-    let mut wanted = Vec::new();
-    if trainee.is_shown_after(step) || over {
-        wanted.push(Shown::Step(step));
-    }
-    wanted.extend(T::best_step(learned).filter(|best| over && *best < step).map(Shown::Best));
-    let mut previews = Vec::new();
-    for shown in wanted {
-        // One that fails is told and left out: training does not depend on it.
-        let Some(drawn) = trainee.draw(shown, learned, ring).await? else { continue };
-        for failure in &drawn.failures {
-            rank.journal.warn(format!("step {step}: {failure}")).await;
-        }
-        previews.push((shown, drawn));
-    }
-    Ok(previews)
-}
-
 /// Why rank 0's files no longer get to the coordinator. Never ends while they do.
 async fn upload_failure(files: &mut Option<TrainingFiles>) -> Error {
     match files {
         Some(files) => files.upload_failure().await,
         None => future::pending().await,
-    }
-}
-
-/// All ranks know it; one says it.
-async fn say_validation(rank: &Rank, step: u64, judged: &Validation) {
-    if rank.assignment.is_first() {
-        let best = if judged.is_best { ", the lowest so far" } else { "" };
-        rank.journal.info(format!("step {step}: validation loss {:.6}{best}", judged.loss)).await;
     }
 }
 

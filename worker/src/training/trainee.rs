@@ -7,9 +7,10 @@ use ringtune_shared::ids::ContentHash;
 use crate::{
     engine::RgbImage,
     rank::{Error, Rank},
+    rank_state::{RankState, TakenState},
     ring::RankRing,
     session::StepSummary,
-    train::{SavedState, Selection},
+    train::Selection,
 };
 
 /// How far training goes, and what is kept on the way. Fixed when it is prepared.
@@ -43,10 +44,21 @@ impl Course {
 pub(crate) struct Origin {
     /// The base model, by content.
     pub(crate) model_hash: ContentHash,
-    /// All pictures, by content.
+    /// All that it learns from, by content.
     pub(crate) data_hash: ContentHash,
+    /// What that is, for people, and the key of the job file that names it.
+    pub(crate) data: Named,
     /// What the job's files say of the numerics of all steps, those to come included.
     pub(crate) provenance: String,
+}
+
+/// A thing that a job file names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// "set of pictures (data.images)".
+    pub(crate) what: &'static str,
+    /// "data.images".
+    pub(crate) key: &'static str,
 }
 
 /// A loss on the held-out samples.
@@ -98,8 +110,14 @@ pub(crate) struct Previews {
 }
 
 /// What is trained. It outlives its rings, which it is lent for each thing that the ranks do together, always all of
-/// them and in the same order. A call that is dropped half-way leaves the state of the step before.
+/// them and in the same order. A call that is dropped half-way leaves the state of the step before; but see
+/// [`Trainee::IN_PLACE`].
 pub(crate) trait Trainee: Send + Sync + 'static {
+    /// A step changes what is too large to be kept twice: once that has begun, the step is taken to its end whatever happens to
+    /// its ring, and is settled before anything is found out after it. So what a validation says of a step belongs to the
+    /// state of the next one; whoever enters a ring at a step that is validated takes that loss again.
+    const IN_PLACE: bool;
+
     /// What files and pictures are made from. Cheap to clone: weights are shared, or stay with the engine.
     type Learned: Clone + Send + Sync + 'static;
 
@@ -143,14 +161,18 @@ pub(crate) trait Trainee: Send + Sync + 'static {
     /// All of the last step is found out: it will be kept.
     fn settle(&mut self);
 
-    /// Forgets a step that was taken and not settled.
-    fn roll_back(&mut self);
+    /// Forgets a step that was taken and not settled; in place, takes one to its end that has begun to change something, and
+    /// gives it.
+    ///
+    /// # Errors
+    /// It could not be.
+    fn recover(&mut self) -> impl Future<Output = Result<Option<StepSummary>, Error>> + Send;
 
-    /// Goes on from a state that [`Self::saved_state`] gave to another rank of the job.
+    /// Goes on from a state that [`Self::state`] gave to another rank of the job.
     ///
     /// # Errors
     /// It is the state of something else.
-    fn restore(&mut self, state: SavedState) -> Result<(), Error>;
+    fn restore(&mut self, state: TakenState) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// What the validations so far say.
     fn selection(&self) -> &Selection;
@@ -162,7 +184,13 @@ pub(crate) trait Trainee: Send + Sync + 'static {
     fn best_step(learned: &Self::Learned) -> Option<u64>;
 
     /// All that the steps after the last settled one depend on.
-    fn saved_state(&self) -> SavedState;
+    fn state(&self) -> RankState;
+
+    /// Bytes that the encoding of a state of this job has at most.
+    fn most_state_bytes(&self) -> u64;
+
+    /// Whether the state after `step` is hashed, for reports and comparisons.
+    fn is_hashed_after(&self, step: u64) -> bool;
 
     /// Writes what is learned into `folder`. Gives the files' names.
     fn write_step(

@@ -1,6 +1,6 @@
 //! `meta.json`: what the files beside it are.
 
-use std::path::Path;
+use std::{fs::File, io::Read, path::Path};
 
 use ringtune_shared::ids::ContentHash;
 use serde::{Deserialize, Serialize};
@@ -70,16 +70,25 @@ impl Manifest {
     /// It is missing, broken, or of files that are written otherwise.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(MANIFEST_FILE);
-        let size = std::fs::metadata(&path).map_err(Error::io("read", &path))?.len();
-        if size > LARGEST {
-            return Err(Error::unusable(&path, format!("has {size} bytes; allowed: {LARGEST}")));
+        let file = File::open(&path).map_err(Error::io("read", &path))?;
+        Self::of_file(file, &path)
+    }
+
+    /// Reads an open `meta.json`; `path`: what it is called. Blocks.
+    ///
+    /// # Errors
+    /// As [`Manifest::read`].
+    pub(crate) fn of_file(file: File, path: &Path) -> Result<Self, Error> {
+        let mut bytes = Vec::new();
+        let read = file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(Error::io("read", path))?;
+        if read as u64 > LARGEST {
+            return Err(Error::unusable(path, format!("has more than {LARGEST} bytes, the most allowed")));
         }
-        let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;
         let read: Self = serde_json::from_slice(&bytes)
-            .map_err(|error| Error::unusable(&path, format!("is no manifest of prepare-text: {error}")))?;
+            .map_err(|error| Error::unusable(path, format!("is no manifest of prepare-text: {error}")))?;
         if read.token_type != TOKEN_TYPE {
             let problem = format!("token_type is {:?}; allowed: {TOKEN_TYPE:?}", read.token_type);
-            return Err(Error::unusable(&path, problem));
+            return Err(Error::unusable(path, problem));
         }
         Ok(read)
     }

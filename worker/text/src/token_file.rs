@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -10,7 +11,7 @@ use ringtune_shared::ids::{ContentHash, ContentHasher};
 
 use crate::{
     Error,
-    manifest::{FileFacts, Manifest, TRAIN_FILE, VAL_FILE},
+    manifest::{FileFacts, MANIFEST_FILE, Manifest, TRAIN_FILE, VAL_FILE},
 };
 
 /// Bytes that are hashed at once.
@@ -41,7 +42,11 @@ impl TokenFile {
     /// # Errors
     /// It cannot be read, is empty, or has an odd number of bytes.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(Error::io("read", path))?;
+        Self::of_file(File::open(path).map_err(Error::io("read", path))?, path)
+    }
+
+    /// An open file; `path`: what it is called.
+    fn of_file(file: File, path: &Path) -> Result<Self, Error> {
         let about = file.metadata().map_err(Error::io("read", path))?;
         if !about.is_file() {
             return Err(Error::unusable(path, "is no file; allowed: a file of tokens, such as train.bin"));
@@ -155,8 +160,22 @@ impl TokenFiles {
     /// # Errors
     /// A file is missing, or not what `meta.json` says: the error names it.
     pub fn open(folder: &Path) -> Result<Self, Error> {
-        let manifest = Manifest::read(folder)?;
-        let [train, val] = [TRAIN_FILE, VAL_FILE].map(|name| TokenFile::open(&folder.join(name)));
+        Self::open_with(folder, |name| File::open(folder.join(name)))
+    }
+
+    /// The same for files that `open` finds by their names in the folder.
+    ///
+    /// # Errors
+    /// As [`TokenFiles::open`].
+    pub fn open_with(folder: &Path, open: impl Fn(&str) -> io::Result<File>) -> Result<Self, Error> {
+        let opened = |name: &str| {
+            let path = folder.join(name);
+            open(name).map_err(Error::io("read", &path)).map(|file| (file, path))
+        };
+        let (meta, path) = opened(MANIFEST_FILE)?;
+        let manifest = Manifest::of_file(meta, &path)?;
+        let [train, val] = [TRAIN_FILE, VAL_FILE]
+            .map(|name| opened(name).and_then(|(file, path)| TokenFile::of_file(file, &path)));
         let (train, val) = (train?, val?);
         train.check_facts(&manifest.train)?;
         val.check_facts(&manifest.val)?;

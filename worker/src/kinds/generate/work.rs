@@ -18,6 +18,7 @@ use crate::{
     generate::{Batch, sheet, to_image},
     journal::LOG_FILE,
     rank::{Error, GivenUp, JOB_FILE, Left, LentRing, Orders, Rank, Work, write_job_file},
+    rank_state::{RankState, TakenState},
     session::{Assignment, Progress, ProgressStage, RankEvent, StepSummary},
     train::SavedState,
 };
@@ -50,15 +51,19 @@ impl Work for Artist {
     }
 
     /// Pictures do not depend on each other: whoever enters a ring finds at the coordinator how far the job is.
-    fn standing(&mut self) -> Standing {
-        Standing { step: 0, state: self.prepared.embeddings }
+    async fn standing(&mut self) -> Result<Standing, Error> {
+        Ok(Standing { step: 0, state: self.prepared.embeddings })
     }
 
-    fn state(&self) -> Arc<SavedState> {
-        Arc::default()
+    async fn last_step(&mut self) -> Result<u64, Error> {
+        Ok(0)
     }
 
-    async fn restore(&mut self, _state: SavedState, _step: u64) -> Result<(), Error> {
+    fn state(&self) -> RankState {
+        RankState::small(SavedState::default())
+    }
+
+    async fn restore(&mut self, _state: TakenState, _step: u64) -> Result<(), Error> {
         Ok(())
     }
 

@@ -27,8 +27,11 @@ use crate::{
         AdamWOptions, BatchOptions, ConceptSet, LrOptions, LrSchedule, MicrobatchBuilder, TrainState,
         TrainingImage, TrainingSet,
     },
-    training::{self, Origin, Resumed, class_and_threads, numerics},
+    training::{self, Named, Origin, Resumed, class_and_threads, numerics},
 };
+
+/// What it learns from.
+const PICTURES: Named = Named { what: "set of pictures (data.images)", key: "data.images" };
 
 /// What the steps start from.
 #[derive(Debug)]
@@ -123,8 +126,9 @@ pub(super) async fn prepare(rank: &Rank, job: &TextualInversionSpec) -> Result<P
     let (state, done, provenance) = match checkpoint {
         None => (fresh(train, rows), 0, class_and_threads(&numerics(assignment))),
         Some(checkpoint) => {
-            let Resumed { steps, mut state, provenance } =
-                Resumed::read(checkpoint, [model_hash, data_hash], assignment).await?;
+            let Resumed { steps, state, provenance } =
+                Resumed::of(checkpoint, model_hash, (PICTURES, data_hash), assignment)?;
+            let mut state = training::read(state, assignment).await?;
             let restored = fresh(train, rows).restored(&mut state)?;
             state.finish()?;
             (restored, steps, provenance)
@@ -139,7 +143,7 @@ pub(super) async fn prepare(rank: &Rank, job: &TextualInversionSpec) -> Result<P
         schedule,
         state,
         base_model: Arc::clone(&loaded.local),
-        origin: Origin { model_hash, data_hash, provenance },
+        origin: Origin { model_hash, data_hash, data: PICTURES, provenance },
         prediction_type: model.prediction_type,
         done,
         concepts: Concept::list(job.concepts().into_iter().map(taught).collect()),

@@ -30,13 +30,14 @@ use crate::{
     journal::Journal,
     output::{TraceFolder, trace::TracedResult, trace::TracedStep},
     rank::{Context, Durations, Error, Rank},
+    rank_state::{RankState, TakenState},
     ring::{self, RankRing},
     session::StepSummary,
     train::{
         self, LrSchedule, MicrobatchBuilder, MicrobatchResult, ReducedStep, SavedState, Selection,
         StepOutcome, TrainState, mean_loss, reduce_rows,
     },
-    training::{Course, Origin, Previews, Shown, StepJudged, Trainee, Validation},
+    training::{Course, Origin, Previews, Shown, StepJudged, Trainee, Validation, measure},
 };
 
 /// What is learned by one rank: the rows, their optimizer, and all that microbatches are made of.
@@ -226,21 +227,11 @@ impl Inverter {
         };
         Ok(ringtune_shared::tasks::spawn_blocking(write).await??)
     }
-
-    fn measure(&self, step: &StepSummary) {
-        let metrics = &self.metrics;
-        metrics.step_seconds.observe(step.step_seconds);
-        metrics.compute_seconds.observe(step.compute_seconds);
-        metrics.exchange_seconds.observe(step.exchange_seconds);
-        metrics.wait_seconds.observe(step.wait_seconds);
-        metrics.steps.inc();
-        metrics.skipped_steps.inc_by(u64::from(step.skipped));
-        metrics.loss.set(f64::from(step.loss));
-        metrics.step.set(i64::try_from(step.step).unwrap_or(i64::MAX));
-    }
 }
 
 impl Trainee for Inverter {
+    const IN_PLACE: bool = false;
+
     type Learned = LearnedRows;
 
     fn course(&self) -> &Course {
@@ -319,7 +310,7 @@ impl Trainee for Inverter {
             // Not all is found out yet.
             state: None,
         };
-        self.measure(&summary);
+        measure(&self.metrics, &summary);
         Ok(summary)
     }
 
@@ -366,13 +357,15 @@ impl Trainee for Inverter {
         self.before = None;
     }
 
-    fn roll_back(&mut self) {
+    async fn recover(&mut self) -> Result<Option<StepSummary>, Error> {
         if let Some(before) = self.before.take() {
             self.state = before;
         }
+        Ok(None)
     }
 
-    fn restore(&mut self, mut state: SavedState) -> Result<(), Error> {
+    async fn restore(&mut self, state: TakenState) -> Result<(), Error> {
+        let mut state = ringtune_shared::tasks::spawn_blocking(move || state.into_saved()).await??;
         self.before = None;
         self.state = self.state.clone().restored(&mut state)?;
         Ok(state.finish()?)
@@ -392,10 +385,18 @@ impl Trainee for Inverter {
         learned.best.as_ref().map(|best| best.step)
     }
 
-    fn saved_state(&self) -> SavedState {
+    fn state(&self) -> RankState {
         let mut saved = SavedState::default();
         self.before.as_ref().unwrap_or(&self.state).save(&mut saved);
-        saved
+        RankState::small(saved)
+    }
+
+    fn most_state_bytes(&self) -> u64 {
+        self.state().most_bytes()
+    }
+
+    fn is_hashed_after(&self, _step: u64) -> bool {
+        true
     }
 
     async fn write_step(

@@ -16,7 +16,8 @@ use tonic_types::StatusExt as _;
 use super::*;
 use crate::{
     membership::testing::Certified,
-    ring::{FetchFrom, RankRing, StateProblem},
+    rank_state::RankState,
+    ring::{FetchFrom, RankRing, StateProblem, StateRoom},
     train::SavedState,
 };
 
@@ -200,7 +201,7 @@ async fn a_state_is_given_to_the_worker_that_has_the_rank() {
     let (view, _first, _second) = ring_of_two(&one, &two).await;
     let mut state = SavedState::default();
     state.put_number("count", 7);
-    let _offer = one.rings.offer_state(view.job, Epoch::FIRST, 3, Arc::new(state.clone()));
+    let _offer = one.rings.offer_state(view.job, Epoch::FIRST, 3, RankState::small(state.clone()));
     let address = one.address.to_string();
     let from = FetchFrom {
         worker: one.certified.id,
@@ -210,8 +211,9 @@ async fn a_state_is_given_to_the_worker_that_has_the_rank() {
         rank: 0,
         step: 3,
         expected: state.hash().unwrap(),
+        room: StateRoom::Memory,
     };
-    assert_eq!(two.rings.fetch_state(&from).await.unwrap(), state);
+    assert_eq!(two.rings.fetch_state(&from).await.unwrap().into_saved().unwrap(), state);
     // The third one believes that it is rank 1.
     let _seat = third.rings.take_seat(&view, 1, 2, RING_PROTOCOLS.max).unwrap();
     let refused = third.rings.fetch_state(&from).await;

@@ -1,0 +1,215 @@
+//! What a state has besides parameters and moments, and how a whole one is taken in.
+
+use std::{path::PathBuf, sync::Arc};
+
+use ringtune_shared::state::{Cursor, StateError, TensorList};
+
+use super::{
+    best_file::BestFile,
+    tensors::{BEST, Layout, Tensors, engine_error},
+};
+use crate::{
+    engine::EngineHandle,
+    fault::Refusal,
+    rank::Error,
+    rank_state::{RankState, TakenState},
+    session::Assignment,
+    train::{SavedState, Selection},
+    training,
+};
+
+// The names that a checkpoint has for the state's counters.
+const COUNT: &str = "gpt2.adamw_count";
+const SKIPPED: &str = "gpt2.skipped_in_a_row";
+/// Steps that are not finite, one after the other, that a job survives is one less.
+const MOST_SKIPPED_IN_A_ROW: u64 = 10;
+/// The job's field that a state comes from.
+const CHECKPOINT: &str = "gpt2.resume_from_checkpoint";
+
+/// The same on every rank after every step.
+#[derive(Clone, Debug)]
+pub(super) struct LanguageState {
+    /// Steps of the optimizer: those that were not skipped.
+    pub(super) count: u64,
+    pub(super) skipped_in_a_row: u64,
+    /// What the validations say that were taken before the last step.
+    pub(super) selection: Selection,
+    /// Whether the parameters with the lowest loss are kept.
+    pub(super) keeps_best: bool,
+    pub(super) tensors: Tensors,
+}
+
+impl LanguageState {
+    /// Before the first step.
+    pub(super) fn new(
+        (patience, keeps_best): (u64, bool),
+        engine: EngineHandle,
+        layout: Arc<Layout>,
+    ) -> Self {
+        let tensors = Tensors::new(engine, layout, None);
+        Self { count: 0, skipped_in_a_row: 0, selection: Selection::new(patience), keeps_best, tensors }
+    }
+
+    /// As others see it.
+    pub(super) fn to_state(&self) -> RankState {
+        let mut saved = SavedState::default();
+        saved.put_number(COUNT, self.count);
+        saved.put_number(SKIPPED, self.skipped_in_a_row);
+        self.selection.save(&mut saved);
+        RankState::large(saved, Arc::new(self.tensors.clone()))
+    }
+
+    /// What a step did to the counters.
+    ///
+    /// # Errors
+    /// It is the tenth in a row that was skipped.
+    pub(super) fn count_step(&mut self, step: u64, skipped: bool, loss: f32) -> Result<(), crate::train::Error> {
+        if !skipped {
+            (self.count, self.skipped_in_a_row) = (self.count + 1, 0);
+            return Ok(());
+        }
+        self.skipped_in_a_row += 1;
+        if self.skipped_in_a_row < MOST_SKIPPED_IN_A_ROW {
+            return Ok(());
+        }
+        let in_a_row = u32::try_from(self.skipped_in_a_row).unwrap_or(u32::MAX);
+        Err(crate::train::Error::NotFinite { step, in_a_row, loss })
+    }
+
+    /// With the same engine, in the state that comes. Parameters and moments are changed while it comes, so that after an
+    /// error they are of no use. Blocks. `folder`: on whose disk the best parameters are put.
+    ///
+    /// # Errors
+    /// See [`RestoreError`].
+    pub(super) fn restored(&self, state: TakenState, folder: PathBuf) -> Result<Self, RestoreError> {
+        let TakenState { numbers, mut source } = state;
+        let layout = Arc::clone(&self.tensors.layout);
+        let list = source.list().clone();
+        let places = Places::of(&list, &layout)?;
+        let best = if places.has_best { Some(Arc::new(BestFile::create(&folder).map_err(StateError::from)?)) } else { None };
+        let tensors = Tensors::new(self.tensors.engine.clone(), layout, best);
+        // 1. The tensors, each to its place.
+        let mut small = SavedState { numbers, ..SavedState::default() };
+        for (tensor, home) in list.tensors().iter().zip(&places.all) {
+            // Of an empty one nothing comes.
+            if let Home::Small = home {
+                small.put_tensor(tensor.name(), Vec::new());
+            }
+        }
+        let mut cursor = Cursor::new(list.clone());
+        let mut buffer = Vec::new();
+        while let Some(chunk) = source.next_chunk()? {
+            let Some(place) = cursor.advance() else { return Err(RestoreError::Other("more than it lists".to_owned())) };
+            let name = list.tensors().get(place.tensor).map(|tensor| tensor.name()).unwrap_or_default();
+            match places.all.get(place.tensor) {
+                Some(Home::Engine) => {
+                    buffer.clear();
+                    buffer.extend_from_slice(chunk);
+                    buffer = tensors.engine.write_language_state(name, place.offset, buffer).map_err(engine_error)?;
+                }
+                Some(Home::Best(start)) => {
+                    if let Some(best) = &tensors.best {
+                        best.write(start + place.offset, chunk).map_err(StateError::from)?;
+                    }
+                }
+                // Of a few numbers there is one chunk.
+                Some(Home::Small) => small.put_tensor(name, numbers_of(chunk)),
+                None => return Err(RestoreError::Other(format!("tensor {name:?} has no place"))),
+            }
+        }
+        // 2. The counters.
+        let other = |error: crate::train::Error| RestoreError::Other(error.to_string());
+        let count = small.take_number(COUNT).map_err(other)?;
+        let skipped_in_a_row = small.take_number(SKIPPED).map_err(other)?;
+        if skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW {
+            return Err(RestoreError::Other(format!("{SKIPPED} is {skipped_in_a_row}: that job had failed")));
+        }
+        let selection = self.selection.clone().restored(&mut small, 0).map_err(other)?;
+        if (self.keeps_best && selection.best().is_some()) != places.has_best {
+            return Err(RestoreError::Other("its best step and its best parameters do not belong together".to_owned()));
+        }
+        small.finish().map_err(other)?;
+        Ok(Self { count, skipped_in_a_row, selection, keeps_best: self.keeps_best, tensors })
+    }
+}
+
+/// Why a state cannot be taken in.
+#[derive(Debug)]
+pub(super) enum RestoreError {
+    /// It cannot be read, or kept.
+    State(StateError),
+    /// It is the state of another job or model.
+    Other(String),
+}
+
+impl From<StateError> for RestoreError {
+    fn from(error: StateError) -> Self {
+        Self::State(error)
+    }
+}
+
+impl RestoreError {
+    /// Of the checkpoint that a rank begins with.
+    pub(super) fn of_checkpoint(self, assignment: &Assignment) -> Error {
+        match self {
+            Self::State(error) => training::unreadable(error, assignment),
+            other => other.into(),
+        }
+    }
+}
+
+impl From<RestoreError> for Error {
+    fn from(error: RestoreError) -> Self {
+        match error {
+            RestoreError::State(error) => error.into(),
+            RestoreError::Other(problem) => Refusal::of(CHECKPOINT, format!("the state does not fit the job: {problem}")).into(),
+        }
+    }
+}
+
+/// Where a tensor that comes is put.
+enum Home {
+    Engine,
+    /// From this byte of the file on.
+    Best(u64),
+    Small,
+}
+
+struct Places {
+    all: Vec<Home>,
+    has_best: bool,
+}
+
+impl Places {
+    /// Of a state that comes: the engine's tensors are all there, the best ones all or none, and of others few and small ones.
+    fn of(list: &TensorList, layout: &Layout) -> Result<Self, RestoreError> {
+        /// Numbers of a tensor that is none of these.
+        const MOST_SMALL: u64 = 16;
+        let (mut all, mut engines, mut bests) = (Vec::new(), 0, 0);
+        for tensor in list.tensors() {
+            let (name, shape) = (tensor.name(), tensor.shape());
+            let home = if let Some(own) = layout.engine.iter().find(|own| own.name() == name) {
+                engines += 1;
+                (own == tensor).then_some(Home::Engine)
+            } else if name.starts_with(BEST) {
+                bests += 1;
+                let own = layout.best.iter().find(|(own, _)| own == tensor);
+                own.map(|(_, start)| Home::Best(*start))
+            } else {
+                (tensor.bytes() <= 4 * MOST_SMALL && shape.len() == 1).then_some(Home::Small)
+            };
+            let wrong = || RestoreError::Other(format!("tensor {name:?} is {} {shape:?}: it is of another model", tensor.dtype()));
+            all.push(home.ok_or_else(wrong)?);
+        }
+        if engines != layout.engine.len() || (bests != 0 && bests != layout.best.len()) {
+            let missing = layout.engine.iter().find(|own| list.tensors().iter().all(|one| one.name() != own.name()));
+            let missing = missing.map_or("one of the best parameters", |tensor| tensor.name());
+            return Err(RestoreError::Other(format!("it has no tensor {missing:?}")));
+        }
+        Ok(Self { all, has_best: bests > 0 })
+    }
+}
+
+fn numbers_of(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|number| f32::from_le_bytes(*number)).collect()
+}

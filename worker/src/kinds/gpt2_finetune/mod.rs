@@ -1,0 +1,35 @@
+//! GPT-2 finetuning: all parameters of a language model are learned from files of tokens.
+
+mod batches;
+mod best_file;
+mod exchange;
+mod language_state;
+mod prepare;
+mod results;
+mod schedule;
+mod tensors;
+mod tokens;
+mod trainee;
+
+use ringtune_shared::job::kinds::gpt2_finetune::Gpt2Spec;
+
+use crate::{
+    rank::{Error, Rank, Task},
+    training::Training,
+};
+use trainee::LanguageTrainee;
+
+/// The task of a rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Gpt2Finetune {
+    /// What is asked for.
+    pub(crate) job: Gpt2Spec,
+}
+
+impl Task for Gpt2Finetune {
+    type Work = Training<LanguageTrainee>;
+
+    async fn prepare(self, rank: &Rank) -> Result<Training<LanguageTrainee>, Error> {
+        Training::new(prepare::prepare(rank, self.job).await?).await
+    }
+}

@@ -1,0 +1,269 @@
+//! All that a rank does alone before it is ready.
+
+use std::{path::Path, sync::Arc};
+
+use ringtune_shared::job::{
+    ReportTo,
+    kinds::gpt2_finetune::{Gpt2Init, Gpt2Spec},
+};
+use serde_json::{Value, json};
+
+use super::{
+    batches::{BatchSize, Batches},
+    exchange::Spares,
+    language_state::LanguageState,
+    results::Results,
+    tensors::Layout,
+    tokens::{self, Tokens},
+    trainee::LanguageTrainee,
+};
+use crate::{
+    engine::{
+        BucketSizes, LanguageModelInfo, LanguageModelSource, NewLanguageModel, OpenLanguageModel,
+    },
+    fault::Refusal,
+    rank::{Durations, Error, JOB_FILE, Rank},
+    training::{self, Course, Named, Origin, Resumed, class_and_threads, numerics},
+};
+
+/// What it learns from.
+const TOKENS: Named = Named { what: "files of tokens (gpt2.tokens)", key: tokens::FIELD };
+
+/// Prepares a rank. Every failure names the job's field or the file.
+pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTrainee, Error> {
+    let Rank { assignment, context, journal, .. } = rank;
+    // 1. Where it goes on, so that a wrong file is told before anything long is begun; and the tokens.
+    let checkpoint = training::fetch(rank).await?;
+    let tokens = tokens::bring(rank, &job.tokens, job.tokens_location()?).await?;
+    // 2. The model.
+    let model = bring_model(rank, job.init_from == Gpt2Init::Pretrained).await?;
+    let source = source(&job, &model.folder).await?;
+    let opening = OpenLanguageModel {
+        source,
+        precision: assignment.precision,
+        threads: assignment.threads,
+        buckets: BucketSizes::default(),
+    };
+    let info = context.engine.open_language_model(opening).await.map_err(Error::of_engine)?;
+    let parameters: usize = info.parameters.iter().map(|parameter| parameter.elements()).sum();
+    journal.info(format!("model: GPT-2, {parameters} parameters, {}", model.hash)).await;
+    let Tokens { files, hash: data_hash, held } = tokens;
+    let (vocabulary, block) = (u32::try_from(info.vocab_size).unwrap_or(u32::MAX), job.block_size);
+    check_block(&job, &info)?;
+    // 3. What microbatches are made of.
+    let size = BatchSize { batch: job.batch_size, block };
+    let seed = job.seed;
+    let check = move || {
+        files.train.check_ids(vocabulary)?;
+        files.val.check_ids(vocabulary)?;
+        Batches::new(files, seed, size)
+    };
+    let batches = ringtune_shared::tasks::spawn_blocking(check).await?.map_err(tokens::unusable)?;
+    // 4. The state.
+    let tensors = context.engine.language_state().await.map_err(Error::of_engine)?;
+    let layout = Arc::new(Layout::new(&tensors, &info.parameters)?);
+    let fresh = LanguageState::new(
+        (job.early_stop_patience, job.select_best),
+        context.engine.clone(),
+        layout,
+    );
+    let model_hash = model.hash;
+    let (state, done, provenance) = match checkpoint {
+        None => (fresh, 0, class_and_threads(&numerics(assignment))),
+        Some(checkpoint) => {
+            let Resumed { steps, state, provenance } =
+                Resumed::of(checkpoint, model_hash, (TOKENS, data_hash), assignment)?;
+            let folder = rank.folder.clone();
+            let restore = move || fresh.restored(state, folder);
+            let restored = ringtune_shared::tasks::spawn_blocking(restore).await?;
+            (restored.map_err(|error| error.of_checkpoint(assignment))?, steps, provenance)
+        }
+    };
+    let origin = Origin { model_hash, data_hash, data: TOKENS, provenance };
+    Ok(LanguageTrainee {
+        engine: context.engine.clone(),
+        metrics: Arc::clone(&context.metrics),
+        course: course(rank, &job, done),
+        epoch: assignment.ring.epoch,
+        batches,
+        spares: Spares::new(&info.plan),
+        judged: state.selection.clone(),
+        state,
+        applying: None,
+        durations: Durations::default(),
+        results: Results {
+            config: info.config,
+            tokenizer: model.folder.clone(),
+            facts: facts(rank, &origin)?,
+        },
+        origin,
+        folder: rank.folder.clone(),
+        held: held.into_iter().map(Arc::new).chain([model.local]).collect(),
+        job,
+    })
+}
+
+fn course(rank: &Rank, job: &Gpt2Spec, done: u64) -> Course {
+    Course {
+        done,
+        total: job.max_iters,
+        save_steps: 0,
+        checkpointing_steps: job.checkpointing_steps,
+        checkpoints_total_limit: job.checkpoints_total_limit,
+        tensorboard: job.report_to == ReportTo::Tensorboard,
+        proof: rank.assignment.proof,
+    }
+}
+
+/// Where the parameters come from.
+async fn source(job: &Gpt2Spec, folder: &Path) -> Result<LanguageModelSource, Error> {
+    if job.init_from == Gpt2Init::Pretrained {
+        return Ok(LanguageModelSource::Folder(folder.to_owned()));
+    }
+    let path = folder.join("config.json");
+    let read = ringtune_shared::tasks::spawn_blocking(move || read_config(&path)).await?;
+    let config = read.map_err(|problem| Refusal::of("model.base", format!("config.json: {problem}")))?;
+    Ok(LanguageModelSource::New(new_model(job, &config)?))
+}
+
+/// Bytes of a config.json at most.
+const LARGEST_CONFIG: u64 = 1 << 20;
+
+/// Blocks.
+fn read_config(path: &Path) -> Result<Value, String> {
+    let size = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+    if size > LARGEST_CONFIG {
+        return Err(format!("it has {size} bytes; allowed: {LARGEST_CONFIG}"));
+    }
+    let text = std::fs::read(path).map_err(|error| error.to_string())?;
+    serde_json::from_slice(&text).map_err(|error| error.to_string())
+}
+
+/// A model that is not trained yet: of the base model's shape, where the job gives no other. As long as its windows, as
+/// nanoGPT makes it.
+fn new_model(job: &Gpt2Spec, config: &Value) -> Result<NewLanguageModel, Refusal> {
+    let side = |given: u32, key: &str| match given {
+        0 => config.get(key).and_then(Value::as_u64).and_then(|side| usize::try_from(side).ok()).ok_or_else(|| {
+            Refusal::of("model.base", format!("config.json has no number {key:?}: it is no GPT-2's"))
+        }),
+        given => Ok(given as usize),
+    };
+    let (n_layer, n_head, n_embd) =
+        (side(job.n_layer, "n_layer")?, side(job.n_head, "n_head")?, side(job.n_embd, "n_embd")?);
+    if n_head == 0 || !n_embd.is_multiple_of(n_head) {
+        let problem = format!("{n_embd} with {n_head} heads; allowed: a multiple of the number of heads");
+        return Err(Refusal::of("gpt2.n_embd", problem));
+    }
+    Ok(NewLanguageModel {
+        vocab_size: side(0, "vocab_size")?,
+        n_positions: job.block_size as usize,
+        n_layer,
+        n_head,
+        n_embd,
+        bias: job.bias,
+        seed: job.seed,
+    })
+}
+
+fn check_block(job: &Gpt2Spec, model: &LanguageModelInfo) -> Result<(), Refusal> {
+    if job.block_size as usize <= model.n_positions {
+        return Ok(());
+    }
+    let problem = format!(
+        "{}; allowed: 1 to {}, the longest text of model.base (n_positions)",
+        job.block_size, model.n_positions
+    );
+    Err(Refusal::of("gpt2.block_size", problem))
+}
+
+/// Everything that decides the learned bits and nothing that does not: where model and tokens lie is replaced by what they
+/// are.
+fn facts(rank: &Rank, origin: &Origin) -> Result<Value, Error> {
+    /// Options that decide no bit of a model.
+    const WITHOUT_EFFECT: [&str; 6] = [
+        "tokens",
+        "checkpointing_steps",
+        "checkpoints_total_limit",
+        "resume_from_checkpoint",
+        "report_to",
+        "compare_interval",
+    ];
+    let spec = &rank.assignment.spec;
+    let mut job = serde_json::to_value(spec).map_err(|error| Refusal::of(JOB_FILE, error.to_string()))?;
+    if let Value::Object(sections) = &mut job {
+        for place in ["model", "debug"] {
+            sections.remove(place);
+        }
+        if let Some(Value::Object(options)) = sections.get_mut("gpt2") {
+            WITHOUT_EFFECT.iter().for_each(|option| drop(options.remove(*option)));
+        }
+        sections.insert("precision".to_owned(), Value::from(rank.assignment.precision.name()));
+    }
+    Ok(json!({
+        "data_hash": origin.data_hash.to_string(),
+        "job": job,
+        "model_hash": origin.model_hash.to_string(),
+        "numerics_class": origin.provenance,
+        "version": rank.assignment.version,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use ringtune_shared::job::{Work, parse_job_toml};
+
+    use super::*;
+
+    fn job(options: &str) -> Gpt2Spec {
+        let text = format!(
+            "kind = \"gpt2_finetune\"\n[model]\nbase = \"/m\"\n[gpt2]\ntokens = \"/t\"\ninit_from = \"scratch\"\n\
+             block_size = 64\n{options}"
+        );
+        match parse_job_toml(&text).unwrap().work {
+            Work::Gpt2Finetune(job) => job,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_new_model_has_the_base_models_shape_but_for_what_the_job_gives() {
+        let config = json!({"vocab_size": 99, "n_positions": 1024, "n_layer": 3, "n_head": 2, "n_embd": 8});
+        let made = new_model(&job("n_layer = 1\nbias = false\nseed = 5\n"), &config).unwrap();
+        let expected = NewLanguageModel {
+            vocab_size: 99,
+            n_positions: 64,
+            n_layer: 1,
+            n_head: 2,
+            n_embd: 8,
+            bias: false,
+            seed: 5,
+        };
+        assert_eq!(made, expected);
+        let refused = new_model(&job("n_head = 3\n"), &config).unwrap_err();
+        assert_eq!((refused.field.as_str(), refused.problem.contains("8 with 3 heads")), ("gpt2.n_embd", true));
+        let refused = new_model(&job(""), &json!({"n_layer": -3})).unwrap_err().to_string();
+        assert!(refused.contains("has no number \"n_layer\""), "{refused}");
+    }
+}
+
+struct Here {
+    folder: std::path::PathBuf,
+    hash: ringtune_shared::ids::ContentHash,
+    local: Arc<ringtune_sources::LocalModel>,
+}
+
+async fn bring_model(rank: &Rank, with_weights: bool) -> Result<Here, Error> {
+    use crate::base_model;
+    let base = &rank.assignment.spec.common.model.base;
+    let place = rank.context.access.place(ringtune_shared::job::PathUse::Model, "model.base", base)?;
+    let folder = place.shown().to_owned();
+    let location = rank.assignment.spec.common.model.location().map_err(base_model::Error::from)?;
+    let (local, _) = base_model::fetch(&rank.context.models, &location, "", |_| async {})
+        .await
+        .map_err(base_model::Error::from)?;
+    let mut hasher = ringtune_shared::ids::ContentHasher::new();
+    for name in ["config.json", "model.safetensors"].iter().take(1 + usize::from(with_weights)) {
+        hasher.update(&crate::contents::hash_file_blocking(&folder.join(name))?.0.0);
+    }
+    Ok(Here { folder, hash: hasher.finish(), local: Arc::new(local) })
+}

@@ -1,0 +1,339 @@
+//! What one rank trains, and each thing that it does together with the others.
+
+use std::{
+    future::Future,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ringtune_shared::{ids::Epoch, job::kinds::gpt2_finetune::Gpt2Spec};
+use ringtune_sources::LocalModel;
+use tokio::{task::JoinHandle, time::timeout};
+
+use super::{
+    batches::Batches,
+    exchange::{Outlet, Spares, StepSums},
+    language_state::LanguageState,
+    results::{LearnedModel, Results},
+    schedule::learning_rate,
+    tokens,
+};
+use crate::{
+    engine::{AlignedFloats, Applied, EngineError, EngineHandle, LanguageGradient, OptimizerStep, TokenBatch},
+    http::Metrics,
+    rank::{Durations, Error, Rank},
+    rank_state::{RankState, TakenState},
+    ring::{self, RankRing},
+    session::StepSummary,
+    train::{Selection, mean_loss},
+    training::{Course, Origin, Previews, Shown, StepJudged, Trainee, Validation, measure},
+};
+
+/// Added to the root of AdamW's second moment, as torch has it.
+const EPSILON: f64 = 1e-8;
+
+/// What is learned by one rank. The parameters are the engine's.
+#[derive(Debug)]
+pub(crate) struct LanguageTrainee {
+    pub(super) engine: EngineHandle,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) job: Gpt2Spec,
+    pub(super) course: Course,
+    pub(super) origin: Origin,
+    /// Of the ring that it is in.
+    pub(super) epoch: Epoch,
+    pub(super) batches: Batches,
+    pub(super) spares: Spares,
+    pub(super) state: LanguageState,
+    /// With what was found out after the last step, which the next step takes into the state.
+    pub(super) judged: Selection,
+    /// A step whose update has begun, and is not taken into the counters yet.
+    pub(super) applying: Option<Applying>,
+    /// Of a microbatch's gradient.
+    pub(super) durations: Durations,
+    pub(super) results: Results,
+    /// Where large files are put that nobody else sees.
+    pub(super) folder: PathBuf,
+    /// The base model's files, and those of tokens: held as long as they may be read.
+    pub(super) held: Vec<Arc<LocalModel>>,
+}
+
+/// An update on its way: it comes to its end, whoever waits for it.
+#[derive(Debug)]
+pub(super) struct Applying {
+    /// Of the step, but for whether it was skipped.
+    summary: StepSummary,
+    began: Instant,
+    update: JoinHandle<Result<Updated, Error>>,
+}
+
+/// What an update leaves.
+struct Updated {
+    state: LanguageState,
+    applied: Applied,
+    buckets: Vec<AlignedFloats>,
+}
+
+impl LanguageTrainee {
+    /// The gradient of one microbatch; one that takes far longer than the others will never come.
+    async fn gradient(&mut self, batch: TokenBatch, outlet: Outlet) -> Result<LanguageGradient, Error> {
+        let started = Instant::now();
+        self.engine.activity().allow_silence(self.durations.patience());
+        let computing = self.engine.language_gradient(batch, outlet);
+        let gradient = match self.durations.limit() {
+            None => computing.await,
+            Some(limit) => timeout(limit, computing).await.map_err(|_| Error::Hung { limit })?,
+        };
+        let (gradient, _outlet) = gradient.map_err(Error::of_engine)?;
+        self.durations.add(started.elapsed());
+        Ok(gradient)
+    }
+
+    /// This rank's microbatches, one after the other, while what is done of them travels.
+    async fn gradients(&mut self, step: u64, ring: &mut RankRing) -> Result<Computed, Error> {
+        let mut sums = StepSums::new(&self.spares, ring.all_microbatches());
+        let own = ring.microbatches();
+        let (mut rows, mut compute_seconds, mut exposed) = (Vec::new(), 0.0, Duration::ZERO);
+        for microbatch in own.clone() {
+            let batches = self.batches.clone();
+            let build = move || batches.of_step(step, microbatch);
+            let batch = ringtune_shared::tasks::spawn_blocking(build).await?.map_err(tokens::unusable)?;
+            let (outlet, given) = Outlet::new(&self.spares);
+            let index = microbatch as usize;
+            let computing = async {
+                let gradient = self.gradient(batch, outlet).await?;
+                Ok::<_, Error>((gradient, Instant::now()))
+            };
+            let (gradient, computed) = if microbatch + 1 < own.end {
+                both(computing, sums.add(index, given)).await?
+            } else {
+                both(computing, sums.add_last(index, given, ring)).await?
+            };
+            exposed = computed.elapsed();
+            let seconds = gradient.forward_seconds + gradient.backward_seconds;
+            compute_seconds += seconds;
+            rows.push(vec![gradient.loss, seconds as f32]);
+        }
+        // Of what was waited for slower ranks, no more than what the backward pass did not hide.
+        let waited = sums.waited.min(exposed);
+        let exchanged = exposed - waited;
+        let buckets = sums.into_whole().ok_or(Error::Ring(ring::Error::Rows))?;
+        Ok(Computed { buckets, rows, compute_seconds, exchanged, waited })
+    }
+
+    /// Begins the update. From here on the step is taken to its end.
+    fn begin(&mut self, step: &OptimizerStep, computed: Computed, summary: StepSummary, began: Instant) {
+        let mut state = self.state.clone();
+        let (judged, folder, step) = (self.judged.clone(), self.folder.clone(), *step);
+        let update = async move {
+            // 1. The parameters that were found to be the best so far are about to change.
+            let is_best = judged.best().map(|best| best.step) != state.selection.best().map(|best| best.step);
+            if is_best && state.keeps_best {
+                let tensors = state.tensors.clone();
+                let keep = move || tensors.keep_best(&folder);
+                let best = ringtune_shared::tasks::spawn_blocking(keep).await??;
+                state.tensors = state.tensors.with_best(Arc::new(best));
+            }
+            state.selection = judged;
+            // 2. They change.
+            let applied = state.tensors.engine.apply(step, computed.buckets).await;
+            let (applied, buckets) = applied.map_err(Error::of_engine)?;
+            state.count_step(summary.step, applied.skipped, summary.loss)?;
+            Ok(Updated { state, applied, buckets })
+        };
+        let update = ringtune_shared::tasks::spawn(update);
+        self.applying = Some(Applying { summary, began, update });
+    }
+
+    /// Waits for the end of an update that has begun.
+    async fn applied(&mut self) -> Result<Option<StepSummary>, Error> {
+        let Some(applying) = &mut self.applying else { return Ok(None) };
+        let updated = (&mut applying.update).await;
+        let Some(Applying { mut summary, began, .. }) = self.applying.take() else { return Ok(None) };
+        let Updated { state, applied, buckets } = updated??;
+        buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory));
+        self.judged = state.selection.clone();
+        self.state = state;
+        summary.skipped = applied.skipped;
+        summary.step_seconds = began.elapsed().as_secs_f64();
+        measure(&self.metrics, &summary);
+        Ok(Some(summary))
+    }
+}
+
+/// What a rank has of a step before its update.
+struct Computed {
+    buckets: Vec<AlignedFloats>,
+    /// Of each microbatch: its loss, and the seconds that it took.
+    rows: Vec<Vec<f32>>,
+    compute_seconds: f64,
+    /// What of the exchange the backward pass did not hide.
+    exchanged: Duration,
+    waited: Duration,
+}
+
+/// Both, side by side; the first error ends both. That nobody wants the gradient any more is said by whoever ended it.
+async fn both<T>(
+    computing: impl Future<Output = Result<T, Error>>,
+    travelling: impl Future<Output = Result<(), Error>>,
+) -> Result<T, Error> {
+    tokio::try_join!(computing, travelling).map(|(computed, ())| computed)
+}
+
+impl Trainee for LanguageTrainee {
+    const IN_PLACE: bool = true;
+
+    type Learned = LearnedModel;
+
+    fn course(&self) -> &Course {
+        &self.course
+    }
+
+    fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    async fn enter(&mut self, rank: &Rank, _ring: &mut RankRing) -> Result<(), Error> {
+        self.epoch = rank.assignment.ring.epoch;
+        Ok(())
+    }
+
+    async fn step(&mut self, step: u64, ring: &mut RankRing) -> Result<StepSummary, Error> {
+        let began = Instant::now();
+        // 1. Gradients, and their sums over all ranks.
+        let mut computed = self.gradients(step, ring).await?;
+        // 2. Everybody's losses.
+        let gathered = ring.gather(std::mem::take(&mut computed.rows)).await?;
+        let losses: Vec<Vec<f32>> = gathered.rows.iter().map(|row| row.iter().take(1).copied().collect()).collect();
+        let loss = mean_loss(&losses)?;
+        // 3. The same update on every rank.
+        let rate = learning_rate(&self.job, step);
+        let summary = StepSummary {
+            step,
+            loss,
+            learning_rate: rate,
+            step_seconds: 0.0,
+            compute_seconds: computed.compute_seconds,
+            exchange_seconds: computed.exchanged.as_secs_f64() + gathered.exchange_seconds,
+            wait_seconds: computed.waited.as_secs_f64() + gathered.wait_seconds,
+            skipped: false,
+            world_size: ring.world_size(),
+            validation_loss: None,
+            validation_seconds: 0.0,
+            preview_seconds: 0.0,
+            epoch: self.epoch,
+            state: None,
+        };
+        let job = &self.job;
+        let optimizer = OptimizerStep {
+            number: self.state.count + 1,
+            learning_rate: rate,
+            beta1: job.beta1,
+            beta2: job.beta2,
+            epsilon: EPSILON,
+            weight_decay: job.weight_decay,
+            max_grad_norm: Some(job.grad_clip).filter(|clip| *clip > 0.0),
+            divide_by: u32::try_from(ring.all_microbatches()).unwrap_or(u32::MAX),
+        };
+        optimizer.check().map_err(|error| Error::of_engine(EngineError::OfJob(Box::new(error))))?;
+        self.begin(&optimizer, computed, summary, began);
+        let taken = self.applied().await?;
+        taken.ok_or(Error::Ring(ring::Error::Replaced))
+    }
+
+    fn is_validated_after(&self, step: u64) -> bool {
+        self.job.validation_is_due(step, self.course.total)
+    }
+
+    /// The same bits on each rank, for any number of them.
+    async fn validate(&mut self, step: u64, ring: &mut RankRing) -> Result<Validation, Error> {
+        let started = Instant::now();
+        let count = self.job.eval_iters;
+        let mut own = Vec::new();
+        for microbatch in ring.share_of(count as usize) {
+            let batches = self.batches.clone();
+            let build = move || batches.held_out(microbatch as u32);
+            let batch = ringtune_shared::tasks::spawn_blocking(build).await?.map_err(tokens::unusable)?;
+            own.push(vec![self.engine.language_loss(batch).await.map_err(Error::of_engine)?]);
+        }
+        let gathered = ring.gather_of(count as usize, 1, own).await?;
+        let loss = mean_loss(&gathered.rows)?;
+        // Taken again after a ring was lost, it is the same.
+        let mut judged = self.state.selection.clone();
+        let is_best = judged.take_in(step, loss, &Arc::default());
+        self.judged = judged;
+        self.metrics.validation_loss.set(f64::from(loss));
+        Ok(Validation { loss, is_best, seconds: started.elapsed().as_secs_f64() })
+    }
+
+    fn is_shown_after(&self, _step: u64) -> bool {
+        false
+    }
+
+    async fn draw(
+        &mut self,
+        _shown: Shown,
+        _learned: &LearnedModel,
+        _ring: &mut RankRing,
+    ) -> Result<Option<Previews>, Error> {
+        Ok(None)
+    }
+
+    fn settle(&mut self) {}
+
+    async fn recover(&mut self) -> Result<Option<StepSummary>, Error> {
+        self.applied().await
+    }
+
+    async fn restore(&mut self, state: TakenState) -> Result<(), Error> {
+        let (own, folder) = (self.state.clone(), self.folder.clone());
+        self.state = ringtune_shared::tasks::spawn_blocking(move || own.restored(state, folder)).await??;
+        self.judged = self.state.selection.clone();
+        Ok(())
+    }
+
+    fn selection(&self) -> &Selection {
+        &self.judged
+    }
+
+    fn learned(&self) -> LearnedModel {
+        LearnedModel::of(&self.state, &self.judged)
+    }
+
+    fn best_step(learned: &LearnedModel) -> Option<u64> {
+        learned.best_step()
+    }
+
+    fn state(&self) -> RankState {
+        self.state.to_state()
+    }
+
+    fn most_state_bytes(&self) -> u64 {
+        // With the best parameters, whether or not there are any yet.
+        self.state.to_state().most_bytes().saturating_add(self.state.tensors.layout.bytes())
+    }
+
+    fn is_hashed_after(&self, step: u64) -> bool {
+        step.is_multiple_of(self.job.compare_interval.max(1)) || step == self.course.total
+    }
+
+    async fn write_step(
+        &self,
+        _folder: &Path,
+        _judged: StepJudged,
+        _learned: &LearnedModel,
+    ) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn write_results(
+        &self,
+        folder: &Path,
+        last: StepJudged,
+        learned: LearnedModel,
+        names: &mut Vec<String>,
+    ) -> Result<(), Error> {
+        self.results.write(folder, last, learned, names).await
+    }
+}

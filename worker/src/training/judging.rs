@@ -1,0 +1,109 @@
+//! A step, and what is found out after it: how good it is, and what it looks like.
+
+use ringtune_traces::Open;
+
+use super::trainee::{Previews, Shown, Trainee, Validation};
+use crate::{
+    http::Metrics,
+    rank::{Error, Rank},
+    ring::RankRing,
+    session::StepSummary,
+};
+
+/// A step and what was found out after it.
+pub(super) struct StepTaken<L> {
+    pub(super) summary: StepSummary,
+    pub(super) learned: L,
+    pub(super) previews: Vec<(Shown, Previews)>,
+}
+
+/// The update itself.
+pub(super) async fn update<T: Trainee>(
+    trainee: &mut T,
+    (rank, span): (&Rank, &Open),
+    step: u64,
+    ring: &mut RankRing,
+) -> Result<StepSummary, Error> {
+    let summary = trainee.step(step, ring).await?;
+    if let Some((at, took)) = ring.exchanged() {
+        let mut exchange = rank.past_span_below(span, "exchange", (at, took));
+        exchange.set("exchange_seconds", summary.exchange_seconds);
+        exchange.set("wait_seconds", summary.wait_seconds);
+    }
+    if summary.skipped {
+        rank.journal.warn(format!("step {step} skipped: loss or gradient not finite")).await;
+    }
+    Ok(summary)
+}
+
+/// What is found out after a step, together with all other ranks.
+pub(super) async fn judge<T: Trainee>(
+    trainee: &mut T,
+    (rank, span): (&Rank, &Open),
+    mut summary: StepSummary,
+    ring: &mut RankRing,
+) -> Result<StepTaken<T::Learned>, Error> {
+    let step = summary.step;
+    // 1. How good it is.
+    if trainee.is_validated_after(step) {
+        let _span = rank.span_below(span, "validation");
+        let judged = trainee.validate(step, ring).await?;
+        (summary.validation_loss, summary.validation_seconds) = (Some(judged.loss), judged.seconds);
+        say_validation(rank, step, &judged).await;
+    }
+    let learned = trainee.learned();
+    let over = step == trainee.course().total || trainee.selection().is_over();
+    // 2. What it looks like.
+    let drawing = (trainee.is_shown_after(step) || over).then(|| rank.span_below(span, "preview"));
+    let previews = previews(trainee, rank, step, over, &learned, ring).await?;
+    drop(drawing);
+    // Not sum(): of nothing, that is -0, and is written so.
+    summary.preview_seconds = previews.iter().fold(0.0, |sum, (_, drawn)| sum + drawn.seconds);
+    Ok(StepTaken { summary, learned, previews })
+}
+
+/// The pictures that are due after `step`; at the end also those of the best state.
+pub(super) async fn previews<T: Trainee>(
+    trainee: &mut T,
+    rank: &Rank,
+    step: u64,
+    over: bool,
+    learned: &T::Learned,
+    ring: &mut RankRing,
+) -> Result<Vec<(Shown, Previews)>, Error> {
+    let mut wanted = Vec::new();
+    if trainee.is_shown_after(step) || over {
+        wanted.push(Shown::Step(step));
+    }
+    wanted.extend(T::best_step(learned).filter(|best| over && *best < step).map(Shown::Best));
+    let mut previews = Vec::new();
+    for shown in wanted {
+        // One that fails is told and left out: training does not depend on it.
+        let Some(drawn) = trainee.draw(shown, learned, ring).await? else { continue };
+        for failure in &drawn.failures {
+            rank.journal.warn(format!("step {step}: {failure}")).await;
+        }
+        previews.push((shown, drawn));
+    }
+    Ok(previews)
+}
+
+/// All ranks know it; one says it.
+async fn say_validation(rank: &Rank, step: u64, judged: &Validation) {
+    if rank.assignment.is_first() {
+        let best = if judged.is_best { ", the lowest so far" } else { "" };
+        rank.journal.info(format!("step {step}: validation loss {:.6}{best}", judged.loss)).await;
+    }
+}
+
+/// Shows a step in the worker's metrics.
+pub(crate) fn measure(metrics: &Metrics, step: &StepSummary) {
+    metrics.step_seconds.observe(step.step_seconds);
+    metrics.compute_seconds.observe(step.compute_seconds);
+    metrics.exchange_seconds.observe(step.exchange_seconds);
+    metrics.wait_seconds.observe(step.wait_seconds);
+    metrics.steps.inc();
+    metrics.skipped_steps.inc_by(u64::from(step.skipped));
+    metrics.loss.set(f64::from(step.loss));
+    metrics.step.set(i64::try_from(step.step).unwrap_or(i64::MAX));
+}
