@@ -34,7 +34,7 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
     let Rank { assignment, context, journal, .. } = rank;
     // 1. Where it goes on, so that a wrong file is told before anything long is begun; and the tokens.
     let checkpoint = training::fetch(rank).await?;
-    let tokens = tokens::bring(rank, &job.tokens, job.tokens_location()?).await?;
+    let tokens = tokens::bring(rank, &job).await?;
     // 2. The model.
     let model = bring_model(rank, job.init_from == Gpt2Init::Pretrained).await?;
     let source = source(&job, &model.folder).await?;
@@ -98,7 +98,7 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
         },
         origin,
         folder: rank.folder.clone(),
-        held: held.into_iter().map(Arc::new).chain([model.local]).collect(),
+        _held: held.into_iter().map(Arc::new).chain([model.local]).collect(),
         job,
     })
 }

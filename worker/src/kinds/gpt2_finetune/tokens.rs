@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ringtune_shared::{
     ids::{ContentHash, ContentHasher},
-    job::{PathUse, S3Model},
+    job::{ModelLocation, PathUse, S3Model, kinds::gpt2_finetune::Gpt2Spec},
 };
 use ringtune_sources::{LocalModel, progress_channel};
 use ringtune_text::{MANIFEST_FILE, TRAIN_FILE, TokenFiles, VAL_FILE};
@@ -34,10 +34,16 @@ pub(super) struct Tokens {
 }
 
 /// Brings the job's files here and reads all of both: they are what their manifest says.
-pub(super) async fn bring(rank: &Rank, given: &str, bucket: Option<S3Model>) -> Result<Tokens, Error> {
-    let (place, held) = match bucket {
-        None => (rank.context.access.place(PathUse::Tokens, FIELD, given)?, None),
-        Some(bucket) => {
+pub(super) async fn bring(rank: &Rank, job: &Gpt2Spec) -> Result<Tokens, Error> {
+    let location = job.tokens_location().map_err(crate::base_model::Error::from)?;
+    rank.context.access.fetch(&location)?;
+    let (place, held) = match location {
+        ModelLocation::Local(_) => (rank.context.access.place(PathUse::Tokens, FIELD, &job.tokens)?, None),
+        ModelLocation::Hub(_) => {
+            let problem = format!("got {:?}; allowed: a folder or s3://BUCKET/PREFIX", job.tokens);
+            return Err(Refusal::of(FIELD, problem).into());
+        }
+        ModelLocation::S3(bucket) => {
             let local = fetch(rank, &bucket).await?;
             let cache = local.cache.clone().unwrap_or_else(|| local.folder.clone());
             let place = rank.context.access.fetched(&local.folder, &cache).map_err(crate::base_model::Error::from)?;

@@ -56,7 +56,7 @@ pub(crate) struct LanguageTrainee {
     /// Where large files are put that nobody else sees.
     pub(super) folder: PathBuf,
     /// The base model's files, and those of tokens: held as long as they may be read.
-    pub(super) held: Vec<Arc<LocalModel>>,
+    pub(super) _held: Vec<Arc<LocalModel>>,
 }
 
 /// An update on its way: it comes to its end, whoever waits for it.
@@ -69,6 +69,7 @@ pub(super) struct Applying {
 }
 
 /// What an update leaves.
+#[derive(Debug)]
 struct Updated {
     state: LanguageState,
     applied: Applied,
