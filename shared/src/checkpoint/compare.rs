@@ -23,7 +23,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     // Compared as decided.
     "cluster.threads_per_rank",
 ];
-const STEPS: &str = "train.max_train_steps";
 
 /// Something that decides the bits and is not the same.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,8 +72,8 @@ pub fn deciding_options(spec: &JobSpec, step: u64) -> BTreeMap<String, Value> {
     }
     options.retain(|option, _| decides(spec, option));
     spec.work.add_deciding(&spec.common.cluster, &mut options);
-    if !spec.work.total_decides(step) {
-        options.remove(STEPS);
+    if let Some(steps) = spec.work.steps_option().filter(|_| !spec.work.total_decides(step)) {
+        options.remove(steps);
     }
     options
 }
@@ -101,11 +100,14 @@ impl About {
     /// Where the job of this checkpoint and `spec` would not compute the same.
     pub fn differences(&self, spec: &JobSpec) -> Vec<Difference> {
         let mut now = deciding_options(spec, self.step);
+        let steps = spec.work.steps_option();
         // Whether the number of steps has decided anything so far, the checkpoint says.
-        match self.options.contains_key(STEPS) {
-            true => now.insert(STEPS.to_owned(), Value::from(spec.total_steps())),
-            false => now.remove(STEPS),
-        };
+        if let Some(steps) = steps {
+            match self.options.contains_key(steps) {
+                true => now.insert(steps.to_owned(), Value::from(spec.total_steps())),
+                false => now.remove(steps),
+            };
+        }
         let names: std::collections::BTreeSet<&String> = self.options.keys().chain(now.keys()).collect();
         names
             .into_iter()
@@ -113,7 +115,7 @@ impl About {
             .filter(|option| decides(spec, option))
             .filter(|option| self.options.get(*option) != now.get(*option))
             // Not known before the images are counted.
-            .filter(|option| !spec.needs_image_count() || *option != STEPS)
+            .filter(|option| !spec.needs_image_count() || Some(option.as_str()) != steps)
             .map(|option| Difference {
                 option: option.clone(),
                 before: self.options.get(option).cloned(),
@@ -135,7 +137,8 @@ impl About {
         // After the last step only the results are to be written again.
         if !spec.needs_image_count() && done > total {
             return Err(format!(
-                "the checkpoint is after step {done} and train.max_train_steps is {total}: take an earlier one"
+                "the checkpoint is after step {done} and {} is {total}: take an earlier one",
+                spec.work.steps_option().unwrap_or("the number of steps")
             ));
         }
         Ok(())
@@ -149,7 +152,7 @@ impl About {
         let before = &self.numerics;
         if before.precision != now.precision {
             return Err(format!(
-                "the checkpoint was computed in {:?} (train.mixed_precision, as the workers had it), this job computes \
+                "the checkpoint was computed in {:?} (mixed_precision, as the workers had it), this job computes \
                  in {:?}",
                 before.precision, now.precision
             ));

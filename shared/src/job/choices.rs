@@ -81,7 +81,7 @@ choice! {
     MixedPrecision {
         /// Everything in fp32.
         No = "no",
-        /// The UNet in bf16.
+        /// The UNet, or a language model's products and attention, in bf16.
         Bf16 = "bf16",
     }
 }
@@ -103,5 +103,15 @@ choice! {
         Polynomial = "polynomial",
         /// Up over the warm-up, then the same all the time.
         ConstantWithWarmup = "constant_with_warmup",
+    }
+}
+
+choice! {
+    /// Who gets a file of events besides metrics.csv. diffusers' and nanoGPT's other trackers are services to log in to.
+    ReportTo {
+        /// TensorBoard.
+        Tensorboard = "tensorboard",
+        /// Nobody.
+        Nothing = "none",
     }
 }

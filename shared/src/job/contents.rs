@@ -78,7 +78,11 @@ mod tests {
             "kind = \"generate\"\n[model]\nbase = \"/m\"\n[generate]\nprompts = [\"a\"]\n\
              embeddings = [\"/e/a.pt\", \"{drawn}#cat.pt\"]\n"
         );
-        for job in [learning, single, drawing] {
+        let words = format!(
+            "kind = \"gpt2_finetune\"\n[model]\nbase = \"/m\"\n[gpt2]\ntokens = \"/t\"\n\
+             resume_from_checkpoint = \"{checkpoint}\"\n"
+        );
+        for job in [learning, single, drawing, words] {
             let spec = parse_job_toml(&job).unwrap();
             let mut hashes: Vec<ContentHash> = spec.contents().into_iter().map(|(_, hash)| hash).collect();
             hashes.sort_unstable();

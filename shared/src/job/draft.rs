@@ -8,6 +8,7 @@ use super::{
     kinds::{
         WorkDraft,
         generate::GenerateDraft,
+        gpt2_finetune::Gpt2Draft,
         textual_inversion::{ConceptDraft, DataDraft, TrainDraft},
     },
 };
@@ -31,6 +32,8 @@ pub struct JobDraft {
     pub train: TrainDraft,
     /// `[generate]`
     pub generate: GenerateDraft,
+    /// `[gpt2]`
+    pub gpt2: Gpt2Draft,
     /// `[cluster]`
     pub cluster: ClusterDraft,
     /// `[debug]`
@@ -42,7 +45,8 @@ pub struct JobDraft {
 impl JobDraft {
     /// The kind that was asked for, what all kinds have, and what only some have.
     pub(super) fn parts(self) -> (Option<String>, CommonDraft, WorkDraft) {
-        let Self { kind, name, model, data, train, generate, cluster, debug, concepts } = self;
-        (kind, CommonDraft { name, model, cluster, debug }, WorkDraft { data, train, concepts, generate })
+        let Self { kind, name, model, data, train, generate, gpt2, cluster, debug, concepts } = self;
+        let common = CommonDraft { name, model, cluster, debug };
+        (kind, common, WorkDraft { data, train, concepts, generate, gpt2 })
     }
 }

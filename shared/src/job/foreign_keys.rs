@@ -1,7 +1,9 @@
 //! Options that other trainers have under a name that a job file does not know, and what to do instead.
 //!
 //! Sources: diffusers' `textual_inversion.py`; `train_textual_inversion.py` of kohya's sd-scripts; AUTOMATIC1111's
-//! textual inversion tab.
+//! textual inversion tab; for GPT-2 nanoGPT's `train.py` and transformers' `run_clm.py`.
+
+use super::JobKind;
 
 /// Name there, and what to write instead or why there is nothing to write.
 const FOREIGN_KEYS: &[(&str, &str)] = &[
@@ -59,33 +61,97 @@ const FOREIGN_KEYS: &[(&str, &str)] = &[
     ("initialization_text", "write [train] initializer_token"),
 ];
 
-/// What somebody who knows `key` from another trainer is to do.
-pub(super) fn advice(key: &str) -> Option<&'static str> {
-    FOREIGN_KEYS.iter().find(|(foreign, _)| *foreign == key).map(|(_, advice)| *advice)
+/// The same, of trainers of language models.
+const FOREIGN_KEYS_OF_GPT2: &[(&str, &str)] = &[
+    // nanoGPT
+    ("dataset", "write [gpt2] tokens, the folder that `ringtune prepare-text` made"),
+    ("dtype", "write [gpt2] mixed_precision = \"bf16\", or \"no\" for fp32"),
+    ("device", "leave it out: it is about GPUs"),
+    ("backend", "leave it out: ranks exchange gradients in a ring of their own"),
+    ("compile", "leave it out: there is nothing to compile"),
+    ("dropout", "dropout is not supported yet; allowed: leave it out"),
+    ("out_dir", "say where the artifacts go with -o of `ringtune run` or `ringtune fetch`"),
+    ("log_interval", "leave it out: every step is reported"),
+    ("eval_only", "not supported: a job trains, and validates every eval_interval steps"),
+    ("always_save_checkpoint", "write [gpt2] checkpointing_steps: a checkpoint is kept every so many steps"),
+    ("wandb_log", "write [gpt2] report_to: there are events for TensorBoard"),
+    ("wandb_project", "write [gpt2] report_to: there are events for TensorBoard"),
+    ("wandb_run_name", "write name at the top of the job file"),
+    // run_clm.py
+    ("model_name_or_path", "write [model] base"),
+    ("train_file", "write [gpt2] tokens, the folder that `ringtune prepare-text` made"),
+    ("output_dir", "say where the artifacts go with -o of `ringtune run` or `ringtune fetch`"),
+    ("per_device_train_batch_size", "write [gpt2] batch_size"),
+    ("max_steps", "write [gpt2] max_iters"),
+    ("num_train_epochs", "write [gpt2] max_iters: windows are drawn at random, so that there are no passes"),
+    ("lr_scheduler_type", "write [gpt2] decay_lr: a cosine, or always the same rate"),
+    ("warmup_steps", "write [gpt2] warmup_iters"),
+    ("adam_beta1", "write [gpt2] beta1"),
+    ("adam_beta2", "write [gpt2] beta2"),
+    ("max_grad_norm", "write [gpt2] grad_clip"),
+    ("eval_steps", "write [gpt2] eval_interval"),
+    ("save_steps", "write [gpt2] checkpointing_steps"),
+    ("save_total_limit", "write [gpt2] checkpoints_total_limit"),
+    ("bf16", "write [gpt2] mixed_precision = \"bf16\""),
+    ("fp16", "write [gpt2] mixed_precision = \"bf16\": there is no fp16 here"),
+    ("gradient_checkpointing", "leave it out: a step keeps what it needs to go back"),
+    ("num_processes", "write [cluster] world_size"),
+];
+
+/// What somebody who knows `key` from another trainer of this kind is to do.
+pub(super) fn advice(kind: Option<JobKind>, key: &str) -> Option<&'static str> {
+    let keys = match kind {
+        Some(JobKind::Gpt2Finetune) => FOREIGN_KEYS_OF_GPT2,
+        Some(JobKind::TextualInversion | JobKind::Generate) | None => FOREIGN_KEYS,
+    };
+    keys.iter().find(|(foreign, _)| *foreign == key).map(|(_, advice)| *advice)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::FOREIGN_KEYS;
+    use super::{FOREIGN_KEYS, FOREIGN_KEYS_OF_GPT2};
     use crate::job::parse_job_toml;
 
     /// Every key that an advice names exists, and no foreign key does: unknown keys alone come here.
-    #[test]
-    fn advice_names_keys_that_there_are() {
-        for (foreign, advice) in FOREIGN_KEYS {
-            let error = parse_job_toml(&format!("[train]\n{foreign} = 1\n")).expect_err("no such key");
+    fn names_keys_that_there_are(head: &str, section: &str, keys: &[(&str, &str)]) {
+        for (foreign, advice) in keys {
+            let error =
+                parse_job_toml(&format!("{head}[{section}]\n{foreign} = 1\n")).expect_err("no such key");
             let told = error.to_string();
             assert!(told.contains(advice), "{foreign}: {told}");
+            // As people of nanoGPT write it: without sections.
+            let error = parse_job_toml(&format!("{foreign} = 1\n{head}")).expect_err("no such key");
+            assert!(error.to_string().contains(advice), "{foreign}: {error}");
             let Some((section, rest)) = advice.strip_prefix("write [").and_then(|rest| rest.split_once("] "))
             else {
                 continue;
             };
-            let key = rest.split(' ').next().unwrap_or_default();
-            let known = parse_job_toml(&format!("[{section}]\n{key} = true\n")).expect_err("incomplete");
+            let key = rest.split([' ', ',', ':']).next().unwrap_or_default();
+            let known =
+                parse_job_toml(&format!("{head}[{section}]\n{key} = true\n")).expect_err("incomplete");
             assert!(
-                !known.to_string().contains("unknown key"),
+                !known.to_string().contains("unknown key") && !known.to_string().contains("not an option"),
                 "{foreign} leads to {section}.{key}: {known}"
             );
         }
+    }
+
+    #[test]
+    fn advice_names_keys_that_there_are() {
+        names_keys_that_there_are("", "train", FOREIGN_KEYS);
+        names_keys_that_there_are("kind = \"gpt2_finetune\"\n", "gpt2", FOREIGN_KEYS_OF_GPT2);
+    }
+
+    #[test]
+    fn a_key_of_this_kind_is_told_its_own_section() {
+        for (kind, home) in [("gpt2_finetune", "[gpt2]"), ("textual_inversion", "[train]")] {
+            let error = parse_job_toml(&format!("kind = {kind:?}\nseed = 1\n")).expect_err("not there");
+            assert!(
+                error.to_string().contains(&format!("seed: unknown key here; it belongs to {home}")),
+                "{error}"
+            );
+        }
+        let error = parse_job_toml("kind = \"gpt2_finetune\"\nbatch_size = 12\n").expect_err("not there");
+        assert!(error.to_string().contains("batch_size: unknown key here; it belongs to [gpt2]"), "{error}");
     }
 }

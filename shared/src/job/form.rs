@@ -6,6 +6,7 @@ use super::{
     ClusterSpec, CommonSpec, DebugSpec, JobDraft, JobKind, JobSpec, ModelSpec, Work,
     kinds::{
         generate::GenerateSpec,
+        gpt2_finetune::Gpt2Spec,
         textual_inversion::{ConceptSpec, DataSpec, TextualInversionSpec, TrainSpec},
     },
 };
@@ -22,6 +23,8 @@ struct Written<'a> {
     train: Option<&'a TrainSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     generate: Option<&'a GenerateSpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpt2: Option<&'a Gpt2Spec>,
     cluster: &'a ClusterSpec,
     debug: &'a DebugSpec,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -38,6 +41,7 @@ impl Serialize for JobSpec {
             data: None,
             train: None,
             generate: None,
+            gpt2: None,
             cluster,
             debug,
             concepts: &[],
@@ -48,6 +52,7 @@ impl Serialize for JobSpec {
                 Written { data, train: Some(train), concepts, ..written }
             }
             Work::Generate(generate) => Written { generate: Some(generate), ..written },
+            Work::Gpt2Finetune(gpt2) => Written { gpt2: Some(gpt2), ..written },
         };
         written.serialize(serializer)
     }
@@ -70,6 +75,7 @@ pub(super) struct Unchecked {
     data: DataSpec,
     train: Option<TrainSpec>,
     generate: Option<GenerateSpec>,
+    gpt2: Option<Gpt2Spec>,
     cluster: ClusterSpec,
     debug: DebugSpec,
     #[serde(default)]
@@ -80,7 +86,7 @@ impl Unchecked {
     /// # Errors
     /// The section that a job of its kind has is missing.
     pub(super) fn into_spec(self) -> Result<JobSpec, serde_json::Error> {
-        let Self { kind, name, model, data, train, generate, cluster, debug, concepts } = self;
+        let Self { kind, name, model, data, train, generate, gpt2, cluster, debug, concepts } = self;
         let missing = serde_json::Error::missing_field;
         let work = match kind {
             JobKind::TextualInversion => {
@@ -88,6 +94,7 @@ impl Unchecked {
                 Work::TextualInversion(TextualInversionSpec { data, train, concepts })
             }
             JobKind::Generate => Work::Generate(generate.ok_or_else(|| missing("generate"))?),
+            JobKind::Gpt2Finetune => Work::Gpt2Finetune(gpt2.ok_or_else(|| missing("gpt2"))?),
         };
         Ok(JobSpec { common: CommonSpec { name, model, cluster, debug }, work })
     }

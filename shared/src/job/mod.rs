@@ -12,6 +12,7 @@ mod choices;
 mod common;
 mod contents;
 mod draft;
+mod due;
 mod embedding_place;
 mod error;
 mod foreign_keys;
@@ -31,7 +32,7 @@ pub(crate) mod tests;
 mod text;
 
 pub use check::limits;
-pub use choices::{LrScheduler, MixedPrecision, NotAChoice, PredictionType};
+pub use choices::{LrScheduler, MixedPrecision, NotAChoice, PredictionType, ReportTo};
 pub use common::{ClusterDraft, ClusterSpec, CommonSpec, DebugDraft, DebugSpec, ModelDraft, ModelSpec};
 pub use contents::ContentUse;
 pub use draft::JobDraft;
@@ -48,7 +49,10 @@ pub use settings::Setting;
 pub use stored::{STORED_VERSION, StoredSpecError};
 
 use check::Check;
-use kinds::textual_inversion::{ConceptSpec, InitializerEmbedding, TextualInversionSpec};
+use kinds::{
+    gpt2_finetune::Gpt2Spec,
+    textual_inversion::{ConceptSpec, InitializerEmbedding, TextualInversionSpec},
+};
 
 /// How the pictures of a folder are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,8 +108,7 @@ impl JobSpec {
 
     /// M: parts of a step that ranks share out, whatever the ring's size; a job without steps has one for each rank.
     pub fn global_microbatches(&self) -> u32 {
-        let cluster = &self.common.cluster;
-        self.textual_inversion().map_or(cluster.world_size, |work| work.global_microbatches(cluster))
+        self.work.global_microbatches(&self.common.cluster)
     }
 
     /// The work, where it is textual inversion.
@@ -117,6 +120,12 @@ impl JobSpec {
     /// The same, to be changed.
     pub fn textual_inversion_mut(&mut self) -> Option<&mut TextualInversionSpec> {
         let Work::TextualInversion(work) = &mut self.work else { return None };
+        Some(work)
+    }
+
+    /// The work, where it is GPT-2 finetuning.
+    pub fn gpt2(&self) -> Option<&Gpt2Spec> {
+        let Work::Gpt2Finetune(work) = &self.work else { return None };
         Some(work)
     }
 
@@ -137,7 +146,7 @@ impl JobSpec {
 
     /// An option that nobody refuses but that is without effect as it is given, in words.
     pub fn warning(&self) -> Option<String> {
-        self.textual_inversion().and_then(TextualInversionSpec::warning)
+        self.work.warning()
     }
 
     /// Where all pictures of the job are, by the names of their fields.
@@ -152,22 +161,27 @@ impl JobSpec {
 
     /// Where it goes on, as [`crate::checkpoint::ResumeFrom`] reads it; empty: nowhere.
     pub fn resume_from(&self) -> &str {
-        self.textual_inversion().map(|work| work.train.resume_from_checkpoint.as_str()).unwrap_or_default()
+        self.work.resume().map(|(_, place)| place).unwrap_or_default()
+    }
+
+    /// The option of [`JobSpec::resume_from`], by its full name; none for a job that has no steps.
+    pub fn resume_option(&self) -> Option<&'static str> {
+        self.work.resume().map(|(option, _)| option)
     }
 
     /// The same, to be changed; none for a job that has no steps.
     pub fn resume_from_mut(&mut self) -> Option<&mut String> {
-        self.textual_inversion_mut().map(|work| &mut work.train.resume_from_checkpoint)
+        self.work.resume_from_mut()
     }
 
     /// So many of its checkpoints are kept, the newest; 0: all.
     pub fn checkpoints_total_limit(&self) -> u64 {
-        self.textual_inversion().map_or(0, |work| work.train.checkpoints_total_limit)
+        self.work.checkpoints_total_limit()
     }
 
     /// Whether it may be over before its last step.
     pub fn may_stop_early(&self) -> bool {
-        self.textual_inversion().is_some_and(|work| work.train.validation.early_stop_patience > 0)
+        self.work.may_stop_early()
     }
 
     /// Whether whoever takes its files home is to make a full pipeline of them.

@@ -12,6 +12,8 @@ pub enum PathUse {
     Model,
     /// Pictures are read there, and their captions.
     Pictures,
+    /// Tokens are read there.
+    Tokens,
     /// A learned embedding is read there.
     Embedding,
     /// The checkpoint that it goes on from is read there, by whoever submits the job.
@@ -41,7 +43,8 @@ impl JobSpec {
     }
 
     /// Makes the job's relative paths absolute: the model (unless it is a URI), the tokenizer's folder, the image
-    /// folder (unless it is a content URI) and the trace folder (unless it is empty).
+    /// folder (unless it is a content URI), the tokens (unless they are in a bucket) and the trace folder (unless it is
+    /// empty).
     ///
     /// `base`: the folder of the job file, itself absolute and valid UTF-8; else the violation
     /// names the field that needed it.
@@ -158,5 +161,7 @@ mod tests {
         let drawing =
             format!("kind = \"generate\"\n{head}[generate]\nprompts = [\"a\"]\nembeddings = [\"e.pt\"]\n");
         assert_eq!(uses(&drawing)[2], ("generate.embeddings".to_owned(), PathUse::Embedding));
+        let words = "kind = \"gpt2_finetune\"\n[model]\nbase = \"m\"\n[gpt2]\ntokens = \"t\"\n";
+        assert_eq!(uses(words)[1], ("gpt2.tokens".to_owned(), PathUse::Tokens));
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Violation, foreign_keys};
+use super::{JobKind, Violation, foreign_keys};
 use crate::suggest;
 
 /// The line, from 1, on which a span of bytes begins.
@@ -27,6 +27,8 @@ pub(super) struct Reader<'text> {
     pub(super) lines: HashMap<String, usize>,
     /// Every key of a job file with its section, for "belongs to".
     pub(super) sections_of_keys: Vec<(&'static str, &'static str)>,
+    /// The job's, for what other trainers of that kind have; none: not given, or not known.
+    pub(super) kind: Option<JobKind>,
 }
 
 /// The known keys of one table are taken one by one; what is left over is unknown.
@@ -219,7 +221,7 @@ impl Reader<'_> {
             }
             let shown: String = name.chars().take(100).collect();
             let elsewhere = self.sections_of_keys.iter().find(|(known, _)| *known == name);
-            let problem = if let Some(advice) = foreign_keys::advice(name) {
+            let problem = if let Some(advice) = foreign_keys::advice(self.kind, name) {
                 format!("not an option here: {advice}")
             } else if let Some(word) = suggest::nearest(name, section.known.iter().copied()) {
                 format!("unknown key; did you mean {word:?}?")

@@ -1,4 +1,4 @@
-//! What `train.resume_from_checkpoint` may say.
+//! What `resume_from_checkpoint` may say.
 
 use crate::{
     checkpoint_names::step_of_stem,

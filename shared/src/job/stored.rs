@@ -139,7 +139,8 @@ mod tests {
         let concepts = "kind = \"textual_inversion\"\n[model]\nbase = \"/m\"\nprediction_type = \"epsilon\"\n\
              [train]\nlearning_rates = \"0.1:5, 1e-3\"\n[[concepts]]\nplaceholder_token = \"<a>\"\n\
              initializer_token = \"b\"\nimages = \"/i\"\n";
-        for job in [drawing, concepts] {
+        let words = "kind = \"gpt2_finetune\"\n[model]\nbase = \"/m\"\n[gpt2]\ntokens = \"/t\"\n";
+        for job in [drawing, concepts, words] {
             let spec = parse_job_toml(job).unwrap();
             assert_eq!(JobSpec::from_stored(STORED_VERSION, &spec.to_stored().unwrap()).unwrap(), spec);
         }

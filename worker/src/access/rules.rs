@@ -56,7 +56,7 @@ pub enum Buckets {
 pub struct Rules {
     /// Models and tokenizers.
     pub models: Roots,
-    /// Pictures and their captions.
+    /// Pictures and their captions, and tokens.
     pub data: Roots,
     /// Learned embeddings.
     pub embeddings: Roots,
@@ -159,6 +159,7 @@ impl Rules {
         let (roots, setting, purpose) = match used {
             PathUse::Model => (&self.models, "access.model_roots", "models"),
             PathUse::Pictures => (&self.data, "access.data_roots", "pictures"),
+            PathUse::Tokens => (&self.data, "access.data_roots", "tokens"),
             PathUse::Embedding => (&self.embeddings, "access.embedding_roots", "embeddings"),
             PathUse::Trace => (&self.traces, "access.trace_roots", "traces"),
             PathUse::Checkpoint => {

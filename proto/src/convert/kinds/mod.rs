@@ -1,6 +1,7 @@
 //! What only some kinds of job have, a file for each kind.
 
 pub(super) mod generate;
+pub(super) mod gpt2_finetune;
 pub(super) mod textual_inversion;
 
 use ringtune_shared::job::Activity;

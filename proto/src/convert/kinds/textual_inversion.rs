@@ -169,8 +169,8 @@ pub(in crate::convert) fn train_to_wire(train: &TrainSpec) -> v1::TrainSpec {
 #[cfg(test)]
 mod tests {
     use ringtune_shared::job::{
-        JobSpec, PredictionType,
-        kinds::textual_inversion::{ReportTo, TextualInversionSpec, ValidationSpec},
+        JobSpec, PredictionType, ReportTo,
+        kinds::textual_inversion::{TextualInversionSpec, ValidationSpec},
     };
 
     use super::*;

@@ -1,6 +1,7 @@
 //! Defaults and limits of what jobs of all kinds have, and what the checks of every kind are made of.
 
 mod model;
+mod resume;
 mod size;
 
 use std::fmt::Display;
@@ -103,7 +104,8 @@ impl Check {
         }
     }
 
-    fn has_refused(&self, field: &str) -> bool {
+    /// Whether something is wrong with a field already.
+    pub(super) fn has_refused(&self, field: &str) -> bool {
         self.violations.iter().any(|violation| violation.field == field)
     }
 
@@ -162,6 +164,17 @@ impl Check {
             return number.abs();
         }
         self.refuse(field, format!("got {number}; allowed: 0 to {most}"));
+        default
+    }
+
+    /// A number above 0, up to `most`.
+    pub(super) fn above_zero(&mut self, field: &str, given: Option<f64>, default: f64, most: f64) -> f64 {
+        let Some(number) = given else { return default };
+        // Written so that NaN fails it.
+        if number > 0.0 && number <= most {
+            return number;
+        }
+        self.refuse(field, format!("got {number}; allowed: a number above 0, at most {most}"));
         default
     }
 

@@ -1,6 +1,7 @@
 //! The kinds of work: where they are registered. Each has a folder of its own, and none names another.
 
 pub mod generate;
+pub mod gpt2_finetune;
 pub mod textual_inversion;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use serde_json::Value;
 
 use self::{
     generate::{GenerateDraft, GenerateSpec},
+    gpt2_finetune::{Gpt2Draft, Gpt2Spec},
     textual_inversion::{ConceptDraft, DataDraft, TextualInversionSpec, TrainDraft},
 };
 use super::{ClusterSpec, CommonSpec, ContentUse, MixedPrecision, PathUse, check::Check, choices::choice};
@@ -21,6 +23,8 @@ choice! {
         TextualInversion = "textual_inversion",
         /// Draws pictures, with learned embeddings or without.
         Generate = "generate",
+        /// Trains all parameters of a GPT-2 (Radford et al. 2019) on tokens.
+        Gpt2Finetune = "gpt2_finetune",
     }
 }
 
@@ -42,6 +46,8 @@ pub enum Work {
     TextualInversion(TextualInversionSpec),
     /// See [`GenerateSpec`].
     Generate(GenerateSpec),
+    /// See [`Gpt2Spec`].
+    Gpt2Finetune(Gpt2Spec),
 }
 
 /// The sections of a job file that not all kinds have, unchecked.
@@ -51,6 +57,7 @@ pub(super) struct WorkDraft {
     pub(super) train: TrainDraft,
     pub(super) concepts: Vec<ConceptDraft>,
     pub(super) generate: GenerateDraft,
+    pub(super) gpt2: Gpt2Draft,
 }
 
 impl WorkDraft {
@@ -61,6 +68,7 @@ impl WorkDraft {
             ("train", self.train != TrainDraft::default()),
             ("concepts", !self.concepts.is_empty()),
             ("generate", self.generate != GenerateDraft::default()),
+            ("gpt2", self.gpt2 != Gpt2Draft::default()),
         ];
         all.into_iter().filter(|(_, given)| *given).map(|(section, _)| section).collect()
     }
@@ -71,7 +79,7 @@ pub(super) fn check_kind(check: &mut Check, given: Option<String>) -> JobKind {
     let kind = JobKind::TextualInversion;
     match given.as_deref() {
         None | Some("") => check.refuse("kind", format!("missing; allowed: {}", JobKind::allowed())),
-        Some(later @ ("unet_finetune" | "gpt2_finetune")) => {
+        Some(later @ "unet_finetune") => {
             check.refuse("kind", format!("{later:?} is not supported yet; allowed: {}", JobKind::allowed()));
         }
         Some(_) => return check.choice("kind", given, kind),
@@ -79,21 +87,38 @@ pub(super) fn check_kind(check: &mut Check, given: Option<String>) -> JobKind {
     kind
 }
 
-/// Fills in the defaults of a kind and checks its values; sections that only other kinds have are refused.
-pub(super) fn check(check: &mut Check, kind: JobKind, draft: WorkDraft, common: &CommonSpec) -> Work {
-    let own: &[&str] = match kind {
+/// The sections of a job file that jobs of this kind have and not all others.
+pub(super) fn sections(kind: JobKind) -> &'static [&'static str] {
+    match kind {
         JobKind::TextualInversion => &textual_inversion::SECTIONS,
         JobKind::Generate => &generate::SECTIONS,
-    };
+        JobKind::Gpt2Finetune => &gpt2_finetune::SECTIONS,
+    }
+}
+
+/// What is said of a training that succeeded after `done` of `planned` steps.
+fn trained(done: u64, planned: u64, early_stop_patience: u64) -> String {
+    if done >= planned {
+        return format!("{done} steps done");
+    }
+    format!(
+        "{done} of {planned} steps done: stopped early, no lower validation loss in {early_stop_patience} validations"
+    )
+}
+
+/// Fills in the defaults of a kind and checks its values; sections that only other kinds have are refused.
+pub(super) fn check(check: &mut Check, kind: JobKind, draft: WorkDraft, common: &CommonSpec) -> Work {
+    let own = sections(kind);
     for foreign in draft.given().into_iter().filter(|section| !own.contains(section)) {
         check.refuse(foreign, format!("a job of kind {:?} has no [{foreign}]", kind.as_str()));
     }
-    let WorkDraft { data, train, concepts, generate } = draft;
+    let WorkDraft { data, train, concepts, generate, gpt2 } = draft;
     match kind {
         JobKind::TextualInversion => {
             Work::TextualInversion(textual_inversion::check(check, data, train, concepts, common))
         }
         JobKind::Generate => Work::Generate(generate::check(check, generate, common)),
+        JobKind::Gpt2Finetune => Work::Gpt2Finetune(gpt2_finetune::check(check, gpt2, common)),
     }
 }
 
@@ -103,6 +128,7 @@ impl Work {
         match self {
             Self::TextualInversion(_) => JobKind::TextualInversion,
             Self::Generate(_) => JobKind::Generate,
+            Self::Gpt2Finetune(_) => JobKind::Gpt2Finetune,
         }
     }
 
@@ -111,6 +137,72 @@ impl Work {
         match self {
             Self::TextualInversion(work) => work.train.max_train_steps,
             Self::Generate(_) => 0,
+            Self::Gpt2Finetune(work) => work.max_iters,
+        }
+    }
+
+    /// The option that says how many steps there are, by its full name; none: it has no steps.
+    pub(crate) fn steps_option(&self) -> Option<&'static str> {
+        match self {
+            Self::TextualInversion(_) => Some("train.max_train_steps"),
+            Self::Generate(_) => None,
+            Self::Gpt2Finetune(_) => Some("gpt2.max_iters"),
+        }
+    }
+
+    /// See [`super::JobSpec::global_microbatches`].
+    pub(super) fn global_microbatches(&self, cluster: &ClusterSpec) -> u32 {
+        match self {
+            Self::TextualInversion(work) => work.global_microbatches(cluster),
+            Self::Generate(_) => cluster.world_size,
+            Self::Gpt2Finetune(work) => work.global_microbatches(cluster),
+        }
+    }
+
+    /// The option that says where it goes on, by its full name, and what it says; none: it has no steps.
+    pub(super) fn resume(&self) -> Option<(&'static str, &str)> {
+        match self {
+            Self::TextualInversion(work) => {
+                Some(("train.resume_from_checkpoint", &work.train.resume_from_checkpoint))
+            }
+            Self::Generate(_) => None,
+            Self::Gpt2Finetune(work) => Some(("gpt2.resume_from_checkpoint", &work.resume_from_checkpoint)),
+        }
+    }
+
+    /// See [`super::JobSpec::resume_from_mut`].
+    pub(super) fn resume_from_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::TextualInversion(work) => Some(&mut work.train.resume_from_checkpoint),
+            Self::Generate(_) => None,
+            Self::Gpt2Finetune(work) => Some(&mut work.resume_from_checkpoint),
+        }
+    }
+
+    /// See [`super::JobSpec::checkpoints_total_limit`].
+    pub(super) fn checkpoints_total_limit(&self) -> u64 {
+        match self {
+            Self::TextualInversion(work) => work.train.checkpoints_total_limit,
+            Self::Generate(_) => 0,
+            Self::Gpt2Finetune(work) => work.checkpoints_total_limit,
+        }
+    }
+
+    /// See [`super::JobSpec::may_stop_early`].
+    pub(super) fn may_stop_early(&self) -> bool {
+        match self {
+            Self::TextualInversion(work) => work.train.validation.early_stop_patience > 0,
+            Self::Generate(_) => false,
+            Self::Gpt2Finetune(work) => work.early_stop_patience > 0,
+        }
+    }
+
+    /// See [`super::JobSpec::warning`].
+    pub(super) fn warning(&self) -> Option<String> {
+        match self {
+            Self::TextualInversion(work) => work.warning(),
+            Self::Generate(_) => None,
+            Self::Gpt2Finetune(work) => work.warning(),
         }
     }
 
@@ -119,6 +211,7 @@ impl Work {
         match self {
             Self::TextualInversion(work) => work.train.mixed_precision,
             Self::Generate(work) => work.mixed_precision,
+            Self::Gpt2Finetune(work) => work.mixed_precision,
         }
     }
 
@@ -127,6 +220,7 @@ impl Work {
         match self {
             Self::TextualInversion(work) => work.contents(),
             Self::Generate(work) => work.contents(),
+            Self::Gpt2Finetune(work) => work.contents(),
         }
     }
 
@@ -136,6 +230,7 @@ impl Work {
         match self {
             Self::TextualInversion(work) => work.places(),
             Self::Generate(work) => work.places(),
+            Self::Gpt2Finetune(work) => work.places(),
         }
     }
 
@@ -144,6 +239,7 @@ impl Work {
         match self {
             Self::TextualInversion(work) => work.lists(),
             Self::Generate(work) => work.lists(),
+            Self::Gpt2Finetune(_) => Vec::new(),
         }
     }
 
@@ -152,6 +248,7 @@ impl Work {
         match self {
             Self::TextualInversion(work) => work.decides(option),
             Self::Generate(_) => true,
+            Self::Gpt2Finetune(work) => work.decides(option),
         }
     }
 
@@ -160,6 +257,7 @@ impl Work {
         match self {
             Self::TextualInversion(work) => work.add_deciding(cluster, options),
             Self::Generate(_) => (),
+            Self::Gpt2Finetune(work) => work.add_deciding(cluster, options),
         }
     }
 
@@ -168,13 +266,14 @@ impl Work {
         match self {
             Self::TextualInversion(work) => work.total_decides(step),
             Self::Generate(_) => false,
+            Self::Gpt2Finetune(work) => work.total_decides(step),
         }
     }
 
     /// See [`super::JobSpec::activity`].
     pub(super) fn activity(&self) -> Activity {
         match self {
-            Self::TextualInversion(_) => Activity::Training,
+            Self::TextualInversion(_) | Self::Gpt2Finetune(_) => Activity::Training,
             Self::Generate(_) => Activity::Drawing,
         }
     }
@@ -184,6 +283,7 @@ impl Work {
         match self {
             Self::TextualInversion(work) => work.success(done),
             Self::Generate(_) => "all pictures are drawn".to_owned(),
+            Self::Gpt2Finetune(work) => work.success(done),
         }
     }
 }

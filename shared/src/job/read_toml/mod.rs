@@ -8,10 +8,12 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::{
-    ClusterDraft, DebugDraft, JobDraft, JobRequest, JobSpec, ModelDraft, QueueDraft, QueueSpec, SpecError,
-    Violation,
+    ClusterDraft, DebugDraft, JobDraft, JobKind, JobRequest, JobSpec, ModelDraft, QueueDraft, QueueSpec,
+    SpecError, Violation,
     kinds::{
+        self,
         generate::GenerateDraft,
+        gpt2_finetune::Gpt2Draft,
         textual_inversion::{DataDraft, TrainDraft},
     },
     reader::{Keys, Reader, Section, line_of},
@@ -50,7 +52,8 @@ pub fn parse_job_request(text: &str, settings: &[Setting]) -> Result<JobRequest,
         text: &appended.text,
         violations: Vec::new(),
         lines: HashMap::new(),
-        sections_of_keys: sections_of_keys(),
+        sections_of_keys: sections_of_keys(None),
+        kind: None,
     };
     let (draft, queue) = reader.job(&document);
     let Reader { mut violations, lines, .. } = reader;
@@ -82,9 +85,9 @@ fn parse_document(text: &str) -> Result<DeTable<'_>, SpecError> {
     })
 }
 
-/// Every key of a job file with its section, for "belongs to".
-fn sections_of_keys() -> Vec<(&'static str, &'static str)> {
-    let sections = [
+/// Every key of a job file with its section, for "belongs to"; sections that a job of this kind does not have come last.
+fn sections_of_keys(kind: Option<JobKind>) -> Vec<(&'static str, &'static str)> {
+    let mut sections = [
         ("model", ModelDraft::KEYS),
         ("data", DataDraft::KEYS),
         ("train", TrainDraft::KEYS),
@@ -92,7 +95,13 @@ fn sections_of_keys() -> Vec<(&'static str, &'static str)> {
         ("debug", DebugDraft::KEYS),
         ("queue", queue::KEYS),
         ("generate", GenerateDraft::KEYS),
+        ("gpt2", Gpt2Draft::KEYS),
     ];
+    let is_foreign = |section: &str, kind: JobKind| {
+        let of_a_kind = JobKind::ALL.iter().any(|kind| kinds::sections(*kind).contains(&section));
+        of_a_kind && !kinds::sections(kind).contains(&section)
+    };
+    sections.sort_by_key(|(section, _)| kind.is_some_and(|kind| is_foreign(section, kind)));
     sections.into_iter().flat_map(|(section, keys)| keys.iter().map(move |key| (*key, section))).collect()
 }
 
@@ -100,12 +109,15 @@ impl Reader<'_> {
     fn job(&mut self, document: &DeTable<'_>) -> (JobDraft, QueueDraft) {
         let mut top = Section { name: String::new(), table: Some(document), known: Vec::new() };
         let kind = self.string(&mut top, "kind");
+        self.kind = kind.as_deref().and_then(|kind| kind.parse().ok());
+        self.sections_of_keys = sections_of_keys(self.kind);
         let name = self.string(&mut top, "name");
 
         let model = self.keys(&mut top, "model");
         let data = self.keys(&mut top, "data");
         let train = self.keys(&mut top, "train");
         let generate = self.keys(&mut top, "generate");
+        let gpt2 = self.keys(&mut top, "gpt2");
         let cluster = self.keys(&mut top, "cluster");
         let debug = self.keys(&mut top, "debug");
 
@@ -116,6 +128,6 @@ impl Reader<'_> {
         let concepts = self.tables(&mut top, "concepts").unwrap_or_default();
 
         self.refuse_unknown(top);
-        (JobDraft { kind, name, model, data, train, generate, cluster, debug, concepts }, queue)
+        (JobDraft { kind, name, model, data, train, generate, gpt2, cluster, debug, concepts }, queue)
     }
 }

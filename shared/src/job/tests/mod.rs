@@ -1,5 +1,6 @@
 //! Job files and drafts: what is accepted, what is refused, and in which words.
 
+mod checkpoints;
 mod concepts;
 mod pictures;
 mod places;
@@ -344,7 +345,7 @@ fn words_that_are_no_choice_are_refused_with_the_choices() {
 #[test]
 fn kinds_that_are_not_there_are_refused() {
     for (kind, says) in
-        [("gpt2_finetune", "not supported yet"), ("textual-inversion", "textual_inversion"), ("", "missing")]
+        [("unet_finetune", "not supported yet"), ("textual-inversion", "textual_inversion"), ("", "missing")]
     {
         let found = violation(&SMALLEST.replacen("textual_inversion", kind, 1));
         assert_eq!(found.field, "kind");

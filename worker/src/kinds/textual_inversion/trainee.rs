@@ -9,8 +9,8 @@ use std::{
 use ringtune_shared::{
     ids::Epoch,
     job::{
-        PathUse,
-        kinds::textual_inversion::{ReportTo, TextualInversionSpec, TrainSpec},
+        PathUse, ReportTo,
+        kinds::textual_inversion::{TextualInversionSpec, TrainSpec},
     },
     version::ON_DEMAND_RING_PROTOCOL,
 };

@@ -11,13 +11,3 @@ choice! {
         Style = "style",
     }
 }
-
-choice! {
-    /// Who gets a file of events besides metrics.csv. diffusers' other trackers are services to log in to.
-    ReportTo {
-        /// TensorBoard.
-        Tensorboard = "tensorboard",
-        /// Nobody.
-        Nothing = "none",
-    }
-}

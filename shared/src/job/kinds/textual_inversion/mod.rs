@@ -21,7 +21,7 @@ mod validation;
 
 use serde::{Deserialize, Serialize};
 
-pub use choices::{LearnableProperty, ReportTo};
+pub use choices::LearnableProperty;
 pub use concepts::{ConceptDraft, ConceptSpec, InitializerEmbedding};
 pub use deciding::TRAIN_OPTIONS_WITHOUT_EFFECT;
 pub use draft::{DataDraft, TrainDraft};
@@ -31,7 +31,7 @@ pub use validation::{PreviewSpec, ValidationSpec};
 
 pub(super) use check::check;
 
-use super::super::ClusterSpec;
+use super::{super::ClusterSpec, trained};
 
 /// The sections of a job file that jobs of this kind have and not all others.
 pub(super) const SECTIONS: [&str; 3] = ["data", "train", "concepts"];
@@ -93,13 +93,6 @@ impl TextualInversionSpec {
 
     /// What is said of a job that succeeded after `done` steps.
     pub(in crate::job) fn success(&self, done: u64) -> String {
-        let planned = self.train.max_train_steps;
-        if done >= planned {
-            return format!("{done} steps done");
-        }
-        let patience = self.train.validation.early_stop_patience;
-        format!(
-            "{done} of {planned} steps done: stopped early, no lower validation loss in {patience} validations"
-        )
+        trained(done, self.train.max_train_steps, self.train.validation.early_stop_patience)
     }
 }

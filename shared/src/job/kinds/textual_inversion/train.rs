@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{LearnableProperty, PreviewSpec, ReportTo, ValidationSpec};
-use crate::job::MixedPrecision;
-use crate::job::{LearningRates, LrScheduler};
+use super::{LearnableProperty, PreviewSpec, ValidationSpec};
+use crate::job::{LearningRates, LrScheduler, MixedPrecision, ReportTo};
 
 /// How it is learned. Names, values and defaults are diffusers', but for `seed`; `max_grad_norm`, `snr_gamma` and
 /// `noise_offset` are those of its `train_text_to_image.py`, and off where not given.

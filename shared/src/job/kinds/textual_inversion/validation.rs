@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::due::is_due;
+
 /// `[train]`'s options about the loss on held-out draws: noise, timesteps, latents and prompts that are drawn once
 /// and that training never uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,8 +41,4 @@ impl PreviewSpec {
     pub fn is_due(&self, step: u64, total_steps: u64) -> bool {
         !self.validation_prompt.is_empty() && is_due(self.validation_steps, step, total_steps)
     }
-}
-
-fn is_due(every: u64, step: u64, total_steps: u64) -> bool {
-    every > 0 && (step.is_multiple_of(every) || step == total_steps)
 }

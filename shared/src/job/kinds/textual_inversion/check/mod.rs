@@ -1,6 +1,5 @@
 //! Defaults and limits of `[data]`, `[train]` and `[[concepts]]`.
 
-mod checkpoints;
 mod concepts;
 mod pictures;
 mod schedule_choice;
@@ -8,13 +7,12 @@ mod validation;
 
 use self::{concepts::Words, pictures::Places};
 use super::{
-    ConceptDraft, DataDraft, DataSpec, LearnableProperty, ReportTo, TextualInversionSpec, TrainDraft,
-    TrainSpec, limits,
+    ConceptDraft, DataDraft, DataSpec, LearnableProperty, TextualInversionSpec, TrainDraft, TrainSpec, limits,
 };
 use crate::{
     ids::{CONTENT_URI_PREFIX, ContentHash},
     job::{
-        CommonSpec, LrScheduler, MixedPrecision, ModelLocation, ModelSpec, PredictionType,
+        CommonSpec, LrScheduler, MixedPrecision, ModelLocation, ModelSpec, PredictionType, ReportTo,
         check::Check,
         text::{printable, scheme, shortened},
     },
@@ -104,7 +102,9 @@ impl Check {
             ),
             learning_rate: match &learning_rates {
                 Some(rates) => rates.at(1),
-                None => self.learning_rate(draft.learning_rate),
+                None => {
+                    self.above_zero("train.learning_rate", draft.learning_rate, 1e-4, limits::LEARNING_RATE)
+                }
             },
             scale_lr: draft.scale_lr.unwrap_or(false),
             lr_scheduler: self.choice("train.lr_scheduler", draft.lr_scheduler, LrScheduler::Constant),
@@ -150,7 +150,8 @@ impl Check {
                 0,
                 0..=limits::STEPS,
             ),
-            resume_from_checkpoint: self.resume_from(draft.resume_from_checkpoint),
+            resume_from_checkpoint: self
+                .resume_from("train.resume_from_checkpoint", draft.resume_from_checkpoint),
             save_as_full_pipeline: draft.save_as_full_pipeline.unwrap_or(false),
             validation,
             previews,
@@ -218,17 +219,5 @@ impl Check {
             self.refuse(field, problem);
         }
         token
-    }
-
-    fn learning_rate(&mut self, given: Option<f64>) -> f64 {
-        const DEFAULT: f64 = 1e-4;
-        let Some(rate) = given else { return DEFAULT };
-        // Written so that NaN fails it.
-        if rate > 0.0 && rate <= limits::LEARNING_RATE {
-            return rate;
-        }
-        let allowed = format!("a number above 0, at most {}", limits::LEARNING_RATE);
-        self.refuse("train.learning_rate", format!("got {rate}; allowed: {allowed}"));
-        DEFAULT
     }
 }
