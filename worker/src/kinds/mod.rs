@@ -2,6 +2,7 @@
 //! worker.
 
 mod generate;
+mod gpt2_finetune;
 mod rehearsal;
 mod textual_inversion;
 
@@ -12,24 +13,9 @@ pub use generate::rehearsal::{DrawingOptions, DrawingTiming, RehearsedDrawing, r
 pub use textual_inversion::rehearsal::{Rehearsal, RehearsalOptions, RehearsedWord, Timing, rehearse};
 
 use crate::{
-    fault::Refusal,
-    rank::{self, Context, Rank, Task, live},
+    rank::{Context, live},
     session::{Assignment, RankControl, RankEvent, RankKey, RankLauncher},
 };
-
-/// A kind of work that this build of the worker knows by name alone.
-struct NotHere;
-
-impl Task for NotHere {
-    /// It is never made.
-    type Work = <generate::Generate as Task>::Work;
-
-    async fn prepare(self, rank: &Rank) -> Result<Self::Work, rank::Error> {
-        let problem =
-            format!("got {:?}; this worker cannot do that yet", rank.assignment.spec.kind().as_str());
-        Err(Refusal::of("kind", problem).into())
-    }
-}
 
 impl RankLauncher for Context {
     fn launch(&self, assignment: Assignment, events: mpsc::Sender<(RankKey, RankEvent)>) -> RankControl {
@@ -40,12 +26,13 @@ impl RankLauncher for Context {
                 let task = textual_inversion::TextualInversion { job };
                 ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
             }
+            Work::Gpt2Finetune(job) => {
+                let task = gpt2_finetune::Gpt2Finetune { job };
+                ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
+            }
             Work::Generate(spec) => {
                 let task = generate::Generate { spec };
                 ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
-            }
-            Work::Gpt2Finetune(_) => {
-                ringtune_shared::tasks::spawn(live(NotHere, assignment, context, orders, events));
             }
         }
         control

@@ -1,0 +1,88 @@
+//! What a job leaves, and that it does not depend on how many worked on it or whether it was stopped.
+
+use std::{collections::BTreeMap, fs};
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_tests::{Sandbox, reference::run_script};
+use safetensors::SafeTensors;
+
+use crate::{Ground, RESULTS, expect_same, run};
+
+async fn workers_do_not_matter(precision: &str) -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let job = Ground::lay(&sandbox).await?.job()?.set("gpt2.mixed_precision", precision);
+    sandbox.write_job("job.toml", &job)?;
+    let one = run(&sandbox, "job.toml", 1, "out-1").await?;
+    let checkpoints = ["checkpoint-4.safetensors", "checkpoint-8.safetensors", "checkpoint-12.safetensors"];
+    for workers in [2, 3, 4] {
+        let other = run(&sandbox, "job.toml", workers, &format!("out-{workers}")).await?;
+        expect_same(&one, &other, &[&RESULTS[..], &checkpoints].concat())
+            .with_context(|| format!("{workers} workers"))?;
+    }
+    // The comparison can fail: another seed gives another model.
+    sandbox.write_job("other.toml", &job.set("gpt2.seed", 8))?;
+    let other = run(&sandbox, "other.toml", 2, "out-other").await?;
+    ensure!(expect_same(&one, &other, &RESULTS).is_err(), "the seed does not matter");
+    sandbox.expect_no_process().await
+}
+
+#[tokio::test]
+async fn any_number_of_workers_writes_the_same_bytes_in_fp32() -> Result<()> {
+    workers_do_not_matter("no").await
+}
+
+#[tokio::test]
+async fn any_number_of_workers_writes_the_same_bytes_in_bf16() -> Result<()> {
+    workers_do_not_matter("bf16").await
+}
+
+#[tokio::test]
+async fn a_resumed_job_leaves_what_one_that_ran_through_leaves() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let ground = Ground::lay(&sandbox).await?;
+    // The lowest loss is long before the last step: what is kept of it has to come through the checkpoint.
+    let job = ground.job()?.set("gpt2.learning_rate", 0.3).set("gpt2.eval_interval", 2);
+    sandbox.write_job("job.toml", &job)?;
+    sandbox.write_job("resume.toml", &job.set("gpt2.resume_from_checkpoint", "latest"))?;
+    let straight = run(&sandbox, "job.toml", 2, "straight").await?;
+    let names = [&RESULTS[..], &["model-last.safetensors", "checkpoint-12.safetensors"]].concat();
+    for (step, workers) in [(4, 1), (8, 3)] {
+        let name = format!("checkpoint-{step}.safetensors");
+        let folder = sandbox.path(&format!("from-{step}"));
+        fs::create_dir(&folder)?;
+        fs::copy(straight.join(&name), folder.join(&name))?;
+        run(&sandbox, "resume.toml", workers, &format!("from-{step}")).await?;
+        expect_same(&straight, &folder, &names).with_context(|| format!("from step {step}"))?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_job_leaves_a_model_that_transformers_loads() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let ground = Ground::lay(&sandbox).await?;
+    for (name, bias) in [("with", true), ("without", false)] {
+        sandbox.write_job("job.toml", &ground.job()?.set("gpt2.bias", bias))?;
+        let out = run(&sandbox, "job.toml", 2, name).await?;
+        for file in ["vocab.json", "merges.txt", "metrics.csv", "job.toml", "job.log"] {
+            ensure!(out.join(file).is_file(), "{file} is missing");
+        }
+        let bytes = fs::read(out.join("model.safetensors"))?;
+        let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
+        let said: BTreeMap<_, _> = metadata.metadata().clone().context("metadata")?.into_iter().collect();
+        let facts: serde_json::Value = serde_json::from_str(&said["ringtune"])?;
+        ensure!(said["format"] == "pt" && facts["step"] == 12, "{said:?}");
+        let loss: f64 = facts["validation_loss"].as_str().context("a loss")?.parse()?;
+        let tokens = ground.tokens.join("val.bin");
+        let out = out.to_string_lossy().into_owned();
+        let checked = run_script(
+            "replay_gpt2.py",
+            &["loss", &out, &tokens.to_string_lossy(), "--block", "32", "--batch", "2", "--iters", "3", "--seed", "7"],
+        )
+        .await?
+        .expect_code(0)?;
+        let theirs: f64 = checked.stdout.trim().parse()?;
+        ensure!((theirs - loss).abs() < 1e-5 * loss, "{theirs} by transformers, {loss} by the job");
+    }
+    Ok(())
+}
