@@ -1,11 +1,14 @@
 //! Jobs of the kind `gpt2_finetune` on real programs: the same bytes for any number of workers, whatever dies.
 
 mod deaths;
-mod refusals;
 mod reference;
+mod refusals;
 mod results;
 
-use std::{fs, path::{Path, PathBuf}};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{Job, Sandbox, job::text, places};
@@ -39,8 +42,16 @@ impl Ground {
         let documents: String = (0..200).map(document).collect();
         fs::write(sandbox.path("documents.jsonl"), documents)?;
         let (tokenizer, tokens) = (text(&tokenizer), sandbox.path("tokens"));
-        let arguments =
-            ["prepare-text", "documents.jsonl", "-o", &text(&tokens), "--tokenizer", &tokenizer, "--val-fraction", "0.1"];
+        let arguments = [
+            "prepare-text",
+            "documents.jsonl",
+            "-o",
+            &text(&tokens),
+            "--tokenizer",
+            &tokenizer,
+            "--val-fraction",
+            "0.1",
+        ];
         sandbox.finish(&arguments).await?.expect_code(0)?;
         Ok(Self { base, tokens })
     }
@@ -78,8 +89,9 @@ impl Ground {
 /// A line of a file of documents that is like the others and like none of them.
 fn document(number: u32) -> String {
     let words = ["the star", " is green", " and the", " cat", " sees it", ". Then", " all", " went home"];
-    let words: String =
-        (0..40).map(|word: u32| words[(number.wrapping_mul(7).wrapping_add(word * word) % 8) as usize]).collect();
+    let words: String = (0..40)
+        .map(|word: u32| words[(number.wrapping_mul(7).wrapping_add(word * word) % 8) as usize])
+        .collect();
     format!("{}\n", serde_json::json!({ "text": format!("{number}: {words}") }))
 }
 
@@ -94,7 +106,9 @@ async fn run(sandbox: &Sandbox, job: &str, workers: u32, out: &str) -> Result<Pa
 /// Fails unless both folders have the same bytes under these names.
 fn expect_same(one: &Path, other: &Path, names: &[&str]) -> Result<()> {
     for name in names {
-        let [one, other] = [one, other].map(|folder| fs::read(folder.join(name)).with_context(|| format!("{}/{name}", folder.display())));
+        let [one, other] = [one, other].map(|folder| {
+            fs::read(folder.join(name)).with_context(|| format!("{}/{name}", folder.display()))
+        });
         ensure!(one? == other?, "{name} differs");
     }
     Ok(())

@@ -77,7 +77,19 @@ async fn a_job_leaves_a_model_that_transformers_loads() -> Result<()> {
         let out = out.to_string_lossy().into_owned();
         let checked = run_script(
             "replay_gpt2.py",
-            &["loss", &out, &tokens.to_string_lossy(), "--block", "32", "--batch", "2", "--iters", "3", "--seed", "7"],
+            &[
+                "loss",
+                &out,
+                &tokens.to_string_lossy(),
+                "--block",
+                "32",
+                "--batch",
+                "2",
+                "--iters",
+                "3",
+                "--seed",
+                "7",
+            ],
         )
         .await?
         .expect_code(0)?;

@@ -30,11 +30,7 @@ pub(super) struct BatchSize {
 impl Batches {
     /// # Errors
     /// A file has fewer tokens than a window needs.
-    pub(super) fn new(
-        files: TokenFiles,
-        seed: u64,
-        size: BatchSize,
-    ) -> Result<Self, ringtune_text::Error> {
+    pub(super) fn new(files: TokenFiles, seed: u64, size: BatchSize) -> Result<Self, ringtune_text::Error> {
         let block = u64::from(size.block);
         let (train, held_out) =
             (Windows::new(&files.train, block, seed)?, Windows::new(&files.val, block, seed)?);
@@ -64,8 +60,7 @@ impl Batches {
         (step, microbatch): (u64, u32),
     ) -> Result<TokenBatch, ringtune_text::Error> {
         let BatchSize { batch, block } = self.size;
-        let mut made =
-            TokenBatch { batch: batch as usize, block: block as usize, ..TokenBatch::default() };
+        let mut made = TokenBatch { batch: batch as usize, block: block as usize, ..TokenBatch::default() };
         let tokens = made.batch * made.block;
         (made.inputs, made.targets) = (Vec::with_capacity(tokens), Vec::with_capacity(tokens));
         for number in 0..batch {

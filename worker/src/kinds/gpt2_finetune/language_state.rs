@@ -63,7 +63,12 @@ impl LanguageState {
     ///
     /// # Errors
     /// It is the tenth in a row that was skipped.
-    pub(super) fn count_step(&mut self, step: u64, skipped: bool, loss: f32) -> Result<(), crate::train::Error> {
+    pub(super) fn count_step(
+        &mut self,
+        step: u64,
+        skipped: bool,
+        loss: f32,
+    ) -> Result<(), crate::train::Error> {
         if !skipped {
             (self.count, self.skipped_in_a_row) = (self.count + 1, 0);
             return Ok(());
@@ -86,7 +91,11 @@ impl LanguageState {
         let layout = Arc::clone(&self.tensors.layout);
         let list = source.list().clone();
         let places = Places::of(&list, &layout)?;
-        let best = if places.has_best { Some(Arc::new(BestFile::create(&folder).map_err(StateError::from)?)) } else { None };
+        let best = if places.has_best {
+            Some(Arc::new(BestFile::create(&folder).map_err(StateError::from)?))
+        } else {
+            None
+        };
         let tensors = Tensors::new(self.tensors.engine.clone(), layout, best);
         // 1. The tensors, each to its place.
         let mut small = SavedState { numbers, ..SavedState::default() };
@@ -99,13 +108,18 @@ impl LanguageState {
         let mut cursor = Cursor::new(list.clone());
         let mut buffer = Vec::new();
         while let Some(chunk) = source.next_chunk()? {
-            let Some(place) = cursor.advance() else { return Err(RestoreError::Other("more than it lists".to_owned())) };
+            let Some(place) = cursor.advance() else {
+                return Err(RestoreError::Other("more than it lists".to_owned()));
+            };
             let name = list.tensors().get(place.tensor).map(|tensor| tensor.name()).unwrap_or_default();
             match places.all.get(place.tensor) {
                 Some(Home::Engine) => {
                     buffer.clear();
                     buffer.extend_from_slice(chunk);
-                    buffer = tensors.engine.write_language_state(name, place.offset, buffer).map_err(engine_error)?;
+                    buffer = tensors
+                        .engine
+                        .write_language_state(name, place.offset, buffer)
+                        .map_err(engine_error)?;
                 }
                 Some(Home::Best(start)) => {
                     if let Some(best) = &tensors.best {
@@ -126,7 +140,9 @@ impl LanguageState {
         }
         let selection = self.selection.clone().restored(&mut small, 0).map_err(other)?;
         if (self.keeps_best && selection.best().is_some()) != places.has_best {
-            return Err(RestoreError::Other("its best step and its best parameters do not belong together".to_owned()));
+            return Err(RestoreError::Other(
+                "its best step and its best parameters do not belong together".to_owned(),
+            ));
         }
         small.finish().map_err(other)?;
         Ok(Self { count, skipped_in_a_row, selection, keeps_best: self.keeps_best, tensors })
@@ -162,7 +178,9 @@ impl From<RestoreError> for Error {
     fn from(error: RestoreError) -> Self {
         match error {
             RestoreError::State(error) => error.into(),
-            RestoreError::Other(problem) => Refusal::of(CHECKPOINT, format!("the state does not fit the job: {problem}")).into(),
+            RestoreError::Other(problem) => {
+                Refusal::of(CHECKPOINT, format!("the state does not fit the job: {problem}")).into()
+            }
         }
     }
 }
@@ -198,11 +216,17 @@ impl Places {
             } else {
                 (tensor.bytes() <= 4 * MOST_SMALL && shape.len() == 1).then_some(Home::Small)
             };
-            let wrong = || RestoreError::Other(format!("tensor {name:?} is {} {shape:?}: it is of another model", tensor.dtype()));
+            let wrong = || {
+                RestoreError::Other(format!(
+                    "tensor {name:?} is {} {shape:?}: it is of another model",
+                    tensor.dtype()
+                ))
+            };
             all.push(home.ok_or_else(wrong)?);
         }
         if engines != layout.engine.len() || (bests != 0 && bests != layout.best.len()) {
-            let missing = layout.engine.iter().find(|own| list.tensors().iter().all(|one| one.name() != own.name()));
+            let missing =
+                layout.engine.iter().find(|own| list.tensors().iter().all(|one| one.name() != own.name()));
             let missing = missing.map_or("one of the best parameters", |tensor| tensor.name());
             return Err(RestoreError::Other(format!("it has no tensor {missing:?}")));
         }

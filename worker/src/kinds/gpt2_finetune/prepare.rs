@@ -18,9 +18,7 @@ use super::{
     trainee::LanguageTrainee,
 };
 use crate::{
-    engine::{
-        BucketSizes, LanguageModelInfo, LanguageModelSource, NewLanguageModel, OpenLanguageModel,
-    },
+    engine::{BucketSizes, LanguageModelInfo, LanguageModelSource, NewLanguageModel, OpenLanguageModel},
     fault::Refusal,
     rank::{Durations, Error, JOB_FILE, Rank},
     training::{self, Course, Named, Origin, Resumed, class_and_threads, numerics},
@@ -62,11 +60,8 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
     // 4. The state.
     let tensors = context.engine.language_state().await.map_err(Error::of_engine)?;
     let layout = Arc::new(Layout::new(&tensors, &info.parameters)?);
-    let fresh = LanguageState::new(
-        (job.early_stop_patience, job.select_best),
-        context.engine.clone(),
-        layout,
-    );
+    let fresh =
+        LanguageState::new((job.early_stop_patience, job.select_best), context.engine.clone(), layout);
     let model_hash = model.hash;
     let (state, done, provenance) = match checkpoint {
         None => (fresh, 0, class_and_threads(&numerics(assignment))),
@@ -143,9 +138,9 @@ fn read_config(path: &Path) -> Result<Value, String> {
 /// nanoGPT makes it.
 fn new_model(job: &Gpt2Spec, config: &Value) -> Result<NewLanguageModel, Refusal> {
     let side = |given: u32, key: &str| match given {
-        0 => config.get(key).and_then(Value::as_u64).and_then(|side| usize::try_from(side).ok()).ok_or_else(|| {
-            Refusal::of("model.base", format!("config.json has no number {key:?}: it is no GPT-2's"))
-        }),
+        0 => config.get(key).and_then(Value::as_u64).and_then(|side| usize::try_from(side).ok()).ok_or_else(
+            || Refusal::of("model.base", format!("config.json has no number {key:?}: it is no GPT-2's")),
+        ),
         given => Ok(given as usize),
     };
     let (n_layer, n_head, n_embd) =
@@ -240,7 +235,10 @@ mod tests {
         };
         assert_eq!(made, expected);
         let refused = new_model(&job("n_head = 3\n"), &config).unwrap_err();
-        assert_eq!((refused.field.as_str(), refused.problem.contains("8 with 3 heads")), ("gpt2.n_embd", true));
+        assert_eq!(
+            (refused.field.as_str(), refused.problem.contains("8 with 3 heads")),
+            ("gpt2.n_embd", true)
+        );
         let refused = new_model(&job(""), &json!({"n_layer": -3})).unwrap_err().to_string();
         assert!(refused.contains("has no number \"n_layer\""), "{refused}");
     }

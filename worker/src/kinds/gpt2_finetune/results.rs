@@ -1,6 +1,10 @@
 //! The files that a job leaves: a folder that transformers loads.
 
-use std::{fs::File, io::Read, path::{Path, PathBuf}};
+use std::{
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use ringtune_shared::{files::write_atomically, state::TensorInfo};
 use serde_json::{Value, json};
@@ -10,7 +14,10 @@ use super::{
     tensors::{BEST, MODEL, Tensors},
 };
 use crate::{
-    output::{self, canonical_json, language_model, read_back::{check_text, different}},
+    output::{
+        self, canonical_json, language_model,
+        read_back::{check_text, different},
+    },
     rank::Error,
     rank_state::LargeTensors as _,
     train::Selection,
@@ -132,7 +139,8 @@ impl Results {
         }
         // A folder with a config is a whole model.
         let config = folder.join(language_model::CONFIG_NAME);
-        write_atomically(&config, self.config.as_bytes()).map_err(|error| output::Error::writing(&config, error.cause))?;
+        write_atomically(&config, self.config.as_bytes())
+            .map_err(|error| output::Error::writing(&config, error.cause))?;
         check_text(&config, &self.config)?;
         names.push(language_model::CONFIG_NAME.to_owned());
         Ok(())

@@ -31,7 +31,8 @@ mod tests {
     use super::*;
 
     fn job(options: &str) -> Gpt2Spec {
-        let text = format!("kind = \"gpt2_finetune\"\n[model]\nbase = \"/m\"\n[gpt2]\ntokens = \"/t\"\n{options}");
+        let text =
+            format!("kind = \"gpt2_finetune\"\n[model]\nbase = \"/m\"\n[gpt2]\ntokens = \"/t\"\n{options}");
         match parse_job_toml(&text).unwrap().work {
             Work::Gpt2Finetune(job) => job,
             other => panic!("{other:?}"),
@@ -53,7 +54,10 @@ mod tests {
             (10_000, 6e-5),
         ] {
             let found = learning_rate(&job, step);
-            assert!((found - expected).abs() <= 1e-15 * expected.abs(), "step {step}: {found}, not {expected}");
+            assert!(
+                (found - expected).abs() <= 1e-15 * expected.abs(),
+                "step {step}: {found}, not {expected}"
+            );
         }
     }
 

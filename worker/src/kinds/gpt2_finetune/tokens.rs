@@ -46,7 +46,8 @@ pub(super) async fn bring(rank: &Rank, job: &Gpt2Spec) -> Result<Tokens, Error> 
         ModelLocation::S3(bucket) => {
             let local = fetch(rank, &bucket).await?;
             let cache = local.cache.clone().unwrap_or_else(|| local.folder.clone());
-            let place = rank.context.access.fetched(&local.folder, &cache).map_err(crate::base_model::Error::from)?;
+            let place =
+                rank.context.access.fetched(&local.folder, &cache).map_err(crate::base_model::Error::from)?;
             (place, Some(local))
         }
     };

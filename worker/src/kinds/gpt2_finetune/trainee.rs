@@ -20,7 +20,9 @@ use super::{
     tokens,
 };
 use crate::{
-    engine::{AlignedFloats, Applied, EngineError, EngineHandle, LanguageGradient, OptimizerStep, TokenBatch},
+    engine::{
+        AlignedFloats, Applied, EngineError, EngineHandle, LanguageGradient, OptimizerStep, TokenBatch,
+    },
     http::Metrics,
     rank::{Durations, Error, Rank},
     rank_state::{RankState, TakenState},
@@ -206,7 +208,8 @@ impl Trainee for LanguageTrainee {
         let mut computed = self.gradients(step, ring).await?;
         // 2. Everybody's losses.
         let gathered = ring.gather(std::mem::take(&mut computed.rows)).await?;
-        let losses: Vec<Vec<f32>> = gathered.rows.iter().map(|row| row.iter().take(1).copied().collect()).collect();
+        let losses: Vec<Vec<f32>> =
+            gathered.rows.iter().map(|row| row.iter().take(1).copied().collect()).collect();
         let loss = mean_loss(&losses)?;
         // 3. The same update on every rank.
         let rate = learning_rate(&self.job, step);

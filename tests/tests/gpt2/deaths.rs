@@ -1,0 +1,114 @@
+//! Whatever dies, the job ends with the bytes of a run in which nothing did.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Result, ensure};
+use ringtune_proto::v1::JobState;
+use ringtune_tests::{
+    Cluster, Job, Sandbox, chaos,
+    wait::{SOON, until},
+};
+use rustix::process::Signal;
+
+use crate::{Ground, RESULTS, expect_same, run};
+
+/// Large next to what a step computes, so that a kill at any moment finds a worker in its forward or backward pass, in the
+/// exchange of its gradients, or in the optimizer, each about as often.
+fn job(ground: &Ground) -> Result<Job> {
+    Ok(ground
+        .job()?
+        .set("gpt2.n_layer", 3)
+        .set("gpt2.n_head", 4)
+        .set("gpt2.n_embd", 256)
+        .set("gpt2.learning_rate", 1e-3)
+        .set("gpt2.max_iters", 60)
+        .set("gpt2.eval_interval", 7)
+        .set("gpt2.checkpointing_steps", 20)
+        .set("gpt2.compare_interval", 1)
+        .set("cluster.world_size", 3))
+}
+
+/// A number below `bound` that follows from a seed.
+fn below(seed: &mut u64, bound: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % bound
+}
+
+async fn fetch(cluster: &Cluster<'_>, job: &str, folder: &str) -> Result<()> {
+    cluster.finish(&["fetch", job, "-o", folder]).await?.expect_code(0)?;
+    Ok(())
+}
+
+fn expect_same_as(straight: &Path, folder: &Path) -> Result<()> {
+    expect_same(straight, folder, &[&RESULTS[..], &["checkpoint-60.safetensors"]].concat())
+}
+
+/// Steps in metrics.csv, each once and in order.
+fn steps_measured(folder: &Path) -> Result<Vec<u64>> {
+    let text = fs::read_to_string(folder.join("metrics.csv"))?;
+    let steps = text.lines().skip(1).filter_map(|line| line.split(',').next()?.parse().ok());
+    Ok(steps.collect())
+}
+
+#[tokio::test]
+async fn workers_die_one_after_the_other_and_come_back() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let job = job(&Ground::lay(&sandbox).await?)?;
+    let file = sandbox.write_job("job.toml", &job)?;
+    let straight = run(&sandbox, "job.toml", 1, "straight").await?;
+    let mut seed = chaos::seed();
+    chaos::say(&format!("seed {seed}"));
+    let mut cluster = Cluster::start(&sandbox, 3).await?;
+    let id = cluster.submit(&file).await?;
+    // Rank 0, the last one, and one in between.
+    for (step, worker) in [(5, 1), (20, 3), (35, 2)] {
+        cluster.wait_for_step(&id, step).await?;
+        tokio::time::sleep(Duration::from_millis(below(&mut seed, 150))).await;
+        let label = format!("worker-{worker}");
+        cluster.signal(&label, Signal::KILL)?;
+        cluster.daemon(&label)?.ended().await?;
+        cluster.start_again(&label).await?;
+        let epochs = || async {
+            let job = cluster.job(&id).await?;
+            let members = job.ring.map_or(0, |ring| ring.members.len());
+            Ok((members == 3 || job.state() != JobState::Running).then_some(()))
+        };
+        until("the worker that came back has a rank", SOON, epochs).await?;
+    }
+    let job = cluster.wait_for_end(&id).await?;
+    ensure!(job.state() == JobState::Succeeded, "{:?}: {}", job.state(), job.state_reason);
+    fetch(&cluster, &id, "out").await?;
+    let out = sandbox.path("out");
+    expect_same_as(&straight, &out)?;
+    ensure!(steps_measured(&out)? == (1..=60).collect::<Vec<_>>(), "{:?}", steps_measured(&out)?);
+    Ok(())
+}
+
+/// A job that loses all its workers goes on from what rank 0 kept.
+#[tokio::test]
+async fn all_workers_die_and_others_go_on() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let job = job(&Ground::lay(&sandbox).await?)?;
+    let file = sandbox.write_job("job.toml", &job)?;
+    let straight = run(&sandbox, "job.toml", 2, "straight").await?;
+    let mut cluster = Cluster::start(&sandbox, 2).await?;
+    let id = cluster.submit(&file).await?;
+    // A checkpoint is at the coordinator.
+    let kept = || async {
+        let name = "checkpoint-20.safetensors";
+        let fetched = cluster.finish(&["fetch", &id, "--name", name, "-o", "kept"]).await?;
+        Ok((fetched.code == Some(0)).then_some(()))
+    };
+    until("a checkpoint is kept", SOON, kept).await?;
+    for label in ["worker-1", "worker-2"] {
+        cluster.signal(label, Signal::KILL)?;
+        cluster.daemon(label)?.ended().await?;
+    }
+    for label in ["worker-1", "worker-2"] {
+        cluster.start_again(label).await?;
+    }
+    let job = cluster.wait_for_end(&id).await?;
+    ensure!(job.state() == JobState::Succeeded, "{:?}: {}", job.state(), job.state_reason);
+    fetch(&cluster, &id, "out").await?;
+    expect_same_as(&straight, &sandbox.path("out"))
+}

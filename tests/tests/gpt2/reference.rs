@@ -1,0 +1,101 @@
+//! The steps of a job are those of transformers' GPT-2 with nanoGPT's optimizer.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use ringtune_tests::{Sandbox, job::text, reference::run_script};
+use serde_json::Value;
+
+use crate::{Ground, run};
+
+/// Losses of the reference and of the job, and how far each tensor of the state is from the reference's.
+struct Replayed {
+    losses: Vec<f64>,
+    own: Vec<f64>,
+    distances: Vec<(String, f64)>,
+}
+
+async fn replay(out: &str, ground: &Ground, start: &str, more: &[&str]) -> Result<Replayed> {
+    let tokens = text(&ground.tokens);
+    let arguments = [&["train", out, &tokens, start][..], more].concat();
+    let said = run_script("replay_gpt2.py", &arguments).await?.expect_code(0)?;
+    let said: Value = serde_json::from_str(&said.stdout)?;
+    let numbers = |key: &str| -> Result<Vec<f64>> {
+        let list = said[key].as_array().with_context(|| format!("no {key}"))?;
+        Ok(list.iter().filter_map(Value::as_f64).collect())
+    };
+    let distances = said["distances"].as_object().context("distances")?;
+    let distances = distances.iter().filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)));
+    Ok(Replayed { losses: numbers("losses")?, own: numbers("job_losses")?, distances: distances.collect() })
+}
+
+fn furthest(one: &[f64], other: &[f64]) -> f64 {
+    one.iter().zip(other).map(|(one, other)| (one - other).abs() / other.abs()).fold(0.0, f64::max)
+}
+
+/// A model to begin with that is no longer what chance made it.
+async fn start(sandbox: &Sandbox, ground: &Ground) -> Result<String> {
+    sandbox.write_job("first.toml", &ground.job()?)?;
+    Ok(text(&run(sandbox, "first.toml", 1, "first").await?))
+}
+
+#[tokio::test]
+async fn twenty_steps_in_fp32_are_those_of_the_reference() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let ground = Ground::lay(&sandbox).await?;
+    let base = start(&sandbox, &ground).await?;
+    let job = ground
+        .job()?
+        .set("model.base", base.clone())
+        .set("gpt2.init_from", "pretrained")
+        .set("gpt2.max_iters", 20)
+        .set("gpt2.checkpointing_steps", 20)
+        .set("gpt2.gradient_accumulation_steps", 2)
+        .set("cluster.world_size", 2);
+    sandbox.write_job("job.toml", &job)?;
+    for workers in [1, 2] {
+        let name = format!("out-{workers}");
+        run(&sandbox, "job.toml", workers, &name).await?;
+        let out = text(&sandbox.path(&name));
+        let replayed = replay(&out, &ground, &format!("{base}/model.safetensors"), &[]).await?;
+        ensure!(replayed.own.len() == 20 && replayed.losses.len() == 20, "{:?}", replayed.own);
+        let far = furthest(&replayed.own, &replayed.losses);
+        ensure!(far < 1e-5, "losses differ by {far}: {:?} {:?}", replayed.own, replayed.losses);
+        // Parameters, means and squares of all tensors.
+        ensure!(replayed.distances.len() == 3 * 28, "{} tensors", replayed.distances.len());
+        for (name, far) in &replayed.distances {
+            ensure!(*far < 1e-4, "{name} is {far} away");
+        }
+        // It can fail: that is not where it began.
+        let metrics = fs::read_to_string(sandbox.path(&name).join("metrics.csv"))?;
+        ensure!(metrics.lines().count() == 21 && replayed.own[0] > replayed.own[19], "{metrics}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn in_bf16_a_job_is_no_further_from_fp32_than_autocast() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let ground = Ground::lay(&sandbox).await?;
+    let base = start(&sandbox, &ground).await?;
+    let job = ground
+        .job()?
+        .set("model.base", base.clone())
+        .set("gpt2.init_from", "pretrained")
+        .set("gpt2.max_iters", 20)
+        .set("gpt2.checkpointing_steps", 20)
+        .set("gpt2.mixed_precision", "bf16")
+        .set("cluster.world_size", 3);
+    sandbox.write_job("job.toml", &job)?;
+    let out = text(&run(&sandbox, "job.toml", 3, "out").await?);
+    let start = format!("{base}/model.safetensors");
+    let exact = replay(&out, &ground, &start, &[]).await?;
+    let autocast = replay(&out, &ground, &start, &["--autocast"]).await?;
+    let distance = |losses: &[f64]| {
+        let squares: f64 = losses.iter().zip(&exact.losses).map(|(one, exact)| (one - exact).powi(2)).sum();
+        squares.sqrt()
+    };
+    let (own, theirs) = (distance(&exact.own), distance(&autocast.losses));
+    ensure!(own > 0.0 && own <= 1.5 * theirs, "the job's losses are {own} from fp32's, autocast's {theirs}");
+    Ok(())
+}
