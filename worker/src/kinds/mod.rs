@@ -2,6 +2,10 @@
 //! worker.
 
 mod generate;
+/// What a rank of it does is not here yet.
+mod gpt2_finetune {
+    pub(super) mod rehearsal;
+}
 mod rehearsal;
 mod textual_inversion;
 
@@ -9,6 +13,7 @@ use ringtune_shared::job::Work;
 use tokio::sync::mpsc;
 
 pub use generate::rehearsal::{DrawingOptions, DrawingTiming, RehearsedDrawing, rehearse_drawing};
+pub use gpt2_finetune::rehearsal::{RehearsedWords, rehearse_words};
 pub use textual_inversion::rehearsal::{Rehearsal, RehearsalOptions, RehearsedWord, Timing, rehearse};
 
 use crate::{
