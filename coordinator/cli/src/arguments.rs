@@ -195,7 +195,7 @@ pub struct SubmitArguments {
     /// Follow the job until it ends
     #[arg(long)]
     pub watch: bool,
-    /// Go on from the newest checkpoint of this earlier job, as train.resume_from_checkpoint would
+    /// Go on from the newest checkpoint of this earlier job, as its resume_from_checkpoint would
     #[arg(long, value_name = "JOB")]
     pub resume_from: Option<Uuid>,
     /// Makes it safe to submit the same job again: the same id gives the same job [default: a new one, which is printed

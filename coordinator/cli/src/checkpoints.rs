@@ -18,24 +18,30 @@ use crate::client::{Client, ClientError, FileContent};
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
     /// It cannot be read.
-    #[error("train.resume_from_checkpoint: cannot read {}: {source}", path.display())]
+    #[error("{field}: cannot read {}: {source}", path.display())]
     Unreadable {
+        /// The job's option.
+        field: &'static str,
         /// The file or folder.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
     /// It is none.
-    #[error("train.resume_from_checkpoint: {}: {source}", path.display())]
+    #[error("{field}: {}: {source}", path.display())]
     Invalid {
+        /// The job's option.
+        field: &'static str,
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         source: CheckpointError,
     },
     /// It does not fit the job.
-    #[error("train.resume_from_checkpoint: {}: {problem}", path.display())]
+    #[error("{field}: {}: {problem}", path.display())]
     Refused {
+        /// The job's option.
+        field: &'static str,
         /// The file.
         path: PathBuf,
         /// What does not fit.
@@ -43,10 +49,12 @@ pub enum ResumeError {
     },
     /// There is no folder to look in.
     #[error(
-        "train.resume_from_checkpoint: got {given:?}, which is looked for in `ringtune run`'s output folder; give a file, \
+        "{field}: got {given:?}, which is looked for in `ringtune run`'s output folder; give a file, \
          an artifact:// URI, or --resume-from JOB"
     )]
     NoFolder {
+        /// The job's option.
+        field: &'static str,
         /// The job's value.
         given: String,
     },
@@ -92,8 +100,8 @@ impl CheckpointFile {
 /// The checkpoint that is meant is not there, broken, or another job's. "latest" goes past broken ones, and means a new
 /// run where there is none, as in diffusers' script.
 pub fn find_start(spec: &JobSpec, folder: Option<&Path>) -> Result<(Start, Vec<String>), ResumeError> {
-    let given = spec.resume_from();
-    let no_folder = || ResumeError::NoFolder { given: given.to_owned() };
+    let (field, given) = (field_of(spec), spec.resume_from());
+    let no_folder = || ResumeError::NoFolder { field, given: given.to_owned() };
     let mut remarks = Vec::new();
     let file = match ResumeFrom::parse(given) {
         // The second was refused with the job file.
@@ -146,6 +154,11 @@ pub fn set_metrics_aside(folder: &Path, first: u64) -> io::Result<()> {
     }
 }
 
+/// The option that says where a job goes on. Only one that has it comes here.
+fn field_of(spec: &JobSpec) -> &'static str {
+    spec.resume_option().unwrap_or("resume_from_checkpoint")
+}
+
 /// The newest checkpoint of a folder that is whole.
 fn newest(
     folder: &Path,
@@ -153,7 +166,9 @@ fn newest(
     remarks: &mut Vec<String>,
 ) -> Result<Option<CheckpointFile>, ResumeError> {
     let steps = match steps_in(folder) {
-        Err(source) => return Err(ResumeError::Unreadable { path: folder.to_owned(), source }),
+        Err(source) => {
+            return Err(ResumeError::Unreadable { field: field_of(spec), path: folder.to_owned(), source });
+        }
         Ok(steps) => steps,
     };
     for step in steps.into_iter().rev() {
@@ -189,18 +204,19 @@ fn with_ending(path: &str) -> PathBuf {
 /// Reads a checkpoint: first its header, so that one of another job is told at once, and then the rest of it, of which
 /// nothing is kept.
 fn check(path: &Path, spec: &JobSpec) -> Result<CheckpointFile, ResumeError> {
+    let field = field_of(spec);
     let failed = |error| match error {
         CheckpointError::Access(StateError::Io(source)) => {
-            ResumeError::Unreadable { path: path.to_owned(), source }
+            ResumeError::Unreadable { field, path: path.to_owned(), source }
         }
-        source => ResumeError::Invalid { path: path.to_owned(), source },
+        source => ResumeError::Invalid { field, path: path.to_owned(), source },
     };
-    let unreadable = |source| ResumeError::Unreadable { path: path.to_owned(), source };
+    let unreadable = |source| ResumeError::Unreadable { field, path: path.to_owned(), source };
     let file = fs::File::open(path).map_err(unreadable)?;
     let size = file.metadata().map_err(unreadable)?.len();
     let checkpoint = OpenCheckpoint::new(Hashing::new(file), size).map_err(failed)?;
     let about = &checkpoint.header.about;
-    about.check(spec).map_err(|problem| ResumeError::Refused { path: path.to_owned(), problem })?;
+    about.check(spec).map_err(|problem| ResumeError::Refused { field, path: path.to_owned(), problem })?;
     let step = about.step;
     let sha256 = checkpoint.verify().map_err(failed)?.hash();
     Ok(CheckpointFile { path: path.to_owned(), step, size, sha256 })
@@ -240,7 +256,30 @@ mod tests {
         let missing = find_start(&job("checkpoint-5"), Some(folder.path())).expect_err("missing").to_string();
         assert!(missing.contains("checkpoint-5.safetensors"), "{missing}");
         let nowhere = find_start(&job("latest"), None).expect_err("no folder").to_string();
+        assert!(nowhere.starts_with("train.resume_from_checkpoint: got \"latest\""), "{nowhere}");
         assert!(nowhere.contains("--resume-from JOB"), "{nowhere}");
+    }
+
+    #[test]
+    fn a_job_of_each_kind_is_told_its_own_option() {
+        let words = |resume: &str| {
+            parse_job_toml(&format!(
+                "kind = \"gpt2_finetune\"\n[model]\nbase = \"/m\"\n[gpt2]\ntokens = \"/t\"\n\
+                 resume_from_checkpoint = {resume:?}\n"
+            ))
+            .expect("valid")
+        };
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (start, _) = find_start(&words("latest"), Some(folder.path())).expect("found");
+        assert_eq!(start, Start::Beginning);
+        let nowhere = find_start(&words("5"), None).expect_err("no folder").to_string();
+        assert!(nowhere.starts_with("gpt2.resume_from_checkpoint: got \"5\""), "{nowhere}");
+        // A checkpoint of the other kind.
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/0.1.0/plain");
+        let other = words(&fixture.join("checkpoint-6").display().to_string());
+        let refused = find_start(&other, None).expect_err("another job's").to_string();
+        assert!(refused.starts_with("gpt2.resume_from_checkpoint: "), "{refused}");
+        assert!(refused.contains("kind was \"textual_inversion\", now it is \"gpt2_finetune\""), "{refused}");
     }
 
     #[test]

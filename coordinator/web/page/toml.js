@@ -6,10 +6,11 @@ export const WHOLE_NUMBERS = new Set([
   "lr_warmup_steps", "seed", "save_steps", "lr_num_cycles", "num_train_epochs", "checkpointing_steps",
   "checkpoints_total_limit", "validation_loss_steps", "validation_loss_samples", "early_stop_patience",
   "num_validation_images", "validation_steps", "keep_tags", "min_bucket_reso", "max_bucket_reso", "bucket_reso_steps",
-  "count", "steps", "width", "height", "batch", "world_size", "min_world_size", "threads_per_rank",
+  "n_layer", "n_head", "n_embd", "block_size", "batch_size", "max_iters", "warmup_iters", "lr_decay_iters", "eval_interval",
+  "eval_iters", "compare_interval", "count", "steps", "width", "height", "batch", "world_size", "min_world_size", "threads_per_rank",
 ]);
 
-const SECTIONS = ["model", "data", "train", "generate", "cluster", "debug"];
+const SECTIONS = ["model", "data", "train", "generate", "gpt2", "cluster", "debug"];
 
 /** The text of a job file. */
 export function jobFile(spec, queue) {

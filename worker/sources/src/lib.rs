@@ -32,6 +32,7 @@ pub use error::Error;
 pub use model_cache::{CacheOptions, default_cache_folder};
 pub use progress::{DownloadProgress, ProgressSender, progress_channel};
 pub use s3::Needed;
+pub use select::language_model_files;
 pub use transfer::Patience;
 pub use upload::Upload;
 
@@ -39,6 +40,7 @@ use hub::Hub;
 use lock::FileLock;
 use model_cache::ModelCache;
 use s3::Bucket;
+use select::Layout;
 
 /// Fetches models. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -51,7 +53,7 @@ pub struct ModelSources {
 /// A model that is on this machine.
 #[derive(Debug)]
 pub struct LocalModel {
-    /// A folder in diffusers layout, or one safetensors file in the original layout.
+    /// A folder in diffusers' or transformers' layout, or one safetensors file in the original layout.
     pub folder: PathBuf,
     /// The folder of the cache that it was fetched into; none: it was here before. All that a cache's links lead to lies
     /// in its folder.
@@ -115,12 +117,35 @@ impl ModelSources {
         variant: &str,
         progress: &ProgressSender,
     ) -> Result<LocalModel, Error> {
+        self.fetch_as(location, &Layout::Diffusers { variant: variant.to_owned() }, progress).await
+    }
+
+    /// Brings a language model in transformers' layout to this machine, as [`ModelSources::fetch`] does: those of its files
+    /// that [`language_model_files`] names.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn fetch_language_model(
+        &self,
+        location: &ModelLocation,
+        with_weights: bool,
+        progress: &ProgressSender,
+    ) -> Result<LocalModel, Error> {
+        self.fetch_as(location, &Layout::Language { weights: with_weights }, progress).await
+    }
+
+    async fn fetch_as(
+        &self,
+        location: &ModelLocation,
+        layout: &Layout,
+        progress: &ProgressSender,
+    ) -> Result<LocalModel, Error> {
         match location {
             ModelLocation::Local(path) => Ok(LocalModel::new(path.clone(), None, None)),
-            ModelLocation::Hub(model) => self.fetch_from_hub(model, variant, progress).await,
+            ModelLocation::Hub(model) => self.fetch_from_hub(model, layout, progress).await,
             ModelLocation::S3(model) => {
                 let bucket = Bucket::open(model, &self.environment, self.patience, 0)?;
-                bucket.fetch(&|names| select::needed_files(names, variant), &self.cache, progress).await
+                bucket.fetch(&|names| layout.needed_files(names), &self.cache, progress).await
             }
         }
     }
@@ -172,12 +197,12 @@ impl ModelSources {
     async fn fetch_from_hub(
         &self,
         model: &HubModel,
-        variant: &str,
+        layout: &Layout,
         progress: &ProgressSender,
     ) -> Result<LocalModel, Error> {
         let (environment, patience) = (Arc::clone(&self.environment), self.patience);
         let hub = ringtune_shared::tasks::spawn_blocking(move || Hub::new(&environment, patience)).await??;
-        let snapshot = hub.fetch(model, variant, progress).await?;
+        let snapshot = hub.fetch(model, layout, progress).await?;
         let origin = HubOrigin { repository: model.repository.clone(), commit: snapshot.commit };
         let local = LocalModel::new(snapshot.folder, Some(hub.cache().to_owned()), None);
         Ok(LocalModel { origin: Some(origin), remarks: snapshot.remarks, ..local })

@@ -62,7 +62,15 @@ impl Access {
     /// # Errors
     /// It may not.
     pub fn fetch(&self, location: &ModelLocation) -> Result<(), Refused> {
-        self.rules.fetch(location, &self.hub)
+        self.rules.fetch("model.base", location, &self.hub)
+    }
+
+    /// Whether tokens may be fetched, if they have to be.
+    ///
+    /// # Errors
+    /// They may not.
+    pub fn fetch_tokens(&self, location: &ModelLocation) -> Result<(), Refused> {
+        self.rules.fetch("gpt2.tokens", location, &self.hub)
     }
 
     /// What a job names by path. Blocks.

@@ -63,6 +63,18 @@ impl Access {
     /// # Errors
     /// As for a model.
     pub fn tokenizer(&self, place: &Place) -> Result<OpenModel, OpenError> {
+        self.files(place)
+    }
+
+    /// Opens a language model in transformers' layout: the files of the folder, and of none within. Blocks.
+    ///
+    /// # Errors
+    /// As for a model.
+    pub fn language_model(&self, place: &Place) -> Result<OpenModel, OpenError> {
+        self.files(place)
+    }
+
+    fn files(&self, place: &Place) -> Result<OpenModel, OpenError> {
         self.opened(place, |place| {
             let mut opened = Opened::default();
             opened.add_all(place)?;

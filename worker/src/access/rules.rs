@@ -5,7 +5,9 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use ringtune_shared::job::{HubModel, JobSpec, ModelLocation, PathUse, S3Model};
+use ringtune_shared::job::{
+    HubModel, JobSpec, ModelLocation, PathUse, S3Model, kinds::gpt2_finetune::Gpt2Spec,
+};
 
 use super::hubs::{Hubs, write_list};
 
@@ -42,7 +44,7 @@ pub enum Reach<'a> {
     },
 }
 
-/// Buckets that jobs may have models fetched from.
+/// Buckets that jobs may have models and tokens fetched from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Buckets {
     /// All that this worker's credentials open.
@@ -64,7 +66,7 @@ pub struct Rules {
     pub traces: Roots,
     /// Models of `hf://`.
     pub hubs: Hubs,
-    /// Models of `s3://`.
+    /// Models and tokens of `s3://`.
     pub buckets: Buckets,
 }
 
@@ -144,7 +146,10 @@ impl Rules {
     /// The first of its fields that leads further.
     pub fn check(&self, spec: &JobSpec, hub: &str, traces: bool) -> Result<(), Refused> {
         if let Ok(location) = spec.common.model.location() {
-            self.fetch(&location, hub)?;
+            self.fetch("model.base", &location, hub)?;
+        }
+        if let Some(Ok(location)) = spec.gpt2().map(Gpt2Spec::tokens_location) {
+            self.fetch("gpt2.tokens", &location, hub)?;
         }
         let mut paths = spec.paths();
         paths.retain(|path| path.used != PathUse::Trace || traces);
@@ -183,11 +188,11 @@ impl Rules {
         })
     }
 
-    /// Whether a model may be fetched, if it has to be.
+    /// Whether what a field names may be fetched, if it has to be.
     ///
     /// # Errors
     /// It may not.
-    pub fn fetch(&self, location: &ModelLocation, hub: &str) -> Result<(), Refused> {
+    pub fn fetch(&self, field: &str, location: &ModelLocation, hub: &str) -> Result<(), Refused> {
         let problem = match location {
             ModelLocation::Hub(model) if !self.hubs.allow(hub) => self.hub_problem(model, hub),
             ModelLocation::S3(model) if !self.buckets.allow(model) => format!(
@@ -198,7 +203,7 @@ impl Rules {
             ),
             ModelLocation::Local(_) | ModelLocation::Hub(_) | ModelLocation::S3(_) => return Ok(()),
         };
-        Err(Refused { field: "model.base".to_owned(), problem })
+        Err(Refused { field: field.to_owned(), problem })
     }
 
     fn hub_problem(&self, model: &HubModel, hub: &str) -> String {

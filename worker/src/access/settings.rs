@@ -29,7 +29,7 @@ pub struct AccessSettings {
     ///
     /// Allowed: a list of absolute paths, `/` for everything, and `auto`; empty for nothing.
     pub model_roots: Vec<String>,
-    /// The folders below which jobs may name folders of pictures by path; `auto` beyond loopback: none.
+    /// The folders below which jobs may name folders of pictures or of tokens by path; `auto` beyond loopback: none.
     ///
     /// Allowed: a list of absolute paths, `/` for everything, and `auto`; empty for nothing.
     pub data_roots: Vec<String>,
@@ -46,7 +46,7 @@ pub struct AccessSettings {
     /// Allowed: a list of `HOST`, `HOST:PORT` or URLs, `*` for whichever `HF_ENDPOINT` names, and `auto`; empty for
     /// nothing.
     pub hubs: Vec<String>,
-    /// The buckets from which jobs may have models fetched; `auto` beyond loopback: none.
+    /// The buckets from which jobs may have models and tokens fetched; `auto` beyond loopback: none.
     ///
     /// Allowed: a list of `s3://BUCKET` or `s3://BUCKET/PREFIX`, `*` for all that the credentials open, and `auto`; empty
     /// for nothing.

@@ -159,6 +159,33 @@ fn all_that_a_job_names_is_asked_for() {
     assert_eq!(field(&spec, false), refused("train.initializer_embedding"));
 }
 
+#[test]
+fn tokens_are_data_and_their_buckets_those_of_models() {
+    let rules = only(|rules| {
+        rules.models = Roots::of([PathBuf::from("/srv/models")]);
+        rules.data = Roots::of([PathBuf::from("/data")]);
+        rules.buckets = Buckets::Within(vec![bucket("s3://words/web")]);
+    });
+    let check = |tokens: &str| {
+        let job = "kind = \"gpt2_finetune\"\n[model]\nbase = \"/srv/models/gpt2\"\n[gpt2]\ntokens = ";
+        let spec = parse_job_toml(&format!("{job}{tokens:?}\n")).unwrap();
+        rules.check(&spec, HUB, true).map_err(|refused| refused.to_string())
+    };
+    assert_eq!((check("/data/tokens"), check("s3://words/web/2024")), (Ok(()), Ok(())));
+    for (tokens, parts) in [
+        ("/srv/models/tokens", ["gpt2.tokens: ", "allowed for tokens is: /data", "access.data_roots"]),
+        ("/data/../etc", ["gpt2.tokens: ", "..", "access.data_roots"]),
+        ("s3://words/book", ["gpt2.tokens: ", "s3://words/web", "access.buckets"]),
+    ] {
+        let refused = check(tokens).unwrap_err();
+        assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
+    }
+    let access = Access::new(rules.clone(), HUB, PathBuf::from("/nowhere/views"));
+    let outside = ModelLocation::S3(bucket("s3://words/book"));
+    assert_eq!(access.fetch_tokens(&outside).unwrap_err().field, "gpt2.tokens");
+    assert_eq!(access.fetch_tokens(&ModelLocation::S3(bucket("s3://words/web"))), Ok(()));
+}
+
 /// A folder of the machine: `inside` is a root, and `outside` holds what nobody is to read.
 struct Machine {
     folder: TempDir,

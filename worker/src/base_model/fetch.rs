@@ -7,7 +7,10 @@ use std::{
 
 use ringtune_shared::job::{self, JobSpec, ModelLocation, ModelSpec, PathUse};
 use ringtune_sources::{DownloadProgress, LocalModel, ModelSources, progress_channel};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
 
 use super::Error;
 use crate::{
@@ -32,7 +35,36 @@ pub(super) async fn materialise(
     let location = spec.common.model.location()?;
     access.fetch(&location)?;
     let variant = &spec.common.model.variant;
-    let (model, said) = fetch(sources, &location, variant, |now| report(journal, now)).await?;
+    let wanted = Wanted::Pictures { variant };
+    let model = bring(sources, &location, wanted, journal).await?;
+    let (access, asked) = (access.clone(), spec.common.model.clone());
+    ringtune_shared::tasks::spawn_blocking(move || open(&access, &asked, model)).await?
+}
+
+/// What of a model is to be brought.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted<'a> {
+    /// A model of pictures, with the weights of this variant; empty: none.
+    Pictures { variant: &'a str },
+    /// A language model, with its weights or without.
+    Words { weights: bool },
+}
+
+/// Brings what is wanted of a model that jobs may reach here, and tells the job how far it is and what came.
+pub(super) async fn bring(
+    sources: &ModelSources,
+    location: &ModelLocation,
+    wanted: Wanted<'_>,
+    journal: &Journal,
+) -> Result<LocalModel, Error> {
+    let (sender, receiver) = progress_channel();
+    let fetching = async {
+        match wanted {
+            Wanted::Pictures { variant } => sources.fetch(location, variant, &sender).await,
+            Wanted::Words { weights } => sources.fetch_language_model(location, weights, &sender).await,
+        }
+    };
+    let (model, said) = telling(fetching, &receiver, |now| report(journal, now)).await?;
     if said != DownloadProgress::default() {
         report(journal, DownloadProgress { done: said.total, ..said }).await;
     }
@@ -44,8 +76,7 @@ pub(super) async fn materialise(
     } else if matches!(location, ModelLocation::S3(_)) {
         journal.info(format!("model: {location}")).await;
     }
-    let (access, asked) = (access.clone(), spec.common.model.clone());
-    ringtune_shared::tasks::spawn_blocking(move || open(&access, &asked, model)).await?
+    Ok(model)
 }
 
 /// From here on nothing but what is open is read of a model and its tokenizer, whatever becomes of their names. Blocks.
@@ -76,7 +107,7 @@ fn open(access: &Access, asked: &ModelSpec, local: LocalModel) -> Result<(LocalM
 }
 
 /// What the job names is not what it should be; else one of its files cannot be opened here.
-fn unusable(field: &'static str, place: &Place, error: OpenError) -> Error {
+pub(super) fn unusable(field: &'static str, place: &Place, error: OpenError) -> Error {
     use std::io::ErrorKind::{InvalidData, InvalidInput, NotFound};
     let is_named = error.path == place.shown();
     match error.source.kind() {
@@ -95,7 +126,16 @@ pub(crate) async fn fetch<Told: Future<Output = ()>>(
     tell: impl Fn(DownloadProgress) -> Told,
 ) -> Result<(LocalModel, DownloadProgress), ringtune_sources::Error> {
     let (sender, receiver) = progress_channel();
-    let mut fetching = Box::pin(sources.fetch(location, variant, &sender));
+    telling(sources.fetch(location, variant, &sender), &receiver, tell).await
+}
+
+/// Tells how far it is until it is done.
+async fn telling<Told: Future<Output = ()>>(
+    fetching: impl Future<Output = Result<LocalModel, ringtune_sources::Error>>,
+    progress: &watch::Receiver<DownloadProgress>,
+    tell: impl Fn(DownloadProgress) -> Told,
+) -> Result<(LocalModel, DownloadProgress), ringtune_sources::Error> {
+    let mut fetching = Box::pin(fetching);
     let mut ticks = interval(REPORT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut told = DownloadProgress::default();
@@ -103,7 +143,7 @@ pub(crate) async fn fetch<Told: Future<Output = ()>>(
         tokio::select! {
             fetched = &mut fetching => return Ok((fetched?, told)),
             _ = ticks.tick() => {
-                let now = *receiver.borrow();
+                let now = *progress.borrow();
                 if now != told {
                     told = now;
                     tell(now).await;

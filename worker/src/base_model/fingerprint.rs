@@ -52,7 +52,12 @@ impl Fingerprints {
         self.of_files(network_files(model, variant).into_iter().filter(is_vae))
     }
 
-    /// `files`: names that count, and paths, sorted. Two at once: one is most of a model.
+    /// The hash of names and contents of these files of a folder. Blocks.
+    pub fn of_files_in(&self, folder: &Path, names: &[String]) -> Result<ContentHash, Error> {
+        self.of_files(names.iter().map(|name| (name.clone(), folder.join(name))))
+    }
+
+    /// `files`: names that count, and paths. Two at once: one is most of a model.
     fn of_files(&self, files: impl Iterator<Item = (String, PathBuf)>) -> Result<ContentHash, Error> {
         let files: Vec<_> = files.collect();
         let next = AtomicUsize::new(0);

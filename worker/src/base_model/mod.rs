@@ -3,6 +3,7 @@
 mod error;
 mod fetch;
 mod fingerprint;
+mod language;
 mod load;
 
 use std::path::Path;
@@ -11,6 +12,8 @@ pub use error::Error;
 pub(crate) use fetch::fetch;
 pub use fingerprint::Fingerprints;
 pub(crate) use fingerprint::is_weights;
+pub(crate) use language::BringLanguageModel;
+pub use language::LanguageModelFiles;
 pub(crate) use load::{Loaded, Loading};
 
 /// The last part of the base model's path: cards say nothing about the machine they were made on.

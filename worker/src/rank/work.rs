@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::{Context, Error, LentRing};
 use crate::{
-    base_model::{self, Loaded, Loading},
+    base_model::{self, BringLanguageModel, LanguageModelFiles, Loaded, Loading},
     contents::Uploads,
     engine::TrainingSize,
     journal::Journal,
@@ -73,6 +73,26 @@ impl Rank {
             journal: &self.journal,
         };
         loading.run().await
+    }
+
+    /// Brings the job's base model here, a language model in transformers' layout; what is to be read of it whoever calls
+    /// knows. With its weights, or without: its shape and its tokenizer alone.
+    ///
+    /// # Errors
+    /// What is wrong with `model.base`, or with this node.
+    pub(crate) async fn bring_language_model(
+        &self,
+        with_weights: bool,
+    ) -> Result<LanguageModelFiles, base_model::Error> {
+        let bringing = BringLanguageModel {
+            spec: &self.assignment.spec,
+            with_weights,
+            access: &self.context.access,
+            sources: &self.context.models,
+            fingerprints: &self.context.fingerprints,
+            journal: &self.journal,
+        };
+        bringing.run().await
     }
 }
 

@@ -76,6 +76,17 @@ count = 4
 scheduler = "ddim"
 embeddings = ["./one.safetensors"]
 "#;
+const WORDS: &str = r#"
+kind = "gpt2_finetune"
+[model]
+base = "hf://org/gpt2"
+[gpt2]
+tokens = "./tokens"
+init_from = "scratch"
+n_layer = 2
+learning_rate = 3e-4
+resume_from_checkpoint = 500
+"#;
 
 fn words_of(texts: &[String]) -> Vec<String> {
     let word = |c: char| !(c.is_alphanumeric() || c == '_');
@@ -90,7 +101,7 @@ fn words_of(texts: &[String]) -> Vec<String> {
 fn job_file() {
     // With every key there is, too.
     let full = parse_job_toml(JOB).unwrap().to_toml().unwrap();
-    let texts = [JOB, &full, CONCEPTS, DRAWING].map(str::to_owned);
+    let texts = [JOB, &full, CONCEPTS, DRAWING, WORDS].map(str::to_owned);
     Path {
         name: "job-file",
         words: words_of(&texts),

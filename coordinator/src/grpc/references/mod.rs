@@ -26,9 +26,6 @@ use crate::core::{ArtifactRecord, Job, NewJob, NewVerification};
 use crate::quotas::Quotas;
 use crate::service::Handle;
 
-/// The field of a request that names a job's checkpoint.
-const CHECKPOINT_FIELD: &str = "spec.train.resume_from_checkpoint";
-
 /// Ties contents to jobs, and lets go of those that are tied to none.
 pub(super) struct References {
     handle: Handle,
@@ -156,7 +153,9 @@ impl References {
         ties: &mut Ties,
         spec: &JobSpec,
     ) -> Result<Option<Resumed>, Vec<FieldViolation>> {
-        let refuse = |problem: String| vec![FieldViolation::new(CHECKPOINT_FIELD, problem)];
+        // A job without steps has no such option, and says nothing of it either.
+        let Some(field) = spec.resume_option() else { return Ok(None) };
+        let refuse = |problem: String| vec![FieldViolation::new(format!("spec.{field}"), problem)];
         let text = spec.resume_from();
         let hash = match ResumeFrom::parse(text) {
             Ok(ResumeFrom::Nothing) => return Ok(None),

@@ -197,8 +197,8 @@ fn check_steps(
 
 fn without_hash(job: JobId, step: u64) -> FieldError {
     let problem = format!(
-        "step {step} of job {job} is stored without the hash of its state, as release 0.2.0 and older ones did it; \
-         allowed: steps that a newer release did"
+        "step {step} of job {job} is stored without the hash of its state: release 0.2.0 and older ones kept none, and a \
+         job that compares its state in some steps alone has it of these; allowed: steps that have one"
     );
     FieldError::new("job_id", problem)
 }

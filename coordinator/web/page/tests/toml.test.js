@@ -19,6 +19,17 @@ test("a spec becomes the job file that it came from", () => {
   ].join("\n"));
 });
 
+test("a spec of each kind has its own sections", () => {
+  const spec = {
+    kind: "gpt2_finetune", model: { base: "/gpt2" }, cluster: { worldSize: "2" },
+    gpt2: { tokens: "/t", nLayer: "0", maxIters: "600000", learningRate: 0.0006, decayLr: true, resumeFromCheckpoint: "" },
+  };
+  assert.equal(jobFile(spec, {}), [
+    'kind = "gpt2_finetune"', "", "[model]", 'base = "/gpt2"', "", "[gpt2]", 'tokens = "/t"', "n_layer = 0",
+    "max_iters = 600000", "learning_rate = 0.0006", "decay_lr = true", "", "[cluster]", "world_size = 2", "",
+  ].join("\n"));
+});
+
 test("all whole numbers of a spec are known", () => {
   const proto = readFileSync(new URL("../../../../proto/proto/ringtune/v1/job.proto", import.meta.url), "utf8");
   const messages = [...proto.matchAll(/^message (\w+Spec) \{(.*?)^\}/gmsu)].map(([, , body]) => body);

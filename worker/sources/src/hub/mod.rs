@@ -18,7 +18,7 @@ use crate::{
     lock::{FileLock, Mode},
     model_cache::check_room,
     progress::FileProgress,
-    select::needed_files,
+    select::Layout,
     transfer::{self, Wanted},
     web::with_retries,
 };
@@ -64,7 +64,7 @@ impl Hub {
     pub(crate) async fn fetch(
         &self,
         model: &HubModel,
-        variant: &str,
+        layout: &Layout,
         progress: &ProgressSender,
     ) -> Result<Snapshot, Error> {
         if self.settings.offline {
@@ -73,32 +73,32 @@ impl Hub {
                 cache: self.settings.cache.clone(),
                 problem,
             };
-            return self.cached(model, variant).await?.map_err(offline);
+            return self.cached(model, layout).await?.map_err(offline);
         }
         let listing = match with_retries(&self.patience, &model.to_string(), || self.client.list(model)).await
         {
             Ok(listing) => listing,
             // What was fetched before is as good as long as all ranks have the same, which they compare.
             Err(error) if error.is_transient() => {
-                let Ok(mut snapshot) = self.cached(model, variant).await? else { return Err(error) };
+                let Ok(mut snapshot) = self.cached(model, layout).await? else { return Err(error) };
                 snapshot.remarks.push(format!("{error}: using the commit {} of the cache", snapshot.commit));
                 return Ok(snapshot);
             }
             Err(error) => return Err(error),
         };
-        self.fetch_listed(model, variant, &listing, progress).await
+        self.fetch_listed(model, layout, &listing, progress).await
     }
 
     async fn fetch_listed(
         &self,
         model: &HubModel,
-        variant: &str,
+        layout: &Layout,
         listing: &Listing,
         progress: &ProgressSender,
     ) -> Result<Snapshot, Error> {
         // 1. What is needed, and how large it is.
         let unsuitable = |problem| Error::Unsuitable { place: model.to_string(), problem };
-        let names = needed_files(&listing.files, variant).map_err(unsuitable)?;
+        let names = layout.needed_files(&listing.files).map_err(unsuitable)?;
         let cache = RepositoryCache::new(&self.settings.cache, model);
         let remote = |name| RemoteFile { client: &self.client, model, commit: &listing.commit, name };
         // Boxed: what a closure returns by itself is not Send for all lifetimes (rust-lang/rust#102211).
@@ -165,15 +165,16 @@ impl Hub {
     }
 
     /// What the cache has, without asking anybody; else what it lacks.
-    async fn cached(&self, model: &HubModel, variant: &str) -> Result<Result<Snapshot, String>, Error> {
-        let (cache, model, variant) =
-            (RepositoryCache::new(&self.settings.cache, model), model.clone(), variant.to_owned());
+    async fn cached(&self, model: &HubModel, layout: &Layout) -> Result<Result<Snapshot, String>, Error> {
+        let (cache, model, layout) =
+            (RepositoryCache::new(&self.settings.cache, model), model.clone(), layout.clone());
         let look = move || {
             let commit = cache
                 .commit_of(&model.revision)
                 .ok_or_else(|| format!("has no revision {:?} of it", model.revision))?;
             let files = cache.files(&commit).map_err(|_| format!("has no commit {commit} of it"))?;
-            needed_files(&files, &variant)
+            layout
+                .needed_files(&files)
                 .map_err(|problem| format!("has not all of its commit {commit}: it {problem}"))?;
             Ok(Snapshot { folder: cache.snapshot(&commit), commit, remarks: Vec::new() })
         };

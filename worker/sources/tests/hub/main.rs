@@ -44,6 +44,15 @@ impl User {
     }
 
     async fn fetch(&self, base: &str) -> Result<(LocalModel, DownloadProgress), Error> {
+        self.fetch_as(base, None).await
+    }
+
+    /// `weights`: a language model, with them or without.
+    async fn fetch_as(
+        &self,
+        base: &str,
+        weights: Option<bool>,
+    ) -> Result<(LocalModel, DownloadProgress), Error> {
         let environment: Environment = self.variables.iter().cloned().collect();
         let cache = CacheOptions { folder: self.folder.path().join("ours"), most_bytes: 1 << 30 };
         let sources = ModelSources::new(environment, cache, self.patience);
@@ -51,7 +60,10 @@ impl User {
         // On a task, as a worker does it.
         tokio::spawn(async move {
             let (sender, receiver) = progress_channel();
-            let model = sources.fetch(&location, "", &sender).await?;
+            let model = match weights {
+                None => sources.fetch(&location, "", &sender).await?,
+                Some(weights) => sources.fetch_language_model(&location, weights, &sender).await?,
+            };
             let progress = *receiver.borrow();
             Ok((model, progress))
         })
@@ -287,4 +299,34 @@ async fn two_workers_of_a_machine_fetch_once() {
     let (one, other) = tokio::join!(user.fetch("hf://acme/toy-sd"), user.fetch("hf://acme/toy-sd"));
     assert_eq!(one.unwrap().0.folder, other.unwrap().0.folder);
     assert_eq!(sent_of(&hub.seen(), UNET), [None]);
+}
+
+#[tokio::test]
+async fn a_language_model_comes_with_its_weights_or_without() {
+    let hub = Hub::start().await;
+    let user = User::of(&hub);
+    let base = "hf://acme/toy-sd";
+    // 1. A model of pictures is none.
+    let refused = user.fetch_as(base, Some(true)).await.unwrap_err();
+    assert!(matches!(refused, Error::Unsuitable { .. }), "{refused}");
+    assert!(refused.to_string().contains("has no config.json"), "{refused}");
+    // 2. Without weights nothing of them is asked for.
+    hub.add("config.json", b"{}");
+    hub.add("vocab.json", b"{\"a\": 0}");
+    hub.add("pytorch_model.bin", b"pickle");
+    hub.seen();
+    let (model, _) = user.fetch_as(base, Some(false)).await.unwrap();
+    assert_eq!(fs::read(model.folder.join("vocab.json")).unwrap(), b"{\"a\": 0}");
+    assert!(hub.seen().iter().all(|one| !one.path.ends_with(".safetensors") && !one.path.ends_with(".bin")));
+    let refused = user.fetch_as(base, Some(true)).await.unwrap_err().to_string();
+    assert!(refused.contains("has no model.safetensors, only pickle files"), "{refused}");
+    // 3. With them.
+    hub.add("model.safetensors", &[7; 4000]);
+    let (model, progress) = user.fetch_as(base, Some(true)).await.unwrap();
+    assert_eq!(fs::read(model.folder.join("model.safetensors")).unwrap(), [7; 4000]);
+    assert!(!model.folder.join("pytorch_model.bin").exists());
+    assert_eq!((progress.done, progress.total), (2 + 8 + 4000, 2 + 8 + 4000));
+    // 4. What the cache has is enough.
+    let offline = user.with("HF_HUB_OFFLINE", "1");
+    assert!(offline.fetch_as(base, Some(true)).await.is_ok());
 }

@@ -98,6 +98,11 @@ impl Hub {
         Self { inner, endpoint }
     }
 
+    /// Serves these files too, in the same repository.
+    pub(crate) fn add(&self, name: &str, content: &[u8]) {
+        self.inner.lock().unwrap().files.insert(name.to_owned(), content.to_vec());
+    }
+
     pub(crate) fn require_token(&self, token: &str) {
         self.inner.lock().unwrap().token = Some(token.to_owned());
     }

@@ -19,7 +19,7 @@ use clap::Args;
 use ringtune_security::Trust;
 use ringtune_shared::job::{
     ImageUse, JobSpec, MixedPrecision, SpecError, Work,
-    kinds::{generate::GenerateSpec, textual_inversion::TextualInversionSpec},
+    kinds::{generate::GenerateSpec, gpt2_finetune::Gpt2Spec, textual_inversion::TextualInversionSpec},
     parse_job_toml,
 };
 
@@ -30,13 +30,16 @@ use ringtune_traces::Tracer;
 
 use crate::settings::{ComputeSettings, LATENT_MEMORY_BYTES, Settings};
 use crate::{
-    access::{Access, Rules},
+    access::{Access, Roots, Rules},
     base_model::Fingerprints,
     capabilities::default_threads,
     contents::{ArtifactClient, ContentCache},
     engine::{Precision, StartEngine, Threads},
     http::Metrics,
-    kinds::{DrawingOptions, Rehearsal, RehearsalOptions, RehearsedDrawing, rehearse, rehearse_drawing},
+    kinds::{
+        DrawingOptions, Rehearsal, RehearsalOptions, RehearsedDrawing, RehearsedWords, rehearse,
+        rehearse_drawing, rehearse_words,
+    },
     latents::LatentCache,
     node::Node,
     rank::{self, Context},
@@ -101,10 +104,26 @@ pub(super) async fn examine(
         }
         return report;
     }
+    let resume_option = spec.resume_option().unwrap_or_default();
     if let Some(resume_from) = spec.resume_from_mut().filter(|place| !place.is_empty()) {
         // It is compared with what it goes on from when it is uploaded; everything else is as in a job of its own.
         resume_from.clear();
-        report.warnings.push("train.resume_from_checkpoint: not looked at in a dry run".to_owned());
+        report.warnings.push(format!("{resume_option}: not looked at in a dry run"));
+    }
+    report.warnings.extend(spec.gpt2().and_then(|_| spec.warning()));
+    if let Work::Gpt2Finetune(job) = &spec.work {
+        if arguments.out.is_some() {
+            report.warnings.push("--out: there is no sheet of a job that learns from words".to_owned());
+        }
+        let rehearsed = async {
+            let machine = Machine::set_up(&spec, arguments, there, start).await?;
+            machine.read_words(&spec, job).await
+        };
+        match rehearsed.await {
+            Ok(rehearsal) => report.take_words(&spec.common, job, rehearsal),
+            Err(error) => report.problems.push(Problem::of_text(&error)),
+        }
+        return report;
     }
     // 2. The folders: everything that is wrong with them at once, and what nobody refuses but may not be meant.
     let uses = spec.image_uses();
@@ -211,10 +230,11 @@ impl Machine {
         let folder = tempfile::tempdir().map_err(|error| say(&error))?;
         let metrics = Arc::new(Metrics::new().map_err(|error| say(&error))?);
         let environment = Environment::of_process();
-        let Rules { models, hubs, buckets, .. } = settings.access_rules(&environment);
+        let Rules { models, data, hubs, buckets, .. } = settings.access_rules(&environment);
         let cache = settings.model_cache.options(&environment, &settings.storage.state_dir);
-        // What is named by path here is uploaded when the job is submitted, but for the model.
-        let rules = Rules { models, hubs, buckets, ..Rules::everything() };
+        // What is named by path here is uploaded when the job is submitted, but for the model and for tokens.
+        let data = if spec.gpt2().is_some() { data } else { Roots::Everything };
+        let rules = Rules { models, data, hubs, buckets, ..Rules::everything() };
         let hub = hub_endpoint(&environment).unwrap_or_default();
         let context = Context {
             engine: engine.clone(),
@@ -249,6 +269,11 @@ impl Machine {
         let options = RehearsalOptions { spec: spec.clone(), job: job.clone(), precision, threads, compute };
         let rehearsed = rehearse(options, context).await.map_err(|error: rank::Error| error.to_string())?;
         Ok((rehearsed, self.computes))
+    }
+
+    async fn read_words(self, spec: &JobSpec, job: &Gpt2Spec) -> Result<RehearsedWords, String> {
+        let rehearsed = rehearse_words(spec.clone(), job.clone(), self.computes, &self.context).await;
+        rehearsed.map_err(|error: rank::Error| error.to_string())
     }
 
     async fn draw(

@@ -24,9 +24,19 @@ impl Problem {
             name.contains('.')
                 && !name.contains("..")
                 && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.[]".contains(c))
-                && ["model.", "data.", "train.", "generate.", "cluster.", "debug.", "queue.", "concepts["]
-                    .iter()
-                    .any(|section| name.starts_with(section))
+                && [
+                    "model.",
+                    "data.",
+                    "train.",
+                    "generate.",
+                    "gpt2.",
+                    "cluster.",
+                    "debug.",
+                    "queue.",
+                    "concepts[",
+                ]
+                .iter()
+                .any(|section| name.starts_with(section))
         };
         match text.split_once(": ") {
             Some((field, problem)) if is_name(field) => {

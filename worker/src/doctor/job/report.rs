@@ -6,7 +6,11 @@ use ringtune_shared::{
     ids::ContentHash,
     job::{
         CommonSpec,
-        kinds::{generate::GenerateSpec, textual_inversion::TextualInversionSpec},
+        kinds::{
+            generate::GenerateSpec,
+            gpt2_finetune::{Gpt2Init, Gpt2Spec},
+            textual_inversion::TextualInversionSpec,
+        },
     },
 };
 use serde::Serialize;
@@ -15,7 +19,7 @@ use super::{pictures::FolderReport, problem::Problem};
 use crate::{
     engine::ModelInfo,
     engine::Precision,
-    kinds::{Rehearsal, RehearsedDrawing, RehearsedWord},
+    kinds::{Rehearsal, RehearsedDrawing, RehearsedWord, RehearsedWords},
 };
 
 /// Everything about a job.
@@ -33,6 +37,8 @@ pub(in crate::doctor) struct JobReport {
     pub(super) training: Option<TrainingReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) drawing: Option<DrawingReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) language: Option<LanguageReport>,
     pub(super) model: Option<ModelReport>,
     pub(super) estimate: Option<Estimate>,
     pub(super) sheet: Option<SheetReport>,
@@ -74,6 +80,23 @@ pub(super) struct DrawingReport {
     pub(super) steps: u32,
     pub(super) guidance_scale: f64,
     pub(super) embeddings: Vec<EmbeddingReport>,
+}
+
+/// A language model, and how it is trained.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct LanguageReport {
+    pub(super) base: String,
+    /// Of the files below, together.
+    pub(super) sha256: String,
+    /// Those that are used.
+    pub(super) files: Vec<String>,
+    pub(super) from_scratch: bool,
+    pub(super) tokens: String,
+    pub(super) steps: u64,
+    /// Of all ranks together.
+    pub(super) windows_per_step: u64,
+    pub(super) tokens_per_step: u64,
+    pub(super) learning_rate: f64,
 }
 
 /// What a file teaches.
@@ -132,7 +155,26 @@ impl JobReport {
 
     /// Nothing is in the way of the job.
     pub(in crate::doctor) fn can_start(&self) -> bool {
-        self.problems.is_empty() && self.model.is_some()
+        self.problems.is_empty() && (self.model.is_some() || self.language.is_some())
+    }
+
+    /// What a dry run of a job that learns from words found.
+    pub(super) fn take_words(&mut self, common: &CommonSpec, job: &Gpt2Spec, found: RehearsedWords) {
+        let RehearsedWords { model_files, model_hash, warnings } = found;
+        let windows =
+            u64::from(job.global_microbatches(&common.cluster)).saturating_mul(u64::from(job.batch_size));
+        self.language = Some(LanguageReport {
+            base: common.model.base.clone(),
+            sha256: model_hash.to_string(),
+            files: model_files,
+            from_scratch: job.init_from == Gpt2Init::Scratch,
+            tokens: job.tokens.clone(),
+            steps: job.max_iters,
+            windows_per_step: windows,
+            tokens_per_step: windows.saturating_mul(u64::from(job.block_size)),
+            learning_rate: job.learning_rate,
+        });
+        self.warnings.extend(warnings);
     }
 
     /// Takes in what the rehearsal of a job that draws gave.

@@ -34,6 +34,19 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
         let hash = model.sha256.get(..12).unwrap_or(&model.sha256);
         line("model", &format!("{} (sha256 {hash}…), predicts {}", model.base, model.prediction_type));
     }
+    if let Some(language) = &report.language {
+        let hash = language.sha256.get(..12).unwrap_or(&language.sha256);
+        let used = if language.from_scratch { "its shape and tokenizer alone" } else { "its parameters too" };
+        line("model", &format!("{} (sha256 {hash}…), {used}", language.base));
+        line("tokens", &language.tokens);
+        let steps = counted_long(language.steps, "step");
+        let (windows, tokens) = (
+            counted_long(language.windows_per_step, "window"),
+            counted_long(language.tokens_per_step, "token"),
+        );
+        let rate = language.learning_rate;
+        line("training", &format!("{steps} of {windows}, that is {tokens}; learning rate {rate:e}"));
+    }
     // 2. What it learns from, or draws.
     for embedding in report.drawing.iter().flat_map(|drawing| &drawing.embeddings) {
         let hash = embedding.sha256.get(..12).unwrap_or(&embedding.sha256);

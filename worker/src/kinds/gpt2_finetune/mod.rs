@@ -5,6 +5,7 @@ mod best_file;
 mod exchange;
 mod language_state;
 mod prepare;
+pub(super) mod rehearsal;
 mod results;
 mod schedule;
 mod tensors;

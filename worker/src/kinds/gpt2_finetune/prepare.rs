@@ -20,6 +20,7 @@ use super::{
 use crate::{
     engine::{BucketSizes, LanguageModelInfo, LanguageModelSource, NewLanguageModel, OpenLanguageModel},
     fault::Refusal,
+    output::language_model,
     rank::{Durations, Error, JOB_FILE, Rank},
     training::{self, Course, Named, Origin, Resumed, class_and_threads, numerics},
 };
@@ -34,7 +35,7 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
     let checkpoint = training::fetch(rank).await?;
     let tokens = tokens::bring(rank, &job).await?;
     // 2. The model.
-    let model = bring_model(rank, job.init_from == Gpt2Init::Pretrained).await?;
+    let model = rank.bring_language_model(job.init_from == Gpt2Init::Pretrained).await?;
     let source = source(&job, &model.folder).await?;
     let opening = OpenLanguageModel {
         source,
@@ -89,6 +90,7 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
         results: Results {
             config: info.config,
             tokenizer: model.folder.clone(),
+            copied: copied(&model.files),
             facts: facts(rank, &origin)?,
         },
         origin,
@@ -96,6 +98,12 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
         _held: held.into_iter().map(Arc::new).chain([model.local]).collect(),
         job,
     })
+}
+
+/// What a job's model takes over from the base model: its tokenizer, and how it generates.
+fn copied(files: &[String]) -> Vec<String> {
+    let is_own = |name: &String| name == language_model::CONFIG_NAME || name.contains(".safetensors");
+    files.iter().filter(|name| !is_own(name)).cloned().collect()
 }
 
 fn course(rank: &Rank, job: &Gpt2Spec, done: u64) -> Course {
@@ -242,26 +250,4 @@ mod tests {
         let refused = new_model(&job(""), &json!({"n_layer": -3})).unwrap_err().to_string();
         assert!(refused.contains("has no number \"n_layer\""), "{refused}");
     }
-}
-
-struct Here {
-    folder: std::path::PathBuf,
-    hash: ringtune_shared::ids::ContentHash,
-    local: Arc<ringtune_sources::LocalModel>,
-}
-
-async fn bring_model(rank: &Rank, with_weights: bool) -> Result<Here, Error> {
-    use crate::base_model;
-    let base = &rank.assignment.spec.common.model.base;
-    let place = rank.context.access.place(ringtune_shared::job::PathUse::Model, "model.base", base)?;
-    let folder = place.shown().to_owned();
-    let location = rank.assignment.spec.common.model.location().map_err(base_model::Error::from)?;
-    let (local, _) = base_model::fetch(&rank.context.models, &location, "", |_| async {})
-        .await
-        .map_err(base_model::Error::from)?;
-    let mut hasher = ringtune_shared::ids::ContentHasher::new();
-    for name in ["config.json", "model.safetensors"].iter().take(1 + usize::from(with_weights)) {
-        hasher.update(&crate::contents::hash_file_blocking(&folder.join(name))?.0.0);
-    }
-    Ok(Here { folder, hash: hasher.finish(), local: Arc::new(local) })
 }

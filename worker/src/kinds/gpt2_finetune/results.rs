@@ -26,16 +26,7 @@ use crate::{
 
 /// The model after the last step, where that is not the one with the lowest validation loss.
 const LAST_MODEL: &str = "model-last.safetensors";
-/// What a tokenizer may be in.
-const TOKENIZER_FILES: [&str; 6] = [
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-];
-/// Bytes of one of them at most.
+/// Bytes of a tokenizer's file at most.
 const LARGEST_TOKENIZER_FILE: u64 = 64 << 20;
 
 /// What is learned: handles on it, good until the next step is taken.
@@ -87,6 +78,8 @@ pub(super) struct Results {
     pub(super) config: String,
     /// The folder that the tokenizer's files are in.
     pub(super) tokenizer: PathBuf,
+    /// Those that go into the model's folder as they are.
+    pub(super) copied: Vec<String>,
     /// Where the bits come from, for the model's own file: no time, path or ring size.
     pub(super) facts: Value,
 }
@@ -132,10 +125,9 @@ impl Results {
             }
             _ => model(language_model::FILE_NAME, MODEL, (last.step, of_last))?,
         }
-        for name in TOKENIZER_FILES {
-            if copy(&self.tokenizer.join(name), &folder.join(name))? {
-                names.push(name.to_owned());
-            }
+        for name in &self.copied {
+            copy(&self.tokenizer.join(name), &folder.join(name))?;
+            names.push(name.clone());
         }
         // A folder with a config is a whole model.
         let config = folder.join(language_model::CONFIG_NAME);
@@ -166,13 +158,10 @@ impl Results {
     }
 }
 
-/// Copies a small file, if it is there, and reads the copy back.
-fn copy(from: &Path, to: &Path) -> Result<bool, output::Error> {
+/// Copies a small file, and reads the copy back.
+fn copy(from: &Path, to: &Path) -> Result<(), output::Error> {
     let unreadable = |error: std::io::Error| different(from, error.to_string());
-    let file = match File::open(from) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        file => file.map_err(unreadable)?,
-    };
+    let file = File::open(from).map_err(unreadable)?;
     let mut bytes = Vec::new();
     let read = file.take(LARGEST_TOKENIZER_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if read as u64 > LARGEST_TOKENIZER_FILE {
@@ -180,7 +169,7 @@ fn copy(from: &Path, to: &Path) -> Result<bool, output::Error> {
     }
     write_atomically(to, &bytes).map_err(|error| output::Error::writing(to, error.cause))?;
     match std::fs::read(to) {
-        Ok(found) if found == bytes => Ok(true),
+        Ok(found) if found == bytes => Ok(()),
         Ok(_) => Err(different(to, "it is not what was written".to_owned())),
         Err(error) => Err(different(to, error.to_string())),
     }

@@ -1,4 +1,6 @@
-//! Which files of a repository are needed: pure.
+//! Stable Diffusion, in diffusers' layout.
+
+use super::weights::{missing_weights, weights};
 
 /// Component folders, and the stem of their weights' file names.
 const WEIGHTS: [(&str, &str); 3] =
@@ -30,7 +32,7 @@ const OTHER_KINDS: [&str; 4] = ["text_encoder_2/", "text_encoder_3/", "transform
 ///
 /// # Errors
 /// The first file that is missing, by its name, or why this is no Stable Diffusion 1.x or 2.x.
-pub(crate) fn needed_files(names: &[String], variant: &str) -> Result<Vec<String>, String> {
+pub(super) fn needed_files(names: &[String], variant: &str) -> Result<Vec<String>, String> {
     let has = |name: &str| names.iter().any(|listed| listed == name);
     if !has(REQUIRED[0]) {
         return Err("has no model_index.json: not a model in diffusers' folder layout".to_owned());
@@ -51,50 +53,10 @@ pub(crate) fn needed_files(names: &[String], variant: &str) -> Result<Vec<String
         let in_component: Vec<&str> =
             names.iter().filter_map(|name| name.strip_prefix(component)?.strip_prefix('/')).collect();
         let files = weights(&in_component, stem, variant)
-            .ok_or_else(|| missing_weights(&in_component, component, stem, variant))?;
+            .ok_or_else(|| missing_weights(&in_component, &format!("{component}/"), stem, variant))?;
         needed.extend(files.into_iter().map(|file| format!("{component}/{file}")));
     }
     Ok(needed)
-}
-
-/// One file, or an index and its shards. Both places of a variant's name that diffusers has used are known.
-fn weights(files: &[&str], stem: &str, variant: &str) -> Option<Vec<String>> {
-    let dotted = if variant.is_empty() { String::new() } else { format!(".{variant}") };
-    let single = format!("{stem}{dotted}.safetensors");
-    if files.contains(&single.as_str()) {
-        return Some(vec![single]);
-    }
-    let index = format!("{stem}.safetensors.index{dotted}.json");
-    let is_shard = |file: &&&str| {
-        let counted = |rest: &str| {
-            let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-            rest.split_once("-of-").is_some_and(|(number, count)| digits(number) && digits(count))
-        };
-        let rest = file.strip_prefix(stem).and_then(|rest| rest.strip_suffix(".safetensors"));
-        let Some(rest) = rest else { return false };
-        let inner = rest.strip_suffix(&dotted).or_else(|| rest.strip_prefix(&dotted));
-        inner.and_then(|inner| inner.strip_prefix('-')).is_some_and(counted)
-    };
-    let shards: Vec<String> = files.iter().filter(is_shard).map(|file| (*file).to_owned()).collect();
-    if !files.contains(&index.as_str()) || shards.is_empty() {
-        return None;
-    }
-    Some([vec![index], shards].concat())
-}
-
-fn missing_weights(files: &[&str], component: &str, stem: &str, variant: &str) -> String {
-    let dotted = if variant.is_empty() { String::new() } else { format!(".{variant}") };
-    let wanted = format!("{component}/{stem}{dotted}.safetensors");
-    let mut safe: Vec<&str> = files.iter().copied().filter(|file| file.ends_with(".safetensors")).collect();
-    safe.sort_unstable();
-    safe.truncate(5);
-    let pickles = [".bin", ".ckpt", ".pt", ".pth"];
-    let pickled = files.iter().any(|file| pickles.iter().any(|ending| file.ends_with(ending)));
-    match (safe.is_empty(), pickled) {
-        (false, _) => format!("has no {wanted}; {component} has {}", safe.join(", ")),
-        (true, true) => format!("has no {wanted}, only pickle files, which are never read: convert them"),
-        (true, false) => format!("has no {wanted}"),
-    }
 }
 
 #[cfg(test)]
