@@ -3,10 +3,10 @@
 
 usage: replay_gpt2.py loss FOLDER VAL.BIN --block N --batch N --iters N --seed N
            prints the mean loss of a model on the windows that a job validates on
-       replay_gpt2.py train OUT TOKENS START.safetensors [--autocast] [--threads N]
-           takes the steps of a job again. OUT: what the job left, with a checkpoint after its last step; TOKENS: its
-           folder of tokens; START: its model before the first step. Prints a JSON object: the losses, and how far each
-           tensor of the state is from the checkpoint's, relative to its own norm
+       replay_gpt2.py train OUT TOKENS START.safetensors --state-at STEP [--autocast] [--threads N]
+           takes the steps of a job again. OUT: what the job left, with a checkpoint after STEP; TOKENS: its folder of
+           tokens; START: its model before the first step. Prints a JSON object: the losses, and how far each tensor of
+           the state after STEP is from the checkpoint's, relative to its own norm
 
 The windows are drawn as docs/gpt2.md has it: Philox4x32-10 of (seed, purpose 16, step, sample). The optimizer is that of
 github.com/karpathy/nanoGPT, model.py, configure_optimizers, and train.py.
@@ -128,16 +128,18 @@ def train(arguments):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(mean)
+        if step == arguments.state_at:
+            far = distances(model, optimizer, out, step)
     with open(out / "metrics.csv", newline="") as file:
         theirs = [float(row["loss"]) for row in csv.DictReader(file)]
-    print(json.dumps({"losses": losses, "job_losses": theirs, "distances": distances(model, optimizer, out, total)}))
+    print(json.dumps({"losses": losses, "job_losses": theirs, "distances": far}))
 
 
-def distances(model, optimizer, out, total):
+def distances(model, optimizer, out, step):
     """Of each tensor of the state, as a share of its norm."""
     names = dict(model.named_parameters())
     found = {}
-    with safe_open(out / f"checkpoint-{total}.safetensors", "pt") as checkpoint:
+    with safe_open(out / f"checkpoint-{step}.safetensors", "pt") as checkpoint:
         for key in checkpoint.keys():
             for prefix, of in [
                 ("model.", lambda p: p),
@@ -164,6 +166,7 @@ def main():
     other.add_argument("out")
     other.add_argument("tokens")
     other.add_argument("start")
+    other.add_argument("--state-at", type=int, required=True)
     other.add_argument("--autocast", action="store_true")
     other.add_argument("--threads", type=int, default=1)
     other.set_defaults(run=train)

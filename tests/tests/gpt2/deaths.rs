@@ -70,7 +70,7 @@ async fn workers_die_one_after_the_other_and_come_back() -> Result<()> {
         cluster.start_again(&label).await?;
         let epochs = || async {
             let job = cluster.job(&id).await?;
-            let members = job.ring.map_or(0, |ring| ring.members.len());
+            let members = job.ring.as_ref().map_or(0, |ring| ring.members.len());
             Ok((members == 3 || job.state() != JobState::Running).then_some(()))
         };
         until("the worker that came back has a rank", SOON, epochs).await?;

@@ -41,7 +41,11 @@ async fn a_resumed_job_leaves_what_one_that_ran_through_leaves() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let ground = Ground::lay(&sandbox).await?;
     // The lowest loss is long before the last step: what is kept of it has to come through the checkpoint.
-    let job = ground.job()?.set("gpt2.learning_rate", 0.3).set("gpt2.eval_interval", 2);
+    let job = ground
+        .job()?
+        .set("gpt2.learning_rate", 1.0)
+        .set("gpt2.warmup_iters", 12)
+        .set("gpt2.eval_interval", 2);
     sandbox.write_job("job.toml", &job)?;
     sandbox.write_job("resume.toml", &job.set("gpt2.resume_from_checkpoint", "latest"))?;
     let straight = run(&sandbox, "job.toml", 2, "straight").await?;
