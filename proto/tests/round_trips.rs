@@ -9,6 +9,7 @@ use ringtune_shared::job::{
     ClusterDraft, DebugDraft, JobDraft, JobSpec, LrScheduler, ModelDraft,
     kinds::{
         generate::GenerateDraft,
+        gpt2_finetune::Gpt2Draft,
         textual_inversion::{DataDraft, TrainDraft},
     },
     parse_job_toml,
@@ -113,9 +114,57 @@ fn any_drawing() -> impl Strategy<Value = JobDraft> {
     )
 }
 
+fn any_words() -> impl Strategy<Value = JobDraft> {
+    let places = ("[^\\p{Cc}:]{1,60}", any::<[bool; 5]>());
+    let numbers = (1..=1024_i64, 1..=10_000_000_i64, 0..=i64::MAX, 1e-300..=1000.0_f64, 0.0..1.0_f64);
+    (places, numbers, 1..=64_i64).prop_map(|((path, flags), numbers, world_size)| {
+        let (size, steps, seed, rate, share) = numbers;
+        // Some options are left to their defaults.
+        let given = |number: i64| flags[4].then_some(number);
+        JobDraft {
+            kind: Some("gpt2_finetune".into()),
+            model: ModelDraft { base: Some(format!("{path}.d")), ..ModelDraft::default() },
+            gpt2: Gpt2Draft {
+                tokens: Some(path),
+                init_from: Some(if flags[0] { "scratch" } else { "pretrained" }.into()),
+                n_layer: flags[0].then_some(size),
+                n_embd: flags[0].then_some(size * 64),
+                n_head: flags[0].then_some(size),
+                bias: flags[0].then_some(flags[1]),
+                block_size: given(size),
+                batch_size: given(size),
+                gradient_accumulation_steps: given(size),
+                max_iters: given(steps),
+                learning_rate: Some(rate),
+                decay_lr: Some(flags[1]),
+                warmup_iters: Some(steps / 2),
+                lr_decay_iters: given(steps),
+                min_lr: flags[2].then_some(rate * share),
+                weight_decay: Some(rate),
+                beta1: Some(share),
+                beta2: Some(share),
+                grad_clip: Some(rate),
+                eval_interval: Some(if flags[3] { steps } else { 0 }),
+                eval_iters: given(size),
+                select_best: flags[3].then_some(flags[2]),
+                early_stop_patience: flags[3].then_some(size),
+                seed: Some(seed),
+                mixed_precision: flags[2].then(|| "no".into()),
+                checkpointing_steps: given(size),
+                checkpoints_total_limit: given(size),
+                resume_from_checkpoint: Some(format!("checkpoint-{size}")),
+                report_to: flags[2].then(|| "none".into()),
+                compare_interval: given(size),
+            },
+            cluster: ClusterDraft { world_size: Some(world_size), ..ClusterDraft::default() },
+            ..JobDraft::default()
+        }
+    })
+}
+
 proptest! {
     #[test]
-    fn a_job_is_the_same_wherever_it_was(draft in prop_oneof![any_training(), any_drawing()]) {
+    fn a_job_is_the_same_wherever_it_was(draft in prop_oneof![any_training(), any_drawing(), any_words()]) {
         let spec = JobSpec::from_draft(draft).unwrap();
         prop_assert_eq!(&parse_job_toml(&spec.to_toml().unwrap()).unwrap(), &spec);
         let json = serde_json::to_string(&spec).unwrap();

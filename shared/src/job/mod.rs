@@ -149,6 +149,12 @@ impl JobSpec {
         self.work.warning()
     }
 
+    /// Where its ranks fetch from, or read if it is a folder of theirs, with the field's name: the model, and tokens.
+    pub fn locations(&self) -> Vec<(&'static str, ModelLocation)> {
+        let model = self.common.model.location().ok().map(|location| ("model.base", location));
+        model.into_iter().chain(self.work.locations()).collect()
+    }
+
     /// Where all pictures of the job are, by the names of their fields.
     pub fn image_sources(&mut self) -> Vec<(String, &mut String)> {
         self.textual_inversion_mut().map(TextualInversionSpec::image_sources).unwrap_or_default()

@@ -65,12 +65,12 @@ impl Access {
         self.rules.fetch("model.base", location, &self.hub)
     }
 
-    /// Whether tokens may be fetched, if they have to be.
+    /// Whether what another field names may be fetched, if it has to be.
     ///
     /// # Errors
-    /// They may not.
-    pub fn fetch_tokens(&self, location: &ModelLocation) -> Result<(), Refused> {
-        self.rules.fetch("gpt2.tokens", location, &self.hub)
+    /// It may not.
+    pub fn fetch_named(&self, field: &str, location: &ModelLocation) -> Result<(), Refused> {
+        self.rules.fetch(field, location, &self.hub)
     }
 
     /// What a job names by path. Blocks.

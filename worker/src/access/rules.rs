@@ -5,9 +5,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use ringtune_shared::job::{
-    HubModel, JobSpec, ModelLocation, PathUse, S3Model, kinds::gpt2_finetune::Gpt2Spec,
-};
+use ringtune_shared::job::{HubModel, JobSpec, ModelLocation, PathUse, S3Model};
 
 use super::hubs::{Hubs, write_list};
 
@@ -145,11 +143,8 @@ impl Rules {
     /// # Errors
     /// The first of its fields that leads further.
     pub fn check(&self, spec: &JobSpec, hub: &str, traces: bool) -> Result<(), Refused> {
-        if let Ok(location) = spec.common.model.location() {
-            self.fetch("model.base", &location, hub)?;
-        }
-        if let Some(Ok(location)) = spec.gpt2().map(Gpt2Spec::tokens_location) {
-            self.fetch("gpt2.tokens", &location, hub)?;
+        for (field, location) in spec.locations() {
+            self.fetch(field, &location, hub)?;
         }
         let mut paths = spec.paths();
         paths.retain(|path| path.used != PathUse::Trace || traces);

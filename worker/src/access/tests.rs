@@ -182,8 +182,8 @@ fn tokens_are_data_and_their_buckets_those_of_models() {
     }
     let access = Access::new(rules.clone(), HUB, PathBuf::from("/nowhere/views"));
     let outside = ModelLocation::S3(bucket("s3://words/book"));
-    assert_eq!(access.fetch_tokens(&outside).unwrap_err().field, "gpt2.tokens");
-    assert_eq!(access.fetch_tokens(&ModelLocation::S3(bucket("s3://words/web"))), Ok(()));
+    assert_eq!(access.fetch_named("gpt2.tokens", &outside).unwrap_err().field, "gpt2.tokens");
+    assert_eq!(access.fetch_named("gpt2.tokens", &ModelLocation::S3(bucket("s3://words/web"))), Ok(()));
 }
 
 /// A folder of the machine: `inside` is a root, and `outside` holds what nobody is to read.

@@ -86,7 +86,7 @@ mod tests {
         v1::JobSpec {
             kind: "gpt2_finetune".to_owned(),
             model: Some(v1::ModelSpec { base: "/m".to_owned(), ..Default::default() }),
-            gpt2: Some(gpt2),
+            gpt2: Some(Box::new(gpt2)),
             ..Default::default()
         }
     }

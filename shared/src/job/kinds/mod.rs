@@ -13,7 +13,10 @@ use self::{
     gpt2_finetune::{Gpt2Draft, Gpt2Spec},
     textual_inversion::{ConceptDraft, DataDraft, TextualInversionSpec, TrainDraft},
 };
-use super::{ClusterSpec, CommonSpec, ContentUse, MixedPrecision, PathUse, check::Check, choices::choice};
+use super::{
+    ClusterSpec, CommonSpec, ContentUse, MixedPrecision, ModelLocation, PathUse, check::Check,
+    choices::choice,
+};
 use crate::ids::ContentHash;
 
 choice! {
@@ -231,6 +234,16 @@ impl Work {
             Self::TextualInversion(work) => work.places(),
             Self::Generate(work) => work.places(),
             Self::Gpt2Finetune(work) => work.places(),
+        }
+    }
+
+    /// What else than the model its ranks read from where it is, with the field's name, where that can be read.
+    pub(super) fn locations(&self) -> Vec<(&'static str, ModelLocation)> {
+        match self {
+            Self::TextualInversion(_) | Self::Generate(_) => Vec::new(),
+            Self::Gpt2Finetune(work) => {
+                work.tokens_location().ok().map(|location| ("gpt2.tokens", location)).into_iter().collect()
+            }
         }
     }
 

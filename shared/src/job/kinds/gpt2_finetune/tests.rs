@@ -271,6 +271,8 @@ fn it_names_its_tokens_and_its_checkpoint() {
     spec.resolve_paths("/jobs".as_ref()).unwrap();
     assert_eq!(spec.paths().len(), 1);
     assert!(matches!(spec.gpt2().unwrap().tokens_location(), Ok(ModelLocation::S3(_))));
+    let fields: Vec<&str> = spec.locations().into_iter().map(|(field, _)| field).collect();
+    assert_eq!(fields, ["model.base", "gpt2.tokens"]);
     spec.resume_from_mut().unwrap().clear();
     assert_eq!((spec.resume_from(), spec.contents()), ("", Vec::new()));
 }
