@@ -4,10 +4,11 @@
 use std::path::Path;
 
 pub use ringtune_engine::{
-    Activity, DrawPictures, EncodeImages, Engine, EngineError, EngineHandle, EngineIdentity, Gradient,
-    ImageRequest, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates, Microbatch, ModelInfo, ModelOptions,
-    Moments, Operator, OperatorScope, Pixels, Precision, PredictionType, Recording, RgbImage, STEP,
-    SamplerKind, TEXT_ENCODER, TensorShape, TextualInversion, Threads, TrainingSize, Wanted, WorkerEngine,
+    Activity, DrawPictures, EncodeImages, Engine, EngineError, EngineHandle, EngineIdentity, FeedTokens,
+    GenerateText, Gradient, ImageRequest, LanguageModelSource, LoadModel, MOST_CHUNKS, MOST_PICTURES,
+    MachineRates, Microbatch, ModelInfo, ModelOptions, Moments, OpenTextModel, Operator, OperatorScope,
+    Pixels, Precision, PredictionType, Recording, RgbImage, STEP, SamplerKind, TEXT_ENCODER, TensorShape,
+    TextContext, TextModelInfo, TextualInversion, Threads, TrainingSize, Wanted, WorkerEngine,
 };
 #[cfg(test)]
 pub(crate) use ringtune_fake_engine::{FakeEngine, FakeScript};
