@@ -51,6 +51,11 @@ GPT2/                              a GPT-2 as transformers saves it, for GPT2 on
 GPT2.safetensors                   loss, all gradients, and inputs and outputs of all layers
     metadata "cases": a JSON list of {case, batch, block}. Keys: CASE/in/{inputs, targets} [batch, block],
     CASE/{fp32,bf16}/loss [1], CASE/{fp32,bf16}/h.N/{in, out, grad_in, grad_out}, CASE/{fp32,bf16}/grad/NAME.
+GPT2-text.safetensors              greedy continuations of prompts, fp32
+    metadata "cases": a JSON list of names. Keys: CASE/{prompt, generated (transformers' generate, prompt and all, up to the
+    model's positions), cropped (beyond them, as nanoGPT's generate), logits [tokens of cropped behind the prompt, vocabulary]}
+sampling.safetensors               what generate's warpers leave of random logits
+    metadata "cases": {case: {temperature, top_k, top_p}}. Keys: logits [4, 500], CASE/probabilities [4, 500]
 gpt2-steps.safetensors             five optimizer steps of gpt2-tiny over two microbatches each, by nanoGPT's recipe
     metadata "recipe". Keys: {fp32,bf16}/step-S/{norm [1], model.NAME, adamw.mean.NAME, adamw.square.NAME},
     {fp32,bf16}/step-S/PART/{inputs, targets, loss [1]}
@@ -67,7 +72,7 @@ import diffusers
 import torch
 import transformers
 
-from goldens import attention, blocks, data, gpt2, samplers, sampling, trace, training, write_json
+from goldens import attention, blocks, data, gpt2, samplers, sampling, text, trace, training, write_json
 from make_sd import make_checkpoint
 
 TOY = Path(__file__).resolve().parent.parent / "fixtures/toy-sd"
@@ -91,6 +96,7 @@ def make_goldens(out):
     samplers.make_sampler_goldens(out / "samplers.safetensors")
     data.make_token_goldens({**checkpoints, "toy-sd": TOY}, out / "tokens.json")
     gpt2.make_gpt2_goldens(out)
+    text.make_text_goldens(out)
     data.make_picture_goldens(out / "pictures", out / "pictures.safetensors")
 
 

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "csrc/with_libtorch.cpp",
     "csrc/blocks.cpp",
     "csrc/fused_kernels.cpp",
@@ -18,6 +18,7 @@ const SOURCES: [&str; 12] = [
     "csrc/attention_gemm.cpp",
     "csrc/language_kernels.cpp",
     "csrc/split_linear.cpp",
+    "csrc/text_kernels.cpp",
     "csrc/tiled_product.cpp",
 ];
 

@@ -14,6 +14,7 @@ use crate::{
     bench::BenchCommand,
     doctor::DoctorArguments,
     generate::GenerateArguments,
+    generate_text::GenerateTextArguments,
     membership::{TokenText, TokenTextError, token},
     pipeline::PipelineArguments,
     prepare_text::PrepareTextArguments,
@@ -54,6 +55,8 @@ pub struct Arguments {
 pub enum Command {
     /// Draw pictures with a model and learned embeddings
     Generate(Box<GenerateArguments>),
+    /// Continue a text with a language model
+    GenerateText(Box<GenerateTextArguments>),
     /// Make a folder that diffusers loads: a model with learned words in it
     Pipeline(PipelineArguments),
     /// Make files of tokens, to train on, from files of text

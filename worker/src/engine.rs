@@ -5,12 +5,13 @@ use std::path::Path;
 
 pub use ringtune_engine::{
     Activity, AlignedFloats, Applied, BucketPlan, BucketSizes, Buckets, DrawPictures, EncodeImages, Engine,
-    EngineError, EngineHandle, EngineIdentity, Gradient, ImageRequest, LanguageGradient, LanguageModelInfo,
-    LanguageModelSource, LoadModel, MOST_CHUNKS, MOST_PICTURES, MachineRates, Microbatch, ModelInfo,
-    ModelOptions, Moments, NewLanguageModel, OpenLanguageModel, Operator, OperatorScope, OptimizerStep,
-    Parameter, Pixels, Precision, PredictionType, Recording, RgbImage, STEP, SamplerKind, StateTensor,
-    TEXT_ENCODER, TensorShape, TextualInversion, Threads, TokenBatch, TrainLanguageModel, TrainingSize,
-    Wanted, WorkerEngine,
+    EngineError, EngineHandle, EngineIdentity, FeedTokens, GenerateText, Gradient, ImageRequest,
+    LanguageGradient, LanguageModelInfo, LanguageModelSource, LoadModel, MOST_CHUNKS, MOST_PICTURES,
+    MachineRates, Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenLanguageModel,
+    OpenTextModel, Operator, OperatorScope, OptimizerStep, Parameter, Pixels, Precision, PredictionType,
+    Recording, RgbImage, STEP, SamplerKind, StateTensor, TEXT_ENCODER, TensorShape, TextContext,
+    TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel, TrainingSize, Wanted,
+    WorkerEngine,
 };
 #[cfg(test)]
 pub(crate) use ringtune_fake_engine::{FakeEngine, FakeScript};

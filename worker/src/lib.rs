@@ -21,6 +21,7 @@ pub mod engine;
 mod error_chain;
 pub mod fault;
 pub mod generate;
+pub mod generate_text;
 pub mod http;
 pub mod inputs;
 mod journal;

@@ -26,6 +26,7 @@ use crate::{
     doctor,
     engine::{Library, Precision, StartEngine, Threads},
     generate::{self, GenerateArguments},
+    generate_text::{self, GenerateTextArguments},
     node::Node,
     pipeline, prepare_text,
     settings::{CHANGE_BY_RELOAD, ComputeSettings, Settings},
@@ -51,6 +52,7 @@ pub fn run(arguments: Arguments, library: Library) -> ExitCode {
     };
     with_runtime(|runtime| match command {
         Command::Generate(generate) => run_generate(runtime, &generate, library.start),
+        Command::GenerateText(arguments) => run_generate_text(runtime, *arguments, library.start),
         Command::Pipeline(arguments) => match runtime.block_on(pipeline::run(arguments, library)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
@@ -160,6 +162,20 @@ fn run_generate(runtime: &Runtime, arguments: &GenerateArguments, start: StartEn
     match runtime.block_on(generate::run(arguments, &engine, threads, precision)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ generate::Error::Option { .. }) => fail(USAGE, &error.to_string()),
+        Err(error) => fail(FAILED, &error.to_string()),
+    }
+}
+
+fn run_generate_text(runtime: &Runtime, arguments: GenerateTextArguments, start: StartEngine) -> ExitCode {
+    let node = Node::detect();
+    let machine = generate_text::Machine {
+        threads: default_threads(&node, &ComputeSettings::default()),
+        has_bf16: node.cpu.has_bf16(),
+        start,
+    };
+    match runtime.block_on(generate_text::run(arguments, machine)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is_usage() => fail(USAGE, &error.to_string()),
         Err(error) => fail(FAILED, &error.to_string()),
     }
 }

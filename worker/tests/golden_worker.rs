@@ -20,6 +20,7 @@ use ringtune_worker::{
         images, pixels,
     },
     engine::Moments,
+    generate_text::Sampling,
     train::{AdamW, AdamWOptions, EncodedImage, LrOptions, LrSchedule},
 };
 use serde_json::{Value, json};
@@ -297,5 +298,33 @@ fn a_posterior_sample_is_that_of_diffusers() {
         let sample = encoded.latent(false, &part("noise"), 1.0);
         let error = relative_error(&sample, &part("sample"));
         assert!(error <= 1e-6, "image {image}: {error}");
+    }
+}
+
+#[test]
+fn what_may_come_next_is_what_the_warpers_of_transformers_leave() {
+    let golden = GoldenFile::open("sampling.safetensors");
+    let logits = golden.floats("logits");
+    let cases = golden.metadata("cases").as_object().unwrap();
+    assert!(cases.len() >= 8);
+    for (case, options) in cases {
+        let number = |key: &str| options[key].as_f64().unwrap();
+        let sampling = Sampling {
+            temperature: number("temperature"),
+            top_k: number("top_k") as u32,
+            top_p: number("top_p"),
+        };
+        let expected = golden.floats(&format!("{case}/probabilities"));
+        for (row, (logits, expected)) in logits.chunks(500).zip(expected.chunks(500)).enumerate() {
+            let mut ours = vec![0f32; 500];
+            for (id, probability) in sampling.choices(logits).unwrap() {
+                ours[id as usize] = probability as f32;
+            }
+            // The same tokens, but for those whose probability vanishes in single precision.
+            let same = ours.iter().zip(expected).all(|(one, other)| (*one > 0.0) == (*other > 0.0));
+            assert!(same, "{case} {row}");
+            let error = relative_error(&ours, expected);
+            assert!(error <= 1e-5, "{case} {row}: {error:.2e}");
+        }
     }
 }

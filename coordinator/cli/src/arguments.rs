@@ -96,6 +96,9 @@ pub enum Command {
     /// Draw pictures with a model and learned embeddings (runs `ringtune-worker generate`)
     #[command(disable_help_flag = true)]
     Generate(PassedOnArguments),
+    /// Continue a text with a language model (runs `ringtune-worker generate-text`)
+    #[command(disable_help_flag = true)]
+    GenerateText(PassedOnArguments),
     /// Make a folder that diffusers loads, with learned words in it (runs `ringtune-worker pipeline`)
     #[command(disable_help_flag = true)]
     Pipeline(PassedOnArguments),

@@ -7,11 +7,12 @@ use std::{
 
 use ringtune_engine::{
     AlignedFloats, Applied, Buckets, DrawPictures, EncodeImages, Engine, EngineError, EngineIdentity,
-    Gradient, ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments,
-    OpenLanguageModel, OptimizerStep, Pixels, RgbImage, StateTensor, TextualInversion, Threads, TokenBatch,
-    TrainLanguageModel, TrainingSize, Wanted,
+    FeedTokens, GenerateText, Gradient, ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel,
+    Microbatch, ModelInfo, Moments, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, RgbImage,
+    StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel, TrainingSize,
+    Wanted,
 };
-use ringtune_model::{Error, Gpt2, Runtime, StableDiffusion};
+use ringtune_model::{Error, Gpt2, Gpt2Text, Runtime, StableDiffusion};
 
 /// Parts of a model folder whose files decide what is loaded.
 const COMPONENTS: [&str; 5] = ["", "text_encoder", "unet", "vae", "scheduler"];
@@ -21,6 +22,7 @@ const COMPONENTS: [&str; 5] = ["", "text_encoder", "unet", "vae", "scheduler"];
 pub(crate) struct TorchEngine {
     loaded: Option<Loaded>,
     language: Option<Gpt2>,
+    text: Option<Gpt2Text>,
 }
 
 #[derive(Debug)]
@@ -46,7 +48,12 @@ impl TorchEngine {
             // Only slower.
             tracing::warn!(%error, "threads run wherever the system puts them");
         }
-        Ok(Self { loaded: None, language: None })
+        Ok(Self { loaded: None, language: None, text: None })
+    }
+
+    /// Lets go of whatever there is: two models may not fit into memory.
+    fn drop_all(&mut self) {
+        (self.loaded, self.language, self.text) = (None, None, None);
     }
 
     fn model(&mut self) -> Result<&mut StableDiffusion, EngineError> {
@@ -91,8 +98,7 @@ impl Engine for TorchEngine {
         {
             return Ok(loaded.model.info());
         }
-        // The old one goes first: two models may not fit into memory.
-        (self.loaded, self.language) = (None, None);
+        self.drop_all();
         let model = StableDiffusion::open_with(&request.folder, request.precision, &request.options)
             .map_err(engine_error)?;
         let info = model.info();
@@ -143,7 +149,7 @@ impl TrainLanguageModel for TorchEngine {
     fn open_language_model(&mut self, request: &OpenLanguageModel) -> Result<LanguageModelInfo, EngineError> {
         Runtime::set_threads(request.threads).map_err(engine_error)?;
         // What was there goes first, as in `load`; a trained model is never the one that is asked for.
-        (self.loaded, self.language) = (None, None);
+        self.drop_all();
         Ok(self.language.insert(Gpt2::open(request).map_err(engine_error)?).info())
     }
 
@@ -173,6 +179,20 @@ impl TrainLanguageModel for TorchEngine {
 
     fn write_language_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
         self.language()?.write_state(tensor, offset, bytes).map_err(engine_error)
+    }
+}
+
+impl GenerateText for TorchEngine {
+    fn open_text_model(&mut self, request: &OpenTextModel) -> Result<TextModelInfo, EngineError> {
+        Runtime::set_threads(request.threads).map_err(engine_error)?;
+        self.drop_all();
+        Ok(self.text.insert(Gpt2Text::open(request).map_err(engine_error)?).info())
+    }
+
+    fn next_logits(&mut self, feed: &FeedTokens) -> Result<Vec<f32>, EngineError> {
+        settle_threads();
+        let text = self.text.as_mut().ok_or(EngineError::NothingLoaded)?;
+        text.next_logits(feed).map_err(engine_error)
     }
 }
 

@@ -1,9 +1,10 @@
 //! The engine's methods on its handle: [`EngineHandle::run`] with one call in it.
 
 use crate::{
-    AlignedFloats, Applied, Buckets, EngineError, EngineHandle, EngineIdentity, Gradient, ImageRequest,
-    LanguageGradient, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments, OpenLanguageModel,
-    OptimizerStep, Pixels, RgbImage, StateTensor, TokenBatch,
+    AlignedFloats, Applied, Buckets, EngineError, EngineHandle, EngineIdentity, FeedTokens, Gradient,
+    ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments,
+    OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, RgbImage, StateTensor, TextModelInfo,
+    TokenBatch,
 };
 
 /// What every engine does.
@@ -60,6 +61,19 @@ impl EngineHandle {
     /// See [`crate::DrawPictures::generate`].
     pub async fn generate(&self, request: ImageRequest) -> Result<Vec<RgbImage>, EngineError> {
         self.run(move |engine, wanted| engine.generate(&request, wanted)).await
+    }
+}
+
+/// Text from language models.
+impl EngineHandle {
+    /// See [`crate::GenerateText::open_text_model`].
+    pub async fn open_text_model(&self, request: OpenTextModel) -> Result<TextModelInfo, EngineError> {
+        self.run(move |engine, _| engine.open_text_model(&request)).await
+    }
+
+    /// See [`crate::GenerateText::next_logits`].
+    pub async fn next_logits(&self, feed: FeedTokens) -> Result<Vec<f32>, EngineError> {
+        self.run(move |engine, _| engine.next_logits(&feed)).await
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Every engine has a name for what it computes with and loads models ([`Engine`]). Beside it stands one small
 //! trait for each thing that kinds of work need: [`EncodeImages`], [`TextualInversion`], [`DrawPictures`],
-//! [`TrainLanguageModel`].
+//! [`TrainLanguageModel`], [`GenerateText`].
 //! [`WorkerEngine`] is all of them, and so the list of what the engine of a worker has to do.
 //!
 //! # What is large stays on the thread
@@ -24,10 +24,12 @@ mod draw_pictures;
 mod encode_images;
 mod engine;
 mod error;
+mod generate_text;
 mod language_model;
 mod model;
 mod recording;
 mod sampler_kind;
+mod text_context;
 mod textual_inversion;
 mod thread;
 mod threads;
@@ -41,6 +43,7 @@ pub use draw_pictures::{DrawPictures, ImageRequest, MOST_CHUNKS, MOST_PICTURES, 
 pub use encode_images::{EncodeImages, Moments, Pixels};
 pub use engine::{Engine, EngineIdentity};
 pub use error::EngineError;
+pub use generate_text::{FeedTokens, GenerateText, OpenTextModel, TextModelInfo};
 pub use language_model::{
     Applied, Buckets, LanguageGradient, LanguageModelInfo, LanguageModelSource, NewLanguageModel,
     OpenLanguageModel, OptimizerStep, StateTensor, TokenBatch, TrainLanguageModel, WrongStep,
@@ -48,6 +51,7 @@ pub use language_model::{
 pub use model::{LoadModel, ModelInfo, ModelOptions, Precision, PredictionType, TrainingSize};
 pub use recording::{MachineRates, Operator, OperatorScope, Recording, STEP, TEXT_ENCODER, TensorShape};
 pub use sampler_kind::SamplerKind;
+pub use text_context::TextContext;
 pub use textual_inversion::{Gradient, Microbatch, TextualInversion};
 pub use thread::EngineHandle;
 pub use threads::Threads;

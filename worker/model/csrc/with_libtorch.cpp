@@ -14,5 +14,6 @@
 #include "language.cpp"
 #include "linear.cpp"
 #include "profile.cpp"
+#include "text.cpp"
 #include "threads.cpp"
 #include "tiled_layers.cpp"

@@ -11,6 +11,7 @@
 #include "../csrc/language_kernels.h"
 #include "../csrc/packing_kernels.h"
 #include "../csrc/split_linear.h"
+#include "../csrc/text_kernels.h"
 #include "../csrc/tiled_product.h"
 
 #include <algorithm>

@@ -150,8 +150,44 @@ void language_step(int64_t count) {
     }
 }
 
+// One row times a matrix, and attention over what is kept.
+template <typename Element> void text_kernels(int64_t rows, int64_t width) {
+    Draw draw;
+    const auto x = drawn<Element>(draw, width), matrix = drawn<Element>(draw, rows * width),
+               bias = drawn<Element>(draw, rows);
+    const Exact<float> factors(width), plain(rows), weights(rows);
+    const Exact<Element> result(rows), attended(width);
+    std::vector<double> sums(rows), of_plain(rows), of_attended(width);
+    double most = -1e300, total = 0.0;
+    for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t at = 0; at < width; ++at) {
+            of_plain[row] += double(to_float(x[at])) * to_float(matrix[row * width + at]);
+        }
+        sums[row] = of_plain[row] + to_float(bias[row]);
+        most = std::max(most, of_plain[row] / std::sqrt(double(width)));
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+        const double power = std::exp(of_plain[row] / std::sqrt(double(width)) - most);
+        total += power;
+        for (int64_t at = 0; at < width; ++at) {
+            of_attended[at] += power * to_float(matrix[row * width + at]);
+        }
+    }
+    for (double &value : of_attended) {
+        value /= total;
+    }
+    ringtune::text::spread(width, x.get(), factors.get());
+    ringtune::text::times_rows<Element, Element>(rows, width, factors.get(), matrix.get(), bias.get(), result.get());
+    ringtune::text::times_rows<Element, float>(rows, width, factors.get(), matrix.get(), nullptr, plain.get());
+    ringtune::text::attend<Element>(rows, width, x.get(), matrix.get(), matrix.get(), weights.get(), attended.get());
+    compare("one row times a matrix", result, sums, LOST<Element>);
+    compare("the same in fp32", plain, of_plain, 1e-5);
+    compare("attention over what is kept", attended, of_attended, LOST<Element>);
+}
+
 template <typename Element> void language_kernels(int64_t rows, int64_t width) {
     language_norm<Element>(rows, width);
     language_sweeps<Element>(rows, width);
     language_loss<Element>(rows, width);
+    text_kernels<Element>(rows, width);
 }

@@ -16,7 +16,7 @@ if ! echo 'int main() {}' | "${compile[@]}" -x c++ - -o "$folder/nothing" 2>"$fo
     exit
 fi
 "${compile[@]}" "$here/kernels.cpp" "$here"/../csrc/{attention_{amx,forward,backward,blocks,gemm},split_linear,tiled_product}.cpp \
-    "$here"/../csrc/{fused,layer_norm,language}_kernels.cpp -o "$folder/kernels"
+    "$here"/../csrc/{fused,layer_norm,language,text}_kernels.cpp -o "$folder/kernels"
 
 # Leaks are looked for with ptrace, which is not allowed everywhere.
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1

@@ -1,6 +1,6 @@
-//! Stable Diffusion on libtorch, as far as textual inversion needs it, and GPT-2, trained: the only crate that names tch.
+//! Stable Diffusion on libtorch, as far as textual inversion needs it, and GPT-2, trained and continuing texts: the only crate that names tch.
 //!
-//! The way in is [`Runtime::initialise`], then [`StableDiffusion::open`] or [`Gpt2::open`] and its methods; they take and return
+//! The way in is [`Runtime::initialise`], then [`StableDiffusion::open`], [`Gpt2::open`] or [`Gpt2Text::open`] and its methods; they take and return
 //! plain data ([`api`], [`ringtune_engine`]). Every random draw is the caller's. The networks' blocks are public modules so that each
 //! can be checked against the reference implementation: open a [`weights::Weights`], take a
 //! [`weights::Scope`] of it, build the block, call `forward` with tensors.
@@ -37,13 +37,14 @@ pub mod weights;
 
 pub use api::{GenerateRequest, Microbatch};
 pub use error::{Error, Result};
-pub use gpt2::{Gpt2, Gpt2Config, check_gpt2_folder};
+pub use gpt2::{Gpt2, Gpt2Config, Gpt2Text, check_gpt2_folder};
 pub use probe::{KERNELS_REVISION, probe};
 pub use rates::machine_rates;
 pub use ringtune_engine::{
-    AlignedFloats, Applied, BucketSizes, Buckets, EngineError, Gradient, LanguageGradient, LanguageModelInfo,
-    LanguageModelSource, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenLanguageModel,
-    OptimizerStep, Pixels, Precision, PredictionType, RgbImage, SamplerKind, StateTensor, TokenBatch,
+    AlignedFloats, Applied, BucketSizes, Buckets, EngineError, FeedTokens, Gradient, LanguageGradient,
+    LanguageModelInfo, LanguageModelSource, ModelInfo, ModelOptions, Moments, NewLanguageModel,
+    OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision, PredictionType, RgbImage,
+    SamplerKind, StateTensor, TextContext, TextModelInfo, TokenBatch,
 };
 pub use runtime::{Runtime, RuntimeInfo};
 pub use stable_diffusion::{StableDiffusion, check_folder};

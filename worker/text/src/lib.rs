@@ -1,4 +1,4 @@
-//! Text to tokens: files of text, .jsonl and .parquet become `train.bin` and `val.bin`, byte for byte those that nanoGPT's
+//! Text to tokens and back: files of text, .jsonl and .parquet become `train.bin` and `val.bin`, byte for byte those that nanoGPT's
 //! `data/openwebtext/prepare.py` makes of the same documents.
 //!
 //! [`prepare`] is the whole way, in two passes, neither of which holds all documents:
@@ -27,7 +27,7 @@ mod split;
 mod token_file;
 mod tokenize;
 
-pub use bpe::{END_OF_TEXT, Encoder, Tokenizer};
+pub use bpe::{END_OF_TEXT, Encoder, TextStream, Tokenizer};
 pub use error::Error;
 pub use inputs::{ENDINGS, Input, count_documents};
 pub use manifest::{FileFacts, MANIFEST_FILE, Manifest, TOKEN_TYPE, TRAIN_FILE, VAL_FILE};

@@ -13,7 +13,7 @@ use parquet::{
     schema::parser::parse_message_type,
 };
 use ringtune_fuzzing::{Path, as_it_is};
-use ringtune_text::{Manifest, TokenFile, Tokenizer, count_documents};
+use ringtune_text::{Manifest, TextStream, TokenFile, Tokenizer, count_documents};
 use serde_json::json;
 
 /// Two row groups of twenty texts.
@@ -135,6 +135,12 @@ fn tokenizers() {
             let Ok(tokenizer) = Tokenizer::open(folder.path()) else { return false };
             let mut tokens = Vec::new();
             tokenizer.encoder().encode_ordinary("the quick brown fox's\n\n  \u{1f600}", &mut tokens);
+            // The way back, also of ids that no token has.
+            let mut stream = TextStream::new();
+            for token in tokens.iter().map(|token| u32::from(*token)).chain([0, 300, u32::MAX]) {
+                stream.push(tokenizer.bytes(token));
+            }
+            stream.finish();
             tokens.iter().all(|token| u32::from(*token) < tokenizer.vocabulary_size())
         }),
     }

@@ -1,4 +1,4 @@
-//! `generate`, `pipeline`, `prepare-text` and `doctor`: subcommands of the worker's program, which has libtorch.
+//! `generate`, `generate-text`, `pipeline`, `prepare-text` and `doctor`: subcommands of the worker's program, which has libtorch.
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
@@ -13,6 +13,11 @@ use crate::{
 /// Becomes `ringtune-worker generate`.
 pub(super) fn generate(arguments: PassedOnArguments) -> Result<(), Error> {
     become_worker("generate", arguments.arguments)
+}
+
+/// Becomes `ringtune-worker generate-text`.
+pub(super) fn generate_text(arguments: PassedOnArguments) -> Result<(), Error> {
+    become_worker("generate-text", arguments.arguments)
 }
 
 /// Becomes `ringtune-worker pipeline`.
@@ -59,10 +64,11 @@ fn with_coordinator(
     Ok(arguments)
 }
 
-/// Replaces this process; returns only when that fails.
+/// Replaces this process; returns only when that fails. The program is called by this one's name, which its usage line then
+/// begins with.
 fn become_worker(subcommand: &str, arguments: Vec<OsString>) -> Result<(), Error> {
     let program = find_program(WORKER)?;
-    let source = Command::new(&program).arg(subcommand).args(arguments).exec();
+    let source = Command::new(&program).arg0("ringtune").arg(subcommand).args(arguments).exec();
     Err(Error::File { doing: "cannot start", path: program, source })
 }
 

@@ -48,6 +48,7 @@ pub async fn dispatch(command: Command, interrupts: &Interrupts) -> Result<(), E
         Command::Ca(command) => Box::pin(authority::ca(command)).await,
         Command::Generate(arguments) => daemon_tools::generate(arguments),
         Command::Pipeline(arguments) => daemon_tools::pipeline(arguments),
+        Command::GenerateText(arguments) => daemon_tools::generate_text(arguments),
         Command::PrepareText(arguments) => daemon_tools::prepare_text(arguments),
         Command::Doctor(arguments) => daemon_tools::doctor(arguments),
         Command::Debug(command) => Box::pin(debug::debug(command)).await,

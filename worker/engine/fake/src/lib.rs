@@ -7,6 +7,7 @@
 
 mod language_model;
 mod script;
+mod text;
 
 use std::{
     path::PathBuf,
@@ -16,14 +17,15 @@ use std::{
 
 use ringtune_engine::{
     AlignedFloats, Applied, BucketSizes, Buckets, DrawPictures, EncodeImages, Engine, EngineError,
-    EngineIdentity, Gradient, ImageRequest, LanguageGradient, LanguageModelInfo, LanguageModelSource,
-    LoadModel, Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenLanguageModel,
-    OptimizerStep, Pixels, Precision, PredictionType, RgbImage, SamplerKind, StateTensor, TextualInversion,
-    TokenBatch, TrainLanguageModel, Wanted,
+    EngineIdentity, FeedTokens, GenerateText, Gradient, ImageRequest, LanguageGradient, LanguageModelInfo,
+    LanguageModelSource, LoadModel, Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel,
+    OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision, PredictionType, RgbImage,
+    SamplerKind, StateTensor, TextModelInfo, TextualInversion, TokenBatch, TrainLanguageModel, Wanted,
 };
 
 use language_model::FakeLanguageModel;
 pub use script::{FakeMachine, FakeScript};
+use text::FakeTextModel;
 
 /// Deterministic and fast; see the module.
 #[derive(Debug)]
@@ -31,6 +33,7 @@ pub struct FakeEngine {
     script: FakeScript,
     loaded: Option<LoadModel>,
     language: Option<FakeLanguageModel>,
+    text: Option<FakeTextModel>,
     gradients: u64,
 }
 
@@ -44,7 +47,7 @@ impl FakeEngine {
 
     /// An engine that follows `script`.
     pub fn new(script: FakeScript) -> Self {
-        Self { script, loaded: None, language: None, gradients: 0 }
+        Self { script, loaded: None, language: None, text: None, gradients: 0 }
     }
 
     /// A load request that the fake takes.
@@ -110,6 +113,12 @@ impl FakeEngine {
         }
     }
 
+    /// The same, to make text with.
+    pub fn any_text_model() -> OpenTextModel {
+        let OpenLanguageModel { source, precision, threads, .. } = Self::any_language_model();
+        OpenTextModel { source, precision, threads }
+    }
+
     fn language(&mut self) -> Result<&mut FakeLanguageModel, EngineError> {
         self.language.as_mut().ok_or(EngineError::NothingLoaded)
     }
@@ -162,7 +171,7 @@ impl Engine for FakeEngine {
             return Err(EngineError::OfNode(reason.clone().into()));
         }
         compute_for(self.script.machine.load_takes);
-        self.language = None;
+        (self.language, self.text) = (None, None);
         self.loaded = Some(request.clone());
         Ok(ModelInfo {
             vocab_size: Self::VOCABULARY,
@@ -247,7 +256,7 @@ impl TrainLanguageModel for FakeEngine {
             return Err(EngineError::OfNode(reason.clone().into()));
         }
         compute_for(self.script.machine.load_takes);
-        self.loaded = None;
+        (self.loaded, self.text) = (None, None);
         Ok(self.language.insert(FakeLanguageModel::open(request)).info())
     }
 
@@ -280,6 +289,21 @@ impl TrainLanguageModel for FakeEngine {
 
     fn write_language_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
         self.language()?.write(tensor, offset, bytes)
+    }
+}
+
+impl GenerateText for FakeEngine {
+    fn open_text_model(&mut self, request: &OpenTextModel) -> Result<TextModelInfo, EngineError> {
+        if let Some(reason) = &self.script.fail_load {
+            return Err(EngineError::OfNode(reason.clone().into()));
+        }
+        compute_for(self.script.machine.load_takes);
+        (self.loaded, self.language) = (None, None);
+        Ok(self.text.insert(FakeTextModel::open(request)).info())
+    }
+
+    fn next_logits(&mut self, feed: &FeedTokens) -> Result<Vec<f32>, EngineError> {
+        self.text.as_mut().ok_or(EngineError::NothingLoaded)?.next(feed)
     }
 }
 

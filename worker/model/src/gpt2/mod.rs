@@ -16,6 +16,7 @@ mod optimizer;
 mod parameters;
 pub(crate) mod probe;
 mod save;
+mod text;
 mod weights;
 
 use std::path::Path;
@@ -31,6 +32,7 @@ pub use config::Gpt2Config;
 use gradients::Gradients;
 use layout::Layout;
 use parameters::Parameters;
+pub use text::Gpt2Text;
 
 use crate::config::Keys;
 use crate::error::{Error, Result};
@@ -53,10 +55,7 @@ impl Gpt2 {
     /// Files that are no GPT-2, or that are not as their config.json says; a field beyond its limits; bf16 on a processor
     /// without.
     pub fn open(request: &OpenLanguageModel) -> Result<Self> {
-        if request.precision == Precision::Bf16 && !runtime::has_bf16() {
-            let allowed = "fp32: this processor has no bf16 instructions (avx512_bf16)";
-            return Err(Error::argument("precision", request.precision, allowed));
-        }
+        check_precision(request.precision)?;
         let parameters = match &request.source {
             LanguageModelSource::Folder(folder) => read(folder, request.precision)?,
             LanguageModelSource::New(new) => {
@@ -188,18 +187,32 @@ fn tensors(batch: &TokenBatch) -> Result<[Tensor; 2]> {
     Ok([inputs, Tensor::f_from_slice(&batch.targets)?])
 }
 
+/// That this processor computes so.
+fn check_precision(precision: Precision) -> Result<()> {
+    if precision == Precision::Bf16 && !runtime::has_bf16() {
+        let allowed = "fp32: this processor has no bf16 instructions (avx512_bf16)";
+        return Err(Error::argument("precision", precision, allowed));
+    }
+    Ok(())
+}
+
 /// A model that transformers saved.
 fn read(folder: &Path, precision: Precision) -> Result<Parameters> {
+    let config = read_config(folder)?;
+    let layout = Layout::new(&config);
+    let files = weights::open(folder)?;
+    let tensors = weights::read(&files, &layout)?;
+    Parameters::new(config, layout, precision, |number| Ok(tensors[number].f_detach()?))
+}
+
+/// What a folder's config.json says.
+fn read_config(folder: &Path) -> Result<Gpt2Config> {
     let file = folder.join("config.json");
     if !file.is_file() {
         let reason = "has no config.json: not a model as transformers saves it".to_owned();
         return Err(Error::NotAModel { folder: folder.to_path_buf(), reason });
     }
-    let config = Gpt2Config::from_keys(&Keys::read(&file)?)?;
-    let layout = Layout::new(&config);
-    let files = weights::open(folder)?;
-    let tensors = weights::read(&files, &layout)?;
-    Parameters::new(config, layout, precision, |number| Ok(tensors[number].f_detach()?))
+    Gpt2Config::from_keys(&Keys::read(&file)?)
 }
 
 /// Checks config.json, and by the files' headers names, shapes and types of every tensor. Loads nothing.

@@ -42,19 +42,28 @@ pub(crate) fn open(folder: &Path) -> Result<Weights> {
 /// # Errors
 /// A tensor that is missing, misshapen or not called for, by its name; a head that is not the token table.
 pub(crate) fn read(weights: &Weights, layout: &Layout) -> Result<Vec<Tensor>> {
+    read_each(weights, layout, |_, tensor| Ok(tensor))
+}
+
+/// The same, but each goes through `keep` with its number, before the next one is read.
+pub(crate) fn read_each<T>(
+    weights: &Weights,
+    layout: &Layout,
+    mut keep: impl FnMut(usize, Tensor) -> Result<T>,
+) -> Result<Vec<T>> {
     let root = weights.root();
     let shape_of = |number: usize| -> Vec<i64> {
         layout.parameters[number].shape.iter().map(|side| *side as i64).collect()
     };
-    let tensors = layout
+    let kept = layout
         .parameters
         .iter()
         .enumerate()
         .map(|(number, parameter)| {
             let name = parameter.name.strip_prefix(PREFIX).unwrap_or(&parameter.name);
-            root.tensor(name, &shape_of(number), Kind::Float)
+            keep(number, root.tensor(name, &shape_of(number), Kind::Float)?)
         })
-        .collect::<Result<Vec<Tensor>>>()?;
+        .collect::<Result<Vec<T>>>()?;
     if weights.has(HEAD) {
         let head = root.stored_tensor(HEAD, &shape_of(layout.wte))?;
         let table = root.stored_tensor(TABLE, &shape_of(layout.wte))?;
@@ -67,7 +76,7 @@ pub(crate) fn read(weights: &Weights, layout: &Layout) -> Result<Vec<Tensor>> {
         }
     }
     weights.finish()?;
-    Ok(tensors)
+    Ok(kept)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! than GPT-2's is refused, whatever it is, because its tokens would be wrong.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -19,6 +19,8 @@ pub(super) struct Read {
     pub(super) file: PathBuf,
     /// Ids by the tokens' texts, added tokens included.
     pub(super) vocabulary: HashMap<String, u32>,
+    /// Ids of added tokens, whose texts are as they are read: no letters that stand for bytes.
+    pub(super) added: HashSet<u32>,
     /// The first is merged first.
     pub(super) merges: Vec<(String, String)>,
     /// Of all files that were read, in order.
@@ -84,7 +86,7 @@ fn from_json(file: PathBuf) -> Result<Read, Error> {
         Error::unusable(&file, format!("is not a tokenizer.json with a BPE model: {error}"))
     })?;
     whole.check().map_err(|problem| {
-        let problem = format!("{problem}; prepare-text takes GPT-2's byte-level BPE alone");
+        let problem = format!("{problem}; only GPT-2's byte-level BPE is taken");
         Error::unusable(&file, problem)
     })?;
     let mut merges = Vec::with_capacity(whole.model.merges.len());
@@ -95,8 +97,9 @@ fn from_json(file: PathBuf) -> Result<Read, Error> {
         });
     }
     let mut vocabulary = whole.model.vocab;
+    let added = whole.added_tokens.iter().map(|added| added.id).collect();
     vocabulary.extend(whole.added_tokens.into_iter().map(|added| (added.content, added.id)));
-    Ok(Read { file, vocabulary, merges, hash: ContentHash::of(&content) })
+    Ok(Read { file, vocabulary, added, merges, hash: ContentHash::of(&content) })
 }
 
 impl Whole {
@@ -168,7 +171,7 @@ fn from_vocabulary_and_merges(file: PathBuf, merges_file: &Path) -> Result<Read,
             merges.push(pair(line).ok_or_else(|| broken_merge(merges_file, number + 1, line))?);
         }
     }
-    Ok(Read { file, vocabulary, merges, hash: hasher.finish() })
+    Ok(Read { file, vocabulary, added: HashSet::new(), merges, hash: hasher.finish() })
 }
 
 fn pair(line: &str) -> Option<(String, String)> {

@@ -2,13 +2,14 @@
 //!
 //! A text is cut into words ([`words`]), the bytes of a word are tokens at first, and pairs of tokens become one token, in
 //! the order of the merges ([`merges`]). What a short word becomes is remembered ([`cache`]): most words come again.
-//! Special tokens that stand in a text are ordinary text.
+//! Special tokens that stand in a text are ordinary text. The way back is [`decoding`].
 //!
 //! Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2, and OpenAI's
 //! `encoder.py` (github.com/openai/gpt-2).
 
 mod alphabet;
 mod cache;
+mod decoding;
 mod files;
 mod merges;
 #[cfg(test)]
@@ -21,6 +22,8 @@ use ringtune_shared::ids::ContentHash;
 
 use crate::Error;
 use cache::{Cache, Kept};
+use decoding::Pieces;
+pub use decoding::TextStream;
 use merges::{Merger, Merges};
 use words::Classes;
 
@@ -34,6 +37,7 @@ const MOST_TOKENS: u32 = 1 << 16;
 pub struct Tokenizer {
     merges: Merges,
     classes: Classes,
+    pieces: Pieces,
     vocabulary_size: u32,
     end_of_text: u16,
     hash: ContentHash,
@@ -62,6 +66,7 @@ impl Tokenizer {
         Ok(Self {
             merges,
             classes: Classes::new()?,
+            pieces: Pieces::new(&read.vocabulary, &read.added, largest),
             vocabulary_size: largest + 1,
             end_of_text: end_of_text as u16,
             hash: read.hash,
@@ -81,6 +86,12 @@ impl Tokenizer {
     /// Of the files that it was read from.
     pub fn hash(&self) -> ContentHash {
         self.hash
+    }
+
+    /// The bytes of a token, which need not be whole characters; nothing of an id that no token has. [`TextStream`] makes
+    /// text of them.
+    pub fn bytes(&self, token: u32) -> &[u8] {
+        self.pieces.bytes(token)
     }
 
     /// What one thread encodes with.

@@ -85,6 +85,50 @@ fn any_letters_give_the_tokens_of_the_other_implementation() {
         .unwrap();
 }
 
+/// Of tokens, as they would be shown one after the other.
+fn decoded(tokenizer: &Tokenizer, tokens: &[u16]) -> String {
+    let mut stream = TextStream::new();
+    let mut text: String =
+        tokens.iter().map(|token| stream.push(tokenizer.bytes(u32::from(*token)))).collect();
+    text.push_str(&stream.finish());
+    text
+}
+
+#[test]
+fn any_text_comes_back_from_its_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(folder.path());
+    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let mut runner = proptest::test_runner::TestRunner::default();
+    runner
+        .run(&any::<String>(), |text| {
+            prop_assert_eq!(decoded(&tokenizer, &encoded(&tokenizer, &text)), text);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(decoded(&tokenizer, &encoded(&tokenizer, SAMPLE)), SAMPLE);
+    assert_eq!(decoded(&tokenizer, &[tokenizer.end_of_text()]), END_OF_TEXT);
+}
+
+/// Also of tokens that are parts of characters, in an order that no text gives.
+#[test]
+fn any_tokens_are_the_text_of_the_other_implementation() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut reference = trained(folder.path());
+    reference.with_decoder(Some(tokenizers::DecoderWrapper::ByteLevel(ByteLevel::default())));
+    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let ids = proptest::collection::vec(0..tokenizer.vocabulary_size(), 0..40);
+    let mut runner = proptest::test_runner::TestRunner::default();
+    runner
+        .run(&ids, |ids| {
+            let expected = reference.decode(&ids, false).unwrap();
+            let ids: Vec<u16> = ids.iter().map(|id| *id as u16).collect();
+            prop_assert_eq!(decoded(&tokenizer, &ids), expected);
+            Ok(())
+        })
+        .unwrap();
+}
+
 #[test]
 fn special_tokens_in_a_text_are_text() {
     let folder = tempfile::tempdir().unwrap();
