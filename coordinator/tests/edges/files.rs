@@ -230,6 +230,43 @@ async fn a_job_starts_from_an_uploaded_embedding_that_fits_it() {
 }
 
 #[tokio::test]
+async fn a_job_of_another_kind_is_told_its_own_option_of_its_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(folder.path(), Options::default()).await;
+    let (mut jobs, mut artifacts) = (coordinator.jobs().await, coordinator.artifacts().await);
+    let training = |source: &str| {
+        let gpt2 = v1::Gpt2FinetuneSpec {
+            tokens: "/data/tokens".to_owned(),
+            resume_from_checkpoint: Some(source.to_owned()),
+            ..Default::default()
+        };
+        v1::JobSpec {
+            kind: "gpt2_finetune".to_owned(),
+            model: spec().model,
+            gpt2: Some(Box::new(gpt2)),
+            ..Default::default()
+        }
+    };
+    let bytes = checkpoint(2);
+    let uri = ContentHash::of(&bytes).uri();
+    let mut refused = async |source: &str| {
+        let request = v1::CreateJobRequest { spec: Some(training(source)), ..Default::default() };
+        let details = jobs.create_job(request).await.unwrap_err().get_details_bad_request().unwrap();
+        assert_eq!(details.field_violations[0].field, "spec.gpt2.resume_from_checkpoint");
+        details.field_violations[0].description.clone()
+    };
+    assert!(refused(&uri).await.contains("not uploaded yet"));
+    upload(&mut artifacts, header(&bytes, 0), &[&bytes]).await.unwrap();
+    assert!(refused(&uri).await.contains("kind was \"textual_inversion\", now it is \"gpt2_finetune\""));
+    assert!(refused("latest").await.contains("artifact:// URI"));
+    // Without one it is queued, with all its steps before it.
+    let job = create(&mut jobs, training("")).await;
+    assert_eq!((job.step, job.total_steps), (0, 600_000));
+    assert_eq!(job.spec.unwrap().gpt2.unwrap().min_lr, Some(6e-5));
+    coordinator.stop().await;
+}
+
+#[tokio::test]
 async fn a_job_begins_at_its_checkpoint_which_stays_as_long_as_the_job() {
     let folder = tempfile::tempdir().unwrap();
     let coordinator = Coordinator::start(folder.path(), Options::default()).await;

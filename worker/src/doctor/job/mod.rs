@@ -7,6 +7,8 @@ mod pictures;
 mod problem;
 mod report;
 mod sheet;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use std::{
