@@ -37,7 +37,7 @@ pub struct Difference {
 /// What a step that was computed again says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// The states are the same; or nobody asked for this step, and none is stored of it.
+    /// The states are the same; or nobody asked for this step, and none is stored of it; or nobody took the hash of either.
     Same,
     /// They are not.
     Differs(Difference),
@@ -58,7 +58,9 @@ impl Verification {
             }
             (Some(_), None) => Finding::NotComputed,
             (None, _) if step.step < self.first_step => Finding::Same,
-            (None, _) => Finding::NotStored,
+            // A job that compares its state in some steps alone, and does so again.
+            (None, None) => Finding::Same,
+            (None, Some(_)) => Finding::NotStored,
         }
     }
 

@@ -190,6 +190,11 @@ impl JobSpec {
         self.work.may_stop_early()
     }
 
+    /// After every so many steps, and after the last one, its ranks say the hash of their state.
+    pub fn state_interval(&self) -> u64 {
+        self.work.state_interval()
+    }
+
     /// Whether whoever takes its files home is to make a full pipeline of them.
     pub fn wants_full_pipeline(&self) -> bool {
         self.textual_inversion().is_some_and(|work| work.train.save_as_full_pipeline)

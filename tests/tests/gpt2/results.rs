@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs};
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Sandbox, reference::run_script};
+use ringtune_tests::{Cluster, Sandbox, reference::run_script};
 use safetensors::SafeTensors;
 
 use crate::{Ground, RESULTS, expect_same, run};
@@ -100,5 +100,25 @@ async fn a_job_leaves_a_model_that_transformers_loads() -> Result<()> {
         let theirs: f64 = checked.stdout.trim().parse()?;
         ensure!((theirs - loss).abs() < 1e-5 * loss, "{theirs} by transformers, {loss} by the job");
     }
+    Ok(())
+}
+
+/// Steps are compared where the job took the hash of its state; a wrong hash would end it.
+#[tokio::test]
+async fn a_job_is_verified_where_its_ranks_compared_their_states() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let job = Ground::lay(&sandbox).await?.job()?.set("gpt2.compare_interval", 5);
+    let file = sandbox.write_job("job.toml", &job)?;
+    let cluster = Cluster::start(&sandbox, 2).await?;
+    let id = cluster.submit(&file).await?;
+    cluster.wait_for_end(&id).await?;
+    let verified = cluster.finish(&["verify", &id]).await?.expect_code(0)?;
+    let said = format!("{}{}", verified.stdout, verified.stderr);
+    ensure!(said.contains("same: steps 1 to 12"), "{said}");
+    let part = cluster.finish(&["verify", &id, "--steps", "6-10"]).await?;
+    part.expect_code(0)?;
+    // No hash was taken there.
+    let refused = cluster.finish(&["verify", &id, "--steps", "6-9"]).await?;
+    ensure!(refused.code != Some(0) && refused.stderr.contains("step 9 of job"), "{}", refused.stderr);
     Ok(())
 }

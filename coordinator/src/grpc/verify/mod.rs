@@ -47,7 +47,13 @@ impl Jobs {
         // 1. Which steps.
         let oldest = handle.store().steps(id, 0, 1).await?.first().map(|first| first.step);
         let (first_step, last_step) = check_steps(id, given, oldest.map(|oldest| (oldest, original.step)))?;
-        for step in [first_step, last_step] {
+        let (interval, total) = (original.spec.state_interval(), original.spec.total_steps());
+        let last_step = if given.1 == 0 { newest_with_state(last_step, interval, total) } else { last_step };
+        let has_to = |step: u64| step > 0 && (interval == 1 || step == last_step);
+        if last_step < first_step {
+            return Err(without_hash(id, first_step).into());
+        }
+        for step in [first_step, last_step].into_iter().filter(|step| has_to(*step)) {
             let stored = handle.step(id, step).await?;
             if stored.and_then(|stored| stored.state).is_none() {
                 return Err(without_hash(id, step).into());
@@ -193,6 +199,11 @@ fn check_steps(
         ));
     }
     Ok((first, last))
+}
+
+/// The newest step up to `step` of which the ranks said the hash of their state.
+fn newest_with_state(step: u64, interval: u64, total: u64) -> u64 {
+    if step == total { step } else { step - step % interval.max(1) }
 }
 
 fn without_hash(job: JobId, step: u64) -> FieldError {

@@ -283,6 +283,14 @@ impl Work {
         }
     }
 
+    /// See [`super::JobSpec::state_interval`].
+    pub(super) fn state_interval(&self) -> u64 {
+        match self {
+            Self::Gpt2Finetune(work) => work.compare_interval.max(1),
+            Self::TextualInversion(_) | Self::Generate(_) => 1,
+        }
+    }
+
     /// See [`super::JobSpec::activity`].
     pub(super) fn activity(&self) -> Activity {
         match self {
