@@ -1,5 +1,5 @@
-// The boundary of language.cpp, causal_attention.cpp and text.cpp: what src/gpt2/native.rs and src/gpt2/text/native.rs
-// call, and nothing else; see shim.h. All tensors are contiguous. Activations are all fp32 or all bf16; whatever else is a float is fp32. Targets of
+// The boundary of language.cpp and causal_attention.cpp: what src/gpt2/native.rs calls, and nothing else; see shim.h.
+// All tensors are contiguous. Activations are all fp32 or all bf16; whatever else is a float is fp32. Targets of
 // gradients are written, or with `add` added to.
 #pragma once
 
@@ -53,19 +53,5 @@ bool ringtune_causal_attention(const at::Tensor *together, int kernel, at::Tenso
 // Gives the gradient of `together`.
 at::Tensor *ringtune_causal_attention_backward(const at::Tensor *together, const at::Tensor *output,
                                                const at::Tensor *kept, const at::Tensor *gradient, int kernel);
-
-// text.cpp
-
-// x [1, width] times the rows of a matrix [rows, width], both of one kind of activation, with `bias` [rows], which may be
-// null. Gives [1, rows], of that kind, or with `to_floats` fp32.
-at::Tensor *ringtune_text_times_rows(const at::Tensor *x, const at::Tensor *matrix, const at::Tensor *bias,
-                                     bool to_floats);
-// Copies keys and values of `together` [tokens, 3, heads, width] to the caches [heads, positions, width], behind the
-// `past` that are there.
-bool ringtune_text_remember(const at::Tensor *together, int64_t past, at::Tensor *keys, at::Tensor *values);
-// Attention of each token of `together` to the `past` ones, to those before it, and to itself, all of which the caches
-// have. Gives [tokens, heads * width].
-at::Tensor *ringtune_text_attend(const at::Tensor *together, int64_t past, const at::Tensor *keys,
-                                 const at::Tensor *values);
 
 } // extern "C"

@@ -1,6 +1,6 @@
 // text_kernels.h for libtorch's tensors, on its threads: checks shapes and kinds, and divides the work. Behind language.cpp,
 // whose checks it uses.
-#include "language_shim.h"
+#include "text_shim.h"
 
 #include "text_kernels.h"
 

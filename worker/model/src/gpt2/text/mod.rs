@@ -43,14 +43,14 @@ impl Gpt2Text {
             LanguageModelSource::Folder(folder) => {
                 let mut intake = Intake::new(read_config(folder)?, request.precision);
                 let layout = intake.layout.clone();
-                weights::read_each(&weights::open(folder)?, &layout, |_, tensor| intake.take(tensor))?;
+                weights::read_each(&weights::open(folder)?, &layout, |_, tensor| intake.take(&tensor))?;
                 intake
             }
             LanguageModelSource::New(new) => {
                 let mut intake = Intake::new(Gpt2Config::of_new(new)?, request.precision);
                 for number in 0..intake.layout.parameters.len() {
                     let drawn = initial::tensor(&intake.config, &intake.layout, number, new.seed)?;
-                    intake.take(drawn)?;
+                    intake.take(&drawn)?;
                 }
                 intake
             }

@@ -1,4 +1,4 @@
-//! The boundary to `csrc/text.cpp`. `csrc/language_shim.h` declares the same. Every function checks kinds and shapes there.
+//! The boundary to `csrc/text.cpp`. `csrc/text_shim.h` declares the same. Every function checks kinds and shapes there.
 
 use tch::Tensor;
 use torch_sys::C_tensor;

@@ -40,25 +40,25 @@ impl Intake {
         Intake { config, layout, precision, values: Vec::new() }
     }
 
-    /// The next parameter, fp32. It is copied, but for tables that are only looked up: these stay where they are.
-    pub(crate) fn take(&mut self, parameter: Tensor) -> Result<()> {
+    /// The next parameter, fp32. It is copied, so that its file is let go of, and may change afterwards.
+    pub(crate) fn take(&mut self, parameter: &Tensor) -> Result<()> {
         let number = self.values.len();
         let kind = kind_of(self.precision);
         let values = if number == self.layout.wte {
             match self.precision {
-                Precision::Fp32 => Values { kept: copy(&parameter, kind)?, of_head: None },
+                Precision::Fp32 => Values { kept: copy(parameter, kind)?, of_head: None },
                 Precision::Bf16 => {
-                    let of_head = Some(copy(&parameter, kind)?);
-                    Values { kept: parameter, of_head }
+                    let of_head = Some(copy(parameter, kind)?);
+                    Values { kept: copy(parameter, Kind::Float)?, of_head }
                 }
             }
         } else if !self.layout.in_products(number) {
-            Values { kept: parameter, of_head: None }
+            Values { kept: copy(parameter, Kind::Float)?, of_head: None }
         } else if parameter.dim() == 2 {
             // Transformers' Conv1D has [inputs, outputs]: turned, each result is the product with one row.
             Values { kept: copy(&parameter.f_tr()?, kind)?, of_head: None }
         } else {
-            Values { kept: copy(&parameter, kind)?, of_head: None }
+            Values { kept: copy(parameter, kind)?, of_head: None }
         };
         self.values.push(values);
         Ok(())
