@@ -30,6 +30,8 @@ pub struct Metrics {
     pub compute_seconds: Histogram,
     /// Seconds of a step in which gradients travel.
     pub exchange_seconds: Histogram,
+    /// Seconds of a step in which gradients travel while others are still computed.
+    pub hidden_exchange_seconds: Histogram,
     /// Seconds of a step in which slower ranks are waited for.
     pub wait_seconds: Histogram,
     /// Steps finished since the worker started.
@@ -194,6 +196,10 @@ impl Metrics {
             exchange_seconds: histogram(
                 "ringtune_worker_exchange_seconds",
                 "Seconds of a step in which gradients travel, without waiting",
+            )?,
+            hidden_exchange_seconds: histogram(
+                "ringtune_worker_hidden_exchange_seconds",
+                "Seconds of a step in which gradients travel while others are still computed; of language models",
             )?,
             wait_seconds: histogram(
                 "ringtune_worker_wait_seconds",

@@ -118,6 +118,7 @@ impl LanguageTrainee {
             compute_seconds += seconds;
             rows.push(vec![gradient.loss, seconds as f32]);
         }
+        self.metrics.hidden_exchange_seconds.observe(sums.exchanged.saturating_sub(exposed).as_secs_f64());
         // Of what was waited for slower ranks, no more than what the backward pass did not hide.
         let waited = sums.waited.min(exposed);
         let exchanged = exposed - waited;
