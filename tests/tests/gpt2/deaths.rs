@@ -131,3 +131,30 @@ async fn all_workers_die_and_others_go_on() -> Result<()> {
     fetch(&cluster, &id, "out").await?;
     expect_same_as(&straight, &sandbox.path("out"))
 }
+
+/// What a cancelled job keeps is the state after a whole step, wherever it was: in a pass, an update or a validation.
+#[tokio::test]
+async fn a_cancelled_job_goes_on_to_the_same_bytes() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let ground = Ground::lay(&sandbox).await?;
+    let job = job(&ground)?.set("gpt2.eval_interval", 3).set("gpt2.eval_iters", 20);
+    let file = sandbox.write_job("job.toml", &job)?;
+    sandbox.write_job("resume.toml", &job.set("gpt2.resume_from_checkpoint", "latest"))?;
+    let straight = run(&sandbox, "job.toml", 1, "straight").await?;
+    let mut seed = chaos::seed();
+    let cluster = Cluster::start(&sandbox, 2).await?;
+    for round in 0..3 {
+        let id = cluster.submit(&file).await?;
+        cluster.wait_for_step(&id, 5).await?;
+        tokio::time::sleep(Duration::from_millis(below(&mut seed, 400))).await;
+        cluster.finish(&["cancel", &id]).await?.expect_code(0)?;
+        cluster.wait_for_state(&id, JobState::Cancelled).await?;
+        let folder = format!("cancelled-{round}");
+        fetch(&cluster, &id, &folder).await?;
+        let kept = sandbox.path(&folder);
+        ensure!(kept.join("model.safetensors").is_file(), "no model was kept");
+        run(&sandbox, "resume.toml", 2, &folder).await?;
+        expect_same_as(&straight, &kept).with_context(|| format!("round {round}, seed {seed}"))?;
+    }
+    Ok(())
+}

@@ -5,6 +5,7 @@ use std::path::Path;
 use ringtune_shared::{
     checkpoint::{self, CheckpointError, LARGEST_FILE, Numerics, OpenCheckpoint, ResumeFrom},
     ids::ContentHash,
+    job::JobSpec,
     state::StateError,
     version::VERSION,
 };
@@ -60,8 +61,10 @@ pub(crate) async fn fetch(rank: &Rank) -> Result<Option<OpenCheckpoint>, Error> 
     let hash = match ResumeFrom::parse(place.unwrap_or(spec.resume_from())) {
         Ok(ResumeFrom::Nothing) => return Ok(None),
         Ok(ResumeFrom::Uploaded(hash)) => hash,
-        Ok(other) => return Err(refused(format!("a worker needs an artifact:// URI, not {other:?}")).into()),
-        Err(error) => return Err(refused(error.to_string()).into()),
+        Ok(other) => {
+            return Err(refused(spec, format!("a worker needs an artifact:// URI, not {other:?}")).into());
+        }
+        Err(error) => return Err(refused(spec, error.to_string()).into()),
     };
     let own = is_own(assignment);
     let fetch = || one_file_on_disk(hash, LARGEST_FILE, &context.artifacts, &context.cache);
@@ -72,13 +75,14 @@ pub(crate) async fn fetch(rank: &Rank) -> Result<Option<OpenCheckpoint>, Error> 
     };
     let path = fetched.map_err(|error| not_fetched(error, own))?;
     // From here on it may go from the cache: it stays as long as it is open.
+    let asking = spec.clone();
     let opening = ringtune_shared::tasks::spawn_blocking(move || {
-        checkpoint::open(&path).map_err(|error| not_opened(&path, error, own))
+        checkpoint::open(&path).map_err(|error| not_opened(&path, error, &asking, own))
     });
     let checkpoint = opening.await??;
     let about = &checkpoint.header.about;
-    about.check(spec).map_err(refused)?;
-    let warning = about.check_numerics(&numerics(assignment)).map_err(refused)?;
+    about.check(spec).map_err(|problem| refused(spec, problem))?;
+    let warning = about.check_numerics(&numerics(assignment)).map_err(|problem| refused(spec, problem))?;
     // The same for all ranks: said once.
     if assignment.is_first() {
         if let Some(warning) = warning {
@@ -109,10 +113,10 @@ impl Resumed {
             [("model.base", &about.model_hash, model_hash), (data.key, &about.data_hash, data_hash)]
         {
             if *before != now.to_string() {
-                return Err(refused(format!(
+                let problem = format!(
                     "the checkpoint is of another job: {what} has another content (it was {before}, now it is {now})"
-                ))
-                .into());
+                );
+                return Err(refused(&assignment.spec, problem).into());
             }
         }
         let state = TakenState { numbers: header.numbers, source: Box::new(source) };
@@ -136,7 +140,7 @@ pub(crate) async fn read(state: TakenState, assignment: &Assignment) -> Result<S
 
 /// What is wrong with a job whose checkpoint's state cannot be read.
 pub(crate) fn unreadable(error: StateError, assignment: &Assignment) -> Error {
-    unusable(CheckpointError::from(error), is_own(assignment))
+    unusable(CheckpointError::from(error), &assignment.spec, is_own(assignment))
 }
 
 /// Whether the coordinator chose the checkpoint among the job's own: it may choose another one.
@@ -154,17 +158,17 @@ fn not_fetched(error: contents::Error, own: bool) -> Error {
 }
 
 /// A file that cannot be read is no fault of the job.
-fn not_opened(path: &Path, error: CheckpointError, own: bool) -> Error {
+fn not_opened(path: &Path, error: CheckpointError, spec: &JobSpec, own: bool) -> Error {
     match error {
         CheckpointError::Access(StateError::Io(source)) => {
             contents::Error::Io { path: path.to_owned(), source }.into()
         }
-        other => unusable(other, own),
+        other => unusable(other, spec, own),
     }
 }
 
-fn unusable(error: CheckpointError, own: bool) -> Error {
-    if own { Damaged(error.to_string()).into() } else { refused(error.to_string()).into() }
+fn unusable(error: CheckpointError, spec: &JobSpec, own: bool) -> Error {
+    if own { Damaged(error.to_string()).into() } else { refused(spec, error.to_string()).into() }
 }
 
 /// What a job's files say of it.
@@ -172,8 +176,8 @@ pub(crate) fn class_and_threads(numerics: &Numerics) -> String {
     format!("{}/threads-{}", numerics.class, numerics.threads_per_rank)
 }
 
-fn refused(problem: String) -> Refusal {
-    Refusal::of("train.resume_from_checkpoint", problem)
+fn refused(spec: &JobSpec, problem: String) -> Refusal {
+    Refusal::of(spec.resume_option().unwrap_or("the checkpoint"), problem)
 }
 
 #[cfg(test)]
@@ -204,9 +208,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint");
         std::fs::write(&path, b"not a checkpoint").unwrap();
-        let opened = |own| not_opened(&path, checkpoint::open(&path).err().unwrap(), own).fault();
+        let text = "kind = \"generate\"\n[model]\nbase = \"/m\"\n[generate]\nprompts = [\"a\"]\n";
+        let spec = ringtune_shared::job::parse_job_toml(text).unwrap();
+        let opened = |own| not_opened(&path, checkpoint::open(&path).err().unwrap(), &spec, own).fault();
         assert_eq!((opened(true), opened(false)), (Fault::Checkpoint, Fault::Job));
         let gone = CheckpointError::Access(StateError::Io(full()));
-        assert_eq!(not_opened(&path, gone, true).fault(), Fault::Node);
+        assert_eq!(not_opened(&path, gone, &spec, true).fault(), Fault::Node);
     }
 }

@@ -188,6 +188,7 @@ impl<T: Trainee> Work for Training<T> {
     }
 
     async fn finish(&mut self, rank: &Rank, can_go_on: bool) -> Result<(), Error> {
+        self.close(rank).await?;
         let Some(files) = &mut self.files else { return Ok(()) };
         let learned = self.learned.take();
         let state = (can_go_on && learned.is_some()).then(|| self.settled.state.clone());
@@ -200,7 +201,7 @@ impl<T: Trainee> Work for Training<T> {
         }
         let step = self.last_step().await?;
         let state = self.settled.state.clone();
-        let pending = self.is_pending(step);
+        let pending = self.is_pending(step) || self.open.is_some();
         if let Some(files) = &mut self.files {
             return files.keep_state(step, state, pending).await;
         }
@@ -358,7 +359,7 @@ impl<T: Trainee> Training<T> {
         taken: StepTaken<T::Learned>,
     ) -> Result<(), Error> {
         let StepTaken { mut summary, learned, previews } = taken;
-        summary.state = self.settled.hash;
+        summary.state = self.said_hash();
         self.open = None;
         self.learned = Some(learned);
         self.remember(rank, summary);
@@ -397,6 +398,25 @@ impl<T: Trainee> Training<T> {
         if files.checkpoint_is_due(step) {
             files.save_checkpoint(step, self.settled.state.clone(), self.is_pending(step)).await?;
         }
+        Ok(())
+    }
+
+    /// The hash of the settled state, where reports have it: it may have been taken for another reason.
+    fn said_hash(&self) -> Option<ContentHash> {
+        self.settled.hash.filter(|_| self.trainee.is_hashed_after(self.step()))
+    }
+
+    /// Takes what has begun to its end, and says it without what was still to be found out: nothing more will be.
+    async fn close(&mut self, rank: &Rank) -> Result<(), Error> {
+        self.last_step().await?;
+        let Some(mut summary) = self.open.take() else { return Ok(()) };
+        summary.state = self.said_hash();
+        self.learned = Some(self.trainee.learned());
+        self.remember(rank, summary);
+        if let Some(files) = &mut self.files {
+            files.record(&summary)?;
+        }
+        rank.journal.event(RankEvent::Step(summary)).await;
         Ok(())
     }
 

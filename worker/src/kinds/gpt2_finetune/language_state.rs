@@ -132,7 +132,10 @@ impl LanguageState {
             }
         }
         // 2. The counters.
-        let other = |error: crate::train::Error| RestoreError::Other(error.to_string());
+        let other = |error: crate::train::Error| match error {
+            crate::train::Error::Checkpoint { problem } => RestoreError::Other(problem),
+            error => RestoreError::Other(error.to_string()),
+        };
         let count = small.take_number(COUNT).map_err(other)?;
         let skipped_in_a_row = small.take_number(SKIPPED).map_err(other)?;
         if skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW {

@@ -36,7 +36,7 @@ pub(super) struct Tokens {
 /// Brings the job's files here and reads all of both: they are what their manifest says.
 pub(super) async fn bring(rank: &Rank, job: &Gpt2Spec) -> Result<Tokens, Error> {
     let location = job.tokens_location().map_err(crate::base_model::Error::from)?;
-    rank.context.access.fetch(&location)?;
+    rank.context.access.fetch_named(FIELD, &location)?;
     let (place, held) = match location {
         ModelLocation::Local(_) => (rank.context.access.place(PathUse::Tokens, FIELD, &job.tokens)?, None),
         ModelLocation::Hub(_) => {
