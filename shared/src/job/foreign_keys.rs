@@ -3,7 +3,7 @@
 //! Sources: diffusers' `textual_inversion.py`; `train_textual_inversion.py` of kohya's sd-scripts; AUTOMATIC1111's
 //! textual inversion tab; for GPT-2 nanoGPT's `train.py` and transformers' `run_clm.py`.
 
-use super::JobKind;
+use super::{JobKind, reader::Advice};
 
 /// Name there, and what to write instead or why there is nothing to write.
 const FOREIGN_KEYS: &[(&str, &str)] = &[
@@ -98,12 +98,15 @@ const FOREIGN_KEYS_OF_GPT2: &[(&str, &str)] = &[
     ("num_processes", "write [cluster] world_size"),
 ];
 
-/// What somebody who knows `key` from another trainer of this kind is to do.
-pub(super) fn advice(kind: Option<JobKind>, key: &str) -> Option<&'static str> {
-    let keys = match kind {
-        Some(JobKind::Gpt2Finetune) => FOREIGN_KEYS_OF_GPT2,
-        Some(JobKind::TextualInversion | JobKind::Generate) | None => FOREIGN_KEYS,
-    };
+/// What somebody who knows a key from another trainer of this kind is to do; none: the kind is not given, or not known.
+pub(super) fn advice(kind: Option<JobKind>) -> Advice {
+    match kind {
+        Some(JobKind::Gpt2Finetune) => |key| find(FOREIGN_KEYS_OF_GPT2, key),
+        Some(JobKind::TextualInversion | JobKind::Generate) | None => |key| find(FOREIGN_KEYS, key),
+    }
+}
+
+fn find(keys: &'static [(&'static str, &'static str)], key: &str) -> Option<&'static str> {
     keys.iter().find(|(foreign, _)| *foreign == key).map(|(_, advice)| *advice)
 }
 

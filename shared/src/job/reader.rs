@@ -9,13 +9,16 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{JobKind, Violation, foreign_keys};
+use super::Violation;
 use crate::suggest;
 
 /// The line, from 1, on which a span of bytes begins.
 pub(super) fn line_of(text: &str, span: Range<usize>) -> usize {
     1 + text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count()
 }
+
+/// See [`Reader::advice`].
+pub(super) type Advice = fn(&str) -> Option<&'static str>;
 
 /// Reads the keys of a job file, and keeps all that is wrong with them.
 pub(super) struct Reader<'text> {
@@ -27,8 +30,8 @@ pub(super) struct Reader<'text> {
     pub(super) lines: HashMap<String, usize>,
     /// Every key of a job file with its section, for "belongs to".
     pub(super) sections_of_keys: Vec<(&'static str, &'static str)>,
-    /// The job's, for what other trainers of that kind have; none: not given, or not known.
-    pub(super) kind: Option<JobKind>,
+    /// What somebody who knows a key from another trainer is to do.
+    pub(super) advice: Advice,
 }
 
 /// The known keys of one table are taken one by one; what is left over is unknown.
@@ -221,7 +224,7 @@ impl Reader<'_> {
             }
             let shown: String = name.chars().take(100).collect();
             let elsewhere = self.sections_of_keys.iter().find(|(known, _)| *known == name);
-            let problem = if let Some(advice) = foreign_keys::advice(self.kind, name) {
+            let problem = if let Some(advice) = (self.advice)(name) {
                 format!("not an option here: {advice}")
             } else if let Some(word) = suggest::nearest(name, section.known.iter().copied()) {
                 format!("unknown key; did you mean {word:?}?")

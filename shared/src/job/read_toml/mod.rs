@@ -9,7 +9,7 @@ use toml::de::DeTable;
 
 use super::{
     ClusterDraft, DebugDraft, JobDraft, JobKind, JobRequest, JobSpec, ModelDraft, QueueDraft, QueueSpec,
-    SpecError, Violation,
+    SpecError, Violation, foreign_keys,
     kinds::{
         self,
         generate::GenerateDraft,
@@ -53,7 +53,7 @@ pub fn parse_job_request(text: &str, settings: &[Setting]) -> Result<JobRequest,
         violations: Vec::new(),
         lines: HashMap::new(),
         sections_of_keys: sections_of_keys(None),
-        kind: None,
+        advice: foreign_keys::advice(None),
     };
     let (draft, queue) = reader.job(&document);
     let Reader { mut violations, lines, .. } = reader;
@@ -109,8 +109,9 @@ impl Reader<'_> {
     fn job(&mut self, document: &DeTable<'_>) -> (JobDraft, QueueDraft) {
         let mut top = Section { name: String::new(), table: Some(document), known: Vec::new() };
         let kind = self.string(&mut top, "kind");
-        self.kind = kind.as_deref().and_then(|kind| kind.parse().ok());
-        self.sections_of_keys = sections_of_keys(self.kind);
+        let known: Option<JobKind> = kind.as_deref().and_then(|kind| kind.parse().ok());
+        self.advice = foreign_keys::advice(known);
+        self.sections_of_keys = sections_of_keys(known);
         let name = self.string(&mut top, "name");
 
         let model = self.keys(&mut top, "model");
