@@ -1,0 +1,186 @@
+//! Ranks that train one language model: whoever is lost or comes, the bytes are those of a run alone.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use ringtune_fake_engine::{FakeMachine, FakeScript};
+use ringtune_proto::v1::{self, RankFault, RankPhase};
+use ringtune_shared::{ids::JobId, job::JobSpec};
+use tokio::time::sleep;
+
+use crate::{
+    coordinator::{Coordinator, Language, Rank},
+    language_models::{Ground, run_alone},
+    re_forming::{enter, until_step_of, view},
+    rings::{Ring, begin, ring, ring_at},
+    worker::in_time,
+};
+
+/// Microbatches of a step, which one or two ranks share.
+const MICROBATCHES: u32 = 4;
+
+/// The files that depend on the job alone.
+fn results(coordinator: &Coordinator, id: JobId, checkpoint: u64) -> Vec<Vec<u8>> {
+    let checkpoint = format!("checkpoint-{checkpoint}.safetensors");
+    let names = ["model.safetensors", "config.json", &checkpoint];
+    names.map(|name| coordinator.kept(id, name).unwrap_or_else(|| panic!("{name} is missing"))).into()
+}
+
+/// Of a step what does not depend on the ring.
+fn bits(step: &v1::StepReport) -> (i64, u64, Option<u64>, String) {
+    (step.step, step.loss.to_bits(), step.validation_loss.map(f64::to_bits), step.state_sha256.clone())
+}
+
+/// Workers of a coordinator that gives running jobs other rings.
+async fn ring_of(scripts: Vec<FakeScript>) -> Ring {
+    let language = Language { re_forms: true, ..Language::default() };
+    ring_at(Coordinator::speaking(language).await, scripts).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_two_and_three_ranks_train_the_same_language_model() {
+    in_time(async {
+        let ground = Ground::lay();
+        let options = "max_iters = 9\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 5\n\
+                       checkpointing_steps = 3\ncompare_interval = 2\n";
+        let spec = ground.job(options, MICROBATCHES);
+        let (alone, id, steps) = run_alone(FakeScript::default(), &spec).await;
+        let expected = (results(&alone.coordinator, id, 6), steps.iter().map(bits).collect::<Vec<_>>());
+        for workers in [2, 3] {
+            let mut ring = ring(vec![FakeScript::default(); workers]).await;
+            let id = JobId::new();
+            begin(&mut ring, id, &spec).await;
+            let (_, steps) = ring.sessions[0].until(RankPhase::Finished).await;
+            assert!(steps.iter().all(|step| step.world_size as usize == workers));
+            let steps: Vec<_> = steps.iter().map(bits).collect();
+            assert_eq!(steps, expected.1, "{workers} ranks");
+            assert!(results(&ring.coordinator, id, 6) == expected.0, "{workers} ranks");
+        }
+    })
+    .await;
+}
+
+/// What a validation says of a step is in no state yet when the ring breaks, and the step is settled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rank_is_lost_while_the_loss_of_a_language_model_is_taken() {
+    in_time(async {
+        let ground = Ground::lay();
+        let options = "max_iters = 9\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 2\n\
+                       checkpointing_steps = 3\ncompare_interval = 2\n";
+        let spec = ground.job(options, MICROBATCHES);
+        let (alone, id, steps) = run_alone(FakeScript::default(), &spec).await;
+        let expected = (results(&alone.coordinator, id, 6), steps.iter().map(bits).collect::<Vec<_>>());
+        // 1. Rank 1 is lost in the middle of its only loss after step 4, which rank 0 waits for.
+        let machine = FakeMachine { loss_takes: Duration::from_secs(3), ..FakeMachine::default() };
+        let slow = FakeScript { machine, ..FakeScript::default() };
+        let losses = Arc::clone(&slow.losses);
+        let mut ring = ring_of(vec![FakeScript::default(), slow]).await;
+        let id = JobId::new();
+        begin(&mut ring, id, &spec).await;
+        while losses.load(Ordering::Relaxed) == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        ring.workers[1].shutdown.hard.cancel();
+        let (waiting, mut told) = ring.sessions[0].until(RankPhase::Waiting).await;
+        assert_eq!((waiting.step, waiting.trouble.unwrap().rank), (4, 1));
+        assert_eq!(told.iter().map(|step| step.step).collect::<Vec<_>>(), [1, 2, 3], "4 is not found out yet");
+        // 2. Rank 0 goes on alone, and takes the whole loss itself.
+        enter(&ring.sessions[0], view(id, 2, &[ring.members[0].clone()]), 0, false).await;
+        let (entered, steps) = ring.sessions[0].until(RankPhase::Training).await;
+        assert_eq!((entered.epoch, entered.step), (2, 4));
+        told.extend(steps);
+        told.extend(ring.sessions[0].until(RankPhase::Finished).await.1);
+        // 3. Each step was told once, with the bits of a run alone.
+        assert_eq!(told.iter().map(bits).collect::<Vec<_>>(), expected.1);
+        assert_eq!(told.iter().map(|step| step.world_size).collect::<Vec<_>>(), [2, 2, 2, 2, 1, 1, 1, 1, 1]);
+        assert!(results(&ring.coordinator, id, 6) == expected.0, "another result");
+    })
+    .await;
+}
+
+/// One worker has the job; another one, which is prepared before, enters after a step from `from` on. `is_first`: as rank 0.
+async fn newcomer(spec: &JobSpec, from: i64, is_first: bool) {
+    let (alone, id, steps) = run_alone(FakeScript::default(), spec).await;
+    let expected = (results(&alone.coordinator, id, 30), steps.iter().map(bits).collect::<Vec<_>>());
+    // 1. Slow enough for the other one to come before the last step.
+    let slow = FakeScript { gradient_takes: Duration::from_millis(10), ..FakeScript::default() };
+    let mut ring = ring_of(vec![slow; 2]).await;
+    let (id, alone) = (JobId::new(), [ring.members[0].clone()]);
+    ring.sessions[0].assign(Rank { job: id, epoch: 1, members: &alone, rank: 0, spec }).await;
+    ring.sessions[1].join(Rank { job: id, epoch: 1, members: &alone, rank: 0, spec }).await;
+    ring.sessions[1].until(RankPhase::Ready).await;
+    ring.sessions[0].start_when_ready(id).await;
+    while until_step_of(&mut ring.sessions[0], 1).await.step < from {}
+    // 2. Both change into the ring of two after the same step.
+    let mut members = ring.members.clone();
+    let (mut ranks, mut first) = ([0, 1], 0);
+    if is_first {
+        members.reverse();
+        (ranks, first) = ([1, 0], 1);
+    }
+    for (session, rank) in ring.sessions.iter().zip(ranks) {
+        enter(session, view(id, 2, &members), rank, true).await;
+    }
+    let step = until_step_of(&mut ring.sessions[first], 2).await;
+    assert_eq!(step.world_size, 2);
+    ring.sessions[first].until(RankPhase::Finished).await;
+    // 3. The same steps, the same bytes.
+    assert_eq!(ring.coordinator.steps.numbers(id), (1..=steps.len() as i64).collect::<Vec<_>>());
+    let told = ring.coordinator.steps.of_job(id);
+    assert_eq!(told.iter().map(bits).collect::<Vec<_>>(), expected.1);
+    assert!(results(&ring.coordinator, id, 30) == expected.0, "another result");
+    if is_first {
+        let log = String::from_utf8(ring.coordinator.kept(id, "job.log").unwrap()).unwrap();
+        assert!(log.contains("took the state after step"), "{log}");
+    }
+}
+
+/// Without a validation there are no best parameters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_takes_the_state_of_a_language_model() {
+    let options = "max_iters = 40\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 0\ncheckpointing_steps = 30\n\
+                   compare_interval = 3\n";
+    in_time(async { newcomer(&Ground::lay().job(options, MICROBATCHES), 3, false).await }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_takes_the_best_parameters_of_a_language_model_too() {
+    let options = "max_iters = 40\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 3\neval_iters = 2\n\
+                   checkpointing_steps = 30\ncompare_interval = 3\n";
+    let ground = Ground::lay();
+    let spec = ground.job(options, MICROBATCHES);
+    in_time(async { newcomer(&spec, 4, true).await }).await;
+}
+
+/// Which of two ranks is right nobody can say.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranks_whose_language_models_differ_after_the_same_step_end_the_job() {
+    in_time(async {
+        let ground = Ground::lay();
+        let options = "max_iters = 30\nlearning_rate = 0.01\neval_interval = 0\ncompare_interval = 4\n";
+        let spec = ground.job(options, 2);
+        let (_, _, right) = run_alone(FakeScript::default(), &spec).await;
+        let machine = FakeMachine { wrong_update: Some(3), ..FakeMachine::default() };
+        let wrong = FakeScript { machine, ..FakeScript::default() };
+        let mut ring = ring(vec![FakeScript::default(), wrong]).await;
+        let id = JobId::new();
+        begin(&mut ring, id, &spec).await;
+        let mut reasons = Vec::new();
+        for session in &mut ring.sessions {
+            let (report, steps) = session.until(RankPhase::Failed).await;
+            assert_eq!(report.fault(), RankFault::Job, "{}", report.reason);
+            assert!(!report.neighbour_lost, "{}", report.reason);
+            assert!(steps.iter().all(|step| step.step < 4), "{steps:?}");
+            reasons.push(report.reason);
+        }
+        let hash = &right[3].state_sha256;
+        for reason in reasons {
+            assert!(reason.contains(&format!("after step 4 rank 0 has the state {hash}")), "{reason}");
+            let other = reason.split_once("but rank 1 has ").expect(&reason).1.split(':').next().unwrap();
+            assert!(other.len() == 64 && other != hash, "{reason}");
+        }
+    })
+    .await;
+}
