@@ -12,7 +12,10 @@ use ringtune_text::{FileFacts, MANIFEST_FILE, Manifest, TOKEN_TYPE, TRAIN_FILE, 
 use safetensors::SafeTensors;
 use tempfile::TempDir;
 
-use crate::worker::{Alone, in_time};
+use crate::{
+    coordinator::Session,
+    worker::{Alone, in_time},
+};
 
 /// Ids that the model of these jobs knows.
 const VOCABULARY: u16 = 23;
@@ -252,14 +255,18 @@ async fn steps_of_a_language_model_that_are_not_finite_move_nothing() {
 pub async fn failure(alone: &mut Alone, spec: &JobSpec) -> (JobId, v1::RankReport, usize) {
     let id = JobId::new();
     alone.session.assign_alone(id, spec).await;
+    let (report, steps) = until_failed(&mut alone.session, id).await;
+    alone.session.let_go(id).await;
+    (id, report, steps)
+}
+
+/// Reads on until a rank fails, which it has to; starts it when it is ready, if it gets so far. Gives its report, and how many steps were told before.
+pub async fn until_failed(session: &mut Session, job: JobId) -> (v1::RankReport, usize) {
     let mut steps = 0;
     loop {
-        match alone.session.next().await.expect("the session ended") {
-            Up::RankReport(report) if report.phase() == RankPhase::Ready => alone.session.start(id).await,
-            Up::RankReport(report) if report.phase() == RankPhase::Failed => {
-                alone.session.let_go(id).await;
-                return (id, report, steps);
-            }
+        match session.next().await.expect("the session ended") {
+            Up::RankReport(report) if report.phase() == RankPhase::Ready => session.start(job).await,
+            Up::RankReport(report) if report.phase() == RankPhase::Failed => return (report, steps),
             Up::RankReport(report) => assert_ne!(report.phase(), RankPhase::Finished),
             Up::RankStep(_) => steps += 1,
             _ => (),
