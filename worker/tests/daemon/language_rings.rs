@@ -1,7 +1,10 @@
 //! Ranks that train one language model: whoever is lost or comes, the bytes are those of a run alone.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -62,30 +65,56 @@ async fn one_two_and_three_ranks_train_the_same_language_model() {
     .await;
 }
 
+/// A job whose loss is taken after steps 4, 8 and 9, one microbatch of it by each of two ranks.
+const JUDGED: &str = "max_iters = 9\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 2\n\
+                      checkpointing_steps = 3\ncompare_interval = 2\n";
+
+/// A worker that takes a loss for so long that it is lost in the middle of its first one.
+fn slow_to_judge() -> FakeScript {
+    let machine = FakeMachine { loss_takes: Duration::from_secs(3), ..FakeMachine::default() };
+    FakeScript { machine, ..FakeScript::default() }
+}
+
+/// Waits until a worker takes its first loss.
+async fn until_it_judges(losses: &AtomicU64) {
+    while losses.load(Ordering::Relaxed) == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// What metrics.csv has that no clock decides: step, loss, rate and validation loss.
+fn measured(coordinator: &Coordinator, id: JobId) -> Vec<[String; 4]> {
+    let table = String::from_utf8(coordinator.kept(id, "metrics.csv").unwrap()).unwrap();
+    let line = |line: &str| {
+        let columns: Vec<&str> = line.split(',').collect();
+        [0, 1, 2, 7].map(|column| columns[column].to_owned())
+    };
+    table.lines().map(line).collect()
+}
+
 /// What a validation says of a step is in no state yet when the ring breaks, and the step is settled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rank_is_lost_while_the_loss_of_a_language_model_is_taken() {
     in_time(async {
         let ground = Ground::lay();
-        let options = "max_iters = 9\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 2\n\
-                       checkpointing_steps = 3\ncompare_interval = 2\n";
-        let spec = ground.job(options, MICROBATCHES);
+        let spec = ground.job(JUDGED, MICROBATCHES);
         let (alone, id, steps) = run_alone(FakeScript::default(), &spec).await;
         let expected = (results(&alone.coordinator, id, 6), steps.iter().map(bits).collect::<Vec<_>>());
         // 1. Rank 1 is lost in the middle of its only loss after step 4, which rank 0 waits for.
-        let machine = FakeMachine { loss_takes: Duration::from_secs(3), ..FakeMachine::default() };
-        let slow = FakeScript { machine, ..FakeScript::default() };
+        let slow = slow_to_judge();
         let losses = Arc::clone(&slow.losses);
         let mut ring = ring_of(vec![FakeScript::default(), slow]).await;
         let id = JobId::new();
         begin(&mut ring, id, &spec).await;
-        while losses.load(Ordering::Relaxed) == 0 {
-            sleep(Duration::from_millis(1)).await;
-        }
+        until_it_judges(&losses).await;
         ring.workers[1].shutdown.hard.cancel();
         let (waiting, mut told) = ring.sessions[0].until(RankPhase::Waiting).await;
         assert_eq!((waiting.step, waiting.trouble.unwrap().rank), (4, 1));
-        assert_eq!(told.iter().map(|step| step.step).collect::<Vec<_>>(), [1, 2, 3], "4 is not found out yet");
+        assert_eq!(
+            told.iter().map(|step| step.step).collect::<Vec<_>>(),
+            [1, 2, 3],
+            "4 is not found out yet"
+        );
         // 2. Rank 0 goes on alone, and takes the whole loss itself.
         enter(&ring.sessions[0], view(id, 2, &[ring.members[0].clone()]), 0, false).await;
         let (entered, steps) = ring.sessions[0].until(RankPhase::Training).await;
@@ -96,6 +125,46 @@ async fn a_rank_is_lost_while_the_loss_of_a_language_model_is_taken() {
         assert_eq!(told.iter().map(bits).collect::<Vec<_>>(), expected.1);
         assert_eq!(told.iter().map(|step| step.world_size).collect::<Vec<_>>(), [2, 2, 2, 2, 1, 1, 1, 1, 1]);
         assert!(results(&ring.coordinator, id, 6) == expected.0, "another result");
+    })
+    .await;
+}
+
+/// Nobody has told the step whose loss was being taken, and the newcomer that is to tell it was not there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_tells_the_step_of_a_language_model_that_rank_0_was_lost_in() {
+    in_time(async {
+        let ground = Ground::lay();
+        let spec = ground.job(JUDGED, MICROBATCHES);
+        let (alone, id, steps) = run_alone(FakeScript::default(), &spec).await;
+        let expected = (results(&alone.coordinator, id, 6), steps.iter().map(bits).collect::<Vec<_>>());
+        let table = measured(&alone.coordinator, id);
+        // 1. Of three workers two have the job; the third one is prepared to join them.
+        let slow = slow_to_judge();
+        let losses = Arc::clone(&slow.losses);
+        let mut ring = ring_of(vec![slow, FakeScript::default(), FakeScript::default()]).await;
+        let (mut newcomer, third) = (ring.sessions.pop().unwrap(), ring.members.pop().unwrap());
+        let id = JobId::new();
+        newcomer.join(Rank { job: id, epoch: 1, members: &ring.members, rank: 0, spec: &spec }).await;
+        newcomer.until(RankPhase::Ready).await;
+        begin(&mut ring, id, &spec).await;
+        // 2. Rank 0 is lost while it takes its loss after step 4.
+        until_it_judges(&losses).await;
+        while until_step_of(&mut ring.sessions[0], 1).await.step < 3 {}
+        ring.workers[0].shutdown.hard.cancel();
+        let (waiting, told) = ring.sessions[1].until(RankPhase::Waiting).await;
+        assert_eq!((waiting.step, waiting.trouble.unwrap().rank, told.len()), (4, 0, 0));
+        // 3. The newcomer takes its place, with the state of rank 1.
+        let members = [third, ring.members[1].clone()];
+        enter(&ring.sessions[1], view(id, 2, &members), 1, false).await;
+        enter(&newcomer, view(id, 2, &members), 0, false).await;
+        let (_, told) = newcomer.until(RankPhase::Finished).await;
+        let fourth: Vec<_> = told.iter().filter(|step| step.step == 4).map(bits).collect();
+        assert_eq!(fourth, [expected.1[3].clone()], "step 4 is told once");
+        ring.sessions[1].until(RankPhase::Done).await;
+        let told = ring.coordinator.steps.of_job(id);
+        assert_eq!(told.iter().map(bits).collect::<Vec<_>>(), expected.1);
+        assert!(results(&ring.coordinator, id, 6) == expected.0, "another result");
+        assert_eq!(measured(&ring.coordinator, id), table);
     })
     .await;
 }
@@ -145,9 +214,10 @@ async fn a_newcomer_takes_the_state_of_a_language_model() {
     in_time(async { newcomer(&Ground::lay().job(options, MICROBATCHES), 3, false).await }).await;
 }
 
+/// Each step is validated, so that the one after which it comes is, too: that loss belongs to no state yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newcomer_takes_the_best_parameters_of_a_language_model_too() {
-    let options = "max_iters = 40\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 3\neval_iters = 2\n\
+    let options = "max_iters = 40\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 1\neval_iters = 2\n\
                    checkpointing_steps = 30\ncompare_interval = 3\n";
     let ground = Ground::lay();
     let spec = ground.job(options, MICROBATCHES);
