@@ -95,7 +95,7 @@ fn measured(coordinator: &Coordinator, id: JobId) -> Vec<[String; 4]> {
 /// What a validation says of a step is in no state yet when the ring breaks, and the step is settled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rank_is_lost_while_the_loss_of_a_language_model_is_taken() {
-    in_time(async {
+    in_time(Box::pin(async {
         let ground = Ground::lay();
         let spec = ground.job(JUDGED, MICROBATCHES);
         let (alone, id, steps) = run_alone(FakeScript::default(), &spec).await;
@@ -125,14 +125,14 @@ async fn a_rank_is_lost_while_the_loss_of_a_language_model_is_taken() {
         assert_eq!(told.iter().map(bits).collect::<Vec<_>>(), expected.1);
         assert_eq!(told.iter().map(|step| step.world_size).collect::<Vec<_>>(), [2, 2, 2, 2, 1, 1, 1, 1, 1]);
         assert!(results(&ring.coordinator, id, 6) == expected.0, "another result");
-    })
+    }))
     .await;
 }
 
 /// Nobody has told the step whose loss was being taken, and the newcomer that is to tell it was not there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newcomer_tells_the_step_of_a_language_model_that_rank_0_was_lost_in() {
-    in_time(async {
+    in_time(Box::pin(async {
         let ground = Ground::lay();
         let spec = ground.job(JUDGED, MICROBATCHES);
         let (alone, id, steps) = run_alone(FakeScript::default(), &spec).await;
@@ -165,7 +165,7 @@ async fn a_newcomer_tells_the_step_of_a_language_model_that_rank_0_was_lost_in()
         assert_eq!(told.iter().map(bits).collect::<Vec<_>>(), expected.1);
         assert!(results(&ring.coordinator, id, 6) == expected.0, "another result");
         assert_eq!(measured(&ring.coordinator, id), table);
-    })
+    }))
     .await;
 }
 
