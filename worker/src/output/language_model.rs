@@ -85,7 +85,7 @@ fn missing_biases(parameters: &[TensorInfo]) -> Result<Vec<TensorInfo>, StateErr
     let with_bias = weights.filter(|(weight, _)| TABLES.iter().all(|table| !weight.name().ends_with(table)));
     let biases = with_bias.map(|(weight, name)| {
         TensorInfo::new(
-            &format!("{name}.bias"),
+            format!("{name}.bias"),
             Dtype::F32,
             weight.shape().last().copied().into_iter().collect(),
         )

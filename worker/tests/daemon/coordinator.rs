@@ -202,6 +202,13 @@ impl Coordinator {
         hash.uri()
     }
 
+    /// Makes a content available; returns its URI.
+    pub fn add(&self, content: Vec<u8>) -> String {
+        let hash = ContentHash::of(&content);
+        self.files.lock().unwrap().contents.insert(hash, content);
+        hash.uri()
+    }
+
     /// Replaces a content by another one: what a damaged disk would give.
     pub fn spoil(&self, uri: &str) {
         let hash = ContentHash::from_uri(uri).unwrap();
@@ -291,6 +298,14 @@ impl Session {
     /// The only rank of a job's ring.
     pub async fn assign_alone(&self, job: JobId, spec: &JobSpec) {
         self.assign(Rank { job, epoch: 1, members: &[self.member()], rank: 0, spec }).await;
+    }
+
+    /// The same of a job whose steps up to this one were done before, and are only computed again.
+    pub async fn assign_proof(&self, job: JobId, spec: &JobSpec, last_step: i64) {
+        let members = [self.member()];
+        let mut proves = Self::assignment(Rank { job, epoch: 1, members: &members, rank: 0, spec }, "no");
+        proves.proof = Some(v1::Proof { last_step });
+        self.say(Down::Assignment(proves)).await;
     }
 
     pub async fn assign_in(&self, rank: Rank<'_>, precision: &str) {

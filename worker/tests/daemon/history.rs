@@ -27,6 +27,12 @@ impl Steps {
         let steps = self.0.lock().unwrap();
         steps.keys().filter(|(of, _)| *of == job.to_string()).map(|(_, step)| *step).collect()
     }
+
+    /// A job's steps, as they were reported first.
+    pub fn of_job(&self, job: ringtune_shared::ids::JobId) -> Vec<v1::StepReport> {
+        let steps = self.0.lock().unwrap();
+        steps.iter().filter(|((of, _), _)| *of == job.to_string()).map(|(_, step)| step.clone()).collect()
+    }
 }
 
 pub struct History(pub Steps);

@@ -55,11 +55,11 @@ async fn undisturbed() -> (Vec<u8>, Vec<u8>) {
     (results(&ring.coordinator, id), ring.coordinator.kept(id, "checkpoint-40.safetensors").unwrap())
 }
 
-fn view(job: JobId, epoch: u64, members: &[v1::RingMember]) -> v1::RingView {
+pub fn view(job: JobId, epoch: u64, members: &[v1::RingMember]) -> v1::RingView {
     v1::RingView { job_id: job.to_string(), epoch, members: members.to_vec(), protocol: RING_PROTOCOLS.max }
 }
 
-async fn enter(session: &Session, ring: v1::RingView, rank: i32, after_step: bool) {
+pub async fn enter(session: &Session, ring: v1::RingView, rank: i32, after_step: bool) {
     let reason = "a test".to_owned();
     session.say(Down::EnterRing(v1::EnterRing { ring: Some(ring), rank, after_step, reason })).await;
 }
@@ -80,7 +80,7 @@ async fn joiner(
 }
 
 /// Reads on until a step of this epoch was reported.
-async fn until_step_of(session: &mut Session, epoch: u64) -> v1::StepReport {
+pub async fn until_step_of(session: &mut Session, epoch: u64) -> v1::StepReport {
     loop {
         if let Up::RankStep(step) = session.next().await.expect("the session ended") {
             let report = step.step.unwrap();

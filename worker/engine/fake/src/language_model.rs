@@ -190,6 +190,15 @@ impl FakeLanguageModel {
         Ok(Applied { grad_norm, skipped: false })
     }
 
+    /// Turns one bit of a parameter, high enough for no later rounding to take it back.
+    pub(crate) fn spoil(&mut self) {
+        if let Some(value) =
+            self.state.get_mut(&format!("model.{BIAS}")).and_then(|values| values.first_mut())
+        {
+            *value = f32::from_bits(value.to_bits() ^ (1 << 20));
+        }
+    }
+
     pub(crate) fn tensors(&self) -> Vec<StateTensor> {
         let shape = |name: &str| {
             let of = self.parameters.iter().find(|parameter| name.ends_with(&parameter.name));

@@ -35,6 +35,7 @@ pub struct FakeEngine {
     language: Option<FakeLanguageModel>,
     text: Option<FakeTextModel>,
     gradients: u64,
+    updates: u64,
 }
 
 impl FakeEngine {
@@ -47,7 +48,7 @@ impl FakeEngine {
 
     /// An engine that follows `script`.
     pub fn new(script: FakeScript) -> Self {
-        Self { script, loaded: None, language: None, text: None, gradients: 0 }
+        Self { script, loaded: None, language: None, text: None, gradients: 0, updates: 0 }
     }
 
     /// A load request that the fake takes.
@@ -271,12 +272,18 @@ impl TrainLanguageModel for FakeEngine {
     }
 
     fn language_loss(&mut self, batch: &TokenBatch) -> Result<f32, EngineError> {
+        self.script.losses.fetch_add(1, Ordering::Relaxed);
         compute_for(self.script.machine.loss_takes);
         self.language()?.loss(batch)
     }
 
     fn apply(&mut self, step: &OptimizerStep, buckets: &[AlignedFloats]) -> Result<Applied, EngineError> {
-        self.language()?.apply(step, buckets)
+        let applied = self.language()?.apply(step, buckets)?;
+        self.updates += 1;
+        if self.script.machine.wrong_update == Some(self.updates) {
+            self.language()?.spoil();
+        }
+        Ok(applied)
     }
 
     fn language_state(&mut self) -> Result<Vec<StateTensor>, EngineError> {

@@ -28,6 +28,8 @@ pub struct FakeScript {
     pub encoded: Arc<AtomicU64>,
     /// Counts how often the VAE was dropped, by all engines that share it.
     pub dropped: Arc<AtomicU64>,
+    /// Counts the losses of held-out tokens that were begun, by all engines that share it.
+    pub losses: Arc<AtomicU64>,
 }
 
 /// How slow and large a machine is, and whether it hangs.
@@ -41,6 +43,8 @@ pub struct FakeMachine {
     pub load_takes: Duration,
     /// How long one loss of held-out samples takes.
     pub loss_takes: Duration,
+    /// The update of a language model after which one bit of its parameters is another one, as in memory that fails.
+    pub wrong_update: Option<u64>,
     /// How long one request for pictures takes.
     pub pictures_take: Duration,
     /// What the engine says of its kernels: engines that differ in it are of different numerics classes.

@@ -156,7 +156,7 @@ pub(super) async fn examine(
     let Some(job) = spec.textual_inversion() else { return report };
     let rehearsed = async {
         let machine = Machine::set_up(&spec, arguments, there, start).await?;
-        machine.train(&spec, job).await
+        Box::pin(machine.train(&spec, job)).await
     };
     match Box::pin(rehearsed).await {
         Ok((rehearsal, (precision, threads))) => {

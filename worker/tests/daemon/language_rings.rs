@@ -1,0 +1,256 @@
+//! Ranks that train one language model: whoever is lost or comes, the bytes are those of a run alone.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use ringtune_fake_engine::{FakeMachine, FakeScript};
+use ringtune_proto::v1::{self, RankFault, RankPhase};
+use ringtune_shared::{ids::JobId, job::JobSpec};
+use tokio::time::sleep;
+
+use crate::{
+    coordinator::{Coordinator, Language, Rank},
+    language_models::{Ground, run_alone, until_failed},
+    re_forming::{enter, until_step_of, view},
+    rings::{Ring, begin, ring, ring_at},
+    worker::in_time,
+};
+
+/// Microbatches of a step, which one or two ranks share.
+const MICROBATCHES: u32 = 4;
+
+/// The files that depend on the job alone.
+fn results(coordinator: &Coordinator, id: JobId, checkpoint: u64) -> Vec<Vec<u8>> {
+    let checkpoint = format!("checkpoint-{checkpoint}.safetensors");
+    let names = ["model.safetensors", "config.json", &checkpoint];
+    names.map(|name| coordinator.kept(id, name).unwrap_or_else(|| panic!("{name} is missing"))).into()
+}
+
+/// Of a step what does not depend on the ring.
+fn bits(step: &v1::StepReport) -> (i64, u64, Option<u64>, String) {
+    (step.step, step.loss.to_bits(), step.validation_loss.map(f64::to_bits), step.state_sha256.clone())
+}
+
+/// Workers of a coordinator that gives running jobs other rings.
+async fn ring_of(scripts: Vec<FakeScript>) -> Ring {
+    let language = Language { re_forms: true, ..Language::default() };
+    ring_at(Coordinator::speaking(language).await, scripts).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_two_and_three_ranks_train_the_same_language_model() {
+    in_time(async {
+        let ground = Ground::lay();
+        let options = "max_iters = 9\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 5\n\
+                       checkpointing_steps = 3\ncompare_interval = 2\n";
+        let spec = ground.job(options, MICROBATCHES);
+        let (alone, id, steps) = run_alone(FakeScript::default(), &spec).await;
+        let expected = (results(&alone.coordinator, id, 6), steps.iter().map(bits).collect::<Vec<_>>());
+        for workers in [2, 3] {
+            let mut ring = ring(vec![FakeScript::default(); workers]).await;
+            let id = JobId::new();
+            begin(&mut ring, id, &spec).await;
+            let (_, steps) = ring.sessions[0].until(RankPhase::Finished).await;
+            assert!(steps.iter().all(|step| step.world_size as usize == workers));
+            let steps: Vec<_> = steps.iter().map(bits).collect();
+            assert_eq!(steps, expected.1, "{workers} ranks");
+            assert!(results(&ring.coordinator, id, 6) == expected.0, "{workers} ranks");
+        }
+    })
+    .await;
+}
+
+/// A job whose loss is taken after steps 4, 8 and 9, one microbatch of it by each of two ranks.
+const JUDGED: &str = "max_iters = 9\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 2\n\
+                      checkpointing_steps = 3\ncompare_interval = 2\n";
+
+/// A worker that takes a loss for so long that it is lost in the middle of its first one.
+fn slow_to_judge() -> FakeScript {
+    let machine = FakeMachine { loss_takes: Duration::from_secs(3), ..FakeMachine::default() };
+    FakeScript { machine, ..FakeScript::default() }
+}
+
+/// Waits until a worker takes its first loss.
+async fn until_it_judges(losses: &AtomicU64) {
+    while losses.load(Ordering::Relaxed) == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// What metrics.csv has that no clock decides: step, loss, rate and validation loss.
+fn measured(coordinator: &Coordinator, id: JobId) -> Vec<[String; 4]> {
+    let table = String::from_utf8(coordinator.kept(id, "metrics.csv").unwrap()).unwrap();
+    let line = |line: &str| {
+        let columns: Vec<&str> = line.split(',').collect();
+        [0, 1, 2, 7].map(|column| columns[column].to_owned())
+    };
+    table.lines().map(line).collect()
+}
+
+/// What a validation says of a step is in no state yet when the ring breaks, and the step is settled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rank_is_lost_while_the_loss_of_a_language_model_is_taken() {
+    in_time(Box::pin(async {
+        let ground = Ground::lay();
+        let spec = ground.job(JUDGED, MICROBATCHES);
+        let (alone, id, steps) = run_alone(FakeScript::default(), &spec).await;
+        let expected = (results(&alone.coordinator, id, 6), steps.iter().map(bits).collect::<Vec<_>>());
+        // 1. Rank 1 is lost in the middle of its only loss after step 4, which rank 0 waits for.
+        let slow = slow_to_judge();
+        let losses = Arc::clone(&slow.losses);
+        let mut ring = ring_of(vec![FakeScript::default(), slow]).await;
+        let id = JobId::new();
+        begin(&mut ring, id, &spec).await;
+        until_it_judges(&losses).await;
+        ring.workers[1].shutdown.hard.cancel();
+        let (waiting, mut told) = ring.sessions[0].until(RankPhase::Waiting).await;
+        assert_eq!((waiting.step, waiting.trouble.unwrap().rank), (4, 1));
+        assert_eq!(
+            told.iter().map(|step| step.step).collect::<Vec<_>>(),
+            [1, 2, 3],
+            "4 is not found out yet"
+        );
+        // 2. Rank 0 goes on alone, and takes the whole loss itself.
+        enter(&ring.sessions[0], view(id, 2, &[ring.members[0].clone()]), 0, false).await;
+        let (entered, steps) = ring.sessions[0].until(RankPhase::Training).await;
+        assert_eq!((entered.epoch, entered.step), (2, 4));
+        told.extend(steps);
+        told.extend(ring.sessions[0].until(RankPhase::Finished).await.1);
+        // 3. Each step was told once, with the bits of a run alone.
+        assert_eq!(told.iter().map(bits).collect::<Vec<_>>(), expected.1);
+        assert_eq!(told.iter().map(|step| step.world_size).collect::<Vec<_>>(), [2, 2, 2, 2, 1, 1, 1, 1, 1]);
+        assert!(results(&ring.coordinator, id, 6) == expected.0, "another result");
+    }))
+    .await;
+}
+
+/// Nobody has told the step whose loss was being taken, and the newcomer that is to tell it was not there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_tells_the_step_of_a_language_model_that_rank_0_was_lost_in() {
+    in_time(Box::pin(async {
+        let ground = Ground::lay();
+        let spec = ground.job(JUDGED, MICROBATCHES);
+        let (alone, id, steps) = run_alone(FakeScript::default(), &spec).await;
+        let expected = (results(&alone.coordinator, id, 6), steps.iter().map(bits).collect::<Vec<_>>());
+        let table = measured(&alone.coordinator, id);
+        // 1. Of three workers two have the job; the third one is prepared to join them.
+        let slow = slow_to_judge();
+        let losses = Arc::clone(&slow.losses);
+        let mut ring = ring_of(vec![slow, FakeScript::default(), FakeScript::default()]).await;
+        let (mut newcomer, third) = (ring.sessions.pop().unwrap(), ring.members.pop().unwrap());
+        let id = JobId::new();
+        newcomer.join(Rank { job: id, epoch: 1, members: &ring.members, rank: 0, spec: &spec }).await;
+        newcomer.until(RankPhase::Ready).await;
+        begin(&mut ring, id, &spec).await;
+        // 2. Rank 0 is lost while it takes its loss after step 4.
+        until_it_judges(&losses).await;
+        while until_step_of(&mut ring.sessions[0], 1).await.step < 3 {}
+        ring.workers[0].shutdown.hard.cancel();
+        let (waiting, told) = ring.sessions[1].until(RankPhase::Waiting).await;
+        assert_eq!((waiting.step, waiting.trouble.unwrap().rank, told.len()), (4, 0, 0));
+        // 3. The newcomer takes its place, with the state of rank 1.
+        let members = [third, ring.members[1].clone()];
+        enter(&ring.sessions[1], view(id, 2, &members), 1, false).await;
+        enter(&newcomer, view(id, 2, &members), 0, false).await;
+        let (_, told) = newcomer.until(RankPhase::Finished).await;
+        let fourth: Vec<_> = told.iter().filter(|step| step.step == 4).map(bits).collect();
+        assert_eq!(fourth, [expected.1[3].clone()], "step 4 is told once");
+        ring.sessions[1].until(RankPhase::Done).await;
+        let told = ring.coordinator.steps.of_job(id);
+        assert_eq!(told.iter().map(bits).collect::<Vec<_>>(), expected.1);
+        assert!(results(&ring.coordinator, id, 6) == expected.0, "another result");
+        assert_eq!(measured(&ring.coordinator, id), table);
+    }))
+    .await;
+}
+
+/// One worker has the job; another one, which is prepared before, enters after a step from `from` on. `is_first`: as rank 0.
+async fn newcomer(spec: &JobSpec, from: i64, is_first: bool) {
+    let (alone, id, steps) = run_alone(FakeScript::default(), spec).await;
+    let expected = (results(&alone.coordinator, id, 30), steps.iter().map(bits).collect::<Vec<_>>());
+    // 1. Slow enough for the other one to come before the last step.
+    let slow = FakeScript { gradient_takes: Duration::from_millis(10), ..FakeScript::default() };
+    let mut ring = ring_of(vec![slow; 2]).await;
+    let (id, alone) = (JobId::new(), [ring.members[0].clone()]);
+    ring.sessions[0].assign(Rank { job: id, epoch: 1, members: &alone, rank: 0, spec }).await;
+    ring.sessions[1].join(Rank { job: id, epoch: 1, members: &alone, rank: 0, spec }).await;
+    ring.sessions[1].until(RankPhase::Ready).await;
+    ring.sessions[0].start_when_ready(id).await;
+    while until_step_of(&mut ring.sessions[0], 1).await.step < from {}
+    // 2. Both change into the ring of two after the same step.
+    let mut members = ring.members.clone();
+    let (mut ranks, mut first) = ([0, 1], 0);
+    if is_first {
+        members.reverse();
+        (ranks, first) = ([1, 0], 1);
+    }
+    for (session, rank) in ring.sessions.iter().zip(ranks) {
+        enter(session, view(id, 2, &members), rank, true).await;
+    }
+    let step = until_step_of(&mut ring.sessions[first], 2).await;
+    assert_eq!(step.world_size, 2);
+    ring.sessions[first].until(RankPhase::Finished).await;
+    // 3. The same steps, the same bytes.
+    assert_eq!(ring.coordinator.steps.numbers(id), (1..=steps.len() as i64).collect::<Vec<_>>());
+    let told = ring.coordinator.steps.of_job(id);
+    assert_eq!(told.iter().map(bits).collect::<Vec<_>>(), expected.1);
+    assert!(results(&ring.coordinator, id, 30) == expected.0, "another result");
+    if is_first {
+        let log = String::from_utf8(ring.coordinator.kept(id, "job.log").unwrap()).unwrap();
+        assert!(log.contains("took the state after step"), "{log}");
+    }
+}
+
+/// Without a validation there are no best parameters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_takes_the_state_of_a_language_model() {
+    let options = "max_iters = 40\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 0\ncheckpointing_steps = 30\n\
+                   compare_interval = 3\n";
+    in_time(async { newcomer(&Ground::lay().job(options, MICROBATCHES), 3, false).await }).await;
+}
+
+/// Each step is validated, so that the one after which it comes is, too: that loss belongs to no state yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_takes_the_best_parameters_of_a_language_model_too() {
+    let options = "max_iters = 40\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 1\neval_iters = 2\n\
+                   checkpointing_steps = 30\ncompare_interval = 3\n";
+    let ground = Ground::lay();
+    let spec = ground.job(options, MICROBATCHES);
+    in_time(async { newcomer(&spec, 4, true).await }).await;
+}
+
+/// Which of two ranks is right nobody can say.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranks_whose_language_models_differ_after_the_same_step_end_the_job() {
+    in_time(async {
+        let ground = Ground::lay();
+        let options = "max_iters = 30\nlearning_rate = 0.01\neval_interval = 0\ncompare_interval = 4\n";
+        let spec = ground.job(options, 2);
+        let (_, _, right) = run_alone(FakeScript::default(), &spec).await;
+        // After the update of a step that is compared: the gradients of the next one would spoil the other rank too.
+        let machine = FakeMachine { wrong_update: Some(4), ..FakeMachine::default() };
+        let wrong = FakeScript { machine, ..FakeScript::default() };
+        let mut ring = ring(vec![FakeScript::default(), wrong]).await;
+        let id = JobId::new();
+        begin(&mut ring, id, &spec).await;
+        let mut reasons = Vec::new();
+        for session in &mut ring.sessions {
+            let (report, steps) = until_failed(session, id).await;
+            assert_eq!(report.fault(), RankFault::Job, "{}", report.reason);
+            assert!(!report.neighbour_lost && steps < 4, "{steps} steps: {}", report.reason);
+            reasons.push(report.reason);
+        }
+        let hash = &right[3].state_sha256;
+        for reason in reasons {
+            assert!(reason.contains(&format!("after step 4 rank 0 has the state {hash}")), "{reason}");
+            let other = reason.split_once("but rank 1 has ").expect(&reason).1.split(':').next().unwrap();
+            assert!(other.len() == 64 && other != hash, "{reason}");
+        }
+    })
+    .await;
+}
