@@ -66,7 +66,7 @@ def train(arguments):
             group["lr"] = learning_rate(options, step, options["max_iters"])
         starts = torch.randint(len(tokens) - block, (windows,))
         window = torch.stack([tokens[start : start + block + 1] for start in starts])
-        loss = loss_of(model, window[:, :-1], window[:, 1:])
+        loss = loss_of(model, window[:, :-1], window[:, 1:].contiguous())
         loss.backward()
         if options["grad_clip"] > 0:
             torch.nn.utils.clip_grad_norm_(trained, options["grad_clip"])
