@@ -28,15 +28,15 @@ def sentences(count: int) -> list[str]:
     return ["".join(f"{word()} " for _ in range(chance.randint(3, 20))) + chance.choice(ends) for _ in range(count)]
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
+def make(folder: Path, texts: list[str], merges: int) -> None:
+    """Trains on the texts, and writes vocab.json and merges.txt: the bytes, the merges, then <|endoftext|>."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=256 + MERGES, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(sentences(4000), trainer)
+    trainer = trainers.BpeTrainer(vocab_size=256 + merges, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
     model = json.loads(tokenizer.to_str())["model"]
-    assert len(model["merges"]) == MERGES, len(model["merges"])
+    assert len(model["merges"]) == merges, len(model["merges"])
     vocabulary = model["vocab"] | {"<|endoftext|>": len(model["vocab"])}
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = dict(sorted(vocabulary.items(), key=lambda item: item[1]))
@@ -46,4 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    make(Path(sys.argv[1]), sentences(4000), MERGES)

@@ -4,6 +4,7 @@ mod deaths;
 mod reference;
 mod refusals;
 mod results;
+mod shakespeare;
 
 use std::{
     fs,
