@@ -262,10 +262,15 @@ impl<T: Trainee> Training<T> {
             self.settle(step).await?;
             self.open = Some(summary);
             if let Some(hash) = self.settled.hash {
-                tokio::select! {
-                    compared = compare(Standing { step, state: hash }, ring) => compared?,
+                let compared = tokio::select! {
+                    compared = compare(Standing { step, state: hash }, ring) => compared,
                     error = given_up.reason() => return Err(error),
+                };
+                if let Err(Error::Diverged(_)) = compared {
+                    // Nobody knows which of them is right: nothing is said or kept of it.
+                    (self.open, self.learned) = (None, None);
                 }
+                compared?;
             }
         }
         let taken = tokio::select! {
