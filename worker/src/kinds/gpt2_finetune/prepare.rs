@@ -36,7 +36,7 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
     let tokens = tokens::bring(rank, &job).await?;
     // 2. The model.
     let model = rank.bring_language_model(job.init_from == Gpt2Init::Pretrained).await?;
-    let source = source(&job, &model.folder).await?;
+    let (source, base_config) = source(&job, &model.folder).await?;
     let opening = OpenLanguageModel {
         source,
         precision: assignment.precision,
@@ -88,7 +88,7 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
         applying: None,
         durations: Durations::default(),
         results: Results {
-            config: info.config,
+            config: config_with_tokens(info.config, &base_config),
             tokenizer: model.folder.clone(),
             copied: copied(&model.files),
             facts: facts(rank, &origin)?,
@@ -118,15 +118,27 @@ fn course(rank: &Rank, job: &Gpt2Spec, done: u64) -> Course {
     }
 }
 
-/// Where the parameters come from.
-async fn source(job: &Gpt2Spec, folder: &Path) -> Result<LanguageModelSource, Error> {
+/// Where the parameters come from; and the config that a new model's is made of.
+async fn source(job: &Gpt2Spec, folder: &Path) -> Result<(LanguageModelSource, Value), Error> {
     if job.init_from == Gpt2Init::Pretrained {
-        return Ok(LanguageModelSource::Folder(folder.to_owned()));
+        return Ok((LanguageModelSource::Folder(folder.to_owned()), Value::Null));
     }
     let path = folder.join("config.json");
     let read = ringtune_shared::tasks::spawn_blocking(move || read_config(&path)).await?;
     let config = read.map_err(|problem| Refusal::of("model.base", format!("config.json: {problem}")))?;
-    Ok(LanguageModelSource::New(new_model(job, &config)?))
+    Ok((LanguageModelSource::New(new_model(job, &config)?), config))
+}
+
+/// The config of a job's model, with the tokens that the base model's begins and ends texts with: the engine knows of none.
+fn config_with_tokens(config: String, base: &Value) -> String {
+    let Ok(Value::Object(mut options)) = serde_json::from_str(&config) else { return config };
+    for key in ["bos_token_id", "eos_token_id", "pad_token_id"] {
+        if let Some(id) = base.get(key).filter(|_| !options.contains_key(key)) {
+            options.insert(key.to_owned(), id.clone());
+        }
+    }
+    // Of what was just read nothing can fail to be written.
+    serde_json::to_string_pretty(&options).map_or(config, |text| text + "\n")
 }
 
 /// Bytes of a config.json at most.
@@ -242,6 +254,10 @@ mod tests {
             seed: 5,
         };
         assert_eq!(made, expected);
+        let base = json!({"eos_token_id": 98, "n_layer": 3, "bos_token_id": null});
+        let made: Value =
+            serde_json::from_str(&config_with_tokens("{\"n_layer\": 1}".to_owned(), &base)).unwrap();
+        assert_eq!(made, json!({"n_layer": 1, "eos_token_id": 98, "bos_token_id": null}));
         let refused = new_model(&job("n_head = 3\n"), &config).unwrap_err();
         assert_eq!(
             (refused.field.as_str(), refused.problem.contains("8 with 3 heads")),
