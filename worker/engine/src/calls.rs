@@ -1,8 +1,8 @@
 //! The engine's methods on its handle: [`EngineHandle::run`] with one call in it.
 
 use crate::{
-    AlignedFloats, Applied, Buckets, EngineError, EngineHandle, EngineIdentity, FeedTokens, Gradient,
-    ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments,
+    Activity, AlignedFloats, Applied, Buckets, EngineError, EngineHandle, EngineIdentity, FeedTokens,
+    Gradient, ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments,
     OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, RgbImage, StateTensor, TextModelInfo,
     TokenBatch,
 };
@@ -93,7 +93,12 @@ impl EngineHandle {
         batch: TokenBatch,
         mut buckets: B,
     ) -> Result<(LanguageGradient, B), EngineError> {
-        self.run(move |engine, _| Ok((engine.language_gradient(&batch, &mut buckets)?, buckets))).await
+        let activity = self.activity().clone();
+        self.run(move |engine, _| {
+            let mut signs = Signs { buckets: &mut buckets, activity: &activity };
+            Ok((engine.language_gradient(&batch, &mut signs)?, buckets))
+        })
+        .await
     }
 
     /// See [`crate::TrainLanguageModel::language_loss`].
@@ -142,5 +147,23 @@ impl EngineHandle {
             engine.write_language_state(&tensor, offset, &bytes)?;
             Ok(bytes)
         })
+    }
+}
+
+/// Buckets that go to and fro are signs of progress: the pass of a large model may take longer than silence is allowed.
+struct Signs<'a, B> {
+    buckets: &'a mut B,
+    activity: &'a Activity,
+}
+
+impl<B: Buckets> Buckets for Signs<'_, B> {
+    fn take(&mut self, bucket: usize) -> Result<AlignedFloats, EngineError> {
+        self.activity.progressed();
+        self.buckets.take(bucket)
+    }
+
+    fn give(&mut self, bucket: usize, memory: AlignedFloats) -> Result<(), EngineError> {
+        self.activity.progressed();
+        self.buckets.give(bucket, memory)
     }
 }
