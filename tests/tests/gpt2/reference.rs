@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{Sandbox, job::text, reference::run_script};
+use ringtune_tests::{Job, Sandbox, job::text, reference::run_script};
 use serde_json::Value;
 
 use crate::{Ground, run};
@@ -39,19 +39,23 @@ async fn start(sandbox: &Sandbox, ground: &Ground) -> Result<String> {
     Ok(text(&run(sandbox, "first.toml", 1, "first").await?))
 }
 
+/// A job of twenty steps that begins with such a model.
+fn twenty_steps(ground: &Ground, base: &str) -> Result<Job> {
+    Ok(ground
+        .job()?
+        .set("model.base", base)
+        .set("gpt2.init_from", "pretrained")
+        .set("gpt2.max_iters", 20)
+        .set("gpt2.checkpointing_steps", 5))
+}
+
 #[tokio::test]
 async fn twenty_steps_in_fp32_are_those_of_the_reference() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let ground = Ground::lay(&sandbox).await?;
     let base = start(&sandbox, &ground).await?;
-    let job = ground
-        .job()?
-        .set("model.base", base.clone())
-        .set("gpt2.init_from", "pretrained")
-        .set("gpt2.max_iters", 20)
-        .set("gpt2.checkpointing_steps", 5)
-        .set("gpt2.gradient_accumulation_steps", 2)
-        .set("cluster.world_size", 2);
+    let job =
+        twenty_steps(&ground, &base)?.set("gpt2.gradient_accumulation_steps", 2).set("cluster.world_size", 2);
     sandbox.write_job("job.toml", &job)?;
     for workers in [1, 2] {
         let name = format!("out-{workers}");
@@ -78,14 +82,7 @@ async fn in_bf16_a_job_is_no_further_from_fp32_than_autocast() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let ground = Ground::lay(&sandbox).await?;
     let base = start(&sandbox, &ground).await?;
-    let job = ground
-        .job()?
-        .set("model.base", base.clone())
-        .set("gpt2.init_from", "pretrained")
-        .set("gpt2.max_iters", 20)
-        .set("gpt2.checkpointing_steps", 5)
-        .set("gpt2.mixed_precision", "bf16")
-        .set("cluster.world_size", 3);
+    let job = twenty_steps(&ground, &base)?.set("gpt2.mixed_precision", "bf16").set("cluster.world_size", 3);
     sandbox.write_job("job.toml", &job)?;
     let out = text(&run(&sandbox, "job.toml", 3, "out").await?);
     let start = format!("{base}/model.safetensors");
