@@ -33,13 +33,14 @@ Examples:
       JOB=$(ringtune submit dicoo.toml)
       ringtune watch $JOB
       ringtune fetch $JOB -o results
-  Draw pictures with what was learned:
+  Draw pictures with what was learned, or continue a text:
       ringtune generate --help
+      ringtune generate-text --help
 
 Exit codes: 0 success, 1 the job failed, 2 wrong usage, 3 the coordinator cannot be reached.
 Data goes to stdout, progress to stderr. NO_COLOR is respected.";
 
-/// Trains textual-inversion embeddings of Stable Diffusion on CPUs: one job, any number of workers.
+/// Fine-tunes models on CPUs, on one machine or many: Stable Diffusion embeddings, and GPT-2s.
 #[derive(Debug, Parser)]
 #[command(name = "ringtune", version, after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Arguments {
