@@ -126,7 +126,7 @@ async fn add_up(ring: &mut Ring, floats: usize, times: usize, exact: bool) -> Ou
         buffer = if exact {
             let mut own = TreeSum::new(place.world_size);
             own.push(place.rank, buffer);
-            ring.sum_exactly(own, floats).await?
+            ring.sum_exactly(own, floats, Vec::new).await?.sum
         } else {
             ring.all_reduce(buffer).await?
         };

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ringtune_shared::ring::tree::TreeSum;
+use ringtune_shared::ring::{Summed, tree::TreeSum};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -161,7 +161,7 @@ impl StepSums {
         Ok(())
     }
 
-    /// The ring takes and gives memory of its own: one copy each way, a bucket at a time.
+    /// The ring borrows the bucket, and gives it back with the sum in it.
     async fn exchange(
         &mut self,
         bucket: usize,
@@ -169,29 +169,12 @@ impl StepSums {
         ring: &mut RankRing,
     ) -> Result<AlignedFloats, Error> {
         let (spares, length) = (self.spares.clone(), self.spares.length(bucket));
-        let copy = move || {
-            let mut first = None;
-            let copied = own.map(|memory| {
-                let numbers = memory.to_vec();
-                match first {
-                    None => first = Some(memory),
-                    Some(_) => spares.put(bucket, memory),
-                }
-                numbers
-            });
-            (copied, first)
-        };
-        let (own, first) = ringtune_shared::tasks::spawn_blocking(copy).await?;
-        let mut whole = first.unwrap_or_else(|| self.spares.take(bucket));
         let began = Instant::now();
-        let sum = ring.sum(own, length).await?;
+        let Summed { sum, spare } = ring.sum(own, length, move || spares.take(bucket)).await?;
         self.exchanged += began.elapsed();
         self.waited += ring.waited();
-        let put_back = move || {
-            whole.copy_from_slice(&sum);
-            whole
-        };
-        Ok(ringtune_shared::tasks::spawn_blocking(put_back).await?)
+        spare.into_iter().for_each(|memory| self.spares.put(bucket, memory));
+        Ok(sum)
     }
 
     /// The gradients of all microbatches, added up, in the plan's order. None: a bucket is missing.
