@@ -138,7 +138,7 @@ impl LanguageTrainee {
                 let tensors = state.tensors.clone();
                 let keep = move || tensors.keep_best(&folder);
                 let best = ringtune_shared::tasks::spawn_blocking(keep).await??;
-                state.tensors = state.tensors.with_best(Arc::new(best));
+                state.tensors = state.tensors.with_best(Some(Arc::new(best)));
             }
             state.selection = judged;
             // 2. They change.
@@ -252,6 +252,8 @@ impl Trainee for LanguageTrainee {
             divide_by: u32::try_from(ring.all_microbatches()).unwrap_or(u32::MAX),
         };
         optimizer.check().map_err(|error| Error::of_engine(EngineError::OfJob(Box::new(error))))?;
+        // A checkpoint of the state before it may still be on its way to the disk.
+        self.state.tensors.holds.all_let_go().await;
         self.begin(&optimizer, computed, summary, began);
         let taken = self.applied().await?;
         taken.ok_or(Error::Ring(ring::Error::Replaced))
@@ -303,6 +305,7 @@ impl Trainee for LanguageTrainee {
 
     async fn restore(&mut self, state: TakenState) -> Result<(), Error> {
         let (own, folder) = (self.state.clone(), self.folder.clone());
+        own.tensors.holds.all_let_go().await;
         self.state = ringtune_shared::tasks::spawn_blocking(move || own.restored(state, folder)).await??;
         self.judged = self.state.selection.clone();
         Ok(())
