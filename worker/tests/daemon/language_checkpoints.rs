@@ -27,7 +27,7 @@ fn slow_reader(take: Duration) -> (FakeScript, HeldReads) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_gradients_are_computed_while_a_checkpoint_is_written_and_the_next_update_waits() {
-    in_time(async {
+    in_time(Box::pin(async {
         let ground = Ground::lay();
         let spec = ground.job(FIVE_STEPS, 1);
         let (quick, id, expected) = run_alone(FakeScript::default(), &spec).await;
@@ -51,13 +51,13 @@ async fn the_next_gradients_are_computed_while_a_checkpoint_is_written_and_the_n
             assert!(reads.iter().all(|gradients| (step..=step + 1).contains(gradients)), "{reads:?}");
         }
         slow.worker.end().await.unwrap();
-    })
+    }))
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_checkpoint_that_cannot_be_written_ends_its_job_by_its_name_and_is_not_there() {
-    in_time(async {
+    in_time(Box::pin(async {
         let ground = Ground::lay();
         let machine = FakeMachine {
             // In the middle of the file.
@@ -78,13 +78,13 @@ async fn a_checkpoint_that_cannot_be_written_ends_its_job_by_its_name_and_is_not
         let kept = alone.coordinator.kept_names(id);
         assert!(!kept.iter().any(|name| name.contains("checkpoint")), "{kept:?}");
         alone.worker.end().await.unwrap();
-    })
+    }))
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_is_stopped_while_a_checkpoint_is_written_keeps_it_whole() {
-    in_time(async {
+    in_time(Box::pin(async {
         let ground = Ground::lay();
         let spec = ground.job(FIVE_STEPS, 1);
         let (quick, expected, _) = run_alone(FakeScript::default(), &spec).await;
@@ -103,6 +103,6 @@ async fn a_job_that_is_stopped_while_a_checkpoint_is_written_keeps_it_whole() {
         let kept = |alone: &Alone, id| alone.coordinator.kept(id, name);
         assert!(kept(&alone, id) == kept(&quick, expected), "{name} is not there, or is another one");
         alone.worker.end().await.unwrap();
-    })
+    }))
     .await;
 }
