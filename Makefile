@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint sanitize bench bench-draw bench-first bench-ring bench-control chaos upgrade-test release-proto packages packages-test
+.PHONY: help setup build demo test lint sanitize bench bench-draw bench-first bench-ring bench-overlap bench-control chaos upgrade-test release-proto packages packages-test
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -58,6 +58,9 @@ bench-first: build ## Time a job from its submission to the end of its first ste
 
 bench-ring: setup ## Time all-reduces of the ring beside Gloo, in turns
 	@tests/bench/ring.sh $(ARGUMENTS)
+
+bench-overlap: setup ## Time how much of a GPT-2's exchange its backward pass hides, and what exact sums cost, in turns
+	@tests/bench/overlap.sh $(ARGUMENTS)
 
 bench-control: ## Load a coordinator with 1,000 fake workers and 10,000 jobs, kill it, and check its bounds
 	@$(CARGO) build --release

@@ -182,6 +182,24 @@ async fn what_cannot_be_verified_is_refused_by_its_field() {
     let none = refused(&drawing, 0, 0).await;
     assert!(fields(&none) == ["job_id"] && none.message().contains("\"generate\""), "{none}");
     coordinator.cancel(&drawing).await.unwrap();
+    // A verification's ring has one rank, and other sums.
+    let gpt2 = v1::Gpt2FinetuneSpec {
+        tokens: "/t".to_owned(),
+        exchange: Some("fast".to_owned()),
+        ..v1::Gpt2FinetuneSpec::default()
+    };
+    let fast = v1::JobSpec {
+        kind: "gpt2_finetune".to_owned(),
+        data: None,
+        train: None,
+        gpt2: Some(Box::new(gpt2)),
+        ..spec(2)
+    };
+    let request = v1::CreateJobRequest { spec: Some(fast), ..Default::default() };
+    let fast = coordinator.jobs().create_job(request).await.unwrap().into_inner().job.unwrap().job_id;
+    let other = refused(&fast, 0, 0).await;
+    assert!(fields(&other) == ["job_id"] && other.message().contains("gpt2.exchange"), "{other}");
+    coordinator.cancel(&fast).await.unwrap();
 
     // 2. Steps that never were.
     let mut worker = Worker::open(&coordinator, able("host-a")).await.unwrap();

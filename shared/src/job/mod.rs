@@ -146,7 +146,18 @@ impl JobSpec {
 
     /// An option that nobody refuses but that is without effect as it is given, in words.
     pub fn warning(&self) -> Option<String> {
-        self.work.warning()
+        self.work.warning(&self.common.cluster)
+    }
+
+    /// Whether the number of ranks in its ring decides bits of the result: then the bits are those of a ring of
+    /// `cluster.world_size` only where no other one took a step.
+    pub fn ring_decides(&self) -> bool {
+        self.work.ring_decides(&self.common.cluster)
+    }
+
+    /// Whether that ring may be another one from step to step.
+    pub fn ring_may_shrink(&self) -> bool {
+        self.common.cluster.min_world_size < self.common.cluster.world_size
     }
 
     /// Where its ranks fetch from, or read if it is a folder of theirs, with the field's name: the model, and tokens.

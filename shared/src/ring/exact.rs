@@ -13,17 +13,33 @@ use bytes::Bytes;
 use super::collectives::{LARGEST_BUFFER, travelling};
 use super::frame;
 use super::hops::{Motion, Segment};
+use super::lent::Buffer;
 use super::pool::Pool;
 use super::tree::{Node, TreeSum, add_up, cover};
 use super::{Place, Ring, RingConfig, RingError, block_of};
+
+/// What [`Ring::sum_exactly`] gives back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summed<B> {
+    /// The sum, in memory that went in.
+    pub sum: B,
+    /// The rest of that memory.
+    pub spare: Vec<B>,
+}
 
 impl Ring {
     /// The sum of all microbatches' numbers, the same bits for any number of ranks.
     ///
     /// `own`: what this rank has added up of its microbatches, which are [`block_of`]`(rank, world_size, total)`; `length`:
-    /// numbers of each. `own`'s total and `length` are the same on all ranks. What has come and been put together lies in
-    /// memory until it is sent on, in the worst case the rows of a chunk for each rank but two.
-    pub async fn sum_exactly(&mut self, own: TreeSum, length: usize) -> Result<Vec<f32>, RingError> {
+    /// numbers of each; `room`: memory for as many, asked for where this rank has no microbatch. `own`'s total and `length` are
+    /// the same on all ranks. What has come and been put together lies in memory until it is sent on, in the worst case the
+    /// rows of a chunk for each rank but two.
+    pub async fn sum_exactly<B: Buffer>(
+        &mut self,
+        own: TreeSum<B>,
+        length: usize,
+        room: impl FnOnce() -> B,
+    ) -> Result<Summed<B>, RingError> {
         let (place, total) = (self.place, own.total());
         let expected = cover(&block_of(place.rank, place.world_size, total), total);
         let given: Vec<Node> = own.nodes().map(|(node, _)| node.clone()).collect();
@@ -44,32 +60,39 @@ impl Ring {
         if place.world_size == 2 && blocks.into_iter().all(|block| cover(&block, total).len() == 1) {
             // Of two numbers the sum is the same in either order.
             if let Some((_, numbers)) = rows.pop() {
-                return self.all_reduce(numbers).await;
+                return Ok(Summed { sum: self.all_reduce(numbers).await?, spare: Vec::new() });
             }
         }
-        let sum = if rows.is_empty() { vec![0.0; length] } else { Vec::new() };
-        let exact = Exact { place, total, length, rows, sum, came: Vec::new(), onward: None };
-        let summed = self.run(exact).await?;
         // What was summed first is where the sums are.
-        Ok(summed.rows.into_iter().next().map_or(summed.sum, |(_, numbers)| numbers))
+        let (node, first) = if rows.is_empty() { (0..0, room()) } else { rows.remove(0) };
+        if first.len() != length {
+            let problem = format!("sum_exactly: got room for {} numbers, not {length}", first.len());
+            return Err(self.failed_with(RingError::Misuse(problem)));
+        }
+        let exact =
+            Exact { place, total, length, node, sums: first, others: rows, came: Vec::new(), onward: None };
+        let Exact { sums: sum, others, .. } = self.run(exact).await?;
+        Ok(Summed { sum, spare: others.into_iter().map(|(_, numbers)| numbers).collect() })
     }
 }
 
-struct Exact {
+struct Exact<B: Buffer> {
     place: Place,
     total: usize,
     length: usize,
-    /// This rank's own nodes. Of a chunk that has been around the first one has the sum.
-    rows: Vec<(Node, Vec<f32>)>,
-    /// The sum, where a rank has no microbatch.
-    sum: Vec<f32>,
+    /// The first of this rank's own nodes; of no microbatches, where it has none.
+    node: Node,
+    /// Its numbers; of a chunk that has been around, the sum.
+    sums: B,
+    /// This rank's other nodes.
+    others: Vec<(Node, B)>,
     /// The segment that came last; its room is used again.
     came: Vec<f32>,
     /// What goes on of it.
     onward: Option<Vec<f32>>,
 }
 
-impl Exact {
+impl<B: Buffer> Exact<B> {
     fn chunk(&self, hop: usize) -> Range<usize> {
         block_of(travelling(self.place, hop), self.place.world_size, self.length)
     }
@@ -88,8 +111,10 @@ impl Exact {
         hop + 1 < self.place.world_size
     }
 
-    fn sums(&mut self) -> &mut [f32] {
-        self.rows.first_mut().map_or(&mut self.sum, |(_, numbers)| numbers)
+    /// This rank's own nodes.
+    fn rows(&self) -> impl Iterator<Item = (&Node, &[f32])> {
+        let first = (!self.node.is_empty()).then_some((&self.node, &*self.sums));
+        first.into_iter().chain(self.others.iter().map(|(node, numbers)| (node, &**numbers)))
     }
 
     /// What the nodes that came and this rank's own make together, a row each; `came`: rows of the place's length.
@@ -99,7 +124,7 @@ impl Exact {
         let wide = place.len();
         let known = |node: &Node| {
             let came = names.iter().position(|name| name == node).map(|row| &came[row * wide..][..wide]);
-            let own = || self.rows.iter().find(|(name, _)| name == node).map(|(_, own)| &own[place.clone()]);
+            let own = || self.rows().find(|(name, _)| *name == node).map(|(_, own)| &own[place.clone()]);
             came.or_else(own)
         };
         let together = self.nodes_sent_at(hop + 1);
@@ -131,7 +156,7 @@ fn nodes_of(first: usize, count: usize, world_size: usize, total: usize) -> Vec<
     nodes
 }
 
-impl Motion for Exact {
+impl<B: Buffer> Motion for Exact<B> {
     fn hops(&self) -> usize {
         2 * (self.place.world_size - 1)
     }
@@ -162,18 +187,18 @@ impl Motion for Exact {
         let place = segment.place.clone();
         if self.is_adding(segment.hop) {
             // Only its own chunk begins here.
-            return pool.fill(self.rows.len() * place.len() * frame::WIDTH, |bytes| {
-                self.rows.iter().for_each(|(_, own)| frame::encode(&own[place.clone()], bytes));
+            return pool.fill(self.rows().count() * place.len() * frame::WIDTH, |bytes| {
+                self.rows().for_each(|(_, own)| frame::encode(&own[place.clone()], bytes));
             });
         }
-        let sums = &self.sums()[place];
+        let sums = &self.sums[place];
         pool.fill(sums.len() * frame::WIDTH, |bytes| frame::encode(sums, bytes))
     }
 
     fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> bool {
         let place = segment.place.clone();
         if !self.is_adding(segment.hop) {
-            frame::replace(&mut self.sums()[place], payload);
+            frame::replace(&mut self.sums[place], payload);
             return true;
         }
         let mut came = std::mem::take(&mut self.came);
@@ -182,7 +207,7 @@ impl Motion for Exact {
         let together = self.put_together(segment, &came);
         self.came = came;
         if self.keeps(segment.hop) {
-            self.sums()[place].copy_from_slice(&together);
+            self.sums[place].copy_from_slice(&together);
         } else {
             self.onward = Some(together);
         }

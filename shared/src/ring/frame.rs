@@ -69,7 +69,11 @@ pub(super) const WIDTH: usize = size_of::<f32>();
 /// Numbers that are worked on at a time: they stay in a core's nearest memory.
 const SOME: usize = 256;
 
+// What follows is called by code that other crates make of generics, and they are not compiled for speed as this one is:
+// none of it is to be inlined there.
+
 /// Appends numbers as they travel: fp32, little-endian.
+#[inline(never)]
 pub(super) fn encode(numbers: &[f32], bytes: &mut BytesMut) {
     // Where they lie in memory as they travel, this is a copy.
     let mut some = [0; SOME * WIDTH];
@@ -82,6 +86,7 @@ pub(super) fn encode(numbers: &[f32], bytes: &mut BytesMut) {
 }
 
 /// Puts the numbers of a payload in place of others. Its length must have been checked to fit.
+#[inline(never)]
 pub(super) fn replace(kept: &mut [f32], payload: &[u8]) {
     for (kept, bytes) in kept.iter_mut().zip(payload.as_chunks().0) {
         *kept = f32::from_le_bytes(*bytes);
@@ -89,6 +94,7 @@ pub(super) fn replace(kept: &mut [f32], payload: &[u8]) {
 }
 
 /// Adds others to the numbers of a payload, in this order. Its length must have been checked to fit.
+#[inline(never)]
 pub(super) fn add(kept: &mut [f32], payload: &[u8]) {
     for (kept, bytes) in kept.iter_mut().zip(payload.as_chunks().0) {
         *kept += f32::from_le_bytes(*bytes);

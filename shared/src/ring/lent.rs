@@ -1,9 +1,12 @@
-//! A buffer whose parts are sent from where they lie, while others of it are written.
+//! A buffer whose parts are sent from where they lie, while others of it are written. Whose memory it is does not matter: it
+//! goes in and comes back.
 //!
 //! A collective cuts its buffer into **slots**, one for each segment that travels. A slot that is lent is read by whoever
 //! sends it, perhaps on another thread, and stays as it is until all of its loan is dropped.
 
-use std::ops::Range;
+use std::cell::UnsafeCell;
+use std::ops::{DerefMut, Range};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,6 +17,11 @@ use super::block_of;
 
 // Lent memory travels as it lies.
 const _: () = assert!(cfg!(target_endian = "little"), "numbers travel little-endian");
+
+/// Memory of numbers that a collective takes and gives back.
+pub trait Buffer: DerefMut<Target = [f32]> + Send + Sync + 'static {}
+
+impl<B: DerefMut<Target = [f32]> + Send + Sync + 'static> Buffer for B {}
 
 /// Of which place in the buffer a slot is: chunk after chunk of [`block_of`], each cut into segments.
 #[derive(Debug, Clone, Copy)]
@@ -48,14 +56,14 @@ impl Cut {
 }
 
 /// The buffer, held by whoever writes it.
-pub(super) struct Lending {
-    shared: Arc<Shared>,
+pub(super) struct Lending<B: Buffer> {
+    shared: Arc<Shared<B>>,
 }
 
-struct Shared {
+struct Shared<B> {
     /// Not touched but through `start` while this is shared.
-    buffer: Vec<f32>,
-    /// Its numbers.
+    buffer: UnsafeCell<B>,
+    /// Its numbers, which may lie in the buffer itself: this is where it stays.
     start: *mut f32,
     cut: Cut,
     /// How often each slot is lent.
@@ -66,19 +74,30 @@ struct Shared {
 }
 
 // SAFETY: `start` points to what `buffer` owns, plain numbers. A slot is written by the one `Lending` alone, through `&mut`,
-// while it is not lent, and read by its loans alone while it is; `lent` hands it over, with release and acquire.
-unsafe impl Send for Shared {}
+// while it is not lent, and read by its loans alone while it is; `lent` hands it over, with release and acquire. Nobody gets
+// at the buffer itself but whoever has it last, perhaps on another thread.
+unsafe impl<B: Send> Send for Shared<B> {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl<B: Send> Sync for Shared<B> {}
 
-impl Lending {
+impl<B: Buffer> Lending<B> {
     /// `cut`: of this buffer.
-    pub(super) fn new(mut buffer: Vec<f32>, cut: Cut) -> Self {
-        let cut = Cut { length: buffer.len(), ..cut };
-        let lent = (0..cut.slots()).map(|_| AtomicUsize::new(0)).collect();
-        let start = buffer.as_mut_ptr();
-        let shared = Shared { buffer, start, cut, lent, count: AtomicUsize::new(0), returned: Notify::new() };
-        Self { shared: Arc::new(shared) }
+    pub(super) fn new(buffer: B, cut: Cut) -> Self {
+        let mut shared = Arc::new(Shared {
+            buffer: UnsafeCell::new(buffer),
+            start: ptr::null_mut(),
+            cut: Cut { length: 0, ..cut },
+            lent: Box::default(),
+            count: AtomicUsize::new(0),
+            returned: Notify::new(),
+        });
+        // Nobody else has it yet.
+        if let Some(shared) = Arc::get_mut(&mut shared) {
+            let numbers: &mut [f32] = shared.buffer.get_mut();
+            (shared.start, shared.cut.length) = (numbers.as_mut_ptr(), numbers.len());
+            shared.lent = (0..shared.cut.slots()).map(|_| AtomicUsize::new(0)).collect();
+        }
+        Self { shared }
     }
 
     /// The numbers of a slot, to be written. None: it is lent, or there is none.
@@ -114,11 +133,11 @@ impl Lending {
     }
 
     /// The buffer, when nothing is lent.
-    pub(super) async fn into_buffer(self) -> Vec<f32> {
+    pub(super) async fn into_buffer(self) -> B {
         let mut shared = self.shared;
         loop {
             match Arc::try_unwrap(shared) {
-                Ok(shared) => return shared.buffer,
+                Ok(shared) => return shared.buffer.into_inner(),
                 Err(lent) => {
                     let returned = lent.returned.notified();
                     if lent.count.load(Ordering::Acquire) > 0 {
@@ -136,12 +155,12 @@ impl Lending {
 }
 
 /// Holds a slot as it is.
-struct Loan {
-    shared: Arc<Shared>,
+struct Loan<B: Buffer> {
+    shared: Arc<Shared<B>>,
     slot: usize,
 }
 
-impl AsRef<[u8]> for Loan {
+impl<B: Buffer> AsRef<[u8]> for Loan<B> {
     fn as_ref(&self) -> &[u8] {
         let place = self.shared.cut.place(self.slot);
         // SAFETY: the place is within the buffer, and nobody writes it while it is lent; numbers have no padding.
@@ -149,7 +168,7 @@ impl AsRef<[u8]> for Loan {
     }
 }
 
-impl Drop for Loan {
+impl<B: Buffer> Drop for Loan<B> {
     fn drop(&mut self) {
         if let Some(lent) = self.shared.lent.get(self.slot) {
             // Release: it has been read.
@@ -168,7 +187,7 @@ mod tests {
 
     const CUT: Cut = Cut { length: 10, chunks: 3, segment_floats: 3 };
 
-    fn lending() -> Lending {
+    fn lending() -> Lending<Vec<f32>> {
         Lending::new((0..10).map(|number| number as f32).collect(), CUT)
     }
 
@@ -207,6 +226,38 @@ mod tests {
         drop(lending);
         assert_eq!(loan[..4], 7.0f32.to_le_bytes());
         assert_eq!(loan.len(), 12);
+    }
+
+    /// Numbers that lie in the buffer itself, and move with it.
+    struct Within([f32; 10]);
+
+    impl std::ops::Deref for Within {
+        type Target = [f32];
+
+        fn deref(&self) -> &[f32] {
+            &self.0
+        }
+    }
+
+    impl DerefMut for Within {
+        fn deref_mut(&mut self) -> &mut [f32] {
+            &mut self.0
+        }
+    }
+
+    #[tokio::test]
+    async fn any_memory_is_lent_and_comes_back() {
+        let mut lending = Lending::new(Within([1.0; 10]), CUT);
+        let loan = lending.lend(CUT.slot(0, 0)).unwrap();
+        let mut lending = Box::new(lending);
+        lending.write(CUT.slot(2, 0)).unwrap().fill(2.0);
+        assert_eq!(loan[8..], 1.0f32.to_le_bytes());
+        drop(loan);
+        assert_eq!(lending.into_buffer().await.0, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
+        let boxed: Box<[f32]> = vec![3.0; 4].into();
+        let place = boxed.as_ptr();
+        let back = Lending::new(boxed, CUT).into_buffer().await;
+        assert_eq!((back.as_ptr(), &*back), (place, &[3.0; 4][..]));
     }
 
     #[tokio::test]

@@ -97,7 +97,9 @@ pub mod tree;
 pub mod whole;
 
 pub use error::RingError;
+pub use exact::Summed;
 pub use frame::{Frame, Signal};
+pub use lent::Buffer;
 pub use member::{Canceller, Exchange, Ring, RingConfig};
 pub use membership::{Diverged, EntryPlan, Standing, plan_entry};
 pub use place::Place;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::collectives::{LARGEST_BUFFER, travelling};
 use super::frame;
 use super::hops::{Motion, Segment};
-use super::lent::{Cut, Lending};
+use super::lent::{Buffer, Cut, Lending};
 use super::pool::Pool;
 use super::{Place, Ring, RingError, block_of};
 
@@ -17,20 +17,20 @@ impl Ring {
     /// `buffer` has the same length on all ranks. Chunk c of [`block_of`]`(c, world_size, length)`
     /// is added up in the order of ranks c, c + 1, …, c - 1: the same bits on every rank, and the
     /// same bits whenever the world size is the same.
-    pub async fn all_reduce(&mut self, buffer: Vec<f32>) -> Result<Vec<f32>, RingError> {
+    pub async fn all_reduce<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
         self.reduce(buffer, Half::Both).await
     }
 
     /// The first half of [`Ring::all_reduce`]: of the buffer that comes back, this rank's chunk ([`Ring::own_chunk`]) has
     /// the sums. The rest is of no use.
-    pub async fn reduce_scatter(&mut self, buffer: Vec<f32>) -> Result<Vec<f32>, RingError> {
+    pub async fn reduce_scatter<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
         self.reduce(buffer, Half::First).await
     }
 
     /// The second half of [`Ring::all_reduce`]: every rank's chunk ([`Ring::own_chunk`]) of its buffer on every rank.
     ///
     /// `buffer` has the same length on all ranks.
-    pub async fn all_gather(&mut self, buffer: Vec<f32>) -> Result<Vec<f32>, RingError> {
+    pub async fn all_gather<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
         self.reduce(buffer, Half::Second).await
     }
 
@@ -41,7 +41,7 @@ impl Ring {
         block_of((rank + 1) % world_size, world_size, length)
     }
 
-    async fn reduce(&mut self, buffer: Vec<f32>, half: Half) -> Result<Vec<f32>, RingError> {
+    async fn reduce<B: Buffer>(&mut self, buffer: B, half: Half) -> Result<B, RingError> {
         if buffer.len() > LARGEST_BUFFER {
             let problem = format!("a sum: got {} numbers; allowed: {LARGEST_BUFFER}", buffer.len());
             return Err(self.failed_with(RingError::Misuse(problem)));
@@ -62,14 +62,14 @@ enum Half {
 }
 
 /// Chunk after chunk of a buffer; each travels in segments, which are lent from where they lie.
-struct Reduce {
+struct Reduce<B: Buffer> {
     place: Place,
     half: Half,
     cut: Cut,
-    lending: Lending,
+    lending: Lending<B>,
 }
 
-impl Reduce {
+impl<B: Buffer> Reduce<B> {
     /// Which chunk travels from this rank at a hop.
     fn number(&self, hop: usize) -> usize {
         travelling(self.place, hop + self.skipped())
@@ -89,7 +89,7 @@ impl Reduce {
     }
 }
 
-impl Motion for Reduce {
+impl<B: Buffer> Motion for Reduce<B> {
     fn hops(&self) -> usize {
         let one = self.place.world_size - 1;
         if self.half == Half::Both { 2 * one } else { one }

@@ -70,7 +70,7 @@ impl EngineArguments {
             text_width: self.text_width,
             kernels_revision: self.kernels_revision,
             hang_on_gradient: self.hang_on_gradient,
-            wrong_update: None,
+            ..FakeMachine::default()
         };
         FakeScript {
             gradient_takes: Duration::from_millis(self.gradient_takes),

@@ -6,52 +6,48 @@
 //! - it begins with `{"worker": ID, "address": HOST:PORT}`;
 //! - `{"job": ID, "rank": R, "members": [those lines]}` forms the ring: `{"connected": true}`;
 //! - `{"floats": N, "times": K}` adds N floats up K times: `{"seconds": [..]}`, one each; with `"exact": true` by the tree
-//!   whose sums do not depend on the ring.
+//!   whose sums do not depend on the ring. `"floats": [N, M]` adds up buffers of these sizes one after the other: the buckets of
+//!   a model.
 //!
 //! Before each time the ranks wait for each other. It ends with its stdin.
 
+mod orders;
 mod worker;
 
-use std::{
-    error::Error,
-    io::{BufRead as _, Write as _},
-    path::PathBuf,
-    time::Instant,
-};
+use std::{error::Error, path::PathBuf, time::Instant};
 
+use orders::{Address, Form, answer, orders};
 use ringtune_shared::{
-    ids::{Epoch, JobId, WorkerId},
+    ids::Epoch,
     ring::{Member, Ring, RingView, tree::TreeSum},
     version::RING_PROTOCOLS,
 };
 use ringtune_worker::{node::keep_blocks, ring::Seat};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
-use tokio::{runtime::Builder, sync::mpsc};
+use tokio::runtime::Builder;
 use worker::Worker;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-#[derive(Deserialize, Serialize)]
-struct Address {
-    worker: WorkerId,
-    address: String,
-}
-
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Order {
-    Form {
-        job: JobId,
-        rank: usize,
-        members: Vec<Address>,
-    },
+    Form(Form),
     AddUp {
-        floats: usize,
+        floats: Sizes,
         times: usize,
         #[serde(default)]
         exact: bool,
     },
+}
+
+/// Numbers of one buffer, or of several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Sizes {
+    One(usize),
+    Several(Vec<usize>),
 }
 
 /// A rank's place, and its ring there.
@@ -75,7 +71,7 @@ async fn serve(pki: Option<PathBuf>) -> Outcome<()> {
     let mut seated = None;
     while let Some(order) = orders.recv().await {
         match serde_json::from_str(&order)? {
-            Order::Form { job, rank, members } => {
+            Order::Form(Form { job, rank, members }) => {
                 let members = members
                     .into_iter()
                     .map(|Address { worker, address }| Member { worker, address })
@@ -87,53 +83,42 @@ async fn serve(pki: Option<PathBuf>) -> Outcome<()> {
             }
             Order::AddUp { floats, times, exact } => {
                 let Seated { ring, .. } = seated.as_mut().ok_or("there is no ring yet")?;
-                answer(&json!({"seconds": add_up(ring, floats, times, exact).await?}))?;
+                let floats = match floats {
+                    Sizes::One(floats) => vec![floats],
+                    Sizes::Several(floats) => floats,
+                };
+                answer(&json!({"seconds": add_up(ring, &floats, times, exact).await?}))?;
             }
         }
     }
     Ok(())
 }
 
-/// Lines on stdin, read where nothing else waits.
-fn orders() -> mpsc::Receiver<String> {
-    let (sender, receiver) = mpsc::channel(1);
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if sender.blocking_send(line).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
-}
-
-fn answer(object: &impl Serialize) -> Outcome<()> {
-    let mut stdout = std::io::stdout();
-    writeln!(stdout, "{}", serde_json::to_string(object)?)?;
-    Ok(stdout.flush()?)
-}
-
 /// The seconds of each time.
-async fn add_up(ring: &mut Ring, floats: usize, times: usize, exact: bool) -> Outcome<Vec<f64>> {
+async fn add_up(ring: &mut Ring, floats: &[usize], times: usize, exact: bool) -> Outcome<Vec<f64>> {
     let place = ring.place();
-    let (mut buffer, mut seconds) = (vec![0.0; floats], Vec::with_capacity(times));
+    let mut buffers: Vec<Vec<f32>> = floats.iter().map(|floats| vec![0.0; *floats]).collect();
+    let mut seconds = Vec::with_capacity(times);
     let expected = (0..place.world_size).map(|rank| (rank + 1) as f32).sum::<f32>();
     // The first time does not count.
     for time in 0..=times {
-        buffer.fill((place.rank + 1) as f32);
+        buffers.iter_mut().for_each(|buffer| buffer.fill((place.rank + 1) as f32));
         ring.all_reduce(vec![0.0]).await?;
         let began = Instant::now();
-        buffer = if exact {
-            let mut own = TreeSum::new(place.world_size);
-            own.push(place.rank, buffer);
-            ring.sum_exactly(own, floats).await?
-        } else {
-            ring.all_reduce(buffer).await?
-        };
+        for buffer in &mut buffers {
+            let own = std::mem::take(buffer);
+            *buffer = if exact {
+                let (floats, mut sum) = (own.len(), TreeSum::new(place.world_size));
+                sum.push(place.rank, own);
+                ring.sum_exactly(sum, floats, Vec::new).await?.sum
+            } else {
+                ring.all_reduce(own).await?
+            };
+        }
         if time > 0 {
             seconds.push(began.elapsed().as_secs_f64());
         }
-        if buffer.iter().any(|sum| *sum != expected) {
+        if buffers.iter().flatten().any(|sum| *sum != expected) {
             return Err("the sums are wrong".into());
         }
     }

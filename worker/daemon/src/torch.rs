@@ -7,10 +7,10 @@ use std::{
 
 use ringtune_engine::{
     AlignedFloats, Applied, Buckets, DrawPictures, EncodeImages, Engine, EngineError, EngineIdentity,
-    FeedTokens, GenerateText, Gradient, ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel,
-    Microbatch, ModelInfo, Moments, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, RgbImage,
-    StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel, TrainingSize,
-    Wanted,
+    FeedTokens, GenerateText, Gradient, HeldState, ImageRequest, LanguageGradient, LanguageModelInfo,
+    LoadModel, Microbatch, ModelInfo, Moments, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels,
+    RgbImage, StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel,
+    TrainingSize, Wanted,
 };
 use ringtune_model::{Error, Gpt2, Gpt2Text, Runtime, StableDiffusion};
 
@@ -180,6 +180,10 @@ impl TrainLanguageModel for TorchEngine {
     fn write_language_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
         self.language()?.write_state(tensor, offset, bytes).map_err(engine_error)
     }
+
+    fn hold_language_state(&mut self) -> Result<Box<dyn HeldState>, EngineError> {
+        Ok(Box::new(self.language()?.hold_state().map_err(engine_error)?))
+    }
 }
 
 impl GenerateText for TorchEngine {
@@ -200,6 +204,7 @@ impl GenerateText for TorchEngine {
 pub(crate) fn engine_error(error: Error) -> EngineError {
     match error {
         Error::Buckets(error) => error,
+        Error::Held => EngineError::Held,
         Error::Io { .. } | Error::Torch(_) => EngineError::OfNode(Box::new(error)),
         _ => EngineError::OfJob(Box::new(error)),
     }

@@ -2,8 +2,8 @@
 
 use crate::{
     Activity, AlignedFloats, Applied, Buckets, EngineError, EngineHandle, EngineIdentity, FeedTokens,
-    Gradient, ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel, Microbatch, ModelInfo, Moments,
-    OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, RgbImage, StateTensor, TextModelInfo,
+    Gradient, HeldState, ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel, Microbatch, ModelInfo,
+    Moments, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, RgbImage, StateTensor, TextModelInfo,
     TokenBatch,
 };
 
@@ -133,6 +133,11 @@ impl EngineHandle {
             engine.read_language_state(&tensor, offset, &mut into)?;
             Ok(into)
         })
+    }
+
+    /// See [`crate::TrainLanguageModel::hold_language_state`]. Blocks.
+    pub fn hold_language_state(&self) -> Result<Box<dyn HeldState>, EngineError> {
+        self.run_blocking(|engine| engine.hold_language_state())
     }
 
     /// See [`crate::TrainLanguageModel::write_language_state`]: gives the bytes back. Blocks.

@@ -23,6 +23,9 @@ pub enum EngineError {
     /// Whoever asked for pictures went away before they were drawn.
     #[error("nobody wants the pictures any more")]
     Unwanted,
+    /// The state cannot change: somebody reads it.
+    #[error("the state is held: whoever reads it has to let it go before it may change")]
+    Held,
     /// The engine's thread has ended.
     #[error("the engine's thread has ended")]
     Gone,
@@ -40,6 +43,7 @@ impl EngineError {
             | Self::NothingLoaded
             | Self::Panicked(_)
             | Self::Unwanted
+            | Self::Held
             | Self::Gone
             | Self::Spawn(_) => false,
         }

@@ -5,8 +5,13 @@
 //! the caller's: during the backward pass the engine asks [`Buckets`] for the memory of one bucket after the other, fills
 //! it, and hands it back, so that a bucket may travel over the network while the rest is computed. Then the caller lends
 //! all buckets to [`TrainLanguageModel::apply`]. Nothing is copied on the way.
+//!
+//! # The state is held while others read it
+//! Passes read the parameters, and the optimizer alone changes them. So whoever has to read gigabytes of the state, to
+//! write them to a disk, holds them ([`TrainLanguageModel::hold_language_state`]) and reads on a thread of its own while
+//! the next passes are computed; [`TrainLanguageModel::apply`] has to wait until they are let go.
 
-use std::path::PathBuf;
+use std::{fmt, path::PathBuf};
 
 use crate::{AlignedFloats, BucketPlan, BucketSizes, Engine, EngineError, Parameter, Precision};
 
@@ -41,7 +46,8 @@ pub trait TrainLanguageModel: Engine {
     /// gradient that is not finite moves nothing.
     ///
     /// # Errors
-    /// Buckets of other lengths; numbers of the step that make no sense, by their names. Then nothing has moved.
+    /// Buckets of other lengths; numbers of the step that make no sense, by their names; [`EngineError::Held`]. Then
+    /// nothing has moved.
     fn apply(&mut self, step: &OptimizerStep, buckets: &[AlignedFloats]) -> Result<Applied, EngineError>;
 
     /// The tensors of the state, all fp32: parameters as `model.NAME`, the optimizer's moments as `adamw.mean.NAME` and
@@ -54,8 +60,22 @@ pub trait TrainLanguageModel: Engine {
     /// No such tensor; a place that is not whole numbers of it.
     fn read_language_state(&mut self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError>;
 
-    /// The other way round: what is computed from then on goes by what was written. Errors: the same.
+    /// The other way round: what is computed from then on goes by what was written. Errors: the same;
+    /// [`EngineError::Held`].
     fn write_language_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError>;
+
+    /// The state as it is now, for other threads to read. Nothing is copied: as long as what this gives is there, nothing
+    /// moves. Several may be there at once, also longer than the model is open.
+    fn hold_language_state(&mut self) -> Result<Box<dyn HeldState>, EngineError>;
+}
+
+/// A language model's state that stays as it is until this is dropped.
+pub trait HeldState: fmt::Debug + Send + Sync {
+    /// See [`TrainLanguageModel::read_language_state`].
+    ///
+    /// # Errors
+    /// The same.
+    fn read(&self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError>;
 }
 
 /// Which language model to open, and how.

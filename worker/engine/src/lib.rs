@@ -13,7 +13,8 @@
 //! # What is large stays on the thread
 //! No tensor leaves the engine's thread: what goes in and out is plain data of a few megabytes at most. A kind of work
 //! that trains gigabytes keeps them there too, in the engine: the weights and the optimizer's state. Whoever needs a part
-//! of them (a tensor for a checkpoint) sends a closure, which takes one chunk in or out. They are never copied whole.
+//! of them sends a closure, which takes one chunk in or out; whoever needs all of them (for a checkpoint) holds them and reads
+//! beside what is computed ([`HeldState`]). They are never copied whole.
 //! Gradients, which travel, are in buckets that change hands ([`Buckets`]).
 
 mod activity;
@@ -45,7 +46,7 @@ pub use engine::{Engine, EngineIdentity};
 pub use error::EngineError;
 pub use generate_text::{FeedTokens, GenerateText, OpenTextModel, TextModelInfo};
 pub use language_model::{
-    Applied, Buckets, LanguageGradient, LanguageModelInfo, LanguageModelSource, NewLanguageModel,
+    Applied, Buckets, HeldState, LanguageGradient, LanguageModelInfo, LanguageModelSource, NewLanguageModel,
     OpenLanguageModel, OptimizerStep, StateTensor, TokenBatch, TrainLanguageModel, WrongStep,
 };
 pub use model::{LoadModel, ModelInfo, ModelOptions, Precision, PredictionType, TrainingSize};

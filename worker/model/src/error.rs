@@ -27,6 +27,9 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// A state that is to change is held by somebody who reads it.
+    #[error("the state is held: whoever reads it has to let it go before it may change")]
+    Held,
     /// A JSON file does not parse or has the wrong shape.
     #[error("{}: {reason}", file.display())]
     Json {

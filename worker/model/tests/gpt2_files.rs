@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ringtune_model::{
-    AlignedFloats, BucketSizes, Buckets, EngineError, Error, Gpt2, LanguageModelSource, NewLanguageModel,
-    OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch, check_gpt2_folder,
+    AlignedFloats, BucketSizes, Buckets, EngineError, Error, Gpt2, HeldState as _, LanguageModelSource,
+    NewLanguageModel, OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch, check_gpt2_folder,
 };
 use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize};
@@ -278,4 +278,63 @@ fn calls_that_do_not_fit_are_refused_by_their_field_and_move_nothing() {
         assert!(matches!(&error, Error::Argument { field: "tensor" | "offset", .. }), "{error}");
         assert!(model.write_state(tensor, offset, &vec![0; length]).is_err());
     }
+}
+
+#[test]
+fn a_state_that_is_held_is_read_elsewhere_while_passes_are_computed_and_does_not_move() {
+    let mut model = new_model(NEW);
+    let names: Vec<String> = model.state().into_iter().map(|tensor| tensor.name).collect();
+    let name = "model.transformer.wte.weight";
+    let (one, other) = (model.hold_state().unwrap(), model.hold_state().unwrap());
+    let mut before = vec![0; 1024];
+    model.read_state(name, 64, &mut before).unwrap();
+    // 1. On another thread, beside a pass; all tensors are there.
+    let loss = model.loss(&batch()).unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut read = vec![0; 1024];
+        one.read(name, 64, &mut read).unwrap();
+        names.iter().for_each(|name| one.read(name, 0, &mut [0; 4]).unwrap());
+        for (tensor, offset, length) in
+            [("wte", 0, 4), (name, 2, 4), (name, u64::MAX - 3, 4), (name, 1 << 40, 4)]
+        {
+            assert!(one.read(tensor, offset, &mut vec![0; length]).is_err(), "{tensor} from {offset}");
+        }
+        read
+    });
+    assert_eq!(model.loss(&batch()).unwrap(), loss);
+    assert!(reader.join().unwrap() == before);
+    // 2. Nothing moves until the last one lets go.
+    let lengths: Vec<usize> = model.info().plan.buckets.iter().map(|bucket| bucket.length).collect();
+    let gradients: Vec<AlignedFloats> = lengths
+        .iter()
+        .map(|length| {
+            let mut bucket = AlignedFloats::zeros(*length);
+            bucket.fill(1.0);
+            bucket
+        })
+        .collect();
+    let step = OptimizerStep {
+        number: 1,
+        learning_rate: 0.1,
+        beta1: 0.9,
+        beta2: 0.95,
+        epsilon: 1e-8,
+        weight_decay: 0.1,
+        max_grad_norm: None,
+        divide_by: 1,
+    };
+    assert!(matches!(model.apply(&step, &gradients), Err(Error::Held)));
+    assert!(matches!(model.write_state(name, 0, &[0; 4]), Err(Error::Held)));
+    assert_eq!(model.loss(&batch()).unwrap(), loss);
+    drop(other);
+    assert!(!model.apply(&step, &gradients).unwrap().skipped);
+    assert_ne!(model.loss(&batch()).unwrap(), loss);
+    // 3. It outlives the model.
+    let held = model.hold_state().unwrap();
+    let mut moved = vec![0; 1024];
+    model.read_state(name, 64, &mut moved).unwrap();
+    drop(model);
+    let mut read = vec![0; 1024];
+    held.read(name, 64, &mut read).unwrap();
+    assert!(read == moved && moved != before);
 }

@@ -10,6 +10,7 @@ use ringtune_shared::job::Work;
 use tokio::sync::mpsc;
 
 pub use generate::rehearsal::{DrawingOptions, DrawingTiming, RehearsedDrawing, rehearse_drawing};
+pub use gpt2_finetune::bench::{GradientBench, GradientTimes, Leaving};
 pub use gpt2_finetune::rehearsal::{RehearsedWords, rehearse_words};
 pub use textual_inversion::rehearsal::{Rehearsal, RehearsalOptions, RehearsedWord, Timing, rehearse};
 

@@ -4,23 +4,34 @@ use std::{collections::BTreeMap, path::Path};
 
 use ringtune_shared::{
     checkpoint::{self, About, CheckpointError, CheckpointHeader},
-    state::{Hashing, State, StateError},
+    state::{Encoded, Hashing, State, StateError},
 };
 
 use super::{Error, read_back::different};
 
-/// Writes a checkpoint and reads it back: equal checkpoints are equal files. Never more than a chunk of the state is in
-/// memory.
+/// Writes a checkpoint: equal checkpoints are equal files. Never more than a chunk of the state is in memory.
 ///
 /// # Errors
-/// The state cannot be read; the file cannot be written, or holds something else than was written.
-pub fn write(
+/// The state cannot be read; the file cannot be written.
+pub fn put(
     file: &Path,
     about: &About,
     numbers: &BTreeMap<String, u64>,
     state: &dyn State,
+) -> Result<Encoded, Error> {
+    checkpoint::write(file, about, numbers, state).map_err(|error| failed(file, error))
+}
+
+/// Reads back what [`put`] wrote. The state is not needed for it.
+///
+/// # Errors
+/// The file holds something else than was written.
+pub fn read_back(
+    file: &Path,
+    about: &About,
+    numbers: &BTreeMap<String, u64>,
+    written: Encoded,
 ) -> Result<(), Error> {
-    let written = checkpoint::write(file, about, numbers, state).map_err(|error| failed(file, error))?;
     // The header has to be one that is read, and every bit has to be there.
     let mut reader = std::fs::File::open(file).map_err(|error| different(file, error.to_string()))?;
     let header = CheckpointHeader::read(&mut reader, written.bytes);
@@ -57,6 +68,15 @@ mod tests {
 
     use super::*;
     use crate::train::SavedState;
+
+    fn write(
+        file: &Path,
+        about: &About,
+        numbers: &BTreeMap<String, u64>,
+        state: &dyn State,
+    ) -> Result<(), Error> {
+        read_back(file, about, numbers, put(file, about, numbers, state)?)
+    }
 
     #[test]
     fn every_bit_comes_back() {

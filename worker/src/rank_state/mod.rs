@@ -4,6 +4,7 @@
 //! time ([`LargeTensors`]), so that no copy of them is ever made. Both together are one state: one list of tensors, one
 //! encoding, one hash.
 
+mod holds;
 mod taken;
 
 use std::{collections::BTreeMap, fmt, io::Write, sync::Arc};
@@ -16,11 +17,14 @@ use ringtune_shared::{
     },
 };
 
-pub use self::taken::TakenState;
+pub use self::{
+    holds::{Hold, Holds},
+    taken::TakenState,
+};
 use crate::train::{SavedState, saved};
 
-/// Tensors that whoever has them lends. They stay as they are until the next step is taken, and may be read as often as
-/// need be until then.
+/// Tensors that whoever has them lends. They stay as they are until the next step changes them, and may be read as often as
+/// need be until then; whoever needs longer holds them.
 pub trait LargeTensors: fmt::Debug + Send + Sync {
     /// Which there are.
     fn tensors(&self) -> &[TensorInfo];
@@ -30,6 +34,13 @@ pub trait LargeTensors: fmt::Debug + Send + Sync {
     /// # Errors
     /// They cannot be read.
     fn fill(&self, tensor: usize, offset: u64, into: &mut [u8]) -> Result<(), StateError>;
+
+    /// The same tensors, which stay as they are until what this gives is dropped: the next step waits before it changes
+    /// them. Nothing is copied. Blocks.
+    ///
+    /// # Errors
+    /// Whoever has them does not give them.
+    fn hold(&self) -> Result<Arc<dyn LargeTensors>, StateError>;
 }
 
 /// A rank's state after a step. Cheap to clone.
@@ -50,9 +61,18 @@ impl RankState {
         Self { small: Arc::new(small), large: Some(large) }
     }
 
-    /// Whether parts of it are only lent: it is not to be copied, and is gone with the next step.
+    /// Whether parts of it are only lent: it is not to be copied, and is gone when the next step changes it.
     pub fn is_lent(&self) -> bool {
         self.large.is_some()
+    }
+
+    /// The same, which stays as it is until it is dropped, whatever steps are computed meanwhile. Blocks.
+    ///
+    /// # Errors
+    /// Whoever has parts of it does not give them.
+    pub fn hold(&self) -> Result<Self, StateError> {
+        let large = self.large.as_ref().map(|large| large.hold()).transpose()?;
+        Ok(Self { small: Arc::clone(&self.small), large })
     }
 
     /// The counters.
@@ -146,6 +166,13 @@ mod tests {
             into.copy_from_slice(&bytes[offset as usize..][..into.len()]);
             Ok(())
         }
+
+        fn hold(&self) -> Result<Arc<dyn LargeTensors>, StateError> {
+            if self.1.is_empty() {
+                return Err(StateError::Io(io::Error::other("gone")));
+            }
+            Ok(Arc::new(Self(self.0.clone(), self.1.clone())))
+        }
     }
 
     fn numbers(count: usize, first: f32) -> Vec<f32> {
@@ -180,7 +207,7 @@ mod tests {
         assert_eq!(parted.write(&mut one).unwrap(), whole.write(&mut other).unwrap());
         assert!(one == other && (one.len() as u64) < parted.most_bytes());
         assert_eq!(parted.hash().unwrap(), whole.hash().unwrap());
-        assert_eq!((parted.is_lent(), whole.is_lent()), (true, false));
+        assert_eq!(parted.hold().unwrap().hash().unwrap(), whole.hold().unwrap().hash().unwrap());
     }
 
     #[test]
@@ -188,6 +215,7 @@ mod tests {
         let info = |name| TensorInfo::new(name, Dtype::F32, vec![1]).unwrap();
         let gone = RankState::large(small(), Arc::new(Lent(vec![info("q")], Vec::new())));
         assert!(gone.hash().unwrap_err().to_string().contains("gone"));
+        assert!(gone.hold().unwrap_err().to_string().contains("gone"));
         let twice = RankState::large(small(), Arc::new(Lent(vec![info("a")], vec![vec![0; 4]])));
         assert!(twice.hash().is_err());
     }

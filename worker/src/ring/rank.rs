@@ -7,7 +7,7 @@ use std::{
 };
 
 use ringtune_shared::{
-    ring::{Ring, RingError, block_of, tree::TreeSum},
+    ring::{Buffer, Ring, RingError, Summed, block_of, tree::TreeSum},
     version::REFORMING_RING_PROTOCOL,
 };
 
@@ -189,9 +189,19 @@ impl RankRing {
     }
 
     /// The sum of all microbatches' numbers, whoever computed them: the same bits for any number of ranks. `own`: this rank's,
-    /// those of [`RankRing::microbatches`]; `length`: numbers of each.
-    pub async fn sum(&mut self, own: TreeSum, length: usize) -> Result<Vec<f32>, Error> {
-        Ok(self.ring.sum_exactly(own, length).await?)
+    /// those of [`RankRing::microbatches`]; `length`: numbers of each; `room`: as many, where this rank has none.
+    pub async fn sum<B: Buffer>(
+        &mut self,
+        own: TreeSum<B>,
+        length: usize,
+        room: impl FnOnce() -> B,
+    ) -> Result<Summed<B>, Error> {
+        Ok(self.ring.sum_exactly(own, length, room).await?)
+    }
+
+    /// The sum of all ranks' numbers in the ring's own order: the same bits for the same number of ranks.
+    pub async fn sum_fast<B: Buffer>(&mut self, own: B) -> Result<B, Error> {
+        Ok(self.ring.all_reduce(own).await?)
     }
 
     /// Of the last exchange of any kind: what was waited for slower ranks, before the first frame came.

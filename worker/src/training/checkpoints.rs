@@ -1,4 +1,4 @@
-//! The checkpoints that rank 0 keeps while it trains.
+//! The checkpoints that rank 0 keeps while it trains. They are written while the next steps are computed, one at a time.
 
 use std::{collections::VecDeque, path::PathBuf};
 
@@ -7,13 +7,15 @@ use ringtune_shared::{
     job::JobSpec,
 };
 
+use ringtune_traces::Open;
+
 use super::{
     resume::numerics,
     trainee::{Course, Origin},
+    writing::{StateFile, Writing},
 };
 use crate::{
     contents::UploadQueue,
-    output,
     rank::{Error, Rank},
     rank_state::RankState,
 };
@@ -31,6 +33,18 @@ pub(super) struct Checkpoints {
     limit: usize,
     /// Steps, the oldest first.
     kept: VecDeque<u64>,
+    /// The one that is being written.
+    begun: Option<Begun>,
+}
+
+/// A checkpoint that is not sent on its way yet.
+#[derive(Debug)]
+struct Begun {
+    step: u64,
+    /// The step's report is not stored yet, and goes first.
+    pending: bool,
+    /// None: it is on the disk.
+    writing: Option<Writing>,
 }
 
 impl Checkpoints {
@@ -46,8 +60,8 @@ impl Checkpoints {
             provenance: origin.provenance.clone(),
         };
         let limit = usize::try_from(course.checkpoints_total_limit).unwrap_or(usize::MAX);
-        let (every, kept) = (course.checkpointing_steps, VecDeque::new());
-        Self { folder: rank.folder.clone(), about, spec: spec.clone(), every, limit, kept }
+        let (every, kept, begun) = (course.checkpointing_steps, VecDeque::new(), None);
+        Self { folder: rank.folder.clone(), about, spec: spec.clone(), every, limit, kept, begun }
     }
 
     /// Whether the state after `step` is to be kept.
@@ -62,7 +76,7 @@ impl Checkpoints {
 
     /// Whether what was done up to `step` is kept nowhere yet.
     pub(super) fn is_behind(&self, step: u64) -> bool {
-        step > self.kept.back().copied().unwrap_or(self.about.step)
+        step > self.newest().unwrap_or(self.about.step)
     }
 
     /// What a checkpoint of the state after `step` says of it.
@@ -76,31 +90,58 @@ impl Checkpoints {
         self.kept = steps.into();
     }
 
-    /// Writes the state after `step`, sends it on its way, and lets those go that are too many. They go after the new
-    /// one is there. `pending`: the step's report is not stored yet, and goes first.
-    pub(super) async fn save(
+    /// The newest one, also if it is still being written.
+    fn newest(&self) -> Option<u64> {
+        self.begun.as_ref().map(|begun| begun.step).or(self.kept.back().copied())
+    }
+
+    /// Begins to write the state after `step`, when the one before is there. `pending`: the step's report is not stored yet,
+    /// and goes first. `span`: lasts as long as that takes.
+    ///
+    /// # Errors
+    /// Of the one before, see [`Checkpoints::written`]; whoever has the state does not give it.
+    pub(super) async fn begin(
         &mut self,
-        step: u64,
-        state: RankState,
+        (step, state): (u64, RankState),
         pending: bool,
+        span: Option<Open>,
         uploads: &mut UploadQueue,
     ) -> Result<(), Error> {
+        self.written(uploads).await?;
         // Also where the rank 0 before this one was a step ahead: a newer one is not to give way to an older one.
-        if self.kept.back().is_some_and(|newest| *newest >= step) {
+        if self.newest().is_some_and(|newest| newest >= step) {
             return Ok(());
         }
-        let about = self.about(step);
-        let file = self.folder.join(file_name(step));
-        let written = file.clone();
-        ringtune_shared::tasks::spawn_blocking(move || {
-            output::checkpoint::write(&written, &about, state.numbers(), &state)
-        })
-        .await??;
-        uploads.push_after(file, pending.then_some(step)).await;
-        self.kept.push_back(step);
+        let file = StateFile { path: self.folder.join(file_name(step)), about: self.about(step), span };
+        let writing = Some(Writing::begin(file, state).await?);
+        self.begun = Some(Begun { step, pending, writing });
+        Ok(())
+    }
+
+    /// Waits for the one that is being written, sends it on its way, and lets those go that are too many. They go after the
+    /// new one is there. May be dropped at any time, and asked again.
+    ///
+    /// # Errors
+    /// It could not be written, or does not read back: then it is not there.
+    pub(super) async fn written(&mut self, uploads: &mut UploadQueue) -> Result<(), Error> {
+        if let Some(Begun { step, pending, writing }) = &mut self.begun {
+            let (step, pending) = (*step, *pending);
+            if let Some(file) = writing {
+                let outcome = file.outcome().await;
+                *writing = None;
+                if let Err(error) = outcome {
+                    self.begun = None;
+                    return Err(error);
+                }
+            }
+            uploads.push_after(self.folder.join(file_name(step)), pending.then_some(step)).await;
+            self.begun = None;
+            self.kept.push_back(step);
+        }
         while self.limit > 0 && self.kept.len() > self.limit {
-            let Some(oldest) = self.kept.pop_front() else { break };
-            uploads.delete(self.folder.join(file_name(oldest))).await;
+            let Some(oldest) = self.kept.front() else { break };
+            uploads.delete(self.folder.join(file_name(*oldest))).await;
+            self.kept.pop_front();
         }
         Ok(())
     }

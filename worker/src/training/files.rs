@@ -2,11 +2,13 @@
 //! what the trainee writes. A file that does not read back as it was written fails the job and is not uploaded.
 
 use std::{
+    future,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use ringtune_shared::{checkpoint::step_of_name, ids::ContentHash, job::JobSpec};
+use ringtune_traces::Open;
 use tokio::time::timeout;
 
 use super::{
@@ -104,9 +106,17 @@ impl TrainingFiles {
         pending: bool,
     ) -> Result<(), Error> {
         if self.checkpoints.is_behind(step) {
-            self.save_checkpoint(step, state, pending).await?;
+            self.save_checkpoint(step, state, pending, None).await?;
         }
-        Ok(())
+        self.written().await
+    }
+
+    /// Waits for the checkpoint that is being written, if there is one.
+    async fn written(&mut self) -> Result<(), Error> {
+        match &mut self.uploads {
+            Some(uploads) => self.checkpoints.written(&mut uploads.queue).await,
+            None => Ok(()),
+        }
     }
 
     /// Waits until what was sent on its way is at the coordinator.
@@ -150,15 +160,17 @@ impl TrainingFiles {
         self.checkpoints.due(step)
     }
 
-    /// Keeps the state as it is after `step`. `pending`: the step's report is not stored yet.
+    /// Begins to keep the state as it is after `step`. `pending`: the step's report is not stored yet. `span`: ends when the
+    /// file is there.
     pub(super) async fn save_checkpoint(
         &mut self,
         step: u64,
         state: RankState,
         pending: bool,
+        span: Option<Open>,
     ) -> Result<(), Error> {
         match &mut self.uploads {
-            Some(uploads) => self.checkpoints.save(step, state, pending, &mut uploads.queue).await,
+            Some(uploads) => self.checkpoints.begin((step, state), pending, span, &mut uploads.queue).await,
             None => Ok(()),
         }
     }
@@ -217,13 +229,17 @@ impl TrainingFiles {
     ) -> Result<(), Error> {
         let (step, mut recovery) = (self.last.step, None);
         let pending = unstored.iter().any(|one| one.step == step);
-        let kept = match state {
-            Some(state) if self.checkpoints.lacks(step) => self.save_checkpoint(step, state, pending).await,
-            state => {
-                recovery = state.filter(|_| self.checkpoints.is_behind(step));
-                Ok(())
+        let mut kept = self.written().await;
+        match state {
+            Some(state) if self.checkpoints.lacks(step) => {
+                let last = match self.save_checkpoint(step, state, pending, None).await {
+                    Ok(()) => self.written().await,
+                    Err(error) => Err(error),
+                };
+                kept = kept.and(last);
             }
-        };
+            state => recovery = state.filter(|_| self.checkpoints.is_behind(step)),
+        }
         let mut names = vec![JOB_FILE.to_owned()];
         let mut written = self.close(&mut names).await;
         if let (Ok(()), Some(history)) = (&written, self.history.take()) {
@@ -248,11 +264,19 @@ impl TrainingFiles {
         written.and(kept)
     }
 
-    /// Why nothing more gets to the coordinator. Never ends while it does.
-    pub(super) async fn upload_failure(&mut self) -> Error {
-        match &mut self.uploads {
-            Some(uploads) => uploads.task.failure().await.into(),
-            None => std::future::pending().await,
+    /// Why a checkpoint could not be written, or nothing more gets to the coordinator. Never ends while all goes well. What is
+    /// written meanwhile is sent on its way.
+    pub(super) async fn failure(&mut self) -> Error {
+        let Some(Uploads { queue, task, .. }) = &mut self.uploads else { return future::pending().await };
+        let written = async {
+            match self.checkpoints.written(queue).await {
+                Err(error) => error,
+                Ok(()) => future::pending().await,
+            }
+        };
+        tokio::select! {
+            error = task.failure() => error.into(),
+            error = written => error,
         }
     }
 

@@ -10,6 +10,7 @@ mod resume;
 mod settled;
 mod steps;
 mod trainee;
+mod writing;
 
 pub(crate) use judging::measure;
 pub(crate) use resume::{Resumed, class_and_threads, fetch, numerics, read, unreadable};

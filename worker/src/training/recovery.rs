@@ -1,9 +1,14 @@
 //! The state that rank 0 keeps at the coordinator every now and then, for the case that the whole ring is lost. No file of
-//! the user's: a list leaves it out, and it goes with the job's end. No failure of it ends a job. Nothing waits for it but where
-//! the state is only lent: then it is written before the next step changes it, so seldom that steps are held up by a
-//! twentieth at most.
+//! the user's: a list leaves it out, and it goes with the job's end. No failure of it ends a job. It is written while the next
+//! steps are computed, but for a twentieth of the time at most: it takes processor and disk from them.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use ringtune_shared::{
     checkpoint::{About, recovery_name},
@@ -16,15 +21,15 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
+use super::writing::{StateFile, Writing};
 use crate::{
     contents::ArtifactClient,
-    output,
     rank::{Error, Rank},
     rank_state::RankState,
     session::{RankOrders, stored},
 };
 
-/// Of a state that is lent: how often the time that writing took passes before the next one.
+/// How often the time that writing took passes before the next one.
 const PAUSE: u32 = 19;
 
 /// Keeps one recovery point after the other.
@@ -38,8 +43,8 @@ pub(super) struct Recovery {
     every: Option<Duration>,
     /// When the last one began.
     last: Instant,
-    /// How long it held up the steps.
-    took: Duration,
+    /// Milliseconds that writing it took.
+    took: Arc<AtomicU64>,
     /// The one on its way. The next one waits for its turn.
     running: Option<AbortOnDropHandle<()>>,
 }
@@ -50,13 +55,13 @@ impl Recovery {
     pub(super) fn new(rank: &Rank, client: ArtifactClient, orders: watch::Receiver<RankOrders>) -> Self {
         let every = rank.context.recovery_interval.filter(|_| rank.assignment.re_forms);
         let (folder, job) = (rank.folder.clone(), rank.life.job);
-        Self { folder, job, client, orders, every, last: Instant::now(), took: Duration::ZERO, running: None }
+        Self { folder, job, client, orders, every, last: Instant::now(), took: Arc::default(), running: None }
     }
 
     /// Whether it is time for the next one.
     pub(super) fn is_due(&self) -> bool {
         let is_running = self.running.as_ref().is_some_and(|running| !running.is_finished());
-        let pause = self.took * PAUSE;
+        let pause = Duration::from_millis(self.took.load(Ordering::Relaxed)) * PAUSE;
         self.every.is_some_and(|every| self.last.elapsed() >= every.max(pause)) && !is_running
     }
 
@@ -64,22 +69,19 @@ impl Recovery {
     pub(super) async fn begin(&mut self, about: About, state: RankState, pending: bool) {
         self.last = Instant::now();
         let (step, mut orders) = (about.step, self.orders.clone());
-        let file = self.folder.join(recovery_name(step));
-        let (job, client) = (self.job, self.client.clone());
-        let mut early = None;
-        if state.is_lent() {
-            early = Some(write(file.clone(), about.clone(), state.clone()).await);
-            self.took = self.last.elapsed();
-        }
+        let path = self.folder.join(recovery_name(step));
+        let (job, client, took) = (self.job, self.client.clone(), Arc::clone(&self.took));
+        let begun = Writing::begin(StateFile { path: path.clone(), about, span: None }, state).await;
         self.running = Some(AbortOnDropHandle::new(ringtune_shared::tasks::spawn(async move {
-            if pending {
-                stored(&mut orders, step).await;
-            }
-            let written = match early {
-                Some(written) => written,
-                None => write(file.clone(), about, state).await,
+            let kept = async {
+                let written = begun?.outcome().await?;
+                took.store(u64::try_from(written.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+                if pending {
+                    stored(&mut orders, step).await;
+                }
+                send(job, &client, &path).await
             };
-            if let Err(error) = send(job, &client, &file, written).await {
+            if let Err(error) = kept.await {
                 warn!(%error, "a recovery point could not be kept");
             }
         })));
@@ -98,18 +100,7 @@ impl Recovery {
     }
 }
 
-async fn write(file: PathBuf, about: About, state: RankState) -> Result<(), Error> {
-    let written = move || output::checkpoint::write(&file, &about, state.numbers(), &state);
-    Ok(ringtune_shared::tasks::spawn_blocking(written).await??)
-}
-
-async fn send(
-    job: JobId,
-    client: &ArtifactClient,
-    file: &Path,
-    written: Result<(), Error>,
-) -> Result<(), Error> {
-    written?;
+async fn send(job: JobId, client: &ArtifactClient, file: &Path) -> Result<(), Error> {
     let sent = client.upload(job, file).await;
     // What cannot be removed goes with the folder.
     let _ = tokio::fs::remove_file(file).await;

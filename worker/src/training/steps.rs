@@ -141,7 +141,7 @@ impl<T: Trainee> Work for Training<T> {
             let mut files = TrainingFiles::create(rank, &self.trainee, standing, uploads).await?;
             if !rank.is_in_first_ring() {
                 files.take_over(rank).await;
-                self.keep_due(&mut files).await?;
+                self.keep_due(&mut files, None).await?;
             }
             self.files = Some(files);
         }
@@ -255,7 +255,7 @@ impl<T: Trainee> Training<T> {
         let step = self.step() + 1;
         let summary = tokio::select! {
             taken = update(&mut self.trainee, (rank, span), step, ring) => taken?,
-            error = upload_failure(&mut self.files) => return Err(error),
+            error = failure_of(&mut self.files) => return Err(error),
             error = given_up.reason() => return Err(error),
         };
         if T::IN_PLACE {
@@ -275,7 +275,7 @@ impl<T: Trainee> Training<T> {
         }
         let taken = tokio::select! {
             taken = judge(&mut self.trainee, (rank, span), summary, ring) => taken?,
-            error = upload_failure(&mut self.files) => return Err(error),
+            error = failure_of(&mut self.files) => return Err(error),
             error = given_up.reason() => return Err(error),
         };
         if !T::IN_PLACE {
@@ -371,14 +371,9 @@ impl<T: Trainee> Training<T> {
         if let Some(mut files) = self.files.take() {
             let kept = async {
                 files.record(&summary)?;
-                let mut checkpoint =
+                let checkpoint =
                     files.checkpoint_is_due(self.step()).then(|| rank.span_below(span, "checkpoint"));
-                let due = self.keep_due(&mut files).await;
-                if let (Some(span), Err(_)) = (&mut checkpoint, &due) {
-                    span.fail();
-                }
-                drop(checkpoint);
-                due?;
+                self.keep_due(&mut files, checkpoint).await?;
                 let pending = self.is_pending(self.step());
                 files.keep_recovery_point(self.step(), &self.settled.state, pending).await;
                 for (shown, drawn) in previews {
@@ -394,14 +389,16 @@ impl<T: Trainee> Training<T> {
         Ok(())
     }
 
-    /// Writes what is to be kept of the last step, whoever did it.
-    async fn keep_due(&self, files: &mut TrainingFiles) -> Result<(), Error> {
+    /// Writes what is to be kept of the last step, whoever did it; of its state, begins to. `checkpoint`: lasts as long as
+    /// that.
+    async fn keep_due(&self, files: &mut TrainingFiles, checkpoint: Option<Open>) -> Result<(), Error> {
         let step = self.step();
         if self.trainee.course().saves_after(step) {
             files.save_step(&self.trainee, &self.trainee.learned()).await?;
         }
         if files.checkpoint_is_due(step) {
-            files.save_checkpoint(step, self.settled.state.clone(), self.is_pending(step)).await?;
+            let state = self.settled.state.clone();
+            files.save_checkpoint(step, state, self.is_pending(step), checkpoint).await?;
         }
         Ok(())
     }
@@ -441,10 +438,10 @@ impl<T: Trainee> Training<T> {
     }
 }
 
-/// Why rank 0's files no longer get to the coordinator. Never ends while they do.
-async fn upload_failure(files: &mut Option<TrainingFiles>) -> Error {
+/// Why rank 0's files are not written, or no longer get to the coordinator. Never ends while they are and do.
+async fn failure_of(files: &mut Option<TrainingFiles>) -> Error {
     match files {
-        Some(files) => files.upload_failure().await,
+        Some(files) => files.failure().await,
         None => future::pending().await,
     }
 }

@@ -65,6 +65,51 @@ async fn one_two_and_three_ranks_train_the_same_language_model() {
     .await;
 }
 
+/// Sums in the ring's own order: two ranks with three microbatches each come to the same bytes each time, to other ones than a
+/// rank alone, and to the same losses but for rounding.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fast_sums_are_the_same_bits_for_the_same_number_of_ranks() {
+    in_time(async {
+        let ground = Ground::lay();
+        let options = "max_iters = 9\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 5\n\
+                       checkpointing_steps = 3\ncompare_interval = 1\ngradient_accumulation_steps = 3\n";
+        let exact = ground.job(options, 2);
+        let fast = ground.job(&format!("{options}exchange = \"fast\"\n"), 2);
+        let two = async |spec: &JobSpec| {
+            let mut ring = ring(vec![FakeScript::default(); 2]).await;
+            let id = JobId::new();
+            begin(&mut ring, id, spec).await;
+            let (_, steps) = ring.sessions[0].until(RankPhase::Finished).await;
+            let log = String::from_utf8(ring.coordinator.kept(id, "job.log").unwrap()).unwrap();
+            assert!(!log.contains("NOT BIT-EXACT"), "{log}");
+            (results(&ring.coordinator, id, 6), steps.iter().map(bits).collect::<Vec<_>>())
+        };
+        let (first, again, exactly) = (two(&fast).await, two(&fast).await, two(&exact).await);
+        assert!(first == again, "not the same bits for the same number of ranks");
+        let (alone, id, steps) = run_alone(FakeScript::default(), &fast).await;
+        let states = |steps: &[(i64, u64, Option<u64>, String)]| -> Vec<String> {
+            steps.iter().map(|step| step.3.clone()).collect()
+        };
+        let alone_bits: Vec<_> = steps.iter().map(bits).collect();
+        assert_ne!(states(&first.1), states(&exactly.1), "fast is exact");
+        assert_ne!(states(&first.1), states(&alone_bits), "one rank adds up as two do");
+        for (one, other) in first.1.iter().zip(&exactly.1) {
+            let [one, other] = [one.1, other.1].map(f64::from_bits);
+            assert!((one - other).abs() < 1e-5 * other.abs(), "{one} and {other}");
+        }
+        // The model says so, and so does the log of a ring that is not the job's.
+        let facts = |file: &[u8]| {
+            let (_, header) = safetensors::SafeTensors::read_metadata(file).unwrap();
+            header.metadata().as_ref().unwrap()["ringtune"].clone()
+        };
+        assert!(facts(&first.0[0]).contains("fast: the bits also follow from the number of ranks"));
+        assert!(!facts(&exactly.0[0]).contains("fast"));
+        let log = String::from_utf8(alone.coordinator.kept(id, "job.log").unwrap()).unwrap();
+        assert!(log.contains("NOT BIT-EXACT: gpt2.exchange is \"fast\", and this ring has 1 rank(s), not 2"), "{log}");
+    })
+    .await;
+}
+
 /// A job whose loss is taken after steps 4, 8 and 9, one microbatch of it by each of two ranks.
 const JUDGED: &str = "max_iters = 9\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 2\n\
                       checkpointing_steps = 3\ncompare_interval = 2\n";

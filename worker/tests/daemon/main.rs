@@ -9,6 +9,7 @@ mod failures;
 mod files;
 mod history;
 mod jobs;
+mod language_checkpoints;
 mod language_models;
 mod language_refusals;
 mod language_rings;

@@ -161,6 +161,12 @@ fn check_job(job: &Job) -> Result<Arc<Pin>, FieldError> {
             "job {id} is of kind {kind:?}, which has no steps; allowed: a job that learns"
         ));
     }
+    if job.spec.ring_decides() {
+        return refuse(format!(
+            "job {id} has gpt2.exchange = \"fast\": its sums depend on the number of ranks, and a verification has one; \
+             allowed: a job with \"exact\", or with cluster.world_size = 1"
+        ));
+    }
     match &job.pin {
         Some(pin) if pin.numerics_class.is_empty() => refuse(format!(
             "job {id} was run by release 0.1.0, which did not keep what its steps were computed on; allowed: a job of a \

@@ -98,12 +98,20 @@ async fn other_collectives(
         }
     }
     for total in [1, world_size, 2 * world_size + 1] {
-        let mut sum = TreeSum::new(total);
+        // Whatever memory it is.
+        let mut sum: TreeSum<Box<[f32]>> = TreeSum::new(total);
         for microbatch in block_of(rank, world_size, total) {
-            sum.push(microbatch, reference::buffer(microbatch, size));
+            sum.push(microbatch, reference::buffer(microbatch, size).into());
         }
-        let summed = ring.sum_exactly(sum, size).await?;
-        let difference = reference::difference(&summed, &reference::summed_by_the_tree(total, size));
+        let nodes = sum.nodes().count();
+        let summed = ring.sum_exactly(sum, size, || vec![0.0; size].into()).await?;
+        if summed.spare.len() != nodes.saturating_sub(1) {
+            return Ok(Some(format!(
+                "sum_exactly kept memory: of {nodes} only {} are left",
+                summed.spare.len()
+            )));
+        }
+        let difference = reference::difference(&summed.sum, &reference::summed_by_the_tree(total, size));
         if let Some(problem) = differs(&format!("sum_exactly of {total} microbatches"), difference) {
             return Ok(Some(problem));
         }

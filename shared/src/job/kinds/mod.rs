@@ -201,11 +201,11 @@ impl Work {
     }
 
     /// See [`super::JobSpec::warning`].
-    pub(super) fn warning(&self) -> Option<String> {
+    pub(super) fn warning(&self, cluster: &ClusterSpec) -> Option<String> {
         match self {
             Self::TextualInversion(work) => work.warning(),
             Self::Generate(_) => None,
-            Self::Gpt2Finetune(work) => work.warning(),
+            Self::Gpt2Finetune(work) => work.warning(cluster),
         }
     }
 
@@ -288,6 +288,14 @@ impl Work {
         match self {
             Self::Gpt2Finetune(work) => work.compare_interval.max(1),
             Self::TextualInversion(_) | Self::Generate(_) => 1,
+        }
+    }
+
+    /// See [`super::JobSpec::ring_decides`].
+    pub(super) fn ring_decides(&self, cluster: &ClusterSpec) -> bool {
+        match self {
+            Self::Gpt2Finetune(work) => work.ring_decides(cluster),
+            Self::TextualInversion(_) | Self::Generate(_) => false,
         }
     }
 

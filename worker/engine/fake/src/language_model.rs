@@ -4,13 +4,24 @@
 //! the mean over all tokens and columns of (E[x] + b - P(y))² / 2, which training makes smaller. Order of the backward
 //! pass: b, E.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
 use ringtune_engine::{
-    AlignedFloats, Applied, Bucket, BucketPlan, Buckets, EngineError, LanguageGradient, LanguageModelInfo,
-    LanguageModelSource, OpenLanguageModel, OptimizerStep, Parameter, StateTensor, TokenBatch,
+    AlignedFloats, Applied, Bucket, BucketPlan, Buckets, EngineError, HeldState, LanguageGradient,
+    LanguageModelInfo, LanguageModelSource, OpenLanguageModel, OptimizerStep, Parameter, StateTensor,
+    TokenBatch,
 };
 use ringtune_random::philox4x32;
+
+use crate::script::HeldReads;
 
 /// Columns of the table.
 const WIDTH: usize = 4;
@@ -28,8 +39,30 @@ pub(crate) struct FakeLanguageModel {
     n_positions: usize,
     parameters: Vec<Parameter>,
     plan: BucketPlan,
-    /// By its name in the state.
-    state: BTreeMap<String, Vec<f32>>,
+    state: Tensors,
+}
+
+/// A state's tensors by their names. Whoever holds them has them too: then they do not change.
+type Tensors = BTreeMap<String, Arc<Vec<f32>>>;
+
+/// A state that is held.
+#[derive(Debug)]
+pub(crate) struct Held {
+    tensors: Tensors,
+    reads: HeldReads,
+    gradients: Arc<AtomicU64>,
+}
+
+impl HeldState for Held {
+    fn read(&self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
+        crate::compute_for(self.reads.take);
+        let mut seen = self.reads.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push(self.gradients.load(Ordering::Relaxed));
+        if self.reads.fail_from.is_some_and(|first| seen.len() >= first) {
+            return Err(EngineError::OfNode(format!("read {} fails", seen.len()).into()));
+        }
+        read(&self.tensors, tensor, offset, into)
+    }
 }
 
 fn wrong(text: String) -> EngineError {
@@ -56,9 +89,9 @@ impl FakeLanguageModel {
         let mut state = BTreeMap::new();
         for (kind, parameter) in STATES.iter().flat_map(|kind| parameters.iter().map(move |one| (kind, one)))
         {
-            state.insert(state_name(kind, parameter), vec![0.0; parameter.elements()]);
+            state.insert(state_name(kind, parameter), Arc::new(vec![0.0; parameter.elements()]));
         }
-        if let Some(table) = state.get_mut(&format!("model.{TABLE}")) {
+        if let Some(table) = state.get_mut(&format!("model.{TABLE}")).and_then(Arc::get_mut) {
             for (number, value) in table.iter_mut().enumerate() {
                 let words = philox4x32([seed as u32, (seed >> 32) as u32], [number as u32, 0, 0, 0]);
                 *value = words[0] as f32 / u32::MAX as f32 - 0.5;
@@ -82,7 +115,7 @@ impl FakeLanguageModel {
     }
 
     fn parameter(&self, name: &str) -> &[f32] {
-        self.state.get(&format!("model.{name}")).map_or(&[], Vec::as_slice)
+        self.state.get(&format!("model.{name}")).map_or(&[], |values| values.as_slice())
     }
 
     fn check(&self, batch: &TokenBatch) -> Result<(), EngineError> {
@@ -170,6 +203,7 @@ impl FakeLanguageModel {
         if given != lengths {
             return Err(wrong(format!("buckets are of {given:?} numbers, allowed is {lengths:?}")));
         }
+        self.may_change()?;
         let share = 1.0 / f64::from(step.divide_by);
         let squares: f64 =
             buckets.iter().flat_map(|bucket| bucket.iter()).map(|g| f64::from(*g).powi(2)).sum();
@@ -192,9 +226,8 @@ impl FakeLanguageModel {
 
     /// Turns one bit of a parameter, high enough for no later rounding to take it back.
     pub(crate) fn spoil(&mut self) {
-        if let Some(value) =
-            self.state.get_mut(&format!("model.{BIAS}")).and_then(|values| values.first_mut())
-        {
+        let bias = self.state.get_mut(&format!("model.{BIAS}")).and_then(Arc::get_mut);
+        if let Some(value) = bias.and_then(|values| values.first_mut()) {
             *value = f32::from_bits(value.to_bits() ^ (1 << 20));
         }
     }
@@ -207,48 +240,60 @@ impl FakeLanguageModel {
         self.state.keys().map(|name| StateTensor { name: name.clone(), shape: shape(name) }).collect()
     }
 
-    /// The numbers of `length` bytes of a tensor from byte `offset` on.
-    fn numbers(&mut self, tensor: &str, offset: u64, length: usize) -> Result<&mut [f32], EngineError> {
-        let values =
-            self.state.get_mut(tensor).ok_or_else(|| wrong(format!("the state has no tensor {tensor}")))?;
-        let bytes = values.len() * 4;
-        let first = usize::try_from(offset).unwrap_or(usize::MAX);
-        let whole = first.is_multiple_of(4) && length.is_multiple_of(4);
-        if !whole || first.checked_add(length).is_none_or(|end| end > bytes) {
-            let text =
-                format!("offset is {offset} for {length} bytes, allowed is whole numbers of {bytes} bytes");
-            return Err(wrong(text));
+    /// That nobody holds the state.
+    fn may_change(&mut self) -> Result<(), EngineError> {
+        match self.state.values_mut().all(|values| Arc::get_mut(values).is_some()) {
+            true => Ok(()),
+            false => Err(EngineError::Held),
         }
-        Ok(&mut values[first / 4..(first + length) / 4])
     }
 
-    pub(crate) fn read(&mut self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
-        let values = self.numbers(tensor, offset, into.len())?;
-        into.chunks_exact_mut(4)
-            .zip(values)
-            .for_each(|(bytes, value)| bytes.copy_from_slice(&value.to_le_bytes()));
-        Ok(())
+    pub(crate) fn hold(&self, reads: HeldReads, gradients: Arc<AtomicU64>) -> Held {
+        Held { tensors: self.state.clone(), reads, gradients }
+    }
+
+    pub(crate) fn read(&self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
+        read(&self.state, tensor, offset, into)
     }
 
     pub(crate) fn write(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
-        let values = self.numbers(tensor, offset, bytes.len())?;
-        for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(4)) {
+        let place = place_in(&self.state, tensor, offset, bytes.len())?;
+        let values = self.state.get_mut(tensor).and_then(Arc::get_mut).ok_or(EngineError::Held)?;
+        for (value, bytes) in values[place].iter_mut().zip(bytes.chunks_exact(4)) {
             *value = f32::from_le_bytes(std::array::from_fn(|place| bytes[place]));
         }
         Ok(())
     }
 }
 
+/// Where the numbers of `length` bytes of a tensor are, from byte `offset` on.
+fn place_in(state: &Tensors, tensor: &str, offset: u64, length: usize) -> Result<Range<usize>, EngineError> {
+    let values = state.get(tensor).ok_or_else(|| wrong(format!("the state has no tensor {tensor}")))?;
+    let bytes = values.len() * 4;
+    let first = usize::try_from(offset).unwrap_or(usize::MAX);
+    let whole = first.is_multiple_of(4) && length.is_multiple_of(4);
+    if !whole || first.checked_add(length).is_none_or(|end| end > bytes) {
+        let text =
+            format!("offset is {offset} for {length} bytes, allowed is whole numbers of {bytes} bytes");
+        return Err(wrong(text));
+    }
+    Ok(first / 4..(first + length) / 4)
+}
+
+fn read(state: &Tensors, tensor: &str, offset: u64, into: &mut [u8]) -> Result<(), EngineError> {
+    let place = place_in(state, tensor, offset, into.len())?;
+    let values = state.get(tensor).into_iter().flat_map(|values| &values[place.clone()]);
+    into.chunks_exact_mut(4)
+        .zip(values)
+        .for_each(|(bytes, value)| bytes.copy_from_slice(&value.to_le_bytes()));
+    Ok(())
+}
+
 /// AdamW of one number.
-fn move_one(
-    state: &mut BTreeMap<String, Vec<f32>>,
-    parameter: &Parameter,
-    number: usize,
-    gradient: f64,
-    step: &OptimizerStep,
-) {
+fn move_one(state: &mut Tensors, parameter: &Parameter, number: usize, gradient: f64, step: &OptimizerStep) {
     let mut changed = |kind: &str, change: &dyn Fn(f64) -> f64| {
-        let value = state.get_mut(&state_name(kind, parameter)).and_then(|values| values.get_mut(number));
+        let values = state.get_mut(&state_name(kind, parameter)).and_then(Arc::get_mut);
+        let value = values.and_then(|values| values.get_mut(number));
         value.map_or(0.0, |value| {
             *value = change(f64::from(*value)) as f32;
             f64::from(*value)

@@ -17,14 +17,15 @@ use std::{
 
 use ringtune_engine::{
     AlignedFloats, Applied, BucketSizes, Buckets, DrawPictures, EncodeImages, Engine, EngineError,
-    EngineIdentity, FeedTokens, GenerateText, Gradient, ImageRequest, LanguageGradient, LanguageModelInfo,
-    LanguageModelSource, LoadModel, Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel,
-    OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision, PredictionType, RgbImage,
-    SamplerKind, StateTensor, TextModelInfo, TextualInversion, TokenBatch, TrainLanguageModel, Wanted,
+    EngineIdentity, FeedTokens, GenerateText, Gradient, HeldState, ImageRequest, LanguageGradient,
+    LanguageModelInfo, LanguageModelSource, LoadModel, Microbatch, ModelInfo, ModelOptions, Moments,
+    NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision, PredictionType,
+    RgbImage, SamplerKind, StateTensor, TextModelInfo, TextualInversion, TokenBatch, TrainLanguageModel,
+    Wanted,
 };
 
 use language_model::FakeLanguageModel;
-pub use script::{FakeMachine, FakeScript};
+pub use script::{FakeMachine, FakeScript, HeldReads};
 use text::FakeTextModel;
 
 /// Deterministic and fast; see the module.
@@ -127,6 +128,7 @@ impl FakeEngine {
     /// The next gradient, as the script has it: whether it is finite.
     fn next_gradient(&mut self) -> Result<bool, EngineError> {
         self.gradients += 1;
+        self.script.gradients.fetch_add(1, Ordering::Relaxed);
         let count = self.gradients;
         if self.script.fail_on_gradient == Some(count) {
             return Err(EngineError::OfNode(format!("gradient {count} fails as scripted").into()));
@@ -296,6 +298,11 @@ impl TrainLanguageModel for FakeEngine {
 
     fn write_language_state(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
         self.language()?.write(tensor, offset, bytes)
+    }
+
+    fn hold_language_state(&mut self) -> Result<Box<dyn HeldState>, EngineError> {
+        let (reads, gradients) = (self.script.machine.held_reads.clone(), Arc::clone(&self.script.gradients));
+        Ok(Box::new(self.language()?.hold(reads, gradients)))
     }
 }
 

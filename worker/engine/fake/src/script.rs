@@ -1,7 +1,7 @@
 //! What a fake engine is told to do.
 
 use std::{
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -28,8 +28,21 @@ pub struct FakeScript {
     pub encoded: Arc<AtomicU64>,
     /// Counts how often the VAE was dropped, by all engines that share it.
     pub dropped: Arc<AtomicU64>,
+    /// Counts the gradients that were begun, by all engines that share it.
+    pub gradients: Arc<AtomicU64>,
     /// Counts the losses of held-out tokens that were begun, by all engines that share it.
     pub losses: Arc<AtomicU64>,
+}
+
+/// How a language model's state is read by whoever holds it; shared by all engines of a script.
+#[derive(Clone, Debug, Default)]
+pub struct HeldReads {
+    /// How long one read takes.
+    pub take: Duration,
+    /// The read, from 1, that fails, and all after it.
+    pub fail_from: Option<usize>,
+    /// Of each read that there was, how many gradients the engine had begun by then.
+    pub seen: Arc<Mutex<Vec<u64>>>,
 }
 
 /// How slow and large a machine is, and whether it hangs.
@@ -45,6 +58,8 @@ pub struct FakeMachine {
     pub loss_takes: Duration,
     /// The update of a language model after which one bit of its parameters is another one, as in memory that fails.
     pub wrong_update: Option<u64>,
+    /// How a language model's state is read by whoever holds it.
+    pub held_reads: HeldReads,
     /// How long one request for pictures takes.
     pub pictures_take: Duration,
     /// What the engine says of its kernels: engines that differ in it are of different numerics classes.

@@ -9,6 +9,7 @@ mod config;
 mod forward;
 mod gradients;
 mod head;
+mod held;
 mod initial;
 mod layout;
 mod native;
@@ -30,6 +31,7 @@ use tch::Tensor;
 
 pub use config::Gpt2Config;
 use gradients::Gradients;
+pub use held::HeldTensors;
 use layout::Layout;
 use parameters::Parameters;
 pub use text::Gpt2Text;
@@ -136,6 +138,15 @@ impl Gpt2 {
     /// No such tensor or place.
     pub fn read_state(&self, tensor: &str, offset: u64, into: &mut [u8]) -> Result<()> {
         self.parameters.read(tensor, offset, into)
+    }
+
+    /// All of it, for other threads to read: until what this gives is dropped, [`Gpt2::apply`] and [`Gpt2::write_state`] are
+    /// refused.
+    ///
+    /// # Errors
+    /// libtorch's.
+    pub fn hold_state(&self) -> Result<HeldTensors> {
+        self.parameters.hold()
     }
 
     /// The other way round; what is computed from then on goes by it.

@@ -13,7 +13,7 @@ const CLIP_EPSILON: f64 = 1e-6;
 /// Moves all parameters, or none where the gradient is not finite.
 ///
 /// # Errors
-/// Before anything moves: buckets that are not the plan's, a step whose numbers make no sense, a norm that libtorch cannot
+/// Before anything moves: a state that is held, buckets that are not the plan's, a step whose numbers make no sense, a norm that libtorch cannot
 /// make.
 pub(crate) fn apply(
     parameters: &mut Parameters,
@@ -31,6 +31,7 @@ pub(crate) fn apply(
     if given != lengths {
         return Err(Error::argument("buckets", format!("{given:?} numbers long"), format!("{lengths:?}")));
     }
+    parameters.may_move()?;
     let mut squares = 0.0;
     for memory in buckets {
         let lent = LentToRead::new(memory, &[memory.len() as i64])?;

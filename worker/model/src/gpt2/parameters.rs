@@ -4,6 +4,7 @@ use ringtune_engine::{Parameter, Precision, StateTensor};
 use tch::{Device, Kind, Tensor};
 
 use super::config::Gpt2Config;
+use super::held::{HeldTensors, Holds, whole_numbers};
 use super::layout::Layout;
 use super::native::Moved;
 use crate::error::{Error, Result};
@@ -28,6 +29,7 @@ pub(crate) struct Parameters {
     pub(crate) layout: Layout,
     precision: Precision,
     values: Vec<Values>,
+    holds: Holds,
 }
 
 /// The parts of the state, as they are named.
@@ -52,7 +54,7 @@ impl Parameters {
             let (mean, square) = (master.f_zeros_like()?, master.f_zeros_like()?);
             values.push(Values { master, mean, square, stale: low.is_some(), low });
         }
-        let mut parameters = Parameters { config, layout, precision, values };
+        let mut parameters = Parameters { config, layout, precision, values, holds: Holds::default() };
         parameters.refresh()?;
         Ok(parameters)
     }
@@ -84,8 +86,33 @@ impl Parameters {
         Ok(())
     }
 
+    /// That the state may change.
+    ///
+    /// # Errors
+    /// It is held.
+    pub(crate) fn may_move(&mut self) -> Result<()> {
+        self.holds.none()
+    }
+
+    /// The state as it is, until what this gives is dropped.
+    ///
+    /// # Errors
+    /// libtorch's.
+    pub(crate) fn hold(&self) -> Result<HeldTensors> {
+        let mut tensors = Vec::with_capacity(STATES.len() * self.values.len());
+        for tensor in self.tensors() {
+            let (number, kind) = self.find(&tensor.name)?;
+            tensors.push((tensor.name, self.values[number].of(kind).f_detach()?));
+        }
+        Ok(HeldTensors::new(&self.holds, tensors.into_iter()))
+    }
+
     /// A part of a parameter, to move: `count` of its numbers from `first` on.
+    ///
+    /// # Errors
+    /// The state is held.
     pub(crate) fn part(&mut self, number: usize, first: usize, count: usize) -> Result<Part> {
+        self.holds.none()?;
         let values = &self.values[number];
         let part = |tensor: &Tensor| tensor.f_view([-1])?.f_narrow(0, first as i64, count as i64);
         Ok(Part {
@@ -121,8 +148,9 @@ impl Parameters {
         Ok(())
     }
 
-    /// The other way round; call [`Parameters::refresh`] before anything is computed.
+    /// The other way round; call [`Parameters::refresh`] before anything is computed. Errors: the same; the state is held.
     pub(crate) fn write(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.holds.none()?;
         let (number, kind) = self.find(tensor)?;
         let values = &mut self.values[number];
         let mut part = slice(values.of(kind), tensor, offset, bytes.len())?;
@@ -171,11 +199,6 @@ impl Part {
 
 /// A view of the numbers that `length` bytes from `offset` on are.
 fn slice(values: &Tensor, name: &str, offset: u64, length: usize) -> Result<Tensor> {
-    let bytes = values.numel() as u64 * 4;
-    let whole = offset.is_multiple_of(4) && length.is_multiple_of(4);
-    if !whole || offset.checked_add(length as u64).is_none_or(|end| end > bytes) {
-        let allowed = format!("whole numbers within the {bytes} bytes of {name}");
-        return Err(Error::argument("offset", format!("{offset} for {length} bytes"), allowed));
-    }
-    Ok(values.f_view([-1])?.f_narrow(0, (offset / 4) as i64, (length / 4) as i64)?)
+    let place = whole_numbers(name, values.numel() * 4, offset, length)?;
+    Ok(values.f_view([-1])?.f_narrow(0, (place / 4) as i64, (length / 4) as i64)?)
 }

@@ -1,16 +1,19 @@
 //! Gradients on their way from the backward pass to the optimizer.
 //!
-//! The engine fills one bucket after the other. What it gives back is added up in a task beside it, by the fixed tree over all
-//! microbatches, while it computes on; after this rank's last microbatch each bucket goes around the ring at once, so
-//! that most of the exchange is over when the backward pass is. A bucket's memory goes back to the engine as soon as it is
-//! not needed.
+//! The engine fills one bucket after the other. Where sums are to be exact, what it gives back is added up in a task beside it,
+//! by the fixed tree over all microbatches, while it computes on; where they are to be fast, the engine itself adds a
+//! microbatch to those before. After this rank's last microbatch each bucket goes around the ring at once, so that most
+//! of the exchange is over when the backward pass is. A bucket's memory goes back to the engine as soon as it is not needed.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use ringtune_shared::ring::tree::TreeSum;
+use ringtune_shared::{
+    job::kinds::gpt2_finetune::Gpt2Exchange,
+    ring::{Summed, tree::TreeSum},
+};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -62,6 +65,8 @@ impl Spares {
 #[derive(Debug)]
 pub(super) struct Outlet {
     spares: Spares,
+    /// What the engine adds to, by the buckets' numbers. None: it begins anew.
+    held: Option<Vec<Option<AlignedFloats>>>,
     /// Has room for all of them.
     given: mpsc::Sender<(usize, AlignedFloats)>,
 }
@@ -70,16 +75,28 @@ pub(super) struct Outlet {
 pub(super) type Given = mpsc::Receiver<(usize, AlignedFloats)>;
 
 impl Outlet {
-    /// For one backward pass.
-    pub(super) fn new(spares: &Spares) -> (Self, Given) {
+    /// For one backward pass; `held`: what it adds to, if to anything.
+    fn new(spares: &Spares, held: Option<Vec<Option<AlignedFloats>>>) -> (Self, Given) {
         let (given, receiver) = mpsc::channel(spares.count().max(1));
-        (Self { spares: spares.clone(), given }, receiver)
+        (Self { spares: spares.clone(), held, given }, receiver)
+    }
+
+    /// Whether the engine is to add to what it takes.
+    pub(super) fn adds(&self) -> bool {
+        self.held.is_some()
     }
 }
 
 impl Buckets for Outlet {
     fn take(&mut self, bucket: usize) -> Result<AlignedFloats, EngineError> {
-        if self.given.is_closed() { Err(EngineError::Unwanted) } else { Ok(self.spares.take(bucket)) }
+        if self.given.is_closed() {
+            return Err(EngineError::Unwanted);
+        }
+        match &mut self.held {
+            None => Ok(self.spares.take(bucket)),
+            // What is not there the pass before did not give.
+            Some(held) => held.get_mut(bucket).and_then(Option::take).ok_or(EngineError::Unwanted),
+        }
     }
 
     fn give(&mut self, bucket: usize, memory: AlignedFloats) -> Result<(), EngineError> {
@@ -92,8 +109,7 @@ impl Buckets for Outlet {
 #[derive(Debug)]
 pub(super) struct StepSums {
     spares: Spares,
-    /// Of this rank's microbatches, bucket by bucket.
-    own: Vec<Option<TreeSum<AlignedFloats>>>,
+    own: Own,
     /// Of all ranks', in the plan's order.
     whole: Vec<AlignedFloats>,
     /// How long the ring's collectives took, and how much of that was waiting for slower ranks.
@@ -101,12 +117,38 @@ pub(super) struct StepSums {
     pub(super) waited: Duration,
 }
 
+/// Of this rank's microbatches, bucket by bucket.
+#[derive(Debug)]
+enum Own {
+    /// By the tree, as far as they make nodes of it.
+    Exact(Vec<Option<TreeSum<AlignedFloats>>>),
+    /// One after the other.
+    Fast { sums: Vec<Option<AlignedFloats>>, begun: bool },
+}
+
 impl StepSums {
     /// `total`: microbatches over all ranks.
-    pub(super) fn new(spares: &Spares, total: usize) -> Self {
-        let own = (0..spares.count()).map(|_| Some(TreeSum::new(total))).collect();
+    pub(super) fn new(spares: &Spares, exchange: Gpt2Exchange, total: usize) -> Self {
+        let buckets = 0..spares.count();
+        let own = match exchange {
+            Gpt2Exchange::Exact => Own::Exact(buckets.map(|_| Some(TreeSum::new(total))).collect()),
+            Gpt2Exchange::Fast => Own::Fast { sums: buckets.map(|_| None).collect(), begun: false },
+        };
         let (exchanged, waited) = (Duration::ZERO, Duration::ZERO);
         Self { spares: spares.clone(), own, whole: Vec::new(), exchanged, waited }
+    }
+
+    /// For the backward pass of this rank's next microbatch.
+    pub(super) fn outlet(&mut self) -> (Outlet, Given) {
+        let held = match &mut self.own {
+            Own::Fast { sums, begun: true } => Some(sums.iter_mut().map(Option::take).collect()),
+            Own::Fast { begun, .. } => {
+                *begun = true;
+                None
+            }
+            Own::Exact(_) => None,
+        };
+        Outlet::new(&self.spares, held)
     }
 
     /// Adds up what a microbatch gives, as it comes.
@@ -132,11 +174,19 @@ impl StepSums {
     ) -> Result<(), Error> {
         while let Some((bucket, memory)) = given.recv().await {
             self.push(microbatch, bucket, memory).await?;
-            let Some(own) = self.own.get_mut(bucket).and_then(Option::take) else { continue };
-            let whole = match own.into_whole() {
-                // A rank that is alone.
-                Ok(whole) => whole,
-                Err(own) => self.exchange(bucket, own, ring).await?,
+            let whole = match &mut self.own {
+                Own::Exact(sums) => {
+                    let Some(own) = sums.get_mut(bucket).and_then(Option::take) else { continue };
+                    match own.into_whole() {
+                        // A rank that is alone.
+                        Ok(whole) => whole,
+                        Err(own) => self.exchange(bucket, own, ring).await?,
+                    }
+                }
+                Own::Fast { sums, .. } => {
+                    let Some(own) = sums.get_mut(bucket).and_then(Option::take) else { continue };
+                    self.exchange_fast(own, ring).await?
+                }
             };
             // Buckets come in the plan's order.
             self.whole.push(whole);
@@ -145,7 +195,17 @@ impl StepSums {
     }
 
     async fn push(&mut self, microbatch: usize, bucket: usize, memory: AlignedFloats) -> Result<(), Error> {
-        let Some(mut sum) = self.own.get_mut(bucket).and_then(Option::take) else { return Ok(()) };
+        let own = match &mut self.own {
+            Own::Exact(sums) => sums,
+            Own::Fast { sums, .. } => {
+                // The engine has added.
+                if let Some(sum) = sums.get_mut(bucket) {
+                    *sum = Some(memory);
+                }
+                return Ok(());
+            }
+        };
+        let Some(mut sum) = own.get_mut(bucket).and_then(Option::take) else { return Ok(()) };
         // Millions of numbers, off the runtime's threads.
         let add = move || {
             let spare = sum.push(microbatch, memory);
@@ -155,13 +215,26 @@ impl StepSums {
         if let Some(spare) = spare {
             self.spares.put(bucket, spare);
         }
-        if let Some(own) = self.own.get_mut(bucket) {
+        if let Some(own) = own.get_mut(bucket) {
             *own = Some(sum);
         }
         Ok(())
     }
 
-    /// The ring takes and gives memory of its own: one copy each way, a bucket at a time.
+    /// The same in the ring's own order.
+    async fn exchange_fast(
+        &mut self,
+        own: AlignedFloats,
+        ring: &mut RankRing,
+    ) -> Result<AlignedFloats, Error> {
+        let began = Instant::now();
+        let sum = ring.sum_fast(own).await?;
+        self.exchanged += began.elapsed();
+        self.waited += ring.waited();
+        Ok(sum)
+    }
+
+    /// The ring borrows the bucket, and gives it back with the sum in it.
     async fn exchange(
         &mut self,
         bucket: usize,
@@ -169,29 +242,12 @@ impl StepSums {
         ring: &mut RankRing,
     ) -> Result<AlignedFloats, Error> {
         let (spares, length) = (self.spares.clone(), self.spares.length(bucket));
-        let copy = move || {
-            let mut first = None;
-            let copied = own.map(|memory| {
-                let numbers = memory.to_vec();
-                match first {
-                    None => first = Some(memory),
-                    Some(_) => spares.put(bucket, memory),
-                }
-                numbers
-            });
-            (copied, first)
-        };
-        let (own, first) = ringtune_shared::tasks::spawn_blocking(copy).await?;
-        let mut whole = first.unwrap_or_else(|| self.spares.take(bucket));
         let began = Instant::now();
-        let sum = ring.sum(own, length).await?;
+        let Summed { sum, spare } = ring.sum(own, length, move || spares.take(bucket)).await?;
         self.exchanged += began.elapsed();
         self.waited += ring.waited();
-        let put_back = move || {
-            whole.copy_from_slice(&sum);
-            whole
-        };
-        Ok(ringtune_shared::tasks::spawn_blocking(put_back).await?)
+        spare.into_iter().for_each(|memory| self.spares.put(bucket, memory));
+        Ok(sum)
     }
 
     /// The gradients of all microbatches, added up, in the plan's order. None: a bucket is missing.
@@ -212,7 +268,7 @@ mod tests {
             crate::engine::BucketSizes::default(),
         );
         let spares = Spares::new(&plan);
-        let (mut outlet, mut given) = Outlet::new(&spares);
+        let (mut outlet, mut given) = Outlet::new(&spares, None);
         let memory = outlet.take(0).unwrap();
         let place = memory.as_ptr();
         outlet.give(0, memory).unwrap();
@@ -222,5 +278,31 @@ mod tests {
         drop(given);
         assert!(matches!(outlet.take(0), Err(EngineError::Unwanted)));
         assert!(matches!(outlet.give(0, AlignedFloats::zeros(3)), Err(EngineError::Unwanted)));
+    }
+
+    #[tokio::test]
+    async fn the_engine_adds_to_what_it_gave_where_sums_are_fast() {
+        let parameters = [crate::engine::Parameter::new("a", vec![3])];
+        let spares = Spares::new(&BucketPlan::new(&parameters, &[0], crate::engine::BucketSizes::default()));
+        for (exchange, adds) in [(Gpt2Exchange::Fast, true), (Gpt2Exchange::Exact, false)] {
+            let mut sums = StepSums::new(&spares, exchange, 3);
+            let mut before = None;
+            for microbatch in 0..3 {
+                let (mut outlet, given) = sums.outlet();
+                assert_eq!(outlet.adds(), adds && microbatch > 0);
+                let mut memory = outlet.take(0).unwrap();
+                if adds {
+                    assert!(before.is_none_or(|place| place == memory.as_ptr() as usize));
+                    assert_eq!(memory[2], if microbatch > 0 { 1.0 } else { memory[2] });
+                }
+                before = Some(memory.as_ptr() as usize);
+                memory.fill(1.0);
+                outlet.give(0, memory).unwrap();
+                // There is one of each.
+                assert!(!adds || microbatch == 0 || outlet.take(0).is_err());
+                drop(outlet);
+                sums.add(microbatch, given).await.unwrap();
+            }
+        }
     }
 }

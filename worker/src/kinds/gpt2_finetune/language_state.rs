@@ -96,7 +96,7 @@ impl LanguageState {
         } else {
             None
         };
-        let tensors = Tensors::new(self.tensors.engine.clone(), layout, best);
+        let tensors = self.tensors.with_best(best);
         // 1. The tensors, each to its place.
         let mut small = SavedState { numbers, ..SavedState::default() };
         for (tensor, home) in list.tensors().iter().zip(&places.all) {

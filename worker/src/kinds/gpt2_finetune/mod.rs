@@ -1,6 +1,7 @@
 //! GPT-2 finetuning: all parameters of a language model are learned from files of tokens.
 
 mod batches;
+pub(super) mod bench;
 mod best_file;
 mod exchange;
 mod language_state;

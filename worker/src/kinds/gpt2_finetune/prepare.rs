@@ -214,14 +214,22 @@ fn facts(rank: &Rank, origin: &Origin) -> Result<Value, Error> {
         }
         sections.insert("precision".to_owned(), Value::from(rank.assignment.precision.name()));
     }
-    Ok(json!({
+    let mut facts = json!({
         "data_hash": origin.data_hash.to_string(),
         "job": job,
         "model_hash": origin.model_hash.to_string(),
         "numerics_class": origin.provenance,
         "version": rank.assignment.version,
-    }))
+    });
+    if let (true, Value::Object(facts)) = (spec.ring_decides(), &mut facts) {
+        facts.insert("sums".to_owned(), Value::from(DEPEND_ON_THE_RING));
+    }
+    Ok(facts)
 }
+
+/// What a model says of itself whose bits follow from more than the job.
+const DEPEND_ON_THE_RING: &str =
+    "fast: the bits also follow from the number of ranks that took each step; the job's events have it";
 
 #[cfg(test)]
 mod tests {

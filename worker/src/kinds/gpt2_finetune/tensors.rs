@@ -1,5 +1,5 @@
 //! The large tensors of a state: parameters and moments, which the engine has, and the best parameters so far, which lie on
-//! the disk.
+//! the disk. They are lent until the next step changes them, or held, and then read beside the passes of the next one.
 
 use std::{io, sync::Arc};
 
@@ -7,8 +7,8 @@ use ringtune_shared::state::{CHUNK_BYTES, Dtype, StateError, TensorInfo};
 
 use super::best_file::BestFile;
 use crate::{
-    engine::{EngineError, EngineHandle, Parameter, StateTensor},
-    rank_state::LargeTensors,
+    engine::{EngineError, EngineHandle, HeldState, Parameter, StateTensor},
+    rank_state::{Hold, Holds, LargeTensors},
 };
 
 /// What parameters are called in a state.
@@ -60,8 +60,10 @@ pub(super) struct Tensors {
     pub(super) engine: EngineHandle,
     pub(super) layout: Arc<Layout>,
     pub(super) best: Option<Arc<BestFile>>,
+    /// Who holds what the engine has.
+    pub(super) holds: Holds,
     /// Those that there are.
-    listed: Vec<TensorInfo>,
+    listed: Arc<[TensorInfo]>,
 }
 
 impl Tensors {
@@ -69,12 +71,13 @@ impl Tensors {
     pub(super) fn new(engine: EngineHandle, layout: Arc<Layout>, best: Option<Arc<BestFile>>) -> Self {
         let best_ones = layout.best.iter().map(|(tensor, _)| tensor).filter(|_| best.is_some());
         let listed = layout.engine.iter().chain(best_ones).cloned().collect();
-        Self { engine, layout, best, listed }
+        Self { engine, layout, best, holds: Holds::default(), listed }
     }
 
-    /// The same with other best parameters.
-    pub(super) fn with_best(&self, best: Arc<BestFile>) -> Self {
-        Self::new(self.engine.clone(), Arc::clone(&self.layout), Some(best))
+    /// The same with other best parameters, or none.
+    pub(super) fn with_best(&self, best: Option<Arc<BestFile>>) -> Self {
+        let holds = self.holds.clone();
+        Self { holds, ..Self::new(self.engine.clone(), Arc::clone(&self.layout), best) }
     }
 
     /// Copies the parameters as they are now to a file on the disk that `folder` is on. Blocks.
@@ -111,11 +114,50 @@ impl LargeTensors for Tensors {
             into.copy_from_slice(&bytes.map_err(engine_error)?);
             return Ok(());
         }
-        let best = self.layout.best.get(tensor - self.layout.engine.len());
+        self.fill_best(tensor, offset, into)
+    }
+
+    fn hold(&self) -> Result<Arc<dyn LargeTensors>, StateError> {
+        let state = self.engine.hold_language_state().map_err(engine_error)?;
+        Ok(Arc::new(HeldTensors { state, _hold: self.holds.begin(), of: self.clone() }))
+    }
+}
+
+impl Tensors {
+    /// One that is none of the engine's.
+    fn fill_best(&self, tensor: usize, offset: u64, into: &mut [u8]) -> Result<(), StateError> {
+        let best = tensor.checked_sub(self.layout.engine.len()).and_then(|best| self.layout.best.get(best));
         let (Some((_, start)), Some(file)) = (best, &self.best) else {
             return Err(StateError::refused("there is no such tensor"));
         };
         Ok(file.read(start + offset, into)?)
+    }
+}
+
+/// The same, held.
+#[derive(Debug)]
+struct HeldTensors {
+    /// Let go of before others hear of it.
+    state: Box<dyn HeldState>,
+    _hold: Hold,
+    of: Tensors,
+}
+
+impl LargeTensors for HeldTensors {
+    fn tensors(&self) -> &[TensorInfo] {
+        self.of.tensors()
+    }
+
+    fn fill(&self, tensor: usize, offset: u64, into: &mut [u8]) -> Result<(), StateError> {
+        match self.of.layout.engine.get(tensor) {
+            Some(tensor) => self.state.read(tensor.name(), offset, into).map_err(engine_error),
+            None => self.of.fill_best(tensor, offset, into),
+        }
+    }
+
+    fn hold(&self) -> Result<Arc<dyn LargeTensors>, StateError> {
+        // Nothing has changed since.
+        self.of.hold()
     }
 }
 

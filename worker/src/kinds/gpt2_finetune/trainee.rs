@@ -95,14 +95,15 @@ impl LanguageTrainee {
 
     /// This rank's microbatches, one after the other, while what is done of them travels.
     async fn gradients(&mut self, step: u64, ring: &mut RankRing) -> Result<Computed, Error> {
-        let mut sums = StepSums::new(&self.spares, ring.all_microbatches());
+        let mut sums = StepSums::new(&self.spares, self.job.exchange, ring.all_microbatches());
         let own = ring.microbatches();
         let (mut rows, mut compute_seconds, mut exposed) = (Vec::new(), 0.0, Duration::ZERO);
         for microbatch in own.clone() {
             let batches = self.batches.clone();
             let build = move || batches.of_step(step, microbatch);
-            let batch = ringtune_shared::tasks::spawn_blocking(build).await?.map_err(tokens::unusable)?;
-            let (outlet, given) = Outlet::new(&self.spares);
+            let mut batch = ringtune_shared::tasks::spawn_blocking(build).await?.map_err(tokens::unusable)?;
+            let (outlet, given) = sums.outlet();
+            batch.add = outlet.adds();
             let index = microbatch as usize;
             let computing = async {
                 let gradient = self.gradient(batch, outlet).await?;
@@ -137,7 +138,7 @@ impl LanguageTrainee {
                 let tensors = state.tensors.clone();
                 let keep = move || tensors.keep_best(&folder);
                 let best = ringtune_shared::tasks::spawn_blocking(keep).await??;
-                state.tensors = state.tensors.with_best(Arc::new(best));
+                state.tensors = state.tensors.with_best(Some(Arc::new(best)));
             }
             state.selection = judged;
             // 2. They change.
@@ -198,8 +199,17 @@ impl Trainee for LanguageTrainee {
         &self.origin
     }
 
-    async fn enter(&mut self, rank: &Rank, _ring: &mut RankRing) -> Result<(), Error> {
+    async fn enter(&mut self, rank: &Rank, ring: &mut RankRing) -> Result<(), Error> {
         self.epoch = rank.assignment.ring.epoch;
+        let (ranks, spec) = (ring.world_size(), &rank.assignment.spec);
+        let wanted = spec.common.cluster.world_size;
+        if ranks != wanted as usize && spec.ring_decides() && rank.assignment.is_first() {
+            let warning = format!(
+                "NOT BIT-EXACT: gpt2.exchange is \"fast\", and this ring has {ranks} rank(s), not {wanted}: from its first step \
+                 on the result differs slightly from that of a ring of {wanted}"
+            );
+            rank.journal.warn(warning).await;
+        }
         Ok(())
     }
 
@@ -242,6 +252,8 @@ impl Trainee for LanguageTrainee {
             divide_by: u32::try_from(ring.all_microbatches()).unwrap_or(u32::MAX),
         };
         optimizer.check().map_err(|error| Error::of_engine(EngineError::OfJob(Box::new(error))))?;
+        // A checkpoint of the state before it may still be on its way to the disk.
+        self.state.tensors.holds.all_let_go().await;
         self.begin(&optimizer, computed, summary, began);
         let taken = self.applied().await?;
         taken.ok_or(Error::Ring(ring::Error::Replaced))
@@ -293,6 +305,7 @@ impl Trainee for LanguageTrainee {
 
     async fn restore(&mut self, state: TakenState) -> Result<(), Error> {
         let (own, folder) = (self.state.clone(), self.folder.clone());
+        own.tensors.holds.all_let_go().await;
         self.state = ringtune_shared::tasks::spawn_blocking(move || own.restored(state, folder)).await??;
         self.judged = self.state.selection.clone();
         Ok(())

@@ -1,3 +1,5 @@
+mod done_again;
+
 use std::sync::Arc;
 
 use ringtune_shared::ids::{ContentHash, Epoch, JobId, WorkerId};
@@ -25,6 +27,15 @@ struct World {
 
 impl World {
     fn training(ranks: usize, min: usize, more: usize) -> Self {
+        let job = format!(
+            "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
+             [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\nmax_train_steps = 9\n\
+             [cluster]\nworld_size = {ranks}\nmin_world_size = {min}\n"
+        );
+        Self::training_job(&job, ranks, more)
+    }
+
+    fn training_job(job: &str, ranks: usize, more: usize) -> Self {
         let cluster = Cluster::recover(Options::default(), Recovered::default(), Time(0));
         let mut world = Self {
             cluster,
@@ -36,12 +47,7 @@ impl World {
             ended: None,
         };
         (0..ranks).for_each(|_| world.arrive());
-        let spec = parse_job_toml(&format!(
-            "kind = \"textual_inversion\"\n[model]\nbase = \"/models/sd\"\n[data]\nimages = \"/images\"\n\
-             [train]\nplaceholder_token = \"<star>\"\ninitializer_token = \"star\"\nmax_train_steps = 9\n\
-             [cluster]\nworld_size = {ranks}\nmin_world_size = {min}\n"
-        ));
-        let (id, spec) = (world.job, Arc::new(spec.unwrap()));
+        let (id, spec) = (world.job, Arc::new(parse_job_toml(job).unwrap()));
         world.apply(Input::CreateJob(NewJob {
             id,
             spec,

@@ -1,6 +1,6 @@
 //! Defaults and limits of `[gpt2]`.
 
-use super::{Gpt2Draft, Gpt2Init, Gpt2Spec, limits, places::parse_tokens};
+use super::{Gpt2Draft, Gpt2Exchange, Gpt2Init, Gpt2Spec, limits, places::parse_tokens};
 use crate::job::{CommonSpec, MixedPrecision, ReportTo, check::Check, text::shortened};
 
 /// Fills in the defaults and checks every value.
@@ -107,6 +107,7 @@ impl Check {
                 100,
                 1..=limits::STEPS,
             ),
+            exchange: self.choice("gpt2.exchange", draft.exchange, Gpt2Exchange::Exact),
         }
     }
 

@@ -28,6 +28,8 @@ const COMPARED_OTHERWISE: [&str; 3] = [
 /// Without effect where the rate is always the same.
 const OF_THE_CURVE: [&str; 3] = ["gpt2.warmup_iters", "gpt2.lr_decay_iters", "gpt2.min_lr"];
 const MICROBATCHES: &str = "cluster.world_size x gpt2.gradient_accumulation_steps";
+/// Of a job whose sums depend on the ring.
+const RANKS: &str = "cluster.world_size (with gpt2.exchange = \"fast\")";
 
 impl Gpt2Spec {
     /// Whether an option of this kind, by its full name, decides a bit of what is learned.
@@ -41,6 +43,9 @@ impl Gpt2Spec {
     /// What counts of several options together.
     pub(in crate::job) fn add_deciding(&self, cluster: &ClusterSpec, options: &mut BTreeMap<String, Value>) {
         options.insert(MICROBATCHES.to_owned(), Value::from(self.global_microbatches(cluster)));
+        if self.ring_decides(cluster) {
+            options.insert(RANKS.to_owned(), Value::from(cluster.world_size));
+        }
     }
 
     /// Whether `max_iters` has decided anything up to `step`: a rate that falls towards it has, and so has a validation

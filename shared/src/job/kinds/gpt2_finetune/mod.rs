@@ -13,7 +13,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub use choices::Gpt2Init;
+pub use choices::{Gpt2Exchange, Gpt2Init};
 
 pub(super) use check::check;
 
@@ -90,6 +90,9 @@ pub struct Gpt2Spec {
     pub report_to: ReportTo,
     /// After every so many steps all ranks compare the hash of all parameters and moments. Default 100. It decides no bit.
     pub compare_interval: u64,
+    /// In which order gradients are added up. Default exact; fast costs less, and its bits are those of one number of ranks.
+    #[serde(default = "Gpt2Exchange::before", skip_serializing_if = "Gpt2Exchange::is_as_before")]
+    pub exchange: Gpt2Exchange,
 }
 
 section! {
@@ -125,6 +128,7 @@ section! {
         resume_from_checkpoint: String as text_or_integer,
         report_to: String as string,
         compare_interval: i64 as integer,
+        exchange: String as string,
     }
 }
 
@@ -145,20 +149,34 @@ impl Gpt2Spec {
         is_due(self.eval_interval, step, total_steps)
     }
 
+    /// See [`crate::job::JobSpec::ring_decides`].
+    pub(in crate::job) fn ring_decides(&self, cluster: &ClusterSpec) -> bool {
+        self.exchange == Gpt2Exchange::Fast && cluster.world_size > 1
+    }
+
     /// What is said of a job that succeeded after `done` steps.
     pub(in crate::job) fn success(&self, done: u64) -> String {
         trained(done, self.max_iters, self.early_stop_patience)
     }
 
-    /// Says that the rate is still rising when the job ends.
-    pub(in crate::job) fn warning(&self) -> Option<String> {
-        let Self { max_iters, warmup_iters, decay_lr: true, .. } = self else { return None };
-        let never_warm = warmup_iters >= max_iters;
-        never_warm.then(|| {
+    /// Says that the rate is still rising when the job ends, and that a loss of workers may decide the result.
+    pub(in crate::job) fn warning(&self, cluster: &ClusterSpec) -> Option<String> {
+        let Self { max_iters, warmup_iters, .. } = self;
+        let never_warm = (self.decay_lr && warmup_iters >= max_iters).then(|| {
             format!(
                 "gpt2.warmup_iters = {warmup_iters} and gpt2.max_iters = {max_iters}: the job ends before the learning \
                  rate has come up to gpt2.learning_rate"
             )
-        })
+        });
+        let ClusterSpec { world_size, min_world_size, .. } = cluster;
+        let may_shrink = (self.ring_decides(cluster) && min_world_size < world_size).then(|| {
+            format!(
+                "gpt2.exchange = \"fast\" and cluster.min_world_size = {min_world_size} of {world_size}: with fewer ranks than \
+                 {world_size} gradients are added up in another order, and the result has other bits; with \
+                 min_world_size = {world_size} the job waits for them instead"
+            )
+        });
+        let all: Vec<String> = never_warm.into_iter().chain(may_shrink).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    checkpoint::deciding_options,
+    checkpoint::{About, Numerics, deciding_options},
     ids::ContentHash,
     job::{
         Activity, ContentUse, JobKind, JobSpec, ModelLocation, PathUse, STORED_VERSION, Work, parse_job_toml,
@@ -58,6 +58,7 @@ fn what_is_left_out_takes_nanogpts_defaults() {
         resume_from_checkpoint: String::new(),
         report_to: ReportTo::Tensorboard,
         compare_interval: 100,
+        exchange: Gpt2Exchange::Exact,
     };
     assert_eq!(spec.work, Work::Gpt2Finetune(expected));
     assert_eq!((spec.kind(), spec.common.name.as_str()), (JobKind::Gpt2Finetune, "gpt2_finetune"));
@@ -72,7 +73,7 @@ const FULL: &str = "init_from = \"scratch\"\nn_layer = 2\nn_head = 3\nn_embd = 6
      warmup_iters = 11\nlr_decay_iters = 12\nmin_lr = 0.25\nweight_decay = 0.75\nbeta1 = 0.125\nbeta2 = 0\n\
      grad_clip = 2.5\neval_interval = 13\neval_iters = 14\nselect_best = false\nearly_stop_patience = 15\n\
      seed = 16\nmixed_precision = \"no\"\ncheckpointing_steps = 17\ncheckpoints_total_limit = 18\n\
-     resume_from_checkpoint = 500\nreport_to = \"none\"\ncompare_interval = 19\n[cluster]\nworld_size = 4\n";
+     resume_from_checkpoint = 500\nreport_to = \"none\"\ncompare_interval = 19\nexchange = \"fast\"\n[cluster]\nworld_size = 4\n";
 
 #[test]
 fn a_job_is_read_back_as_toml_as_json_and_as_it_is_stored() {
@@ -91,6 +92,7 @@ fn a_job_is_read_back_as_toml_as_json_and_as_it_is_stored() {
     let full = spec.gpt2().unwrap();
     assert_eq!((full.n_layer, full.n_head, full.n_embd, full.bias), (2, 3, 6, false));
     assert_eq!((full.beta2, full.resume_from_checkpoint.as_str()), (0.0, "500"));
+    assert_eq!(full.exchange, Gpt2Exchange::Fast);
     assert_eq!((spec.global_microbatches(), spec.checkpoints_total_limit()), (36, 18));
     assert_eq!(spec.resume_option(), Some("gpt2.resume_from_checkpoint"));
     assert!(spec.may_stop_early());
@@ -323,4 +325,54 @@ fn what_decides_no_bit_may_differ_and_everything_else_may_not() {
     // The last step is judged as it would not be otherwise.
     assert!(has_total(flat, 9) && !has_total(flat, 8));
     assert!(!has_total("decay_lr = false\neval_interval = 0\nmax_iters = 9", 9));
+}
+
+#[test]
+fn sums_that_depend_on_the_ring_are_told_and_decide() {
+    let ranks = |world_size: u32, min: u32, lines: &str| {
+        job(&format!(
+            "warmup_iters = 1\n{lines}\n[cluster]\nworld_size = {world_size}\nmin_world_size = {min}"
+        ))
+    };
+    let fast = |world_size, min| ranks(world_size, min, "exchange = \"fast\"");
+    // 1. What was there before there was a choice has the same bytes, and is read as exact.
+    let exact = ranks(4, 1, "exchange = \"exact\"");
+    assert_eq!(exact, ranks(4, 1, ""));
+    assert!(!exact.to_stored().unwrap().contains("exchange") && !exact.ring_decides());
+    assert_eq!(exact.warning(), None);
+    // 2. A ring that may have fewer ranks is warned of.
+    let warning = fast(4, 2).warning().unwrap();
+    assert!(warning.contains("min_world_size = 2 of 4") && warning.contains("other bits"), "{warning}");
+    assert!(fast(4, 2).ring_decides() && fast(4, 2).ring_may_shrink());
+    assert!(fast(4, 4).ring_decides() && !fast(4, 4).ring_may_shrink());
+    assert_eq!((fast(4, 4).warning(), fast(1, 1).warning(), fast(1, 1).ring_decides()), (None, None, false));
+    let both = ranks(4, 2, "exchange = \"fast\"\nmax_iters = 1").warning().unwrap();
+    assert!(both.contains("gpt2.warmup_iters = 1") && both.contains("; gpt2.exchange"), "{both}");
+    // 3. A checkpoint goes on with as many ranks, and in the same order; one from before the option is exact.
+    let before = deciding_options(&exact, 7);
+    assert!(!before.keys().any(|option| option.contains("exchange")), "{before:?}");
+    let about = |spec: &JobSpec| About {
+        step: 7,
+        version: String::new(),
+        model_hash: String::new(),
+        data_hash: String::new(),
+        options: deciding_options(spec, 7),
+        numerics: Numerics { class: String::new(), threads_per_rank: 1, precision: String::new() },
+        provenance: String::new(),
+    };
+    assert_eq!(about(&fast(4, 4)).check(&fast(4, 1)), Ok(()));
+    let refused =
+        about(&fast(4, 4)).check(&ranks(2, 2, "exchange = \"fast\"\ngradient_accumulation_steps = 2"));
+    let refused = refused.unwrap_err();
+    let expected = "cluster.world_size (with gpt2.exchange = \"fast\") was 4, now it is 2";
+    assert!(refused.contains(expected) && !refused.contains(';'), "{refused}");
+    let refused = about(&exact).check(&fast(4, 4)).unwrap_err();
+    assert!(refused.contains("gpt2.exchange was not there, now it is \"fast\""), "{refused}");
+    assert_eq!(refused_word("exchange = \"sum\""), ["gpt2.exchange"]);
+}
+
+fn refused_word(line: &str) -> Vec<String> {
+    let (fields, told) = refused(&format!("{JOB}{line}"));
+    assert!(told.contains("allowed: exact, fast"), "{told}");
+    fields
 }
