@@ -5,10 +5,7 @@
 //! that most of the exchange is over when the backward pass is. A bucket's memory goes back to the engine as soon as it is
 //! not needed.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ringtune_shared::ring::tree::TreeSum;
 use tokio::sync::mpsc;
@@ -96,17 +93,13 @@ pub(super) struct StepSums {
     own: Vec<Option<TreeSum<AlignedFloats>>>,
     /// Of all ranks', in the plan's order.
     whole: Vec<AlignedFloats>,
-    /// How long the ring's collectives took, and how much of that was waiting for slower ranks.
-    pub(super) exchanged: Duration,
-    pub(super) waited: Duration,
 }
 
 impl StepSums {
     /// `total`: microbatches over all ranks.
     pub(super) fn new(spares: &Spares, total: usize) -> Self {
         let own = (0..spares.count()).map(|_| Some(TreeSum::new(total))).collect();
-        let (exchanged, waited) = (Duration::ZERO, Duration::ZERO);
-        Self { spares: spares.clone(), own, whole: Vec::new(), exchanged, waited }
+        Self { spares: spares.clone(), own, whole: Vec::new() }
     }
 
     /// Adds up what a microbatch gives, as it comes.
@@ -183,10 +176,7 @@ impl StepSums {
         };
         let (own, first) = ringtune_shared::tasks::spawn_blocking(copy).await?;
         let mut whole = first.unwrap_or_else(|| self.spares.take(bucket));
-        let began = Instant::now();
         let sum = ring.sum(own, length).await?;
-        self.exchanged += began.elapsed();
-        self.waited += ring.waited();
         let put_back = move || {
             whole.copy_from_slice(&sum);
             whole
