@@ -228,6 +228,6 @@ function buttons(app, box, current) {
   return (job) => {
     show(cancel, !hasEnded(job.state));
     show(remove, hasEnded(job.state));
-    show(verify, Number(job.step ?? 0) > 0 && !job.verification && job.spec?.kind === "textual_inversion");
+    show(verify, Number(job.step ?? 0) > 0 && !job.verification);
   };
 }

@@ -16,7 +16,7 @@ use super::{
 struct Written<'a> {
     kind: JobKind,
     name: &'a str,
-    model: &'a ModelSpec,
+    model: WrittenModel<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'a DataSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,9 +26,24 @@ struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     gpt2: Option<&'a Gpt2Spec>,
     cluster: &'a ClusterSpec,
-    debug: &'a DebugSpec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    debug: Option<&'a DebugSpec>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     concepts: &'a [ConceptSpec],
+}
+
+/// A model as it is written: a job shows no key that it would refuse.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum WrittenModel<'a> {
+    Pictures(&'a ModelSpec),
+    Language { base: &'a str, revision: &'a str },
+}
+
+impl<'a> WrittenModel<'a> {
+    fn language(ModelSpec { base, revision, .. }: &'a ModelSpec) -> Self {
+        Self::Language { base, revision }
+    }
 }
 
 impl Serialize for JobSpec {
@@ -37,13 +52,13 @@ impl Serialize for JobSpec {
         let written = Written {
             kind: self.kind(),
             name,
-            model,
+            model: WrittenModel::Pictures(model),
             data: None,
             train: None,
             generate: None,
             gpt2: None,
             cluster,
-            debug,
+            debug: Some(debug),
             concepts: &[],
         };
         let written = match &self.work {
@@ -52,7 +67,9 @@ impl Serialize for JobSpec {
                 Written { data, train: Some(train), concepts, ..written }
             }
             Work::Generate(generate) => Written { generate: Some(generate), ..written },
-            Work::Gpt2Finetune(gpt2) => Written { gpt2: Some(gpt2), ..written },
+            Work::Gpt2Finetune(gpt2) => {
+                Written { gpt2: Some(gpt2), model: WrittenModel::language(model), debug: None, ..written }
+            }
         };
         written.serialize(serializer)
     }
@@ -77,6 +94,7 @@ pub(super) struct Unchecked {
     generate: Option<GenerateSpec>,
     gpt2: Option<Gpt2Spec>,
     cluster: ClusterSpec,
+    #[serde(default)]
     debug: DebugSpec,
     #[serde(default)]
     concepts: Vec<ConceptSpec>,

@@ -143,6 +143,11 @@ mod tests {
         for job in [drawing, concepts, words] {
             let spec = parse_job_toml(job).unwrap();
             assert_eq!(JobSpec::from_stored(STORED_VERSION, &spec.to_stored().unwrap()).unwrap(), spec);
+            // A job shows no key that its kind refuses.
+            let shown = spec.to_toml().unwrap();
+            assert_eq!(parse_job_toml(&shown).unwrap(), spec, "{shown}");
+            let has = |key: &str| shown.contains(key);
+            assert_eq!((has("variant"), has("trace_dir")), (job != words, job != words), "{shown}");
         }
     }
 
