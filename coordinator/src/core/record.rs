@@ -133,6 +133,8 @@ pub enum ProgressStage {
     Encode,
     /// Draws pictures of a job of kind "generate".
     Draw,
+    /// Makes texts of a job of kind "generate_text".
+    Write,
     /// A word that only the worker knew: release 0.1.0 stored whatever it was told.
     #[serde(other)]
     Other,
@@ -364,6 +366,7 @@ mod tests {
             ("load", ProgressStage::Load),
             ("encode", ProgressStage::Encode),
             ("draw", ProgressStage::Draw),
+            ("write", ProgressStage::Write),
             ("ponder", ProgressStage::Other),
         ] {
             let stored = format!(r#"{{"progress":{{"rank":1,"stage":"{word}","done":2,"total":3}}}}"#);

@@ -42,6 +42,8 @@ pub struct Metrics {
     pub steps: IntCounter,
     /// Pictures drawn for jobs since the worker started.
     pub pictures: IntCounter,
+    /// Texts made for jobs since the worker started.
+    pub texts: IntCounter,
     /// Steps skipped because a number was not finite.
     pub skipped_steps: IntCounter,
     /// The loss of the last step.
@@ -219,6 +221,7 @@ impl Metrics {
             )?,
             steps: counter("ringtune_worker_steps_total", "Steps finished")?,
             pictures: counter("ringtune_worker_pictures_total", "Pictures drawn for jobs")?,
+            texts: counter("ringtune_worker_texts_total", "Texts made for jobs")?,
             skipped_steps: counter(
                 "ringtune_worker_skipped_steps_total",
                 "Steps left out because a number was not finite",

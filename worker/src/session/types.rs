@@ -155,6 +155,8 @@ pub enum ProgressStage {
     Encode,
     /// Draws the pictures of a job of kind "generate".
     Draw,
+    /// Makes the texts of a job of kind "generate_text".
+    Write,
 }
 
 /// A part of preparation, or the drawing, and how far it is.

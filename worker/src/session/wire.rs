@@ -279,6 +279,7 @@ fn progress_stage(stage: ProgressStage) -> v1::ProgressStage {
         ProgressStage::Load => v1::ProgressStage::Load,
         ProgressStage::Encode => v1::ProgressStage::Encode,
         ProgressStage::Draw => v1::ProgressStage::Draw,
+        ProgressStage::Write => v1::ProgressStage::Write,
     }
 }
 

@@ -182,7 +182,7 @@ impl JobProgress {
             let before = self.stages.insert(progress.rank, now.clone());
             changed |= before.as_ref() != Some(&now);
             new_stage |= before.is_none_or(|before| before.name != now.name);
-            drawing = now.name == "draw";
+            drawing = matches!(now.name, "draw" | "write");
         }
         if !changed {
             return None;

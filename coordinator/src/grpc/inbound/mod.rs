@@ -221,6 +221,7 @@ fn stage(wire: i32) -> Result<Option<ProgressStage>, FieldError> {
         Ok(Wire::Load) => Ok(Some(ProgressStage::Load)),
         Ok(Wire::Encode) => Ok(Some(ProgressStage::Encode)),
         Ok(Wire::Draw) => Ok(Some(ProgressStage::Draw)),
+        Ok(Wire::Write) => Ok(Some(ProgressStage::Write)),
         Ok(Wire::Unspecified) => Err(not_given("rank_report.progress.stage", "1 (FETCH) to 5 (DRAW)")),
         Err(_) => Ok(None),
     }

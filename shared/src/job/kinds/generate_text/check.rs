@@ -88,6 +88,7 @@ impl Check {
             let problem = format!("got {given}; allowed: 0, or {COLDEST} to {HOTTEST}");
             self.refuse("generate_text.temperature", problem);
         }
-        given
+        // A zero without a sign, so that equal jobs are written equally.
+        given.abs()
     }
 }
