@@ -94,7 +94,8 @@ impl Stragglers {
     /// 1.1 times, so that it does not flicker.
     pub fn take(&mut self, ranks: &[RankTiming]) {
         let round: Vec<Paces> = ranks.iter().map(Paces::from).collect();
-        let of_same = |before: &Vec<Paces>| before.iter().map(|one| one.rank).eq(round.iter().map(|one| one.rank));
+        let of_same =
+            |before: &Vec<Paces>| before.iter().map(|one| one.rank).eq(round.iter().map(|one| one.rank));
         if !self.rounds.back().is_none_or(of_same) {
             *self = Self::default();
         }
@@ -152,7 +153,8 @@ fn waited_for(rank: u32, ranks: &[Paces], factor: f64) -> Option<Straggler> {
     let slowdown = slowdown(rank, ranks)?;
     let longer = own.compute - of_others(rank, ranks, |other| other.compute)?;
     let wait = of_others(rank, ranks, |other| other.wait)?;
-    (slowdown >= factor && longer > 0.0 && wait >= WAITED_FOR * longer).then_some(Straggler { rank, slowdown })
+    (slowdown >= factor && longer > 0.0 && wait >= WAITED_FOR * longer)
+        .then_some(Straggler { rank, slowdown })
 }
 
 /// How many times as long a microbatch takes the rank as the median of the others. None: nothing to compare it with.

@@ -60,7 +60,8 @@ async fn any_number_of_workers_makes_the_texts_of_the_command() -> Result<()> {
         String::from_utf8(one.clone())?.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     ensure!(lines.len() == 9, "{} texts", lines.len());
     for (number, prompt) in PROMPTS.iter().enumerate() {
-        let options = ["--prompt", prompt, "--num-samples", "3", "--max-new-tokens", "12", "--temperature", "1.5"];
+        let options =
+            ["--prompt", prompt, "--num-samples", "3", "--max-new-tokens", "12", "--temperature", "1.5"];
         let theirs = objects(&sandbox, &[&options[..], &["--stop-at-end-of-text", "false"]].concat()).await?;
         for (sample, theirs) in theirs.iter().enumerate() {
             let ours = &lines[3 * number + sample];
@@ -134,7 +135,8 @@ async fn what_is_wrong_is_refused_before_any_work() -> Result<()> {
     let small = fs::read_to_string(&config)?.replace("557", "200");
     fs::write(&config, small)?;
     sandbox.write_job("job.toml", &job(&sandbox)?)?;
-    let run = tokio::time::timeout(Duration::from_secs(120), sandbox.finish(&["run", "job.toml", "-o", "out"]));
+    let run =
+        tokio::time::timeout(Duration::from_secs(120), sandbox.finish(&["run", "job.toml", "-o", "out"]));
     run.await??.expect_code(1)?.expect_said(&["model.base"])?;
     // A dry run shows what there is to make.
     fs::write(&config, fs::read_to_string(&config)?.replace("200", "557"))?;

@@ -171,7 +171,8 @@ mod tests {
             bus_bytes_per_second: 2_500_000.4,
         });
         csv.append(&first).unwrap();
-        csv.append(&StepMetrics { step: 2, loss: f32::NAN, validation_loss: Some(0.25), traffic, ..first }).unwrap();
+        csv.append(&StepMetrics { step: 2, loss: f32::NAN, validation_loss: Some(0.25), traffic, ..first })
+            .unwrap();
         // Whole before the end.
         let expected = "step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds,\
             validation_loss,validation_seconds,preview_seconds,hidden_exchange_seconds,sent_bytes,bus_bytes_per_second\n\

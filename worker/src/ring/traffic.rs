@@ -78,8 +78,7 @@ impl Exchanges {
         let sum = |of: &dyn Fn(&Collective) -> Duration| {
             self.collectives.iter().map(of).sum::<Duration>().as_secs_f64()
         };
-        let first_frames =
-            sum(&|one| one.moved().saturating_duration_since(one.began.max(computed)));
+        let first_frames = sum(&|one| one.moved().saturating_duration_since(one.began.max(computed)));
         let wait_seconds = first_frames.max(behind).clamp(0.0, exposed);
         let traffic = Traffic {
             hidden_seconds: sum(&|one| one.ended().min(computed).saturating_duration_since(one.moved())),

@@ -10,8 +10,8 @@ use ringtune_shared::{
 use super::{
     state::{Event, HeldRank, Message},
     types::{
-        Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankKey, StepSummary, Traffic,
-        Trouble, TroubleKind,
+        Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankKey, StepSummary, Traffic, Trouble,
+        TroubleKind,
     },
 };
 use crate::{engine::Precision, fault::Fault};

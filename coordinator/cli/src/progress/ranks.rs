@@ -91,7 +91,11 @@ mod tests {
         let slow = v1::RankTiming { straggler: true, slowdown: 1.36, ..rank() };
         assert_eq!(timing_text(&slow), format!("{text}; the others wait for it: 1.4 times as slow"));
         // A few kilobytes say nothing of the bandwidth, and an older worker nothing of what it sent.
-        let little = v1::RingTraffic { sent_bytes: 3100, hidden_exchange_seconds: 0.0, ..rank().traffic.unwrap_or_default() };
+        let little = v1::RingTraffic {
+            sent_bytes: 3100,
+            hidden_exchange_seconds: 0.0,
+            ..rank().traffic.unwrap_or_default()
+        };
         let little = v1::RankTiming { traffic: Some(little), ..rank() };
         assert_eq!(timing_text(&little), "compute 410 ms, exchange 30 ms, wait 20 ms; sent 3.1 kB");
         let older = v1::RankTiming { traffic: None, ..rank() };

@@ -88,8 +88,7 @@ pub(super) fn words(sender: Sender, wire: v1::SessionRequest) -> Result<Heard, F
 }
 
 fn rank_timings(sender: Sender, wire: &v1::RankTimings) -> Result<Heard, FieldError> {
-    let seconds =
-        |field: &str, given: f64| number(&format!("rank_timings.{field}"), given, LONGEST_PART);
+    let seconds = |field: &str, given: f64| number(&format!("rank_timings.{field}"), given, LONGEST_PART);
     let timing = RankTiming {
         rank: unsigned("rank_timings.rank", wire.rank.into())?,
         epoch: Epoch(wire.epoch),
@@ -114,11 +113,7 @@ fn number(field: &str, given: f64, most: f64) -> Result<f64, FieldError> {
 }
 
 /// `longest`: seconds that a part of it may have.
-fn traffic(
-    field: &str,
-    wire: Option<&v1::RingTraffic>,
-    longest: f64,
-) -> Result<Option<Traffic>, FieldError> {
+fn traffic(field: &str, wire: Option<&v1::RingTraffic>, longest: f64) -> Result<Option<Traffic>, FieldError> {
     let Some(wire) = wire else { return Ok(None) };
     let number = |name: &str, given, most| number(&format!("{field}.{name}"), given, most);
     Ok(Some(Traffic {

@@ -163,7 +163,9 @@ pub(super) async fn a_slow_rank_that_pulses_is_waited_for(
         // Each number leaves all ranks but one, once on its way to its sum and once on the sum's way around.
         let expected = (2 * (world_size - 1) * SIZE * size_of::<f32>()) as u64;
         if all_sent != expected {
-            return Err(case.failure(format!("the ranks say that they sent {all_sent} bytes, not {expected}")));
+            return Err(
+                case.failure(format!("the ranks say that they sent {all_sent} bytes, not {expected}"))
+            );
         }
     }
     Ok(())

@@ -72,7 +72,8 @@ impl Check {
         }
         if !model.tokenizer.is_empty() {
             let given = shortened(&model.tokenizer);
-            let problem = format!("got {given:?}; a language model has its own tokenizer beside it: leave it out");
+            let problem =
+                format!("got {given:?}; a language model has its own tokenizer beside it: leave it out");
             self.refuse("model.tokenizer", problem);
         }
     }

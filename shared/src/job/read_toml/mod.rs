@@ -132,8 +132,19 @@ impl Reader<'_> {
         let concepts = self.tables(&mut top, "concepts").unwrap_or_default();
 
         self.refuse_unknown(top);
-        let draft =
-            JobDraft { kind, name, model, data, train, generate, gpt2, generate_text, cluster, debug, concepts };
+        let draft = JobDraft {
+            kind,
+            name,
+            model,
+            data,
+            train,
+            generate,
+            gpt2,
+            generate_text,
+            cluster,
+            debug,
+            concepts,
+        };
         (draft, queue)
     }
 }

@@ -107,6 +107,10 @@ mod tests {
         assert!(check_tokens(&[vec![0, 9]], info).is_ok());
         let refused = check_tokens(&[vec![0], vec![9, 10]], info).unwrap_err();
         assert_eq!(refused.field, "model.base");
-        assert!(refused.problem.contains("the token 10, and it has those from 0 to 9"), "{}", refused.problem);
+        assert!(
+            refused.problem.contains("the token 10, and it has those from 0 to 9"),
+            "{}",
+            refused.problem
+        );
     }
 }

@@ -136,7 +136,12 @@ impl Parts for Writer {
         vec![self.name(*number)]
     }
 
-    async fn make(&mut self, rank: &Rank, number: TextNumber, uploads: &mut UploadQueue) -> Result<(), Error> {
+    async fn make(
+        &mut self,
+        rank: &Rank,
+        number: TextNumber,
+        uploads: &mut UploadQueue,
+    ) -> Result<(), Error> {
         let text = self.text(rank, number).await?;
         let said = said(&text, self.spec.num_samples, self.spec.texts());
         let file = rank.folder.join(self.name(number));
@@ -216,7 +221,8 @@ impl AllTexts {
 fn said(made: &MadeText, samples: u32, all: u32) -> String {
     let number = made.prompt_number * samples + made.sample + 1;
     let whole = format!("{}{}", made.prompt, made.text);
-    let clean = |letter: char| if letter.is_control() && !"\n\t".contains(letter) { '\u{fffd}' } else { letter };
+    let clean =
+        |letter: char| if letter.is_control() && !"\n\t".contains(letter) { '\u{fffd}' } else { letter };
     let shown: String = whole.chars().take(SHOWN).map(clean).collect();
     let rest = if whole.chars().nth(SHOWN).is_some() { " …" } else { "" };
     let end = if made.ended == Ended::EndOfText.name() { ", ended by the model" } else { "" };

@@ -55,7 +55,8 @@ impl Check {
             let problem = format!("that makes {texts} texts; allowed: at most {TEXTS}");
             self.refuse("generate_text.num_samples", problem);
         } else if tokens > ALL_NEW_TOKENS && !self.has_refused("generate_text.max_new_tokens") {
-            let problem = format!("that makes up to {tokens} tokens; allowed: at most {ALL_NEW_TOKENS} in all");
+            let problem =
+                format!("that makes up to {tokens} tokens; allowed: at most {ALL_NEW_TOKENS} in all");
             self.refuse("generate_text.max_new_tokens", problem);
         }
         spec
@@ -74,7 +75,10 @@ impl Check {
             let problem = if prompt.len() > PROMPT_BYTES {
                 format!("it has {} bytes; allowed: at most {PROMPT_BYTES}", prompt.len())
             } else if let Some(strange) = strange {
-                format!("it has the control character U+{:04X}; allowed: text, lines and tabs", strange as u32)
+                format!(
+                    "it has the control character U+{:04X}; allowed: text, lines and tabs",
+                    strange as u32
+                )
             } else {
                 continue;
             };

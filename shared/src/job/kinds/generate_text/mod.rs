@@ -67,7 +67,8 @@ mod tests {
     use super::*;
     use crate::job::{JobKind, JobSpec, Work, parse_job_toml};
 
-    const JOB: &str = "kind = \"generate_text\"\n[model]\nbase = \"/m\"\n[generate_text]\nprompts = [\"a\", \"\"]\n";
+    const JOB: &str =
+        "kind = \"generate_text\"\n[model]\nbase = \"/m\"\n[generate_text]\nprompts = [\"a\", \"\"]\n";
 
     #[test]
     fn a_job_has_the_commands_defaults_and_is_written_as_it_is_read() {
