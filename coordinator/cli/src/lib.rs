@@ -28,6 +28,7 @@ pub mod job_file;
 pub mod objects;
 pub mod output;
 pub mod progress;
+pub mod timing_objects;
 pub mod traces;
 
 use arguments::Arguments;

@@ -12,7 +12,11 @@ use ringtune_proto::{
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::{client::SavedArtifact, output::time_text};
+use crate::{
+    client::SavedArtifact,
+    output::time_text,
+    timing_objects::{RankTimingObject, TrafficObject},
+};
 
 /// A job as a line of JSON.
 #[derive(Debug, Serialize)]
@@ -135,6 +139,23 @@ impl From<&v1::Job> for JobObject {
             end_time: time_text(job.end_time.as_ref()),
             update_time: time_text(job.update_time.as_ref()),
         }
+    }
+}
+
+/// A job and what the steps of its ranks take now, as a line of JSON.
+#[derive(Debug, Serialize)]
+pub struct StatusObject {
+    #[serde(flatten)]
+    job: JobObject,
+    /// In rank order; left out where nobody says so.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    timings: Vec<RankTimingObject>,
+}
+
+impl StatusObject {
+    /// Of both.
+    pub fn new(job: &v1::Job, timings: &[v1::RankTiming]) -> Self {
+        Self { job: job.into(), timings: timings.iter().map(RankTimingObject::from).collect() }
     }
 }
 
@@ -268,6 +289,9 @@ enum EventDetails {
         /// Of the state after the step; an older worker does not say it.
         #[serde(skip_serializing_if = "String::is_empty")]
         state_sha256: String,
+        /// As rank 0 saw it; an older worker does not say it.
+        #[serde(flatten)]
+        traffic: Option<TrafficObject>,
     },
     Artifact {
         name: String,
@@ -307,6 +331,7 @@ impl From<&v1::JobEvent> for EventObject {
                 preview_seconds: step.preview_seconds,
                 epoch: step.epoch,
                 state_sha256: step.state_sha256,
+                traffic: step.traffic.as_ref().map(TrafficObject::from),
             },
             Some(Event::Artifact(artifact)) => {
                 EventDetails::Artifact { name: artifact.name, uri: artifact.uri, size: artifact.size }
@@ -370,6 +395,10 @@ mod tests {
         assert_eq!((&line["reason_code"], &line["priority"]), (&"UNSPECIFIED".into(), &0.into()));
         assert!(line["labels"].is_object() && line.get("ring").is_none());
         assert!(line.get("loss").is_none());
+        let status = serde_json::to_value(StatusObject::new(&job, &[])).expect("serializes");
+        assert_eq!(status, line);
+        let status = serde_json::to_value(StatusObject::new(&job, &[v1::RankTiming::default()]));
+        assert_eq!(status.expect("serializes")["timings"][0]["rank"], 0);
     }
 
     #[test]

@@ -44,13 +44,13 @@ pub use quota::{OverQuota, OwnerLimits, Scarce, Usage};
 pub use reason::ReasonCode;
 pub use record::{
     AnyFloat, ArtifactRecord, Checkpoint, EventBody, EventKind, JobEvent, LogLevel, Progress, ProgressStage,
-    StepRecord,
+    StepRecord, Traffic,
 };
 pub use refusal::{REQUEST_OWNER, Refusal};
 pub use session::{Sender, SessionId};
 pub use stop::{Goal, Stop};
 pub use time::Time;
-pub use timing::{RankTiming, Straggler};
+pub use timing::{RankTiming, Straggler, Stragglers};
 pub use verification::{Difference, Verification};
 pub use waiting::{BEHIND_ANOTHER, Waiting};
 pub use worker::{Capabilities, Place, Worker, WorkerState};

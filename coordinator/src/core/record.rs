@@ -133,6 +133,8 @@ pub enum ProgressStage {
     Encode,
     /// Draws pictures of a job of kind "generate".
     Draw,
+    /// Makes texts of a job of kind "generate_text".
+    Write,
     /// A word that only the worker knew: release 0.1.0 stored whatever it was told.
     #[serde(other)]
     Other,
@@ -155,10 +157,10 @@ pub struct StepRecord {
     /// The whole step.
     #[serde(with = "any_float")]
     pub step_seconds: f64,
-    /// Forward and backward.
+    /// In the engine.
     #[serde(with = "any_float")]
     pub compute_seconds: f64,
-    /// Bytes on their way around the ring.
+    /// Bytes on their way around the ring, while nothing is computed.
     #[serde(with = "any_float")]
     pub exchange_seconds: f64,
     /// Waiting for other ranks.
@@ -180,6 +182,22 @@ pub struct StepRecord {
     /// The hash of the state after it. None: made by release 0.2.0 or before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<ContentHash>,
+    /// What travelled, as rank 0 saw it. None: made by release 0.2.0 or before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<Traffic>,
+}
+
+/// What travelled in a step, as one rank sees it; or on average in several. All finite and not negative.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Seconds of sending and receiving while the rank computed.
+    pub hidden_exchange_seconds: f64,
+    /// Payload that it sent.
+    pub sent_bytes: u64,
+    /// Seconds of the ring's collectives, hidden or not, each from the first frame that came.
+    pub collective_seconds: f64,
+    /// Their bandwidth, as NCCL's tests count it.
+    pub bus_bytes_per_second: f64,
 }
 
 fn first_epoch() -> Epoch {
@@ -313,11 +331,17 @@ mod tests {
                 validation_seconds: 0.0,
                 preview_seconds: 0.25,
                 state: Some(ContentHash::of(b"state")),
+                traffic: Some(Traffic {
+                    hidden_exchange_seconds: 0.125,
+                    sent_bytes: 4096,
+                    collective_seconds: 0.25,
+                    bus_bytes_per_second: 16_384.0,
+                }),
             };
             let written = serde_json::to_string(&EventBody::Step(step)).unwrap();
             let EventBody::Step(read) = serde_json::from_str(&written).unwrap() else { panic!("{written}") };
             assert_eq!(read.loss.to_bits(), loss.to_bits(), "{written}");
-            assert_eq!(read.state, step.state, "{written}");
+            assert_eq!((read.state, read.traffic), (step.state, step.traffic), "{written}");
             assert_eq!(read.validation_loss.map(|one| one.0.to_bits()), Some(loss.to_bits()), "{written}");
             // As a coordinator of an older version stored it.
             assert_eq!(read.epoch, Epoch(7), "{written}");
@@ -326,7 +350,7 @@ mod tests {
             let EventBody::Step(read) = serde_json::from_str(&older).unwrap() else { panic!("{older}") };
             assert_eq!(read.epoch, Epoch::FIRST);
             assert_eq!((read.world_size, read.validation_loss, read.preview_seconds), (2, None, 0.0));
-            assert_eq!(read.state, None);
+            assert_eq!((read.state, read.traffic), (None, None));
         }
     }
 
@@ -342,6 +366,7 @@ mod tests {
             ("load", ProgressStage::Load),
             ("encode", ProgressStage::Encode),
             ("draw", ProgressStage::Draw),
+            ("write", ProgressStage::Write),
             ("ponder", ProgressStage::Other),
         ] {
             let stored = format!(r#"{{"progress":{{"rank":1,"stage":"{word}","done":2,"total":3}}}}"#);

@@ -78,7 +78,9 @@ impl JobService for Jobs {
     ) -> Result<Response<v1::GetJobResponse>, Status> {
         let call = call_of(&request);
         let job = self.0.job(&call, job_id(&request.into_inner().job_id)?).await?;
-        Ok(Response::new(v1::GetJobResponse { job: Some(outbound::job(&job)) }))
+        let timings = outbound::timings(&self.0.handle.timings(job.id));
+        let timings = Some(timings).filter(|timings| !timings.ranks.is_empty());
+        Ok(Response::new(v1::GetJobResponse { job: Some(outbound::job(&job)), timings }))
     }
 
     async fn list_jobs(

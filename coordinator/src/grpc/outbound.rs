@@ -8,7 +8,7 @@ use ringtune_shared::version::Agreement;
 use crate::core::{
     ArtifactRecord, Assignment, Capabilities, Cluster, Difference, Down, EnterRing, EventBody, Failure, Job,
     JobEvent, JobState, LogLevel, Phase, Progress, ProgressStage, RankTiming, ReasonCode, Ring, StepRecord,
-    Time, Verification, Worker, WorkerState,
+    Time, Traffic, Verification, Worker, WorkerState,
 };
 use crate::service::RingTimings;
 
@@ -165,6 +165,9 @@ pub(super) fn progress(progress: Progress) -> v1::RankProgress {
 
 /// What the steps of a ring's ranks take.
 pub(super) fn timings(timings: &RingTimings) -> v1::RingTimings {
+    let slowdown_of = |timing: &RankTiming| {
+        timings.straggler.filter(|found| found.rank == timing.rank).map(|found| found.slowdown)
+    };
     let rank = |timing: &RankTiming| v1::RankTiming {
         rank: small(timing.rank),
         epoch: timing.epoch.0,
@@ -172,9 +175,20 @@ pub(super) fn timings(timings: &RingTimings) -> v1::RingTimings {
         compute_seconds: timing.compute_seconds,
         exchange_seconds: timing.exchange_seconds,
         wait_seconds: timing.wait_seconds,
-        straggler: timings.straggler == Some(timing.rank),
+        straggler: slowdown_of(timing).is_some(),
+        traffic: timing.traffic.as_ref().map(traffic),
+        slowdown: slowdown_of(timing).unwrap_or_default(),
     };
     v1::RingTimings { ranks: timings.ranks.iter().map(rank).collect() }
+}
+
+fn traffic(traffic: &Traffic) -> v1::RingTraffic {
+    v1::RingTraffic {
+        hidden_exchange_seconds: traffic.hidden_exchange_seconds,
+        sent_bytes: signed(traffic.sent_bytes),
+        collective_seconds: traffic.collective_seconds,
+        bus_bytes_per_second: traffic.bus_bytes_per_second,
+    }
 }
 
 fn log_level(level: LogLevel) -> v1::LogLevel {
@@ -192,6 +206,7 @@ fn progress_stage(stage: ProgressStage) -> v1::ProgressStage {
         ProgressStage::Load => v1::ProgressStage::Load,
         ProgressStage::Encode => v1::ProgressStage::Encode,
         ProgressStage::Draw => v1::ProgressStage::Draw,
+        ProgressStage::Write => v1::ProgressStage::Write,
         ProgressStage::Other => v1::ProgressStage::Unspecified,
     }
 }
@@ -212,6 +227,7 @@ pub(super) fn step(step: &StepRecord) -> v1::StepReport {
         preview_seconds: step.preview_seconds,
         epoch: step.epoch.0,
         state_sha256: step.state.map(|state| state.to_string()).unwrap_or_default(),
+        traffic: step.traffic.as_ref().map(traffic),
     }
 }
 

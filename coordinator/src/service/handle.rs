@@ -9,6 +9,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::clock::Clock;
 use super::error::Error;
+use super::timings::RingTimings;
 use super::watch::Watch;
 use super::watch_many::WatchMany;
 use super::watchers::Watchers;
@@ -324,6 +325,11 @@ impl Handle {
             return Err(Error::NoSuchSequence { given: after, newest });
         }
         Ok(Watch::new(self.store.clone(), self.snapshot.clone(), subscription, after))
+    }
+
+    /// What the steps of a job's ranks take now; nothing while nobody says so.
+    pub fn timings(&self, id: JobId) -> RingTimings {
+        self.watchers.timings(id)
     }
 
     /// What happens from now on to these jobs, or to all if none is named. `owner`: jobs of others are not there.

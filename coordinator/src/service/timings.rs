@@ -7,7 +7,7 @@ use ringtune_shared::ids::Epoch;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::core::{RankTiming, Straggler};
+use crate::core::{RankTiming, Straggler, Stragglers};
 
 /// Between two looks of one watcher.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -18,7 +18,7 @@ pub struct RingTimings {
     /// In rank order; empty when what was said before is over.
     pub ranks: Vec<RankTiming>,
     /// The one of them for which the others wait.
-    pub straggler: Option<u32>,
+    pub straggler: Option<Straggler>,
 }
 
 /// The newest word of every rank of one epoch; no more entries than the ring has members.
@@ -27,7 +27,7 @@ pub(super) struct Timings {
     newest: BTreeMap<u32, RankTiming>,
     /// Who spoke since it was last decided who straggles.
     spoke: BTreeSet<u32>,
-    straggler: Straggler,
+    stragglers: Stragglers,
     /// Counts changes.
     version: u64,
 }
@@ -42,7 +42,7 @@ impl Timings {
         if self.spoke.len() >= members {
             self.spoke.clear();
             let ranks: Vec<_> = self.newest.values().copied().collect();
-            self.straggler = self.straggler.after(&ranks);
+            self.stragglers.take(&ranks);
         }
     }
 
@@ -59,8 +59,13 @@ impl Timings {
         self.newest.is_empty()
     }
 
-    pub(super) fn straggler(&self) -> Option<u32> {
-        self.straggler.rank()
+    pub(super) fn straggler(&self) -> Option<Straggler> {
+        self.stragglers.found()
+    }
+
+    /// All that is known now.
+    pub(super) fn now(&self) -> RingTimings {
+        RingTimings { ranks: self.newest.values().copied().collect(), straggler: self.straggler() }
     }
 }
 
@@ -88,10 +93,7 @@ impl TimingsView {
                 let timings = self.timings.borrow_and_update();
                 let changed = timings.version != self.seen;
                 self.seen = timings.version;
-                changed.then(|| RingTimings {
-                    ranks: timings.newest.values().copied().collect(),
-                    straggler: timings.straggler(),
-                })
+                changed.then(|| timings.now())
             };
             if let Some(changed) = changed {
                 self.not_before = Instant::now() + PAUSE;
@@ -117,6 +119,7 @@ mod tests {
             compute_seconds,
             exchange_seconds: 0.0,
             wait_seconds: 2.0 - compute_seconds,
+            traffic: None,
             microbatches: 1,
         }
     }
@@ -131,7 +134,7 @@ mod tests {
             put(timing(1, 0, 1.0));
         }
         let told = view.next().await;
-        assert_eq!((told.ranks.len(), told.straggler), (2, Some(1)));
+        assert_eq!((told.ranks.len(), told.straggler), (2, Some(Straggler { rank: 1, slowdown: 2.0 })));
         assert_eq!(told.ranks[0], timing(1, 0, 1.0));
         // Another ring begins from nothing.
         put(timing(2, 0, 1.5));

@@ -8,7 +8,7 @@ use ringtune_shared::ids::{Epoch, JobId};
 use tokio::sync::{broadcast, watch};
 
 use super::progress::Ranks;
-use super::timings::Timings;
+use super::timings::{RingTimings, Timings};
 use crate::core::{EventBody, JobEvent, JobState, Progress, RankTiming};
 
 /// Events that a watcher of many jobs may be behind; one that is further behind has to begin again.
@@ -133,6 +133,11 @@ impl Watchers {
             timings.put(members, timing);
             true
         });
+    }
+
+    /// What the steps of its ranks take now, as far as they say so.
+    pub(super) fn timings(&self, job: JobId) -> RingTimings {
+        self.topics().get(&job).map(|topic| topic.timings.borrow().now()).unwrap_or_default()
     }
 
     /// The job has a ring of this epoch now, or none: what ranks of another one said of their steps is over.
@@ -261,17 +266,20 @@ mod tests {
             compute_seconds,
             exchange_seconds: 0.0,
             wait_seconds: 2.0 - compute_seconds,
+            traffic: None,
             microbatches: 1,
         };
-        for _ in 0..2 {
+        for _ in 0..10 {
             watchers.timed(job, 2, timing(0, 1.0));
             watchers.timed(job, 2, timing(1, 2.0));
         }
         assert_eq!(watchers.stragglers(), 1);
+        assert_eq!(watchers.timings(job).ranks, [timing(0, 1.0), timing(1, 2.0)]);
         watchers.has_ring(job, Some(Epoch::FIRST));
         drop(watchers.subscribe(job));
         assert_eq!((watchers.stragglers(), watchers.topics().len()), (1, 1));
         watchers.has_ring(job, Some(Epoch(2)));
+        assert_eq!(watchers.timings(job), RingTimings::default());
         assert_eq!((watchers.stragglers(), watchers.topics().len()), (0, 0));
     }
 }

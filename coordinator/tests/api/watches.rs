@@ -27,6 +27,12 @@ async fn says_timings(worker: &Worker, rank: i32, (epoch, step): (u64, i64), com
         compute_seconds,
         exchange_seconds: 0.25,
         wait_seconds: 4.0 - compute_seconds,
+        traffic: Some(v1::RingTraffic {
+            hidden_exchange_seconds: 0.125,
+            sent_bytes: 4096,
+            collective_seconds: 0.375,
+            bus_bytes_per_second: 1e6,
+        }),
     };
     worker.say(Up::RankTimings(timings)).await;
 }
@@ -227,7 +233,8 @@ async fn whoever_watches_is_told_what_the_ranks_steps_take_and_for_whom_they_wai
     says_timings(&workers[0], 1 - workers[0].held.rank, (epoch, 9), 0.5).await;
     says_timings(&workers[0], workers[0].held.rank, (epoch + 1, 9), 0.5).await;
     let mut told = Vec::new();
-    for step in [1, 2] {
+    // As many rounds as name somebody, each of a step that takes seconds.
+    for step in [1, 2, 3, 4] {
         for (index, worker) in workers.iter().enumerate() {
             let seconds = if index == slow { 3.0 } else { 1.0 };
             says_timings(worker, worker.held.rank, (epoch, step), seconds).await;
@@ -239,9 +246,11 @@ async fn whoever_watches_is_told_what_the_ranks_steps_take_and_for_whom_they_wai
         };
         soon("the word of both ranks", both).await;
     }
-    let told: Vec<_> =
-        told.iter().map(|rank| (rank.rank, rank.epoch, rank.compute_seconds, rank.straggler)).collect();
-    assert_eq!(told, [(0, epoch, 3.0, true), (1, epoch, 1.0, false)]);
+    let facts: Vec<_> =
+        told.iter().map(|rank| (rank.rank, rank.epoch, rank.compute_seconds, rank.slowdown)).collect();
+    assert_eq!(facts, [(0, epoch, 3.0, 3.0), (1, epoch, 1.0, 0.0)]);
+    assert_eq!([told[0].straggler, told[1].straggler], [true, false]);
+    assert_eq!(told[1].traffic.map(|traffic| traffic.sent_bytes), Some(4096));
     let metrics = coordinator.http_get("/metrics").await;
     assert!(metrics.contains("\nringtune_stragglers 1\n"), "{metrics}");
     // Who comes later is told the same; with the job all of it is over.

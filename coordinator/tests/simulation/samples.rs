@@ -26,6 +26,7 @@ pub(crate) fn step_record(step: u64) -> StepRecord {
         validation_seconds: 0.0,
         preview_seconds: 0.0,
         state: None,
+        traffic: None,
     }
 }
 

@@ -79,6 +79,18 @@ export function bytes(value) {
   return unit === 0 ? `${rest} bytes` : `${Number(rest.toPrecision(3))} ${units[unit]}`;
 }
 
+/** 498 MB: of what travels, as networks are measured. */
+export function megabytes(value) {
+  const units = ["bytes", "kB", "MB", "GB", "TB"];
+  let rest = Number(value ?? 0);
+  let unit = 0;
+  while (rest >= 999.5 && unit < units.length - 1) {
+    rest /= 1000;
+    unit += 1;
+  }
+  return `${Number(rest.toPrecision(3))} ${units[unit]}`;
+}
+
 /** 2.5 steps/s; below one a second the time of a step says more. */
 export function pace(stepsPerSecond) {
   if (!Number.isFinite(stepsPerSecond) || stepsPerSecond <= 0) return "–";

@@ -89,7 +89,8 @@ export function applyTimings(model, timings) {
 export function preparing(model) {
   const early = new Set(["RANK_PHASE_ASSIGNED", "RANK_PHASE_PREPARING"]);
   const phases = new Map(model.ring.members.map((member) => [member.rank, member.phase]));
-  const isWorth = (rank) => rank.stage === "PROGRESS_STAGE_DRAW" || early.has(phases.get(rank.rank ?? 0));
+  const making = new Set(["PROGRESS_STAGE_DRAW", "PROGRESS_STAGE_WRITE"]);
+  const isWorth = (rank) => making.has(rank.stage) || early.has(phases.get(rank.rank ?? 0));
   const ranks = [...model.progress.values()].filter((rank) => Number(rank.total ?? 0) > 0 && isWorth(rank));
   return ranks.sort((one, other) => (one.rank ?? 0) - (other.rank ?? 0));
 }

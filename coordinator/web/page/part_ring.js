@@ -1,10 +1,10 @@
 // The ring of a job: a drawing, a table of its ranks, and what became of it while somebody looked.
 import { now } from "./api.js";
 import { drawn, element, isolated, keep, setAttribute, setText, show } from "./dom.js";
-import { age, briefly, bytes, count, oneLine, shortId } from "./format.js";
+import { age, briefly, bytes, count, megabytes, oneLine, shortId } from "./format.js";
 import { preparing } from "./job_model.js";
 import { badge, cell, progressBar, rowHead, section, setBadge, setProgress, table } from "./parts.js";
-import { MOST_NAMED, arcs, bars, fade, nodeRadius, places } from "./ring.js";
+import { MOST_NAMED, arcs, bars, fade, nodeRadius, places, sends, shares } from "./ring.js";
 import { rankPhase, stage } from "./words.js";
 
 const SIZE = { width: 480, height: 316 };
@@ -18,8 +18,9 @@ export function ringPart() {
   const rows = table("Ranks of the ring", ["Rank", "Phase", "Doing", "A step of it"].map((label) => ({ label })), { class: "ranks stacked" });
   const legend = element("div", { class: "legend", hidden: true }, element("span", { class: "compute" }, "compute"),
     element("span", { class: "exchange" }, "exchange"), element("span", { class: "wait" }, "wait"));
+  const average = element("p", { class: "quiet average", hidden: true });
   const changes = element("ul", { class: "changes" });
-  const node = section("Ring", { hidden: true }, frame, legend, element("div", { class: "scrolled", tabindex: "0", role: "group", "aria-label": "Table of the ranks" }, rows.node), changes);
+  const node = section("Ring", { hidden: true }, frame, legend, average, element("div", { class: "scrolled", tabindex: "0", role: "group", "aria-label": "Table of the ranks" }, rows.node), changes);
 
   function update(model) {
     const ring = fade(model.ring, now());
@@ -28,6 +29,9 @@ export function ringPart() {
     show(node, ring.members.length > 0 || ring.history.length > 0);
     show(frame, ring.members.length > 0);
     show(legend, timings.size > 0);
+    const all = shares([...timings.values()]);
+    show(average, all !== null);
+    if (all) setText(average, `A step, on average: ${all.compute} % computing, ${all.exchange} % exchanging, ${all.wait} % waiting`);
     draw(svg, frame, ring, timings);
     keep(rows.body, ring.members, (member) => `${member.rank} ${member.workerId}`, makeRank,
       (row, member) => updateRank(row, member, timings.get(member.rank), doing.get(member.rank)));
@@ -90,7 +94,7 @@ function describe(ring) {
 
 function makeRank(member) {
   const measured = element("div", { hidden: true }, element("div", { class: "bars", "aria-hidden": "true" },
-    element("span", { class: "compute" }), element("span", { class: "exchange" }), element("span", { class: "wait" })), element("span", { class: "quiet" }));
+    element("span", { class: "compute" }), element("span", { class: "exchange" }), element("span", { class: "wait" })), element("div", { class: "quiet" }), element("div", { class: "quiet" }));
   return element("tr", { role: "row", "data-rank": member.rank },
     rowHead({ class: "wide" }, `${member.rank} `, isolated(oneLine(member.hostName, 60, "(no host name)")), " ", element("span", { class: "quiet mono" }, shortId(member.workerId))),
     cell("", {}, badge()), cell("", {}, element("div", { hidden: true }, element("span", { class: "quiet" }), progressBar())),
@@ -114,9 +118,12 @@ function updateRank(row, member, timing, doing) {
   show(measured, timing !== undefined);
   show(straggles, timing?.straggler === true);
   if (!timing) return;
-  const [strip, text] = measured.children;
+  const [strip, text, sent] = measured.children;
   for (const part of strip.children) part.style.setProperty("--share", timing.shares[part.className].toFixed(4));
-  setText(text, `compute ${briefly(timing.compute)} · exchange ${briefly(timing.exchange)} · wait ${briefly(timing.wait)}`);
+  const hidden = timing.hidden > 0 ? ` (hidden: ${briefly(timing.hidden)})` : "";
+  setText(text, `compute ${briefly(timing.compute)} · exchange ${briefly(timing.exchange)}${hidden} · wait ${briefly(timing.wait)}`);
+  setText(sent, sends(timing, megabytes));
+  if (timing.straggler) setText(straggles, `◆ straggler${timing.slowdown > 0 ? `, ${timing.slowdown.toFixed(1)} times as slow` : ""}: the others wait for it`);
 }
 
 function tell(line, change) {

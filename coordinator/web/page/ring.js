@@ -86,14 +86,34 @@ export function bars(timings) {
   return timings.map((timing) => {
     const [compute, exchange, wait] = [timing.computeSeconds, timing.exchangeSeconds, timing.waitSeconds].map(part);
     const of = (seconds) => (longest > 0 ? seconds / longest : 0);
+    const traffic = timing.traffic ?? {};
     return {
-      rank: timing.rank ?? 0, straggler: timing.straggler === true, compute, exchange, wait,
+      rank: timing.rank ?? 0, straggler: timing.straggler === true, slowdown: part(timing.slowdown), compute, exchange, wait,
+      hidden: part(traffic.hiddenExchangeSeconds), sent: part(traffic.sentBytes), bandwidth: part(traffic.busBytesPerSecond),
       shares: { compute: of(compute), exchange: of(exchange), wait: of(wait) },
     };
   });
 }
 
-function part(seconds) {
-  const value = Number(seconds ?? 0);
+/** What of a step several ranks compute, exchange and wait on average, in whole percents; null of one rank, or of nothing. */
+export function shares(found) {
+  const sum = (key) => found.reduce((all, bar) => all + bar[key], 0);
+  const all = sum("compute") + sum("exchange") + sum("wait");
+  if (found.length < 2 || all <= 0) return null;
+  const percent = (key) => Math.round((100 * sum(key)) / all);
+  return { compute: percent("compute"), exchange: percent("exchange"), wait: percent("wait") };
+}
+
+/** Below so many bytes a step a bandwidth says how long the way is, not how wide. */
+const LEAST_BYTES = 1e6;
+
+/** What a rank sends, in words; empty where it does not say it. `size` makes words of bytes. */
+export function sends({ sent, bandwidth }, size) {
+  if (sent <= 0) return "";
+  return `sends ${size(sent)} a step${sent >= LEAST_BYTES && bandwidth > 0 ? ` at ${size(bandwidth)}/s` : ""}`;
+}
+
+function part(given) {
+  const value = Number(given ?? 0);
   return Number.isFinite(value) && value > 0 ? value : 0;
 }

@@ -7,16 +7,16 @@ export const WHOLE_NUMBERS = new Set([
   "checkpoints_total_limit", "validation_loss_steps", "validation_loss_samples", "early_stop_patience",
   "num_validation_images", "validation_steps", "keep_tags", "min_bucket_reso", "max_bucket_reso", "bucket_reso_steps",
   "n_layer", "n_head", "n_embd", "block_size", "batch_size", "max_iters", "warmup_iters", "lr_decay_iters", "eval_interval",
-  "eval_iters", "compare_interval", "count", "steps", "width", "height", "batch", "world_size", "min_world_size", "threads_per_rank",
+  "eval_iters", "compare_interval", "num_samples", "max_new_tokens", "top_k", "count", "steps", "width", "height", "batch", "world_size", "min_world_size", "threads_per_rank",
 ]);
 
-const SECTIONS = ["model", "data", "train", "generate", "gpt2", "cluster", "debug"];
+const SECTIONS = ["model", "data", "train", "generate", "gpt2", "generate_text", "cluster", "debug"];
 
 /** The text of a job file. */
 export function jobFile(spec, queue) {
   const lines = [];
   for (const key of ["kind", "name"]) if (spec[key]) lines.push(`${key} = ${value(key, spec[key])}`);
-  for (const section of SECTIONS) table(lines, `[${section}]`, spec[section]);
+  for (const section of SECTIONS) table(lines, `[${section}]`, spec[camel(section)]);
   for (const concept of spec.concepts ?? []) table(lines, "[[concepts]]", concept);
   table(lines, "[queue]", queue);
   return `${lines.join("\n")}\n`;
@@ -26,6 +26,10 @@ function table(lines, title, fields) {
   const written = Object.entries(fields ?? {}).map(([key, given]) => [snake(key), given])
     .filter(([, given]) => given !== "" && given !== null).map(([key, given]) => `${key} = ${value(key, given)}`);
   if (written.length > 0) lines.push("", title, ...written);
+}
+
+function camel(key) {
+  return key.replace(/_([a-z])/gu, (_, letter) => letter.toUpperCase());
 }
 
 function snake(key) {

@@ -10,6 +10,7 @@ import { filesPart, specPart } from "./part_files.js";
 import { logPart } from "./part_log.js";
 import { picturesPart } from "./part_pictures.js";
 import { ringPart } from "./part_ring.js";
+import { textsPart } from "./part_texts.js";
 import { jobBadge, jobLink, setJobBadge } from "./parts.js";
 import { THINNED_POINTS } from "./series.js";
 import { hasEnded, jobState } from "./words.js";
@@ -24,11 +25,12 @@ export function jobView(app, { id }) {
   let left = false;
   let seen = { state: null, epoch: 0 };
   const head = jobHead(app, () => model);
-  const [charts, pictures, ring, log, files, spec] = [chartsPart(), picturesPart(app), ringPart(), logPart(), filesPart(), specPart()];
-  const parts = [charts, pictures, ring, log, files, spec];
+  const [charts, pictures, texts, ring] = [chartsPart(), picturesPart(app), textsPart(app), ringPart()];
+  const [log, files, spec] = [logPart(), filesPart(), specPart()];
+  const parts = [charts, pictures, texts, ring, log, files, spec];
   const problem = element("p", { class: "notice problem", role: "alert", hidden: true });
   const body = element("div", { class: "parts" }, charts.node,
-    element("div", { class: "column" }, pictures.node, log.node, spec.node), element("div", { class: "column" }, ring.node, files.node));
+    element("div", { class: "column" }, pictures.node, texts.node, log.node, spec.node), element("div", { class: "column" }, ring.node, files.node));
   const node = element("div", {}, head.node, problem, body);
 
   const update = () => {
@@ -228,6 +230,6 @@ function buttons(app, box, current) {
   return (job) => {
     show(cancel, !hasEnded(job.state));
     show(remove, hasEnded(job.state));
-    show(verify, Number(job.step ?? 0) > 0 && !job.verification && job.spec?.kind === "textual_inversion");
+    show(verify, Number(job.step ?? 0) > 0 && !job.verification);
   };
 }

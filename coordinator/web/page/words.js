@@ -53,6 +53,7 @@ const STAGES = {
   PROGRESS_STAGE_LOAD: "loads the model",
   PROGRESS_STAGE_ENCODE: "encodes pictures",
   PROGRESS_STAGE_DRAW: "draws pictures",
+  PROGRESS_STAGE_WRITE: "makes texts",
 };
 
 /** What a rank is busy with. */

@@ -56,6 +56,7 @@ pub fn progress_stage_name(stage: i32) -> &'static str {
         Ok(ProgressStage::Load) => "load",
         Ok(ProgressStage::Encode) => "encode",
         Ok(ProgressStage::Draw) => "draw",
+        Ok(ProgressStage::Write) => "write",
         Ok(ProgressStage::Unspecified) | Err(_) => "busy",
     }
 }

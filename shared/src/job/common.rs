@@ -24,7 +24,9 @@ pub struct ModelSpec {
     pub base: String,
     /// Of a repository: a branch, a tag or a commit. Empty: what `base` says, else "main".
     pub revision: String,
-    /// "fp16": weights are read from `diffusion_pytorch_model.fp16.safetensors` and the like. Empty: none.
+    /// "fp16": weights are read from `diffusion_pytorch_model.fp16.safetensors` and the like. Empty: none. Language models have
+    /// none, and do not write it.
+    #[serde(default)]
     pub variant: String,
     /// What its UNet predicts; none: what the model says, or is known of its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +59,7 @@ pub struct ClusterSpec {
 }
 
 /// For those who check the numbers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DebugSpec {
     /// A folder for each step's inputs, loss and gradients; empty: none are written.
     pub trace_dir: String,

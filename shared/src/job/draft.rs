@@ -8,6 +8,7 @@ use super::{
     kinds::{
         WorkDraft,
         generate::GenerateDraft,
+        generate_text::GenerateTextDraft,
         gpt2_finetune::Gpt2Draft,
         textual_inversion::{ConceptDraft, DataDraft, TrainDraft},
     },
@@ -34,6 +35,8 @@ pub struct JobDraft {
     pub generate: GenerateDraft,
     /// `[gpt2]`
     pub gpt2: Gpt2Draft,
+    /// `[generate_text]`
+    pub generate_text: GenerateTextDraft,
     /// `[cluster]`
     pub cluster: ClusterDraft,
     /// `[debug]`
@@ -45,8 +48,9 @@ pub struct JobDraft {
 impl JobDraft {
     /// The kind that was asked for, what all kinds have, and what only some have.
     pub(super) fn parts(self) -> (Option<String>, CommonDraft, WorkDraft) {
-        let Self { kind, name, model, data, train, generate, gpt2, cluster, debug, concepts } = self;
+        let Self { kind, name, model, data, train, generate, gpt2, generate_text, cluster, debug, concepts } =
+            self;
         let common = CommonDraft { name, model, cluster, debug };
-        (kind, common, WorkDraft { data, train, concepts, generate, gpt2 })
+        (kind, common, WorkDraft { data, train, concepts, generate, gpt2, generate_text })
     }
 }

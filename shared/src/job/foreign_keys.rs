@@ -98,10 +98,33 @@ const FOREIGN_KEYS_OF_GPT2: &[(&str, &str)] = &[
     ("num_processes", "write [cluster] world_size"),
 ];
 
+/// The same, of programs that make texts.
+const FOREIGN_KEYS_OF_TEXTS: &[(&str, &str)] = &[
+    // nanoGPT's sample.py
+    ("start", "write [generate_text] prompts, a list"),
+    ("out_dir", "write [model] base; artifacts go where -o of `ringtune run` or `ringtune fetch` says"),
+    ("init_from", "leave it out: [model] base says which model it is"),
+    ("dtype", "write [generate_text] mixed_precision = \"bf16\", or \"no\" for fp32"),
+    ("device", "leave it out: it is about GPUs"),
+    ("compile", "leave it out: there is nothing to compile"),
+    // transformers' generate, and run_generation.py
+    ("model_name_or_path", "write [model] base"),
+    ("prompt", "write [generate_text] prompts, a list"),
+    ("num_return_sequences", "write [generate_text] num_samples"),
+    ("length", "write [generate_text] max_new_tokens"),
+    ("max_length", "write [generate_text] max_new_tokens: without the prompt's tokens"),
+    ("do_sample", "write [generate_text] temperature = 0 for the most likely token, or above 0"),
+    ("k", "write [generate_text] top_k"),
+    ("p", "write [generate_text] top_p"),
+    ("num_beams", "not supported: one token is chosen after the other"),
+    ("repetition_penalty", "not supported: tokens are chosen by temperature, top_k and top_p"),
+];
+
 /// What somebody who knows a key from another trainer of this kind is to do; none: the kind is not given, or not known.
 pub(super) fn advice(kind: Option<JobKind>) -> Advice {
     match kind {
         Some(JobKind::Gpt2Finetune) => |key| find(FOREIGN_KEYS_OF_GPT2, key),
+        Some(JobKind::GenerateText) => |key| find(FOREIGN_KEYS_OF_TEXTS, key),
         Some(JobKind::TextualInversion | JobKind::Generate) | None => |key| find(FOREIGN_KEYS, key),
     }
 }
@@ -143,6 +166,8 @@ mod tests {
     fn advice_names_keys_that_there_are() {
         names_keys_that_there_are("", "train", FOREIGN_KEYS);
         names_keys_that_there_are("kind = \"gpt2_finetune\"\n", "gpt2", FOREIGN_KEYS_OF_GPT2);
+        let texts = "kind = \"generate_text\"\n";
+        names_keys_that_there_are(texts, "generate_text", FOREIGN_KEYS_OF_TEXTS);
     }
 
     #[test]

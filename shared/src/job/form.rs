@@ -6,6 +6,7 @@ use super::{
     ClusterSpec, CommonSpec, DebugSpec, JobDraft, JobKind, JobSpec, ModelSpec, Work,
     kinds::{
         generate::GenerateSpec,
+        generate_text::GenerateTextSpec,
         gpt2_finetune::Gpt2Spec,
         textual_inversion::{ConceptSpec, DataSpec, TextualInversionSpec, TrainSpec},
     },
@@ -16,7 +17,7 @@ use super::{
 struct Written<'a> {
     kind: JobKind,
     name: &'a str,
-    model: &'a ModelSpec,
+    model: WrittenModel<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'a DataSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -25,10 +26,27 @@ struct Written<'a> {
     generate: Option<&'a GenerateSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gpt2: Option<&'a Gpt2Spec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generate_text: Option<&'a GenerateTextSpec>,
     cluster: &'a ClusterSpec,
-    debug: &'a DebugSpec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    debug: Option<&'a DebugSpec>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     concepts: &'a [ConceptSpec],
+}
+
+/// A model as it is written: a job shows no key that it would refuse.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum WrittenModel<'a> {
+    Pictures(&'a ModelSpec),
+    Language { base: &'a str, revision: &'a str },
+}
+
+impl<'a> WrittenModel<'a> {
+    fn language(ModelSpec { base, revision, .. }: &'a ModelSpec) -> Self {
+        Self::Language { base, revision }
+    }
 }
 
 impl Serialize for JobSpec {
@@ -37,13 +55,14 @@ impl Serialize for JobSpec {
         let written = Written {
             kind: self.kind(),
             name,
-            model,
+            model: WrittenModel::Pictures(model),
             data: None,
             train: None,
             generate: None,
             gpt2: None,
+            generate_text: None,
             cluster,
-            debug,
+            debug: Some(debug),
             concepts: &[],
         };
         let written = match &self.work {
@@ -52,7 +71,15 @@ impl Serialize for JobSpec {
                 Written { data, train: Some(train), concepts, ..written }
             }
             Work::Generate(generate) => Written { generate: Some(generate), ..written },
-            Work::Gpt2Finetune(gpt2) => Written { gpt2: Some(gpt2), ..written },
+            Work::GenerateText(texts) => Written {
+                generate_text: Some(texts),
+                model: WrittenModel::language(model),
+                debug: None,
+                ..written
+            },
+            Work::Gpt2Finetune(gpt2) => {
+                Written { gpt2: Some(gpt2), model: WrittenModel::language(model), debug: None, ..written }
+            }
         };
         written.serialize(serializer)
     }
@@ -76,7 +103,9 @@ pub(super) struct Unchecked {
     train: Option<TrainSpec>,
     generate: Option<GenerateSpec>,
     gpt2: Option<Gpt2Spec>,
+    generate_text: Option<GenerateTextSpec>,
     cluster: ClusterSpec,
+    #[serde(default)]
     debug: DebugSpec,
     #[serde(default)]
     concepts: Vec<ConceptSpec>,
@@ -86,7 +115,8 @@ impl Unchecked {
     /// # Errors
     /// The section that a job of its kind has is missing.
     pub(super) fn into_spec(self) -> Result<JobSpec, serde_json::Error> {
-        let Self { kind, name, model, data, train, generate, gpt2, cluster, debug, concepts } = self;
+        let Self { kind, name, model, data, train, generate, gpt2, generate_text, cluster, debug, concepts } =
+            self;
         let missing = serde_json::Error::missing_field;
         let work = match kind {
             JobKind::TextualInversion => {
@@ -94,6 +124,9 @@ impl Unchecked {
                 Work::TextualInversion(TextualInversionSpec { data, train, concepts })
             }
             JobKind::Generate => Work::Generate(generate.ok_or_else(|| missing("generate"))?),
+            JobKind::GenerateText => {
+                Work::GenerateText(generate_text.ok_or_else(|| missing("generate_text"))?)
+            }
             JobKind::Gpt2Finetune => Work::Gpt2Finetune(gpt2.ok_or_else(|| missing("gpt2"))?),
         };
         Ok(JobSpec { common: CommonSpec { name, model, cluster, debug }, work })

@@ -140,9 +140,16 @@ mod tests {
              [train]\nlearning_rates = \"0.1:5, 1e-3\"\n[[concepts]]\nplaceholder_token = \"<a>\"\n\
              initializer_token = \"b\"\nimages = \"/i\"\n";
         let words = "kind = \"gpt2_finetune\"\n[model]\nbase = \"/m\"\n[gpt2]\ntokens = \"/t\"\n";
-        for job in [drawing, concepts, words] {
+        let texts = "kind = \"generate_text\"\n[model]\nbase = \"/m\"\n[generate_text]\nprompts = [\"a\"]\n";
+        for job in [drawing, concepts, words, texts] {
             let spec = parse_job_toml(job).unwrap();
             assert_eq!(JobSpec::from_stored(STORED_VERSION, &spec.to_stored().unwrap()).unwrap(), spec);
+            // A job shows no key that its kind refuses.
+            let shown = spec.to_toml().unwrap();
+            assert_eq!(parse_job_toml(&shown).unwrap(), spec, "{shown}");
+            let has = |key: &str| shown.contains(key);
+            let of_pictures = ![words, texts].contains(&job);
+            assert_eq!((has("variant"), has("trace_dir")), (of_pictures, of_pictures), "{shown}");
         }
     }
 

@@ -133,8 +133,8 @@ impl Ring {
         };
         self.links = Some(links);
         match moved {
-            Ok(wait) => {
-                self.last_exchange = Exchange { total: began.elapsed(), wait };
+            Ok((wait, sent_bytes)) => {
+                self.last_exchange = Exchange { total: began.elapsed(), wait, sent_bytes };
                 Ok(motion)
             }
             Err(error) => Err(self.failed_with(error)),
@@ -151,13 +151,13 @@ struct Mover {
 }
 
 impl Mover {
-    /// Sends and receives every segment; gives how long it took until the first one came.
+    /// Sends and receives every segment; gives how long it took until the first one came, and how many bytes were sent.
     async fn move_all(
         &self,
         links: &mut Links,
         motion: &mut impl Motion,
         began: Instant,
-    ) -> Result<Duration, RingError> {
+    ) -> Result<(Duration, u64), RingError> {
         let hops = motion.hops();
         let cut = motion.widest(self.segment_floats);
 
@@ -167,7 +167,7 @@ impl Mover {
         let own = segments(0, motion.sent_at(0), cut);
         let mut to_send: VecDeque<Waiting> =
             own.into_iter().map(|segment| Waiting { segment, ready: None }).collect();
-        let (mut handed_on, mut wait) = (0, None);
+        let (mut handed_on, mut wait, mut sent_bytes) = (0, None, 0);
         // What came for a place that was still being sent from.
         let mut late: Vec<(Segment, Bytes)> = Vec::new();
 
@@ -176,7 +176,7 @@ impl Mover {
             late.retain(|(segment, payload)| !motion.take_in(segment, payload));
             let (all_came, all_sent) = (to_receive.is_empty(), to_send.is_empty());
             if all_came && all_sent && late.is_empty() && motion.is_whole() {
-                return Ok(wait.unwrap_or_default());
+                return Ok((wait.unwrap_or_default(), sent_bytes));
             }
             tokio::select! {
                 biased;
@@ -225,6 +225,7 @@ impl Mover {
                         }
                         let (payload, checksum) =
                             ready.unwrap_or_else(|| sealed(motion.payload(&segment, &mut links.pool)));
+                        sent_bytes += payload.len() as u64;
                         permit.send(self.frame(&segment, payload, checksum));
                     }
                 }

@@ -66,6 +66,8 @@ pub struct Exchange {
     pub total: Duration,
     /// The part before the first frame came: what this rank waited for slower ones.
     pub wait: Duration,
+    /// Payload that this rank sent.
+    pub sent_bytes: u64,
 }
 
 /// A rank's hold on its ring, for one epoch.

@@ -1,5 +1,6 @@
 //! `ringtune generate-text` on small models that are drawn here: the texts, how they end, and what is refused.
 
+mod jobs;
 mod refusals;
 mod stops;
 mod texts;

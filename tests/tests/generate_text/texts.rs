@@ -3,7 +3,12 @@
 use std::{fs, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use ringtune_tests::{job::text, process::finish_child, reference::run_script};
+use ringtune_tests::{
+    hub::{Hub, REPOSITORY},
+    job::text,
+    process::{finish, finish_child},
+    reference::run_script,
+};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 
@@ -118,5 +123,29 @@ async fn bf16_makes_texts_too() -> Result<()> {
     let sandbox = sandbox()?;
     let line = ["generate-text", "model", "--prompt", "The", "--max-new-tokens", "40", "--threads", "2"];
     sandbox.finish(&line).await?.expect_code(0)?.expect_said(&["40 tokens in"])?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_model_of_a_hub_makes_the_texts_of_its_folder() -> Result<()> {
+    let sandbox = sandbox()?;
+    let options = ["--prompt", "The", "--max-new-tokens", "9", "--threads", "1", "--precision", "fp32"];
+    let expected = generate(&sandbox, &options[..4]).await?.expect_code(0)?.stdout;
+    let hub = Hub::start(&sandbox.path("model"), "hf_token").await?;
+    let from_hub = async |token: &str, more: &[&str]| {
+        let model = format!("hf://{REPOSITORY}");
+        let mut command = sandbox.ringtune(&[&["generate-text", &model][..], &options, more].concat())?;
+        command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", sandbox.path("hf"));
+        command.env("HF_HUB_OFFLINE", "0").env("HF_TOKEN", token);
+        finish(&mut command).await
+    };
+    let refused = from_hub("hf_wrong", &[]).await?.expect_code(1)?;
+    ensure!(refused.stderr.contains("MODEL: ") && !refused.stderr.contains("hf_wrong"), "{}", refused.stderr);
+    ensure!(from_hub("hf_token", &[]).await?.expect_code(0)?.stdout == expected);
+    // It is in the cache now.
+    let sent = hub.sent().len();
+    ensure!(from_hub("hf_token", &["--revision", "main"]).await?.expect_code(0)?.stdout == expected);
+    ensure!(hub.sent().len() == sent && sent > 0, "{:?}", hub.sent());
+    from_hub("hf_token", &["--revision", "a b"]).await?.expect_code(2)?.expect_said(&["--revision"])?;
     Ok(())
 }

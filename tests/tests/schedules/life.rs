@@ -7,7 +7,7 @@ use ringtune_shared::{
     ring::{EntryPlan, RingView, Standing, block_of},
 };
 use ringtune_worker::session::{
-    Assignment, NextRing, RankEvent, RankKey, RankOrders, StepSummary, Trouble, TroubleKind,
+    Assignment, NextRing, RankEvent, RankKey, RankOrders, StepSummary, Traffic, Trouble, TroubleKind,
 };
 
 use crate::{
@@ -386,6 +386,7 @@ impl World {
             compute_seconds: 0.1,
             exchange_seconds: 0.0,
             wait_seconds: 0.0,
+            traffic: Traffic::default(),
             skipped: false,
             world_size: life.ring.members.len(),
             validation_loss: None,

@@ -30,6 +30,7 @@ pub(crate) fn input(sender: Sender, message: &Message) -> Input {
                 compute_seconds: timings.compute_seconds,
                 exchange_seconds: timings.exchange_seconds,
                 wait_seconds: timings.wait_seconds,
+                traffic: None,
                 microbatches: 1,
             };
             Input::RankTimings(sender, key.job, timing)
@@ -101,6 +102,7 @@ fn record(epoch: Epoch, step: &StepSummary) -> StepRecord {
         validation_seconds: step.validation_seconds,
         preview_seconds: step.preview_seconds,
         state: step.state,
+        traffic: None,
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) async fn materialise(
 
 /// What of a model is to be brought.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wanted<'a> {
+pub(crate) enum Wanted<'a> {
     /// A model of pictures, with the weights of this variant; empty: none.
     Pictures { variant: &'a str },
     /// A language model, with its weights or without.
@@ -57,14 +57,7 @@ pub(super) async fn bring(
     wanted: Wanted<'_>,
     journal: &Journal,
 ) -> Result<LocalModel, Error> {
-    let (sender, receiver) = progress_channel();
-    let fetching = async {
-        match wanted {
-            Wanted::Pictures { variant } => sources.fetch(location, variant, &sender).await,
-            Wanted::Words { weights } => sources.fetch_language_model(location, weights, &sender).await,
-        }
-    };
-    let (model, said) = telling(fetching, &receiver, |now| report(journal, now)).await?;
+    let (model, said) = fetch(sources, location, wanted, |now| report(journal, now)).await?;
     if said != DownloadProgress::default() {
         report(journal, DownloadProgress { done: said.total, ..said }).await;
     }
@@ -122,11 +115,17 @@ pub(super) fn unusable(field: &'static str, place: &Place, error: OpenError) -> 
 pub(crate) async fn fetch<Told: Future<Output = ()>>(
     sources: &ModelSources,
     location: &ModelLocation,
-    variant: &str,
+    wanted: Wanted<'_>,
     tell: impl Fn(DownloadProgress) -> Told,
 ) -> Result<(LocalModel, DownloadProgress), ringtune_sources::Error> {
     let (sender, receiver) = progress_channel();
-    telling(sources.fetch(location, variant, &sender), &receiver, tell).await
+    let fetching = async {
+        match wanted {
+            Wanted::Pictures { variant } => sources.fetch(location, variant, &sender).await,
+            Wanted::Words { weights } => sources.fetch_language_model(location, weights, &sender).await,
+        }
+    };
+    telling(fetching, &receiver, tell).await
 }
 
 /// Tells how far it is until it is done.

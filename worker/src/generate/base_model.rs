@@ -1,4 +1,4 @@
-//! The model of `generate` and `pipeline` on this machine.
+//! The model of `generate`, `pipeline` and `generate-text` on this machine.
 
 use std::path::Path;
 
@@ -6,7 +6,10 @@ use ringtune_shared::job::{ModelLocation, check_variant};
 use ringtune_sources::{Environment, LocalModel, ModelSources, Patience};
 
 use super::{Error, say};
-use crate::settings::ModelCacheSettings;
+use crate::{
+    base_model::{self, Wanted},
+    settings::ModelCacheSettings,
+};
 
 /// Which model, as the options say it.
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +30,19 @@ pub(crate) async fn fetch(choice: ModelChoice<'_>) -> Result<LocalModel, Error> 
         Error::Option { option, problem }
     })?;
     check_variant(variant).map_err(|problem| Error::Option { option: "--variant", problem })?;
+    Ok(bring(&location, Wanted::Pictures { variant }).await?)
+}
+
+/// Brings what is wanted of a model here, by the rules and into the cache of a worker without settings.
+pub(crate) async fn bring(
+    location: &ModelLocation,
+    wanted: Wanted<'_>,
+) -> Result<LocalModel, ringtune_sources::Error> {
     let environment = Environment::of_process();
     // Daemons have settings; this has their defaults.
     let cache = ModelCacheSettings::default().options(&environment, Path::new("/var/lib/ringtune-worker"));
     let sources = ModelSources::new(environment, cache, Patience::default());
-    let (model, _) = crate::base_model::fetch(&sources, &location, variant, |now| {
+    let (model, _) = base_model::fetch(&sources, location, wanted, |now| {
         if now.done < now.total {
             let [done, total] = [now.done, now.total].map(|bytes| bytes as f64 / 1e6);
             say(&format!("downloading {location}: {done:.1} of {total:.1} MB"));

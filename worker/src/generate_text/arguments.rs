@@ -19,16 +19,20 @@ are then computed for each token, which takes much longer.
 Examples:
   ringtune generate-text ./gpt2 --prompt 'The ring of machines' --max-new-tokens 50
   ringtune generate-text ./gpt2 --prompt-file start.txt --num-samples 3 --temperature 0.6 --top-p 0.9 --top-k 0
+  ringtune generate-text hf://openai-community/gpt2 --prompt 'Once'
   echo -n 'Dear' | ringtune generate-text ./gpt2 --prompt-file - --temperature 0 --output json
 
 Ctrl-C ends the text where it is, and a second one at once.
 
 Exit codes: 0 the texts are there, also after Ctrl-C, 1 it failed, 2 wrong usage.")]
 pub struct GenerateTextArguments {
-    /// The folder of a GPT-2 as transformers saves it: config.json, model.safetensors, and the tokenizer's tokenizer.json, or
-    /// vocab.json and merges.txt
+    /// A GPT-2 as transformers saves it (config.json, model.safetensors, and the tokenizer's tokenizer.json, or vocab.json and
+    /// merges.txt): a folder, hf://ORG/NAME@REVISION or s3://BUCKET/PREFIX
     #[arg(value_name = "MODEL")]
-    pub model: PathBuf,
+    pub model: String,
+    /// Branch, tag or commit of an hf:// model [default: main]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "REVISION")]
+    pub revision: String,
     /// What the text begins with [default: nothing]
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_file")]
     pub prompt: Option<String>,

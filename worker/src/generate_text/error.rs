@@ -41,6 +41,9 @@ pub enum Error {
         /// How many the model has.
         vocabulary: usize,
     },
+    /// The model cannot be brought here.
+    #[error("MODEL: {0}")]
+    Model(#[from] ringtune_sources::Error),
     /// The engine could not load the model or compute with it.
     #[error(transparent)]
     Engine(#[from] EngineError),

@@ -9,17 +9,23 @@ mod sampling;
 
 use std::{io::Write as _, pin::pin, sync::Arc, time::Instant};
 
+use ringtune_shared::job::ModelLocation;
 use ringtune_text::Tokenizer;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub use arguments::{Format, GenerateTextArguments, PrecisionName};
 pub use error::Error;
 pub use generation::{Ended, Generation, GenerationOptions, Next};
+pub use prompt::tokens as prompt_tokens;
 pub use sampling::{COLDEST, DrawName, HOTTEST, NotFinite, Sampling, WrongSampling};
 
-use crate::engine::{
-    EngineHandle, LanguageModelSource, OpenTextModel, Precision, StartEngine, TextContext, TextModelInfo,
-    Threads,
+use crate::{
+    base_model::Wanted,
+    engine::{
+        EngineHandle, LanguageModelSource, OpenTextModel, Precision, StartEngine, TextContext, TextModelInfo,
+        Threads,
+    },
+    generate::base_model::bring,
 };
 use output::{Facts, Output};
 use prompt::Source;
@@ -49,23 +55,25 @@ pub async fn run(arguments: GenerateTextArguments, machine: Machine) -> Result<(
 async fn make(arguments: &GenerateTextArguments, machine: Machine) -> Result<(), Error> {
     let mut stop = Stop::listen()?;
     // 1. What can be refused without the model.
-    let precision = check(arguments, machine)?;
+    let (precision, location) = (check(arguments, machine)?, location(arguments)?);
     let source = Source::of(arguments);
     let prompt = stop.or(async { tokio::task::spawn_blocking(|| source.read()).await? }).await?;
-    let folder = arguments.model.clone();
+    // Its cache keeps what it holds as long as this value lives.
+    let model = stop.or(async { Ok(bring(&location, Wanted::Words { weights: true }).await?) }).await?;
+    let folder = model.folder.clone();
     let opened = tokio::task::spawn_blocking(move || Tokenizer::open(&folder)).await?;
     let tokenizer = Arc::new(opened?);
     let (encoder, text) = (Arc::clone(&tokenizer), prompt.clone());
     let tokens = tokio::task::spawn_blocking(move || prompt::tokens(&encoder, &text)).await?;
     // 2. The model.
     let threads = arguments.threads.map_or(machine.threads, |threads| threads as usize);
-    say(&format!("loading {} ({threads} threads, {precision})", arguments.model.display()));
+    say(&format!("loading {} ({threads} threads, {precision})", arguments.model));
     let request =
-        OpenTextModel { source: LanguageModelSource::Folder(arguments.model.clone()), precision, threads };
+        OpenTextModel { source: LanguageModelSource::Folder(model.folder.clone()), precision, threads };
     let (engine, info) = stop.or(open(machine.start, request)).await?;
     let unknown = tokens.iter().find(|token| **token >= info.vocab_size as i64);
     if let Some(token) = unknown {
-        let (folder, vocabulary) = (arguments.model.clone(), info.vocab_size);
+        let (folder, vocabulary) = (model.folder.clone(), info.vocab_size);
         return Err(Error::Vocabulary { folder, token: *token, vocabulary });
     }
     // 3. The texts.
@@ -90,13 +98,6 @@ fn check(arguments: &GenerateTextArguments, machine: Machine) -> Result<Precisio
         let option = if field == "top_p" { "--top-p" } else { "--temperature" };
         Error::Option { option, problem: format!("is {given}; allowed: {allowed}") }
     })?;
-    if !arguments.model.is_dir() {
-        let problem = format!(
-            "'{}' is no folder; allowed: the folder of a GPT-2 as transformers saves it",
-            arguments.model.display()
-        );
-        return Err(Error::Option { option: "MODEL", problem });
-    }
     match arguments.precision {
         Some(PrecisionName::Bf16) if !machine.has_bf16 => Err(Error::Option {
             option: "--precision",
@@ -106,6 +107,22 @@ fn check(arguments: &GenerateTextArguments, machine: Machine) -> Result<Precisio
         None if !machine.has_bf16 => Ok(Precision::Fp32),
         _ => Ok(Precision::Bf16),
     }
+}
+
+/// Where the model is.
+fn location(arguments: &GenerateTextArguments) -> Result<ModelLocation, Error> {
+    let GenerateTextArguments { model, revision, .. } = arguments;
+    let location = ModelLocation::parse(model, revision).map_err(|(field, problem)| {
+        let option = if field == "model.revision" { "--revision" } else { "MODEL" };
+        Error::Option { option, problem }
+    })?;
+    if matches!(&location, ModelLocation::Local(folder) if !folder.is_dir()) {
+        let problem = format!(
+            "'{model}' is no folder; allowed: the folder of a GPT-2 as transformers saves it, hf://ORG/NAME or s3://BUCKET/PREFIX"
+        );
+        return Err(Error::Option { option: "MODEL", problem });
+    }
+    Ok(location)
 }
 
 /// Starts the engine and opens the model.

@@ -62,7 +62,7 @@ fn read_whole(from: impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// A prompt's tokens; of an empty one the token that documents end with, as every text that GPT-2 learned from follows it.
-pub(super) fn tokens(tokenizer: &Tokenizer, prompt: &str) -> Vec<i64> {
+pub fn tokens(tokenizer: &Tokenizer, prompt: &str) -> Vec<i64> {
     let mut tokens = Vec::new();
     tokenizer.encoder().encode_ordinary(prompt, &mut tokens);
     if tokens.is_empty() {

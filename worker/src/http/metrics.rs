@@ -28,16 +28,22 @@ pub struct Metrics {
     pub step_seconds: Histogram,
     /// Seconds of a step in the engine.
     pub compute_seconds: Histogram,
-    /// Seconds of a step in which gradients travel.
+    /// Seconds of a step in which gradients travel and nothing is computed.
     pub exchange_seconds: Histogram,
     /// Seconds of a step in which gradients travel while others are still computed.
     pub hidden_exchange_seconds: Histogram,
+    /// Seconds of a step's collectives, hidden or not, without waiting.
+    pub collective_seconds: Histogram,
+    /// What their bandwidth is told by.
+    pub bus_bytes: IntCounter,
     /// Seconds of a step in which slower ranks are waited for.
     pub wait_seconds: Histogram,
     /// Steps finished since the worker started.
     pub steps: IntCounter,
     /// Pictures drawn for jobs since the worker started.
     pub pictures: IntCounter,
+    /// Texts made for jobs since the worker started.
+    pub texts: IntCounter,
     /// Steps skipped because a number was not finite.
     pub skipped_steps: IntCounter,
     /// The loss of the last step.
@@ -195,11 +201,19 @@ impl Metrics {
             compute_seconds: histogram("ringtune_worker_compute_seconds", "Seconds of a step in the engine")?,
             exchange_seconds: histogram(
                 "ringtune_worker_exchange_seconds",
-                "Seconds of a step in which gradients travel, without waiting",
+                "Seconds of a step in which gradients travel and nothing is computed, without waiting",
             )?,
             hidden_exchange_seconds: histogram(
                 "ringtune_worker_hidden_exchange_seconds",
-                "Seconds of a step in which gradients travel while others are still computed; of language models",
+                "Seconds of a step in which gradients travel while others are still computed",
+            )?,
+            collective_seconds: histogram(
+                "ringtune_worker_collective_seconds",
+                "Seconds of a step's exchanges, hidden or not, without waiting",
+            )?,
+            bus_bytes: counter(
+                "ringtune_worker_bus_bytes_total",
+                "Bytes that steps exchanged, counted as NCCL's tests do: of n ranks, a sum x 2(n-1)/n, a gather x (n-1)/n",
             )?,
             wait_seconds: histogram(
                 "ringtune_worker_wait_seconds",
@@ -207,6 +221,7 @@ impl Metrics {
             )?,
             steps: counter("ringtune_worker_steps_total", "Steps finished")?,
             pictures: counter("ringtune_worker_pictures_total", "Pictures drawn for jobs")?,
+            texts: counter("ringtune_worker_texts_total", "Texts made for jobs")?,
             skipped_steps: counter(
                 "ringtune_worker_skipped_steps_total",
                 "Steps left out because a number was not finite",

@@ -38,5 +38,6 @@ fn name(stage: ProgressStage) -> &'static str {
         ProgressStage::Load => "load",
         ProgressStage::Encode => "encode",
         ProgressStage::Draw => "draw",
+        ProgressStage::Write => "write",
     }
 }

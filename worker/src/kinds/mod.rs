@@ -2,14 +2,17 @@
 //! worker.
 
 mod generate;
+mod generate_text;
 mod gpt2_finetune;
 mod rehearsal;
+mod shared_out;
 mod textual_inversion;
 
 use ringtune_shared::job::Work;
 use tokio::sync::mpsc;
 
 pub use generate::rehearsal::{DrawingOptions, DrawingTiming, RehearsedDrawing, rehearse_drawing};
+pub use generate_text::rehearsal::{RehearsedTexts, rehearse_texts};
 pub use gpt2_finetune::bench::{GradientBench, GradientTimes, Leaving};
 pub use gpt2_finetune::rehearsal::{RehearsedWords, rehearse_words};
 pub use textual_inversion::rehearsal::{Rehearsal, RehearsalOptions, RehearsedWord, Timing, rehearse};
@@ -30,6 +33,10 @@ impl RankLauncher for Context {
             }
             Work::Gpt2Finetune(job) => {
                 let task = gpt2_finetune::Gpt2Finetune { job };
+                ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
+            }
+            Work::GenerateText(spec) => {
+                let task = generate_text::GenerateText { spec };
                 ringtune_shared::tasks::spawn(live(task, assignment, context, orders, events));
             }
             Work::Generate(spec) => {

@@ -11,7 +11,10 @@ use super::{Error, read_back::different};
 /// The file's name.
 pub const FILE_NAME: &str = "metrics.csv";
 const HEADER: &str = "step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds,\
-    validation_loss,validation_seconds,preview_seconds";
+    validation_loss,validation_seconds,preview_seconds,hidden_exchange_seconds,sent_bytes,bus_bytes_per_second";
+/// Fields that may be empty.
+const MAY_BE_EMPTY: [&str; 4] =
+    ["validation_loss", "hidden_exchange_seconds", "sent_bytes", "bus_bytes_per_second"];
 
 /// One line.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,9 +29,9 @@ pub struct StepMetrics {
     pub step_seconds: f64,
     /// Of it, in the engine.
     pub compute_seconds: f64,
-    /// Of it, sending and receiving.
+    /// Of it, sending and receiving that no computation hid.
     pub exchange_seconds: f64,
-    /// Of it, waiting for the neighbours.
+    /// Of it, waiting for slower ranks.
     pub wait_seconds: f64,
     /// On the held-out samples, after the step; where it was not taken, its field is empty.
     pub validation_loss: Option<f32>,
@@ -36,6 +39,19 @@ pub struct StepMetrics {
     pub validation_seconds: f64,
     /// Drawing pictures; not in step_seconds.
     pub preview_seconds: f64,
+    /// What travelled. None: the step was taken by a release that did not say it, and the fields are empty.
+    pub traffic: Option<CsvTraffic>,
+}
+
+/// What travelled in a step, as rank 0 saw it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CsvTraffic {
+    /// Sending and receiving while rank 0 computed; in compute_seconds.
+    pub hidden_exchange_seconds: f64,
+    /// Payload that it sent.
+    pub sent_bytes: u64,
+    /// The bandwidth of its collectives; docs/metrics.md says how it is counted.
+    pub bus_bytes_per_second: f64,
 }
 
 /// A metrics.csv that grows. Every line is handed to the system at once, so that a file cut short by a crash holds
@@ -70,9 +86,14 @@ impl MetricsCsv {
         let StepMetrics { step_seconds, compute_seconds, exchange_seconds, wait_seconds, .. } = metrics;
         let StepMetrics { validation_loss, validation_seconds, preview_seconds, .. } = metrics;
         let validation_loss = validation_loss.map(|loss| loss.to_string()).unwrap_or_default();
+        let traffic = metrics.traffic.map(|traffic| {
+            let CsvTraffic { hidden_exchange_seconds, sent_bytes, bus_bytes_per_second } = traffic;
+            format!("{hidden_exchange_seconds:.6},{sent_bytes},{bus_bytes_per_second:.0}")
+        });
+        let traffic = traffic.unwrap_or_else(|| ",,".to_owned());
         self.line(format!(
             "{step},{loss},{lr},{step_seconds:.6},{compute_seconds:.6},{exchange_seconds:.6},{wait_seconds:.6},\
-             {validation_loss},{validation_seconds:.6},{preview_seconds:.6}"
+             {validation_loss},{validation_seconds:.6},{preview_seconds:.6},{traffic}"
         ))?;
         self.steps += 1;
         Ok(())
@@ -108,7 +129,7 @@ fn read_back(path: &Path, steps: u64, last_line: &str) -> Result<(), Error> {
         line = next.map_err(unreadable)?;
         found += 1;
         let is_good = |(field, name): &(&str, &str)| {
-            field.parse::<f64>().is_ok() || (field.is_empty() && *name == "validation_loss")
+            field.parse::<f64>().is_ok() || (field.is_empty() && MAY_BE_EMPTY.contains(name))
         };
         let names = HEADER.split(',').count();
         let good = line.split(',').zip(HEADER.split(',')).filter(is_good).count();
@@ -142,14 +163,21 @@ mod tests {
             validation_loss: None,
             validation_seconds: 0.0,
             preview_seconds: 0.5,
+            traffic: None,
         };
+        let traffic = Some(CsvTraffic {
+            hidden_exchange_seconds: 0.25,
+            sent_bytes: 1_048_576,
+            bus_bytes_per_second: 2_500_000.4,
+        });
         csv.append(&first).unwrap();
-        csv.append(&StepMetrics { step: 2, loss: f32::NAN, validation_loss: Some(0.25), ..first }).unwrap();
+        csv.append(&StepMetrics { step: 2, loss: f32::NAN, validation_loss: Some(0.25), traffic, ..first })
+            .unwrap();
         // Whole before the end.
         let expected = "step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds,\
-            validation_loss,validation_seconds,preview_seconds\n\
-            1,0.1,0.0000002,1.500000,1.250000,0.000000,0.000001,,0.000000,0.500000\n\
-            2,NaN,0.0000002,1.500000,1.250000,0.000000,0.000001,0.25,0.000000,0.500000\n";
+            validation_loss,validation_seconds,preview_seconds,hidden_exchange_seconds,sent_bytes,bus_bytes_per_second\n\
+            1,0.1,0.0000002,1.500000,1.250000,0.000000,0.000001,,0.000000,0.500000,,,\n\
+            2,NaN,0.0000002,1.500000,1.250000,0.000000,0.000001,0.25,0.000000,0.500000,0.250000,1048576,2500000\n";
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
         csv.finish().unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
@@ -159,15 +187,15 @@ mod tests {
     fn a_file_that_was_changed_meanwhile_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
-        let (zero, one) = ("1,0,0,0,0,0,0,,0,0", "1,1,0,0,0,0,0,0.5,0,0");
+        let (zero, one) = ("1,0,0,0,0,0,0,,0,0,,,", "1,1,0,0,0,0,0,0.5,0,0,0,7,0");
         let contents = [
             (format!("{HEADER}\n{zero}\n"), true),
             (format!("{HEADER}\n{one}\n"), false),
             (format!("{HEADER}\n{zero}\n{zero}\n"), false),
             (format!("{HEADER}\n"), false),
-            (format!("{HEADER}\n1,x,0,0,0,0,0,,0,0\n"), false),
-            (format!("{HEADER}\n1,0,0,0,0,0,,,0,0\n"), false),
-            (format!("{HEADER}\n1,0,0,0,0,0,0,,0,0,0\n"), false),
+            (format!("{HEADER}\n1,x,0,0,0,0,0,,0,0,,,\n"), false),
+            (format!("{HEADER}\n1,0,0,0,0,0,,,0,0,,,\n"), false),
+            (format!("{HEADER}\n1,0,0,0,0,0,0,,0,0,0,0,0,0\n"), false),
             (format!("{zero}\n"), false),
             (String::new(), false),
         ];

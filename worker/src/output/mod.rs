@@ -17,6 +17,7 @@ pub mod picture;
 pub mod read_back;
 pub mod tensor_file;
 pub mod tensorboard;
+pub mod texts;
 pub mod trace;
 
 pub use canonical_json::canonical_json;

@@ -233,6 +233,7 @@ mod tests {
         validation_loss: Some(0.0),
         validation_seconds: 0.0,
         preview_seconds: 0.0,
+        traffic: None,
     };
 
     fn written() -> (tempfile::TempDir, PathBuf) {

@@ -7,7 +7,7 @@ use ringtune_shared::ids::{ContentHash, Epoch};
 use super::Error;
 use crate::{
     ring::{self, RankRing},
-    session::StepSummary,
+    session::{StepSummary, Traffic},
 };
 
 /// Steps that are told at most, the newest: what the coordinator has not stored by then is seconds old.
@@ -15,7 +15,7 @@ const MOST_TOLD: usize = 10_000;
 /// Words of 16 bits, which 32-bit floats hold exactly, of a number of 64 bits.
 const WORDS: usize = 4;
 /// Numbers of 64 bits of a step.
-const NUMBERS: usize = 14;
+const NUMBERS: usize = 18;
 /// Floats of a step: the numbers, and its state's hash with whether there is one.
 const ROW: usize = NUMBERS * WORDS + 33;
 
@@ -56,6 +56,10 @@ fn to_row(step: &StepSummary) -> Vec<f32> {
         step.preview_seconds.to_bits(),
         step.epoch.0,
         u64::from(step.state.is_some()),
+        step.traffic.hidden_seconds.to_bits(),
+        step.traffic.sent_bytes,
+        step.traffic.collective_seconds.to_bits(),
+        step.traffic.bus_bytes.to_bits(),
     ];
     let words = numbers.into_iter().flat_map(|number| [0, 16, 32, 48].map(|shift| (number >> shift) as u16));
     let hash = step.state.map_or([0; 32], |hash| hash.0);
@@ -86,6 +90,10 @@ fn from_row(row: &[f32]) -> Option<StepSummary> {
         showing,
         epoch,
         known,
+        hidden,
+        sent,
+        travelling,
+        bus,
     ] = numbers;
     let hash: Vec<u8> = rest.iter().take(32).map(|byte| *byte as u8).collect();
     let hash = ContentHash(hash.try_into().ok()?);
@@ -97,6 +105,12 @@ fn from_row(row: &[f32]) -> Option<StepSummary> {
         compute_seconds: f64::from_bits(compute),
         exchange_seconds: f64::from_bits(exchange),
         wait_seconds: f64::from_bits(wait),
+        traffic: Traffic {
+            hidden_seconds: f64::from_bits(hidden),
+            sent_bytes: sent,
+            collective_seconds: f64::from_bits(travelling),
+            bus_bytes: f64::from_bits(bus),
+        },
         skipped: skipped == 1,
         world_size: usize::try_from(size).ok()?,
         validation_loss: (validated >> 32 == 1).then(|| f32::from_bits(validated as u32)),
@@ -122,6 +136,12 @@ mod tests {
             compute_seconds: f64::MIN_POSITIVE,
             exchange_seconds: 1e300,
             wait_seconds: -0.0,
+            traffic: Traffic {
+                hidden_seconds: 0.1,
+                sent_bytes: u64::MAX - 1,
+                collective_seconds: 0.2,
+                bus_bytes: 4e9 + 0.5,
+            },
             skipped: true,
             world_size: 1024,
             validation_loss: Some(f32::MAX),

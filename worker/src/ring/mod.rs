@@ -22,6 +22,7 @@ mod state_give;
 mod state_take;
 mod stream;
 mod thread;
+mod traffic;
 mod transport;
 mod trouble;
 mod wire;
@@ -34,6 +35,7 @@ pub use seat::Seat;
 pub use service::{RingGrpc, RingServer};
 pub use state_take::{FetchFrom, StateRoom};
 pub use thread::RingThread;
+pub use traffic::StepExchange;
 pub use transport::{GrpcTransport, IncomingStream};
 pub use transport::{MOST_FRAME_BYTES, WINDOW_BYTES};
 

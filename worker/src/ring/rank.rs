@@ -11,7 +11,11 @@ use ringtune_shared::{
     version::REFORMING_RING_PROTOCOL,
 };
 
-use super::{Error, News, Seat, trouble::trouble_of};
+use super::{
+    Error, News, Seat,
+    traffic::{Exchanges, StepExchange, behind},
+    trouble::trouble_of,
+};
 use crate::session::Trouble;
 
 /// A rank in its ring.
@@ -24,6 +28,8 @@ pub struct RankRing {
     heard: News,
     /// When the last exchange of a step began, and how long it took.
     exchanged: Option<(SystemTime, Duration)>,
+    /// Those of the step that is under way.
+    exchanges: Option<Exchanges>,
     /// Before its connections' certificates end, the ring is to be formed anew.
     reconnect_at: Option<SystemTime>,
     /// Holds the place until the end.
@@ -35,10 +41,6 @@ pub struct RankRing {
 pub struct Gathered {
     /// One row a microbatch of the global batch, in their order.
     pub rows: Vec<Vec<f32>>,
-    /// Sending and receiving.
-    pub exchange_seconds: f64,
-    /// Before that: waiting for slower ranks.
-    pub wait_seconds: f64,
 }
 
 impl std::fmt::Debug for RankRing {
@@ -67,6 +69,7 @@ impl Seat {
             told: news,
             heard: news,
             exchanged: None,
+            exchanges: None,
             reconnect_at,
             seat: self,
         })
@@ -178,14 +181,13 @@ impl RankRing {
         if width == 0 || own.iter().any(|row| row.len() != width) {
             return Err(Error::Ring(RingError::Misuse("rows of different or no length".to_owned())));
         }
+        let began = Instant::now();
         let gathered = self.ring.gather_rows(&own.concat(), width, rows).await?;
-        let exchange = self.ring.last_exchange();
-        let wait_seconds = exchange.wait.as_secs_f64();
-        Ok(Gathered {
-            rows: gathered.chunks_exact(width).map(<[f32]>::to_vec).collect(),
-            exchange_seconds: exchange.total.as_secs_f64() - wait_seconds,
-            wait_seconds,
-        })
+        let (exchange, ranks) = (self.ring.last_exchange(), self.world_size());
+        if let Some(all) = &mut self.exchanges {
+            all.gathered(began, exchange, size_of_val(gathered.as_slice()), ranks);
+        }
+        Ok(Gathered { rows: gathered.chunks_exact(width).map(<[f32]>::to_vec).collect() })
     }
 
     /// The sum of all microbatches' numbers, whoever computed them: the same bits for any number of ranks. `own`: this rank's,
@@ -196,17 +198,40 @@ impl RankRing {
         length: usize,
         room: impl FnOnce() -> B,
     ) -> Result<Summed<B>, Error> {
-        Ok(self.ring.sum_exactly(own, length, room).await?)
+        let began = Instant::now();
+        let sum = self.ring.sum_exactly(own, length, room).await?;
+        self.summed(began, length);
+        Ok(sum)
     }
 
     /// The sum of all ranks' numbers in the ring's own order: the same bits for the same number of ranks.
     pub async fn sum_fast<B: Buffer>(&mut self, own: B) -> Result<B, Error> {
-        Ok(self.ring.all_reduce(own).await?)
+        let (began, length) = (Instant::now(), own.len());
+        let sum = self.ring.all_reduce(own).await?;
+        self.summed(began, length);
+        Ok(sum)
     }
 
-    /// Of the last exchange of any kind: what was waited for slower ranks, before the first frame came.
-    pub fn waited(&self) -> Duration {
-        self.ring.last_exchange().wait
+    /// Takes note of a sum of `length` numbers that has ended.
+    fn summed(&mut self, began: Instant, length: usize) {
+        let (exchange, ranks) = (self.ring.last_exchange(), self.world_size());
+        if let Some(all) = &mut self.exchanges {
+            all.summed(began, exchange, length * size_of::<f32>(), ranks);
+        }
+    }
+
+    /// What travels from here on belongs to a step, until [`RankRing::step_exchanged`].
+    pub fn begin_step(&mut self) {
+        self.exchanges = Some(Exchanges::default());
+    }
+
+    /// What the exchanges since [`RankRing::begin_step`] took. `computed`: when this rank had computed; `seconds`: what each
+    /// microbatch of the step took, whoever computed it.
+    pub fn step_exchanged(&mut self, computed: Instant, seconds: &[f32]) -> StepExchange {
+        let ranks = self.world_size();
+        let blocks: Vec<Range<usize>> = (0..ranks).map(|rank| block_of(rank, ranks, self.rows)).collect();
+        let exchanges = self.exchanges.take().unwrap_or_default();
+        exchanges.seen(computed, behind(seconds, &blocks, self.rank()))
     }
 
     /// Microbatches of a step, over all ranks.

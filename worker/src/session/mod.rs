@@ -15,5 +15,5 @@ pub(crate) use orders::{dropped, ended, replaced, stored};
 pub use service::{RankLauncher, SessionOptions, run};
 pub use types::{
     Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankEvent, RankKey, StepSummary, Timings,
-    Trouble, TroubleKind,
+    Traffic, Trouble, TroubleKind,
 };

@@ -155,6 +155,8 @@ pub enum ProgressStage {
     Encode,
     /// Draws the pictures of a job of kind "generate".
     Draw,
+    /// Makes the texts of a job of kind "generate_text".
+    Write,
 }
 
 /// A part of preparation, or the drawing, and how far it is.
@@ -181,10 +183,12 @@ pub struct StepSummary {
     pub step_seconds: f64,
     /// Of it, in the engine.
     pub compute_seconds: f64,
-    /// Of it, sending and receiving.
+    /// Of it, sending and receiving that no computation hid.
     pub exchange_seconds: f64,
-    /// Of it, waiting for the previous rank.
+    /// Of it, waiting for slower ranks.
     pub wait_seconds: f64,
+    /// What travelled.
+    pub traffic: Traffic,
     /// Left out, because a number was not finite.
     pub skipped: bool,
     /// Ranks in the ring.
@@ -201,6 +205,26 @@ pub struct StepSummary {
     pub state: Option<ContentHash>,
 }
 
+/// What travelled in a step, as one rank sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Traffic {
+    /// Seconds of sending and receiving while this rank computed.
+    pub hidden_seconds: f64,
+    /// Payload sent to the next rank.
+    pub sent_bytes: u64,
+    /// Seconds of the ring's collectives, hidden or not, each from the first frame that came.
+    pub collective_seconds: f64,
+    /// What their bandwidth is told by, as in NCCL's tests: of n ranks, a sum's buffer x 2(n-1)/n and a gather's x (n-1)/n.
+    pub bus_bytes: f64,
+}
+
+impl Traffic {
+    /// Bytes a second; 0 where nothing travelled.
+    pub fn bus_bandwidth(self) -> f64 {
+        if self.collective_seconds > 0.0 { self.bus_bytes / self.collective_seconds } else { 0.0 }
+    }
+}
+
 /// What a rank's steps took of late, each number the mean of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timings {
@@ -208,10 +232,12 @@ pub struct Timings {
     pub step: u64,
     /// Seconds in the engine.
     pub compute_seconds: f64,
-    /// Seconds of sending and receiving.
+    /// Seconds of sending and receiving that no computation hid.
     pub exchange_seconds: f64,
     /// Seconds of waiting for other ranks.
     pub wait_seconds: f64,
+    /// What travelled.
+    pub traffic: Traffic,
 }
 
 /// How important a line is.
@@ -304,6 +330,7 @@ impl StepSummary {
             compute_seconds: 0.0,
             exchange_seconds: 0.0,
             wait_seconds: 0.0,
+            traffic: Traffic::default(),
             skipped: false,
             world_size: 1,
             validation_loss: None,

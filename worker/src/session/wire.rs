@@ -10,7 +10,7 @@ use ringtune_shared::{
 use super::{
     state::{Event, HeldRank, Message},
     types::{
-        Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankKey, StepSummary, Trouble,
+        Assignment, Level, NextRing, Phase, Progress, ProgressStage, RankKey, StepSummary, Traffic, Trouble,
         TroubleKind,
     },
 };
@@ -215,6 +215,7 @@ pub(super) fn request(message: &Message) -> v1::SessionRequest {
             compute_seconds: timings.compute_seconds,
             exchange_seconds: timings.exchange_seconds,
             wait_seconds: timings.wait_seconds,
+            traffic: Some(traffic(timings.traffic)),
         }),
     };
     v1::SessionRequest { message: Some(message) }
@@ -278,6 +279,16 @@ fn progress_stage(stage: ProgressStage) -> v1::ProgressStage {
         ProgressStage::Load => v1::ProgressStage::Load,
         ProgressStage::Encode => v1::ProgressStage::Encode,
         ProgressStage::Draw => v1::ProgressStage::Draw,
+        ProgressStage::Write => v1::ProgressStage::Write,
+    }
+}
+
+fn traffic(traffic: Traffic) -> v1::RingTraffic {
+    v1::RingTraffic {
+        hidden_exchange_seconds: traffic.hidden_seconds,
+        sent_bytes: i64::try_from(traffic.sent_bytes).unwrap_or(i64::MAX),
+        collective_seconds: traffic.collective_seconds,
+        bus_bytes_per_second: traffic.bus_bandwidth(),
     }
 }
 
@@ -297,6 +308,7 @@ fn step_report(step: &StepSummary) -> v1::StepReport {
         preview_seconds: step.preview_seconds,
         epoch: step.epoch.0,
         state_sha256: step.state.map(|hash| hash.to_string()).unwrap_or_default(),
+        traffic: Some(traffic(step.traffic)),
     }
 }
 

@@ -8,6 +8,7 @@ use ringtune_proto::v1;
 use crate::{
     output::{
         self, EventFile, MetricsCsv, StepMetrics, metrics_csv,
+        metrics_csv::CsvTraffic,
         tensorboard::{self, EventPicture},
     },
     rank::{Error, Rank},
@@ -146,6 +147,11 @@ pub(super) fn metrics_of(step: &StepSummary) -> StepMetrics {
         validation_loss: step.validation_loss,
         validation_seconds: step.validation_seconds,
         preview_seconds: step.preview_seconds,
+        traffic: Some(CsvTraffic {
+            hidden_exchange_seconds: step.traffic.hidden_seconds,
+            sent_bytes: step.traffic.sent_bytes,
+            bus_bytes_per_second: step.traffic.bus_bandwidth(),
+        }),
     }
 }
 
@@ -162,12 +168,18 @@ fn metrics_of_report(report: &v1::StepReport) -> StepMetrics {
         validation_loss: report.validation_loss.map(|loss| loss as f32),
         validation_seconds: report.validation_seconds,
         preview_seconds: report.preview_seconds,
+        traffic: report.traffic.as_ref().map(|traffic| CsvTraffic {
+            hidden_exchange_seconds: traffic.hidden_exchange_seconds,
+            sent_bytes: u64::try_from(traffic.sent_bytes).unwrap_or_default(),
+            bus_bytes_per_second: traffic.bus_bytes_per_second,
+        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::Traffic;
 
     fn own(step: u64) -> StepMetrics {
         metrics_of(&StepSummary { loss: 1.0, ..StepSummary::example(step) })
@@ -197,7 +209,17 @@ mod tests {
                 ..StepSummary::example(1)
             },
             StepSummary { loss: 16_777_217.0, step_seconds: 1.000_000_4, ..StepSummary::example(2) },
-            StepSummary { loss: f32::NAN, preview_seconds: 2.5, ..StepSummary::example(3) },
+            StepSummary {
+                loss: f32::NAN,
+                preview_seconds: 2.5,
+                traffic: Traffic {
+                    hidden_seconds: 0.1,
+                    sent_bytes: 1 << 40,
+                    collective_seconds: 0.3,
+                    bus_bytes: 1e9,
+                },
+                ..StepSummary::example(3)
+            },
         ];
         let write = |name: &str, steps: Vec<StepMetrics>| {
             let place = folder.path().join(name);
@@ -214,6 +236,12 @@ mod tests {
             step_seconds: step.step_seconds,
             validation_loss: step.validation_loss.map(f64::from),
             preview_seconds: step.preview_seconds,
+            traffic: Some(v1::RingTraffic {
+                hidden_exchange_seconds: step.traffic.hidden_seconds,
+                sent_bytes: step.traffic.sent_bytes as i64,
+                collective_seconds: step.traffic.collective_seconds,
+                bus_bytes_per_second: step.traffic.bus_bandwidth(),
+            }),
             ..v1::StepReport::default()
         });
         let around = write("around", reports.map(|report| metrics_of_report(&report)).collect());

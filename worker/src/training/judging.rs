@@ -29,6 +29,7 @@ pub(super) async fn update<T: Trainee>(
         let mut exchange = rank.past_span_below(span, "exchange", (at, took));
         exchange.set("exchange_seconds", summary.exchange_seconds);
         exchange.set("wait_seconds", summary.wait_seconds);
+        exchange.set("hidden_exchange_seconds", summary.traffic.hidden_seconds);
     }
     if summary.skipped {
         rank.journal.warn(format!("step {step} skipped: loss or gradient not finite")).await;
@@ -102,6 +103,12 @@ pub(crate) fn measure(metrics: &Metrics, step: &StepSummary) {
     metrics.compute_seconds.observe(step.compute_seconds);
     metrics.exchange_seconds.observe(step.exchange_seconds);
     metrics.wait_seconds.observe(step.wait_seconds);
+    metrics.hidden_exchange_seconds.observe(step.traffic.hidden_seconds);
+    metrics.collective_seconds.observe(step.traffic.collective_seconds);
+    // A counter takes no less; what a peer could have made of it is no number.
+    if step.traffic.bus_bytes >= 0.0 {
+        metrics.bus_bytes.inc_by(step.traffic.bus_bytes as u64);
+    }
     metrics.steps.inc();
     metrics.skipped_steps.inc_by(u64::from(step.skipped));
     metrics.loss.set(f64::from(step.loss));

@@ -324,3 +324,55 @@ async fn pictures_of_a_lost_rank_are_drawn_by_the_others() {
     })
     .await;
 }
+
+/// So are texts: whatever is made again comes out the same, and all are in one file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn texts_of_a_lost_rank_are_made_by_the_others() {
+    in_time(async {
+        let mut ring = ring_of(2).await;
+        let model = tempfile::tempdir().unwrap();
+        for name in ["vocab.json", "merges.txt"] {
+            std::fs::copy(fixture("bpe-tokenizer").join(name), model.path().join(name)).unwrap();
+        }
+        for name in ["config.json", "model.safetensors"] {
+            std::fs::write(model.path().join(name), "{}").unwrap();
+        }
+        let spec = parse_job_toml(&format!(
+            "kind = \"generate_text\"\nname = \"test\"\n[model]\nbase = \"{}\"\n\
+             [generate_text]\nprompts = [\"a star\", \"\"]\nnum_samples = 3\nmax_new_tokens = 5\n\
+             stop_at_end_of_text = false\n[cluster]\nworld_size = 2\nmin_world_size = 1\n",
+            model.path().display()
+        ));
+        let (id, spec) = (JobId::new(), spec.unwrap());
+        ring.coordinator.hold_uploads(true);
+        begin(&mut ring, id, &spec).await;
+        for session in &mut ring.sessions {
+            session.until(RankPhase::Training).await;
+            session.until(RankPhase::Training).await;
+        }
+        ring.workers[1].shutdown.hard.cancel();
+        let (report, _) = ring.sessions[0].until(RankPhase::Waiting).await;
+        assert_eq!(report.trouble.unwrap().rank, 1);
+        ring.coordinator.hold_uploads(false);
+        enter(&ring.sessions[0], view(id, 2, &ring.members[..1]), 0, false).await;
+        ring.sessions[0].until(RankPhase::Finished).await;
+        let texts: Vec<String> = (1..=6).map(|number| format!("text-{number:04}.json")).collect();
+        let mut expected = vec!["job.log".to_owned(), "job.toml".to_owned()];
+        expected.extend(texts.iter().cloned());
+        expected.push("texts.jsonl".to_owned());
+        assert_eq!(ring.coordinator.kept_names(id), expected);
+        let lines: Vec<Vec<u8>> = texts.iter().map(|name| ring.coordinator.kept(id, name).unwrap()).collect();
+        assert_eq!(ring.coordinator.kept(id, "texts.jsonl"), Some(lines.concat()));
+        // Each is another one, and begins with its own prompt.
+        for (number, line) in lines.iter().enumerate() {
+            let text: serde_json::Value = serde_json::from_slice(line).unwrap();
+            assert_eq!(
+                (&text["prompt_number"], &text["sample"]),
+                (&(number / 3).into(), &(number % 3).into())
+            );
+            assert_eq!(text["tokens"].as_array().map(Vec::len), Some(5), "{text}");
+            assert!(lines.iter().filter(|other| *other == line).count() == 1, "{text}");
+        }
+    })
+    .await;
+}

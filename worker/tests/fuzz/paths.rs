@@ -87,6 +87,17 @@ n_layer = 2
 learning_rate = 3e-4
 resume_from_checkpoint = 500
 "#;
+const TEXTS: &str = r#"
+kind = "generate_text"
+[model]
+base = "s3://bucket/gpt2"
+[generate_text]
+prompts = ["The ring", ""]
+num_samples = 3
+temperature = 0.5
+top_p = 0.9
+stop_at_end_of_text = false
+"#;
 
 fn words_of(texts: &[String]) -> Vec<String> {
     let word = |c: char| !(c.is_alphanumeric() || c == '_');
@@ -101,7 +112,7 @@ fn words_of(texts: &[String]) -> Vec<String> {
 fn job_file() {
     // With every key there is, too.
     let full = parse_job_toml(JOB).unwrap().to_toml().unwrap();
-    let texts = [JOB, &full, CONCEPTS, DRAWING, WORDS].map(str::to_owned);
+    let texts = [JOB, &full, CONCEPTS, DRAWING, WORDS, TEXTS].map(str::to_owned);
     Path {
         name: "job-file",
         words: words_of(&texts),

@@ -179,6 +179,12 @@ impl Client {
 
     /// Reads one job.
     pub async fn get_job(&self, job: Uuid) -> Result<v1::Job, ClientError> {
+        let answer = self.get_status(job).await?;
+        self.present("read the job", answer.job)
+    }
+
+    /// A job as it is, and what the steps of its ranks take.
+    pub async fn get_status(&self, job: Uuid) -> Result<v1::GetJobResponse, ClientError> {
         let doing = "read the job";
         let answer = self
             .call(doing, || {
@@ -186,7 +192,7 @@ impl Client {
                 async move { jobs.get_job(unary(v1::GetJobRequest { job_id: job.to_string() })).await }
             })
             .await?;
-        self.present(doing, answer.job)
+        Ok(answer)
     }
 
     /// The first jobs that `wanted` asks for, at most `limit`; its pages are this function's own affair.

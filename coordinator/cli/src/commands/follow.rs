@@ -18,6 +18,7 @@ use crate::{
     objects::{EventObject, ProgressObject},
     output::Output,
     progress::Display,
+    timing_objects::TimingsObject,
 };
 
 /// How long a cancelled job may take to end: the coordinator itself allows its ranks 30 s.
@@ -134,7 +135,10 @@ impl Follow<'_> {
                     }
                     display.ranks(&ranks);
                 }
-                Happening::News(Some(WatchNews::Timings(ranks))) => display.timings(&ranks),
+                Happening::News(Some(WatchNews::Timings(ranks))) => {
+                    self.output.json(&TimingsObject::new(&self.job_id.to_string(), &ranks))?;
+                    display.timings(&ranks);
+                }
                 Happening::News(Some(WatchNews::Away(problem))) => {
                     display.remark(&format!("lost the coordinator ({problem}); trying again"));
                 }

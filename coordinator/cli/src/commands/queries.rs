@@ -19,8 +19,9 @@ use crate::{
     },
     error::Error,
     job_file::Label,
-    objects::{DeletedObject, JobObject, WorkerObject},
+    objects::{DeletedObject, JobObject, StatusObject, WorkerObject},
     output::{Output, remark, time_text},
+    progress::timing_text,
 };
 
 const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
@@ -71,8 +72,9 @@ fn filter_of(filter: &str, labels: &[Label]) -> String {
 /// `ringtune status`.
 pub(super) async fn status(arguments: JobArguments) -> Result<(), Error> {
     let output = Output::new(arguments.output.output);
-    let job = client_of(&arguments.coordinator).await?.get_job(arguments.job).await?;
-    Ok(output.data(&job_text(&job), &JobObject::from(&job))?)
+    let answer = client_of(&arguments.coordinator).await?.get_status(arguments.job).await?;
+    let (job, timings) = (answer.job.unwrap_or_default(), answer.timings.unwrap_or_default().ranks);
+    Ok(output.data(&job_text(&job, &timings), &StatusObject::new(&job, &timings))?)
 }
 
 /// `ringtune cancel`.
@@ -163,8 +165,8 @@ fn worker_state(worker: &v1::Worker) -> String {
     format!("{}{draining}", worker_state_name(worker.state()))
 }
 
-/// A job for people, one fact a line.
-fn job_text(job: &v1::Job) -> String {
+/// A job for people, one fact a line; `timings`: what the steps of its ranks take.
+fn job_text(job: &v1::Job, timings: &[v1::RankTiming]) -> String {
     let mut lines = vec![("job", job.job_id.clone()), ("name", job.name.clone())];
     lines.push(("state", job_state_name(job.state()).to_owned()));
     if !job.state_reason.is_empty() {
@@ -204,6 +206,8 @@ fn job_text(job: &v1::Job) -> String {
             format!("{}: {phase} on {} ({})", member.rank, member.host_name, member.worker_id)
         };
         lines.extend(ring.members.iter().map(|member| ("rank", rank(member))));
+        let timing = |timing: &v1::RankTiming| format!("{}: {}", timing.rank, timing_text(timing));
+        lines.extend(timings.iter().map(|rank| ("a step", timing(rank))));
     }
     for (label, time) in [
         ("created", &job.create_time),
@@ -231,7 +235,7 @@ mod tests {
             total_steps: 30,
             ..v1::Job::default()
         };
-        let text = job_text(&job);
+        let text = job_text(&job, &[]);
         assert!(text.contains("QUEUED") && text.contains("1 free, 2 needed"), "{text}");
         assert!(!text.contains("loss") && !text.contains("ended") && !text.contains("code"), "{text}");
     }
@@ -257,10 +261,12 @@ mod tests {
             ring: Some(v1::Ring { epoch: 1, members: vec![member] }),
             ..v1::Job::default()
         };
-        let text = job_text(&job);
+        let timing = v1::RankTiming { compute_seconds: 0.25, wait_seconds: 1.5, ..v1::RankTiming::default() };
+        let text = job_text(&job, &[timing]);
         let after_name = text.split_once("RUNNING\n").expect("a state").1;
         let expected = "code       TRAINING\nowner      ada\npriority   7\nlabel      a=1\nlabel      b=2\n\
-                        step       0 of 0\nepoch      1\nrank       0: training on node-1 (w)";
+                        step       0 of 0\nepoch      1\nrank       0: training on node-1 (w)\n\
+                        a step     0: compute 250 ms, exchange 0 ms, wait 1.5 s";
         assert_eq!(after_name, expected);
     }
 
@@ -272,7 +278,7 @@ mod tests {
             v1::Verification { job_id: "x".into(), first_step: 3, last_step: 9, compared: 6, difference };
         let job = v1::Job { name: "star".into(), verification: Some(verification), ..v1::Job::default() };
         assert_eq!(title(&job), "verify x steps 3-9");
-        let text = job_text(&job);
+        let text = job_text(&job, &[]);
         let expected = "verifies   steps 3-9 of x\nsame up to step 6\ndiffers    step 7\n\
                         stored     sha256:aa\ncomputed   sha256:bb";
         assert!(text.contains(expected), "{text}");

@@ -1,7 +1,7 @@
 //! A job's progress, from its events. Pure: no clock, no terminal.
 
 mod display;
-mod straggler;
+mod ranks;
 mod text;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,8 +13,9 @@ use ringtune_proto::{
 };
 
 pub use display::Display;
+pub use ranks::timing_text;
 
-use straggler::straggler_text;
+use ranks::{shares_text, straggler_text};
 use text::{duration_text, rate_text};
 
 /// Steps that the shown speed is an average of.
@@ -53,6 +54,8 @@ pub struct JobProgress {
     stages: BTreeMap<i32, Stage>,
     last_line: Option<LastLine>,
     straggler: Option<i32>,
+    /// What of a step the ranks exchange and wait, as far as they say it.
+    shares: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -102,7 +105,7 @@ impl JobProgress {
         }
     }
 
-    /// Loss, speed and time left, in one line without the step count.
+    /// Loss, speed, time left, and what the ranks do besides computing, in one line without the step count.
     pub fn numbers(&self) -> String {
         let mut parts = Vec::new();
         if let Some(loss) = self.loss {
@@ -116,6 +119,7 @@ impl JobProgress {
             let left = self.total_steps.saturating_sub(self.step);
             parts.push(format!("ETA {}", duration_text(seconds * left as f64)));
         }
+        parts.extend(self.shares.clone());
         parts.join("  ")
     }
 
@@ -157,6 +161,7 @@ impl JobProgress {
 
     /// Takes in what a step takes on each rank. None where the others wait for the same rank as before, or for none.
     pub fn apply_timings(&mut self, ranks: &[v1::RankTiming]) -> Option<Update> {
+        self.shares = shares_text(ranks);
         let straggler = ranks.iter().find(|rank| rank.straggler).map(|rank| rank.rank);
         let before = std::mem::replace(&mut self.straggler, straggler);
         if straggler == before {
@@ -177,7 +182,7 @@ impl JobProgress {
             let before = self.stages.insert(progress.rank, now.clone());
             changed |= before.as_ref() != Some(&now);
             new_stage |= before.is_none_or(|before| before.name != now.name);
-            drawing = now.name == "draw";
+            drawing = matches!(now.name, "draw" | "write");
         }
         if !changed {
             return None;
@@ -240,11 +245,12 @@ mod tests {
                 rank: i32::from(seconds < 0.3),
                 compute_seconds: seconds,
                 straggler: straggler && seconds > 0.3,
+                slowdown: if straggler && seconds > 0.3 { 1.55 } else { 0.0 },
                 ..v1::RankTiming::default()
             })
         };
         let mut told = |ranks: &[v1::RankTiming]| progress.apply_timings(ranks);
-        let text = "rank 0 computes 1.6 times as long as the others (0.40 s a step, and they 0.25 s): they wait for it";
+        let text = "rank 0 computes 1.6 times as long as the others: they wait for it";
         assert_eq!(told(&ring(false)), None);
         assert_eq!(told(&ring(true)), Some(Update::Remark(text.to_owned())));
         assert_eq!((told(&ring(true)), told(&ring(false)), told(&[])), (None, None, None));
@@ -274,6 +280,11 @@ mod tests {
         let mut progress = JobProgress::new(41);
         progress.apply(&step(1, 0));
         assert_eq!(progress.line(), "step 1/41  loss 0.5000  4.0 steps/s  ETA 0:10");
+        let rank = v1::RankTiming { compute_seconds: 0.9, wait_seconds: 0.1, ..v1::RankTiming::default() };
+        progress.apply_timings(&[rank, rank]);
+        assert!(progress.line().ends_with("ETA 0:10  exchange 0 %  wait 10 %"), "{}", progress.line());
+        progress.apply_timings(&[]);
+        assert!(progress.line().ends_with("ETA 0:10"), "{}", progress.line());
     }
 
     #[test]

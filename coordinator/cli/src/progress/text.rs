@@ -22,6 +22,31 @@ pub(super) fn rate_text(seconds_per_step: f64) -> String {
     }
 }
 
+/// `1.4 s`, `410 ms`, `0.3 ms`.
+pub(super) fn seconds_text(seconds: f64) -> String {
+    if seconds >= 1.0 {
+        format!("{seconds:.1} s")
+    } else if seconds >= 0.001 || seconds <= 0.0 {
+        format!("{:.0} ms", 1e3 * seconds.max(0.0))
+    } else {
+        format!("{:.1} ms", 1e3 * seconds)
+    }
+}
+
+/// `3.1 kB`, `498 MB`, `1.2 GB`; powers of ten, as networks are measured.
+pub(super) fn bytes_text(bytes: f64) -> String {
+    for (size, unit) in [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")] {
+        let number = bytes / size;
+        if number >= 100.0 {
+            return format!("{number:.0} {unit}");
+        }
+        if number >= 1.0 {
+            return format!("{number:.1} {unit}");
+        }
+    }
+    format!("{bytes:.0} B")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -32,6 +57,14 @@ mod tests {
         assert_eq!(duration_text(754.0), "12:34");
         assert_eq!(duration_text(3723.0), "1:02:03");
         assert_eq!(duration_text(f64::INFINITY), "?");
+    }
+
+    #[test]
+    fn seconds_and_bytes() {
+        let texts = [2.25, 0.41, 0.00034, 0.0, -1.0].map(seconds_text);
+        assert_eq!(texts, ["2.2 s", "410 ms", "0.3 ms", "0 ms", "0 ms"]);
+        let texts = [1.24e9, 498e6, 12.3e6, 3100.0, 999.0, 0.0].map(bytes_text);
+        assert_eq!(texts, ["1.2 GB", "498 MB", "12.3 MB", "3.1 kB", "999 B", "0 B"]);
     }
 
     #[test]

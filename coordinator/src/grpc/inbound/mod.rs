@@ -8,7 +8,7 @@ use ringtune_shared::ids::Epoch;
 
 use crate::core::{
     AnyFloat, Fault, HeldRank, Input, LogLevel, Phase, Progress, ProgressStage, RankReport, RankTiming,
-    Sender, StepRecord, Trouble, TroubleKind,
+    Sender, StepRecord, Traffic, Trouble, TroubleKind,
 };
 pub(super) use hello::hello;
 
@@ -88,13 +88,7 @@ pub(super) fn words(sender: Sender, wire: v1::SessionRequest) -> Result<Heard, F
 }
 
 fn rank_timings(sender: Sender, wire: &v1::RankTimings) -> Result<Heard, FieldError> {
-    let seconds = |field: &str, given: f64| match given {
-        given if (0.0..=LONGEST_PART).contains(&given) => Ok(given),
-        given => {
-            let problem = format!("got {given}; allowed: 0 to {LONGEST_PART} seconds");
-            Err(FieldError::new(format!("rank_timings.{field}"), problem))
-        }
-    };
+    let seconds = |field: &str, given: f64| number(&format!("rank_timings.{field}"), given, LONGEST_PART);
     let timing = RankTiming {
         rank: unsigned("rank_timings.rank", wire.rank.into())?,
         epoch: Epoch(wire.epoch),
@@ -102,11 +96,32 @@ fn rank_timings(sender: Sender, wire: &v1::RankTimings) -> Result<Heard, FieldEr
         compute_seconds: seconds("compute_seconds", wire.compute_seconds)?,
         exchange_seconds: seconds("exchange_seconds", wire.exchange_seconds)?,
         wait_seconds: seconds("wait_seconds", wire.wait_seconds)?,
+        traffic: traffic("rank_timings.traffic", wire.traffic.as_ref(), LONGEST_PART)?,
         // The core knows.
         microbatches: 1,
     };
     let job = parse("rank_timings.job_id", &wire.job_id)?;
     Ok(Input::RankTimings(sender, job, timing).into())
+}
+
+/// A number that is not negative, and no more than `most`.
+fn number(field: &str, given: f64, most: f64) -> Result<f64, FieldError> {
+    match given {
+        given if (0.0..=most).contains(&given) => Ok(given),
+        given => Err(FieldError::new(field, format!("got {given}; allowed: 0 to {most}"))),
+    }
+}
+
+/// `longest`: seconds that a part of it may have.
+fn traffic(field: &str, wire: Option<&v1::RingTraffic>, longest: f64) -> Result<Option<Traffic>, FieldError> {
+    let Some(wire) = wire else { return Ok(None) };
+    let number = |name: &str, given, most| number(&format!("{field}.{name}"), given, most);
+    Ok(Some(Traffic {
+        hidden_exchange_seconds: number("hidden_exchange_seconds", wire.hidden_exchange_seconds, longest)?,
+        sent_bytes: unsigned(&format!("{field}.sent_bytes"), wire.sent_bytes)?,
+        collective_seconds: number("collective_seconds", wire.collective_seconds, longest)?,
+        bus_bytes_per_second: number("bus_bytes_per_second", wire.bus_bytes_per_second, f64::MAX)?,
+    }))
 }
 
 fn rank_log(sender: Sender, wire: v1::RankLog) -> Result<Heard, FieldError> {
@@ -201,6 +216,7 @@ fn stage(wire: i32) -> Result<Option<ProgressStage>, FieldError> {
         Ok(Wire::Load) => Ok(Some(ProgressStage::Load)),
         Ok(Wire::Encode) => Ok(Some(ProgressStage::Encode)),
         Ok(Wire::Draw) => Ok(Some(ProgressStage::Draw)),
+        Ok(Wire::Write) => Ok(Some(ProgressStage::Write)),
         Ok(Wire::Unspecified) => Err(not_given("rank_report.progress.stage", "1 (FETCH) to 5 (DRAW)")),
         Err(_) => Ok(None),
     }
@@ -229,6 +245,7 @@ fn step(epoch: Epoch, wire: &v1::StepReport) -> Result<StepRecord, FieldError> {
             "" => None,
             text => Some(parse("rank_step.step.state_sha256", text)?),
         },
+        traffic: traffic("rank_step.step.traffic", wire.traffic.as_ref(), f64::MAX)?,
     })
 }
 
@@ -322,6 +339,9 @@ mod tests {
         for seconds in [-0.1, f64::NAN, f64::INFINITY, LONGEST_PART * 2.0] {
             let wait = v1::RankTimings { wait_seconds: seconds, ..timings.clone() };
             assert_eq!(refused(Message::RankTimings(wait)), "rank_timings.wait_seconds");
+            let traffic = v1::RingTraffic { collective_seconds: seconds, ..Default::default() };
+            let travelled = v1::RankTimings { traffic: Some(traffic), ..timings.clone() };
+            assert_eq!(refused(Message::RankTimings(travelled)), "rank_timings.traffic.collective_seconds");
         }
         let timings = v1::RankTimings { rank: -1, ..timings };
         assert_eq!(refused(Message::RankTimings(timings)), "rank_timings.rank");

@@ -137,6 +137,7 @@ mod tests {
             validation_seconds: 0.0,
             preview_seconds: 0.0,
             state: None,
+            traffic: None,
         }
     }
 

@@ -206,6 +206,7 @@ pub(super) fn step(number: u64) -> StepRecord {
         validation_seconds: 0.0,
         preview_seconds: 0.0,
         state: None,
+        traffic: None,
     }
 }
 

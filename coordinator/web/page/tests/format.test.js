@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { age, briefly, bytes, count, duration, number, oneLine, pace, shortId, visible } from "../format.js";
+import { age, briefly, bytes, count, duration, megabytes, number, oneLine, pace, shortId, visible } from "../format.js";
 
 test("what cannot be seen is made visible, and nothing turns the direction of what follows", () => {
   assert.equal(visible("\u202egpj.exe"), "‹U+202E›gpj.exe");
@@ -21,6 +21,10 @@ test("names have an end and are never nothing", () => {
   assert.equal(oneLine("a\n  b"), "a b");
   // A character of two units is not cut in half.
   assert.equal(oneLine("😀".repeat(5), 3), "😀😀…");
+});
+
+test("what travels is told in powers of ten", () => {
+  assert.deepEqual([0, 999, 3100, 498e6, 1.245e9, 999.9e6].map(megabytes), ["0 bytes", "999 bytes", "3.1 kB", "498 MB", "1.25 GB", "1 GB"]);
 });
 
 test("jobs of the same minute have different short ids", () => {

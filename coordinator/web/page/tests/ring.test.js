@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { SHOWN_SECONDS, arcs, bars, fade, follow, newRing, nodeRadius, places } from "../ring.js";
+import { SHOWN_SECONDS, arcs, bars, fade, follow, newRing, nodeRadius, places, sends, shares } from "../ring.js";
 
 const centre = { x: 100, y: 100 };
 const member = (rank, workerId) => ({ rank, workerId, hostName: workerId, phase: "RANK_PHASE_TRAINING" });
@@ -48,4 +48,19 @@ test("bars compare the ranks with the longest", () => {
   assert.deepEqual([other.rank, other.straggler, other.shares.compute, other.wait], [1, true, 1, 0]);
   assert.deepEqual(bars([{ computeSeconds: "NaN" }])[0].shares, { compute: 0, exchange: 0, wait: 0 });
   assert.deepEqual(bars([]), []);
+  // 64-bit numbers come as texts; an older worker says nothing of what travels.
+  const [full] = bars([{ computeSeconds: 1, slowdown: 1.3, traffic: { hiddenExchangeSeconds: 0.1, sentBytes: "498000000", busBytesPerSecond: 1.25e9 } }]);
+  assert.deepEqual([full.slowdown, full.hidden, full.sent, full.bandwidth], [1.3, 0.1, 498e6, 1.25e9]);
+  assert.deepEqual([one.slowdown, one.hidden, one.sent, one.bandwidth], [0, 0, 0, 0]);
+});
+
+test("what the ring does on average, and what a rank sends", () => {
+  const found = bars([{ computeSeconds: 0.5, exchangeSeconds: 0.1, waitSeconds: 0.4 }, { rank: 1, computeSeconds: 0.9, exchangeSeconds: 0.1 }]);
+  assert.deepEqual(shares(found), { compute: 70, exchange: 10, wait: 20 });
+  assert.equal(shares(found.slice(1)), null);
+  assert.equal(shares(bars([{}, { rank: 1 }])), null);
+  const size = (value) => `${value} B`;
+  assert.equal(sends({ sent: 2e6, bandwidth: 5e8 }, size), "sends 2000000 B a step at 500000000 B/s");
+  assert.equal(sends({ sent: 3100, bandwidth: 5e8 }, size), "sends 3100 B a step");
+  assert.equal(sends({ sent: 0, bandwidth: 0 }, size), "");
 });

@@ -19,6 +19,14 @@ test("a spec becomes the job file that it came from", () => {
   ].join("\n"));
 });
 
+test("a section of two words is found", () => {
+  const spec = { kind: "generate_text", model: { base: "/gpt2" }, generateText: { prompts: ["a", ""], numSamples: "2", topK: "0", topP: 0.5, seed: "7" } };
+  assert.equal(jobFile(spec, {}), [
+    'kind = "generate_text"', "", "[model]", 'base = "/gpt2"', "", "[generate_text]", 'prompts = ["a", ""]', "num_samples = 2", "top_k = 0",
+    "top_p = 0.5", "seed = 7", "",
+  ].join("\n"));
+});
+
 test("a spec of each kind has its own sections", () => {
   const spec = {
     kind: "gpt2_finetune", model: { base: "/gpt2" }, cluster: { worldSize: "2" },

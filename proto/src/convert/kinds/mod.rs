@@ -1,6 +1,7 @@
 //! What only some kinds of job have, a file for each kind.
 
 pub(super) mod generate;
+pub(super) mod generate_text;
 pub(super) mod gpt2_finetune;
 pub(super) mod textual_inversion;
 
@@ -13,5 +14,6 @@ pub fn activity_to_wire(activity: Activity) -> JobReason {
     match activity {
         Activity::Training => JobReason::Training,
         Activity::Drawing => JobReason::Drawing,
+        Activity::Writing => JobReason::Writing,
     }
 }

@@ -136,7 +136,7 @@ pub(super) async fn a_slow_rank_that_pulses_is_waited_for(
                 let expected = expected.clone();
                 async move {
                     let mut differences = Vec::new();
-                    let mut waited = Duration::ZERO;
+                    let (mut waited, mut sent) = (Duration::ZERO, 0);
                     for _ in 0..2 {
                         if ring.place().rank == slow {
                             sleep(late).await;
@@ -144,27 +144,36 @@ pub(super) async fn a_slow_rank_that_pulses_is_waited_for(
                         let buffer = reference::buffer(ring.place().rank, SIZE);
                         let buffer = ring.all_reduce(buffer).await?;
                         waited = waited.max(ring.last_exchange().wait);
+                        sent = ring.last_exchange().sent_bytes;
                         differences.extend(reference::difference(&buffer, &expected));
                     }
                     ring.close().await?;
-                    Ok((differences, waited))
+                    Ok((differences, waited, sent))
                 }
             })
             .await?;
+        let mut all_sent = 0;
         for (rank, Outcome { result, .. }) in outcomes.into_iter().enumerate() {
             match result {
                 Err(error) => return Err(case.failure(format!("rank {rank}: {error}"))),
-                Ok((differences, _)) if !differences.is_empty() => {
+                Ok((differences, ..)) if !differences.is_empty() => {
                     return Err(case.failure(format!("rank {rank}: {}", differences.join("; "))));
                 }
                 // The one after the slow rank hears nothing before it comes.
-                Ok((_, waited)) if rank == 0 && waited < late / 2 => {
+                Ok((_, waited, _)) if rank == 0 && waited < late / 2 => {
                     return Err(
                         case.failure(format!("rank 0 waited {waited:?} for one that is {late:?} late"))
                     );
                 }
-                Ok(_) => {}
+                Ok((.., sent)) => all_sent += sent,
             }
+        }
+        // Each number leaves all ranks but one, once on its way to its sum and once on the sum's way around.
+        let expected = (2 * (world_size - 1) * SIZE * size_of::<f32>()) as u64;
+        if all_sent != expected {
+            return Err(
+                case.failure(format!("the ranks say that they sent {all_sent} bytes, not {expected}"))
+            );
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use super::{Check, limits};
 use crate::job::{
-    ModelDraft, ModelLocation, ModelSpec, NotAChoice, PredictionType,
+    CommonSpec, ModelDraft, ModelLocation, ModelSpec, NotAChoice, PredictionType,
     model_location::check_variant,
     text::{printable, scheme, shortened},
 };
@@ -43,5 +43,38 @@ impl Check {
             self.refuse(FIELD, format!("got {given:?}; {scheme}:// is not supported: give a folder"));
         }
         folder
+    }
+
+    /// What a job with a language model has nothing to do with.
+    pub(in crate::job) fn model_of_words(&mut self, kind: &str, common: &CommonSpec) {
+        let model = &common.model;
+        if !common.debug.trace_dir.is_empty() {
+            self.refuse("debug.trace_dir", format!("a job of kind {kind:?} writes no traces; leave it out"));
+        }
+        if model.base.ends_with(".safetensors") {
+            let given = shortened(&model.base);
+            let problem = format!(
+                "got {given:?}; a job of kind {kind:?} needs more than one file: give the folder in transformers' layout"
+            );
+            self.refuse("model.base", problem);
+        }
+        if !model.variant.is_empty() {
+            let problem = format!(
+                "got {:?}; a job of kind {kind:?} reads model.safetensors: leave it out",
+                model.variant
+            );
+            self.refuse("model.variant", problem);
+        }
+        if let Some(prediction) = model.prediction_type {
+            let problem =
+                format!("got {:?}; only models of pictures have one: leave it out", prediction.as_str());
+            self.refuse("model.prediction_type", problem);
+        }
+        if !model.tokenizer.is_empty() {
+            let given = shortened(&model.tokenizer);
+            let problem =
+                format!("got {given:?}; a language model has its own tokenizer beside it: leave it out");
+            self.refuse("model.tokenizer", problem);
+        }
     }
 }

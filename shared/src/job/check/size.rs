@@ -32,6 +32,7 @@ mod tests {
         JobDraft, ModelDraft,
         kinds::{
             generate::GenerateDraft,
+            generate_text::GenerateTextDraft,
             textual_inversion::{ConceptDraft, DataDraft, TrainDraft},
         },
     };
@@ -83,6 +84,10 @@ mod tests {
         let prompts = Some(vec!["x".repeat(10_000); 110]);
         let generate = GenerateDraft { prompts, ..GenerateDraft::default() };
         assert_eq!(refused(JobDraft { generate, ..draft("generate") }).0, "generate.prompts");
+        let prompts = Some(vec!["x".repeat(100_000); 11]);
+        let generate_text = GenerateTextDraft { prompts, ..GenerateTextDraft::default() };
+        let texts = JobDraft { generate_text, ..draft("generate_text") };
+        assert_eq!(refused(texts).0, "generate_text.prompts");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The kinds of work: where they are registered. Each has a folder of its own, and none names another.
 
 pub mod generate;
+pub mod generate_text;
 pub mod gpt2_finetune;
 pub mod textual_inversion;
 
@@ -10,6 +11,7 @@ use serde_json::Value;
 
 use self::{
     generate::{GenerateDraft, GenerateSpec},
+    generate_text::{GenerateTextDraft, GenerateTextSpec},
     gpt2_finetune::{Gpt2Draft, Gpt2Spec},
     textual_inversion::{ConceptDraft, DataDraft, TextualInversionSpec, TrainDraft},
 };
@@ -28,6 +30,8 @@ choice! {
         Generate = "generate",
         /// Trains all parameters of a GPT-2 (Radford et al. 2019) on tokens.
         Gpt2Finetune = "gpt2_finetune",
+        /// Makes texts with a GPT-2.
+        GenerateText = "generate_text",
     }
 }
 
@@ -38,6 +42,8 @@ choice! {
         Training = "training",
         /// They draw pictures.
         Drawing = "drawing",
+        /// They make texts.
+        Writing = "writing",
     }
 }
 
@@ -51,6 +57,8 @@ pub enum Work {
     Generate(GenerateSpec),
     /// See [`Gpt2Spec`].
     Gpt2Finetune(Gpt2Spec),
+    /// See [`GenerateTextSpec`].
+    GenerateText(GenerateTextSpec),
 }
 
 /// The sections of a job file that not all kinds have, unchecked.
@@ -61,6 +69,7 @@ pub(super) struct WorkDraft {
     pub(super) concepts: Vec<ConceptDraft>,
     pub(super) generate: GenerateDraft,
     pub(super) gpt2: Gpt2Draft,
+    pub(super) generate_text: GenerateTextDraft,
 }
 
 impl WorkDraft {
@@ -72,6 +81,7 @@ impl WorkDraft {
             ("concepts", !self.concepts.is_empty()),
             ("generate", self.generate != GenerateDraft::default()),
             ("gpt2", self.gpt2 != Gpt2Draft::default()),
+            ("generate_text", self.generate_text != GenerateTextDraft::default()),
         ];
         all.into_iter().filter(|(_, given)| *given).map(|(section, _)| section).collect()
     }
@@ -96,6 +106,7 @@ pub(super) fn sections(kind: JobKind) -> &'static [&'static str] {
         JobKind::TextualInversion => &textual_inversion::SECTIONS,
         JobKind::Generate => &generate::SECTIONS,
         JobKind::Gpt2Finetune => &gpt2_finetune::SECTIONS,
+        JobKind::GenerateText => &generate_text::SECTIONS,
     }
 }
 
@@ -115,13 +126,14 @@ pub(super) fn check(check: &mut Check, kind: JobKind, draft: WorkDraft, common: 
     for foreign in draft.given().into_iter().filter(|section| !own.contains(section)) {
         check.refuse(foreign, format!("a job of kind {:?} has no [{foreign}]", kind.as_str()));
     }
-    let WorkDraft { data, train, concepts, generate, gpt2 } = draft;
+    let WorkDraft { data, train, concepts, generate, gpt2, generate_text } = draft;
     match kind {
         JobKind::TextualInversion => {
             Work::TextualInversion(textual_inversion::check(check, data, train, concepts, common))
         }
         JobKind::Generate => Work::Generate(generate::check(check, generate, common)),
         JobKind::Gpt2Finetune => Work::Gpt2Finetune(gpt2_finetune::check(check, gpt2, common)),
+        JobKind::GenerateText => Work::GenerateText(generate_text::check(check, generate_text, common)),
     }
 }
 
@@ -132,6 +144,7 @@ impl Work {
             Self::TextualInversion(_) => JobKind::TextualInversion,
             Self::Generate(_) => JobKind::Generate,
             Self::Gpt2Finetune(_) => JobKind::Gpt2Finetune,
+            Self::GenerateText(_) => JobKind::GenerateText,
         }
     }
 
@@ -139,7 +152,7 @@ impl Work {
     pub(super) fn total_steps(&self) -> u64 {
         match self {
             Self::TextualInversion(work) => work.train.max_train_steps,
-            Self::Generate(_) => 0,
+            Self::Generate(_) | Self::GenerateText(_) => 0,
             Self::Gpt2Finetune(work) => work.max_iters,
         }
     }
@@ -148,7 +161,7 @@ impl Work {
     pub(crate) fn steps_option(&self) -> Option<&'static str> {
         match self {
             Self::TextualInversion(_) => Some("train.max_train_steps"),
-            Self::Generate(_) => None,
+            Self::Generate(_) | Self::GenerateText(_) => None,
             Self::Gpt2Finetune(_) => Some("gpt2.max_iters"),
         }
     }
@@ -157,7 +170,7 @@ impl Work {
     pub(super) fn global_microbatches(&self, cluster: &ClusterSpec) -> u32 {
         match self {
             Self::TextualInversion(work) => work.global_microbatches(cluster),
-            Self::Generate(_) => cluster.world_size,
+            Self::Generate(_) | Self::GenerateText(_) => cluster.world_size,
             Self::Gpt2Finetune(work) => work.global_microbatches(cluster),
         }
     }
@@ -168,7 +181,7 @@ impl Work {
             Self::TextualInversion(work) => {
                 Some(("train.resume_from_checkpoint", &work.train.resume_from_checkpoint))
             }
-            Self::Generate(_) => None,
+            Self::Generate(_) | Self::GenerateText(_) => None,
             Self::Gpt2Finetune(work) => Some(("gpt2.resume_from_checkpoint", &work.resume_from_checkpoint)),
         }
     }
@@ -177,7 +190,7 @@ impl Work {
     pub(super) fn resume_from_mut(&mut self) -> Option<&mut String> {
         match self {
             Self::TextualInversion(work) => Some(&mut work.train.resume_from_checkpoint),
-            Self::Generate(_) => None,
+            Self::Generate(_) | Self::GenerateText(_) => None,
             Self::Gpt2Finetune(work) => Some(&mut work.resume_from_checkpoint),
         }
     }
@@ -186,7 +199,7 @@ impl Work {
     pub(super) fn checkpoints_total_limit(&self) -> u64 {
         match self {
             Self::TextualInversion(work) => work.train.checkpoints_total_limit,
-            Self::Generate(_) => 0,
+            Self::Generate(_) | Self::GenerateText(_) => 0,
             Self::Gpt2Finetune(work) => work.checkpoints_total_limit,
         }
     }
@@ -195,7 +208,7 @@ impl Work {
     pub(super) fn may_stop_early(&self) -> bool {
         match self {
             Self::TextualInversion(work) => work.train.validation.early_stop_patience > 0,
-            Self::Generate(_) => false,
+            Self::Generate(_) | Self::GenerateText(_) => false,
             Self::Gpt2Finetune(work) => work.early_stop_patience > 0,
         }
     }
@@ -204,7 +217,7 @@ impl Work {
     pub(super) fn warning(&self, cluster: &ClusterSpec) -> Option<String> {
         match self {
             Self::TextualInversion(work) => work.warning(),
-            Self::Generate(_) => None,
+            Self::Generate(_) | Self::GenerateText(_) => None,
             Self::Gpt2Finetune(work) => work.warning(cluster),
         }
     }
@@ -214,6 +227,7 @@ impl Work {
         match self {
             Self::TextualInversion(work) => work.train.mixed_precision,
             Self::Generate(work) => work.mixed_precision,
+            Self::GenerateText(work) => work.mixed_precision,
             Self::Gpt2Finetune(work) => work.mixed_precision,
         }
     }
@@ -224,6 +238,7 @@ impl Work {
             Self::TextualInversion(work) => work.contents(),
             Self::Generate(work) => work.contents(),
             Self::Gpt2Finetune(work) => work.contents(),
+            Self::GenerateText(_) => Vec::new(),
         }
     }
 
@@ -234,13 +249,14 @@ impl Work {
             Self::TextualInversion(work) => work.places(),
             Self::Generate(work) => work.places(),
             Self::Gpt2Finetune(work) => work.places(),
+            Self::GenerateText(_) => Vec::new(),
         }
     }
 
     /// What else than the model its ranks read from where it is, with the field's name, where that can be read.
     pub(super) fn locations(&self) -> Vec<(&'static str, ModelLocation)> {
         match self {
-            Self::TextualInversion(_) | Self::Generate(_) => Vec::new(),
+            Self::TextualInversion(_) | Self::Generate(_) | Self::GenerateText(_) => Vec::new(),
             Self::Gpt2Finetune(work) => {
                 work.tokens_location().ok().map(|location| ("gpt2.tokens", location)).into_iter().collect()
             }
@@ -253,6 +269,7 @@ impl Work {
             Self::TextualInversion(work) => work.lists(),
             Self::Generate(work) => work.lists(),
             Self::Gpt2Finetune(_) => Vec::new(),
+            Self::GenerateText(work) => work.lists(),
         }
     }
 
@@ -260,7 +277,7 @@ impl Work {
     pub(crate) fn decides(&self, option: &str) -> bool {
         match self {
             Self::TextualInversion(work) => work.decides(option),
-            Self::Generate(_) => true,
+            Self::Generate(_) | Self::GenerateText(_) => true,
             Self::Gpt2Finetune(work) => work.decides(option),
         }
     }
@@ -269,7 +286,7 @@ impl Work {
     pub(crate) fn add_deciding(&self, cluster: &ClusterSpec, options: &mut BTreeMap<String, Value>) {
         match self {
             Self::TextualInversion(work) => work.add_deciding(cluster, options),
-            Self::Generate(_) => (),
+            Self::Generate(_) | Self::GenerateText(_) => (),
             Self::Gpt2Finetune(work) => work.add_deciding(cluster, options),
         }
     }
@@ -278,7 +295,7 @@ impl Work {
     pub(crate) fn total_decides(&self, step: u64) -> bool {
         match self {
             Self::TextualInversion(work) => work.total_decides(step),
-            Self::Generate(_) => false,
+            Self::Generate(_) | Self::GenerateText(_) => false,
             Self::Gpt2Finetune(work) => work.total_decides(step),
         }
     }
@@ -287,7 +304,7 @@ impl Work {
     pub(super) fn state_interval(&self) -> u64 {
         match self {
             Self::Gpt2Finetune(work) => work.compare_interval.max(1),
-            Self::TextualInversion(_) | Self::Generate(_) => 1,
+            Self::TextualInversion(_) | Self::Generate(_) | Self::GenerateText(_) => 1,
         }
     }
 
@@ -304,6 +321,7 @@ impl Work {
         match self {
             Self::TextualInversion(_) | Self::Gpt2Finetune(_) => Activity::Training,
             Self::Generate(_) => Activity::Drawing,
+            Self::GenerateText(_) => Activity::Writing,
         }
     }
 
@@ -312,6 +330,7 @@ impl Work {
         match self {
             Self::TextualInversion(work) => work.success(done),
             Self::Generate(_) => "all pictures are drawn".to_owned(),
+            Self::GenerateText(_) => "all texts are made".to_owned(),
             Self::Gpt2Finetune(work) => work.success(done),
         }
     }

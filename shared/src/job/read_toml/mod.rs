@@ -13,6 +13,7 @@ use super::{
     kinds::{
         self,
         generate::GenerateDraft,
+        generate_text::GenerateTextDraft,
         gpt2_finetune::Gpt2Draft,
         textual_inversion::{DataDraft, TrainDraft},
     },
@@ -96,6 +97,7 @@ fn sections_of_keys(kind: Option<JobKind>) -> Vec<(&'static str, &'static str)> 
         ("queue", queue::KEYS),
         ("generate", GenerateDraft::KEYS),
         ("gpt2", Gpt2Draft::KEYS),
+        ("generate_text", GenerateTextDraft::KEYS),
     ];
     let is_foreign = |section: &str, kind: JobKind| {
         let of_a_kind = JobKind::ALL.iter().any(|kind| kinds::sections(*kind).contains(&section));
@@ -119,6 +121,7 @@ impl Reader<'_> {
         let train = self.keys(&mut top, "train");
         let generate = self.keys(&mut top, "generate");
         let gpt2 = self.keys(&mut top, "gpt2");
+        let generate_text = self.keys(&mut top, "generate_text");
         let cluster = self.keys(&mut top, "cluster");
         let debug = self.keys(&mut top, "debug");
 
@@ -129,6 +132,19 @@ impl Reader<'_> {
         let concepts = self.tables(&mut top, "concepts").unwrap_or_default();
 
         self.refuse_unknown(top);
-        (JobDraft { kind, name, model, data, train, generate, gpt2, cluster, debug, concepts }, queue)
+        let draft = JobDraft {
+            kind,
+            name,
+            model,
+            data,
+            train,
+            generate,
+            gpt2,
+            generate_text,
+            cluster,
+            debug,
+            concepts,
+        };
+        (draft, queue)
     }
 }

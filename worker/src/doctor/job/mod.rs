@@ -40,7 +40,7 @@ use crate::{
     http::Metrics,
     kinds::{
         DrawingOptions, Rehearsal, RehearsalOptions, RehearsedDrawing, RehearsedWords, rehearse,
-        rehearse_drawing, rehearse_words,
+        rehearse_drawing, rehearse_texts, rehearse_words,
     },
     latents::LatentCache,
     node::Node,
@@ -113,6 +113,22 @@ pub(super) async fn examine(
         report.warnings.push(format!("{resume_option}: not looked at in a dry run"));
     }
     report.warnings.extend(spec.gpt2().and_then(|_| spec.warning()));
+    if let Work::GenerateText(job) = &spec.work {
+        if arguments.out.is_some() {
+            report.warnings.push("--out: there is no sheet of a job that makes texts".to_owned());
+        }
+        let rehearsed = async {
+            let machine = Machine::set_up(&spec, arguments, there, start).await?;
+            let rehearsed =
+                rehearse_texts(spec.clone(), job.clone(), machine.computes, &machine.context).await;
+            rehearsed.map_err(|error: rank::Error| error.to_string())
+        };
+        match rehearsed.await {
+            Ok(rehearsal) => report.take_texts(&spec.common, job, rehearsal),
+            Err(error) => report.problems.push(Problem::of_text(&error)),
+        }
+        return report;
+    }
     if let Work::Gpt2Finetune(job) = &spec.work {
         if arguments.out.is_some() {
             report.warnings.push("--out: there is no sheet of a job that learns from words".to_owned());

@@ -8,6 +8,7 @@ use ringtune_shared::{
         CommonSpec,
         kinds::{
             generate::GenerateSpec,
+            generate_text::GenerateTextSpec,
             gpt2_finetune::{Gpt2Init, Gpt2Spec},
             textual_inversion::TextualInversionSpec,
         },
@@ -19,7 +20,7 @@ use super::{pictures::FolderReport, problem::Problem};
 use crate::{
     engine::ModelInfo,
     engine::Precision,
-    kinds::{Rehearsal, RehearsedDrawing, RehearsedWord, RehearsedWords},
+    kinds::{Rehearsal, RehearsedDrawing, RehearsedTexts, RehearsedWord, RehearsedWords},
 };
 
 /// Everything about a job.
@@ -39,6 +40,8 @@ pub(in crate::doctor) struct JobReport {
     pub(super) drawing: Option<DrawingReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) language: Option<LanguageReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) texts: Option<TextsReport>,
     pub(super) model: Option<ModelReport>,
     pub(super) estimate: Option<Estimate>,
     pub(super) sheet: Option<SheetReport>,
@@ -99,6 +102,21 @@ pub(super) struct LanguageReport {
     pub(super) learning_rate: f64,
 }
 
+/// A language model, and the texts that it is to make.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct TextsReport {
+    pub(super) base: String,
+    /// Of the files below, together.
+    pub(super) sha256: String,
+    /// Those that are used.
+    pub(super) files: Vec<String>,
+    /// Tokens of each prompt.
+    pub(super) prompt_tokens: Vec<usize>,
+    pub(super) texts: u32,
+    /// Of each, behind its prompt.
+    pub(super) max_new_tokens: u32,
+}
+
 /// What a file teaches.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct EmbeddingReport {
@@ -155,7 +173,7 @@ impl JobReport {
 
     /// Nothing is in the way of the job.
     pub(in crate::doctor) fn can_start(&self) -> bool {
-        self.problems.is_empty() && (self.model.is_some() || self.language.is_some())
+        self.problems.is_empty() && (self.model.is_some() || self.language.is_some() || self.texts.is_some())
     }
 
     /// What a dry run of a job that learns from words found.
@@ -173,6 +191,20 @@ impl JobReport {
             windows_per_step: windows,
             tokens_per_step: windows.saturating_mul(u64::from(job.block_size)),
             learning_rate: job.learning_rate,
+        });
+        self.warnings.extend(warnings);
+    }
+
+    /// What a dry run of a job that makes texts found.
+    pub(super) fn take_texts(&mut self, common: &CommonSpec, job: &GenerateTextSpec, found: RehearsedTexts) {
+        let RehearsedTexts { model_files, model_hash, prompt_tokens, warnings } = found;
+        self.texts = Some(TextsReport {
+            base: common.model.base.clone(),
+            sha256: model_hash.to_string(),
+            files: model_files,
+            prompt_tokens,
+            texts: job.texts(),
+            max_new_tokens: job.max_new_tokens,
         });
         self.warnings.extend(warnings);
     }

@@ -34,6 +34,15 @@ pub(in crate::doctor) fn render(report: &JobReport) -> String {
         let hash = model.sha256.get(..12).unwrap_or(&model.sha256);
         line("model", &format!("{} (sha256 {hash}…), predicts {}", model.base, model.prediction_type));
     }
+    if let Some(texts) = &report.texts {
+        let hash = texts.sha256.get(..12).unwrap_or(&texts.sha256);
+        line("model", &format!("{} (sha256 {hash}…)", texts.base));
+        let (prompts, longest) = (texts.prompt_tokens.len(), texts.prompt_tokens.iter().max());
+        let prompts = counted_long(prompts as u64, "prompt");
+        line("prompts", &format!("{prompts}, of up to {} tokens", longest.copied().unwrap_or_default()));
+        let most = texts.max_new_tokens;
+        line("texts", &format!("{} of at most {most} tokens", counted_long(u64::from(texts.texts), "text")));
+    }
     if let Some(language) = &report.language {
         let hash = language.sha256.get(..12).unwrap_or(&language.sha256);
         let used = if language.from_scratch { "its shape and tokenizer alone" } else { "its parameters too" };

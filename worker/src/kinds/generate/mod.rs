@@ -11,6 +11,7 @@ mod work;
 
 use ringtune_shared::job::kinds::generate::GenerateSpec;
 
+use super::shared_out::SharedOut;
 use crate::rank::{Error, Rank, Task};
 use work::Artist;
 
@@ -22,10 +23,10 @@ pub(crate) struct Generate {
 }
 
 impl Task for Generate {
-    type Work = Artist;
+    type Work = SharedOut<Artist>;
 
-    async fn prepare(self, rank: &Rank) -> Result<Artist, Error> {
+    async fn prepare(self, rank: &Rank) -> Result<SharedOut<Artist>, Error> {
         let prepared = prepare::prepare(rank, &self.spec).await?;
-        Ok(Artist::new(self.spec, prepared))
+        Ok(SharedOut::new(Artist::new(self.spec, prepared)))
     }
 }

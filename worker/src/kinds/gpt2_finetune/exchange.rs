@@ -5,10 +5,7 @@
 //! microbatch to those before. After this rank's last microbatch each bucket goes around the ring at once, so that most
 //! of the exchange is over when the backward pass is. A bucket's memory goes back to the engine as soon as it is not needed.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ringtune_shared::{
     job::kinds::gpt2_finetune::Gpt2Exchange,
@@ -112,9 +109,6 @@ pub(super) struct StepSums {
     own: Own,
     /// Of all ranks', in the plan's order.
     whole: Vec<AlignedFloats>,
-    /// How long the ring's collectives took, and how much of that was waiting for slower ranks.
-    pub(super) exchanged: Duration,
-    pub(super) waited: Duration,
 }
 
 /// Of this rank's microbatches, bucket by bucket.
@@ -134,8 +128,7 @@ impl StepSums {
             Gpt2Exchange::Exact => Own::Exact(buckets.map(|_| Some(TreeSum::new(total))).collect()),
             Gpt2Exchange::Fast => Own::Fast { sums: buckets.map(|_| None).collect(), begun: false },
         };
-        let (exchanged, waited) = (Duration::ZERO, Duration::ZERO);
-        Self { spares: spares.clone(), own, whole: Vec::new(), exchanged, waited }
+        Self { spares: spares.clone(), own, whole: Vec::new() }
     }
 
     /// For the backward pass of this rank's next microbatch.
@@ -185,7 +178,7 @@ impl StepSums {
                 }
                 Own::Fast { sums, .. } => {
                     let Some(own) = sums.get_mut(bucket).and_then(Option::take) else { continue };
-                    self.exchange_fast(own, ring).await?
+                    ring.sum_fast(own).await?
                 }
             };
             // Buckets come in the plan's order.
@@ -221,19 +214,6 @@ impl StepSums {
         Ok(())
     }
 
-    /// The same in the ring's own order.
-    async fn exchange_fast(
-        &mut self,
-        own: AlignedFloats,
-        ring: &mut RankRing,
-    ) -> Result<AlignedFloats, Error> {
-        let began = Instant::now();
-        let sum = ring.sum_fast(own).await?;
-        self.exchanged += began.elapsed();
-        self.waited += ring.waited();
-        Ok(sum)
-    }
-
     /// The ring borrows the bucket, and gives it back with the sum in it.
     async fn exchange(
         &mut self,
@@ -242,10 +222,7 @@ impl StepSums {
         ring: &mut RankRing,
     ) -> Result<AlignedFloats, Error> {
         let (spares, length) = (self.spares.clone(), self.spares.length(bucket));
-        let began = Instant::now();
         let Summed { sum, spare } = ring.sum(own, length, move || spares.take(bucket)).await?;
-        self.exchanged += began.elapsed();
-        self.waited += ring.waited();
         spare.into_iter().for_each(|memory| self.spares.put(bucket, memory));
         Ok(sum)
     }

@@ -4,7 +4,7 @@ use std::{
     future::Future,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use ringtune_shared::{ids::Epoch, job::kinds::gpt2_finetune::Gpt2Spec};
@@ -76,6 +76,8 @@ struct Updated {
     state: LanguageState,
     applied: Applied,
     buckets: Vec<AlignedFloats>,
+    /// Of the optimizer.
+    seconds: f64,
 }
 
 impl LanguageTrainee {
@@ -95,9 +97,10 @@ impl LanguageTrainee {
 
     /// This rank's microbatches, one after the other, while what is done of them travels.
     async fn gradients(&mut self, step: u64, ring: &mut RankRing) -> Result<Computed, Error> {
+        ring.begin_step();
         let mut sums = StepSums::new(&self.spares, self.job.exchange, ring.all_microbatches());
         let own = ring.microbatches();
-        let (mut rows, mut compute_seconds, mut exposed) = (Vec::new(), 0.0, Duration::ZERO);
+        let (mut rows, mut compute_seconds, mut computed) = (Vec::new(), 0.0, Instant::now());
         for microbatch in own.clone() {
             let batches = self.batches.clone();
             let build = move || batches.of_step(step, microbatch);
@@ -109,22 +112,18 @@ impl LanguageTrainee {
                 let gradient = self.gradient(batch, outlet).await?;
                 Ok::<_, Error>((gradient, Instant::now()))
             };
-            let (gradient, computed) = if microbatch + 1 < own.end {
+            let (gradient, ended) = if microbatch + 1 < own.end {
                 both(computing, sums.add(index, given)).await?
             } else {
                 both(computing, sums.add_last(index, given, ring)).await?
             };
-            exposed = computed.elapsed();
+            computed = ended;
             let seconds = gradient.forward_seconds + gradient.backward_seconds;
             compute_seconds += seconds;
             rows.push(vec![gradient.loss, seconds as f32]);
         }
-        self.metrics.hidden_exchange_seconds.observe(sums.exchanged.saturating_sub(exposed).as_secs_f64());
-        // Of what was waited for slower ranks, no more than what the backward pass did not hide.
-        let waited = sums.waited.min(exposed);
-        let exchanged = exposed - waited;
         let buckets = sums.into_whole().ok_or(Error::Ring(ring::Error::Rows))?;
-        Ok(Computed { buckets, rows, compute_seconds, exchanged, waited })
+        Ok(Computed { buckets, rows, compute_seconds, computed })
     }
 
     /// Begins the update. From here on the step is taken to its end.
@@ -142,10 +141,12 @@ impl LanguageTrainee {
             }
             state.selection = judged;
             // 2. They change.
+            let began = Instant::now();
             let applied = state.tensors.engine.apply(step, computed.buckets).await;
             let (applied, buckets) = applied.map_err(Error::of_engine)?;
+            let seconds = began.elapsed().as_secs_f64();
             state.count_step(summary.step, applied.skipped, summary.loss)?;
-            Ok(Updated { state, applied, buckets })
+            Ok(Updated { state, applied, buckets, seconds })
         };
         let update = ringtune_shared::tasks::spawn(update);
         self.applying = Some(Applying { summary, began, update });
@@ -156,11 +157,12 @@ impl LanguageTrainee {
         let Some(applying) = &mut self.applying else { return Ok(None) };
         let updated = (&mut applying.update).await;
         let Some(Applying { mut summary, began, .. }) = self.applying.take() else { return Ok(None) };
-        let Updated { state, applied, buckets } = updated??;
+        let Updated { state, applied, buckets, seconds } = updated??;
         buckets.into_iter().enumerate().for_each(|(bucket, memory)| self.spares.put(bucket, memory));
         self.judged = state.selection.clone();
         self.state = state;
         summary.skipped = applied.skipped;
+        summary.compute_seconds += seconds;
         summary.step_seconds = began.elapsed().as_secs_f64();
         measure(&self.metrics, &summary);
         Ok(Some(summary))
@@ -173,9 +175,8 @@ struct Computed {
     /// Of each microbatch: its loss, and the seconds that it took.
     rows: Vec<Vec<f32>>,
     compute_seconds: f64,
-    /// What of the exchange the backward pass did not hide.
-    exchanged: Duration,
-    waited: Duration,
+    /// When the last backward pass ended: what of the exchange comes later it did not hide.
+    computed: Instant,
 }
 
 /// Both, side by side; the first error ends both. That nobody wants the gradient any more is said by whoever ended it.
@@ -222,6 +223,8 @@ impl Trainee for LanguageTrainee {
         let losses: Vec<Vec<f32>> =
             gathered.rows.iter().map(|row| row.iter().take(1).copied().collect()).collect();
         let loss = mean_loss(&losses)?;
+        let seconds: Vec<f32> = gathered.rows.iter().filter_map(|row| row.last().copied()).collect();
+        let exchanged = ring.step_exchanged(computed.computed, &seconds);
         // 3. The same update on every rank.
         let rate = learning_rate(&self.job, step);
         let summary = StepSummary {
@@ -230,8 +233,9 @@ impl Trainee for LanguageTrainee {
             learning_rate: rate,
             step_seconds: 0.0,
             compute_seconds: computed.compute_seconds,
-            exchange_seconds: computed.exchanged.as_secs_f64() + gathered.exchange_seconds,
-            wait_seconds: computed.waited.as_secs_f64() + gathered.wait_seconds,
+            exchange_seconds: exchanged.exchange_seconds,
+            wait_seconds: exchanged.wait_seconds,
+            traffic: exchanged.traffic,
             skipped: false,
             world_size: ring.world_size(),
             validation_loss: None,

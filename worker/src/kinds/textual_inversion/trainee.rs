@@ -279,7 +279,11 @@ impl Trainee for Inverter {
             own.push(result.into_row());
         }
         // 2. Everybody's, in microbatch order.
+        let computed = Instant::now();
+        ring.begin_step();
         let gathered = ring.gather(own).await?;
+        let seconds: Vec<f32> = gathered.rows.iter().filter_map(|row| row.last().copied()).collect();
+        let exchanged = ring.step_exchanged(computed, &seconds);
         // 3. The same update on every rank.
         let learning_rate = self.schedule.at(step);
         let (rows, mut state) = (gathered.rows, self.state.clone());
@@ -299,8 +303,9 @@ impl Trainee for Inverter {
             learning_rate,
             step_seconds: started.elapsed().as_secs_f64(),
             compute_seconds,
-            exchange_seconds: gathered.exchange_seconds,
-            wait_seconds: gathered.wait_seconds,
+            exchange_seconds: exchanged.exchange_seconds,
+            wait_seconds: exchanged.wait_seconds,
+            traffic: exchanged.traffic,
             skipped: outcome == StepOutcome::Skipped,
             world_size: ring.world_size(),
             validation_loss: None,

@@ -1,6 +1,6 @@
 //! What a rank's steps take, as means over about a second each. Their own durations are the clock.
 
-use crate::session::types::{StepSummary, Timings};
+use crate::session::types::{StepSummary, Timings, Traffic};
 use ringtune_shared::ids::Epoch;
 
 /// Of steps. They follow one another, so that no two of them end less than that apart.
@@ -16,6 +16,8 @@ pub(super) struct Window {
     compute_seconds: f64,
     exchange_seconds: f64,
     wait_seconds: f64,
+    /// The sums of all its numbers.
+    traffic: Traffic,
 }
 
 impl Window {
@@ -29,6 +31,10 @@ impl Window {
         self.compute_seconds += step.compute_seconds;
         self.exchange_seconds += step.exchange_seconds;
         self.wait_seconds += step.wait_seconds;
+        self.traffic.hidden_seconds += step.traffic.hidden_seconds;
+        self.traffic.sent_bytes += step.traffic.sent_bytes;
+        self.traffic.collective_seconds += step.traffic.collective_seconds;
+        self.traffic.bus_bytes += step.traffic.bus_bytes;
         if self.seconds < SECONDS {
             return None;
         }
@@ -39,6 +45,12 @@ impl Window {
             compute_seconds: of.compute_seconds / steps,
             exchange_seconds: of.exchange_seconds / steps,
             wait_seconds: of.wait_seconds / steps,
+            traffic: Traffic {
+                hidden_seconds: of.traffic.hidden_seconds / steps,
+                sent_bytes: of.traffic.sent_bytes / u64::from(of.steps),
+                collective_seconds: of.traffic.collective_seconds / steps,
+                bus_bytes: of.traffic.bus_bytes / steps,
+            },
         })
     }
 }
@@ -47,6 +59,15 @@ impl Window {
 mod tests {
     use super::*;
 
+    fn traffic(seconds: f64) -> Traffic {
+        Traffic {
+            hidden_seconds: seconds / 16.0,
+            sent_bytes: (seconds * 100.0) as u64,
+            collective_seconds: seconds / 2.0,
+            bus_bytes: seconds * 200.0,
+        }
+    }
+
     fn step(number: u64, epoch: u64, seconds: f64) -> StepSummary {
         StepSummary {
             epoch: Epoch(epoch),
@@ -54,6 +75,7 @@ mod tests {
             compute_seconds: seconds / 2.0,
             exchange_seconds: seconds / 4.0,
             wait_seconds: seconds / 8.0,
+            traffic: traffic(seconds),
             ..StepSummary::example(number)
         }
     }
@@ -64,7 +86,13 @@ mod tests {
         assert_eq!(window.take(&step(1, 1, 0.5)), None);
         assert_eq!(window.take(&step(2, 1, 0.25)), None);
         let told = window.take(&step(3, 1, 0.75)).unwrap();
-        let means = Timings { step: 3, compute_seconds: 0.25, exchange_seconds: 0.125, wait_seconds: 0.0625 };
+        let means = Timings {
+            step: 3,
+            compute_seconds: 0.25,
+            exchange_seconds: 0.125,
+            wait_seconds: 0.0625,
+            traffic: traffic(0.5),
+        };
         assert_eq!(told, means);
         // A long one is told by itself, and what was told does not come again.
         let told = window.take(&step(4, 1, 8.0)).unwrap();

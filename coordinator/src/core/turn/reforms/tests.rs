@@ -145,6 +145,7 @@ impl World {
             validation_seconds: 0.0,
             preview_seconds: 0.0,
             state: Some(ContentHash::of(state.as_bytes())),
+            traffic: None,
         };
         self.apply(Input::RankStep(self.workers[worker], self.job, Epoch(epoch), record));
     }

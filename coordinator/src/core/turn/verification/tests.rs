@@ -143,6 +143,7 @@ fn step_record() -> StepRecord {
         validation_seconds: 0.0,
         preview_seconds: 0.0,
         state: None,
+        traffic: None,
     }
 }
 

@@ -5,46 +5,13 @@ use crate::job::{CommonSpec, MixedPrecision, ReportTo, check::Check, text::short
 
 /// Fills in the defaults and checks every value.
 pub(in crate::job::kinds) fn check(check: &mut Check, draft: Gpt2Draft, common: &CommonSpec) -> Gpt2Spec {
-    check.model_of_words(common);
+    check.model_of_words("gpt2_finetune", common);
     let work = check.gpt2(draft);
     check.gpt2_across_fields(&work, common);
     work
 }
 
 impl Check {
-    /// What a language model has nothing to do with.
-    fn model_of_words(&mut self, common: &CommonSpec) {
-        const KIND: &str = "gpt2_finetune";
-        let model = &common.model;
-        if !common.debug.trace_dir.is_empty() {
-            self.refuse("debug.trace_dir", format!("a job of kind {KIND:?} writes no traces; leave it out"));
-        }
-        if model.base.ends_with(".safetensors") {
-            let given = shortened(&model.base);
-            let problem = format!(
-                "got {given:?}; a job of kind {KIND:?} needs more than one file: give the folder in transformers' layout"
-            );
-            self.refuse("model.base", problem);
-        }
-        if !model.variant.is_empty() {
-            let problem = format!(
-                "got {:?}; a job of kind {KIND:?} reads model.safetensors: leave it out",
-                model.variant
-            );
-            self.refuse("model.variant", problem);
-        }
-        if let Some(prediction) = model.prediction_type {
-            let problem =
-                format!("got {:?}; only models of pictures have one: leave it out", prediction.as_str());
-            self.refuse("model.prediction_type", problem);
-        }
-        if !model.tokenizer.is_empty() {
-            let given = shortened(&model.tokenizer);
-            let problem = format!("got {given:?}; the tokens are made already (gpt2.tokens): leave it out");
-            self.refuse("model.tokenizer", problem);
-        }
-    }
-
     fn gpt2(&mut self, draft: Gpt2Draft) -> Gpt2Spec {
         let learning_rate =
             self.above_zero("gpt2.learning_rate", draft.learning_rate, 6e-4, limits::LEARNING_RATE);
