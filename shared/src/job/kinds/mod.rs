@@ -312,7 +312,7 @@ impl Work {
     pub(super) fn ring_decides(&self, cluster: &ClusterSpec) -> bool {
         match self {
             Self::Gpt2Finetune(work) => work.ring_decides(cluster),
-            Self::TextualInversion(_) | Self::Generate(_) => false,
+            Self::TextualInversion(_) | Self::Generate(_) | Self::GenerateText(_) => false,
         }
     }
 
