@@ -138,7 +138,7 @@ async fn a_run_leaves_its_artifacts_and_nothing_else() -> Result<()> {
         metrics.lines().next()
             == Some(
                 "step,loss,lr,step_seconds,compute_seconds,exchange_seconds,wait_seconds,\
-                 validation_loss,validation_seconds,preview_seconds"
+                 validation_loss,validation_seconds,preview_seconds,hidden_exchange_seconds,sent_bytes,bus_bytes_per_second"
             ),
         "{metrics}"
     );

@@ -140,6 +140,7 @@ async fn one_trace_goes_from_the_call_to_the_steps_whoever_dies_meanwhile() -> R
         "planned",
         "exchange_seconds",
         "wait_seconds",
+        "hidden_exchange_seconds",
     ];
     for attribute in got.iter().flat_map(|one| &one.span.attributes) {
         ensure!(known.contains(&attribute.key.as_str()), "{attribute:?}");

@@ -14,12 +14,12 @@ const REMAINS: f64 = 1.1;
 /// Rounds that are looked at together take at least so many seconds, and there are at least so many of them: a few seconds
 /// in which a processor was busy with something else name nobody.
 const WINDOW_SECONDS: f64 = 10.0;
-const FEWEST_ROUNDS: usize = 4;
+const FEWEST_ROUNDS: usize = 6;
 /// A round is of steps of about so many seconds, or of one that takes longer.
 const ROUND_SECONDS: f64 = 1.0;
 /// Of these rounds, the part in which a rank has to be slower before it is named: where both of two ranks are disturbed at
 /// random, one is slower in half of them.
-const AGREEING: f64 = 0.8;
+const AGREEING: f64 = 0.9;
 /// What the others wait on average, as a part of what it takes longer.
 const WAITED_FOR: f64 = 0.5;
 
@@ -90,7 +90,7 @@ impl Stragglers {
     /// Takes in one more round. A rank is a straggler where a microbatch takes it at least 1.2 times as long as the median
     /// of the others, and these wait for it: a rank that merely has more microbatches than others is none, and neither is one
     /// whose slowness is hidden by something slower. A ring of one has none. What counts are the medians of the rounds
-    /// of ten seconds, and of at least four; and that it was slower in four of five of them. A straggler stays one down to
+    /// of ten seconds, and of at least six; and that it was slower in nine of ten of them. A straggler stays one down to
     /// 1.1 times, so that it does not flicker.
     pub fn take(&mut self, ranks: &[RankTiming]) {
         let round: Vec<Paces> = ranks.iter().map(Paces::from).collect();
@@ -262,14 +262,14 @@ mod tests {
         (0..100).for_each(|_| stragglers.take(&between));
         assert_eq!(stragglers.found().map(|found| found.rank), Some(1));
         // It recovers: half of the rounds that are looked at have to say so.
-        assert_eq!(rounds_until(&mut stragglers, &[even], None), 6);
+        assert_eq!(rounds_until(&mut stragglers, &[even], None), 5);
         // Between the two it is none when it was none.
         (0..100).for_each(|_| stragglers.take(&between));
         assert_eq!(stragglers.found(), None);
-        // Steps that take long are fewer, and no less than four.
+        // Steps that take long are fewer, and no less than six.
         let mut stragglers = Stragglers::default();
         assert_eq!(rounds_until(&mut stragglers, &[ring(&[20.0, 40.0])], Some(1)), FEWEST_ROUNDS);
-        // From one to the other.
+        // From one to the other: when nearly all of the rounds say so.
         assert_eq!(rounds_until(&mut stragglers, &[ring(&[40.0, 20.0])], Some(0)), FEWEST_ROUNDS);
     }
 

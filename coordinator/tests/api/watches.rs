@@ -234,7 +234,7 @@ async fn whoever_watches_is_told_what_the_ranks_steps_take_and_for_whom_they_wai
     says_timings(&workers[0], workers[0].held.rank, (epoch + 1, 9), 0.5).await;
     let mut told = Vec::new();
     // As many rounds as name somebody, each of a step that takes seconds.
-    for step in [1, 2, 3, 4] {
+    for step in 1..=6 {
         for (index, worker) in workers.iter().enumerate() {
             let seconds = if index == slow { 3.0 } else { 1.0 };
             says_timings(worker, worker.held.rank, (epoch, step), seconds).await;

@@ -135,7 +135,7 @@ fn find(keys: &'static [(&'static str, &'static str)], key: &str) -> Option<&'st
 
 #[cfg(test)]
 mod tests {
-    use super::{FOREIGN_KEYS, FOREIGN_KEYS_OF_GPT2};
+    use super::{FOREIGN_KEYS, FOREIGN_KEYS_OF_GPT2, FOREIGN_KEYS_OF_TEXTS};
     use crate::job::parse_job_toml;
 
     /// Every key that an advice names exists, and no foreign key does: unknown keys alone come here.
