@@ -4,8 +4,8 @@
 use std::path::Path;
 
 pub use ringtune_engine::{
-    Activity, AlignedFloats, Applied, BucketPlan, BucketSizes, Buckets, DrawPictures, EncodeImages, Engine,
-    EngineError, EngineHandle, EngineIdentity, FeedTokens, GenerateText, Gradient, ImageRequest,
+    Activity, AlignedFloats, Applied, BucketPlan, BucketSizes, Buckets, DrawPictures, Dropout, EncodeImages,
+    Engine, EngineError, EngineHandle, EngineIdentity, FeedTokens, GenerateText, Gradient, ImageRequest,
     LanguageGradient, LanguageModelInfo, LanguageModelSource, LoadModel, MOST_CHUNKS, MOST_PICTURES,
     MachineRates, Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel, OpenLanguageModel,
     OpenTextModel, Operator, OperatorScope, OptimizerStep, Parameter, Pixels, Precision, PredictionType,

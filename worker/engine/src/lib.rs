@@ -45,7 +45,7 @@ pub use engine::{Engine, EngineIdentity};
 pub use error::EngineError;
 pub use generate_text::{FeedTokens, GenerateText, OpenTextModel, TextModelInfo};
 pub use language_model::{
-    Applied, Buckets, LanguageGradient, LanguageModelInfo, LanguageModelSource, NewLanguageModel,
+    Applied, Buckets, Dropout, LanguageGradient, LanguageModelInfo, LanguageModelSource, NewLanguageModel,
     OpenLanguageModel, OptimizerStep, StateTensor, TokenBatch, TrainLanguageModel, WrongStep,
 };
 pub use model::{LoadModel, ModelInfo, ModelOptions, Precision, PredictionType, TrainingSize};

@@ -41,10 +41,10 @@ pub use gpt2::{Gpt2, Gpt2Config, Gpt2Text, check_gpt2_folder};
 pub use probe::{KERNELS_REVISION, probe};
 pub use rates::machine_rates;
 pub use ringtune_engine::{
-    AlignedFloats, Applied, BucketSizes, Buckets, EngineError, FeedTokens, Gradient, LanguageGradient,
-    LanguageModelInfo, LanguageModelSource, ModelInfo, ModelOptions, Moments, NewLanguageModel,
-    OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision, PredictionType, RgbImage,
-    SamplerKind, StateTensor, TextContext, TextModelInfo, TokenBatch,
+    AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EngineError, FeedTokens, Gradient,
+    LanguageGradient, LanguageModelInfo, LanguageModelSource, ModelInfo, ModelOptions, Moments,
+    NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision, PredictionType,
+    RgbImage, SamplerKind, StateTensor, TextContext, TextModelInfo, TokenBatch,
 };
 pub use runtime::{Runtime, RuntimeInfo};
 pub use stable_diffusion::{StableDiffusion, check_folder};

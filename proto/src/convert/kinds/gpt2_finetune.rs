@@ -39,6 +39,7 @@ pub(in crate::convert) fn draft_from_wire(wire: v1::Gpt2FinetuneSpec) -> Gpt2Dra
         resume_from_checkpoint: wire.resume_from_checkpoint,
         report_to: wire.report_to,
         compare_interval: wire.compare_interval,
+        dropout: wire.dropout,
     }
 }
 
@@ -74,6 +75,7 @@ pub(in crate::convert) fn to_wire(gpt2: &Gpt2Spec) -> v1::Gpt2FinetuneSpec {
         resume_from_checkpoint: Some(gpt2.resume_from_checkpoint.clone()),
         report_to: Some(gpt2.report_to.as_str().to_owned()),
         compare_interval: Some(signed(gpt2.compare_interval)),
+        dropout: Some(gpt2.dropout),
     }
 }
 
@@ -125,6 +127,7 @@ mod tests {
             resume_from_checkpoint: Some("latest".to_owned()),
             report_to: Some("none".to_owned()),
             compare_interval: Some(19),
+            dropout: Some(0.625),
         });
         let spec = spec_from_wire(sent.clone()).unwrap();
         let wire = spec_to_wire(&spec);
