@@ -144,6 +144,7 @@ fn any_words() -> impl Strategy<Value = JobDraft> {
                 beta1: Some(share),
                 beta2: Some(share),
                 grad_clip: Some(rate),
+                dropout: flags[2].then_some(share),
                 eval_interval: Some(if flags[3] { steps } else { 0 }),
                 eval_iters: given(size),
                 select_best: flags[3].then_some(flags[2]),

@@ -59,6 +59,9 @@ sampling.safetensors               what generate's warpers leave of random logit
 gpt2-steps.safetensors             five optimizer steps of gpt2-tiny over two microbatches each, by nanoGPT's recipe
     metadata "recipe". Keys: {fp32,bf16}/step-S/{norm [1], model.NAME, adamw.mean.NAME, adamw.square.NAME},
     {fp32,bf16}/step-S/PART/{inputs, targets, loss [1]}
+GPT2-dropout.safetensors, gpt2-dropout-steps.safetensors
+    the same as GPT2.safetensors and gpt2-steps.safetensors with dropout, whose masks goldens/dropout.py restates.
+    metadata "dropout": {rate, seed, step, first_sample}; in the steps, step and first_sample are the microbatch's own.
 pictures/, pictures.safetensors    picture files; Keys: FILE/decoded [h, w, 3] u8 (orientation applied, RGB),
     FILE/size-S-crop-C-flip-F [3, S, S] in [-1, 1], as the training script makes it (PIL's bicubic)
 manifest.json                      written last: sizes of all files; a folder without it is not complete
@@ -72,7 +75,7 @@ import diffusers
 import torch
 import transformers
 
-from goldens import attention, blocks, data, gpt2, samplers, sampling, text, trace, training, write_json
+from goldens import attention, blocks, data, dropout, gpt2, samplers, sampling, text, trace, training, write_json
 from make_sd import make_checkpoint
 
 TOY = Path(__file__).resolve().parent.parent / "fixtures/toy-sd"
@@ -96,6 +99,7 @@ def make_goldens(out):
     samplers.make_sampler_goldens(out / "samplers.safetensors")
     data.make_token_goldens({**checkpoints, "toy-sd": TOY}, out / "tokens.json")
     gpt2.make_gpt2_goldens(out)
+    dropout.make_dropout_goldens(out)
     text.make_text_goldens(out)
     data.make_picture_goldens(out / "pictures", out / "pictures.safetensors")
 

@@ -6,9 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "csrc/with_libtorch.cpp",
     "csrc/blocks.cpp",
+    "csrc/dropout.cpp",
     "csrc/fused_kernels.cpp",
     "csrc/layer_norm_kernels.cpp",
     "csrc/attention_amx.cpp",

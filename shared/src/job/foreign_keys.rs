@@ -69,7 +69,6 @@ const FOREIGN_KEYS_OF_GPT2: &[(&str, &str)] = &[
     ("device", "leave it out: it is about GPUs"),
     ("backend", "leave it out: ranks exchange gradients in a ring of their own"),
     ("compile", "leave it out: there is nothing to compile"),
-    ("dropout", "dropout is not supported yet; allowed: leave it out"),
     ("out_dir", "say where the artifacts go with -o of `ringtune run` or `ringtune fetch`"),
     ("log_interval", "leave it out: every step is reported"),
     ("eval_only", "not supported: a job trains, and validates every eval_interval steps"),
@@ -77,6 +76,10 @@ const FOREIGN_KEYS_OF_GPT2: &[(&str, &str)] = &[
     ("wandb_log", "write [gpt2] report_to: there are events for TensorBoard"),
     ("wandb_project", "write [gpt2] report_to: there are events for TensorBoard"),
     ("wandb_run_name", "write name at the top of the job file"),
+    // transformers' config.json, which run_clm.py takes overrides of
+    ("attn_pdrop", "write [gpt2] dropout: one share for all"),
+    ("embd_pdrop", "write [gpt2] dropout: one share for all"),
+    ("resid_pdrop", "write [gpt2] dropout: one share for all"),
     // run_clm.py
     ("model_name_or_path", "write [model] base"),
     ("train_file", "write [gpt2] tokens, the folder that `ringtune prepare-text` made"),

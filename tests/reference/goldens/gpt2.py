@@ -1,4 +1,6 @@
 """Goldens of GPT-2: forward and backward of small models, layer by layer, and optimizer steps by nanoGPT's recipe."""
+import contextlib
+
 import torch
 from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -14,6 +16,8 @@ BATCHES = ((1, 1), (3, 7), (2, 19))
 # nanoGPT's train.py; the learning rate is higher, so that five steps can be told apart.
 STEPS, ACCUMULATED, CLIP, DECAY, BETAS, EPSILON = 5, 2, 1.0, 0.1, (0.9, 0.95), 1e-8
 LEARNING_RATES = (1e-3, 2e-3, 3e-3, 2e-3, 1e-3)
+RECIPE = {"learning_rates": LEARNING_RATES, "accumulated": ACCUMULATED, "max_grad_norm": CLIP, "weight_decay": DECAY,
+          "betas": BETAS, "epsilon": EPSILON}
 
 
 def make_model(folder, name):
@@ -68,8 +72,8 @@ def put_pass(golden, prefix, model, inputs, targets, precision):
     golden.put_all(f"{prefix}/grad", {key: parameter.grad for key, parameter in model.named_parameters()})
 
 
-def put_steps(golden, model, name, precision):
-    """Five steps over two microbatches each; the state after every one."""
+def put_steps(golden, model, name, precision, around=contextlib.nullcontext):
+    """Five steps over two microbatches each, each run within `around()`; the state after every step."""
     decayed = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
     others = [parameter for parameter in model.parameters() if parameter.dim() < 2]
     groups = [{"params": decayed, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
@@ -80,7 +84,8 @@ def put_steps(golden, model, name, precision):
         for part in range(ACCUMULATED):
             inputs, targets = tokens(name, 2, 11, 500 + step * ACCUMULATED + part)
             golden.put_all(f"{precision}/step-{step}/{part}", {"inputs": inputs, "targets": targets})
-            loss = run(model, inputs, targets, precision) / ACCUMULATED
+            with around():
+                loss = run(model, inputs, targets, precision) / ACCUMULATED
             loss.backward()
             golden.put(f"{precision}/step-{step}/{part}/loss", loss.reshape(1) * ACCUMULATED)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
@@ -131,8 +136,7 @@ def make_gpt2_goldens(out):
         golden.save(out / f"{name}.safetensors")
     make_variants(out / "gpt2-tiny", GPT2LMHeadModel.from_pretrained(out / "gpt2-tiny"))
     golden = GoldenFile()
-    golden.metadata["recipe"] = {"learning_rates": LEARNING_RATES, "accumulated": ACCUMULATED, "max_grad_norm": CLIP,
-                                 "weight_decay": DECAY, "betas": BETAS, "epsilon": EPSILON}
+    golden.metadata["recipe"] = RECIPE
     for precision in ("fp32", "bf16"):
         model = GPT2LMHeadModel.from_pretrained(out / "gpt2-tiny", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
         put_steps(golden, model.train(), "gpt2-tiny", precision)

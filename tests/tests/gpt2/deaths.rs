@@ -103,6 +103,44 @@ async fn workers_die_while_the_validation_loss_is_taken() -> Result<()> {
     kill_each(job, &ground, &sandbox).await
 }
 
+/// What is dropped does not depend on who computes it: the bytes are those of one worker for two and three, when one of them
+/// dies in between, and after a resume.
+#[tokio::test]
+async fn what_is_dropped_is_the_same_whoever_dies() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let job = job(&Ground::lay(&sandbox).await?)?
+        .set("gpt2.dropout", 0.2)
+        .set("gpt2.mixed_precision", "bf16")
+        .set("gpt2.max_iters", 30)
+        .set("gpt2.checkpointing_steps", 10);
+    let file = sandbox.write_job("job.toml", &job)?;
+    let straight = run(&sandbox, "job.toml", 1, "straight").await?;
+    let names = [&RESULTS[..], &["checkpoint-30.safetensors"]].concat();
+    expect_same(&straight, &run(&sandbox, "job.toml", 2, "two").await?, &names)?;
+    // It can fail: without dropout it is another model.
+    sandbox.write_job("without.toml", &job.clone().set("gpt2.dropout", 0.0))?;
+    let without = run(&sandbox, "without.toml", 1, "without").await?;
+    ensure!(expect_same(&straight, &without, &RESULTS).is_err(), "dropout changes nothing");
+    // From a checkpoint on.
+    sandbox.write_job("resume.toml", &job.set("gpt2.resume_from_checkpoint", "latest"))?;
+    let folder = sandbox.path("resumed");
+    fs::create_dir(&folder)?;
+    fs::copy(straight.join("checkpoint-20.safetensors"), folder.join("checkpoint-20.safetensors"))?;
+    run(&sandbox, "resume.toml", 2, "resumed").await?;
+    expect_same(&straight, &folder, &names)?;
+    // Three workers, of which one dies.
+    let mut cluster = Cluster::start(&sandbox, 3).await?;
+    let id = cluster.submit(&file).await?;
+    cluster.wait_for_step(&id, 4).await?;
+    cluster.signal("worker-2", Signal::KILL)?;
+    cluster.daemon("worker-2")?.ended().await?;
+    cluster.start_again("worker-2").await?;
+    let job = cluster.wait_for_end(&id).await?;
+    ensure!(job.state() == JobState::Succeeded, "{:?}: {}", job.state(), job.state_reason);
+    fetch(&cluster, &id, "out").await?;
+    expect_same(&straight, &sandbox.path("out"), &names)
+}
+
 /// A job that loses all its workers goes on from what rank 0 kept.
 #[tokio::test]
 async fn all_workers_die_and_others_go_on() -> Result<()> {

@@ -39,7 +39,8 @@ pub trait TrainLanguageModel: Engine {
         buckets: &mut dyn Buckets,
     ) -> Result<LanguageGradient, EngineError>;
 
-    /// Loss of a microbatch alone; its bits are those of [`TrainLanguageModel::language_gradient`]'s.
+    /// Loss of a microbatch alone, with nothing dropped; without [`TokenBatch::dropout`] its bits are those of
+    /// [`TrainLanguageModel::language_gradient`]'s.
     fn language_loss(&mut self, batch: &TokenBatch) -> Result<f32, EngineError>;
 
     /// Moves the parameters by one step of AdamW, with what the buckets hold; `buckets`: all of the plan's, in order. A
@@ -137,7 +138,7 @@ pub struct LanguageModelInfo {
 }
 
 /// The inputs of one forward and backward pass.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenBatch {
     /// Texts, at least 1.
     pub batch: usize,
@@ -149,6 +150,24 @@ pub struct TokenBatch {
     pub targets: Vec<i64>,
     /// Whether the gradient is added to what the buckets hold, or replaces it.
     pub add: bool,
+    /// What is dropped while the gradient is made; none: nothing.
+    pub dropout: Option<Dropout>,
+}
+
+/// Dropout of one microbatch: each number is dropped by chance, and what is kept is divided by 1 - `rate`. What is dropped
+/// follows from these numbers and a number's place alone.
+///
+/// Source: Srivastava et al. 2014; where it is in a GPT-2: nanoGPT's model.py.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dropout {
+    /// The share that is dropped, from 0 up to, but not, 1.
+    pub rate: f64,
+    /// The job's.
+    pub seed: u64,
+    /// The optimizer update, below 2^56.
+    pub step: u64,
+    /// The number of the microbatch's first text among all of the step's.
+    pub first_sample: u32,
 }
 
 /// Where gradients go. The memory of a bucket is its owner's, and changes hands.

@@ -44,7 +44,7 @@ impl Buckets for Kept {
 fn batch() -> TokenBatch {
     let inputs = vec![1, 5, 22, 5, 0, 7];
     let targets = vec![5, 22, 5, 0, 7, 1];
-    TokenBatch { batch: 2, block: 3, inputs, targets, add: false }
+    TokenBatch { batch: 2, block: 3, inputs, targets, add: false, dropout: None }
 }
 
 const STEP: OptimizerStep = OptimizerStep {

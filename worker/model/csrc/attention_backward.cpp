@@ -1,10 +1,14 @@
 // For one head, with P the probabilities, O the output and G its gradient (all [queries, ...]):
 //   dV = PT G,  dP = G VT,  dS = P * (dP - rowsum(O * G)),  dQ = scale dS K,  dK = scale dST Q.
+// Where D, 0 or 1 / (1 - rate), drops probabilities, it is dV = (D * P)T G and dP = D * G VT, with the same rowsum.
 // Blocks of P and dS are computed once and used by all three sums. The sums over queries (dK, dV) and over
 // keys (dQ) cannot both belong to one thread; so each task takes a stretch of one head's keys (or, where the
 // keys are few, of its queries) and leaves partial sums, which a last pass adds up in the tasks' order.
 
 #include "attention_blocks.h"
+#include "dropout_lanes.h"
+
+#include <optional>
 
 namespace ringtune::flash {
 
@@ -184,10 +188,21 @@ struct Scratch {
           gradient_rows(allocate<Bf16>(QUERY_BLOCK * KEY_BLOCK)) {}
 };
 
-// From scores and dP to the bf16 operands P and dS; `queries` even, `keys` a multiple of 16.
+// What is dropped of the probabilities of one block of queries and one of keys.
+struct Dropping {
+    const dropout::Drawing &drawing;
+    int64_t row; // of the first query
+    int64_t key;
+    float scale;
+};
+
+// From scores and dP to the bf16 operands P and dS; `queries` even, `keys` a multiple of 16. Of P no more is written than
+// what is kept, and that without its factor.
+template <bool DROPS>
 RINGTUNE_AVX512 void softmax_gradient(Scratch &scratch, int64_t queries, int64_t keys, const float *log_sum_exp,
-                                      const float *output_dot, float scale) {
+                                      const float *output_dot, float scale, const Dropping *dropping) {
     const __m512 factor = _mm512_set1_ps(scale);
+    [[maybe_unused]] const __m512 kept_scale = _mm512_set1_ps(DROPS ? dropping->scale : 1.0f);
     for (int64_t query = 0; query < queries; query += 2) {
         const __m512 first_log = _mm512_set1_ps(log_sum_exp[query]);
         const __m512 second_log = _mm512_set1_ps(log_sum_exp[query + 1]);
@@ -196,13 +211,23 @@ RINGTUNE_AVX512 void softmax_gradient(Scratch &scratch, int64_t queries, int64_t
         const float *scores = &scratch.scores[query * KEY_BLOCK];
         const float *gradients = &scratch.score_gradients[query * KEY_BLOCK];
         for (int64_t key = 0; key < keys; key += LANES) {
-            const __m512 first = exp2_of(_mm512_fmsub_ps(_mm512_load_ps(scores + key), factor, first_log));
-            const __m512 second =
+            __m512 first = exp2_of(_mm512_fmsub_ps(_mm512_load_ps(scores + key), factor, first_log));
+            __m512 second =
                 exp2_of(_mm512_fmsub_ps(_mm512_load_ps(scores + KEY_BLOCK + key), factor, second_log));
-            const __m512 first_gradient =
-                _mm512_mul_ps(first, _mm512_sub_ps(_mm512_load_ps(gradients + key), first_dot));
-            const __m512 second_gradient =
-                _mm512_mul_ps(second, _mm512_sub_ps(_mm512_load_ps(gradients + KEY_BLOCK + key), second_dot));
+            __m512 first_slope = _mm512_load_ps(gradients + key);
+            __m512 second_slope = _mm512_load_ps(gradients + KEY_BLOCK + key);
+            [[maybe_unused]] dropout::Kept kept{};
+            if constexpr (DROPS) {
+                kept = dropout::kept_of_pair(dropping->drawing, dropping->row + query, dropping->key + key);
+                first_slope = _mm512_maskz_mul_ps(kept.first, first_slope, kept_scale);
+                second_slope = _mm512_maskz_mul_ps(kept.second, second_slope, kept_scale);
+            }
+            const __m512 first_gradient = _mm512_mul_ps(first, _mm512_sub_ps(first_slope, first_dot));
+            const __m512 second_gradient = _mm512_mul_ps(second, _mm512_sub_ps(second_slope, second_dot));
+            if constexpr (DROPS) {
+                first = _mm512_maskz_mov_ps(kept.first, first);
+                second = _mm512_maskz_mov_ps(kept.second, second);
+            }
             const __m512i rows = to_bf16(first_gradient, second_gradient);
             _mm512_store_si512(&scratch.probability_pairs[query * KEY_BLOCK + key * 2],
                                paired(to_bf16(first, second)));
@@ -222,6 +247,9 @@ struct Pair {
     int64_t queries;
     int64_t keys;
     int64_t hidden_from; // of the first query; one more of each that follows
+    const dropout::Drawing *drawing; // of the head's sample; null: nothing is dropped
+    int64_t mask_row;                // of the first query
+    int64_t mask_key;
     float *grad_query;
     float *grad_key;
     float *grad_value;
@@ -232,16 +260,17 @@ struct Pair {
 void accumulate(const Plan &plan, const Backend &backend, const Packed &packed, const Pair &pair, Scratch &scratch) {
     const int64_t deep = plan.deep.padded, tall = plan.tall.padded;
     const int64_t queries = round_up(pair.queries, backend.depth);
-    const int64_t keys = round_up(pair.keys, std::max(LANES, backend.depth));
+    // No query of the block sees more.
+    const int64_t seen = std::min(pair.keys, pair.hidden_from + pair.queries - 1);
+    const int64_t keys = round_up(seen, std::max(LANES, backend.depth));
     const int64_t rows_at = pair.query_at * QUERY_BLOCK * deep;
     const int64_t columns_at = pair.query_at * QUERY_BLOCK * tall;
     const int64_t width_pairs_at = pair.key_at * KEY_BLOCK * deep;
     // 1. Scores, and the gradient of the probabilities.
     backend.gemm(queries, keys, deep, &packed.query_rows[rows_at], deep,
                  &packed.key_width_pairs[width_pairs_at], KEY_BLOCK, &scratch.scores[0], KEY_BLOCK, false);
-    for (int64_t query = 0; query < queries && pair.keys < keys; ++query) {
-        std::fill(&scratch.scores[query * KEY_BLOCK + pair.keys], &scratch.scores[query * KEY_BLOCK] + keys,
-                  LOWEST_SCORE);
+    for (int64_t query = 0; query < queries && seen < keys; ++query) {
+        std::fill(&scratch.scores[query * KEY_BLOCK + seen], &scratch.scores[query * KEY_BLOCK] + keys, LOWEST_SCORE);
     }
     for (int64_t query = 0; query < queries && pair.hidden_from + query < keys; ++query) {
         std::fill(&scratch.scores[query * KEY_BLOCK + std::max<int64_t>(pair.hidden_from + query, 0)],
@@ -250,14 +279,28 @@ void accumulate(const Plan &plan, const Backend &backend, const Packed &packed, 
     backend.gemm(queries, keys, deep, &packed.gradient_rows[rows_at], deep,
                  &packed.value_width_pairs[width_pairs_at], KEY_BLOCK, &scratch.score_gradients[0], KEY_BLOCK, false);
     // 2. Probabilities, and the gradient of the scores.
-    softmax_gradient(scratch, queries, keys, &packed.log_sum_exp[pair.query_at * QUERY_BLOCK],
-                     &packed.output_dot[pair.query_at * QUERY_BLOCK], plan.shape.scale * LOG2_E);
-    // 3. The sums.
+    const float *log_sum_exp = &packed.log_sum_exp[pair.query_at * QUERY_BLOCK];
+    const float *output_dot = &packed.output_dot[pair.query_at * QUERY_BLOCK];
+    const float scale = plan.shape.scale * LOG2_E;
+    if (pair.drawing != nullptr) {
+        const Dropping dropping{*pair.drawing, pair.mask_row, pair.mask_key, plan.shape.mask->scale};
+        softmax_gradient<true>(scratch, queries, keys, log_sum_exp, output_dot, scale, &dropping);
+    } else {
+        softmax_gradient<false>(scratch, queries, keys, log_sum_exp, output_dot, scale, nullptr);
+    }
+    // 3. The sums; those of keys that the first block of queries does not see begin with nothing.
+    const auto begin = [&](float *sums) {
+        for (int64_t row = 0; row < tall && pair.first_query && keys < KEY_BLOCK; ++row) {
+            std::fill(sums + row * KEY_BLOCK + keys, sums + (row + 1) * KEY_BLOCK, 0.0f);
+        }
+    };
     if (plan.want_value) {
+        begin(pair.grad_value);
         backend.gemm(tall, keys, queries, &packed.gradient_columns[columns_at], QUERY_BLOCK,
                      &scratch.probability_pairs[0], KEY_BLOCK, pair.grad_value, KEY_BLOCK, !pair.first_query);
     }
     if (plan.want_key) {
+        begin(pair.grad_key);
         backend.gemm(tall, keys, queries, &packed.query_columns[columns_at], QUERY_BLOCK,
                      &scratch.gradient_pairs[0], KEY_BLOCK, pair.grad_key, KEY_BLOCK, !pair.first_query);
     }
@@ -286,6 +329,10 @@ void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &
     const auto key_sum_at = [&](int64_t key) {
         return (query_part * plan.heads * plan.key_blocks + head * plan.key_blocks + key) * key_elements;
     };
+    std::optional<dropout::Drawing> drawing;
+    if (plan.shape.mask != nullptr) {
+        drawing.emplace(*plan.shape.mask, head / plan.shape.heads);
+    }
     const auto query_sum_at = [&](int64_t query) {
         return (key_part * plan.heads * plan.query_blocks + head * plan.query_blocks + query) * query_elements;
     };
@@ -319,6 +366,9 @@ void accumulate_stretch(const Plan &plan, const Backend &backend, const Packed &
                            .queries = block_at(query, QUERY_BLOCK, plan.shape.queries).count,
                            .keys = block_at(key, KEY_BLOCK, plan.shape.keys).count,
                            .hidden_from = plan.shape.causal ? query * QUERY_BLOCK - key * KEY_BLOCK + 1 : KEY_BLOCK,
+                           .drawing = drawing ? &*drawing : nullptr,
+                           .mask_row = head % plan.shape.heads * plan.shape.queries + query * QUERY_BLOCK,
+                           .mask_key = key * KEY_BLOCK,
                            .grad_query = plan.want_query ? &partial.query[query_sum] : nullptr,
                            .grad_key = plan.want_key ? &partial.key[key_sum] : nullptr,
                            .grad_value = plan.want_value ? &partial.value[key_sum] : nullptr,
@@ -380,7 +430,8 @@ void finish(const Plan &plan, const Backend &backend, Partial &partial, const Gr
                 finish_keys(&partial.key[0], task - query_tasks, gradients.key, shape.scale);
             }
             if (plan.want_value) {
-                finish_keys(&partial.value[0], task - query_tasks, gradients.value, 1.0f);
+                finish_keys(&partial.value[0], task - query_tasks, gradients.value,
+                            shape.mask != nullptr ? shape.mask->scale : 1.0f);
             }
         }
     });

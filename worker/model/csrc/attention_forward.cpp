@@ -1,6 +1,8 @@
 #include "attention_blocks.h"
+#include "dropout_lanes.h"
 
 #include <cmath>
+#include <optional>
 
 namespace ringtune::flash {
 
@@ -60,9 +62,24 @@ struct Scratch {
           transposing(allocate<Bf16>(packed.tall.filled * LANES)) {}
 };
 
-// Scores of `keys` (an even count) become probabilities relative to the maximum so far; a maximum that grew
-// scales down what was added up before it.
-RINGTUNE_AVX512 void online_softmax(Scratch &scratch, int64_t keys, int64_t width, float scale) {
+// What is dropped of one block of queries' probabilities. Without: nothing.
+struct Dropping {
+    std::optional<dropout::Drawing> drawing;
+    int64_t row = 0; // of the block's first query
+
+    Dropping(const Shape &shape, int64_t head, const Block &queries) {
+        if (shape.mask != nullptr) {
+            drawing.emplace(*shape.mask, head / shape.heads);
+            row = head % shape.heads * shape.queries + queries.first;
+        }
+    }
+};
+
+// Scores of `keys` (an even count), from `first_key` on, become probabilities relative to the maximum so far; a maximum
+// that grew scales down what was added up before it. Of what is dropped no value is added up, but its probability is.
+template <bool DROPS>
+RINGTUNE_AVX512 void online_softmax(Scratch &scratch, int64_t keys, int64_t width, float scale,
+                                    const Dropping &dropping, int64_t first_key) {
     const __m512 factor = _mm512_set1_ps(scale);
     for (int64_t query = 0; query < QUERY_BLOCK; query += LANES) {
         const float *scores = scratch.scores.get() + query;
@@ -80,13 +97,21 @@ RINGTUNE_AVX512 void online_softmax(Scratch &scratch, int64_t keys, int64_t widt
         // 2. The probabilities, two keys at a time.
         __m512 sum = _mm512_mul_ps(_mm512_load_ps(scratch.sum + query), correction);
         __m512 odd_sum = _mm512_setzero_ps();
+        [[maybe_unused]] __mmask16 kept[4];
         for (int64_t key = 0; key < keys; key += 2) {
-            const __m512 first =
+            __m512 first =
                 exp2_of(_mm512_fmsub_ps(_mm512_load_ps(scores + key * QUERY_BLOCK), factor, maximum));
-            const __m512 second =
+            __m512 second =
                 exp2_of(_mm512_fmsub_ps(_mm512_load_ps(scores + (key + 1) * QUERY_BLOCK), factor, maximum));
             sum = _mm512_add_ps(sum, first);
             odd_sum = _mm512_add_ps(odd_sum, second);
+            if constexpr (DROPS) {
+                if (key % 4 == 0) {
+                    dropout::kept_down(*dropping.drawing, dropping.row + query, first_key + key, kept);
+                }
+                first = _mm512_maskz_mov_ps(kept[key % 4], first);
+                second = _mm512_maskz_mov_ps(kept[key % 4 + 1], second);
+            }
             _mm512_store_si512(&scratch.probabilities[(key / 2 * QUERY_BLOCK + query) * 2],
                                paired(to_bf16(first, second)));
         }
@@ -116,6 +141,8 @@ void attend(const Shape &shape, const Backend &backend, const PackedKeys &packed
     std::fill(scratch.maximum, scratch.maximum + QUERY_BLOCK, LOWEST_SCORE);
     std::fill(scratch.sum, scratch.sum + QUERY_BLOCK, 0.0f);
     std::fill(&scratch.output[0], &scratch.output[0] + tall * QUERY_BLOCK, 0.0f);
+    const Dropping dropping(shape, head, queries);
+    const auto softmax = dropping.drawing ? online_softmax<true> : online_softmax<false>;
     const int64_t seen = shape.causal ? queries.first + queries.count : shape.keys;
     for (int64_t index = 0; index < divide_up(seen, KEY_BLOCK); ++index) {
         const int64_t count = block_at(index, KEY_BLOCK, seen).count;
@@ -128,7 +155,7 @@ void attend(const Shape &shape, const Backend &backend, const PackedKeys &packed
         }
         std::fill(&scratch.scores[0] + count * QUERY_BLOCK, &scratch.scores[0] + even_count * QUERY_BLOCK,
                   LOWEST_SCORE);
-        online_softmax(scratch, even_count, shape.width, shape.scale * LOG2_E);
+        softmax(scratch, even_count, shape.width, shape.scale * LOG2_E, dropping, index * KEY_BLOCK);
         std::fill(&scratch.probabilities[0] + even_count * QUERY_BLOCK,
                   &scratch.probabilities[0] + full_count * QUERY_BLOCK, Bf16{0});
         backend.gemm(tall, QUERY_BLOCK, full_count, &packed.values[at * packed.value_elements], KEY_BLOCK,
@@ -142,6 +169,7 @@ void forward(const Shape &shape, const Backend &backend, Input query, Input key,
              float *log_sum_exp) {
     const PackedKeys packed = pack(shape, backend, key, value);
     const int64_t query_blocks = divide_up(shape.queries, QUERY_BLOCK);
+    const float kept_scale = shape.mask != nullptr ? shape.mask->scale : 1.0f;
     backend.parallel_for(shape.batches * shape.heads * query_blocks, [&](int64_t begin, int64_t end) {
         const Multiplying multiplying(backend);
         Scratch scratch(packed);
@@ -155,7 +183,7 @@ void forward(const Shape &shape, const Backend &backend, Input query, Input key,
                     log_sum_exp[head * shape.queries + block.first + token] =
                         scratch.maximum[token] + std::log2(scratch.sum[token]);
                 }
-                scratch.sum[token] = 1.0f / scratch.sum[token];
+                scratch.sum[token] = kept_scale / scratch.sum[token];
             }
             store_transposed(&scratch.output[0], QUERY_BLOCK, scratch.sum, 1.0f, &scratch.transposing[0],
                              rows_of(output, shape, head), block, shape.width);

@@ -94,8 +94,13 @@ void gemm_avx512(int64_t m, int64_t n, int64_t k, const Bf16 *a, int64_t lda, co
                  float *c, int64_t ldc, bool accumulate) {
     const Product product{k / 2, a, lda, b, ldb, c, ldc, accumulate};
     int64_t column = 0;
-    for (; column + TILE_VECTORS * LANES <= n; column += TILE_VECTORS * LANES) {
+    // One vector alone would keep too few sums to hide how long each takes: of four, two and two.
+    const int64_t wide_end = n % (TILE_VECTORS * LANES) == LANES ? n - 4 * LANES : n;
+    for (; column + TILE_VECTORS * LANES <= wide_end; column += TILE_VECTORS * LANES) {
         strip<3>(product, m, column);
+    }
+    for (; n - column > 2 * LANES; column += 2 * LANES) {
+        strip<2>(product, m, column);
     }
     if (n - column == 2 * LANES) {
         strip<2>(product, m, column);

@@ -7,6 +7,8 @@
 // Which sums are added in which order depends on the shapes alone, never on threads or scheduling.
 #pragma once
 
+#include "dropout.h"
+
 #include <cstdint>
 #include <functional>
 
@@ -34,6 +36,9 @@ struct Shape {
     float scale;
     // Whether a query attends to the keys up to its own place only; then there are as many of both.
     bool causal = false;
+    // What is dropped of the probabilities; null: nothing. A sample is one of the batch, its row number
+    // head * queries + query is a query of a head, and the numbers in it are keys.
+    const dropout::Mask *mask = nullptr;
 };
 
 // c[m, n] = a[m, k] b[k, n] (+ c, if `accumulate`). `a` is row-major; `b` holds its rows in pairs,

@@ -271,6 +271,29 @@ void put(const Tensor &x, bool add, const Tensor &target) {
     });
 }
 
+void check_mask(const char *what, const ringtune_mask *mask, int64_t samples) {
+    TORCH_CHECK(mask == nullptr || mask->samples == samples, what, " has ", samples, " samples, its mask ",
+                mask == nullptr ? 0 : mask->samples);
+}
+
+void drop(const Tensor &x, const ringtune_mask &mask) {
+    check_activation("x", x, 2);
+    const int64_t rows = x.size(0), width = x.size(1);
+    TORCH_CHECK(mask.samples > 0 && rows % mask.samples == 0, "x is of ", x.sizes(), " for ", mask.samples, " samples");
+    RINGTUNE_RECORD("drop", x);
+    const int64_t tokens = rows / mask.samples;
+    of_kind(x, [&](auto element) {
+        using Element = decltype(element);
+        in_parts(rows, STRETCH, [&](int64_t first, int64_t count) {
+            std::vector<float> factors(width);
+            for (int64_t row = first; row < first + count; ++row) {
+                ringtune::dropout::factors(mask, row / tokens, row % tokens, width, factors.data());
+                ringtune::language::multiply<Element>(width, factors.data(), numbers<Element>(x) + row * width);
+            }
+        });
+    });
+}
+
 double squares(const Tensor &x) {
     check_floats("x", x);
     RINGTUNE_RECORD("squares", x);
@@ -383,6 +406,10 @@ at::Tensor *ringtune_language_cross_entropy(at::Tensor *logits, const at::Tensor
 
 bool ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target) {
     return ringtune::guarded(false, [&] { return ringtune::training::put(*x, add, *target), true; });
+}
+
+bool ringtune_language_drop(at::Tensor *x, const ringtune_mask *mask) {
+    return ringtune::guarded(false, [&] { return ringtune::training::drop(*x, *mask), true; });
 }
 
 double ringtune_language_squares(const at::Tensor *x) {

@@ -156,6 +156,55 @@ template <typename Element> void put(int64_t count, const Element *source, bool 
     });
 }
 
+template <typename Element> void multiply(int64_t count, const float *factors, Element *x) {
+    along(count, [&](int64_t at, int64_t lanes) {
+        keep(x + at, some(x + at, lanes) * some(factors + at, lanes), lanes);
+    });
+}
+
+void dropped_softmax(int64_t rows, int64_t keys, int64_t first, float scale, const float *factors, float *scores,
+                     float *log_sums) {
+    constexpr float LOWEST = -__builtin_huge_valf();
+    for (int64_t row = 0; row < rows; ++row) {
+        float *values = scores + row * keys;
+        const float *kept = factors + row * keys;
+        const int64_t seen = first + row + 1 < keys ? first + row + 1 : keys;
+        Floats most = all(LOWEST), total{};
+        along(seen, [&](int64_t at, int64_t count) { most = greater(some(values + at, count, LOWEST) * scale, most); });
+        const float maximum = greatest_of(most);
+        along(seen, [&](int64_t at, int64_t count) {
+            const Floats power = exp_of(some(values + at, count, LOWEST) * scale - maximum);
+            total += power;
+            keep(values + at, power, count);
+        });
+        const float sum = sum_of(total), share = 1.0f / sum;
+        along(seen, [&](int64_t at, int64_t count) {
+            keep(values + at, some(values + at, count) * share * some(kept + at, count), count);
+        });
+        along(keys - seen, [&](int64_t at, int64_t count) { keep(values + seen + at, Floats{}, count); });
+        log_sums[row] = float(__builtin_log(double(sum)) + double(maximum));
+    }
+}
+
+void dropped_softmax_backward(int64_t rows, int64_t keys, int64_t first, float scale, const float *factors,
+                              const float *log_sums, const float *dots, float *scores, float *slopes) {
+    for (int64_t row = 0; row < rows; ++row) {
+        float *values = scores + row * keys, *gradients = slopes + row * keys;
+        const float *kept = factors + row * keys;
+        const int64_t seen = first + row + 1 < keys ? first + row + 1 : keys;
+        along(seen, [&](int64_t at, int64_t count) {
+            const Floats probability = exp_of(some(values + at, count) * scale - log_sums[row]);
+            const Floats factor = some(kept + at, count);
+            keep(values + at, probability * factor, count);
+            keep(gradients + at, probability * (some(gradients + at, count) * factor - dots[row]) * scale, count);
+        });
+        along(keys - seen, [&](int64_t at, int64_t count) {
+            keep(values + seen + at, Floats{}, count);
+            keep(gradients + seen + at, Floats{}, count);
+        });
+    }
+}
+
 typedef double Doubles __attribute__((vector_size(128)));
 
 double squares(int64_t count, const float *x) {

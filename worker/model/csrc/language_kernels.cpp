@@ -64,6 +64,10 @@ template <typename Element> void put(int64_t count, const Element *source, bool 
     return RINGTUNE_CHOSEN(put, count, source, add, target);
 }
 
+template <typename Element> void multiply(int64_t count, const float *factors, Element *x) {
+    return RINGTUNE_CHOSEN(multiply, count, factors, x);
+}
+
 // What is a template above is there for both.
 #define RINGTUNE_FOR(Element)                                                                                          \
     template void add_and_norm(int64_t, int64_t, const float *, const Element *, Affine, float, float *, Element *,    \
@@ -74,13 +78,24 @@ template <typename Element> void put(int64_t count, const Element *source, bool 
     template void gelu_backward(int64_t, const Element *, Element *);                                                  \
     template void column_sums(int64_t, int64_t, const Element *, float *);                                             \
     template void cross_entropy(int64_t, int64_t, Element *, const int64_t *, bool, float, float *);                   \
-    template void put(int64_t, const Element *, bool, float *);
+    template void put(int64_t, const Element *, bool, float *);                                                        \
+    template void multiply(int64_t, const float *, Element *);
 
 RINGTUNE_FOR(float)
 RINGTUNE_FOR(Bf16)
 
 void add_up(int64_t width, const float *parts, int64_t count, int64_t distance, bool add, float *target) {
     return RINGTUNE_CHOSEN(add_up, width, parts, count, distance, add, target);
+}
+
+void dropped_softmax(int64_t rows, int64_t keys, int64_t first, float scale, const float *factors, float *scores,
+                     float *log_sums) {
+    return RINGTUNE_CHOSEN(dropped_softmax, rows, keys, first, scale, factors, scores, log_sums);
+}
+
+void dropped_softmax_backward(int64_t rows, int64_t keys, int64_t first, float scale, const float *factors,
+                              const float *log_sums, const float *dots, float *scores, float *slopes) {
+    return RINGTUNE_CHOSEN(dropped_softmax_backward, rows, keys, first, scale, factors, log_sums, dots, scores, slopes);
 }
 
 double squares(int64_t count, const float *x) { return RINGTUNE_CHOSEN(squares, count, x); }

@@ -50,6 +50,20 @@ void cross_entropy(int64_t rows, int64_t width, Element *logits, const int64_t *
 // target = source, or target += source.
 template <typename Element> void put(int64_t count, const Element *source, bool add, float *target);
 
+// x *= factors, of `count` numbers; rounded once.
+template <typename Element> void multiply(int64_t count, const float *factors, Element *x);
+
+// Rows of attention's scores, of queries `first` ..., of which each sees the keys up to its own place: they become
+// probabilities times their `factors` [rows][keys], and 0 for keys that are not seen. `log_sums`: [rows], of the scores
+// times `scale`.
+void dropped_softmax(int64_t rows, int64_t keys, int64_t first, float scale, const float *factors, float *scores,
+                     float *log_sums);
+
+// The way back: the scores become the same probabilities times their factors again, and `slopes`, the gradient of these,
+// that of the scores. `dots`: [rows], of each query's output and its gradient.
+void dropped_softmax_backward(int64_t rows, int64_t keys, int64_t first, float scale, const float *factors,
+                              const float *log_sums, const float *dots, float *scores, float *slopes);
+
 // The sum of squares, added up in double precision.
 double squares(int64_t count, const float *x);
 

@@ -1,8 +1,9 @@
-// The boundary of language.cpp and causal_attention.cpp: what src/gpt2/native.rs calls, and nothing else; see shim.h.
+// The boundary of language.cpp, causal_attention.cpp and dropped_attention.cpp: what src/gpt2/native.rs calls, and nothing else; see shim.h.
 // All tensors are contiguous. Activations are all fp32 or all bf16; whatever else is a float is fp32. Targets of
 // gradients are written, or with `add` added to.
 #pragma once
 
+#include "dropout.h"
 #include "shim.h"
 
 extern "C" {
@@ -37,6 +38,8 @@ at::Tensor *ringtune_language_cross_entropy(at::Tensor *logits, const at::Tensor
 // target (+)= x, of any kind of activation.
 bool ringtune_language_put(const at::Tensor *x, bool add, at::Tensor *target);
 // The sum of squares, which is never negative; -1: failure.
+// x [samples * tokens, width], of any kind of activation, times 0 or the mask's scale, in place; a token is a row.
+bool ringtune_language_drop(at::Tensor *x, const ringtune_mask *mask);
 double ringtune_language_squares(const at::Tensor *x);
 // 1: all are finite; 0: not; -1: failure.
 int ringtune_language_finite(const at::Tensor *x);
@@ -48,10 +51,12 @@ bool ringtune_language_adamw(const at::Tensor *gradient, const double *numbers, 
 // causal_attention.cpp
 
 // Attention of each token to itself and those before it: together [batch, tokens, 3, heads, width]. Gives the output
-// [batch, tokens, heads, width] and what the way back needs. `kernel`: of AttentionKernel.
-bool ringtune_causal_attention(const at::Tensor *together, int kernel, at::Tensor **results);
+// [batch, tokens, heads, width] and what the way back needs. `kernel`: of AttentionKernel. `mask`: of the probabilities,
+// as attention_kernels.h has it; null: nothing is dropped.
+bool ringtune_causal_attention(const at::Tensor *together, const ringtune_mask *mask, int kernel, at::Tensor **results);
 // Gives the gradient of `together`.
 at::Tensor *ringtune_causal_attention_backward(const at::Tensor *together, const at::Tensor *output,
-                                               const at::Tensor *kept, const at::Tensor *gradient, int kernel);
+                                               const at::Tensor *kept, const at::Tensor *gradient,
+                                               const ringtune_mask *mask, int kernel);
 
 } // extern "C"

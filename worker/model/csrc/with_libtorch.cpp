@@ -8,10 +8,13 @@
 #include "allocator.cpp"
 #include "attention.cpp"
 #include "convolution.cpp"
-#include "causal_attention.cpp"
 #include "fused.cpp"
 #include "group_norm.cpp"
 #include "language.cpp"
+
+#include "dropped_attention.cpp"
+
+#include "causal_attention.cpp"
 #include "linear.cpp"
 #include "profile.cpp"
 #include "text.cpp"

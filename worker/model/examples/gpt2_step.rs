@@ -1,7 +1,7 @@
 //! Times training steps of a GPT-2 of 124 million parameters that was never trained: tests/bench/gpt2.sh has it beside
 //! PyTorch's. Prints an object for each step, and with --profile where the last one's time went.
 //!
-//! usage: gpt2_step [--batch 4] [--block 1024] [--steps 4] [--threads 2] [--fp32] [--profile]
+//! usage: gpt2_step [--batch 4] [--block 1024] [--steps 4] [--threads 2] [--dropout 0.0] [--fp32] [--profile]
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ringtune_model::{
-    AlignedFloats, BucketSizes, Buckets, EngineError, Gpt2, LanguageModelSource, NewLanguageModel,
+    AlignedFloats, BucketSizes, Buckets, Dropout, EngineError, Gpt2, LanguageModelSource, NewLanguageModel,
     OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch, profile,
 };
 
@@ -32,12 +32,14 @@ impl Buckets for Kept {
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let flag = |name: &str| arguments.iter().any(|one| one == name);
-    let number = |name: &str, default: usize| -> Result<usize, Failure> {
-        match arguments.iter().position(|one| one == name) {
-            Some(place) => Ok(arguments.get(place + 1).ok_or("a number is missing")?.parse()?),
-            None => Ok(default),
-        }
+    let given = |name: &str| match arguments.iter().position(|one| one == name) {
+        Some(place) => arguments.get(place + 1).ok_or("a number is missing").map(Some),
+        None => Ok(None),
     };
+    let number = |name: &str, default: usize| -> Result<usize, Failure> {
+        Ok(given(name)?.map_or(Ok(default), |text| text.parse())?)
+    };
+    let rate: f64 = given("--dropout")?.map_or(Ok(0.0), |text| text.parse())?;
     let (batch, block) = (number("--batch", 4)?, number("--block", 1024)?);
     let (steps, threads) = (number("--steps", 4)?, number("--threads", 2)?);
     Runtime::initialise(threads)?;
@@ -59,7 +61,9 @@ fn main() -> Result<(), Failure> {
         let inputs: Vec<i64> = (0..batch * block).map(id).collect();
         let targets = (1..=batch * block).map(id).collect();
         let (started, computed) = (Instant::now(), computed()?);
-        let made = model.gradient(&TokenBatch { batch, block, inputs, targets, add: false }, &mut kept)?;
+        let dropout = Some(Dropout { rate, seed: 1, step: step as u64, first_sample: 0 });
+        let microbatch = TokenBatch { batch, block, inputs, targets, add: false, dropout };
+        let made = model.gradient(&microbatch, &mut kept)?;
         let applying = Instant::now();
         let (learning_rate, weight_decay, max_grad_norm) = (6e-4, 0.1, Some(1.0));
         let optimizer = OptimizerStep {

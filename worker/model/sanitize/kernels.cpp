@@ -7,6 +7,7 @@
 
 #include "../csrc/attention_kernels.h"
 #include "../csrc/blocks.h"
+#include "../csrc/dropout.h"
 #include "../csrc/fused_kernels.h"
 #include "../csrc/language_kernels.h"
 #include "../csrc/packing_kernels.h"

@@ -150,6 +150,30 @@ void language_step(int64_t count) {
     }
 }
 
+// Dropout's masks: the same from the processor's vectors as word by word, to the bit; and what they are multiplied with.
+template <typename Element> void language_dropout(int64_t rows, int64_t width) {
+    Draw draw;
+    const uint32_t names[2][4] = {{1, 2, 3, 4}, {0xffffffff, 0x12345678, 0, 0x80000000}};
+    const ringtune_mask mask{names, 2, 0x40000000, 4.0f / 3.0f};
+    const auto x = drawn<Element>(draw, width), before = drawn<Element>(draw, width);
+    const Exact<float> factors(width), portable(width);
+    std::vector<double> of_x(width);
+    for (int64_t row = 0; row < rows; ++row) {
+        ringtune::dropout::factors(mask, row % 2, row, width, factors.get());
+        ringtune::dropout::portable_factors(mask, row % 2, row, width, portable.get());
+        if (std::memcmp(factors.get(), portable.get(), size_t(width) * sizeof(float)) != 0) {
+            std::puts("a mask differs from the portable one");
+            std::exit(1);
+        }
+        std::copy(before.get(), before.get() + width, x.get());
+        language::multiply<Element>(width, factors.get(), x.get());
+        for (int64_t at = 0; at < width; ++at) {
+            of_x[at] = double(to_float(before[at])) * factors[at];
+        }
+        compare("what is dropped of a row", x, of_x, LOST<Element>);
+    }
+}
+
 // One row times a matrix, and attention over what is kept.
 template <typename Element> void text_kernels(int64_t rows, int64_t width) {
     Draw draw;
@@ -189,5 +213,6 @@ template <typename Element> void language_kernels(int64_t rows, int64_t width) {
     language_norm<Element>(rows, width);
     language_sweeps<Element>(rows, width);
     language_loss<Element>(rows, width);
+    language_dropout<Element>(rows, width);
     text_kernels<Element>(rows, width);
 }

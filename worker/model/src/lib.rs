@@ -41,7 +41,7 @@ pub use gpt2::{Gpt2, Gpt2Config, Gpt2Text, HeldTensors, check_gpt2_folder};
 pub use probe::{KERNELS_REVISION, probe};
 pub use rates::machine_rates;
 pub use ringtune_engine::{
-    AlignedFloats, Applied, BucketSizes, Buckets, EngineError, FeedTokens, Gradient, HeldState,
+    AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EngineError, FeedTokens, Gradient, HeldState,
     LanguageGradient, LanguageModelInfo, LanguageModelSource, ModelInfo, ModelOptions, Moments,
     NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision, PredictionType,
     RgbImage, SamplerKind, StateTensor, TextContext, TextModelInfo, TokenBatch,

@@ -45,7 +45,7 @@ fn saved(new: NewLanguageModel) -> tempfile::TempDir {
 
 fn batch() -> TokenBatch {
     let ids = |first: i64| (0..10).map(|place| (place * 7 + first) % 29).collect();
-    TokenBatch { batch: 2, block: 5, inputs: ids(3), targets: ids(10), add: false }
+    TokenBatch { batch: 2, block: 5, inputs: ids(3), targets: ids(10), add: false, dropout: None }
 }
 
 /// Names, shapes and bytes.

@@ -53,6 +53,7 @@ fn the_training_s_loss_is_that_of_the_logits() {
                 inputs: TEXT[..8].to_vec(),
                 targets: TEXT[1..].to_vec(),
                 add: false,
+                dropout: None,
             };
             let expected = f64::from(trained(new, precision).loss(&batch).unwrap());
             let mut model = open(LanguageModelSource::New(new), precision);

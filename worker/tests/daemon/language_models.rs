@@ -21,7 +21,7 @@ use crate::{
 const VOCABULARY: u16 = 23;
 /// What a job of seven steps does in them.
 const SEVEN_STEPS: &str = "max_iters = 7\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 3\n\
-                           checkpointing_steps = 2\ncompare_interval = 3\n";
+                           checkpointing_steps = 2\ncompare_interval = 3\ndropout = 0.125\n";
 /// The parameters of the fake engine's model.
 const PARAMETERS: [&str; 2] = ["transformer.ln_f.bias", "transformer.wte.weight"];
 

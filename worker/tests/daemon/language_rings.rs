@@ -47,7 +47,7 @@ async fn one_two_and_three_ranks_train_the_same_language_model() {
     in_time(async {
         let ground = Ground::lay();
         let options = "max_iters = 9\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 5\n\
-                       checkpointing_steps = 3\ncompare_interval = 2\n";
+                       checkpointing_steps = 3\ncompare_interval = 2\ndropout = 0.25\n";
         let spec = ground.job(options, MICROBATCHES);
         let (alone, id, steps) = run_alone(FakeScript::default(), &spec).await;
         let expected = (results(&alone.coordinator, id, 6), steps.iter().map(bits).collect::<Vec<_>>());

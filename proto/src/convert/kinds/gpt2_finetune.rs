@@ -39,6 +39,7 @@ pub(in crate::convert) fn draft_from_wire(wire: v1::Gpt2FinetuneSpec) -> Gpt2Dra
         resume_from_checkpoint: wire.resume_from_checkpoint,
         report_to: wire.report_to,
         compare_interval: wire.compare_interval,
+        dropout: wire.dropout,
         exchange: wire.exchange,
     }
 }
@@ -75,6 +76,7 @@ pub(in crate::convert) fn to_wire(gpt2: &Gpt2Spec) -> v1::Gpt2FinetuneSpec {
         resume_from_checkpoint: Some(gpt2.resume_from_checkpoint.clone()),
         report_to: Some(gpt2.report_to.as_str().to_owned()),
         compare_interval: Some(signed(gpt2.compare_interval)),
+        dropout: Some(gpt2.dropout),
         exchange: Some(gpt2.exchange.as_str().to_owned()),
     }
 }
@@ -127,6 +129,7 @@ mod tests {
             resume_from_checkpoint: Some("latest".to_owned()),
             report_to: Some("none".to_owned()),
             compare_interval: Some(19),
+            dropout: Some(0.625),
             exchange: Some("fast".to_owned()),
         });
         let spec = spec_from_wire(sent.clone()).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! With E the table [vocabulary, WIDTH], b the bias [WIDTH] and P(y) a place that belongs to token y for ever, the loss is
 //! the mean over all tokens and columns of (E[x] + b - P(y))² / 2, which training makes smaller. Order of the backward
-//! pass: b, E.
+//! pass: b, E. Dropout drops whole tokens from the gradient, by the text's number and the token's place.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use std::{
 };
 
 use ringtune_engine::{
-    AlignedFloats, Applied, Bucket, BucketPlan, Buckets, EngineError, HeldState, LanguageGradient,
+    AlignedFloats, Applied, Bucket, BucketPlan, Buckets, Dropout, EngineError, HeldState, LanguageGradient,
     LanguageModelInfo, LanguageModelSource, OpenLanguageModel, OptimizerStep, Parameter, StateTensor,
     TokenBatch,
 };
@@ -124,6 +124,9 @@ impl FakeLanguageModel {
             let given = format!("{} texts of {}", batch.batch, batch.block);
             return Err(wrong(format!("block is of {given} tokens, allowed is 1 to {}", self.n_positions)));
         }
+        if let Some(Dropout { rate, .. }) = batch.dropout.filter(|one| !(0.0..1.0).contains(&one.rate)) {
+            return Err(wrong(format!("dropout.rate is {rate}, allowed is 0 up to, but not, 1")));
+        }
         for (field, ids) in [("inputs", &batch.inputs), ("targets", &batch.targets)] {
             if ids.len() != tokens {
                 return Err(wrong(format!("{field} is {} ids, allowed is {tokens}", ids.len())));
@@ -162,7 +165,8 @@ impl FakeLanguageModel {
         let share = if finite { 1.0 / (batch.inputs.len() * WIDTH) as f32 } else { f32::NAN };
         let mut gradients: Vec<Vec<f32>> =
             self.parameters.iter().map(|parameter| vec![0.0; parameter.elements()]).collect();
-        for (row, far) in self.distances(batch) {
+        for (place, (row, far)) in self.distances(batch).enumerate() {
+            let share = share * kept(batch, place);
             for (column, far) in far.into_iter().enumerate() {
                 gradients[0][row * WIDTH + column] += far * share;
                 gradients[1][column] += far * share;
@@ -264,6 +268,15 @@ impl FakeLanguageModel {
         }
         Ok(())
     }
+}
+
+/// What a token's gradient is multiplied by: 0 where it is dropped.
+fn kept(batch: &TokenBatch, place: usize) -> f32 {
+    let Some(Dropout { rate, seed, step, first_sample }) = batch.dropout else { return 1.0 };
+    let sample = first_sample.wrapping_add((place / batch.block) as u32);
+    let counter = [(place % batch.block) as u32, sample, step as u32, 19 << 24];
+    let [word, ..] = philox4x32([seed as u32, (seed >> 32) as u32], counter);
+    if f64::from(word) / f64::from(u32::MAX) < rate { 0.0 } else { (1.0 / (1.0 - rate)) as f32 }
 }
 
 /// Where the numbers of `length` bytes of a tensor are, from byte `offset` on.

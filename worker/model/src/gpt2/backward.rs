@@ -3,7 +3,8 @@
 
 use tch::{Kind, Tensor};
 
-use super::forward::{Activations, LayerActivations, Normed};
+use super::dropout::{Masks, Site};
+use super::forward::{Activations, LayerActivations, Normed, drop_of};
 use super::gradients::Gradients;
 use super::layout::{Block, Pair};
 use super::native::{self, NormGradient};
@@ -12,11 +13,11 @@ use crate::attention::AttentionKernel;
 use crate::error::Result;
 
 /// All gradients but the head's. `gradient`: that of the last norm's result, as [`super::head`] gives it; `ids`:
-/// [batch, block].
+/// [batch, block]; the masks are those of the way forward.
 pub(crate) fn backward(
     parameters: &Parameters,
     ids: &Tensor,
-    activations: Activations,
+    (activations, masks): (Activations, Option<&Masks>),
     gradient: &Tensor,
     gradients: &mut Gradients,
 ) -> Result<()> {
@@ -26,9 +27,10 @@ pub(crate) fn backward(
     let mut residual = last.x.f_zeros_like()?;
     let mut slope = norm_back(parameters, layout.ln_f, &last, gradient, &mut residual, gradients)?;
     drop(last);
-    for (block, layer) in layout.blocks.iter().zip(layers).rev() {
-        slope = layer_back(parameters, block, layer, slope, &mut residual, gradients)?;
+    for (number, layer) in layers.into_iter().enumerate().rev() {
+        slope = layer_back(parameters, (number, masks), layer, slope, &mut residual, gradients)?;
     }
+    drop_of(masks, Site::Embedding, 0, &mut residual)?;
     let (_, tokens) = ids.size2()?;
     let (add, width) = (gradients.adds(), parameters.config.n_embd);
     gradients.each_piece(layout.wpe, |piece, target| {
@@ -42,18 +44,19 @@ pub(crate) fn backward(
     gradients.end(layout.wte)
 }
 
-/// Through one layer: `slope` is the gradient of what it adds last, and of the stream behind it.
+/// Through layer `number`: `slope` is the gradient of what it adds last, and of the stream behind it.
 pub(super) fn layer_back(
     parameters: &Parameters,
-    block: &Block,
+    (number, masks): (usize, Option<&Masks>),
     layer: LayerActivations,
     slope: Tensor,
     residual: &mut Tensor,
     gradients: &mut Gradients,
 ) -> Result<Tensor> {
-    let Block { ln_1, c_attn, attn_proj, ln_2, c_fc, mlp_proj } = *block;
+    let Block { ln_1, c_attn, attn_proj, ln_2, c_fc, mlp_proj } = parameters.layout.blocks[number];
     let LayerActivations { first, together, attended, second, inner, active } = layer;
     // 1. The feed-forward layers.
+    let slope = dropped(masks, Site::FeedForward, number, slope)?;
     let mut inside = times_back(parameters, mlp_proj, &active, &slope, gradients)?;
     drop(active);
     native::gelu_backward(&inner, &mut inside)?;
@@ -62,16 +65,28 @@ pub(super) fn layer_back(
     let slope = norm_back(parameters, ln_2, &second, &normal, residual, gradients)?;
     drop(second);
     // 2. Attention.
+    let slope = dropped(masks, Site::Projection, number, slope)?;
     let width = parameters.config.n_embd;
     let of_output = times_back(parameters, attn_proj, &attended[0].f_view([-1, width])?, &slope, gradients)?;
     let of_output = of_output.f_view_as(&attended[0])?;
     let [output, kept] = &attended;
-    let of_together =
-        native::causal_attention_backward(&together, [output, kept], &of_output, AttentionKernel::best())?;
+    let mask = masks.map(|masks| masks.of(Site::Attention, number));
+    let (mask, kernel) = (mask.as_ref(), AttentionKernel::best());
+    let of_together = native::causal_attention_backward(&together, [output, kept], &of_output, mask, kernel)?;
     drop((together, attended));
     let of_together = of_together.f_view([-1, 3 * width])?;
     let normal = times_back(parameters, c_attn, &first.y, &of_together, gradients)?;
     norm_back(parameters, ln_1, &first, &normal, residual, gradients)
+}
+
+/// The gradient of what was dropped of. In fp32 the slope is the residual stream's own gradient, of which nothing is dropped.
+fn dropped(masks: Option<&Masks>, site: Site, layer: usize, slope: Tensor) -> Result<Tensor> {
+    if masks.is_none() {
+        return Ok(slope);
+    }
+    let mut own = if slope.f_kind()? == Kind::Float { slope.f_detach_copy()? } else { slope };
+    drop_of(masks, site, layer, &mut own)?;
+    Ok(own)
 }
 
 /// Through a product: puts the gradients of its parameters, and gives that of `x`.

@@ -5,6 +5,7 @@
 
 use tch::Tensor;
 
+use super::dropout::{Masks, Site};
 use super::layout::{Block, Pair};
 use super::native::{self, Affine};
 use super::parameters::Parameters;
@@ -47,14 +48,20 @@ pub(crate) struct Activations {
 }
 
 /// Runs all layers on `ids` [batch, block].
-pub(crate) fn forward(parameters: &Parameters, ids: &Tensor, keep: bool) -> Result<Activations> {
+pub(crate) fn forward(
+    parameters: &Parameters,
+    ids: &Tensor,
+    masks: Option<&Masks>,
+    keep: bool,
+) -> Result<Activations> {
     let config = &parameters.config;
     let (batch, block) = ids.size2()?;
     let mut layers = Vec::new();
     let layout = &parameters.layout;
     let mut x = native::embed(parameters.master(layout.wte), parameters.master(layout.wpe), ids)?;
+    drop_of(masks, Site::Embedding, 0, &mut x)?;
     let mut added: Option<Tensor> = None;
-    for pairs in &layout.blocks {
+    for (number, pairs) in layout.blocks.iter().enumerate() {
         let Block { ln_1, c_attn, attn_proj, ln_2, c_fc, mlp_proj } = *pairs;
         let first = norm(parameters, ln_1, &x, added.as_ref())?;
         let together = times(parameters, c_attn, &first.y)?.f_view([
@@ -64,12 +71,16 @@ pub(crate) fn forward(parameters: &Parameters, ids: &Tensor, keep: bool) -> Resu
             config.n_head,
             config.head_width(),
         ])?;
-        let attended = native::causal_attention(&together, AttentionKernel::best())?;
-        let projected = times(parameters, attn_proj, &attended[0].f_view([-1, config.n_embd])?)?;
+        let mask = masks.map(|masks| masks.of(Site::Attention, number));
+        let attended = native::causal_attention(&together, mask.as_ref(), AttentionKernel::best())?;
+        let mut projected = times(parameters, attn_proj, &attended[0].f_view([-1, config.n_embd])?)?;
+        drop_of(masks, Site::Projection, number, &mut projected)?;
         let second = norm(parameters, ln_2, &first.x, Some(&projected))?;
         let inner = times(parameters, c_fc, &second.y)?;
         let active = native::gelu(&inner)?;
-        added = Some(times(parameters, mlp_proj, &active)?);
+        let mut fed = times(parameters, mlp_proj, &active)?;
+        drop_of(masks, Site::FeedForward, number, &mut fed)?;
+        added = Some(fed);
         x = second.x.f_detach()?;
         if keep {
             layers.push(LayerActivations { first, together, attended, second, inner, active });
@@ -77,6 +88,11 @@ pub(crate) fn forward(parameters: &Parameters, ids: &Tensor, keep: bool) -> Resu
     }
     let last = norm(parameters, layout.ln_f, &x, added.as_ref())?;
     Ok(Activations { layers, last })
+}
+
+/// What is dropped of an activation's rows; the same for its gradient.
+pub(super) fn drop_of(masks: Option<&Masks>, site: Site, layer: usize, x: &mut Tensor) -> Result<()> {
+    masks.map_or(Ok(()), |masks| native::drop(x, &masks.of(site, layer)))
 }
 
 /// x + added, and its norm.

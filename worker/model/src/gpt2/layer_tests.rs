@@ -47,7 +47,7 @@ fn each_layer(precision: Precision, mut check: impl FnMut(&GoldenFile, &str, &[f
             let ids = golden.integers(&format!("{}/in/inputs", case["case"].as_str().unwrap()));
             let ids = Tensor::from_slice(ids).view([case["batch"].as_i64().unwrap(), -1]);
             let floats = |key: &str| Tensor::from_slice(golden.floats(key)).view([-1, width]);
-            let activations = forward::forward(parameters, &ids, true).unwrap();
+            let activations = forward::forward(parameters, &ids, None, true).unwrap();
             for (number, layer) in activations.layers.into_iter().enumerate() {
                 // 1. What goes in, and with the layer behind it what comes out.
                 let into = key(format!("h.{number}/in"));
@@ -62,9 +62,9 @@ fn each_layer(precision: Precision, mut check: impl FnMut(&GoldenFile, &str, &[f
                 let mut fresh = Fresh(model.plan.buckets.iter().map(|bucket| bucket.length).collect());
                 let list = &parameters.layout.parameters;
                 let mut gradients = Gradients::new(&model.plan, list, &mut fresh, false);
-                let block = &parameters.layout.blocks[number];
+                let place = (number, None);
                 let back =
-                    backward::layer_back(parameters, block, layer, slope, &mut residual, &mut gradients);
+                    backward::layer_back(parameters, place, layer, slope, &mut residual, &mut gradients);
                 let back = back.unwrap().to_kind(Kind::Float);
                 let wanted = key(format!("h.{number}/grad_in"));
                 check(&golden, &wanted, &to_vec(&residual).unwrap());

@@ -6,6 +6,7 @@
 
 mod backward;
 mod config;
+mod dropout;
 mod forward;
 mod gradients;
 mod head;
@@ -30,6 +31,7 @@ use ringtune_engine::{
 use tch::Tensor;
 
 pub use config::Gpt2Config;
+use dropout::Masks;
 use gradients::Gradients;
 pub use held::HeldTensors;
 use layout::Layout;
@@ -92,28 +94,29 @@ impl Gpt2 {
         self.check(batch)?;
         self.parameters.refresh()?;
         let _no_gradient = tch::no_grad_guard();
+        let masks = Masks::new(batch.dropout, batch.batch)?;
         let started = Instant::now();
         let [ids, targets] = tensors(batch)?;
-        let activations = forward::forward(&self.parameters, &ids, true)?;
+        let activations = forward::forward(&self.parameters, &ids, masks.as_ref(), true)?;
         let forward_seconds = started.elapsed().as_secs_f64();
         let started = Instant::now();
         let parameters = &self.parameters;
         let mut gradients = Gradients::new(&self.plan, &parameters.layout.parameters, buckets, batch.add);
         let hidden = &activations.last.y;
         let (loss, slope) = head::loss_and_gradient(parameters, hidden, &targets, &mut gradients)?;
-        backward::backward(parameters, &ids, activations, &slope, &mut gradients)?;
+        backward::backward(parameters, &ids, (activations, masks.as_ref()), &slope, &mut gradients)?;
         let finite = loss.is_finite() && gradients.finite();
         let backward_seconds = started.elapsed().as_secs_f64();
         Ok(LanguageGradient { loss, finite, forward_seconds, backward_seconds })
     }
 
-    /// Loss of one microbatch alone; its bits are those of [`Gpt2::gradient`]'s.
+    /// Loss of one microbatch alone, with nothing dropped; its bits are those of [`Gpt2::gradient`]'s without dropout.
     pub fn loss(&mut self, batch: &TokenBatch) -> Result<f32> {
         self.check(batch)?;
         self.parameters.refresh()?;
         let _no_gradient = tch::no_grad_guard();
         let [ids, targets] = tensors(batch)?;
-        let activations = forward::forward(&self.parameters, &ids, false)?;
+        let activations = forward::forward(&self.parameters, &ids, None, false)?;
         head::loss(&self.parameters, &activations.last.y, &targets)
     }
 

@@ -8,6 +8,7 @@ use std::ops::Deref;
 use tch::{Kind, Tensor};
 use torch_sys::C_tensor;
 
+use super::dropout::{Mask, RawMask};
 use crate::attention::AttentionKernel;
 use crate::error::{Error, Result};
 use crate::native::{done, last_error, tensor_from, tensor_over_raw, tensors_from};
@@ -58,6 +59,7 @@ unsafe extern "C" {
         scale: f64,
     ) -> *mut C_tensor;
     fn ringtune_language_put(x: *const C_tensor, add: bool, target: *mut C_tensor) -> bool;
+    fn ringtune_language_drop(x: *mut C_tensor, mask: *const RawMask) -> bool;
     fn ringtune_language_squares(x: *const C_tensor) -> f64;
     fn ringtune_language_finite(x: *const C_tensor) -> c_int;
     fn ringtune_language_adamw(
@@ -70,6 +72,7 @@ unsafe extern "C" {
     ) -> bool;
     fn ringtune_causal_attention(
         together: *const C_tensor,
+        mask: *const RawMask,
         kernel: c_int,
         results: *mut *mut C_tensor,
     ) -> bool;
@@ -78,6 +81,7 @@ unsafe extern "C" {
         output: *const C_tensor,
         kept: *const C_tensor,
         gradient: *const C_tensor,
+        mask: *const RawMask,
         kernel: c_int,
     ) -> *mut C_tensor;
 }
@@ -264,6 +268,13 @@ pub(crate) fn put(x: &Tensor, add: bool, target: &mut Tensor) -> Result<()> {
     done(unsafe { ringtune_language_put(x.as_ptr(), add, target.as_mut_ptr()) })
 }
 
+/// `x` [samples * tokens, width], an activation, times what `mask` says, in place; a token is a row.
+pub(crate) fn drop(x: &mut Tensor, mask: &Mask) -> Result<()> {
+    let raw = mask.raw();
+    // SAFETY: a live tensor that is lent to be written, and a mask that lives longer than the call.
+    done(unsafe { ringtune_language_drop(x.as_mut_ptr(), &raw) })
+}
+
 /// The sum of squares, added up in double precision, in an order that the length alone decides.
 pub(crate) fn squares(x: &Tensor) -> Result<f64> {
     // SAFETY: a live tensor that the shim only reads.
@@ -308,24 +319,36 @@ pub(crate) fn adamw(gradient: &Tensor, numbers: &[f64; 8], moved: Moved) -> Resu
     })
 }
 
-/// Attention of each token to itself and those before it: `together` [batch, tokens, 3, heads, width]. Gives
-/// [batch, tokens, heads, width], and what the way back needs.
-pub(crate) fn causal_attention(together: &Tensor, kernel: AttentionKernel) -> Result<[Tensor; 2]> {
-    // SAFETY: a live tensor that the shim only reads; it writes two results.
-    tensors_from(|results| unsafe { ringtune_causal_attention(together.as_ptr(), kernel as c_int, results) })
+/// Attention of each token to itself and those before it: `together` [batch, tokens, 3, heads, width]; `mask` drops of the
+/// probabilities. Gives [batch, tokens, heads, width], and what the way back needs.
+pub(crate) fn causal_attention(
+    together: &Tensor,
+    mask: Option<&Mask>,
+    kernel: AttentionKernel,
+) -> Result<[Tensor; 2]> {
+    let raw = mask.map(Mask::raw);
+    let mask = raw.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: a live tensor that the shim only reads, and a mask (or null for none) that lives longer than the call; it
+    // writes two results.
+    tensors_from(|results| unsafe {
+        ringtune_causal_attention(together.as_ptr(), mask, kernel as c_int, results)
+    })
 }
 
-/// The gradient of `together`.
+/// The gradient of `together`; `mask`: that of the way forward.
 pub(crate) fn causal_attention_backward(
     together: &Tensor,
     [output, kept]: [&Tensor; 2],
     gradient: &Tensor,
+    mask: Option<&Mask>,
     kernel: AttentionKernel,
 ) -> Result<Tensor> {
     let (output, kept, kernel) = (output.as_ptr(), kept.as_ptr(), kernel as c_int);
-    // SAFETY: live tensors that the shim only reads.
+    let raw = mask.map(Mask::raw);
+    let mask = raw.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: live tensors that the shim only reads, and a mask as above.
     tensor_from(unsafe {
-        ringtune_causal_attention_backward(together.as_ptr(), output, kept, gradient.as_ptr(), kernel)
+        ringtune_causal_attention_backward(together.as_ptr(), output, kept, gradient.as_ptr(), mask, kernel)
     })
 }
 

@@ -1,7 +1,9 @@
 //! What a language model computes with, on small fixed inputs: part of [`crate::probe()`].
 
+use ringtune_engine::Dropout;
 use tch::{Kind, Tensor};
 
+use super::dropout::{Masks, Site};
 use super::gradients::product;
 use super::native::{self, Affine, Lent, LentToRead, Moved, NormGradient};
 use crate::attention::AttentionKernel;
@@ -68,16 +70,28 @@ pub(crate) fn each_result(
     let mut logits = pattern(&[ROWS, 211], 69, kind)?;
     keep(&native::cross_entropy(&mut logits, &targets, Some(1.0 / ROWS as f64))?)?;
     keep(&logits)?;
-    // 6. Attention.
+    // 6. Attention, of which nothing is dropped and something.
+    let dropout = Dropout { rate: 0.2, seed: 7, step: 3, first_sample: 1 };
     for (number, [batch, tokens, heads, width]) in (70u32..).zip(ATTENTIONS) {
         let together = pattern(&[batch, tokens, 3, heads, width], number, kind)?;
         let gradient = together.f_select(2, 1)?.f_contiguous()?;
         let kernel = AttentionKernel::best();
-        let [output, kept] = native::causal_attention(&together, kernel)?;
-        let back = native::causal_attention_backward(&together, [&output, &kept], &gradient, kernel)?;
-        for result in [&output, &kept, &back] {
-            keep(result)?;
+        let masks = Masks::new(Some(dropout), batch as usize)?;
+        for mask in [None, masks.map(|masks| masks.of(Site::Attention, 2))] {
+            let mask = mask.as_ref();
+            let [output, kept] = native::causal_attention(&together, mask, kernel)?;
+            let back =
+                native::causal_attention_backward(&together, [&output, &kept], &gradient, mask, kernel)?;
+            for result in [&output, &kept, &back] {
+                keep(result)?;
+            }
         }
+    }
+    // 7. What is dropped of other activations.
+    if let Some(masks) = Masks::new(Some(dropout), 2)? {
+        let mut dropped = pattern(&[ROWS, WIDTH], 72, kind)?;
+        native::drop(&mut dropped, &masks.of(Site::Projection, 1))?;
+        keep(&dropped)?;
     }
     optimizer(kind, &floats, keep)
 }

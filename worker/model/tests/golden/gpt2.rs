@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use ringtune_model::{
-    AlignedFloats, BucketSizes, Buckets, EngineError, Gpt2, LanguageGradient, LanguageModelSource,
+    AlignedFloats, BucketSizes, Buckets, Dropout, EngineError, Gpt2, LanguageGradient, LanguageModelSource,
     OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch,
 };
 
@@ -60,7 +60,7 @@ pub(crate) fn gradient(model: &mut Gpt2, batch: &TokenBatch, kept: &mut Kept) ->
 }
 
 /// The gradients by the parameters' names, out of the buckets.
-fn by_name(model: &Gpt2, kept: &Kept) -> BTreeMap<String, Vec<f32>> {
+pub(crate) fn by_name(model: &Gpt2, kept: &Kept) -> BTreeMap<String, Vec<f32>> {
     let info = model.info();
     let whole = |number: usize| {
         let pieces = info.plan.pieces_of(number);
@@ -71,7 +71,7 @@ fn by_name(model: &Gpt2, kept: &Kept) -> BTreeMap<String, Vec<f32>> {
     info.parameters.iter().enumerate().map(|(number, one)| (one.name.clone(), whole(number))).collect()
 }
 
-fn batch_of(golden: &GoldenFile, prefix: &str, add: bool) -> TokenBatch {
+pub(crate) fn batch_of(golden: &GoldenFile, prefix: &str, add: bool) -> TokenBatch {
     let inputs = golden.get(&format!("{prefix}/inputs"));
     let ids = |name: &str| golden.integers(&format!("{prefix}/{name}")).to_vec();
     TokenBatch {
@@ -80,29 +80,33 @@ fn batch_of(golden: &GoldenFile, prefix: &str, add: bool) -> TokenBatch {
         inputs: ids("inputs"),
         targets: ids("targets"),
         add,
+        dropout: None,
     }
 }
 
 /// The names of a file's cases.
-fn cases(golden: &GoldenFile) -> Vec<String> {
+pub(crate) fn cases(golden: &GoldenFile) -> Vec<String> {
     let cases = golden.metadata("cases").as_array().unwrap();
     cases.iter().map(|case| case["case"].as_str().unwrap().to_owned()).collect()
 }
 
-#[test]
-fn fp32_loss_and_every_gradient_are_those_of_transformers() {
+/// Checks every case of a file for both models, with dropout or without.
+pub(crate) fn fp32_is_as_the_reference(suffix: &str, dropout: impl Fn(&GoldenFile) -> Option<Dropout>) {
     for name in ["gpt2-tiny", "gpt2-odd"] {
-        let golden = GoldenFile::open(&format!("{name}.safetensors"));
+        let golden = GoldenFile::open(&format!("{name}{suffix}.safetensors"));
         let mut model = open(name, Precision::Fp32, 1);
         assert!(model.info().plan.buckets.len() > 5);
         for case in cases(&golden) {
-            let batch = batch_of(&golden, &format!("{case}/in"), false);
+            let mut batch = batch_of(&golden, &format!("{case}/in"), false);
+            batch.dropout = dropout(&golden);
             let mut kept = kept(&model);
             let made = gradient(&mut model, &batch, &mut kept);
             assert!(made.finite);
             let loss = golden.floats(&format!("{case}/fp32/loss"));
             assert!(relative_error(&[made.loss], loss) <= 1e-6, "{name} {case}: {} and {loss:?}", made.loss);
-            assert_eq!(model.loss(&batch).unwrap().to_bits(), made.loss.to_bits());
+            // Nothing is dropped where the loss alone is wanted.
+            let loss = model.loss(&batch).unwrap();
+            assert_eq!(loss.to_bits() == made.loss.to_bits(), batch.dropout.is_none());
             let names = golden.keys_below(&format!("{case}/fp32/grad"));
             let ours = by_name(&model, &kept);
             assert_eq!(names.len(), ours.len());
@@ -115,13 +119,24 @@ fn fp32_loss_and_every_gradient_are_those_of_transformers() {
 }
 
 #[test]
+fn fp32_loss_and_every_gradient_are_those_of_transformers() {
+    fp32_is_as_the_reference("", |_| None);
+}
+
+#[test]
 fn bf16_is_as_near_to_fp32_as_autocast() {
+    bf16_is_as_near_as_autocast("", |_| None);
+}
+
+/// Checks every case of a file for both models, with dropout or without.
+pub(crate) fn bf16_is_as_near_as_autocast(suffix: &str, dropout: impl Fn(&GoldenFile) -> Option<Dropout>) {
     let mut ratios = Vec::new();
     for name in ["gpt2-tiny", "gpt2-odd"] {
-        let golden = GoldenFile::open(&format!("{name}.safetensors"));
+        let golden = GoldenFile::open(&format!("{name}{suffix}.safetensors"));
         let mut model = open(name, Precision::Bf16, 1);
         for case in cases(&golden) {
-            let batch = batch_of(&golden, &format!("{case}/in"), false);
+            let mut batch = batch_of(&golden, &format!("{case}/in"), false);
+            batch.dropout = dropout(&golden);
             let mut kept = kept(&model);
             let made = gradient(&mut model, &batch, &mut kept);
             let exact = golden.floats(&format!("{case}/fp32/loss"));
@@ -175,7 +190,12 @@ fn seen<'a>(name: &str, values: &'a [f32]) -> &'a [f32] {
 
 #[test]
 fn five_steps_by_nanogpts_recipe_leave_the_state_that_torch_leaves() {
-    let golden = GoldenFile::open("gpt2-steps.safetensors");
+    five_steps_are_torchs("gpt2-steps.safetensors", |_, _| None);
+}
+
+/// Checks the steps of a file; `dropout`: of a step, from 1, and its microbatch.
+pub(crate) fn five_steps_are_torchs(file: &str, dropout: impl Fn(&GoldenFile, [u32; 2]) -> Option<Dropout>) {
+    let golden = GoldenFile::open(file);
     let recipe = golden.metadata("recipe");
     let number = |key: &str| recipe[key].as_f64().unwrap();
     for precision in [Precision::Fp32, Precision::Bf16] {
@@ -184,7 +204,8 @@ fn five_steps_by_nanogpts_recipe_leave_the_state_that_torch_leaves() {
         for (index, rate) in recipe["learning_rates"].as_array().unwrap().iter().enumerate() {
             let key = format!("{precision}/step-{}", index + 1);
             for part in 0..2 {
-                let batch = batch_of(&golden, &format!("{key}/{part}"), part > 0);
+                let mut batch = batch_of(&golden, &format!("{key}/{part}"), part > 0);
+                batch.dropout = dropout(&golden, [index as u32 + 1, part]);
                 let made = gradient(&mut model, &batch, &mut kept);
                 let loss = golden.floats(&format!("{key}/{part}/loss"));
                 let most = if precision == Precision::Fp32 { 1e-6 } else { 1e-2 };

@@ -17,6 +17,7 @@ mod support;
 mod attention;
 mod blocks;
 mod gpt2;
+mod gpt2_dropout;
 mod gpt2_text;
 mod pipeline;
 mod samplers;

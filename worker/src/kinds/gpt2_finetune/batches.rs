@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ringtune_text::{TokenFile, TokenFiles, Windows};
 
-use crate::engine::TokenBatch;
+use crate::engine::{Dropout, TokenBatch};
 
 /// The step of validation's draws: training's begin with 1. They are of another file, and the same every time.
 const HELD_OUT: u64 = 0;
@@ -16,6 +16,16 @@ pub(super) struct Batches {
     train: Windows,
     held_out: Windows,
     size: BatchSize,
+    chance: Chance,
+}
+
+/// What microbatches depend on besides the tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chance {
+    /// The job's.
+    pub(super) seed: u64,
+    /// The share of numbers that training drops.
+    pub(super) dropout: f64,
 }
 
 /// How large a microbatch is.
@@ -30,11 +40,16 @@ pub(super) struct BatchSize {
 impl Batches {
     /// # Errors
     /// A file has fewer tokens than a window needs.
-    pub(super) fn new(files: TokenFiles, seed: u64, size: BatchSize) -> Result<Self, ringtune_text::Error> {
+    pub(super) fn new(
+        files: TokenFiles,
+        chance: Chance,
+        size: BatchSize,
+    ) -> Result<Self, ringtune_text::Error> {
+        let seed = chance.seed;
         let block = u64::from(size.block);
         let (train, held_out) =
             (Windows::new(&files.train, block, seed)?, Windows::new(&files.val, block, seed)?);
-        Ok(Self { files: Arc::new(files), train, held_out, size })
+        Ok(Self { files: Arc::new(files), train, held_out, size, chance })
     }
 
     /// Microbatch `microbatch`, of all ranks', of a step.
@@ -42,10 +57,14 @@ impl Batches {
     /// # Errors
     /// The file is not what it was.
     pub(super) fn of_step(&self, step: u64, microbatch: u32) -> Result<TokenBatch, ringtune_text::Error> {
-        self.build(&self.train, &self.files.train, (step, microbatch))
+        let mut made = self.build(&self.train, &self.files.train, (step, microbatch))?;
+        let Chance { seed, dropout: rate } = self.chance;
+        let first_sample = microbatch.saturating_mul(self.size.batch);
+        made.dropout = (rate > 0.0).then_some(Dropout { rate, seed, step, first_sample });
+        Ok(made)
     }
 
-    /// Microbatch `microbatch` of those that the validation loss is the mean of.
+    /// Microbatch `microbatch` of those that the validation loss is the mean of. Nothing is dropped there.
     ///
     /// # Errors
     /// As before.

@@ -9,7 +9,7 @@ use ringtune_shared::job::{
 use serde_json::{Value, json};
 
 use super::{
-    batches::{BatchSize, Batches},
+    batches::{BatchSize, Batches, Chance},
     exchange::Spares,
     language_state::LanguageState,
     results::Results,
@@ -51,11 +51,11 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
     check_block(&job, &info)?;
     // 3. What microbatches are made of.
     let size = BatchSize { batch: job.batch_size, block };
-    let seed = job.seed;
+    let chance = Chance { seed: job.seed, dropout: job.dropout };
     let check = move || {
         files.train.check_ids(vocabulary)?;
         files.val.check_ids(vocabulary)?;
-        Batches::new(files, seed, size)
+        Batches::new(files, chance, size)
     };
     let batches = ringtune_shared::tasks::spawn_blocking(check).await?.map_err(tokens::unusable)?;
     // 4. The state.

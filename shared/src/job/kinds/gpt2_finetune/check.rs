@@ -41,6 +41,7 @@ impl Check {
             beta1: self.share("gpt2.beta1", draft.beta1, 0.9),
             beta2: self.share("gpt2.beta2", draft.beta2, 0.95),
             grad_clip: self.number("gpt2.grad_clip", draft.grad_clip, 1.0, limits::GRAD_NORM),
+            dropout: self.share("gpt2.dropout", draft.dropout, 0.0),
             eval_interval,
             eval_iters: self.count("gpt2.eval_iters", draft.eval_iters, 200, 1..=limits::EVAL_ITERS),
             // Whoever wants no validation does not want the best of them either. A number that is wrong has been told.

@@ -76,6 +76,10 @@ pub struct Gpt2Spec {
     pub select_best: bool,
     /// Training stops after so many validations without a lower loss; 0: never. Default 0.
     pub early_stop_patience: u64,
+    /// The share of numbers that training drops: of the embeddings, of attention's probabilities, and of what attention and
+    /// the feed-forward layers add to the residual stream. From 0 up to, but not, 1. Default 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropout: f64,
     /// What all draws of the job are derived from. Default 1337.
     pub seed: u64,
     /// What the ranks are to compute in. Default bf16. nanoGPT: `dtype`.
@@ -117,6 +121,7 @@ section! {
         beta1: f64 as number,
         beta2: f64 as number,
         grad_clip: f64 as number,
+        dropout: f64 as number,
         eval_interval: i64 as integer,
         eval_iters: i64 as integer,
         select_best: bool as boolean,
@@ -130,6 +135,10 @@ section! {
         compare_interval: i64 as integer,
         exchange: String as string,
     }
+}
+
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
 }
 
 impl Gpt2Spec {

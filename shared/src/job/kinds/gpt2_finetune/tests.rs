@@ -47,6 +47,7 @@ fn what_is_left_out_takes_nanogpts_defaults() {
         beta1: 0.9,
         beta2: 0.95,
         grad_clip: 1.0,
+        dropout: 0.0,
         eval_interval: 2000,
         eval_iters: 200,
         select_best: true,
@@ -135,6 +136,7 @@ fn every_limit_is_told_by_its_field() {
         ("beta1", "0.999999", "1"),
         ("beta2", "0.999999", "1.0"),
         ("grad_clip", "1e6", "1.1e6"),
+        ("dropout", "0.999999", "1.0"),
         ("eval_interval", "10000000", "10000001"),
         ("eval_iters", "65536", "65537"),
         ("early_stop_patience", "10000000", "10000001"),
@@ -167,6 +169,9 @@ fn every_limit_is_told_by_its_field() {
         "beta1 = -0.1",
         "beta2 = nan",
         "grad_clip = -1",
+        "dropout = -0.1",
+        "dropout = nan",
+        "dropout = \"half\"",
         "eval_interval = -1",
         "eval_iters = 0",
         "early_stop_patience = -1",
@@ -309,6 +314,10 @@ fn what_decides_no_bit_may_differ_and_everything_else_may_not() {
     ] {
         assert!(!options.iter().any(|one| one == option), "{option}");
     }
+    // A checkpoint from before it was there goes on, and another share is another training.
+    let at = |lines: &str| deciding_options(&job(lines), 7);
+    assert_eq!(at(&format!("{flat}\ndropout = 0")), at(flat));
+    assert_eq!(at(&format!("{flat}\ndropout = 0.25"))["gpt2.dropout"], 0.25);
     // All others of the section, whatever comes to it.
     let all = serde_json::to_value(gpt2("")).unwrap();
     assert_eq!(

@@ -127,7 +127,7 @@ impl Gpt2Text {
             cache.remember(&together, past)?;
             let attended = if past == 0 && tokens > 1 {
                 let [attended, _] =
-                    language::causal_attention(&together.f_unsqueeze(0)?, AttentionKernel::best())?;
+                    language::causal_attention(&together.f_unsqueeze(0)?, None, AttentionKernel::best())?;
                 attended.f_view([tokens, config.n_embd])?
             } else {
                 cache.attend(&together, past)?
