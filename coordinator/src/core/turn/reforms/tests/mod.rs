@@ -1,3 +1,5 @@
+//! Rings that lose members, and get others.
+
 mod done_again;
 
 use std::sync::Arc;
