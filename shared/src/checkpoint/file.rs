@@ -177,11 +177,36 @@ pub fn write(
     numbers: &BTreeMap<String, u64>,
     state: &dyn State,
 ) -> Result<Encoded, CheckpointError> {
+    fill(path, about, numbers, state)?.commit()
+}
+
+/// A file that has all of a checkpoint, and not its name.
+pub struct Filled(FileSink);
+
+impl Filled {
+    /// Gives it its name; then it is on the disk. The state is not needed for it.
+    ///
+    /// # Errors
+    /// The file system's: then there is none of that name.
+    pub fn commit(self) -> Result<Encoded, CheckpointError> {
+        Ok(self.0.commit()?)
+    }
+}
+
+/// The first part of [`write`]: all that needs the state. What is dropped then leaves nothing.
+///
+/// # Errors
+/// Those of [`write`].
+pub fn fill(
+    path: &Path,
+    about: &About,
+    numbers: &BTreeMap<String, u64>,
+    state: &dyn State,
+) -> Result<Filled, CheckpointError> {
     let tensors = TensorsHash::of(&mut *state.source()?)?;
-    let mut file = FileSink::create(path, metadata(about, numbers, tensors)?)?;
+    let mut file = FileSink::create_uncommitted(path, metadata(about, numbers, tensors)?)?;
     transfer(&mut Verified::new(state.source()?, tensors), &mut file)?;
-    let written = file.encoded().ok_or_else(|| StateError::refused("the file has no end"))?;
-    Ok(written)
+    Ok(Filled(file))
 }
 
 /// The metadata of a checkpoint's encoding. Equal checkpoints have equal texts. `tensors`: see [`TensorsHash`].

@@ -21,7 +21,8 @@ pub use crate::{
 };
 pub use compare::{Difference, deciding_options};
 pub use file::{
-    CheckpointError, CheckpointHeader, ENTRY, LARGEST_FILE, OpenCheckpoint, metadata, open, write,
+    CheckpointError, CheckpointHeader, ENTRY, Filled, LARGEST_FILE, OpenCheckpoint, fill, metadata, open,
+    write,
 };
 
 /// The layout that this version writes, and the only one that it reads.

@@ -13,6 +13,10 @@ pub struct FileSink {
     /// None when it is over.
     encoder: Option<Encoder<BufWriter<NewFile>>>,
     encoded: Option<Encoded>,
+    /// Whether the file ends with the state.
+    commits: bool,
+    /// All of it, where it does not.
+    written: Option<NewFile>,
 }
 
 impl FileSink {
@@ -22,7 +26,33 @@ impl FileSink {
     /// The file system's.
     pub fn create(path: &Path, metadata: Metadata) -> Result<Self, StateError> {
         let writer = BufWriter::with_capacity(BUFFER_BYTES, NewFile::create(path)?);
-        Ok(Self { encoder: Some(Encoder::new(metadata, writer)), encoded: None })
+        Ok(Self {
+            encoder: Some(Encoder::new(metadata, writer)),
+            encoded: None,
+            commits: true,
+            written: None,
+        })
+    }
+
+    /// The same, but for the file's end: with that of the state all of it is handed to the system, so that whoever lends the
+    /// state can have it back; the file has its name, and is on the disk, with [`FileSink::commit`].
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn create_uncommitted(path: &Path, metadata: Metadata) -> Result<Self, StateError> {
+        Ok(Self { commits: false, ..Self::create(path, metadata)? })
+    }
+
+    /// Ends the file of [`FileSink::create_uncommitted`]. May take as long as the disk does.
+    ///
+    /// # Errors
+    /// The file system's; the end of the state did not come.
+    pub fn commit(self) -> Result<Encoded, StateError> {
+        let (Some(file), Some(encoded)) = (self.written, self.encoded) else {
+            return Err(StateError::contract("the state has not ended, or the file has"));
+        };
+        file.commit()?;
+        Ok(encoded)
     }
 
     /// The name and size of the file's content; none before the end.
@@ -49,7 +79,12 @@ impl StateSink for FileSink {
         let Some(encoder) = self.encoder.take() else { return Ok(()) };
         let encoded = encoder.encoded();
         // The encoder has flushed it.
-        encoder.into_inner().into_inner().map_err(|error| error.into_error())?.commit()?;
+        let file = encoder.into_inner().into_inner().map_err(|error| error.into_error())?;
+        if self.commits {
+            file.commit()?;
+        } else {
+            self.written = Some(file);
+        }
         self.encoded = encoded;
         Ok(())
     }

@@ -350,3 +350,29 @@ fn other_bytes_than_those_that_were_named_are_told_at_the_end() {
     let read = MemoryState::read(&mut source, u64::MAX);
     assert!(matches!(read, Err(StateError::Hash { expected, .. }) if expected == wrong), "{read:?}");
 }
+
+#[test]
+fn a_file_that_is_not_committed_leaves_nothing_and_a_committed_one_is_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, whole) = (folder.path().join("state"), folder.path().join("whole"));
+    let state =
+        MemoryState::new(vec![(TensorInfo::new("a", Dtype::F32, vec![2]).unwrap(), vec![7; 8])]).unwrap();
+    let mut at_once = FileSink::create(&whole, Metadata::new()).unwrap();
+    transfer(&mut *state.source().unwrap(), &mut at_once).unwrap();
+    // 1. Not ended, ended and dropped, or ended twice: nothing.
+    assert!(FileSink::create_uncommitted(&path, Metadata::new()).unwrap().commit().is_err());
+    let filled = || {
+        let mut sink = FileSink::create_uncommitted(&path, Metadata::new()).unwrap();
+        transfer(&mut *state.source().unwrap(), &mut sink).unwrap();
+        sink
+    };
+    drop(filled());
+    assert!(at_once.commit().is_err());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    // 2. The same bytes, under its name only then.
+    let sink = filled();
+    assert!(!path.exists());
+    let encoded = sink.commit().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&whole).unwrap());
+    assert_eq!(encoded.bytes, std::fs::metadata(&path).unwrap().len());
+}

@@ -56,10 +56,11 @@ async fn twenty_steps_in_fp32_are_those_of_the_reference() -> Result<()> {
     let base = start(&sandbox, &ground).await?;
     let job =
         twenty_steps(&ground, &base)?.set("gpt2.gradient_accumulation_steps", 2).set("cluster.world_size", 2);
-    sandbox.write_job("job.toml", &job)?;
-    for workers in [1, 2] {
-        let name = format!("out-{workers}");
-        run(&sandbox, "job.toml", workers, &name).await?;
+    // Whoever adds up what in which order.
+    for (workers, exchange) in [(1, "exact"), (2, "exact"), (2, "fast")] {
+        let (name, file) = (format!("out-{workers}-{exchange}"), format!("job-{workers}-{exchange}.toml"));
+        sandbox.write_job(&file, &job.clone().set("gpt2.exchange", exchange))?;
+        run(&sandbox, &file, workers, &name).await?;
         let out = text(&sandbox.path(&name));
         let replayed = replay(&out, &ground, &format!("{base}/model.safetensors"), &[]).await?;
         ensure!(replayed.own.len() == 20 && replayed.losses.len() == 20, "{:?}", replayed.own);

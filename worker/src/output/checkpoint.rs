@@ -3,35 +3,31 @@
 use std::{collections::BTreeMap, path::Path};
 
 use ringtune_shared::{
-    checkpoint::{self, About, CheckpointError, CheckpointHeader},
-    state::{Encoded, Hashing, State, StateError},
+    checkpoint::{self, About, CheckpointError, CheckpointHeader, Filled},
+    state::{Hashing, State, StateError},
 };
 
 use super::{Error, read_back::different};
 
-/// Writes a checkpoint: equal checkpoints are equal files. Never more than a chunk of the state is in memory.
+/// Writes a checkpoint but for its end: equal checkpoints are equal files. Never more than a chunk of the state is in memory.
 ///
 /// # Errors
 /// The state cannot be read; the file cannot be written.
-pub fn put(
+pub fn fill(
     file: &Path,
     about: &About,
     numbers: &BTreeMap<String, u64>,
     state: &dyn State,
-) -> Result<Encoded, Error> {
-    checkpoint::write(file, about, numbers, state).map_err(|error| failed(file, error))
+) -> Result<Filled, Error> {
+    checkpoint::fill(file, about, numbers, state).map_err(|error| failed(file, error))
 }
 
-/// Reads back what [`put`] wrote. The state is not needed for it.
+/// Ends a file that is filled, and reads it back. The state is not needed for it.
 ///
 /// # Errors
-/// The file holds something else than was written.
-pub fn read_back(
-    file: &Path,
-    about: &About,
-    numbers: &BTreeMap<String, u64>,
-    written: Encoded,
-) -> Result<(), Error> {
+/// The file cannot be written, or holds something else than was written.
+pub fn end(file: &Path, about: &About, numbers: &BTreeMap<String, u64>, filled: Filled) -> Result<(), Error> {
+    let written = filled.commit().map_err(|error| failed(file, error))?;
     // The header has to be one that is read, and every bit has to be there.
     let mut reader = std::fs::File::open(file).map_err(|error| different(file, error.to_string()))?;
     let header = CheckpointHeader::read(&mut reader, written.bytes);
@@ -75,7 +71,7 @@ mod tests {
         numbers: &BTreeMap<String, u64>,
         state: &dyn State,
     ) -> Result<(), Error> {
-        read_back(file, about, numbers, put(file, about, numbers, state)?)
+        end(file, about, numbers, fill(file, about, numbers, state)?)
     }
 
     #[test]

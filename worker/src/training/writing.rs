@@ -36,8 +36,8 @@ pub(super) struct Writing {
 }
 
 impl Writing {
-    /// Holds the state as it is, so that steps may go on, and begins. The state is let go of as soon as it is written, before
-    /// the file is read back.
+    /// Holds the state as it is, so that steps may go on, and begins. The state is let go of as soon as the system has all of
+    /// it, before that is on the disk and read back.
     ///
     /// # Errors
     /// Whoever has the state does not give it.
@@ -75,9 +75,10 @@ fn write(
     still: &CancellationToken,
 ) -> Result<(), output::Error> {
     let numbers = held.numbers().clone();
-    let written = output::checkpoint::put(path, about, &numbers, &Wanted { state: &held, still })?;
+    let filled = output::checkpoint::fill(path, about, &numbers, &Wanted { state: &held, still })?;
+    // The system has all of it; that the disk has, no step waits for.
     drop(held);
-    output::checkpoint::read_back(path, about, &numbers, written)
+    output::checkpoint::end(path, about, &numbers, filled)
 }
 
 /// A state as long as somebody wants it.

@@ -177,7 +177,7 @@ fn checkpoint_file() {
     state.put_number("count", u64::MAX);
     state.put_tensor("a", vec![1.5, -0.0]);
     state.put_tensor("b", vec![f32::INFINITY]);
-    ringtune_worker::output::checkpoint::put(&file, &about, &state.numbers, &state).unwrap();
+    ringtune_shared::checkpoint::write(&file, &about, &state.numbers, &state).unwrap();
     let bytes = fs::read(&file).unwrap();
     Path {
         name: "checkpoint-file",
