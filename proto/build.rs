@@ -22,6 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".ringtune.v1.PullResponse.chunk")
         // Jobs of other kinds, which all messages about jobs hold, stay as small as they were.
         .boxed(".ringtune.v1.JobSpec.gpt2")
+        .boxed(".ringtune.v1.JobSpec.generate_text")
         .compile_fds(descriptors)?;
     Ok(())
 }

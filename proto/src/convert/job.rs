@@ -29,7 +29,10 @@ pub fn draft_from_wire(wire: v1::JobSpec) -> JobDraft {
         train: textual_inversion::train_from_wire(wire.train.unwrap_or_default()),
         generate: wire.generate.map(generate::draft_from_wire).unwrap_or_default(),
         gpt2: wire.gpt2.map(|gpt2| gpt2_finetune::draft_from_wire(*gpt2)).unwrap_or_default(),
-        generate_text: wire.generate_text.map(generate_text::draft_from_wire).unwrap_or_default(),
+        generate_text: wire
+            .generate_text
+            .map(|texts| generate_text::draft_from_wire(*texts))
+            .unwrap_or_default(),
         cluster: ClusterDraft {
             world_size: cluster.world_size,
             min_world_size: cluster.min_world_size,
@@ -78,7 +81,7 @@ pub fn spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
         },
         Work::Generate(generate) => v1::JobSpec { generate: Some(generate::to_wire(generate)), ..wire },
         Work::GenerateText(texts) => {
-            v1::JobSpec { generate_text: Some(generate_text::to_wire(texts)), ..wire }
+            v1::JobSpec { generate_text: Some(Box::new(generate_text::to_wire(texts))), ..wire }
         }
         Work::Gpt2Finetune(gpt2) => {
             v1::JobSpec { gpt2: Some(Box::new(gpt2_finetune::to_wire(gpt2))), ..wire }

@@ -163,7 +163,7 @@ mod tests {
         let blocks = [0..2, 2..3, 3..3];
         let seconds = [1.0, 0.5, 2.0];
         assert_eq!([0, 1, 2].map(|own| behind(&seconds, &blocks, own)), [0.5, 0.0, 2.0]);
-        assert_eq!(behind(&[f32::NAN], &[0..1], 0), 0.0);
-        assert_eq!(behind(&[], &[0..1], 7), 0.0);
+        assert_eq!(behind(&[f32::NAN], &[0..1, 1..1], 0), 0.0);
+        assert_eq!(behind(&[], &[0..1, 1..1], 7), 0.0);
     }
 }

@@ -59,7 +59,10 @@ pub fn timing_text(rank: &v1::RankTiming) -> String {
         }
     }
     if rank.straggler {
-        text.push_str(&format!("; the others wait for it: {:.1} times as slow", rank.slowdown));
+        text.push_str(&format!(
+            "; of late {:.1} times as slow as the others, which wait for it",
+            rank.slowdown
+        ));
     }
     text
 }
@@ -89,7 +92,10 @@ mod tests {
         let text = "compute 410 ms, exchange 30 ms (hidden 100 ms), wait 20 ms; sent 498 MB at 1.2 GB/s";
         assert_eq!(timing_text(&rank()), text);
         let slow = v1::RankTiming { straggler: true, slowdown: 1.36, ..rank() };
-        assert_eq!(timing_text(&slow), format!("{text}; the others wait for it: 1.4 times as slow"));
+        assert_eq!(
+            timing_text(&slow),
+            format!("{text}; of late 1.4 times as slow as the others, which wait for it")
+        );
         // A few kilobytes say nothing of the bandwidth, and an older worker nothing of what it sent.
         let little = v1::RingTraffic {
             sent_bytes: 3100,

@@ -42,7 +42,7 @@ mod tests {
         let sent = v1::JobSpec {
             kind: "generate_text".to_owned(),
             model: Some(v1::ModelSpec { base: "/m".to_owned(), ..Default::default() }),
-            generate_text: Some(v1::GenerateTextSpec {
+            generate_text: Some(Box::new(v1::GenerateTextSpec {
                 prompts: vec!["a".to_owned(), String::new()],
                 num_samples: Some(2),
                 max_new_tokens: Some(3),
@@ -52,7 +52,7 @@ mod tests {
                 seed: Some(9),
                 stop_at_end_of_text: Some(false),
                 mixed_precision: Some("no".to_owned()),
-            }),
+            })),
             ..Default::default()
         };
         let spec = spec_from_wire(sent.clone()).unwrap();
