@@ -19,8 +19,9 @@ use crate::{
 };
 
 const RELEASE: &str = "0.2.0";
-/// What 0.2.0 does not know and does not miss: the hash of the state after a step.
-const MAY_SKIP: [&str; 1] = ["field 14 of SessionRequest.rank_step.step"];
+/// What 0.2.0 does not know and does not miss: the hash of the state after a step, and what travelled in it.
+const MAY_SKIP: [&str; 2] =
+    ["field 14 of SessionRequest.rank_step.step", "field 15 of SessionRequest.rank_step.step"];
 
 /// What a worker says that a coordinator goes by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
