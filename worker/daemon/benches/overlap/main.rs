@@ -121,5 +121,5 @@ fn batch(open: &Open) -> TokenBatch {
     let ids: Vec<i64> =
         (0..=(open.batch * open.block) as i64).map(|place| place * 7919 % VOCABULARY as i64).collect();
     let (inputs, targets) = (ids[..ids.len() - 1].to_vec(), ids[1..].to_vec());
-    TokenBatch { batch: open.batch, block: open.block, inputs, targets, add: false }
+    TokenBatch { batch: open.batch, block: open.block, inputs, targets, add: false, dropout: None }
 }
