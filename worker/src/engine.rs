@@ -6,7 +6,7 @@ use std::path::Path;
 pub use ringtune_engine::{
     Activity, AlignedFloats, Applied, BucketPlan, BucketSizes, Buckets, DrawPictures, Dropout, EncodeImages,
     Engine, EngineError, EngineHandle, EngineIdentity, FeedTokens, GenerateText, Gradient, HeldState,
-    ImageRequest, LanguageGradient, LanguageModelInfo, LanguageModelSource, LoadModel, MOST_CHUNKS,
+    ImageRequest, LanguageGradient, LanguageModelInfo, LanguageModelSource, LoadModel, LookedUp, MOST_CHUNKS,
     MOST_PICTURES, MachineRates, Microbatch, ModelInfo, ModelOptions, Moments, NewLanguageModel,
     OpenLanguageModel, OpenTextModel, Operator, OperatorScope, OptimizerStep, Parameter, Pixels, Precision,
     PredictionType, Recording, RgbImage, STEP, SamplerKind, StateTensor, TEXT_ENCODER, TensorShape,

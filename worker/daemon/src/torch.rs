@@ -8,8 +8,8 @@ use std::{
 use ringtune_engine::{
     AlignedFloats, Applied, Buckets, DrawPictures, EncodeImages, Engine, EngineError, EngineIdentity,
     FeedTokens, GenerateText, Gradient, HeldState, ImageRequest, LanguageGradient, LanguageModelInfo,
-    LoadModel, Microbatch, ModelInfo, Moments, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels,
-    RgbImage, StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel,
+    LoadModel, LookedUp, Microbatch, ModelInfo, Moments, OpenLanguageModel, OpenTextModel, OptimizerStep,
+    Pixels, RgbImage, StateTensor, TextModelInfo, TextualInversion, Threads, TokenBatch, TrainLanguageModel,
     TrainingSize, Wanted,
 };
 use ringtune_model::{Error, Gpt2, Gpt2Text, Runtime, StableDiffusion};
@@ -165,8 +165,13 @@ impl TrainLanguageModel for TorchEngine {
         self.language()?.loss(batch).map_err(engine_error)
     }
 
-    fn apply(&mut self, step: &OptimizerStep, buckets: &[AlignedFloats]) -> Result<Applied, EngineError> {
-        self.language()?.apply(step, buckets).map_err(engine_error)
+    fn apply(
+        &mut self,
+        step: &OptimizerStep,
+        looked_up: &LookedUp,
+        buckets: &mut [AlignedFloats],
+    ) -> Result<Applied, EngineError> {
+        self.language()?.apply(step, looked_up, buckets).map_err(engine_error)
     }
 
     fn language_state(&mut self) -> Result<Vec<StateTensor>, EngineError> {

@@ -24,6 +24,12 @@ impl AlignedFloats {
         let skipped = memory.as_ptr().align_offset(ALIGNMENT).min(line - 1);
         Self { memory, skipped, length }
     }
+
+    /// As many values as asked for: in the same memory where it has room for them, in other memory where it has not. What they are
+    /// is whatever was there.
+    pub fn resized(self, length: usize) -> Self {
+        if length <= self.memory.len() - self.skipped { Self { length, ..self } } else { Self::zeros(length) }
+    }
 }
 
 impl Deref for AlignedFloats {
@@ -55,5 +61,22 @@ mod tests {
             let moved = Box::new(floats);
             assert_eq!((moved.as_ptr() as usize, moved.iter().sum::<f32>()), (place, length as f32));
         }
+    }
+
+    #[test]
+    fn memory_is_kept_for_fewer_and_for_as_many_again() {
+        let many = AlignedFloats::zeros(100);
+        let place = many.as_ptr();
+        for length in [3, 0, 100, 7] {
+            let resized = AlignedFloats::zeros(0).resized(length);
+            assert_eq!((resized.len(), resized.as_ptr().align_offset(ALIGNMENT)), (length, 0));
+        }
+        let few = many.resized(3);
+        assert_eq!((few.len(), few.as_ptr()), (3, place));
+        let many = few.resized(100);
+        assert_eq!((many.len(), many.as_ptr()), (100, place));
+        let more = many.resized(1000);
+        assert_eq!((more.len(), more.as_ptr().align_offset(ALIGNMENT)), (1000, 0));
+        assert_eq!(AlignedFloats::default().resized(0).len(), 0);
     }
 }

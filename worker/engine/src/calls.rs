@@ -2,9 +2,9 @@
 
 use crate::{
     Activity, AlignedFloats, Applied, Buckets, EngineError, EngineHandle, EngineIdentity, FeedTokens,
-    Gradient, HeldState, ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel, Microbatch, ModelInfo,
-    Moments, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, RgbImage, StateTensor, TextModelInfo,
-    TokenBatch,
+    Gradient, HeldState, ImageRequest, LanguageGradient, LanguageModelInfo, LoadModel, LookedUp, Microbatch,
+    ModelInfo, Moments, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, RgbImage, StateTensor,
+    TextModelInfo, TokenBatch,
 };
 
 /// What every engine does.
@@ -111,9 +111,10 @@ impl EngineHandle {
     pub async fn apply(
         &self,
         step: OptimizerStep,
-        buckets: Vec<AlignedFloats>,
+        looked_up: LookedUp,
+        mut buckets: Vec<AlignedFloats>,
     ) -> Result<(Applied, Vec<AlignedFloats>), EngineError> {
-        self.run_anyway(move |engine| Ok((engine.apply(&step, &buckets)?, buckets))).await
+        self.run_anyway(move |engine| Ok((engine.apply(&step, &looked_up, &mut buckets)?, buckets))).await
     }
 
     /// See [`crate::TrainLanguageModel::language_state`].

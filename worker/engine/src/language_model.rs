@@ -6,6 +6,13 @@
 //! it, and hands it back, so that a bucket may travel over the network while the rest is computed. Then the caller lends
 //! all buckets to [`TrainLanguageModel::apply`]. Nothing is copied on the way.
 //!
+//! # The token table's gradient has two parts
+//! The table is the head too. The head's part is made first in the backward pass, and is that of the table in the plan's buckets. The
+//! part of what was looked up is made last. It is nothing but a few rows of the table, those of the ids that are inputs ([`LookedUp`]),
+//! and has one more bucket behind the plan's: [places, width], a row for each id that is an input of any microbatch of the step,
+//! whoever computes it. So it is as long for all microbatches, which are added up number by number, and the table's own buckets
+//! need not wait for it. [`TrainLanguageModel::apply`] puts both together.
+//!
 //! # The state is held while others read it
 //! Passes read the parameters, and the optimizer alone changes them. So whoever has to read gigabytes of the state, to
 //! write them to a disk, holds them ([`TrainLanguageModel::hold_language_state`]) and reads on a thread of its own while
@@ -13,7 +20,7 @@
 
 use std::{fmt, path::PathBuf};
 
-use crate::{AlignedFloats, BucketPlan, BucketSizes, Engine, EngineError, Parameter, Precision};
+use crate::{AlignedFloats, BucketPlan, BucketSizes, Engine, EngineError, LookedUp, Parameter, Precision};
 
 /// Trains one causal language model, which stays open until another model is opened or loaded.
 pub trait TrainLanguageModel: Engine {
@@ -24,10 +31,12 @@ pub trait TrainLanguageModel: Engine {
     /// Files that are no such model; a field of the request beyond its limits, by its name.
     fn open_language_model(&mut self, request: &OpenLanguageModel) -> Result<LanguageModelInfo, EngineError>;
 
-    /// Loss of a microbatch, and its gradient with respect to every parameter, in the plan's buckets.
+    /// Loss of a microbatch, and its gradient with respect to every parameter, in the plan's buckets and the one of what was looked
+    /// up behind them, whose number is that of the plan's buckets.
     ///
     /// Every bucket is taken once and given back once; they are given back in the plan's order. The gradient is that of
-    /// the microbatch's mean loss; with [`TokenBatch::add`] it is added to what a bucket holds, in fp32.
+    /// the microbatch's mean loss; with [`TokenBatch::add`] it is added to what a bucket holds, in fp32. Rows of what was looked up
+    /// that are no input of this microbatch have a gradient of zero.
     ///
     /// # Errors
     /// A field of the batch beyond its limits, by its name; whatever [`Buckets`] refuses; what the machine cannot do. The
@@ -43,13 +52,19 @@ pub trait TrainLanguageModel: Engine {
     /// [`TrainLanguageModel::language_gradient`]'s.
     fn language_loss(&mut self, batch: &TokenBatch) -> Result<f32, EngineError>;
 
-    /// Moves the parameters by one step of AdamW, with what the buckets hold; `buckets`: all of the plan's, in order. A
-    /// gradient that is not finite moves nothing.
+    /// Moves the parameters by one step of AdamW, with what the buckets hold. `buckets`: all of the plan's, in order, and that of what
+    /// was looked up, which is added to the table's: whatever they hold afterwards is of no use any more. `looked_up`: as of all
+    /// microbatches whose gradients were added up. A gradient that is not finite moves nothing.
     ///
     /// # Errors
-    /// Buckets of other lengths; numbers of the step that make no sense, by their names; [`EngineError::Held`]. Then
-    /// nothing has moved.
-    fn apply(&mut self, step: &OptimizerStep, buckets: &[AlignedFloats]) -> Result<Applied, EngineError>;
+    /// Buckets of other lengths; ids that the model does not have; numbers of the step that make no sense, by their names;
+    /// [`EngineError::Held`]. Then nothing has moved, and the buckets are as they were.
+    fn apply(
+        &mut self,
+        step: &OptimizerStep,
+        looked_up: &LookedUp,
+        buckets: &mut [AlignedFloats],
+    ) -> Result<Applied, EngineError>;
 
     /// The tensors of the state, all fp32: parameters as `model.NAME`, the optimizer's moments as `adamw.mean.NAME` and
     /// `adamw.square.NAME`.
@@ -133,8 +148,17 @@ pub struct LanguageModelInfo {
     pub parameters: Vec<Parameter>,
     /// How their gradients are cut.
     pub plan: BucketPlan,
+    /// Numbers of a row of the token table, and so of what is looked up.
+    pub width: usize,
     /// config.json, for whoever saves the model.
     pub config: String,
+}
+
+impl LanguageModelInfo {
+    /// Numbers of the bucket of what is looked up, which is behind the plan's.
+    pub fn looked_up_length(&self, looked_up: &LookedUp) -> usize {
+        looked_up.count() * self.width
+    }
 }
 
 /// The inputs of one forward and backward pass.
@@ -148,6 +172,8 @@ pub struct TokenBatch {
     pub inputs: Vec<i64>,
     /// [batch, block]: the id that follows each.
     pub targets: Vec<i64>,
+    /// Of the whole step: all inputs are among its ids. The loss alone needs none.
+    pub looked_up: LookedUp,
     /// Whether the gradient is added to what the buckets hold, or replaces it.
     pub add: bool,
     /// What is dropped while the gradient is made; none: nothing.
@@ -172,9 +198,9 @@ pub struct Dropout {
 
 /// Where gradients go. The memory of a bucket is its owner's, and changes hands.
 pub trait Buckets {
-    /// The memory of a bucket, of its length in the plan. Where gradients are added, with what was given back last.
-    /// Buckets may be taken in any order, and all of them may be held until the end of the pass: a table that the head
-    /// shares is begun first and ended last.
+    /// The memory of a bucket, of its length in the plan or of [`LanguageModelInfo::looked_up_length`]. Where gradients are added, with
+    /// what was given back last. Buckets may be taken in any order, and several are held at once: of a table that is larger than
+    /// a bucket all are taken before the first one is given back.
     ///
     /// # Errors
     /// Whoever owns it does not want the gradient any more: the pass ends.

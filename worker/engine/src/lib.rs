@@ -27,6 +27,7 @@ mod engine;
 mod error;
 mod generate_text;
 mod language_model;
+mod looked_up;
 mod model;
 mod recording;
 mod sampler_kind;
@@ -50,6 +51,7 @@ pub use language_model::{
     NewLanguageModel, OpenLanguageModel, OptimizerStep, StateTensor, TokenBatch, TrainLanguageModel,
     WrongStep,
 };
+pub use looked_up::LookedUp;
 pub use model::{LoadModel, ModelInfo, ModelOptions, Precision, PredictionType, TrainingSize};
 pub use recording::{MachineRates, Operator, OperatorScope, Recording, STEP, TEXT_ENCODER, TensorShape};
 pub use sampler_kind::SamplerKind;

@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
 use ringtune_engine::{
-    AlignedFloats, BucketPlan, Buckets, EngineError, EngineHandle, LanguageModelInfo, OptimizerStep,
-    TokenBatch,
+    AlignedFloats, Buckets, EngineError, EngineHandle, LanguageModelInfo, LookedUp, OptimizerStep, TokenBatch,
 };
 use ringtune_fake_engine::{FakeEngine, FakeScript};
 
@@ -19,9 +18,10 @@ struct Kept {
 }
 
 impl Kept {
-    fn new(plan: &BucketPlan) -> Self {
-        let buckets = plan.buckets.iter().map(|bucket| AlignedFloats::zeros(bucket.length)).collect();
-        Self { buckets, ..Self::default() }
+    fn new(info: &LanguageModelInfo) -> Self {
+        let lengths = info.plan.buckets.iter().map(|bucket| bucket.length);
+        let lengths = lengths.chain([info.looked_up_length(&batch().looked_up)]);
+        Self { buckets: lengths.map(AlignedFloats::zeros).collect(), ..Self::default() }
     }
 }
 
@@ -44,7 +44,9 @@ impl Buckets for Kept {
 fn batch() -> TokenBatch {
     let inputs = vec![1, 5, 22, 5, 0, 7];
     let targets = vec![5, 22, 5, 0, 7, 1];
-    TokenBatch { batch: 2, block: 3, inputs, targets, add: false, dropout: None }
+    // Another microbatch of the step has id 9.
+    let looked_up = LookedUp::of(inputs.iter().copied().chain([9]));
+    TokenBatch { batch: 2, block: 3, inputs, targets, looked_up, add: false, dropout: None }
 }
 
 const STEP: OptimizerStep = OptimizerStep {
@@ -69,17 +71,17 @@ async fn opened(script: FakeScript) -> (EngineHandle, LanguageModelInfo) {
 #[tokio::test]
 async fn buckets_come_back_in_order_and_steps_make_the_loss_smaller() {
     let (engine, info) = opened(FakeScript::default()).await;
-    assert!(info.plan.buckets.len() > 2);
+    let count = info.plan.buckets.len();
+    assert!(count > 2);
     let before = engine.language_loss(batch()).await.unwrap();
-    let mut kept = Kept::new(&info.plan);
+    let mut kept = Kept::new(&info);
     for number in 1..=50 {
         let (made, back) = engine.language_gradient(batch(), kept).await.unwrap();
         assert!(made.finite);
-        assert_eq!(back.given, (0..info.plan.buckets.len()).collect::<Vec<_>>());
-        // The table's are taken before the first one, as a real model takes them.
-        assert_eq!(back.taken, (1..info.plan.buckets.len()).chain([0]).collect::<Vec<_>>());
+        // That of what was looked up is the last one.
+        assert_eq!((&back.given, &back.taken), (&(0..=count).collect(), &(0..=count).collect()));
         let step = OptimizerStep { number, ..STEP };
-        let (applied, buckets) = engine.apply(step, back.buckets).await.unwrap();
+        let (applied, buckets) = engine.apply(step, batch().looked_up, back.buckets).await.unwrap();
         assert!(!applied.skipped && applied.grad_norm > 0.0);
         kept = Kept { buckets, ..Kept::default() };
     }
@@ -91,7 +93,7 @@ async fn buckets_come_back_in_order_and_steps_make_the_loss_smaller() {
 async fn gradients_add_up_and_a_halved_sum_moves_like_one() {
     let moved = |adds: bool| async move {
         let (engine, info) = opened(FakeScript::default()).await;
-        let (one, kept) = engine.language_gradient(batch(), Kept::new(&info.plan)).await.unwrap();
+        let (one, kept) = engine.language_gradient(batch(), Kept::new(&info)).await.unwrap();
         let mut step = STEP;
         let mut buckets = kept.buckets;
         if adds {
@@ -101,7 +103,7 @@ async fn gradients_add_up_and_a_halved_sum_moves_like_one() {
             assert_eq!(one.loss.to_bits(), two.loss.to_bits());
             (buckets, step.divide_by) = (kept.buckets, 2);
         }
-        let (applied, _) = engine.apply(step, buckets).await.unwrap();
+        let (applied, _) = engine.apply(step, batch().looked_up, buckets).await.unwrap();
         (applied, engine.language_loss(batch()).await.unwrap())
     };
     assert_eq!(moved(false).await, moved(true).await);
@@ -112,9 +114,9 @@ async fn what_is_not_finite_moves_nothing_and_wrong_input_is_named() {
     let script = FakeScript { not_finite: Some((1, 1)), ..FakeScript::default() };
     let (engine, info) = opened(script).await;
     let before = engine.language_loss(batch()).await.unwrap();
-    let (made, kept) = engine.language_gradient(batch(), Kept::new(&info.plan)).await.unwrap();
+    let (made, kept) = engine.language_gradient(batch(), Kept::new(&info)).await.unwrap();
     assert!(!made.finite);
-    let (applied, buckets) = engine.apply(STEP, kept.buckets).await.unwrap();
+    let (applied, buckets) = engine.apply(STEP, batch().looked_up, kept.buckets).await.unwrap();
     assert!(applied.skipped);
     assert_eq!(engine.language_loss(batch()).await.unwrap(), before);
     for (batch, field) in [
@@ -126,23 +128,67 @@ async fn what_is_not_finite_moves_nothing_and_wrong_input_is_named() {
         assert!(error.is_of_job() && error.to_string().starts_with(field), "{error}");
     }
     let step = OptimizerStep { divide_by: 0, ..STEP };
-    let error = engine.apply(step, buckets).await.map(|(applied, _)| applied).unwrap_err();
+    let applied = |applied: (_, Vec<AlignedFloats>)| applied.0;
+    let error = engine.apply(step, batch().looked_up, buckets).await.map(applied).unwrap_err();
     assert!(error.to_string().starts_with("divide_by"), "{error}");
+}
+
+#[tokio::test]
+async fn both_parts_of_the_tables_gradient_move_it_and_rows_that_do_not_fit_are_refused() {
+    let table = "model.transformer.wte.weight";
+    let (engine, info) = opened(FakeScript::default()).await;
+    let read = |engine: EngineHandle, bytes: usize| async move {
+        let read = engine.run(move |engine, _| {
+            let mut read = vec![0; bytes];
+            engine.read_language_state(table, 0, &mut read)?;
+            Ok(read)
+        });
+        read.await.unwrap()
+    };
+    let bytes = 4 * info.vocab_size * info.width;
+    let before = read(engine.clone(), bytes).await;
+    let (_, kept) = engine.language_gradient(batch(), Kept::new(&info)).await.unwrap();
+    engine.apply(STEP, batch().looked_up, kept.buckets).await.unwrap();
+    let after = read(engine.clone(), bytes).await;
+    // Without decay a number moves that has a gradient: columns of both parts, and no row that is not an input.
+    let moved: Vec<usize> =
+        (0..bytes / 4).filter(|number| before[number * 4..][..4] != after[number * 4..][..4]).collect();
+    let rows: std::collections::BTreeSet<i64> =
+        moved.iter().map(|number| (number / info.width) as i64).collect();
+    assert_eq!(rows, batch().inputs.into_iter().collect());
+    assert!(
+        (0..info.width).all(|column| moved.iter().any(|number| number % info.width == column)),
+        "{moved:?}"
+    );
+    // One id fewer, one that is no input of the list, one that the model does not have.
+    let few = TokenBatch { looked_up: LookedUp::of([1, 5, 22, 0]), ..batch() };
+    let error =
+        engine.language_gradient(few.clone(), Kept::new(&info)).await.map(|(made, _)| made).unwrap_err();
+    assert!(error.is_of_job() && error.to_string().starts_with("looked_up has no id 7"), "{error}");
+    let beyond = LookedUp::of([0, 1, 5, 7, 22, 23]);
+    for (looked_up, field) in [(few.looked_up, "buckets"), (beyond, "looked_up")] {
+        let error =
+            engine.apply(STEP, looked_up, Kept::new(&info).buckets).await.map(|(one, _)| one).unwrap_err();
+        assert!(error.is_of_job() && error.to_string().starts_with(field), "{error}");
+    }
+    assert!(read(engine, bytes).await == after);
 }
 
 #[tokio::test]
 async fn whoever_refuses_a_bucket_ends_the_pass() {
     let (engine, info) = opened(FakeScript::default()).await;
-    let kept = Kept { refused: Some(1), ..Kept::new(&info.plan) };
-    let ended = engine.language_gradient(batch(), kept).await.map(|(made, _)| made);
-    assert!(matches!(ended, Err(EngineError::Unwanted)));
+    for refused in [1, info.plan.buckets.len()] {
+        let kept = Kept { refused: Some(refused), ..Kept::new(&info) };
+        let ended = engine.language_gradient(batch(), kept).await.map(|(made, _)| made);
+        assert!(matches!(ended, Err(EngineError::Unwanted)));
+    }
 }
 
 #[tokio::test]
 async fn a_state_that_is_read_and_written_in_chunks_goes_on_alike() {
     let (engine, info) = opened(FakeScript::default()).await;
-    let (_, kept) = engine.language_gradient(batch(), Kept::new(&info.plan)).await.unwrap();
-    engine.apply(STEP, kept.buckets).await.unwrap();
+    let (_, kept) = engine.language_gradient(batch(), Kept::new(&info)).await.unwrap();
+    engine.apply(STEP, batch().looked_up, kept.buckets).await.unwrap();
     let tensors = engine.language_state().await.unwrap();
     assert_eq!(tensors.len(), 3 * info.parameters.len());
     let trained = engine.language_loss(batch()).await.unwrap();

@@ -84,32 +84,23 @@ Tensor embed(const Tensor &wte, const Tensor &wpe, const Tensor &ids) {
     return result;
 }
 
-void embed_backward(const Tensor &gradient, const Tensor &ids, int64_t first, const Tensor &target) {
-    check_floats("gradient", gradient, 2);
+void put_rows(const Tensor &x, const Tensor &places, bool add, const Tensor &target) {
+    check_floats("x", x, 2);
     check_floats("target", target, 2);
-    check_kind("ids", ids, at::kLong);
-    check_sizes("gradient", gradient, {ids.numel(), target.size(1)});
-    RINGTUNE_RECORD("embed_backward", gradient, ids, target);
-    const int64_t *which = ids.const_data_ptr<int64_t>(), width = target.size(1), end = first + target.size(0);
-    // Rows of one id lie together, in the order of their tokens: one thread adds them.
-    std::vector<int64_t> rows;
-    for (int64_t row = 0; row < ids.numel(); ++row) {
-        if (which[row] >= first && which[row] < end) {
-            rows.push_back(row);
-        }
-    }
-    std::stable_sort(rows.begin(), rows.end(), [&](int64_t left, int64_t right) { return which[left] < which[right]; });
-    std::vector<size_t> starts;
-    for (size_t at = 0; at < rows.size(); ++at) {
-        if (at == 0 || which[rows[at]] != which[rows[at - 1]]) {
-            starts.push_back(at);
-        }
-    }
-    starts.push_back(rows.size());
-    in_parts(int64_t(starts.size()) - 1, STRETCH / 4, [&](int64_t begin, int64_t count) {
-        for (size_t at = starts[begin]; at < starts[begin + count]; ++at) {
-            ringtune::language::put(width, floats(gradient) + rows[at] * width, true,
-                                    floats(target) + (which[rows[at]] - first) * width);
+    check_kind("places", places, at::kLong, 1);
+    const int64_t rows = places.numel(), width = target.size(1), all = target.size(0);
+    check_sizes("x", x, {rows, width});
+    const int64_t *which = places.const_data_ptr<int64_t>();
+    TORCH_CHECK(std::all_of(which, which + rows, [&](int64_t place) { return place >= 0 && place < all; }),
+                "places are not all among ", all, " rows");
+    RINGTUNE_RECORD("put_rows", x, places, target);
+    // Rows of one place lie together, in their order: one thread adds them, however many there are.
+    std::vector<int64_t> starts(all + 1), order(rows);
+    ringtune::language::by_places(rows, which, all, starts.data(), order.data());
+    in_parts(all, STRETCH / 4, [&](int64_t first, int64_t count) {
+        for (int64_t place = first; place < first + count; ++place) {
+            ringtune::language::sum_of_rows(width, floats(x), order.data() + starts[place],
+                                            starts[place + 1] - starts[place], add, floats(target) + place * width);
         }
     });
 }
@@ -355,10 +346,8 @@ at::Tensor *ringtune_language_embed(const at::Tensor *wte, const at::Tensor *wpe
         nullptr, [&] { return ringtune::training::own(ringtune::training::embed(*wte, *wpe, *ids)); });
 }
 
-bool ringtune_language_embed_backward(const at::Tensor *gradient, const at::Tensor *ids, int64_t first,
-                                      at::Tensor *target) {
-    return ringtune::guarded(false,
-                             [&] { return ringtune::training::embed_backward(*gradient, *ids, first, *target), true; });
+bool ringtune_language_put_rows(const at::Tensor *x, const at::Tensor *places, bool add, at::Tensor *target) {
+    return ringtune::guarded(false, [&] { return ringtune::training::put_rows(*x, *places, add, *target), true; });
 }
 
 bool ringtune_language_place_backward(const at::Tensor *gradient, int64_t tokens, int64_t first, bool add,

@@ -156,6 +156,16 @@ template <typename Element> void put(int64_t count, const Element *source, bool 
     });
 }
 
+void sum_of_rows(int64_t width, const float *x, const int64_t *rows, int64_t count, bool add, float *target) {
+    if (count == 0 && !add) {
+        along(width, [&](int64_t at, int64_t lanes) { keep(target + at, Floats{}, lanes); });
+    }
+    // The target stays in the cache.
+    for (int64_t row = 0; row < count; ++row) {
+        put(width, x + rows[row] * width, add || row > 0, target);
+    }
+}
+
 template <typename Element> void multiply(int64_t count, const float *factors, Element *x) {
     along(count, [&](int64_t at, int64_t lanes) {
         keep(x + at, some(x + at, lanes) * some(factors + at, lanes), lanes);

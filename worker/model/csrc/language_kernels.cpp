@@ -88,6 +88,27 @@ void add_up(int64_t width, const float *parts, int64_t count, int64_t distance, 
     return RINGTUNE_CHOSEN(add_up, width, parts, count, distance, add, target);
 }
 
+void sum_of_rows(int64_t width, const float *x, const int64_t *rows, int64_t count, bool add, float *target) {
+    return RINGTUNE_CHOSEN(sum_of_rows, width, x, rows, count, add, target);
+}
+
+void by_places(int64_t rows, const int64_t *places, int64_t count, int64_t *starts, int64_t *order) {
+    // 1. Rows of each place, and from there where each ends.
+    for (int64_t place = 0; place <= count; ++place) {
+        starts[place] = 0;
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+        ++starts[places[row]];
+    }
+    for (int64_t place = 1; place <= count; ++place) {
+        starts[place] += starts[place - 1];
+    }
+    // 2. From its end on, the last row first.
+    for (int64_t row = rows; row-- > 0;) {
+        order[--starts[places[row]]] = row;
+    }
+}
+
 void dropped_softmax(int64_t rows, int64_t keys, int64_t first, float scale, const float *factors, float *scores,
                      float *log_sums) {
     return RINGTUNE_CHOSEN(dropped_softmax, rows, keys, first, scale, factors, scores, log_sums);

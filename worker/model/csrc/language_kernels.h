@@ -50,6 +50,13 @@ void cross_entropy(int64_t rows, int64_t width, Element *logits, const int64_t *
 // target = source, or target += source.
 template <typename Element> void put(int64_t count, const Element *source, bool add, float *target);
 
+// The rows of each place together: those of place p are order[starts[p]] … order[starts[p + 1] - 1], in their own order. `places`:
+// of each row, below `count`; `starts`: [count + 1], `order`: [rows].
+void by_places(int64_t rows, const int64_t *places, int64_t count, int64_t *starts, int64_t *order);
+
+// target = the sum of these rows of x, in this order; without `add` zeros where there is none, with it added to what is there.
+void sum_of_rows(int64_t width, const float *x, const int64_t *rows, int64_t count, bool add, float *target);
+
 // x *= factors, of `count` numbers; rounded once.
 template <typename Element> void multiply(int64_t count, const float *factors, Element *x);
 

@@ -13,11 +13,10 @@ extern "C" {
 // wte[ids] + wpe: tables [vocabulary, width] and [positions, width], ids [batch, tokens]; gives [batch * tokens,
 // width].
 at::Tensor *ringtune_language_embed(const at::Tensor *wte, const at::Tensor *wpe, const at::Tensor *ids);
-// Adds the rows of `gradient` [batch * tokens, width] whose ids are `first` … to the rows of `target`, in the order of
-// tokens.
-bool ringtune_language_embed_backward(const at::Tensor *gradient, const at::Tensor *ids, int64_t first,
-                                      at::Tensor *target);
-// The same for positions `first` …, summed over the batch.
+// The rows of x [rows, width] summed into the rows of `target` that are their `places` [rows], in the order of rows. Rows that are
+// nobody's place become zeros, with `add` they stay.
+bool ringtune_language_put_rows(const at::Tensor *x, const at::Tensor *places, bool add, at::Tensor *target);
+// The rows of `gradient` [batch * tokens, width] of the positions `first` …, summed over the batch.
 bool ringtune_language_place_backward(const at::Tensor *gradient, int64_t tokens, int64_t first, bool add,
                                       at::Tensor *target);
 // x [rows, width] fp32 + added, and its layer norm; `added`, of activations, and `bias` may be null. Gives the sum (x

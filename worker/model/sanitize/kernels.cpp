@@ -566,6 +566,7 @@ void run() {
             language_kernels<float>(rows, width);
             language_kernels<Bf16>(rows, width);
             language_step(rows * width);
+            language_rows(rows, width);
             ++shapes;
         }
     }

@@ -88,6 +88,41 @@ template <typename Element> void language_sweeps(int64_t rows, int64_t width) {
     compare("what is put on top", target, of_target, 1e-5);
 }
 
+// Rows that are added up by their places: some places have none, one has most of them.
+void language_rows(int64_t rows, int64_t width) {
+    Draw draw;
+    const int64_t count = rows + 2;
+    const auto x = draw.floats(rows * width), there = draw.floats(count * width);
+    const Exact<int64_t> places(rows), starts(count + 1), order(rows);
+    for (int64_t row = 0; row < rows; ++row) {
+        places[row] = row % 3 == 0 ? row * row % count : count - 1;
+    }
+    language::by_places(rows, places.get(), count, starts.get(), order.get());
+    for (const bool add : {false, true}) {
+        const Exact<float> target(count * width);
+        std::vector<double> sums(count * width);
+        for (int64_t at = 0; at < count * width; ++at) {
+            target[at] = there[at];
+            sums[at] = add ? there[at] : 0.0;
+        }
+        for (int64_t at = 0; at < rows * width; ++at) {
+            sums[places[at / width] * width + at % width] += x[at];
+        }
+        for (int64_t place = 0; place < count; ++place) {
+            language::sum_of_rows(width, x.get(), order.get() + starts[place], starts[place + 1] - starts[place], add,
+                                  target.get() + place * width);
+        }
+        compare("rows by their places", target, sums, 1e-4);
+    }
+    for (int64_t at = 1; at < rows; ++at) {
+        const int64_t before = order[at - 1], row = order[at];
+        if (places[before] > places[row] || (places[before] == places[row] && before > row)) {
+            std::puts("rows of one place are not in their order");
+            std::exit(1);
+        }
+    }
+}
+
 template <typename Element> void language_loss(int64_t rows, int64_t width) {
     Draw draw;
     const auto logits = drawn<Element>(draw, rows * width);

@@ -42,7 +42,7 @@ pub use probe::{KERNELS_REVISION, probe};
 pub use rates::machine_rates;
 pub use ringtune_engine::{
     AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EngineError, FeedTokens, Gradient, HeldState,
-    LanguageGradient, LanguageModelInfo, LanguageModelSource, ModelInfo, ModelOptions, Moments,
+    LanguageGradient, LanguageModelInfo, LanguageModelSource, LookedUp, ModelInfo, ModelOptions, Moments,
     NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision, PredictionType,
     RgbImage, SamplerKind, StateTensor, TextContext, TextModelInfo, TokenBatch,
 };

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use ringtune_model::{
     AlignedFloats, BucketSizes, Buckets, EngineError, Error, Gpt2, HeldState as _, LanguageModelSource,
-    NewLanguageModel, OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch, check_gpt2_folder,
+    LookedUp, NewLanguageModel, OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch,
+    check_gpt2_folder,
 };
 use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize};
@@ -45,7 +46,16 @@ fn saved(new: NewLanguageModel) -> tempfile::TempDir {
 
 fn batch() -> TokenBatch {
     let ids = |first: i64| (0..10).map(|place| (place * 7 + first) % 29).collect();
-    TokenBatch { batch: 2, block: 5, inputs: ids(3), targets: ids(10), add: false, dropout: None }
+    let inputs: Vec<i64> = ids(3);
+    let looked_up = LookedUp::of(inputs.iter().copied());
+    TokenBatch { batch: 2, block: 5, inputs, targets: ids(10), looked_up, add: false, dropout: None }
+}
+
+/// Of the plan's buckets, and of that of what the batch looks up.
+fn lengths(model: &Gpt2) -> Vec<usize> {
+    let info = model.info();
+    let plan = info.plan.buckets.iter().map(|bucket| bucket.length);
+    plan.chain([info.looked_up_length(&batch().looked_up)]).collect()
 }
 
 /// Names, shapes and bytes.
@@ -220,7 +230,7 @@ impl Buckets for Made {
 #[test]
 fn calls_that_do_not_fit_are_refused_by_their_field_and_move_nothing() {
     let mut model = new_model(NEW);
-    let lengths: Vec<usize> = model.info().plan.buckets.iter().map(|bucket| bucket.length).collect();
+    let lengths = lengths(&model);
     let before = model.loss(&batch()).unwrap();
     for (field, batch) in [
         ("batch", TokenBatch { batch: 0, ..batch() }),
@@ -236,10 +246,22 @@ fn calls_that_do_not_fit_are_refused_by_their_field_and_move_nothing() {
             assert!(matches!(&error, Error::Argument { field: found, .. } if *found == field), "{error}");
         }
     }
+    // What is looked up is asked for where there is a gradient.
+    let few = LookedUp::of(batch().inputs.into_iter().skip(1));
+    let beyond = LookedUp::of(batch().inputs.into_iter().chain([29]));
+    for looked_up in [LookedUp::default(), few, beyond.clone()] {
+        let batch = TokenBatch { looked_up, ..batch() };
+        assert_eq!(model.loss(&batch).unwrap(), before);
+        let error = model.gradient(&batch, &mut Made(lengths.clone())).unwrap_err();
+        assert!(matches!(&error, Error::Argument { field: "looked_up", .. }), "{error}");
+    }
     let mut short = lengths.clone();
-    short[1] -= 1;
-    let error = model.gradient(&batch(), &mut Made(short.clone())).unwrap_err();
-    assert!(matches!(&error, Error::Argument { field: "buckets", .. }), "{error}");
+    for bucket in [1, lengths.len() - 1] {
+        short.clone_from(&lengths);
+        short[bucket] -= 1;
+        let error = model.gradient(&batch(), &mut Made(short.clone())).unwrap_err();
+        assert!(matches!(&error, Error::Argument { field: "buckets", .. }), "{error}");
+    }
     let step = OptimizerStep {
         number: 1,
         learning_rate: 0.1,
@@ -258,16 +280,30 @@ fn calls_that_do_not_fit_are_refused_by_their_field_and_move_nothing() {
         };
         lengths.iter().map(filled).collect()
     };
-    let error = model.apply(&step, &buckets(&short, 0.0)).unwrap_err();
-    assert!(matches!(&error, Error::Argument { field: "buckets", .. }), "{error}");
-    let error = model.apply(&OptimizerStep { beta2: 1.0, ..step }, &buckets(&lengths, 0.0)).unwrap_err();
-    assert!(matches!(&error, Error::Argument { field: "beta2", .. }), "{error}");
+    let looked_up = batch().looked_up;
+    let mut longer = lengths.clone();
+    longer[lengths.len() - 1] += 12;
+    for (field, looked_up, lengths, beta2) in [
+        ("buckets", &looked_up, &short, 0.95),
+        ("buckets", &LookedUp::default(), &lengths, 0.95),
+        ("looked_up", &beyond, &longer, 0.95),
+        ("beta2", &looked_up, &lengths, 1.0),
+    ] {
+        let step = OptimizerStep { beta2, ..step };
+        let error = model.apply(&step, looked_up, &mut buckets(lengths, 1.0)).unwrap_err();
+        assert!(matches!(&error, Error::Argument { field: found, .. } if *found == field), "{error}");
+    }
+    // In any bucket, that of what is looked up alone too: what is large is held, what is not finite is skipped.
     for value in [f32::NAN, f32::INFINITY, 1e30] {
-        let applied = model.apply(&step, &buckets(&lengths, value)).unwrap();
-        // What is large is held, what is not finite is skipped.
-        assert_eq!(applied.skipped, !value.is_finite(), "{applied:?}");
-        if applied.skipped {
-            assert_eq!(model.loss(&batch()).unwrap(), before);
+        for bucket in 0..lengths.len() {
+            let before = model.loss(&batch()).unwrap();
+            let mut gradients = buckets(&lengths, 0.0);
+            gradients[bucket][0] = value;
+            let applied = model.apply(&step, &looked_up, &mut gradients).unwrap();
+            assert_eq!(applied.skipped, !value.is_finite(), "{bucket}: {applied:?}");
+            if applied.skipped {
+                assert_eq!(model.loss(&batch()).unwrap(), before);
+            }
         }
     }
     assert_ne!(model.loss(&batch()).unwrap(), before);
@@ -304,8 +340,7 @@ fn a_state_that_is_held_is_read_elsewhere_while_passes_are_computed_and_does_not
     assert_eq!(model.loss(&batch()).unwrap(), loss);
     assert!(reader.join().unwrap() == before);
     // 2. Nothing moves until the last one lets go.
-    let lengths: Vec<usize> = model.info().plan.buckets.iter().map(|bucket| bucket.length).collect();
-    let gradients: Vec<AlignedFloats> = lengths
+    let mut gradients: Vec<AlignedFloats> = lengths(&model)
         .iter()
         .map(|length| {
             let mut bucket = AlignedFloats::zeros(*length);
@@ -323,11 +358,13 @@ fn a_state_that_is_held_is_read_elsewhere_while_passes_are_computed_and_does_not
         max_grad_norm: None,
         divide_by: 1,
     };
-    assert!(matches!(model.apply(&step, &gradients), Err(Error::Held)));
+    let looked_up = batch().looked_up;
+    assert!(matches!(model.apply(&step, &looked_up, &mut gradients), Err(Error::Held)));
+    assert!(gradients.iter().all(|bucket| bucket.iter().all(|number| *number == 1.0)), "nothing was added");
     assert!(matches!(model.write_state(name, 0, &[0; 4]), Err(Error::Held)));
     assert_eq!(model.loss(&batch()).unwrap(), loss);
     drop(other);
-    assert!(!model.apply(&step, &gradients).unwrap().skipped);
+    assert!(!model.apply(&step, &looked_up, &mut gradients).unwrap().skipped);
     assert_ne!(model.loss(&batch()).unwrap(), loss);
     // 3. It outlives the model.
     let held = model.hold_state().unwrap();

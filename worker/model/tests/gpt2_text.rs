@@ -52,8 +52,7 @@ fn the_training_s_loss_is_that_of_the_logits() {
                 block: 8,
                 inputs: TEXT[..8].to_vec(),
                 targets: TEXT[1..].to_vec(),
-                add: false,
-                dropout: None,
+                ..TokenBatch::default()
             };
             let expected = f64::from(trained(new, precision).loss(&batch).unwrap());
             let mut model = open(LanguageModelSource::New(new), precision);

@@ -277,6 +277,44 @@ pub(super) async fn what_does_not_belong_is_refused(
     Ok(())
 }
 
+/// Ranks whose buffers are not equally long, by a number a chunk or by so much that there are more segments: no rank has a sum that
+/// it takes for whole.
+pub(super) async fn buffers_of_different_lengths_are_refused(
+    factory: &dyn TransportFactory,
+    config: &SuiteConfig,
+) -> Result<(), Failure> {
+    for world_size in several(config) {
+        for (more, exactly) in [(1, false), (1, true), (SEGMENT, false), (SEGMENT, true)] {
+            let case = faulty_case("buffers of different lengths", factory, config, world_size);
+            let sum = move |mut ring: Ring| async move {
+                let Place { rank, world_size, .. } = ring.place();
+                // Each of its chunks is longer.
+                let size = if rank + 1 == world_size { SIZE + more * world_size } else { SIZE };
+                for _ in 0..10 {
+                    let own = reference::buffer(rank, size);
+                    if exactly {
+                        let mut sum = TreeSum::new(world_size);
+                        sum.push(rank, own);
+                        ring.sum_exactly(sum, size, Vec::new).await?;
+                    } else {
+                        ring.all_reduce(own).await?;
+                    }
+                }
+                Ok(())
+            };
+            let outcomes = case.run(sum).await?;
+            let refused = |error: &RingError| matches!(error, RingError::Protocol { .. });
+            all_fail(&case, &outcomes, |error| {
+                refused(error) || matches!(error, RingError::PeerLost { .. })
+            })?;
+            if !outcomes.iter().any(|outcome| matches!(&outcome.result, Err(error) if refused(error))) {
+                return Err(case.failure("no rank said that it was sent something else than it expected"));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A frame that is not on its arrival what it was.
 pub(super) async fn what_is_damaged_is_refused(
     factory: &dyn TransportFactory,

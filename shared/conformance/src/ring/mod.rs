@@ -95,6 +95,7 @@ pub async fn run_all(factory: &dyn TransportFactory, config: &SuiteConfig) -> Re
     cases::a_rank_that_stalls_is_noticed(factory, config).await?;
     cases::an_older_epoch_is_refused(factory, config).await?;
     cases::what_does_not_belong_is_refused(factory, config).await?;
+    cases::buffers_of_different_lengths_are_refused(factory, config).await?;
     cases::what_is_damaged_is_refused(factory, config).await?;
     cases::a_rank_that_leaves_early_is_missed(factory, config).await?;
     cases::a_rank_that_is_cancelled_ends_the_ring(factory, config).await

@@ -86,7 +86,8 @@ async fn serve() -> Outcome<()> {
                 let engine = (ringtune_worker_daemon::LIBTORCH.start)(Threads::anywhere(open.threads))?;
                 let model = engine.open_language_model(opening(&open)).await?;
                 let ring = seat.connect().await?;
-                bench = Some(GradientBench::new(engine, ring, &model, batch(&open)));
+                let batches = (0..rows).map(|number| batch(&open, number)).collect();
+                bench = Some(GradientBench::new(engine, ring, &model, batches));
                 let parameters: usize = model.parameters.iter().map(|parameter| parameter.elements()).sum();
                 answer(&json!({"parameters": parameters}))?;
             }
@@ -116,10 +117,11 @@ fn opening(open: &Open) -> OpenLanguageModel {
     OpenLanguageModel { source, precision, threads: open.threads, buckets: BucketSizes::default() }
 }
 
-/// Some ids: which they are makes no difference to the time.
-fn batch(open: &Open) -> TokenBatch {
-    let ids: Vec<i64> =
-        (0..=(open.batch * open.block) as i64).map(|place| place * 7919 % VOCABULARY as i64).collect();
-    let (inputs, targets) = (ids[..ids.len() - 1].to_vec(), ids[1..].to_vec());
-    TokenBatch { batch: open.batch, block: open.block, inputs, targets, add: false, dropout: None }
+/// A microbatch. Each of its ids is looked up once, as long as there are so many, and none of them by another microbatch: more rows
+/// travel than real texts of as many tokens have.
+fn batch(open: &Open, number: usize) -> TokenBatch {
+    let tokens = open.batch * open.block;
+    let id = |place: usize| ((number * tokens + place) * 7919 % VOCABULARY) as i64;
+    let (inputs, targets) = ((0..tokens).map(id).collect(), (1..=tokens).map(id).collect());
+    TokenBatch { batch: open.batch, block: open.block, inputs, targets, ..TokenBatch::default() }
 }

@@ -2,7 +2,10 @@
 //!
 //! With E the table [vocabulary, WIDTH], b the bias [WIDTH] and P(y) a place that belongs to token y for ever, the loss is
 //! the mean over all tokens and columns of (E[x] + b - P(y))² / 2, which training makes smaller. Order of the backward
-//! pass: b, E. Dropout drops whole tokens from the gradient, by the text's number and the token's place.
+//! pass: E, b, what was looked up. Dropout drops whole tokens from the gradient, by the text's number and the token's place.
+//!
+//! As a real model's, the table's gradient has two parts: that of columns with an even number is in the table's buckets, as the head's
+//! would be, that of the others in the rows that are looked up.
 
 use std::{
     collections::BTreeMap,
@@ -15,9 +18,9 @@ use std::{
 };
 
 use ringtune_engine::{
-    AlignedFloats, Applied, Bucket, BucketPlan, Buckets, Dropout, EngineError, HeldState, LanguageGradient,
-    LanguageModelInfo, LanguageModelSource, OpenLanguageModel, OptimizerStep, Parameter, StateTensor,
-    TokenBatch,
+    AlignedFloats, Applied, BucketPlan, Buckets, Dropout, EngineError, HeldState, LanguageGradient,
+    LanguageModelInfo, LanguageModelSource, LookedUp, OpenLanguageModel, OptimizerStep, Parameter,
+    StateTensor, TokenBatch,
 };
 use ringtune_random::philox4x32;
 
@@ -97,7 +100,7 @@ impl FakeLanguageModel {
                 *value = words[0] as f32 / u32::MAX as f32 - 0.5;
             }
         }
-        let plan = BucketPlan::new(&parameters, &[1, 0], request.buckets);
+        let plan = BucketPlan::new(&parameters, &[0, 1], request.buckets);
         Self { vocab_size, n_positions, parameters, plan, state }
     }
 
@@ -107,6 +110,7 @@ impl FakeLanguageModel {
             n_positions: self.n_positions,
             parameters: self.parameters.clone(),
             plan: self.plan.clone(),
+            width: WIDTH,
             config: format!(
                 "{{\"model_type\": \"gpt2\", \"vocab_size\": {}, \"n_positions\": {}}}",
                 self.vocab_size, self.n_positions
@@ -160,6 +164,9 @@ impl FakeLanguageModel {
         buckets: &mut dyn Buckets,
     ) -> Result<LanguageGradient, EngineError> {
         let started = Instant::now();
+        if let Some(id) = batch.inputs.iter().find(|id| batch.looked_up.place_of(**id).is_none()) {
+            return Err(wrong(format!("looked_up has no id {id}, allowed is a list with all inputs")));
+        }
         let loss = if finite { self.loss(batch)? } else { f32::NAN };
         let forward_seconds = started.elapsed().as_secs_f64();
         let share = if finite { 1.0 / (batch.inputs.len() * WIDTH) as f32 } else { f32::NAN };
@@ -172,24 +179,37 @@ impl FakeLanguageModel {
                 gradients[1][column] += far * share;
             }
         }
-        // As a real model, whose head begins the table: what is the table's alone is taken first, and all is held to the
-        // end.
-        let of_table = |bucket: &Bucket| bucket.pieces.iter().all(|piece| piece.parameter == 0);
-        let (first, others): (Vec<usize>, Vec<usize>) =
-            (0..self.plan.buckets.len()).partition(|number| of_table(&self.plan.buckets[*number]));
-        let mut taken = BTreeMap::new();
-        for number in first.into_iter().chain(others) {
-            let bucket = &self.plan.buckets[number];
+        // 1. What goes with the rows that are looked up.
+        let mut rows = Vec::with_capacity(batch.looked_up.count() * WIDTH);
+        for id in batch.looked_up.ids() {
+            // The ids of other microbatches may be any.
+            let row = usize::try_from(*id).ok().and_then(|row| gradients[0].chunks_exact_mut(WIDTH).nth(row));
+            let row = row.ok_or_else(|| {
+                wrong(format!("looked_up has id {id}, allowed is 0 to {}", self.vocab_size - 1))
+            })?;
+            rows.extend(
+                (0..WIDTH).map(|column| if column % 2 == 1 { std::mem::take(&mut row[column]) } else { 0.0 }),
+            );
+        }
+        // 2. As late as a real model may: none is given back before all are taken.
+        let put = |into: &mut [f32], made: &[f32]| {
+            for (into, made) in into.iter_mut().zip(made) {
+                *into = if batch.add { *into + made } else { *made };
+            }
+        };
+        let mut taken = Vec::with_capacity(self.plan.buckets.len() + 1);
+        for (number, bucket) in self.plan.buckets.iter().enumerate() {
             let mut memory = buckets.take(number)?;
             for piece in &bucket.pieces {
                 let made = &gradients[piece.parameter][piece.first..piece.first + piece.count];
-                for (into, made) in memory[piece.offset..piece.offset + piece.count].iter_mut().zip(made) {
-                    *into = if batch.add { *into + made } else { *made };
-                }
+                put(&mut memory[piece.offset..piece.offset + piece.count], made);
             }
-            taken.insert(number, memory);
+            taken.push(memory);
         }
-        for (number, memory) in taken {
+        let mut memory = buckets.take(taken.len())?;
+        put(&mut memory, &rows);
+        taken.push(memory);
+        for (number, memory) in taken.into_iter().enumerate() {
             buckets.give(number, memory)?;
         }
         let backward_seconds = started.elapsed().as_secs_f64() - forward_seconds;
@@ -199,15 +219,31 @@ impl FakeLanguageModel {
     pub(crate) fn apply(
         &mut self,
         step: &OptimizerStep,
-        buckets: &[AlignedFloats],
+        looked_up: &LookedUp,
+        buckets: &mut [AlignedFloats],
     ) -> Result<Applied, EngineError> {
         step.check().map_err(|error| EngineError::OfJob(error.into()))?;
-        let lengths: Vec<usize> = self.plan.buckets.iter().map(|bucket| bucket.length).collect();
+        let lengths = self.plan.buckets.iter().map(|bucket| bucket.length);
+        let lengths: Vec<usize> = lengths.chain([looked_up.count() * WIDTH]).collect();
         let given: Vec<usize> = buckets.iter().map(|bucket| bucket.len()).collect();
         if given != lengths {
             return Err(wrong(format!("buckets are of {given:?} numbers, allowed is {lengths:?}")));
         }
+        if let Some(id) = looked_up.ids().iter().find(|id| !(0..self.vocab_size as i64).contains(id)) {
+            return Err(wrong(format!("looked_up has id {id}, allowed is 0 to {}", self.vocab_size - 1)));
+        }
         self.may_change()?;
+        let (buckets, rows) = buckets.split_at_mut(self.plan.buckets.len());
+        for (id, row) in looked_up.ids().iter().zip(rows.iter().flat_map(|rows| rows.chunks_exact(WIDTH))) {
+            let first = *id as usize * WIDTH;
+            for (bucket, piece) in self.plan.pieces_of(0) {
+                if (piece.first..piece.first + piece.count).contains(&first) {
+                    let place = piece.offset + first - piece.first;
+                    let into = &mut buckets[bucket][place..place + WIDTH];
+                    into.iter_mut().zip(row).for_each(|(into, number)| *into += number);
+                }
+            }
+        }
         let share = 1.0 / f64::from(step.divide_by);
         let squares: f64 =
             buckets.iter().flat_map(|bucket| bucket.iter()).map(|g| f64::from(*g).powi(2)).sum();
@@ -216,7 +252,7 @@ impl FakeLanguageModel {
             return Ok(Applied { grad_norm, skipped: true });
         }
         let clip = step.max_grad_norm.map_or(1.0, |most| (most / (grad_norm + 1e-6)).min(1.0));
-        for (bucket, memory) in self.plan.buckets.iter().zip(buckets) {
+        for (bucket, memory) in self.plan.buckets.iter().zip(&*buckets) {
             for piece in &bucket.pieces {
                 let parameter = &self.parameters[piece.parameter];
                 for number in 0..piece.count {

@@ -18,10 +18,10 @@ use std::{
 use ringtune_engine::{
     AlignedFloats, Applied, BucketSizes, Buckets, DrawPictures, EncodeImages, Engine, EngineError,
     EngineIdentity, FeedTokens, GenerateText, Gradient, HeldState, ImageRequest, LanguageGradient,
-    LanguageModelInfo, LanguageModelSource, LoadModel, Microbatch, ModelInfo, ModelOptions, Moments,
-    NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision, PredictionType,
-    RgbImage, SamplerKind, StateTensor, TextModelInfo, TextualInversion, TokenBatch, TrainLanguageModel,
-    Wanted,
+    LanguageModelInfo, LanguageModelSource, LoadModel, LookedUp, Microbatch, ModelInfo, ModelOptions,
+    Moments, NewLanguageModel, OpenLanguageModel, OpenTextModel, OptimizerStep, Pixels, Precision,
+    PredictionType, RgbImage, SamplerKind, StateTensor, TextModelInfo, TextualInversion, TokenBatch,
+    TrainLanguageModel, Wanted,
 };
 
 use language_model::FakeLanguageModel;
@@ -279,8 +279,13 @@ impl TrainLanguageModel for FakeEngine {
         self.language()?.loss(batch)
     }
 
-    fn apply(&mut self, step: &OptimizerStep, buckets: &[AlignedFloats]) -> Result<Applied, EngineError> {
-        let applied = self.language()?.apply(step, buckets)?;
+    fn apply(
+        &mut self,
+        step: &OptimizerStep,
+        looked_up: &LookedUp,
+        buckets: &mut [AlignedFloats],
+    ) -> Result<Applied, EngineError> {
+        let applied = self.language()?.apply(step, looked_up, buckets)?;
         self.updates += 1;
         if self.script.machine.wrong_update == Some(self.updates) {
             self.language()?.spoil();

@@ -1,6 +1,7 @@
 //! The layers' way back, written out, so that gradients end one after the other and activations go as soon as they are
 //! used: karpathy/llm.c, train_gpt2.c, `gpt2_backward`.
 
+use ringtune_engine::TokenBatch;
 use tch::{Kind, Tensor};
 
 use super::dropout::{Masks, Site};
@@ -12,11 +13,11 @@ use super::parameters::Parameters;
 use crate::attention::AttentionKernel;
 use crate::error::Result;
 
-/// All gradients but the head's. `gradient`: that of the last norm's result, as [`super::head`] gives it; `ids`:
-/// [batch, block]; the masks are those of the way forward.
+/// All gradients but the head's. `gradient`: that of the last norm's result, as [`super::head`] gives it; `places`: of each input
+/// among what the step looks up; the masks are those of the way forward.
 pub(crate) fn backward(
     parameters: &Parameters,
-    ids: &Tensor,
+    (batch, places): (&TokenBatch, &Tensor),
     (activations, masks): (Activations, Option<&Masks>),
     gradient: &Tensor,
     gradients: &mut Gradients,
@@ -31,17 +32,14 @@ pub(crate) fn backward(
         slope = layer_back(parameters, (number, masks), layer, slope, &mut residual, gradients)?;
     }
     drop_of(masks, Site::Embedding, 0, &mut residual)?;
-    let (_, tokens) = ids.size2()?;
-    let (add, width) = (gradients.adds(), parameters.config.n_embd);
+    let (tokens, width) = (batch.block as i64, parameters.config.n_embd);
+    let add = gradients.adds();
     gradients.each_piece(layout.wpe, |piece, target| {
         native::place_backward(&residual, tokens, piece.first as i64 / width, add, target)
     })?;
     gradients.end(layout.wpe)?;
-    // The head began this one.
-    gradients.each_piece(layout.wte, |piece, target| {
-        native::embed_backward(&residual, ids, piece.first as i64 / width, target)
-    })?;
-    gradients.end(layout.wte)
+    // The head's part of the table's gradient has left long ago.
+    gradients.put_looked_up(&residual, places, batch.looked_up.count())
 }
 
 /// Through layer `number`: `slope` is the gradient of what it adds last, and of the stream behind it.

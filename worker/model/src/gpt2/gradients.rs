@@ -1,4 +1,4 @@
-//! Where the backward pass puts gradients: pieces of the owner's buckets.
+//! Where the backward pass puts gradients: pieces of the owner's buckets, and rows of the one of what is looked up.
 
 use ringtune_engine::{AlignedFloats, BucketPlan, Buckets, Parameter, Piece};
 use tch::{Kind, Tensor};
@@ -7,7 +7,7 @@ use super::native::{self, Lent, LentToRead};
 use crate::error::{Error, Result};
 
 /// The buckets of one backward pass. One is taken when its first number is made, and given back when all of them are, in
-/// the plan's order.
+/// the plan's order; that of what is looked up comes behind them.
 pub(crate) struct Gradients<'a> {
     plan: &'a BucketPlan,
     parameters: &'a [Parameter],
@@ -54,12 +54,7 @@ impl<'a> Gradients<'a> {
         let shape = &self.parameters[parameter].shape;
         for (bucket, piece) in plan.pieces_of(parameter) {
             if self.taken[bucket].is_none() {
-                let memory = self.owner.take(bucket).map_err(Error::Buckets)?;
-                if memory.len() != plan.buckets[bucket].length {
-                    let given = format!("bucket {bucket} of {} numbers", memory.len());
-                    return Err(Error::argument("buckets", given, plan.buckets[bucket].length));
-                }
-                self.taken[bucket] = Some(memory);
+                self.taken[bucket] = Some(self.take(bucket, plan.buckets[bucket].length)?);
             }
             let Some(memory) = &mut self.taken[bucket] else { continue };
             let row: usize = shape.iter().skip(1).product();
@@ -93,6 +88,39 @@ impl<'a> Gradients<'a> {
         self.end(parameter)
     }
 
+    /// Puts the gradient of the rows that were looked up, and ends the pass: behind everything else.
+    ///
+    /// `gradient`: [tokens, width], of what each token looked up; `places`: [tokens], of its row among the step's `rows`. What belongs to
+    /// one row is added up in the order of tokens.
+    pub(crate) fn put_looked_up(&mut self, gradient: &Tensor, places: &Tensor, rows: usize) -> Result<()> {
+        let (bucket, width) = (self.plan.buckets.len(), gradient.size2()?.1);
+        let mut memory = self.take(bucket, rows * width as usize)?;
+        let mut lent = Lent::new(&mut memory, &[rows as i64, width])?;
+        native::put_rows(gradient, places, self.add, lent.target())?;
+        self.give(bucket, memory)
+    }
+
+    /// Takes a bucket from its owner.
+    fn take(&mut self, bucket: usize, length: usize) -> Result<AlignedFloats> {
+        let memory = self.owner.take(bucket).map_err(Error::Buckets)?;
+        if memory.len() != length {
+            return Err(Error::argument(
+                "buckets",
+                format!("bucket {bucket} of {} numbers", memory.len()),
+                length,
+            ));
+        }
+        Ok(memory)
+    }
+
+    /// Gives a bucket back that has all that this pass puts in.
+    fn give(&mut self, bucket: usize, memory: AlignedFloats) -> Result<()> {
+        let lent = LentToRead::new(&memory, &[memory.len() as i64])?;
+        self.finite &= native::finite(&lent)?;
+        drop(lent);
+        self.owner.give(bucket, memory).map_err(Error::Buckets)
+    }
+
     /// Nothing more comes to this parameter's gradient: buckets that are complete go back to their owner.
     pub(crate) fn end(&mut self, parameter: usize) -> Result<()> {
         for (bucket, _) in self.plan.pieces_of(parameter) {
@@ -100,9 +128,7 @@ impl<'a> Gradients<'a> {
         }
         while self.open.get(self.next) == Some(&0) {
             if let Some(memory) = self.taken[self.next].take() {
-                let lent = LentToRead::new(&memory, &[memory.len() as i64])?;
-                self.finite &= native::finite(&lent)?;
-                self.owner.give(self.next, memory).map_err(Error::Buckets)?;
+                self.give(self.next, memory)?;
             }
             self.next += 1;
         }

@@ -21,7 +21,7 @@ pub(crate) fn loss(parameters: &Parameters, hidden: &Tensor, targets: &Tensor) -
     Ok(losses.mean())
 }
 
-/// The same; begins the token table's gradient, and gives that of `hidden`.
+/// The same; puts the head's part of the token table's gradient, and gives the gradient of `hidden`.
 pub(crate) fn loss_and_gradient(
     parameters: &Parameters,
     hidden: &Tensor,
@@ -43,6 +43,7 @@ pub(crate) fn loss_and_gradient(
             product(&slopes.f_narrow(1, first, count)?, hidden, add, target)
         })
     })?;
+    gradients.end(parameters.layout.wte)?;
     Ok((losses.mean(), result))
 }
 

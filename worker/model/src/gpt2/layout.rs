@@ -58,15 +58,15 @@ impl Layout {
         Layout { parameters: list.parameters, wte, wpe, blocks, ln_f }
     }
 
-    /// The numbers of all parameters, as the backward pass ends their gradients. The token table's, which begins with the
-    /// head, ends last, with what is looked up.
+    /// The numbers of all parameters, as the backward pass ends their gradients: of the token table the head's part, as what is
+    /// looked up has a bucket of its own.
     pub(crate) fn backward_order(&self) -> Vec<usize> {
         let mut pairs = vec![self.ln_f];
         for block in self.blocks.iter().rev() {
             pairs.extend([block.mlp_proj, block.c_fc, block.ln_2, block.attn_proj, block.c_attn, block.ln_1]);
         }
         let layers = pairs.into_iter().flat_map(|pair| pair.bias.into_iter().chain([pair.weight]));
-        layers.chain([self.wpe, self.wte]).collect()
+        [self.wte].into_iter().chain(layers).chain([self.wpe]).collect()
     }
 
     /// Whether a parameter is multiplied by, or added to a product: in bf16, by a rounded copy of it.
@@ -120,7 +120,7 @@ mod tests {
             let layout = layout(bias);
             assert_eq!(layout.parameters.iter().map(Parameter::elements).sum::<usize>(), elements);
             let mut order = layout.backward_order();
-            assert_eq!(order.last(), Some(&layout.wte));
+            assert_eq!((order.first(), order.last()), (Some(&layout.wte), Some(&layout.wpe)));
             order.sort_unstable();
             assert_eq!(order, (0..layout.parameters.len()).collect::<Vec<_>>());
         }

@@ -26,7 +26,7 @@ use std::time::Instant;
 
 use ringtune_engine::{
     AlignedFloats, Applied, BucketPlan, Buckets, LanguageGradient, LanguageModelInfo, LanguageModelSource,
-    OpenLanguageModel, OptimizerStep, Precision, StateTensor, TokenBatch,
+    LookedUp, OpenLanguageModel, OptimizerStep, Precision, StateTensor, TokenBatch,
 };
 use tch::Tensor;
 
@@ -83,6 +83,7 @@ impl Gpt2 {
             n_positions: config.n_positions as usize,
             parameters: self.parameters.layout.parameters.clone(),
             plan: self.plan.clone(),
+            width: config.n_embd as usize,
             config: config.text().to_owned(),
         }
     }
@@ -92,6 +93,8 @@ impl Gpt2 {
     /// The same input, thread count and machine give the same bits.
     pub fn gradient(&mut self, batch: &TokenBatch, buckets: &mut dyn Buckets) -> Result<LanguageGradient> {
         self.check(batch)?;
+        self.check_looked_up(&batch.looked_up)?;
+        let places = places(batch)?;
         self.parameters.refresh()?;
         let _no_gradient = tch::no_grad_guard();
         let masks = Masks::new(batch.dropout, batch.batch)?;
@@ -104,7 +107,8 @@ impl Gpt2 {
         let mut gradients = Gradients::new(&self.plan, &parameters.layout.parameters, buckets, batch.add);
         let hidden = &activations.last.y;
         let (loss, slope) = head::loss_and_gradient(parameters, hidden, &targets, &mut gradients)?;
-        backward::backward(parameters, &ids, (activations, masks.as_ref()), &slope, &mut gradients)?;
+        let passed = (activations, masks.as_ref());
+        backward::backward(parameters, (batch, &places), passed, &slope, &mut gradients)?;
         let finite = loss.is_finite() && gradients.finite();
         let backward_seconds = started.elapsed().as_secs_f64();
         Ok(LanguageGradient { loss, finite, forward_seconds, backward_seconds })
@@ -120,14 +124,20 @@ impl Gpt2 {
         head::loss(&self.parameters, &activations.last.y, &targets)
     }
 
-    /// One step of the optimizer with what the buckets hold.
+    /// One step of the optimizer with what the buckets hold, the last of which has the rows of `looked_up`.
     ///
     /// # Errors
-    /// Buckets that are not the plan's, numbers that make no sense: then nothing has moved.
-    pub fn apply(&mut self, step: &OptimizerStep, buckets: &[AlignedFloats]) -> Result<Applied> {
+    /// Buckets that are not the plan's and that one, ids beyond the vocabulary, numbers that make no sense: then nothing has moved.
+    pub fn apply(
+        &mut self,
+        step: &OptimizerStep,
+        looked_up: &LookedUp,
+        buckets: &mut [AlignedFloats],
+    ) -> Result<Applied> {
+        self.check_looked_up(looked_up)?;
         // What was written to is rounded before a step rounds what it moves.
         self.parameters.refresh()?;
-        optimizer::apply(&mut self.parameters, &self.plan, step, buckets)
+        optimizer::apply(&mut self.parameters, &self.plan, step, looked_up, buckets)
     }
 
     /// The state's tensors, all fp32.
@@ -193,12 +203,33 @@ impl Gpt2 {
         }
         Ok(())
     }
+
+    /// That the table has a row for each of these ids.
+    fn check_looked_up(&self, looked_up: &LookedUp) -> Result<()> {
+        let vocabulary = self.parameters.config.vocab_size;
+        match looked_up.ids().iter().find(|id| !(0..vocabulary).contains(*id)) {
+            None => Ok(()),
+            Some(id) => Err(Error::argument("looked_up", id, format!("ids from 0 to {}", vocabulary - 1))),
+        }
+    }
 }
 
 /// Inputs [batch, block] and targets [batch * block].
 fn tensors(batch: &TokenBatch) -> Result<[Tensor; 2]> {
     let inputs = Tensor::f_from_slice(&batch.inputs)?.f_view([batch.batch as i64, batch.block as i64])?;
     Ok([inputs, Tensor::f_from_slice(&batch.targets)?])
+}
+
+/// The places of the inputs among what the step looks up, [batch * block].
+fn places(batch: &TokenBatch) -> Result<Tensor> {
+    let mut places = Vec::with_capacity(batch.inputs.len());
+    for id in &batch.inputs {
+        let place = batch.looked_up.place_of(*id);
+        let missing =
+            || Error::argument("looked_up", format!("without input {id}"), "a list with all inputs");
+        places.push(place.ok_or_else(missing)? as i64);
+    }
+    Ok(Tensor::f_from_slice(&places)?)
 }
 
 /// That this processor computes so.

@@ -19,10 +19,10 @@ unsafe extern "C" {
         wpe: *const C_tensor,
         ids: *const C_tensor,
     ) -> *mut C_tensor;
-    fn ringtune_language_embed_backward(
-        gradient: *const C_tensor,
-        ids: *const C_tensor,
-        first: i64,
+    fn ringtune_language_put_rows(
+        x: *const C_tensor,
+        places: *const C_tensor,
+        add: bool,
         target: *mut C_tensor,
     ) -> bool;
     fn ringtune_language_place_backward(
@@ -162,12 +162,11 @@ pub(crate) fn embed(wte: &Tensor, wpe: &Tensor, ids: &Tensor) -> Result<Tensor> 
     tensor_from(unsafe { ringtune_language_embed(wte.as_ptr(), wpe.as_ptr(), ids.as_ptr()) })
 }
 
-/// Adds the rows of `gradient` whose ids are `first` … to those of `target`, in the order of tokens.
-pub(crate) fn embed_backward(gradient: &Tensor, ids: &Tensor, first: i64, target: &mut Tensor) -> Result<()> {
+/// The rows of `x` summed into those of `target` that `places` [rows] says, in their order; a row of `target` that is nobody's place
+/// becomes zeros, with `add` it stays.
+pub(crate) fn put_rows(x: &Tensor, places: &Tensor, add: bool, target: &mut Tensor) -> Result<()> {
     // SAFETY: live tensors; the shim writes to the one that is lent to be written.
-    done(unsafe {
-        ringtune_language_embed_backward(gradient.as_ptr(), ids.as_ptr(), first, target.as_mut_ptr())
-    })
+    done(unsafe { ringtune_language_put_rows(x.as_ptr(), places.as_ptr(), add, target.as_mut_ptr()) })
 }
 
 /// The rows of `gradient`, [batch * tokens, width], summed over the batch: those of the places from `first` on.
@@ -366,5 +365,40 @@ mod tests {
         assert!(matches!(failed, Err(Error::Torch(_))), "{failed:?}");
         assert_eq!(squares(&Tensor::from_slice(&[3f32, -4.0])).unwrap(), 25.0);
         assert!(squares(&Tensor::from_slice(&[3f32, f32::NAN])).unwrap().is_nan());
+    }
+
+    #[test]
+    fn rows_are_summed_at_their_places_alike_by_any_number_of_threads() {
+        let (rows, width, all) = (300i64, 19i64, 40i64);
+        // None has place 7; place 3 has two thirds of them.
+        let place = |row: i64| if row % 3 == 0 { (row * row) % all } else { 3 };
+        let places: Vec<i64> = (0..rows).map(|row| if place(row) == 7 { 8 } else { place(row) }).collect();
+        let value = |at: i64| ((at * 7919 % 1009) as f32 - 500.0) * 10f32.powi((at % 7) as i32 - 3);
+        let x: Vec<f32> = (0..rows * width).map(value).collect();
+        let before: Vec<f32> = (0..all * width).map(|at| value(at + 5)).collect();
+        let (x, places_of) = (Tensor::from_slice(&x).view([rows, width]), Tensor::from_slice(&places));
+        for add in [false, true] {
+            let mut expected: Vec<f32> = before.iter().map(|one| if add { *one } else { 0.0 }).collect();
+            for (row, place) in places.iter().enumerate() {
+                for at in 0..width {
+                    expected[(place * width + at) as usize] += value(row as i64 * width + at);
+                }
+            }
+            for threads in [1, 2, 3] {
+                Runtime::initialise(threads).unwrap();
+                let mut target = Tensor::from_slice(&before).view([all, width]);
+                put_rows(&x, &places_of, add, &mut target).unwrap();
+                let found: Vec<f32> = Vec::try_from(target.view([-1])).unwrap();
+                assert!(found == expected, "add: {add}, {threads} threads");
+            }
+        }
+        // Nothing into nothing; and places that are none.
+        let mut none = Tensor::from_slice(&[0f32; 0]).view([0, width]);
+        put_rows(&x.narrow(0, 0, 0), &places_of.narrow(0, 0, 0), false, &mut none).unwrap();
+        let mut target = Tensor::from_slice(&before).view([all, width]);
+        for wrong in [all, -1] {
+            let refused = put_rows(&x.narrow(0, 0, 1), &Tensor::from_slice(&[wrong]), true, &mut target);
+            assert!(matches!(refused, Err(Error::Torch(_))), "{refused:?}");
+        }
     }
 }

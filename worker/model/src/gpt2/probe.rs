@@ -31,9 +31,11 @@ pub(crate) fn each_result(
     let x = native::embed(&table, &places, &ids)?;
     keep(&x)?;
     let (mut of_table, mut of_places) = (table.f_detach_copy()?, places.f_detach_copy()?);
-    native::embed_backward(&x, &ids, 0, &mut of_table)?;
+    for add in [false, true] {
+        native::put_rows(&x, &ids.f_view([-1])?, add, &mut of_table)?;
+        keep(&of_table)?;
+    }
     native::place_backward(&x, TOKENS, 0, true, &mut of_places)?;
-    keep(&of_table)?;
     keep(&of_places)?;
     // 2. Norms.
     let (weight, bias) = (floats(&[WIDTH], 62)?, floats(&[WIDTH], 63)?);

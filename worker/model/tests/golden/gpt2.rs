@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use ringtune_model::{
-    AlignedFloats, BucketSizes, Buckets, Dropout, EngineError, Gpt2, LanguageGradient, LanguageModelSource,
-    OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch,
+    AlignedFloats, Applied, BucketSizes, Buckets, Dropout, EngineError, Gpt2, LanguageGradient,
+    LanguageModelSource, LookedUp, OpenLanguageModel, OptimizerStep, Precision, Runtime, TokenBatch,
 };
 
 use crate::support::{GoldenFile, golden_folder, relative_error, repository};
@@ -15,6 +15,8 @@ use crate::support::{GoldenFile, golden_folder, relative_error, repository};
 pub(crate) struct Kept {
     pub(crate) buckets: Vec<AlignedFloats>,
     given: Vec<usize>,
+    /// The ids whose rows the last one has.
+    looked_up: LookedUp,
 }
 
 impl Buckets for Kept {
@@ -41,25 +43,39 @@ pub(crate) fn open(folder: &str, precision: Precision, threads: usize) -> Gpt2 {
 }
 
 pub(crate) fn kept(model: &Gpt2) -> Kept {
-    // What was there before must not show.
-    let filled = |length: usize| {
-        let mut memory = AlignedFloats::zeros(length);
-        memory.fill(7.5);
-        memory
-    };
-    let buckets = model.info().plan.buckets.iter().map(|bucket| filled(bucket.length)).collect();
-    Kept { buckets, given: Vec::new() }
+    let mut buckets: Vec<AlignedFloats> =
+        model.info().plan.buckets.iter().map(|bucket| filled(bucket.length)).collect();
+    buckets.push(AlignedFloats::default());
+    Kept { buckets, ..Kept::default() }
+}
+
+/// Memory in which something was before, which must not show.
+fn filled(length: usize) -> AlignedFloats {
+    let mut memory = AlignedFloats::zeros(length);
+    memory.fill(7.5);
+    memory
 }
 
 /// One microbatch's gradient, in buckets.
 pub(crate) fn gradient(model: &mut Gpt2, batch: &TokenBatch, kept: &mut Kept) -> LanguageGradient {
     kept.given.clear();
+    if !batch.add {
+        kept.looked_up = batch.looked_up.clone();
+        if let Some(rows) = kept.buckets.last_mut() {
+            *rows = filled(model.info().looked_up_length(&batch.looked_up));
+        }
+    }
     let made = model.gradient(batch, kept).unwrap();
     assert_eq!(kept.given, (0..kept.buckets.len()).collect::<Vec<_>>());
     made
 }
 
-/// The gradients by the parameters' names, out of the buckets.
+/// One step with what the buckets hold.
+fn apply(model: &mut Gpt2, step: &OptimizerStep, kept: &mut Kept) -> Applied {
+    model.apply(step, &kept.looked_up, &mut kept.buckets).unwrap()
+}
+
+/// The gradients by the parameters' names, out of the buckets; the token table's of both its parts.
 pub(crate) fn by_name(model: &Gpt2, kept: &Kept) -> BTreeMap<String, Vec<f32>> {
     let info = model.info();
     let whole = |number: usize| {
@@ -68,7 +84,16 @@ pub(crate) fn by_name(model: &Gpt2, kept: &Kept) -> BTreeMap<String, Vec<f32>> {
             .flat_map(|(bucket, piece)| kept.buckets[bucket][piece.offset..][..piece.count].to_vec())
             .collect()
     };
-    info.parameters.iter().enumerate().map(|(number, one)| (one.name.clone(), whole(number))).collect()
+    let names = info.parameters.iter().map(|one| one.name.clone());
+    let mut all: BTreeMap<String, Vec<f32>> = names.zip((0..info.parameters.len()).map(whole)).collect();
+    let table = all.get_mut("transformer.wte.weight").unwrap();
+    let rows = kept.buckets.last().unwrap().chunks_exact(info.width);
+    assert_eq!(rows.len(), kept.looked_up.count());
+    for (id, row) in kept.looked_up.ids().iter().zip(rows) {
+        let of_table = &mut table[*id as usize * info.width..][..info.width];
+        of_table.iter_mut().zip(row).for_each(|(sum, number)| *sum += number);
+    }
+    all
 }
 
 pub(crate) fn batch_of(golden: &GoldenFile, prefix: &str, add: bool) -> TokenBatch {
@@ -79,6 +104,7 @@ pub(crate) fn batch_of(golden: &GoldenFile, prefix: &str, add: bool) -> TokenBat
         block: inputs.shape[1],
         inputs: ids("inputs"),
         targets: ids("targets"),
+        looked_up: LookedUp::of(ids("inputs")),
         add,
         dropout: None,
     }
@@ -203,9 +229,13 @@ pub(crate) fn five_steps_are_torchs(file: &str, dropout: impl Fn(&GoldenFile, [u
         let mut kept = kept(&model);
         for (index, rate) in recipe["learning_rates"].as_array().unwrap().iter().enumerate() {
             let key = format!("{precision}/step-{}", index + 1);
+            // Of both microbatches: each has rows that are none of the other's.
+            let inputs = (0..2).flat_map(|part| batch_of(&golden, &format!("{key}/{part}"), false).inputs);
+            let looked_up = LookedUp::of(inputs);
             for part in 0..2 {
                 let mut batch = batch_of(&golden, &format!("{key}/{part}"), part > 0);
                 batch.dropout = dropout(&golden, [index as u32 + 1, part]);
+                batch.looked_up = looked_up.clone();
                 let made = gradient(&mut model, &batch, &mut kept);
                 let loss = golden.floats(&format!("{key}/{part}/loss"));
                 let most = if precision == Precision::Fp32 { 1e-6 } else { 1e-2 };
@@ -221,7 +251,7 @@ pub(crate) fn five_steps_are_torchs(file: &str, dropout: impl Fn(&GoldenFile, [u
                 max_grad_norm: Some(number("max_grad_norm")),
                 divide_by: 2,
             };
-            let applied = model.apply(&step, &kept.buckets).unwrap();
+            let applied = apply(&mut model, &step, &mut kept);
             let norm = golden.floats(&format!("{key}/norm"));
             let most = if precision == Precision::Fp32 { 1e-6 } else { 2e-2 };
             assert!(relative_error(&[applied.grad_norm as f32], norm) <= most, "{key}: {applied:?} {norm:?}");
@@ -301,7 +331,7 @@ fn a_state_that_is_written_back_goes_on_with_the_same_bits() {
                 max_grad_norm: Some(1.0),
                 divide_by: 1,
             };
-            model.apply(&step, &kept.buckets).unwrap();
+            apply(model, &step, &mut kept);
             let all = kept.buckets.iter().flat_map(|bucket| bucket.iter());
             all.chain([&made.loss]).map(|value| value.to_bits()).collect()
         };
@@ -356,7 +386,7 @@ fn what_is_saved_is_what_transformers_loads() {
         max_grad_norm,
         divide_by: 1,
     };
-    model.apply(&step, &kept.buckets).unwrap();
+    apply(&mut model, &step, &mut kept);
     let folder = tempfile::tempdir().unwrap();
     model.save(folder.path()).unwrap();
     let reference = repository().join("tests/reference");

@@ -1,6 +1,6 @@
 //! GPT-2 with dropout, against transformers' own modules that drop by the same masks: tests/reference/goldens/dropout.py.
 
-use ringtune_model::{Dropout, Precision, TokenBatch};
+use ringtune_model::{Dropout, LookedUp, Precision, TokenBatch};
 
 use crate::gpt2::{
     batch_of, bf16_is_as_near_as_autocast, by_name, five_steps_are_torchs, fp32_is_as_the_reference,
@@ -36,7 +36,9 @@ fn five_steps_with_dropout_leave_the_state_that_torch_leaves() {
 /// A microbatch that long rows of attention, several stretches and a last one that is not full come together in.
 fn long(dropout: Dropout) -> TokenBatch {
     let ids = |from: usize| (0..3 * 19).map(|place| ((place * place * 5 + from) % 103) as i64).collect();
-    TokenBatch { batch: 3, block: 19, inputs: ids(0), targets: ids(1), add: false, dropout: Some(dropout) }
+    let (inputs, targets): (Vec<i64>, Vec<i64>) = (ids(0), ids(1));
+    let looked_up = LookedUp::of(inputs.iter().copied());
+    TokenBatch { batch: 3, block: 19, inputs, targets, looked_up, add: false, dropout: Some(dropout) }
 }
 
 /// The masks of both ways are the same: the slope of the loss that is dropped is the gradient.

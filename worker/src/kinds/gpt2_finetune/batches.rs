@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ringtune_text::{TokenFile, TokenFiles, Windows};
 
-use crate::engine::{Dropout, TokenBatch};
+use crate::engine::{Dropout, LookedUp, TokenBatch};
 
 /// The step of validation's draws: training's begin with 1. They are of another file, and the same every time.
 const HELD_OUT: u64 = 0;
@@ -64,6 +64,23 @@ impl Batches {
         Ok(made)
     }
 
+    /// The ids that are inputs of any of a step's microbatches, which are so many. [`Batches::of_step`] leaves it open, as it is the
+    /// same for all of them.
+    ///
+    /// # Errors
+    /// As before.
+    pub(super) fn looked_up(&self, step: u64, microbatches: u32) -> Result<LookedUp, ringtune_text::Error> {
+        let mut are_inputs = vec![false; usize::from(u16::MAX) + 1];
+        for sample in 0..microbatches.saturating_mul(self.size.batch) {
+            let window = self.train.sample(&self.files.train, step, sample)?;
+            for id in window.iter().take(self.size.block as usize) {
+                are_inputs[usize::from(*id)] = true;
+            }
+        }
+        let inputs = are_inputs.iter().enumerate().filter(|(_, is_input)| **is_input);
+        Ok(LookedUp::of(inputs.map(|(id, _)| id as i64)))
+    }
+
     /// Microbatch `microbatch` of those that the validation loss is the mean of. Nothing is dropped there.
     ///
     /// # Errors
@@ -91,5 +108,56 @@ impl Batches {
             made.targets.extend(ids.skip(1));
         }
         Ok(made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs};
+
+    use ringtune_shared::ids::ContentHash;
+    use ringtune_text::{FileFacts, MANIFEST_FILE, Manifest, TOKEN_TYPE, TRAIN_FILE, VAL_FILE};
+
+    use super::*;
+
+    /// Of files whose tokens are all different.
+    fn batches(folder: &std::path::Path) -> Batches {
+        let facts = [TRAIN_FILE, VAL_FILE].map(|name| {
+            let bytes: Vec<u8> = (0..3000u16).flat_map(u16::to_le_bytes).collect();
+            fs::write(folder.join(name), &bytes).unwrap();
+            FileFacts { documents: 1, tokens: 3000, sha256: ContentHash::of(&bytes) }
+        });
+        let [train, val] = facts;
+        let manifest = Manifest {
+            ringtune_version: "test".to_owned(),
+            token_type: TOKEN_TYPE.to_owned(),
+            vocabulary_size: 3000,
+            end_of_text_id: 0,
+            tokenizer_sha256: ContentHash::of(b"tokenizer"),
+            seed: 1,
+            val_fraction: 0.5,
+            skipped_documents: 0,
+            train,
+            val,
+        };
+        fs::write(folder.join(MANIFEST_FILE), manifest.to_json().unwrap()).unwrap();
+        let files = TokenFiles::open(folder).unwrap();
+        Batches::new(files, Chance { seed: 3, dropout: 0.0 }, BatchSize { batch: 2, block: 5 }).unwrap()
+    }
+
+    #[test]
+    fn what_a_step_looks_up_is_what_its_microbatches_have_as_inputs() {
+        let folder = tempfile::tempdir().unwrap();
+        let batches = batches(folder.path());
+        for (step, microbatches) in [(1, 1), (1, 4), (9, 4)] {
+            let all: Vec<TokenBatch> =
+                (0..microbatches).map(|microbatch| batches.of_step(step, microbatch).unwrap()).collect();
+            let inputs: BTreeSet<i64> = all.iter().flat_map(|batch| batch.inputs.clone()).collect();
+            let looked_up = batches.looked_up(step, microbatches).unwrap();
+            assert_eq!(looked_up.ids(), inputs.iter().copied().collect::<Vec<_>>());
+            // The token behind a window is a target alone.
+            assert!(all.iter().any(|batch| batch.targets.iter().any(|id| looked_up.place_of(*id).is_none())));
+        }
+        assert_ne!(batches.looked_up(1, 4).unwrap(), batches.looked_up(2, 4).unwrap());
     }
 }

@@ -6,7 +6,7 @@ use ringtune_shared::job::kinds::gpt2_finetune::Gpt2Exchange;
 
 use super::exchange::{Spares, StepSums};
 use crate::{
-    engine::{EngineHandle, LanguageModelInfo, TokenBatch},
+    engine::{EngineHandle, LanguageModelInfo, LookedUp, TokenBatch},
     ring::RankRing,
 };
 
@@ -39,13 +39,21 @@ pub struct GradientBench {
     engine: EngineHandle,
     ring: RankRing,
     spares: Spares,
-    batch: TokenBatch,
+    batches: Vec<TokenBatch>,
 }
 
 impl GradientBench {
-    /// `batch`: every microbatch, on a model that `engine` has open.
-    pub fn new(engine: EngineHandle, ring: RankRing, model: &LanguageModelInfo, batch: TokenBatch) -> Self {
-        Self { engine, ring, spares: Spares::new(&model.plan), batch }
+    /// `batches`: the microbatches of a step, over all ranks, on a model that `engine` has open; what they look up is found here.
+    pub fn new(
+        engine: EngineHandle,
+        ring: RankRing,
+        model: &LanguageModelInfo,
+        mut batches: Vec<TokenBatch>,
+    ) -> Self {
+        let looked_up = LookedUp::of(batches.iter().flat_map(|batch| batch.inputs.iter().copied()));
+        let spares = Spares::new(&model.plan).of_step(model.looked_up_length(&looked_up));
+        batches.iter_mut().for_each(|batch| batch.looked_up = looked_up.clone());
+        Self { engine, ring, spares, batches }
     }
 
     /// One step, which all ranks begin together.
@@ -60,8 +68,8 @@ impl GradientBench {
         let (mut compute, mut ended) = (0.0, began);
         for microbatch in own.clone() {
             let (outlet, given) = sums.outlet();
-            let (engine, batch) =
-                (self.engine.clone(), TokenBatch { add: outlet.adds(), ..self.batch.clone() });
+            let batch = self.batches.get(microbatch as usize).ok_or("a microbatch is missing")?;
+            let (engine, batch) = (self.engine.clone(), TokenBatch { add: outlet.adds(), ..batch.clone() });
             let computing = async move {
                 let (gradient, _) = engine.language_gradient(batch, outlet).await?;
                 Ok::<_, Failure>((gradient.forward_seconds + gradient.backward_seconds, Instant::now()))

@@ -4,6 +4,9 @@
 //! by the fixed tree over all microbatches, while it computes on; where they are to be fast, the engine itself adds a
 //! microbatch to those before. After this rank's last microbatch each bucket goes around the ring at once, so that most
 //! of the exchange is over when the backward pass is. A bucket's memory goes back to the engine as soon as it is not needed.
+//!
+//! Behind the plan's buckets comes one more, of the rows that the step looks up ([`LookedUp`](crate::engine::LookedUp)). It is like
+//! the others, but as long as each step makes it: the same for all microbatches of a step, whoever computes them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,31 +25,40 @@ use crate::{
 /// Memory for buckets, by their number; what is there is used again.
 #[derive(Clone, Debug)]
 pub(super) struct Spares {
+    /// Of the plan's buckets.
     lengths: Arc<[usize]>,
+    /// Of the one behind them.
+    looked_up: usize,
     free: Arc<Mutex<Vec<Vec<AlignedFloats>>>>,
 }
 
 impl Spares {
     pub(super) fn new(plan: &BucketPlan) -> Self {
         let lengths: Arc<[usize]> = plan.buckets.iter().map(|bucket| bucket.length).collect();
-        let free = lengths.iter().map(|_| Vec::new()).collect();
-        Self { lengths, free: Arc::new(Mutex::new(free)) }
+        let free = (0..=lengths.len()).map(|_| Vec::new()).collect();
+        Self { lengths, looked_up: 0, free: Arc::new(Mutex::new(free)) }
+    }
+
+    /// The same memory, for a step whose bucket of what is looked up has so many numbers.
+    pub(super) fn of_step(&self, looked_up: usize) -> Self {
+        Self { looked_up, ..self.clone() }
     }
 
     /// Buckets that there are.
     pub(super) fn count(&self) -> usize {
-        self.lengths.len()
+        self.lengths.len() + 1
     }
 
     fn length(&self, bucket: usize) -> usize {
-        self.lengths.get(bucket).copied().unwrap_or_default()
+        self.lengths.get(bucket).copied().unwrap_or(self.looked_up)
     }
 
     fn take(&self, bucket: usize) -> AlignedFloats {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let spare = free.get_mut(bucket).and_then(Vec::pop);
         drop(free);
-        spare.unwrap_or_else(|| AlignedFloats::zeros(self.length(bucket)))
+        // As large as any step needed it so far.
+        spare.unwrap_or_default().resized(self.length(bucket))
     }
 
     /// It is not needed any more.
@@ -252,6 +264,16 @@ mod tests {
         let (bucket, memory) = given.try_recv().unwrap();
         spares.put(bucket, memory);
         assert_eq!((spares.take(0).as_ptr(), spares.take(0).len()), (place, 3));
+        // The bucket behind the plan's is as long as the step wants it.
+        let (large, small) = (spares.of_step(40), spares.of_step(8));
+        let memory = large.take(1);
+        let place = memory.as_ptr();
+        large.put(1, memory);
+        let memory = small.take(1);
+        assert_eq!((memory.as_ptr(), memory.len()), (place, 8));
+        small.put(1, memory);
+        let memory = large.take(1);
+        assert_eq!((memory.as_ptr(), memory.len(), large.count()), (place, 40, 2));
         drop(given);
         assert!(matches!(outlet.take(0), Err(EngineError::Unwanted)));
         assert!(matches!(outlet.give(0, AlignedFloats::zeros(3)), Err(EngineError::Unwanted)));

@@ -5,6 +5,7 @@ pub(super) mod bench;
 mod best_file;
 mod exchange;
 mod language_state;
+mod looked_up;
 mod prepare;
 pub(super) mod rehearsal;
 mod results;

@@ -15,13 +15,15 @@ use super::{
     batches::Batches,
     exchange::{Outlet, Spares, StepSums},
     language_state::LanguageState,
+    looked_up::Ahead,
     results::{LearnedModel, Results},
     schedule::learning_rate,
     tokens,
 };
 use crate::{
     engine::{
-        AlignedFloats, Applied, EngineError, EngineHandle, LanguageGradient, OptimizerStep, TokenBatch,
+        AlignedFloats, Applied, EngineError, EngineHandle, LanguageGradient, LookedUp, OptimizerStep,
+        TokenBatch,
     },
     http::Metrics,
     rank::{Durations, Error, Rank},
@@ -46,6 +48,9 @@ pub(crate) struct LanguageTrainee {
     /// Of the ring that it is in.
     pub(super) epoch: Epoch,
     pub(super) batches: Batches,
+    pub(super) ahead: Ahead,
+    /// Numbers of a row of the token table.
+    pub(super) width: usize,
     pub(super) spares: Spares,
     pub(super) state: LanguageState,
     /// With what was found out after the last step, which the next step takes into the state.
@@ -98,7 +103,10 @@ impl LanguageTrainee {
     /// This rank's microbatches, one after the other, while what is done of them travels.
     async fn gradients(&mut self, step: u64, ring: &mut RankRing) -> Result<Computed, Error> {
         ring.begin_step();
-        let mut sums = StepSums::new(&self.spares, self.job.exchange, ring.all_microbatches());
+        let total = ring.all_microbatches();
+        let looked_up = self.ahead.of_step(step, u32::try_from(total).unwrap_or(u32::MAX)).await?;
+        let spares = self.spares.of_step(looked_up.count() * self.width);
+        let mut sums = StepSums::new(&spares, self.job.exchange, total);
         let own = ring.microbatches();
         let (mut rows, mut compute_seconds, mut computed) = (Vec::new(), 0.0, Instant::now());
         for microbatch in own.clone() {
@@ -106,7 +114,7 @@ impl LanguageTrainee {
             let build = move || batches.of_step(step, microbatch);
             let mut batch = ringtune_shared::tasks::spawn_blocking(build).await?.map_err(tokens::unusable)?;
             let (outlet, given) = sums.outlet();
-            batch.add = outlet.adds();
+            (batch.add, batch.looked_up) = (outlet.adds(), looked_up.clone());
             let index = microbatch as usize;
             let computing = async {
                 let gradient = self.gradient(batch, outlet).await?;
@@ -123,7 +131,7 @@ impl LanguageTrainee {
             rows.push(vec![gradient.loss, seconds as f32]);
         }
         let buckets = sums.into_whole().ok_or(Error::Ring(ring::Error::Rows))?;
-        Ok(Computed { buckets, rows, compute_seconds, computed })
+        Ok(Computed { looked_up, buckets, rows, compute_seconds, computed })
     }
 
     /// Begins the update. From here on the step is taken to its end.
@@ -142,7 +150,7 @@ impl LanguageTrainee {
             state.selection = judged;
             // 2. They change.
             let began = Instant::now();
-            let applied = state.tensors.engine.apply(step, computed.buckets).await;
+            let applied = state.tensors.engine.apply(step, computed.looked_up, computed.buckets).await;
             let (applied, buckets) = applied.map_err(Error::of_engine)?;
             let seconds = began.elapsed().as_secs_f64();
             state.count_step(summary.step, applied.skipped, summary.loss)?;
@@ -171,6 +179,8 @@ impl LanguageTrainee {
 
 /// What a rank has of a step before its update.
 struct Computed {
+    looked_up: LookedUp,
+    /// The plan's, and that of what is looked up.
     buckets: Vec<AlignedFloats>,
     /// Of each microbatch: its loss, and the seconds that it took.
     rows: Vec<Vec<f32>>,
