@@ -103,3 +103,14 @@ pub(crate) fn has_bf16() -> bool {
 fn matrix_instructions() -> &'static str {
     "other"
 }
+
+/// Whether a test of bf16 has to be left out, which it says.
+#[cfg(test)]
+#[allow(clippy::print_stderr, reason = "whoever runs the tests is to know")]
+pub(crate) fn skips_bf16() -> bool {
+    let skips = !has_bf16();
+    if skips {
+        eprintln!("SKIPPED: this processor has no bf16 instructions");
+    }
+    skips
+}
