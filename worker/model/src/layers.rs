@@ -7,7 +7,6 @@ use crate::mapped_file::Stored;
 use crate::native;
 pub use crate::native::Products;
 use crate::packed_weights::{PackedWeights, Way};
-use crate::runtime;
 use crate::weights::Scope;
 
 /// Shape of a fully connected layer.
@@ -69,9 +68,7 @@ impl Linear {
 
     fn of(scopes: &[Scope], shape: &[i64], config: LinearConfig, kind: Kind) -> Result<Self> {
         let count = scopes.len() as i64 * config.outputs * config.inputs;
-        // Without AVX-512 BF16 oneDNN refuses to pack, and libtorch's own loops serve.
-        let packed = kind == Kind::BFloat16 && count <= MOST_PACKED && runtime::has_bf16();
-        let weights = if packed {
+        let weights = if kind == Kind::BFloat16 && count <= MOST_PACKED {
             let stored =
                 scopes.iter().map(|scope| scope.stored("weight", shape)).collect::<Result<Vec<_>>>()?;
             LinearWeights::Packed { stored, packed: PackedWeights::default() }

@@ -1,5 +1,7 @@
 //! libtorch's process-wide settings and what it says of itself.
 
+use ringtune_engine::Precision;
+
 use crate::attention::AttentionKernel;
 use crate::error::{Error, Result};
 use crate::native;
@@ -79,6 +81,15 @@ impl Runtime {
 pub(crate) fn has_bf16() -> bool {
     let leaf = core::arch::x86_64::__cpuid_count(7, 1);
     leaf.eax & (1 << 5) != 0 && std::arch::is_x86_feature_detected!("avx512f")
+}
+
+/// That this processor computes so: without instructions for it oneDNN refuses bf16, in the middle of a model.
+pub(crate) fn check_precision(precision: Precision) -> Result<()> {
+    if precision == Precision::Bf16 && !has_bf16() {
+        let allowed = "fp32: this processor has no bf16 instructions (avx512_bf16)";
+        return Err(Error::argument("precision", precision, allowed));
+    }
+    Ok(())
 }
 
 /// Attention asks oneDNN whether it uses AMX: the processor may have it, and oneDNN be told (ONEDNN_MAX_CPU_ISA), or the

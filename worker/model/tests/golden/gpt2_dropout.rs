@@ -1,6 +1,6 @@
 //! GPT-2 with dropout, against transformers' own modules that drop by the same masks: tests/reference/goldens/dropout.py.
 
-use ringtune_model::{Dropout, TokenBatch};
+use ringtune_model::{Dropout, Precision, TokenBatch};
 
 use crate::gpt2::{
     batch_of, bf16_is_as_near_as_autocast, by_name, five_steps_are_torchs, fp32_is_as_the_reference,
