@@ -1,6 +1,6 @@
 //! Whole workers on libtorch in this process, on the toy checkpoint, with a coordinator that does what the test says.
 
-#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
 
 #[path = "../../../tests/daemon/cluster.rs"]
 #[allow(dead_code, reason = "the tests of the worker use it")]
