@@ -133,13 +133,23 @@ impl Ring {
         };
         self.links = Some(links);
         match moved {
-            Ok((wait, sent_bytes)) => {
-                self.last_exchange = Exchange { total: began.elapsed(), wait, sent_bytes };
+            Ok(moved) => {
+                let Moved { wait, sent_bytes, sent_segments } = moved;
+                self.last_exchange = Exchange { total: began.elapsed(), wait, sent_bytes, sent_segments };
                 Ok(motion)
             }
             Err(error) => Err(self.failed_with(error)),
         }
     }
+}
+
+/// What a collective moved.
+#[derive(Debug, Clone, Copy, Default)]
+struct Moved {
+    /// How long it took until the first segment came.
+    wait: Duration,
+    sent_bytes: u64,
+    sent_segments: u64,
 }
 
 /// One collective of a rank, while it is under way.
@@ -151,13 +161,13 @@ struct Mover {
 }
 
 impl Mover {
-    /// Sends and receives every segment; gives how long it took until the first one came, and how many bytes were sent.
+    /// Sends and receives every segment.
     async fn move_all(
         &self,
         links: &mut Links,
         motion: &mut impl Motion,
         began: Instant,
-    ) -> Result<(Duration, u64), RingError> {
+    ) -> Result<Moved, RingError> {
         let hops = motion.hops();
         let cut = motion.widest(self.segment_floats);
 
@@ -167,7 +177,7 @@ impl Mover {
         let own = segments(0, motion.sent_at(0), cut);
         let mut to_send: VecDeque<Waiting> =
             own.into_iter().map(|segment| Waiting { segment, ready: None }).collect();
-        let (mut handed_on, mut wait, mut sent_bytes) = (0, None, 0);
+        let (mut handed_on, mut first_came, mut moved) = (0, false, Moved::default());
         // What came for a place that was still being sent from.
         let mut late: Vec<(Segment, Bytes)> = Vec::new();
 
@@ -176,7 +186,7 @@ impl Mover {
             late.retain(|(segment, payload)| !motion.take_in(segment, payload));
             let (all_came, all_sent) = (to_receive.is_empty(), to_send.is_empty());
             if all_came && all_sent && late.is_empty() && motion.is_whole() {
-                return Ok((wait.unwrap_or_default(), sent_bytes));
+                return Ok(moved);
             }
             tokio::select! {
                 biased;
@@ -190,7 +200,9 @@ impl Mover {
                     let (Some(Received { frame, .. }), Some(segment)) = (received, to_receive.pop_front()) else {
                         return Err(self.previous_is_gone());
                     };
-                    wait.get_or_insert_with(|| began.elapsed());
+                    if !std::mem::replace(&mut first_came, true) {
+                        moved.wait = began.elapsed();
+                    }
                     self.check(&frame, &segment, motion.comes_as(&segment) * frame::WIDTH)?;
                     let in_place = motion.take_in(&segment, &frame.payload);
                     if segment.hop + 1 < hops {
@@ -225,7 +237,8 @@ impl Mover {
                         }
                         let (payload, checksum) =
                             ready.unwrap_or_else(|| sealed(motion.payload(&segment, &mut links.pool)));
-                        sent_bytes += payload.len() as u64;
+                        moved.sent_bytes += payload.len() as u64;
+                        moved.sent_segments += 1;
                         permit.send(self.frame(&segment, payload, checksum));
                     }
                 }

@@ -68,6 +68,8 @@ pub struct Exchange {
     pub wait: Duration,
     /// Payload that this rank sent.
     pub sent_bytes: u64,
+    /// The segments that it was cut into.
+    pub sent_segments: u64,
 }
 
 /// A rank's hold on its ring, for one epoch.
