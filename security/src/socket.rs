@@ -24,7 +24,7 @@ pub(crate) fn prepare(stream: &TcpStream) {
 }
 
 /// Both ends are here, so that nothing can be lost or late on the way.
-fn is_within_this_machine(stream: &TcpStream) -> bool {
+pub(crate) fn is_within_this_machine(stream: &TcpStream) -> bool {
     let (here, there) = (stream.local_addr(), stream.peer_addr());
     here.is_ok_and(|here| there.is_ok_and(|there| here.ip() == there.ip()))
 }

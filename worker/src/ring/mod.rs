@@ -12,8 +12,11 @@
 //! fetches it ([`Rings::fetch_state`]).
 
 mod admission;
+mod call;
 mod error;
+mod lines;
 mod news;
+mod outgoing;
 mod rank;
 mod registry;
 mod seat;

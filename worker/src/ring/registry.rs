@@ -23,7 +23,8 @@ use tracing::{Span, warn};
 use super::{
     Error,
     admission::{self, Admission, Calling, Opening, Standing, Wish},
-    transport::{self, IncomingStream, Lines},
+    lines::{self, Lines},
+    transport::IncomingStream,
 };
 use crate::{http::Metrics, rank_state::RankState};
 
@@ -167,7 +168,7 @@ impl Rings {
 
     /// For the server: how often HTTP/2 asks whether a connection stands, and how long an answer may take.
     pub(crate) fn keep_alive(&self) -> (Duration, Duration) {
-        transport::keep_alive(self.shared.options.peer_timeout)
+        lines::keep_alive(self.shared.options.peer_timeout)
     }
 
     /// Whether this worker has a place in any ring.

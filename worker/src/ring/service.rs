@@ -29,7 +29,7 @@ use tonic_prost::ProstCodec;
 use super::{
     Rings,
     admission::{Calling, Opening, Wish},
-    state_give,
+    call, state_give,
     stream::{self, Incoming},
     transport::{IncomingStream, MOST_SEGMENT_BYTES},
 };
@@ -123,7 +123,7 @@ impl Service<http::Request<Body>> for RingGrpc {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let server = self.server.clone();
         match request.uri().path() {
-            stream::EXCHANGE => Box::pin(async move {
+            call::EXCHANGE => Box::pin(async move {
                 let (head, body) = request.into_parts();
                 let messages = Incoming::new(body, MOST_MESSAGE_BYTES);
                 let answered = server.exchange(&head.extensions, messages).await;

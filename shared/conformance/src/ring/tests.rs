@@ -150,6 +150,8 @@ async fn wrong_settings_are_refused() {
     for wrong in [
         RingConfig { segment_floats: 0, ..good.clone() },
         RingConfig { segment_floats: 1 << 19, ..good.clone() },
+        RingConfig { segment_growth: 0, ..good.clone() },
+        RingConfig { segment_growth: 5, ..good.clone() },
         RingConfig { frames_in_flight: 1, ..good.clone() },
         RingConfig { pulse_interval: Duration::ZERO, ..good.clone() },
         RingConfig { peer_timeout: good.pulse_interval, ..good.clone() },
