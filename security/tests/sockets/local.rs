@@ -134,8 +134,8 @@ async fn invitations_are_bounded_and_the_door_goes_with_its_socket() {
     )
     .unwrap();
     let address = listener.local_addr();
-    let (_connected, connection) =
-        tokio::join!(Connector::plain().connect(&uri(&format!("http://{address}"))), listener.accept());
+    let (connector, url) = (Connector::plain(), uri(&format!("http://{address}")));
+    let (_connected, connection) = tokio::join!(connector.connect(&url), listener.accept());
     let mut invited = 0;
     let full = loop {
         match plain.door.invite(connection.peer()) {

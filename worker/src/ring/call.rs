@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Buf as _, Bytes};
+use bytes::Buf as _;
 use h2::{
     Ping, PingPong, SendStream,
     client::{Builder, Connection, ResponseFuture, SendRequest},
@@ -21,12 +21,19 @@ use tokio::{
 };
 use tonic::{Status, metadata::GRPC_CONTENT_TYPE};
 
-use super::{transport::MOST_FRAME_BYTES, wire::Piece};
+use super::{
+    transport::MOST_FRAME_BYTES,
+    wire::{self, Piece},
+};
 
+/// Where a worker says how its local socket is reached.
+pub(super) const INVITE: &str = "/ringtune.v1.RingService/Invite";
+/// For the answer to a question.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// Where a stream is opened.
 pub(super) const EXCHANGE: &str = "/ringtune.v1.RingService/Exchange";
-/// Of the answer to a stream, which says nothing.
-const MOST_ANSWER_BYTES: usize = 1 << 10;
+/// Of an answer: that to a stream says nothing, that to a question little.
+const MOST_ANSWER_BYTES: usize = 8 << 10;
 /// What waits for the connection. It is written soon, while a core still has it near.
 const MOST_UNSENT_BYTES: usize = MOST_FRAME_BYTES as usize;
 /// A frame waits for so long until the next rank has room for all of it. Where that never has so much room at once, it goes in parts.
@@ -62,6 +69,32 @@ impl<Io: AsyncRead + AsyncWrite + Send + Unpin + 'static> Http2<Io> {
         let (requests, mut connection) = builder.handshake(io).await?;
         let pings = connection.ping_pong();
         Ok(Self { requests, connection, pings })
+    }
+
+    /// Asks something before the stream is opened.
+    ///
+    /// # Errors
+    /// There is no answer, or it is none.
+    pub(super) async fn ask<A: prost::Message + Default>(
+        &mut self,
+        url: Uri,
+        question: &impl prost::Message,
+    ) -> Result<A, Status> {
+        let (requests, connection) = (&mut self.requests, &mut self.connection);
+        let asked = async {
+            poll_fn(|context| requests.poll_ready(context)).await.map_err(broken)?;
+            let (answer, mut stream) = requests.send_request(request(url), false).map_err(broken)?;
+            stream.send_data(Piece::of_message(question), true).map_err(broken)?;
+            let body = body(answer).await?;
+            wire::answer(&body).map_err(|error| Status::internal(error.to_string()))
+        };
+        tokio::select! {
+            biased;
+            asked = timeout(ASK_LIMIT, asked) => {
+                asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("there is no answer")))
+            }
+            ended = connection => Err(ended.map_or_else(broken, |()| Status::unavailable("the connection has ended"))),
+        }
     }
 
     /// Opens a stream, in the runtime that this is called in. `keep_alive`: how often HTTP/2 asks whether the connection stands,
@@ -130,24 +163,29 @@ async fn room(stream: &mut SendStream<Piece>, bytes: usize) -> Result<(), Closed
 
 /// What the next rank says when all is over.
 async fn answered(answer: ResponseFuture) -> Result<(), Status> {
+    body(answer).await.map(drop)
+}
+
+/// All of an answer that ends well.
+async fn body(answer: ResponseFuture) -> Result<Vec<u8>, Status> {
     let (head, mut body) = answer.await.map_err(broken)?.into_parts();
     if let Some(status) = Status::from_header_map(&head.headers) {
-        return ended_with(status);
+        return ended_with(status).map(|()| Vec::new());
     }
     if !head.status.is_success() {
         return Err(Status::unknown(format!("the answer is HTTP {}", head.status)));
     }
-    let mut bytes = 0;
+    let mut bytes = Vec::new();
     while let Some(piece) = body.data().await {
-        bytes += piece.as_ref().map_or(0, Bytes::len);
-        piece.map_err(broken)?;
-        if bytes > MOST_ANSWER_BYTES {
+        bytes.extend_from_slice(&piece.map_err(broken)?);
+        if bytes.len() > MOST_ANSWER_BYTES {
             return Err(Status::internal(format!("the answer is longer than {MOST_ANSWER_BYTES} bytes")));
         }
     }
     match body.trailers().await.map_err(broken)? {
         Some(trailers) => Status::from_header_map(&trailers)
-            .map_or_else(|| Err(Status::unknown("the answer has no status")), ended_with),
+            .map_or_else(|| Err(Status::unknown("the answer has no status")), ended_with)
+            .map(|()| bytes),
         None => Err(Status::unknown("the answer ended without a status")),
     }
 }

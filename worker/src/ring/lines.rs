@@ -4,11 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use http::Uri;
 use ringtune_proto::v1;
-use ringtune_security::{ConnectError, Connector, Server, Trust};
+use ringtune_security::{ConnectError, Connector, Invitation, Outgoing as Connected, Server, Trust};
 use ringtune_shared::{ids::WorkerId, ring::Place, tasks};
 use tokio::{runtime::Handle, task::JoinError};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::{Channel, Endpoint};
+use tracing::debug;
 
 use super::{
     call::{self, Call, Http2},
@@ -53,6 +54,8 @@ pub(super) struct Lines {
     pub(super) peer_timeout: Duration,
     /// In a secured cluster.
     pub(super) trust: Option<Trust>,
+    /// Workers of this machine are reached through their local sockets, where they have some.
+    pub(super) locally: bool,
     /// Where connections are read and written.
     pub(super) runtime: Handle,
 }
@@ -60,8 +63,10 @@ pub(super) struct Lines {
 /// The way to one of them.
 #[derive(Debug)]
 pub(super) struct Line {
-    url: Uri,
+    exchange: Uri,
+    invite: Uri,
     connector: Connector,
+    locally: bool,
     keep_alive: (Duration, Duration),
     runtime: Handle,
 }
@@ -76,10 +81,12 @@ impl Lines {
             None => ("http", Connector::plain()),
             Some(trust) => ("https", Connector::to(trust.clone(), Server::Worker(worker.0))),
         };
-        let url = Uri::builder().scheme(scheme).authority(address).path_and_query(call::EXCHANGE).build();
-        let url = url.map_err(|error| error_chain(&error))?;
+        let url = |path| Uri::builder().scheme(scheme).authority(address).path_and_query(path).build();
+        let url = |path| url(path).map_err(|error| error_chain(&error));
+        let (exchange, invite) = (url(call::EXCHANGE)?, url(call::INVITE)?);
         let keep_alive = keep_alive(self.peer_timeout);
-        Ok(Line { url, connector, keep_alive, runtime: self.runtime.clone() })
+        let (locally, runtime) = (self.locally, self.runtime.clone());
+        Ok(Line { exchange, invite, connector, locally, keep_alive, runtime })
     }
 }
 
@@ -90,7 +97,7 @@ impl Line {
     /// There is none; or the runtime has ended.
     pub(super) async fn connect(&self) -> Result<Channel, Unconnected> {
         let (interval, limit) = self.keep_alive;
-        let endpoint = Endpoint::from(self.url.clone())
+        let endpoint = Endpoint::from(self.exchange.clone())
             .connect_timeout(CONNECT_LIMIT)
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
@@ -104,13 +111,58 @@ impl Line {
     }
 
     /// Opens a ring's stream on a connection of its own, which stays in the runtime of rings.
-    async fn open(&self) -> Result<Call, Unconnected> {
-        let (url, connector, keep_alive) = (self.url.clone(), self.connector.clone(), self.keep_alive);
+    async fn open(&self) -> Result<(Call, Way), Unconnected> {
+        let Self { exchange, invite, connector, locally, keep_alive, runtime } = self;
+        let (url, invite, connector) = (exchange.clone(), invite.clone(), connector.clone());
+        let (locally, keep_alive) = (*locally, *keep_alive);
         let opening = async move {
             let connection = connector.connect(&url).await?;
-            Ok::<_, Unconnected>(Http2::begin(connection).await?.exchange(url, keep_alive).await?)
+            let is_here = connection.is_within_this_machine();
+            let mut http2 = Http2::begin(connection).await?;
+            if locally && is_here {
+                match through_the_door(&mut http2, invite, &connector).await {
+                    Ok(local) => return Ok((local.exchange(url, keep_alive).await?, Way::Local)),
+                    Err(reason) => {
+                        debug!(reason, "there is no way through a local socket: the port is taken")
+                    }
+                }
+            }
+            Ok::<_, Unconnected>((http2.exchange(url, keep_alive).await?, Way::Tcp))
         };
-        AbortOnDropHandle::new(tasks::spawn_on(&self.runtime, opening)).await?
+        AbortOnDropHandle::new(tasks::spawn_on(runtime, opening)).await?
+    }
+}
+
+/// A connection through the local socket of the worker on the other side, if it has one that is this side's too.
+async fn through_the_door(
+    http2: &mut Http2<Connected>,
+    invite: Uri,
+    connector: &Connector,
+) -> Result<Http2<Connected>, String> {
+    let answer = http2.ask(invite, &v1::InviteRequest {}).await;
+    let v1::InviteResponse { path, secret } = answer.map_err(|status| status.message().to_owned())?;
+    let secret = <[u8; 32]>::try_from(secret.as_ref()).map_err(|_| "its secret is none".to_owned())?;
+    let invitation = Invitation { path: path.into(), secret };
+    let connection = connector.connect_locally(&invitation).await.map_err(|error| error_chain(&error))?;
+    Http2::begin(connection).await.map_err(|error| error.to_string())
+}
+
+/// Through what a stream goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The other worker's port.
+    Tcp,
+    /// Its local socket.
+    Local,
+}
+
+impl Way {
+    /// As metrics name it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Local => "local",
+        }
     }
 }
 
@@ -177,7 +229,8 @@ impl NextRank {
     /// # Errors
     /// No connection, and why.
     pub(super) async fn dial(&self, line: &Line) -> Result<Outgoing, NoConnection> {
-        let call = line.open().await.map_err(|error| NoConnection::of(&error))?;
+        let (call, way) = line.open().await.map_err(|error| NoConnection::of(&error))?;
+        self.metrics.ring_streams.with_label_values(&[way.name()]).inc();
         let mut outgoing = Outgoing::new(call, line.connector.valid(), Arc::clone(&self.metrics));
         let place = self.place;
         let open = v1::RingOpen {

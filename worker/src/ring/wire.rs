@@ -44,6 +44,11 @@ impl Piece {
         }
     }
 
+    /// Any other message.
+    pub(super) fn of_message(message: &impl prost::Message) -> Self {
+        Self { head: [0; HEAD_BYTES], left: 0..0, payload: self::message(message) }
+    }
+
     fn head(&self) -> &[u8] {
         self.head.get(self.left.clone()).unwrap_or_default()
     }
@@ -106,9 +111,25 @@ fn prefixed(message: usize) -> BytesMut {
     head
 }
 
+/// The one message of an answer.
+///
+/// # Errors
+/// It is none.
+pub(super) fn answer<M: prost::Message + Default>(body: &[u8]) -> Result<M, Unreadable> {
+    let Some((&[compressed, ..], message)) = body.split_first_chunk::<PREFIX_BYTES>() else {
+        return Err(Unreadable::Absent);
+    };
+    if compressed != 0 {
+        return Err(Unreadable::Compressed);
+    }
+    Ok(M::decode(message)?)
+}
+
 /// Why what came is no message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
+    #[error("there is no message")]
+    Absent,
     #[error("its message is compressed, which was not agreed on")]
     Compressed,
     #[error("its message has {got} bytes; allowed: {allowed}")]
