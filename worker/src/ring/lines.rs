@@ -176,6 +176,18 @@ pub(super) enum Unconnected {
     Ended(#[from] JoinError),
 }
 
+impl Unconnected {
+    /// The error itself, without this one around it, through which it would not be seen.
+    fn cause(&self) -> &(dyn std::error::Error + 'static) {
+        match self {
+            Self::Refused(error) => error,
+            Self::Unreached(error) => error,
+            Self::Unopened(error) => error,
+            Self::Ended(error) => error,
+        }
+    }
+}
+
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) struct NoConnection {
@@ -229,7 +241,7 @@ impl NextRank {
     /// # Errors
     /// No connection, and why.
     pub(super) async fn dial(&self, line: &Line) -> Result<Outgoing, NoConnection> {
-        let (call, way) = line.open().await.map_err(|error| NoConnection::of(&error))?;
+        let (call, way) = line.open().await.map_err(|error| NoConnection::of(error.cause()))?;
         self.metrics.ring_streams.with_label_values(&[way.name()]).inc();
         let mut outgoing = Outgoing::new(call, line.connector.valid(), Arc::clone(&self.metrics));
         let place = self.place;
