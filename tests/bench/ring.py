@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Time all-reduces of our ring beside PyTorch's Gloo in turns, ranks in processes of their own over TCP on loopback.
+"""Time all-reduces of our ring beside PyTorch's Gloo in turns, ranks in processes of their own on one machine.
 
 usage: ring.sh [--worlds 2,4] [--bytes 3072,25000000,498000000] [--rounds 5] [--without NAME] [--json FILE]
 
-  Gloo         gloo_rank.py
-  ours         worker/benches/ring: gRPC, as workers exchange gradients
+  Gloo         gloo_rank.py, over TCP on loopback
+  ours         worker/benches/ring: gRPC over TCP on loopback, as workers of several machines exchange gradients
   ours, TLS    the same in a secured cluster
+  ours, Unix   through Unix sockets, as workers of one machine do, secured or not; it has no bound
   ours, exact  as ours, with sums whose bits do not depend on the number of ranks; one microbatch a rank, so that it is the same for two
 
 The ranks of all stay connected; each round has every contender add up every size a few times, one after the other. A time is
@@ -71,11 +72,11 @@ class Ranks:
                 process.kill()
 
 
-def ours(program, world, pki=None, how=None):
-    # One by one: the first fills the folder.
+def ours(program, world, options=(), how=None):
+    # One by one: the first makes the certificate authority, where there is to be one.
     ranks, addresses = Ranks([], how), []
     for _ in range(world):
-        one = Ranks([[program, *([pki] if pki else [])]])
+        one = Ranks([[program, *options]])
         addresses += one.ask(None)
         ranks.processes += one.processes
     job = str(uuid.uuid4())
@@ -100,7 +101,8 @@ def times_of(size):
 def compare(options, world, folder):
     """Prints one world's table and bounds; its times, its processors' times and its bounds."""
     start = {"Gloo": lambda: gloo(world), "ours": lambda: ours(options.program, world),
-             "ours, TLS": lambda: ours(options.program, world, folder / "pki"),
+             "ours, TLS": lambda: ours(options.program, world, ["--pki", folder / "pki"]),
+             "ours, Unix": lambda: ours(options.program, world, ["--sockets", folder]),
              "ours, exact": lambda: ours(options.program, world, how={"exact": True})}
     contenders = {name: start[name]() for name in start if name == "Gloo" or name not in options.without}
     times = {size: {name: [] for name in contenders} for size in options.bytes}
@@ -146,7 +148,7 @@ def main():
     parser.add_argument("--worlds", type=numbers, default=[2, 4])
     parser.add_argument("--bytes", type=numbers, default=[3072, 25_000_000, 498_000_000])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS", "ours, exact"], help="to leave out")
+    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS", "ours, Unix", "ours, exact"], help="to leave out")
     parser.add_argument("--json", type=Path, default=HERE.parent.parent / "target/bench-ring.json")
     options = parser.parse_args()
     if min(options.worlds) < 2 or min(options.bytes) < 4 or options.rounds < 1:

@@ -86,6 +86,7 @@ impl Outgoing {
 
     /// The same through a local socket, where this side is welcome already.
     pub(super) async fn local(mut stream: UnixStream, address: String) -> Result<Self, ConnectError> {
+        socket::prepare_local(&stream);
         let sent = stream.write_all(PREFACE).await;
         sent.map_err(|cause| ConnectError::Closed { address: address.clone(), cause: Some(cause) })?;
         Ok(Self::of(Stream::Local(stream), address))

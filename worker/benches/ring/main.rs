@@ -18,6 +18,7 @@ mod worker;
 
 use std::{error::Error, path::PathBuf, time::Instant};
 
+use clap::Parser;
 use counted::Cost;
 use orders::{Address, Form, answer, orders};
 use ringtune_shared::{
@@ -53,6 +54,20 @@ enum Sizes {
     Several(Vec<usize>),
 }
 
+/// How ranks reach each other.
+#[derive(Parser)]
+struct Options {
+    /// Over TLS, with the certificate authority of this folder.
+    #[arg(long)]
+    pki: Option<PathBuf>,
+    /// Through Unix sockets in this folder.
+    #[arg(long)]
+    sockets: Option<PathBuf>,
+    /// Cargo says it.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
 /// A rank's place, and its ring there.
 struct Seated {
     ring: Ring,
@@ -60,14 +75,13 @@ struct Seated {
 }
 
 fn main() -> Outcome<()> {
-    // Cargo puts `--bench` at the end.
-    let pki = std::env::args().nth(1).filter(|word| !word.starts_with("--")).map(PathBuf::from);
+    let options = Options::parse();
     keep_blocks();
-    Builder::new_multi_thread().enable_all().build()?.block_on(serve(pki))
+    Builder::new_multi_thread().enable_all().build()?.block_on(serve(&options))
 }
 
-async fn serve(pki: Option<PathBuf>) -> Outcome<()> {
-    let worker = Worker::start(pki.as_deref()).await?;
+async fn serve(options: &Options) -> Outcome<()> {
+    let worker = Worker::start(options).await?;
     let Member { worker: id, address } = worker.member.clone();
     answer(&Address { worker: id, address })?;
     let mut orders = orders();

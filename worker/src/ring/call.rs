@@ -21,10 +21,7 @@ use tokio::{
 };
 use tonic::{Status, metadata::GRPC_CONTENT_TYPE};
 
-use super::{
-    transport::MOST_FRAME_BYTES,
-    wire::{self, Piece},
-};
+use super::wire::{self, MOST_FRAME_BYTES, Piece};
 
 /// Where a worker says how its local socket is reached.
 pub(super) const INVITE: &str = "/ringtune.v1.RingService/Invite";

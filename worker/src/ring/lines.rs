@@ -14,7 +14,7 @@ use tracing::debug;
 use super::{
     call::{self, Call, Http2},
     outgoing::Outgoing,
-    transport::{MOST_FRAME_BYTES, MOST_SEGMENT_BYTES, WINDOW_BYTES},
+    wire::{MOST_FRAME_BYTES, MOST_SEGMENT_BYTES, WINDOW_BYTES},
 };
 use crate::{
     error_chain::{cause_of, error_chain},

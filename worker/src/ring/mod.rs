@@ -40,7 +40,7 @@ pub use state_take::{FetchFrom, StateRoom};
 pub use thread::RingThread;
 pub use traffic::StepExchange;
 pub use transport::{GrpcTransport, IncomingStream};
-pub use transport::{MOST_FRAME_BYTES, WINDOW_BYTES};
+pub use wire::{MOST_FRAME_BYTES, WINDOW_BYTES};
 
 #[cfg(test)]
 mod tests;

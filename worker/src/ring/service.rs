@@ -34,7 +34,8 @@ use super::{
     registry::NO_DOOR,
     state_give,
     stream::{self, Incoming},
-    transport::{IncomingStream, MOST_SEGMENT_BYTES},
+    transport::IncomingStream,
+    wire::MOST_SEGMENT_BYTES,
 };
 
 /// A stream has to say what it is within this time.

@@ -15,13 +15,6 @@ use tokio::sync::oneshot;
 use super::{outgoing::Outgoing, stream::Incoming};
 use crate::http::Metrics;
 
-/// The largest payload of a chunk.
-pub(super) const MOST_SEGMENT_BYTES: u32 = 1 << 20;
-/// Largest HTTP/2 frame: a chunk and what is around it. The default, 16 KiB, costs 64 times the system calls.
-pub const MOST_FRAME_BYTES: u32 = MOST_SEGMENT_BYTES + (1 << 10);
-/// Bytes on the way of one stream and one connection: there is one stream a connection.
-pub const WINDOW_BYTES: u32 = 4 << 20;
-
 /// A connected rank's transport.
 #[derive(Debug)]
 pub struct GrpcTransport {

@@ -12,6 +12,12 @@ use ringtune_proto::v1::{ExchangeRequest, RingChunk, exchange_request::Part};
 
 /// A gRPC message begins with a byte that says whether it is compressed, and its length in four.
 const PREFIX_BYTES: usize = 5;
+/// The largest payload of a chunk.
+pub(super) const MOST_SEGMENT_BYTES: u32 = 1 << 20;
+/// Largest HTTP/2 frame: a chunk and what is around it. The default, 16 KiB, costs 64 times the system calls.
+pub const MOST_FRAME_BYTES: u32 = MOST_SEGMENT_BYTES + (1 << 10);
+/// Bytes on the way of one stream and one connection: there is one stream a connection.
+pub const WINDOW_BYTES: u32 = 4 << 20;
 /// `ExchangeRequest.chunk` and `RingChunk.payload`, as ring.proto numbers them.
 const CHUNK: u32 = 2;
 const PAYLOAD: u32 = 5;
