@@ -31,7 +31,7 @@ mod tests {
             length in 0..1_000_000usize, ranks in 1..20usize, least in 1..5000usize, growth in 1..9usize,
         ) {
             let segment = segment_of(length, ranks, least, growth);
-            prop_assert!(segment % least == 0 && segment <= least * growth && segment >= least);
+            prop_assert!(segment.is_multiple_of(least) && segment <= least * growth && segment >= least);
             let count = length.div_ceil(ranks) / segment;
             prop_assert!(segment == least || count >= SEGMENTS_OF_A_CHUNK);
         }

@@ -81,7 +81,7 @@ fn main() -> Outcome<()> {
 }
 
 async fn serve(options: &Options) -> Outcome<()> {
-    let worker = Worker::start(options).await?;
+    let worker = Worker::start(options.pki.as_deref(), options.sockets.as_deref()).await?;
     let Member { worker: id, address } = worker.member.clone();
     answer(&Address { worker: id, address })?;
     let mut orders = orders();

@@ -18,7 +18,7 @@ use ringtune_worker::{
 use tokio::net::TcpListener;
 use tonic::transport::Server;
 
-use crate::{Options, Outcome};
+use crate::Outcome;
 
 /// One worker's places and port.
 pub(crate) struct Worker {
@@ -28,11 +28,12 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Listens on a free port, and on a socket beside it if there is to be one.
-    pub(crate) async fn start(options: &Options) -> Outcome<Self> {
+    /// Listens on a free port. `pki`: with the certificate authority of this folder, over TLS; `sockets`: on a socket in this
+    /// folder too.
+    pub(crate) async fn start(pki: Option<&Path>, sockets: Option<&Path>) -> Outcome<Self> {
         let worker = WorkerId::new();
-        let trust = options.pki.as_deref().map(|folder| certified(folder, worker)).transpose()?;
-        let local_socket = options.sockets.as_deref().map(|folder| folder.join(format!("{worker}.sock")));
+        let trust = pki.map(|folder| certified(folder, worker)).transpose()?;
+        let local_socket = sockets.map(|folder| folder.join(format!("{worker}.sock")));
         let protection = match trust.clone() {
             None => Protection::Plain,
             Some(trust) => Protection::Tls { trust, clients: Clients::Optional, protocols: Protocols::Http2 },

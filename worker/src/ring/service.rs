@@ -87,7 +87,7 @@ impl RingServer {
         let path = path.into_os_string().into_string();
         // A path that is no text cannot be told.
         let path = path.map_err(|_| Status::unimplemented(NO_DOOR))?;
-        Ok(v1::InviteResponse { path, secret: secret.to_vec().into() })
+        Ok(v1::InviteResponse { path, secret: secret.to_vec() })
     }
 
     /// Takes a stream from its opening to its end.
