@@ -32,7 +32,7 @@ pub(super) enum Stream {
     Plain(TcpStream),
     /// Within TLS.
     Tls(Box<TlsStream<TcpStream>>),
-    /// As they are, and they leave this machine's memory never.
+    /// As they are: they never leave this machine.
     Local(UnixStream),
 }
 
