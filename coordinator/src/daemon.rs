@@ -26,7 +26,9 @@ use crate::{
         table::{self, TableError},
     },
     contents::{self, Contents, Limits, RoomLimits},
-    core, disk, grpc, host_names, http, manager,
+    core,
+    disk::Disk,
+    grpc, host_names, http, manager,
     metrics::Metrics,
     network::{
         self,
@@ -177,7 +179,6 @@ impl Daemon {
             tokio::spawn(network::keeper::keep(pki.clone(), launch.reread.clone(), end.clone()));
             tokio::spawn(network::evictions::watch(pki.clone(), handle.clone(), end.clone()));
         }
-        let for_disk = metrics.clone();
         let services = grpc::Services::new(grpc::Options {
             handle,
             contents,
@@ -193,6 +194,8 @@ impl Daemon {
             shutdown: end.clone(),
         })
         .await?;
+        let disk = Disk::look(state.contents(), settings.storage.free_bytes, metrics.clone()).await;
+        tokio::spawn(disk.watch(shutdown.soft.clone()));
         let http_server = tokio::spawn(http::serve(
             http_listener,
             http::Options {
@@ -210,8 +213,6 @@ impl Daemon {
             },
         ));
         let grpc_server = tokio::spawn(services.serve(grpc_listener));
-        let kept = settings.storage.free_bytes;
-        tokio::spawn(disk::watch(state.contents(), kept, for_disk, shutdown.soft.clone()));
         readiness.set(true);
         if launch.announce {
             listen::announce(grpc_address, http_address, "").map_err(Error::Process)?;

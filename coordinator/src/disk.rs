@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
@@ -28,38 +29,61 @@ fn change(free: u64, least: u64, was_low: bool) -> Option<Change> {
     }
 }
 
-/// Shows what is free on the disk of `folder` in the metrics, and logs when it gets to be less than `least` bytes and when
-/// it is enough again.
-pub(crate) async fn watch(folder: PathBuf, least: u64, metrics: Metrics, over: CancellationToken) {
-    let mut ticker = tokio::time::interval(PAUSE);
-    ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut low = false;
-    loop {
-        tokio::select! {
-            () = over.cancelled() => return,
-            _ = ticker.tick() => {}
+/// The disk of a folder, what is to stay free on it, and where what was seen is shown.
+pub(crate) struct Disk {
+    folder: PathBuf,
+    /// Bytes.
+    least: u64,
+    low: bool,
+    metrics: Metrics,
+}
+
+impl Disk {
+    /// The disk of `folder`, looked at once: from here on the metrics tell of it. Of the first look a scrape must not see a
+    /// half (what is free, and not yet that it is too little), so that it comes before the ports answer.
+    pub(crate) async fn look(folder: PathBuf, least: u64, metrics: Metrics) -> Self {
+        let mut disk = Self { folder, least, low: false, metrics };
+        disk.look_again().await;
+        disk
+    }
+
+    /// Looks again every ten seconds until it is `over`.
+    pub(crate) async fn watch(mut self, over: CancellationToken) {
+        let mut ticker = tokio::time::interval_at(Instant::now() + PAUSE, PAUSE);
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = over.cancelled() => return,
+                _ = ticker.tick() => self.look_again().await,
+            }
         }
-        let asked = folder.clone();
+    }
+
+    /// Shows what is free in the metrics, and logs when it gets to be less than is to stay free and when it is enough again.
+    async fn look_again(&mut self) {
+        let asked = self.folder.clone();
+        let folder = self.folder.display();
         let (free, size) = match tokio::task::spawn_blocking(move || bytes_of(&asked)).await {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => {
-                debug!(%error, folder = %folder.display(), "cannot see how much of the disk is free");
-                continue;
+                debug!(%error, %folder, "cannot see how much of the disk is free");
+                return;
             }
+            // The process ends.
             Err(_) => return,
         };
-        match change(free, least, low) {
+        match change(free, self.least, self.low) {
             Some(Change::Low) => error!(
                 free,
-                storage.free_bytes = least,
-                folder = %folder.display(),
+                storage.free_bytes = self.least,
+                %folder,
                 "the disk is nearly full: new files are refused, and jobs too once it is full; free some of it"
             ),
-            Some(Change::Enough) => info!(free, folder = %folder.display(), "the disk has room again"),
+            Some(Change::Enough) => info!(free, %folder, "the disk has room again"),
             None => {}
         }
-        low = free < least.max(1);
-        metrics.set_disk((free, size), low);
+        self.low = free < self.least.max(1);
+        self.metrics.set_disk((free, size), self.low);
     }
 }
 

@@ -31,8 +31,8 @@ pub mod token;
 pub mod trust;
 
 pub use accept::{
-    Clients, Connection, Connections, Limits, Listener, ListenerError, Protection, Protocols, Refusal,
-    Refusals,
+    Clients, Connection, Connections, Invitation, Limits, Listener, ListenerError, LocalDoor, NotInvited,
+    Protection, Protocols, Refusal, Refusals,
 };
 pub use authority::{Authority, AuthorityError, Holder, IssueError, Issued, Leaf};
 pub use certificate::Validity;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::net::sockopt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 /// After how much silence the operating system asks whether the other side is there.
 const KEEPALIVE: Duration = Duration::from_secs(20);
@@ -11,6 +11,9 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// How much is sent at a time within a machine: every kernel has it, and lets everybody choose it. Others, as bbr, send by a
 /// clock that they set by what a network takes, which costs half of the bandwidth where there is none.
 const WITHOUT_PACING: &str = "reno";
+
+/// The system makes twice as much of it.
+const LOCAL_BUFFER_BYTES: usize = 2 << 20;
 
 /// What is written goes out at once, and a side that is gone is noticed. Where one of these cannot be set, the connection
 /// is only worse.
@@ -23,8 +26,13 @@ pub(crate) fn prepare(stream: &TcpStream) {
     }
 }
 
+/// A local socket of both sides. As much waits in it as in a connection within this machine, where the system allows it.
+pub(crate) fn prepare_local(stream: &UnixStream) {
+    let _ = sockopt::set_socket_send_buffer_size(stream, LOCAL_BUFFER_BYTES);
+}
+
 /// Both ends are here, so that nothing can be lost or late on the way.
-fn is_within_this_machine(stream: &TcpStream) -> bool {
+pub(crate) fn is_within_this_machine(stream: &TcpStream) -> bool {
     let (here, there) = (stream.local_addr(), stream.peer_addr());
     here.is_ok_and(|here| there.is_ok_and(|there| here.ip() == there.ip()))
 }

@@ -1,12 +1,34 @@
 //! CRC-32C (Castagnoli): what tells damaged bytes from whole ones, where nobody means harm.
 //! Source: RFC 3720, sections 12.1 and B.4.
 
-use crc_fast::{CrcAlgorithm, checksum};
+use crc_fast::{CrcAlgorithm, Digest, checksum};
+
+// "Crc32Iscsi" is its name in catalogues of checksums. It has 32 bits: nothing is cut.
+const CRC32C: CrcAlgorithm = CrcAlgorithm::Crc32Iscsi;
 
 /// The checksum of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    // "Crc32Iscsi" is its name in catalogues of checksums. It has 32 bits: nothing is cut.
-    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    checksum(CRC32C, bytes) as u32
+}
+
+/// The checksum of bytes that come one after the other.
+pub(crate) struct Crc32c(Digest);
+
+impl Crc32c {
+    /// Of none.
+    pub(crate) fn new() -> Self {
+        Self(Digest::new(CRC32C))
+    }
+
+    /// Takes more.
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Of all that came.
+    pub(crate) fn finish(&self) -> u32 {
+        self.0.finalize() as u32
+    }
 }
 
 #[cfg(test)]
@@ -40,7 +62,11 @@ mod tests {
         };
         let bytes: Vec<u8> = (0..5000u32).map(|index| (index * index % 251) as u8).collect();
         for length in (0..300).chain([1000, 4095, 4096, 5000]) {
-            assert_eq!(crc32c(&bytes[..length]), by_definition(&bytes[..length]), "{length}");
+            let expected = by_definition(&bytes[..length]);
+            assert_eq!(crc32c(&bytes[..length]), expected, "{length}");
+            let mut in_parts = Crc32c::new();
+            bytes[..length].chunks(1024).for_each(|part| in_parts.update(part));
+            assert_eq!(in_parts.finish(), expected, "{length} in parts");
         }
     }
 }

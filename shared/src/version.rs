@@ -34,6 +34,9 @@ pub const RING_PROTOCOLS: ProtocolRange = WORKER_PROTOCOLS;
 /// new epoch.
 pub const REFORMING_RING_PROTOCOL: u32 = 3;
 
+/// The first protocol of RingService in which the segments of large buffers are larger than others.
+pub const GROWING_RING_PROTOCOL: u32 = 3;
+
 /// The first protocol of RingService in which pictures are encoded when a step first shows them. In an older one all are
 /// before the first step.
 pub const ON_DEMAND_RING_PROTOCOL: u32 = 3;

@@ -18,17 +18,18 @@ def main():
     print(json.dumps({"connected": True}), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
-        tensor, seconds = torch.empty(order["floats"]), []
+        tensor, seconds, processor = torch.empty(order["floats"]), [], []
         # The first time does not count.
         for number in range(order["times"] + 1):
             tensor.fill_(rank + 1)
             dist.barrier()
-            began = time.perf_counter()
+            began, computed = time.perf_counter(), time.process_time()
             dist.all_reduce(tensor)
             if number > 0:
                 seconds.append(time.perf_counter() - began)
+                processor.append(time.process_time() - computed)
         del tensor
-        print(json.dumps({"seconds": seconds}), flush=True)
+        print(json.dumps({"seconds": seconds, "processor_seconds": processor}), flush=True)
 
 
 if __name__ == "__main__":

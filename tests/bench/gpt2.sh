@@ -6,5 +6,5 @@ root="$(cd "$here/../.." && pwd)"
 export TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1
 python="$("$here/../reference/setup.sh" | tail -n 1)"
 
-(cd "$root" && cargo build --release -p ringtune-model --example gpt2_step)
+(cd "$root" && cargo build --release --workspace --example gpt2_step)
 "$python" "$here/gpt2.py" --ours "$root/target/release/examples/gpt2_step" "$@"

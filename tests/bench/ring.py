@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Time all-reduces of our ring beside PyTorch's Gloo in turns, ranks in processes of their own over TCP on loopback.
+"""Time all-reduces of our ring beside PyTorch's Gloo in turns, ranks in processes of their own on one machine.
 
 usage: ring.sh [--worlds 2,4] [--bytes 3072,25000000,498000000] [--rounds 5] [--without NAME] [--json FILE]
 
-  Gloo         gloo_rank.py
-  ours         worker/benches/ring: gRPC, as workers exchange gradients
+  Gloo         gloo_rank.py, over TCP on loopback
+  ours         worker/benches/ring: gRPC over TCP on loopback, as workers of several machines exchange gradients
   ours, TLS    the same in a secured cluster
+  ours, Unix   through Unix sockets, as workers of one machine do, secured or not; it has no bound
   ours, exact  as ours, with sums whose bits do not depend on the number of ranks; one microbatch a rank, so that it is the same for two
 
 The ranks of all stay connected; each round has every contender add up every size a few times, one after the other. A time is
-that of the slowest rank. Bus bandwidth is bytes / time x 2(n-1)/n, which does not depend on the number n of ranks. The bounds:
+that of the slowest rank. Bus bandwidth is bytes / time x 2(n-1)/n, which does not depend on the number n of ranks. "CPU ms" is
+what a sum took of processors, of all ranks and the system's work for them together, by medians: on a busy machine it says more than
+time. "Allocs" is how often memory was asked for, for each segment that was sent. The bounds:
 1.5 times Gloo's bandwidth for what is large, Gloo's time for what is small, with TLS Gloo's bandwidth without it. Exit code 1
 when one is not met.
 """
@@ -52,9 +55,12 @@ class Ranks:
         return [json.loads(answer) for answer in answers]
 
     def add_up(self, floats, times):
-        """Seconds of each time, of the slowest rank."""
+        """Of each time the seconds of the slowest rank and the processors' seconds of all ranks; allocations and segments of all
+        times, where they are counted."""
         answers = self.ask([{"floats": floats, "times": times, **self.how}] * len(self.processes))
-        return [max(each) for each in zip(*(answer["seconds"] for answer in answers))]
+        each_time = lambda name, together: [together(each) for each in zip(*(answer[name] for answer in answers))]
+        counted = [sum(answer.get(name, 0) for answer in answers) for name in ("allocations", "segments")]
+        return each_time("seconds", max), each_time("processor_seconds", sum), counted
 
     def end(self):
         for process in self.processes:
@@ -66,11 +72,11 @@ class Ranks:
                 process.kill()
 
 
-def ours(program, world, pki=None, how=None):
-    # One by one: the first fills the folder.
+def ours(program, world, options=(), how=None):
+    # One by one: the first makes the certificate authority, where there is to be one.
     ranks, addresses = Ranks([], how), []
     for _ in range(world):
-        one = Ranks([[program, *([pki] if pki else [])]])
+        one = Ranks([[program, *options]])
         addresses += one.ask(None)
         ranks.processes += one.processes
     job = str(uuid.uuid4())
@@ -93,19 +99,24 @@ def times_of(size):
 
 
 def compare(options, world, folder):
-    """Prints one world's table and bounds; its times and its bounds."""
+    """Prints one world's table and bounds; its times, its processors' times and its bounds."""
     start = {"Gloo": lambda: gloo(world), "ours": lambda: ours(options.program, world),
-             "ours, TLS": lambda: ours(options.program, world, folder / "pki"),
+             "ours, TLS": lambda: ours(options.program, world, ["--pki", folder / "pki"]),
+             "ours, Unix": lambda: ours(options.program, world, ["--sockets", folder]),
              "ours, exact": lambda: ours(options.program, world, how={"exact": True})}
     contenders = {name: start[name]() for name in start if name == "Gloo" or name not in options.without}
     times = {size: {name: [] for name in contenders} for size in options.bytes}
+    processors = {size: {name: [] for name in contenders} for size in options.bytes}
+    counts = {size: {name: [0, 0] for name in contenders} for size in options.bytes}
     for number in range(1, options.rounds + 1):
         for size in options.bytes:
             for name, ranks in contenders.items():
-                taken = ranks.add_up(size // 4, times_of(size))
+                taken, processor, counted = ranks.add_up(size // 4, times_of(size))
                 times[size][name] += taken
-                print(f"round {number}, {world} ranks, {size} bytes, {name}: {statistics.median(taken) * 1e3:.3f} ms",
-                      file=sys.stderr, flush=True)
+                processors[size][name] += processor
+                counts[size][name] = [before + more for before, more in zip(counts[size][name], counted)]
+                print(f"round {number}, {world} ranks, {size} bytes, {name}: {statistics.median(taken) * 1e3:.3f} ms, "
+                      f"{statistics.median(processor) * 1e3:.3f} ms of processors", file=sys.stderr, flush=True)
     for ranks in contenders.values():
         ranks.end()
     judged = []
@@ -113,7 +124,10 @@ def compare(options, world, folder):
         print(f"{world} ranks, {size} bytes")
         bandwidth = lambda seconds: size * 2 * (world - 1) / world / statistics.median(seconds) / 1e9
         milliseconds = {name: [1e3 * seconds for seconds in each] for name, each in taken.items()}
-        columns = {"GB/s": {name: f"{bandwidth(each):.3f}" for name, each in taken.items()}}
+        allocations = lambda made, segments: f"{made / segments:.1f}" if segments else "-"
+        columns = {"GB/s": {name: f"{bandwidth(each):.3f}" for name, each in taken.items()},
+                   "CPU ms": {name: f"{statistics.median(each) * 1e3:.3f}" for name, each in processors[size].items()},
+                   "allocs": {name: allocations(*each) for name, each in counts[size].items()}}
         turns.print_table(milliseconds, "Gloo", columns, "ms")
         for name, factor in (("ours", 1.5), ("ours, TLS", 1.0)):
             if name not in taken:
@@ -124,7 +138,7 @@ def compare(options, world, folder):
                     judged.append(turns.judged(f"{name} of Gloo's time", ratio, 1.0))
             elif name == "ours" or size <= 25_000_000:
                 judged.append(turns.judged(f"{name} of Gloo's bandwidth", 1 / ratio, factor, at_most=False))
-    return times, judged
+    return times, processors, judged
 
 
 def main():
@@ -134,19 +148,19 @@ def main():
     parser.add_argument("--worlds", type=numbers, default=[2, 4])
     parser.add_argument("--bytes", type=numbers, default=[3072, 25_000_000, 498_000_000])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS", "ours, exact"], help="to leave out")
+    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS", "ours, Unix", "ours, exact"], help="to leave out")
     parser.add_argument("--json", type=Path, default=HERE.parent.parent / "target/bench-ring.json")
     options = parser.parse_args()
     if min(options.worlds) < 2 or min(options.bytes) < 4 or options.rounds < 1:
         parser.error("allowed are worlds of 2 and more, 4 bytes and more, 1 round and more")
-    found, judged = {}, []
+    found, processors, judged = {}, {}, []
     for world in options.worlds:
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o700)
-            found[world], bounds = compare(options, world, Path(folder))
+            found[world], processors[world], bounds = compare(options, world, Path(folder))
         judged += [{"ranks": world, **bound} for bound in bounds]
     ok = all(bound["met"] for bound in judged)
-    turns.write(options.json, {"seconds": found, "bounds": judged, "ok": ok})
+    turns.write(options.json, {"seconds": found, "processor_seconds": processors, "bounds": judged, "ok": ok})
     return 0 if ok else 1
 
 

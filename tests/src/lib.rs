@@ -3,6 +3,7 @@
 //! The programs are taken from the target folder that the tests themselves were built into: `cargo build
 //! --release` comes first (`make test` does it).
 
+pub mod bucket;
 pub mod bystander;
 pub mod capture;
 pub mod chaos;
@@ -12,6 +13,7 @@ pub mod door;
 pub mod http2;
 pub mod hub;
 pub mod job;
+pub mod language_model;
 pub mod places;
 pub mod process;
 pub mod recorder;
@@ -24,6 +26,7 @@ pub mod unit_file;
 pub mod visitor;
 pub mod wait;
 
+pub use bucket::Bucket;
 pub use bystander::Bystander;
 pub use cluster::Cluster;
 pub use daemon::{Daemon, Launch};

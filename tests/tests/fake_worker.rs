@@ -1,11 +1,11 @@
 //! Workers that link no libtorch: everything around the engine, end to end.
 
-use std::fs;
+use std::{fs, net::Ipv4Addr};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_fake_engine::FakeEngine;
 use ringtune_proto::v1::JobState;
-use ringtune_tests::{Cluster, Job, Sandbox, job::text};
+use ringtune_tests::{Cluster, Job, Sandbox, Visitor, job::text};
 use safetensors::SafeTensors;
 
 /// Runs a job on so many of them and gives the embedding that it learned.
@@ -22,6 +22,15 @@ async fn learned_by(workers: usize) -> Result<Vec<u8>> {
     let ended = cluster.wait_for_end(&id).await?;
     ensure!(ended.state() == JobState::Succeeded, "the job is {:?}: {}", ended.state(), ended.state_reason);
     ensure!(ended.step == 5, "it made {} steps", ended.step);
+    for worker in cluster.workers.iter().filter(|_| workers > 1) {
+        // They are on one machine, so that nothing of the ring goes through their ports.
+        let page = Visitor::plain().get(worker.http.parse()?, Ipv4Addr::LOCALHOST, "/metrics").await?;
+        let streams = |way: &str| {
+            let name = format!("ringtune_worker_ring_streams_total{{way=\"{way}\"}} ");
+            page.lines().find_map(|line| line.strip_prefix(&name)).context("no such metric")
+        };
+        ensure!(streams("local")? != "0" && streams("tcp")? == "0", "{page}");
+    }
     let output = sandbox.path("output");
     cluster.finish(&["fetch", &id, "-o", &text(&output)]).await?.expect_code(0)?;
     fs::read(output.join("learned_embeds.safetensors")).context("the learned embedding")

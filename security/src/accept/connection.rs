@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +32,8 @@ pub(super) enum Stream {
     Plain(TcpStream),
     /// Within TLS.
     Tls(Box<TlsStream<TcpStream>>),
+    /// As they are: they never leave this machine.
+    Local(UnixStream),
 }
 
 /// Why a connection fails though both sides live.
@@ -205,6 +207,7 @@ impl Connection {
         let stream: &mut (dyn AsyncWrite + Unpin) = match &mut self.stream {
             Stream::Plain(stream) => stream,
             Stream::Tls(stream) => stream.as_mut(),
+            Stream::Local(stream) => stream,
         };
         Ok(Pin::new(stream))
     }
@@ -235,6 +238,7 @@ impl AsyncRead for Connection {
         match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),
+            Stream::Local(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
 }
@@ -262,6 +266,7 @@ impl AsyncWrite for Connection {
         match &self.stream {
             Stream::Plain(stream) => stream.is_write_vectored(),
             Stream::Tls(stream) => stream.is_write_vectored(),
+            Stream::Local(stream) => stream.is_write_vectored(),
         }
     }
 

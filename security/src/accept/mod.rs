@@ -9,12 +9,14 @@
 mod connection;
 mod deadline;
 mod limits;
+pub(crate) mod local;
 pub(crate) mod opening;
 mod places;
 mod refusals;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -29,6 +31,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use self::connection::Connection;
 pub use self::limits::Limits;
+pub use self::local::{Invitation, LocalDoor, NotInvited};
 pub use self::opening::{Clients, Protocols};
 use self::opening::{Opener, Secure};
 pub use self::places::Connections;
@@ -75,6 +78,7 @@ pub struct Listener {
     ready: mpsc::Receiver<Connection>,
     connections: Connections,
     refusals: Refusals,
+    opener: Arc<Opener>,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -111,13 +115,29 @@ impl Listener {
             Protection::Tls { trust, clients, protocols } => Some(Secure::new(trust, clients, protocols)?),
         };
         let opener = Arc::new(Opener { secure, limits, refusals: refusals.clone(), ready: send });
-        let accepting = tokio::spawn(accept_all(tcp, opener, connections.clone(), openings.clone()));
-        Ok(Self { address, ready, connections, refusals, _accepting: AbortOnDropHandle::new(accepting) })
+        let accepting = tokio::spawn(accept_all(tcp, opener.clone(), connections.clone(), openings.clone()));
+        Ok(Self {
+            address,
+            ready,
+            connections,
+            refusals,
+            opener,
+            _accepting: AbortOnDropHandle::new(accepting),
+        })
     }
 
     /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Opens a door beside the port, at this path, for those who are invited; they come where the others come. It is served in
+    /// the runtime that this is called in.
+    ///
+    /// # Errors
+    /// There can be no socket at the path: it is too long for one, or something else is there.
+    pub fn open_locally(&self, path: &Path) -> io::Result<LocalDoor> {
+        LocalDoor::open(path, self.opener.clone(), self.connections())
     }
 
     /// A handle on those that are open.

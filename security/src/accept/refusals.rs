@@ -49,13 +49,15 @@ pub enum Refusal {
     Revoked,
     /// Its certificate ended while it was open.
     Expired,
+    /// It came to the local socket without an invitation.
+    Uninvited,
     /// The operating system gave no connection.
     Accept,
 }
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Full,
         Self::FullForAddress,
         Self::Openings,
@@ -73,6 +75,7 @@ impl Refusal {
         Self::Unread,
         Self::Revoked,
         Self::Expired,
+        Self::Uninvited,
         Self::Accept,
     ];
 
@@ -96,6 +99,7 @@ impl Refusal {
             Self::Unread => "unread",
             Self::Revoked => "revoked",
             Self::Expired => "expired",
+            Self::Uninvited => "uninvited",
             Self::Accept => "accept",
         }
     }
@@ -120,6 +124,7 @@ impl Refusal {
             Self::Unread => "it took nothing of its answers for long",
             Self::Revoked => "its certificate was revoked",
             Self::Expired => "its certificate ended while it was open",
+            Self::Uninvited => "it came to the local socket without an invitation",
             Self::Accept => "the operating system gave no connection",
         }
     }

@@ -12,6 +12,9 @@ use crate::certificate::Facts;
 use crate::times;
 use crate::trust::State;
 
+/// What this side believes, as it changes, if it believes anything.
+pub(super) type Following = Option<watch::Receiver<Arc<State>>>;
+
 /// Fails a connection when it is time. Polled by the one task that reads and writes it, as HTTP/2 has it.
 pub(super) struct Ending {
     over: Pin<Box<dyn Future<Output = String> + Send>>,
@@ -25,8 +28,8 @@ impl fmt::Debug for Ending {
 }
 
 impl Ending {
-    /// Of a connection to a server with this certificate. `trust`: what this side believes, if it believes anything.
-    pub(super) fn of(address: &str, facts: Facts, trust: Option<watch::Receiver<Arc<State>>>) -> Self {
+    /// Of a connection to a server with this certificate.
+    pub(super) fn of(address: &str, facts: Facts, trust: Following) -> Self {
         let address = address.to_owned();
         let over = async move {
             let until = facts.validity.until;
@@ -54,7 +57,7 @@ impl Ending {
 }
 
 /// Waits until it is among those who are revoked.
-async fn revoked(facts: &Facts, trust: Option<watch::Receiver<Arc<State>>>) {
+async fn revoked(facts: &Facts, trust: Following) {
     let is_revoked = |state: &Arc<State>| {
         let named = facts.identity.as_ref().is_ok_and(|identity| state.revoked.has(identity));
         named || state.revoked.has_serial(&facts.serial)

@@ -174,6 +174,12 @@ pub enum ConnectError {
         #[source]
         cause: Option<io::Error>,
     },
+    /// A local socket of somebody else.
+    #[error("{address} is the socket of another user's process: nothing is said there")]
+    OtherUser {
+        /// Where.
+        address: String,
+    },
     /// Something else.
     #[error("no TLS connection to {address}: {cause}")]
     Handshake {

@@ -3,6 +3,7 @@
 mod ending;
 mod error;
 mod explain;
+mod local;
 mod outgoing;
 
 use std::pin::Pin;
@@ -16,16 +17,16 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use uuid::Uuid;
 
-use self::ending::Ending;
+use self::ending::Following;
 pub use self::error::ConnectError;
 use self::explain::{Mine, explain};
 pub use self::outgoing::Outgoing;
+use crate::accept::Invitation;
 use crate::certificate::{self, Facts, Validity};
 use crate::names::Internal;
 use crate::roots::Roots;
@@ -60,8 +61,7 @@ impl<Stream: AsyncRead + AsyncWrite + Send + Unpin> PageStream for Stream {}
 pub struct Connector {
     secure: Option<Arc<Secure>>,
     time: Duration,
-    /// When the certificates of the last connection are good.
-    valid: Arc<Mutex<Option<Validity>>>,
+    last: Arc<Mutex<Last>>,
 }
 
 /// What is needed for https.
@@ -85,7 +85,14 @@ struct Ready {
     config: Arc<ClientConfig>,
     mine: Mine,
     /// What this side believes, while the connection is open.
-    trust: Option<watch::Receiver<Arc<State>>>,
+    trust: Following,
+}
+
+/// The last connection that was made.
+#[derive(Debug, Clone, Default)]
+struct Last {
+    valid: Option<Validity>,
+    facts: Option<Facts>,
 }
 
 impl Connector {
@@ -95,7 +102,7 @@ impl Connector {
     }
 
     fn of(secure: Option<Secure>) -> Self {
-        Self { secure: secure.map(Arc::new), time: TIME, valid: Arc::default() }
+        Self { secure: secure.map(Arc::new), time: TIME, last: Arc::default() }
     }
 
     /// For https as somebody who believes, and http.
@@ -130,7 +137,11 @@ impl Connector {
     /// When both certificates of the last connection that was made are good, this side's and the server's; what is sooner
     /// over counts. None: there was no connection, or one without TLS.
     pub fn valid(&self) -> Option<Validity> {
-        *self.valid.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last().valid
+    }
+
+    fn last(&self) -> Last {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Makes one connection.
@@ -141,8 +152,26 @@ impl Connector {
         let target = Target::of(uri)?;
         let late = || ConnectError::Slow { address: target.address(), time: self.time };
         let made = timeout(self.time, Box::pin(self.try_to(&target))).await.map_err(|_| late())??;
-        *self.valid.lock().unwrap_or_else(PoisonError::into_inner) = made.valid();
+        let last = Last { valid: made.valid(), facts: made.facts().cloned() };
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
         Ok(made)
+    }
+
+    /// Makes one connection through a local socket, to the server of the last connection, which invited this side there. It ends
+    /// as that one would have ended.
+    ///
+    /// # Errors
+    /// There is no such socket on this side, it is another user's, or this side is not welcome.
+    pub async fn connect_locally(&self, invitation: &Invitation) -> Result<Outgoing, ConnectError> {
+        let address = invitation.path.display().to_string();
+        let late = || ConnectError::Slow { address: address.clone(), time: self.time };
+        let trust = match self.secure.as_deref() {
+            Some(Secure::Trusting { trust, .. }) => Some(trust.follow()),
+            _ => None,
+        };
+        let made = timeout(self.time, local::connect(invitation)).await.map_err(|_| late())??;
+        let Last { valid, facts } = self.last();
+        Ok(made.until(valid, facts, trust))
     }
 
     /// Makes one connection to a port that serves pages, for one request of HTTP/1, whose client has the first word. It is not
@@ -278,9 +307,8 @@ impl Target {
         // Our own servers answer at once; others may want to hear more first.
         let patience = if facts.as_ref().is_some_and(is_ours) { TIME } else { PATIENCE };
         let valid = facts.as_ref().map(|facts| facts.validity.sooner(mine.valid));
-        let ending = facts.map(|facts| Ending::of(&self.address(), facts, trust));
         let made = Outgoing::secure(stream, self.address(), mine, patience).await?;
-        Ok(made.until(valid, ending))
+        Ok(made.until(valid, facts, trust))
     }
 }
 

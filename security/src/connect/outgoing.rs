@@ -6,15 +6,16 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
-use super::ending::Ending;
+use super::ending::{Ending, Following};
 use super::error::ConnectError;
 use super::explain::{Mine, explain};
-use crate::certificate::Validity;
+use crate::certificate::{Facts, Validity};
 use crate::plaintext::{Answer, PREFACE};
+use crate::socket;
 
 /// More than our own answer to plain text on a port with TLS.
 const FIRST_BYTES: usize = 128;
@@ -31,6 +32,8 @@ pub struct Outgoing {
     /// How much of the preface the client is still to write: the other side has it already.
     sent: &'static [u8],
     valid: Option<Validity>,
+    /// What the server's certificate says.
+    facts: Option<Facts>,
     ending: Option<Ending>,
 }
 
@@ -38,6 +41,7 @@ pub struct Outgoing {
 enum Stream {
     Plain(TcpStream),
     Secure(Box<TlsStream<TcpStream>>, Mine),
+    Local(UnixStream),
 }
 
 impl Outgoing {
@@ -80,13 +84,37 @@ impl Outgoing {
         Ok(Self::of(Stream::Secure(Box::new(stream), mine), address))
     }
 
-    fn of(stream: Stream, address: String) -> Self {
-        Self { stream, address, fresh: true, sent: PREFACE, valid: None, ending: None }
+    /// The same through a local socket, where this side is welcome already.
+    pub(super) async fn local(mut stream: UnixStream, address: String) -> Result<Self, ConnectError> {
+        socket::prepare_local(&stream);
+        let sent = stream.write_all(PREFACE).await;
+        sent.map_err(|cause| ConnectError::Closed { address: address.clone(), cause: Some(cause) })?;
+        Ok(Self::of(Stream::Local(stream), address))
     }
 
-    /// The same, which ends at its time. `valid`: when the certificates of both sides are good.
-    pub(super) fn until(self, valid: Option<Validity>, ending: Option<Ending>) -> Self {
-        Self { valid, ending, ..self }
+    /// Whether both ends are on this machine.
+    pub fn is_within_this_machine(&self) -> bool {
+        match &self.stream {
+            Stream::Plain(stream) => socket::is_within_this_machine(stream),
+            Stream::Secure(stream, _) => socket::is_within_this_machine(stream.get_ref().0),
+            Stream::Local(_) => true,
+        }
+    }
+
+    fn of(stream: Stream, address: String) -> Self {
+        Self { stream, address, fresh: true, sent: PREFACE, valid: None, facts: None, ending: None }
+    }
+
+    /// The same, which ends when the server's certificate does, by what this side believes. `valid`: when the certificates of
+    /// both sides are good.
+    pub(super) fn until(self, valid: Option<Validity>, facts: Option<Facts>, trust: Following) -> Self {
+        let ending = facts.clone().map(|facts| Ending::of(&self.address, facts, trust));
+        Self { valid, facts, ending, ..self }
+    }
+
+    /// What the server's certificate says.
+    pub(super) fn facts(&self) -> Option<&Facts> {
+        self.facts.as_ref()
     }
 
     /// When the certificates of both sides are good. None: without TLS.
@@ -113,6 +141,7 @@ impl Outgoing {
         let stream: &mut (dyn AsyncWrite + Unpin) = match &mut self.stream {
             Stream::Plain(stream) => stream,
             Stream::Secure(stream, _) => stream.as_mut(),
+            Stream::Local(stream) => stream,
         };
         Pin::new(stream)
     }
@@ -156,6 +185,7 @@ impl AsyncRead for Outgoing {
                     false => error,
                 }))
             }
+            Stream::Local(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
 }
@@ -190,6 +220,7 @@ impl AsyncWrite for Outgoing {
         match &self.stream {
             Stream::Plain(stream) => stream.is_write_vectored(),
             Stream::Secure(stream, _) => stream.is_write_vectored(),
+            Stream::Local(stream) => stream.is_write_vectored(),
         }
     }
 

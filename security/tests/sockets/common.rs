@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{Request, Response, Uri};
@@ -12,7 +13,8 @@ use rcgen::{
 };
 use ringtune_security::{
     Authority, Clients, Cluster, Connections, Connector, Credentials, Csr, Holder, Leaf, Limits, Listener,
-    Peer, PrivateKey, Protection, Protocols, Refusal, Refusals, Revoked, Role, Roots, Server, Trust,
+    LocalDoor, Peer, PrivateKey, Protection, Protocols, Refusal, Refusals, Revoked, Role, Roots, Server,
+    Trust,
 };
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
@@ -72,15 +74,25 @@ pub(crate) async fn serve(protection: Protection, limits: Limits) -> Served {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let refusals = Refusals::default();
     let listener = Listener::start(tcp, protection, limits, refusals.clone()).unwrap();
+    serve_on(listener, refusals, None)
+}
+
+/// The same; whoever asks for `/invite` gets the secret of an invitation to this door as the caller.
+pub(crate) fn serve_on(listener: Listener, refusals: Refusals, door: Option<Arc<LocalDoor>>) -> Served {
     let (address, connections) = (listener.local_addr(), listener.connections());
-    let service = tower::service_fn(|request: Request<Body>| async move {
-        let peer = request.extensions().get::<Peer>().unwrap().clone();
-        let _call = peer.activity.begin();
-        if request.uri().path() == "/hold" {
-            std::future::pending::<()>().await;
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let door = door.clone();
+        async move {
+            let peer = request.extensions().get::<Peer>().unwrap().clone();
+            let _call = peer.activity.begin();
+            let caller = match (request.uri().path(), door) {
+                ("/hold", _) => std::future::pending().await,
+                ("/invite", Some(door)) => hex::encode(door.invite(&peer).unwrap().secret),
+                _ => peer.caller.to_string(),
+            };
+            let answer = Response::builder().header("caller", caller);
+            Ok::<_, Infallible>(answer.body(Body::empty()).unwrap())
         }
-        let answer = Response::builder().header("caller", peer.caller.to_string());
-        Ok::<_, Infallible>(answer.body(Body::empty()).unwrap())
     });
     let served = tonic::transport::Server::builder().serve_with_incoming(service, listener);
     let serving = tokio::spawn(async move { served.await.unwrap() });

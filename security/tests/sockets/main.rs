@@ -6,6 +6,7 @@ mod bounds;
 mod common;
 mod following;
 mod joining;
+mod local;
 mod pages;
 mod plaintext;
 mod refused_clients;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::frame;
-use super::hops::{Motion, Segment};
+use super::hops::{Motion, Segment, TakenIn};
 use super::pool::Pool;
 use super::{Place, Ring, RingError, block_of};
 
@@ -42,7 +42,8 @@ impl Ring {
         let ranks = self.place.world_size;
         let block = |rank| block_of(rank, ranks, rows);
         let blocks = (0..ranks).map(block).map(|block| block.start * width..block.end * width).collect();
-        Ok(self.run(Gather { place: self.place, blocks, gathered }).await?.gathered)
+        let (place, segment_floats) = (self.place, self.segment_of(length));
+        Ok(self.run(Gather { place, segment_floats, blocks, gathered }).await?.gathered)
     }
 
     /// Waits until all ranks have come here.
@@ -62,7 +63,8 @@ impl Ring {
         let blocks =
             (0..self.place.world_size).map(|rank| if rank == root { 0..numbers.len() } else { 0..0 });
         let blocks = blocks.collect();
-        Ok(self.run(Gather { place: self.place, blocks, gathered: numbers }).await?.gathered)
+        let (place, segment_floats) = (self.place, self.segment_of(numbers.len()));
+        Ok(self.run(Gather { place, segment_floats, blocks, gathered: numbers }).await?.gathered)
     }
 }
 
@@ -74,6 +76,7 @@ pub(super) fn travelling(place: Place, hop: usize) -> usize {
 
 struct Gather {
     place: Place,
+    segment_floats: usize,
     /// Where each rank's numbers are.
     blocks: Box<[Range<usize>]>,
     gathered: Vec<f32>,
@@ -82,6 +85,10 @@ struct Gather {
 impl Motion for Gather {
     fn hops(&self) -> usize {
         self.place.world_size - 1
+    }
+
+    fn segment_floats(&self) -> usize {
+        self.segment_floats
     }
 
     fn sent_at(&self, hop: usize) -> Range<usize> {
@@ -97,9 +104,9 @@ impl Motion for Gather {
         pool.fill(rows.len() * frame::WIDTH, |bytes| frame::encode(rows, bytes))
     }
 
-    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> bool {
-        frame::replace(&mut self.gathered[segment.place.clone()], payload);
-        true
+    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn {
+        let came = frame::replace(&mut self.gathered[segment.place.clone()], payload);
+        TakenIn::Whole { came, onward: Some(came) }
     }
 
     fn hands_on(&self, _hop: usize) -> bool {

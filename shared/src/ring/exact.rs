@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::collectives::{LARGEST_BUFFER, travelling};
 use super::frame;
-use super::hops::{Motion, Segment};
+use super::hops::{Motion, Segment, TakenIn};
 use super::lent::Buffer;
 use super::pool::Pool;
 use super::tree::{Node, TreeSum, add_up, cover};
@@ -69,15 +69,24 @@ impl Ring {
             let problem = format!("sum_exactly: got room for {} numbers, not {length}", first.len());
             return Err(self.failed_with(RingError::Misuse(problem)));
         }
+        let segment_floats = narrowed(self.segment_of(length), total);
+        let (came, onward) = (Vec::new(), None);
         let exact =
-            Exact { place, total, length, node, sums: first, others: rows, came: Vec::new(), onward: None };
+            Exact { place, segment_floats, total, length, node, sums: first, others: rows, came, onward };
         let Exact { sums: sum, others, .. } = self.run(exact).await?;
         Ok(Summed { sum, spare: others.into_iter().map(|(_, numbers)| numbers).collect() })
     }
 }
 
+/// Rows travel side by side: a segment is the same numbers of all of them, and no frame may be too large with that.
+fn narrowed(segment_floats: usize, total: usize) -> usize {
+    let most_rows = 2 * total.next_power_of_two().ilog2().max(1) as usize;
+    segment_floats.min(RingConfig::LARGEST_SEGMENT / most_rows).max(1)
+}
+
 struct Exact<B: Buffer> {
     place: Place,
+    segment_floats: usize,
     total: usize,
     length: usize,
     /// The first of this rank's own nodes; of no microbatches, where it has none.
@@ -169,10 +178,8 @@ impl<B: Buffer> Motion for Exact<B> {
         self.chunk(hop + 1)
     }
 
-    /// Rows travel side by side: a segment is the same numbers of all of them, and no frame may be too large with that.
-    fn widest(&self, segment_floats: usize) -> usize {
-        let most_rows = 2 * self.total.next_power_of_two().ilog2().max(1) as usize;
-        segment_floats.min(RingConfig::LARGEST_SEGMENT / most_rows).max(1)
+    fn segment_floats(&self) -> usize {
+        self.segment_floats
     }
 
     fn comes_as(&self, segment: &Segment) -> usize {
@@ -195,23 +202,23 @@ impl<B: Buffer> Motion for Exact<B> {
         pool.fill(sums.len() * frame::WIDTH, |bytes| frame::encode(sums, bytes))
     }
 
-    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> bool {
+    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn {
         let place = segment.place.clone();
         if !self.is_adding(segment.hop) {
-            frame::replace(&mut self.sums[place], payload);
-            return true;
+            let came = frame::replace(&mut self.sums[place], payload);
+            return TakenIn::Whole { came, onward: Some(came) };
         }
-        let mut came = std::mem::take(&mut self.came);
-        came.resize(self.comes_as(segment), 0.0);
-        frame::replace(&mut came, payload);
-        let together = self.put_together(segment, &came);
-        self.came = came;
+        let mut rows = std::mem::take(&mut self.came);
+        rows.resize(self.comes_as(segment), 0.0);
+        let came = frame::replace(&mut rows, payload);
+        let together = self.put_together(segment, &rows);
+        self.came = rows;
         if self.keeps(segment.hop) {
             self.sums[place].copy_from_slice(&together);
         } else {
             self.onward = Some(together);
         }
-        true
+        TakenIn::Whole { came, onward: None }
     }
 
     fn hands_on(&self, hop: usize) -> bool {

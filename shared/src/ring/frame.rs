@@ -2,7 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::checksum::crc32c;
+use super::lent::bytes_of;
+use crate::checksum::{Crc32c, crc32c};
 use crate::ids::{Epoch, JobId};
 
 /// One segment of one message, and where it belongs.
@@ -69,6 +70,9 @@ pub(super) const WIDTH: usize = size_of::<f32>();
 /// Numbers that are worked on at a time: they stay in a core's nearest memory.
 const SOME: usize = 256;
 
+/// The same where checksums are made, which begin and end with each part.
+const SOME_CHECKED: usize = 4096;
+
 // What follows is called by code that other crates make of generics, and they are not compiled for speed as this one is:
 // none of it is to be inlined there.
 
@@ -85,20 +89,36 @@ pub(super) fn encode(numbers: &[f32], bytes: &mut BytesMut) {
     }
 }
 
-/// Puts the numbers of a payload in place of others. Its length must have been checked to fit.
+/// Puts the numbers of a payload in place of others; the payload's checksum. Its length must have been checked to fit.
 #[inline(never)]
-pub(super) fn replace(kept: &mut [f32], payload: &[u8]) {
-    for (kept, bytes) in kept.iter_mut().zip(payload.as_chunks().0) {
-        *kept = f32::from_le_bytes(*bytes);
+pub(super) fn replace(kept: &mut [f32], payload: &[u8]) -> u32 {
+    let mut came = Crc32c::new();
+    for (kept, payload) in parts(kept, payload) {
+        came.update(payload);
+        for (kept, bytes) in kept.iter_mut().zip(payload.as_chunks().0) {
+            *kept = f32::from_le_bytes(*bytes);
+        }
     }
+    came.finish()
 }
 
-/// Adds others to the numbers of a payload, in this order. Its length must have been checked to fit.
+/// Adds others to the numbers of a payload, in this order; the checksums of the payload and of the sums. Its length must have
+/// been checked to fit.
 #[inline(never)]
-pub(super) fn add(kept: &mut [f32], payload: &[u8]) {
-    for (kept, bytes) in kept.iter_mut().zip(payload.as_chunks().0) {
-        *kept += f32::from_le_bytes(*bytes);
+pub(super) fn add(kept: &mut [f32], payload: &[u8]) -> (u32, u32) {
+    let (mut came, mut sums) = (Crc32c::new(), Crc32c::new());
+    for (kept, payload) in parts(kept, payload) {
+        came.update(payload);
+        for (kept, bytes) in kept.iter_mut().zip(payload.as_chunks().0) {
+            *kept += f32::from_le_bytes(*bytes);
+        }
+        sums.update(bytes_of(kept));
     }
+    (came.finish(), sums.finish())
+}
+
+fn parts<'a>(kept: &'a mut [f32], payload: &'a [u8]) -> impl Iterator<Item = (&'a mut [f32], &'a [u8])> {
+    kept.chunks_mut(SOME_CHECKED).zip(payload.chunks(SOME_CHECKED * WIDTH))
 }
 
 #[cfg(test)]
@@ -114,5 +134,21 @@ mod tests {
         let mut back = [0.0; 6];
         replace(&mut back, &payload);
         assert_eq!(back.map(f32::to_bits), numbers.map(f32::to_bits));
+    }
+
+    #[test]
+    fn checksums_are_those_of_what_came_and_of_what_it_became() {
+        for length in [0, 1, 100, SOME_CHECKED, SOME_CHECKED + 1, 3 * SOME_CHECKED - 1] {
+            let numbers: Vec<f32> = (0..length).map(|number| number as f32 / 8.0).collect();
+            let mut payload = BytesMut::new();
+            encode(&numbers, &mut payload);
+            let mut kept = vec![1.0; length];
+            assert_eq!(replace(&mut kept, &payload), crc32c(&payload), "{length}");
+            assert_eq!(kept, numbers);
+            let (came, sums) = add(&mut kept, &payload);
+            let doubled: Vec<f32> = numbers.iter().map(|number| 2.0 * number).collect();
+            assert_eq!(kept, doubled);
+            assert_eq!((came, sums), (crc32c(&payload), crc32c(bytes_of(&doubled))), "{length}");
+        }
     }
 }

@@ -30,10 +30,8 @@ pub(super) trait Motion: Send {
     /// that it sends from at `hop + 1`.
     fn received_at(&self, hop: usize) -> Range<usize>;
 
-    /// Numbers of a place that one segment has at most, of a ring's segments of so many.
-    fn widest(&self, segment_floats: usize) -> usize {
-        segment_floats
-    }
+    /// Numbers of a place that one segment has at most.
+    fn segment_floats(&self) -> usize;
 
     /// Numbers that come for a segment.
     fn comes_as(&self, segment: &Segment) -> usize {
@@ -43,9 +41,8 @@ pub(super) trait Motion: Send {
     /// A segment that is sent, as it travels.
     fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> Bytes;
 
-    /// Takes in a segment that came, as many numbers as [`Motion::comes_as`] says. False: it could not, as what is there is still on
-    /// its way.
-    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> bool;
+    /// Takes in a segment that came, as many numbers as [`Motion::comes_as`] says.
+    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn;
 
     /// What goes on at the next hop is the same as what came at `hop`.
     fn hands_on(&self, hop: usize) -> bool;
@@ -64,6 +61,20 @@ pub(super) trait Motion: Send {
     fn returned(&self) -> impl Future<Output = ()> + Send;
 }
 
+/// What became of a segment that came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TakenIn {
+    /// It could not be taken in: what is in its place is still on its way.
+    Late,
+    /// It is in its place.
+    Whole {
+        /// Its checksum, made of it as it came.
+        came: u32,
+        /// That of what goes on of it, where it was made at the same time.
+        onward: Option<u32>,
+    },
+}
+
 /// Segments that go on as they came, without being read from the buffer again: while they are near. More of them wait in
 /// the buffer, where they cost no memory.
 const MOST_HANDED_ON: usize = 8;
@@ -71,8 +82,10 @@ const MOST_HANDED_ON: usize = 8;
 /// A segment that waits to be sent.
 struct Waiting {
     segment: Segment,
-    /// Its payload and that one's checksum, where they are known.
-    ready: Option<(Bytes, u32)>,
+    /// How it travels, where that does not have to be read from the buffer.
+    payload: Option<Bytes>,
+    /// Where it is known.
+    checksum: Option<u32>,
 }
 
 /// One segment: its hop, its number within the message, and its place in the buffer.
@@ -94,12 +107,6 @@ fn segments(hop: usize, message: Range<usize>, segment_floats: usize) -> VecDequ
     (0..count).map(segment).collect()
 }
 
-/// A payload with its checksum.
-fn sealed(payload: Bytes) -> (Bytes, u32) {
-    let checksum = crc32c(&payload);
-    (payload, checksum)
-}
-
 impl Ring {
     /// Runs a collective from its first frame to its last, where the ring's own tasks run; gives back what it was about.
     pub(super) async fn run<M: Motion + 'static>(&mut self, mut motion: M) -> Result<M, RingError> {
@@ -114,12 +121,7 @@ impl Ring {
         // Taken out for the time of the collective: a future that is dropped half-way drops them
         // too, which breaks the ring for the neighbours, and leaves none for the next collective.
         let Some(mut links) = self.links.take() else { return Err(self.failed_with(RingError::Cancelled)) };
-        let mover = Mover {
-            place: self.place,
-            collective: self.collective,
-            segment_floats: self.segment_floats,
-            status: self.status.clone(),
-        };
+        let mover = Mover { place: self.place, collective: self.collective, status: self.status.clone() };
         let began = Instant::now();
         let moving = tasks::spawn_on(&links.runtime.clone(), async move {
             let moved = mover.move_all(&mut links, &mut motion, began).await;
@@ -133,8 +135,9 @@ impl Ring {
         };
         self.links = Some(links);
         match moved {
-            Ok((wait, sent_bytes)) => {
-                self.last_exchange = Exchange { total: began.elapsed(), wait, sent_bytes };
+            Ok(moved) => {
+                let Moved { wait, sent_bytes, sent_segments } = moved;
+                self.last_exchange = Exchange { total: began.elapsed(), wait, sent_bytes, sent_segments };
                 Ok(motion)
             }
             Err(error) => Err(self.failed_with(error)),
@@ -142,41 +145,49 @@ impl Ring {
     }
 }
 
+/// What a collective moved.
+#[derive(Debug, Clone, Copy, Default)]
+struct Moved {
+    /// How long it took until the first segment came.
+    wait: Duration,
+    sent_bytes: u64,
+    sent_segments: u64,
+}
+
 /// One collective of a rank, while it is under way.
 struct Mover {
     place: Place,
     collective: u64,
-    segment_floats: usize,
     status: watch::Sender<Status>,
 }
 
 impl Mover {
-    /// Sends and receives every segment; gives how long it took until the first one came, and how many bytes were sent.
+    /// Sends and receives every segment.
     async fn move_all(
         &self,
         links: &mut Links,
         motion: &mut impl Motion,
         began: Instant,
-    ) -> Result<(Duration, u64), RingError> {
+    ) -> Result<Moved, RingError> {
         let hops = motion.hops();
-        let cut = motion.widest(self.segment_floats);
+        let cut = motion.segment_floats();
 
         // 1. What comes in, in this order and no other; what goes out, first this rank's own.
         let mut hop = 0;
         let mut to_receive = segments(hop, motion.received_at(hop), cut);
         let own = segments(0, motion.sent_at(0), cut);
         let mut to_send: VecDeque<Waiting> =
-            own.into_iter().map(|segment| Waiting { segment, ready: None }).collect();
-        let (mut handed_on, mut wait, mut sent_bytes) = (0, None, 0);
+            own.into_iter().map(|segment| Waiting { segment, payload: None, checksum: None }).collect();
+        let (mut handed_on, mut first_came, mut moved) = (0, false, Moved::default());
         // What came for a place that was still being sent from.
         let mut late: Vec<(Segment, Bytes)> = Vec::new();
 
         // 2. Always take in, whatever the sending waits for.
         loop {
-            late.retain(|(segment, payload)| !motion.take_in(segment, payload));
+            late.retain(|(segment, payload)| motion.take_in(segment, payload) == TakenIn::Late);
             let (all_came, all_sent) = (to_receive.is_empty(), to_send.is_empty());
             if all_came && all_sent && late.is_empty() && motion.is_whole() {
-                return Ok((wait.unwrap_or_default(), sent_bytes));
+                return Ok(moved);
             }
             tokio::select! {
                 biased;
@@ -190,26 +201,31 @@ impl Mover {
                     let (Some(Received { frame, .. }), Some(segment)) = (received, to_receive.pop_front()) else {
                         return Err(self.previous_is_gone());
                     };
-                    wait.get_or_insert_with(|| began.elapsed());
-                    self.check(&frame, &segment, motion.comes_as(&segment) * frame::WIDTH)?;
-                    let in_place = motion.take_in(&segment, &frame.payload);
-                    if segment.hop + 1 < hops {
-                        let onward = Segment { hop: segment.hop + 1, ..segment.clone() };
-                        let ready = if motion.keeps(segment.hop) {
-                            None
-                        } else if !motion.hands_on(segment.hop) {
-                            Some(sealed(motion.payload(&onward, &mut links.pool)))
-                        } else if handed_on < MOST_HANDED_ON || !in_place {
-                            handed_on += 1;
-                            // One that came without a checksum was compared with none.
-                            let checksum = frame.checksum.unwrap_or_else(|| crc32c(&frame.payload));
-                            Some((frame.payload.clone(), checksum))
-                        } else {
-                            None
-                        };
-                        to_send.push_back(Waiting { segment: onward, ready });
+                    if !std::mem::replace(&mut first_came, true) {
+                        moved.wait = began.elapsed();
                     }
-                    if !in_place {
+                    self.check(&frame, &segment, motion.comes_as(&segment) * frame::WIDTH)?;
+                    let taken = motion.take_in(&segment, &frame.payload);
+                    let (came, onward) = match taken {
+                        TakenIn::Whole { came, onward } => (came, onward),
+                        TakenIn::Late => (crc32c(&frame.payload), None),
+                    };
+                    self.check_payload(frame.checksum, came)?;
+                    if segment.hop + 1 < hops {
+                        let next = Segment { hop: segment.hop + 1, ..segment.clone() };
+                        let (payload, checksum) = if motion.keeps(segment.hop) {
+                            (None, None)
+                        } else if !motion.hands_on(segment.hop) {
+                            (Some(motion.payload(&next, &mut links.pool)), onward)
+                        } else if handed_on < MOST_HANDED_ON || taken == TakenIn::Late {
+                            handed_on += 1;
+                            (Some(frame.payload.clone()), Some(came))
+                        } else {
+                            (None, Some(came))
+                        };
+                        to_send.push_back(Waiting { segment: next, payload, checksum });
+                    }
+                    if taken == TakenIn::Late {
                         late.push((segment, frame.payload));
                     }
                     if to_receive.is_empty() && hop + 1 < hops {
@@ -219,13 +235,14 @@ impl Mover {
                 }
                 permit = links.outgoing.reserve(), if !all_sent => {
                     let Ok(permit) = permit else { return Err(self.next_is_gone()) };
-                    if let Some(Waiting { segment, ready }) = to_send.pop_front() {
-                        if ready.is_some() && motion.hands_on(segment.hop - 1) {
+                    if let Some(Waiting { segment, payload, checksum }) = to_send.pop_front() {
+                        if payload.is_some() && motion.hands_on(segment.hop - 1) {
                             handed_on -= 1;
                         }
-                        let (payload, checksum) =
-                            ready.unwrap_or_else(|| sealed(motion.payload(&segment, &mut links.pool)));
-                        sent_bytes += payload.len() as u64;
+                        let payload = payload.unwrap_or_else(|| motion.payload(&segment, &mut links.pool));
+                        let checksum = checksum.unwrap_or_else(|| crc32c(&payload));
+                        moved.sent_bytes += payload.len() as u64;
+                        moved.sent_segments += 1;
                         permit.send(self.frame(&segment, payload, checksum));
                     }
                 }
@@ -268,6 +285,16 @@ impl Mover {
              do all ranks have the same job, ring and segment size?"
         );
         Err(RingError::Protocol { rank: self.place.previous(), problem })
+    }
+
+    /// That a segment came as it was sent; one without a checksum is compared with none.
+    fn check_payload(&self, expected: Option<u32>, found: u32) -> Result<(), RingError> {
+        match expected {
+            Some(expected) if expected != found => {
+                Err(RingError::Damaged { rank: self.place.previous(), expected, found })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn previous_is_gone(&self) -> RingError {

@@ -18,6 +18,12 @@ use super::block_of;
 // Lent memory travels as it lies.
 const _: () = assert!(cfg!(target_endian = "little"), "numbers travel little-endian");
 
+/// Numbers as they travel.
+pub(super) fn bytes_of(numbers: &[f32]) -> &[u8] {
+    // SAFETY: it is the same memory for as long; numbers have no padding, and bytes lie anywhere.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
+}
+
 /// Memory of numbers that a collective takes and gives back.
 pub trait Buffer: DerefMut<Target = [f32]> + Send + Sync + 'static {}
 

@@ -8,15 +8,18 @@ use tokio::task::JoinHandle;
 
 use super::link::{self, Inbox, Lease, Received, Status};
 use super::pool::Pool;
+use super::segments::segment_of;
 use super::{Frame, Place, RingError, Transport};
 use crate::ids::{Epoch, JobId};
 use crate::tasks;
 
-/// How a ring works. All ranks must have the same `segment_floats`.
+/// How a ring works. All ranks must have the same `segment_floats` and `segment_growth`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingConfig {
     /// Numbers in a segment, 1 to 262144 (1 MiB). Default 65536 (256 KiB).
     pub segment_floats: usize,
+    /// The segments of large buffers have up to so many times as many numbers, up to 262144 too; 1: none has. Default 2.
+    pub segment_growth: usize,
     /// Frames that wait to be sent, and frames that wait to be used, at least 2 each; of those that wait to be used, there
     /// may be more where they are not full: as many bytes as that many full ones. Default 16.
     pub frames_in_flight: usize,
@@ -31,6 +34,7 @@ impl Default for RingConfig {
     fn default() -> Self {
         Self {
             segment_floats: 1 << 16,
+            segment_growth: 2,
             frames_in_flight: 16,
             pulse_interval: Duration::from_millis(500),
             peer_timeout: Duration::from_secs(2),
@@ -45,6 +49,11 @@ impl RingConfig {
     fn check(&self) -> Result<(), RingError> {
         let wrong = if self.segment_floats == 0 || self.segment_floats > Self::LARGEST_SEGMENT {
             format!("segment_floats: got {}; allowed: 1 to {}", self.segment_floats, Self::LARGEST_SEGMENT)
+        } else if self.segment_growth == 0
+            || self.segment_growth > Self::LARGEST_SEGMENT / self.segment_floats
+        {
+            let most = Self::LARGEST_SEGMENT / self.segment_floats;
+            format!("segment_growth: got {}; allowed: 1 to {most}", self.segment_growth)
         } else if self.frames_in_flight < 2 {
             format!("frames_in_flight: got {}; allowed: at least 2", self.frames_in_flight)
         } else if self.pulse_interval.is_zero() || self.peer_timeout < self.pulse_interval * 2 {
@@ -68,6 +77,8 @@ pub struct Exchange {
     pub wait: Duration,
     /// Payload that this rank sent.
     pub sent_bytes: u64,
+    /// The segments that it was cut into.
+    pub sent_segments: u64,
 }
 
 /// A rank's hold on its ring, for one epoch.
@@ -77,7 +88,8 @@ pub struct Exchange {
 /// neighbours too; [`Ring::close`] leaves it in peace.
 pub struct Ring {
     pub(super) place: Place,
-    pub(super) segment_floats: usize,
+    segment_floats: usize,
+    segment_growth: usize,
     /// Collectives begun.
     pub(super) collective: u64,
     pub(super) last_exchange: Exchange,
@@ -156,6 +168,7 @@ impl Ring {
         Ok(Self {
             place,
             segment_floats: config.segment_floats,
+            segment_growth: config.segment_growth,
             collective: 0,
             last_exchange: Exchange::default(),
             links: Some(links),
@@ -168,11 +181,17 @@ impl Ring {
         Self {
             place: Place { job, epoch, rank: 0, world_size: 1 },
             segment_floats: RingConfig::default().segment_floats,
+            segment_growth: 1,
             collective: 0,
             last_exchange: Exchange::default(),
             links: None,
             status: watch::channel(Status::Open).0,
         }
+    }
+
+    /// Numbers of a segment, where so many numbers are cut into chunks.
+    pub(super) fn segment_of(&self, length: usize) -> usize {
+        segment_of(length, self.place.world_size, self.segment_floats, self.segment_growth)
     }
 
     /// Where this rank stands.

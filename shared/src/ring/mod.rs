@@ -92,6 +92,7 @@ mod place;
 mod plan;
 mod pool;
 mod reduce;
+mod segments;
 mod transport;
 pub mod tree;
 pub mod whole;

@@ -6,10 +6,11 @@ use bytes::Bytes;
 
 use super::collectives::{LARGEST_BUFFER, travelling};
 use super::frame;
-use super::hops::{Motion, Segment};
+use super::hops::{Motion, Segment, TakenIn};
 use super::lent::{Buffer, Cut, Lending};
 use super::pool::Pool;
 use super::{Place, Ring, RingError, block_of};
+use crate::checksum::crc32c;
 
 impl Ring {
     /// The sum of all ranks' buffers, number by number, in fp32; it takes this rank's buffer for it.
@@ -46,7 +47,7 @@ impl Ring {
             let problem = format!("a sum: got {} numbers; allowed: {LARGEST_BUFFER}", buffer.len());
             return Err(self.failed_with(RingError::Misuse(problem)));
         }
-        let (chunks, segment_floats) = (self.place.world_size, self.segment_floats);
+        let (chunks, segment_floats) = (self.place.world_size, self.segment_of(buffer.len()));
         let cut = Cut { length: buffer.len(), chunks, segment_floats };
         let reduce = Reduce { place: self.place, half, cut, lending: Lending::new(buffer, cut) };
         Ok(self.run(reduce).await?.lending.into_buffer().await)
@@ -95,6 +96,10 @@ impl<B: Buffer> Motion for Reduce<B> {
         if self.half == Half::Both { 2 * one } else { one }
     }
 
+    fn segment_floats(&self) -> usize {
+        self.cut.segment_floats
+    }
+
     fn sent_at(&self, hop: usize) -> Range<usize> {
         self.chunk(hop)
     }
@@ -108,14 +113,22 @@ impl<B: Buffer> Motion for Reduce<B> {
         self.lending.lend(self.slot(segment.hop, segment)).unwrap_or_default()
     }
 
-    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> bool {
-        let take_in = if self.hands_on(segment.hop) { frame::replace } else { frame::add };
+    fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn {
+        let hands_on = self.hands_on(segment.hop);
         let slot = self.slot(segment.hop + 1, segment);
         match self.lending.write(slot) {
-            Some(numbers) => take_in(numbers, payload),
-            None => return payload.is_empty(),
+            Some(numbers) if hands_on => {
+                let came = frame::replace(numbers, payload);
+                TakenIn::Whole { came, onward: Some(came) }
+            }
+            Some(numbers) => {
+                let (came, sums) = frame::add(numbers, payload);
+                TakenIn::Whole { came, onward: Some(sums) }
+            }
+            // Of an empty buffer there is no slot.
+            None if payload.is_empty() => TakenIn::Whole { came: crc32c(&[]), onward: None },
+            None => TakenIn::Late,
         }
-        true
     }
 
     /// Sums that are whole.

@@ -161,6 +161,8 @@ impl<'a> Stage<'a> {
                 up.reword(std::mem::take(&mut self.next_words));
                 launch = Launch::worker(&label, program, &up.address());
                 launch = launch.flags(["--advertise-address", &ring.address()]);
+                // Workers of one machine would go around the proxy.
+                launch = launch.variable("RINGTUNE__RING__LOCAL_SOCKETS", "false");
                 self.ring_links.insert(label.clone(), ring);
                 self.coordinator_links.insert(label.clone(), up);
             }

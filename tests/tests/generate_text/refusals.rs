@@ -3,9 +3,9 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
-use ringtune_tests::Sandbox;
+use ringtune_tests::{Sandbox, language_model};
 
-use crate::{generate, make_model};
+use crate::generate;
 
 /// Options; the exit code, and what is said.
 type Case = (Words, i32, Words);
@@ -14,7 +14,7 @@ type Words = &'static [&'static str];
 #[tokio::test]
 async fn each_is_refused_by_name() -> Result<()> {
     let sandbox = Sandbox::new()?;
-    make_model(&sandbox)?;
+    language_model::make(&sandbox.path("model"))?;
     fs::write(sandbox.path("latin.txt"), b"caf\xe9")?;
     let cases: [Case; 17] = [
         (&["--temperature", "-1"], 2, &["--temperature", "is -1; allowed: 0, or from 0.000001 to 1000"]),
@@ -78,7 +78,7 @@ async fn folders_that_are_no_model_say_why() -> Result<()> {
     ];
     for (change, code, said) in cases {
         let sandbox = Sandbox::new()?;
-        make_model(&sandbox)?;
+        language_model::make(&sandbox.path("model"))?;
         change(&sandbox)?;
         let finished =
             generate(&sandbox, &["--prompt", "The"]).await?.expect_code(code)?.expect_said(said)?;
@@ -91,7 +91,7 @@ async fn folders_that_are_no_model_say_why() -> Result<()> {
 #[tokio::test]
 async fn a_tokenizer_with_more_tokens_than_the_model_is_refused_when_it_gives_one() -> Result<()> {
     let sandbox = Sandbox::new()?;
-    make_model(&sandbox)?;
+    language_model::make(&sandbox.path("model"))?;
     let file = sandbox.path("model/vocab.json");
     let vocabulary = fs::read_to_string(&file)?;
     fs::write(&file, vocabulary.replacen("\"<|endoftext|>\": ", "\"<|endoftext|>\": 1", 1))?;

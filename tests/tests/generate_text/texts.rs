@@ -6,13 +6,14 @@ use anyhow::{Context as _, Result, ensure};
 use ringtune_tests::{
     hub::{Hub, REPOSITORY},
     job::text,
+    language_model::POSITIONS,
     process::{finish, finish_child},
     reference::run_script,
 };
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::{POSITIONS, generate, objects, sandbox};
+use crate::{generate, objects, sandbox};
 
 const PROMPT: &str = "The old garden, naïve 日本 😀";
 

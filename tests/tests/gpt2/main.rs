@@ -1,5 +1,6 @@
 //! Jobs of the kind `gpt2_finetune` on real programs: the same bytes for any number of workers, whatever dies.
 
+mod buckets;
 mod deaths;
 mod reference;
 mod refusals;

@@ -9,6 +9,7 @@ mod many;
 mod modules;
 mod pictures;
 mod running;
+mod texts;
 mod webdriver;
 
 use anyhow::{Context as _, Result};

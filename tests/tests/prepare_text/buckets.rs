@@ -1,54 +1,20 @@
 //! Texts from a bucket, files to a bucket.
 
-use std::{fs, process::Stdio};
+use std::fs;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use ringtune_shared::job::{ModelLocation, S3Model};
 use ringtune_sources::{CacheOptions, Environment, ModelSources, Patience, progress_channel};
-use ringtune_tests::{Finished, Sandbox, job::text, places, process::finish, reference};
+use ringtune_tests::{Bucket, Finished, Sandbox, process::finish};
 use ringtune_text::TokenFiles;
-use tokio::{
-    io::{AsyncBufReadExt as _, BufReader},
-    process::{Child, Command},
-};
 
 use crate::{expect_same, make_documents, names_in, prepare, texts_of, tokenizer, write_lines};
 
-/// A server of one bucket, "models", that holds a folder.
-async fn serve(folder: &str, prefix: &str) -> Result<(Child, String)> {
-    let script = places::repository().join("tests/reference/s3_server.py");
-    let mut server = Command::new(reference::python().await?)
-        .arg(script)
-        .args([folder, prefix])
-        .env_remove("PYTHONDONTWRITEBYTECODE")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        // It says every request there.
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
-    let mut line = String::new();
-    BufReader::new(server.stdout.take().context("a pipe")?).read_line(&mut line).await?;
-    let said: serde_json::Value = serde_json::from_str(&line).with_context(|| format!("said {line:?}"))?;
-    Ok((server, said["endpoint"].as_str().context("an endpoint")?.to_owned()))
-}
-
-fn variables(endpoint: &str) -> Vec<(String, String)> {
-    let pairs = [
-        ("AWS_ENDPOINT_URL", endpoint),
-        ("AWS_REGION", "us-east-1"),
-        ("AWS_ACCESS_KEY_ID", "someone"),
-        ("AWS_SECRET_ACCESS_KEY", "a-secret-key"),
-        ("AWS_ALLOW_HTTP", "true"),
-    ];
-    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
-}
-
-async fn prepare_there(sandbox: &Sandbox, endpoint: &str, input: &str, output: &str) -> Result<Finished> {
+async fn prepare_there(sandbox: &Sandbox, bucket: &Bucket, input: &str, output: &str) -> Result<Finished> {
     let tokenizer = tokenizer();
     let line = ["prepare-text", input, "-o", output, "--tokenizer", &tokenizer, "--threads", "2"];
     let mut command = sandbox.ringtune(&line)?;
-    command.envs(variables(endpoint)).env("XDG_CACHE_HOME", sandbox.path("cache"));
+    command.envs(bucket.variables()).env("XDG_CACHE_HOME", sandbox.path("cache"));
     finish(&mut command).await
 }
 
@@ -73,17 +39,18 @@ async fn texts_come_from_a_bucket_and_tokens_go_there() -> Result<()> {
     let size = fs::metadata(sandbox.path("local/train.bin"))?.len();
     ensure!(size > 17 << 20, "{size} bytes go in one part");
 
-    let (_server, endpoint) = serve(&text(&sandbox.path("texts")), "texts").await?;
-    let went = prepare_there(&sandbox, &endpoint, "s3://models/texts", "s3://models/tokens/all").await?;
+    let bucket = Bucket::serve(&sandbox.path("texts"), "texts").await?;
+    let went = prepare_there(&sandbox, &bucket, "s3://models/texts", "s3://models/tokens/all").await?;
     let went = went.expect_code(0)?;
-    ensure!(!went.stderr.contains("a-secret-key"), "the key was said:\n{}", went.stderr);
+    ensure!(!went.stderr.contains(Bucket::SECRET), "the key was said:\n{}", went.stderr);
     ensure!(went.stdout.contains("written to s3://models/tokens/all"), "{}", went.stdout);
     let left = names_in(&sandbox.path("cache/ringtune/prepare-text"))?;
     ensure!(left.is_empty(), "{left:?} is left here");
 
     // Whoever trains gets the same files from there.
     let cache = CacheOptions { folder: sandbox.path("cache/others"), most_bytes: 1 << 30 };
-    let environment: Environment = variables(&endpoint).into_iter().collect();
+    let environment: Environment =
+        bucket.variables().map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
     let sources = ModelSources::new(environment, cache, Patience::default());
     let all = |names: &[String]| Ok(names.to_vec());
     let local = sources.fetch_files(&place("s3://models/tokens/all")?, &all, &progress_channel().0).await?;
@@ -96,7 +63,7 @@ async fn texts_come_from_a_bucket_and_tokens_go_there() -> Result<()> {
     TokenFiles::open(&local.folder)?;
 
     // One object, to a folder; what is not there is named.
-    prepare_there(&sandbox, &endpoint, "s3://models/texts/deep/b.jsonl", "one").await?.expect_code(0)?;
+    prepare_there(&sandbox, &bucket, "s3://models/texts/deep/b.jsonl", "one").await?.expect_code(0)?;
     prepare(&sandbox, &["short.jsonl"], "short", &[]).await?.expect_code(0)?;
     expect_same(&sandbox.path("one"), &sandbox.path("short"))?;
     for (input, output, said) in [
@@ -104,7 +71,7 @@ async fn texts_come_from_a_bucket_and_tokens_go_there() -> Result<()> {
         ("s3://models/nothing", "none", "nothing under this prefix"),
         ("s3://models/texts", "s3://nowhere/x", "s3://nowhere/x"),
     ] {
-        let refused = prepare_there(&sandbox, &endpoint, input, output).await?.expect_code(1)?;
+        let refused = prepare_there(&sandbox, &bucket, input, output).await?.expect_code(1)?;
         refused.expect_said(&[said])?;
     }
     Ok(())

@@ -5,17 +5,21 @@
 //! Each line on stdin is an order, each answer a line on stdout:
 //! - it begins with `{"worker": ID, "address": HOST:PORT}`;
 //! - `{"job": ID, "rank": R, "members": [those lines]}` forms the ring: `{"connected": true}`;
-//! - `{"floats": N, "times": K}` adds N floats up K times: `{"seconds": [..]}`, one each; with `"exact": true` by the tree
-//!   whose sums do not depend on the ring. `"floats": [N, M]` adds up buffers of these sizes one after the other: the buckets of
-//!   a model.
+//! - `{"floats": N, "times": K}` adds N floats up K times: `{"seconds": [..], "processor_seconds": [..], "allocations": A,
+//!   "segments": S}`: one time each, and what it took of processors; how often memory was asked for and how many segments were sent,
+//!   all times together. With `"exact": true` by the tree whose sums do not depend on the ring. `"floats": [N, M]` adds up
+//!   buffers of these sizes one after the other: the buckets of a model.
 //!
 //! Before each time the ranks wait for each other. It ends with its stdin.
 
+mod counted;
 mod orders;
 mod worker;
 
 use std::{error::Error, path::PathBuf, time::Instant};
 
+use clap::Parser;
+use counted::Cost;
 use orders::{Address, Form, answer, orders};
 use ringtune_shared::{
     ids::Epoch,
@@ -23,7 +27,7 @@ use ringtune_shared::{
     version::RING_PROTOCOLS,
 };
 use ringtune_worker::{node::keep_blocks, ring::Seat};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::runtime::Builder;
 use worker::Worker;
@@ -50,6 +54,20 @@ enum Sizes {
     Several(Vec<usize>),
 }
 
+/// How ranks reach each other.
+#[derive(Parser)]
+struct Options {
+    /// Over TLS, with the certificate authority of this folder.
+    #[arg(long)]
+    pki: Option<PathBuf>,
+    /// Through Unix sockets in this folder.
+    #[arg(long)]
+    sockets: Option<PathBuf>,
+    /// Cargo says it.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
 /// A rank's place, and its ring there.
 struct Seated {
     ring: Ring,
@@ -57,14 +75,13 @@ struct Seated {
 }
 
 fn main() -> Outcome<()> {
-    // Cargo puts `--bench` at the end.
-    let pki = std::env::args().nth(1).filter(|word| !word.starts_with("--")).map(PathBuf::from);
+    let options = Options::parse();
     keep_blocks();
-    Builder::new_multi_thread().enable_all().build()?.block_on(serve(pki))
+    Builder::new_multi_thread().enable_all().build()?.block_on(serve(&options))
 }
 
-async fn serve(pki: Option<PathBuf>) -> Outcome<()> {
-    let worker = Worker::start(pki.as_deref()).await?;
+async fn serve(options: &Options) -> Outcome<()> {
+    let worker = Worker::start(options.pki.as_deref(), options.sockets.as_deref()).await?;
     let Member { worker: id, address } = worker.member.clone();
     answer(&Address { worker: id, address })?;
     let mut orders = orders();
@@ -87,24 +104,36 @@ async fn serve(pki: Option<PathBuf>) -> Outcome<()> {
                     Sizes::One(floats) => vec![floats],
                     Sizes::Several(floats) => floats,
                 };
-                answer(&json!({"seconds": add_up(ring, &floats, times, exact).await?}))?;
+                answer(&add_up(ring, &floats, times, exact).await?)?;
             }
         }
     }
     Ok(())
 }
 
-/// The seconds of each time.
-async fn add_up(ring: &mut Ring, floats: &[usize], times: usize, exact: bool) -> Outcome<Vec<f64>> {
+/// What adding up cost this rank.
+#[derive(Default, Serialize)]
+struct Costs {
+    /// Of each time.
+    seconds: Vec<f64>,
+    processor_seconds: Vec<f64>,
+    /// Of all times together.
+    allocations: u64,
+    segments: u64,
+}
+
+async fn add_up(ring: &mut Ring, floats: &[usize], times: usize, exact: bool) -> Outcome<Costs> {
     let place = ring.place();
     let mut buffers: Vec<Vec<f32>> = floats.iter().map(|floats| vec![0.0; *floats]).collect();
-    let mut seconds = Vec::with_capacity(times);
+    let mut costs = Costs::default();
+    costs.seconds.reserve(times);
+    costs.processor_seconds.reserve(times);
     let expected = (0..place.world_size).map(|rank| (rank + 1) as f32).sum::<f32>();
     // The first time does not count.
     for time in 0..=times {
         buffers.iter_mut().for_each(|buffer| buffer.fill((place.rank + 1) as f32));
         ring.all_reduce(vec![0.0]).await?;
-        let began = Instant::now();
+        let (began, before, mut segments) = (Instant::now(), Cost::so_far(), 0);
         for buffer in &mut buffers {
             let own = std::mem::take(buffer);
             *buffer = if exact {
@@ -114,13 +143,18 @@ async fn add_up(ring: &mut Ring, floats: &[usize], times: usize, exact: bool) ->
             } else {
                 ring.all_reduce(own).await?
             };
+            segments += ring.last_exchange().sent_segments;
         }
         if time > 0 {
-            seconds.push(began.elapsed().as_secs_f64());
+            costs.seconds.push(began.elapsed().as_secs_f64());
+            let cost = Cost::so_far().since(before);
+            costs.processor_seconds.push(cost.processor.as_secs_f64());
+            costs.allocations += cost.allocations;
+            costs.segments += segments;
         }
         if buffers.iter().flatten().any(|sum| *sum != expected) {
             return Err("the sums are wrong".into());
         }
     }
-    Ok(seconds)
+    Ok(costs)
 }

@@ -28,18 +28,20 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Listens on a free port; with the certificate authority of a folder over TLS.
-    pub(crate) async fn start(pki: Option<&Path>) -> Outcome<Self> {
+    /// Listens on a free port. `pki`: with the certificate authority of this folder, over TLS; `sockets`: on a socket in this
+    /// folder too.
+    pub(crate) async fn start(pki: Option<&Path>, sockets: Option<&Path>) -> Outcome<Self> {
         let worker = WorkerId::new();
         let trust = pki.map(|folder| certified(folder, worker)).transpose()?;
+        let local_socket = sockets.map(|folder| folder.join(format!("{worker}.sock")));
         let protection = match trust.clone() {
             None => Protection::Plain,
             Some(trust) => Protection::Tls { trust, clients: Clients::Optional, protocols: Protocols::Http2 },
         };
         let thread = RingThread::start()?;
         let runtime = Some(thread.handle().clone());
-        let rings =
-            Rings::new(RingOptions { trust, runtime, ..RingOptions::default() }, Arc::new(Metrics::new()?));
+        let ring = RingOptions { trust, runtime, local_socket, ..RingOptions::default() };
+        let rings = Rings::new(ring, Arc::new(Metrics::new()?));
         let tcp = thread.adopt(TcpListener::bind("127.0.0.1:0").await?)?;
         let address = tcp.local_addr()?.to_string();
         // Nobody says here when a call begins.
@@ -47,7 +49,9 @@ impl Worker {
         let limits = Limits { first_call: hour, idle: hour, ..Limits::default() }.for_loopback();
         let listener = {
             let _there = thread.handle().enter();
-            Listener::start(tcp, protection, limits, Refusals::default())?
+            let listener = Listener::start(tcp, protection, limits, Refusals::default())?;
+            rings.open_locally(&listener);
+            listener
         };
         let server = Server::builder()
             .max_frame_size(MOST_FRAME_BYTES)

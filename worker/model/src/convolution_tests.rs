@@ -89,6 +89,9 @@ fn configs() -> Vec<(i64, Conv2dConfig)> {
 
 #[test]
 fn packed_convolutions_are_as_exact_as_plain_ones() {
+    if crate::runtime::skips_bf16() {
+        return;
+    }
     Runtime::initialise(2).unwrap();
     tch::manual_seed(7);
     for (batch, config) in configs() {
@@ -119,6 +122,9 @@ fn packed_convolutions_are_as_exact_as_plain_ones() {
 /// One place, a single row, one column of inputs or of results.
 #[test]
 fn a_width_of_one_works() {
+    if crate::runtime::skips_bf16() {
+        return;
+    }
     tch::manual_seed(8);
     for config in
         [Conv2dConfig::same_3x3(24, 16), Conv2dConfig { stride: 2, ..Conv2dConfig::same_3x3(24, 16) }]
@@ -140,6 +146,9 @@ fn a_width_of_one_works() {
 /// Channels that fill tiles, in pictures whose lines do and do not: AMX multiplies these by kernels of its own.
 #[test]
 fn whole_tiles_are_that_of_the_formula() {
+    if crate::runtime::skips_bf16() {
+        return;
+    }
     tch::manual_seed(10);
     for (inputs, outputs) in [(32, 64), (96, 32), (352, 64), (1024, 32)] {
         for config in [Conv2dConfig::same_3x3(inputs, outputs), Conv2dConfig::pointwise(inputs, outputs)] {
@@ -176,6 +185,9 @@ fn whole_tiles_are_that_of_the_formula() {
 /// A worker draws pictures before, between and after its steps, of other sizes than it trains with.
 #[test]
 fn no_bit_depends_on_what_was_computed_before() {
+    if crate::runtime::skips_bf16() {
+        return;
+    }
     Runtime::initialise(2).unwrap();
     tch::manual_seed(9);
     let sizes = [(1, 8, 8), (2, 16, 16), (1, 32, 32), (2, 5, 7), (1, 12, 20)];

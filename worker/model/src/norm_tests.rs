@@ -16,6 +16,9 @@ fn floats(tensors: [&Tensor; 2]) -> [Tensor; 2] {
 
 #[test]
 fn layer_norm_is_that_of_the_formula() {
+    if crate::runtime::skips_bf16() {
+        return;
+    }
     // Widths that fill no vector, and one that fills several; one row; more rows than are one task; far from zero.
     for (shape, offset) in
         [(vec![3, 5, 40], 0.0), (vec![1, 337], 2.0), (vec![2, 65, 320], 3.0), (vec![3, 7, 33], 0.0)]
@@ -54,6 +57,9 @@ fn a_layer_norm_of_one_value_is_its_shift() {
 
 #[test]
 fn a_group_norm_of_two_is_that_of_both_together() {
+    if crate::runtime::skips_bf16() {
+        return;
+    }
     // Groups that have channels of both; vectors that no part fills; one channel each; odd sides and batches.
     for (batch, parts, groups, height, width) in
         [(3, [5, 19], 3, 7, 9), (1, [64, 32], 32, 16, 16), (2, [1, 1], 1, 3, 5), (1, [40, 17], 19, 1, 67)]

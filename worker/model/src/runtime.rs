@@ -1,5 +1,7 @@
 //! libtorch's process-wide settings and what it says of itself.
 
+use ringtune_engine::Precision;
+
 use crate::attention::AttentionKernel;
 use crate::error::{Error, Result};
 use crate::native;
@@ -81,6 +83,15 @@ pub(crate) fn has_bf16() -> bool {
     leaf.eax & (1 << 5) != 0 && std::arch::is_x86_feature_detected!("avx512f")
 }
 
+/// That this processor computes so: without instructions for it oneDNN refuses bf16, in the middle of a model.
+pub(crate) fn check_precision(precision: Precision) -> Result<()> {
+    if precision == Precision::Bf16 && !has_bf16() {
+        let allowed = "fp32: this processor has no bf16 instructions (avx512_bf16)";
+        return Err(Error::argument("precision", precision, allowed));
+    }
+    Ok(())
+}
+
 /// Attention asks oneDNN whether it uses AMX: the processor may have it, and oneDNN be told (ONEDNN_MAX_CPU_ISA), or the
 /// system forbid, to use it.
 #[cfg(target_arch = "x86_64")]
@@ -102,4 +113,15 @@ pub(crate) fn has_bf16() -> bool {
 #[cfg(not(target_arch = "x86_64"))]
 fn matrix_instructions() -> &'static str {
     "other"
+}
+
+/// Whether a test of bf16 has to be left out, which it says.
+#[cfg(test)]
+#[allow(clippy::print_stderr, reason = "whoever runs the tests is to know")]
+pub(crate) fn skips_bf16() -> bool {
+    let skips = !has_bf16();
+    if skips {
+        eprintln!("SKIPPED: this processor has no bf16 instructions");
+    }
+    skips
 }

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::layers::Products;
 use crate::model_files::ModelFiles;
 use crate::native;
+use crate::runtime;
 use crate::schedule::NoiseSchedule;
 use crate::unet::UNet;
 use crate::vae::{VaeDecoder, VaeEncoder};
@@ -47,6 +48,7 @@ impl StableDiffusion {
 
     /// As [`StableDiffusion::open`], with what the caller knows better, or wants otherwise.
     pub fn open_with(path: &Path, precision: Precision, options: &ModelOptions) -> Result<Self> {
+        runtime::check_precision(precision)?;
         let model_files = ModelFiles::read(path, options)?;
         model_files.check_weights()?;
         let products = match precision {

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
+#[path = "support/precisions.rs"]
+mod precisions;
+
+use precisions::precisions;
 use ringtune_model::{
     BucketSizes, Error, FeedTokens, Gpt2, Gpt2Text, LanguageModelSource, NewLanguageModel, OpenLanguageModel,
     OpenTextModel, Precision, Runtime, TokenBatch,
@@ -46,7 +50,8 @@ fn the_training_s_loss_is_that_of_the_logits() {
     // Widths that fill no vector, and one that fills two and a part.
     for (n_embd, n_head, bias) in [(12, 2, true), (12, 3, false), (40, 1, true), (96, 2, false)] {
         let new = NewLanguageModel { n_embd, n_head, bias, ..NEW };
-        for (precision, most) in [(Precision::Fp32, 2e-6), (Precision::Bf16, 2e-3)] {
+        for precision in precisions() {
+            let most = if precision == Precision::Fp32 { 2e-6 } else { 2e-3 };
             let batch = TokenBatch {
                 batch: 1,
                 block: 8,
@@ -71,7 +76,7 @@ fn the_training_s_loss_is_that_of_the_logits() {
 fn a_saved_model_makes_the_same_text() {
     let folder = tempfile::tempdir().unwrap();
     trained(NEW, Precision::Fp32).save(folder.path()).unwrap();
-    for precision in [Precision::Fp32, Precision::Bf16] {
+    for precision in precisions() {
         let logits = |source: LanguageModelSource| {
             let mut model = open(source, precision);
             let first = model.next_logits(&feed(0, &TEXT[..5])).unwrap();

@@ -70,6 +70,8 @@ pub struct Metrics {
     pub exchange_sent_bytes: IntCounter,
     /// Payload bytes received from the previous rank.
     pub exchange_received_bytes: IntCounter,
+    /// Streams opened to next ranks, by what they go through.
+    pub ring_streams: IntCounterVec,
     /// Calls of other ranks that were refused because they came from an epoch that is over.
     pub stale_calls: IntCounter,
     /// Calls that were not let in: nobody knows who makes them, or their role or place is another.
@@ -194,6 +196,15 @@ impl Metrics {
             Home::certificate_end,
         )?;
         asked("ringtune_worker_disk_free_bytes", "What is free on the disk of the state folder", Home::free)?;
+        let ring_streams = Opts::new(
+            "ringtune_worker_ring_streams_total",
+            "Streams opened to next ranks, by what they go through: tcp, or the local socket of a worker on the same machine",
+        );
+        let ring_streams = IntCounterVec::new(ring_streams, &["way"])?;
+        registry.register(Box::new(ring_streams.clone()))?;
+        for way in ["tcp", "local"] {
+            ring_streams.with_label_values(&[way]);
+        }
         let refusals = Refusals::default();
         registry.register(Box::new(RefusedConnections::of(refusals.clone())?))?;
         let metrics = Self {
@@ -253,6 +264,7 @@ impl Metrics {
                 "ringtune_worker_exchange_received_bytes_total",
                 "Payload received in rings",
             )?,
+            ring_streams,
             stale_calls: counter(
                 "ringtune_worker_stale_calls_total",
                 "Calls of other ranks refused because their epoch is over",

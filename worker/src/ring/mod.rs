@@ -12,8 +12,11 @@
 //! fetches it ([`Rings::fetch_state`]).
 
 mod admission;
+mod call;
 mod error;
+mod lines;
 mod news;
+mod outgoing;
 mod rank;
 mod registry;
 mod seat;
@@ -37,7 +40,7 @@ pub use state_take::{FetchFrom, StateRoom};
 pub use thread::RingThread;
 pub use traffic::StepExchange;
 pub use transport::{GrpcTransport, IncomingStream};
-pub use transport::{MOST_FRAME_BYTES, WINDOW_BYTES};
+pub use wire::{MOST_FRAME_BYTES, WINDOW_BYTES};
 
 #[cfg(test)]
 mod tests;

@@ -2,11 +2,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
-use ringtune_security::Trust;
+use ringtune_security::{Invitation, Listener, LocalDoor, Peer, Trust};
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
     ring::Place,
@@ -18,12 +19,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-use tracing::{Span, warn};
+use tracing::{Span, info, warn};
 
 use super::{
     Error,
     admission::{self, Admission, Calling, Opening, Standing, Wish},
-    transport::{self, IncomingStream, Lines},
+    lines::{self, Lines},
+    transport::IncomingStream,
 };
 use crate::{http::Metrics, rank_state::RankState};
 
@@ -36,6 +38,9 @@ const OFFER_PATIENCE: Duration = Duration::from_secs(10);
 /// States that are sent at the same time; who comes later waits.
 const MOST_STATES_AT_ONCE: usize = 2;
 
+/// What a worker without a local socket says.
+pub(super) const NO_DOOR: &str = "this worker has no local socket";
+
 /// How rings work here.
 #[derive(Clone, Debug)]
 pub struct RingOptions {
@@ -46,6 +51,9 @@ pub struct RingOptions {
     pub connect_timeout: Duration,
     /// In a secured cluster whom this worker believes: it calls its neighbours over TLS.
     pub trust: Option<Trust>,
+    /// Neighbours on the same machine reach each other through Unix sockets, and this worker's is here. None: it has none, and
+    /// uses none.
+    pub local_socket: Option<PathBuf>,
     /// Where its connections are read and written, and what comes is added up; see [`super::RingThread`]. None: in the
     /// runtime that asks for it.
     pub runtime: Option<Handle>,
@@ -57,6 +65,7 @@ impl Default for RingOptions {
             peer_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(120),
             trust: None,
+            local_socket: None,
             runtime: None,
         }
     }
@@ -77,6 +86,8 @@ struct Shared {
     changes: watch::Sender<()>,
     waiting: Semaphore,
     giving: Arc<Semaphore>,
+    /// Once the port is served.
+    door: OnceLock<LocalDoor>,
 }
 
 #[derive(Debug, Default)]
@@ -126,6 +137,7 @@ impl Rings {
             changes: watch::Sender::new(()),
             waiting: Semaphore::new(MOST_WAITING),
             giving: Arc::new(Semaphore::new(MOST_STATES_AT_ONCE)),
+            door: OnceLock::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -165,9 +177,28 @@ impl Rings {
         StateOffer { rings: self.clone(), job, number }
     }
 
+    /// Opens the local socket beside the port where the streams come, if there is to be one. Without it neighbours come through
+    /// the port.
+    pub fn open_locally(&self, listener: &Listener) {
+        let Some(path) = &self.shared.options.local_socket else { return };
+        match listener.open_locally(path) {
+            // Once: a worker has one port.
+            Ok(door) => drop(self.shared.door.set(door)),
+            Err(error) => info!(
+                path = %path.display(), %error, "there is no local socket: neighbours on this machine come through the port"
+            ),
+        }
+    }
+
+    /// Lets a caller come through the local socket.
+    pub(super) fn invite(&self, peer: &Peer) -> Result<Invitation, Status> {
+        let door = self.shared.door.get().ok_or_else(|| Status::unimplemented(NO_DOOR))?;
+        door.invite(peer).map_err(|error| Status::resource_exhausted(error.to_string()))
+    }
+
     /// For the server: how often HTTP/2 asks whether a connection stands, and how long an answer may take.
     pub(crate) fn keep_alive(&self) -> (Duration, Duration) {
-        transport::keep_alive(self.shared.options.peer_timeout)
+        lines::keep_alive(self.shared.options.peer_timeout)
     }
 
     /// Whether this worker has a place in any ring.
@@ -177,8 +208,9 @@ impl Rings {
 
     /// How neighbours are called.
     pub(super) fn lines(&self) -> Lines {
-        let RingOptions { peer_timeout, trust, .. } = &self.shared.options;
-        Lines { peer_timeout: *peer_timeout, trust: trust.clone(), runtime: self.runtime() }
+        let RingOptions { peer_timeout, trust, local_socket, .. } = &self.shared.options;
+        let locally = local_socket.is_some();
+        Lines { peer_timeout: *peer_timeout, trust: trust.clone(), locally, runtime: self.runtime() }
     }
 
     /// Where what belongs to rings runs.

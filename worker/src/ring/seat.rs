@@ -3,14 +3,19 @@
 use std::{future::Future, time::Duration};
 
 use ringtune_security::Validity;
-use ringtune_shared::ring::{Place, Ring, RingConfig, RingView};
+use ringtune_shared::{
+    ring::{Place, Ring, RingConfig, RingView},
+    version::GROWING_RING_PROTOCOL,
+};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Error, Rings,
+    lines::{NextRank, NoConnection, Why},
+    outgoing::{Ended, Outgoing},
     registry::Registration,
-    transport::{Ended, GrpcTransport, NextRank, NoConnection, Outgoing, Why},
+    transport::GrpcTransport,
 };
 
 /// Pulses come so often, where the lease allows it.
@@ -83,10 +88,12 @@ impl Seat {
         let transport = Box::new(self.transport().await?);
         self.valid = transport.valid();
         let peer_timeout = self.registration.rings.options().peer_timeout;
+        let default = RingConfig::default();
         let config = RingConfig {
             pulse_interval: PULSE_INTERVAL.min(peer_timeout / 4),
             peer_timeout,
-            ..RingConfig::default()
+            segment_growth: if self.protocol < GROWING_RING_PROTOCOL { 1 } else { default.segment_growth },
+            ..default
         };
         let runtime = self.registration.rings.runtime();
         let _there = runtime.enter();

@@ -3,6 +3,7 @@
 
 use std::{
     convert::Infallible,
+    future::{Ready, ready},
     task::{Context, Poll},
     time::Duration,
 };
@@ -11,7 +12,7 @@ use ringtune_proto::{
     convert::parse,
     v1::{self, ExchangeRequest, RingOpen, exchange_request::Part, ring_service_server::SERVICE_NAME},
 };
-use ringtune_security::{Caller, Peer};
+use ringtune_security::{Caller, Invitation, Peer};
 use ringtune_shared::{
     ids::{Epoch, JobId, WorkerId},
     version::RING_PROTOCOLS,
@@ -22,16 +23,19 @@ use tonic::{
     Extensions, Request, Response, Status,
     body::Body,
     codegen::{BoxFuture, Service},
-    server::{Grpc, NamedService, ServerStreamingService},
+    server::{Grpc, NamedService, ServerStreamingService, UnaryService},
 };
 use tonic_prost::ProstCodec;
 
 use super::{
     Rings,
     admission::{Calling, Opening, Wish},
+    call,
+    registry::NO_DOOR,
     state_give,
     stream::{self, Incoming},
-    transport::{IncomingStream, MOST_SEGMENT_BYTES},
+    transport::IncomingStream,
+    wire::MOST_SEGMENT_BYTES,
 };
 
 /// A stream has to say what it is within this time.
@@ -40,6 +44,7 @@ const OPENING_LIMIT: Duration = Duration::from_secs(10);
 const MOST_MESSAGE_BYTES: usize = 2 * MOST_SEGMENT_BYTES as usize;
 
 const FETCH_STATE: &str = "/ringtune.v1.RingService/FetchState";
+const INVITE: &str = "/ringtune.v1.RingService/Invite";
 /// The parts of a state.
 type States = ReceiverStream<Result<v1::FetchStateResponse, Status>>;
 
@@ -73,6 +78,16 @@ impl RingServer {
         };
         let given = self.rings.wanted(wish).await?;
         Ok(Response::new(state_give::give(given, self.rings.giving()).await?))
+    }
+
+    fn invite(&self, extensions: &Extensions) -> Result<v1::InviteResponse, Status> {
+        calling(extensions)?;
+        let peer = extensions.get::<Peer>().ok_or_else(|| Status::internal("nobody knows who calls"))?;
+        let Invitation { path, secret } = self.rings.invite(peer)?;
+        let path = path.into_os_string().into_string();
+        // A path that is no text cannot be told.
+        let path = path.map_err(|_| Status::unimplemented(NO_DOOR))?;
+        Ok(v1::InviteResponse { path, secret: secret.to_vec() })
     }
 
     /// Takes a stream from its opening to its end.
@@ -123,7 +138,7 @@ impl Service<http::Request<Body>> for RingGrpc {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let server = self.server.clone();
         match request.uri().path() {
-            stream::EXCHANGE => Box::pin(async move {
+            call::EXCHANGE => Box::pin(async move {
                 let (head, body) = request.into_parts();
                 let messages = Incoming::new(body, MOST_MESSAGE_BYTES);
                 let answered = server.exchange(&head.extensions, messages).await;
@@ -132,6 +147,10 @@ impl Service<http::Request<Body>> for RingGrpc {
             FETCH_STATE => Box::pin(async move {
                 let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(MOST_MESSAGE_BYTES);
                 Ok(grpc.server_streaming(FetchState(server), request).await)
+            }),
+            INVITE => Box::pin(async move {
+                let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(MOST_MESSAGE_BYTES);
+                Ok(grpc.unary(Invite(server), request).await)
             }),
             _ => Box::pin(async { Ok(Status::unimplemented("RingService has no such method").into_http()) }),
         }
@@ -148,6 +167,17 @@ impl ServerStreamingService<v1::FetchStateRequest> for FetchState {
     fn call(&mut self, request: Request<v1::FetchStateRequest>) -> Self::Future {
         let server = self.0.clone();
         Box::pin(async move { server.fetch_state(request).await })
+    }
+}
+
+struct Invite(RingServer);
+
+impl UnaryService<v1::InviteRequest> for Invite {
+    type Response = v1::InviteResponse;
+    type Future = Ready<Result<Response<v1::InviteResponse>, Status>>;
+
+    fn call(&mut self, request: Request<v1::InviteRequest>) -> Self::Future {
+        ready(self.0.invite(request.extensions()).map(Response::new))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A ring's stream as an HTTP/2 body, without tonic's buffers between: what it reads and writes is framed by [`super::wire`].
+//! A ring's stream as the rank that serves it has it: an HTTP/2 body, read without tonic's buffers between.
 
 use std::{
     convert::Infallible,
@@ -8,57 +8,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
+use http::{HeaderMap, HeaderValue, Response, header};
 use http_body::{Body as HttpBody, Frame};
 use ringtune_proto::v1::{ExchangeRequest, ExchangeResponse};
-use tokio::sync::mpsc;
-use tonic::{Status, body::Body, metadata::GRPC_CONTENT_TYPE, transport::Channel};
-use tower::{Service as _, ServiceExt as _};
+use tonic::{Status, body::Body, metadata::GRPC_CONTENT_TYPE};
 
 use super::wire::{self, Messages};
-
-/// Where a stream is opened.
-pub(super) const EXCHANGE: &str = "/ringtune.v1.RingService/Exchange";
-/// Of the answer to a stream, which says nothing.
-const MOST_ANSWER_BYTES: usize = 1 << 10;
-
-/// Sends all messages, and returns when the other side has answered.
-pub(super) async fn call(
-    mut channel: Channel,
-    messages: mpsc::Receiver<ExchangeRequest>,
-) -> Result<(), Status> {
-    let failed = |error: tonic::transport::Error| Status::from_error(Box::new(error));
-    let mut request = Request::new(Body::new(Outgoing { messages, payload: None }));
-    *request.method_mut() = Method::POST;
-    *request.version_mut() = Version::HTTP_2;
-    *request.uri_mut() = http::Uri::from_static(EXCHANGE);
-    request.headers_mut().insert(header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
-    request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
-    let answer = channel.ready().await.map_err(failed)?.call(request).await.map_err(failed)?;
-    let (head, mut body) = answer.into_parts();
-    if let Some(status) = Status::from_header_map(&head.headers) {
-        return ended_with(status);
-    }
-    if !head.status.is_success() {
-        return Err(Status::unknown(format!("the answer is HTTP {}", head.status)));
-    }
-    let mut bytes = 0;
-    while let Some(frame) = next_frame(&mut body).await? {
-        if let Some(trailers) = frame.trailers_ref() {
-            return Status::from_header_map(trailers)
-                .map_or_else(|| Err(Status::unknown("the answer has no status")), ended_with);
-        }
-        bytes += frame.data_ref().map_or(0, Bytes::len);
-        if bytes > MOST_ANSWER_BYTES {
-            return Err(Status::internal(format!("the answer is longer than {MOST_ANSWER_BYTES} bytes")));
-        }
-    }
-    Err(Status::unknown("the answer ended without a status"))
-}
-
-fn ended_with(status: Status) -> Result<(), Status> {
-    if status.code() == tonic::Code::Ok { Ok(()) } else { Err(status) }
-}
 
 async fn next_frame(body: &mut Body) -> Result<Option<Frame<Bytes>>, Status> {
     poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await.transpose()
@@ -70,32 +25,6 @@ pub(super) fn answered() -> Response<Body> {
     let mut response = Response::new(Body::new(answer));
     response.headers_mut().insert(header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
     response
-}
-
-/// The messages of a stream that is sent.
-struct Outgoing {
-    messages: mpsc::Receiver<ExchangeRequest>,
-    /// Of the chunk whose head was sent last.
-    payload: Option<Bytes>,
-}
-
-impl HttpBody for Outgoing {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if let Some(payload) = self.payload.take() {
-            return Poll::Ready(Some(Ok(Frame::data(payload))));
-        }
-        self.messages.poll_recv(context).map(|message| {
-            let (head, payload) = wire::framed(message?);
-            self.payload = payload;
-            Some(Ok(Frame::data(head)))
-        })
-    }
 }
 
 /// One message and the status that all is well.

@@ -109,7 +109,7 @@ mod tests {
     }
 
     fn exchange(total: f64, wait: f64, sent_bytes: u64) -> Exchange {
-        Exchange { total: seconds(total), wait: seconds(wait), sent_bytes }
+        Exchange { total: seconds(total), wait: seconds(wait), sent_bytes, sent_segments: 1 }
     }
 
     /// In thousandths of a second.

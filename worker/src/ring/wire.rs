@@ -1,7 +1,7 @@
 //! gRPC bodies of a ring's stream, framed by hand: a chunk's payload is never copied into a message, nor out of one. What
 //! goes over the wire is what every gRPC peer makes of `ExchangeRequest`.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, io::IoSlice, ops::Range};
 
 use bytes::{Buf, BufMut as _, Bytes, BytesMut};
 use prost::{
@@ -12,20 +12,73 @@ use ringtune_proto::v1::{ExchangeRequest, RingChunk, exchange_request::Part};
 
 /// A gRPC message begins with a byte that says whether it is compressed, and its length in four.
 const PREFIX_BYTES: usize = 5;
+/// The largest payload of a chunk.
+pub(super) const MOST_SEGMENT_BYTES: u32 = 1 << 20;
+/// Largest HTTP/2 frame: a chunk and what is around it. The default, 16 KiB, costs 64 times the system calls.
+pub const MOST_FRAME_BYTES: u32 = MOST_SEGMENT_BYTES + (1 << 10);
+/// Bytes on the way of one stream and one connection: there is one stream a connection.
+pub const WINDOW_BYTES: u32 = 4 << 20;
 /// `ExchangeRequest.chunk` and `RingChunk.payload`, as ring.proto numbers them.
 const CHUNK: u32 = 2;
 const PAYLOAD: u32 = 5;
+/// Of a chunk, before its payload: the prefix, two keys with lengths, four numbers and a checksum, each at its longest.
+const HEAD_BYTES: usize = 64;
 /// Smaller pieces are put together, so that a body that is cut into single bytes takes no more than its bytes.
 const SMALL_PIECE_BYTES: usize = 4096;
 
-/// A message as it is sent: with a chunk its payload comes apart.
-pub(super) fn framed(message: ExchangeRequest) -> (Bytes, Option<Bytes>) {
-    match message.part {
-        Some(Part::Chunk(mut chunk)) => {
-            let payload = std::mem::take(&mut chunk.payload);
-            (chunk_head(&chunk, payload.len()), Some(payload).filter(|payload| !payload.is_empty()))
+/// A message on its way: what is before a chunk's payload, and the payload where it lies.
+#[derive(Debug)]
+pub(super) struct Piece {
+    head: [u8; HEAD_BYTES],
+    /// What is left of the head.
+    left: Range<usize>,
+    /// All of a message that is no chunk.
+    payload: Bytes,
+}
+
+impl Piece {
+    /// A message as it is sent.
+    pub(super) fn of(message: ExchangeRequest) -> Self {
+        let mut head = [0; HEAD_BYTES];
+        match message.part {
+            Some(Part::Chunk(mut chunk)) => {
+                let payload = std::mem::take(&mut chunk.payload);
+                let bytes = chunk_head(&mut head, &chunk, payload.len());
+                Self { head, left: 0..bytes, payload }
+            }
+            part => Self { head, left: 0..0, payload: self::message(&ExchangeRequest { part }) },
         }
-        part => (self::message(&ExchangeRequest { part }), None),
+    }
+
+    /// Any other message.
+    pub(super) fn of_message(message: &impl prost::Message) -> Self {
+        Self { head: [0; HEAD_BYTES], left: 0..0, payload: self::message(message) }
+    }
+
+    fn head(&self) -> &[u8] {
+        self.head.get(self.left.clone()).unwrap_or_default()
+    }
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.left.len() + self.payload.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        if self.left.is_empty() { &self.payload } else { self.head() }
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let parts = [self.head(), &self.payload];
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        slices.iter_mut().zip(parts).map(|(slice, part)| *slice = IoSlice::new(part)).count()
+    }
+
+    fn advance(&mut self, count: usize) {
+        let of_head = count.min(self.left.len());
+        self.left.start += of_head;
+        self.payload.advance(count - of_head);
     }
 }
 
@@ -37,20 +90,24 @@ pub(super) fn message(message: &impl prost::Message) -> Bytes {
     framed.freeze()
 }
 
-/// All of a chunk's message but the payload, which is its last field.
-fn chunk_head(rest: &RingChunk, payload: usize) -> Bytes {
+/// All of a chunk's message but the payload, which is its last field; how many bytes it has.
+fn chunk_head(head: &mut [u8; HEAD_BYTES], rest: &RingChunk, payload: usize) -> usize {
     let payload_field =
         if payload == 0 { 0 } else { key_len(PAYLOAD) + encoded_len_varint(payload as u64) + payload };
     let chunk = rest.encoded_len() + payload_field;
-    let mut head = prefixed(key_len(CHUNK) + encoded_len_varint(chunk as u64) + chunk);
-    encode_key(CHUNK, WireType::LengthDelimited, &mut head);
-    encode_varint(chunk as u64, &mut head);
-    let _ = rest.encode(&mut head);
+    let message = key_len(CHUNK) + encoded_len_varint(chunk as u64) + chunk;
+    let mut room = head.as_mut_slice();
+    room.put_u8(0);
+    room.put_u32(u32::try_from(message).unwrap_or(u32::MAX));
+    encode_key(CHUNK, WireType::LengthDelimited, &mut room);
+    encode_varint(chunk as u64, &mut room);
+    // There is room for the largest numbers.
+    let _ = rest.encode(&mut room);
     if payload > 0 {
-        encode_key(PAYLOAD, WireType::LengthDelimited, &mut head);
-        encode_varint(payload as u64, &mut head);
+        encode_key(PAYLOAD, WireType::LengthDelimited, &mut room);
+        encode_varint(payload as u64, &mut room);
     }
-    head.freeze()
+    HEAD_BYTES - room.len()
 }
 
 fn prefixed(message: usize) -> BytesMut {
@@ -60,9 +117,25 @@ fn prefixed(message: usize) -> BytesMut {
     head
 }
 
+/// The one message of an answer.
+///
+/// # Errors
+/// It is none.
+pub(super) fn answer<M: prost::Message + Default>(body: &[u8]) -> Result<M, Unreadable> {
+    let Some((&[compressed, ..], message)) = body.split_first_chunk::<PREFIX_BYTES>() else {
+        return Err(Unreadable::Absent);
+    };
+    if compressed != 0 {
+        return Err(Unreadable::Compressed);
+    }
+    Ok(M::decode(message)?)
+}
+
 /// Why what came is no message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
+    #[error("there is no message")]
+    Absent,
     #[error("its message is compressed, which was not agreed on")]
     Compressed,
     #[error("its message has {got} bytes; allowed: {allowed}")]
@@ -221,8 +294,8 @@ mod tests {
     }
 
     fn body(messages: &[ExchangeRequest]) -> Vec<u8> {
-        let pieces = messages.iter().map(|message| framed(message.clone()));
-        pieces.flat_map(|(head, payload)| head.into_iter().chain(payload.into_iter().flatten())).collect()
+        let pieces = messages.iter().map(|message| Piece::of(message.clone()));
+        pieces.flat_map(|mut piece| piece.copy_to_bytes(piece.remaining())).collect()
     }
 
     fn all(messages: &mut Messages) -> Vec<ExchangeRequest> {
@@ -249,19 +322,43 @@ mod tests {
 
     #[test]
     fn a_payload_in_one_piece_is_not_copied() {
-        let (head, payload) = framed(chunk(vec![5; 1 << 20]));
-        let payload = payload.unwrap();
-        let place = payload.as_ptr();
+        let mut piece = Piece::of(chunk(vec![5; 1 << 20]));
+        let place = piece.payload.as_ptr();
+        // 1. It is written from where it lies.
+        let mut slices = [IoSlice::new(&[]); 3];
+        assert_eq!(piece.chunks_vectored(&mut slices), 2);
+        assert_eq!((slices[0].len(), slices[1].as_ptr()), (piece.left.len(), place));
+        let head = piece.copy_to_bytes(piece.left.len());
+        assert_eq!(piece.chunks_vectored(&mut [IoSlice::new(&[])]), 1);
+        assert_eq!((piece.chunk().as_ptr(), piece.remaining()), (place, 1 << 20));
+        // 2. It is read from where it came.
         let mut messages = Messages::new(2 << 20);
         messages.push(head);
         assert_eq!(messages.next(), Ok(None));
         assert!(messages.is_within());
-        messages.push(payload);
+        messages.push(piece.payload);
         let Some(ExchangeRequest { part: Some(Part::Chunk(chunk)) }) = messages.next().unwrap() else {
             panic!("no chunk");
         };
         assert_eq!((chunk.payload.as_ptr(), chunk.payload.len()), (place, 1 << 20));
         assert!(!messages.is_within());
+    }
+
+    #[test]
+    fn the_largest_numbers_have_room() {
+        let largest = RingChunk {
+            epoch: u64::MAX,
+            collective: u64::MAX,
+            hop: u32::MAX,
+            segment: u32::MAX,
+            payload: vec![1; 1 << 20].into(),
+            checksum: Some(u32::MAX),
+        };
+        let message = ExchangeRequest { part: Some(Part::Chunk(largest)) };
+        let bytes = body(std::slice::from_ref(&message));
+        assert_eq!(ExchangeRequest::decode(&bytes[PREFIX_BYTES..]).unwrap(), message);
+        // A payload's length may take two bytes more.
+        assert!(Piece::of(message).left.len() + 2 <= HEAD_BYTES);
     }
 
     #[test]

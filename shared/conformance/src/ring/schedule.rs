@@ -32,6 +32,7 @@ pub async fn run(factory: &dyn TransportFactory, seed: u64) -> Result<Trace, Fai
     let collectives = 1 + random.below(4);
     let ring = RingConfig {
         segment_floats: 1 + random.below(40),
+        segment_growth: 4,
         frames_in_flight: 2 + random.below(4),
         pulse_interval: Duration::from_millis(100),
         peer_timeout: Duration::from_millis(1000),

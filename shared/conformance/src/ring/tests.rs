@@ -150,6 +150,8 @@ async fn wrong_settings_are_refused() {
     for wrong in [
         RingConfig { segment_floats: 0, ..good.clone() },
         RingConfig { segment_floats: 1 << 19, ..good.clone() },
+        RingConfig { segment_growth: 0, ..good.clone() },
+        RingConfig { segment_growth: 5, ..good.clone() },
         RingConfig { frames_in_flight: 1, ..good.clone() },
         RingConfig { pulse_interval: Duration::ZERO, ..good.clone() },
         RingConfig { peer_timeout: good.pulse_interval, ..good.clone() },
@@ -199,7 +201,8 @@ async fn an_idle_rank_learns_that_a_neighbour_is_gone() {
 /// not take in any more. No failure can reach rank 1 through rank 0, so it has to notice itself.
 #[tokio::test(start_paused = true)]
 async fn a_rank_that_stops_taking_in_is_noticed_after_the_previous_one_has_left() {
-    let config = RingConfig { segment_floats: 1, frames_in_flight: 2, ..RingConfig::default() };
+    let config =
+        RingConfig { segment_floats: 1, segment_growth: 1, frames_in_flight: 2, ..RingConfig::default() };
     // Chunks of 20 segments, 4 hops: rank 2 sends 80 frames in all, the last ones when rank 1 has as many left for it.
     let slow = Fault::Slow { pause: Duration::from_millis(1) };
     let (faults, graveyard) = ([(1, slow), (2, Fault::Freeze { after: 80 })], Graveyard::default());

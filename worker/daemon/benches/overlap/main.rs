@@ -66,7 +66,7 @@ fn main() -> Outcome<()> {
 }
 
 async fn serve() -> Outcome<()> {
-    let worker = Worker::start(None).await?;
+    let worker = Worker::start(None, None).await?;
     let Member { worker: id, address } = worker.member.clone();
     answer(&Address { worker: id, address })?;
     let mut orders = orders();

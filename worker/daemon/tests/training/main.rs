@@ -1,6 +1,6 @@
 //! Whole workers on libtorch in this process, on the toy checkpoint, with a coordinator that does what the test says.
 
-#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
 
 #[path = "../../../tests/daemon/cluster.rs"]
 #[allow(dead_code, reason = "the tests of the worker use it")]
@@ -83,6 +83,15 @@ impl Cluster {
         }
         self.coordinator.kept(id, "learned_embeds.safetensors").unwrap()
     }
+
+    /// Whether this processor computes in bf16; where it does not, that is said.
+    fn has_bf16(&self) -> bool {
+        let has = self.sessions[0].hello.capabilities.as_ref().unwrap().bf16;
+        if !has {
+            eprintln!("SKIPPED in bf16: this processor has no instructions for it");
+        }
+        has
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,14 +119,16 @@ async fn any_number_of_workers_learns_the_same_bytes_in_both_precisions() {
             let mut cluster = cluster(workers).await;
             let spec = cluster.job(3, 6);
             for (precision, learned) in ["no", "bf16"].into_iter().zip(&mut learned) {
-                learned.push(cluster.learn(&spec, precision).await);
+                if precision == "no" || cluster.has_bf16() {
+                    learned.push(cluster.learn(&spec, precision).await);
+                }
             }
             cluster.shutdown.soft.cancel();
         }
         for files in &learned {
             assert!(files.iter().all(|file| *file == files[0]));
         }
-        assert!(learned[0][0] != learned[1][0]);
+        assert!(learned[0].len() == 3 && learned[0].first() != learned[1].first());
     })
     .await;
 }

@@ -87,6 +87,9 @@ fn every_layer_in_fp32_is_transformers_own_forward_and_back() {
 
 #[test]
 fn every_layer_in_bf16_is_as_near_to_fp32_as_under_autocast() {
+    if crate::runtime::skips_bf16() {
+        return;
+    }
     let (mut errors, mut others) = (0.0, 0.0);
     each_layer(Precision::Bf16, |golden, key, ours| {
         let exact = golden.floats(&key.replace("/bf16/", "/fp32/"));

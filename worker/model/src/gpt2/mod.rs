@@ -59,7 +59,7 @@ impl Gpt2 {
     /// Files that are no GPT-2, or that are not as their config.json says; a field beyond its limits; bf16 on a processor
     /// without.
     pub fn open(request: &OpenLanguageModel) -> Result<Self> {
-        check_precision(request.precision)?;
+        runtime::check_precision(request.precision)?;
         let parameters = match &request.source {
             LanguageModelSource::Folder(folder) => read(folder, request.precision)?,
             LanguageModelSource::New(new) => {
@@ -230,15 +230,6 @@ fn places(batch: &TokenBatch) -> Result<Tensor> {
         places.push(place.ok_or_else(missing)? as i64);
     }
     Ok(Tensor::f_from_slice(&places)?)
-}
-
-/// That this processor computes so.
-fn check_precision(precision: Precision) -> Result<()> {
-    if precision == Precision::Bf16 && !runtime::has_bf16() {
-        let allowed = "fp32: this processor has no bf16 instructions (avx512_bf16)";
-        return Err(Error::argument("precision", precision, allowed));
-    }
-    Ok(())
 }
 
 /// A model that transformers saved.

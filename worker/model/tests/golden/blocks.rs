@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use ringtune_model::model_files::ModelFiles;
-use ringtune_model::{ModelOptions, Runtime};
+use ringtune_model::{ModelOptions, Precision, Runtime};
 use tch::{Kind, Tensor};
 
+use crate::precisions::precisions;
 use crate::support::{Golden, GoldenFile, Values, golden_folder, relative_error};
 
 /// The largest relative error in fp32.
@@ -110,6 +111,7 @@ pub(crate) fn check_cases(
     run: impl Fn(&Inputs) -> Option<Outputs>,
 ) -> BTreeMap<String, usize> {
     let file = GoldenFile::open(file_name);
+    let precisions = precisions();
     let cases: Vec<Case> = serde_json::from_value(file.metadata("cases").clone()).unwrap();
     let mut counts = BTreeMap::new();
     let mut failures = Vec::new();
@@ -117,7 +119,8 @@ pub(crate) fn check_cases(
     for case in &cases {
         *counts.entry(case.kind.clone()).or_insert(0) += 1;
         let worst = worst.entry(&case.kind).or_insert((0.0, 0.0));
-        for kind in [Kind::Float, Kind::BFloat16] {
+        for precision in &precisions {
+            let kind = if *precision == Precision::Fp32 { Kind::Float } else { Kind::BFloat16 };
             let inputs = Inputs { file: &file, case, kind };
             let outputs = run(&inputs).unwrap_or_else(|| panic!("no test of {case:?}"));
             let expected = file.keys_below(&format!("{}/fp32", case.case));

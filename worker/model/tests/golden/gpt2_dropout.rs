@@ -6,6 +6,7 @@ use crate::gpt2::{
     batch_of, bf16_is_as_near_as_autocast, by_name, five_steps_are_torchs, fp32_is_as_the_reference,
     gradient, kept, open,
 };
+use crate::precisions::precisions;
 use crate::support::GoldenFile;
 
 /// What the goldens were dropped by.
@@ -76,7 +77,7 @@ fn the_gradient_with_dropout_is_the_slope_of_the_loss_with_the_same_masks() {
 #[test]
 fn what_is_dropped_depends_on_the_place_alone() {
     let dropout = Dropout { rate: 0.3, seed: 11, step: 5, first_sample: 3 };
-    for precision in [Precision::Fp32, Precision::Bf16] {
+    for precision in precisions() {
         let bits = |dropout: Dropout, threads: usize| -> Vec<u32> {
             let mut model = open("gpt2-odd", precision, threads);
             let mut buckets = kept(&model);
@@ -99,11 +100,13 @@ fn what_is_dropped_depends_on_the_place_alone() {
     // And without any, nothing is.
     let golden = GoldenFile::open("gpt2-odd.safetensors");
     let batch = batch_of(&golden, "batch-3-block-7/in", false);
-    let mut model = open("gpt2-odd", Precision::Bf16, 1);
-    let mut buckets = kept(&model);
-    let loss = gradient(&mut model, &batch, &mut buckets).loss;
-    let none = TokenBatch { dropout: Some(Dropout { rate: 0.0, ..dropout }), ..batch };
-    assert_eq!(gradient(&mut model, &none, &mut buckets).loss.to_bits(), loss.to_bits());
+    for precision in precisions() {
+        let mut model = open("gpt2-odd", precision, 1);
+        let mut buckets = kept(&model);
+        let loss = gradient(&mut model, &batch, &mut buckets).loss;
+        let none = TokenBatch { dropout: Some(Dropout { rate: 0.0, ..dropout }), ..batch.clone() };
+        assert_eq!(gradient(&mut model, &none, &mut buckets).loss.to_bits(), loss.to_bits());
+    }
 }
 
 fn gradients_and_loss(gradients: &std::collections::BTreeMap<String, Vec<f32>>, loss: f32) -> Vec<u32> {

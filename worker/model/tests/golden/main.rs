@@ -14,6 +14,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../support/precisions.rs"]
+mod precisions;
+
 mod attention;
 mod blocks;
 mod gpt2;

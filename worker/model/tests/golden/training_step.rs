@@ -5,6 +5,7 @@ use ringtune_model::{
 };
 
 use crate::blocks::CHECKPOINTS;
+use crate::precisions::{precisions, skips_bf16};
 use crate::support::{GoldenFile, cosine, golden_folder, relative_error};
 
 /// Every case's name and our result for it.
@@ -78,6 +79,9 @@ fn min_snr_loss_and_gradient_are_those_of_diffusers() {
 
 #[test]
 fn bf16_gradient_is_as_near_to_fp32_as_that_of_diffusers() {
+    if skips_bf16() {
+        return;
+    }
     for name in CHECKPOINTS {
         let golden = GoldenFile::open(&format!("{name}-step.safetensors"));
         let mut ratios = Vec::new();
@@ -102,7 +106,7 @@ fn bf16_gradient_is_as_near_to_fp32_as_that_of_diffusers() {
 #[test]
 fn the_same_input_gives_the_same_bits() {
     let golden = GoldenFile::open("tiny15-step.safetensors");
-    for precision in [Precision::Fp32, Precision::Bf16] {
+    for precision in precisions() {
         let bits = |gradients: Vec<(String, Gradient)>| -> Vec<u32> {
             gradients.iter().flat_map(|(_, one)| one.grad.iter().map(|value| value.to_bits())).collect()
         };
@@ -122,7 +126,7 @@ fn a_gradient_has_the_same_bits_after_other_sizes() {
     let input = |key: &str| golden.floats(&format!("{case}/in/{key}"));
     let values = [input("latents"), input("noise")];
     let tokens = &golden.integers(&format!("{case}/in/input_ids"))[..77];
-    for precision in [Precision::Fp32, Precision::Bf16] {
+    for precision in precisions() {
         let open = || StableDiffusion::open(&golden_folder().join("tiny15"), precision).unwrap();
         let gradient = |model: &StableDiffusion, [height, width]: [usize; 2]| -> Vec<u32> {
             let length = model.info().latent_channels * height * width;
@@ -191,7 +195,7 @@ fn losses_and_gradients_have_the_same_bits_whatever_was_computed_before() {
         };
         model.generate(&request, |_, _| true).unwrap().unwrap()
     };
-    for precision in [Precision::Fp32, Precision::Bf16] {
+    for precision in precisions() {
         let open = || StableDiffusion::open(&golden_folder().join("tiny15"), precision).unwrap();
         let gradient = |model: &StableDiffusion| {
             let result = model.gradient(&microbatch).unwrap();

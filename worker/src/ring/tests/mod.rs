@@ -16,6 +16,7 @@ use tonic::transport::Server;
 use super::{Error, RingOptions, RingServer, RingThread, Rings, Seat};
 use crate::{callers::GuardCalls, http::Metrics, membership::testing::Cluster};
 
+mod local;
 mod seats;
 mod secured;
 mod states;
@@ -41,6 +42,7 @@ fn serve_at(rings: &Rings, listener: TcpListener, rates: CallRates) {
     };
     let limits = Limits::default().for_loopback();
     let incoming = Listener::start(listener, protection, limits, Refusals::default()).unwrap();
+    rings.open_locally(&incoming);
     let server = Server::builder()
         .max_frame_size(super::MOST_FRAME_BYTES)
         .initial_stream_window_size(super::WINDOW_BYTES)
@@ -67,7 +69,7 @@ fn view_of_members(
 }
 
 fn quick(peer_timeout: Duration) -> RingOptions {
-    RingOptions { peer_timeout, connect_timeout: Duration::from_secs(20), trust: None, runtime: None }
+    RingOptions { peer_timeout, connect_timeout: Duration::from_secs(20), ..RingOptions::default() }
 }
 
 /// Whom a worker is, as its certificate names it; without one: whoever.

@@ -166,6 +166,10 @@ impl RingService for Liar {
         Ok(Response::new(ReceiverStream::new(taken)))
     }
 
+    async fn invite(&self, _: Request<v1::InviteRequest>) -> Result<Response<v1::InviteResponse>, Status> {
+        Err(Status::unimplemented("it only lies"))
+    }
+
     async fn exchange(
         &self,
         _: Request<tonic::Streaming<v1::ExchangeRequest>>,

@@ -13,9 +13,10 @@ use tch::{Device, Tensor};
 use super::config::Gpt2Config;
 use super::layout::{Block, Pair};
 use super::native::{self as language, Affine};
-use super::{check_precision, initial, read_config, weights};
+use super::{initial, read_config, weights};
 use crate::attention::AttentionKernel;
 use crate::error::{Error, Result};
+use crate::runtime;
 use crate::stable_diffusion::to_vec;
 use native::{Cache, Product, times_rows};
 use parameters::{Intake, TextParameters};
@@ -37,7 +38,7 @@ impl Gpt2Text {
     /// Files that are no GPT-2, or that are not as their config.json says; a field beyond its limits; bf16 on a processor
     /// without.
     pub fn open(request: &OpenTextModel) -> Result<Self> {
-        check_precision(request.precision)?;
+        runtime::check_precision(request.precision)?;
         let _no_gradient = tch::no_grad_guard();
         let intake = match &request.source {
             LanguageModelSource::Folder(folder) => {

@@ -1,0 +1,210 @@
+//! A ring's stream as the rank that opens it has it: HTTP/2 of its own, on a connection of its own. A message is one frame,
+//! which goes to the connection where it is sent, and arrives in one piece.
+
+use std::{
+    future::{pending, poll_fn, ready},
+    pin::pin,
+    time::Duration,
+};
+
+use bytes::Buf as _;
+use h2::{
+    Ping, PingPong, SendStream,
+    client::{Builder, Connection, ResponseFuture, SendRequest},
+};
+use http::{HeaderValue, Method, Request, Uri, Version, header};
+use ringtune_shared::tasks;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tonic::{Status, metadata::GRPC_CONTENT_TYPE};
+
+use super::wire::{self, MOST_FRAME_BYTES, Piece};
+
+/// Where a worker says how its local socket is reached.
+pub(super) const INVITE: &str = "/ringtune.v1.RingService/Invite";
+/// For the answer to a question.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
+/// Where a stream is opened.
+pub(super) const EXCHANGE: &str = "/ringtune.v1.RingService/Exchange";
+/// Of an answer: that to a stream says nothing, that to a question little.
+const MOST_ANSWER_BYTES: usize = 8 << 10;
+/// What waits for the connection. It is written soon, while a core still has it near.
+const MOST_UNSENT_BYTES: usize = MOST_FRAME_BYTES as usize;
+/// A frame waits for so long until the next rank has room for all of it. Where that never has so much room at once, it goes in parts.
+const WHOLE_WITHIN: Duration = Duration::from_millis(100);
+
+/// A stream that is open, and what becomes of it.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) stream: SendStream<Piece>,
+    /// Ends when the next rank has answered, or the connection is gone. It keeps the connection going.
+    pub(super) answer: JoinHandle<Result<(), Status>>,
+}
+
+/// The stream takes nothing any more: the answer says why.
+#[derive(Debug)]
+pub(super) struct Closed;
+
+/// A connection of HTTP/2 that a stream is opened on.
+pub(super) struct Http2<Io> {
+    requests: SendRequest<Piece>,
+    connection: Connection<Io, Piece>,
+    pings: Option<PingPong>,
+}
+
+impl<Io: AsyncRead + AsyncWrite + Send + Unpin + 'static> Http2<Io> {
+    /// Begins to speak HTTP/2.
+    ///
+    /// # Errors
+    /// The connection takes nothing.
+    pub(super) async fn begin(io: Io) -> Result<Self, h2::Error> {
+        let mut builder = Builder::new();
+        let builder = builder.enable_push(false).max_send_buffer_size(MOST_UNSENT_BYTES);
+        let (requests, mut connection) = builder.handshake(io).await?;
+        let pings = connection.ping_pong();
+        Ok(Self { requests, connection, pings })
+    }
+
+    /// Asks something before the stream is opened.
+    ///
+    /// # Errors
+    /// There is no answer, or it is none.
+    pub(super) async fn ask<A: prost::Message + Default>(
+        &mut self,
+        url: Uri,
+        question: &impl prost::Message,
+    ) -> Result<A, Status> {
+        let (requests, connection) = (&mut self.requests, &mut self.connection);
+        let asked = async {
+            poll_fn(|context| requests.poll_ready(context)).await.map_err(broken)?;
+            let (answer, mut stream) = requests.send_request(request(url), false).map_err(broken)?;
+            stream.send_data(Piece::of_message(question), true).map_err(broken)?;
+            let body = body(answer).await?;
+            wire::answer(&body).map_err(|error| Status::internal(error.to_string()))
+        };
+        tokio::select! {
+            biased;
+            asked = timeout(ASK_LIMIT, asked) => {
+                asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("there is no answer")))
+            }
+            ended = connection => Err(ended.map_or_else(broken, |()| Status::unavailable("the connection has ended"))),
+        }
+    }
+
+    /// Opens a stream, in the runtime that this is called in. `keep_alive`: how often HTTP/2 asks whether the connection stands,
+    /// and how long an answer may take.
+    ///
+    /// # Errors
+    /// The connection takes nothing.
+    pub(super) async fn exchange(
+        self,
+        url: Uri,
+        keep_alive: (Duration, Duration),
+    ) -> Result<Call, h2::Error> {
+        let Self { requests, connection, pings } = self;
+        let (answer, stream) = requests.ready().await?.send_request(request(url), false)?;
+        let answer = tasks::spawn(async move {
+            let mut answer = pin!(answered(answer));
+            let ended = tokio::select! {
+                biased;
+                answer = &mut answer => return answer,
+                ended = connection => ended.map_or_else(broken, |()| Status::unavailable("the connection has ended")),
+                silent = silent(pings, keep_alive) => silent,
+            };
+            // What came with the end is an answer still.
+            tokio::select! {
+                biased;
+                answer = &mut answer => answer,
+                () = ready(()) => Err(ended),
+            }
+        });
+        Ok(Call { stream, answer })
+    }
+}
+
+/// A gRPC call's head.
+fn request(url: Uri) -> Request<()> {
+    let mut request = Request::new(());
+    *request.method_mut() = Method::POST;
+    *request.version_mut() = Version::HTTP_2;
+    *request.uri_mut() = url;
+    request.headers_mut().insert(header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
+    request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
+    request
+}
+
+/// Sends a message; `last`: the stream ends behind it. Waits until there is room for it.
+pub(super) async fn send(stream: &mut SendStream<Piece>, piece: Piece, last: bool) -> Result<(), Closed> {
+    let bytes = piece.remaining();
+    stream.reserve_capacity(bytes);
+    if stream.capacity() < bytes {
+        match timeout(WHOLE_WITHIN, room(stream, bytes)).await {
+            Ok(room) => room?,
+            Err(_) => room(stream, 1).await?,
+        }
+    }
+    stream.send_data(piece, last).map_err(|_| Closed)
+}
+
+/// Waits until so many bytes go at once.
+async fn room(stream: &mut SendStream<Piece>, bytes: usize) -> Result<(), Closed> {
+    while stream.capacity() < bytes {
+        let more = poll_fn(|context| stream.poll_capacity(context)).await;
+        more.ok_or(Closed)?.map_err(|_| Closed)?;
+    }
+    Ok(())
+}
+
+/// What the next rank says when all is over.
+async fn answered(answer: ResponseFuture) -> Result<(), Status> {
+    body(answer).await.map(drop)
+}
+
+/// All of an answer that ends well.
+async fn body(answer: ResponseFuture) -> Result<Vec<u8>, Status> {
+    let (head, mut body) = answer.await.map_err(broken)?.into_parts();
+    if let Some(status) = Status::from_header_map(&head.headers) {
+        return ended_with(status).map(|()| Vec::new());
+    }
+    if !head.status.is_success() {
+        return Err(Status::unknown(format!("the answer is HTTP {}", head.status)));
+    }
+    let mut bytes = Vec::new();
+    while let Some(piece) = body.data().await {
+        bytes.extend_from_slice(&piece.map_err(broken)?);
+        if bytes.len() > MOST_ANSWER_BYTES {
+            return Err(Status::internal(format!("the answer is longer than {MOST_ANSWER_BYTES} bytes")));
+        }
+    }
+    match body.trailers().await.map_err(broken)? {
+        Some(trailers) => Status::from_header_map(&trailers)
+            .map_or_else(|| Err(Status::unknown("the answer has no status")), ended_with)
+            .map(|()| bytes),
+        None => Err(Status::unknown("the answer ended without a status")),
+    }
+}
+
+fn ended_with(status: Status) -> Result<(), Status> {
+    if status.code() == tonic::Code::Ok { Ok(()) } else { Err(status) }
+}
+
+fn broken(error: h2::Error) -> Status {
+    Status::from_error(Box::new(error))
+}
+
+/// Asks again and again whether the connection stands; ends when nothing answers.
+async fn silent(pings: Option<PingPong>, (interval, limit): (Duration, Duration)) -> Status {
+    let Some(mut pings) = pings else { return pending().await };
+    loop {
+        sleep(interval).await;
+        match timeout(limit, pings.ping(Ping::opaque())).await {
+            Ok(Ok(_)) => {}
+            // The connection says why.
+            Ok(Err(_)) => return pending().await,
+            Err(_) => return Status::unavailable("the connection gives no sign of life"),
+        }
+    }
+}

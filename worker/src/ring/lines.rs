@@ -1,0 +1,259 @@
+//! The ways to other workers, and how the next rank is dialled.
+
+use std::{sync::Arc, time::Duration};
+
+use http::Uri;
+use ringtune_proto::v1;
+use ringtune_security::{ConnectError, Connector, Invitation, Outgoing as Connected, Server, Trust};
+use ringtune_shared::{ids::WorkerId, ring::Place, tasks};
+use tokio::{runtime::Handle, task::JoinError};
+use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::{Channel, Endpoint};
+use tracing::debug;
+
+use super::{
+    call::{self, Call, Http2},
+    outgoing::Outgoing,
+    wire::{MOST_FRAME_BYTES, MOST_SEGMENT_BYTES, WINDOW_BYTES},
+};
+use crate::{
+    error_chain::{cause_of, error_chain},
+    http::Metrics,
+};
+
+/// For one attempt to connect.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// At least: see [`keep_alive`].
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
+
+/// Whom a rank dials, and as what.
+#[derive(Debug)]
+pub(super) struct NextRank {
+    /// Who has that rank.
+    pub(super) worker: WorkerId,
+    /// host:port.
+    pub(super) address: String,
+    /// The rank that dials.
+    pub(super) place: Place,
+    /// Of RingService.
+    pub(super) protocol: u32,
+    pub(super) lines: Lines,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// How often HTTP/2 asks whether a connection stands, and how long an answer may take. That is for connections without a
+/// ring behind them, as those that wait for a seat; a ring has its own signs of life. So it must be more patient than any
+/// ring, or a neighbour that is only slow would be lost by it.
+pub(super) fn keep_alive(peer_timeout: Duration) -> (Duration, Duration) {
+    (KEEP_ALIVE.0.max(peer_timeout), KEEP_ALIVE.1.max(peer_timeout * 2))
+}
+
+/// How other workers are called.
+#[derive(Clone, Debug)]
+pub(super) struct Lines {
+    pub(super) peer_timeout: Duration,
+    /// In a secured cluster.
+    pub(super) trust: Option<Trust>,
+    /// Workers of this machine are reached through their local sockets, where they have some.
+    pub(super) locally: bool,
+    /// Where connections are read and written.
+    pub(super) runtime: Handle,
+}
+
+/// The way to one of them.
+#[derive(Debug)]
+pub(super) struct Line {
+    exchange: Uri,
+    invite: Uri,
+    connector: Connector,
+    locally: bool,
+    keep_alive: (Duration, Duration),
+    runtime: Handle,
+}
+
+impl Lines {
+    /// To a worker; in a secured cluster it has to be that worker.
+    ///
+    /// # Errors
+    /// Its address is none.
+    pub(super) fn to(&self, worker: WorkerId, address: &str) -> Result<Line, String> {
+        let (scheme, connector) = match &self.trust {
+            None => ("http", Connector::plain()),
+            Some(trust) => ("https", Connector::to(trust.clone(), Server::Worker(worker.0))),
+        };
+        let url = |path| Uri::builder().scheme(scheme).authority(address).path_and_query(path).build();
+        let url = |path| url(path).map_err(|error| error_chain(&error));
+        let (exchange, invite) = (url(call::EXCHANGE)?, url(call::INVITE)?);
+        let keep_alive = keep_alive(self.peer_timeout);
+        let (locally, runtime) = (self.locally, self.runtime.clone());
+        Ok(Line { exchange, invite, connector, locally, keep_alive, runtime })
+    }
+}
+
+impl Line {
+    /// A connection for calls, with a ring's flow control. It stays in the runtime in which it was made.
+    ///
+    /// # Errors
+    /// There is none; or the runtime has ended.
+    pub(super) async fn connect(&self) -> Result<Channel, Unconnected> {
+        let (interval, limit) = self.keep_alive;
+        let endpoint = Endpoint::from(self.exchange.clone())
+            .connect_timeout(CONNECT_LIMIT)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .max_frame_size(MOST_FRAME_BYTES)
+            .http2_keep_alive_interval(interval)
+            .keep_alive_timeout(limit);
+        let connector = self.connector.clone();
+        let connecting = async move { endpoint.connect_with_connector(connector).await };
+        let connected = AbortOnDropHandle::new(tasks::spawn_on(&self.runtime, connecting)).await;
+        Ok(connected??)
+    }
+
+    /// Opens a ring's stream on a connection of its own, which stays in the runtime of rings.
+    async fn open(&self) -> Result<(Call, Way), Unconnected> {
+        let Self { exchange, invite, connector, locally, keep_alive, runtime } = self;
+        let (url, invite, connector) = (exchange.clone(), invite.clone(), connector.clone());
+        let (locally, keep_alive) = (*locally, *keep_alive);
+        let opening = async move {
+            let connection = connector.connect(&url).await?;
+            let is_here = connection.is_within_this_machine();
+            let mut http2 = Http2::begin(connection).await?;
+            if locally && is_here {
+                match through_the_door(&mut http2, invite, &connector).await {
+                    Ok(local) => return Ok((local.exchange(url, keep_alive).await?, Way::Local)),
+                    Err(reason) => {
+                        debug!(reason, "there is no way through a local socket: the port is taken")
+                    }
+                }
+            }
+            Ok::<_, Unconnected>((http2.exchange(url, keep_alive).await?, Way::Tcp))
+        };
+        AbortOnDropHandle::new(tasks::spawn_on(runtime, opening)).await?
+    }
+}
+
+/// A connection through the local socket of the worker on the other side, if it has one that is this side's too.
+async fn through_the_door(
+    http2: &mut Http2<Connected>,
+    invite: Uri,
+    connector: &Connector,
+) -> Result<Http2<Connected>, String> {
+    let answer = http2.ask(invite, &v1::InviteRequest {}).await;
+    let v1::InviteResponse { path, secret } = answer.map_err(|status| status.message().to_owned())?;
+    let secret = <[u8; 32]>::try_from(secret.as_ref()).map_err(|_| "its secret is none".to_owned())?;
+    let invitation = Invitation { path: path.into(), secret };
+    let connection = connector.connect_locally(&invitation).await.map_err(|error| error_chain(&error))?;
+    Http2::begin(connection).await.map_err(|error| error.to_string())
+}
+
+/// Through what a stream goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The other worker's port.
+    Tcp,
+    /// Its local socket.
+    Local,
+}
+
+impl Way {
+    /// As metrics name it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Local => "local",
+        }
+    }
+}
+
+/// Why a connection was not made.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) enum Unconnected {
+    Refused(#[from] tonic::transport::Error),
+    Unreached(#[from] ConnectError),
+    Unopened(#[from] h2::Error),
+    Ended(#[from] JoinError),
+}
+
+impl Unconnected {
+    /// The error itself, without this one around it, through which it would not be seen.
+    fn cause(&self) -> &(dyn std::error::Error + 'static) {
+        match self {
+            Self::Refused(error) => error,
+            Self::Unreached(error) => error,
+            Self::Unopened(error) => error,
+            Self::Ended(error) => error,
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) struct NoConnection {
+    pub(super) reason: String,
+    pub(super) why: Why,
+}
+
+/// What that means for the next try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The host is there, and nobody listens: the process has ended.
+    NobodyListens,
+    /// Somebody is there, and one of the two does not believe the other.
+    Disbelief,
+    /// It may be better by then.
+    Other,
+}
+
+impl NoConnection {
+    fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        let why = match cause_of::<ConnectError>(error) {
+            Some(ConnectError::Unreachable { cause, .. })
+                if cause.kind() == std::io::ErrorKind::ConnectionRefused =>
+            {
+                Why::NobodyListens
+            }
+            None
+            | Some(
+                ConnectError::Unreachable { .. }
+                | ConnectError::Slow { .. }
+                | ConnectError::Closed { .. }
+                | ConnectError::Handshake { .. },
+            ) => Why::Other,
+            Some(_) => Why::Disbelief,
+        };
+        Self { reason: error_chain(error), why }
+    }
+}
+
+impl NextRank {
+    /// The way to it.
+    ///
+    /// # Errors
+    /// Its address is none.
+    pub(super) fn line(&self) -> Result<Line, String> {
+        self.lines.to(self.worker, &self.address)
+    }
+
+    /// Opens a stream to it. What it makes of that comes only when the stream has ended: see [`Outgoing::ended`].
+    ///
+    /// # Errors
+    /// No connection, and why.
+    pub(super) async fn dial(&self, line: &Line) -> Result<Outgoing, NoConnection> {
+        let (call, way) = line.open().await.map_err(|error| NoConnection::of(error.cause()))?;
+        self.metrics.ring_streams.with_label_values(&[way.name()]).inc();
+        let mut outgoing = Outgoing::new(call, line.connector.valid(), Arc::clone(&self.metrics));
+        let place = self.place;
+        let open = v1::RingOpen {
+            job_id: place.job.to_string(),
+            epoch: place.epoch.0,
+            rank: i32::try_from(place.rank).unwrap_or(i32::MAX),
+            world_size: i32::try_from(place.world_size).unwrap_or(i32::MAX),
+            protocol: self.protocol,
+            max_segment_bytes: MOST_SEGMENT_BYTES,
+        };
+        outgoing.begin(open).await.map_err(|error| NoConnection::of(&error))?;
+        Ok(outgoing)
+    }
+}

@@ -1,0 +1,148 @@
+//! The half of a rank's connection that leads to the next rank.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use h2::SendStream;
+use ringtune_proto::v1::{self, ExchangeRequest, exchange_request::Part};
+use ringtune_security::Validity;
+use ringtune_shared::ring::{LinkBroken, SendHalf, Signal};
+use tokio::task::{JoinError, JoinHandle};
+use tonic::{Code, Status};
+
+use super::{
+    call::{self, Call, Closed},
+    wire::Piece,
+};
+use crate::http::Metrics;
+
+/// The stream to the next rank.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    /// Gone once finished or broken.
+    stream: Option<SendStream<Piece>>,
+    answer: JoinHandle<Result<(), Status>>,
+    /// When the certificates of the connection are good.
+    pub(super) valid: Option<Validity>,
+    metrics: Arc<Metrics>,
+}
+
+/// How a stream ended that the ring does not use yet.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The next rank has not taken its seat: later it may have.
+    TooEarly(String),
+    /// The next rank will not have it.
+    Refused(String),
+    /// The connection, or the next rank's own ring, is gone.
+    Broken(String),
+}
+
+/// What the answer to a stream is, however it came.
+type Answer = Result<Result<(), Status>, JoinError>;
+
+impl Outgoing {
+    /// A stream on which nothing was sent yet.
+    pub(super) fn new(call: Call, valid: Option<Validity>, metrics: Arc<Metrics>) -> Self {
+        Self { stream: Some(call.stream), answer: call.answer, valid, metrics }
+    }
+
+    /// Says whose stream it is.
+    ///
+    /// # Errors
+    /// It has ended already.
+    pub(super) async fn begin(&mut self, open: v1::RingOpen) -> Result<(), LinkBroken> {
+        self.push(Part::Open(open), false).await
+    }
+
+    /// Waits until the stream has ended, before anything was sent. Not to be called again after that.
+    pub(super) async fn ended(&mut self) -> Ended {
+        let answer = (&mut self.answer).await;
+        self.stream = None;
+        let code = answer.as_ref().ok().and_then(|answer| answer.as_ref().err()).map(Status::code);
+        let text = text(answer);
+        match code {
+            Some(Code::NotFound | Code::ResourceExhausted) => Ended::TooEarly(text),
+            Some(
+                Code::FailedPrecondition
+                | Code::InvalidArgument
+                | Code::Unimplemented
+                | Code::PermissionDenied
+                | Code::Unauthenticated,
+            ) => Ended::Refused(text),
+            _ => Ended::Broken(text),
+        }
+    }
+
+    /// Sends a message; `last`: the stream ends behind it.
+    async fn push(&mut self, part: Part, last: bool) -> Result<(), LinkBroken> {
+        let Some(stream) = &mut self.stream else {
+            return Err(LinkBroken("it was finished before".to_owned()));
+        };
+        let answer = tokio::select! {
+            biased;
+            // The answer comes first only when the next rank refused or is gone.
+            answer = &mut self.answer => answer,
+            sent = call::send(stream, Piece::of(ExchangeRequest { part: Some(part) }), last) => match sent {
+                Ok(()) => return Ok(()),
+                // The stream is closed a moment before the answer says why.
+                Err(Closed) => (&mut self.answer).await,
+            },
+        };
+        self.stream = None;
+        Err(LinkBroken(text(answer)))
+    }
+}
+
+/// Why a stream ended, which should not have.
+fn text(answer: Answer) -> String {
+    match answer {
+        Ok(Ok(())) => "it ended the stream".to_owned(),
+        Ok(Err(status)) => format!("{}: {}", status.code(), status.message()),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[async_trait]
+impl SendHalf for Outgoing {
+    async fn send(&mut self, signal: Signal) -> Result<(), LinkBroken> {
+        let part = match signal {
+            Signal::Frame(frame) => {
+                self.metrics.exchange_sent_bytes.inc_by(frame.payload.len() as u64);
+                Part::Chunk(v1::RingChunk {
+                    epoch: frame.epoch.0,
+                    collective: frame.collective,
+                    hop: frame.hop,
+                    segment: frame.segment,
+                    payload: frame.payload,
+                    checksum: frame.checksum,
+                })
+            }
+            Signal::Pulse { epoch, .. } => Part::Pulse(v1::RingPulse { epoch: epoch.0 }),
+        };
+        self.push(part, false).await
+    }
+
+    async fn finish(&mut self) -> Result<(), LinkBroken> {
+        if self.stream.is_none() {
+            return Ok(());
+        }
+        self.push(Part::Close(v1::RingClose {}), true).await?;
+        // The next rank answers when it has read all of it: until then this one stays, for what it sent last goes with its
+        // process.
+        self.stream = None;
+        match (&mut self.answer).await {
+            Ok(Ok(())) => Ok(()),
+            answer => Err(LinkBroken(text(answer))),
+        }
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        // Without a close before it, the connection's end tells the next rank that it is broken.
+        if self.stream.take().is_some() {
+            self.answer.abort();
+        }
+    }
+}
