@@ -5,8 +5,8 @@ usage: overlap.sh [--ranks 2] [--layers 12] [--width 768] [--block 256] [--batch
                   [--rounds 3] [--steps 3] [--plan-ranks 2,4] [--without-steps] [--json FILE]
 
 Steps: each rank is a process of its own (worker/daemon/benches/overlap) with a GPT-2 from scratch (by default of 124 million
-parameters), and all of them take steps together over TCP on loopback, four sorts in turns: sums exact or fast, and buckets that leave
-as they are full, as in a job, or when the whole backward pass is over. Exposed is what the exchange takes once the last rank has
+parameters), and all of them take steps together over TCP on loopback, six sorts in turns: sums exact, fast, or fast and in bf16 on
+their way, and buckets that leave as they are full, as in a job, or when the whole backward pass is over. Exposed is what the exchange takes once the last rank has
 computed, the least over all ranks; it is to be at most 0.3 of what it is without overlap.
 
 Buckets alone: the buckets of GPT-2 124M are added up one after the other by ranks that compute nothing (worker/benches/ring), exact and
@@ -32,6 +32,8 @@ SORTS = {
     "exact, afterwards": {"exchange": "exact", "overlap": False},
     "fast": {"exchange": "fast", "overlap": True},
     "fast, afterwards": {"exchange": "fast", "overlap": False},
+    "fast_bf16": {"exchange": "fast_bf16", "overlap": True},
+    "fast_bf16, afterwards": {"exchange": "fast_bf16", "overlap": False},
 }
 
 
@@ -62,7 +64,7 @@ def take_steps(options):
     turns.print_table({name: [1e3 * seconds for seconds in taken] for name, taken in exposed.items()}, "exact, afterwards", unit="ms")
     print()
     judged = [turns.judged(f"exposed, {name}: of afterwards", turns.ratios(exposed[name], exposed[f"{name}, afterwards"])[0], BOUND)
-              for name in ("exact", "fast")]
+              for name in ("exact", "fast", "fast_bf16")]
     cost = statistics.median(steps["exact"]) / statistics.median(steps["fast"]) - 1
     print(f"exact sums cost {100 * cost:.1f}% of a step over fast ones")
     return {"steps": steps, "exposed": exposed, "computed": computed}, judged
@@ -72,7 +74,7 @@ def add_up_buckets(options, world):
     """Seconds of all buckets, exact and fast."""
     rest = PARAMETERS - FIRST
     floats = [FIRST, *[OTHERS] * (rest // OTHERS), rest % OTHERS]
-    contenders = {name: ring.ours(options.ring, world, how={"exact": name == "exact"}) for name in ("fast", "exact")}
+    contenders = {name: ring.ours(options.ring, world, how={"sums": name}) for name in ("fast", "fast_bf16", "exact")}
     times = {name: [] for name in contenders}
     for _ in range(options.rounds):
         for name, ranks in contenders.items():

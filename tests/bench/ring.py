@@ -7,6 +7,7 @@ usage: ring.sh [--worlds 2,4] [--bytes 3072,25000000,498000000] [--rounds 5] [--
   ours         worker/benches/ring: gRPC over TCP on loopback, as workers of several machines exchange gradients
   ours, TLS    the same in a secured cluster
   ours, Unix   through Unix sockets, as workers of one machine do, secured or not; it has no bound
+  ours, bf16   as ours, in numbers that travel in bf16; what is added up is fp32 all the same
   ours, exact  as ours, with sums whose bits do not depend on the number of ranks; one microbatch a rank, so that it is the same for two
 
 The ranks of all stay connected; each round has every contender add up every size a few times, one after the other. A time is
@@ -103,7 +104,8 @@ def compare(options, world, folder):
     start = {"Gloo": lambda: gloo(world), "ours": lambda: ours(options.program, world),
              "ours, TLS": lambda: ours(options.program, world, ["--pki", folder / "pki"]),
              "ours, Unix": lambda: ours(options.program, world, ["--sockets", folder]),
-             "ours, exact": lambda: ours(options.program, world, how={"exact": True})}
+             "ours, bf16": lambda: ours(options.program, world, how={"sums": "fast_bf16"}),
+             "ours, exact": lambda: ours(options.program, world, how={"sums": "exact"})}
     contenders = {name: start[name]() for name in start if name == "Gloo" or name not in options.without}
     times = {size: {name: [] for name in contenders} for size in options.bytes}
     processors = {size: {name: [] for name in contenders} for size in options.bytes}
@@ -148,7 +150,7 @@ def main():
     parser.add_argument("--worlds", type=numbers, default=[2, 4])
     parser.add_argument("--bytes", type=numbers, default=[3072, 25_000_000, 498_000_000])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS", "ours, Unix", "ours, exact"], help="to leave out")
+    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS", "ours, Unix", "ours, bf16", "ours, exact"], help="to leave out")
     parser.add_argument("--json", type=Path, default=HERE.parent.parent / "target/bench-ring.json")
     options = parser.parse_args()
     if min(options.worlds) < 2 or min(options.bytes) < 4 or options.rounds < 1:

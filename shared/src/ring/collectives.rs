@@ -99,9 +99,9 @@ impl Motion for Gather {
         self.sent_at(hop + 1)
     }
 
-    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> Bytes {
+    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Bytes, Option<u32>) {
         let rows = &self.gathered[segment.place.clone()];
-        pool.fill(rows.len() * frame::WIDTH, |bytes| frame::encode(rows, bytes))
+        (pool.fill(rows.len() * frame::WIDTH, |bytes| frame::encode(rows, bytes)), None)
     }
 
     fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn {

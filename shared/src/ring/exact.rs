@@ -148,6 +148,22 @@ impl<B: Buffer> Exact<B> {
         }
         rows
     }
+
+    /// A segment that is sent, as it travels.
+    fn encoded(&mut self, segment: &Segment, pool: &mut Pool) -> Bytes {
+        if let Some(onward) = self.onward.take() {
+            return pool.fill(onward.len() * frame::WIDTH, |bytes| frame::encode(&onward, bytes));
+        }
+        let place = segment.place.clone();
+        if self.is_adding(segment.hop) {
+            // Only its own chunk begins here.
+            return pool.fill(self.rows().count() * place.len() * frame::WIDTH, |bytes| {
+                self.rows().for_each(|(_, own)| frame::encode(&own[place.clone()], bytes));
+            });
+        }
+        let sums = &self.sums[place];
+        pool.fill(sums.len() * frame::WIDTH, |bytes| frame::encode(sums, bytes))
+    }
 }
 
 /// The nodes that `count` ranks make from `first` on, over the last rank on to rank 0.
@@ -187,19 +203,8 @@ impl<B: Buffer> Motion for Exact<B> {
         rows * segment.place.len()
     }
 
-    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> Bytes {
-        if let Some(onward) = self.onward.take() {
-            return pool.fill(onward.len() * frame::WIDTH, |bytes| frame::encode(&onward, bytes));
-        }
-        let place = segment.place.clone();
-        if self.is_adding(segment.hop) {
-            // Only its own chunk begins here.
-            return pool.fill(self.rows().count() * place.len() * frame::WIDTH, |bytes| {
-                self.rows().for_each(|(_, own)| frame::encode(&own[place.clone()], bytes));
-            });
-        }
-        let sums = &self.sums[place];
-        pool.fill(sums.len() * frame::WIDTH, |bytes| frame::encode(sums, bytes))
+    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Bytes, Option<u32>) {
+        (self.encoded(segment, pool), None)
     }
 
     fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn {

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::link::{Received, Status, failure};
 use super::member::Links;
 use super::pool::Pool;
-use super::{Exchange, Frame, Place, Ring, RingError, frame};
+use super::{Element, Exchange, Frame, Place, Ring, RingError};
 use crate::checksum::crc32c;
 use crate::tasks;
 
@@ -38,8 +38,13 @@ pub(super) trait Motion: Send {
         segment.place.len()
     }
 
-    /// A segment that is sent, as it travels.
-    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> Bytes;
+    /// What its numbers are on their way.
+    fn element(&self) -> Element {
+        Element::Fp32
+    }
+
+    /// A segment that is sent, as it travels, and its checksum where it was made with it.
+    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Bytes, Option<u32>);
 
     /// Takes in a segment that came, as many numbers as [`Motion::comes_as`] says.
     fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn;
@@ -204,7 +209,7 @@ impl Mover {
                     if !std::mem::replace(&mut first_came, true) {
                         moved.wait = began.elapsed();
                     }
-                    self.check(&frame, &segment, motion.comes_as(&segment) * frame::WIDTH)?;
+                    self.check(&frame, &segment, motion.comes_as(&segment) * motion.element().bytes())?;
                     let taken = motion.take_in(&segment, &frame.payload);
                     let (came, onward) = match taken {
                         TakenIn::Whole { came, onward } => (came, onward),
@@ -216,7 +221,8 @@ impl Mover {
                         let (payload, checksum) = if motion.keeps(segment.hop) {
                             (None, None)
                         } else if !motion.hands_on(segment.hop) {
-                            (Some(motion.payload(&next, &mut links.pool)), onward)
+                            let (payload, checksum) = motion.payload(&next, &mut links.pool);
+                            (Some(payload), onward.or(checksum))
                         } else if handed_on < MOST_HANDED_ON || taken == TakenIn::Late {
                             handed_on += 1;
                             (Some(frame.payload.clone()), Some(came))
@@ -239,7 +245,13 @@ impl Mover {
                         if payload.is_some() && motion.hands_on(segment.hop - 1) {
                             handed_on -= 1;
                         }
-                        let payload = payload.unwrap_or_else(|| motion.payload(&segment, &mut links.pool));
+                        let (payload, checksum) = match payload {
+                            Some(payload) => (payload, checksum),
+                            None => {
+                                let (payload, made) = motion.payload(&segment, &mut links.pool);
+                                (payload, checksum.or(made))
+                            }
+                        };
                         let checksum = checksum.unwrap_or_else(|| crc32c(&payload));
                         moved.sent_bytes += payload.len() as u64;
                         moved.sent_segments += 1;

@@ -34,7 +34,8 @@
 //!   starts at rank c and is handed on, every rank adding its own; rank c - 1 then holds the sum
 //!   (reduce-scatter). In the next n - 1 hops the sums are handed on (all-gather). 2(n-1)/n of the
 //!   buffer goes over each connection, which is the least possible, and the order of additions
-//!   depends on nothing but n, so that all ranks hold the same bits. For large gradients.
+//!   depends on nothing but n, so that all ranks hold the same bits. For large gradients. [`Ring::all_reduce_as`] does the
+//!   same with numbers that travel in bf16 ([`Element`]): half the bytes, for a rounding at each hop.
 //! - [`Ring::sum_exactly`]: the same, but what travels is added up by one tree over all microbatches ([`tree`]), so that the
 //!   bits do not depend on n either. More goes over each connection, by the shape of the tree.
 //!
@@ -80,6 +81,7 @@
 //! them stands then, and how all get to the same state, is in [`membership`].
 
 mod collectives;
+mod element;
 mod error;
 mod exact;
 mod frame;
@@ -97,6 +99,7 @@ mod transport;
 pub mod tree;
 pub mod whole;
 
+pub use element::Element;
 pub use error::RingError;
 pub use exact::Summed;
 pub use frame::{Frame, Signal};

@@ -2,14 +2,15 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::collectives::{LARGEST_BUFFER, travelling};
+use super::element;
 use super::frame;
 use super::hops::{Motion, Segment, TakenIn};
 use super::lent::{Buffer, Cut, Lending};
 use super::pool::Pool;
-use super::{Place, Ring, RingError, block_of};
+use super::{Element, Place, Ring, RingError, block_of};
 use crate::checksum::crc32c;
 
 impl Ring {
@@ -19,20 +20,27 @@ impl Ring {
     /// is added up in the order of ranks c, c + 1, …, c - 1: the same bits on every rank, and the
     /// same bits whenever the world size is the same.
     pub async fn all_reduce<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
-        self.reduce(buffer, Half::Both).await
+        self.all_reduce_as(buffer, Element::Fp32).await
+    }
+
+    /// The same sums in numbers that travel as `element`, which is the same on all ranks. In bf16 a rank adds in fp32, and rounds
+    /// what it sends: a number is rounded once at each of the `world_size - 1` hops on which it is added up, and once where its sum is
+    /// whole. What has no place in bf16 becomes infinite. All ranks have the same bits; a rank alone rounds nothing.
+    pub async fn all_reduce_as<B: Buffer>(&mut self, buffer: B, element: Element) -> Result<B, RingError> {
+        self.reduce(buffer, Half::Both, element).await
     }
 
     /// The first half of [`Ring::all_reduce`]: of the buffer that comes back, this rank's chunk ([`Ring::own_chunk`]) has
     /// the sums. The rest is of no use.
     pub async fn reduce_scatter<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
-        self.reduce(buffer, Half::First).await
+        self.reduce(buffer, Half::First, Element::Fp32).await
     }
 
     /// The second half of [`Ring::all_reduce`]: every rank's chunk ([`Ring::own_chunk`]) of its buffer on every rank.
     ///
     /// `buffer` has the same length on all ranks.
     pub async fn all_gather<B: Buffer>(&mut self, buffer: B) -> Result<B, RingError> {
-        self.reduce(buffer, Half::Second).await
+        self.reduce(buffer, Half::Second, Element::Fp32).await
     }
 
     /// Where in a buffer of so many numbers this rank's chunk is: what has been around the ring ends one rank before where
@@ -42,14 +50,14 @@ impl Ring {
         block_of((rank + 1) % world_size, world_size, length)
     }
 
-    async fn reduce<B: Buffer>(&mut self, buffer: B, half: Half) -> Result<B, RingError> {
+    async fn reduce<B: Buffer>(&mut self, buffer: B, half: Half, element: Element) -> Result<B, RingError> {
         if buffer.len() > LARGEST_BUFFER {
             let problem = format!("a sum: got {} numbers; allowed: {LARGEST_BUFFER}", buffer.len());
             return Err(self.failed_with(RingError::Misuse(problem)));
         }
         let (chunks, segment_floats) = (self.place.world_size, self.segment_of(buffer.len()));
         let cut = Cut { length: buffer.len(), chunks, segment_floats };
-        let reduce = Reduce { place: self.place, half, cut, lending: Lending::new(buffer, cut) };
+        let reduce = Reduce { place: self.place, half, element, cut, lending: Lending::new(buffer, cut) };
         Ok(self.run(reduce).await?.lending.into_buffer().await)
     }
 }
@@ -62,10 +70,11 @@ enum Half {
     Both,
 }
 
-/// Chunk after chunk of a buffer; each travels in segments, which are lent from where they lie.
+/// Chunk after chunk of a buffer; each travels in segments, which are lent from where they lie unless they travel as something else.
 struct Reduce<B: Buffer> {
     place: Place,
     half: Half,
+    element: Element,
     cut: Cut,
     lending: Lending<B>,
 }
@@ -108,32 +117,59 @@ impl<B: Buffer> Motion for Reduce<B> {
         self.chunk(hop + 1)
     }
 
-    fn payload(&mut self, segment: &Segment, _pool: &mut Pool) -> Bytes {
+    fn element(&self) -> Element {
+        self.element
+    }
+
+    fn payload(&mut self, segment: &Segment, pool: &mut Pool) -> (Bytes, Option<u32>) {
+        let slot = self.slot(segment.hop, segment);
         // Of an empty buffer there is no slot.
-        self.lending.lend(self.slot(segment.hop, segment)).unwrap_or_default()
+        match self.element {
+            Element::Fp32 => (self.lending.lend(slot).unwrap_or_default(), None),
+            Element::Bf16 => {
+                let numbers = self.lending.write(slot).unwrap_or_default();
+                let mut sent = 0;
+                let encode = |bytes: &mut BytesMut| sent = element::encode(numbers, bytes);
+                (pool.fill(numbers.len() * self.element.bytes(), encode), Some(sent))
+            }
+        }
     }
 
     fn take_in(&mut self, segment: &Segment, payload: &[u8]) -> TakenIn {
         let hands_on = self.hands_on(segment.hop);
         let slot = self.slot(segment.hop + 1, segment);
-        match self.lending.write(slot) {
-            Some(numbers) if hands_on => {
+        let becomes_whole = segment.hop + self.skipped() + 2 == self.place.world_size;
+        match (self.lending.write(slot), self.element) {
+            (Some(numbers), Element::Fp32) if hands_on => {
                 let came = frame::replace(numbers, payload);
                 TakenIn::Whole { came, onward: Some(came) }
             }
-            Some(numbers) => {
+            (Some(numbers), Element::Fp32) => {
                 let (came, sums) = frame::add(numbers, payload);
                 TakenIn::Whole { came, onward: Some(sums) }
             }
+            (Some(numbers), Element::Bf16) if hands_on => {
+                let came = element::replace(numbers, payload);
+                TakenIn::Whole { came, onward: Some(came) }
+            }
+            (Some(numbers), Element::Bf16) => {
+                let add = if becomes_whole { element::add_last } else { element::add };
+                TakenIn::Whole { came: add(numbers, payload), onward: None }
+            }
             // Of an empty buffer there is no slot.
-            None if payload.is_empty() => TakenIn::Whole { came: crc32c(&[]), onward: None },
-            None => TakenIn::Late,
+            (None, _) if payload.is_empty() => TakenIn::Whole { came: crc32c(&[]), onward: None },
+            (None, _) => TakenIn::Late,
         }
     }
 
     /// Sums that are whole.
     fn hands_on(&self, hop: usize) -> bool {
         hop + self.skipped() + 1 >= self.place.world_size
+    }
+
+    /// Rounded when it is sent: all of a chunk may wait for that.
+    fn keeps(&self, hop: usize) -> bool {
+        self.element == Element::Bf16 && !self.hands_on(hop)
     }
 
     fn is_whole(&self) -> bool {

@@ -56,8 +56,10 @@ async fn twenty_steps_in_fp32_are_those_of_the_reference() -> Result<()> {
     let base = start(&sandbox, &ground).await?;
     let job =
         twenty_steps(&ground, &base)?.set("gpt2.gradient_accumulation_steps", 2).set("cluster.world_size", 2);
-    // Whoever adds up what in which order.
-    for (workers, exchange) in [(1, "exact"), (2, "exact"), (2, "fast")] {
+    // Whoever adds up what in which order; what is rounded on its way alone is further away.
+    for (workers, exchange, most) in
+        [(1, "exact", 1e-5), (2, "exact", 1e-5), (2, "fast", 1e-5), (2, "fast_bf16", 1e-3)]
+    {
         let (name, file) = (format!("out-{workers}-{exchange}"), format!("job-{workers}-{exchange}.toml"));
         sandbox.write_job(&file, &job.clone().set("gpt2.exchange", exchange))?;
         run(&sandbox, &file, workers, &name).await?;
@@ -65,11 +67,16 @@ async fn twenty_steps_in_fp32_are_those_of_the_reference() -> Result<()> {
         let replayed = replay(&out, &ground, &format!("{base}/model.safetensors"), &[]).await?;
         ensure!(replayed.own.len() == 20 && replayed.losses.len() == 20, "{:?}", replayed.own);
         let far = furthest(&replayed.own, &replayed.losses);
-        ensure!(far < 1e-5, "losses differ by {far}: {:?} {:?}", replayed.own, replayed.losses);
+        ensure!(
+            far < most,
+            "{exchange} sums: losses differ by {far}: {:?} {:?}",
+            replayed.own,
+            replayed.losses
+        );
         // Parameters, means and squares of all tensors after five steps.
         ensure!(replayed.distances.len() == 3 * 28, "{} tensors", replayed.distances.len());
         for (name, far) in &replayed.distances {
-            ensure!(*far < 1e-4, "{name} is {far} away");
+            ensure!(exchange == "fast_bf16" || *far < 1e-4, "{name} is {far} away");
         }
         // It can fail: that is not where it began.
         let metrics = fs::read_to_string(sandbox.path(&name).join("metrics.csv"))?;

@@ -23,7 +23,7 @@ use counted::Cost;
 use orders::{Address, Form, answer, orders};
 use ringtune_shared::{
     ids::Epoch,
-    ring::{Member, Ring, RingView, tree::TreeSum},
+    ring::{Element, Member, Ring, RingView, tree::TreeSum},
     version::RING_PROTOCOLS,
 };
 use ringtune_worker::{node::keep_blocks, ring::Seat};
@@ -42,8 +42,19 @@ enum Order {
         floats: Sizes,
         times: usize,
         #[serde(default)]
-        exact: bool,
+        sums: Sums,
     },
+}
+
+/// How numbers are added up.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Sums {
+    #[default]
+    Fast,
+    /// As fast, in numbers that travel in bf16.
+    FastBf16,
+    Exact,
 }
 
 /// Numbers of one buffer, or of several.
@@ -98,13 +109,13 @@ async fn serve(options: &Options) -> Outcome<()> {
                 seated = Some(Seated { ring: seat.ring().await?, _seat: seat });
                 answer(&json!({"connected": true}))?;
             }
-            Order::AddUp { floats, times, exact } => {
+            Order::AddUp { floats, times, sums } => {
                 let Seated { ring, .. } = seated.as_mut().ok_or("there is no ring yet")?;
                 let floats = match floats {
                     Sizes::One(floats) => vec![floats],
                     Sizes::Several(floats) => floats,
                 };
-                answer(&add_up(ring, &floats, times, exact).await?)?;
+                answer(&add_up(ring, &floats, times, sums).await?)?;
             }
         }
     }
@@ -122,7 +133,7 @@ struct Costs {
     segments: u64,
 }
 
-async fn add_up(ring: &mut Ring, floats: &[usize], times: usize, exact: bool) -> Outcome<Costs> {
+async fn add_up(ring: &mut Ring, floats: &[usize], times: usize, sums: Sums) -> Outcome<Costs> {
     let place = ring.place();
     let mut buffers: Vec<Vec<f32>> = floats.iter().map(|floats| vec![0.0; *floats]).collect();
     let mut costs = Costs::default();
@@ -136,12 +147,14 @@ async fn add_up(ring: &mut Ring, floats: &[usize], times: usize, exact: bool) ->
         let (began, before, mut segments) = (Instant::now(), Cost::so_far(), 0);
         for buffer in &mut buffers {
             let own = std::mem::take(buffer);
-            *buffer = if exact {
-                let (floats, mut sum) = (own.len(), TreeSum::new(place.world_size));
-                sum.push(place.rank, own);
-                ring.sum_exactly(sum, floats, Vec::new).await?.sum
-            } else {
-                ring.all_reduce(own).await?
+            *buffer = match sums {
+                Sums::Fast => ring.all_reduce(own).await?,
+                Sums::FastBf16 => ring.all_reduce_as(own, Element::Bf16).await?,
+                Sums::Exact => {
+                    let (floats, mut sum) = (own.len(), TreeSum::new(place.world_size));
+                    sum.push(place.rank, own);
+                    ring.sum_exactly(sum, floats, Vec::new).await?.sum
+                }
             };
             segments += ring.last_exchange().sent_segments;
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ringtune_shared::{
-    ring::{Buffer, Ring, RingError, Summed, block_of, tree::TreeSum},
+    ring::{Buffer, Element, Ring, RingError, Summed, block_of, tree::TreeSum},
     version::REFORMING_RING_PROTOCOL,
 };
 
@@ -200,23 +200,24 @@ impl RankRing {
     ) -> Result<Summed<B>, Error> {
         let began = Instant::now();
         let sum = self.ring.sum_exactly(own, length, room).await?;
-        self.summed(began, length);
+        self.summed(began, length * Element::Fp32.bytes());
         Ok(sum)
     }
 
-    /// The sum of all ranks' numbers in the ring's own order: the same bits for the same number of ranks.
-    pub async fn sum_fast<B: Buffer>(&mut self, own: B) -> Result<B, Error> {
+    /// The sum of all ranks' numbers in the ring's own order, in numbers that travel as `element`: the same bits for the same number
+    /// of ranks.
+    pub async fn sum_fast<B: Buffer>(&mut self, own: B, element: Element) -> Result<B, Error> {
         let (began, length) = (Instant::now(), own.len());
-        let sum = self.ring.all_reduce(own).await?;
-        self.summed(began, length);
+        let sum = self.ring.all_reduce_as(own, element).await?;
+        self.summed(began, length * element.bytes());
         Ok(sum)
     }
 
-    /// Takes note of a sum of `length` numbers that has ended.
-    fn summed(&mut self, began: Instant, length: usize) {
+    /// Takes note of a sum that has ended, whose numbers are so many bytes on their way.
+    fn summed(&mut self, began: Instant, bytes: usize) {
         let (exchange, ranks) = (self.ring.last_exchange(), self.world_size());
         if let Some(all) = &mut self.exchanges {
-            all.summed(began, exchange, length * size_of::<f32>(), ranks);
+            all.summed(began, exchange, bytes, ranks);
         }
     }
 

@@ -75,6 +75,7 @@ async fn fast_sums_are_the_same_bits_for_the_same_number_of_ranks() {
                        checkpointing_steps = 3\ncompare_interval = 1\ngradient_accumulation_steps = 3\n";
         let exact = ground.job(options, 2);
         let fast = ground.job(&format!("{options}exchange = \"fast\"\n"), 2);
+        let in_bf16 = ground.job(&format!("{options}exchange = \"fast_bf16\"\n"), 2);
         let two = async |spec: &JobSpec| {
             let mut ring = ring(vec![FakeScript::default(); 2]).await;
             let id = JobId::new();
@@ -82,20 +83,27 @@ async fn fast_sums_are_the_same_bits_for_the_same_number_of_ranks() {
             let (_, steps) = ring.sessions[0].until(RankPhase::Finished).await;
             let log = String::from_utf8(ring.coordinator.kept(id, "job.log").unwrap()).unwrap();
             assert!(!log.contains("NOT BIT-EXACT"), "{log}");
-            (results(&ring.coordinator, id, 6), steps.iter().map(bits).collect::<Vec<_>>())
+            let sent: i64 = steps.iter().filter_map(|step| Some(step.traffic.as_ref()?.sent_bytes)).sum();
+            (results(&ring.coordinator, id, 6), steps.iter().map(bits).collect::<Vec<_>>(), sent)
         };
         let (first, again, exactly) = (two(&fast).await, two(&fast).await, two(&exact).await);
         assert!(first == again, "not the same bits for the same number of ranks");
+        let (rounded, again) = (two(&in_bf16).await, two(&in_bf16).await);
+        assert!(rounded == again, "not the same bits for the same number of ranks");
+        assert!(first.2 > 0 && rounded.2 < first.2 * 6 / 10, "{} bytes in bf16, {} in fp32", rounded.2, first.2);
         let (alone, id, steps) = run_alone(FakeScript::default(), &fast).await;
         let states = |steps: &[(i64, u64, Option<u64>, String)]| -> Vec<String> {
             steps.iter().map(|step| step.3.clone()).collect()
         };
         let alone_bits: Vec<_> = steps.iter().map(bits).collect();
         assert_ne!(states(&first.1), states(&exactly.1), "fast is exact");
+        assert_ne!(states(&first.1), states(&rounded.1), "nothing is rounded");
         assert_ne!(states(&first.1), states(&alone_bits), "one rank adds up as two do");
-        for (one, other) in first.1.iter().zip(&exactly.1) {
-            let [one, other] = [one.1, other.1].map(f64::from_bits);
-            assert!((one - other).abs() < 1e-5 * other.abs(), "{one} and {other}");
+        for (steps, far) in [(&first.1, 1e-5), (&rounded.1, 1e-2)] {
+            for (one, other) in steps.iter().zip(&exactly.1) {
+                let [one, other] = [one.1, other.1].map(f64::from_bits);
+                assert!((one - other).abs() < far * other.abs(), "{one} and {other}");
+            }
         }
         // The model says so, and so does the log of a ring that is not the job's.
         let facts = |file: &[u8]| {
@@ -103,6 +111,7 @@ async fn fast_sums_are_the_same_bits_for_the_same_number_of_ranks() {
             header.metadata().as_ref().unwrap()["ringtune"].clone()
         };
         assert!(facts(&first.0[0]).contains("fast: the bits also follow from the number of ranks"));
+        assert!(facts(&rounded.0[0]).contains("fast_bf16: the bits also follow"));
         assert!(!facts(&exactly.0[0]).contains("fast"));
         let log = String::from_utf8(alone.coordinator.kept(id, "job.log").unwrap()).unwrap();
         assert!(log.contains("NOT BIT-EXACT: gpt2.exchange is \"fast\", and this ring has 1 rank(s), not 2"), "{log}");

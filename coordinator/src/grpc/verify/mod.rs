@@ -163,8 +163,8 @@ fn check_job(job: &Job) -> Result<Arc<Pin>, FieldError> {
     }
     if job.spec.ring_decides() {
         return refuse(format!(
-            "job {id} has gpt2.exchange = \"fast\": its sums depend on the number of ranks, and a verification has one; \
-             allowed: a job with \"exact\", or with cluster.world_size = 1"
+            "the sums of job {id} depend on the number of ranks, and a verification has one; allowed: a job with \
+             gpt2.exchange = \"exact\", or with cluster.world_size = 1"
         ));
     }
     match &job.pin {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ringtune_shared::ids::Epoch;
 use ringtune_shared::ring::tree::TreeSum;
-use ringtune_shared::ring::{Frame, Place, Ring, RingConfig, RingError, block_of};
+use ringtune_shared::ring::{Element, Frame, Place, Ring, RingConfig, RingError, block_of};
 use tokio::time::{Instant, sleep};
 
 use super::harness::{Case, EPOCH, Outcome};
@@ -88,6 +88,11 @@ async fn other_collectives(
     }
     let whole = ring.all_gather(halfway).await?;
     if let Some(problem) = differs("all_gather", reference::difference(&whole, expected)) {
+        return Ok(Some(problem));
+    }
+    let in_bf16 = ring.all_reduce_as(reference::buffer(rank, size), Element::Bf16).await?;
+    let difference = reference::difference(&in_bf16, &reference::reduced_in_bf16(world_size, size));
+    if let Some(problem) = differs("all_reduce in bf16", difference) {
         return Ok(Some(problem));
     }
     for root in [0, world_size - 1] {
@@ -277,14 +282,16 @@ pub(super) async fn what_does_not_belong_is_refused(
     Ok(())
 }
 
-/// Ranks whose buffers are not equally long, by a number a chunk or by so much that there are more segments: no rank has a sum that
-/// it takes for whole.
+/// Ranks whose buffers are not equally long, by a number a chunk or by so much that there are more segments, or whose numbers are not
+/// the same on their way: no rank has a sum that it takes for whole.
 pub(super) async fn buffers_of_different_lengths_are_refused(
     factory: &dyn TransportFactory,
     config: &SuiteConfig,
 ) -> Result<(), Failure> {
     for world_size in several(config) {
-        for (more, exactly) in [(1, false), (1, true), (SEGMENT, false), (SEGMENT, true)] {
+        for (more, sums) in
+            [(1, "fast"), (1, "exact"), (1, "bf16"), (SEGMENT, "fast"), (SEGMENT, "exact"), (0, "mixed")]
+        {
             let case = faulty_case("buffers of different lengths", factory, config, world_size);
             let sum = move |mut ring: Ring| async move {
                 let Place { rank, world_size, .. } = ring.place();
@@ -292,7 +299,9 @@ pub(super) async fn buffers_of_different_lengths_are_refused(
                 let size = if rank + 1 == world_size { SIZE + more * world_size } else { SIZE };
                 for _ in 0..10 {
                     let own = reference::buffer(rank, size);
-                    if exactly {
+                    if sums == "bf16" || (sums == "mixed" && rank == 0) {
+                        ring.all_reduce_as(own, Element::Bf16).await?;
+                    } else if sums == "exact" {
                         let mut sum = TreeSum::new(world_size);
                         sum.push(rank, own);
                         ring.sum_exactly(sum, size, Vec::new).await?;

@@ -45,6 +45,33 @@ pub(super) fn reduced(world_size: usize, size: usize) -> Vec<f32> {
     sums
 }
 
+/// The same in numbers that travel in bf16: each is rounded before it is added to, and the last sum once more. A rank alone rounds
+/// nothing.
+pub(super) fn reduced_in_bf16(world_size: usize, size: usize) -> Vec<f32> {
+    let rounded = |number| if world_size == 1 { number } else { in_bf16(number) };
+    let mut sums = Vec::with_capacity(size);
+    for chunk in 0..world_size {
+        for index in block_of(chunk, world_size, size) {
+            let mut sum = rounded(contribution(chunk, index));
+            for later in 1..world_size {
+                sum = rounded(contribution((chunk + later) % world_size, index) + sum);
+            }
+            sums.push(sum);
+        }
+    }
+    sums
+}
+
+/// The nearest number in bf16, the even one of two: of the numbers here, which are all finite.
+fn in_bf16(number: f32) -> f32 {
+    let below = f32::from_bits(number.to_bits() & 0xffff_0000);
+    // Away from zero.
+    let beyond = f32::from_bits((number.to_bits() & 0xffff_0000) + 0x1_0000);
+    let (down, up) = (f64::from(number) - f64::from(below), f64::from(beyond) - f64::from(number));
+    let below_is_even = below.to_bits() & 0x1_0000 == 0;
+    if down.abs() < up.abs() || (down.abs() == up.abs() && below_is_even) { below } else { beyond }
+}
+
 /// The sum of so many microbatches' numbers by the one tree: halves of a power of two, and what is left.
 pub(super) fn summed_by_the_tree(total: usize, size: usize) -> Vec<f32> {
     fn sum(first: usize, count: usize, index: usize) -> f32 {

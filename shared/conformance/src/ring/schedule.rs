@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ringtune_shared::ring::tree::TreeSum;
 use ringtune_shared::ring::{
-    LinkBroken, ReceiveHalf, Ring, RingConfig, RingError, SendHalf, Signal, Transport, block_of,
+    Element, LinkBroken, ReceiveHalf, Ring, RingConfig, RingError, SendHalf, Signal, Transport, block_of,
 };
 use tokio::time::{Instant, sleep};
 
@@ -85,10 +85,13 @@ async fn some_collectives(mut ring: Ring, seed: u64, count: usize) -> Result<Opt
     for _ in 0..count {
         sleep(Duration::from_millis(pace.below(3000) as u64)).await;
         let size = random.below(300);
-        let kind = random.below(3);
+        let kind = random.below(4);
         let difference = if kind == 0 {
             let buffer = ring.all_reduce(reference::buffer(rank, size)).await?;
             reference::difference(&buffer, &reference::reduced(world_size, size))
+        } else if kind == 3 {
+            let buffer = ring.all_reduce_as(reference::buffer(rank, size), Element::Bf16).await?;
+            reference::difference(&buffer, &reference::reduced_in_bf16(world_size, size))
         } else if kind == 1 {
             let total = 1 + random.below(2 * world_size);
             let mut sum = TreeSum::new(total);

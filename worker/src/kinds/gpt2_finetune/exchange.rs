@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ringtune_shared::{
     job::kinds::gpt2_finetune::Gpt2Exchange,
-    ring::{Summed, tree::TreeSum},
+    ring::{Element, Summed, tree::TreeSum},
 };
 use tokio::sync::mpsc;
 
@@ -129,7 +129,13 @@ enum Own {
     /// By the tree, as far as they make nodes of it.
     Exact(Vec<Option<TreeSum<AlignedFloats>>>),
     /// One after the other.
-    Fast { sums: Vec<Option<AlignedFloats>>, begun: bool },
+    Fast { sums: Vec<Option<AlignedFloats>>, begun: bool, element: Element },
+}
+
+impl Own {
+    fn fast(buckets: usize, element: Element) -> Self {
+        Self::Fast { sums: (0..buckets).map(|_| None).collect(), begun: false, element }
+    }
 }
 
 impl StepSums {
@@ -138,7 +144,8 @@ impl StepSums {
         let buckets = 0..spares.count();
         let own = match exchange {
             Gpt2Exchange::Exact => Own::Exact(buckets.map(|_| Some(TreeSum::new(total))).collect()),
-            Gpt2Exchange::Fast => Own::Fast { sums: buckets.map(|_| None).collect(), begun: false },
+            Gpt2Exchange::Fast => Own::fast(buckets.len(), Element::Fp32),
+            Gpt2Exchange::FastBf16 => Own::fast(buckets.len(), Element::Bf16),
         };
         Self { spares: spares.clone(), own, whole: Vec::new() }
     }
@@ -146,7 +153,7 @@ impl StepSums {
     /// For the backward pass of this rank's next microbatch.
     pub(super) fn outlet(&mut self) -> (Outlet, Given) {
         let held = match &mut self.own {
-            Own::Fast { sums, begun: true } => Some(sums.iter_mut().map(Option::take).collect()),
+            Own::Fast { sums, begun: true, .. } => Some(sums.iter_mut().map(Option::take).collect()),
             Own::Fast { begun, .. } => {
                 *begun = true;
                 None
@@ -188,9 +195,9 @@ impl StepSums {
                         Err(own) => self.exchange(bucket, own, ring).await?,
                     }
                 }
-                Own::Fast { sums, .. } => {
+                Own::Fast { sums, element, .. } => {
                     let Some(own) = sums.get_mut(bucket).and_then(Option::take) else { continue };
-                    ring.sum_fast(own).await?
+                    ring.sum_fast(own, *element).await?
                 }
             };
             // Buckets come in the plan's order.
@@ -283,7 +290,9 @@ mod tests {
     async fn the_engine_adds_to_what_it_gave_where_sums_are_fast() {
         let parameters = [crate::engine::Parameter::new("a", vec![3])];
         let spares = Spares::new(&BucketPlan::new(&parameters, &[0], crate::engine::BucketSizes::default()));
-        for (exchange, adds) in [(Gpt2Exchange::Fast, true), (Gpt2Exchange::Exact, false)] {
+        for (exchange, adds) in
+            [(Gpt2Exchange::Fast, true), (Gpt2Exchange::FastBf16, true), (Gpt2Exchange::Exact, false)]
+        {
             let mut sums = StepSums::new(&spares, exchange, 3);
             let mut before = None;
             for microbatch in 0..3 {

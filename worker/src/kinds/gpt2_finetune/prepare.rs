@@ -94,7 +94,7 @@ pub(super) async fn prepare(rank: &Rank, job: Gpt2Spec) -> Result<LanguageTraine
             config: config_with_tokens(info.config, &base_config),
             tokenizer: model.folder.clone(),
             copied: copied(&model.files),
-            facts: facts(rank, &origin)?,
+            facts: facts(rank, &job, &origin)?,
         },
         origin,
         folder: rank.folder.clone(),
@@ -196,7 +196,7 @@ fn check_block(job: &Gpt2Spec, model: &LanguageModelInfo) -> Result<(), Refusal>
 
 /// Everything that decides the learned bits and nothing that does not: where model and tokens lie is replaced by what they
 /// are.
-fn facts(rank: &Rank, origin: &Origin) -> Result<Value, Error> {
+fn facts(rank: &Rank, options: &Gpt2Spec, origin: &Origin) -> Result<Value, Error> {
     /// Options that decide no bit of a model.
     const WITHOUT_EFFECT: [&str; 6] = [
         "tokens",
@@ -225,14 +225,14 @@ fn facts(rank: &Rank, origin: &Origin) -> Result<Value, Error> {
         "version": rank.assignment.version,
     });
     if let (true, Value::Object(facts)) = (spec.ring_decides(), &mut facts) {
-        facts.insert("sums".to_owned(), Value::from(DEPEND_ON_THE_RING));
+        facts.insert("sums".to_owned(), Value::from(format!("{}: {DEPEND_ON_THE_RING}", options.exchange)));
     }
     Ok(facts)
 }
 
 /// What a model says of itself whose bits follow from more than the job.
 const DEPEND_ON_THE_RING: &str =
-    "fast: the bits also follow from the number of ranks that took each step; the job's events have it";
+    "the bits also follow from the number of ranks that took each step; the job's events have it";
 
 #[cfg(test)]
 mod tests {

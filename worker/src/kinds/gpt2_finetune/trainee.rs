@@ -216,8 +216,9 @@ impl Trainee for LanguageTrainee {
         let wanted = spec.common.cluster.world_size;
         if ranks != wanted as usize && spec.ring_decides() && rank.assignment.is_first() {
             let warning = format!(
-                "NOT BIT-EXACT: gpt2.exchange is \"fast\", and this ring has {ranks} rank(s), not {wanted}: from its first step \
-                 on the result differs slightly from that of a ring of {wanted}"
+                "NOT BIT-EXACT: gpt2.exchange is \"{}\", and this ring has {ranks} rank(s), not {wanted}: from its first step \
+                 on the result differs slightly from that of a ring of {wanted}",
+                self.job.exchange
             );
             rank.journal.warn(warning).await;
         }

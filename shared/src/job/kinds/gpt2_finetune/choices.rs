@@ -20,6 +20,8 @@ choice! {
         /// Each rank adds up its own one after the other, and the ring adds up those of its ranks in its own order: the same
         /// bits for the same number of ranks only.
         Fast = "fast",
+        /// As fast, in numbers that travel between ranks in bf16: half the bytes, rounded at each hop.
+        FastBf16 = "fast_bf16",
     }
 }
 
@@ -27,6 +29,11 @@ impl Gpt2Exchange {
     /// What jobs did before there was a choice.
     pub(super) fn before() -> Self {
         Self::Exact
+    }
+
+    /// Whether the number of ranks decides the bits, where there are several.
+    pub(super) fn follows_the_ring(&self) -> bool {
+        matches!(self, Self::Fast | Self::FastBf16)
     }
 
     /// That is not written down.

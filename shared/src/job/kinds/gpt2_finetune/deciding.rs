@@ -28,8 +28,6 @@ const COMPARED_OTHERWISE: [&str; 3] = [
 /// Without effect where the rate is always the same.
 const OF_THE_CURVE: [&str; 3] = ["gpt2.warmup_iters", "gpt2.lr_decay_iters", "gpt2.min_lr"];
 const MICROBATCHES: &str = "cluster.world_size x gpt2.gradient_accumulation_steps";
-/// Of a job whose sums depend on the ring.
-const RANKS: &str = "cluster.world_size (with gpt2.exchange = \"fast\")";
 
 impl Gpt2Spec {
     /// Whether an option of this kind, by its full name, decides a bit of what is learned.
@@ -44,7 +42,8 @@ impl Gpt2Spec {
     pub(in crate::job) fn add_deciding(&self, cluster: &ClusterSpec, options: &mut BTreeMap<String, Value>) {
         options.insert(MICROBATCHES.to_owned(), Value::from(self.global_microbatches(cluster)));
         if self.ring_decides(cluster) {
-            options.insert(RANKS.to_owned(), Value::from(cluster.world_size));
+            let ranks = format!("cluster.world_size (with gpt2.exchange = \"{}\")", self.exchange);
+            options.insert(ranks, Value::from(cluster.world_size));
         }
     }
 

@@ -160,7 +160,7 @@ impl Gpt2Spec {
 
     /// See [`crate::job::JobSpec::ring_decides`].
     pub(in crate::job) fn ring_decides(&self, cluster: &ClusterSpec) -> bool {
-        self.exchange == Gpt2Exchange::Fast && cluster.world_size > 1
+        self.exchange.follows_the_ring() && cluster.world_size > 1
     }
 
     /// What is said of a job that succeeded after `done` steps.
@@ -170,7 +170,7 @@ impl Gpt2Spec {
 
     /// Says that the rate is still rising when the job ends, and that a loss of workers may decide the result.
     pub(in crate::job) fn warning(&self, cluster: &ClusterSpec) -> Option<String> {
-        let Self { max_iters, warmup_iters, .. } = self;
+        let Self { max_iters, warmup_iters, exchange, .. } = self;
         let never_warm = (self.decay_lr && warmup_iters >= max_iters).then(|| {
             format!(
                 "gpt2.warmup_iters = {warmup_iters} and gpt2.max_iters = {max_iters}: the job ends before the learning \
@@ -180,8 +180,8 @@ impl Gpt2Spec {
         let ClusterSpec { world_size, min_world_size, .. } = cluster;
         let may_shrink = (self.ring_decides(cluster) && min_world_size < world_size).then(|| {
             format!(
-                "gpt2.exchange = \"fast\" and cluster.min_world_size = {min_world_size} of {world_size}: with fewer ranks than \
-                 {world_size} gradients are added up in another order, and the result has other bits; with \
+                "gpt2.exchange = \"{exchange}\" and cluster.min_world_size = {min_world_size} of {world_size}: with fewer ranks \
+                 than {world_size} gradients are added up in another order, and the result has other bits; with \
                  min_world_size = {world_size} the job waits for them instead"
             )
         });

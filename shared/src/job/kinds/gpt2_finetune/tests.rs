@@ -357,6 +357,10 @@ fn sums_that_depend_on_the_ring_are_told_and_decide() {
     assert_eq!((fast(4, 4).warning(), fast(1, 1).warning(), fast(1, 1).ring_decides()), (None, None, false));
     let both = ranks(4, 2, "exchange = \"fast\"\nmax_iters = 1").warning().unwrap();
     assert!(both.contains("gpt2.warmup_iters = 1") && both.contains("; gpt2.exchange"), "{both}");
+    let in_bf16 = ranks(4, 2, "exchange = \"fast_bf16\"");
+    assert!(
+        in_bf16.ring_decides() && in_bf16.warning().unwrap().starts_with("gpt2.exchange = \"fast_bf16\" and")
+    );
     // 3. A checkpoint goes on with as many ranks, and in the same order; one from before the option is exact.
     let before = deciding_options(&exact, 7);
     assert!(!before.keys().any(|option| option.contains("exchange")), "{before:?}");
@@ -377,11 +381,13 @@ fn sums_that_depend_on_the_ring_are_told_and_decide() {
     assert!(refused.contains(expected) && !refused.contains(';'), "{refused}");
     let refused = about(&exact).check(&fast(4, 4)).unwrap_err();
     assert!(refused.contains("gpt2.exchange was not there, now it is \"fast\""), "{refused}");
+    let refused = about(&fast(4, 4)).check(&ranks(4, 4, "exchange = \"fast_bf16\"")).unwrap_err();
+    assert!(refused.contains("gpt2.exchange was \"fast\", now it is \"fast_bf16\""), "{refused}");
     assert_eq!(refused_word("exchange = \"sum\""), ["gpt2.exchange"]);
 }
 
 fn refused_word(line: &str) -> Vec<String> {
     let (fields, told) = refused(&format!("{JOB}{line}"));
-    assert!(told.contains("allowed: exact, fast"), "{told}");
+    assert!(told.contains("allowed: exact, fast, fast_bf16"), "{told}");
     fields
 }
