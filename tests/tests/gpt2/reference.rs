@@ -56,9 +56,10 @@ async fn twenty_steps_in_fp32_are_those_of_the_reference() -> Result<()> {
     let base = start(&sandbox, &ground).await?;
     let job =
         twenty_steps(&ground, &base)?.set("gpt2.gradient_accumulation_steps", 2).set("cluster.world_size", 2);
-    // Whoever adds up what in which order; what is rounded on its way alone is further away.
+    // Whoever adds up what in which order. PyTorch's own losses in fp32 are 1.6e-5 from those in fp64 here, and with autocast 1e-1
+    // from those in fp32: gradients that are rounded on their way are in between.
     for (workers, exchange, most) in
-        [(1, "exact", 1e-5), (2, "exact", 1e-5), (2, "fast", 1e-5), (2, "fast_bf16", 1e-3)]
+        [(1, "exact", 2e-5), (2, "exact", 2e-5), (2, "fast", 2e-5), (2, "fast_bf16", 2e-2)]
     {
         let (name, file) = (format!("out-{workers}-{exchange}"), format!("job-{workers}-{exchange}.toml"));
         sandbox.write_job(&file, &job.clone().set("gpt2.exchange", exchange))?;
@@ -67,6 +68,7 @@ async fn twenty_steps_in_fp32_are_those_of_the_reference() -> Result<()> {
         let replayed = replay(&out, &ground, &format!("{base}/model.safetensors"), &[]).await?;
         ensure!(replayed.own.len() == 20 && replayed.losses.len() == 20, "{:?}", replayed.own);
         let far = furthest(&replayed.own, &replayed.losses);
+        println!("{workers} workers, {exchange}: losses {far:.1e} from the reference's");
         ensure!(
             far < most,
             "{exchange} sums: losses differ by {far}: {:?} {:?}",

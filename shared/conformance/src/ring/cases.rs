@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use ringtune_shared::ids::Epoch;
 use ringtune_shared::ring::tree::TreeSum;
 use ringtune_shared::ring::{Element, Frame, Place, Ring, RingConfig, RingError, block_of};
@@ -130,56 +131,59 @@ pub(super) async fn a_slow_rank_that_pulses_is_waited_for(
     factory: &dyn TransportFactory,
     config: &SuiteConfig,
 ) -> Result<(), Failure> {
-    for world_size in several(config) {
-        let mut case = faulty_case("a slow rank", factory, config, world_size);
-        let late = (config.ring.peer_timeout + config.ring.pulse_interval) * 3;
-        case.patience += late;
-        let slow = world_size - 1;
-        let expected = reference::reduced(world_size, SIZE);
-        let outcomes = case
-            .run(move |mut ring| {
-                let expected = expected.clone();
-                async move {
-                    let mut differences = Vec::new();
-                    let (mut waited, mut sent) = (Duration::ZERO, 0);
-                    for _ in 0..2 {
-                        if ring.place().rank == slow {
-                            sleep(late).await;
-                        }
-                        let buffer = reference::buffer(ring.place().rank, SIZE);
-                        let buffer = ring.all_reduce(buffer).await?;
-                        waited = waited.max(ring.last_exchange().wait);
-                        sent = ring.last_exchange().sent_bytes;
-                        differences.extend(reference::difference(&buffer, &expected));
+    let of = |world_size| a_slow_rank_of(world_size, factory, config);
+    try_join_all(several(config).map(of)).await.map(drop)
+}
+
+async fn a_slow_rank_of(
+    world_size: usize,
+    factory: &dyn TransportFactory,
+    config: &SuiteConfig,
+) -> Result<(), Failure> {
+    let mut case = faulty_case("a slow rank", factory, config, world_size);
+    let late = (config.ring.peer_timeout + config.ring.pulse_interval) * 3;
+    case.patience += late;
+    let slow = world_size - 1;
+    let expected = reference::reduced(world_size, SIZE);
+    let outcomes = case
+        .run(move |mut ring| {
+            let expected = expected.clone();
+            async move {
+                let mut differences = Vec::new();
+                let (mut waited, mut sent) = (Duration::ZERO, 0);
+                for _ in 0..2 {
+                    if ring.place().rank == slow {
+                        sleep(late).await;
                     }
-                    ring.close().await?;
-                    Ok((differences, waited, sent))
+                    let buffer = reference::buffer(ring.place().rank, SIZE);
+                    let buffer = ring.all_reduce(buffer).await?;
+                    waited = waited.max(ring.last_exchange().wait);
+                    sent = ring.last_exchange().sent_bytes;
+                    differences.extend(reference::difference(&buffer, &expected));
                 }
-            })
-            .await?;
-        let mut all_sent = 0;
-        for (rank, Outcome { result, .. }) in outcomes.into_iter().enumerate() {
-            match result {
-                Err(error) => return Err(case.failure(format!("rank {rank}: {error}"))),
-                Ok((differences, ..)) if !differences.is_empty() => {
-                    return Err(case.failure(format!("rank {rank}: {}", differences.join("; "))));
-                }
-                // The one after the slow rank hears nothing before it comes.
-                Ok((_, waited, _)) if rank == 0 && waited < late / 2 => {
-                    return Err(
-                        case.failure(format!("rank 0 waited {waited:?} for one that is {late:?} late"))
-                    );
-                }
-                Ok((.., sent)) => all_sent += sent,
+                ring.close().await?;
+                Ok((differences, waited, sent))
             }
+        })
+        .await?;
+    let mut all_sent = 0;
+    for (rank, Outcome { result, .. }) in outcomes.into_iter().enumerate() {
+        match result {
+            Err(error) => return Err(case.failure(format!("rank {rank}: {error}"))),
+            Ok((differences, ..)) if !differences.is_empty() => {
+                return Err(case.failure(format!("rank {rank}: {}", differences.join("; "))));
+            }
+            // The one after the slow rank hears nothing before it comes.
+            Ok((_, waited, _)) if rank == 0 && waited < late / 2 => {
+                return Err(case.failure(format!("rank 0 waited {waited:?} for one that is {late:?} late")));
+            }
+            Ok((.., sent)) => all_sent += sent,
         }
-        // Each number leaves all ranks but one, once on its way to its sum and once on the sum's way around.
-        let expected = (2 * (world_size - 1) * SIZE * size_of::<f32>()) as u64;
-        if all_sent != expected {
-            return Err(
-                case.failure(format!("the ranks say that they sent {all_sent} bytes, not {expected}"))
-            );
-        }
+    }
+    // Each number leaves all ranks but one, once on its way to its sum and once on the sum's way around.
+    let expected = (2 * (world_size - 1) * SIZE * size_of::<f32>()) as u64;
+    if all_sent != expected {
+        return Err(case.failure(format!("the ranks say that they sent {all_sent} bytes, not {expected}")));
     }
     Ok(())
 }
