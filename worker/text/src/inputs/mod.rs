@@ -2,6 +2,7 @@
 //! read ([`read`]).
 
 mod lines;
+mod pages;
 mod plan;
 mod scan;
 mod sink;

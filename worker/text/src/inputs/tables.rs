@@ -13,7 +13,7 @@ use std::{
 
 use parquet::{
     basic::{ConvertedType, LogicalType, Type as PhysicalType},
-    column::reader::{ColumnReader, ColumnReaderImpl},
+    column::reader::ColumnReaderImpl,
     data_type::{ByteArray, ByteArrayType},
     errors::ParquetError,
     file::{
@@ -22,7 +22,7 @@ use parquet::{
     },
 };
 
-use super::{Broken, Input, RowGroup, Sink, Source, sink::Place};
+use super::{Broken, Input, RowGroup, Sink, Source, pages::Pages, sink::Place};
 use crate::{
     Error,
     limits::{LARGEST_FOOTER, LARGEST_ROW_GROUP, LONGEST_DOCUMENT, MOST_DOCUMENTS},
@@ -133,13 +133,14 @@ impl<'a> Table<'a> {
     }
 
     fn texts_of(&self, group: usize) -> Result<Texts, Error> {
-        let opened = guarded(|| self.reader.get_row_group(group)?.get_column_reader(self.column));
-        match opened.map_err(|problem| self.unusable(problem))? {
-            ColumnReader::ByteArrayColumnReader(reader) => {
-                Ok(Texts { reader, levels: Vec::new(), values: Vec::new(), optional: self.optional })
-            }
-            _ => Err(self.unusable("its column is of another type than the file says".to_owned())),
-        }
+        let opened = guarded(|| {
+            let group = self.reader.get_row_group(group)?;
+            let kind = group.metadata().schema_descr().column(self.column);
+            let pages = Pages::new(group.get_column_page_reader(self.column)?, self.optional);
+            Ok(ColumnReaderImpl::new(kind, Box::new(pages)))
+        });
+        let reader = opened.map_err(|problem| self.unusable(problem))?;
+        Ok(Texts { reader, levels: Vec::new(), values: Vec::new(), optional: self.optional })
     }
 }
 
