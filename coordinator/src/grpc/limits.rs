@@ -8,6 +8,7 @@ use http::{Request, Response};
 use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
+use tracing::warn;
 
 /// Methods whose streams may be open for as long as they like.
 const STREAMS: [&str; 8] = [
@@ -55,13 +56,14 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let unbounded = STREAMS.contains(&request.uri().path());
+        let method = request.uri().path().to_owned();
         let (response, limit) = (self.inner.call(request), self.limit);
         Box::pin(async move {
-            if unbounded {
+            if STREAMS.contains(&method.as_str()) {
                 return response.await;
             }
             let late = |_| {
+                warn!(method, "a call was answered that it took longer than {} s", limit.as_secs_f64());
                 let message = format!("the call took longer than {} s", limit.as_secs_f64());
                 Ok(Status::deadline_exceeded(message).into_http())
             };

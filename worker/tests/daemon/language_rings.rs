@@ -69,7 +69,7 @@ async fn one_two_and_three_ranks_train_the_same_language_model() {
 /// rank alone, and to the same losses but for rounding.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fast_sums_are_the_same_bits_for_the_same_number_of_ranks() {
-    in_time(async {
+    in_time(Box::pin(async {
         let ground = Ground::lay();
         let options = "max_iters = 9\nwarmup_iters = 2\nlearning_rate = 0.01\neval_interval = 4\neval_iters = 5\n\
                        checkpointing_steps = 3\ncompare_interval = 1\ngradient_accumulation_steps = 3\n";
@@ -115,7 +115,7 @@ async fn fast_sums_are_the_same_bits_for_the_same_number_of_ranks() {
         assert!(!facts(&exactly.0[0]).contains("fast"));
         let log = String::from_utf8(alone.coordinator.kept(id, "job.log").unwrap()).unwrap();
         assert!(log.contains("NOT BIT-EXACT: gpt2.exchange is \"fast\", and this ring has 1 rank(s), not 2"), "{log}");
-    })
+    }))
     .await;
 }
 

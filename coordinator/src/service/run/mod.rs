@@ -38,6 +38,8 @@ const WAITING: usize = 8192;
 /// How long the store may fail without a break. Then the loop ends, rather than be there and do nothing: training
 /// goes on without it, and a restart finds everything that was stored.
 pub const STORE_PATIENCE: Duration = Duration::from_secs(20);
+/// A commit that takes longer is told of: everybody waits for it.
+const SLOW_COMMIT: Duration = Duration::from_secs(5);
 
 /// What the loop starts from.
 pub struct Settings {
@@ -217,7 +219,15 @@ impl Loop {
         if !writes.is_empty() {
             let begun = Instant::now();
             let stored = self.store.commit(writes).await;
-            self.metrics.commit_seconds.observe(begun.elapsed().as_secs_f64());
+            let took = begun.elapsed();
+            self.metrics.commit_seconds.observe(took.as_secs_f64());
+            if took > SLOW_COMMIT {
+                warn!(
+                    seconds = took.as_secs(),
+                    writes = writes.len(),
+                    "storing took long: is the disk busy?"
+                );
+            }
             stored?;
             self.stores_again();
         } else if self.failing_since.is_some() && probe {
