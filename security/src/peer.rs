@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::certificate::Validity;
+use crate::handed::Handed;
 use crate::identity::{Cluster, Identity, IdentityError};
 use crate::trust::State;
 
@@ -23,6 +24,8 @@ pub struct Peer {
     pub valid: Option<Validity>,
     /// The calls of this connection.
     pub activity: Activity,
+    /// What its process handed over, where it came through a local socket.
+    pub handed: Handed,
 }
 
 /// Who makes a call, as far as the connection tells.

@@ -6,7 +6,8 @@ usage: ring.sh [--worlds 2,4] [--bytes 3072,25000000,498000000] [--rounds 5] [--
   Gloo         gloo_rank.py, over TCP on loopback
   ours         worker/benches/ring: gRPC over TCP on loopback, as workers of several machines exchange gradients
   ours, TLS    the same in a secured cluster
-  ours, Unix   through Unix sockets, as workers of one machine do, secured or not; it has no bound
+  ours, memory through Unix sockets and shared memory, as workers of one machine do, secured or not
+  ours, Unix   through Unix sockets alone (ring.shared_memory = false); it has no bound
   ours, bf16   as ours, in numbers that travel in bf16; what is added up is fp32 all the same
   ours, exact  as ours, with sums whose bits do not depend on the number of ranks; one microbatch a rank, so that it is the same for two
 
@@ -103,7 +104,8 @@ def compare(options, world, folder):
     """Prints one world's table and bounds; its times, its processors' times and its bounds."""
     start = {"Gloo": lambda: gloo(world), "ours": lambda: ours(options.program, world),
              "ours, TLS": lambda: ours(options.program, world, ["--pki", folder / "pki"]),
-             "ours, Unix": lambda: ours(options.program, world, ["--sockets", folder]),
+             "ours, memory": lambda: ours(options.program, world, ["--sockets", folder]),
+             "ours, Unix": lambda: ours(options.program, world, ["--sockets", folder, "--without-memory"]),
              "ours, bf16": lambda: ours(options.program, world, how={"sums": "fast_bf16"}),
              "ours, exact": lambda: ours(options.program, world, how={"sums": "exact"})}
     contenders = {name: start[name]() for name in start if name == "Gloo" or name not in options.without}
@@ -131,14 +133,14 @@ def compare(options, world, folder):
                    "CPU ms": {name: f"{statistics.median(each) * 1e3:.3f}" for name, each in processors[size].items()},
                    "allocs": {name: allocations(*each) for name, each in counts[size].items()}}
         turns.print_table(milliseconds, "Gloo", columns, "ms")
-        for name, factor in (("ours", 1.5), ("ours, TLS", 1.0)):
+        for name, factor in (("ours", 1.5), ("ours, memory", 1.5), ("ours, TLS", 1.0)):
             if name not in taken:
                 continue
             ratio = turns.ratios(taken[name], taken["Gloo"])[0]
             if size < SMALL:
-                if name == "ours":
+                if name != "ours, TLS":
                     judged.append(turns.judged(f"{name} of Gloo's time", ratio, 1.0))
-            elif name == "ours" or size <= 25_000_000:
+            elif name != "ours, TLS" or size <= 25_000_000:
                 judged.append(turns.judged(f"{name} of Gloo's bandwidth", 1 / ratio, factor, at_most=False))
     return times, processors, judged
 
@@ -150,7 +152,7 @@ def main():
     parser.add_argument("--worlds", type=numbers, default=[2, 4])
     parser.add_argument("--bytes", type=numbers, default=[3072, 25_000_000, 498_000_000])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS", "ours, Unix", "ours, bf16", "ours, exact"], help="to leave out")
+    parser.add_argument("--without", action="append", default=[], choices=["ours", "ours, TLS", "ours, memory", "ours, Unix", "ours, bf16", "ours, exact"], help="to leave out")
     parser.add_argument("--json", type=Path, default=HERE.parent.parent / "target/bench-ring.json")
     options = parser.parse_args()
     if min(options.worlds) < 2 or min(options.bytes) < 4 or options.rounds < 1:

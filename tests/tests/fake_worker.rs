@@ -29,7 +29,7 @@ async fn learned_by(workers: usize) -> Result<Vec<u8>> {
             let name = format!("ringtune_worker_ring_streams_total{{way=\"{way}\"}} ");
             page.lines().find_map(|line| line.strip_prefix(&name)).context("no such metric")
         };
-        ensure!(streams("local")? != "0" && streams("tcp")? == "0", "{page}");
+        ensure!(streams("memory")? != "0" && streams("tcp")? == "0", "{page}");
     }
     let output = sandbox.path("output");
     cluster.finish(&["fetch", &id, "-o", &text(&output)]).await?.expect_code(0)?;

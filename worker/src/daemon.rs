@@ -221,6 +221,7 @@ pub async fn run_with(
         peer_timeout: settings.peer_timeout(),
         trust: trust.clone(),
         local_socket: settings.ring.local_sockets.then(|| state.ring_socket()),
+        shared_memory: settings.ring.shared_memory,
         runtime: Some(ring_thread.handle().clone()),
         ..RingOptions::default()
     };

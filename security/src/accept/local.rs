@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -25,6 +25,7 @@ use super::opening::Opener;
 use super::places::{Connections, Place};
 use super::refusals::Refusal;
 use crate::certificate::Validity;
+use crate::handed::{self, Handed};
 use crate::peer::{Activity, Caller, Peer, Refused};
 use crate::plaintext::Spoken;
 use crate::random;
@@ -167,8 +168,8 @@ async fn accept_all(
 
 /// Opens one connection, and hands it on.
 async fn open(invited: Arc<Invited>, opener: Arc<Opener>, mut stream: UnixStream, mut place: Place) {
-    let guest = match timeout(opener.limits.opening, welcome(&invited, &mut stream)).await {
-        Ok(Some(guest)) => guest,
+    let (guest, handed) = match timeout(opener.limits.opening, welcome(&invited, &mut stream)).await {
+        Ok(Some(welcome)) => welcome,
         Ok(None) => return opener.refusals.note(Refusal::Uninvited, None, &Refusal::Uninvited.text()),
         Err(_) => return opener.refusals.note(Refusal::Slow, None, &Refusal::Slow.text()),
     };
@@ -181,23 +182,23 @@ async fn open(invited: Arc<Invited>, opener: Arc<Opener>, mut stream: UnixStream
         }
         (caller, _) => caller,
     };
-    let peer = Peer { address, caller, valid, activity: Activity::new() };
+    let peer = Peer { address, caller, valid, activity: Activity::new(), handed };
     let stream = (Stream::Local(stream), Spoken::Http2);
     let connection = Connection::new(stream, peer, place, close, opener.limits, opener.refusals.clone());
     // Only fails where the listener was dropped: then nobody wants it.
     let _ = opener.ready.send(connection).await;
 }
 
-/// None: whoever is there was not invited, or is another user's process.
-async fn welcome(invited: &Invited, stream: &mut UnixStream) -> Option<Guest> {
+/// Who comes, and with what. None: whoever is there was not invited, or is another user's process.
+async fn welcome(invited: &Invited, stream: &mut UnixStream) -> Option<(Guest, Handed)> {
     if !is_of(stream, own_user()) {
         return None;
     }
     let mut secret = [0; SECRET_BYTES];
-    stream.read_exact(&mut secret).await.ok()?;
+    let handed = handed::receive(stream, &mut secret).await.ok()?;
     let guest = invited.take(&secret)?;
     stream.write_all(&[WELCOME]).await.ok()?;
-    Some(guest)
+    Some((guest, handed))
 }
 
 /// Whether the process on the other side is this user's.

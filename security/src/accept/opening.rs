@@ -18,6 +18,7 @@ use super::limits::Limits;
 use super::places::Place;
 use super::refusals::{Refusal, Refusals};
 use crate::certificate::{self, Validity};
+use crate::handed::Handed;
 use crate::identity::{Identity, IdentityError};
 use crate::peer::{Activity, Caller, Peer};
 use crate::plaintext::{self, PREFACE, Spoken};
@@ -152,7 +153,8 @@ pub(super) async fn open(opener: Arc<Opener>, stream: TcpStream, address: Socket
         None => Caller::Open,
         Some(secure) => Caller::of(shown.map(|shown| shown.identity), &secure.trust.state()),
     };
-    let peer = Peer { address, caller, valid, activity: Activity::new() };
+    let (activity, handed) = (Activity::new(), Handed::default());
+    let peer = Peer { address, caller, valid, activity, handed };
     let connection =
         Connection::new((stream, spoken), peer, place, close, opener.limits, opener.refusals.clone());
     // Only fails where the listener was dropped: then nobody wants it.

@@ -6,6 +6,7 @@ mod explain;
 mod local;
 mod outgoing;
 
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -158,18 +159,22 @@ impl Connector {
     }
 
     /// Makes one connection through a local socket, to the server of the last connection, which invited this side there. It ends
-    /// as that one would have ended.
+    /// as that one would have ended. `files`, two at most, are handed over: [`Peer::handed`](crate::Peer::handed) has them there.
     ///
     /// # Errors
     /// There is no such socket on this side, it is another user's, or this side is not welcome.
-    pub async fn connect_locally(&self, invitation: &Invitation) -> Result<Outgoing, ConnectError> {
+    pub async fn connect_locally(
+        &self,
+        invitation: &Invitation,
+        files: &[BorrowedFd<'_>],
+    ) -> Result<Outgoing, ConnectError> {
         let address = invitation.path.display().to_string();
         let late = || ConnectError::Slow { address: address.clone(), time: self.time };
         let trust = match self.secure.as_deref() {
             Some(Secure::Trusting { trust, .. }) => Some(trust.follow()),
             _ => None,
         };
-        let made = timeout(self.time, local::connect(invitation)).await.map_err(|_| late())??;
+        let made = timeout(self.time, local::connect(invitation, files)).await.map_err(|_| late())??;
         let Last { valid, facts } = self.last();
         Ok(made.until(valid, facts, trust))
     }

@@ -75,12 +75,12 @@ async fn whoever_was_invited_is_known_as_on_the_port() {
     let doored_two = doored(secure(&at_two, Clients::Optional)).await;
     let connector = Connector::to(trust(credentials(&ca, worker(one))), Server::Worker(two));
     let invitation = doored_two.invited(&doored_two.served.https(), &connector).await;
-    let made = connector.connect_locally(&invitation).await.unwrap();
+    let made = connector.connect_locally(&invitation, &[]).await.unwrap();
     assert!(made.is_within_this_machine());
     let mut channel = over(made).await;
     assert_eq!(call(&mut channel, "/who").await.unwrap(), format!("worker {one}"));
     // A secret is good once.
-    let again = connector.connect_locally(&invitation).await.unwrap_err();
+    let again = connector.connect_locally(&invitation, &[]).await.unwrap_err();
     assert!(matches!(again, ConnectError::Closed { .. }), "{again}");
     doored_two.served.refused(Refusal::Uninvited, 1).await;
     // What ends the connections of a member ends this one, too, on both sides.
@@ -97,7 +97,7 @@ async fn a_server_that_is_revoked_is_left_at_its_door_as_at_its_port() {
     let doored_two = doored(secure(&at_two, Clients::Optional)).await;
     let connector = Connector::to(at_one.clone(), Server::Worker(two));
     let invitation = doored_two.invited(&doored_two.served.https(), &connector).await;
-    let mut channel = over(connector.connect_locally(&invitation).await.unwrap()).await;
+    let mut channel = over(connector.connect_locally(&invitation, &[]).await.unwrap()).await;
     call(&mut channel, "/who").await.unwrap();
     at_one.revoke(|revoked| revoked.members.extend([(Role::Worker, two.to_string())]));
     until("the connection ends", || doored_two.served.connections.open() == 0).await;
@@ -107,7 +107,7 @@ async fn a_server_that_is_revoked_is_left_at_its_door_as_at_its_port() {
 async fn without_tls_whoever_was_invited_is_open() {
     let plain = doored(Protection::Plain).await;
     let invitation = plain.invited(&plain.served.http(), &Connector::plain()).await;
-    let mut channel = over(Connector::plain().connect_locally(&invitation).await.unwrap()).await;
+    let mut channel = over(Connector::plain().connect_locally(&invitation, &[]).await.unwrap()).await;
     assert_eq!(call(&mut channel, "/who").await.unwrap(), Caller::Open.to_string());
 }
 

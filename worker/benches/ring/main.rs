@@ -1,6 +1,7 @@
 //! One rank of a ring whose all-reduces are timed: a process of its own, which tests/bench/ring.py drives.
 //!
-//! usage: ring [PKI]; with a folder, which all ranks share and the first one fills, the ring speaks TLS.
+//! usage: ring [--pki FOLDER] [--sockets FOLDER [--without-memory]]; the ranks share the folders. With the first, which the first rank
+//! fills, the ring speaks TLS.
 //!
 //! Each line on stdin is an order, each answer a line on stdout:
 //! - it begins with `{"worker": ID, "address": HOST:PORT}`;
@@ -30,7 +31,7 @@ use ringtune_worker::{node::keep_blocks, ring::Seat};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::runtime::Builder;
-use worker::Worker;
+use worker::{Reach, Worker};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -71,9 +72,12 @@ struct Options {
     /// Over TLS, with the certificate authority of this folder.
     #[arg(long)]
     pki: Option<PathBuf>,
-    /// Through Unix sockets in this folder.
+    /// Through Unix sockets in this folder, and memory that neighbours share.
     #[arg(long)]
     sockets: Option<PathBuf>,
+    /// Through the sockets alone.
+    #[arg(long)]
+    without_memory: bool,
     /// Cargo says it.
     #[arg(long, hide = true)]
     bench: bool,
@@ -88,11 +92,12 @@ struct Seated {
 fn main() -> Outcome<()> {
     let options = Options::parse();
     keep_blocks();
-    Builder::new_multi_thread().enable_all().build()?.block_on(serve(&options))
+    let Options { pki, sockets, without_memory, .. } = options;
+    Builder::new_multi_thread().enable_all().build()?.block_on(serve(Reach { pki, sockets, without_memory }))
 }
 
-async fn serve(options: &Options) -> Outcome<()> {
-    let worker = Worker::start(options.pki.as_deref(), options.sockets.as_deref()).await?;
+async fn serve(reach: Reach) -> Outcome<()> {
+    let worker = Worker::start(&reach).await?;
     let Member { worker: id, address } = worker.member.clone();
     answer(&Address { worker: id, address })?;
     let mut orders = orders();

@@ -1,7 +1,7 @@
 //! What of a worker a ring needs: its places and its port.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -20,6 +20,17 @@ use tonic::transport::Server;
 
 use crate::Outcome;
 
+/// How ranks reach each other; by default over TCP.
+#[derive(Default)]
+pub(crate) struct Reach {
+    /// Over TLS, with the certificate authority of this folder.
+    pub(crate) pki: Option<PathBuf>,
+    /// Through Unix sockets in this folder, and memory that neighbours share.
+    pub(crate) sockets: Option<PathBuf>,
+    /// Through the sockets alone.
+    pub(crate) without_memory: bool,
+}
+
 /// One worker's places and port.
 pub(crate) struct Worker {
     pub(crate) rings: Rings,
@@ -28,19 +39,19 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Listens on a free port. `pki`: with the certificate authority of this folder, over TLS; `sockets`: on a socket in this
-    /// folder too.
-    pub(crate) async fn start(pki: Option<&Path>, sockets: Option<&Path>) -> Outcome<Self> {
+    /// Listens on a free port, and on a socket where there is to be one.
+    pub(crate) async fn start(reach: &Reach) -> Outcome<Self> {
         let worker = WorkerId::new();
-        let trust = pki.map(|folder| certified(folder, worker)).transpose()?;
-        let local_socket = sockets.map(|folder| folder.join(format!("{worker}.sock")));
+        let trust = reach.pki.as_deref().map(|folder| certified(folder, worker)).transpose()?;
+        let local_socket = reach.sockets.as_ref().map(|folder| folder.join(format!("{worker}.sock")));
+        let shared_memory = !reach.without_memory;
         let protection = match trust.clone() {
             None => Protection::Plain,
             Some(trust) => Protection::Tls { trust, clients: Clients::Optional, protocols: Protocols::Http2 },
         };
         let thread = RingThread::start()?;
         let runtime = Some(thread.handle().clone());
-        let ring = RingOptions { trust, runtime, local_socket, ..RingOptions::default() };
+        let ring = RingOptions { trust, runtime, local_socket, shared_memory, ..RingOptions::default() };
         let rings = Rings::new(ring, Arc::new(Metrics::new()?));
         let tcp = thread.adopt(TcpListener::bind("127.0.0.1:0").await?)?;
         let address = tcp.local_addr()?.to_string();

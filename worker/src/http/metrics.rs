@@ -198,11 +198,11 @@ impl Metrics {
         asked("ringtune_worker_disk_free_bytes", "What is free on the disk of the state folder", Home::free)?;
         let ring_streams = Opts::new(
             "ringtune_worker_ring_streams_total",
-            "Streams opened to next ranks, by what they go through: tcp, or the local socket of a worker on the same machine",
+            "Streams opened to next ranks, by what they go through: tcp, or of a worker on the same machine the local socket or shared memory",
         );
         let ring_streams = IntCounterVec::new(ring_streams, &["way"])?;
         registry.register(Box::new(ring_streams.clone()))?;
-        for way in ["tcp", "local"] {
+        for way in ["tcp", "local", "memory"] {
             ring_streams.with_label_values(&[way]);
         }
         let refusals = Refusals::default();

@@ -13,6 +13,7 @@ use tracing::debug;
 
 use super::{
     call::{self, Call, Http2},
+    memory::{Offer, Sending},
     outgoing::Outgoing,
     wire::{MOST_FRAME_BYTES, MOST_SEGMENT_BYTES, WINDOW_BYTES},
 };
@@ -54,10 +55,17 @@ pub(super) struct Lines {
     pub(super) peer_timeout: Duration,
     /// In a secured cluster.
     pub(super) trust: Option<Trust>,
-    /// Workers of this machine are reached through their local sockets, where they have some.
-    pub(super) locally: bool,
+    /// Workers of this machine are reached through their local sockets, where they have some. None: they are not.
+    pub(super) locally: Option<Locally>,
     /// Where connections are read and written.
     pub(super) runtime: Handle,
+}
+
+/// How a local socket is used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Locally {
+    /// What is large lies in memory that both sides share.
+    pub(super) shared_memory: bool,
 }
 
 /// The way to one of them.
@@ -66,7 +74,7 @@ pub(super) struct Line {
     exchange: Uri,
     invite: Uri,
     connector: Connector,
-    locally: bool,
+    locally: Option<Locally>,
     keep_alive: (Duration, Duration),
     runtime: Handle,
 }
@@ -111,7 +119,7 @@ impl Line {
     }
 
     /// Opens a ring's stream on a connection of its own, which stays in the runtime of rings.
-    async fn open(&self) -> Result<(Call, Way), Unconnected> {
+    async fn open(&self) -> Result<Opened, Unconnected> {
         let Self { exchange, invite, connector, locally, keep_alive, runtime } = self;
         let (url, invite, connector) = (exchange.clone(), invite.clone(), connector.clone());
         let (locally, keep_alive) = (*locally, *keep_alive);
@@ -119,32 +127,55 @@ impl Line {
             let connection = connector.connect(&url).await?;
             let is_here = connection.is_within_this_machine();
             let mut http2 = Http2::begin(connection).await?;
-            if locally && is_here {
-                match through_the_door(&mut http2, invite, &connector).await {
-                    Ok(local) => return Ok((local.exchange(url, keep_alive).await?, Way::Local)),
+            if let Some(how) = locally.filter(|_| is_here) {
+                match through_the_door(&mut http2, invite, &connector, how).await {
+                    Ok((local, memory)) => {
+                        let way = if memory.is_some() { Way::Memory } else { Way::Local };
+                        return Ok(Opened { call: local.exchange(url, keep_alive).await?, way, memory });
+                    }
                     Err(reason) => {
                         debug!(reason, "there is no way through a local socket: the port is taken")
                     }
                 }
             }
-            Ok::<_, Unconnected>((http2.exchange(url, keep_alive).await?, Way::Tcp))
+            let call = http2.exchange(url, keep_alive).await?;
+            Ok::<_, Unconnected>(Opened { call, way: Way::Tcp, memory: None })
         };
         AbortOnDropHandle::new(tasks::spawn_on(runtime, opening)).await?
     }
 }
 
-/// A connection through the local socket of the worker on the other side, if it has one that is this side's too.
+/// A ring's stream that is open.
+struct Opened {
+    call: Call,
+    way: Way,
+    /// What was handed over with its connection.
+    memory: Option<Sending>,
+}
+
+/// A connection through the local socket of the worker on the other side, if it has one that is this side's too; and memory that
+/// both share, if the system gives some.
 async fn through_the_door(
     http2: &mut Http2<Connected>,
     invite: Uri,
     connector: &Connector,
-) -> Result<Http2<Connected>, String> {
+    how: Locally,
+) -> Result<(Http2<Connected>, Option<Sending>), String> {
     let answer = http2.ask(invite, &v1::InviteRequest {}).await;
     let v1::InviteResponse { path, secret } = answer.map_err(|status| status.message().to_owned())?;
     let secret = <[u8; 32]>::try_from(secret.as_ref()).map_err(|_| "its secret is none".to_owned())?;
     let invitation = Invitation { path: path.into(), secret };
-    let connection = connector.connect_locally(&invitation).await.map_err(|error| error_chain(&error))?;
-    Http2::begin(connection).await.map_err(|error| error.to_string())
+    let made = how.shared_memory.then(Sending::make).transpose().unwrap_or_else(|error| {
+        debug!(%error, "there is no memory to share with a neighbour: all goes through its local socket");
+        None
+    });
+    let (memory, offer) = made.unzip();
+    let files = offer.as_ref().map(Offer::files);
+    let files = files.as_ref().map_or(&[][..], <[_; 2]>::as_slice);
+    let connection = connector.connect_locally(&invitation, files).await;
+    let connection = connection.map_err(|error| error_chain(&error))?;
+    let http2 = Http2::begin(connection).await.map_err(|error| error.to_string())?;
+    Ok((http2, memory))
 }
 
 /// Through what a stream goes.
@@ -154,6 +185,8 @@ pub(super) enum Way {
     Tcp,
     /// Its local socket.
     Local,
+    /// The same, and what is large through memory that both share.
+    Memory,
 }
 
 impl Way {
@@ -162,6 +195,7 @@ impl Way {
         match self {
             Self::Tcp => "tcp",
             Self::Local => "local",
+            Self::Memory => "memory",
         }
     }
 }
@@ -241,9 +275,10 @@ impl NextRank {
     /// # Errors
     /// No connection, and why.
     pub(super) async fn dial(&self, line: &Line) -> Result<Outgoing, NoConnection> {
-        let (call, way) = line.open().await.map_err(|error| NoConnection::of(error.cause()))?;
+        let Opened { call, way, memory } =
+            line.open().await.map_err(|error| NoConnection::of(error.cause()))?;
         self.metrics.ring_streams.with_label_values(&[way.name()]).inc();
-        let mut outgoing = Outgoing::new(call, line.connector.valid(), Arc::clone(&self.metrics));
+        let mut outgoing = Outgoing::new(call, memory, line.connector.valid(), Arc::clone(&self.metrics));
         let place = self.place;
         let open = v1::RingOpen {
             job_id: place.job.to_string(),

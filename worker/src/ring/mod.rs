@@ -15,6 +15,7 @@ mod admission;
 mod call;
 mod error;
 mod lines;
+mod memory;
 mod news;
 mod outgoing;
 mod rank;

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use h2::SendStream;
 use ringtune_proto::v1::{self, ExchangeRequest, exchange_request::Part};
 use ringtune_security::Validity;
-use ringtune_shared::ring::{LinkBroken, SendHalf, Signal};
+use ringtune_shared::ring::{Frame, LinkBroken, SendHalf, Signal};
 use tokio::task::{JoinError, JoinHandle};
 use tonic::{Code, Status};
 
 use super::{
     call::{self, Call, Closed},
+    memory::{self, Sending},
     wire::Piece,
 };
 use crate::http::Metrics;
@@ -22,6 +24,8 @@ pub(super) struct Outgoing {
     /// Gone once finished or broken.
     stream: Option<SendStream<Piece>>,
     answer: JoinHandle<Result<(), Status>>,
+    /// Where large payloads go, if the next rank is on this machine.
+    memory: Option<Sending>,
     /// When the certificates of the connection are good.
     pub(super) valid: Option<Validity>,
     metrics: Arc<Metrics>,
@@ -43,8 +47,13 @@ type Answer = Result<Result<(), Status>, JoinError>;
 
 impl Outgoing {
     /// A stream on which nothing was sent yet.
-    pub(super) fn new(call: Call, valid: Option<Validity>, metrics: Arc<Metrics>) -> Self {
-        Self { stream: Some(call.stream), answer: call.answer, valid, metrics }
+    pub(super) fn new(
+        call: Call,
+        memory: Option<Sending>,
+        valid: Option<Validity>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { stream: Some(call.stream), answer: call.answer, memory, valid, metrics }
     }
 
     /// Says whose stream it is.
@@ -89,8 +98,37 @@ impl Outgoing {
                 Err(Closed) => (&mut self.answer).await,
             },
         };
+        Err(self.broken(answer))
+    }
+}
+
+impl Outgoing {
+    /// A chunk as it goes through the stream: what is large lies in shared memory by then, where there is some.
+    async fn chunk(&mut self, frame: Frame) -> Result<v1::RingChunk, LinkBroken> {
+        let Frame { epoch, collective, hop, segment, mut payload, checksum, .. } = frame;
+        let mut slot = None;
+        if let Some(memory) = self.memory.as_mut().filter(|_| payload.len() >= memory::LEAST_BYTES) {
+            let put = tokio::select! {
+                biased;
+                // It gives no slot back any more.
+                answer = &mut self.answer => return Err(self.broken(answer)),
+                put = memory.put(&payload) => put,
+            };
+            slot = match put {
+                Ok(slot) => Some(slot),
+                Err(_) => {
+                    let answer = (&mut self.answer).await;
+                    return Err(self.broken(answer));
+                }
+            };
+            payload = Bytes::new();
+        }
+        Ok(v1::RingChunk { epoch: epoch.0, collective, hop, segment, payload, checksum, slot })
+    }
+
+    fn broken(&mut self, answer: Answer) -> LinkBroken {
         self.stream = None;
-        Err(LinkBroken(text(answer)))
+        LinkBroken(text(answer))
     }
 }
 
@@ -109,14 +147,7 @@ impl SendHalf for Outgoing {
         let part = match signal {
             Signal::Frame(frame) => {
                 self.metrics.exchange_sent_bytes.inc_by(frame.payload.len() as u64);
-                Part::Chunk(v1::RingChunk {
-                    epoch: frame.epoch.0,
-                    collective: frame.collective,
-                    hop: frame.hop,
-                    segment: frame.segment,
-                    payload: frame.payload,
-                    checksum: frame.checksum,
-                })
+                Part::Chunk(self.chunk(frame).await?)
             }
             Signal::Pulse { epoch, .. } => Part::Pulse(v1::RingPulse { epoch: epoch.0 }),
         };

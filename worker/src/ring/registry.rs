@@ -24,7 +24,7 @@ use tracing::{Span, info, warn};
 use super::{
     Error,
     admission::{self, Admission, Calling, Opening, Standing, Wish},
-    lines::{self, Lines},
+    lines::{self, Lines, Locally},
     transport::IncomingStream,
 };
 use crate::{http::Metrics, rank_state::RankState};
@@ -54,6 +54,8 @@ pub struct RingOptions {
     /// Neighbours on the same machine reach each other through Unix sockets, and this worker's is here. None: it has none, and
     /// uses none.
     pub local_socket: Option<PathBuf>,
+    /// What is large goes to a neighbour that is reached so through memory that both share.
+    pub shared_memory: bool,
     /// Where its connections are read and written, and what comes is added up; see [`super::RingThread`]. None: in the
     /// runtime that asks for it.
     pub runtime: Option<Handle>,
@@ -66,6 +68,7 @@ impl Default for RingOptions {
             connect_timeout: Duration::from_secs(120),
             trust: None,
             local_socket: None,
+            shared_memory: true,
             runtime: None,
         }
     }
@@ -208,8 +211,8 @@ impl Rings {
 
     /// How neighbours are called.
     pub(super) fn lines(&self) -> Lines {
-        let RingOptions { peer_timeout, trust, local_socket, .. } = &self.shared.options;
-        let locally = local_socket.is_some();
+        let RingOptions { peer_timeout, trust, local_socket, shared_memory, .. } = &self.shared.options;
+        let locally = local_socket.as_ref().map(|_| Locally { shared_memory: *shared_memory });
         Lines { peer_timeout: *peer_timeout, trust: trust.clone(), locally, runtime: self.runtime() }
     }
 

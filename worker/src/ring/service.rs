@@ -31,6 +31,7 @@ use super::{
     Rings,
     admission::{Calling, Opening, Wish},
     call,
+    memory::Receiving,
     registry::NO_DOOR,
     state_give,
     stream::{self, Incoming},
@@ -93,7 +94,10 @@ impl RingServer {
     /// Takes a stream from its opening to its end.
     async fn exchange(&self, extensions: &Extensions, mut messages: Incoming) -> Result<(), Status> {
         let calling = calling(extensions)?;
-        let valid = extensions.get::<Peer>().and_then(|peer| peer.valid);
+        let peer = extensions.get::<Peer>();
+        let valid = peer.and_then(|peer| peer.valid);
+        let memory = peer.map_or(Ok(None), |peer| Receiving::of(&peer.handed));
+        let memory = memory.map_err(|error| Status::invalid_argument(error.to_string()))?;
         // 1. Who calls, for which place?
         let first = timeout(OPENING_LIMIT, messages.message())
             .await
@@ -111,7 +115,8 @@ impl RingServer {
         check_language(&open)?;
         let seat = self.rings.find(opening).await?;
         // 2. Hand it over, and answer when it has ended.
-        let (stream, ended) = IncomingStream::new(messages, opening.job, valid, self.rings.metrics());
+        let (stream, ended) =
+            IncomingStream::new((messages, memory), opening.job, valid, self.rings.metrics());
         seat.try_send(stream).map_err(|_| {
             Status::failed_precondition("this rank has a stream from the previous one already")
         })?;

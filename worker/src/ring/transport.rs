@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ringtune_proto::v1::exchange_request::Part;
+use bytes::Bytes;
+use ringtune_proto::v1::{RingSlot, exchange_request::Part};
 use ringtune_security::Validity;
 use ringtune_shared::{
     ids::{Epoch, JobId},
@@ -12,7 +13,11 @@ use ringtune_shared::{
 };
 use tokio::sync::oneshot;
 
-use super::{outgoing::Outgoing, stream::Incoming};
+use super::{
+    memory::{Receiving, Unusable},
+    outgoing::Outgoing,
+    stream::Incoming,
+};
 use crate::http::Metrics;
 
 /// A connected rank's transport.
@@ -45,6 +50,8 @@ impl Transport for GrpcTransport {
 #[derive(Debug)]
 pub struct IncomingStream {
     messages: Incoming,
+    /// Where large payloads lie, if the previous rank is on this machine.
+    memory: Option<Receiving>,
     /// As its opening says.
     job: JobId,
     finished: bool,
@@ -56,29 +63,40 @@ pub struct IncomingStream {
 }
 
 impl IncomingStream {
-    /// A stream whose opening has been read, and what tells the handler that it may answer. `valid`: when the caller's
-    /// certificate is good.
+    /// A stream whose opening has been read, and what tells the handler that it may answer. `memory`: came with its connection;
+    /// `valid`: when the caller's certificate is good.
     pub(super) fn new(
-        messages: Incoming,
+        (messages, memory): (Incoming, Option<Receiving>),
         job: JobId,
         valid: Option<Validity>,
         metrics: Arc<Metrics>,
     ) -> (Self, oneshot::Receiver<()>) {
         let (done, ended) = oneshot::channel();
-        (Self { messages, job, finished: false, done: Some(done), valid, metrics }, ended)
+        (Self { messages, memory, job, finished: false, done: Some(done), valid, metrics }, ended)
+    }
+
+    /// Where it lies.
+    fn payload(&self, payload: Bytes, slot: Option<RingSlot>) -> Result<Bytes, LinkBroken> {
+        let Some(slot) = slot else { return Ok(payload) };
+        let taken = match &self.memory {
+            Some(memory) => memory.take(slot),
+            None => Err(Unusable::None),
+        };
+        taken.map_err(|error| LinkBroken(error.to_string()))
     }
 
     fn signal(&self, part: Option<Part>) -> Result<Option<Signal>, LinkBroken> {
         match part {
             Some(Part::Chunk(chunk)) => {
-                self.metrics.exchange_received_bytes.inc_by(chunk.payload.len() as u64);
+                let payload = self.payload(chunk.payload, chunk.slot)?;
+                self.metrics.exchange_received_bytes.inc_by(payload.len() as u64);
                 Ok(Some(Signal::Frame(Frame {
                     job: self.job,
                     epoch: Epoch(chunk.epoch),
                     collective: chunk.collective,
                     hop: chunk.hop,
                     segment: chunk.segment,
-                    payload: chunk.payload,
+                    payload,
                     checksum: chunk.checksum,
                 })))
             }

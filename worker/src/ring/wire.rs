@@ -21,8 +21,8 @@ pub const WINDOW_BYTES: u32 = 4 << 20;
 /// `ExchangeRequest.chunk` and `RingChunk.payload`, as ring.proto numbers them.
 const CHUNK: u32 = 2;
 const PAYLOAD: u32 = 5;
-/// Of a chunk, before its payload: the prefix, two keys with lengths, four numbers and a checksum, each at its longest.
-const HEAD_BYTES: usize = 64;
+/// Of a chunk, before its payload: the prefix, two keys with lengths, four numbers, a checksum and a slot, each at its longest.
+const HEAD_BYTES: usize = 80;
 /// Smaller pieces are put together, so that a body that is cut into single bytes takes no more than its bytes.
 const SMALL_PIECE_BYTES: usize = 4096;
 
@@ -276,7 +276,7 @@ impl Buf for Pieces {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use ringtune_proto::v1::{RingClose, RingOpen, RingPulse};
+    use ringtune_proto::v1::{RingClose, RingOpen, RingPulse, RingSlot};
 
     use super::*;
 
@@ -289,6 +289,7 @@ mod tests {
             segment: 9,
             payload: payload.into(),
             checksum,
+            slot: None,
         };
         ExchangeRequest { part: Some(Part::Chunk(chunk)) }
     }
@@ -353,6 +354,7 @@ mod tests {
             segment: u32::MAX,
             payload: vec![1; 1 << 20].into(),
             checksum: Some(u32::MAX),
+            slot: Some(RingSlot { number: u32::MAX, bytes: u32::MAX }),
         };
         let message = ExchangeRequest { part: Some(Part::Chunk(largest)) };
         let bytes = body(std::slice::from_ref(&message));

@@ -36,7 +36,7 @@ use ringtune_worker::{
 use serde::Deserialize;
 use serde_json::json;
 use tokio::runtime::Builder;
-use worker::Worker;
+use worker::{Reach, Worker};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -66,7 +66,7 @@ fn main() -> Outcome<()> {
 }
 
 async fn serve() -> Outcome<()> {
-    let worker = Worker::start(None, None).await?;
+    let worker = Worker::start(&Reach::default()).await?;
     let Member { worker: id, address } = worker.member.clone();
     answer(&Address { worker: id, address })?;
     let mut orders = orders();

@@ -9,8 +9,12 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// A worker with a socket in this folder.
 async fn worker(folder: &tempfile::TempDir, trust: Option<Trust>) -> (Rings, SocketAddr) {
+    worker_with(folder, RingOptions { trust, ..RingOptions::default() }).await
+}
+
+async fn worker_with(folder: &tempfile::TempDir, options: RingOptions) -> (Rings, SocketAddr) {
     let local_socket = Some(folder.path().join(format!("{}.sock", WorkerId::new())));
-    listening(RingOptions { trust, local_socket, connect_timeout: LIMIT, ..RingOptions::default() }).await
+    listening(RingOptions { local_socket, connect_timeout: LIMIT, ..options }).await
 }
 
 fn folder() -> tempfile::TempDir {
@@ -18,33 +22,44 @@ fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("rt").tempdir_in("/tmp").unwrap()
 }
 
-/// How many streams a worker has opened by port and by socket.
-fn ways(rings: &Rings) -> [u64; 2] {
-    ["tcp", "local"].map(|way| rings.metrics().ring_streams.with_label_values(&[way]).get())
+/// How many streams a worker has opened by port, by socket, and by socket with memory.
+fn ways(rings: &Rings) -> [u64; 3] {
+    ["tcp", "local", "memory"].map(|way| rings.metrics().ring_streams.with_label_values(&[way]).get())
 }
 
-async fn pass_locally(cluster: Option<&Cluster>, sizes: Vec<usize>) {
+async fn pass_locally(cluster: Option<&Cluster>, shared_memory: bool, sizes: Vec<usize>) {
     let folder = folder();
     let mut workers = Vec::new();
     for _ in 0..7 {
-        workers.push(worker(&folder, cluster.map(|cluster| cluster.worker().trust())).await);
+        let trust = cluster.map(|cluster| cluster.worker().trust());
+        workers
+            .push(worker_with(&folder, RingOptions { trust, shared_memory, ..RingOptions::default() }).await);
     }
     let workers = Workers(workers);
     run_all(&workers, &SuiteConfig { sizes, ..over_sockets() }).await.unwrap();
     for (rings, _) in &workers.0 {
-        let [tcp, local] = ways(rings);
-        assert!(tcp == 0 && local > 0, "{tcp}, {local}");
+        let [tcp, local, memory] = ways(rings);
+        assert!(
+            tcp == 0 && (local > 0) != shared_memory && (memory > 0) == shared_memory,
+            "{:?}",
+            ways(rings)
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_sockets_pass_the_suite_that_every_transport_must_pass() {
-    pass_locally(None, vec![0, 1, 2, 5, 1000, 100_003]).await;
+async fn shared_memory_passes_the_suite_that_every_transport_must_pass() {
+    pass_locally(None, true, vec![0, 1, 2, 5, 1000, 100_003]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_sockets_without_it_pass_it_too() {
+    pass_locally(None, false, vec![0, 5, 10_003]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_sockets_of_a_secured_cluster_pass_it_too() {
-    pass_locally(Some(&Cluster::new()), vec![0, 5, 10_003]).await;
+    pass_locally(Some(&Cluster::new()), true, vec![0, 5, 40_003]).await;
 }
 
 /// Two ranks of a job, connected, that have exchanged something.
@@ -67,19 +82,19 @@ async fn where_one_has_no_socket_the_port_is_taken() {
     let without = listening(quick(LIMIT)).await;
     let workers = [with, without];
     ring_of_two(&workers).await;
-    assert_eq!([ways(&workers[0].0), ways(&workers[1].0)], [[1, 0], [1, 0]]);
+    assert_eq!([ways(&workers[0].0), ways(&workers[1].0)], [[1, 0, 0], [1, 0, 0]]);
     // 2. One whose path is too long for a socket.
     let path = folder.path().join("a".repeat(150));
     let long = listening(RingOptions { local_socket: Some(path), ..quick(LIMIT) }).await;
     let workers = [workers.into_iter().next().unwrap(), long];
     ring_of_two(&workers).await;
-    assert_eq!([ways(&workers[0].0), ways(&workers[1].0)], [[2, 0], [0, 1]]);
+    assert_eq!([ways(&workers[0].0), ways(&workers[1].0)], [[2, 0, 0], [0, 0, 1]]);
     // 3. One whose socket was taken away: it is on another machine's disk, or in another container.
     let gone = worker(&folder, None).await;
     std::fs::remove_file(gone.0.options().local_socket.as_ref().unwrap()).unwrap();
     let workers = [workers.into_iter().next().unwrap(), gone];
     ring_of_two(&workers).await;
-    assert_eq!([ways(&workers[0].0), ways(&workers[1].0)], [[3, 0], [0, 1]]);
+    assert_eq!([ways(&workers[0].0), ways(&workers[1].0)], [[3, 0, 0], [0, 0, 1]]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,7 +107,7 @@ async fn a_member_that_is_revoked_loses_its_place_at_the_socket_too() {
         workers.push(worker(&folder, Some(trust.clone())).await);
     }
     let [one, two] = ring_of_two(&workers).await;
-    assert_eq!([ways(&workers[0].0), ways(&workers[1].0)], [[0, 1], [0, 1]]);
+    assert_eq!([ways(&workers[0].0), ways(&workers[1].0)], [[0, 0, 1], [0, 0, 1]]);
     // Its connections end with its certificate.
     assert!(!one.is_over(std::time::SystemTime::now()));
     assert!(two.is_to_reconnect(std::time::SystemTime::now() + Duration::from_secs(100 * 24 * 3600)));

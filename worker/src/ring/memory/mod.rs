@@ -1,0 +1,185 @@
+//! Memory that two ring neighbours of one machine share: what is large lies there, and only where it lies goes through the
+//! socket between them. That leaves one copy, into this memory; what came is added up from where it lies.
+//!
+//! The sender makes the memory, and hands it over with its connection. It has **slots**, one for each payload on the way. The
+//! sender takes a free one, writes a payload into it, and names it in the chunk; the receiver lets go of it once it has used the
+//! numbers. The first slot that is free is taken, so that where both keep up a few slots are used over and over, which stay in
+//! the processor's caches. Where none is free the sender waits until the receiver writes a byte to a pipe.
+//!
+//! What came may be kept for long: it waits for a rank that computes, or goes on to the next one. Were all slots kept so by
+//! all ranks of a ring, each would wait for the next one. So the receiver keeps some of them alone, and copies the rest out.
+
+mod region;
+
+use std::{
+    io,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use ringtune_proto::v1::RingSlot;
+use ringtune_security::Handed;
+use tokio::net::unix::pipe;
+
+use self::region::{Region, SLOT_BYTES, SLOTS};
+
+/// What is smaller goes through the socket itself.
+pub(super) const LEAST_BYTES: usize = 16 << 10;
+/// Slots that wait at the receiver until their numbers are used. What comes beyond is copied out. With half as many slots a sum
+/// of 25 MB took a quarter more of the processors, as much of it was copied out.
+const MOST_LENT: usize = SLOTS - 4;
+/// Bytes that say nothing but that there are some: as many as may wait unread.
+const MOST_WAKES: usize = 64;
+
+/// The sender's side.
+#[derive(Debug)]
+pub(super) struct Sending {
+    region: Region,
+    /// Readable once a slot became free that was waited for.
+    freed: pipe::Receiver,
+}
+
+/// What the sender hands over.
+pub(super) struct Offer {
+    memory: OwnedFd,
+    freed: OwnedFd,
+}
+
+impl Offer {
+    /// In the order in which [`Receiving::of`] takes them.
+    pub(super) fn files(&self) -> [BorrowedFd<'_>; 2] {
+        [self.memory.as_fd(), self.freed.as_fd()]
+    }
+}
+
+impl Sending {
+    /// Makes the memory, and what is to be handed over. Within the runtime that the stream is in.
+    ///
+    /// # Errors
+    /// The system does not give it.
+    pub(super) fn make() -> io::Result<(Self, Offer)> {
+        let (region, memory) = Region::make()?;
+        let (writes, reads) = pipe::pipe()?;
+        let freed = writes.into_nonblocking_fd()?;
+        Ok((Self { region, freed: reads }, Offer { memory, freed }))
+    }
+
+    /// Puts a payload of at most [`SLOT_BYTES`] into a slot; waits until one is free.
+    ///
+    /// # Errors
+    /// The pipe is broken.
+    pub(super) async fn put(&mut self, payload: &[u8]) -> io::Result<RingSlot> {
+        loop {
+            if let Some(slot) = self.put_now(payload) {
+                return Ok(slot);
+            }
+            // Whoever lets go of one from here on says so; of one before, the second look knows.
+            self.region.is_waited_for().store(1, Ordering::SeqCst);
+            if let Some(slot) = self.put_now(payload) {
+                return Ok(slot);
+            }
+            self.freed.readable().await?;
+            match self.freed.try_read(&mut [0; MOST_WAKES]) {
+                Ok(0) => return Err(io::ErrorKind::BrokenPipe.into()),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                _ => {}
+            }
+        }
+    }
+
+    fn put_now(&self, payload: &[u8]) -> Option<RingSlot> {
+        let free = (0..SLOTS).find(|slot| self.region.taken(*slot).load(Ordering::SeqCst) == 0)?;
+        self.region.write(free, payload);
+        self.region.taken(free).store(1, Ordering::SeqCst);
+        Some(RingSlot { number: free as u32, bytes: payload.len() as u32 })
+    }
+}
+
+/// The receiver's side.
+#[derive(Clone, Debug)]
+pub(super) struct Receiving(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    region: Region,
+    freed: OwnedFd,
+    /// The slots that are lent here: whoever sends cannot have one lent twice.
+    lent: [AtomicBool; SLOTS],
+}
+
+/// Why memory or a slot is refused.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unusable {
+    #[error("the memory that came with the connection cannot be used: {0}")]
+    Memory(#[from] io::Error),
+    #[error("a chunk lies in shared memory, and the connection came with none")]
+    None,
+    #[error("a chunk lies in slot {number} with {bytes} bytes; allowed: slots 0 to {most} with 1 to {SLOT_BYTES} bytes", most = SLOTS - 1)]
+    NoSlot { number: u32, bytes: u32 },
+    #[error("a chunk lies in slot {0}, which has another one")]
+    Taken(u32),
+}
+
+impl Receiving {
+    /// Of what came with a connection. None: nothing did.
+    ///
+    /// # Errors
+    /// It is no such memory, or it cannot be mapped.
+    pub(super) fn of(handed: &Handed) -> Result<Option<Self>, Unusable> {
+        let [memory, freed] = handed.files() else { return Ok(None) };
+        let region = Region::open(memory)?;
+        let freed = freed.try_clone()?;
+        Ok(Some(Self(Arc::new(Shared { region, freed, lent: Default::default() }))))
+    }
+
+    /// What lies in a slot. The slot is let go of with the last of the bytes, or at once where too many are kept.
+    ///
+    /// # Errors
+    /// There is no such slot, or nothing was put into it.
+    pub(super) fn take(&self, slot: RingSlot) -> Result<Bytes, Unusable> {
+        let RingSlot { number, bytes } = slot;
+        let (index, length) = (number as usize, bytes as usize);
+        let lent = self.0.lent.get(index).filter(|_| (1..=SLOT_BYTES).contains(&length));
+        let lent = lent.ok_or(Unusable::NoSlot { number, bytes })?;
+        if self.0.region.taken(index).load(Ordering::SeqCst) == 0 || lent.swap(true, Ordering::AcqRel) {
+            return Err(Unusable::Taken(number));
+        }
+        let kept = self.0.lent.iter().filter(|lent| lent.load(Ordering::Relaxed)).count();
+        let lent = Lent { shared: Arc::clone(&self.0), slot: index, length };
+        if kept > MOST_LENT { Ok(Bytes::copy_from_slice(lent.as_ref())) } else { Ok(Bytes::from_owner(lent)) }
+    }
+}
+
+/// A slot that is read.
+struct Lent {
+    shared: Arc<Shared>,
+    slot: usize,
+    length: usize,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self.shared.region.read(self.slot, self.length)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Shared { region, freed, lent } = &*self.shared;
+        if let Some(lent) = lent.get(self.slot) {
+            lent.store(false, Ordering::Release);
+        }
+        region.taken(self.slot).store(0, Ordering::SeqCst);
+        if region.is_waited_for().swap(0, Ordering::SeqCst) != 0 {
+            // A full pipe says it already, and nobody waits at a broken one.
+            let _ = rustix::io::write(freed, &[1]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
